@@ -6,6 +6,7 @@
 //! <!-- end of results -->                                   behind it
 //! ```
 
+mod aa;
 mod age;
 mod keep;
 mod render;
@@ -22,6 +23,7 @@ use serde_json::Value;
 use crate::steps::Done;
 use crate::tidy::{Finding, Tree};
 
+pub use aa::aa;
 pub use keep::keep;
 
 /// The folder of the documents.

@@ -105,11 +105,16 @@ pub const STEPS: [Step; 14] = [
 ];
 
 /// Every campaign.
-const CAMPAIGNS: [Campaign; 6] = [
+const CAMPAIGNS: [Campaign; 7] = [
     Campaign {
         name: "lines",
         about: "the lines of the tree, and the code of the packet half beside that of the instruments",
         act: |root, _| lines::run(root),
+    },
+    Campaign {
+        name: "aa",
+        about: "100 runs of two sides that are the same: how many are told apart, with an exact bound",
+        act: results::aa,
     },
     Campaign {
         name: "keep",

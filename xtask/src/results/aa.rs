@@ -1,0 +1,232 @@
+//! `cargo xtask aa`: real runs of two sides that are the same, and how many of them were told apart.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::word;
+use crate::cargo;
+use crate::steps::Done;
+
+const SCHEMA: &str = "linerate-aa/1";
+/// Runs unless told otherwise.
+const RUNS: usize = 100;
+/// The experiment whose sides are the same, and the cells of which a run takes half a minute at most.
+const RUN: [&str; 6] = ["lab", "run", "noise", "--quick", "--json", "--only"];
+/// The cells that are run in turn.
+const PATHS: [&str; 2] = ["path=null", "path=ring"];
+/// Share of runs with a false verdict that is promised.
+const PROMISED: f64 = 0.05;
+/// Probability that the true share is above the bound that is told.
+const RISK: f64 = 0.05;
+
+/// Runs: `aa [--runs N] [--for SECONDS] [--out FILE]`. It ends with what it has when the time is over.
+pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
+    let Asked { runs, limit, out } = Asked::read(args)?;
+    let program = cargo::target_dir(root).join("release/linerate-lab");
+    if !program.exists() {
+        bail!(
+            "there is no {}: cargo build --release -p linerate-cli -p linerate-lab-cli",
+            program.display()
+        );
+    }
+    let kept = cargo::target_dir(root).join("aa");
+    let (begun, mut told) = (Instant::now(), Vec::new());
+    while told.len() < runs && limit.is_none_or(|limit| begun.elapsed() < limit) {
+        let path = PATHS[told.len() % PATHS.len()];
+        let mut command = Command::new(&program);
+        command
+            .args(RUN)
+            .arg(path)
+            .arg("--seed")
+            .arg(told.len().to_string())
+            .arg("--dir")
+            .arg(&kept);
+        let output =
+            command.stderr(Stdio::inherit()).output().context("cannot start linerate-lab")?;
+        // Status 4 says that rates were disturbed; what was said of costs counts all the same.
+        if !matches!(output.status.code(), Some(0 | 4)) {
+            bail!("run {} ended with {}: {command:?}", told.len() + 1, output.status);
+        }
+        let run: Value =
+            serde_json::from_slice(&output.stdout).context("it printed no document")?;
+        told.push(summary(&run));
+        eprintln!("{} of {runs}, {path}: {}", told.len(), in_short(&told));
+    }
+    if told.is_empty() {
+        bail!("no time for a single run");
+    }
+    let note = in_short(&told);
+    if let Some(out) = out {
+        let (wrong, bound) = counted(&told);
+        let document = json!({
+            "schema": SCHEMA, "runs": told.len(), "false": wrong, "at_most": bound, "risk": RISK, "of": told,
+        });
+        fs::write(&out, format!("{document}\n"))
+            .with_context(|| format!("cannot write {}", out.display()))?;
+    }
+    Ok(Done::from(note))
+}
+
+#[derive(Debug, PartialEq)]
+struct Asked {
+    runs: usize,
+    limit: Option<Duration>,
+    out: Option<PathBuf>,
+}
+
+impl Asked {
+    fn read(args: &[String]) -> Result<Asked> {
+        let mut asked = Asked { runs: RUNS, limit: None, out: None };
+        for pair in args.chunks(2) {
+            let what = "cargo xtask aa [--runs N] [--for SECONDS] [--out FILE]";
+            let [name, value] = pair else { bail!("{what}: {} has no value", pair[0]) };
+            match name.as_str() {
+                "--runs" => {
+                    asked.runs = value.parse().with_context(|| format!("{what}: {value}"))?
+                }
+                "--for" => {
+                    let seconds = value.parse().with_context(|| format!("{what}: {value}"))?;
+                    asked.limit = Some(Duration::from_secs(seconds));
+                }
+                "--out" => asked.out = Some(value.into()),
+                other => bail!("{what}: there is no {other}"),
+            }
+        }
+        Ok(asked)
+    }
+}
+
+/// Returns of a run what it said of each metric in each cell, and on what.
+fn summary(run: &Value) -> Value {
+    let mut said = BTreeMap::new();
+    for cell in run["cells"].as_array().into_iter().flatten() {
+        let at: Vec<&str> =
+            cell["at"].as_object().into_iter().flatten().filter_map(|(_, v)| v.as_str()).collect();
+        for (name, effect) in cell["metrics"].as_object().into_iter().flatten() {
+            let told = json!([
+                effect["verdict"],
+                effect["change_pct"],
+                effect["ci95_pct"],
+                effect["n_pairs"]
+            ]);
+            said.insert(format!("{}/{name}", at.join(" ")), told);
+        }
+    }
+    json!({
+        "started": word(run, "/run/started"), "commit": word(run, "/run/tool/commit"), "seed": run["run"]["seed"],
+        "cpu": word(run, "/env/cpu"), "noise": run["env"]["noise"], "said": said,
+    })
+}
+
+/// Returns the number of runs that called the same code better or worse in anything, and the exact upper bound of
+/// their share.
+fn counted(told: &[Value]) -> (usize, f64) {
+    let is_false = |effect: &Value| effect[0] == "better" || effect[0] == "worse";
+    let any =
+        |run: &&Value| run["said"].as_object().is_some_and(|said| said.values().any(is_false));
+    let wrong = told.iter().filter(any).count();
+    (wrong, at_most(wrong, told.len()))
+}
+
+fn in_short(told: &[Value]) -> String {
+    let (wrong, bound) = counted(told);
+    let sames = |run: &Value| {
+        run["said"]
+            .as_object()
+            .map_or(0, |said| said.values().filter(|one| one[0] == "same").count())
+    };
+    let all: usize =
+        told.iter().map(|run| run["said"].as_object().map_or(0, serde_json::Map::len)).sum();
+    let same: usize = told.iter().map(sames).sum();
+    format!(
+        "{wrong} of {} runs called the same code better or worse; at most {:.1} % at 95 % ({}); {same} of {all} verdicts were same",
+        told.len(),
+        100.0 * bound,
+        if bound <= PROMISED { "within 5 %" } else { "5 % is not shown" },
+    )
+}
+
+/// Returns the upper end of the exact one-sided interval of a share of which `k` of `n` were seen.
+///
+/// Source: Clopper and Pearson, "The use of confidence or fiducial limits", Biometrika 26 (1934).
+fn at_most(k: usize, n: usize) -> f64 {
+    if k >= n {
+        return 1.0;
+    }
+    let (mut low, mut high) = (k as f64 / n as f64, 1.0);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if or_fewer(k, n, middle) > RISK { low = middle } else { high = middle }
+    }
+    high
+}
+
+/// Returns the probability of at most `k` of `n`, each with probability `p`.
+fn or_fewer(k: usize, n: usize, p: f64) -> f64 {
+    let (mut log, mut sum) = (n as f64 * (-p).ln_1p(), 0.0);
+    for i in 0..=k {
+        sum += log.exp();
+        log += (((n - i) as f64) / (i + 1) as f64).ln() + p.ln() - (-p).ln_1p();
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values are SciPy's: `scipy.stats.beta.ppf(0.95, k + 1, n - k)`.
+    #[test]
+    fn the_bound_is_the_exact_one() {
+        for (k, n, bound) in [
+            (0, 100, 0.029_513),
+            (1, 100, 0.046_560),
+            (2, 100, 0.061_619),
+            (5, 100, 0.102_253),
+            (0, 20, 0.139_108),
+        ] {
+            assert!((at_most(k, n) - bound).abs() < 1e-5, "{k} of {n}: {}", at_most(k, n));
+        }
+        assert!((at_most(3, 3) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_run_with_any_false_verdict_counts_once() {
+        let run = |verdicts: [&str; 2]| {
+            let effect = |verdict: &str| json!({"verdict": verdict, "change_pct": 1.0, "ci95_pct": [0.5, 2.0], "n_pairs": 9});
+            let metrics = json!({"cpu": effect(verdicts[0]), "rate": effect(verdicts[1])});
+            summary(
+                &json!({"run": {"seed": 7}, "cells": [{"at": {"path": "null"}, "metrics": metrics}]}),
+            )
+        };
+        let told = [run(["better", "worse"]), run(["same", "unclear"]), run(["same", "same"])];
+        assert_eq!(counted(&told).0, 1);
+        assert_eq!(told[0]["said"]["null/cpu"], json!(["better", 1.0, [0.5, 2.0], 9]));
+        let said = in_short(&told);
+        assert!(said.starts_with("1 of 3 runs") && said.contains("5 % is not shown"), "{said}");
+        assert!(said.ends_with("3 of 6 verdicts were same"), "{said}");
+    }
+
+    #[test]
+    fn its_arguments_are_read_and_others_are_refused() {
+        let read = |text: &str| {
+            Asked::read(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let all =
+            Asked { runs: 3, limit: Some(Duration::from_secs(60)), out: Some("x.json".into()) };
+        assert_eq!(read("--runs 3 --for 60 --out x.json").unwrap(), all);
+        assert_eq!(read("").unwrap().runs, RUNS);
+        for wrong in ["--runs", "--runs many", "--size 3"] {
+            assert!(
+                read(wrong).unwrap_err().to_string().contains("cargo xtask aa [--runs N]"),
+                "{wrong}"
+            );
+        }
+    }
+}
