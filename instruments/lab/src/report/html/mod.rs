@@ -2,7 +2,7 @@
 //! one of them has its table and its CSV below.
 
 mod forest;
-mod ledger;
+mod matrices;
 mod noise;
 mod post;
 mod profile;
@@ -237,12 +237,12 @@ fn ledger(view: &View<'_>) -> String {
         return String::new();
     }
     let drops = tables::drops(view).map_or(String::new(), |drops| drops.html());
-    format!("{}{}{drops}", ledger::bars(view), tables::ledgers(view).html())
+    format!("{}{drops}", tables::ledgers(view).html())
 }
 
 fn totals(view: &View<'_>) -> String {
     let totals = tables::totals(view).map_or(String::new(), |totals| totals.html());
-    format!("{}{totals}", ledger::section(view))
+    format!("{}{totals}", matrices::section(view))
 }
 
 fn published(view: &View<'_>) -> String {
