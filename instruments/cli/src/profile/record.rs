@@ -83,7 +83,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     let (around, started) = (Around::start(args.pid), SystemTime::now());
     let workload = workload(args);
     let ended = Recording::start(command, args.pid)?.wait(args, &signals, screen)?;
-    let around = around.stop();
+    let put_around = around.stop();
     if !folder.data().exists() {
         return Err(no_data(&ended));
     }
@@ -95,7 +95,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
         started: Some(rfc3339(started)),
         ..profile.conditions
     };
-    around.put(&mut profile);
+    put_around(&mut profile);
     say(&profile, args, sampling.hz(), draft, screen)?;
     Ok(ended.signal.map_or_else(|| ended.exit(args.pid.is_none()), status))
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use linerate_prof::conditions::{Passed, Traffic};
+use linerate_prof::conditions::Traffic;
 use linerate_prof::proc::{Head, Started};
 use linerate_prof::profile::Profile;
 use linerate_prof::read::{self, Form};
@@ -237,42 +237,30 @@ pub struct Around {
     traffic: linerate_prof::Result<Traffic>,
 }
 
-/// The observation at the end of the recording.
-pub struct AroundEnded {
-    head: linerate_prof::Result<Head>,
-    passed: linerate_prof::Result<Passed>,
-}
-
 impl Around {
     /// Looks for the first time. The network devices are those that the process sees.
     pub fn start(pid: Option<u32>) -> Around {
         Around { head: Head::start(), traffic: Traffic::start(pid) }
     }
 
-    /// Looks for the second time.
-    pub fn stop(self) -> AroundEnded {
+    /// Looks for the second time; returns what puts both observations into a profile.
+    pub fn stop(self) -> impl FnOnce(&mut Profile) {
         let head = self.head.and_then(|started| started.stop());
         let passed = self.traffic.and_then(|traffic| traffic.stop());
-        AroundEnded { head, passed }
-    }
-}
-
-impl AroundEnded {
-    /// Puts it into the profile.
-    pub fn put(self, profile: &mut Profile) {
-        match self.head {
-            Ok(head) => profile.head = Some(head),
-            Err(e) => profile.remarks.push(format!("no head of top: {}", e.why)),
-        }
-        match self.passed {
-            Ok(passed) => {
-                for name in &passed.reset {
-                    let remark = format!("what passed {name} is not known: it began to count anew");
-                    profile.remarks.push(remark);
-                }
-                profile.conditions.netdevs = passed.netdevs;
+        move |profile| {
+            match head {
+                Ok(head) => profile.head = Some(head),
+                Err(e) => profile.remarks.push(format!("no head of top: {}", e.why)),
             }
-            Err(e) => profile.remarks.push(format!("traffic is not known: {}", e.why)),
+            match passed {
+                Ok(passed) => {
+                    profile.remarks.extend(passed.reset.iter().map(|name| {
+                        format!("what passed {name} is not known: it began to count anew")
+                    }));
+                    profile.conditions.netdevs = passed.netdevs;
+                }
+                Err(e) => profile.remarks.push(format!("traffic is not known: {}", e.why)),
+            }
         }
     }
 }
