@@ -28,6 +28,9 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     text += &cost(&report.cost);
     text += &irqs(&report.ports);
     text += &sends::lines(&report.ports);
+    for port in report.ports.iter().filter(|port| !port.registers.is_empty()) {
+        let _ = writeln!(text, "toll     {}: {}", port.name, port.registers);
+    }
     text += &excess(report);
     if whole_pool { text + &pool::table(&report.pool) } else { text }
 }

@@ -102,6 +102,7 @@ mod tests {
             doorbells: Some(5),
             tx_calls: vec![TxCalls { packets: 32, calls: rx }],
             qdisc: (tx > 0).then(QdiscReport::default),
+            registers: String::new(),
         }
     }
 
@@ -197,14 +198,14 @@ mod tests {
         r#""rx":{"packets":10,"bytes":600},"tx":{"packets":0,"bytes":0},"missed":100,"no_frame":0,"#,
         r#""missed_ring_full_packets":90,"missed_no_frame_packets":10,"#,
         r#""resets":0,"bad_descs":0,"copied_bytes":null,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":"","poor_use":null,"#,
-        r#""tx_batch":"auto","doorbells":5,"tx_calls":[{"packets":32,"calls":10}],"qdisc":null},"#,
+        r#""tx_batch":"auto","doorbells":5,"tx_calls":[{"packets":32,"calls":10}],"qdisc":null,"registers":""},"#,
         r#"{"name":"sink","driver":"sink","mode":"sink mode","#,
         r#""rx":{"packets":0,"bytes":0},"tx":{"packets":9,"bytes":540},"missed":0,"no_frame":0,"#,
         r#""missed_ring_full_packets":0,"missed_no_frame_packets":0,"#,
         r#""resets":9,"bad_descs":0,"copied_bytes":120,"irqs_by_device":3,"irqs_by_timer":4,"rechecks":5,"moderation":"","poor_use":null,"#,
         r#""tx_batch":"auto","doorbells":5,"tx_calls":[{"packets":32,"calls":0}],"#,
         r#""qdisc":{"taken":{"packets":0,"bytes":0},"left":{"packets":0,"bytes":0},"#,
-        r#""dropped":{"packets":0,"bytes":0},"held":{"packets":0,"bytes":0},"marked":0}}],"#,
+        r#""dropped":{"packets":0,"bytes":0},"held":{"packets":0,"bytes":0},"marked":0},"registers":""}],"#,
         r#""ledger":{"received":0,"created":10,"sent":9,"consumed":0,"#,
         r#""dropped":{"tx_full":1},"in_flight":0,"balanced":true},"#,
         r#""cost":{"cycles_per_packet":412.0,"instructions_per_packet":null,"#,

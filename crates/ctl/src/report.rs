@@ -6,7 +6,7 @@ use std::time::Duration;
 use linerate_datapath::qdisc::QdiscCounts;
 use linerate_datapath::{BatchSizes, PortStats, Stats, Stopped};
 use linerate_port::moderation::poor_use;
-use linerate_port::{DriverCounts, DriverFlags, Error, Pace, Verified};
+use linerate_port::{DriverCounts, DriverFlags, Error, Pace, QueueCounts, Registers, Verified};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
@@ -97,6 +97,8 @@ pub struct PortReport {
     pub tx_calls: Vec<TxCalls>,
     /// Its queueing discipline's counts.
     pub qdisc: Option<QdiscReport>,
+    /// Modelled register access, of a port with the option `toll=`; empty without it.
+    pub registers: String,
 }
 
 /// Transmit calls of about one size.
@@ -472,6 +474,7 @@ impl PortReport {
             doorbells: d.doorbells,
             tx_calls: tx_calls(&port.flushes.sizes),
             qdisc: port.qdisc.as_ref().map(QdiscReport::from),
+            registers: d.registers.map_or(String::new(), |taken| registers(taken, c, time)),
         }
     }
 }
@@ -479,6 +482,24 @@ impl PortReport {
 #[cfg(feature = "json")]
 fn named<S: serde::Serializer>(counts: &DriverCounts, to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(counts.named().into_iter().map(|(key, _, n)| (key, n)))
+}
+
+/// Tells modelled register access by irq and by packet, and its part of the run.
+fn registers(taken: Registers, counts: &QueueCounts, time: Duration) -> String {
+    let Registers { writes, reads, write_ns, read_ns } = taken;
+    let packets = counts.rx_packets + counts.tx_packets;
+    let by = |n: u64, of: u64| if of > 0 { n as f64 / of as f64 } else { 0.0 };
+    let part = |ns: u64| ns as f64 * 100.0 / time.as_nanos().max(1) as f64;
+    format!(
+        "MODEL: {writes} posted writes ({:.1} an irq, {:.2} a packet) took {:.1} % of a CPU, {reads} \
+         flushing reads ({:.1}, {:.2}) {:.1} % spun",
+        by(writes, counts.irqs()),
+        by(writes, packets),
+        part(write_ns),
+        by(reads, counts.irqs()),
+        by(reads, packets),
+        part(read_ns),
+    )
 }
 
 /// Returns the ranges that have calls.

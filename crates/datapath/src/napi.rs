@@ -187,15 +187,13 @@ impl Napi {
 
     /// Counts a wake-up by this queue.
     pub fn woken(&mut self) {
-        self.ops.stats().count_wakeup();
-        self.ops.moderator().irq();
+        self.ops.irq(false);
     }
 
     /// Counts the end of a hold, if it was held.
     pub fn hold_ended(&mut self) {
         if self.held {
-            self.ops.stats().count_hold_end();
-            self.ops.moderator().irq();
+            self.ops.irq(true);
         }
     }
 

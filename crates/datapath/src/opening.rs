@@ -36,7 +36,7 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
             let why = format!("it opened {opened} of the {planned} queues that it was to have");
             return Err(port.spec.error(why));
         }
-        all.push(device);
+        all.push(device.tolled(port.spec.toll));
     }
     Ok(all)
 }

@@ -13,6 +13,7 @@ use crate::doctor::{Findings, Trial};
 use crate::obtained::{Direction, Obtained};
 use crate::queue::QueueOps;
 use crate::spec::Spec;
+use crate::wrap::toll::{Toll, Tolled};
 
 /// The queues and the properties of an opened device.
 pub struct Opened {
@@ -27,6 +28,16 @@ impl Opened {
     #[must_use]
     pub fn single(queue: impl QueueOps + 'static, obtained: Obtained) -> Opened {
         Opened { queues: vec![Box::new(queue)], obtained }
+    }
+
+    /// Puts the price of register access around each queue, if there is one.
+    #[must_use]
+    pub fn tolled(mut self, toll: Option<Toll>) -> Opened {
+        if let Some(toll) = toll {
+            let around = |ops| Box::new(Tolled::new(ops, toll)) as Box<dyn QueueOps>;
+            self.queues = self.queues.into_iter().map(around).collect();
+        }
+        self
     }
 }
 

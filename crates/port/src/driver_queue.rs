@@ -75,6 +75,17 @@ impl DriverQueue {
         n
     }
 
+    /// Counts the end of a sleep that this queue caused, by its device or `by_timer`. See [`QueueOps::irq`].
+    pub fn irq(&mut self, by_timer: bool) {
+        if by_timer {
+            self.stats.count_hold_end();
+        } else {
+            self.stats.count_wakeup();
+        }
+        self.moderator.irq();
+        self.ops.irq();
+    }
+
     /// Returns the queue's moderation, which knows what was received.
     pub fn moderator(&mut self) -> &mut Moderator {
         &mut self.moderator

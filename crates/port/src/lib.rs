@@ -54,7 +54,7 @@ pub use queue::{Health, Queue, QueueOps, Want};
 pub use registry::{Registry, parse, plan};
 pub use reshape::Reshape;
 pub use spec::{Options, Spec, nearest};
-pub use stats::{Counters, DriverCounts, Pace, QueueCounts, QueueStats, Verified};
+pub use stats::{Counters, DriverCounts, Pace, QueueCounts, QueueStats, Registers, Verified};
 pub use view::Views;
 
 pub use linerate_skb::{Code, Error, Kind, Result};

@@ -83,7 +83,7 @@ impl Port {
     fn open_in(plan: &dyn Plan, spec: &Spec, pool: &Pool) -> Result<Port> {
         let needs = plan.needs()?;
         let opened = plan.open(&mut OpenContext::new(pool));
-        let opened = opened.map_err(|e| needs.capabilities.added_to(e))?;
+        let opened = opened.map_err(|e| needs.capabilities.added_to(e))?.tolled(spec.toll);
         let mut port = Port::of(&spec.name, opened, needs.ring_frames, pool);
         if let Some(mode) = spec.moderation {
             port.set_moderation(mode);

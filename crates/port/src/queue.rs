@@ -126,6 +126,10 @@ pub trait QueueOps: AsFd + Send {
         false
     }
 
+    /// Notes that a sleep of the caller ended for this queue, by its device or by the timer that let packets
+    /// gather: an irq, which costs a NIC register access and a wrapper counts.
+    fn irq(&mut self) {}
+
     /// Takes back the packets that the device has sent; returns how many packets, or parts of them, it still
     /// has to send, 0 if that is unknown. A caller that wants to close the queue waits until it is 0.
     ///
@@ -388,13 +392,11 @@ impl Queue {
 
     /// Counts the end of a sleep if it was one `by` this queue.
     pub(crate) fn woken(&mut self, by: bool) {
-        let stats = self.ops.stats();
         match std::mem::take(&mut self.sleep) {
-            Sleep::Device if by => stats.count_wakeup(),
-            Sleep::Timer if by => stats.count_hold_end(),
-            _ => return,
+            Sleep::Device if by => self.ops.irq(false),
+            Sleep::Timer if by => self.ops.irq(true),
+            _ => {}
         }
-        self.ops.moderator().irq();
     }
 
     /// Returns the state of the device, or [`Health::Starved`] if the pool had no frame at the last receive.

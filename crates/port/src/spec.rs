@@ -10,6 +10,7 @@ use std::fmt::Display;
 use linerate_skb::{Code, Error, Result};
 
 use crate::moderation::Moderation;
+use crate::wrap::toll::Toll;
 
 /// A parsed port text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Spec {
     pub arg: String,
     /// The moderation of its queues, if the text says one: an option of every port.
     pub moderation: Option<Moderation>,
+    /// The price of its register access, if the text says one: an option of every port.
+    pub toll: Option<Toll>,
     /// The rest.
     pub options: Options,
     text: String,
@@ -60,14 +63,17 @@ impl Spec {
         let fallback = if arg.is_empty() { driver } else { arg };
         let mut options = Options::parse(options).map_err(bad)?;
         let moderation = options.take_moderation().map(|mode| mode.parse()).transpose();
-        Ok(Spec {
+        let mut spec = Spec {
             name: name.unwrap_or(fallback).to_owned(),
             driver: driver.to_owned(),
             arg: arg.to_owned(),
             moderation: moderation.map_err(|e: Error| bad(e.why).fix(e.fix))?,
+            toll: None,
             options,
             text: text.to_owned(),
-        })
+        };
+        spec.toll = spec.take("toll", str::parse)?;
+        Ok(spec)
     }
 
     /// Takes what stands behind the colon for the first option: for a driver that opens nothing by

@@ -3,6 +3,7 @@
 //! read them, at no cost to the owner.
 
 use std::fmt;
+use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Live counters of one queue.
@@ -60,6 +61,8 @@ macro_rules! driver_counts {
             /// Doorbells of its transmit rings: system calls that sent, or tails that were shown to a peer;
             /// `None` of a device without one.
             pub doorbells: Option<u64>,
+            /// Register access by its modelled price, of a port with the option `toll=`.
+            pub registers: Option<Registers>,
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -72,16 +75,13 @@ macro_rules! driver_counts {
             }
         }
 
-        /// Sum of the counters of a port's queues: bytes copied and doorbells are unknown if none of them
-        /// counts them.
+        /// Sum of the counters of a port's queues: bytes copied, doorbells and registers are unknown if
+        /// none of them counts them.
         impl std::ops::AddAssign for DriverCounts {
             fn add_assign(&mut self, more: DriverCounts) {
-                let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
-                    (Some(some), Some(more)) => Some(some + more),
-                    (one, other) => one.or(other),
-                };
                 self.copied_bytes = sum(self.copied_bytes, more.copied_bytes);
                 self.doorbells = sum(self.doorbells, more.doorbells);
+                self.registers = sum(self.registers, more.registers);
                 $(self.$name += more.$name;)*
             }
         }
@@ -97,6 +97,19 @@ driver_counts! {
     resets "resets" "resets",
     /// Descriptors of the device's that made no sense; each was refused.
     bad_descs "bad_descs" "bad descriptors",
+}
+
+/// Modelled register access of a queue, and the CPU time that it took: see [`toll`](crate::wrap::toll).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Registers {
+    /// Posted writes.
+    pub writes: u64,
+    /// Flushing reads, for which the CPU spins.
+    pub reads: u64,
+    /// Time that the writes took.
+    pub write_ns: u64,
+    /// Time that the reads took.
+    pub read_ns: u64,
 }
 
 /// Counters of one queue that its driver keeps, since it was opened.
@@ -191,6 +204,27 @@ impl std::ops::AddAssign for QueueCounts {
         self.rechecks += more.rechecks;
         self.rx_missed += more.rx_missed;
         self.rx_nombuf += more.rx_nombuf;
+    }
+}
+
+/// Sums up what is known of two.
+fn sum<T: Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
+    match (one, other) {
+        (Some(some), Some(more)) => Some(some + more),
+        (one, other) => one.or(other),
+    }
+}
+
+impl Add for Registers {
+    type Output = Registers;
+
+    fn add(self, more: Registers) -> Registers {
+        Registers {
+            writes: self.writes + more.writes,
+            reads: self.reads + more.reads,
+            write_ns: self.write_ns + more.write_ns,
+            read_ns: self.read_ns + more.read_ns,
+        }
     }
 }
 

@@ -95,6 +95,11 @@ pub trait Layer: Send {
         below.reap(mem)
     }
 
+    /// See [`QueueOps::irq`].
+    fn irq(&mut self, below: &mut dyn QueueOps) {
+        below.irq();
+    }
+
     /// See [`QueueOps::health`].
     fn health(&self, below: &dyn QueueOps) -> Health {
         below.health()
@@ -163,6 +168,10 @@ impl<L: Layer> QueueOps for Wrapped<L> {
         self.layer.hold(self.below.0.as_mut(), at)
     }
 
+    fn irq(&mut self) {
+        self.layer.irq(self.below.0.as_mut());
+    }
+
     fn health(&self) -> Health {
         self.layer.health(self.below.0.as_ref())
     }
@@ -197,7 +206,7 @@ mod tests {
     use crate::caps::{Copies, Origin, TxOffload};
 
     /// A queue no answer of which is the trait's default.
-    struct Scripted(EventFd);
+    struct Scripted(EventFd, u64);
 
     // So that a new call is in this test, too.
     #[deny(clippy::missing_trait_methods)]
@@ -226,12 +235,16 @@ mod tests {
             13
         }
 
+        fn irq(&mut self) {
+            self.1 += 1;
+        }
+
         fn health(&self) -> Health {
             Health::Down(Error::new(Code::NoDevice, "told", "down"))
         }
 
         fn counters(&mut self) -> Counters {
-            Counters { rx_missed: 17, rx_nombuf: 19, ..Counters::default() }
+            Counters { rx_missed: 17, rx_nombuf: 19 + self.1, ..Counters::default() }
         }
 
         fn caps(&self) -> Caps {
@@ -272,7 +285,7 @@ mod tests {
     fn every_call_of_a_queue_reaches_the_one_below_and_its_answer_comes_back() {
         let pool = Pool::builder().frames(64).build().unwrap();
         for (name, around) in WRAPPERS {
-            let mut told = Scripted(EventFd::new().unwrap());
+            let mut told = Scripted(EventFd::new().unwrap(), 0);
             let (below, counters, caps) = (told.as_fd().as_raw_fd(), told.counters(), told.caps());
             let mut ops = around(Box::new(told));
             let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(4));
@@ -284,6 +297,8 @@ mod tests {
             assert_eq!(ops.reap(&mut mem), 13, "{name}");
             assert!(matches!(ops.health(), Health::Down(_)), "{name}");
             assert_eq!((ops.counters(), ops.caps()), (counters, caps), "{name}");
+            ops.irq();
+            assert_eq!(ops.counters().rx_nombuf, 20, "{name}");
             // A fault that waits has a descriptor of its own, around the one below.
             assert_eq!(ops.as_fd().as_raw_fd() == below, name != "fault", "{name}");
         }

@@ -12,6 +12,7 @@
 //! - [`trace`]: a record of what passed, which another thread reads.
 //! - [`tee`]: copies into a pcapng file while the path runs, written on a thread of the program's.
 //! - [`fault`]: what can go wrong, by a plan and a seed, with every packet accounted for.
+//! - [`toll`]: the price of register access, on ports that have no registers: a model.
 //! - [`Layer`]: what these are made of, and a program's own: a call that it says nothing of goes
 //!   to the queue below.
 //!
@@ -21,6 +22,7 @@
 pub mod fault;
 mod layer;
 pub mod tee;
+pub mod toll;
 pub mod trace;
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 13] = ours![
+pub static BUILTIN: [(&str, &str); 14] = ours![
     "batch",
     "pool",
     "pool-bursts",
@@ -34,6 +34,7 @@ pub static BUILTIN: [(&str, &str); 13] = ours![
     "fabric-steady",
     "skbinit",
     "coalesce",
+    "coalesce-bus",
     "peers-buffers",
     "veth",
     "veth-load",

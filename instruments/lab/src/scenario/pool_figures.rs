@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use linerate_datapath::{BatchSizes, CoreStats, PoolStats, PortStats, Stats};
+use linerate_port::Registers;
 use linerate_skb::{Data, Pool, Sampled};
 
 use super::{Figure, dropped, figures};
@@ -176,6 +177,11 @@ impl Reading {
         if self.ports.iter().any(|port| port.driver_counts.doorbells.is_some()) {
             add("doorbells", came(|port| port.driver_counts.doorbells.unwrap_or(0)));
         }
+        if self.ports.iter().any(|port| port.driver_counts.registers.is_some()) {
+            add("posted_writes", came(|port| registers(port).writes));
+            add("flushing_reads", came(|port| registers(port).reads));
+            add("register_ns", came(|port| registers(port).write_ns + registers(port).read_ns));
+        }
         let sizes = self.sizes();
         add("tx_calls_full", sizes.calls[0].saturating_sub(before.sizes().calls[0]) as f64);
         for (range, (now, then)) in sizes.calls.iter().zip(before.sizes().calls).enumerate() {
@@ -236,6 +242,10 @@ impl Reading {
         sum.ticks = sum.ticks.filter(|_| sum.timed > 0);
         sum
     }
+}
+
+fn registers(port: &PortStats) -> Registers {
+    port.driver_counts.registers.unwrap_or_default()
 }
 
 /// Calls that were timed, and what all of their kind took.

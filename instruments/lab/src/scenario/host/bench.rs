@@ -381,10 +381,11 @@ impl Remarks {
         if let (Some(rate), Some(pct)) = (config.rate, self.least_pct) {
             let unit = config.workload.unit();
             notes.push(format!(
-                "The rate of {rate} {unit} was not reached: in {} of {windows} windows, warm-up \
+                "The rate of {} {unit} was not reached: in {} of {windows} windows, warm-up \
                  included, the senders sent less than {REACHED_PCT} % of what was due, {pct:.1} % in \
                  the worst. Figures for each packet hold; those for each wall time are not those of \
                  the rate.",
+                if rate < 100.0 { rate } else { rate.round() },
                 self.short
             ));
         }
@@ -423,6 +424,12 @@ fn of_the_side(config: &Config) -> Vec<String> {
             "On veth the kernel copies packets into AF_XDP's frames, on the sender's CPU."
                 .to_owned(),
         );
+    }
+    if let Some(toll) = config.toll {
+        notes.push(format!(
+            "MODEL: there is no register. At each port a posted write and a flushing read take what \
+             {toll} says, spun on the worker's CPU."
+        ));
     }
     if config.crowded() {
         notes.push(format!(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 use linerate_datapath::knob::BUDGET;
 use linerate_datapath::{Data, Init, Moderation, Return, TxBatch};
+use linerate_port::wrap::toll::Toll;
 use linerate_skb::knob::HOT_LIST;
 
 use super::datagrams;
@@ -78,6 +79,7 @@ knobs! {
     "cpus" cpus: Cpus = choice(CPUS), "spread", "spread: a worker for each pair of ports, in turn on two CPUs, and the hosts' programs on a third if there is one; apart: the engine on the first CPU, one worker for all pairs if joined, and the programs on the second; one: both on the first";
     "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "adaptive:latency=250us", "when the engine looks at a port again";
     "tx_batch" tx_batch: TxBatch = other("1..=1024 | \"auto\"", told.parsed("tx_batch")?), "auto", "packets that go to a device with one doorbell; 1 gives each its own";
+    "toll" toll: Option<Toll> = other("WRITE/READ[/BUS], as \"100ns/1us/4Gbps\"", toll(&told)?), "none", "MODEL: prices of register access, paid by the engine at each of its ports as if it were a NIC (docs/ports/wrap.md)";
     "workload" workload: Workload = choice(WORKLOAD), "stream", "stream: bulk TCP one way, as netperf's TCP_STREAM; rpc: requests over TCP that are answered by as many bytes, as its TCP_RR; load: datagrams, each at its time; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw";
     "rate" rate: Option<f64> = other("\"max\" | a number above 0", rate(&told)?), "max", "bytes a second (stream), requests a second (web, rpc) or datagrams a second (load, which has no max) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them";
     "link_pct" link_pct: Option<u32> = count_if_set(1, 100), "none", "in place of a rate: so much of 1 Gbit/s in frames of 1514 bytes, 81,274 a second at 100, by what they carry (not web)";
@@ -218,6 +220,13 @@ fn rate(told: &Reading<'_>) -> Result<Option<f64>> {
     }
 }
 
+/// Reads the prices of register access.
+fn toll(told: &Reading<'_>) -> Result<Option<Toll>> {
+    let Some(text) = told.text("toll")? else { return Ok(None) };
+    let line = told.said("toll").map_or(0, |setting| setting.line);
+    text.parse().map(Some).map_err(|why| wrong(line, format!("toll = {text}: {why}")))
+}
+
 /// The CPU of each worker, and that of the hosts' programs.
 fn cpus(told: &Told, cpus: &[usize]) -> Result<(Vec<usize>, usize)> {
     let what = "cannot place the workers";
@@ -338,6 +347,7 @@ mod tests {
                 "moderation = napy: there is no mode 'napy'",
             ),
             ("tx_batch", Value::Int(0), "tx_batch = 0: '0' is no number of packets"),
+            ("toll", Value::Text("1us".into()), "toll = 1us: there is no price of a read"),
             ("senders", Value::Text("many".into()), "senders = many is not one of"),
             ("topology", Value::Text("star".into()), "topology = star is not one of"),
             ("hotlist", Value::Int(128), "scenario \"host\" has no setting \"hotlist\""),

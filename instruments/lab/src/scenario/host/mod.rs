@@ -141,6 +141,9 @@ const OWN: &[Figure] = figures! {
     "tx_calls" "calls" "Calls that gave packets to a device.";
     "tx_calls_1" "calls" "Of these, those in which the device took one packet; `tx_calls_2` 2 or 3, `tx_calls_4` 4 to 7 and so on, `tx_calls_0` none.";
     "tx_calls_full" "calls" "Of these, those that found the device full.";
+    "posted_writes" "writes" "MODEL: posted writes of registers, with toll.";
+    "flushing_reads" "reads" "MODEL: flushing reads of registers, with toll.";
+    "register_ns" "ns" "MODEL: CPU time of both, spun by the workers: part of cpu_ns.";
     "cpu_share" "%" "CPU time of all workers for each wall time: 100 is one CPU.";
     "total_ticks" "TSC ticks" "CPU time of the workers, in ticks.";
 };

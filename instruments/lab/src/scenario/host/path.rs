@@ -236,12 +236,13 @@ fn build(config: &Config) -> Result<Engine> {
     // Packets as on a wire have their checksum and are no longer than the MTU: without a header that
     // speaks of superframes, the pool needs no place for any.
     let vnet = if config.offload { "on" } else { "off" };
+    let toll = config.toll.map_or(String::new(), |toll| format!(",toll={toll}"));
     let port = |interface: &str| match config.port {
         Port::Packet => {
-            format!("packet:{interface},vnet={vnet},ring={}KiB", config.ring_bytes >> 10)
+            format!("packet:{interface},vnet={vnet},ring={}KiB{toll}", config.ring_bytes >> 10)
         }
-        Port::Xdp => format!("xdp:{interface}"),
-        Port::Tap => format!("tap:{interface}"),
+        Port::Xdp => format!("xdp:{interface}{toll}"),
+        Port::Tap => format!("tap:{interface}{toll}"),
     };
     if config.workers.len() == 1 {
         engine = engine.workers(1);

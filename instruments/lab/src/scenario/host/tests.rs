@@ -174,6 +174,26 @@ fn a_cap_of_one_gives_each_packet_a_doorbell() {
 }
 
 #[test]
+fn a_toll_is_paid_for_each_irq_and_counted_by_kind() {
+    let rate = ("rate", "2000");
+    let told = [("port", "xdp"), ("workload", "load"), rate, ("moderation", "napi")];
+    let told = settings(&[&told[..], &[("cpus", "apart"), ("toll", "1us/20us")]].concat());
+    let Some((_alone, mut bench)) = open(&told) else { return };
+    let window = bench.window(2 * WINDOW).unwrap();
+    let figure = |name: &str| figure(&window, name);
+    let irqs = figure("irqs_device") + figure("irqs_timer");
+    let calls = figure("tx_calls") + figure("rx_packets");
+    assert!(irqs > 0.0 && figure("flushing_reads") >= 2.0 * irqs, "{window:?}");
+    assert!(figure("flushing_reads") <= 2.0 * irqs + figure("rechecks"), "{window:?}");
+    let writes = figure("posted_writes") - figure("flushing_reads");
+    assert!(writes > 0.0 && writes <= calls, "one for each call that moved packets: {window:?}");
+    let paid = 20e3 * figure("flushing_reads") + 1e3 * figure("posted_writes");
+    assert_eq!(figure("register_ns"), paid);
+    let notes = bench.finish().unwrap().notes;
+    assert!(notes.iter().any(|note| note.starts_with("MODEL")), "{notes:?}");
+}
+
+#[test]
 fn a_rate_is_kept_to_and_probes_arrive() {
     let told = settings(&[("rate", "400000"), ("probes", "400")]);
     let Some((_alone, mut bench)) = open(&told) else { return };
