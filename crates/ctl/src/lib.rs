@@ -10,6 +10,7 @@ pub mod excess;
 #[cfg(feature = "json")]
 pub mod json;
 pub mod pool;
+mod registers;
 pub mod report;
 
 pub use excess::{Calls, Locks, Waits};

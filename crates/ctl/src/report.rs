@@ -6,13 +6,14 @@ use std::time::Duration;
 use linerate_datapath::qdisc::QdiscCounts;
 use linerate_datapath::{BatchSizes, PortStats, Stats, Stopped};
 use linerate_port::moderation::poor_use;
-use linerate_port::{DriverCounts, DriverFlags, Error, Pace, QueueCounts, Registers, Verified};
+use linerate_port::{DriverCounts, DriverFlags, Error, Pace, Verified};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
 
 use crate::excess::{Calls, Locks, PerPacket, Waits, awake_ns};
 use crate::pool::PoolReport;
+use crate::registers::told;
 
 /// A run of `forward`.
 #[derive(Debug, Clone, PartialEq)]
@@ -474,7 +475,7 @@ impl PortReport {
             doorbells: d.doorbells,
             tx_calls: tx_calls(&port.flushes.sizes),
             qdisc: port.qdisc.as_ref().map(QdiscReport::from),
-            registers: d.registers.map_or(String::new(), |taken| registers(taken, c, time)),
+            registers: d.registers.map_or(String::new(), |taken| told(taken, c, time)),
         }
     }
 }
@@ -482,24 +483,6 @@ impl PortReport {
 #[cfg(feature = "json")]
 fn named<S: serde::Serializer>(counts: &DriverCounts, to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(counts.named().into_iter().map(|(key, _, n)| (key, n)))
-}
-
-/// Tells modelled register access by irq and by packet, and its part of the run.
-fn registers(taken: Registers, counts: &QueueCounts, time: Duration) -> String {
-    let Registers { writes, reads, write_ns, read_ns } = taken;
-    let packets = counts.rx_packets + counts.tx_packets;
-    let by = |n: u64, of: u64| if of > 0 { n as f64 / of as f64 } else { 0.0 };
-    let part = |ns: u64| ns as f64 * 100.0 / time.as_nanos().max(1) as f64;
-    format!(
-        "MODEL: {writes} posted writes ({:.1} an irq, {:.2} a packet) took {:.1} % of a CPU, {reads} \
-         flushing reads ({:.1}, {:.2}) {:.1} % spun",
-        by(writes, counts.irqs()),
-        by(writes, packets),
-        part(write_ns),
-        by(reads, counts.irqs()),
-        by(reads, packets),
-        part(read_ns),
-    )
 }
 
 /// Returns the ranges that have calls.
