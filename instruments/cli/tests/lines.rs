@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use command::{Ended, run};
 use serde_json::Value;
 
-const TURNS: u64 = 3000;
+const TURNS: u64 = 1000;
 
 /// Finds what cargo has built for this crate's tests or for the whole tree, `None` where that is not possible.
 fn built(name: &str) -> Option<PathBuf> {
@@ -81,7 +81,7 @@ fn a_model_is_called_one_on_every_line_and_its_difference_too() {
     }
     let row = after.out.lines().find(|line| line.contains("lines_load_touch"));
     let saved: Vec<&str> = row.unwrap().split_whitespace().collect();
-    assert_eq!(saved[3..7], ["0", "5,998", "5,998", "100.0"], "with, without, difference, saving");
+    assert_eq!(saved[3..7], ["0", "1,998", "1,998", "100.0"], "with, without, difference, saving");
 }
 
 #[test]
@@ -95,6 +95,22 @@ fn what_the_emulator_refuses_is_named_when_the_program_fails_by_it() {
     assert_eq!(ended.exit, Some(5), "{ended:?}");
     let remarks = ended.document()["remarks"].to_string();
     assert!(remarks.contains("refused AF_PACKET-rings") && remarks.contains("ring:"), "{remarks}");
+}
+
+#[test]
+fn an_event_that_is_not_counted_is_refused_with_the_model_that_stands_in() {
+    let ended = run("profile record --json --event L2_LINES_OUT -- true");
+    if ended.exit == Some(0) {
+        eprintln!("skipped: this machine counts L2_LINES_OUT");
+        return;
+    }
+    if !ended.err.contains("L2_LINES_OUT") && !ended.out.contains("L2_LINES_OUT") {
+        eprintln!("skipped: there is no perf, which is refused before the event");
+        return;
+    }
+    let error = &ended.document()["error"];
+    assert_eq!(error["code"], "E-UNSUPPORTED", "{error}");
+    assert!(error["fix"].to_string().contains("linerate lines -- COMMAND"), "{error}");
 }
 
 #[test]

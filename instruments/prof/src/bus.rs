@@ -94,7 +94,8 @@ impl Bus {
     }
 
     fn not_available(why: String) -> Bus {
-        Bus::NotAvailable { why, fallback: Fallback::of(Quantity::L2LinesIn) }
+        // A model of caches has no time, and so no rate.
+        Bus::NotAvailable { why, fallback: Fallback::Nothing }
     }
 }
 

@@ -196,9 +196,14 @@ fn is_program(path: &Path) -> bool {
 /// Adds to the refusal of an event the remedy that can be typed.
 fn refused(mut failure: Failure, is_event: bool) -> Failure {
     if is_event && failure.error.code == "E-UNSUPPORTED" {
-        failure.error.fix = "leave --event out to sample by time; `linerate profile events` says \
-                            what this machine counts, and what stands in for the rest"
-            .into();
+        let model = match failure.error.fix.contains("linerate lines") {
+            true => "`linerate lines -- COMMAND` ranks functions by a model of caches; ",
+            false => "",
+        };
+        failure.error.fix = format!(
+            "{model}leave --event out to sample by time; `linerate profile events` says what this \
+             machine counts, and what stands in for the rest"
+        );
     }
     failure
 }

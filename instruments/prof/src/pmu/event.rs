@@ -165,8 +165,8 @@ named! {
         CpuTimeInTscTicks = "CPU time in ticks of the TSC",
         /// For instructions. User space only, and exact.
         CallgrindInstructions = "callgrind's count of instructions, user space only",
-        /// For lines taken from another core. It sees the frames' hand-overs, not every line.
-        PoolMatrix = "the pool's core x core matrix of frees",
+        /// For lines that move between caches. A model's, for a program that an emulator can run.
+        LineModel = "a model of coherent caches, by `linerate lines -- COMMAND`",
         /// Nothing; the figure is `n/a`.
         Nothing = "none",
     }
@@ -179,7 +179,9 @@ impl Fallback {
         match quantity {
             Quantity::Cycles => Fallback::CpuTimeInTscTicks,
             Quantity::Instructions => Fallback::CallgrindInstructions,
-            Quantity::LinesFromOtherCore => Fallback::PoolMatrix,
+            Quantity::LinesFromOtherCore | Quantity::L2LinesIn | Quantity::L2LinesOut => {
+                Fallback::LineModel
+            }
             _ => Fallback::Nothing,
         }
     }
@@ -243,6 +245,6 @@ mod tests {
         assert!(e.fix.contains("L2_LINES_OUT") && e.fix.contains("page-faults"), "{e}");
         let e = Event::parse_on(Family::Unknown, "L2_LINES_OUT").unwrap_err();
         assert_eq!(e.code, Code::Unsupported);
-        assert!(e.fix.contains("rNNNN") && e.fix.contains("instead: none"), "{e}");
+        assert!(e.fix.contains("rNNNN") && e.fix.contains("linerate lines"), "{e}");
     }
 }
