@@ -294,7 +294,7 @@ fn not_started(e: &io::Error) -> Failure {
 fn nothing_left(status: ExitStatus) -> Failure {
     let why = format!("QEMU ended with {status}, and the plugin left nothing");
     let fix = "QEMU's words are above; the command must be a program for x86-64 that ends by itself, and QEMU one that \
-               loads plugins (Debian's do)";
+               loads plugins (Debian 12's 7.2 does)";
     Failure::new(RUNTIME, "E-SYSTEM", "cannot tell which lines travelled", why, fix)
 }
 

@@ -23,7 +23,7 @@ fn lines(words: &str) -> Option<Ended> {
         return None;
     }
     let ended = run(&format!("lines {words}"));
-    if ended.err.contains("cannot start the emulator") || ended.err.contains("-plugin") {
+    if ended.err.contains("cannot start the emulator") || ended.err.contains("unknown option") {
         eprintln!("skipped: no qemu-x86_64 that loads plugins (apt-get install qemu-user)");
         return None;
     }
