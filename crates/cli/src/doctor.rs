@@ -1,9 +1,14 @@
 //! `linerate doctor`.
 
+use std::io::{self, BufRead, IsTerminal};
+use std::net::Ipv4Addr;
+
 use clap::Parser;
-use linerate::{Code, Registry};
+use linerate::{Code, Registry, Spec};
 use linerate_ctl::doctor::{self, Finding, Fix, Level, Proof, Trial, worst};
 use linerate_ctl::json;
+use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::Neighbours;
 
 use crate::counters::Counters;
 use crate::errors::{CHECK, Failure, USAGE};
@@ -20,7 +25,9 @@ const DEEP_INDENT: usize = INDENT + 5;
 ///
 /// It tries the real operations and undoes them: nothing is inferred where it can be tried. A port of
 /// xdp is opened with a filter that takes no one's traffic. On hardware, whose driver may take the
-/// link down for a moment, and on a TAP that exists already, that is done with --try only.
+/// link down for a moment, and on a TAP that exists already, that is done with --try only. With --try a
+/// port of xdp also sends an ARP probe to a neighbour through its socket, takes nothing but the answer,
+/// and says if it came, and how long the link was down.
 ///
 /// Without PORT it checks the machine, and opens ports in a network namespace of its own.
 #[derive(Debug, Parser)]
@@ -31,6 +38,12 @@ pub struct Doctor {
     /// Open the port also where others could notice it
     #[arg(long = "try", requires = "port")]
     pub full: bool,
+    /// With --try, of xdp: the neighbour that is asked by ARP through the socket; else the gateway, or one that is known
+    #[arg(long, value_name = "ADDR", requires = "full")]
+    pub peer: Option<Ipv4Addr>,
+    /// With --try: do not ask first on the interface of the default route
+    #[arg(long, requires = "full")]
+    pub yes: bool,
     /// Print one JSON document on stdout, errors included; the exit status stays the same
     #[arg(long)]
     pub json: bool,
@@ -43,6 +56,7 @@ Examples:
   linerate doctor packet:eth0,udp=7777          is the port free, or whose is it
   linerate doctor xdp:eth0,udp=7777             what its driver gives for one flow
   linerate doctor --try xdp:eth0,write,mode=zerocopy   can it do without copies
+  linerate doctor --try eth0 --peer 192.0.2.1   do packets pass, and does the link stay up
   linerate doctor memif:/run/x.sock             does its server come to terms
   linerate doctor tap:t0 --json
 
@@ -59,12 +73,11 @@ impl Doctor {
     /// # Errors
     /// A port text that makes no sense.
     pub fn run(&self, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
-        let port = self.port.as_deref().map(port_text);
+        let port = self.port.as_deref().map(|text| port_text(text, self.full));
         let findings = match &port {
             Some(port) => {
-                drivers.parse(port)?;
-                let trial = if self.full { Trial::Full } else { Trial::Careful };
-                doctor::check_with(port, trial, drivers)
+                let spec = drivers.parse(port)?;
+                doctor::check_with(port, self.trial(&spec)?, drivers)
             }
             None => machine(),
         };
@@ -76,9 +89,62 @@ impl Doctor {
     }
 }
 
-/// Returns the name of an interface alone is a port of xdp.
-fn port_text(text: &str) -> String {
-    if text.contains(':') { text.to_owned() } else { format!("xdp:{text}") }
+impl Doctor {
+    /// Returns the extent of the examination; asks before it goes by the interface of the default route.
+    fn trial(&self, spec: &Spec) -> Result<Trial, Failure> {
+        if self.peer.is_some() && spec.driver != "xdp" {
+            return Err(spec
+                .error("--peer: only a port of xdp asks a neighbour")
+                .fix("leave --peer out")
+                .into());
+        }
+        let carries = || {
+            let interface = Interface::open(&spec.arg).ok()?;
+            Neighbours::of(&interface).ok().filter(|found| found.carries_default)
+        };
+        if self.full && !self.yes && spec.driver == "xdp" && carries().is_some() {
+            let (input, is_terminal) = (io::stdin().lock(), io::stdin().is_terminal());
+            agreed(&spec.arg, input, is_terminal)?;
+        }
+        Ok(match self.peer {
+            Some(peer) => Trial::Asking(peer),
+            None if self.full => Trial::Full,
+            None => Trial::Careful,
+        })
+    }
+}
+
+/// Asks at a terminal if `interface` may be tried, and refuses where there is none.
+fn agreed(interface: &str, mut input: impl BufRead, is_terminal: bool) -> Result<(), Failure> {
+    let refused = |why: &str, fix| {
+        let what = format!("xdp:{interface} was not tried");
+        Failure::new(USAGE, Code::Busy.as_str(), &what, why.into(), fix)
+    };
+    let risk = format!(
+        "{interface} carries the default route, and its driver may take the link down for seconds"
+    );
+    if !is_terminal {
+        let why = format!("{risk}; standard input is no terminal to ask at");
+        return Err(refused(&why, "if that does no harm now: the same with --yes"));
+    }
+    eprint!("{risk}, also that of this session if it is a remote one. Go on? [y/N] ");
+    let mut answer = String::new();
+    let read = input.read_line(&mut answer);
+    match answer.trim() {
+        "y" | "Y" | "yes" if read.is_ok() => Ok(()),
+        _ => Err(refused("the answer was no", "without --try nothing is opened")),
+    }
+}
+
+/// The name of an interface alone is a port of xdp; for a trial one that takes no one's traffic, since none was named.
+fn port_text(text: &str, full: bool) -> String {
+    match (text.contains(':'), full) {
+        (true, _) => text.to_owned(),
+        (false, false) => format!("xdp:{text}"),
+        // An option behind the name is a filter, or beside one.
+        (false, true) if text.contains(',') => format!("xdp:{text}"),
+        (false, true) => format!("xdp:{text},ethertype=0x88b6"),
+    }
 }
 
 /// Returns the machine, and what only the tools use of it.
@@ -196,7 +262,26 @@ warn  y
     }
 
     #[test]
+    fn the_interface_of_the_default_route_is_tried_only_if_someone_agrees() {
+        for (said, agrees) in
+            [("y\n", true), ("yes\n", true), ("n\n", false), ("\n", false), ("", false)]
+        {
+            assert_eq!(agreed("eth0", said.as_bytes(), true).is_ok(), agrees, "{said:?}");
+        }
+        let refused = agreed("eth0", "y\n".as_bytes(), false).unwrap_err();
+        assert_eq!((refused.exit, refused.error.code.as_str()), (USAGE, "E-BUSY"));
+        assert!(refused.error.why.contains("no terminal") && refused.error.fix.contains("--yes"));
+    }
+
+    #[test]
     fn a_name_alone_is_an_interface_for_xdp() {
-        assert_eq!((port_text("eth0"), port_text("null:")), ("xdp:eth0".into(), "null:".into()));
+        for (text, full, port) in [
+            ("eth0", false, "xdp:eth0"),
+            ("null:", true, "null:"),
+            ("eth0", true, "xdp:eth0,ethertype=0x88b6"),
+            ("eth0,udp=7", true, "xdp:eth0,udp=7"),
+        ] {
+            assert_eq!(port_text(text, full), port);
+        }
     }
 }

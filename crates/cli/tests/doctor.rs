@@ -48,6 +48,10 @@ fn a_text_that_is_no_port_is_refused_as_by_every_command() {
         assert_eq!(d["error"]["code"], "E-PORT-SYNTAX");
     }
     assert_eq!(run("doctor --try").exit, Some(2), "which port?");
+    assert_eq!(run("doctor eth0 --peer 192.0.2.1").exit, Some(2), "nothing is asked without --try");
+    assert_eq!(run("doctor --try eth0 --peer fd00::1").exit, Some(2), "by ARP");
+    let told = run("doctor --try null: --peer 192.0.2.1");
+    assert!(told.exit == Some(2) && told.err.contains("only a port of xdp"), "{told:?}");
 }
 
 #[test]

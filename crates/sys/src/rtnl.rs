@@ -18,9 +18,11 @@ use crate::error::{Code, Error, Result};
 use crate::netif::{IfName, Interface};
 
 mod host_use;
+mod neighbours;
 mod route;
 
 pub use host_use::HostUse;
+pub use neighbours::Neighbours;
 pub use route::Route;
 
 const RTM_NEWLINK: u16 = 16;

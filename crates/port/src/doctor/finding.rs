@@ -98,6 +98,11 @@ impl Findings {
         self.add(Finding::of(Level::Miss, e))
     }
 
+    /// Adds what does not work, although no operation was refused.
+    pub fn fail(&mut self, what: impl Into<String>) -> &mut Finding {
+        self.add(Finding::new(Level::Miss, what))
+    }
+
     /// Adds what an operation failed with that one can do without.
     pub fn lack(&mut self, e: &Error) -> &mut Finding {
         self.add(Finding::of(Level::Warn, e))

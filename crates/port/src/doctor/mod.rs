@@ -7,11 +7,15 @@
 //! ```text
 //!   finding.rs, fix.rs   what was found, and what to do about it, tried where that changes nothing
 //!   trial.rs             a port, opened for a moment
+//!   ask.rs               a neighbour, asked through it; the link meanwhile
 //!   interface.rs         an interface: there, up, with a carrier
 //!   flow.rs              the ports of udp= and tcp=: free, or whose
 //!   kernel.rs, proc.rs   what the kernel has, and says
 //! ```
 
+use std::net::Ipv4Addr;
+
+pub(crate) mod ask;
 mod finding;
 mod fix;
 pub(crate) mod flow;
@@ -31,6 +35,16 @@ pub enum Trial {
     /// Not where it could be noticed by others.
     #[default]
     Careful,
-    /// Also there.
+    /// Also there; a port that takes an Ethernet interface asks a neighbour through it, if one is known.
     Full,
+    /// Also there, and the neighbour that is asked has this address.
+    Asking(Ipv4Addr),
+}
+
+impl Trial {
+    /// Returns true if others may notice it.
+    #[must_use]
+    pub fn is_full(self) -> bool {
+        self != Trial::Careful
+    }
 }

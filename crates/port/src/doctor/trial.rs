@@ -17,7 +17,7 @@ use crate::port::Port;
 /// Source: IEEE 802, table of EtherType values, "Local Experimental Ethertype 2".
 pub(crate) const NOBODYS: &str = "ethertype=0x88b6";
 /// Keys of a port text that say what is taken.
-const FILTERS: [&str; 6] = ["all", "ethertype", "udp", "tcp", "not", "write"];
+const FILTERS: [&str; 9] = ["all", "arp", "icmp", "dst", "ethertype", "udp", "tcp", "not", "write"];
 /// Longest time that the kernel takes to remove a program after its owner has closed it.
 const GOING: Duration = Duration::from_millis(500);
 const GOING_STEP: Duration = Duration::from_millis(2);
@@ -27,13 +27,21 @@ pub(crate) fn open(text: &str) -> Result<Obtained> {
     Port::open(text).map(|port| port.obtained().clone())
 }
 
-/// Opens the xdp port of `text` with a filter that takes no packet of the host's.
-pub(crate) fn open_xdp(text: &str, on: &InterfaceInfo) -> Result<Obtained> {
+/// Opens a port of xdp as `text` has it, but that it takes what `filter` says, runs `run` with it, and closes it.
+pub(crate) fn open_xdp<T>(
+    text: &str,
+    filter: &str,
+    on: &InterfaceInfo,
+    run: impl FnOnce(&mut Port) -> T,
+) -> Result<(Obtained, T)> {
     // Opening the port turns it off, and leaves that to the one who asked for it.
     let _other = on.other_end().and_then(ChecksumOffload::of);
-    let obtained = open(&with(text, &FILTERS, NOBODYS));
+    let done = Port::open(&with(text, &FILTERS, filter)).map(|mut port| {
+        let result = run(&mut port);
+        (port.obtained().clone(), result)
+    });
     wait_until_detached(&on.interface);
-    obtained
+    done
 }
 
 /// Returns `text` without the options called `keys`, and with `option`.
@@ -86,6 +94,7 @@ mod tests {
         assert_eq!(of("xdp:v0"), "xdp:v0,ethertype=0x88b6");
         assert_eq!(of("a=xdp:v0,udp=7,ring=64"), "a=xdp:v0,ring=64,ethertype=0x88b6");
         assert_eq!(of("xdp:all,all,busy,not=tcp:22"), "xdp:all,busy,ethertype=0x88b6");
+        assert_eq!(of("xdp:v0,arp,icmp,dst=10.0.0.9"), "xdp:v0,ethertype=0x88b6");
         assert_eq!(of("xdp:v0,write"), "xdp:v0,ethertype=0x88b6");
         assert_eq!(with("packet:v0,promisc", &["promisc"], "promisc=off"), "packet:v0,promisc=off");
         assert!(crate::parse(&of("xdp:v0,tcp=1+2")).is_ok());

@@ -1,12 +1,18 @@
 //! A port of xdp: privileges, the program that is there already, memory, queues, offloads, a trial.
 
-use linerate_skb::{Code, Error};
+use std::net::Ipv4Addr;
+use std::time::Duration;
 
-use super::config::Config;
+use linerate_skb::{Code, Error, Result};
+use linerate_sys::rtnl::Neighbours;
+
+use super::config::{Config, Map};
 use super::{foreign, setup, spread};
+use crate::doctor::ask::{self, LinkWatch};
 use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
 use crate::doctor::{Findings, Trial, flow, full_trial, trial};
+use crate::obtained::Obtained;
 use crate::spec::Spec;
 
 /// Bytes of a frame that a packet can use.
@@ -48,9 +54,11 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     if of.is_up {
         flow::examine(spec, found);
     }
-    let can = of.is_up && is_free && may && divides;
-    if can && (!of.is_hardware() || how == Trial::Full) {
-        return tried(config, spec, of, found);
+    // The text does not have a map that is given.
+    let is_given = matches!(config.map, Some(Map::Given(_)));
+    let can = of.is_up && is_free && may && divides && !is_given;
+    if can && (!of.is_hardware() || how.is_full()) {
+        return tried(config, spec, of, how, found);
     }
     several(of, found);
     let taken = setup::queues(config).map_or(0, |queues| queues.len());
@@ -115,29 +123,104 @@ fn offloads(of: &InterfaceInfo, found: &mut Findings) {
     }
 }
 
-/// Opens the port as it will be, but for its filter, or for its entry in the map of another owner program.
-fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, found: &mut Findings) {
-    let (opened, with, taken) = match config.map {
-        Some(_) => (
-            trial::open(&trial::with(spec.text(), &["write"], "write")),
-            "write",
-            "takes nothing in",
-        ),
-        None => (trial::open_xdp(spec.text(), of), trial::NOBODYS, "diverts ethertype=0x88b6"),
+/// Opens the port as it will be, but for its filter, or for its entry in the map of another owner's program.
+fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &mut Findings) {
+    if config.map.is_some() {
+        let opened = trial::open(&trial::with(spec.text(), &["write"], "write"));
+        told(opened, "takes nothing in", "write", found);
+        return;
+    }
+    let peer = how.is_full().then(|| neighbour(of, how)).flatten();
+    let filter = peer.map_or(trial::NOBODYS.to_owned(), |peer| format!("answer={peer}"));
+    let watch = how.is_full().then(|| LinkWatch::start(&of.interface).ok()).flatten();
+    let mac = of.interface.hardware().map(|hardware| hardware.mac);
+    let asked = trial::open_xdp(spec.text(), &filter, of, |port| {
+        watch.as_ref().map(LinkWatch::wait);
+        Some(ask::ask(port, mac.as_ref().ok().copied()?, peer?))
+    });
+    let (opened, answer) = match asked {
+        Ok((obtained, answer)) => (Ok(obtained), answer),
+        Err(e) => (Err(e), None),
     };
+    let opens = told(opened, &format!("diverts {filter}"), &filter, found);
+    if let Some(watch) = watch.filter(|_| opens) {
+        passed(of, peer, answer, found);
+        flapped(watch, of, found);
+    }
+}
+
+/// Says what opening gave, which is not what was asked for in what it takes; true if it opens.
+fn told(opened: Result<Obtained>, taken: &str, with: &str, found: &mut Findings) -> bool {
     match opened {
         Ok(mut obtained) => {
-            // Not what was asked for.
             obtained.mode = obtained.mode.replace(&format!(", {taken}"), "");
             obtained.mode += &format!(" (tried with {with})");
             found.opened(obtained);
+            return true;
         }
-        Err(e) if e.code == Code::Memory => {
-            too_much(&e, found);
-        }
+        Err(e) if e.code == Code::Memory => too_much(&e, found),
         Err(e) => {
             found.miss(&e);
         }
+    }
+    false
+}
+
+/// Returns the neighbour that is asked: the one that was named, the gateway, or one that the kernel has met.
+fn neighbour(of: &InterfaceInfo, how: Trial) -> Option<Ipv4Addr> {
+    if let Trial::Asking(peer) = how {
+        return Some(peer);
+    }
+    let neighbours = Neighbours::of(&of.interface).unwrap_or_default();
+    neighbours.gateway.or(neighbours.known.first().copied())
+}
+
+/// Says if a packet went out and its answer came in.
+fn passed(
+    of: &InterfaceInfo,
+    peer: Option<Ipv4Addr>,
+    answer: Option<Result<Option<Duration>>>,
+    found: &mut Findings,
+) {
+    let name = of.interface.name();
+    match (peer, answer) {
+        (Some(peer), Some(Ok(Some(after)))) => {
+            let ms = after.as_secs_f64() * 1e3;
+            found.ok(format!(
+                "packets pass, both ways: {peer} answered an ARP probe through the socket after {ms:.1} ms"
+            ));
+        }
+        (Some(peer), Some(Ok(None))) => {
+            found
+                .fail(format!("{peer} answered none of {} ARP probes through the socket", ask::PROBES))
+                .why("it is not there, answers no probes, or packets do not pass, or come by a queue not taken")
+                .fix(format!("does it answer the kernel: ping -c 3 -I {name} {peer}"));
+        }
+        (_, Some(Err(e))) => {
+            found.miss(&e);
+        }
+        _ => {
+            found
+                .warn("no packet was sent: no neighbour is known")
+                .why(format!("no gateway and no neighbour by IPv4 is known on {name}"))
+                .fix("name one by --peer ADDR");
+        }
+    }
+}
+
+/// Says how long the link was down.
+fn flapped(watch: LinkWatch, of: &InterfaceInfo, found: &mut Findings) {
+    let (name, is_back) = (of.interface.name(), watch.wait());
+    let down = watch.stop();
+    if !is_back {
+        let what = format!("the link of {name} has not come back");
+        found.fail(what).fix(format!("ip link set {name} up"));
+    } else if down.is_zero() {
+        found.ok(format!("the link of {name} stayed up"));
+    } else {
+        found
+            .warn(format!("the link of {name} was down for {:.3} s", down.as_secs_f64()))
+            .why("its driver stops when a program comes, and again when it goes");
     }
 }
 
@@ -165,6 +248,49 @@ mod tests {
     use super::*;
     use crate::doctor::{Finding, Level};
     use crate::host::testing::{in_netns_with_xdp, ip, veth};
+
+    #[test]
+    fn a_neighbour_is_asked_through_the_socket_and_nothing_else_is_taken() {
+        in_netns_with_xdp(|| {
+            veth(1500);
+            ip("addr add 10.7.0.2/24 dev v1");
+            let examined = |how| {
+                let spec = crate::parse("xdp:v0,udp=7777").unwrap();
+                let mut found = Findings::default();
+                examine(&Config::of(&spec).unwrap(), &spec, how, &mut found);
+                found.into_vec()
+            };
+            let level = |found: &[Finding], what: &str| {
+                found.iter().find(|f| f.what.contains(what)).map(|f| f.level)
+            };
+            let peer = Ipv4Addr::new(10, 7, 0, 2);
+            let found = examined(Trial::Asking(peer));
+            let passes = "packets pass, both ways: 10.7.0.2 answered";
+            assert_eq!(level(&found, passes), Some(Level::Ok), "{found:#?}");
+            assert_eq!(
+                level(&found, "(tried with answer=10.7.0.2)"),
+                Some(Level::Ok),
+                "{found:#?}"
+            );
+            assert_eq!(level(&found, "the link of v0 "), Some(Level::Ok), "{found:#?}");
+            assert!(!ip("link show v0").contains("prog/xdp"));
+            let found = examined(Trial::Full);
+            assert_eq!(level(&found, "no packet was sent"), Some(Level::Warn), "{found:#?}");
+            ip("neigh add 10.7.0.2 lladdr 02:00:00:00:00:05 dev v0");
+            let found = examined(Trial::Full);
+            assert_eq!(level(&found, passes), Some(Level::Ok), "a neighbour is known: {found:#?}");
+            ip("addr del 10.7.0.2/24 dev v1");
+            let found = examined(Trial::Asking(peer));
+            let silent = "10.7.0.2 answered none of 4 ARP probes";
+            assert_eq!(level(&found, silent), Some(Level::Miss), "{found:#?}");
+            let found = examined(Trial::Careful);
+            assert_eq!(
+                level(&found, "packets pass").or(level(&found, "the link of")),
+                None,
+                "{found:#?}"
+            );
+        });
+    }
 
     #[test]
     fn hardware_is_left_alone_unless_asked() {

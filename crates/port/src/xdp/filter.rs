@@ -5,7 +5,7 @@
 //! only `all`, `ethertype=` and `not=` see them.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_skb::Result;
 
@@ -34,6 +34,8 @@ pub(super) enum Match {
     Flow(Flow),
     /// ICMP, and of ICMPv6 echo: neighbour discovery stays the host's.
     Icmp,
+    /// The answer of this address to an ARP probe, which no ordinary run makes.
+    Answer(Ipv4Addr),
     /// To this address, and the questions of ARP and neighbour discovery who has it.
     To(IpAddr),
 }
@@ -54,7 +56,7 @@ impl Filter {
                 found.extend(Match::parse(key, "").map(Filter::Only));
             }
         }
-        for key in ["dst", "ethertype", Protocol::Udp.key(), Protocol::Tcp.key()] {
+        for key in ["answer", "dst", "ethertype", Protocol::Udp.key(), Protocol::Tcp.key()] {
             if let Some(one) = spec.value(key, |text| Match::parse(key, text))? {
                 found.push(Filter::Only(one));
             }
@@ -103,6 +105,7 @@ impl Match {
             "udp" => flow_to(Protocol::Udp, text),
             "tcp" => flow_to(Protocol::Tcp, text),
             "dst" => text.parse().map(Match::To).map_err(|_| "as 10.0.0.9 or fd00::9".into()),
+            "answer" => text.parse().map(Match::Answer).map_err(|_| "as 10.0.0.9".into()),
             "arp" if text.is_empty() => Ok(Match::Ethertype(ARP)),
             "icmp" if text.is_empty() => Ok(Match::Icmp),
             _ => Err("as tcp:22, udp:53, dst:10.0.0.9, ethertype:0x0806, arp, icmp".into()),
@@ -140,6 +143,7 @@ impl fmt::Display for Match {
             Match::Ethertype(n) => write!(f, "ethertype={n:#06x}"),
             Match::Flow(flow) => write!(f, "{flow}"),
             Match::Icmp => f.write_str("icmp"),
+            Match::Answer(addr) => write!(f, "answer={addr}"),
             Match::To(addr) => write!(f, "dst={addr}"),
         }
     }
@@ -160,6 +164,7 @@ mod tests {
             "tcp=80",
             "icmp",
             "dst=10.0.0.9",
+            "answer=10.0.0.9",
             "not=tcp:22+80",
             "not=icmp",
             "not=dst:fd00::9",

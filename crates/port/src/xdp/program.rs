@@ -9,7 +9,7 @@
 //!
 //! Every read is behind a comparison with the end, as the verifier asks for.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_sys::bpf::{
     CONTEXT_DATA, CONTEXT_DATA_END, CONTEXT_RX_QUEUE, HELPER_REDIRECT_MAP, If, Insn, Reg, Size,
@@ -46,6 +46,9 @@ const SOLICITATION_BYTES: i32 = 40 + 24;
 /// Bytes of an ARP packet; offsets of the address that it asks for, and of IP's destinations.
 const ARP_BYTES: i32 = 28;
 const ARP_TARGET_AT: i16 = 24;
+const ARP_OP_AT: i16 = 6;
+const ARP_REPLY: [u8; 2] = [0, 2];
+const ARP_SENDER_AT: i16 = 14;
 const IPV4_TO_AT: i16 = 16;
 const IPV6_TO_AT: i16 = 24;
 const PORTS_BYTES: i32 = 4;
@@ -141,6 +144,7 @@ pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
             }
             Match::Flow(flow) => transport(&mut asm, flow.protocol.number().into(), &flow.ports),
             Match::Icmp => echo(&mut asm),
+            Match::Answer(addr) => answered(&mut asm, *addr),
             Match::To(addr) => addressed(&mut asm, *addr),
         }
         asm.place(To::Matches);
@@ -251,6 +255,19 @@ fn addressed(asm: &mut Assembly, addr: IpAddr) {
             asm.unless(SOLICITED_AT, &addr.octets(), To::Other);
         }
     }
+    asm.jump(Insn::jump(), To::Matches);
+}
+
+/// Finds what `addr` answers to an ARP probe: to a question of no address.
+///
+/// Source: RFC 5227, section 1.1.
+fn answered(asm: &mut Assembly, addr: Ipv4Addr) {
+    asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
+    asm.jump(Insn::jump_if(If::Differs, R5, wire(TYPE_ARP)), To::Other);
+    asm.within(R7, ARP_BYTES);
+    asm.unless(ARP_OP_AT, &ARP_REPLY, To::Other);
+    asm.unless(ARP_SENDER_AT, &addr.octets(), To::Other);
+    asm.unless(ARP_TARGET_AT, &[0; 4], To::Other);
     asm.jump(Insn::jump(), To::Matches);
 }
 
@@ -393,6 +410,20 @@ mod tests {
         }
         let not = Filtered::by(",not=dst:10.200.0.9").unwrap();
         assert!(not.takes(&to_v4(other, 0)) && !not.takes(&to_v4([10, 200, 0, 9], 0)));
+    }
+
+    #[test]
+    fn only_the_answer_to_a_probe_is_taken() {
+        let Some(answer) = Filtered::by(",answer=10.200.0.9") else { return };
+        let arp = |op: u8, sender: [u8; 4], target: [u8; 4]| {
+            let head = [0, 1, 8, 0, 6, 4, 0, op];
+            ethernet(TYPE_ARP, &[&head[..], &[2; 6], &sender, &[2; 6], &target].concat())
+        };
+        let (of, none) = ([10, 200, 0, 9], [0; 4]);
+        assert!(answer.takes(&arp(2, of, none)));
+        assert!(!answer.takes(&arp(2, of, [10, 200, 0, 1])), "to the host");
+        assert!(!answer.takes(&arp(2, [10, 200, 0, 8], none)) && !answer.takes(&arp(1, of, none)));
+        assert!(!answer.takes(&v4(17, 0, 0, 53)));
     }
 
     #[test]

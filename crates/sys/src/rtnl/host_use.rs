@@ -34,6 +34,7 @@ const HOP_BYTES: usize = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const TABLE_MAIN: u32 = 254;
@@ -81,9 +82,7 @@ impl fmt::Display for HostUse {
 }
 
 fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
-    let mut links = Vec::new();
-    dump(RTM_GETLINK, &[0; LINK_BYTES], |message| links.extend(link(message)))?;
-    let stack = standing_on(index, &links);
+    let stack = stack_of(index)?.all;
     let mut first: Option<(u32, Option<IpAddr>)> = None;
     for family in FAMILIES {
         let mut request = [0; ADDRESS_BYTES];
@@ -100,7 +99,8 @@ fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
         let mut request = [0; ROUTE_BYTES];
         request[0] = family;
         dump(RTM_GETROUTE, &request, |message| {
-            let found = default_route(message).into_iter().find(|at| stack.contains(at));
+            let route = Route::of(message);
+            let found = route.out.into_iter().find(|at| route.is_default && stack.contains(at));
             first = first.or(found.map(|at| (at, None)));
         })?;
     }
@@ -108,7 +108,7 @@ fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
 }
 
 /// Asks for all objects of a kind, and hands the body of each message over.
-fn dump(kind: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Answer<()> {
+pub(super) fn dump(kind: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Answer<()> {
     let socket = send_request(kind, NLM_F_DUMP, body)?;
     while !part(&socket, &mut each)? {}
     Ok(())
@@ -164,6 +164,23 @@ fn link(message: &[u8]) -> Option<Link> {
     Some(link)
 }
 
+/// Interfaces whose packets come by one.
+pub(super) struct Stack {
+    /// All of them, the one itself first.
+    pub all: Vec<u32>,
+    /// The one itself and its bridge or bond: those whose packets have no tag and no tunnel's header more.
+    pub untagged: Vec<u32>,
+}
+
+/// Asks for the links, and finds those that stand on `index`.
+pub(super) fn stack_of(index: u32) -> Answer<Stack> {
+    let mut links = Vec::new();
+    dump(RTM_GETLINK, &[0; LINK_BYTES], |message| links.extend(link(message)))?;
+    let masters = links.iter().filter(|l| l.index == index).filter_map(|l| l.master);
+    let untagged = std::iter::once(index).chain(masters).collect();
+    Ok(Stack { all: standing_on(index, &links), untagged })
+}
+
 /// Returns the link itself, and all whose packets come by it.
 fn standing_on(index: u32, links: &[Link]) -> Vec<u32> {
     let mut stack = vec![index];
@@ -199,25 +216,34 @@ fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
     Some((index, address))
 }
 
-/// Returns the interfaces by which a route of the main table sends what no other route takes; none
-/// of a message about another route.
-fn default_route(message: &[u8]) -> Vec<u32> {
-    let [_, to_len, _, _, table, _, _, kind] =
-        message.first_chunk::<8>().copied().unwrap_or([1; 8]);
-    let Some(body) = message.get(ROUTE_BYTES..) else { return Vec::new() };
-    let (mut table, mut out) = (u32::from(table), Vec::new());
-    for (attribute, value) in attributes(body) {
-        match attribute {
-            RTA_TABLE => table = u32_at(value, 0).unwrap_or(table),
-            RTA_OIF => out.extend(u32_at(value, 0)),
-            RTA_MULTIPATH => out.extend(hops(value)),
-            _ => {}
+/// A route.
+pub(super) struct Route {
+    /// It is one of the main table, for what no other route takes.
+    pub is_default: bool,
+    /// Interfaces by which it goes.
+    pub out: Vec<u32>,
+    /// The gateway by IPv4, unless it has several.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+impl Route {
+    /// Reads a message about a route.
+    pub fn of(message: &[u8]) -> Route {
+        let [_, to_len, _, _, table, _, _, kind] =
+            message.first_chunk::<8>().copied().unwrap_or([1; 8]);
+        let (mut table, mut out, mut gateway) = (u32::from(table), Vec::new(), None);
+        for (attribute, value) in attributes(message.get(ROUTE_BYTES..).unwrap_or_default()) {
+            match attribute {
+                RTA_TABLE => table = u32_at(value, 0).unwrap_or(table),
+                RTA_OIF => out.extend(u32_at(value, 0)),
+                RTA_GATEWAY => gateway = <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from),
+                RTA_MULTIPATH => out.extend(hops(value)),
+                _ => {}
+            }
         }
+        let is_default = to_len == 0 && kind == RTN_UNICAST && table == TABLE_MAIN;
+        Route { is_default, out, gateway }
     }
-    if to_len != 0 || kind != RTN_UNICAST || table != TABLE_MAIN {
-        out.clear();
-    }
-    out
 }
 
 /// Returns the interfaces of the next hops in `bytes`.
@@ -305,10 +331,11 @@ mod tests {
             route.extend(kind.to_ne_bytes());
             route.extend(value);
         }
-        assert_eq!(default_route(&route)[0], 7);
+        let whole = Route::of(&route);
+        assert!(whole.is_default && whole.out[0] == 7);
         for cut in 0..route.len() {
-            let _ = (default_route(&route[..cut]), address(&route[..cut]), link(&route[..cut]));
+            let _ = (Route::of(&route[..cut]), address(&route[..cut]), link(&route[..cut]));
         }
-        assert!(default_route(&[]).is_empty() && hops(&[0; 8]).len() == 1);
+        assert!(!Route::of(&[]).is_default && hops(&[0; 8]).len() == 1);
     }
 }

@@ -1,0 +1,144 @@
+//! Asks a neighbour through an opened port whether packets pass, and looks meanwhile how long the link is down.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, Result};
+use linerate_sys::netif::{FLAG_RUNNING, Interface};
+use linerate_sys::wait::poll_readable;
+use linerate_wire::{ArpOp, Mac, arp, arp_request};
+
+use crate::port::Port;
+
+/// Probes, and the time that each has for its answer.
+pub(crate) const PROBES: u32 = 4;
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest time that a link takes to come back.
+const LINK: Duration = Duration::from_secs(10);
+/// Interval at which a link is looked at.
+const STEP: Duration = Duration::from_millis(1);
+/// The shortest frame of Ethernet.
+const FRAME_BYTES: usize = 60;
+
+/// Sends ARP probes for `peer` from `mac` by `port`, until it is answered; the time that this took.
+///
+/// A probe is a question of no address: nobody's table of neighbours changes by it, and what comes back can be told
+/// from what the host asked itself.
+///
+/// # Errors
+/// Those of waiting at the port.
+pub(crate) fn ask(port: &mut Port, mac: [u8; 6], peer: Ipv4Addr) -> Result<Option<Duration>> {
+    let mut frame = [0; FRAME_BYTES];
+    let probe = arp_request(Mac(mac), Ipv4Addr::UNSPECIFIED, peer);
+    frame[..probe.len()].copy_from_slice(&probe);
+    let (mut mem, mut batch) = (port.pool().local(), Batch::with_capacity(64));
+    for _ in 0..PROBES {
+        let since = Instant::now();
+        if let Some(probe) = mem.alloc_copy(&frame) {
+            let _ = batch.push(probe);
+            port.xmit(&mut batch);
+            batch.clear();
+        }
+        loop {
+            let left = PATIENCE.saturating_sub(since.elapsed());
+            port.wait(Some(left))?;
+            port.rx(&mut batch);
+            if batch.iter().any(|skb| answers(skb.data(), peer)) {
+                return Ok(Some(since.elapsed()));
+            }
+            batch.clear();
+            if left.is_zero() {
+                break;
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn answers(frame: &[u8], peer: Ipv4Addr) -> bool {
+    arp(frame).is_ok_and(|arp| arp.op() == ArpOp::REPLY && arp.sender_ip() == peer)
+}
+
+/// A look at a link that goes on until it is stopped.
+pub(crate) struct LinkWatch {
+    interface: Interface,
+    was_running: bool,
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl LinkWatch {
+    /// Begins to look at `interface`.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone.
+    pub fn start(interface: &Interface) -> Result<LinkWatch> {
+        let here = Interface::by_index(interface.index())?;
+        let looked_at = Interface::by_index(interface.index())?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut down, mut last) = (Duration::ZERO, Instant::now());
+            while !over.load(Ordering::Relaxed) {
+                let _ = poll_readable(&[], Some(STEP));
+                let now = Instant::now();
+                if !is_running(&looked_at) {
+                    down += now - last;
+                }
+                last = now;
+            }
+            down
+        });
+        Ok(LinkWatch { was_running: is_running(&here), interface: here, is_over, thread })
+    }
+
+    /// Waits until the link is as it was, 10 s at most; true if it is.
+    pub fn wait(&self) -> bool {
+        let until = Instant::now() + LINK;
+        while self.was_running && !is_running(&self.interface) {
+            if Instant::now() >= until {
+                return false;
+            }
+            let _ = poll_readable(&[], Some(STEP));
+        }
+        true
+    }
+
+    /// Returns how long the link was down.
+    pub fn stop(self) -> Duration {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+fn is_running(interface: &Interface) -> bool {
+    interface.flags().is_ok_and(|flags| flags & FLAG_RUNNING != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::{in_netns, ip, veth, wait_running};
+
+    #[test]
+    fn the_time_that_a_link_is_down_is_told() {
+        in_netns(|| {
+            veth(1500);
+            let v0 = Interface::open("v0").unwrap();
+            let watch = LinkWatch::start(&v0).unwrap();
+            assert!(watch.wait());
+            assert_eq!(watch.stop(), Duration::ZERO);
+            let watch = LinkWatch::start(&v0).unwrap();
+            ip("link set v1 down");
+            std::thread::sleep(Duration::from_millis(200));
+            ip("link set v1 up");
+            wait_running("v0");
+            assert!(watch.wait());
+            let down = watch.stop();
+            assert!(down > Duration::ZERO && down < Duration::from_secs(20), "{down:?}");
+        });
+    }
+}

@@ -1,0 +1,111 @@
+//! The neighbours of an interface by IPv4: the gateway of its default route, and those that the kernel has met.
+//!
+//! Source: rtnetlink(7), include/uapi/linux/{rtnetlink,neighbour}.h.
+
+use std::net::Ipv4Addr;
+
+use super::host_use::{Route, dump, stack_of};
+use super::{attributes, refused, u16_at, u32_at};
+use crate::error::Result;
+use crate::netif::Interface;
+
+const RTM_GETROUTE: u16 = 26;
+const RTM_GETNEIGH: u16 = 30;
+/// `struct rtmsg` and `struct ndmsg`.
+const BODY_BYTES: usize = 12;
+const NDA_DST: u16 = 1;
+/// Reachable, stale, delayed, probed, permanent: it has answered once.
+const HAS_ANSWERED: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
+
+/// The neighbours of an interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Neighbours {
+    /// A default route goes out by the interface, or by one that stands on it.
+    pub carries_default: bool,
+    /// The gateway of that route, if it is a neighbour by IPv4 of the interface itself or of its bridge or bond.
+    pub gateway: Option<Ipv4Addr>,
+    /// Addresses that have answered the kernel there.
+    pub known: Vec<Ipv4Addr>,
+}
+
+impl Neighbours {
+    /// Asks about `interface`.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the kernel does not answer.
+    pub fn of(interface: &Interface) -> Result<Neighbours> {
+        let fail = |e| refused(interface.name(), "rtnetlink", e);
+        let mut found = Neighbours::default();
+        let stack = stack_of(interface.index()).map_err(fail)?;
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let mut request = [0; BODY_BYTES];
+            request[0] = family as u8;
+            let each = |message: &[u8]| {
+                let route = Route::of(message);
+                if !route.is_default || !route.out.iter().any(|out| stack.all.contains(out)) {
+                    return;
+                }
+                found.carries_default = true;
+                if family == libc::AF_INET
+                    && route.out.iter().any(|out| stack.untagged.contains(out))
+                {
+                    found.gateway = found.gateway.or(route.gateway);
+                }
+            };
+            dump(RTM_GETROUTE, &request, each).map_err(fail)?;
+        }
+        let mut request = [0; BODY_BYTES];
+        request[0] = libc::AF_INET as u8;
+        let each = |message: &[u8]| {
+            let known = neighbour(message).filter(|(index, _)| stack.untagged.contains(index));
+            found.known.extend(known.map(|(_, address)| address));
+        };
+        dump(RTM_GETNEIGH, &request, each).map_err(fail)?;
+        Ok(found)
+    }
+}
+
+/// The interface and the address of a neighbour that has answered.
+fn neighbour(message: &[u8]) -> Option<(u32, Ipv4Addr)> {
+    let (index, state) = (u32_at(message, 4)?, u16_at(message, 8)?);
+    let (_, bytes) = attributes(message.get(BODY_BYTES..)?).find(|(kind, _)| *kind == NDA_DST)?;
+    let address = Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?);
+    (state & HAS_ANSWERED != 0 && !address.is_multicast() && !address.is_broadcast())
+        .then_some((index, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{in_netns, ip};
+
+    #[test]
+    fn the_gateway_and_known_neighbours_of_an_interface_are_told() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            let of = |name| Neighbours::of(&Interface::open(name).unwrap()).unwrap();
+            assert_eq!(of("v0"), Neighbours::default());
+            ip("link set v0 up");
+            ip("link set v1 up");
+            ip("addr add 10.7.0.1/24 dev v0");
+            ip("neigh add 10.7.0.5 lladdr 02:00:00:00:00:05 dev v0");
+            ip("route add default via 10.7.0.2");
+            let told = of("v0");
+            assert!(told.carries_default, "{told:?}");
+            assert_eq!(told.gateway, Some(Ipv4Addr::new(10, 7, 0, 2)));
+            assert_eq!(told.known, [Ipv4Addr::new(10, 7, 0, 5)]);
+            assert_eq!(of("v1"), Neighbours::default());
+        });
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_neighbour() {
+        let mut message = vec![0; BODY_BYTES];
+        (message[4], message[8]) = (3, 2);
+        message.extend([8, 0, 1, 0, 10, 7, 0, 5]);
+        assert_eq!(neighbour(&message), Some((3, Ipv4Addr::new(10, 7, 0, 5))));
+        assert!((0..message.len()).all(|len| neighbour(&message[..len]).is_none()));
+        message[8] = 0x20;
+        assert_eq!(neighbour(&message), None, "one that failed");
+    }
+}
