@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 
+use linerate_sys::netif::Interface;
 use linerate_tests::command::{Forward, Refusal, Report, linerate};
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
@@ -292,4 +293,50 @@ fn second_program_on_an_interface_is_refused_until_the_first_ends() {
     let second = join(&hosts, "xdp:w0", "xdp:e0").unwrap();
     transfer(&hosts.west, &hosts.east, EAST, 1_000_000);
     let _ = second.interrupt();
+}
+
+/// The checksum offload of `v1` in `netns`.
+fn offload_of_v1(netns: &Netns) -> bool {
+    netns.run(|| Interface::open("v1").unwrap().checksum_offload().unwrap())
+}
+
+#[test]
+fn what_a_killed_run_left_changed_is_undone_by_doctor() {
+    let netns = or_skip!(Netns::new());
+    netns.ip("link add v0 type veth peer name v1");
+    netns.ip("link set dev v0 up");
+    netns.ip("link set dev v1 up");
+    or_skip!(
+        netns.run(|| linerate_port::Port::open("xdp:v0").map(drop)).map_err(|e| e.to_string())
+    );
+    assert!(offload_of_v1(&netns), "closed, the port has turned it on again");
+    let forward = |time: &str| {
+        let mut command = Command::new(linerate());
+        command.args(["forward", "xdp:v0", "null:", "--for", time]);
+        netns.start(command)
+    };
+    let undo = || {
+        let mut command = Command::new(linerate());
+        command.args(["doctor", "--undo"]);
+        netns.start(command).finish(SOON)
+    };
+    let run = forward("120s");
+    until_true("the offload is off", SOON, || !offload_of_v1(&netns));
+    assert!(run.stderr().contains("note: the checksum offload of v1 is turned off, until the end"));
+    let told = undo();
+    assert!(told.stdout.contains("the run that turned it off goes on"), "{told:?}");
+    assert!(!offload_of_v1(&netns));
+    run.signal(Signal::KILL);
+    let _ = run.finish(SOON);
+    assert!(!offload_of_v1(&netns), "killed, it cannot turn it on");
+    let told = undo();
+    assert_eq!(told.code(), 0, "{told:?}");
+    assert!(told.stdout.contains("v1: its checksum offload is on again"), "{told:?}");
+    assert!(offload_of_v1(&netns));
+    let again = undo();
+    assert!(!again.stdout.contains("is on again"), "{again:?}");
+    // At its end a run turns it on by itself.
+    let done = forward("100ms").finish(SOON);
+    assert!(done.stderr.contains("is turned off, until the end"), "{done:?}");
+    assert!(offload_of_v1(&netns));
 }

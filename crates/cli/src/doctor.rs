@@ -13,6 +13,7 @@ use linerate_sys::rtnl::Neighbours;
 use crate::counters::Counters;
 use crate::errors::{CHECK, Failure, USAGE};
 use crate::screen::Screen;
+use crate::undo;
 
 /// Columns of a line, a command to paste apart.
 const COLUMNS: usize = 80;
@@ -44,6 +45,9 @@ pub struct Doctor {
     /// With --try: do not ask first on the interface of the default route
     #[arg(long, requires = "full")]
     pub yes: bool,
+    /// Put back what runs that were killed have left changed on interfaces of this network namespace
+    #[arg(long, conflicts_with_all = ["port", "full"])]
+    pub undo: bool,
     /// Print one JSON document on stdout, errors included; the exit status stays the same
     #[arg(long)]
     pub json: bool,
@@ -59,6 +63,7 @@ Examples:
   linerate doctor --try eth0 --peer 192.0.2.1   do packets pass, and does the link stay up
   linerate doctor memif:/run/x.sock             does its server come to terms
   linerate doctor tap:t0 --json
+  linerate doctor --undo                        after kill -9
 
 A finding is ok, warn (it works, but slower or with less than there could be;
 or it was not tried) or miss (it does not work), with the reason and what to
@@ -77,8 +82,11 @@ impl Doctor {
         let findings = match &port {
             Some(port) => {
                 let spec = drivers.parse(port)?;
-                doctor::check_with(port, self.trial(&spec)?, drivers)
+                let trial = self.trial(&spec)?;
+                let _until_the_end = undo::record([port.as_str()], drivers, screen);
+                doctor::check_with(port, trial, drivers)
             }
+            None if self.undo => undo::undo(screen),
             None => machine(),
         };
         if let Some(finding) = findings.iter().find(|f| f.code == Some(Code::PortSyntax.as_str())) {

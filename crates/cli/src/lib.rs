@@ -21,6 +21,7 @@ pub mod screen;
 mod sends;
 pub mod signals;
 mod troubles;
+mod undo;
 
 use std::process::ExitCode;
 

@@ -18,6 +18,7 @@ use crate::preface::preface;
 use crate::progress::{Progress, REDRAW};
 use crate::screen::Screen;
 use crate::signals::{self, Signals};
+use crate::undo;
 
 /// Longest time that packets under way are given to leave.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -82,6 +83,8 @@ pub struct Ran {
 /// # Errors
 /// Whatever keeps it from running, and a ledger that does not balance.
 pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
+    let ports = path.ports.iter().map(|(_, text)| text.as_str());
+    let _until_the_end = undo::record(ports, &path.drivers, screen);
     let mut engine = open(path, run)?;
     if !path.beside {
         // If there is none, its port says so, and drops what it is sent.

@@ -142,9 +142,31 @@ pub trait Plan {
         Err("use a port that copies")
     }
 
+    /// Returns what opening the port changes on interfaces, until it is closed: nothing is changed before that is known.
+    fn changes(&self) -> Vec<Change> {
+        Vec::new()
+    }
+
     /// Looks whether the port of `spec` can be opened here and how well, going as far as `how` says, and
     /// leaves everything as it was. A port that has nothing to say is tried by opening it.
     fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}
+}
+
+/// A setting of an interface that a port changes while it is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// The checksum offload of the interface of that name, which is on, is turned off.
+    ChecksumOffload(String),
+}
+
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Change::ChecksumOffload(name) => {
+                write!(f, "the checksum offload of {name} is turned off")
+            }
+        }
+    }
 }
 
 /// Requirements of a port on memory, workers, directions and privileges.

@@ -44,7 +44,9 @@ pub mod wrap;
 pub mod xdp;
 
 pub use caps::{Caps, Copies, Origin, TxOffload};
-pub use driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
+pub use driver::{
+    Change, Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan,
+};
 pub use driver_queue::DriverQueue;
 pub use host::Bell;
 pub use moderation::{Goal, Moderated, Moderation};

@@ -34,8 +34,6 @@ pub(crate) fn open_xdp<T>(
     on: &InterfaceInfo,
     run: impl FnOnce(&mut Port) -> T,
 ) -> Result<(Obtained, T)> {
-    // Opening the port turns it off, and leaves that to the one who asked for it.
-    let _other = on.other_end().and_then(ChecksumOffload::of);
     let done = Port::open(&with(text, &FILTERS, filter)).map(|mut port| {
         let result = run(&mut port);
         (port.obtained().clone(), result)
@@ -65,22 +63,6 @@ fn wait_until_detached(interface: &Interface) {
             }
             _ => return,
         }
-    }
-}
-
-/// The checksum offload of an interface that had it: turned on again when this is dropped.
-struct ChecksumOffload(Interface);
-
-impl ChecksumOffload {
-    fn of(interface: Interface) -> Option<ChecksumOffload> {
-        matches!(interface.checksum_offload(), Ok(true)).then_some(ChecksumOffload(interface))
-    }
-}
-
-impl Drop for ChecksumOffload {
-    fn drop(&mut self) {
-        // The process that could turn it off can turn it on.
-        let _ = self.0.set_checksum_offload(true);
     }
 }
 

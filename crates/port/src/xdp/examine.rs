@@ -118,7 +118,7 @@ fn offloads(of: &InterfaceInfo, found: &mut Findings) {
     {
         let other = other.name();
         found.ok(format!(
-            "{other}, its other end, is in sight: opening the port turns off {other}'s checksum offload"
+            "{other}, its other end, is in sight: while the port is open {other}'s checksum offload is off"
         ));
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn join(
     let map = (!is_only_written).then_some(map);
     let set = |by| spread::set(by, name, queues);
     let _spread = config.spread.map(set).transpose()?;
-    Ok((Attached { map, _own: None, _spread }, mode))
+    Ok((Attached { map, _own: None, _spread, _off: None }, mode))
 }
 
 /// Opens the map, unless it is given, and checks that it has room for `queues`.

@@ -42,7 +42,9 @@ use linerate_skb::Result;
 use linerate_sys::bpf::SocketMap;
 
 use crate::doctor::{Findings, Trial};
-use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
+use crate::driver::{
+    Change, Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan,
+};
 use crate::obtained::Direction;
 use crate::spec::Spec;
 
@@ -139,6 +141,10 @@ impl Plan for Config {
             capabilities: self.capabilities(),
             ..Needs::default()
         })
+    }
+
+    fn changes(&self) -> Vec<Change> {
+        partial::changes(self)
     }
 
     fn examine(&self, spec: &Spec, how: Trial, found: &mut Findings) {

@@ -14,6 +14,9 @@ use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
 use linerate_wire::checksum;
 
+use super::config::Config;
+use super::filter::Filter;
+use crate::driver::Change;
 use crate::host::headers::{self, IP_HEADERS_MAX, IpHeader, TCP, UDP, u16_at};
 
 /// Offset of the checksum in TCP's header.
@@ -35,37 +38,97 @@ pub(super) enum Checksums {
 
 /// Has the other end of `interface` finish its packets, where there is one and it is in sight; what
 /// they are then, and what to say.
-pub(super) fn prepare(interface: &Interface) -> Result<(Checksums, Option<String>)> {
-    // Where the kernel does not tell, nothing is known of another end.
-    let info = LinkInfo::of(interface).unwrap_or_default();
-    if info.kind != "veth" {
-        return Ok((Checksums::Whole, None));
-    }
-    let here = info.other.filter(|_| !info.other_is_elsewhere);
-    let why = match here.map(Interface::by_index) {
-        Some(Ok(other)) => match finish_at(&other) {
-            Ok(said) => return Ok((Checksums::Whole, said)),
-            Err(e) => format!("{}: {}", other.name(), e.why),
+pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared> {
+    let whole = |said, off| Prepared { checksums: Checksums::Whole, said, off };
+    let other = match (config.filter == Filter::Nothing, other_end(interface)) {
+        // Whatever the other end leaves undone, nobody gets it.
+        (true, _) | (_, OtherEnd::None) => return Ok(whole(None, None)),
+        (_, OtherEnd::Here(other)) => Some(other),
+        (_, OtherEnd::Elsewhere) => None,
+    };
+    let why = match other {
+        Some(other) if matches!(other.checksum_offload(), Ok(false)) => {
+            return Ok(whole(None, None));
+        }
+        // Another port on the interface would outlive this one, and need it off.
+        Some(other) if config.map.is_some() => format!("{} has its offload", other.name()),
+        Some(other) => match OffloadOff::of(other) {
+            Ok(off) => {
+                let name = off.0.name();
+                let said =
+                    format!("checksums: the offload of {name} is off while the port is open");
+                return Ok(whole(Some(said), Some(off)));
+            }
+            Err(why) => why,
         },
-        _ => "the other end is in another namespace".to_owned(),
+        None => "the other end is in another namespace".to_owned(),
     };
     let said = format!(
         "checksums: {why}; they are completed here; cheaper, at the other end: ethtool -K IFACE tx off"
     );
     let mtu_bytes = interface.mtu_bytes()? as usize;
-    Ok((Checksums::Partial { mtu_bytes }, Some(said)))
+    Ok(Prepared { checksums: Checksums::Partial { mtu_bytes }, said: Some(said), off: None })
 }
 
-/// Turns the checksum offload of `other` off; what to say if it was on.
-fn finish_at(other: &Interface) -> Result<Option<String>> {
-    if !other.checksum_offload()? {
-        return Ok(None);
+/// Returns what [`prepare`] will change.
+pub(super) fn changes(config: &Config) -> Vec<Change> {
+    if config.filter == Filter::Nothing || config.map.is_some() {
+        return Vec::new();
     }
-    other.set_checksum_offload(false)?;
-    let name = other.name();
-    Ok(Some(format!(
-        "checksums: the offload of {name} was turned off, and stays so: ethtool -K {name} tx on"
-    )))
+    match Interface::open(&config.interface).map(|interface| other_end(&interface)) {
+        Ok(OtherEnd::Here(other)) if matches!(other.checksum_offload(), Ok(true)) => {
+            vec![Change::ChecksumOffload(other.name().to_string())]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// State of the checksums of packets from an interface, and what was done about it.
+pub(super) struct Prepared {
+    pub checksums: Checksums,
+    /// Text for the report.
+    pub said: Option<String>,
+    /// The other end's offload, which is off meanwhile.
+    pub off: Option<OffloadOff>,
+}
+
+/// The other end of an interface.
+enum OtherEnd {
+    None,
+    Here(Interface),
+    Elsewhere,
+}
+
+fn other_end(interface: &Interface) -> OtherEnd {
+    // Where the kernel does not tell, nothing is known of another end.
+    let info = LinkInfo::of(interface).unwrap_or_default();
+    if info.kind != "veth" {
+        return OtherEnd::None;
+    }
+    let here = info.other.filter(|_| !info.other_is_elsewhere);
+    here.and_then(|index| Interface::by_index(index).ok())
+        .map_or(OtherEnd::Elsewhere, OtherEnd::Here)
+}
+
+/// A checksum offload that was on; it is off until this is dropped.
+#[derive(Debug)]
+pub(super) struct OffloadOff(Interface);
+
+impl OffloadOff {
+    /// Turns the offload of `other` off; or says why it cannot.
+    fn of(other: Interface) -> std::result::Result<OffloadOff, String> {
+        match other.set_checksum_offload(false) {
+            Ok(()) => Ok(OffloadOff(other)),
+            Err(e) => Err(format!("{}: {}", other.name(), e.why)),
+        }
+    }
+}
+
+impl Drop for OffloadOff {
+    fn drop(&mut self) {
+        // Whoever could turn it off can turn it on; or it is gone.
+        let _ = self.0.set_checksum_offload(true);
+    }
 }
 
 /// An unfinished packet: its innermost IP header, and where the checksum stands behind it.

@@ -21,7 +21,7 @@ use super::binding::{CopyMode, QueueBinding};
 use super::config::{Config, Wanted};
 use super::filter::Filter;
 use super::foreign;
-use super::partial::{self, Checksums};
+use super::partial::{self, OffloadOff, Prepared};
 use super::program::assemble;
 use super::queue::{self, XdpQueue};
 use super::spread;
@@ -44,6 +44,8 @@ pub(super) struct Attached {
     pub _own: Option<OwnProgram>,
     /// The division among the queues, if another was asked for.
     pub _spread: Option<RssGuard>,
+    /// Behind the program: until that is gone packets are to be finished.
+    pub _off: Option<OffloadOff>,
 }
 
 /// A program of the port's own; it stays while one of the queues lives.
@@ -103,12 +105,8 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
             (own, Some(mode))
         }
     };
-    let attached = Arc::new(attached);
-    let (checksums, said) = match config.filter {
-        // Whatever the other end leaves undone, nobody gets it.
-        Filter::Nothing => (Checksums::Whole, None),
-        _ => partial::prepare(&interface)?,
-    };
+    let Prepared { checksums, said, off } = partial::prepare(config, &interface)?;
+    let attached = Arc::new(Attached { _off: off, ..attached });
     let mut ops = Vec::with_capacity(queues.len());
     let mut copy_mode = None;
     for queue in &queues {
@@ -230,7 +228,7 @@ fn attach(
             let set = |spread| spread::set(spread, &config.interface, queues);
             let _spread = config.spread.map(set).transpose()?;
             let own = OwnProgram { _link: link, _program: program, _reservation: reservation };
-            Ok((Attached { map: Some(map), _own: Some(own), _spread }, mode))
+            Ok((Attached { map: Some(map), _own: Some(own), _spread, _off: None }, mode))
         }
         Err(e) => Err(not_attached(config, interface, mode, e)),
     }

@@ -1,0 +1,271 @@
+//! The record of what a run changes on interfaces, for `doctor --undo` after a kill.
+//!
+//! The library undoes its changes when a port is closed, and writes no file. A run that is killed cannot: so the
+//! command writes down what opening its ports will change before it opens them, and removes that file at its end.
+//! A file is believed only if it and its folder are this user's own and no one else can write them.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use linerate::{Change, Error, Registry};
+use linerate_ctl::doctor::{Finding, Level};
+use linerate_sys::netif::Interface;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdir, open, openat, unlinkat};
+use rustix::io::Errno;
+
+use crate::screen::Screen;
+
+const FORM: &str = "linerate-undo/1";
+/// Longest record: a line for each change.
+const BYTES_MAX: u64 = 64 << 10;
+
+/// A record on disk; removed when dropped.
+pub struct Record {
+    folder: OwnedFd,
+    name: String,
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
+    }
+}
+
+/// Says what opening `ports` will change, and writes it down; none if that is nothing.
+pub fn record<'a>(
+    ports: impl IntoIterator<Item = &'a str>,
+    drivers: &Registry,
+    screen: &Screen,
+) -> Option<Record> {
+    let mut changes: Vec<Change> = Vec::new();
+    for text in ports {
+        changes.extend(drivers.plan(text).map(|plan| plan.changes()).unwrap_or_default());
+    }
+    for change in &changes {
+        screen.note(&format!("note: {change}, until the end\n"));
+    }
+    match write(&changes) {
+        Ok(record) => record,
+        Err(e) => {
+            screen.note(&format!("note: a kill would leave that so: no record can be kept: {e}\n"));
+            None
+        }
+    }
+}
+
+fn write(changes: &[Change]) -> Result<Option<Record>, Errno> {
+    if changes.is_empty() {
+        return Ok(None);
+    }
+    let (_, folder) = folder(true)?;
+    let pid = std::process::id();
+    let start = started(pid).ok_or(Errno::SRCH)?;
+    let netns = netns().ok_or(Errno::NOENT)?;
+    let name = format!("run-{pid}-{start}");
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR)?;
+    let record = Record { folder, name };
+    let mut text = String::new();
+    for Change::ChecksumOffload(interface) in changes {
+        let index = Interface::open(interface).map_or(0, |found| found.index());
+        text += &format!("{FORM} {pid} {start} {netns} {index} {interface} checksum-offload\n");
+    }
+    let mut file = fs::File::from(file);
+    file.write_all(text.as_bytes()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    Ok(Some(record))
+}
+
+/// Opens the folder of the records: no link, this user's, and written by no one else.
+fn folder(make: bool) -> Result<(PathBuf, OwnedFd), Errno> {
+    let user = rustix::process::geteuid();
+    let base = if user.is_root() {
+        PathBuf::from("/run")
+    } else {
+        let set = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        set.filter(|path| path.is_absolute()).ok_or(Errno::NOENT)?
+    };
+    let path = base.join("linerate");
+    if make {
+        match mkdir(&path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = open(&path, flags, Mode::empty())?;
+    is_own(&folder, FileType::Directory).then_some((path, folder)).ok_or(Errno::PERM)
+}
+
+/// Returns true if `object` is of that kind, and this user's alone to write.
+fn is_own(object: impl AsFd, kind: FileType) -> bool {
+    fstat(object).is_ok_and(|stat| {
+        let is_private =
+            Mode::from_raw_mode(stat.st_mode) & (Mode::WGRP | Mode::WOTH) == Mode::empty();
+        let is_mine = stat.st_uid == rustix::process::geteuid().as_raw();
+        is_private && is_mine && FileType::from_raw_mode(stat.st_mode) == kind
+    })
+}
+
+/// The number of the network namespace of this process.
+fn netns() -> Option<u64> {
+    fs::metadata("/proc/thread-self/ns/net").ok().map(|found| found.ino())
+}
+
+/// The time at which a process was started, which tells it from a later one of the same number.
+///
+/// Source: proc_pid_stat(5), field 22; the second is a name in parentheses, which may have any in it.
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    // One that has ended and whose parent has not asked yet is there, and does nothing more.
+    fields.next().filter(|state| *state != "Z")?;
+    fields.nth(18)?.parse().ok()
+}
+
+/// A line of a record.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    pid: u32,
+    start: u64,
+    netns: u64,
+    index: u32,
+    interface: String,
+}
+
+impl Line {
+    fn of(text: &str) -> Option<Line> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let [FORM, pid, start, netns, index, interface, "checksum-offload"] = words[..] else {
+            return None;
+        };
+        let interface = interface.to_owned();
+        let (pid, start) = (pid.parse().ok()?, start.parse().ok()?);
+        Some(Line { pid, start, netns: netns.parse().ok()?, index: index.parse().ok()?, interface })
+    }
+
+    /// Undoes it; true if nothing is left to be undone.
+    fn undo(&self, screen: &Screen, found: &mut Vec<Finding>) -> bool {
+        let Line { pid, interface, .. } = self;
+        let mut left = |why: &str, fix: String| {
+            let what = format!("{interface} was left as it is, with its checksum offload off");
+            let mut finding = Finding::new(Level::Warn, what);
+            finding.why(why).fix(fix);
+            found.push(finding);
+            false
+        };
+        if started(*pid) == Some(self.start) {
+            return left(
+                "the run that turned it off goes on, and will turn it on again",
+                format!("end it: kill -INT {pid}"),
+            );
+        }
+        if netns() != Some(self.netns) {
+            return left(
+                "it is in another network namespace, as far as that is still there",
+                "the same in that one, see ip netns: ip netns exec NAME linerate doctor --undo"
+                    .into(),
+            );
+        }
+        let there = Interface::open(interface).ok().filter(|there| there.index() == self.index);
+        let Some(there) = there else {
+            found.push(Finding::new(
+                Level::Ok,
+                format!("{interface} is gone, and its change with it"),
+            ));
+            return true;
+        };
+        let is_on = |there: &Interface| there.checksum_offload() == Ok(true);
+        if !is_on(&there) {
+            screen.note(&format!("turning the checksum offload of {interface} on again\n"));
+            if let Err(e) = there.set_checksum_offload(true) {
+                found.push(Finding::of(Level::Miss, &e));
+                return false;
+            }
+        }
+        found.push(Finding::new(
+            Level::Ok,
+            format!("{interface}: its checksum offload is on again, as before process {pid}"),
+        ));
+        true
+    }
+}
+
+/// Undoes what runs have left that were killed, and says what.
+pub fn undo(screen: &Screen) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let (path, folder) = match folder(false) {
+        Ok(opened) => opened,
+        Err(Errno::NOENT) => return nothing(found),
+        Err(e) => {
+            let what = "cannot read the records of runs";
+            let e = Error::os(
+                linerate::Code::File,
+                what,
+                "/run/linerate or $XDG_RUNTIME_DIR/linerate",
+                e,
+            );
+            found.push(Finding::of(Level::Miss, &e));
+            return found;
+        }
+    };
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+        let Some(text) = read(&folder, &name) else { continue };
+        let lines: Vec<Line> = text.lines().filter_map(Line::of).collect();
+        // Each of them is undone, also behind one that cannot be.
+        let done: Vec<bool> = lines.iter().map(|line| line.undo(screen, &mut found)).collect();
+        if !done.is_empty() && done.iter().all(|done| *done) {
+            let _ = unlinkat(&folder, &name, AtFlags::empty());
+        }
+    }
+    nothing(found)
+}
+
+fn nothing(mut found: Vec<Finding>) -> Vec<Finding> {
+    if found.is_empty() {
+        found.push(Finding::new(Level::Ok, "nothing is left to be undone"));
+    }
+    found
+}
+
+/// Reads a record of this user's.
+fn read(folder: &OwnedFd, name: &str) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(folder, name, flags, Mode::empty()).ok()?;
+    if !name.starts_with("run-") || !is_own(&file, FileType::RegularFile) {
+        return None;
+    }
+    let mut text = String::new();
+    fs::File::from(file).take(BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_as_it_is_written_and_nothing_else_is() {
+        let line = Line { pid: 7, start: 8, netns: 9, index: 3, interface: "v1".into() };
+        assert_eq!(Line::of("linerate-undo/1 7 8 9 3 v1 checksum-offload"), Some(line));
+        for bad in [
+            "",
+            "linerate-undo/1 7 8 9 3 v1 queues",
+            "linerate-undo/2 7 8 9 3 v1 checksum-offload",
+            "linerate-undo/1 -7 8 9 3 v1 checksum-offload",
+            "linerate-undo/1 7 8 9 3 v1 checksum-offload more",
+        ] {
+            assert_eq!(Line::of(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_of_its_number() {
+        assert!(started(std::process::id()).is_some_and(|start| start > 0));
+        assert_eq!(started(u32::MAX), None);
+        assert!(!is_own(fs::File::open("/dev/null").unwrap(), FileType::RegularFile));
+    }
+}
