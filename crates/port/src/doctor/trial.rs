@@ -17,7 +17,8 @@ use crate::port::Port;
 /// Source: IEEE 802, table of EtherType values, "Local Experimental Ethertype 2".
 pub(crate) const NOBODYS: &str = "ethertype=0x88b6";
 /// Keys of a port text that say what is taken.
-const FILTERS: [&str; 9] = ["all", "arp", "icmp", "dst", "ethertype", "udp", "tcp", "not", "write"];
+const FILTERS: [&str; 10] =
+    ["all", "answer", "arp", "icmp", "dst", "ethertype", "udp", "tcp", "not", "write"];
 /// Longest time that the kernel takes to remove a program after its owner has closed it.
 const GOING: Duration = Duration::from_millis(500);
 const GOING_STEP: Duration = Duration::from_millis(2);
@@ -76,7 +77,7 @@ mod tests {
         assert_eq!(of("xdp:v0"), "xdp:v0,ethertype=0x88b6");
         assert_eq!(of("a=xdp:v0,udp=7,ring=64"), "a=xdp:v0,ring=64,ethertype=0x88b6");
         assert_eq!(of("xdp:all,all,busy,not=tcp:22"), "xdp:all,busy,ethertype=0x88b6");
-        assert_eq!(of("xdp:v0,arp,icmp,dst=10.0.0.9"), "xdp:v0,ethertype=0x88b6");
+        assert_eq!(of("xdp:v0,answer=10.0.0.9,arp,icmp,dst=10.0.0.9"), "xdp:v0,ethertype=0x88b6");
         assert_eq!(of("xdp:v0,write"), "xdp:v0,ethertype=0x88b6");
         assert_eq!(with("packet:v0,promisc", &["promisc"], "promisc=off"), "packet:v0,promisc=off");
         assert!(crate::parse(&of("xdp:v0,tcp=1+2")).is_ok());
