@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linerate_sys::seqpacket::Seqpacket;
+use rustix::net::sockopt::set_socket_linger;
 
 use super::NAME;
 use super::config::Config;
@@ -39,6 +40,10 @@ impl Channel {
             Ok(Some(got)) => got,
             Err(e) => return Err(Ending::ByPeer(e.to_string())),
         };
+        for fd in &got.fds {
+            // A socket's close is not to wait for data that its peer does not read. Other files have no such wait.
+            let _ = set_socket_linger(fd, None);
+        }
         fds.append(&mut got.fds);
         if got.len == 0 {
             return Err(Ending::ByPeer("the peer is gone".into()));

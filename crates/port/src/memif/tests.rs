@@ -1,5 +1,6 @@
 //! Two ports over one socket, and peers that do not keep to the protocol.
 
+mod cgroup;
 mod hostile;
 mod liars;
 mod model;
