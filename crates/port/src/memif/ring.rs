@@ -417,6 +417,62 @@ pub(super) mod tests {
         assert_eq!(client.poll(), Err(ProtocolError::Index));
     }
 
+    /// Places of an index: all whose distance to a wrap is short, and some that are far from one.
+    fn indices() -> impl Iterator<Item = u16> {
+        (0xfff0..=u16::MAX).chain(0..16).chain([0x7fff, 0x8000, 0x8001, 0x1234])
+    }
+
+    /// Tries every index that a client can store, whatever was posted and seen before.
+    #[test]
+    fn server_takes_exactly_the_indices_that_are_possible() {
+        for power in [0, 3, POWER_MAX] {
+            let (client, mut server) = both(power);
+            let len = client.shared.len();
+            let known = (0..=len).filter(|n| *n < 10 || len - n < 2);
+            for (tail, known) in indices().flat_map(|tail| known.clone().map(move |n| (tail, n))) {
+                for posted in 0..=u16::MAX {
+                    (server.tail, server.seen) = (tail, tail.wrapping_add(known));
+                    let head = tail.wrapping_add(posted);
+                    client.shared.half(HEAD_AT).store(head, Ordering::Relaxed);
+                    // Nothing that was posted is taken back by the client, and no more than the ring holds.
+                    let expected =
+                        if (known..=len).contains(&posted) { Ok(posted) } else { Err(()) };
+                    assert_eq!(server.poll().map_err(drop), expected, "{tail} {known} {posted}");
+                    assert_eq!(server.known(), expected.unwrap_or(known));
+                }
+            }
+        }
+    }
+
+    /// Tries every index that a server can store, whatever was posted, given back and taken back before.
+    #[test]
+    fn client_takes_exactly_the_indices_that_are_possible() {
+        for power in [0, 2] {
+            let (mut client, server) = both(power);
+            let len = client.shared.len();
+            let before = (0..=len).flat_map(|posted| (0..=posted).map(move |seen| (posted, seen)));
+            for (done, (posted, seen)) in
+                indices().flat_map(|i| before.clone().map(move |b| (i, b)))
+            {
+                for back in 0..=u16::MAX {
+                    client.done = done;
+                    client.head = done.wrapping_add(posted);
+                    client.seen = done.wrapping_add(seen);
+                    let tail = done.wrapping_add(back);
+                    server.shared.half(TAIL_AT).store(tail, Ordering::Relaxed);
+                    // Not back before what was seen, and no further than what was posted.
+                    let expected = if (seen..=posted).contains(&back) { Ok(back) } else { Err(()) };
+                    assert_eq!(
+                        client.poll().map_err(drop),
+                        expected,
+                        "{done} {posted} {seen} {back}"
+                    );
+                    assert!(client.posted() == posted && client.free() == len - posted);
+                }
+            }
+        }
+    }
+
     proptest! {
         /// After any steps, posted descriptors are seen in order and come back in order.
         #[test]
