@@ -91,7 +91,7 @@ pub struct Gen {
     pub burst: Option<u16>,
     /// Send datagrams to this address and port, as in 192.0.2.7:7777 or [2001:db8::7]:7777; by the routes
     /// and neighbours of the port's interface, unless --mac and --from say it
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = receiver)]
     pub to: Option<SocketAddr>,
     /// MAC address of the next hop to it
     #[arg(long, requires = "to")]
@@ -331,6 +331,10 @@ fn tx_batch(text: &str) -> Result<TxBatch, String> {
 
 fn rate(text: &str) -> Result<String, String> {
     units::rate(text).map(|_| text.to_owned())
+}
+
+fn receiver(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "an address and a port: 192.0.2.7:7777 or [2001:db8::7]:7777".into())
 }
 
 /// One of two words, as what it stands for.

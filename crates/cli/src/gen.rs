@@ -121,6 +121,19 @@ mod tests {
     }
 
     #[test]
+    fn a_receiver_is_asked_for_with_its_port() {
+        for (words, says) in [
+            (&["--to=192.0.2.7"][..], "an address and a port: 192.0.2.7:7777"),
+            (&["--to=2001:db8::7:7777"], "[2001:db8::7]:7777"),
+            (&["--mac=02:00:00:00:00:09"], "--to"),
+            (&["--to=192.0.2.7:7", "--mac=02"], "--mac"),
+        ] {
+            let e = Args::try_parse_from(["linerate", "gen", "null:"].iter().chain(words));
+            assert!(e.unwrap_err().to_string().contains(says), "{words:?}");
+        }
+    }
+
+    #[test]
     fn the_mean_of_imix_is_what_the_generator_makes() {
         let to = "to=[2001:db8::7]:9,mac=02:00:00:00:00:09,from=2001:db8::1";
         for (to, addr) in [("", None), (to, Some("[2001:db8::7]:9".parse().unwrap()))] {

@@ -31,7 +31,11 @@ pub(super) struct Target {
 impl Target {
     /// Errors: `E-PORT-SYNTAX` for addresses that make no sense together.
     pub fn of(spec: &Spec) -> Result<Option<Target>> {
-        let dst = spec.value("to", str::parse::<SocketAddr>)?;
+        let receiver = |text: &str| {
+            let fault = "an address and a port: 192.0.2.7:7777 or [2001:db8::7]:7777";
+            text.parse::<SocketAddr>().map_err(|_| fault)
+        };
+        let dst = spec.value("to", receiver)?;
         let dev = spec.value("dev", |dev| Ok::<_, String>(dev.to_owned()))?;
         let mac = spec.value("mac", str::parse)?;
         let from = spec.value("from", from)?;
@@ -144,7 +148,7 @@ mod tests {
     fn a_receiver_that_makes_no_sense_is_refused_with_what_would() {
         let known = "mac=02:00:00:00:00:09,from=192.0.2.1";
         for (text, why, fix) in [
-            ("to=192.0.2.7".into(), "invalid socket address", ""),
+            ("to=192.0.2.7".into(), "an address and a port", ""),
             (format!("to=192.0.2.7:0,{known}"), "is no receiver's", "receiver"),
             (format!("to=0.0.0.0:7,{known}"), "is no receiver's", "receiver"),
             (format!("to=[::1]:7,{known}"), "two versions", "IPv4"),
