@@ -14,7 +14,8 @@ use linerate_tests::topology::Hosts;
 use linerate_tests::wait::{SOON, until_true};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
-const COUNT: usize = 3000;
+/// Fewer than a kernel keeps for a CPU that has no time (`netdev_max_backlog`): none is lost there.
+const COUNT: usize = 900;
 const FLOWS: usize = 3;
 /// Room for all of them, as the kernel counts it.
 const RECEIVE_BYTES: usize = 32 << 20;
@@ -91,10 +92,10 @@ fn a_kernels_socket_receives_every_datagram_whole_and_in_order() {
 fn a_sink_at_the_other_end_verifies_datagrams() {
     let hosts = or_skip!(hosts());
     let mut sink = Command::new(linerate());
-    sink.args(["forward", "packet:eth0,udp=7777", "sink:", "--json", "--count", "1000"]);
+    sink.args(["forward", "packet:eth0,udp=7777", "sink:", "--json", "--count", "900"]);
     let sink = hosts.west.start(sink);
     until_true("its socket", SOON, || hosts.west.packet_sockets("eth0") > 0);
-    let words = "packet:w0 --to 10.7.0.1:7777 --rate 50kpps --count 1000 --from 10.7.0.9:5000";
+    let words = "packet:w0 --to 10.7.0.1:7777 --rate 50kpps --count 900 --from 10.7.0.9:5000";
     let done = generate(&hosts.middle, words);
     assert!(done.code() == 0, "{done:?}");
     let done = sink.finish(SOON);
