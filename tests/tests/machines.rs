@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use linerate_tests::capture::Folder;
 use linerate_tests::command::linerate;
 use linerate_tests::netns::Netns;
 use linerate_tests::process::Finished;
+use linerate_tests::wait::{SOON, until_true};
 use linerate_tests::{installed, or_skip};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde_json::Value;
@@ -198,6 +199,48 @@ fn commands_work_in_a_cpuset_of_one() {
     let settings = [("cpuset.cpus", "cpuset.cpus", cpu.as_str()), ("cpuset.mems", "", "0")];
     let group = or_skip!(Cgroup::new("cpuset", &settings));
     on(&["sh", "-c", &group.wrap()], [Well; 3]);
+}
+
+#[test]
+fn a_cpu_that_the_cpuset_loses_is_told_and_one_outside_is_refused() {
+    let allowed = sched_getaffinity(None).expect("it has some");
+    let last = (0..CpuSet::MAX_CPU).rfind(|&cpu| allowed.is_set(cpu)).unwrap().to_string();
+    let (first, both) = (first_cpu(), format!("{},{last}", first_cpu()));
+    if first == last {
+        return eprintln!("skipped: with one CPU none can be taken away");
+    }
+    let settings = [("cpuset.cpus", "cpuset.cpus", both.as_str()), ("cpuset.mems", "", "0")];
+    let group = or_skip!(Cgroup::new("cpuset", &settings));
+    let start = |words: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &group.wrap()]).arg(linerate()).args(words.split(' '));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let told = |child: Child| {
+        let ended = child.wait_with_output().unwrap();
+        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    };
+    let running = start(&format!("forward gen:,rate=10kpps sink: -q --cpu {last} --for 3s"));
+    let tasks = format!("/proc/{}/task", running.id());
+    let is_pinned = || {
+        let tasks = fs::read_dir(&tasks).into_iter().flatten().flatten();
+        let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status"));
+        let only = format!("Cpus_allowed_list:\t{last}\n");
+        tasks.filter_map(|task| status(task).ok()).any(|status| status.contains(&only))
+    };
+    until_true("a pinned worker", SOON, is_pinned);
+    fs::write(group.0.join("cpuset.cpus"), &first).unwrap();
+    let (exit, err) = told(running);
+    assert_eq!(exit, Some(0), "{err}");
+    let lost = format!("warning: a worker pinned to CPU {last} runs on CPU {first}: ");
+    assert!(err.contains(&lost), "{err}");
+    let (exit, err) = told(start(&format!("forward gen: sink: --cpu {last}")));
+    assert!(exit == Some(2) && err.starts_with("error[E-CPU]"), "{exit:?} {err}");
+    assert!(err.contains("why: it is outside the cpuset of this process"), "{err}");
+    // Nothing can be placed on one CPU, which is no error.
+    let (exit, err) = told(start("forward gen: sink: -q --place auto --for 300ms"));
+    assert!(exit == Some(0) && err.contains("the run ended first"), "{exit:?} {err}");
 }
 
 /// Returns a cgroup of so much memory.

@@ -47,6 +47,11 @@ impl Counters {
         Ok(Counters { cycles, instructions, scope })
     }
 
+    /// Returns the cycles so far.
+    pub fn cycles(&mut self) -> f64 {
+        self.cycles.read().map_or(f64::NAN, |cycles| cycles as f64)
+    }
+
     /// Stops, and says what was counted.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ mod forward;
 mod r#gen;
 mod outside;
 mod phases;
+mod place;
 mod pool;
 mod preface;
 pub mod progress;

@@ -365,6 +365,7 @@ mod tests {
             ..PortReport::default()
         };
         ForwardReport {
+            placement: None,
             duration_seconds: 2.0,
             ports: vec![port("veth0", 8_012_331, 0), port("veth1", 0, 8_002_000)],
             ledger: LedgerReport {

@@ -14,6 +14,7 @@ use crate::counters::Counters;
 use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED, UNVERIFIED};
 use crate::far;
 use crate::phases::{self, Phases};
+use crate::place::Placing;
 use crate::preface::preface;
 use crate::progress::{Progress, REDRAW};
 use crate::screen::Screen;
@@ -76,6 +77,8 @@ pub struct Ran {
     pub ended: Ended,
     /// The error because of which cycles and instructions are not known, if they are not.
     uncounted: Option<linerate::Error>,
+    /// The error because of which no places were found, if they were to be.
+    unplaced: Option<linerate::Error>,
 }
 
 /// Runs a path to its end.
@@ -125,14 +128,17 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     let signals = signals(path, screen)?;
     // Counters see the threads that are started after them.
     let counters = Counters::start();
+    let placed = run.place.as_ref().map(|_| Counters::start().ok());
     let (cpu, start, tick) = (cpu_time(), Instant::now(), ticks());
     let mut phases = Phases::start(path, &stats);
     let running = engine.start()?;
+    let placing = placed.map(|counters| Placing::start(&running, counters));
     let ended = watch(&running, path, &mut phases, screen, &signals);
     // The rate is that of the run. What is under way then may leave late, or wait for its end in
     // vain: that time is none of it.
     let wall = start.elapsed();
     phases.end(&stats);
+    let placed = placing.map(Placing::end).transpose();
     let stopped = running.stop(DRAIN);
     let cpu = cpu_time().saturating_sub(cpu);
     let ticks_per_second = ticks().wrapping_sub(tick) as f64 / start.elapsed().as_secs_f64();
@@ -149,6 +155,8 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
         spent.scope = Some(TSC);
     }
     let mut report = ForwardReport::new(&stopped, &stats, &spent);
+    let unplaced = placed.as_ref().err().cloned();
+    report.placement = placed.unwrap_or_default();
     report.phases = phases.reports(stopped.ports.iter().find_map(|port| port.pace));
     if !report.ledger.balanced {
         return Err(unbalanced(&stopped));
@@ -156,7 +164,7 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     if report.error.is_none() {
         report.error = unverified(&report);
     }
-    Ok(Ran { report, stopped, ended, uncounted: counted.err() })
+    Ok(Ran { report, stopped, ended, uncounted: counted.err(), unplaced })
 }
 
 /// Watches for the events that end a run; prints `ready` when ports are open if a first process
@@ -226,6 +234,12 @@ impl Ran {
     pub fn notes(&self, screen: &Screen) {
         if let Some(e) = &self.uncounted {
             screen.note(&format!("note: {}: {}; ticks of CPU time instead\n", e.what, e.why));
+        }
+        if let Some(e) = &self.unplaced {
+            screen.note(&format!("warning: {}: {}: all as it was ({})\n", e.what, e.why, e.fix));
+        }
+        if let Some(placement) = &self.report.placement {
+            screen.note(&placement.to_string());
         }
         for e in self.stopped.workers.iter().filter_map(linerate::WorkerStats::strayed) {
             screen.note(&format!("warning: {}: {} ({})\n", e.what, e.why, e.fix));
@@ -358,7 +372,7 @@ mod tests {
         if report.error.is_none() {
             report.error = unverified(&report);
         }
-        Ran { report, stopped, ended, uncounted: None }
+        Ran { report, stopped, ended, uncounted: None, unplaced: None }
     }
 
     #[test]

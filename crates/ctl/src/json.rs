@@ -143,6 +143,7 @@ mod tests {
             pool: pool(),
             verify: Some(Verify { packets: 9, lost: 1, ..Verify::default() }),
             phases: vec![paced()],
+            placement: None,
             far: Some(FarReport {
                 process: 77,
                 received: Passed { packets: 9, bytes: 540 },

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod excess;
 #[cfg(feature = "json")]
 pub mod json;
+pub mod placement;
 pub mod pool;
 mod registers;
 pub mod report;

@@ -12,6 +12,7 @@ use linerate_port::{DriverCounts, DriverFlags, Error, Pace, Verified};
 use serde::Serialize;
 
 use crate::excess::{Calls, Locks, PerPacket, Waits, awake_ns};
+use crate::placement::PlacementReport;
 use crate::pool::PoolReport;
 use crate::registers::told;
 
@@ -41,6 +42,9 @@ pub struct ForwardReport {
     pub phases: Vec<PhaseReport>,
     /// The process that the packets went to, where the run had one of its own.
     pub far: Option<FarReport>,
+    /// The search for the workers' CPUs, if one was asked for and came to its end.
+    #[cfg_attr(feature = "json", serde(skip_serializing_if = "Option::is_none"))]
+    pub placement: Option<PlacementReport>,
     /// Settings that were not applied as asked, or are not as they should be.
     pub warnings: Vec<String>,
     /// The cause of an early end, or the trouble of a port.
@@ -326,6 +330,7 @@ impl ForwardReport {
             pool: PoolReport::of(stopped, stats),
             verify: Verify::sum(&stopped.ports),
             phases: Vec::new(),
+            placement: None,
             far: None,
             warnings: stats.warnings().to_vec(),
             error,

@@ -27,7 +27,7 @@
 //! global state. This crate holds no code: it is the one name under which the others are found.
 #![forbid(unsafe_code)]
 
-pub use linerate_ctl::{affinity, doctor};
+pub use linerate_ctl::{affinity, doctor, placement};
 pub use linerate_datapath::{
     Applied, BatchSizes, Builder, Control, Engine, Holder, PendingOrder, Pinned, PortId, PortStats,
     Running, Setting, Stage, StageContext, Stats, Steering, Stopped, Turn, Turned, TxBatch, Worker,

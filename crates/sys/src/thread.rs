@@ -54,6 +54,15 @@ fn set_affinity(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
         match cpus.iter().find_map(|cpu| why_not(*cpu)) {
             _ if e == Errno::SRCH => Error::os(Code::System, what, "sched_setaffinity", e),
             Some(why) => Error::new(Code::Cpu, what, why).fix(allowed),
+            None if e == Errno::INVAL && thread.is_none() => {
+                let why = "it is outside the cpuset of this process (sched_setaffinity: EINVAL)";
+                Error::new(Code::Cpu, what, why).fix(allowed)
+            }
+            None if e == Errno::INVAL => {
+                let why =
+                    "the kernel keeps the thread where it is, or it is outside the thread's cpuset";
+                Error::new(Code::Cpu, what, why).fix("ps -o pid,comm,psr -p PID")
+            }
             None => Error::os(Code::Cpu, what, "sched_setaffinity", e).fix(allowed),
         }
     })
@@ -252,6 +261,12 @@ mod tests {
         assert_eq!(run_thread_on(thread_id, &[4000]).unwrap_err().code, Code::Cpu);
         drop(end);
         assert_eq!(thread.join().unwrap(), last);
+        // One that the kernel has bound to its CPU.
+        let comm = |id: &i32| std::fs::read_to_string(format!("/proc/{id}/comm"));
+        let bound = (1..100).find(|id| comm(id).is_ok_and(|comm| comm == "ksoftirqd/0\n"));
+        if let Some(e) = bound.map(|id| run_thread_on(id, &[last]).unwrap_err()) {
+            assert!(e.code == Code::Cpu && !e.fix.is_empty(), "{e}");
+        }
         for gone in [0, -1, i32::MAX] {
             assert_eq!(run_thread_on(gone, &[last]).unwrap_err().code, Code::System);
         }

@@ -1,0 +1,115 @@
+//! Round trips of a line between CPUs: two threads that answer each other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use linerate_port::Result;
+use linerate_sys::thread::pin_to_cpu;
+
+use super::topology::{Near, Topology};
+
+/// Round trips of one measurement, and measurements of a pair, of which the shortest counts.
+const TRIPS: u32 = 200;
+const TIMES: u32 = 5;
+/// Longest time for one pair: on a busy CPU a partner may be away.
+const LIMIT: Duration = Duration::from_millis(200);
+/// Looks before a thread lets others run.
+const LOOKS: u32 = 1 << 12;
+
+/// The round trip between two CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "json", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct RoundTrip {
+    /// The two.
+    pub cpus: (usize, usize),
+    /// Their nearness.
+    pub near: Near,
+    /// Nanoseconds there and back; the shortest mean that was measured.
+    pub ns: u64,
+}
+
+/// Measures one pair of each nearness that the machine has. It takes up to 0.2 s for each, on threads of its own;
+/// a pair that was too busy for it is left out.
+///
+/// # Errors
+/// `E-CPU` if one of them cannot be used any more.
+pub fn round_trips(topology: &Topology) -> Result<Vec<RoundTrip>> {
+    let mut found: Vec<RoundTrip> = Vec::new();
+    for (i, a) in topology.cpus().iter().enumerate() {
+        for b in &topology.cpus()[i + 1..] {
+            let near = topology.near(a.number, b.number);
+            if found.iter().all(|trip| trip.near != near) {
+                let cpus = (a.number, b.number);
+                found.extend(between(cpus)?.map(|ns| RoundTrip { cpus, near, ns }));
+            }
+        }
+    }
+    found.sort_by_key(|trip| trip.near);
+    Ok(found)
+}
+
+fn between((a, b): (usize, usize)) -> Result<Option<u64>> {
+    // Odd: to the partner; even: back. `END` ends it.
+    const END: u32 = u32::MAX;
+    let word = Arc::new(AtomicU32::new(0));
+    let theirs = word.clone();
+    let until = Instant::now() + LIMIT;
+    let wait = move |word: &AtomicU32, is_so: &dyn Fn(u32) -> bool| {
+        let mut looks = 0_u32;
+        loop {
+            let now = word.load(Ordering::Acquire);
+            if is_so(now) || now == END {
+                return now;
+            }
+            looks += 1;
+            if looks.is_multiple_of(LOOKS) {
+                if Instant::now() >= until {
+                    return END;
+                }
+                thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    };
+    let partner = thread::spawn(move || -> Result<()> {
+        pin_to_cpu(b)?;
+        loop {
+            match wait(&theirs, &|now| now % 2 == 1) {
+                END => return Ok(()),
+                now => theirs.store(now.wrapping_add(1), Ordering::Release),
+            }
+        }
+    });
+    let caller = thread::spawn(move || {
+        let done = pin_to_cpu(a);
+        let mut shortest: Option<u64> = None;
+        for _ in 0..if done.is_ok() { TIMES } else { 0 } {
+            let start = Instant::now();
+            let mut ended = false;
+            for trip in 0..TRIPS {
+                word.store(2 * trip + 1, Ordering::Release);
+                ended |= wait(&word, &|now| now.is_multiple_of(2)) == END;
+            }
+            let ns = start.elapsed().as_nanos() as u64 / u64::from(TRIPS);
+            if ended {
+                break;
+            }
+            shortest = Some(shortest.map_or(ns, |shortest| shortest.min(ns)));
+        }
+        word.store(END, Ordering::Release);
+        done.map(|()| shortest)
+    });
+    let gone = || {
+        linerate_port::Error::new(
+            linerate_port::Code::System,
+            "cannot measure",
+            "a thread panicked",
+        )
+    };
+    let ns = caller.join().map_err(|_| gone())?;
+    partner.join().map_err(|_| gone())??;
+    ns
+}

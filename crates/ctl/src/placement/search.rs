@@ -1,0 +1,272 @@
+//! The search: places are tried one after the other, and judged by the spread of the start itself.
+
+use linerate_port::Result;
+
+use super::Places;
+use super::topology::Topology;
+
+/// Readings of the start against itself: the floor below which nothing is a difference.
+const FLOOR_TIMES: usize = 6;
+/// Readings of each side before the last word.
+const CONFIRM_TIMES: usize = 5;
+/// Least floor, as a share: clocks and counters are no better.
+const FLOOR_LEAST: f64 = 0.01;
+
+/// The things that are placed, and the way they are judged.
+pub trait Gauge {
+    /// Has each thing run where it is told, or as it was found.
+    ///
+    /// # Errors
+    /// A thing that cannot run there: the places are left out.
+    fn place(&mut self, places: &[Option<usize>]) -> Result<()>;
+
+    /// Measures for a while; `None` if too little passed to tell.
+    ///
+    /// # Errors
+    /// What ends the search: it is over, and the start is put back.
+    fn read(&mut self) -> Result<Option<Reading>>;
+}
+
+/// A reading, for a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[cfg_attr(feature = "json", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Reading {
+    /// The figure that decides: nanoseconds of CPU, or cycles if the CPU counts them.
+    pub cost: f64,
+    /// Packets a second: of places that cost the same, those with more are better.
+    pub rate: f64,
+    /// Frees on another core than the allocation's.
+    pub remote_frees: f64,
+    /// Packets handed from one worker to another.
+    pub handed_over: f64,
+}
+
+impl Reading {
+    /// Makes one of its parts.
+    #[must_use]
+    pub fn new(cost: f64, rate: f64, remote_frees: f64, handed_over: f64) -> Reading {
+        Reading { cost, rate, remote_frees, handed_over }
+    }
+
+    /// Returns true if it is better than `other` by more than the floors, in cost or in rate, and in neither worse.
+    fn is_better(&self, other: &Reading, floor: &Floor) -> bool {
+        let (cheaper, dearer) = (1.0 - floor.cost, 1.0 + floor.cost);
+        let (slower, faster) = (1.0 - floor.rate, 1.0 + floor.rate);
+        let gains = self.cost < other.cost * cheaper || self.rate > other.rate * faster;
+        gains && self.cost <= other.cost * dearer && self.rate >= other.rate * slower
+    }
+}
+
+/// Places that were tried.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "json", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Tried {
+    /// The places.
+    pub places: Places,
+    /// Their reading; none if they could not be had, or too little passed.
+    pub reading: Option<Reading>,
+    /// True if they were better than all before.
+    pub kept: bool,
+}
+
+/// The result of a search.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "json", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Found {
+    /// The places in which everything is now: all as found, unless better ones were.
+    pub places: Places,
+    /// Median before, of readings taken in turn with those after.
+    pub before: Reading,
+    /// Median after.
+    pub after: Reading,
+    /// The start's spread against itself, as a share.
+    pub floor: f64,
+    /// All that was tried, in order.
+    pub tried: Vec<Tried>,
+}
+
+/// A search for places.
+#[derive(Debug)]
+pub struct Search<'a> {
+    topology: &'a Topology,
+    things: usize,
+    readings_max: usize,
+}
+
+impl<'a> Search<'a> {
+    /// Describes a search for that many things.
+    #[must_use]
+    pub fn new(topology: &'a Topology, things: usize) -> Search<'a> {
+        Search { topology, things, readings_max: 400 }
+    }
+
+    /// Sets the most readings that it takes.
+    #[must_use]
+    pub fn readings_max(mut self, most: usize) -> Self {
+        self.readings_max = most;
+        self
+    }
+
+    /// Searches; everything is where [`Found::places`] says afterwards, or as it was found after an error.
+    /// `None` if too little passed to tell anything.
+    ///
+    /// # Errors
+    /// Those of [`Gauge::read`], and of putting things back.
+    pub fn run(&self, gauge: &mut dyn Gauge) -> Result<Option<Found>> {
+        let start: Places = vec![None; self.things];
+        let done = self.try_all(&start, gauge);
+        if !matches!(done, Ok(Some(_))) {
+            gauge.place(&start)?;
+        }
+        done
+    }
+
+    fn try_all(&self, start: &Places, gauge: &mut dyn Gauge) -> Result<Option<Found>> {
+        let Some((before, floor)) = floor(gauge)? else { return Ok(None) };
+        let mut state = State { best: start.clone(), reading: before, floor, tried: Vec::new() };
+        for places in self.proposals() {
+            self.judge(places, &mut state, gauge)?;
+        }
+        // From the best one on: every step to its neighbours, until none helps.
+        let mut helped = self.things > 0;
+        while helped && state.tried.len() < self.readings_max {
+            helped = false;
+            for places in self.neighbours(&state.best) {
+                if state.tried.len() >= self.readings_max {
+                    break;
+                }
+                helped |= self.judge(places, &mut state, gauge)?;
+            }
+        }
+        let State { best, floor, tried, .. } = state;
+        // The last word: both in turn, so that a load that changed meanwhile is on both sides.
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for _ in 0..if best == *start { 0 } else { CONFIRM_TIMES } {
+            for (places, readings) in [(start, &mut a), (&best, &mut b)] {
+                gauge.place(places)?;
+                readings.extend(gauge.read()?);
+            }
+        }
+        let before = median(&a).unwrap_or(before);
+        let is_better = |after: &Reading| after.is_better(&before, &floor);
+        let (places, after) = match median(&b).filter(is_better) {
+            Some(after) => (best, after),
+            None => (start.clone(), before),
+        };
+        gauge.place(&places)?;
+        Ok(Some(Found { places, before, after, floor: floor.cost, tried }))
+    }
+
+    /// Tries places that were not tried yet; true if they are the best by more than the floor.
+    fn judge(&self, places: Places, state: &mut State, gauge: &mut dyn Gauge) -> Result<bool> {
+        if state.tried.iter().any(|tried| tried.places == places) || places == state.best {
+            return Ok(false);
+        }
+        let mut reading = match gauge.place(&places) {
+            Ok(()) => gauge.read()?,
+            Err(_) => None,
+        };
+        let is_better = |reading: &Reading| reading.is_better(&state.reading, &state.floor);
+        let mut kept = reading.as_ref().is_some_and(is_better);
+        if kept {
+            // A second look: one lucky reading of many is no news.
+            reading = gauge.read()?;
+            kept = reading.as_ref().is_some_and(is_better);
+        }
+        if let Some(reading) = reading.filter(|_| kept) {
+            (state.best, state.reading) = (places.clone(), reading);
+        }
+        state.tried.push(Tried { places, reading, kept });
+        Ok(kept)
+    }
+
+    /// Returns places by what the topology alone says: near each other, apart, in pairs of siblings, all on one.
+    fn proposals(&self) -> Vec<Places> {
+        let deal = |cpus: Vec<usize>| -> Places {
+            (0..self.things).map(|i| cpus.get(i % cpus.len().max(1)).copied()).collect()
+        };
+        let (near, apart) = (self.topology.order(false), self.topology.order(true));
+        let mut siblings: Vec<_> = self.topology.cpus().to_vec();
+        siblings.sort_by_key(|cpu| (u32::MAX - cpu.capacity, cpu.socket, cpu.core, cpu.number));
+        let siblings = siblings.into_iter().map(|cpu| cpu.number).collect();
+        let first = near.iter().take(1).copied().collect();
+        let halves = (0..self.things).map(|i| near.get(i / 2 % near.len().max(1)).copied());
+        vec![deal(near.clone()), deal(apart), deal(siblings), halves.collect(), deal(first)]
+    }
+
+    /// Returns places that differ by one thing on another CPU, two things changed for each other, or two things
+    /// moved together.
+    fn neighbours(&self, places: &Places) -> Vec<Places> {
+        let cpus = self.topology.order(false);
+        let mut all = Vec::new();
+        for i in 0..self.things {
+            for &cpu in &cpus {
+                let mut one = places.clone();
+                one[i] = Some(cpu);
+                all.push(one);
+            }
+            for j in i + 1..self.things {
+                let mut swapped = places.clone();
+                swapped.swap(i, j);
+                all.push(swapped);
+            }
+        }
+        for i in 0..self.things {
+            for j in i + 1..self.things {
+                // Both to one CPU, or to two that follow each other: a pair that is only good together.
+                for (at, &cpu) in cpus.iter().enumerate() {
+                    for other in [cpu, cpus[(at + 1) % cpus.len()]] {
+                        let mut two = places.clone();
+                        (two[i], two[j]) = (Some(cpu), Some(other));
+                        all.push(two);
+                    }
+                }
+            }
+        }
+        all
+    }
+}
+
+struct State {
+    best: Places,
+    reading: Reading,
+    floor: Floor,
+    tried: Vec<Tried>,
+}
+
+/// The start's spread against itself, as shares.
+#[derive(Debug, Clone, Copy)]
+struct Floor {
+    cost: f64,
+    rate: f64,
+}
+
+/// Reads the start several times; its median and its spread.
+fn floor(gauge: &mut dyn Gauge) -> Result<Option<(Reading, Floor)>> {
+    let mut readings = Vec::new();
+    for _ in 0..FLOOR_TIMES {
+        readings.extend(gauge.read()?);
+    }
+    if readings.len() < FLOOR_TIMES / 2 {
+        return Ok(None);
+    }
+    let Some(middle) = median(&readings).filter(|m| m.cost > 0.0) else { return Ok(None) };
+    let spread = |of: fn(&Reading) -> f64| {
+        let values = || readings.iter().map(of);
+        let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
+        let share = (high - low) / of(&middle);
+        if share.is_finite() { share.max(FLOOR_LEAST) } else { FLOOR_LEAST }
+    };
+    let floor =
+        Floor { cost: spread(|reading| reading.cost), rate: spread(|reading| reading.rate) };
+    Ok(Some((middle, floor)))
+}
+
+fn median(readings: &[Reading]) -> Option<Reading> {
+    let mut readings = readings.to_vec();
+    readings.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+    readings.get(readings.len() / 2).copied()
+}

@@ -1,0 +1,293 @@
+//! The search on machines that are not here, against all places there are.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use linerate_port::{Code, Error, Result};
+
+use super::*;
+
+/// A folder as `/sys/devices`, which goes with the test.
+struct Machine(PathBuf);
+
+impl Machine {
+    /// Writes sockets of so many cores of so many threads each; the last `small` cores are small ones.
+    fn new(name: &str, sockets: usize, cores: usize, threads: usize, small: usize) -> Machine {
+        let at = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
+        let (all_cores, write) = (sockets * cores, |file: String, text: String| {
+            let path = at.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text + "\n").unwrap();
+        });
+        // Siblings as most machines number them: first threads of all cores, then second ones.
+        for cpu in 0..all_cores * threads {
+            let core = cpu % all_cores;
+            let siblings = (0..threads).map(|thread| (core + thread * all_cores).to_string());
+            let of = |file: &str| format!("system/cpu/cpu{cpu}/{file}");
+            write(of("topology/thread_siblings_list"), siblings.collect::<Vec<_>>().join(","));
+            write(of("topology/physical_package_id"), (core / cores).to_string());
+            let capacity = if core >= all_cores - small { 400 } else { 1024 };
+            write(of("cpu_capacity"), capacity.to_string());
+        }
+        write("system/cpu/online".into(), format!("0-{}", all_cores * threads - 1));
+        Machine(at)
+    }
+
+    fn topology(&self) -> Topology {
+        Topology::read(&self.0, &(0..64).collect::<Vec<_>>()).unwrap()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A model of a cost: a chain of things, each with work of its own, that hand packets to the next.
+struct Chain<'a> {
+    topology: &'a Topology,
+    /// Work of each thing, and cost of a hand-over, by nearness.
+    work: Vec<f64>,
+    hand_over: [f64; 4],
+    /// CPUs of things that are not placed.
+    found: Vec<usize>,
+    now: Places,
+    noise: u64,
+    /// CPUs that cannot be had, and readings until the run ends.
+    refused: Option<usize>,
+    left: usize,
+}
+
+impl Chain<'_> {
+    fn new(topology: &Topology, things: usize, found: Vec<usize>) -> Chain<'_> {
+        Chain {
+            topology,
+            work: (0..things).map(|i| 100.0 + 30.0 * i as f64).collect(),
+            hand_over: [10.0, 25.0, 60.0, 240.0],
+            found,
+            now: vec![None; things],
+            noise: 1,
+            refused: None,
+            left: usize::MAX,
+        }
+    }
+
+    fn cost(&self, places: &[Option<usize>]) -> f64 {
+        let at: Vec<usize> = places.iter().zip(&self.found).map(|(p, f)| p.unwrap_or(*f)).collect();
+        let mut cost = 0.0;
+        for (i, cpu) in at.iter().enumerate() {
+            let capacity = f64::from(self.topology.cpu(*cpu).unwrap().capacity) / 1024.0;
+            let beside = |near: Near| {
+                at.iter()
+                    .enumerate()
+                    .filter(move |(j, o)| *j != i && self.topology.near(*cpu, **o) == near)
+            };
+            // Who shares a CPU or a core is slower.
+            let crowd = 1.0
+                + 0.8 * beside(Near::Same).count() as f64
+                + 0.35 * beside(Near::Sibling).count() as f64;
+            cost += self.work[i] * crowd / capacity;
+            if let Some(next) = at.get(i + 1) {
+                cost += self.hand_over[self.topology.near(*cpu, *next) as usize];
+            }
+        }
+        cost
+    }
+
+    /// Returns the least and the greatest cost of all places there are.
+    fn exhaustive(&self, things: usize) -> (f64, (f64, Vec<usize>)) {
+        let cpus: Vec<usize> = self.topology.cpus().iter().map(|cpu| cpu.number).collect();
+        let (mut least, mut most) = (f64::MAX, (0.0, Vec::new()));
+        for n in 0..cpus.len().pow(things as u32) {
+            let cpu = |i: usize| cpus[n / cpus.len().pow(i as u32) % cpus.len()];
+            let at: Vec<usize> = (0..things).map(cpu).collect();
+            let cost = self.cost(&at.iter().copied().map(Some).collect::<Vec<_>>());
+            least = least.min(cost);
+            if cost > most.0 {
+                most = (cost, at);
+            }
+        }
+        (least, most)
+    }
+}
+
+impl Gauge for Chain<'_> {
+    fn place(&mut self, places: &[Option<usize>]) -> Result<()> {
+        if self.refused.is_some_and(|cpu| places.contains(&Some(cpu))) {
+            return Err(Error::new(Code::Cpu, "a thing", "not there"));
+        }
+        self.now = places.to_vec();
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Option<Reading>> {
+        self.left =
+            self.left.checked_sub(1).ok_or_else(|| Error::new(Code::System, "the run", "ended"))?;
+        self.noise = self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Within one per cent.
+        let noise = 0.995 + (self.noise >> 40) as f64 / f64::from(1 << 24) * 0.01;
+        Ok(Some(Reading::new(self.cost(&self.now) * noise, 0.0, 0.0, 0.0)))
+    }
+}
+
+#[test]
+fn from_the_worst_start_it_comes_within_5_percent_of_the_best_of_all_places() {
+    for (name, sockets, cores, threads, small, things) in [
+        ("two", 1, 2, 1, 0, 2),
+        ("one-core", 1, 1, 1, 0, 3),
+        ("smt", 1, 4, 2, 0, 4),
+        ("sockets", 2, 4, 2, 0, 4),
+        ("big-little", 1, 8, 1, 4, 4),
+        ("three", 3, 2, 2, 2, 4),
+    ] {
+        let machine = Machine::new(name, sockets, cores, threads, small);
+        let topology = machine.topology();
+        let model = Chain::new(&topology, things, vec![topology.cpus()[0].number; things]);
+        let (best, (worst, start)) = model.exhaustive(things);
+        let mut chain = Chain::new(&topology, things, start);
+        let found = Search::new(&topology, things).run(&mut chain).unwrap().unwrap();
+        let cost = chain.cost(&found.places);
+        assert_eq!(chain.now, found.places, "{name}");
+        assert!(cost <= best * 1.05, "{name}: {cost} of {best}..{worst}: {found:#?}");
+        assert!(cost <= worst && (found.after.cost - cost).abs() < cost * 0.01);
+    }
+}
+
+#[test]
+fn from_the_best_start_nothing_is_changed_and_a_worse_one_is_never_left() {
+    let machine = Machine::new("best", 2, 2, 2, 0);
+    let topology = machine.topology();
+    let all: Vec<usize> = topology.cpus().iter().map(|cpu| cpu.number).collect();
+    for n in 0..all.len().pow(3) {
+        let start = vec![all[n % 8], all[n / 8 % 8], all[n / 64]];
+        let mut chain = Chain::new(&topology, 3, start);
+        let before = chain.cost(&[None; 3]);
+        let found = Search::new(&topology, 3).readings_max(12).run(&mut chain).unwrap().unwrap();
+        assert!(chain.cost(&chain.now) <= before * 1.000_001, "{found:?}");
+        if found.places == vec![None; 3] {
+            assert_eq!(found.before, found.after);
+        }
+    }
+}
+
+#[test]
+fn a_cpu_that_is_refused_is_left_out_and_an_end_puts_everything_back() {
+    let machine = Machine::new("refused", 1, 3, 1, 0);
+    let topology = machine.topology();
+    let mut chain = Chain::new(&topology, 2, vec![0, 0]);
+    chain.refused = Some(2);
+    let found = Search::new(&topology, 2).run(&mut chain).unwrap().unwrap();
+    assert!(!found.places.contains(&Some(2)) && found.places != [None, None], "{found:?}");
+    assert!(found.tried.iter().any(|t| t.places.contains(&Some(2)) && t.reading.is_none()));
+    for left in [0, 6, 7, 9, 14] {
+        let mut chain = Chain::new(&topology, 2, vec![0, 0]);
+        chain.left = left;
+        let e = Search::new(&topology, 2).run(&mut chain).unwrap_err();
+        assert!(e.why == "ended" && chain.now == [None, None], "{e}");
+    }
+}
+
+/// A gauge by which nothing passes.
+struct Silent;
+
+impl Gauge for Silent {
+    fn place(&mut self, places: &[Option<usize>]) -> Result<()> {
+        assert_eq!(places, [None]);
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Option<Reading>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn where_nothing_passes_nothing_is_placed() {
+    let topology = Topology::here().unwrap();
+    assert_eq!(Search::new(&topology, 1).run(&mut Silent).unwrap(), None);
+}
+
+#[test]
+fn a_topology_is_read_from_what_the_kernel_says_and_gaps_are_taken_to_be_alike() {
+    let machine = Machine::new("read", 2, 2, 2, 1);
+    let topology = machine.topology();
+    let near = |a, b| topology.near(a, b);
+    assert_eq!(
+        [near(0, 0), near(0, 4), near(0, 1), near(0, 2)],
+        [Near::Same, Near::Sibling, Near::Socket, Near::Machine]
+    );
+    // The small core, 3 and 7, comes last; second threads come after first ones.
+    assert_eq!(topology.order(false), [0, 1, 2, 4, 5, 6, 3, 7]);
+    assert_eq!(topology.cpu(3).unwrap().capacity, 400);
+    let some = Topology::read(&machine.0, &[1, 5, 60]).unwrap();
+    assert_eq!(some.order(true), [1, 5]);
+    fs::write(machine.0.join("system/cpu/online"), "0-3,5").unwrap();
+    fs::create_dir_all(machine.0.join("cpu_atom")).unwrap();
+    fs::write(machine.0.join("cpu_atom/cpus"), "1").unwrap();
+    fs::remove_dir_all(machine.0.join("system/cpu/cpu1")).unwrap();
+    let gaps = Topology::read(&machine.0, &[1, 5, 7]).unwrap();
+    let one = gaps.cpu(1).unwrap();
+    assert_eq!((gaps.cpus().len(), one.core, one.socket, one.capacity), (2, 1, 0, 512));
+    let e = Topology::read(&machine.0, &[7]).unwrap_err();
+    assert!(e.code == Code::Cpu && e.why.contains("none is online"), "{e}");
+}
+
+#[test]
+fn round_trips_of_this_machine_are_measured_for_each_nearness() {
+    let topology = Topology::here().unwrap();
+    let trips = round_trips(&topology).unwrap();
+    assert!(trips.len() <= 3);
+    for trip in trips {
+        assert!(trip.ns > 0 && trip.near == topology.near(trip.cpus.0, trip.cpus.1), "{trip:?}");
+    }
+}
+
+#[test]
+fn workers_of_a_running_engine_are_where_the_report_says_and_an_end_puts_them_back() {
+    let engine = linerate_datapath::Engine::builder().port("a", "null:,queues=2");
+    let engine = engine.port("b", "null:,queues=2").wire("a", "b").workers(2).build().unwrap();
+    let running = engine.start().unwrap();
+    let (control, over) = (running.control(), Arc::new(AtomicBool::new(true)));
+    let gauge = || EngineGauge::new(&control, running.stats(), &over);
+    let e = gauge().search().unwrap_err();
+    assert!(e.code == Code::Busy && e.why == "the run ended first", "{e}");
+    over.store(false, Ordering::Relaxed);
+    let report = gauge().search().unwrap();
+    assert_eq!(report.names, ["worker 0", "worker 1"]);
+    let places = report.found.as_ref().map_or(vec![None; 2], |found| found.places.clone());
+    let pinned: Vec<_> = running.stats().workers().iter().map(|worker| worker.pinned).collect();
+    let one_cpu = Topology::here().unwrap().cpus().len() == 1;
+    assert!(one_cpu || pinned == places, "{pinned:?}: {report}");
+    let text = report.to_string();
+    assert!(text.starts_with("placement: "), "{text}");
+    running.stop(Duration::from_secs(20)).check().unwrap();
+}
+
+#[test]
+fn a_report_has_before_and_after_side_by_side() {
+    let found = Found {
+        places: vec![Some(1), None],
+        before: Reading::new(200.0, 1e6, 0.5, 1.0),
+        after: Reading::new(150.0, 1.2e6, 0.0, 1.0),
+        floor: 0.02,
+        tried: Vec::new(),
+    };
+    let names = ["worker 0", "worker 1"].map(str::to_owned).to_vec();
+    let mut report =
+        PlacementReport { names, unit: "ns", round_trips: Vec::new(), found: Some(found) };
+    assert_eq!(
+        report.to_string(),
+        "placement: worker 0 on CPU 1, worker 1 as it was (0 tried; the start differs from itself by 2.0 %)\n  \
+         a packet                  before     after\n  \
+         CPU, ns                    200.0     150.0   -25.0 %\n  \
+         packets a second         1000000   1200000   +20.0 %\n  \
+         freed on another CPU       0.500     0.000\n  \
+         handed to a worker         1.000     1.000\n"
+    );
+    report.found = None;
+    assert!(report.to_string().contains("all as it was: too few packets"));
+}

@@ -1,0 +1,147 @@
+//! The CPUs of a machine as /sys describes them.
+//!
+//! Source: Documentation/admin-guide/cputopology.rst, Documentation/ABI/testing/sysfs-devices-system-cpu.
+
+use std::path::Path;
+use std::{fmt, fs};
+
+use linerate_port::{Code, Error, Result};
+use linerate_sys::thread;
+
+/// Capacity of the largest core.
+const FULL: u32 = 1024;
+/// Capacity of a small core whose kernel says no number.
+const SMALL: u32 = FULL / 2;
+
+/// One CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Cpu {
+    /// Its number.
+    pub number: usize,
+    /// The first CPU of its core: siblings have the same.
+    pub core: usize,
+    /// Its socket.
+    pub socket: usize,
+    /// Its share of the largest core's work, of 1024.
+    pub capacity: u32,
+}
+
+/// Nearness of two CPUs, from near to far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "json", derive(serde::Serialize), serde(rename_all = "lowercase"))]
+pub enum Near {
+    /// One and the same.
+    Same,
+    /// Two threads of one core.
+    Sibling,
+    /// Two cores of one socket.
+    Socket,
+    /// Cores of two sockets.
+    Machine,
+}
+
+impl fmt::Display for Near {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Near::Same => "the same",
+            Near::Sibling => "one core",
+            Near::Socket => "one socket",
+            Near::Machine => "two sockets",
+        })
+    }
+}
+
+/// The CPUs that can be used, in ascending order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Topology {
+    cpus: Vec<Cpu>,
+}
+
+impl Topology {
+    /// Reads the machine's, as far as the calling thread may use it.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the kernel tells of no CPU.
+    pub fn here() -> Result<Topology> {
+        Topology::read(Path::new("/sys/devices"), &thread::allowed_cpus()?)
+    }
+
+    /// Reads those of `allowed` that are online from a folder as `/sys/devices`. What a kernel does not tell of a
+    /// CPU is taken to be alike: a core of its own, on the first socket, of full capacity.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if none of them is online.
+    pub fn read(devices: &Path, allowed: &[usize]) -> Result<Topology> {
+        let text = |file: &str| fs::read_to_string(devices.join(file)).ok();
+        let online =
+            text("system/cpu/online").map_or(allowed.to_vec(), |list| thread::listed(&list));
+        let small = text("cpu_atom/cpus").map_or(Vec::new(), |list| thread::listed(&list));
+        let number = |file: String| text(&file)?.trim().parse::<u32>().ok();
+        let cpu = |cpu: usize| {
+            let of = |file: &str| format!("system/cpu/cpu{cpu}/{file}");
+            let siblings = text(&of("topology/core_cpus_list"));
+            let siblings = siblings.or_else(|| text(&of("topology/thread_siblings_list")));
+            let siblings = siblings.map_or(Vec::new(), |list| thread::listed(&list));
+            let otherwise = if small.contains(&cpu) { SMALL } else { FULL };
+            Cpu {
+                number: cpu,
+                core: siblings.into_iter().min().unwrap_or(cpu),
+                // -1 where the firmware does not tell.
+                socket: number(of("topology/physical_package_id")).unwrap_or(0) as usize,
+                capacity: number(of("cpu_capacity")).unwrap_or(otherwise).clamp(1, FULL),
+            }
+        };
+        let usable = allowed.iter().copied().filter(|cpu| online.contains(cpu));
+        let mut cpus: Vec<Cpu> = usable.map(cpu).collect();
+        cpus.sort_unstable_by_key(|cpu| cpu.number);
+        cpus.dedup_by_key(|cpu| cpu.number);
+        if cpus.is_empty() {
+            let why = format!("of CPUs {allowed:?} none is online: {online:?}");
+            return Err(Error::new(Code::Cpu, "cannot place anything", why)
+                .fix("grep Cpus_allowed_list /proc/self/status"));
+        }
+        Ok(Topology { cpus })
+    }
+
+    /// Returns the CPUs.
+    #[must_use]
+    pub fn cpus(&self) -> &[Cpu] {
+        &self.cpus
+    }
+
+    /// Returns the CPU of that number.
+    #[must_use]
+    pub fn cpu(&self, number: usize) -> Option<&Cpu> {
+        self.cpus.iter().find(|cpu| cpu.number == number)
+    }
+
+    /// Returns how near two of them are.
+    #[must_use]
+    pub fn near(&self, a: usize, b: usize) -> Near {
+        match (self.cpu(a), self.cpu(b)) {
+            _ if a == b => Near::Same,
+            (Some(a), Some(b)) if a.socket != b.socket => Near::Machine,
+            (Some(a), Some(b)) if a.core == b.core => Near::Sibling,
+            _ => Near::Socket,
+        }
+    }
+
+    /// Returns the numbers of the CPUs in the order in which `things` that work together are best dealt out, by
+    /// what is known before anything is measured: large cores first, one thread of each core before the
+    /// second ones, one socket before the next; or, if `apart`, sockets in turn.
+    #[must_use]
+    pub fn order(&self, apart: bool) -> Vec<usize> {
+        let nth = |cpu: &Cpu| {
+            self.cpus.iter().filter(|c| c.core == cpu.core && c.number < cpu.number).count()
+        };
+        let rank = |cpu: &Cpu| {
+            let (first, second) =
+                if apart { (cpu.core, cpu.socket) } else { (cpu.socket, cpu.core) };
+            (u32::MAX - cpu.capacity, nth(cpu), first, second, cpu.number)
+        };
+        let mut cpus: Vec<&Cpu> = self.cpus.iter().collect();
+        cpus.sort_by_key(|cpu| rank(cpu));
+        cpus.into_iter().map(|cpu| cpu.number).collect()
+    }
+}
