@@ -70,7 +70,8 @@ fn set_affinity(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
 
 fn pid(thread: i32) -> Result<Pid> {
     // Zero is the calling thread, and not asked for here.
-    Pid::from_raw(thread).filter(|_| thread > 0).ok_or_else(|| {
+    let pid = if thread > 0 { Pid::from_raw(thread) } else { None };
+    pid.ok_or_else(|| {
         Error::new(Code::System, format!("cannot pin thread {thread}"), "there is no such thread")
     })
 }
