@@ -66,6 +66,31 @@ scenario_e1000() {
     across_cards e1000 02:00:00:00:02
 }
 
+# A card divides its packets otherwise while a port is open that asks for it, and as before afterwards.
+scenario_rss() {
+    [ -d /sys/module/virtio_net ] || { echo 'skipped: this kernel has no virtio_net'; return; }
+    namespaces
+    place 02:00:00:00:03:00 middle w0
+    ip -n middle link set w0 up
+    divided >before
+    grep -q 'toeplitz: on' before
+    symmetric before && fail 'its key is symmetric already'
+    start rss middle forward xdp:w0,all,rss=symmetric sink:
+    soon is_symmetric
+    soon works
+    part
+    grep -q 'by RSS (Toeplitz, 128 entries, symmetric key)' rss.json || fail 'not said'
+    divided >after
+    cmp before after
+    # Of somebody who changes it meanwhile the change stays.
+    start rss middle forward xdp:w0,all,rss=symmetric sink:
+    soon is_symmetric
+    soon works
+    ip netns exec middle ethtool -X w0 hkey "$(printf '11:%.0s' $(seq 39))11"
+    part
+    divided | grep -q '^11:11:11:'
+}
+
 # The first command shares its memory with a second process, whatever huge pages are free.
 scenario_huge_pages() {
     for pages in 0 4 64; do
@@ -119,6 +144,24 @@ across_cards() {
     tcp west east "$east"
     tcp east west "$west"
     part
+}
+
+# How the card w0 divides its packets.
+divided() {
+    ip netns exec middle ethtool -x w0
+}
+
+symmetric() {
+    grep -q '^6d:5a:6d:5a:.*:6d:5a$' "$1"
+}
+
+is_symmetric() {
+    divided >now && symmetric now
+}
+
+# Whether what was started last has its worker, and so listens to signals.
+works() {
+    grep -q linerate-0 /proc/"${running##*:}"/task/*/comm
 }
 
 # Sends the file `sent` by TCP from host $1 to host $2 with the address $3, and compares what came.
