@@ -77,8 +77,6 @@ pub struct Ran {
     pub ended: Ended,
     /// The error because of which cycles and instructions are not known, if they are not.
     uncounted: Option<linerate::Error>,
-    /// The error because of which no places were found, if they were to be.
-    unplaced: Option<linerate::Error>,
 }
 
 /// Runs a path to its end.
@@ -155,8 +153,14 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
         spent.scope = Some(TSC);
     }
     let mut report = ForwardReport::new(&stopped, &stats, &spent);
-    let unplaced = placed.as_ref().err().cloned();
-    report.placement = placed.unwrap_or_default();
+    match placed {
+        Ok(placement) => report.placement = placement,
+        Err(e) => {
+            let warning = format!("{}: {}: all as it was ({})", e.what, e.why, e.fix);
+            screen.note(&format!("warning: {warning}\n"));
+            report.warnings.push(warning);
+        }
+    }
     report.phases = phases.reports(stopped.ports.iter().find_map(|port| port.pace));
     if !report.ledger.balanced {
         return Err(unbalanced(&stopped));
@@ -164,7 +168,7 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     if report.error.is_none() {
         report.error = unverified(&report);
     }
-    Ok(Ran { report, stopped, ended, uncounted: counted.err(), unplaced })
+    Ok(Ran { report, stopped, ended, uncounted: counted.err() })
 }
 
 /// Watches for the events that end a run; prints `ready` when ports are open if a first process
@@ -234,9 +238,6 @@ impl Ran {
     pub fn notes(&self, screen: &Screen) {
         if let Some(e) = &self.uncounted {
             screen.note(&format!("note: {}: {}; ticks of CPU time instead\n", e.what, e.why));
-        }
-        if let Some(e) = &self.unplaced {
-            screen.note(&format!("warning: {}: {}: all as it was ({})\n", e.what, e.why, e.fix));
         }
         if let Some(placement) = &self.report.placement {
             screen.note(&placement.to_string());
@@ -372,7 +373,7 @@ mod tests {
         if report.error.is_none() {
             report.error = unverified(&report);
         }
-        Ran { report, stopped, ended, uncounted: None, unplaced: None }
+        Ran { report, stopped, ended, uncounted: None }
     }
 
     #[test]

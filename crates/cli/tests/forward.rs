@@ -386,3 +386,13 @@ fn a_count_of_the_ports_own_holds_if_it_is_smaller() {
         assert_eq!(d["ledger"]["created"], created, "{words}: {d}");
     }
 }
+
+#[test]
+fn a_run_too_short_for_a_search_of_places_says_so() {
+    let told = run("forward null: null: --place auto --for 200ms --json");
+    let document = told.document();
+    assert_eq!((told.exit, document["placement"].is_null()), (Some(0), true), "{told:?}");
+    let warnings = document["warnings"].as_array().unwrap();
+    let is_said = |w: &serde_json::Value| w.as_str().unwrap().contains("the run ended first");
+    assert!(warnings.iter().any(is_said), "{told:?}");
+}
