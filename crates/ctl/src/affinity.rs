@@ -23,7 +23,9 @@ use linerate_sys::capability::Capabilities;
 use linerate_sys::netif::{Interface, NetFolder};
 use linerate_sys::thread;
 
-/// Longest wait for a worker to obey, and for the kernel to start NAPI's threads.
+/// Longest wait for a worker to obey: one that shares its CPU with much else may take its time.
+const OBEYS: Duration = Duration::from_secs(10);
+/// Longest wait for the kernel to start NAPI's threads.
 const SOON: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(1);
 
@@ -60,7 +62,7 @@ impl Pin for WorkerPin {
     }
 
     fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
-        Ok(self.control.set_cpus(self.worker, cpus)?.wait(SOON)?.before)
+        Ok(self.control.set_cpus(self.worker, cpus)?.wait(OBEYS)?.before)
     }
 }
 
