@@ -25,7 +25,7 @@ const PROMISED: f64 = 0.05;
 /// Probability that the true share is above the bound that is told.
 const RISK: f64 = 0.05;
 
-/// Runs: `aa [--runs N] [--for SECONDS] [--out FILE]`. It ends with what it has when the time is over.
+/// Runs: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`. It ends with what it has when the time is over.
 pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
     let Asked { runs, limit, out } = Asked::read(args)?;
     let program = cargo::target_dir(root).join("release/linerate-lab");
