@@ -27,8 +27,8 @@ const RISK: f64 = 0.05;
 
 /// Runs: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`. It ends with what it has when the time is over.
 pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
-    let Asked { runs, limit, out } = Asked::read(args)?;
-    let program = cargo::target_dir(root).join("release/linerate-lab");
+    let Asked { runs, limit, out, program } = Asked::read(args)?;
+    let program = program.unwrap_or_else(|| cargo::target_dir(root).join("release/linerate-lab"));
     if !program.exists() {
         bail!(
             "there is no {}: cargo build --release -p linerate-cli -p linerate-lab-cli",
@@ -78,13 +78,14 @@ struct Asked {
     runs: usize,
     limit: Option<Duration>,
     out: Option<PathBuf>,
+    program: Option<PathBuf>,
 }
 
 impl Asked {
     fn read(args: &[String]) -> Result<Asked> {
-        let mut asked = Asked { runs: RUNS, limit: None, out: None };
+        let mut asked = Asked { runs: RUNS, limit: None, out: None, program: None };
         for pair in args.chunks(2) {
-            let what = "cargo xtask aa [--runs N] [--for SECONDS] [--out FILE]";
+            let what = "cargo xtask aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]";
             let [name, value] = pair else { bail!("{what}: {} has no value", pair[0]) };
             match name.as_str() {
                 "--runs" => {
@@ -95,6 +96,7 @@ impl Asked {
                     asked.limit = Some(Duration::from_secs(seconds));
                 }
                 "--out" => asked.out = Some(value.into()),
+                "--program" => asked.program = Some(value.into()),
                 other => bail!("{what}: there is no {other}"),
             }
         }
@@ -218,9 +220,13 @@ mod tests {
         let read = |text: &str| {
             Asked::read(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         };
-        let all =
-            Asked { runs: 3, limit: Some(Duration::from_secs(60)), out: Some("x.json".into()) };
-        assert_eq!(read("--runs 3 --for 60 --out x.json").unwrap(), all);
+        let all = Asked {
+            runs: 3,
+            limit: Some(Duration::from_secs(60)),
+            out: Some("x.json".into()),
+            program: Some("lab".into()),
+        };
+        assert_eq!(read("--runs 3 --for 60 --out x.json --program lab").unwrap(), all);
         assert_eq!(read("").unwrap().runs, RUNS);
         for wrong in ["--runs", "--runs many", "--size 3"] {
             assert!(
