@@ -3,7 +3,7 @@
 #[path = "report/fixture.rs"]
 mod fixture;
 
-use fixture::{coalesce, pool, skbinit};
+use fixture::{batch, coalesce, pool, skbinit};
 use linerate_lab::record::{Effect, Ledgers, Run, Status, Verdict};
 use linerate_lab::report::{html, text};
 use linerate_show::words::WIDTH;
@@ -57,6 +57,25 @@ fn loads_of_post_001_are_told_in_its_layout_with_the_latency_beside_and_a_dash_w
         assert!(beside.contains(wanted), "no {wanted} in {beside:?}");
     }
     assert!(!html(&[skbinit()]).contains("Link util"));
+}
+
+#[test]
+fn tests_of_post_002_are_told_in_its_layout_with_the_sums_and_the_price_beside() {
+    let text = text(&batch());
+    for wanted in [
+        "org for its ORG and new for its NEW: device=xdp",
+        "Test Case                 ORG         NEW          % Change\n",
+        "                               TCP\n                               ---\n",
+        "Size:32 Procs:1           1000        1500           50.00\n\nSize:32 Procs:8 ",
+        "Overall:                  3000        4400           46.67%\n",
+        "[Summary: 2 Better cases, 1 worse]\n",
+        "Geometric mean of 3 changes: +39.2 %.",
+        "0.031",
+    ] {
+        assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
+    }
+    let row = text.lines().find(|line| line.trim_start().starts_with("NoDelay ")).unwrap();
+    assert!(row.contains(" 74 ") && row.contains(" 91 "), "retransmissions in {row:?}");
 }
 
 #[test]

@@ -293,28 +293,68 @@ fn errata(report: &mut Report, grid: &Grid<'_>) {
 
 /// Returns the table as it was posted.
 fn as_posted(grid: &Grid<'_>) -> String {
+    let row = |test: &Test<'_>| BatchRow {
+        group: test.group.to_owned(),
+        processes: test.processes.to_string(),
+        label: test.label(),
+        org: test.org.to_string(),
+        new: test.new.to_string(),
+        change: test.change(Rounding::Truncate).map_or("-".into(), Decimal::as_bc_prints),
+    };
+    let rows: Vec<BatchRow> = grid.tests.iter().map(row).collect();
+    let [org, new, change] = sums(grid);
+    let sums = [org.to_string(), new.to_string(), change.to_string()];
+    let Counts { better, worse, .. } = overall(grid.tests.iter()).counts;
+    in_the_layout_of_002(&rows, &sums, [better, worse], |group| grid.indent_of(group))
+}
+
+/// A row in the layout of the post's table.
+#[derive(Debug)]
+pub struct BatchRow {
+    /// The group of tests that it is in.
+    pub group: String,
+    /// The processes; a blank line parts rows of different numbers.
+    pub processes: String,
+    /// The first words of the row.
+    pub label: String,
+    /// The rate without batching.
+    pub org: String,
+    /// The rate with it.
+    pub new: String,
+    /// The change in per cent.
+    pub change: String,
+}
+
+/// Formats rows in the layout of the post's table. `sums` are both rates' and the change, `counts` the tests that
+/// are better and worse, and `indent` the blanks before a group's name.
+#[must_use]
+pub fn in_the_layout_of_002(
+    rows: &[BatchRow],
+    sums: &[String; 3],
+    [better, worse]: [usize; 2],
+    indent: impl Fn(&str) -> usize,
+) -> String {
     const RULE: &str = "---------------------------------------------------------------\n";
+    let line =
+        |[first, org, new, change]: [&str; 4]| format!("{first:<26}{org:<12}{new:<15}{change}\n");
     let mut table =
         format!("{RULE}Test Case                 ORG         NEW          % Change\n{RULE}");
-    let mut last: Option<&Test> = None;
-    for test in &grid.tests {
-        if last.is_none_or(|last| last.group != test.group) {
-            let indent = " ".repeat(grid.indent_of(test.group));
+    let mut last: Option<&BatchRow> = None;
+    for row in rows {
+        if last.is_none_or(|last| last.group != row.group) {
+            let indent = " ".repeat(indent(&row.group));
             let blank = if last.is_some() { "\n" } else { "" };
-            let rule = "-".repeat(test.group.chars().count());
-            table += &format!("{blank}{indent}{}\n{indent}{rule}\n", test.group);
-        } else if last.is_some_and(|last| last.processes != test.processes) {
+            let rule = "-".repeat(row.group.chars().count());
+            table += &format!("{blank}{indent}{}\n{indent}{rule}\n", row.group);
+        } else if last.is_some_and(|last| last.processes != row.processes) {
             table.push('\n');
         }
-        let [org, new] = [test.org, test.new].map(|d| d.to_string());
-        let change = test.change(Rounding::Truncate).map_or("-".into(), Decimal::as_bc_prints);
-        table += &format!("{:<26}{org:<12}{new:<15}{change}\n", test.label());
-        last = Some(test);
+        table += &line([&row.label, &row.org, &row.new, &row.change]);
+        last = Some(row);
     }
-    let [org, new, change] = sums(grid);
-    let Counts { better, worse, .. } = overall(grid.tests.iter()).counts;
+    let [org, new, change] = sums;
     table
         + RULE
-        + &format!("{:<26}{org:<12}{new:<15}{change}%\n", "Overall:")
+        + &line(["Overall:", org, new, &format!("{change}%")])
         + &format!("{:24}[Summary: {better} Better cases, {worse} worse]\n", "")
 }

@@ -27,6 +27,7 @@ use linerate_prof::read;
 use linerate_prof::{Code, Error, Result};
 use serde::Serialize;
 
+pub use batching::{BatchRow, in_the_layout_of_002};
 pub use napi::in_the_layout_of_001;
 pub use outcome::{Outcome, document};
 pub use report::{Check, Erratum, Fact, Held, Part, Printed, Report};

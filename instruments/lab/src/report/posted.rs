@@ -2,21 +2,31 @@
 //!
 //! Post 001 has a row for each load of the link, and a column for each of two modes. A run of ours has such
 //! a table for every level of the other factors, and what the post leaves out beside it: what packets paid.
+//! Post 002 has a row for each size of a write, in groups by processes and by TCP's delay.
 
-use linerate_seeds::in_the_layout_of_001;
+use linerate_seeds::{BatchRow, in_the_layout_of_001, in_the_layout_of_002};
 use linerate_show::table::{Cell, Table};
 
 use super::tables;
 use super::view::View;
-use crate::record::CellRecord;
+use crate::record::{CellRecord, Verdict};
 
 /// The factor whose levels are the rows.
 const LOAD: &str = "load";
 /// Part of what was due that has to arrive for a load to be reached, in per cent.
 const REACHED_PCT: f64 = 98.0;
 
+/// The factors whose levels are the rows of post 002, from the outermost on.
+const TESTS: [&str; 3] = ["test", "procs", "size"];
+/// The rate that post 002's columns are filled with.
+const RATE: &str = "goodput_kb_s";
+/// Blanks before the name of a group of tests.
+const GROUP_INDENT: usize = 31;
+
 /// A table in the post's layout, and what stands beside it.
 pub(super) struct Posted {
+    /// The post's names of both sides.
+    pub sides: [&'static str; 2],
     /// The levels of the other factors, as `port=xdp, mode=fixed`.
     pub title: String,
     /// The post's columns.
@@ -25,33 +35,119 @@ pub(super) struct Posted {
     pub beside: Table,
 }
 
-/// Returns the tables of a run that reproduces post 001; none of another.
+/// Returns the tables of a run that reproduces post 001 or 002; none of another.
 pub(super) fn of(view: &View<'_>) -> Vec<Posted> {
-    if view.run.experiment.seed_post != "001" {
-        return Vec::new();
+    let tables = |rows: &[&str], posted: fn(String, &[&CellRecord]) -> Posted| {
+        let groups = groups(view, rows).into_iter();
+        groups.map(|(title, cells)| posted(title, &cells)).collect()
+    };
+    match &*view.run.experiment.seed_post {
+        "001" => tables(&[LOAD], loads),
+        "002" => tables(&TESTS, tests),
+        _ => Vec::new(),
     }
-    let mut groups: Vec<(String, Vec<(&str, &CellRecord)>)> = Vec::new();
+}
+
+/// Returns the cells that have a level of each factor of `rows`, in groups of which the other factors have one level.
+fn groups<'a>(view: &'a View<'_>, rows: &[&str]) -> Vec<(String, Vec<&'a CellRecord>)> {
+    let mut groups: Vec<(String, Vec<&CellRecord>)> = Vec::new();
     for (_, cell) in view.told() {
-        let Some(load) = cell.at.get(LOAD) else { continue };
-        let others = cell.at.iter().filter(|(factor, _)| *factor != LOAD);
+        if rows.iter().any(|factor| !cell.at.contains_key(*factor)) {
+            continue;
+        }
+        let others = cell.at.iter().filter(|(factor, _)| !rows.contains(&factor.as_str()));
         let others: Vec<String> = others.map(|(name, level)| format!("{name}={level}")).collect();
         let title = others.join(", ");
         match groups.iter_mut().find(|(known, _)| *known == title) {
-            Some((_, cells)) => cells.push((load, cell)),
-            None => groups.push((title, vec![(load, cell)])),
+            Some((_, cells)) => cells.push(cell),
+            None => groups.push((title, vec![cell])),
         }
     }
-    groups.into_iter().map(|(title, cells)| posted(title, &cells)).collect()
+    groups
 }
 
-fn posted(title: String, cells: &[(&str, &CellRecord)]) -> Posted {
-    let row = |(load, cell): &(&str, &CellRecord)| {
+fn level<'a>(cell: &'a CellRecord, factor: &str) -> &'a str {
+    cell.at.get(factor).map_or("", String::as_str)
+}
+
+fn loads(title: String, cells: &[&CellRecord]) -> Posted {
+    let row = |cell: &&CellRecord| {
         let [packets, cpu] = ["packets_per_irq", "cpu_pct"].map(|metric| both(cell, metric));
         let [a, b] = packets;
         let [c, d] = cpu;
-        [(*load).to_owned(), a, b, c, d]
+        [level(cell, LOAD).to_owned(), a, b, c, d]
     };
-    Posted { title, text: in_the_layout_of_001(cells.iter().map(row)), beside: beside(cells) }
+    let (text, sides) = (in_the_layout_of_001(cells.iter().map(row)), ["NAPI", "coalescing"]);
+    Posted { sides, title, text, beside: beside_loads(cells) }
+}
+
+fn tests(title: String, cells: &[&CellRecord]) -> Posted {
+    let (mut sums, mut counts) = ([0.0; 2], [0; 2]);
+    let mut rows = Vec::new();
+    for cell in cells {
+        let effect = cell.metrics.get(RATE);
+        let text = |value: Option<f64>| value.map_or("n/a".into(), |value| format!("{value:.0}"));
+        if let Some(effect) = effect {
+            sums = [sums[0] + effect.a, sums[1] + effect.b];
+            counts[0] += usize::from(effect.verdict == Verdict::Better);
+            counts[1] += usize::from(effect.verdict == Verdict::Worse);
+        }
+        let [group, processes, size] = TESTS.map(|factor| level(cell, factor).to_owned());
+        rows.push(BatchRow {
+            label: format!("Size:{size} Procs:{processes}"),
+            group,
+            processes,
+            org: text(effect.map(|effect| effect.a)),
+            new: text(effect.map(|effect| effect.b)),
+            change: effect.map_or("n/a".into(), |effect| format!("{:.2}", effect.change_pct)),
+        });
+    }
+    let [a, b] = sums;
+    let sums = [a, b].map(|sum| format!("{sum:.0}"));
+    let change = if a > 0.0 { format!("{:.2}", 100.0 * (b / a - 1.0)) } else { "n/a".into() };
+    let [org, new] = sums;
+    let text = in_the_layout_of_002(&rows, &[org, new, change], counts, |_| GROUP_INDENT);
+    Posted { sides: ["ORG", "NEW"], title, text, beside: beside_tests(cells) }
+}
+
+/// Returns the price of batching, which the post's table does not show, and the mean of its gains.
+fn beside_tests(cells: &[&CellRecord]) -> Table {
+    let columns = tables::columns(
+        "test=test, procs=procs [n], size=size [bytes], a_bells=bells A [/packet], b_bells=bells B [/packet], \
+         a_retransmits=resent A [/million], b_retransmits=resent B [/million], a_order=reorder A [/million], \
+         b_order=reorder B [/million], a_p99=p99 A [us], b_p99=p99 B [us]",
+    );
+    let mut table = Table::new("beside", "", &columns);
+    for cell in cells {
+        let mut row = TESTS.map(|factor| Cell::text(level(cell, factor))).to_vec();
+        for (metric, digits) in [
+            ("doorbells_per_packet", 3),
+            ("retransmits_per_million", 0),
+            ("reordered_per_million", 0),
+            ("receipt_p99_us", 0),
+        ] {
+            row.extend(cells_of(cell, metric, digits));
+        }
+        table.row(row);
+    }
+    let effects = cells.iter().filter_map(|cell| cell.metrics.get(RATE));
+    let gains: Vec<f64> = effects.map(|effect| (1.0 + effect.change_pct / 100.0).ln()).collect();
+    if !gains.is_empty() {
+        let mean = (gains.iter().sum::<f64>() / gains.len() as f64).exp();
+        table.note(format!(
+            "Geometric mean of {} changes: {:+.1} %.",
+            gains.len(),
+            100.0 * (mean - 1.0)
+        ));
+    }
+    table
+}
+
+/// Returns a metric's values on both sides.
+fn cells_of(cell: &CellRecord, metric: &str, digits: u8) -> [Cell; 2] {
+    let effect = cell.metrics.get(metric);
+    let values = [effect.map(|effect| effect.a), effect.map(|effect| effect.b)];
+    values.map(|value| Cell::real(value, digits, "no undisturbed window has it"))
 }
 
 /// The values of a metric on both sides, as the post prints them.
@@ -71,20 +167,17 @@ fn reached(cell: &CellRecord) -> [bool; 2] {
     achieved.map_or([true; 2], |effect| [effect.a, effect.b].map(|pct| pct >= REACHED_PCT))
 }
 
-/// The figures that the post does not have.
-fn beside(cells: &[(&str, &CellRecord)]) -> Table {
+/// Returns the figures that post 001 does not have.
+fn beside_loads(cells: &[&CellRecord]) -> Table {
     let columns = tables::columns(
         "load=load [%], a_achieved=reached A [%], b_achieved=reached B [%], a_p50=p50 A [us], b_p50=p50 B [us], \
          a_p99=p99 A [us], b_p99=p99 B [us], a_all=all CPU A [%], b_all=all CPU B [%]",
     );
     let mut table = Table::new("beside", "", &columns);
-    for (load, cell) in cells {
-        let mut row = vec![Cell::text(*load)];
+    for cell in cells {
+        let mut row = vec![Cell::text(level(cell, LOAD))];
         for metric in ["achieved_pct", "receipt_p50_us", "receipt_p99_us", "all_cpu_pct"] {
-            let effect = cell.metrics.get(metric);
-            for value in [effect.map(|effect| effect.a), effect.map(|effect| effect.b)] {
-                row.push(Cell::real(value, 1, "no undisturbed window has it"));
-            }
+            row.extend(cells_of(cell, metric, 1));
         }
         table.row(row);
     }

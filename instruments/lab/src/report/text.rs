@@ -118,9 +118,11 @@ fn posted(view: &View<'_>) -> String {
     let [a, b] = view.sides();
     let tables = posted::of(view);
     let mut text = String::new();
-    for Posted { title, text: table, beside } in tables.iter().take(POSTED_MAX) {
+    for Posted { sides: [its_a, its_b], title, text: table, beside } in
+        tables.iter().take(POSTED_MAX)
+    {
         let title =
-            format!("In the post's layout, {a} for its NAPI and {b} for its coalescing: {title}");
+            format!("In the post's layout, {a} for its {its_a} and {b} for its {its_b}: {title}");
         text += &format!("\n{}{table}{beside}", wrapped(&title, "", "  "));
     }
     if let Some(more) = tables.len().checked_sub(POSTED_MAX).filter(|more| *more > 0) {

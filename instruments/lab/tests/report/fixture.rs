@@ -94,6 +94,27 @@ pub fn coalesce() -> Run {
     run
 }
 
+/// Post 002's experiment: two tests of one group and one of the other, the last worse.
+pub fn batch() -> Run {
+    let mut run = run("batch", "002", ["org", "new"]);
+    for (test, procs, size, new, verdict) in [
+        ("TCP", "1", "32", 1500.0, Verdict::Better),
+        ("TCP", "8", "32", 2000.0, Verdict::Better),
+        ("NoDelay", "1", "32", 900.0, Verdict::Worse),
+    ] {
+        let factors = [("device", "xdp"), ("test", test), ("procs", procs), ("size", size)];
+        let mut metrics = BTreeMap::new();
+        metrics.insert("goodput_kb_s".into(), effect("kB/s", 1000.0, new / 1000.0, verdict));
+        let doorbells = effect("doorbells/packet", 1.0, 1.0 / 32.0, Verdict::Better);
+        metrics.insert("doorbells_per_packet".into(), doorbells);
+        let retransmits = effect("segments/million", 74.0, 91.0 / 74.0, Verdict::Unclear);
+        metrics.insert("retransmits_per_million".into(), retransmits);
+        let cell = CellRecord { at: at(&factors), metrics, ..CellRecord::default() };
+        run.cells.push(cell);
+    }
+    run
+}
+
 fn run(id: &str, post: &str, [a, b]: [&str; 2]) -> Run {
     let tool = [
         ("version", "0.1.0"),
