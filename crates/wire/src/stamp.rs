@@ -43,7 +43,7 @@ const TYPE_AT: usize = 12;
 /// Units:  time_ns is the time at which the frame was meant to leave, on the caller's clock.
 /// Errors: [`StampError::Short`], and nothing written.
 /// Cost:   two multiplications, then one addition and one store for each 8 bytes.
-#[inline]
+#[inline(always)]
 pub fn write(frame: &mut [u8], flow: u32, seq: u64, time_ns: u64) -> Result<(), StampError> {
     if frame.len() < FRAME_LEN_MIN {
         return Err(StampError::Short);
@@ -58,7 +58,7 @@ pub fn write(frame: &mut [u8], flow: u32, seq: u64, time_ns: u64) -> Result<(), 
 /// Units:  as [`write()`].
 /// Errors: [`StampError::Short`] below [`PAYLOAD_LEN_MIN`], and nothing written.
 /// Cost:   as [`write()`].
-#[inline]
+#[inline(always)]
 pub fn write_payload(
     payload: &mut [u8],
     flow: u32,
@@ -89,29 +89,31 @@ pub fn write_payload(
 /// Errors: [`StampError::Foreign`] for frames of anyone else; otherwise what is damaged.
 /// Cost:   two multiplications, then one addition and one comparison for each 8 bytes; of a datagram
 ///         the reading of its headers before.
-#[inline]
+#[inline(always)]
 pub fn read(frame: &[u8]) -> Result<Stamp, StampError> {
     if frame.len() < FRAME_LEN_MIN {
         return Err(StampError::Short);
     }
-    let (ends, payload) = frame.split_at(ETH_BYTES);
-    if ends[TYPE_AT..] == EtherType::EXPERIMENT.0.to_be_bytes() {
-        return read_payload(payload);
-    }
-    read_datagram(frame)
+    let ether_type = u16::from_be_bytes([frame[TYPE_AT], frame[TYPE_AT + 1]]);
+    let payload = match ether_type == EtherType::EXPERIMENT.0 {
+        true => &frame[ETH_BYTES..],
+        false => datagram(frame).ok_or(StampError::Foreign)?,
+    };
+    read_payload(payload)
 }
 
-/// Apart, so that frames without further headers are read in line.
-fn read_datagram(frame: &[u8]) -> Result<Stamp, StampError> {
-    let datagram = crate::udp(frame).map_err(|_| StampError::Foreign)?;
-    read_payload(datagram.payload())
+/// Returns the payload of a datagram; apart, so that frames without further headers are read in line.
+#[cold]
+#[inline(never)]
+fn datagram(frame: &[u8]) -> Option<&[u8]> {
+    crate::udp(frame).ok().map(|datagram| datagram.payload())
 }
 
 /// Reads the stamp of `payload`, as a socket has received it, and verifies every byte.
 ///
 /// Errors: as [`read`].
 /// Cost:   as [`read`].
-#[inline]
+#[inline(always)]
 pub fn read_payload(payload: &[u8]) -> Result<Stamp, StampError> {
     let (head, pattern) = Head::ref_from_prefix(payload).map_err(|_| StampError::Foreign)?;
     if head.magic.get() != MAGIC {

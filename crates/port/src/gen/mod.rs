@@ -205,8 +205,7 @@ impl GenQueue {
         let (flow, seq) = (self.flow as u32, self.seq[self.flow]);
         // Nothing of it can fail: sizes are at least those that traffic.rs allows.
         if let Some(ends) = &self.ends {
-            let _ = stamp::write_payload(&mut frame[ends.header_bytes()..], flow, seq, time_ns);
-            let _ = target::of_flow(ends, flow).write(frame);
+            target::write(ends, frame, flow, seq, time_ns);
         } else {
             frame[..6].copy_from_slice(&ENDS[0]);
             frame[6..12].copy_from_slice(&ENDS[1]);

@@ -129,10 +129,16 @@ pub(super) fn shortest(to: Option<SocketAddr>) -> usize {
     ETH_BYTES + ip + UDP_BYTES + stamp::PAYLOAD_LEN_MIN
 }
 
+/// Writes a datagram of a flow into `frame`, whose size is one that [`shortest`] allows.
+#[inline(never)]
+pub(super) fn write(first: &UdpEnds, frame: &mut [u8], flow: u32, seq: u64, time_ns: u64) {
+    let _ = stamp::write_payload(&mut frame[first.header_bytes()..], flow, seq, time_ns);
+    let _ = of_flow(first, flow).write(frame);
+}
+
 /// Returns the ends of a flow: each has a port of its own, so that devices tell them apart; behind the last
 /// port comes 1024.
-#[inline(always)]
-pub(super) fn of_flow(first: &UdpEnds, flow: u32) -> UdpEnds {
+fn of_flow(first: &UdpEnds, flow: u32) -> UdpEnds {
     let port = u32::from(first.src.port()) + flow;
     let port = if port <= 0xffff { port } else { UNPRIVILEGED + (port - 0x1_0000) % 0xfc00 };
     let mut ends = *first;
