@@ -76,6 +76,7 @@ impl Worker {
     /// # Errors
     /// Whatever epoll_ctl(2) says.
     pub fn arm(&mut self) -> io::Result<bool> {
+        self.meter.falls_asleep(Instant::now(), clock::thread_cpu_ns);
         // An order is stored before the bell is rung. So news whose ring is drained here is seen below,
         // and news whose ring is not makes the descriptor readable.
         self.slot.bell().drain();
@@ -212,6 +213,7 @@ impl Worker {
             }
             return Ok(());
         }
+        self.meter.falls_asleep(since, clock::thread_cpu_ns);
         let by_queue = if self.napis.iter_mut().any(Napi::is_impatient) {
             self.set_timer(None)?;
             if !self.arm_impatient()? {
@@ -249,8 +251,7 @@ impl Worker {
     ///
     /// Cost: a clock; a syscall, 50 times a second.
     fn learn(&mut self) {
-        let now = Instant::now();
-        if !self.meter.is_due(now) {
+        if !self.meter.is_sample() {
             return;
         }
         let sum = |sum: [u64; 2], napi: &Napi| {
@@ -259,7 +260,7 @@ impl Worker {
         };
         let [irqs, packets] = self.napis.iter().fold([0; 2], sum);
         let irqs = irqs.max(self.slot.waits().read().sleeps);
-        let cost = self.meter.sample(now, clock::thread_cpu_ns(), irqs, packets);
+        let cost = self.meter.woke(Instant::now(), clock::thread_cpu_ns(), irqs, packets);
         self.napis.iter_mut().for_each(|napi| napi.learned(cost));
     }
 }

@@ -292,9 +292,7 @@ impl Queue {
             return None;
         }
         let now = Instant::now();
-        if self.meter.is_due(now) {
-            self.learn(now);
-        }
+        self.meter.falls_asleep(now, thread_cpu_ns);
         match self.ops.moderator().rest(now) {
             Rest::Hold { until, .. } => Some(until),
             Rest::Look | Rest::Device => None,
@@ -305,9 +303,10 @@ impl Queue {
     ///
     /// Cost: a syscall, 50 times a second.
     #[cold]
-    fn learn(&mut self, now: Instant) {
+    fn learn(&mut self) {
         let counts = self.ops.stats().counts();
-        let cost = self.meter.sample(now, thread_cpu_ns(), counts.irqs(), counts.rx_packets);
+        let now = Instant::now();
+        let cost = self.meter.woke(now, thread_cpu_ns(), counts.irqs(), counts.rx_packets);
         let rx_ring_len = self.ops.caps().rx_ring_len;
         let moderator = self.ops.moderator();
         moderator.set_ring_len(rx_ring_len);
@@ -396,6 +395,9 @@ impl Queue {
             Sleep::Device if by => self.ops.irq(false),
             Sleep::Timer if by => self.ops.irq(true),
             _ => {}
+        }
+        if self.meter.is_sample() {
+            self.learn();
         }
     }
 

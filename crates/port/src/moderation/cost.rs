@@ -1,7 +1,8 @@
 //! The cost of a wake-up and of a packet on this machine, from samples of a thread's CPU clock.
 //!
-//! CPU time = wake-ups × a + packets × b, by least squares over samples that lose weight with age. Where
-//! load and moderation stay the same, the samples tell only the sum: a prior decides between the two.
+//! A sample reads the clock before a sleep and after it: what passed in between is a wake-up's. The rest of the CPU
+//! time since the sample before, less that of the other wake-ups, is the packets'. Both means lose weight with age.
+//! Least squares over whole rounds cannot tell the two apart where load and holds stay the same.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,11 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_millis(20);
 /// Weight of a sample that the next one leaves.
 const DECAY: f64 = 0.96;
-/// Wake-ups and packets of the prior, as if they had been observed.
-const PRIOR: [f64; 2] = [10.0, 200.0];
+/// Wake-ups and packets that the prior counts for: it is forgotten at the first sample.
+const PRIOR_WAKES: f64 = 0.1;
+const PRIOR_PACKETS: f64 = 200.0;
+/// A wake-up counts for at most so many usual ones: another thread's work may be in it.
+const OUTLIER: f64 = 4.0;
 
 /// CPU time of a wake-up and of a packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,7 +40,7 @@ impl Cost {
     }
 }
 
-/// A reading of a thread's clocks and counters.
+/// A reading of a thread's clock and counters, at the end of a sleep.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     at: Instant,
@@ -45,70 +49,69 @@ struct Reading {
     packets: u64,
 }
 
-/// Learns a thread's [`Cost`] from readings that its owner takes now and then.
-#[derive(Debug)]
+/// Learns a thread's [`Cost`] from readings around a sleep now and then.
+#[derive(Debug, Default)]
 pub struct CostMeter {
     last: Option<Reading>,
-    /// Decayed sums of squares and products: wake-ups², wake-ups × packets, packets².
-    squares: [f64; 3],
-    /// Decayed sums of CPU time × wake-ups, and × packets.
-    products: [f64; 2],
-}
-
-impl Default for CostMeter {
-    fn default() -> CostMeter {
-        CostMeter { last: None, squares: [0.0; 3], products: [0.0; 2] }
-    }
+    /// CPU time at the beginning of a sleep that is a sample.
+    before: Option<u64>,
+    /// Decayed sums of wake-ups' CPU time, and of their number.
+    wakes: [f64; 2],
+    /// Decayed sums of all CPU time, of irqs and of packets.
+    all: [f64; 3],
 }
 
 impl CostMeter {
-    /// Returns true if a sample is due.
-    #[must_use]
-    pub fn is_due(&self, now: Instant) -> bool {
-        self.last.is_none_or(|last| now.saturating_duration_since(last.at) >= PERIOD)
+    /// Reads the thread's CPU clock before a sleep, if a sample is due.
+    ///
+    /// Cost: a comparison; a syscall 50 times a second.
+    #[inline]
+    pub fn falls_asleep(&mut self, now: Instant, cpu_ns: impl FnOnce() -> u64) {
+        if self.last.is_none_or(|last| now.saturating_duration_since(last.at) >= PERIOD) {
+            self.before = Some(cpu_ns());
+        }
     }
 
-    /// Takes a sample: the thread's CPU clock, its irqs and packets so far. Returns the cost if it learned
-    /// something.
+    /// Returns true if the sleep that ended is a sample.
+    #[inline]
+    #[must_use]
+    pub fn is_sample(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// Takes a sample after a sleep: the thread's CPU clock, its irqs and packets so far. Returns the cost if it
+    /// learned something.
     ///
     /// A sample that cannot be of one thread is not used: more CPU time than time, or less than none.
-    pub fn sample(&mut self, now: Instant, cpu_ns: u64, irqs: u64, packets: u64) -> Option<Cost> {
+    pub fn woke(&mut self, now: Instant, cpu_ns: u64, irqs: u64, packets: u64) -> Option<Cost> {
+        let before = self.before.take()?;
         let last = self.last.replace(Reading { at: now, cpu_ns, irqs, packets })?;
         let passed = now.saturating_duration_since(last.at).as_nanos();
-        let cpu_ns = cpu_ns.checked_sub(last.cpu_ns).filter(|ns| u128::from(*ns) <= passed)?;
+        let all_ns = cpu_ns.checked_sub(last.cpu_ns).filter(|ns| u128::from(*ns) <= passed)?;
+        let wake_ns = cpu_ns.checked_sub(before).filter(|ns| *ns <= all_ns)?;
         let irqs = irqs.checked_sub(last.irqs)?;
         let packets = packets.checked_sub(last.packets)?;
-        if irqs + packets == 0 {
-            return None;
-        }
-        let (w, p, c) = (irqs as f64, packets as f64, cpu_ns as f64);
-        for (sum, one) in self.squares.iter_mut().zip([w * w, w * p, p * p]) {
-            *sum = *sum * DECAY + one;
-        }
-        for (sum, one) in self.products.iter_mut().zip([w * c, p * c]) {
-            *sum = *sum * DECAY + one;
-        }
-        Some(self.fit())
+        let one = (wake_ns as f64).min(OUTLIER * self.cost().wake_ns);
+        decay_and_add(&mut self.wakes, [one, 1.0]);
+        decay_and_add(&mut self.all, [all_ns as f64, irqs as f64, packets as f64]);
+        Some(self.cost())
     }
 
-    /// Solves the normal equations, the prior included; neither cost is negative.
-    fn fit(&self) -> Cost {
-        let prior = Cost::default();
-        let [w2, p2] = PRIOR.map(|n| n * n);
-        let [ww, wp, pp] = [self.squares[0] + w2, self.squares[1], self.squares[2] + p2];
-        let [wc, pc] =
-            [self.products[0] + w2 * prior.wake_ns, self.products[1] + p2 * prior.packet_ns];
-        // Positive, by the prior.
-        let determinant = ww * pp - wp * wp;
-        let (wake_ns, packet_ns) =
-            ((wc * pp - pc * wp) / determinant, (pc * ww - wc * wp) / determinant);
-        if packet_ns < 1.0 {
-            return Cost { wake_ns: (wc / ww).clamp(100.0, 1e6), packet_ns: 1.0 };
-        }
-        if wake_ns < 100.0 {
-            return Cost { wake_ns: 100.0, packet_ns: (pc / pp).clamp(1.0, 1e6) };
-        }
-        Cost { wake_ns: wake_ns.min(1e6), packet_ns: packet_ns.min(1e6) }
+    /// Returns what was learned, the prior included.
+    fn cost(&self) -> Cost {
+        let (prior, [wake_ns, wakes], [all_ns, irqs, packets]) =
+            (Cost::default(), self.wakes, self.all);
+        let wake_ns = (wake_ns + prior.wake_ns * PRIOR_WAKES) / (wakes + PRIOR_WAKES);
+        let of_packets = (all_ns - irqs * wake_ns).max(0.0) + prior.packet_ns * PRIOR_PACKETS;
+        let packet_ns = of_packets / (packets + PRIOR_PACKETS);
+        Cost { wake_ns: wake_ns.clamp(100.0, 1e6), packet_ns: packet_ns.clamp(1.0, 1e6) }
+    }
+}
+
+/// Adds a sample to sums in which the older ones count less.
+fn decay_and_add<const N: usize>(sums: &mut [f64; N], sample: [f64; N]) {
+    for (sum, one) in sums.iter_mut().zip(sample) {
+        *sum = *sum * DECAY + one;
     }
 }
 
@@ -116,50 +119,64 @@ impl CostMeter {
 mod tests {
     use super::*;
 
-    /// Samples of 20 ms of a thread with these costs; `(irqs, packets)` of each.
+    /// Samples of 20 ms of a thread with these costs; `(irqs, packets)` of each, the last irq is the sample.
     fn learned(wake_ns: u64, packet_ns: u64, samples: &[(u64, u64)]) -> Cost {
         let (mut meter, mut now) = (CostMeter::default(), Instant::now());
         let (mut cpu, mut irqs, mut packets) = (0, 0, 0);
         let mut cost = None;
-        assert_eq!(meter.sample(now, 0, 0, 0), None);
         for &(w, p) in samples {
             now += PERIOD;
-            assert!(meter.is_due(now));
             (irqs, packets) = (irqs + w, packets + p);
-            cpu += w * wake_ns + p * packet_ns;
-            cost = meter.sample(now, cpu, irqs, packets).or(cost);
-            assert!(!meter.is_due(now));
+            cpu += (w - 1) * wake_ns + p * packet_ns;
+            meter.falls_asleep(now, || cpu);
+            assert!(meter.is_sample());
+            cpu += wake_ns;
+            cost = meter.woke(now, cpu, irqs, packets).or(cost);
+            meter.falls_asleep(now, || unreachable!("not due"));
+            assert!(!meter.is_sample());
         }
         cost.unwrap()
     }
 
     #[test]
-    fn both_costs_are_learned_where_the_load_changes() {
-        let samples = [(80, 1000), (80, 2000), (200, 200), (40, 4000)].repeat(10);
-        let cost = learned(8000, 300, &samples);
-        assert!((7900.0..8100.0).contains(&cost.wake_ns), "{cost:?}");
-        assert!((290.0..310.0).contains(&cost.packet_ns), "{cost:?}");
+    fn both_costs_are_learned_also_where_the_load_never_changes() {
+        let loads = [vec![(80, 200); 50], [(80, 1000), (200, 200), (40, 4000)].repeat(17)];
+        for (load, (wake, packet)) in loads.iter().zip([(25_000, 400), (8_000, 300)]) {
+            let cost = learned(wake, packet, load);
+            assert!((cost.wake_ns / wake as f64 - 1.0).abs() < 0.05, "{cost:?}");
+            assert!((cost.packet_ns / packet as f64 - 1.0).abs() < 0.25, "{cost:?}");
+        }
     }
 
     #[test]
-    fn a_steady_load_tells_the_sum_and_nothing_becomes_negative() {
-        let cost = learned(16_000, 400, &[(80, 200); 50]);
-        let sum = 80.0 * cost.wake_ns + 200.0 * cost.packet_ns;
-        let real = 80.0 * 16_000.0 + 200.0 * 400.0;
-        assert!((sum / real - 1.0).abs() < 0.02, "{cost:?}");
+    fn costs_are_never_negative_and_one_long_wake_up_counts_for_four() {
         let cheap = learned(0, 2, &[(80, 2000), (300, 20)].repeat(20));
         assert!(cheap.wake_ns >= 100.0 && cheap.packet_ns >= 1.0, "{cheap:?}");
+        let (mut meter, now) = (CostMeter::default(), Instant::now());
+        for (i, wake_ns) in [12_000; 50].into_iter().chain([19_000_000]).enumerate() {
+            let i = i as u64;
+            meter.falls_asleep(now + PERIOD * i as u32, || 20_000_000 * i);
+            let cpu_ns = 20_000_000 * i + wake_ns;
+            meter.woke(now + PERIOD * i as u32 + PERIOD, cpu_ns, i, 0);
+        }
+        assert!(meter.cost().wake_ns < 16_000.0, "{:?}", meter.cost());
     }
 
     #[test]
     fn clocks_that_jump_teach_nothing() {
         let (mut meter, now) = (CostMeter::default(), Instant::now());
+        let mut sample = |now, before, cpu_ns, irqs| {
+            meter.before = Some(before);
+            meter.woke(now, cpu_ns, irqs, irqs).is_some()
+        };
         let later = now + PERIOD;
-        assert_eq!(meter.sample(now, 1_000_000, 0, 0), None);
-        assert_eq!(meter.sample(later, 900_000, 10, 10), None, "another thread's clock");
-        assert_eq!(meter.sample(later, 90_000_000, 20, 20), None, "more than passed");
-        assert_eq!(meter.sample(now, 90_000_001, 30, 30), None, "time went back");
-        assert!(meter.sample(later, 90_100_000, 40, 40).is_some());
+        assert!(!sample(now, 900_000, 1_000_000, 0), "the first one");
+        assert!(!sample(later, 800_000, 900_000, 10), "another thread's clock");
+        assert!(!sample(later, 900_000, 90_000_000, 20), "more than passed");
+        assert!(!sample(now, 90_000_000, 90_000_001, 30), "time went back");
+        assert!(!sample(later, 90_200_000, 90_100_000, 40), "less than before the sleep");
+        assert!(sample(later + PERIOD, 90_150_000, 90_200_000, 50));
+        assert_eq!(meter.woke(later, 0, 0, 0), None, "not a sample");
     }
 
     #[test]

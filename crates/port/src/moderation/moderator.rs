@@ -19,6 +19,8 @@ const SPIN_MAX: Duration = Duration::from_micros(25);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// The longest hold of any mode.
 const HOLD_MAX: Duration = Duration::from_millis(10);
+/// Time by which Linux may delay a timer of a thread: a device's wake-up knows no such delay.
+const SLACK: Duration = Duration::from_micros(50);
 /// Lateness that is believed at once.
 const LATE_MIN: Duration = Duration::from_micros(10);
 /// Part of CPU time that waking may take before a longer hold pays: a tenth.
@@ -319,7 +321,9 @@ fn target(goal: Goal, rate: f64, cost: Cost, late: Duration) -> Duration {
     match goal {
         Goal::Latency { p99_usecs } => {
             let goal = Duration::from_micros(p99_usecs.into());
-            let longest = goal - late.min(goal / 2);
+            // The goal is of what holding adds. A thread whose timers are later than their slack gets the CPU late, and
+            // would so after a device's wake-up.
+            let longest = goal - late.min(SLACK).min(goal / 2);
             // As many as make waking a tenth of the time.
             let enough = cost.wake_ns * (1.0 - WAKING) / (WAKING * cost.packet_ns.max(1.0));
             let enough = enough.max(ENOUGH);
