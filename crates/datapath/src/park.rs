@@ -87,14 +87,14 @@ impl Worker {
             if until <= Instant::now() || !self.arm_impatient()? {
                 return Ok(false);
             }
-            self.set_timer(Some(until))?;
+            self.epoll.alarm(Some(until))?;
             true
         } else {
             // A packet that waits for its time ends the sleep as a device does.
             if self.due.is_some_and(|due| due <= Instant::now()) {
                 return Ok(false);
             }
-            self.set_timer(self.due)?;
+            self.epoll.alarm(self.due)?;
             self.arm_all()?
         };
         self.is_armed = armed;
@@ -145,15 +145,6 @@ impl Worker {
         if napi.watch_changed(watched) {
             let interest = if watched { EventFlags::IN } else { EventFlags::empty() };
             self.epoll.modify(napi.as_fd(), i as u64, interest)?;
-        }
-        Ok(())
-    }
-
-    /// Sets the timer that ends a hold for the thread that sleeps on the descriptor.
-    fn set_timer(&mut self, at: Option<Instant>) -> io::Result<()> {
-        if self.timer_at != at {
-            self.timer.set_at(at)?;
-            self.timer_at = at;
         }
         Ok(())
     }
@@ -215,7 +206,7 @@ impl Worker {
         }
         self.meter.falls_asleep(since, clock::thread_cpu_ns);
         let by_queue = if self.napis.iter_mut().any(Napi::is_impatient) {
-            self.set_timer(None)?;
+            self.epoll.alarm(None)?;
             if !self.arm_impatient()? {
                 return Ok(());
             }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use linerate_port::moderation::{CostMeter, Rest};
 use linerate_port::thread;
-use linerate_port::wait::{Epoll, EventFlags, TimerFd};
+use linerate_port::wait::{EventFlags, WaitSet};
 use linerate_skb::{Batch, DropReason, Local};
 
 use crate::control::{Applied, Control, Order, Pinned, Setting};
@@ -59,10 +59,8 @@ pub struct Worker {
     batch: Batch,
     outbox: Batch,
     budget: usize,
-    pub(crate) epoll: Epoll,
-    /// Rings at the end of a hold for the thread that sleeps on the descriptor; the time that it is set to.
-    pub(crate) timer: TimerFd,
-    pub(crate) timer_at: Option<Instant>,
+    /// Its alarm rings at the end of a hold for the thread that sleeps on the descriptor.
+    pub(crate) epoll: WaitSet,
     pub(crate) slot: Arc<WorkerSlot>,
     /// The word in which orders were last obeyed.
     pub(crate) obeyed: Word,
@@ -93,7 +91,7 @@ impl Worker {
         budget: usize,
         slot: Arc<WorkerSlot>,
     ) -> linerate_port::Result<Worker> {
-        let (epoll, timer) = (Epoll::new()?, TimerFd::new()?);
+        let epoll = WaitSet::new(TIMER)?;
         let has_qdisc = napis.iter().any(Napi::has_qdisc);
         let watch = |fd: BorrowedFd<'_>, tag| {
             epoll.add(fd, tag, EventFlags::IN).map_err(|e| {
@@ -105,7 +103,6 @@ impl Worker {
             watch(napi.as_fd(), i as u64)?;
         }
         watch(slot.bell().as_fd(), BELL)?;
-        watch(timer.as_fd(), TIMER)?;
         Ok(Worker {
             napis,
             stages,
@@ -114,8 +111,6 @@ impl Worker {
             outbox: Batch::with_capacity(budget),
             budget,
             epoll,
-            timer,
-            timer_at: None,
             obeyed: slot.word(),
             rest: Rest::Device,
             holds: false,

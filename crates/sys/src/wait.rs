@@ -16,7 +16,10 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::error::{Code, Error, Result};
 
+mod set;
+
 pub use rustix::event::epoll::{Event, EventFlags};
+pub use set::WaitSet;
 
 /// An event for a caller to fill its buffer with before the first [`Epoll::wait`].
 pub const NO_EVENT: Event =

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
-use linerate_sys::wait::{Epoll, EventFlags, NO_EVENT, TimerFd};
+use linerate_sys::wait::{EventFlags, NO_EVENT, WaitSet};
 
 use crate::queue::Want;
 
@@ -26,18 +26,17 @@ const ALARM: u64 = 1;
 const BUSY: u32 = 8;
 
 /// The descriptor of a queue, and what it watches.
+#[derive(Debug)]
 pub struct Bell {
-    set: Epoll,
-    timer: TimerFd,
+    set: WaitSet,
     interest: EventFlags,
     device: Device,
     /// Calls that found work since it was last watched for some.
     found: u32,
-    alarm: Option<Instant>,
 }
 
 /// Membership of the device in the epoll set.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Device {
     Watched,
     /// Not while it has work for us anyway.
@@ -46,26 +45,17 @@ enum Device {
     Forgotten,
 }
 
-impl std::fmt::Debug for Bell {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bell").field("alarm", &self.alarm).finish_non_exhaustive()
-    }
-}
-
 impl Bell {
     /// Watches `device` for frames; rings once at once, for whoever waits before he arms.
     ///
     /// # Errors
     /// `E-SYSTEM` without descriptors.
     pub fn new(device: impl AsFd) -> Result<Bell> {
-        let (set, timer) = (Epoll::new()?, TimerFd::new()?);
-        let interest = EventFlags::IN;
+        let (mut set, interest) = (WaitSet::new(ALARM)?, EventFlags::IN);
         let fail = |e| Error::os(Code::System, "cannot wait for a device", "epoll_ctl", e);
         set.add(device, DEVICE, interest).map_err(fail)?;
-        set.add(&timer, ALARM, EventFlags::IN).map_err(fail)?;
-        let now = Some(Instant::now());
-        timer.set_at(now).map_err(fail)?;
-        Ok(Bell { set, timer, interest, device: Device::Watched, found: 0, alarm: now })
+        set.alarm(Some(Instant::now())).map_err(fail)?;
+        Ok(Bell { set, interest, device: Device::Watched, found: 0 })
     }
 
     /// Watches `device` for what is wanted of it, or for nothing, and rings at `alarm` anyway.
@@ -105,19 +95,15 @@ impl Bell {
     ///
     /// Cost: a syscall if it changed.
     pub fn alarm(&mut self, at: Option<Instant>) {
-        if at != self.alarm && self.timer.set_at(at).is_ok() {
-            self.alarm = at;
-        }
+        // It cannot fail: the descriptor is a timer.
+        let _ = self.set.alarm(at);
     }
 
     /// Rings at `at`, too; true if it will.
     ///
     /// Cost: a syscall, unless it rings before.
     pub fn no_later(&mut self, at: Instant) -> bool {
-        if self.alarm.is_none_or(|alarm| at < alarm) {
-            self.alarm(Some(at));
-        }
-        self.alarm.is_some_and(|alarm| alarm <= at)
+        self.set.no_later(at)
     }
 
     /// Rings at `at`, and not for `device`, until that is watched again; true if it will.
@@ -129,8 +115,7 @@ impl Bell {
         if watched && self.set.modify(device, DEVICE, none).is_ok() {
             self.interest = none;
         }
-        self.alarm(Some(at));
-        self.alarm == Some(at)
+        self.set.alarm(Some(at)).is_ok()
     }
 
     /// Stops watching a device that is gone and would be in error for ever.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Code, Error, Pool, Result, Trust};
 use linerate_sys::mem::Pages;
 use linerate_sys::seqpacket::Seqpacket;
-use linerate_sys::wait::{Epoll, EventFlags, TimerFd};
+use linerate_sys::wait::{Epoll, EventFlags, WaitSet};
 
 use super::HANDSHAKE_TIMEOUT;
 use super::channel::Channel;
@@ -24,8 +24,7 @@ const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 /// The client's end.
 pub(super) struct Connector {
     pool: Pool,
-    watch: Epoll,
-    timer: TimerFd,
+    watch: WaitSet,
     state: State,
 }
 
@@ -48,12 +47,8 @@ struct Handshake {
 impl Connector {
     pub fn new(config: &Config, pool: &Pool) -> Result<Connector> {
         check(config, pool)?;
-        let (watch, timer) = (Epoll::new()?, TimerFd::new()?);
-        watch.add(&timer, 0, EventFlags::IN).map_err(|e| {
-            let what = format!("cannot connect to memif {}", config.path.display());
-            Error::os(Code::System, what, "epoll_ctl", e)
-        })?;
-        Ok(Connector { pool: pool.clone(), watch, timer, state: State::Waiting(Instant::now()) })
+        let (watch, state) = (WaitSet::new(0)?, State::Waiting(Instant::now()));
+        Ok(Connector { pool: pool.clone(), watch, state })
     }
 
     /// Connects to a server of a user that is allowed: no other one is told the secret, or gets memory.
@@ -83,7 +78,7 @@ impl Connector {
             && let Handshake { channel, memory: Some(memory), .. } = *handshake
         {
             self.state = State::Connected(channel);
-            let _ = self.timer.set_at(None);
+            let _ = self.watch.alarm(None);
             return Event::Connected(memory.rings(turn.config, &self.pool));
         }
         self.end("the server was too quick".into(), turn)
@@ -97,9 +92,9 @@ impl Connector {
         Event::Ended(why)
     }
 
-    fn alarm(&self, at: Instant) {
+    fn alarm(&mut self, at: Instant) {
         // Without the alarm, the next turn looks at the time.
-        let _ = self.timer.set_at(Some(at));
+        let _ = self.watch.alarm(Some(at));
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
-use linerate_sys::wait::{Epoll, EventFd, EventFlags, NO_EVENT, TimerFd};
+use linerate_sys::wait::{EventFd, EventFlags, NO_EVENT, WaitSet};
 
 use super::closer::Waste;
 use super::link::{Link, absent};
@@ -39,10 +39,7 @@ pub(super) struct Endpoint {
     /// Mappings and descriptors that the control thread is to close.
     retired: Vec<Waste>,
     pub health: Health,
-    set: Epoll,
-    timer: TimerFd,
-    /// The time that the timer is set to.
-    alarm: Option<Instant>,
+    pub set: WaitSet,
     /// The caller may have slept on the descriptor since it was last looked at.
     pub armed: bool,
     /// The health has changed, and the caller does not know yet.
@@ -56,20 +53,17 @@ pub(super) struct Endpoint {
 impl Endpoint {
     /// Makes an end that is readable at once, for callers that wait before they arm. It is stale.
     pub fn new(link: Arc<Link>, queues: Range<usize>) -> Result<Endpoint> {
-        let (set, timer) = (Epoll::new()?, TimerFd::new()?);
+        let mut set = WaitSet::new(ALARM)?;
         let fail = |e| Error::os(Code::System, "cannot wait for a peer", "epoll_ctl", e);
         set.add(link.bell(queues.start), CHANGE, EventFlags::IN).map_err(fail)?;
-        set.add(&timer, ALARM, EventFlags::IN).map_err(fail)?;
-        let (alarm, stale) = (Some(Instant::now()), link.generation().wrapping_sub(1));
-        timer.set_at(alarm).map_err(fail)?;
+        set.alarm(Some(Instant::now())).map_err(fail)?;
+        let stale = link.generation().wrapping_sub(1);
         Ok(Endpoint {
             link,
             queues,
             generation: Cell::new(stale),
             health: Health::Up,
             set,
-            timer,
-            alarm,
             armed: true,
             changed: false,
             failed: Cell::new(None),
@@ -166,23 +160,9 @@ impl Endpoint {
 
     /// Lets the caller sleep until something rings, or until `alarm`; `None` is for ever.
     pub fn sleep(&mut self, alarm: Option<Instant>) {
-        if alarm != self.alarm && self.timer.set_at(alarm).is_ok() {
-            self.alarm = alarm;
-        }
+        // It cannot fail: the descriptor is a timer.
+        let _ = self.set.alarm(alarm);
         self.armed = true;
-    }
-
-    /// Returns true if the alarm has rung at `now`.
-    pub fn is_due(&self, now: Instant) -> bool {
-        self.alarm.is_some_and(|at| at <= now)
-    }
-
-    /// Rings at `at`, too; true if it will.
-    pub fn no_later(&mut self, at: Instant) -> bool {
-        if self.alarm.is_none_or(|alarm| at < alarm) && self.timer.set_at(Some(at)).is_ok() {
-            self.alarm = Some(at);
-        }
-        self.is_due(at)
     }
 }
 

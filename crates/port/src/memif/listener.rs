@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::seqpacket;
-use linerate_sys::wait::{Epoll, EventFlags, TimerFd};
+use linerate_sys::wait::{Epoll, EventFlags, WaitSet};
 
 use super::HANDSHAKE_TIMEOUT;
 use super::channel::Channel;
@@ -46,8 +46,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Listener {
     // Dropped first.
     listener: seqpacket::Listener,
-    watch: Epoll,
-    timer: TimerFd,
+    watch: WaitSet,
     /// In the order in which they came.
     guests: Vec<Guest>,
     connected: Option<Channel>,
@@ -75,13 +74,12 @@ impl Listener {
         // Who may connect is checked again when it does.
         let mode = if config.peer == Peer::Own { 0o600 } else { 0o666 };
         let listener = seqpacket::Listener::bind(&config.path, mode)?;
-        let (watch, timer) = (Epoll::new()?, TimerFd::new()?);
+        let watch = WaitSet::new(0)?;
         let what = || format!("cannot listen at {}", config.path.display());
         let fail = |e| Error::os(Code::System, what(), "epoll_ctl", e);
         watch.add(&listener, 0, EventFlags::IN).map_err(fail)?;
-        watch.add(&timer, 0, EventFlags::IN).map_err(fail)?;
         let guests = Vec::new();
-        Ok(Listener { listener, watch, timer, guests, connected: None, listening: true })
+        Ok(Listener { listener, watch, guests, connected: None, listening: true })
     }
 
     /// Reads from the client that is connected; it may only disconnect.
@@ -211,7 +209,7 @@ impl Protocol for Listener {
         self.listen(accepts);
         let pause = (!accepts).then(|| now + PAUSE);
         let alarm = self.guests.iter().map(|guest| guest.until).chain(pause).min();
-        let _ = self.timer.set_at(alarm);
+        let _ = self.watch.alarm(alarm);
         connected.map(Event::Connected)
     }
 

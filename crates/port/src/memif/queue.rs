@@ -240,7 +240,7 @@ impl QueueOps for MemifQueue {
     }
 
     fn alarm(&mut self, at: Instant) -> bool {
-        self.end.no_later(at)
+        self.end.set.no_later(at)
     }
 
     fn health(&self) -> Health {
@@ -274,7 +274,7 @@ impl MemifQueue {
         let mut full = false;
         // A caller that waits for room that was not enough tries again now and then: what is to be sent may
         // be another packet.
-        let due = again && self.end.is_due(now);
+        let due = again && self.end.set.is_due(now);
         if let Some(tx) = &mut self.rings.tx {
             let before = tx.sending();
             tx.reap(&mut self.home)?;

@@ -1,0 +1,127 @@
+//! A descriptor to sleep on: readable when a member is, and from a set time on.
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use rustix::event::epoll::EventFlags;
+use rustix::io;
+
+use super::{Epoll, TimerFd};
+use crate::error::{Code, Error, Result};
+
+/// An [`Epoll`] whose first member is an alarm, which remembers the time that it is set to.
+#[derive(Debug)]
+pub struct WaitSet {
+    set: Epoll,
+    timer: TimerFd,
+    alarm: Option<Instant>,
+}
+
+impl WaitSet {
+    /// Makes a set without other members, whose alarm is off; events of the alarm will carry `tag`.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` when the process or the machine is out of descriptors.
+    pub fn new(tag: u64) -> Result<WaitSet> {
+        let (set, timer) = (Epoll::new()?, TimerFd::new()?);
+        set.add(&timer, tag, EventFlags::IN)
+            .map_err(|e| Error::os(Code::System, "cannot watch a timer", "epoll_ctl", e))?;
+        Ok(WaitSet { set, timer, alarm: None })
+    }
+
+    /// Sets the alarm to `at`, or turns it off. It rings until it is set to another time.
+    ///
+    /// # Errors
+    /// None that a valid descriptor can give.
+    ///
+    /// Cost: a syscall if the time changed.
+    pub fn alarm(&mut self, at: Option<Instant>) -> io::Result<()> {
+        if at != self.alarm {
+            self.timer.set_at(at)?;
+            self.alarm = at;
+        }
+        Ok(())
+    }
+
+    /// Sets the alarm to `at` unless it rings earlier; true if it will have rung by then.
+    ///
+    /// Cost: a syscall if the time changed.
+    pub fn no_later(&mut self, at: Instant) -> bool {
+        if self.alarm.is_none_or(|alarm| at < alarm) {
+            // The answer says whether it could be set.
+            let _ = self.alarm(Some(at));
+        }
+        self.is_due(at)
+    }
+
+    /// Returns true if the alarm has rung at `now`.
+    #[must_use]
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.alarm.is_some_and(|at| at <= now)
+    }
+}
+
+impl Deref for WaitSet {
+    type Target = Epoll;
+
+    fn deref(&self) -> &Epoll {
+        &self.set
+    }
+}
+
+impl AsFd for WaitSet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EventFd, NO_EVENT, poll_readable};
+    use super::*;
+    use std::time::Duration;
+
+    const TAG: u64 = 7;
+
+    fn rings(set: &WaitSet) -> bool {
+        poll_readable(&[set.as_fd()], Some(Duration::ZERO)).unwrap()
+    }
+
+    #[test]
+    fn a_set_is_readable_for_its_alarm_until_that_is_set_anew() {
+        let mut set = WaitSet::new(TAG).unwrap();
+        let past = Instant::now();
+        assert!(!rings(&set) && !set.is_due(past));
+        set.alarm(Some(past)).unwrap();
+        let mut events = [NO_EVENT; 2];
+        assert_eq!(set.wait(&mut events, Some(Duration::from_secs(20))), Ok(1));
+        assert_eq!({ events[0].data }.u64(), TAG);
+        assert!(set.is_due(past), "it says so itself");
+        set.alarm(Some(past)).unwrap();
+        assert!(rings(&set), "the same time rings on");
+        set.alarm(None).unwrap();
+        assert!(!rings(&set) && !set.is_due(past));
+    }
+
+    #[test]
+    fn a_set_is_readable_for_a_member_whatever_its_alarm() {
+        let (mut set, bell) = (WaitSet::new(TAG).unwrap(), EventFd::new().unwrap());
+        set.add(&bell, 1, EventFlags::IN).unwrap();
+        set.alarm(Some(Instant::now() + Duration::from_secs(100))).unwrap();
+        assert!(!rings(&set));
+        bell.signal();
+        assert!(rings(&set));
+    }
+
+    #[test]
+    fn an_alarm_that_rings_no_later_keeps_an_earlier_time() {
+        let mut set = WaitSet::new(TAG).unwrap();
+        let [early, middle, late] = [10, 100, 1000].map(|s| Instant::now() + Duration::from_secs(s));
+        assert!(set.no_later(middle), "of no alarm before");
+        assert!(set.no_later(late));
+        assert!(!set.is_due(early) && set.is_due(middle), "the earlier one stays");
+        assert!(set.no_later(early));
+        assert!(set.is_due(early), "and gives way to one that is earlier still");
+    }
+}
