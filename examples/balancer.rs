@@ -36,7 +36,7 @@ fn hash(of: impl Hash) -> usize {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(of) as usize
 }
 
-/// Each server has its own order of all entries, and takes in turn the first that is free.
+/// Returns the server of each entry: each server has its own order of all entries, and takes in turn the first that is free.
 fn table(servers: &[(Mac, Ipv4Addr)]) -> Vec<(Mac, Ipv4Addr)> {
     let mut orders: Vec<_> = servers.iter().map(|s| (hash(s.1), hash((s.1, 1)))).collect();
     let mut table = vec![None; ENTRIES];

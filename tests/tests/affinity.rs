@@ -23,7 +23,7 @@ use linerate_tests::wait::{SOON, until_true};
 /// Packets after which each part has run where it is now.
 const PACKETS: u64 = 1_000;
 
-/// A pair whose names no other test has: those of NAPI's threads have no namespace.
+/// Makes a pair whose names no other test has: those of NAPI's threads have no namespace.
 fn pair() -> Result<Netns, String> {
     let netns = Netns::new()?;
     netns.try_ip("link add dev affin0 type veth peer name affin1")?;

@@ -295,7 +295,7 @@ fn second_program_on_an_interface_is_refused_until_the_first_ends() {
     let _ = second.interrupt();
 }
 
-/// The checksum offload of `v1` in `netns`.
+/// Returns the checksum offload of `v1` in `netns`.
 fn offload_of_v1(netns: &Netns) -> bool {
     netns.run(|| Interface::open("v1").unwrap().checksum_offload().unwrap())
 }

@@ -22,7 +22,7 @@ const ADAPTERS: usize = 4;
 /// The packets of a tenth of a second.
 const PACKETS: u64 = 2_000;
 
-/// Pairs `a0 ═ b0` to `a3 ═ b3`.
+/// Returns the pairs `a0 ═ b0` to `a3 ═ b3`.
 fn links() -> Result<Netns, String> {
     let netns = Netns::new()?;
     for i in 0..ADAPTERS {

@@ -70,7 +70,7 @@ fn remarks(profile: &Value) -> String {
     all.collect::<Vec<_>>().join("\n")
 }
 
-/// Samples in each stage, as `linerate profile diff --csv=stages` adds them up.
+/// Returns the samples in each stage, as `linerate profile diff --csv=stages` adds them up.
 fn stages(file: &str) -> Vec<(String, u64)> {
     let mut command = Command::new(linerate());
     command.args(["profile", "diff", file, file, "--csv=stages"]);

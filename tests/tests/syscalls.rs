@@ -17,7 +17,7 @@ const BATCH: u64 = 64;
 /// Calls of any kind that opening, watching and closing take.
 const ONCE: u64 = 600;
 
-/// Calls by name, as `strace -c` sums them up.
+/// Returns the calls by name, as `strace -c` sums them up.
 fn counts(summary: &str) -> BTreeMap<String, u64> {
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -24,9 +24,9 @@ impl Ratchet {
         self.0.get("packages")?.as_integer()?.try_into().ok()
     }
 
-    /// Returns the number of vague words that comments and messages may have.
-    pub fn vague_words(&self) -> usize {
-        let most = self.0.get("vague_words").and_then(toml::Value::as_integer);
+    /// Returns the limit of a count called `name`; 0 without one.
+    pub fn limit(&self, name: &str) -> usize {
+        let most = self.0.get(name).and_then(toml::Value::as_integer);
         most.and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
     }
 

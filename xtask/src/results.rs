@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A document of two cells, of which the second has no figure.
+    /// Returns a document of two cells, of which the second has no figure.
     pub(super) fn document() -> Value {
         let metric = json!({
             "unit": "ticks/packet", "a": 8.733, "b": 2.316, "change_pct": -73.3, "ci95_pct": [-74.5, -73.2],

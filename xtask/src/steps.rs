@@ -37,7 +37,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// It could not be done here: what is missing, and how to get it.
+    /// Says that a step could not be done here: what is missing, and how to get it.
     pub fn skipped(why: &str, fix: &str) -> Done {
         Done { note: String::new(), skipped: vec![format!("skipped: {why} ({fix})")] }
     }

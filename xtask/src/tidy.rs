@@ -57,14 +57,14 @@ impl fmt::Display for Finding {
 
 /// Checks every rule and prints what breaks one.
 pub fn run(root: &Path) -> Result<String> {
-    let tree = Tree::read(root)?;
+    let (tree, ratchet) = (Tree::read(root)?, Ratchet::read(root)?);
     let found = [
         manifests::check(&tree),
         code::check(&tree, &code::of_this_machine(root)),
         pages::check(&tree),
         spec::check(&tree),
         seed_map::check(&tree),
-        words::check(&tree, Ratchet::read(root)?.vague_words()),
+        words::check(&tree, ratchet.limit("vague_words"), ratchet.limit("noun_summaries")),
         results::check(root, &tree)?,
     ]
     .concat();

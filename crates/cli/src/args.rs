@@ -301,7 +301,7 @@ pub fn refuse(e: &clap::Error) -> u8 {
     if asked_for_help { 0 } else { USAGE }
 }
 
-/// clap's text, cut into its parts: what is wrong, a tip if there is one, the usage.
+/// Cuts clap's text into its parts: what is wrong, a tip if there is one, the usage.
 fn usage(text: &str) -> Failure {
     let text = screen::one_line(text.trim());
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -341,7 +341,7 @@ fn receiver(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "an address and a port: 192.0.2.7:7777 or [2001:db8::7]:7777".into())
 }
 
-/// One of two words, as what it stands for.
+/// Returns one of two words, as what it stands for.
 fn one_of<T>(words: &'static [(&'static str, T); 2]) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Send + Sync + 'static,
@@ -351,7 +351,7 @@ where
         .map(|word| if word == first.0 { first.1 } else { second.1 })
 }
 
-/// Frames, and their bytes if 16384 is not what is wanted.
+/// Reads the number of frames, and their bytes if 16384 is not what is wanted.
 fn jumbo(text: &str) -> Result<(u32, u32), String> {
     let (count, bytes) = text.split_once(':').unwrap_or((text, "16384"));
     Ok((frames(count)?, frames(bytes)?))

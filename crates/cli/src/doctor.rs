@@ -144,7 +144,8 @@ fn agreed(interface: &str, mut input: impl BufRead, is_terminal: bool) -> Result
     }
 }
 
-/// The name of an interface alone is a port of xdp; for a trial one that takes no one's traffic, since none was named.
+/// Completes the text of a port: an interface's name alone is a port of xdp; for a trial, one that takes no
+/// one's traffic, since none was named.
 fn port_text(text: &str, full: bool) -> String {
     match (text.contains(':'), full) {
         (true, _) => text.to_owned(),
@@ -193,7 +194,8 @@ fn lines(finding: &Finding) -> String {
     text
 }
 
-/// Words are wrapped; a command has a line of its own, however long, so that it can be pasted.
+/// Returns the remedy as lines: words are wrapped; a command has a line of its own, however long, so that it
+/// can be pasted.
 fn remedy(fix: &Fix) -> String {
     let label = "      fix: ";
     match &fix.command {
@@ -213,7 +215,7 @@ fn remedy(fix: &Fix) -> String {
     }
 }
 
-/// `text` behind `label`, in lines that begin at `indent`.
+/// Returns `text` behind `label`, in lines that begin at `indent`.
 fn wrapped(label: &str, text: &str, indent: usize) -> String {
     let mut lines = label.to_owned();
     let mut column = label.chars().count();

@@ -113,7 +113,7 @@ impl Drop for Far {
     }
 }
 
-/// CPU time of all threads of a process so far; `None` if the kernel does not tell.
+/// Returns CPU time of all threads of a process so far; `None` if the kernel does not tell.
 ///
 /// Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat: the first is time on a CPU.
 pub fn cpu_time(process: u32) -> Option<Duration> {

@@ -29,7 +29,7 @@ pub fn generate(args: &Gen, drivers: &Registry, screen: &Screen) -> Result<u8, F
     Ok(ran.exit())
 }
 
-/// The report of a run, with what was asked of it.
+/// Returns the report of a run, with what was asked of it.
 fn kept(ran: &Ran, asked: Option<u64>) -> GenReport {
     let pace = ran.stopped.ports.iter().find_map(|p| p.pace);
     let asked = match (ran.ended, pace) {
@@ -40,7 +40,7 @@ fn kept(ran: &Ran, asked: Option<u64>) -> GenReport {
     GenReport::new(ran.report.clone(), asked, pace)
 }
 
-/// Packets that the request amounts to, if it does to a number.
+/// Returns the number of packets that was requested, if that is known before the run.
 fn asked(args: &Gen) -> Option<u64> {
     let paced = paced(args);
     match (paced, args.limits.count) {
@@ -49,7 +49,7 @@ fn asked(args: &Gen) -> Option<u64> {
     }
 }
 
-/// Packets whose time comes within `--for`, at `--rate`.
+/// Returns the packets whose time comes within `--for`, at `--rate`.
 fn paced(args: &Gen) -> Option<u64> {
     // Both were checked when they were parsed; a size that is wrong is refused by the driver.
     let rate = units::rate(args.rate.as_deref()?).ok()?;

@@ -40,7 +40,7 @@ impl Phases {
         phases
     }
 
-    /// Time until the pace is over; for ever if it is, or there is none.
+    /// Returns the time until the pace is over; for ever if it is, or there is none.
     pub fn left(&self) -> Duration {
         match (self.paced, &self.readings[..]) {
             (Some((paced, _)), [first]) => paced.saturating_sub(first.at.elapsed()),

@@ -7,8 +7,8 @@ use linerate_ctl::pool::{CoreReport, DwellTimes, RemoteFrees};
 
 use crate::report::thousands;
 
-/// Memory held, how often a hot list served, who freed; what was sampled, if anything was, and what
-/// that took at most: `timing_ticks` for each call that was timed.
+/// Returns the line of a pool: memory held, how often a hot list served, who freed; what was sampled, if
+/// anything was, and what that took at most: `timing_ticks` for each call that was timed.
 pub fn line(pool: &PoolReport, timing_ticks: impl FnOnce() -> u64) -> String {
     let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1} %", s * 100.0));
     let mut text = format!(
@@ -42,7 +42,7 @@ fn sampling(cores: &[CoreReport], timing_ticks: u64) -> String {
     format!("         {timed} calls timed at {timing_ticks} ticks: {each} ticks/pkt at most\n")
 }
 
-/// Mean ticks a packet over all cores that were timed, weighted by their packets.
+/// Returns the mean ticks a packet over all cores that were timed, weighted by their packets.
 fn mean(cores: &[CoreReport], of: impl Fn(&CoreReport) -> (Option<f64>, u64)) -> String {
     let timed = cores.iter().map(of).filter_map(|(ticks, n)| ticks.map(|ticks| (ticks, n as f64)));
     let sum = |(ticks, packets), (t, n)| (ticks + t * n, packets + n);
@@ -56,7 +56,7 @@ fn lived(what: &str, times: &DwellTimes) -> String {
     format!("  {what} p50 {} p99 {} ticks", ticks(times.p50_ticks), ticks(times.p99_ticks))
 }
 
-/// Memory, in three digits or so: `17.4 MiB`.
+/// Formats an amount of memory in about three digits: `17.4 MiB`.
 fn bytes(n: u64) -> String {
     match n as f64 / 1024.0 {
         kib if kib >= 1024.0 * 1024.0 => format!("{:.1} GiB", kib / (1024.0 * 1024.0)),

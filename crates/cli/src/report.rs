@@ -70,7 +70,7 @@ pub fn obtained<'a>(ports: impl Iterator<Item = (&'a str, &'a Obtained)> + Clone
     text
 }
 
-/// Rows of the ports, then of what was dropped: the path knows reasons, not ports.
+/// Returns the rows of the ports, then of what was dropped: the path knows reasons, not ports.
 fn ports(report: &ForwardReport) -> String {
     let mut rows = vec![["ports", "rx pkts", "tx pkts", "dropped", "reason"].map(str::to_owned)];
     for port in &report.ports {
@@ -156,7 +156,7 @@ fn far(report: &ForwardReport, far: &FarReport) -> String {
     )
 }
 
-/// Rate, throughput and CPU of each part of a run.
+/// Returns the rate, throughput and CPU of each part of a run.
 fn phases(phases: &[PhaseReport]) -> String {
     let mut text = String::new();
     for phase in phases {
@@ -219,7 +219,7 @@ fn irqs(ports: &[PortReport]) -> String {
     text
 }
 
-/// Two clocks for the same packets; then locks, calls and waits, a packet.
+/// Returns the two clocks for the same packets; then locks, calls and waits, a packet.
 fn excess(report: &ForwardReport) -> String {
     if report.packets_out() == 0 {
         let line = |label| format!("{label:<7}  n/a: no packet left\n");

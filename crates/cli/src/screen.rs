@@ -109,12 +109,12 @@ impl Screen {
     }
 }
 
-/// The standard error is the last resort: if it is closed, there is nowhere to say so.
+/// Writes to the standard error, which is the last resort: if it is closed, there is nowhere to say so.
 fn eprint_all(text: &str) {
     let _ = io::stderr().write_all(plain(text).as_bytes());
 }
 
-/// Lines without what a terminal would obey: names and reasons in them may be another user's.
+/// Returns the lines without what a terminal would obey: names and reasons in them may be another user's.
 fn plain(text: &str) -> String {
     let parts =
         text.split_inclusive(['\n', '\t']).map(|part| match part.char_indices().next_back() {
@@ -144,7 +144,7 @@ fn quoted(document: &str) -> String {
     text
 }
 
-/// Text with every run of white space made one space.
+/// Replaces every run of white space by one space.
 pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -6,7 +6,7 @@ use linerate_ctl::report::PortReport;
 
 use crate::report::thousands;
 
-/// Lines of the ports that have something to say; none of the others.
+/// Returns the lines of the ports that have something to say; none of the others.
 pub fn lines(ports: &[PortReport]) -> String {
     let mut text = String::new();
     for port in ports.iter().filter(|p| p.rx_missed > 0) {
@@ -48,7 +48,7 @@ fn causes(port: &PortReport) -> String {
     format!(": {}", counted(&causes))
 }
 
-/// Those that are not 0, with what they count.
+/// Returns the counts that are not 0, with what they count.
 fn counted(counts: &[(u64, &str)]) -> String {
     let some = counts.iter().filter(|(n, _)| *n > 0);
     some.map(|(n, what)| format!("{} {what}", thousands(*n))).collect::<Vec<_>>().join(", ")

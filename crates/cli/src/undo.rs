@@ -109,12 +109,12 @@ fn is_own(object: impl AsFd, kind: FileType) -> bool {
     })
 }
 
-/// The number of the network namespace of this process.
+/// Returns the number of the network namespace of this process.
 fn netns() -> Option<u64> {
     fs::metadata("/proc/thread-self/ns/net").ok().map(|found| found.ino())
 }
 
-/// The time at which a process was started, which tells it from a later one of the same number.
+/// Returns the time at which a process was started, which tells it from a later one of the same number.
 ///
 /// Source: proc_pid_stat(5), field 22; the second is a name in parentheses, which may have any in it.
 fn started(pid: u32) -> Option<u64> {

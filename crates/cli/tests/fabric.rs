@@ -11,7 +11,7 @@ use command::{Ended, command, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Windows of both sides of a quick run of one cell, and its document.
+/// Returns the windows of both sides of a quick run of one cell, and its document.
 fn ran(experiment: &str, only: &str) -> (Vec<[Value; 2]>, Value) {
     let name = format!("linerate-fabric-{experiment}-{}", std::process::id());
     let dir = std::env::temp_dir().join(name);

@@ -52,7 +52,7 @@ fn whole(ended: &Ended, exit: i32) -> Value {
     d
 }
 
-/// The sink that found `packets` and nothing wrong with them.
+/// Checks that the sink found `packets` and nothing wrong with them.
 fn assert_clean(d: &Value, packets: &Value) {
     assert_eq!(&d["verify"]["packets"], packets, "{d}");
     for fault in ["lost", "reordered", "duplicated", "late", "corrupted", "foreign"] {

@@ -123,7 +123,7 @@ impl PerPacket {
         PerPacket(outside.map(|p| p.counts.tx_packets).sum())
     }
 
-    /// `n` a packet; `None` without one.
+    /// Returns `n` a packet; `None` without one.
     pub fn of(self, n: u64) -> Option<f64> {
         (self.0 > 0).then(|| n as f64 / self.0 as f64)
     }
@@ -279,7 +279,7 @@ mod tests {
         running.stop(LONG)
     }
 
-    /// `gen → ring → sink`.
+    /// Returns `gen → ring → sink`.
     fn trial(packets: u64) -> Stopped {
         let generator = format!("gen:,count={packets}");
         ran(|engine| {

@@ -337,7 +337,8 @@ impl ForwardReport {
         }
     }
 
-    /// Packets that left by ports other than rings, and whatever else is paired: what `cost` divides by.
+    /// Returns the number of packets that left by ports other than rings, and whatever else is paired: what
+    /// `cost` divides by.
     #[must_use]
     pub fn packets_out(&self) -> u64 {
         let outside = self.ports.iter().filter(|p| !p.flags.paired);
@@ -387,7 +388,7 @@ impl LedgerReport {
         }
     }
 
-    /// Packets dropped, over all reasons.
+    /// Returns the packets dropped, over all reasons.
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
         self.dropped.values().sum()
@@ -431,7 +432,7 @@ impl Verify {
         }
     }
 
-    /// Packets lost, out of order, twice (as far as can be told) or damaged.
+    /// Returns the packets lost, out of order, twice (as far as can be told) or damaged.
     #[must_use]
     pub fn faults(&self) -> u64 {
         let came = self.reordered + self.duplicated + self.late + self.corrupted;

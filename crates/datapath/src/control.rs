@@ -1,6 +1,6 @@
 //! Control of workers that run, from any thread: orders that they obey between two turns.
 //!
-//! A worker never waits for whoever orders. Its answer is stored where the order came from, and the thread
+//! A worker never waits for the thread that orders. Its answer is stored where the order came from, and the thread
 //! that waits for it is unparked, which takes no lock.
 
 use std::ops::Range;

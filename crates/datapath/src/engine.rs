@@ -79,7 +79,7 @@ impl Builder {
         self
     }
 
-    /// A wire: what comes in by one end leaves by the other, both ways, as far as the ports can.
+    /// Adds a wire: what comes in by one end leaves by the other, both ways, as far as the ports can.
     ///
     /// A capture on the left is read; on the right, or on no wire, it is written.
     #[must_use]
@@ -88,9 +88,9 @@ impl Builder {
         self
     }
 
-    /// A wire from a device of one queue to several ports, rings to other workers: what comes by the device goes to
-    /// one of them, by its flow, and what comes by any of them leaves by the device. The device waits for room in
-    /// all of them.
+    /// Adds a wire from a device of one queue to several ports, rings to other workers: what comes by the
+    /// device goes to one of them, by its flow, and what comes by any of them leaves by the device. The device
+    /// waits for room in all of them.
     ///
     /// It is the last stage on its worker; divisions have the first workers. The handle moves flows later.
     #[must_use]
@@ -141,7 +141,7 @@ impl Builder {
         self
     }
 
-    /// A stage on the path of every packet; `make` is called once for each worker. Unless it
+    /// Adds a stage to the path of every packet; `make` is called once for each worker. Unless it
     /// [says otherwise](Stage::reads_exported), it sees no packet that a peer may write.
     #[must_use]
     pub fn stage<S: Stage + 'static>(
@@ -153,7 +153,7 @@ impl Builder {
         self
     }
 
-    /// Packets from one queue in one turn, 1 to 1024.
+    /// Sets the most packets that one queue gives in one turn, 1 to 1024.
     #[must_use]
     pub fn budget(mut self, packets: usize) -> Self {
         self.sizes.budget = BUDGET.clamp(packets as u64) as usize;
@@ -183,7 +183,7 @@ impl Builder {
         self
     }
 
-    /// Packets that may wait for a port's transmit ring; at least a budget, at most 65536.
+    /// Sets the packets that may wait for a port's transmit ring; at least a budget, at most 65536.
     #[must_use]
     pub fn backlog(mut self, packets: usize) -> Self {
         self.sizes.backlog = BACKLOG.clamp(packets as u64) as usize;
@@ -201,7 +201,7 @@ impl Builder {
         self
     }
 
-    /// Length of each worker's hot list, in frames, at most 65536; 0 turns it off.
+    /// Sets the length of each worker's hot list, in frames, at most 65536; 0 turns it off.
     ///
     /// Unless told, it is as long as the rings that the worker serves, and at least 1024. A shorter
     /// one is warned about ([`Engine::warnings`]).
@@ -211,7 +211,7 @@ impl Builder {
         self
     }
 
-    /// A pool of the program's own for all ports, instead of one made for the engine.
+    /// Uses a pool of the program's own for all ports, instead of one made for the engine.
     ///
     /// If a peer may write it ([`Trust::Exported`](linerate_skb::Trust)), the peer can write the packets of all
     /// wires. An engine's own pools keep them apart.
@@ -223,7 +223,7 @@ impl Builder {
         self
     }
 
-    /// Frames of the pool, instead of the sum of its holders; of each, if wires that lead to a peer which may
+    /// Sets the frames of the pool, instead of the sum of its holders; of each, if wires that lead to a peer which may
     /// write their packets have [one of their own](Stats::pools).
     #[must_use]
     pub fn pool_frames(mut self, frames: u32) -> Self {
@@ -231,14 +231,14 @@ impl Builder {
         self
     }
 
-    /// Bytes of a frame, headroom included: a power of two, 2048 unless told.
+    /// Sets the bytes of a frame, headroom included: a power of two, 2048 unless told.
     #[must_use]
     pub fn frame_size(mut self, bytes: u32) -> Self {
         self.memory.frame_bytes = Some(bytes);
         self
     }
 
-    /// Frames of a second class, for packets that an ordinary one is too short for: `bytes` is a
+    /// Adds frames of a second class, for packets that an ordinary one is too short for: `bytes` is a
     /// power of two, as 16384 for frames of 9000 bytes. None unless told.
     #[must_use]
     pub fn jumbo(mut self, frames: u32, bytes: u32) -> Self {
@@ -246,7 +246,7 @@ impl Builder {
         self
     }
 
-    /// Frames as large as the longest packet that any port can carry, up to 64 KiB, so that no
+    /// Makes frames as large as the longest packet that any port can carry, up to 64 KiB, so that no
     /// packet is ever in pieces. What does not fit even so is warned about.
     ///
     /// It trades memory for simplicity: a small packet takes as much as the longest. The pool is

@@ -153,7 +153,7 @@ impl MemoryConfig {
         Ok(())
     }
 
-    /// Bytes of a frame: as asked, or as many as the longest packet of any port takes.
+    /// Returns the bytes of a frame: as asked, or as many as the longest packet of any port takes.
     fn frame_bytes(&self, demands: &[Demand]) -> Option<u32> {
         let room = |bytes| self.describe(Pool::builder(), bytes).data_room();
         let longest = demands.iter().map(|d| d.packet_max_bytes).max().unwrap_or(0);

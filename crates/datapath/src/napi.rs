@@ -101,22 +101,23 @@ impl Napi {
         self.ops.rx(mem, batch, budget)
     }
 
-    /// True if it gave all that it was asked for, and is to be looked at again for it.
+    /// Returns true if it gave all that it was asked for, and is to be looked at again for it.
     pub fn goes_on(&mut self) -> bool {
         self.ops.moderator().goes_on()
     }
 
-    /// Room for packets on their way out.
+    /// Returns the room for packets on their way out.
     pub fn room(&self) -> usize {
         self.egress.room()
     }
 
-    /// Packets waiting for room in the transmit ring; those that are prepared for it have left the fifo.
+    /// Returns the number of packets waiting for room in the transmit ring; those that are prepared for it have
+    /// left the fifo.
     pub fn backlog(&self) -> usize {
         self.egress.ready() + self.ops.waiting()
     }
 
-    /// Packets waiting for room, or for their time.
+    /// Returns the number of packets waiting for room, or for their time.
     pub fn waiting(&self) -> usize {
         self.egress.waiting() + self.ops.waiting()
     }
@@ -220,7 +221,7 @@ impl Napi {
         if self.held || !self.reads() { None } else { self.ops.moderator().patience() }
     }
 
-    /// True if it may not be left alone while another queue is held.
+    /// Returns true if it may not be left alone while another queue is held.
     pub fn is_impatient(&mut self) -> bool {
         !self.held && self.reads() && self.ops.moderator().patience().is_none()
     }
@@ -252,7 +253,7 @@ impl Napi {
         self.ops.stats().counts()
     }
 
-    /// True once after each change of the device's health.
+    /// Returns true once after each change of the device's health.
     pub fn health_changed(&mut self) -> bool {
         let now = rank(&self.ops.health());
         std::mem::replace(&mut self.rank, now) != now
@@ -265,7 +266,7 @@ impl Napi {
         self.slot.publish(&mut self.ops, &self.egress);
     }
 
-    /// The same for what must not be missed: a change of health, the end.
+    /// Publishes even if a reader has the lock, for which it waits: a change of health, or the end, is not missed.
     pub fn conclude(&mut self) {
         self.slot.conclude(&mut self.ops, &self.egress);
     }
@@ -275,7 +276,7 @@ impl Napi {
         self.backlog() > 0 && self.ops.caps().notifies_tx_space
     }
 
-    /// True while the device is down, and may come up.
+    /// Returns true while the device is down, and may come up.
     pub fn is_down(&self) -> bool {
         matches!(self.ops.health(), Health::Down(_))
     }

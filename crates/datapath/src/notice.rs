@@ -76,12 +76,12 @@ impl Notice {
         self.given.notify_all();
     }
 
-    /// True once a port has failed for good.
+    /// Returns true once a port has failed for good.
     pub fn port_failed(&self) -> bool {
         self.port_failed.load(Ordering::Acquire)
     }
 
-    /// Threads that are over.
+    /// Returns the number of threads that are over.
     pub fn over(&self) -> usize {
         self.word().over
     }

@@ -146,7 +146,7 @@ pub(crate) enum Rings {
 }
 
 impl Rings {
-    /// Frames in them that a hot list has to serve.
+    /// Returns the number of frames in them that a hot list has to serve.
     pub fn frames(&self) -> usize {
         match self {
             Rings::Device { frames } => *frames,
@@ -204,12 +204,12 @@ pub(crate) fn demands(ports: &[Planned], pools: &[usize], workers: &[Vec<usize>]
     ports.iter().zip(workers).enumerate().map(demand).collect()
 }
 
-/// Frames that a packet of `packet_bytes` takes, of ordinary ones: a jumbo class may be used up.
+/// Returns the number of frames that a packet of `packet_bytes` takes, of ordinary ones: a jumbo class may be used up.
 pub(crate) fn frames_per_packet(packet_bytes: usize, data_room: usize) -> u64 {
     packet_bytes.div_ceil(data_room).max(1) as u64
 }
 
-/// Everyone who can hold frames of the `pool`, but the threads that drop packets; the workers that serve it have
+/// Returns the holders of the `pool`'s frames, but the threads that drop packets; the workers that serve it have
 /// these `hot_lists`.
 ///
 /// A stage may send packets to the other ports of its worker, whose backlogs then hold them.
@@ -319,7 +319,7 @@ mod tests {
         let texts = ["null:", "null:", "null:", "memif:d", "memif:e,zerocopy=no"];
         assert_eq!(pools_of(&texts, &[(0, 1), (2, 3)]), [0, 0, 1, 1, 0]);
         assert_eq!(pools_of(&texts, &[(3, 0), (1, 2)]), [1, 0, 0, 1, 0]);
-        // One pool is the first, whoever may write it.
+        // One pool is the first, even if a peer may write it.
         assert_eq!(pools_of(&["null:", "memif:b"], &[(0, 1)]), [0, 0]);
         assert_eq!(pools_of(&["null:", "memif:b,zerocopy=read"], &[]), [0, 0]);
         // Two peers do not see each other's, unless a wire joins them.

@@ -148,7 +148,7 @@ fn spare(ports: &mut [Named], plans: &[Box<dyn Plan>], wires: &[Wire]) {
 pub(crate) mod tests {
     use super::*;
 
-    /// Ports of these texts, called as their texts say.
+    /// Returns the ports of these texts, called as their texts say.
     pub(crate) fn named(texts: &[&str]) -> Vec<Named> {
         let name = |text: &&str| {
             let name = linerate_port::parse(text).unwrap().name;

@@ -71,7 +71,7 @@ impl Running {
         Control { slots: self.slots.clone().into() }
     }
 
-    /// True once every source has ended and everything has left.
+    /// Returns true once every source has ended and everything has left.
     #[must_use]
     pub fn finished(&self) -> bool {
         self.slots.iter().all(|slot| slot.ended()) && self.at_rest(false)

@@ -9,7 +9,7 @@ use linerate_skb::{Batch, DropReason, Local, Skb, Verdict};
 pub struct PortId(pub(crate) u8);
 
 impl PortId {
-    /// The verdict that sends a packet there.
+    /// Returns the verdict that sends a packet there.
     #[must_use]
     pub fn verdict(self) -> Verdict {
         Verdict::to(usize::from(self.0))
@@ -121,7 +121,7 @@ impl<'a> StageContext<'a> {
         StageContext { names, missing: Vec::new(), worker }
     }
 
-    /// The port named `name`; if this worker has none, building the engine fails and says so.
+    /// Returns the port named `name`; if this worker has none, building the engine fails and says so.
     pub fn port(&mut self, name: &str) -> PortId {
         match self.names.iter().position(|n| n == name) {
             Some(i) => PortId(i as u8),

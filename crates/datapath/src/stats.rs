@@ -203,7 +203,7 @@ impl WorkerSlot {
         &self.notice
     }
 
-    /// True once every source of the worker has ended and nothing waits to be sent.
+    /// Returns true once every source of the worker has ended and nothing waits to be sent.
     pub fn ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -259,7 +259,7 @@ impl Slot {
         }
     }
 
-    /// Asks it for what must not be missed: waits for a reader that has the lock.
+    /// Publishes as above for what must not be missed: waits for a reader that has the lock.
     pub fn conclude(&self, ops: &mut DriverQueue, egress: &Egress) {
         let counters = ops.counters();
         let report = DeviceReport::of(ops, &counters, egress);
@@ -385,7 +385,7 @@ impl Stats {
 }
 
 impl Stats {
-    /// Packets that are in rings between workers, as the rings' ends have counted them.
+    /// Returns the number of packets that are in rings between workers, as the rings' ends have counted them.
     pub(crate) fn in_rings(&self) -> u64 {
         let counts = self.ports.iter().flat_map(|port| &port.rings).map(|end| end.counts());
         counts.fold(0, |n: u64, c| n.wrapping_add(c.tx_packets).wrapping_sub(c.rx_packets))

@@ -337,7 +337,7 @@ mod tests {
         assert!(run.out("east").iter().enumerate().all(|(i, f)| f.bytes[0] as usize == 2 * i));
     }
 
-    /// Drops odd packets, whoever may write them; `true` reads them in place all the same.
+    /// Drops odd packets; `true` also reads those in place that a peer may write.
     struct Declares<const IN_PLACE: bool>;
 
     impl<const IN_PLACE: bool> Stage for Declares<IN_PLACE> {

@@ -155,7 +155,7 @@ pub struct Flushes {
 }
 
 impl Flushes {
-    /// A clock to stop after this flush, if it is one to be timed.
+    /// Returns a clock to stop after this flush, if it is one to be timed.
     ///
     /// Not the first: it finds cold caches, and would stand for all that follow.
     #[inline]
@@ -174,7 +174,7 @@ impl Flushes {
         }
     }
 
-    /// Time in all of them, as far as those that were timed tell; `None` if fewer than 30 were.
+    /// Returns the time in all of them, as far as those that were timed tell; `None` if fewer than 30 were.
     ///
     /// An estimate: their mean, times the calls. Those that were preempted or waited are in it, as
     /// they are among the calls. It is as good as [`Flushes::timed`] is large.
@@ -223,7 +223,7 @@ fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-/// Nanoseconds; of more than 584 years, those.
+/// Returns the nanoseconds of a time; `u64::MAX` for more than 584 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(UNKNOWN - 1)
 }

@@ -234,7 +234,7 @@ impl Worker {
         Ok((before, thread::allowed_cpus()?))
     }
 
-    /// Packets that may be read from queue `i` now.
+    /// Returns the number of packets that may be read from queue `i` now.
     ///
     /// None if its wire's other end has no room: then they are left to its device, whose ring is
     /// the cheapest place to lose them, before any work was spent on them.

@@ -358,13 +358,13 @@ fn packet_that_a_stage_moves_to_or_from_a_peers_wire_is_copied_and_counted() {
     );
     assert_eq!(stopped.ports[5].verified.unwrap().packets, 2000);
     assert_eq!((stopped.ledger.sent, stopped.ledger.difference()), (2500, 0), "{stopped}");
-    // Those of `a`, and nobody else's; what comes out of the ring is private again.
+    // Those of `a`, and no other port's; what comes out of the ring is private again.
     let seen = exported.each_ref().map(|n| n.load(Ordering::Relaxed));
     assert_eq!(seen, [2000, 500 + 2000]);
     drop(server);
 }
 
-/// Drops what it cannot read in place, and asks nobody whether that is allowed.
+/// Drops what it cannot read in place, and does not ask whether that is allowed.
 struct Filter;
 
 impl Stage for Filter {

@@ -215,7 +215,7 @@ fn null_ports_of_two_queues_work_on_two_workers() {
     assert!(e.why.contains("1 to 64"), "{e}");
 }
 
-/// Numbered packets of 16 flows over two workers, verified at the end.
+/// Runs numbered packets of 16 flows over two workers; returns what was verified at the end.
 fn verified() -> Running {
     let engine = Engine::builder()
         .port("gen", "gen:,flows=16")

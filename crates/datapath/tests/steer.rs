@@ -76,7 +76,7 @@ impl Talker {
     }
 }
 
-/// UDP of a flow from a host to the other: the ports change sides with the addresses.
+/// Returns UDP of a flow from a host to the other: the ports change sides with the addresses.
 fn packet(host: u8, flow: usize, number: u64) -> [u8; 60] {
     let mut bytes = [0; 60];
     // Ethernet, IPv4 of 20 bytes and 46 in all, UDP, 18 bytes.
@@ -89,7 +89,7 @@ fn packet(host: u8, flow: usize, number: u64) -> [u8; 60] {
     bytes
 }
 
-/// Flow and number of a packet.
+/// Returns the flow and number of a packet.
 fn read(bytes: &[u8]) -> (usize, u64) {
     let flow = if bytes[29] == 1 { bytes[35] } else { bytes[37] };
     (flow.into(), u64::from_be_bytes(bytes[42..50].try_into().unwrap()))
@@ -139,7 +139,7 @@ impl AsFd for Talker {
     }
 }
 
-/// Two devices, each divided between the same two workers.
+/// Returns the two devices, each divided between the same two workers.
 fn divided(len: usize, budget: usize) -> (Builder, [Steering; 2]) {
     let mut builder = Engine::builder().driver(&Talk).budget(budget);
     builder = builder.port("west", "talk:1").port("east", "talk:2");

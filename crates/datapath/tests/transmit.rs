@@ -9,7 +9,7 @@ use linerate_skb::DropReason;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// `gen → ring → sink`, whose packets are numbered and verified.
+/// Returns `gen → ring → sink`, whose packets are numbered and verified.
 fn verified(options: &str) -> Builder {
     Engine::builder()
         .port("gen", &format!("gen:{options}"))
@@ -78,7 +78,7 @@ fn port_text_sets_the_cap_over_the_builders() {
     assert_eq!(caps, [TxBatch::Packets(2), TxBatch::Packets(9)]);
 }
 
-/// Bits a second that a sink behind `shape` gets, over `time` after the first burst.
+/// Returns the bits a second that a sink behind `shape` gets, over `time` after the first burst.
 fn rate_of(shape: &str, pps: &str, time: Duration) -> f64 {
     let engine = Engine::builder()
         .port("gen", &format!("gen:,size=1514,rate={pps}"))

@@ -127,7 +127,7 @@ fn a_capture_of_a_running_engine_has_the_packets_of_its_time_and_no_others() {
     assert_eq!((ledger.created, ledger.dropped(DropReason::UNSENT)), (4000, 4000), "{ledger}");
 }
 
-/// Packets that ports of an engine have received.
+/// Returns the number of packets that ports of an engine have received.
 fn received(running: &Running, port: usize) -> u64 {
     running.stats().ports()[port].counts.rx_packets
 }

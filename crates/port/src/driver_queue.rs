@@ -107,7 +107,7 @@ impl DriverQueue {
         moved.packets
     }
 
-    /// Packets that have left their batch and wait for room or for a frame.
+    /// Returns the number of packets that have left their batch and wait for room or for a frame.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.prep.waiting()
@@ -157,7 +157,7 @@ impl DriverQueue {
         counters
     }
 
-    /// Facts of the queue, as they are now.
+    /// Returns the facts of the queue, as they are now.
     #[must_use]
     pub fn caps(&self) -> Caps {
         let caps = self.ops.caps();

@@ -57,7 +57,7 @@ impl Port {
         Port::open_in(&*alone(driver, &spec)?, &spec, pool)
     }
 
-    /// With a pool for what the device and a program of one port hold.
+    /// Opens with a pool for what the device and a program of one port hold.
     fn open_sized(driver: &dyn Driver, spec: &Spec) -> Result<Port> {
         let plan = alone(driver, spec)?;
         let needs = plan.needs()?;
@@ -261,7 +261,7 @@ impl Port {
         self.queues.iter().map(|queue| queue.as_fd())
     }
 
-    /// Its queues, each for a thread or task of its own.
+    /// Gives out the queues, each for a thread or task of its own.
     #[must_use]
     pub fn into_queues(self) -> Vec<Queue> {
         self.queues

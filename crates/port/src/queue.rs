@@ -153,7 +153,7 @@ pub trait QueueOps: AsFd + Send {
         Counters::default()
     }
 
-    /// Facts of the queue. They are read when it is put to use, and ring lengths now and then.
+    /// Returns the facts of the queue. They are read when it is put to use, and ring lengths now and then.
     fn caps(&self) -> Caps {
         Caps::default()
     }

@@ -279,7 +279,7 @@ impl Options {
         Some(text)
     }
 
-    /// `None` without the key, `Some(None)` for a key without value.
+    /// Finds the value of a key: `None` without the key, `Some(None)` for a key without value.
     fn find(&self, key: &str) -> Option<Option<String>> {
         let mut asked = self.asked.borrow_mut();
         if !asked.iter().any(|a| a == key) {

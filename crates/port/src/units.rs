@@ -13,7 +13,7 @@ pub enum Rate {
 }
 
 impl Rate {
-    /// Packets a second for frames of `frame_bytes`.
+    /// Returns the number of packets a second for frames of `frame_bytes`.
     #[must_use]
     pub fn pps(self, frame_bytes: f64) -> f64 {
         match self {

@@ -29,7 +29,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn eth(&self) -> Result<EthRef<'_>, DropReason>;
-    /// The Ethernet header, for writing.
+    /// Returns the Ethernet header, for writing.
     ///
     /// # Errors
     /// See the trait.
@@ -39,12 +39,12 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn arp(&self) -> Result<&ArpPacket, DropReason>;
-    /// The ARP packet, for writing: `skb.arp_mut()?.reply(mac)`.
+    /// Returns the ARP packet, for writing: `skb.arp_mut()?.reply(mac)`.
     ///
     /// # Errors
     /// See the trait.
     fn arp_mut(&mut self) -> Result<ArpMut<'_>, DropReason>;
-    /// The neighbour solicitation of IPv6, for answering: `skb.nd_mut()?.reply(mac)`.
+    /// Returns the neighbour solicitation of IPv6, for answering: `skb.nd_mut()?.reply(mac)`.
     ///
     /// # Errors
     /// See the trait.
@@ -59,7 +59,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn ipv4(&self) -> Result<Ipv4Ref<'_>, DropReason>;
-    /// The IPv4 packet, for writing; its checksum stays right.
+    /// Returns the IPv4 packet, for writing; its checksum stays right.
     ///
     /// # Errors
     /// See the trait.
@@ -69,7 +69,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn ipv6(&self) -> Result<Ipv6Ref<'_>, DropReason>;
-    /// The IPv6 packet, for writing.
+    /// Returns the IPv6 packet, for writing.
     ///
     /// # Errors
     /// See the trait.
@@ -79,7 +79,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn udp(&self) -> Result<UdpRef<'_>, DropReason>;
-    /// The UDP datagram, for writing; its checksum stays right.
+    /// Returns the UDP datagram, for writing; its checksum stays right.
     ///
     /// # Errors
     /// See the trait.
@@ -89,12 +89,12 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn tcp(&self) -> Result<TcpRef<'_>, DropReason>;
-    /// The TCP segment, for writing; its checksum stays right.
+    /// Returns the TCP segment, for writing; its checksum stays right.
     ///
     /// # Errors
     /// See the trait.
     fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason>;
-    /// The UDP datagram or TCP segment, for writing; its checksum stays right.
+    /// Returns the UDP datagram or TCP segment, for writing; its checksum stays right.
     ///
     /// # Errors
     /// See the trait.
@@ -104,7 +104,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn icmp(&self) -> Result<IcmpRef<'_>, DropReason>;
-    /// The ICMP or ICMPv6 message, for writing; its checksum stays right.
+    /// Returns the ICMP or ICMPv6 message, for writing; its checksum stays right.
     ///
     /// # Errors
     /// See the trait.
@@ -134,7 +134,7 @@ fn head(skb: &Skb) -> Result<Head<'_>, DropReason> {
     Ok(Head::new(bytes, skb.len() - bytes.len()).with_partial(partial(skb)))
 }
 
-/// As [`head`], for writing.
+/// Does as [`head`], for writing.
 pub(crate) fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     private(skb)?;
     let (len, partial) = (skb.len(), partial(skb));

@@ -15,7 +15,7 @@ fn ip(args: &str) -> Option<String> {
     out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// May lock no more than the limit says.
+/// Lets this process lock no more than the limit says.
 fn may_lock_little() {
     let mut sets = capabilities(None).unwrap();
     sets.effective.remove(CapabilitySet::IPC_LOCK);

@@ -92,7 +92,7 @@ impl<M: Memory> Consumer<M> {
         self.pop_into(unsafe { std::slice::from_raw_parts_mut(start, len) })
     }
 
-    /// As [`pop_slice`](Consumer::pop_slice), into memory that holds nothing yet.
+    /// Pops as [`pop_slice`](Consumer::pop_slice) does, into memory that holds nothing yet.
     ///
     /// Shape:  ring -> entries[0..r], which are initialised after; entries[r..] are untouched.
     /// Units:  entries.

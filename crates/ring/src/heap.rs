@@ -34,7 +34,7 @@ pub fn heap<T: Copy + Send>(len_descs: u32) -> Result<Halves<T>, RingError> {
     heap_from(len_descs, 0)
 }
 
-/// As [`heap`], with both indices at `start`: a ring close to its index wrap, for tests.
+/// Makes a ring as [`heap`] does, with both indices at `start`: close to its index wrap, for tests.
 ///
 /// # Errors
 ///

@@ -23,7 +23,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Half of the starts lie so that the indices wrap within the test.
+/// Returns a start of the indices; half of them lie so that the indices wrap within the test.
 fn start() -> impl Strategy<Value = u32> {
     prop_oneof![any::<u32>(), (0..200u32).prop_map(|before| u32::MAX - before)]
 }

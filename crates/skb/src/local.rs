@@ -316,7 +316,7 @@ impl Local {
         got > 0
     }
 
-    /// Allocations by this list that found too few frames so far.
+    /// Returns the number of allocations by this list that found too few frames so far.
     #[must_use]
     pub fn starved(&self) -> u64 {
         self.page.starved.value()

@@ -80,7 +80,7 @@ impl Capabilities {
     /// The capabilities that a port of AF_XDP takes.
     pub const XDP: Self = Self::NET_ADMIN.and(Self::NET_RAW).and(Self::BPF);
 
-    /// Both sets.
+    /// Returns both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Capabilities(self.0 | other.0)

@@ -77,19 +77,19 @@ impl Insn {
         Insn { yes, no, ..Insn::of(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, k) }
     }
 
-    /// The same if A is `k` or more.
+    /// Jumps if A is `k` or more.
     #[must_use]
     pub const fn jump_if_at_least(k: u32, yes: u8, no: u8) -> Insn {
         Insn { yes, no, ..Insn::of(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, k) }
     }
 
-    /// The same if A and `k` have a bit in common.
+    /// Jumps if A and `k` have a bit in common.
     #[must_use]
     pub const fn jump_if_bits(k: u32, yes: u8, no: u8) -> Insn {
         Insn { yes, no, ..Insn::of(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, k) }
     }
 
-    /// The same instruction with other distances.
+    /// Returns the same instruction with other distances.
     #[must_use]
     pub const fn distances(self, yes: u8, no: u8) -> Insn {
         Insn { yes, no, ..self }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// CLOCK_MONOTONIC in nanoseconds: the time since some moment, the same for every process of this
+/// Returns CLOCK_MONOTONIC in nanoseconds: the time since some moment, the same for every process of this
 /// machine that is in no time namespace of its own. [`std::time::Instant`] is this clock, and does not
 /// give its number out.
 ///

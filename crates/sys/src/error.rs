@@ -24,20 +24,20 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error with its code, object and cause; add the remedy with [`Error::fix`].
+    /// Makes an error with its code, object and cause; add the remedy with [`Error::fix`].
     #[must_use]
     pub fn new(code: Code, what: impl Into<String>, why: impl Into<String>) -> Self {
         Error { code, what: what.into(), why: why.into(), fix: String::new() }
     }
 
-    /// The same error with a remedy.
+    /// Returns the same error with a remedy.
     #[must_use]
     pub fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = fix.into();
         self
     }
 
-    /// An error of the operating system: `call` failed with `errno` while doing `what`.
+    /// Makes an error of the operating system: `call` failed with `errno` while doing `what`.
     #[must_use]
     pub fn os(code: Code, what: impl Into<String>, call: &str, errno: Errno) -> Self {
         let text = std::io::Error::from(errno);
@@ -112,13 +112,13 @@ macro_rules! codes {
             /// Every code, in the order of their declaration.
             pub const ALL: &[Code] = &[$(Code::$name,)*];
 
-            /// The identifier as printed: `E-NODEV`.
+            /// Returns the identifier as printed: `E-NODEV`.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Code::$name => $text,)* }
             }
 
-            /// The class of the failure.
+            /// Returns the class of the failure.
             #[must_use]
             pub const fn kind(self) -> Kind {
                 match self { $(Code::$name => Kind::$kind,)* }

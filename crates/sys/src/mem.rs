@@ -51,7 +51,7 @@ pub enum Others {
     Read,
 }
 
-/// Memory of the machine, in bytes, used or not.
+/// Returns the memory of the machine, in bytes, used or not.
 fn machine_bytes() -> usize {
     if cfg!(miri) {
         // Which knows no such call.
@@ -90,7 +90,7 @@ fn limits(error: Error) -> Error {
     )
 }
 
-/// Bytes that a program may use of a block of the system's allocator: what was asked for, rounded up.
+/// Returns the bytes that a program may use of a block of the system's allocator: what was asked for, rounded up.
 ///
 /// # Safety
 /// `block` came from the system's malloc, with no alignment asked for beyond malloc's own, and has
@@ -126,7 +126,7 @@ impl Region {
         Region::for_others(name, len, huge, Others::Write)
     }
 
-    /// As [`Region::new`], for others to do no more than `others` says.
+    /// Makes a region as [`Region::new`] does, for others to do no more than `others` says.
     ///
     /// # Errors
     /// As [`Region::new`].
@@ -156,7 +156,7 @@ impl Region {
         }
     }
 
-    /// Miri knows neither memfds nor shared mappings: ordinary memory, so that it can check those
+    /// Maps memory. Miri knows neither memfds nor shared mappings: it gets ordinary memory, so that it can check those
     /// who use it.
     #[cfg(miri)]
     fn with_pages(_: &str, len: usize, _: Pages, _: Others) -> Result<Self> {
@@ -216,13 +216,13 @@ impl Region {
         self.base
     }
 
-    /// Bytes mapped: what was asked for, rounded up to whole pages.
+    /// Returns the bytes mapped: what was asked for, rounded up to whole pages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never true: a region of 0 bytes cannot be made.
+    /// Returns false: a region of 0 bytes cannot be made.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -85,7 +85,7 @@ impl IfName {
         request
     }
 
-    /// The name that the kernel wrote into `request`.
+    /// Reads the name that the kernel wrote into `request`.
     pub(crate) fn of_request(request: &libc::ifreq) -> Self {
         let mut bytes = request.ifr_name.map(|c| c as u8);
         bytes[NAME_BYTES_MAX] = 0;
@@ -189,7 +189,7 @@ impl Interface {
         Ok(unsafe { request.ifr_ifru.ifru_flags } as u16)
     }
 
-    /// Bytes of the longest packet it sends, without the Ethernet header.
+    /// Returns the bytes of the longest packet it sends, without the Ethernet header.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone.
@@ -383,7 +383,7 @@ impl AsFd for Interface {
     }
 }
 
-/// Any socket carries these requests; one of AF_UNIX needs no protocol to be built in.
+/// Opens a socket for requests: any carries them; one of AF_UNIX needs no protocol to be built in.
 fn socket() -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
     rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)

@@ -54,7 +54,7 @@ unsafe impl Send for PeerMemory {}
 unsafe impl Sync for PeerMemory {}
 
 impl PeerMemory {
-    /// Memory of ours that a peer can write.
+    /// Makes memory of ours that a peer can write.
     ///
     /// # Safety
     /// No code makes a reference to a byte of it but an atomic's, while the value lives.
@@ -128,13 +128,13 @@ impl PeerMemory {
         self.access == Access::Write
     }
 
-    /// Bytes mapped.
+    /// Returns the bytes mapped.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never true: nothing of no bytes is mapped.
+    /// Returns false: nothing of no bytes is mapped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -190,7 +190,7 @@ impl PeerMemory {
         self.atomics(offset, n)
     }
 
-    /// `T` is one of the atomics.
+    /// Checks that `T` is one of the atomics.
     fn atomics<T>(&self, offset: usize, n: usize) -> Option<&[T]> {
         let bytes = n.checked_mul(size_of::<T>())?;
         // An atomic may be stored to.
@@ -278,7 +278,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
     }
 }
 
-/// At least 16 bytes, in blocks of 64 and of 16; the last one ends where the range does, and may
+/// Copies at least 16 bytes, in blocks of 64 and of 16; the last one ends where the range does, and may
 /// overlap the one before it.
 ///
 /// # Safety
@@ -335,7 +335,7 @@ unsafe fn blocks(from: *const u8, to: *mut u8, n: usize) {
     }
 }
 
-/// Fewer than 16 bytes.
+/// Copies fewer than 16 bytes.
 ///
 /// # Safety
 /// As [`copy`]; `n < 16`.
@@ -359,7 +359,7 @@ unsafe fn few(from: *const u8, to: *mut u8, n: usize) {
     }
 }
 
-/// A machine word at a time where alignment allows, else a byte.
+/// Copies a machine word at a time where alignment allows, else a byte.
 ///
 /// # Safety
 /// As [`copy`].

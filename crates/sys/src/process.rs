@@ -8,7 +8,7 @@ use std::process::Command;
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// CPU time of all children that have ended and were waited for, and of theirs, in nanoseconds.
+/// Returns CPU time of all children that have ended and were waited for, and of theirs, in nanoseconds.
 #[must_use]
 pub fn children_cpu_ns() -> u64 {
     // SAFETY: rusage is plain numbers, for which all zeroes are values.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// `name` with what is not to be seen as such written out: line ends and escapes, with which a name
+/// Returns `name` with what is not to be seen as such written out: line ends and escapes, with which a name
 /// could forge rows or give orders to a terminal, and what turns the direction of writing.
 #[must_use]
 pub fn harmless(name: &str) -> Cow<'_, str> {
@@ -26,7 +26,7 @@ fn is_hostile(c: char) -> bool {
         || is_noncharacter(c)
 }
 
-/// Code points that will never be characters. Source: Unicode, chapter 23.7.
+/// Returns true for code points that will never be characters. Source: Unicode, chapter 23.7.
 fn is_noncharacter(c: char) -> bool {
     matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe
 }

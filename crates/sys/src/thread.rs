@@ -82,7 +82,7 @@ pub fn id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The CPUs that another thread may run on, in ascending order.
+/// Returns the CPUs that another thread may run on, in ascending order.
 ///
 /// # Errors
 /// `E-SYSTEM` if there is no such thread.
@@ -122,7 +122,7 @@ fn ranges(list: &str) -> impl Iterator<Item = std::ops::RangeInclusive<usize>> +
     })
 }
 
-/// The CPUs that the calling thread may run on, in ascending order.
+/// Returns the CPUs that the calling thread may run on, in ascending order.
 ///
 /// # Errors
 /// `E-SYSTEM` on a machine with more CPUs than a set can name.
@@ -137,7 +137,7 @@ fn affinity(thread: Option<Pid>) -> Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// The CPU that the calling thread was on a moment ago; it stays true for a pinned thread.
+/// Returns the CPU that the calling thread was on a moment ago; it stays true for a pinned thread.
 #[must_use]
 pub fn current_cpu() -> usize {
     // Miri has one CPU, and no such call.
@@ -188,7 +188,7 @@ pub fn run_delay_ns() -> Result<u64> {
     })
 }
 
-/// Nanoseconds on a CPU, nanoseconds waiting for one, times put on one.
+/// Returns nanoseconds on a CPU, nanoseconds waiting for one, and how often the thread was put on one.
 ///
 /// A thread that reads this was put on a CPU at least once: three times 0 is what a kernel writes
 /// that does not know (`proc_pid_schedstat`, fs/proc/base.c).

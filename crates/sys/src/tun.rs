@@ -65,7 +65,7 @@ impl TapOffloads {
         bits
     }
 
-    /// The next smaller set to try, if there is one: a superframe needs its checksums filled in.
+    /// Returns the next smaller set to try, if there is one: a superframe needs its checksums filled in.
     fn less(self) -> Option<Self> {
         match self {
             TapOffloads { uso: true, .. } => Some(TapOffloads { uso: false, ..self }),

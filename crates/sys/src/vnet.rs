@@ -86,7 +86,7 @@ impl VnetHdr {
         ]
     }
 
-    /// The header as the kernel wrote it. Its values are claims: check them against the frame.
+    /// Reads the header as the kernel wrote it. Its values are claims: check them against the frame.
     #[must_use]
     pub const fn from_bytes(b: [u8; VNET_HDR_BYTES]) -> Self {
         VnetHdr {

@@ -89,7 +89,8 @@ impl Epoll {
         }
     }
 
-    /// The same where a sandbox does not know the call: seccomp profiles older than it, gVisor, valgrind.
+    /// Waits as [`Epoll::wait`] where a sandbox does not know the call: seccomp profiles older than it, gVisor,
+    /// valgrind.
     ///
     /// Cost: a syscall, two more for each time that it sleeps, after one that failed.
     ///
@@ -146,7 +147,7 @@ impl EventFd {
         Ok(EventFd { fd })
     }
 
-    /// A doorbell made elsewhere: one that a peer sent. It must not block, see [`EventFd::drain`].
+    /// Takes a doorbell made elsewhere: one that a peer sent. It must not block, see [`EventFd::drain`].
     ///
     /// # Errors
     /// `E-SYSTEM` if it cannot be made nonblocking.
@@ -156,14 +157,14 @@ impl EventFd {
         Ok(EventFd { fd })
     }
 
-    /// Rings it. Any number of rings before a drain count as one.
+    /// Rings the doorbell. Any number of rings before a drain count as one.
     ///
     /// Cost: one syscall. Never blocks, never fails: a counter at its maximum is already readable.
     pub fn signal(&self) {
         let _ = io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Rings one that a peer has, too. The peer can have filled its counter and made it blocking, for it is
+    /// Rings a doorbell that a peer has, too. The peer can have filled its counter and made it blocking, for it is
     /// one open file: that delays no other thread.
     ///
     /// Cost: one syscall. Where the kernel has no asynchronous requests ([`EventFd::can_signal_shared`]) two, and

@@ -266,7 +266,7 @@ fn located(program: &str) -> Option<PathBuf> {
     files.find(|file| file.is_file())
 }
 
-/// The profile as `linerate profile list` reads it, with all kinds by function.
+/// Returns the profile as `linerate profile list` reads it, with all kinds by function.
 fn document(profile: &Profile, functions: &[Function]) -> io::Result<String> {
     let mut text = Vec::new();
     read::json::write(profile, &mut text).map_err(|e| io::Error::other(e.why))?;

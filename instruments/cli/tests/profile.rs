@@ -68,7 +68,7 @@ fn record_work(words: &str) -> Option<Ended> {
     record(words, &[&[linerate.to_str()?], &work[..]].concat())
 }
 
-/// Not if the kernel does not let us sample at all.
+/// Returns false if the kernel does not let us sample at all.
 fn possible(ended: Ended) -> Option<Ended> {
     if ended.exit == Some(5) {
         eprintln!("skipped: {}{}", ended.out, ended.err);
@@ -247,7 +247,7 @@ fn start(scratch: &Scratch, words: &str, script: &str) -> Option<(Child, i32)> {
     }
 }
 
-/// A recording of a short time. On a busy machine that may pass before the command starts: then of a longer one.
+/// Starts a recording of a short time. On a busy machine that may pass before the command starts: then of a longer one.
 fn start_for_short(scratch: &Scratch, script: &str) -> Option<(Child, i32)> {
     for time in ["300ms", "2s"] {
         match try_start(scratch, &format!("--for {time}"), script) {
@@ -258,7 +258,7 @@ fn start_for_short(scratch: &Scratch, script: &str) -> Option<(Child, i32)> {
     start(scratch, "--for 7s", script)
 }
 
-/// The same as [`start`]; the error is the end of a recording whose command was not seen to start.
+/// Starts as [`start`] does; the error is the end of a recording whose command was not seen to start.
 fn try_start(scratch: &Scratch, words: &str, script: &str) -> Result<(Child, i32), Ended> {
     let (file, pid) = (scratch.file("p.json"), scratch.file("pid"));
     let mut command = command(&format!("profile record -o {file} {words} -- sh -c"));

@@ -18,7 +18,7 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// As a word of a command line.
+    /// Writes a text as a word of a command line.
     fn word(&self) -> &str {
         self.0.to_str().unwrap()
     }

@@ -70,7 +70,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Why nothing of its window is to be believed.
+    /// Returns why nothing of its window is to be believed.
     pub fn fault(&self) -> Option<String> {
         let wrong = self.corrupted + self.foreign + self.duplicated + self.reordered;
         (wrong + self.lies > 0).then(|| {

@@ -17,7 +17,7 @@ impl Random {
         Random(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     #[expect(clippy::should_implement_trait, reason = "the stream has no end")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -27,7 +27,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, each as likely as any other to one part in 2⁶⁴⁄`end`; 0 if `end` is 0.
+    /// Returns a number below `end`, each as likely as any other to one part in 2⁶⁴⁄`end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }

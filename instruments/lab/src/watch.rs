@@ -136,7 +136,7 @@ pub fn admit(windows: &[&Window]) -> Admission {
     Admission { rate, cost, reason }
 }
 
-/// Why wall time of this window is not the side's own.
+/// Returns why wall time of this window is not the side's own.
 fn against_rates(window: &Window) -> Vec<String> {
     let alone = window.threads.iter().filter(|thread| has_a_cpu_to_itself(thread, window));
     let mut reasons: Vec<String> = alone.filter_map(waited).collect();
@@ -243,7 +243,7 @@ fn own_ns() -> u64 {
     own_ns.saturating_add(children_cpu_ns())
 }
 
-/// 10 ms on every architecture that we know; the kernel says.
+/// Returns 10 ms on every architecture that we know; the kernel says.
 pub(crate) fn tick_ns() -> u64 {
     1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }

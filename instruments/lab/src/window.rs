@@ -158,7 +158,7 @@ impl Window {
         }
     }
 
-    /// Wall time of the measured threads, each by its own clock, less their run delay; of a window
+    /// Returns the wall time of the measured threads, each by its own clock, less their run delay; of a window
     /// that does not tell its threads apart, its own.
     #[must_use]
     pub fn cost_ns(&self) -> u64 {

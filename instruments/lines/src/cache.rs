@@ -31,7 +31,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache.
+    /// Makes an empty cache.
     #[must_use]
     pub fn new(shape: Shape) -> Cache {
         Cache { shape, lines: vec![0; shape.sets * shape.ways] }

@@ -80,7 +80,7 @@ thread_local! {
 }
 
 impl Model {
-    /// A model without a line; each CPU's cache is unlimited without a `shape`.
+    /// Makes a model without a line; each CPU's cache is unlimited without a `shape`.
     #[must_use]
     pub fn new(shape: Option<Shape>, follows: bool) -> Model {
         let cpu = || Cpu {
@@ -240,7 +240,7 @@ mod tests {
             .map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// An address range of its own: pages at hand belong to a thread, whatever its model.
+    /// Returns the start of an address range of the test's own: pages at hand belong to a thread, whatever its model.
     fn apart(test: u64) -> u64 {
         test << 30
     }
@@ -254,7 +254,7 @@ mod tests {
                 model.access(cpu, at, 8, true, site);
             }
         }
-        // The first of all finds a line that nobody has.
+        // The first of all finds a line that no cache has.
         assert_eq!(counts(a), [9, 9, 10, 10]);
         assert_eq!(counts(b), [10, 10, 10, 9]);
     }

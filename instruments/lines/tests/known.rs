@@ -66,7 +66,7 @@ fn run(kind: &str, words: &str) -> Option<Sums> {
     Some(Sums { read, write, lines_in, lines_out, text })
 }
 
-/// Each turn passes the turn's own line; what the counters' lines add is `more`.
+/// Checks that each turn passes the turn's own line; what the counters' lines add is `more`.
 fn assert_turns(sums: &Sums, turns: u64) {
     for (kind, n) in [("read", sums.read), ("write", sums.write)] {
         assert!((turns - 10..turns + OTHERS).contains(&n), "{kind}: {n} for {turns}");

@@ -145,7 +145,7 @@ impl Headline {
         Headline { name: name.into(), unit: unit.into(), digits, by: Vec::new() }
     }
 
-    /// The same with another figure.
+    /// Returns the same with another figure.
     #[must_use]
     pub fn by(mut self, reading: Reading) -> Headline {
         self.by.push(reading);

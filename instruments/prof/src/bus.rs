@@ -69,7 +69,7 @@ pub fn events() -> Result<[Event; 2]> {
 }
 
 impl Bus {
-    /// Use of the bus in a window in which [`events`] were counted.
+    /// Returns the use of the bus in a window in which [`events`] were counted.
     #[must_use]
     pub fn of(counts: &Counts, packets: Option<u64>) -> Bus {
         Bus::of_on(Family::here(), counts, packets)
@@ -100,19 +100,19 @@ impl Bus {
 }
 
 impl Proxy {
-    /// Bytes that passed.
+    /// Returns the bytes that passed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.lines_in.lines.saturating_add(self.lines_out.lines).saturating_mul(LINE_BYTES)
     }
 
-    /// Bytes for each second of the window; `None` for a window without length.
+    /// Returns the bytes for each second of the window; `None` for a window without length.
     #[must_use]
     pub fn bytes_per_second(&self) -> Option<f64> {
         (self.wall_ns > 0).then(|| self.bytes() as f64 * 1e9 / self.wall_ns as f64)
     }
 
-    /// Bytes for each packet; `None` without packets.
+    /// Returns the bytes for each packet; `None` without packets.
     #[must_use]
     pub fn bytes_per_packet(&self) -> Option<f64> {
         let packets = self.packets.filter(|&packets| packets > 0)?;
@@ -161,7 +161,7 @@ fn lines(entry: &'static Entry, counts: &Counts) -> Option<Lines> {
     Some(Lines { lines, event: entry.event().to_string(), caveat: entry.caveat })
 }
 
-/// Lines in and lines out, on a machine of `family`; or why there is none.
+/// Returns the lines in and lines out, on a machine of `family`; or why there is none.
 fn wanted(family: Family) -> std::result::Result<[&'static Entry; 2], &'static str> {
     let of = |quantity| table::entry(family, quantity);
     Ok([of(Quantity::L2LinesIn)?, of(Quantity::L2LinesOut)?])

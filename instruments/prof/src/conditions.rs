@@ -67,7 +67,8 @@ pub struct Netdev {
 }
 
 impl Conditions {
-    /// This machine, now: tool, kernel, CPU, its clock, CPUs on line, hypervisor and the time.
+    /// Returns the conditions of this machine, now: tool, kernel, CPU, its clock, CPUs on line, hypervisor and
+    /// the time.
     ///
     /// What a measurement has to add stays `None`: the workload, how long it lasted, the packets
     /// and, by [`Traffic`], the devices that carried them.

@@ -129,7 +129,7 @@ impl Diff {
         diff
     }
 
-    /// By falling saving, absent taken as 0, as the post does. Among equals what is known goes
+    /// Compares by falling saving, absent taken as 0, as the post does. Among equals what is known goes
     /// before what is a bound, then the smaller baseline, then the name.
     fn rank(&mut self) {
         let scale = self.scale;
@@ -199,7 +199,7 @@ impl Diff {
         self.sum_of(|row| row.stage.part() != Part::Idle)
     }
 
-    /// Rows of a part, ranked.
+    /// Returns the rows of a part, ranked.
     pub fn rows_of(&self, part: Part) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.stage.part() == part)
     }
@@ -211,7 +211,7 @@ impl Diff {
         sums.filter(|(_, sum)| sum.functions > 0).collect()
     }
 
-    /// Cost of the path that vanished, and cost that moved to other functions or grew in them: a
+    /// Returns the cost of the path that vanished, and cost that moved to other functions or grew in them: a
     /// change that saves in one place may only have put it off to another.
     #[must_use]
     pub fn moved(&self) -> Moved {
@@ -226,7 +226,7 @@ impl Diff {
         }
     }
 
-    /// Makers' totals of both sides, listed or not; `None` unless both give one.
+    /// Returns the makers' totals of both sides, listed or not; `None` unless both give one.
     #[must_use]
     pub fn makers_total(&self) -> Option<Sum> {
         let sum = |without, with| Sum { functions: 0, without, with, ..Sum::default() };
@@ -284,7 +284,7 @@ impl Count {
         }
     }
 
-    /// As a post prints it: absent is 0.
+    /// Returns a count as a post prints it: absent is 0.
     #[must_use]
     pub const fn as_posted(self) -> u64 {
         self.parts().0

@@ -152,7 +152,7 @@ fn fold_as(profile: &Profile, flat: bool) -> BTreeMap<String, u64> {
     folded
 }
 
-/// Both, in one map. If only one has stacks, the other's rows would be no part of them: then rows
+/// Folds both into one map. If only one has stacks, the other's rows would be no part of them: then rows
 /// are taken of both.
 fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
     let flat = profiles.iter().any(|profile| profile.stacks.is_empty());

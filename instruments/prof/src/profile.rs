@@ -239,7 +239,7 @@ impl Row {
         Row { symbol: symbol.into(), count, ..Row::default() }
     }
 
-    /// Bytes of code: as its object says, or the one whole number that the printed load allows.
+    /// Returns the bytes of code: as its object says, or the one whole number that the printed load allows.
     ///
     /// `None` if neither is known, or the load was printed with too few digits to tell.
     #[must_use]

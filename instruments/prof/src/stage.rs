@@ -76,7 +76,7 @@ named! {
 }
 
 impl Stage {
-    /// With which it is added up.
+    /// Returns the part with which a stage is added up.
     #[must_use]
     pub const fn part(self) -> Part {
         match self {
@@ -145,7 +145,7 @@ fn bare(symbol: &str) -> &str {
         .unwrap_or(name)
 }
 
-/// On which side of the system call what is in `object` is, as far as that or `space` says.
+/// Returns on which side of the system call what is in `object` is, as far as that or `space` says.
 pub(crate) fn side_of(object: Option<&str>, space: Space) -> Space {
     match (space, object) {
         (Space::Unknown, Some(object)) if is_kernel_object(object) => Space::Kernel,
@@ -158,7 +158,7 @@ fn is_kernel_object(object: &str) -> bool {
     module(object).is_some() || object.contains("vmlinux") || object.starts_with("[kernel")
 }
 
-/// Name of the module that `object` is: `[e1000e]`, `/lib/modules/…/e1000e.ko.xz`.
+/// Returns the name of the module that `object` is: `[e1000e]`, `/lib/modules/…/e1000e.ko.xz`.
 fn module(object: &str) -> Option<&str> {
     if let Some(name) = object.strip_prefix('[').and_then(|o| o.strip_suffix(']')) {
         let is_mapping = matches!(name, "vdso" | "vsyscall" | "stack" | "heap" | "unknown");

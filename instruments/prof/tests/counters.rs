@@ -47,7 +47,7 @@ fn spin_cpu_ns(ns: i64) {
     while thread_cpu_ns() - start < ns {}
 }
 
-/// A loop of two instructions, `turns` times.
+/// Runs a loop of two instructions, `turns` times.
 fn known(turns: u64) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the block counts a register of its own down to zero and touches nothing else.
@@ -119,7 +119,7 @@ impl Bounce {
     }
 }
 
-/// Two threads on two CPUs hand a line over `turns` times each way; what the first one's counter
+/// Has two threads on two CPUs hand a line over `turns` times each way; returns what the first one's counter
 /// says of it, or why it says nothing.
 fn bounce(cpus: (usize, usize), turns: u64) -> Result<u64> {
     let bounce = Bounce::default();
@@ -144,7 +144,7 @@ fn bounce(cpus: (usize, usize), turns: u64) -> Result<u64> {
     })
 }
 
-/// Pairs of CPUs that do not share a core, and so no L2: next to each other, far from each other,
+/// Returns the pairs of CPUs that do not share a core, and so no L2: next to each other, far from each other,
 /// and both the other way round.
 fn placements() -> Vec<(usize, usize)> {
     let cpus = allowed_cpus().unwrap();

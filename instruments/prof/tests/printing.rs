@@ -20,13 +20,13 @@ fn post(name: &str) -> (Vec<Profile>, String) {
     (profiles, std::fs::read_to_string(path).expect("the post is text"))
 }
 
-/// The baseline and what came of the affinity, as their poster calls them.
+/// Returns the baseline and what came of the affinity, as their poster calls them.
 fn affinity() -> (Diff, String) {
     let (profiles, text) = post(POST_003);
     (Diff::between(&profiles[0], &profiles[1]), text)
 }
 
-/// Lines of `text` without marks of quoting that `keep` keeps.
+/// Returns the lines of `text` without marks of quoting that `keep` keeps.
 fn lines(text: &str, keep: fn(&str) -> bool) -> Vec<String> {
     let bare = text.lines().map(|line| line.trim_start_matches('>'));
     bare.filter(|line| keep(line)).map(str::to_owned).collect()
@@ -282,7 +282,7 @@ fn a_hostile_name_is_harmless_for_people_and_whole_for_programs() {
     assert_eq!(json["rows"][0]["symbol"], name.as_str());
 }
 
-/// Two draws of the same, as samples fall: by xorshift, and Knuth's method for Poisson's numbers.
+/// Draws twice from the same, as samples fall: by xorshift, and Knuth's method for Poisson's numbers.
 fn twice_the_same(means: &[f64]) -> [Profile; 2] {
     let mut state = 88_172_645_463_325_252u64;
     let mut unit = move || {

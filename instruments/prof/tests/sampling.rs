@@ -37,7 +37,7 @@ fn run(role: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Seven and three parts of the same work, all in registers so that nothing but its length sets its
+/// Does seven and three parts of the same work, all in registers so that nothing but its length sets its
 /// time, in portions of changing length so that no clock is in
 /// step with them; about a second in all.
 fn seven_and_three() {
@@ -142,7 +142,7 @@ fn show(profile: &Profile) -> String {
     )
 }
 
-/// Four deviations of 5,000 samples are 2.6 %; the share is of the two functions, as what the
+/// Checks the shares. Four deviations of 5,000 samples are 2.6 %; the share is of the two functions, as what the
 /// program does besides is no part of the known answer.
 fn assert_seven_to_three(profile: &Profile) {
     let (seven, three) = (count(profile, "works_seven"), count(profile, "works_three"));
@@ -154,7 +154,7 @@ fn assert_seven_to_three(profile: &Profile) {
     assert!(of_all > 0.9, "{of_all} of the samples are in the two:\n{}", show(profile));
 }
 
-/// A sample, taken or lost, for each 100 us that the target had a CPU.
+/// Checks that there is a sample, taken or lost, for each 100 us that the target had a CPU.
 fn assert_rate_of_10_khz(profile: &Profile) {
     let expected = profile.own_cost.unwrap().target_cpu_ns as f64 / 100_000.0;
     let seen = (profile.counted() + profile.lost) as f64;
@@ -167,7 +167,7 @@ fn a_function_that_works_seventy_per_cent_of_the_time_has_so_many_samples() {
     run("seven-three");
 }
 
-/// All threads of a process are sampled, so that no other test may run beside.
+/// Runs in a process alone: all threads of a process are sampled, so that no other test may run beside.
 fn seven_to_three_in_a_process_alone() {
     let Some(mut recording) = started(at(10_000).start(Target::ThisProcess)) else { return };
     // A thread that starts later is sampled, too.
@@ -190,7 +190,7 @@ fn threads_too_short_for_a_sample_are_told() {
     run("short");
 }
 
-/// Two seconds of work by threads of some 2 ms each, and a period of 10 ms: none sees its end.
+/// Does two seconds of work by threads of some 2 ms each, and a period of 10 ms: none sees its end.
 fn short_threads() {
     let Some(mut recording) = started(at(100).start(Target::ThisProcess)) else { return };
     for _ in 0..1000 {

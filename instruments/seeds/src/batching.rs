@@ -142,7 +142,7 @@ fn distinct(grid: &Grid<'_>, key: impl Fn(&Test) -> Decimal) -> Vec<Decimal> {
     values
 }
 
-/// The price of it, which the table does not show.
+/// Returns the price of retransmissions, which the table does not show.
 fn retransmissions(report: &mut Report, text: &Text<'_>) -> Result<()> {
     let regular = text.number_before("retransmissions, while there were")?;
     let batching = text.number_after("retransmissions, while there were")?;
@@ -190,7 +190,7 @@ fn changes(report: &mut Report, grid: &Grid<'_>) {
     }
 }
 
-/// The post's last line: sums, change of the sums, counts.
+/// Returns the post's last line: sums, change of the sums, counts.
 fn totals(report: &mut Report, grid: &Grid<'_>) {
     let all = overall(grid.tests.iter());
     let [org, new, change] = sums(grid);

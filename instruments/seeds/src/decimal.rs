@@ -71,7 +71,7 @@ impl Decimal {
         Some(Decimal { units: divided(change, before, rounding)?, digits })
     }
 
-    /// `self / by` with `digits` behind the point; `None` by nothing.
+    /// Returns `self / by` with `digits` behind the point; `None` by nothing.
     #[must_use]
     pub fn divided_by(self, by: Decimal, digits: u8, rounding: Rounding) -> Option<Decimal> {
         let (dividend, divisor) = aligned(self, by)?;
@@ -85,21 +85,21 @@ impl Decimal {
         self.divided_by(Decimal::whole(1), digits, rounding)
     }
 
-    /// The sum, with the digits of whichever has more.
+    /// Returns the sum, with the digits of whichever has more.
     #[must_use]
     pub fn plus(self, other: Decimal) -> Option<Decimal> {
         let (a, b) = aligned(self, other)?;
         Some(Decimal { units: a.checked_add(b)?, digits: self.digits.max(other.digits) })
     }
 
-    /// The whole number that it is, if it is one and not negative.
+    /// Returns the whole number that it is, if it is one and not negative.
     #[must_use]
     pub fn as_count(self) -> Option<u64> {
         let one = power(self.digits)?;
         (self.units % one == 0).then(|| u64::try_from(self.units / one).ok()).flatten()
     }
 
-    /// The nearest `f64`.
+    /// Returns the nearest `f64`.
     #[must_use]
     pub fn to_f64(self) -> f64 {
         self.units as f64 / 10f64.powi(i32::from(self.digits))

@@ -210,7 +210,7 @@ fn is_buffer(row: &diff::Row) -> bool {
     stage::is_buffer(&row.symbol)
 }
 
-/// Normalised loads side by side, and the size of the code that they imply.
+/// Returns the normalised loads side by side, and the size of the code that they imply.
 fn loads(as_is: &Profile, frames: &Profile) -> Table {
     let columns = [
         Column::new("function", "function", ""),

@@ -256,7 +256,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// A line that was set already: broken only if it is too long, and then further to the right.
+/// Writes a line that was set already: broken only if it is too long, and then further to the right.
 fn write_line(f: &mut fmt::Formatter<'_>, line: &str, indent: &str) -> fmt::Result {
     if indent.len() + line.chars().count() <= WIDTH {
         return writeln!(f, "{}", format!("{indent}{line}").trim_end());

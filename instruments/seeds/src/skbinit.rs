@@ -33,12 +33,12 @@ pub(super) fn report(post: &'static Post, text: &str) -> Result<Report> {
 }
 
 impl Call {
-    /// Calls on all CPUs.
+    /// Returns the calls on all CPUs.
     fn calls(&self) -> u64 {
         self.calls.iter().sum()
     }
 
-    /// Cycles of a call, each weighing the same.
+    /// Returns the cycles of a call, each weighing the same.
     fn weighted(&self) -> Option<f64> {
         let cycles = self.cycles.iter().map(|cycles| cycles.to_f64());
         let calls = self.calls.iter().map(|calls| *calls as f64);
@@ -47,7 +47,7 @@ impl Call {
 }
 
 impl Kernel {
-    /// Cycles of an skb, allocated and freed, of a CPU.
+    /// Returns the cycles of an skb, allocated and freed, of a CPU.
     fn totals(&self) -> Vec<Decimal> {
         let free = |i: usize| self.free.as_ref().and_then(|free| free.cycles.get(i).copied());
         let sum = |(i, alloc): (usize, &Decimal)| match free(i) {
@@ -58,12 +58,12 @@ impl Kernel {
         self.alloc.cycles.iter().enumerate().filter_map(sum).collect()
     }
 
-    /// Cycles of an skb, as the mean of the CPUs' means.
+    /// Returns the cycles of an skb, as the mean of the CPUs' means.
     fn unweighted(&self) -> Option<f64> {
         stats::mean(&self.totals().iter().map(|d| d.to_f64()).collect::<Vec<_>>())
     }
 
-    /// Cycles of an skb, with every call weighing the same.
+    /// Returns the cycles of an skb, with every call weighing the same.
     fn weighted(&self) -> Option<f64> {
         let free = self.free.as_ref().map_or(Some(0.0), Call::weighted)?;
         Some(self.alloc.weighted()? + free)

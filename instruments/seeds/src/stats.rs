@@ -73,13 +73,13 @@ impl Pair {
         Pair { before: before as f64, after: after as f64 }
     }
 
-    /// `after / before`; `None` of nothing.
+    /// Returns `after / before`; `None` of nothing.
     #[must_use]
     pub fn ratio(self) -> Option<f64> {
         finite(self.after / self.before)
     }
 
-    /// The change in per cent of `before`; `None` of nothing.
+    /// Returns the change in per cent of `before`; `None` of nothing.
     #[must_use]
     pub fn change_pct(self) -> Option<f64> {
         self.ratio().map(|ratio| 100.0 * (ratio - 1.0))
@@ -176,7 +176,7 @@ pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     values.iter().all(|value| value.is_finite()).then_some((low, high))
 }
 
-/// A quotient by nothing is no figure.
+/// Returns `None` for a quotient by nothing, which is no figure.
 fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }

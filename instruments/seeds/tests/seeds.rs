@@ -31,7 +31,7 @@ fn near(value: &Value, expected: f64, within: f64) {
     assert!((is - expected).abs() < within, "{is}, not {expected}");
 }
 
-/// Lines `first` to `last` of a post.
+/// Returns the lines `first` to `last` of a post.
 fn lines(id: &str, first: usize, last: usize) -> String {
     let post = Post::named(id).unwrap();
     let lines = post.text.lines().skip(first - 1).take(last + 1 - first);

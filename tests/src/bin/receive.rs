@@ -180,7 +180,7 @@ impl Seen {
     }
 }
 
-/// Seconds since the first datagram.
+/// Returns the seconds since the first datagram.
 fn since(seen: &Seen) -> f64 {
     seen.start.map_or(0.0, |(start, _)| start.elapsed().as_secs_f64())
 }

@@ -24,7 +24,7 @@ const PLANS: [&str; 2] = ["quick = { pairs = 320, ", "quick = { pairs = 40, "];
 const PATHS: [&str; 2] = ["path=null", "path=ring"];
 /// Share of runs with a false verdict that is promised.
 const PROMISED: f64 = 0.05;
-/// Probability that the true share is above the bound that is told.
+/// Probability that the true share is above the reported bound.
 const RISK: f64 = 0.05;
 
 /// Runs: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`. It ends with what it has when the time is over.

@@ -251,7 +251,7 @@ fn of_side(document: &Value, at: &Value, side: &str, name: &str) -> Option<f64> 
     figures[name].as_f64()
 }
 
-/// Three digits that count, and thousands apart: `0.267`, `8.73`, `1,449`.
+/// Formats a number with three digits that count, and thousands apart: `0.267`, `8.73`, `1,449`.
 fn number(x: f64) -> String {
     let digits = match x.abs() {
         x if x >= 99.95 => 0,
@@ -272,7 +272,7 @@ fn number(x: f64) -> String {
     format!("{sign}{grouped}{}", rest.map_or(String::new(), |rest| format!(".{rest}")))
 }
 
-/// The same with its sign, one digit behind the point.
+/// Returns the same with its sign, one digit behind the point.
 fn signed(pct: f64) -> String {
     let sign = if pct < 0.0 { "−" } else { "+" };
     format!("{sign}{:.1}", pct.abs())

@@ -46,7 +46,7 @@ pub fn rows(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
     rows.map(|(number, rest)| (number, evidence(rest).unwrap_or_default()))
 }
 
-/// Number and text of `- **S0.1** text`.
+/// Reads number and text of `- **S0.1** text`.
 fn row(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("- **S")?;
     line.strip_prefix("- **")?.split_once("** ")

@@ -12,10 +12,14 @@ const OPENINGS: [&str; 11] = [
 const VAGUE: [&str; 7] =
     ["whoever", "whomever", "nobody", "somebody", "anybody", "is told", "be had"];
 
-/// Finds summaries that open with a clause, and more vague words than `most`.
-pub fn check(tree: &Tree, most: usize) -> Vec<Finding> {
+/// Words that open the summary of a function that does not say what the function does.
+const NOUNS: [&str; 6] = ["The", "A", "An", "As", "True", "Why"];
+
+/// Finds summaries that open with a clause, more vague words than `most`, and more summaries of functions
+/// without a verb than `most_nouns`.
+pub fn check(tree: &Tree, most: usize, most_nouns: usize) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut vague = 0;
+    let (mut vague, mut nouns) = (0, 0);
     for (path, text) in tree.files().filter(|(path, _)| path.ends_with(".rs")) {
         let mut before = "";
         for (i, line) in text.lines().map(str::trim).enumerate() {
@@ -26,6 +30,12 @@ pub fn check(tree: &Tree, most: usize) -> Vec<Finding> {
             before = line;
             vague += vague_words(line);
         }
+        nouns += noun_summaries(text);
+    }
+    if nouns > most_nouns {
+        let what =
+            format!("{nouns} functions' summaries without a verb, {most_nouns} allowed: {NOUNS:?}");
+        found.push(Finding::of("crates, instruments, xtask", what));
     }
     if vague > most {
         let what = format!("{vague} vague words, {most} allowed: {}", VAGUE.join(", "));
@@ -44,6 +54,22 @@ fn opening(before: &str, line: &str) -> Option<&'static str> {
     OPENINGS.into_iter().find(|word| *word == first)
 }
 
+/// Returns how many functions' summaries open with one of [`NOUNS`].
+fn noun_summaries(text: &str) -> usize {
+    let (mut first, mut count) = ("", 0);
+    for line in text.lines().map(str::trim) {
+        if let Some(doc) = line.strip_prefix("/// ") {
+            first =
+                if first.is_empty() { doc.split(' ').next().unwrap_or_default() } else { first };
+        } else if !line.starts_with("#[") && line != "///" {
+            let is_fn = line.starts_with("fn ") || line.contains(" fn ");
+            count += usize::from(is_fn && NOUNS.contains(&first));
+            first = "";
+        }
+    }
+    count
+}
+
 /// Returns how many vague words a line of comment or text has.
 fn vague_words(line: &str) -> usize {
     if !(line.contains("//") || line.contains('"')) {
@@ -59,7 +85,7 @@ mod tests {
 
     fn found(text: &str, most: usize) -> Vec<String> {
         let tree = Tree::of(&[("crates/x/src/lib.rs", text)]);
-        check(&tree, most).iter().map(ToString::to_string).collect()
+        check(&tree, most, 0).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -76,5 +102,11 @@ mod tests {
         let text = "/// Frees it for whoever asks, or for nobody.\nfn f() {}\n";
         assert_eq!(found(text, 2), [""; 0]);
         assert_eq!(found(text, 1).len(), 1);
+    }
+    #[test]
+    fn summary_of_a_function_without_a_verb_is_found() {
+        let text = "/// The sum.\n#[must_use]\npub fn sum() {}\n/// The sum.\nstruct Sum;\n";
+        assert_eq!(found(text, 0).len(), 1);
+        assert_eq!(found("/// Returns the sum.\n///\n/// The end.\nfn f() {}\n", 0), [""; 0]);
     }
 }

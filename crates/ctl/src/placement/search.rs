@@ -14,7 +14,7 @@ const FLOOR_LEAST: f64 = 0.01;
 
 /// The things that are placed, and the way they are judged.
 pub trait Gauge {
-    /// Has each thing run where it is told, or as it was found.
+    /// Has each thing run on the CPUs that were chosen, or as it was found.
     ///
     /// # Errors
     /// A thing that cannot run there: the places are left out.
@@ -65,7 +65,7 @@ impl Reading {
 pub struct Tried {
     /// The places.
     pub places: Places,
-    /// Their reading; none if they could not be had, or too little passed.
+    /// Reads what passed meanwhile; none if a reading failed, or too little passed.
     pub reading: Option<Reading>,
     /// True if they were better than all before.
     pub kept: bool,

@@ -57,7 +57,7 @@ struct Chain<'a> {
     found: Vec<usize>,
     now: Places,
     noise: u64,
-    /// CPUs that cannot be had, and readings until the run ends.
+    /// CPUs that refuse a thread, and readings until the run ends.
     refused: Option<usize>,
     left: usize,
 }

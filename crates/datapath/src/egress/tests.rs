@@ -98,12 +98,12 @@ impl Bench {
         self.egress.xmit(&mut self.ops, self.now, &mut self.mem)
     }
 
-    /// The packets of each call since the last time.
+    /// Returns the packets of each call since the last time.
     fn calls(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.calls.lock().unwrap().taken)
     }
 
-    /// All numbers so far are 0, 1, 2 … in order, and there are `n`.
+    /// Checks that all numbers so far are 0, 1, 2 … in order, and that there are `n`.
     fn check_order(&self, n: usize) {
         let numbers = &self.calls.lock().unwrap().numbers;
         assert!(numbers.iter().copied().eq(0..n as u32), "{numbers:?}");

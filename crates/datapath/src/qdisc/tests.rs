@@ -103,7 +103,7 @@ impl<Q: Qdisc> Bench<Q> {
         self.pool.ledger().dropped(reason)
     }
 
-    /// Nothing is lost or made up: not in the counts, and not in the pool's ledger.
+    /// Checks that nothing is lost or made up: not in the counts, and not in the pool's ledger.
     fn check(&self) {
         let counts = self.qdisc.counts();
         let mut sum = counts.left;
@@ -147,7 +147,7 @@ fn codel(limit: Limit, target_us: u64) -> FqCodel {
     })
 }
 
-/// One of each, with limits that are reached.
+/// Returns one of each, with limits that are reached.
 fn any_qdisc(which: usize) -> Box<dyn Qdisc> {
     let limit = Limit::packets(20).and_bytes(9000);
     match which {

@@ -101,7 +101,7 @@ impl Bench {
         &mut self.ends[self.receiver]
     }
 
-    /// Both ends of a pair, sender first.
+    /// Returns both ends of a pair, sender first.
     pub fn split(&mut self) -> Option<(&mut End, &mut End)> {
         let [near, far] = &mut self.ends[..] else { return None };
         Some(if self.sender == 0 { (near, far) } else { (far, near) })
@@ -115,14 +115,14 @@ impl Bench {
         Arrivals::of(packets, self.limits.ordered)
     }
 
-    /// Bytes of the longest packet that passes.
+    /// Returns the bytes of the longest packet that passes.
     pub fn longest(&self) -> usize {
         let said = self.ends.iter().map(|end| end.obtained().packet_max_bytes).min().unwrap_or(0);
         let longest = said.min(self.pool.packet_max_bytes());
         self.limits.longest_bytes.map_or(longest, |bytes| bytes.min(longest))
     }
 
-    /// A packet of `bytes`, in frames of `piece` of them; `None` if the pool has too few.
+    /// Returns a packet of `bytes`, in frames of `piece` of them; `None` if the pool has too few.
     pub fn build(&mut self, bytes: &[u8], piece: usize) -> Option<Skb> {
         let mem = self.ends[self.sender].mem();
         let (first, rest) = bytes.split_at(piece.min(bytes.len()));
@@ -135,7 +135,7 @@ impl Bench {
         Some(skb)
     }
 
-    /// A batch of `packets`; as many as the pool has frames for.
+    /// Returns a batch of `packets`; as many as the pool has frames for.
     pub fn batch(&mut self, packets: &[Packet]) -> Batch {
         let mut batch = Batch::with_capacity(packets.len().max(1));
         for packet in packets {

@@ -226,7 +226,7 @@ impl End {
             .unwrap_or_default()
     }
 
-    /// Packets that the device says it lost.
+    /// Returns the number of packets that the device says it lost.
     pub fn rx_missed(&mut self) -> u64 {
         self.slots.iter_mut().map(|slot| slot.ops.counters().rx_missed).sum()
     }
@@ -242,7 +242,7 @@ impl End {
         self.slots.iter_mut().filter_map(copied).any(|n| n > 0)
     }
 
-    /// A queue's descriptor is the same for life.
+    /// Checks that a queue's descriptor is the same for life.
     pub fn check_descriptors(&self) {
         for slot in &self.slots {
             assert_eq!(

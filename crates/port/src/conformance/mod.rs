@@ -60,7 +60,7 @@ impl Case {
         Case { name, run }
     }
 
-    /// Its name, which is the test's.
+    /// Returns its name, which is the test's.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name

@@ -86,7 +86,7 @@ impl Rig {
         Rig { open: Box::new(open), interface: None, pool_frames, trust, limits }
     }
 
-    /// Two ends that `driver` opens by their texts, which may be the same.
+    /// Makes two ends that `driver` opens by their texts, which may be the same.
     #[must_use]
     pub fn of(driver: impl Driver + 'static, near: &str, far: &str) -> Rig {
         let driver: Rc<dyn Driver> = Rc::new(driver);
@@ -99,7 +99,7 @@ impl Rig {
         Rig::new(open).ring_frames(rings)
     }
 
-    /// One end that `driver` opens by its text, and that receives what it sends.
+    /// Makes one end that `driver` opens by its text, and that receives what it sends.
     #[must_use]
     pub fn looped(driver: impl Driver + 'static, text: &str) -> Rig {
         let end = text_of(&(Rc::new(driver) as Rc<dyn Driver>), text);
@@ -108,7 +108,7 @@ impl Rig {
             .ring_frames(rings)
     }
 
-    /// One end that `driver` opens by its text: a source, a sink, or both.
+    /// Makes one end that `driver` opens by its text: a source, a sink, or both.
     #[must_use]
     pub fn alone(driver: impl Driver + 'static, text: &str) -> Rig {
         let end = text_of(&(Rc::new(driver) as Rc<dyn Driver>), text);
@@ -117,7 +117,7 @@ impl Rig {
             .ring_frames(rings)
     }
 
-    /// Two ends that drivers of this crate open by their texts.
+    /// Makes two ends that drivers of this crate open by their texts.
     #[must_use]
     pub fn ports(near: &str, far: &str) -> Rig {
         let texts = [near.to_owned(), far.to_owned()];
@@ -128,7 +128,7 @@ impl Rig {
             .ring_frames(rings)
     }
 
-    /// The device's rings hold so many frames of the pool, over all ends.
+    /// Says how many frames of the pool the device's rings hold, over all ends.
     #[must_use]
     pub fn ring_frames(mut self, frames: usize) -> Rig {
         self.pool_frames = FRAMES + frames;
@@ -143,7 +143,7 @@ impl Rig {
         self
     }
 
-    /// Packets below so many bytes arrive longer than they were sent, because the device pads them;
+    /// Says that packets below so many bytes arrive longer than they were sent, because the device pads them;
     /// they are not tried.
     #[must_use]
     pub fn shortest(mut self, bytes: usize) -> Rig {
@@ -151,28 +151,28 @@ impl Rig {
         self
     }
 
-    /// The device carries packets of so many bytes, which is less than the port says it takes.
+    /// Says that the device carries packets of so many bytes, which is less than the port says it takes.
     #[must_use]
     pub fn longest(mut self, bytes: usize) -> Rig {
         self.limits.longest_bytes = Some(bytes);
         self
     }
 
-    /// The device holds fewer packets than 64 of any length.
+    /// Says that the device holds fewer packets than 64 of any length.
     #[must_use]
     pub fn window(mut self, packets: usize) -> Rig {
         self.limits.window_packets = packets.max(1);
         self
     }
 
-    /// The device takes more than it can hold, and drops what is not read in time.
+    /// Says that the device takes more than it can hold, and drops what is not read in time.
     #[must_use]
     pub fn drops_unread(mut self) -> Rig {
         self.limits.drops_unread = true;
         self
     }
 
-    /// A sender waits in `xmit` for room, as a program that writes to a pipe does: the device is
+    /// Says that a sender waits in `xmit` for room, as a program that writes to a pipe does: the device is
     /// never filled.
     #[must_use]
     pub fn blocks_when_full(mut self) -> Rig {
@@ -180,7 +180,7 @@ impl Rig {
         self
     }
 
-    /// The device may change the order of packets, even of one flow.
+    /// Says that the device may change the order of packets, even of one flow.
     #[must_use]
     pub fn unordered(mut self) -> Rig {
         self.limits.ordered = false;
@@ -194,7 +194,7 @@ impl Rig {
         self
     }
 
-    /// The near end is on an interface, with which this can be done.
+    /// Says that the near end is on an interface, with which this can be done.
     #[must_use]
     pub fn interface(mut self, interface: impl Interface + 'static) -> Rig {
         self.interface = Some(Box::new(interface));
@@ -264,7 +264,8 @@ impl Text {
         self.driver.parse(&Spec::parse(&self.text, &[self.driver.name()])?)
     }
 
-    /// 0 for a text that cannot be opened, which opening it will tell.
+    /// Returns the frames that the rings of a port hold; 0 for a text that cannot be opened, which opening it
+    /// will tell.
     fn ring_frames(&self) -> usize {
         self.plan().and_then(|plan| plan.needs()).map_or(0, |needs| needs.ring_frames)
     }

@@ -62,7 +62,7 @@ pub(super) fn id_of(skb: &Skb) -> Option<Id> {
     ours.then_some((flow, u32::from_be_bytes([s0, s1, s2, s3])))
 }
 
-/// Packets one after another in `flow`, of the given lengths.
+/// Returns the packets one after another in `flow`, of the given lengths.
 pub(super) fn of_lengths(flow: u8, lengths: impl IntoIterator<Item = usize>) -> Vec<Packet> {
     (0..).zip(lengths).map(|(seq, len)| Packet::new(flow, seq, len)).collect()
 }

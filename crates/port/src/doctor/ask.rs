@@ -25,7 +25,7 @@ const FRAME_BYTES: usize = 60;
 
 /// Sends ARP probes for `peer` from `mac` by `port`, until it is answered; the time that this took.
 ///
-/// A probe is a question of no address: nobody's table of neighbours changes by it, and what comes back can be told
+/// A probe is a question of no address: no table of neighbours changes by it, and what comes back can be told
 /// from what the host asked itself.
 ///
 /// # Errors

@@ -73,7 +73,7 @@ impl Finding {
     }
 }
 
-/// Text whose every part may be another user's: what a terminal would obey is written out.
+/// Makes a finding of text whose every part may be another user's: what a terminal would obey is written out.
 fn plain(text: impl Into<String>) -> String {
     harmless(&text.into()).into_owned()
 }

@@ -44,7 +44,7 @@ pub enum Proof {
 }
 
 impl Fix {
-    /// `text` with its proof; none if it is empty.
+    /// Makes a fix of `text` with its proof; none if it is empty.
     pub(super) fn of(text: &str) -> Option<Fix> {
         if text.is_empty() {
             return None;

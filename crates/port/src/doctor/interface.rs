@@ -65,7 +65,7 @@ fn no_carrier(of: &InterfaceInfo, name: &str, found: &mut Findings) {
     };
 }
 
-/// Kind and driver.
+/// Returns the kind and the driver.
 fn kind(of: &InterfaceInfo) -> String {
     match (of.info.kind.as_str(), of.interface.driver()) {
         ("", Ok((driver, _))) => driver,

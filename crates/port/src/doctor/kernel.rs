@@ -55,7 +55,7 @@ pub(crate) fn too_much(e: &Error, found: &mut Findings) {
     found.miss(&Error::new(Code::Memory, what, e.why.as_str()).fix(e.fix.as_str()));
 }
 
-/// `6.18.44-foo` is (6, 18).
+/// Reads a version's numbers: `6.18.44-foo` is (6, 18).
 fn numbers(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))

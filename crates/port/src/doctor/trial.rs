@@ -54,7 +54,7 @@ pub(crate) fn with(text: &str, keys: &[&str], option: &str) -> String {
     parts.join(",")
 }
 
-/// A program goes with its last descriptor, a moment later.
+/// Waits until a program is detached: it goes with its last descriptor, a moment later.
 fn wait_until_detached(interface: &Interface) {
     let until = Instant::now() + GOING;
     while Instant::now() < until {

@@ -47,12 +47,12 @@ impl Burst {
         self.told.is_none() && self.within(HOLD_MAX_NS) > 1
     }
 
-    /// Packets that are to leave together.
+    /// Returns the number of packets that are to leave together.
     pub fn packets(&self) -> u64 {
         self.told.unwrap_or_else(|| self.within(self.wake_ns.saturating_mul(SHARE)))
     }
 
-    /// Packets have been made.
+    /// Notes that packets have been made.
     ///
     /// Cost: one time in 16 a system call here and one at the next wake-up, if packets gather.
     pub fn made(&mut self) {
@@ -81,7 +81,7 @@ impl Burst {
         self.wake_ns = (self.wake_ns * (WEIGHT - 1) + ns) / WEIGHT;
     }
 
-    /// Packets of so much time, of which no more than the longest counts.
+    /// Returns the number of packets that leave in so much time, of which no more than the longest counts.
     fn within(&self, ns: u64) -> u64 {
         let n = self.pps * ns.min(HOLD_MAX_NS) as f64 / 1e9;
         (n as u64).clamp(1, PACKETS_MAX)

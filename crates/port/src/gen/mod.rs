@@ -97,7 +97,7 @@ impl Plan for GenPlan {
     }
 }
 
-/// Longest packet in one piece that a pool gives.
+/// Returns the longest packet in one piece that a pool gives.
 fn room(pool: &Pool) -> usize {
     match pool.data_from() {
         Data::Frames => pool.data_room().max(pool.jumbo_room()),
@@ -137,7 +137,7 @@ impl GenQueue {
     fn new(traffic: Traffic, ends: Option<UdpEnds>) -> Result<GenQueue> {
         let timer = TimerFd::new()?;
         let (epoch, epoch_ns) = now_and_ns();
-        // Readable from the start, for whoever waits before he arms. It cannot fail: the
+        // Readable from the start, for callers that wait before they arm. It cannot fail: the
         // descriptor is a timer.
         let _ = timer.set_at(Some(Instant::now()));
         Ok(GenQueue {
@@ -186,14 +186,14 @@ impl GenQueue {
         }
     }
 
-    /// The time that goes into packet `i` of the pacer's: when it was meant to leave, or now.
+    /// Returns the time that goes into packet `i` of the pacer's: when it was meant to leave, or now.
     #[inline(always)]
     fn time_ns(&self, i: u64, now_ns: u64) -> u64 {
         let meant = self.pacer.as_ref().and_then(|pacer| pacer.intended(i));
         meant.map_or(now_ns, |at| self.clock_ns(at))
     }
 
-    /// A moment as CLOCK_MONOTONIC has it, which whoever receives the packet can read, too.
+    /// Returns a moment as CLOCK_MONOTONIC has it, which the receiver of the packet can read, too.
     #[inline(always)]
     fn clock_ns(&self, at: Instant) -> u64 {
         self.epoch_ns + at.saturating_duration_since(self.epoch).as_nanos() as u64
@@ -232,7 +232,7 @@ impl GenQueue {
         bytes
     }
 
-    /// The same in memory that a peer writes, too, and of which nothing is lent: each is written
+    /// Writes the packets in memory that a peer writes, too, and of which nothing is lent: each is written
     /// apart, and copied.
     #[cold]
     fn write_apart<'a>(
@@ -265,7 +265,7 @@ impl GenQueue {
     }
 }
 
-/// Locally administered addresses of the generator and of whoever listens.
+/// Locally administered addresses of the generator and of the receiver.
 const ENDS: [[u8; 6]; 2] = [Mac([2, 0, 0, 0, 0, 2]).0, Mac([2, 0, 0, 0, 0, 1]).0];
 
 impl QueueOps for GenQueue {

@@ -48,7 +48,7 @@ impl Pacer {
         }
     }
 
-    /// Packets that are due at `now` and were not given out before; at most 1024 at once. Into a
+    /// Returns the number of packets that are due at `now` and were not given out before; at most 1024 at once. Into a
     /// batch: [`Pacer::due_up_to`] its room, so that what does not fit stays due.
     ///
     /// Cost: a histogram update a packet due, no clock.
@@ -63,7 +63,7 @@ impl Pacer {
         n
     }
 
-    /// Packets, at most `most`, that [`Pacer::due_up_to`] would give out; none is.
+    /// Returns the number of packets, at most `most`, that [`Pacer::due_up_to`] would give out, and gives out none.
     pub(super) fn peek(&mut self, now: Instant, most: usize) -> usize {
         let due = ((self.elapsed_ns(now) * self.pps / 1e9) as u64).saturating_add(1);
         due.saturating_sub(self.issued).min(most as u64) as usize
@@ -80,7 +80,7 @@ impl Pacer {
         }
     }
 
-    /// Time since the first packet was due, which is now if it is asked for the first time.
+    /// Returns the time since the first packet was due, which is now if it is asked for the first time.
     fn elapsed_ns(&mut self, now: Instant) -> f64 {
         let start = *self.start.get_or_insert(now);
         now.saturating_duration_since(start).as_nanos() as f64
@@ -93,7 +93,7 @@ impl Pacer {
         self.start?.checked_add(Duration::from_nanos(after_ns as u64))
     }
 
-    /// Packets given out so far.
+    /// Returns the number of packets given out so far.
     #[must_use]
     pub fn issued(&self) -> u64 {
         self.issued
@@ -105,7 +105,7 @@ impl Pacer {
         self.next_of(1, now)
     }
 
-    /// Time from `now` until `n` packets are due; zero if they are.
+    /// Returns the time from `now` until `n` packets are due; zero if they are.
     pub(super) fn next_of(&self, n: u64, now: Instant) -> Duration {
         match self.intended(self.issued + n.saturating_sub(1)) {
             Some(at) => at.saturating_duration_since(now),

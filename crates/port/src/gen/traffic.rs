@@ -106,7 +106,7 @@ impl Traffic {
         self.sizes.iter().copied().max().unwrap_or(stamp::FRAME_LEN_MIN)
     }
 
-    /// Packets a second, if there is a pace to keep.
+    /// Returns the number of packets a second, if there is a pace to keep.
     pub fn pps(&self) -> Option<f64> {
         self.rate.map(|rate| rate.pps(mean(&self.sizes)))
     }

@@ -46,7 +46,7 @@ enum Device {
 }
 
 impl Bell {
-    /// Watches `device` for frames; rings once at once, for whoever waits before he arms.
+    /// Watches `device` for frames; rings once at once, for callers that wait before they arm.
     ///
     /// # Errors
     /// `E-SYSTEM` without descriptors.
@@ -79,7 +79,7 @@ impl Bell {
         self.alarm(alarm);
     }
 
-    /// Notes that `device` gave or took packets although nobody waited for it; it is not watched any
+    /// Notes that `device` gave or took packets although no caller waited for it; it is not watched any
     /// more if that goes on.
     ///
     /// Cost: a syscall, once between two calls of [`Bell::watch`].
@@ -163,11 +163,11 @@ mod tests {
         poll_readable(&[bell.as_fd()], Some(Duration::ZERO)).unwrap()
     }
 
-    /// A bell whose device has something, watched for that.
+    /// Returns a bell whose device has something, watched for that.
     fn rung() -> (Bell, EventFd) {
         let device = EventFd::new().unwrap();
         let mut bell = Bell::new(&device).unwrap();
-        assert!(rings(&bell), "for whoever waits before he arms");
+        assert!(rings(&bell), "for callers that wait before they arm");
         bell.watch(&device, Some(Want::Frames), None);
         assert!(!rings(&bell));
         device.signal();

@@ -20,7 +20,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// Its number in IPv4's and IPv6's headers.
+    /// Returns its number in IPv4's and IPv6's headers.
     pub fn number(self) -> u8 {
         match self {
             Protocol::Udp => 17,
@@ -79,7 +79,7 @@ impl fmt::Display for Flow {
     }
 }
 
-/// `7777`, `80+443`: in rising order, each once.
+/// Reads ports: `7777`, `80+443`; returns them in rising order, each once.
 pub(crate) fn ports(text: &str) -> std::result::Result<Vec<u16>, String> {
     let mut ports = Vec::new();
     for one in text.split('+') {

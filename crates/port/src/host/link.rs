@@ -30,7 +30,7 @@ pub(crate) struct Link {
     health: Health,
     /// When to look again; while it is down.
     look_at: Option<Instant>,
-    /// Changed, and nobody has been told.
+    /// Changed, and not reported yet.
     news: bool,
 }
 

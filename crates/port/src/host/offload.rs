@@ -116,7 +116,7 @@ pub(crate) fn finish_one(skb: &mut Skb, offload: Offload) -> Result<(), DropReas
     Ok(())
 }
 
-/// The sum of the bytes of `skb` from `start` on, over all of its frames.
+/// Returns the sum of the bytes of `skb` from `start` on, over all of its frames.
 fn sum_from(skb: &Skb, start: usize) -> u16 {
     let first = skb.data().get(start..).unwrap_or_default();
     if first.len() == skb.len().saturating_sub(start) {

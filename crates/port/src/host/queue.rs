@@ -52,7 +52,7 @@ pub(crate) trait HostDevice: Send {
     /// Returns the counters as [`QueueOps::counters`] does.
     fn counters(&mut self) -> Counters;
 
-    /// Facts of the queue.
+    /// Returns the facts of the queue.
     fn caps(&self) -> Caps;
 }
 
@@ -70,7 +70,7 @@ impl<D: HostDevice> HostQueue<D> {
         HostQueue { host: Host { link, bell }, device, armed: false }
     }
 
-    /// Notes that the device had work for us although nobody waited for it.
+    /// Notes that the device had work for us although no caller waited for it.
     fn busy(&mut self) {
         if let Some(watched) = self.device.descriptor() {
             self.host.bell.busy(watched);

@@ -43,7 +43,7 @@ impl Reservation {
     /// Reserves the ports of `flow` on `interface`, all or none.
     ///
     /// # Errors
-    /// `E-BUSY` if somebody has one of them, `E-PERM` for one below 1024 without
+    /// `E-BUSY` if another socket has one of them, `E-PERM` for one below 1024 without
     /// CAP_NET_BIND_SERVICE.
     pub fn of(flow: &Flow, interface: &Interface) -> Result<Reservation> {
         let mut sockets = Vec::with_capacity(2 * flow.ports.len());
@@ -54,7 +54,7 @@ impl Reservation {
             sockets.push(reserve(flow.protocol, any4, interface).map_err(refused)?);
             match reserve(flow.protocol, any6, interface) {
                 Ok(socket) => sockets.push(socket),
-                // A host without IPv6 answers nobody there.
+                // A host without IPv6 answers no packet there.
                 Err((_, Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) => {}
                 Err(e) => return Err(refused(e)),
             }
@@ -136,7 +136,7 @@ mod tests {
         Flow { protocol, ports: vec![7777] }
     }
 
-    /// The loopback addresses that there are, once `lo` is up.
+    /// Returns the loopback addresses that there are, once `lo` is up.
     fn loopbacks() -> Vec<IpAddr> {
         for which in ["all", "lo"] {
             let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");

@@ -172,7 +172,7 @@ impl Cutter {
     }
 }
 
-/// The IP headers of a frame, one in the other.
+/// Returns the IP headers of a frame, one in the other.
 fn ip_headers(frame: &[u8]) -> Option<[Option<IpHeader>; IP_HEADERS_MAX]> {
     let mut ips = [None; IP_HEADERS_MAX];
     let mut next = Some(IpHeader::first(frame)?);
@@ -183,7 +183,7 @@ fn ip_headers(frame: &[u8]) -> Option<[Option<IpHeader>; IP_HEADERS_MAX]> {
     Some(ips)
 }
 
-/// Both are within the headers, whose lengths `plan` has checked.
+/// Reads a number of 16 bits; `plan` has checked that both bytes are within the headers.
 fn be16(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }

@@ -48,7 +48,7 @@ pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// As `in_netns`, where AF_XDP is to be had.
+/// Does as `in_netns`, where the kernel has AF_XDP.
 pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
     in_netns(|| {
         ip("link add probe0 type veth peer name probe1");
@@ -171,7 +171,7 @@ pub(crate) fn queue_in(text: &str, pool: &Pool) -> Queue {
     Port::open_with(text, pool).unwrap().into_queues().remove(0)
 }
 
-/// Frame number `seq` of `len` bytes.
+/// Returns the frame number `seq` of `len` bytes.
 pub(crate) fn stamped(seq: u64, len: usize) -> Vec<u8> {
     let mut frame = vec![0; len];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
@@ -179,7 +179,7 @@ pub(crate) fn stamped(seq: u64, len: usize) -> Vec<u8> {
     frame
 }
 
-/// All bytes of a packet.
+/// Returns all bytes of a packet.
 pub(crate) fn bytes(skb: &Skb) -> Vec<u8> {
     let mut bytes = vec![0; skb.len()];
     assert_eq!(skb.copy_to(0, &mut bytes), skb.len());
@@ -230,7 +230,7 @@ pub(crate) fn receive(queue: &mut Queue, count: usize) -> Batch {
 /// The source address of the packets below, by which a test knows its own.
 const SOURCE: [u8; 4] = [198, 18, 0, 1];
 
-/// True for packets of `ipv4`.
+/// Returns true for packets of `ipv4`.
 pub(crate) fn is_ipv4(data: &[u8]) -> bool {
     data.len() > 34 && data[26..30] == SOURCE
 }
@@ -284,7 +284,7 @@ pub(crate) const PARTIAL: Offload =
 pub(crate) const SUPERFRAME: Offload =
     Offload { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
 
-/// Frame number `seq` of `flow`: a datagram whose ports tell it from other flows.
+/// Returns the frame number `seq` of `flow`: a datagram whose ports tell it from other flows.
 pub(crate) fn of_flow(flow: u16, seq: u32) -> Vec<u8> {
     let mut frame = ipv4(17, 64);
     frame[34..36].copy_from_slice(&(FLOW_PORT + flow).to_be_bytes());
@@ -298,7 +298,7 @@ const FLOW_PORT: u16 = 20_000;
 /// Flows of [`of_flow`] that tests use: enough that each of a few queues has some.
 pub(crate) const FLOWS: u16 = 64;
 
-/// Frame number `seq` of every flow.
+/// Returns the frame number `seq` of every flow.
 pub(crate) fn round(seq: u32) -> Vec<Vec<u8>> {
     (0..FLOWS).map(|flow| of_flow(flow, seq)).collect()
 }
@@ -377,7 +377,7 @@ pub(crate) fn assert_settled(pool: &Pool) {
     assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
 }
 
-/// Asserts that the queue, armed and idle, wakes whoever sleeps on its descriptor at most `most` times
+/// Asserts that the queue, armed and idle, wakes a thread that sleeps on its descriptor at most `most` times
 /// in a second, even one that has failed.
 pub(crate) fn assert_silent(queue: &mut Queue, most: u64) {
     let mut batch = Batch::with_capacity(64);

@@ -511,7 +511,7 @@ impl RxRing for Rx {
         if posted > 0 {
             self.ring.post(posted);
         } else if self.ring.posted() == 0 {
-            // Nothing will come, and nobody announces a free frame.
+            // Nothing will come, and a free frame is not announced.
             copies.no_frame += 1;
         }
     }

@@ -6,8 +6,8 @@
 //!   region 1   the pool, where packets go as they lie
 //! ```
 //!
-//! Region 0 is a connection's own: a peer that is gone and still has it mapped writes where nobody
-//! reads any more.
+//! Region 0 is a connection's own: a peer that is gone and still has it mapped writes where nothing
+//! is read any more.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Layout {
         ring::bytes(rings.power).next_multiple_of(LINE)
     }
 
-    /// The ring with this number, of its direction.
+    /// Returns the ring with this number, of its direction.
     fn ring(&self, index: u16, from_client: bool) -> usize {
         let first = if from_client { 0 } else { self.rings.from_client };
         usize::from(first + index) * Layout::ring_bytes(self.rings)
@@ -144,7 +144,7 @@ impl ClientMemory {
         Ok((made, messages))
     }
 
-    /// Rings for each queue.
+    /// Returns the rings for each queue.
     pub fn rings(self, config: &Config, pool: &Pool) -> Vec<Option<Rings>> {
         let ClientMemory { layout, memory, from_client, to_client } = self;
         let slots = |index: usize, from| layout.slots(&memory, index as u16, from);

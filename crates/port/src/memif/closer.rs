@@ -2,7 +2,7 @@
 //!
 //! close(2) can wait: for the unsent data of a TCP socket that lingers, for the owner of a file system, for the
 //! pages of a large mapping. So descriptors, sockets with unread descriptors in them and mappings are dropped by
-//! threads that nobody waits for.
+//! threads for which no other thread waits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

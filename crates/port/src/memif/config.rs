@@ -184,7 +184,7 @@ fn sharing(text: &str) -> std::result::Result<Sharing, &'static str> {
     }
 }
 
-/// Reads the secret, from the text or from a file, which is not shown to whoever lists processes.
+/// Reads the secret, from the text or from a file, which a list of processes does not show.
 fn secret_of(spec: &Spec) -> Result<Secret> {
     let from_file = |path: &str| {
         // More than a secret and the end of its line is none.

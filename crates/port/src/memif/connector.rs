@@ -51,7 +51,7 @@ impl Connector {
         Ok(Connector { pool: pool.clone(), watch, state })
     }
 
-    /// Connects to a server of a user that is allowed: no other one is told the secret, or gets memory.
+    /// Connects to a server of a user that is allowed: no other user's server gets the secret, or memory.
     fn connect(&mut self, turn: &mut Turn<'_>, until: Instant) -> std::result::Result<(), String> {
         let socket = Seqpacket::connect(&turn.config.path).map_err(|e| e.to_string())?;
         let channel = Channel(socket);

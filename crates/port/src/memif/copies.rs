@@ -22,7 +22,7 @@ pub(super) trait Buffers {
     /// What the peer says of it is impossible.
     fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)>;
 
-    /// The `i`-th holds `len` bytes now.
+    /// Notes that the `i`-th frame holds `len` bytes now.
     fn fill(&self, i: u16, len: u32, flags: u16);
 }
 
@@ -137,7 +137,7 @@ impl Copies {
             }
         }
         // A packet of nothing, or one that no chain of the pool's frames can be long enough for, ever: it
-        // has been received, and nobody can have it.
+        // has been received, and no caller can have it.
         let nobodys = match self.scratch.len() {
             0 => Some(DropReason::MALFORMED),
             len if len > mem.pool().packet_max_bytes() => Some(DropReason::TOO_LONG),
@@ -258,7 +258,7 @@ pub(super) enum Stop {
     Full,
     /// The bytes of the first are not where the peer reads.
     Copy,
-    /// The first has work left that a peer is told nothing of.
+    /// The first has work left that is not announced to a peer.
     Offload,
     /// The first can never be sent.
     Never(DropReason),

@@ -4,7 +4,7 @@
 //! ```text
 //!  outside ──► epoll ─┬─ the link's bell: a connection has come or gone
 //!                     ├─ the doorbell that the peer rings, while it is unmasked  (edge-triggered: never read)
-//!                     └─ an alarm: what nobody announces
+//!                     └─ an alarm: what no peer announces
 //! ```
 
 use std::cell::Cell;

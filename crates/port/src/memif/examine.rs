@@ -32,7 +32,7 @@ fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
         None => {
             found.ok(format!("{path}: the peer has come to terms, and was left again"));
         }
-        // Nobody connects to a trial.
+        // No client connects to a trial.
         Some(e) if serves => {
             found.ok(format!("{path} can be listened at")).fix(&e.fix);
         }

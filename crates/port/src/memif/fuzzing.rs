@@ -144,7 +144,7 @@ struct Us {
 }
 
 impl Us {
-    /// One call of ours.
+    /// Does the work of one call.
     fn work(&mut self, [op, a, b, c]: [u8; 4]) -> Checked<()> {
         let Rings { tx: Some(tx), rx: Some(rx) } = &mut self.rings else { return Ok(()) };
         match op % 8 {
@@ -191,7 +191,7 @@ impl Us {
         })
     }
 
-    /// The peer is gone: everything is where it was.
+    /// Ends the peer, and checks that everything is where it was.
     fn end(mut self, pool: &Pool) {
         if let Some(mut rx) = self.rings.rx {
             rx.close(&mut self.mem);
@@ -209,7 +209,7 @@ impl Us {
     }
 }
 
-/// Rings as two sides agree on them, and the peer's view of the memory.
+/// Returns the rings as two sides agree on them, and the peer's view of the memory.
 fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
     let config = |text: &str| Spec::parse(text, &["memif"]).and_then(|s| Config::of(&s)).ok();
     let ours = match we {
@@ -242,7 +242,7 @@ fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
     Some((memory, rings.pop()??))
 }
 
-/// One store of the peer's.
+/// Does one store of the peer's.
 fn write(memory: &PeerMemory, [op, a, b, c]: [u8; 4]) {
     // The client's rings lie side by side, on lines of their own.
     let ring = usize::from(op >> 3 & 1) * RING_BYTES.next_multiple_of(64);

@@ -3,10 +3,10 @@
 //! ```text
 //!   control thread   publish: health, rings for each queue ──► generation + 1 ──► bells
 //!   endpoint         generation differs ──► exchange: its old rings for those that are bound to it now
-//!   control thread   collect: old rings, to be dropped where nobody waits
+//!   control thread   collect: old rings, to be dropped where no packet waits
 //! ```
 //!
-//! An endpoint waits for nobody: where the lock is taken it comes again with its next call, and its bell stays
+//! An endpoint never waits: where the lock is taken it comes again with its next call, and its bell stays
 //! rung until it has succeeded.
 
 use std::ops::Range;

@@ -363,7 +363,7 @@ mod tests {
         rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap()
     }
 
-    /// A file of memory with rings of 16 in it, a page apart.
+    /// Returns a file of memory with rings of 16 in it, a page apart.
     fn memory(bytes: u64) -> OwnedFd {
         let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&fd, bytes).unwrap();
@@ -444,7 +444,7 @@ mod tests {
 
     const SERVER: &str = "memif:x,role=server,rings=2";
 
-    /// A server that has admitted a client, with a region of 4096 bytes.
+    /// Returns a server that has admitted a client, with a region of 4096 bytes.
     fn admitted() -> Server {
         let mut server = Server::new(&config(SERVER));
         let init = Message::Init { version: VERSION, id: 0, mode: 0, secret: [0; 24] };
@@ -454,7 +454,7 @@ mod tests {
         server
     }
 
-    /// The reason why a server of `text` refuses a region of so many bytes behind another one of a page.
+    /// Returns the reason why a server of `text` refuses a region of so many bytes behind another one of a page.
     fn refused_region(text: &str, bytes: u64) -> Option<Ending> {
         let mut server = admitted();
         let region = Message::AddRegion { index: 1, bytes };

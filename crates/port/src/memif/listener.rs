@@ -11,7 +11,7 @@
 //!              connected
 //! ```
 //!
-//! At places that are all taken the oldest goes: whoever keeps to the protocol needs a place for a moment.
+//! At places that are all taken the oldest goes: a client that keeps to the protocol needs a place for a moment.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ pub(super) struct Listener {
     /// In the order in which they came.
     guests: Vec<Guest>,
     connected: Option<Channel>,
-    /// The listener is watched: not while nobody is accepted.
+    /// The listener is watched: not while no client is accepted.
     listening: bool,
 }
 

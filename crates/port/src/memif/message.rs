@@ -215,7 +215,7 @@ impl Out {
         }
     }
 
-    /// Text in `room` bytes, ended by a zero: of one that is longer as many whole characters as fit.
+    /// Writes text in `room` bytes, ended by a zero: of one that is longer as many whole characters as fit.
     fn text(&mut self, text: &str, room: usize) {
         let mut field = [0; REASON_BYTES];
         let most = room.min(REASON_BYTES);
@@ -256,7 +256,7 @@ impl In<'_> {
         u32::from_ne_bytes(self.take())
     }
 
-    /// Text in `room` bytes, as far as it can be printed.
+    /// Reads the text in `room` bytes, as far as it can be printed.
     fn text(&mut self, room: usize) -> String {
         let field = self.bytes.get(self.at..).and_then(|rest| rest.get(..room)).unwrap_or(&[]);
         self.at += room;

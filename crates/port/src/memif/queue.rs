@@ -25,7 +25,7 @@ pub(super) struct MemifQueue {
     pool: Pool,
     rings: Rings,
     copies: Copies,
-    /// Frames for copies, and of the rings when nobody calls with a hot list.
+    /// Frames for copies, and of the rings when no call brings a hot list.
     home: Local,
     /// The pool had no frame for a copy of a packet to send: when to try again.
     retry_at: Option<Instant>,

@@ -119,7 +119,7 @@ impl Reader {
     /// file. A file that a dead process has left there is replaced.
     ///
     /// # Errors
-    /// `E-BUSY` if somebody else listens there, `E-SYSTEM` for a path that cannot be used.
+    /// `E-BUSY` if another process listens there, `E-SYSTEM` for a path that cannot be used.
     pub fn connect(path: impl AsRef<Path>) -> Result<Reader> {
         let path = path.as_ref();
         if path.as_os_str().is_empty() {
@@ -209,7 +209,7 @@ impl Reader {
         }
     }
 
-    /// The frames that the producer has sent, `max` of them at most, each in its memory until it is dropped.
+    /// Returns the frames that the producer has sent, `max` of them at most, each in its memory until it is dropped.
     ///
     /// Shape:  ring [tail+out..) -> frames, in the order of each ring; they are the producer's again when
     ///         dropped. A frame of which the end is not there yet waits.
@@ -248,7 +248,7 @@ impl Reader {
         }
     }
 
-    /// The rings, in the order in which they are read now.
+    /// Returns the rings, in the order in which they are read now.
     fn windows(&self) -> (&[Window], &[Window]) {
         let (later, first) = self.windows.split_at(self.turn.min(self.windows.len()));
         (first, later)

@@ -42,7 +42,7 @@ const FLAGS_AT: usize = 2;
 const HEAD_AT: usize = 3;
 const TAIL_AT: usize = 32;
 
-/// Bytes of a ring of `1 << power` descriptors.
+/// Returns the bytes of a ring of `1 << power` descriptors.
 #[must_use]
 pub const fn bytes(power: u8) -> usize {
     HEADER_BYTES + (DESC_BYTES << power)
@@ -106,7 +106,7 @@ pub struct Shared {
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// The ring of `1 << power` descriptors at `offset`; `None` if it is not in the memory, not aligned,
+    /// Makes the ring of `1 << power` descriptors at `offset`; `None` if it is not in the memory, not aligned,
     /// or too long.
     #[must_use]
     pub fn new(memory: &Arc<PeerMemory>, offset: usize, power: u8) -> Option<Shared> {
@@ -128,7 +128,7 @@ impl Shared {
             .store(u16::from_ne_bytes([cookie[2], cookie[3]]), Ordering::Release);
     }
 
-    /// True if the client has made a ring there.
+    /// Returns true if the client has made a ring there.
     #[must_use]
     pub fn is_one(&self) -> bool {
         let [a, b] = [COOKIE_AT, COOKIE_AT + 1].map(|at| self.half(at).load(Ordering::Relaxed));
@@ -136,7 +136,7 @@ impl Shared {
         u32::from_ne_bytes([a, b, c, d]) == COOKIE
     }
 
-    /// Descriptors of it.
+    /// Returns the number of its descriptors.
     #[must_use]
     pub fn len(&self) -> u16 {
         self.mask + 1
@@ -198,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// True if the other side wants its doorbell rung for what has just been published.
+    /// Returns true if the other side wants its doorbell rung for what has just been published.
     #[inline]
     #[must_use]
     pub fn rings(&self) -> bool {
@@ -225,21 +225,21 @@ impl ClientRing {
         ClientRing { shared, head: 0, done: 0, seen: 0 }
     }
 
-    /// Slots that nothing is posted in.
+    /// Returns the number of slots that nothing is posted in.
     #[inline]
     #[must_use]
     pub fn free(&self) -> u16 {
         self.shared.len() - self.posted()
     }
 
-    /// Slots that have not been taken back.
+    /// Returns the number of slots that have not been taken back.
     #[inline]
     #[must_use]
     pub fn posted(&self) -> u16 {
         self.head.wrapping_sub(self.done)
     }
 
-    /// The slot of the `i`-th free one.
+    /// Returns the slot of the `i`-th free descriptor.
     #[inline]
     #[must_use]
     pub fn free_slot(&self, i: u16) -> usize {
@@ -268,7 +268,7 @@ impl ClientRing {
         Ok(tail.wrapping_sub(self.done))
     }
 
-    /// The slot of the `i`-th that the server is done with.
+    /// Returns the slot of the `i`-th descriptor that the server is done with.
     #[inline]
     #[must_use]
     pub fn done_slot(&self, i: u16) -> usize {
@@ -293,7 +293,7 @@ pub struct ServerRing {
 }
 
 impl ServerRing {
-    /// Returns the server's side of a ring that nobody has used.
+    /// Returns the server's side of an unused ring.
     #[must_use]
     pub fn new(shared: Shared) -> ServerRing {
         ServerRing { shared, tail: 0, seen: 0 }
@@ -321,7 +321,7 @@ impl ServerRing {
         self.seen.wrapping_sub(self.tail)
     }
 
-    /// The index of the `i`-th posted one.
+    /// Returns the index of the `i`-th posted descriptor.
     #[inline]
     #[must_use]
     pub fn at(&self, i: u16) -> u16 {
@@ -343,10 +343,10 @@ pub(super) mod tests {
     use linerate_sys::mem::{Huge, Region};
     use proptest::prelude::*;
 
-    /// Memory with a ring of `1 << power` at its start.
+    /// Returns the memory with a ring of `1 << power` at its start.
     pub fn memory(power: u8) -> Arc<PeerMemory> {
         let region = Region::new("ring", bytes(power), Huge::Never).unwrap();
-        // SAFETY: nobody looks into it but rings.
+        // SAFETY: nothing looks into it but rings.
         Arc::new(unsafe { PeerMemory::shared(Arc::new(region)) })
     }
 
@@ -417,7 +417,8 @@ pub(super) mod tests {
         assert_eq!(client.poll(), Err(ProtocolError::Index));
     }
 
-    /// Places of an index: all whose distance to a wrap is short, and some that are far from one.
+    /// Returns the values of an index that are tried: all whose distance to a wrap is short, and some that are
+    /// far from one.
     fn indices() -> impl Iterator<Item = u16> {
         (0xfff0..=u16::MAX).chain(0..16).chain([0x7fff, 0x8000, 0x8001, 0x1234])
     }

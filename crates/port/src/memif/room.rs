@@ -31,7 +31,7 @@ impl Room {
         Room { wait: RETRY, since: None, due: None }
     }
 
-    /// Something was taken, or nothing is waited for.
+    /// Notes that something was taken, or nothing is waited for.
     pub fn end(&mut self) {
         self.since = None;
     }

@@ -5,7 +5,7 @@ pub use std::sync::{Mutex, MutexGuard};
 
 use std::sync::{PoisonError, TryLockError};
 
-/// Locks `mutex`, whoever panicked with it.
+/// Locks `mutex`, even if a thread panicked with it.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

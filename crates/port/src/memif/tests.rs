@@ -17,7 +17,7 @@ use super::*;
 use crate::conformance::{Case, Ends, Rig};
 use crate::registry;
 
-/// A name of this test's own.
+/// Returns a name of this test's own.
 fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("@linerate-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -45,7 +45,7 @@ fn meet(pool: &Pool, ends: &mut [&mut Opened]) {
     }
 }
 
-/// A server and a client with these options, in `pool`, connected.
+/// Returns a server and a client with these options, in `pool`, connected.
 fn joined(pool: &Pool, server: &str, client: &str) -> (Opened, Opened) {
     let name = name();
     let mut far = open(&format!("memif:{name},role=server{server}"), pool);
@@ -54,7 +54,7 @@ fn joined(pool: &Pool, server: &str, client: &str) -> (Opened, Opened) {
     (near, far)
 }
 
-/// True if the machine has no free huge pages, which is said.
+/// Returns true if the machine has no free huge pages, which is said.
 fn lacks_huge_pages(pool: &Result<Pool>) -> bool {
     pool.as_ref().inspect_err(|e| eprintln!("skipped: no huge pages: {e}")).is_err()
 }

@@ -128,7 +128,7 @@ impl Dim {
         }
     }
 
-    /// True after two steps or more one way, and one back.
+    /// Returns true after two steps or more one way, and one back.
     fn is_back_on_top(&self) -> bool {
         match self.walk {
             Walk::Up => self.steps_down > 1 && self.steps_up == 1,

@@ -6,7 +6,7 @@
 //!  held         t─────►t──────►t──────►t  a  sleep    t a      a  armed, woken by the next packet
 //! ```
 //!
-//! A [`Moderator`] is state in, decision out: no clock, no system call. It is told what a queue gave and
+//! A [`Moderator`] is state in, decision out: no clock, no system call. Its caller says what a queue gave and
 //! when, and answers by a [`Rest`]: look again, leave the device alone until a time, or sleep on its
 //! descriptor. The same one serves `Queue::wait`, `Queue::arm` (tokio, mio) and a worker.
 //!

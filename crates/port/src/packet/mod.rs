@@ -14,7 +14,7 @@
 //!
 //! Owner: the queue owns the socket, its ring and its descriptor, which is an epoll set around the
 //! socket. Frames received stay in the kernel's blocks until they are copied: if the pool has no
-//! frame, or nobody calls, the ring fills up and the kernel counts what it drops, which
+//! frame, or no call comes, the ring fills up and the kernel counts what it drops, which
 //! `rx_missed` reports. All queues own the reservation of the ports: the last to go gives them back.
 //!
 //! Offloads: with the vnet header (the default) partial checksums and superframes pass as they are,

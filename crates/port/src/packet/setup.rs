@@ -30,7 +30,7 @@ const BLOCK_OVERHEAD_BYTES: usize = 256;
 /// Longest frame of an interface of the usual MTU, tag included.
 const FRAME_BYTES_MIN: usize = 1518;
 
-/// Longest packet that the port hands over.
+/// Returns the longest packet that the port hands over.
 pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
     longest(&Interface::open(&config.interface)?, config.vnet)
 }
@@ -68,7 +68,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     Ok(Opened { queues, obtained })
 }
 
-/// As many blocks as possible: each is handed over after `retire` with whatever came, so where
+/// Returns as many blocks as possible: each is handed over after `retire` with whatever came, so where
 /// frames are few, their number times `retire` is how long a reader may sleep before frames are
 /// lost.
 fn ring_size(config: &Config, longest: usize) -> RingSize {

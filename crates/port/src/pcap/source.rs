@@ -102,7 +102,7 @@ impl Ready {
             // What cannot be waited for never blocks: a regular file, /dev/null.
             Err(Errno::PERM) => {
                 let timer = TimerFd::new()?;
-                // Readable from the start, for whoever waits before he arms. It cannot fail: the
+                // Readable from the start, for callers that wait before they arm. It cannot fail: the
                 // descriptor is a timer.
                 let _ = timer.set_at(Some(Instant::now()));
                 Ok(Ready::Always(timer))

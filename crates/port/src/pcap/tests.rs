@@ -13,7 +13,7 @@ use crate::Port;
 use crate::host::testing::{LONG, Scratch, assert_settled};
 use crate::queue::{Health, QueueOps, Want};
 
-/// A classic capture: big or little endian, ns or µs; each packet was 4 bytes longer.
+/// Makes a classic capture: big or little endian, ns or µs; each packet was 4 bytes longer.
 fn classic(big: bool, nanos: bool, link: u32, packets: &[(u32, u32, &[u8])]) -> Vec<u8> {
     let order = if big { Order::Big } else { Order::Little };
     format::tests::classic(order, nanos, (262_144, link), packets)
@@ -27,7 +27,7 @@ fn frame(stamp_ns: u64, bytes: &[u8]) -> Frame {
     Frame { stamp_ns, bytes: bytes.to_vec() }
 }
 
-/// All packets up to the end, and how the port is then.
+/// Receives all packets up to the end; returns them and how the port is then.
 fn receive(port: &mut Port) -> (Vec<Frame>, Health) {
     let mut batch = Batch::with_capacity(7);
     let mut frames = Vec::new();
@@ -313,7 +313,7 @@ fn a_stream_wakes_its_reader_and_never_blocks_it() {
         assert!(!port.wait(Some(Duration::from_millis(1))).unwrap());
         assert_eq!(port.health(), Health::Up);
     };
-    quiet(&mut port, &mut batch); // nobody has opened it for writing yet
+    quiet(&mut port, &mut batch); // not opened for writing yet
     let mut writer = fs::OpenOptions::new().write(true).open(&fifo).unwrap();
     for part in [&bytes[..10], &bytes[10..30], &bytes[30..44]] {
         writer.write_all(part).unwrap();
@@ -331,7 +331,7 @@ fn a_stream_wakes_its_reader_and_never_blocks_it() {
     drop((writer, batch));
     assert_eq!(receive(&mut port), (vec![], Health::Finished));
     assert!(port.wait(None).unwrap(), "the end is told of");
-    assert!(!port.wait(Some(Duration::ZERO)).unwrap(), "and wakes nobody again");
+    assert!(!port.wait(Some(Duration::ZERO)).unwrap(), "and does not wake again");
     assert_settled(&pool);
 }
 

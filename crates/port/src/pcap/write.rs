@@ -36,7 +36,7 @@ pub(super) fn open(config: &Config) -> Result<WriteQueue<File>> {
             WriteQueue::new(file.into(), name, any, |_, _| {})
         }
         Place::File(path) => {
-            // Truncated below, once it is known to be nobody's.
+            // Truncated below, once it is known that no other port writes it.
             let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
             let file = opened.map_err(|e| refused(&name, &format!("open: {e}")))?;
             if empty(&file, &name)? {
@@ -68,7 +68,7 @@ fn empty(file: &File, name: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Cuts a file to `len` bytes. If that fails too, there is nobody left to tell: readers will find
+/// Cuts a file to `len` bytes. If that fails too, it is not reported: readers will find
 /// the torn block.
 fn cut(file: &File, len: u64) {
     let _ = file.set_len(len);
@@ -81,7 +81,7 @@ pub(super) struct WriteQueue<W: Write> {
     name: String,
     /// Cuts the file behind its last whole block.
     cut: fn(&W, u64),
-    /// Rung once, for whoever waits before he arms: nothing comes out of it, and there is always
+    /// Rung once, for callers that wait before they arm: nothing comes out of it, and there is always
     /// room.
     bell: EventFd,
     /// The bytes of a packet that is not in one piece.
@@ -153,7 +153,7 @@ fn write_error(name: &str, e: &io::Error) -> Error {
     }
 }
 
-/// All bytes of a packet, joined in `joined` unless they lie in one piece that can be borrowed.
+/// Returns all bytes of a packet, joined in `joined` unless they lie in one piece that can be borrowed.
 fn whole<'a>(skb: &'a Skb, joined: &'a mut Vec<u8>) -> &'a [u8] {
     if skb.data().len() == skb.len() {
         return skb.data();

@@ -72,7 +72,7 @@ impl Plan for RingPlan {
     }
 }
 
-/// Frames that a pair of rings of `len` packets each way can hold, and so what each of its ends
+/// Returns the number of frames that a pair of rings of `len` packets each way can hold, and so what each of its ends
 /// serves.
 #[must_use]
 pub const fn frames(len: u32) -> usize {

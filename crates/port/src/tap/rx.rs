@@ -150,7 +150,7 @@ impl Rx {
     }
 }
 
-/// To whom the host addressed it: all that leaves by the interface is for this end of it.
+/// Returns to whom the host addressed a packet: all that leaves by the interface is for this end of it.
 fn packet_type(data: &[u8]) -> PacketType {
     match data.first_chunk::<6>() {
         Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => PacketType::Broadcast,

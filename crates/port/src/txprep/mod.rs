@@ -72,7 +72,7 @@ struct Stage {
 }
 
 impl TxPrep {
-    /// Preparation for a queue with these `caps`.
+    /// Makes the preparation for a queue with these `caps`.
     pub fn new(caps: &Caps) -> TxPrep {
         let Caps { checksum, gso, stops_at_offloads, .. } = *caps;
         let does_all = (checksum, gso) == (TxOffload::All, TxOffload::All);
@@ -122,25 +122,25 @@ impl TxPrep {
         self.prepare(ops, mem, batch)
     }
 
-    /// True while packets wait here.
+    /// Returns true while packets wait here.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.stage.as_ref().is_some_and(|stage| stage.is_busy())
     }
 
-    /// Packets that wait here; a superframe is one.
+    /// Returns the number of packets that wait here; a superframe is one.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.stage.as_ref().map_or(0, |s| s.ready.len() + usize::from(s.under.is_some()))
     }
 
-    /// Why packets wait here, if any do.
+    /// Returns why packets wait here, if any do.
     pub fn waits(&self) -> Option<Waits> {
         let stage = self.stage.as_ref().filter(|stage| stage.is_busy())?;
         Some(stage.retry_at.map_or(Waits::Room, Waits::Frame))
     }
 
-    /// Bytes copied into segments, and over the border of a pool, so far.
+    /// Returns the bytes copied into segments, and over the border of a pool, so far.
     pub fn copied_bytes(&self) -> u64 {
         let over = self.border.as_ref().map_or(0, |border| border.copied_bytes);
         over + self.stage.as_ref().map_or(0, |stage| stage.copied_bytes)

@@ -41,7 +41,7 @@ fn watched(opened: Opened) -> Result<Opened> {
     })
 }
 
-/// Late, stalled and refusing on receipt, and in order. Not on sending: what waits to be sent needs
+/// Makes a queue late, stalled and refusing on receipt, and in order. Not on sending: what waits to be sent needs
 /// its sender to call again, and the suite's senders do not when all is taken.
 fn troubled(opened: Opened) -> Result<Opened> {
     wrapped(opened, |ops| {
@@ -84,7 +84,7 @@ mod watched_interfaces {
     }));
 }
 
-/// Both ends of a veth pair by AF_XDP, their frames those of the pool.
+/// Opens both ends of a veth pair by AF_XDP, their frames those of the pool.
 fn on_xdp(case: Case, wrap: fn(Opened) -> Result<Opened>) {
     in_netns_with_xdp(move || {
         veth(1500);

@@ -43,7 +43,7 @@ pub enum Way {
     Tx,
 }
 
-/// Nanoseconds since 1970, as captures count.
+/// Returns the nanoseconds since 1970, as captures count.
 fn epoch_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)

@@ -104,7 +104,7 @@ impl QueueBinding {
         })
     }
 
-    /// Packets that its receive ring holds.
+    /// Returns the number of packets that its receive ring holds.
     pub fn rx_len(&self) -> u32 {
         self.lens.rx
     }
@@ -120,7 +120,7 @@ impl QueueBinding {
         loop {
             match self.try_bind(copy_mode) {
                 Err(Refused::Bind(Errno::BUSY)) if Instant::now() < until => {
-                    // Nobody tells when the kernel has cleared up.
+                    // The kernel does not announce that it has cleared up.
                     let _ = poll_readable(&[], Some(BUSY_STEP));
                 }
                 Err(refused) => return Err(self.error(refused)),
@@ -164,12 +164,12 @@ impl QueueBinding {
         }
     }
 
-    /// Closes a socket of this queue; nobody has it any more when this returns.
+    /// Closes a socket of this queue; no socket has the queue any more when this returns.
     pub fn close(&self, rings: Rings) {
         self.sockets.close(rings);
     }
 
-    /// Bytes of the memory that the rings' addresses count from.
+    /// Returns the bytes of the memory that the rings' addresses count from.
     pub fn memory_bytes(&self) -> usize {
         // SAFETY: only its length is looked at.
         unsafe { self.pool.region() }.map_or(0, |region| region.len())
@@ -184,7 +184,7 @@ impl QueueBinding {
         Ok(Bound { rings, zero_copy, why })
     }
 
-    /// A bound socket that takes packets in several frames if it must, or if that costs nothing: a
+    /// Binds a socket that takes packets in several frames if it must, or if that costs nothing: a
     /// device that reads the frames itself may not have it.
     fn bind_as(&self, zero_copy: bool) -> std::result::Result<Rings, Refused> {
         if self.several || !zero_copy {
@@ -197,7 +197,7 @@ impl QueueBinding {
         self.bind_on(zero_copy, false)
     }
 
-    /// A bound socket on the pool's memory: with the others if they have registered it, and if that
+    /// Binds a socket on the pool's memory: with the others if they have registered it, and if that
     /// does not go together, by a registration of its own.
     fn bind_on(&self, zero_copy: bool, several: bool) -> std::result::Result<Rings, Refused> {
         self.sockets.join(several, |first| match self.bind_beside(first, zero_copy, several) {

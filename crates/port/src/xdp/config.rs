@@ -150,14 +150,14 @@ impl Config {
         format!("xdp:{}{taken}", self.interface)
     }
 
-    /// Descriptors of the rings of one queue. The fill ring has room for all frames that the receive
+    /// Returns the descriptors of the rings of one queue. The fill ring has room for all frames that the receive
     /// ring can hold, and as many more, so that it is not empty while that one is full.
     pub fn lens(&self) -> Lens {
         Lens { fill: 2 * self.rx_len, rx: self.rx_len, tx: self.tx_len, completion: self.tx_len }
     }
 
-    /// Frames that the rings of one queue can hold: those that were posted are in the fill ring or in
-    /// the receive ring, those that are sent in the transmit ring or in the completion ring.
+    /// Returns the number of frames that the rings of one queue can hold: those that were posted are in the
+    /// fill ring or in the receive ring, those that are sent in the transmit ring or in the completion ring.
     pub fn ring_frames(&self) -> usize {
         let lens = self.lens();
         (lens.fill + lens.rx + lens.tx) as usize
@@ -188,7 +188,7 @@ fn mode(text: &str) -> std::result::Result<Wanted, String> {
     }
 }
 
-/// `3`, `0-3`, `0+2+5`.
+/// Reads the numbers of queues: `3`, `0-3`, `0+2+5`.
 fn queues(text: &str) -> std::result::Result<Vec<u32>, String> {
     let bad = || format!("'{text}' names no queues: 3, 0-3 or 0+2+5");
     let number = |text: &str| text.parse::<u32>().ok().filter(|n| *n < QUEUES_MAX);

@@ -41,7 +41,7 @@ pub(super) enum Checksums {
 pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared> {
     let whole = |said, off| Prepared { checksums: Checksums::Whole, said, off };
     let other = match (config.filter == Filter::Nothing, other_end(interface)) {
-        // Whatever the other end leaves undone, nobody gets it.
+        // No receiver gets what the other end leaves undone.
         (true, _) | (_, OtherEnd::None) => return Ok(whole(None, None)),
         (_, OtherEnd::Here(other)) => Some(other),
         (_, OtherEnd::Elsewhere) => None,

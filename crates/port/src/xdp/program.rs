@@ -289,7 +289,7 @@ mod tests {
     }
 
     impl Filtered {
-        /// None where programs cannot be loaded.
+        /// Returns how a program is attached; none where programs cannot be loaded.
         fn by(words: &str) -> Option<Filtered> {
             let spec = parse(&format!("xdp:v0{words}")).unwrap();
             let filter = Filter::of(&spec).unwrap().unwrap_or(Filter::All);

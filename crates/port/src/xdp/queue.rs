@@ -320,7 +320,7 @@ impl HostDevice for Device {
             self.rebind_at.filter(is_up),
             self.look_at.filter(|_| !link.is_gone()),
         ];
-        // Room comes with completions, which nobody announces: the alarm looks for them.
+        // Room comes with completions, which are not announced: the alarm looks for them.
         (want.frames().then_some(Want::Frames), times.into_iter().flatten().min())
     }
 

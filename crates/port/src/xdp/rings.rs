@@ -76,7 +76,7 @@ impl Rings {
         }
     }
 
-    /// Times that an index of the kernel's made no sense.
+    /// Returns the number of times that an index of the kernel's made no sense.
     pub fn corrupt(&self) -> u64 {
         let rings = self.fill.corrupt() + self.tx.corrupt();
         rings + self.rx.corrupt() + self.completion.corrupt()

@@ -121,7 +121,7 @@ impl Rx {
             rings.fill.push_slice(&frames[..n]);
             posted += n;
             if n < room && held.posted == 0 {
-                // Nothing will come, and nobody announces a free frame.
+                // Nothing will come, and a free frame is not announced.
                 self.rx_nombuf += 1;
                 self.starved = Retry::later();
             }

@@ -57,7 +57,7 @@ pub(super) struct OwnProgram {
     _reservation: Option<Reservation>,
 }
 
-/// Longest packet that the port hands over.
+/// Returns the longest packet that the port hands over.
 pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
     longest_frame(&Interface::open(&config.interface)?)
 }
@@ -144,7 +144,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     Ok((ops, obtained))
 }
 
-/// Bytes of a packet that one frame of `pool` takes in.
+/// Returns the bytes of a packet that one frame of `pool` takes in.
 fn room(pool: &Pool) -> usize {
     let headroom = pool.headroom().max(linerate_sys::xdp::HEADROOM_BYTES as usize);
     pool.frame_size().saturating_sub(headroom)

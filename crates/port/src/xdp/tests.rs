@@ -234,7 +234,7 @@ fn a_pool_without_frames_leaves_packets_to_the_kernels_count_and_recovers() {
         );
         assert!(causes.missed_no_frame >= 16, "{causes:?}");
         kept.clear();
-        // Nobody announces that frames are free: the queue's own alarm does.
+        // That frames are free is not announced: the queue's own alarm does.
         xdp.wait(Some(LONG)).unwrap();
         xdp.rx(&mut batch);
         pass(&mut packet, &mut xdp, &frames(40, 60));

@@ -163,7 +163,7 @@ impl Insn {
         [Insn::new(LD_IMM64, dst, PSEUDO_MAP_FD, 0, fd), Insn::new(0, Reg::R0, 0, 0, 0)]
     }
 
-    /// The same jump, so many instructions beyond the next.
+    /// Returns the same jump, so many instructions beyond the next.
     #[must_use]
     pub const fn to(mut self, distance: i16) -> Insn {
         self.off = distance;

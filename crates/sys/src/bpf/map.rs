@@ -43,7 +43,7 @@ pub struct SocketMap {
 }
 
 impl SocketMap {
-    /// A map of `entries`, all empty.
+    /// Makes a map of `entries`, all empty.
     ///
     /// # Errors
     /// `E-PERM` without CAP_BPF, `E-UNSUPPORTED` before Linux 4.18.
@@ -191,7 +191,7 @@ impl SocketMap {
         }
     }
 
-    /// Its descriptor's number, for [`Insn::load_map`](super::Insn::load_map).
+    /// Returns its descriptor's number, for [`Insn::load_map`](super::Insn::load_map).
     #[must_use]
     pub fn raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()

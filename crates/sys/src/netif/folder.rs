@@ -45,7 +45,7 @@ impl NetFolder {
         })
     }
 
-    /// True if it is the folder of that interface: its number and its address.
+    /// Returns true if it is the folder of that interface: its number and its address.
     fn is_of(&self, interface: &Interface) -> bool {
         let address = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         let number = self.read("ifindex").and_then(|text| text.parse().ok());
@@ -85,7 +85,7 @@ impl NetFolder {
     }
 }
 
-/// A sysfs of the calling thread's network namespace, which is nowhere in the tree.
+/// Returns a sysfs of the calling thread's network namespace, which is nowhere in the tree.
 fn own_sysfs() -> io::Result<OwnedFd> {
     let fs = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&fs)?;

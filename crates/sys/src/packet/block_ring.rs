@@ -136,7 +136,7 @@ impl BlockRing {
         })
     }
 
-    /// The block to read: the rest of the one left unfinished, else the next that the kernel has
+    /// Returns the block to read: the rest of the one left unfinished, else the next that the kernel has
     /// handed over.
     ///
     /// Shape:  a block of the kernel's becomes ours and stays so until its frames are all read or
@@ -294,7 +294,7 @@ pub struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// The next frame, or `None` at the end of the block.
+    /// Returns the next frame, or `None` at the end of the block.
     ///
     /// Shape:  the frame is lent until the next call; the block stays ours.
     /// Errors: none; a frame that reaches outside the block ends it, see [`BlockRing::bad_blocks`].
@@ -310,7 +310,7 @@ impl Block<'_> {
         }
     }
 
-    /// Frames left to read, as far as the kernel says.
+    /// Returns the number of frames left to read, as far as the kernel says.
     #[must_use]
     pub fn frames_left(&self) -> u32 {
         self.ring.cursor.map_or(0, |c| c.left)

@@ -44,7 +44,7 @@ pub struct SendBatch {
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
-    /// An empty batch; allocates all it will ever use (about 25 KB).
+    /// Makes an empty batch; allocates all it will ever use (about 25 KB).
     #[must_use]
     pub fn new() -> Self {
         SendBatch {

@@ -65,7 +65,7 @@ impl Neighbours {
     }
 }
 
-/// The interface and the address of a neighbour that has answered.
+/// Returns the interface and the address of a neighbour that has answered.
 fn neighbour(message: &[u8]) -> Option<(u32, Ipv4Addr)> {
     let (index, state) = (u32_at(message, 4)?, u16_at(message, 8)?);
     let (_, bytes) = attributes(message.get(BODY_BYTES..)?).find(|(kind, _)| *kind == NDA_DST)?;

@@ -52,7 +52,7 @@ impl Account {
         Ok(account)
     }
 
-    /// All of it. Cost: three system calls, about 1 µs.
+    /// Reads the whole account. Cost: three system calls, about 1 µs.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be read any more.
@@ -81,7 +81,7 @@ impl Account {
     }
 }
 
-/// Time that the calling thread has been on a CPU, to the moment. Cost: one system call.
+/// Returns the time that the calling thread has been on a CPU, to the moment. Cost: one system call.
 #[must_use]
 pub fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -89,7 +89,7 @@ pub fn cpu_ns() -> u64 {
     part(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(time.tv_nsec))
 }
 
-/// Times that the calling thread was taken off its CPU although it would have gone on.
+/// Returns the number of times that the calling thread was taken off its CPU although it would have gone on.
 #[must_use]
 pub fn preemptions() -> u64 {
     // SAFETY: rusage is plain numbers, for which all zeroes are values.

@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn an_alarm_that_rings_no_later_keeps_an_earlier_time() {
         let mut set = WaitSet::new(TAG).unwrap();
-        let [early, middle, late] = [10, 100, 1000].map(|s| Instant::now() + Duration::from_secs(s));
+        let [early, middle, late] =
+            [10, 100, 1000].map(|s| Instant::now() + Duration::from_secs(s));
         assert!(set.no_later(middle), "of no alarm before");
         assert!(set.no_later(late));
         assert!(!set.is_due(early) && set.is_due(middle), "the earlier one stays");

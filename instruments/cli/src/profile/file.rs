@@ -22,7 +22,7 @@ pub struct Place {
 impl FromStr for Place {
     type Err = String;
 
-    /// `FILE` or `FILE#N`. A `#` that no number follows belongs to the name.
+    /// Reads `FILE` or `FILE#N`. A `#` that no number follows belongs to the name.
     fn from_str(text: &str) -> Result<Place, String> {
         if let Some((file, number)) = text.rsplit_once('#')
             && let Ok(number) = number.parse::<usize>()

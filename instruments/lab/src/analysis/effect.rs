@@ -208,7 +208,7 @@ fn ratios(set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<Change> {
 }
 
 impl Change {
-    /// No change from `a` to `b`.
+    /// Returns the change from `a` to `b` where there is none.
     pub(super) fn none(a: f64, b: f64) -> Change {
         let interval = Interval { low: 0.0, high: 0.0 };
         Change { a, b, log: 0.0, interval, chance: 1.0, censored_below: None }

@@ -7,7 +7,7 @@ use crate::analysis::samples::noisy;
 use crate::experiment::{Experiment, Metric};
 use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
 
-/// Lines over groups of cells: all, and each value of each factor that has several.
+/// Returns the lines over groups of cells: all, and each value of each factor that has several.
 ///
 /// Only metrics of which one direction is better have such lines. The sum is of the cells' figures,
 /// as printed; the geometric mean is of their changes, which are of pairs. Cells that were too noisy
@@ -23,7 +23,7 @@ pub fn overall(experiment: &Experiment, cells: &[CellRecord]) -> Vec<OverallReco
     lines.collect()
 }
 
-/// Cells by factor and value.
+/// Returns the cells by factor and value.
 fn levels<'a>(
     experiment: &'a Experiment,
     cells: &'a [CellRecord],
@@ -37,7 +37,7 @@ fn levels<'a>(
     })
 }
 
-/// `None` if no cell of the group has the metric, or its figures have no ratio.
+/// Returns the line of a group; `None` if no cell of the group has the metric, or its figures have no ratio.
 fn line(
     metric: &Metric,
     goal: Goal,

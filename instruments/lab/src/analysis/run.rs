@@ -66,7 +66,7 @@ fn ran(cell: &CellRecord) -> bool {
     has_pairs && cell.ledger.balanced()
 }
 
-/// Each metric's effect, not yet corrected for the grid.
+/// Measures each metric's effect, not yet corrected for the grid.
 fn measure(experiment: &Experiment, cell: &mut CellRecord, looks: &[u32], family: usize) {
     cell.metrics.clear();
     if !ran(cell) {
@@ -253,7 +253,7 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     told
 }
 
-/// Cells whose number of set-ups cannot tell a difference from chance, whatever they show.
+/// Returns the cells whose number of set-ups cannot tell a difference from chance, whatever they show.
 fn too_few(experiment: &Experiment, cells: &[CellRecord], family: usize) -> Option<Warning> {
     let headline = experiment.headline()?;
     let pairs = |cell: &CellRecord| {
@@ -274,7 +274,7 @@ fn too_few(experiment: &Experiment, cells: &[CellRecord], family: usize) -> Opti
     (least < needed).then(|| Warning { code: "W-FEW-PAIRS".into(), text, fix })
 }
 
-/// Units, that is set-ups of the sides, from which a difference can be told from chance in each of
+/// Returns the units, that is set-ups of the sides, from which a difference can be told from chance in each of
 /// so many hypotheses: 6 of one.
 pub(crate) fn pairs_needed(family: usize) -> usize {
     // The least chance of n units is 2¹⁻ⁿ, and Holm's first is that times the family.
@@ -291,7 +291,7 @@ fn names<'a>(
     names.filter(|name| cell.metrics.get(*name).is_some_and(&is)).collect()
 }
 
-/// As printed: `change=both rate=fixed`, in the order of the experiment's factors.
+/// Returns the name as printed: `change=both rate=fixed`, in the order of the experiment's factors.
 fn name(experiment: &Experiment, cell: &CellRecord) -> String {
     let one = |(factor, level): (&String, &String)| format!("{factor}={level}");
     let factors = experiment.factors.iter().map(|factor| &factor.name);

@@ -20,12 +20,12 @@ pub fn admitted(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRecord> {
     by_class(clock, pairs).0
 }
 
-/// The pairs that are admitted for `clock`, and of the class of placement that fewer of them have.
+/// Returns the pairs that are admitted for `clock`, and of the class of placement that fewer of them have.
 pub(super) fn of_other_class(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRecord> {
     by_class(clock, pairs).1
 }
 
-/// The admitted pairs of the class that most have, and the others.
+/// Returns the admitted pairs of the class that most have, and the others.
 fn by_class(clock: Clock, pairs: &[PairRecord]) -> (Vec<&PairRecord>, Vec<&PairRecord>) {
     let ours: Vec<&PairRecord> = pairs.iter().filter(|pair| admits(clock, pair)).collect();
     let count = |class| ours.iter().filter(|pair| class_of(pair) == class).count();
@@ -59,7 +59,7 @@ pub(crate) fn class_of(pair: &PairRecord) -> Option<&str> {
     pair.placement.as_ref().map(|placement| placement.class.as_str())
 }
 
-/// In how many windows of `pairs`, and of how many that have it, a half of `metric` is below 0: it
+/// Returns in how many windows of `pairs`, and of how many that have it, a half of `metric` is below 0: it
 /// is a difference then, and has no ratio.
 pub(super) fn negatives(metric: &Metric, pairs: &[&PairRecord]) -> (usize, usize) {
     let parting = Parting::of(&metric.formula);
@@ -78,7 +78,7 @@ pub(super) fn zeros(metric: &Metric, pairs: &[&PairRecord]) -> usize {
     parts.filter(|part| part.is_nothing()).count()
 }
 
-/// `metric` in both windows of each pair that has it, by set-up: of `b` beside `a`, or of what
+/// Returns `metric` in both windows of each pair that has it, by set-up: of `b` beside `a`, or of what
 /// `other` takes.
 pub(super) fn parts<'a>(
     metric: &Metric,
@@ -152,7 +152,7 @@ impl Part {
         self.over == 0.0 || self.under == 0.0
     }
 
-    /// The metric; `None` where it is divided by nothing.
+    /// Returns the metric; `None` where it is divided by nothing.
     pub(crate) fn value(self) -> Option<f64> {
         (self.under > 0.0).then(|| self.over / self.under)
     }

@@ -24,7 +24,7 @@ pub(super) fn chance(differences: &[f64]) -> f64 {
     if ranks.len() <= EXACT { by_counting(&ranks, total, off) } else { by_limit(&ranks, off) }
 }
 
-/// `chances` corrected for a family of at least `family` of them (Holm 1979): each is multiplied by
+/// Returns `chances` corrected for a family of at least `family` of them (Holm 1979): each is multiplied by
 /// how many are not smaller, and none is below one before it. Where no cell has a difference, the
 /// chance that any of them comes out below 5 % is then at most 5 %. Those of the family that are not
 /// there count as the largest.
@@ -41,7 +41,7 @@ pub(super) fn holm(chances: &[f64], family: usize) -> Vec<f64> {
     corrected
 }
 
-/// Twice the rank of each difference that is not 0, by size, equals sharing theirs; and its sign.
+/// Returns twice the rank of each difference that is not 0, by size, equals sharing theirs; and its sign.
 fn doubled_ranks(differences: &[f64]) -> Vec<(usize, bool)> {
     let mut by_size: Vec<f64> = differences.iter().copied().filter(|d| d.is_finite()).collect();
     by_size.sort_by(|x, y| x.abs().total_cmp(&y.abs()));
@@ -77,7 +77,7 @@ fn by_limit(ranks: &[usize], off: usize) -> f64 {
     two_tails(off as f64 / variance.sqrt())
 }
 
-/// Probability that a normal variable is further from its mean than `z` standard deviations, to 1.2
+/// Returns the probability that a normal variable is further from its mean than `z` standard deviations, to 1.2
 /// parts in 10⁷: Numerical Recipes' rational Chebyshev fit of the complementary error function.
 fn two_tails(z: f64) -> f64 {
     const FIT: [f64; 10] = [
@@ -108,7 +108,7 @@ pub(super) fn student(freedom: usize, level: f64) -> f64 {
     low
 }
 
-/// Probability that Student's t is within `t` of 0: the finite sums of whole degrees of freedom
+/// Returns the probability that Student's t is within `t` of 0: the finite sums of whole degrees of freedom
 /// (Abramowitz and Stegun, 26.7.3 and 26.7.4).
 fn held_by(t: f64, freedom: usize) -> f64 {
     let root = (freedom as f64).sqrt();

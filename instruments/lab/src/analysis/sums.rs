@@ -93,7 +93,7 @@ pub(crate) fn value(set_ups: &[Vec<Part>], one: Option<f64>, level: f64) -> Opti
     Some(Sum { value, interval, unseen })
 }
 
-/// Half of the interval of a sum of so many residuals, each a share of the whole.
+/// Returns half of the interval of a sum of so many residuals, each a share of the whole.
 fn half_width(residuals: impl Iterator<Item = f64>, n: usize, level: f64) -> Option<f64> {
     let squares: f64 = residuals.map(|residual| residual * residual).sum();
     let freedom = n.checked_sub(1).filter(|freedom| *freedom > 0)?;

@@ -209,7 +209,7 @@ fn add(all: &mut Vec<(String, Vec<String>)>, why: String, cell: String) {
     }
 }
 
-/// ` at rate=max, rate=fixed`; many are counted.
+/// Returns ` at rate=max, rate=fixed`; many are counted.
 fn at(cells: &[String]) -> String {
     let named: Vec<&str> =
         cells.iter().map(String::as_str).filter(|cell| !cell.is_empty()).collect();

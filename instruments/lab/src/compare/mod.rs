@@ -121,7 +121,7 @@ impl Comparison {
         }
     }
 
-    /// Why there is nothing to compare.
+    /// Returns why there is nothing to compare.
     fn nothing(&self, unlike: bool) -> Error {
         let fix = "linerate lab compare … --allow-env";
         if unlike {

@@ -83,7 +83,7 @@ impl fmt::Display for Withheld {
 }
 
 impl Row {
-    /// Better or worse beyond both noise floors; the same if all of the interval is within
+    /// Judges a change: better or worse beyond both noise floors; the same if all of the interval is within
     /// the margin.
     fn judged(&self, better_when: Option<&str>) -> Verdict {
         if self.disturbed || self.too_few {
@@ -98,7 +98,7 @@ impl Row {
     }
 }
 
-/// Why a metric is compared in no cell; `None` if it is.
+/// Returns why a metric is compared in no cell; `None` if it is.
 pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) -> Option<Withheld> {
     let why = |why: &str| {
         let (metric, why) = (metric.name.clone(), why.to_owned());
@@ -157,7 +157,7 @@ pub(super) fn rows<'a>(
     })
 }
 
-/// Cells that only one of two whole runs has, in a sentence.
+/// Returns the cells that only one of two whole runs has, in a sentence.
 pub(super) fn alone(one: &Run, other: &Run) -> Vec<String> {
     let beyond = |run: &Run, other: &Run| {
         run.cells.iter().filter(|cell| !other.cells.iter().any(|one| one.at == cell.at)).count()
@@ -209,7 +209,7 @@ fn row(
     figures.iter().all(|figure| figure.is_finite()).then_some(row)
 }
 
-/// Why cells that should have a metric do not; `None` if none of them should.
+/// Returns why cells that should have a metric do not; `None` if none of them should.
 fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option<String> {
     let why = |cell: &CellRecord| match cell.status {
         _ if !cell.ledger.balanced() => "withholds it: packets are not accounted for",

@@ -32,7 +32,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// `None` if no window has it, or it has no ratio.
+    /// Returns a side's figure; `None` if no window has it, or it has no ratio.
     pub(super) fn of(metric: &Metric, pairs: &[PairRecord], level: f64) -> Option<Side> {
         let parts = parts_of_b(metric, &admitted(metric.clock, pairs));
         let (windows, set_ups) = (parts.iter().map(Vec::len).sum(), parts.len());

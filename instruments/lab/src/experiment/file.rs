@@ -87,7 +87,7 @@ fn differ(cells: &[Cell], sides_do: bool) -> Result<()> {
     Err(wrong(line, why).fix("a level's `set` is for both sides; `a` and `b` are for one"))
 }
 
-/// A setting without the place where it was said.
+/// Returns a setting without the place where it was said.
 fn said<'a>((name, setting): (&'a str, &'a Setting)) -> (&'a str, &'a Value) {
     (name, &setting.value)
 }

@@ -115,7 +115,7 @@ pub fn commands<'a>(cells: impl IntoIterator<Item = &'a Cell>, place: &Place) ->
 }
 
 impl Here {
-    /// In a word or two: `yes`, `no`, `9 of 13 cells`.
+    /// Returns the answer in a word or two: `yes`, `no`, `9 of 13 cells`.
     #[must_use]
     pub fn in_short(&self) -> String {
         match self.cells {

@@ -355,7 +355,7 @@ impl Cell {
         each.join(" ")
     }
 
-    /// Length of a window.
+    /// Returns the length of a window.
     #[must_use]
     pub fn window_ns(&self, quick: bool) -> u64 {
         if quick { self.quick_window_ns } else { self.window_ns }
@@ -363,7 +363,7 @@ impl Cell {
 }
 
 impl Plan {
-    /// Pairs at which it is looked.
+    /// Returns the pairs at which it is looked.
     #[must_use]
     pub fn looks(&self, quick: bool) -> Vec<u32> {
         if quick { vec![self.quick_pairs] } else { self.looks.clone() }

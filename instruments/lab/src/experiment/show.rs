@@ -269,7 +269,7 @@ pub(super) fn as_map<S: Serializer>(
     serializer.collect_map(at.iter().map(|(factor, level)| (factor, level)))
 }
 
-/// When it is looked at, and how long a window is.
+/// Returns when it is looked at, and how long a window is.
 fn pairs(one: &Experiment, quick: bool) -> String {
     let plan = &one.plan;
     let looks: Vec<String> = plan.looks(quick).iter().map(u32::to_string).collect();

@@ -74,8 +74,8 @@ pub fn classify(goal: &Goal, trials: &[Trial]) -> Class {
     }
 }
 
-/// Packets a second that can be counted on at a rate that is carried: what came out in all but the
-/// worst of the trials.
+/// Returns the number of packets a second that can be counted on at a rate that is carried: what came out in
+/// all but the worst of the trials.
 ///
 /// Source: draft-ietf-bmwg-mlrsearch-15, "Conditional Throughput Code".
 #[must_use]
@@ -116,7 +116,7 @@ impl Trials {
         self.0.values().map(Vec::len).sum()
     }
 
-    /// All, from the lowest rate.
+    /// Returns all trials, from the lowest rate.
     pub fn iter(&self) -> impl Iterator<Item = &Trial> {
         self.0.values().flatten()
     }
@@ -168,7 +168,7 @@ impl Goal {
     /// No loss in one trial of 60 s: the throughput of RFC 2544.
     pub const RFC_2544: Goal = Goal { exceed_ratio: 0.0, trial_s: 60.0, sum_s: 60.0, ..Goal::NDR };
 
-    /// Coarser forms of it, the goal itself last. Each begins where the one before ended, so that
+    /// Returns the coarser forms of it, the goal itself last. Each begins where the one before ended, so that
     /// most of the way is gone in few trials.
     #[must_use]
     pub fn phases(&self) -> Vec<Goal> {
@@ -250,7 +250,7 @@ impl Trial {
         self.offered.saturating_sub(self.forwarded) as f64 / self.offered as f64
     }
 
-    /// Packets a second that came out.
+    /// Returns the number of packets a second that came out.
     #[must_use]
     pub fn forwarded_pps(&self) -> u64 {
         (self.load_pps as f64 * (1.0 - self.loss_ratio())) as u64

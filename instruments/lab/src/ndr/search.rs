@@ -10,7 +10,7 @@ pub trait Prober {
     /// Offers `load_pps` for `seconds`.
     fn trial(&mut self, load_pps: u64, seconds: f64) -> Result<Trial>;
 
-    /// A trial is done. False ends the search early.
+    /// Notes that a trial is done. False ends the search early.
     fn go_on(&mut self, step: &Step<'_>) -> bool;
 }
 
@@ -227,7 +227,7 @@ impl Search<'_> {
         halvings * rate_s(goal) + phases_left * phase_s(goal) + self.later_s
     }
 
-    /// A trial that counts.
+    /// Returns a trial that counts.
     fn trial(&mut self, load: u64, seconds: f64) -> Result<Trial> {
         let mut again = match self.limits.disturbed {
             Disturbed::Again { again_max, .. } => again_max,
@@ -254,7 +254,7 @@ const RATES: f64 = 3.0;
 /// Rates that are tried until there is an interval at all.
 const OUTSIDE: f64 = 6.0;
 
-/// Time of the trials that decide a rate about which they agree.
+/// Returns the time of the trials that decide a rate about which they agree.
 fn rate_s(goal: &Goal) -> f64 {
     let trials = goal.sum_s / goal.trial_s * goal.exceed_ratio.max(1.0 - goal.exceed_ratio);
     goal.trial_s * trials.ceil().max(1.0)

@@ -82,7 +82,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Packets a second that the generator makes and the sink verifies when nothing is between
+    /// Returns the packets a second that the generator makes and the sink verifies when nothing is between
     /// them: no path is faster by this instrument.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ fn bad<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::new(Code::Topology, "cannot search this path", why).fix(FIX))
 }
 
-/// Why a port of this driver is no end of a path; `None` if it is one.
+/// Returns why a port of this driver is no end of a path; `None` if it is one.
 fn no_end(spec: &Spec) -> Option<&'static str> {
     match spec.driver.as_str() {
         ring::NAME => None,
@@ -284,7 +284,7 @@ pub(super) fn settled(stopped: Stopped) -> Result<Stopped> {
     Ok(stopped)
 }
 
-/// Packets that came out whole, each once; and those that were twice, out of order or damaged.
+/// Returns the packets that came out whole, each once; and those that were twice, out of order or damaged.
 pub(super) fn verified(stopped: &Stopped) -> (u64, u64) {
     let found = |port: &PortStats| port.verified;
     let Some(found) = stopped.ports.iter().find_map(found) else { return (0, 0) };

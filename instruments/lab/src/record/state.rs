@@ -211,7 +211,7 @@ pub(super) fn request(dir: &Path) -> Result<RequestRecord> {
     parsed(&path)
 }
 
-/// When the last pair was written: the end of a run that did not say when it ended.
+/// Returns when the last pair was written: the end of a run that did not say when it ended.
 pub(super) fn last_written(dir: &Path) -> String {
     let time = fs::metadata(dir.join(PAIRS)).and_then(|about| about.modified());
     rfc3339(time.unwrap_or(UNIX_EPOCH).min(SystemTime::now()))

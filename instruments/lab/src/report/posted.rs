@@ -150,7 +150,7 @@ fn cells_of(cell: &CellRecord, metric: &str, digits: u8) -> [Cell; 2] {
     values.map(|value| Cell::real(value, digits, "no undisturbed window has it"))
 }
 
-/// The values of a metric on both sides, as the post prints them.
+/// Returns the values of a metric on both sides, as the post prints them.
 fn both(cell: &CellRecord, metric: &str) -> [String; 2] {
     let effect = cell.metrics.get(metric);
     let [a, b] = reached(cell);

@@ -86,7 +86,7 @@ fn remarks(view: &View<'_>, is_one: impl Fn(&Warning) -> bool) -> Vec<Remark> {
     groups.iter().take(ROWS_MAX).map(told).collect()
 }
 
-/// `case=remote: all sides; case=local: b`, or how much of the run that is.
+/// Returns `case=remote: all sides; case=local: b`, or how much of the run that is.
 fn of(view: &View<'_>, sides_of: &BTreeMap<usize, u8>) -> String {
     let mut alike: BTreeMap<u8, Vec<&str>> = BTreeMap::new();
     for (cell, sides) in sides_of {
@@ -155,7 +155,7 @@ pub(super) struct Reason {
     pub long: String,
 }
 
-/// Why a cell has few figures, or none; `None` if nothing is wrong with it.
+/// Returns why a cell has few figures, or none; `None` if nothing is wrong with it.
 pub(super) fn reason(view: &View<'_>, cell: &CellRecord) -> Option<Reason> {
     let reason = |short, long: &str| Some(Reason { short, long: long.to_owned() });
     match cell.status {
@@ -193,7 +193,7 @@ pub(super) fn reasons(view: &View<'_>) -> Vec<(String, String)> {
     alike.into_iter().map(|(long, names)| (cells(&names, all), long)).collect()
 }
 
-/// `0 of 18 pairs were undisturbed: run delay up to 71.4 % (limit 1 %) in 17 …`, by the headline's
+/// Returns `0 of 18 pairs were undisturbed: run delay up to 71.4 % (limit 1 %) in 17 …`, by the headline's
 /// clock.
 fn disturbed(view: &View<'_>, pairs: &[PairRecord]) -> String {
     let is_rate = view.headline().is_some_and(|metric| metric.clock == Some(Clock::Wall));
@@ -235,7 +235,7 @@ fn fold(all: &mut BTreeMap<String, Folded>, one: Folded) {
     }
 }
 
-/// A disturbance less what does not matter for its kind: whose window it was in, and that others had
+/// Returns a disturbance less what does not matter for its kind: whose window it was in, and that others had
 /// *at least* as much, which its largest figure says too.
 fn kind(part: &str) -> String {
     let part = part.replacen("others had at least ", "others had ", 1);

@@ -99,7 +99,7 @@ impl Tally {
         }
     }
 
-    /// `frames is better than malloc in 2 of 4 cells; 2 could not be told (disturbed)`
+    /// Returns `frames is better than malloc in 2 of 4 cells; 2 could not be told (disturbed)`
     fn said(&self, a: &str, b: &str) -> String {
         let told = self.better + self.worse + self.same;
         let untold: usize = self.untold.iter().map(|(_, cells)| cells).sum();
@@ -272,7 +272,7 @@ impl View<'_> {
     }
 }
 
-/// `0 dut, 1 gen`
+/// Returns `0 dut, 1 gen`
 fn cpus(env: &serde_json::Value) -> String {
     let each = env["cpus"].as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(|cpu| {
         let role = cpu["role"].as_str().unwrap_or("role not said");

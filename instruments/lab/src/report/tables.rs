@@ -27,7 +27,7 @@ pub(super) fn are_few_cells(view: &View<'_>) -> bool {
     view.told().count() <= CELLS_A_TABLE_EACH
 }
 
-/// One metric in every cell that has figures.
+/// Returns one metric in every cell that has figures.
 pub(super) fn of_metric(view: &View<'_>, metric: &Shown) -> Table {
     let unit = if metric.unit.is_empty() { "no unit" } else { &metric.unit };
     let (names, cells): (Vec<&str>, Vec<&CellRecord>) = view.told().unzip();
@@ -64,7 +64,7 @@ fn elsewhere(name: &str, effect: &Effect) -> Option<String> {
     Some(format!("{name}: {pct} % {ci} in {n_pairs} pairs {ELSEWHERE} {class}, in nothing above"))
 }
 
-/// One cell: those of the metrics that it has.
+/// Returns one cell: those of the metrics that it has.
 pub(super) fn of_cell(name: &str, cell: &CellRecord, metrics: &[&Shown]) -> Table {
     let title = if name.is_empty() { "Effects".into() } else { format!("Effects, {name}") };
     let mut table = Table::new(
@@ -173,7 +173,7 @@ pub(super) fn drops(view: &View<'_>) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// Figures of whole sides: memory held, packets outstanding; `None` without any.
+/// Returns the figures of whole sides: memory held, packets outstanding; `None` without any.
 pub(super) fn totals(view: &View<'_>) -> Option<Table> {
     let columns = columns("what=of the whole side, cell, a=A, b=B");
     let mut rows: BTreeMap<(&str, &str), [Option<f64>; 2]> = BTreeMap::new();
@@ -215,14 +215,14 @@ pub(super) fn fixed_points(view: &View<'_>) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// Cell, side and name of a total or of a matrix: `rate=max/a/memory_bytes`.
+/// Returns the cell, side and name of a total or of a matrix: `rate=max/a/memory_bytes`.
 pub(super) fn keyed(key: &str) -> (&str, &str, &str) {
     let (rest, name) = key.rsplit_once('/').unwrap_or(("", key));
     let (cell, side) = rest.rsplit_once('/').unwrap_or(("", rest));
     (cell, side, name)
 }
 
-/// Dropped in all.
+/// Returns the number of dropped packets, for all reasons.
 pub(super) fn dropped(ledger: &Ledger) -> u64 {
     ledger.dropped.values().fold(0, |sum: u64, n| sum.saturating_add(*n))
 }
@@ -246,7 +246,7 @@ pub(super) fn columns(spec: &'static str) -> Vec<Column> {
     spec.split(", ").map(one).collect()
 }
 
-/// `table` without the column of expectations, if there is none.
+/// Returns `table` without the column of expectations, if there is none.
 fn without_empty(mut table: Table) -> Table {
     let at = table.columns.iter().position(|column| column.key == "expected");
     let is_empty = |at| table.figures().all(|cells| matches!(cells.get(at), Some(Cell::Empty)));

@@ -162,7 +162,7 @@ fn uncounted(view: &View<'_>) -> String {
     if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
-/// Cells in which a metric got better or worse.
+/// Returns the cells in which a metric got better or worse.
 fn changed(view: &View<'_>, metric: &Shown) -> usize {
     let is = |effect: &&Effect| matches!(effect.verdict, Verdict::Better | Verdict::Worse);
     effects_of(view, metric).filter(is).count()

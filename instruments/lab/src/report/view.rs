@@ -29,7 +29,7 @@ impl<'a> View<'a> {
         View { run, experiment, metrics, cells }
     }
 
-    /// Cells with their names.
+    /// Returns the cells with their names.
     pub fn named(&self) -> impl Iterator<Item = (&str, &'a CellRecord)> {
         self.cells.iter().map(String::as_str).zip(&self.run.cells)
     }
@@ -80,7 +80,7 @@ impl<'a> View<'a> {
         self.named().filter(|(_, cell)| !cell.metrics.is_empty())
     }
 
-    /// Lines over groups of several cells, of one metric: those that do not only repeat the line
+    /// Returns the lines over groups of cells: all, and each value of each factor that has several.
     /// over all.
     pub fn groups<'s>(&'s self, metric: &'s str) -> impl Iterator<Item = &'a OverallRecord> + 's {
         let all = self.overall(metric).find(|line| line.group == "all");
@@ -95,7 +95,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Lines over groups, of one metric.
+    /// Returns the lines over groups of cells: all, and each value of each factor that has several.
     pub fn overall<'s>(&'s self, metric: &'s str) -> impl Iterator<Item = &'a OverallRecord> + 's {
         self.run.overall.iter().filter(move |line| line.metric == metric)
     }
@@ -105,7 +105,7 @@ impl<'a> View<'a> {
         self.experiment.as_ref().map_or(&[], |experiment| &experiment.fixed_points)
     }
 
-    /// Pairs whose rates may be used, and all.
+    /// Returns the pairs whose rates may be used, and all.
     pub fn pairs(&self) -> (usize, usize, usize) {
         let all = || self.run.cells.iter().flat_map(|cell| &cell.pairs);
         let costs = all().filter(|pair| pair.cost_accepted).count();
@@ -123,7 +123,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// `change=both rate=fixed`, in the order of the experiment's factors if it is known.
+/// Returns `change=both rate=fixed`, in the order of the experiment's factors if it is known.
 fn name_of(cell: &CellRecord, experiment: Option<&Experiment>) -> String {
     let factors = experiment.map_or(&[][..], |experiment| &experiment.factors);
     let place = |name: &str| factors.iter().position(|f| f.name == name).unwrap_or(usize::MAX);
@@ -149,7 +149,7 @@ impl Side {
         }
     }
 
-    /// Sum of a figure; `None` if a window has it not, or no window may be used.
+    /// Returns the sum of a figure; `None` if a window has it not, or no window may be used.
     pub fn sum(self, cell: &CellRecord, name: &str) -> Option<f64> {
         let admitted = cell.pairs.iter().filter(|pair| pair.cost_accepted);
         let figures = admitted.map(|pair| self.of(pair).figure(name));

@@ -36,7 +36,7 @@ pub(super) fn short(text: &str) -> String {
     }
 }
 
-/// The change of a line's sum and of its geometric mean, with their intervals.
+/// Returns the change of a line's sum and of its geometric mean, with their intervals.
 pub(super) fn overall_changes(line: &OverallRecord) -> (String, String) {
     let told = |pct: f64, ends: Option<(f64, f64)>| {
         let ends = ends.map_or_else(String::new, |ends| format!(" {}", interval(ends)));
@@ -45,7 +45,7 @@ pub(super) fn overall_changes(line: &OverallRecord) -> (String, String) {
     (told(line.sum_ratio_pct, line.sum_ci95_pct), told(line.geomean_pct, line.geomean_ci95_pct))
 }
 
-/// Cells by their verdicts, those that there are.
+/// Counts the cells by their verdicts, those that there are.
 pub(super) fn counts(line: &OverallRecord) -> String {
     let OverallRecord { better, worse, same, unclear, .. } = line;
     let all = [(better, "better"), (worse, "worse"), (same, "same"), (unclear, "unclear")];
@@ -60,7 +60,7 @@ pub(super) fn said(effect: &Effect) -> String {
     within(effect.verdict, effect.same_pct.unwrap_or_else(noise_pct))
 }
 
-/// `same ±1.0 %`; other verdicts by themselves.
+/// Returns `same ±1.0 %`; other verdicts by themselves.
 pub(crate) fn within(said: Verdict, margin_pct: f64) -> String {
     let digits = usize::from(margin_pct.abs() < 100.0);
     match said {

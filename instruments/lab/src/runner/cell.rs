@@ -377,13 +377,13 @@ impl Pace {
         pace
     }
 
-    /// A cell begins, or is left out: it is no more among the later ones.
+    /// Notes that a cell begins, or is left out: it is no more among the later ones.
     pub(super) fn cell(&mut self, cell: &Cell) {
         self.later_ns = self.later_ns.saturating_sub(self.window_ns(cell, self.pairs));
         self.ran = 0;
     }
 
-    /// A pair of `cell` is done.
+    /// Notes that a pair of `cell` is done.
     pub(super) fn pair(&mut self, cell: &Cell) {
         let before_ns = self.window_ns(cell, self.ran);
         self.ran = self.ran.saturating_add(1);
@@ -413,12 +413,12 @@ impl Pace {
         Duration::try_from_secs_f64(passed.as_secs_f64() * left_ns as f64 / done_ns).ok()
     }
 
-    /// Window time of one more pair of `cell`.
+    /// Returns the window time of one more pair of `cell`.
     fn first_ns(&self, cell: &Cell) -> u64 {
         self.window_ns(cell, 2).saturating_sub(self.window_ns(cell, 1))
     }
 
-    /// Window time of `pairs` pairs of `cell`, with their warm-up.
+    /// Returns the window time of `pairs` pairs of `cell`, with their warm-up.
     fn window_ns(&self, cell: &Cell, pairs: u32) -> u64 {
         let windows = if pairs == 0 { 0 } else { self.experiment.windows(cell, self.quick, pairs) };
         cell.window_ns(self.quick).saturating_mul(WINDOWS).saturating_mul(windows)

@@ -81,7 +81,7 @@ pub trait Observer {
     /// Receives a remark, as the reason that a cell cannot run here.
     fn note(&mut self, text: &str);
 
-    /// True once the run is to end early; what there is is kept.
+    /// Returns true once the run is to end early; what there is is kept.
     fn interrupted(&self) -> bool;
 }
 
@@ -230,7 +230,7 @@ fn factors(experiment: &Experiment) -> String {
     if each.is_empty() { "no factors".into() } else { each.join("; ") }
 }
 
-/// Version, commit, `build_id`, rustc and `target_cpu`; `unknown` where it is not known.
+/// Returns the version, commit, `build_id`, rustc and `target_cpu`; `unknown` where it is not known.
 ///
 /// The commit and the compiler are the caller's to say: only the program's build knows what it is built
 /// from and by. The build ID is a sum over the program's file.

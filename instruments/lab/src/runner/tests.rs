@@ -307,7 +307,7 @@ pub(super) fn grid() -> Experiment {
     grid
 }
 
-/// Both sides of a cell are told `name = value` too.
+/// Tells both sides of a cell `name = value`, too.
 fn told(experiment: &mut Experiment, cell: usize, name: &str, value: impl Into<Value>) {
     let more = Settings::new().with(name, value);
     let cell = &mut experiment.cells[cell];

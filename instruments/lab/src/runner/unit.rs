@@ -78,7 +78,7 @@ pub(super) enum Role {
 }
 
 impl Order {
-    /// The bench whose window is a pair's first.
+    /// Returns the bench whose window is a pair's first.
     fn first(self) -> Role {
         match self {
             Order::AB => Role::Control,

@@ -256,7 +256,7 @@ fn dropped(ledger: &linerate_skb::Ledger) -> BTreeMap<String, u64> {
     ledger.dropped.iter().map(|(reason, n)| (reason.name().to_owned(), *n)).collect()
 }
 
-/// `free_matrix[CPU that allocated][CPU that freed]`, in the order of the CPUs' numbers.
+/// Returns `free_matrix[CPU that allocated][CPU that freed]`, in the order of the CPUs' numbers.
 fn free_matrix(matrix: &linerate_skb::FreeMatrix) -> BTreeMap<String, Vec<Vec<u64>>> {
     let row = |from: &usize| matrix.cpus().iter().map(|to| matrix.frees(*from, *to)).collect();
     [("free_matrix".to_owned(), matrix.cpus().iter().map(row).collect())].into()

@@ -95,7 +95,7 @@ impl Reading {
         sent(&self.ports)
     }
 
-    /// The sizes of all calls that gave packets to a device.
+    /// Returns the sizes of all calls that gave packets to a device.
     fn sizes(&self) -> BatchSizes {
         let mut sizes = BatchSizes::default();
         let devices = self.ports.iter().filter(|port| !port.flags.paired);
@@ -277,7 +277,7 @@ pub(super) fn sent(ports: &[PortStats]) -> Sent {
     sent
 }
 
-/// Figures of a whole side: memory held, frees on another CPU. Read before its workers have ended,
+/// Returns the figures of a whole side: memory held, frees on another CPU. Read before its workers have ended,
 /// whose hot lists are part of the memory.
 pub(super) fn totals(stats: &Stats) -> BTreeMap<String, f64> {
     let pool = stats.pool().stats();
@@ -289,7 +289,7 @@ pub(super) fn totals(stats: &Stats) -> BTreeMap<String, f64> {
     totals
 }
 
-/// Packets that are still out, and with whom. Read after its workers have ended: there are none then.
+/// Returns the packets that are still out, and with whom. Read after its workers have ended: there are none then.
 pub(super) fn outstanding(stats: &Stats) -> BTreeMap<String, f64> {
     let ledger = stats.ledger();
     let mut totals = BTreeMap::from([("outstanding".into(), ledger.in_flight as f64)]);

@@ -12,7 +12,7 @@ use serde_json::json;
 
 pub const POOL: &str = include_str!("pool.toml");
 
-/// Post 000's experiment: two factors, profiles, one cell that cannot be run.
+/// Returns post 000's experiment: two factors, profiles, one cell that cannot be run.
 pub fn pool() -> Run {
     let mut random = Random::new(2002);
     let mut run = run("pool", "000", ["malloc", "frames"]);
@@ -57,7 +57,7 @@ pub fn pool() -> Run {
     run
 }
 
-/// Post 004's experiment: one cell, two workers, a free matrix.
+/// Returns post 004's experiment: one cell, two workers, a free matrix.
 pub fn skbinit() -> Run {
     let mut random = Random::new(2004);
     let mut run = run("skbinit", "004", ["at_free", "at_alloc"]);
@@ -72,7 +72,7 @@ pub fn skbinit() -> Run {
     run
 }
 
-/// Post 001's experiment: two loads with one mode, and the first side does not reach the second load.
+/// Returns post 001's experiment: two loads with one mode, and the first side does not reach the second load.
 pub fn coalesce() -> Run {
     let mut run = run("coalesce", "001", ["napi", "moderated"]);
     for (load, reached) in [("25", 100.0), ("100", 83.0)] {
@@ -94,7 +94,7 @@ pub fn coalesce() -> Run {
     run
 }
 
-/// Post 002's experiment: two tests of one group and one of the other, the last worse.
+/// Returns post 002's experiment: two tests of one group and one of the other, the last worse.
 pub fn batch() -> Run {
     let mut run = run("batch", "002", ["org", "new"]);
     for (test, procs, size, new, verdict) in [

@@ -29,7 +29,7 @@ struct Turn(AtomicU64);
 static COUNTERS: Counters = Counters([const { AtomicU64::new(0) }; 16]);
 static TURN: Turn = Turn(AtomicU64::new(0));
 
-/// The counting, known by its name.
+/// Counts; the function is known by its name.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn lines_load_touch(counter: &AtomicU64) {

@@ -24,7 +24,7 @@ fn line(path: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.into())
 }
 
-/// `Linux 6.18.1`: what uname(2) gives as sysname and release.
+/// Returns `Linux 6.18.1`: what uname(2) gives as sysname and release.
 pub(super) fn kernel() -> Option<String> {
     let name = line("/proc/sys/kernel/ostype")?;
     Some(format!("{name} {}", line("/proc/sys/kernel/osrelease")?))
@@ -43,7 +43,7 @@ pub(super) fn cpu_model(cpuinfo: &str) -> Option<String> {
     Some(format!("Arm implementer {maker}, part {part}"))
 }
 
-/// Clock of the first CPU: as cpufreq has it, as /proc/cpuinfo has it, or its time stamp counter's.
+/// Returns the clock of the first CPU: as cpufreq has it, as /proc/cpuinfo has it, or its time stamp counter's.
 pub(super) fn mhz(cpuinfo: &str) -> Option<f64> {
     let khz = line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq");
     let cpufreq = khz.and_then(|khz| khz.parse().ok()).map(|khz: f64| khz / 1e3);
@@ -75,7 +75,7 @@ pub(crate) fn cpus_on_line() -> Option<Vec<usize>> {
     listed(&line("/sys/devices/system/cpu/online")?)
 }
 
-/// CPUs in a list of the kernel's: `0-3,8`.
+/// Reads the CPUs of a list of the kernel's: `0-3,8`.
 fn listed(list: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for range in list.split(',') {
@@ -110,7 +110,7 @@ fn has_flag(cpuinfo: &str, flag: &str) -> bool {
     value(cpuinfo, "flags").is_some_and(|flags| flags.split_ascii_whitespace().any(|f| f == flag))
 }
 
-/// Twelve letters with which a hypervisor signs itself.
+/// Returns the twelve letters with which a hypervisor signs itself.
 ///
 /// Source: leaf 0x4000_0000, if bit 31 of ECX of leaf 1 is set; both are reserved for hypervisors
 /// by Intel and AMD.

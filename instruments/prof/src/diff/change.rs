@@ -61,7 +61,7 @@ impl Change {
         }
     }
 
-    /// As it stands in a table; that a function fell is what its saving says.
+    /// Returns the mark as it stands in a table; that a function fell is what its saving says.
     #[must_use]
     pub fn mark(self) -> String {
         match self {
@@ -78,7 +78,7 @@ impl Change {
 }
 
 impl Count {
-    /// The fewest and the most that it may be.
+    /// Returns the fewest and the most that it may be.
     const fn range(self) -> (u64, u64) {
         match self {
             Count::Is(n) => (n, n),
@@ -87,7 +87,7 @@ impl Count {
     }
 }
 
-/// Standard deviation of the difference of two counts, scaled as they are.
+/// Returns the standard deviation of the difference of two counts, scaled as they are.
 fn deviation(without: u64, with: u64, scale: Scale) -> f64 {
     (scale.without(without) * scale.without_factor + scale.with(with) * scale.with_factor).sqrt()
 }

@@ -26,7 +26,7 @@ struct Seen<'a> {
     object: Option<&'a str>,
 }
 
-/// One row for each name on each side of the system call. Static functions of one name in several
+/// Merges rows into one for each name on each side of the system call. Static functions of one name in several
 /// places are summed: between two kernels, where all addresses differ, they cannot be told apart.
 pub(super) fn merge(without: &Profile, with: &Profile, remarks: &mut Vec<String>) -> Vec<Row> {
     let sides = sides([without, with]);
@@ -56,7 +56,7 @@ pub(super) fn merge(without: &Profile, with: &Profile, remarks: &mut Vec<String>
     seen.into_iter().map(row).collect()
 }
 
-/// On which side each name is, where that is one and a row says so: a listing that does not say is
+/// Returns on which side each name is, where that is one and a row says so: a listing that does not say is
 /// then of the same.
 fn sides(profiles: [&Profile; 2]) -> HashMap<&str, Option<Space>> {
     let mut sides: HashMap<&str, Option<Space>> = HashMap::new();

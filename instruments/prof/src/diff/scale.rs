@@ -56,13 +56,13 @@ impl Scale {
         Ok(Scale { by, without_factor, with_factor: factor(with, "with the change")? })
     }
 
-    /// A count of the baseline.
+    /// Returns a count of the baseline.
     #[must_use]
     pub fn without(self, count: u64) -> f64 {
         count as f64 * self.without_factor
     }
 
-    /// A count with the change.
+    /// Returns a count with the change.
     #[must_use]
     pub fn with(self, count: u64) -> f64 {
         count as f64 * self.with_factor

@@ -40,7 +40,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Without what is claimed beyond what is listed.
+    /// Returns the difference without what is claimed beyond what is listed.
     pub(super) const fn as_listed(self) -> Figures {
         Figures {
             saved: None,
@@ -54,7 +54,7 @@ impl Figures {
 }
 
 impl Sum {
-    /// Both together.
+    /// Returns both together.
     #[must_use]
     pub const fn plus(self, more: Sum) -> Sum {
         Sum {
@@ -85,19 +85,19 @@ impl Sum {
         minus(self.without, self.with)
     }
 
-    /// Not less than this was saved; more, if something is hidden with the change.
+    /// Returns the least that was saved; more, if something is hidden with the change.
     #[must_use]
     pub fn saved_least(self, scale: Scale) -> f64 {
         self.saved(scale) - scale.with(self.hidden_with)
     }
 
-    /// Not more than this was saved; less, if something is hidden in the baseline.
+    /// Returns the most that was saved; less, if something is hidden in the baseline.
     #[must_use]
     pub fn saved_most(self, scale: Scale) -> f64 {
         self.saved(scale) + scale.without(self.hidden_without)
     }
 
-    /// Its figures as programs get them.
+    /// Returns its figures as programs get them.
     #[must_use]
     pub fn figures(self, scale: Scale) -> Figures {
         let base = scale.without(self.without);
@@ -123,7 +123,7 @@ impl Sum {
     }
 }
 
-/// `a - b`; what does not fit is the largest that does, of either sign alike.
+/// Returns `a - b`; what does not fit is the largest that does, of either sign alike.
 const fn minus(a: u64, b: u64) -> i64 {
     const fn fit(n: u64) -> i64 {
         if n > i64::MAX as u64 { i64::MAX } else { n as i64 }

@@ -93,7 +93,7 @@ impl Capacity {
         })
     }
 
-    /// The same events in as few runs as their order allows, each of which counts at once.
+    /// Returns the same events in as few runs as their order allows, each of which counts at once.
     pub(super) fn runs<'a>(&self, mut events: &'a [Event]) -> Vec<&'a [Event]> {
         let mut runs = Vec::new();
         while let Some(at) = self.first_too_many(events).filter(|&at| at > 0) {
@@ -177,7 +177,7 @@ fn all_count(events: &[Event]) -> bool {
     })
 }
 
-/// A loop that makes cycles, instructions and branches happen, for a fraction of a millisecond.
+/// Makes cycles, instructions and branches happen in a loop, for a fraction of a millisecond.
 fn work() {
     std::hint::black_box((0..200_000u64).fold(0, |sum, turn| std::hint::black_box(sum ^ turn)));
 }

@@ -53,14 +53,14 @@ impl Event {
     /// `PERF_TYPE_RAW`: the CPU's own code.
     pub const RAW: u32 = 4;
 
-    /// An event of the kernel or of the CPU by its numbers.
+    /// Makes an event of the kernel or of the CPU by its numbers.
     #[must_use]
     pub fn new(name: impl Into<String>, type_: u32, config: u64) -> Event {
         let raw = (type_ == Event::RAW).then(|| raw_code(config));
         Event { name: name.into(), type_, config, raw, quantity: None }
     }
 
-    /// The event called `text`, on this machine: a name of [`Quantity`], of a software event, or a
+    /// Reads the event called `text`, on this machine: a name of [`Quantity`], of a software event, or a
     /// raw code `rNNNN`. Case does not matter.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Event {
         Event::parse_on(Family::here(), text)
     }
 
-    /// The same on a machine of `family`.
+    /// Does the same on a machine of `family`.
     ///
     /// # Errors
     /// As [`Event::parse`].
@@ -87,7 +87,7 @@ impl Event {
         })
     }
 
-    /// The event that counts `quantity` on this machine.
+    /// Returns the event that counts `quantity` on this machine.
     ///
     /// # Errors
     /// `E-UNSUPPORTED` if its family of CPU has none.
@@ -143,7 +143,7 @@ impl fmt::Display for Event {
 }
 
 impl Quantity {
-    /// The quantity of that name, by itself or as `perf` calls it.
+    /// Returns the quantity of that name, by itself or as `perf` calls it.
     fn named(text: &str) -> Option<Quantity> {
         let lower = text.to_ascii_lowercase().replace('-', "_");
         Some(match lower.as_str() {
@@ -203,7 +203,7 @@ fn software(text: &str) -> Option<Event> {
     Some(Event::new(SOFTWARE[config].0, Event::SOFTWARE, config as u64))
 }
 
-/// `r` and 1 to 16 hexadecimal digits, as `perf` takes them.
+/// Returns `r` and 1 to 16 hexadecimal digits, as `perf` takes them.
 fn raw(text: &str) -> Option<Event> {
     let digits = text.strip_prefix(['r', 'R'])?;
     // from_str_radix takes a sign, a code has none.
@@ -212,7 +212,7 @@ fn raw(text: &str) -> Option<Event> {
     Some(Event::new(raw_code(config), Event::RAW, config))
 }
 
-/// `config` in the notation of `perf`.
+/// Returns `config` in the notation of `perf`.
 fn raw_code(config: u64) -> String {
     format!("r{config:04x}")
 }

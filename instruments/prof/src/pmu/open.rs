@@ -97,12 +97,12 @@ pub(crate) fn builder(event: &Event) -> Builder<'static> {
     builder
 }
 
-/// The calling thread alone, on any CPU.
+/// Selects the calling thread alone, on any CPU.
 fn of_thread<'a>(builder: &'a mut Builder<'static>, scope: Scope) -> &'a mut Builder<'static> {
     builder.observe_self().any_cpu().exclude_hv(true).exclude_kernel(scope == Scope::User)
 }
 
-/// Code, reason and remedy of a refusal of `event`; the remedy is empty if there is none.
+/// Returns the code, reason and remedy of a refusal of `event`; the remedy is empty if there is none.
 pub(crate) fn remedy(event: Option<&Event>, e: &io::Error) -> (Code, String, String) {
     let why = format!("perf_event_open: {e}");
     match Errno::from_io_error(e) {

@@ -104,7 +104,7 @@ impl Counting {
         Err(Error::new(Code::Busy, "cannot count the whole window", why).fix(fix))
     }
 
-    /// The same, also if the counters were others' for part of the time: the counts are then of
+    /// Returns the same, also if the counters were others' for part of the time: the counts are then of
     /// that part alone, not extrapolated.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Counts {
         self.running_ns.saturating_add(self.enabled_ns / 1000) >= self.enabled_ns
     }
 
-    /// Share of the time in which the counters were ours, in per cent.
+    /// Returns the share of the time in which the counters were ours, in per cent.
     #[must_use]
     pub fn running_pct(&self) -> f64 {
         if self.enabled_ns == 0 {

@@ -9,7 +9,7 @@ pub(super) fn more_functions(n: u64) -> String {
     format!("({} more function{})", number::count(n), plural(n))
 }
 
-/// `3 functions`.
+/// Returns `3 functions`.
 pub(super) fn functions(n: u64) -> String {
     format!("{} function{}", number::count(n), plural(n))
 }
@@ -18,12 +18,12 @@ const fn plural(n: u64) -> &'static str {
     if n == 1 { "" } else { "s" }
 }
 
-/// Per cent with one digit.
+/// Returns per cent with one digit.
 pub(super) fn percent(pct: f64) -> String {
     number::real(pct, 1)
 }
 
-/// `-53.0 %` for what was saved: a change of the cost, so that less is less.
+/// Returns `-53.0 %` for what was saved: a change of the cost, so that less is less.
 pub(super) fn change(saved_pct: Option<f64>) -> String {
     saved_pct.map_or_else(
         || "n/a (nothing is listed without the change)".to_owned(),

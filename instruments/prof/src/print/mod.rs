@@ -30,14 +30,14 @@ pub use table::Table;
 
 pub(crate) use preface::unit;
 
-/// Rows by falling count, equal ones in the order that they have.
+/// Sorts the rows by falling count, equal ones in the order that they have.
 fn by_falling_count(profile: &Profile) -> Vec<&Row> {
     let mut rows: Vec<&Row> = profile.rows.iter().collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.count));
     rows
 }
 
-/// Count for each byte of code: as the maker printed it, else computed with four digits, else
+/// Returns the count for each byte of code: as the maker printed it, else computed with four digits, else
 /// `n/a`.
 fn load_of(row: &Row) -> String {
     match (row.load, row.code_bytes) {

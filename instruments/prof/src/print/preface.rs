@@ -12,7 +12,7 @@ use crate::profile::{Event, Origin, OwnCost, Unit};
 /// The widest text of a maker that is printed on a line of ours.
 const TEXT_WIDTH: usize = 200;
 
-/// `L2_LINES_OUT (r0226), one sample for each 10,000: counter of the CPU`.
+/// Returns `L2_LINES_OUT (r0226), one sample for each 10,000: counter of the CPU`.
 pub(super) fn event(event: &Event, origin: Origin) -> String {
     let mut text = match event.name.as_str() {
         "unknown" => "event unknown (the maker does not say)".to_owned(),

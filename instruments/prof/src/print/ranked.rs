@@ -134,7 +134,7 @@ impl<'a> Ranked<'a> {
         }
     }
 
-    /// With, without and their difference, of what is listed.
+    /// Sums what is listed: with, without and their difference.
     fn sum(&self, sum: Sum) -> [String; 3] {
         let scale = self.diff.scale;
         [
@@ -232,7 +232,7 @@ impl<'a> Ranked<'a> {
         Ok(())
     }
 
-    /// The result in sentences.
+    /// Returns the result in sentences.
     fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let diff = self.diff;
         let scale = diff.scale;

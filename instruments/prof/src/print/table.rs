@@ -28,7 +28,7 @@ impl<'a> Table<'a> {
         Table { profile, top: None }
     }
 
-    /// Only the `top` largest; the rest is summed in a row of its own.
+    /// Keeps only the `top` largest; the rest is summed in a row of its own.
     #[must_use]
     pub fn top(self, top: Option<usize>) -> Table<'a> {
         Table { top, ..self }

@@ -71,13 +71,13 @@ impl<R: BufRead> Replay<R> {
         Ok(Replay { lines, header, so_far, complaints, complaints_total: 0 })
     }
 
-    /// Lines that were left out, the first hundred.
+    /// Returns the lines that were left out, the first hundred.
     #[must_use]
     pub fn complaints(&self) -> &[Complaint] {
         &self.complaints
     }
 
-    /// Lines that were left out.
+    /// Returns the number of lines that were left out.
     #[must_use]
     pub fn complaints_total(&self) -> u64 {
         self.complaints_total

@@ -75,7 +75,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Everything, once a second, until told to stop.
+    /// Returns options that record everything, once a second, until told to stop.
     fn default() -> Options {
         Options {
             period: Duration::from_secs(1),

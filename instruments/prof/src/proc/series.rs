@@ -112,7 +112,7 @@ pub trait Feed {
     /// Returns the description before the first sample.
     fn header(&self) -> &Header;
 
-    /// Columns so far. [`Feed::next`] adds some behind them; it never moves one.
+    /// Returns the columns so far. [`Feed::next`] adds some behind them; it never moves one.
     fn columns(&self) -> &[Column];
 
     /// Puts the next sample in `sample`, and says whether there was one.

@@ -36,7 +36,7 @@ impl CpuTimes {
         (count >= 4).then_some(CpuTimes(times))
     }
 
-    /// Names and ticks, of what the kernel counts.
+    /// Returns names and ticks, of what the kernel counts.
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         FIELDS.into_iter().zip(self.0).filter_map(|(name, ticks)| Some((name, ticks?)))
     }
@@ -57,7 +57,7 @@ impl CpuTimes {
         Some(since)
     }
 
-    /// Shares of it; `None` if it is no time at all.
+    /// Returns the shares of a time; `None` if it is no time at all.
     #[must_use]
     pub fn split(&self) -> Option<Split> {
         let whole: u128 = self.0.iter().take(PARTS).flatten().map(|&ticks| u128::from(ticks)).sum();

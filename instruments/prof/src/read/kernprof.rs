@@ -31,12 +31,12 @@ fn parse(line: &str, inside: bool) -> Parsed<'_> {
     }
 }
 
-/// `meant` as a row: the lines before it were rows, or the rest of it is as it must be.
+/// Returns `meant` as a row: the lines before it were rows, or the rest of it is as it must be.
 fn unless_prose(meant: bool, why: String) -> Parsed<'static> {
     if meant { Parsed::Broken(why) } else { Parsed::Prose }
 }
 
-/// kernprof counts any event of the CPU, and does not print which. The caption may.
+/// Returns the event: kernprof counts any event of the CPU, and does not print which. The caption may.
 fn event(caption: &str) -> (Event, Option<String>) {
     let (name, unit) = match named_in(caption) {
         Some(name) => (name, Unit::Samples),

@@ -33,12 +33,12 @@ impl<R: BufRead> Lines<R> {
         Lines::within(input, LINE_MAX_BYTES)
     }
 
-    /// Lines of at most so many bytes.
+    /// Reads lines of at most so many bytes.
     pub(crate) fn within(input: R, max_bytes: usize) -> Lines<R> {
         Lines { input, max_bytes, number: 0, bytes: Vec::new(), text: String::new() }
     }
 
-    /// The next line with its number, `None` after the last.
+    /// Returns the next line with its number, `None` after the last.
     ///
     /// # Errors
     /// What the input says.

@@ -144,7 +144,7 @@ impl Read {
         }
     }
 
-    /// The `n`th profile; the first is 1.
+    /// Reads the `n`th profile; the first is 1.
     ///
     /// # Errors
     /// `E-FILE` if there are not as many.

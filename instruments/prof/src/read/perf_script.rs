@@ -124,7 +124,7 @@ impl Script {
         }
     }
 
-    /// A function of the chain that is being read, if the line is one.
+    /// Takes a function of the chain that is being read, if the line is one.
     fn function(&mut self, number: u64, text: &str) {
         let frame = if self.state == State::Between { None } else { line::frame(text) };
         match frame {
@@ -160,7 +160,7 @@ impl Script {
         }
     }
 
-    /// Index of the event of that name; `None` if there are too many of them, or it is too long.
+    /// Returns the index of the event of that name; `None` if there are too many of them, or it is too long.
     fn event(&mut self, name: &str) -> Option<usize> {
         if name.len() > EVENT_MAX_BYTES {
             return None;

@@ -74,7 +74,7 @@ fn numeric(text: &str) -> bool {
     text.trim_start_matches(['-', '+']).starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// readprofile shows the kernel's own clock, unless the kernel was told otherwise as it booted.
+/// Returns the event: readprofile shows the kernel's own clock, unless the kernel was told otherwise as it booted.
 fn event(_caption: &str) -> (Event, Option<String>) {
     (Event { name: "clock".to_owned(), unit: Unit::Ticks, period: None, raw: None }, None)
 }

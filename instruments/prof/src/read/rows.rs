@@ -118,7 +118,7 @@ impl Rows {
         self.before_blank > 0 && at().is_some_and(|at| at < self.before_blank)
     }
 
-    /// The rows after the last blank line. What there was no room for stays.
+    /// Splits off the rows after the last blank line. What there was no room for stays.
     pub(super) fn split_off(&mut self) -> Rows {
         let mut later = Rows::default();
         for row in self.kept.items.split_off(self.before_blank) {
@@ -136,7 +136,7 @@ impl Rows {
         self.kept.items.iter().fold(self.other, |sum, row| sum.saturating_add(row.count))
     }
 
-    /// The rows, the one for what there was no room for last, and a sentence that says so.
+    /// Returns the rows, the one for what there was no room for last, and a sentence that says so.
     pub(super) fn into_rows(self) -> (Vec<Row>, Option<String>) {
         let mut rows = self.kept.items;
         if self.other_lines == 0 {
@@ -180,7 +180,7 @@ impl Stacks {
         self.kept.push(hash, Stack { frames: frames.map(str::to_owned).collect(), count: 1 });
     }
 
-    /// The chains, the one for what there was no room for last, and a sentence that says so.
+    /// Returns the chains, the one for what there was no room for last, and a sentence that says so.
     pub(super) fn into_stacks(self) -> (Vec<Stack>, Option<String>) {
         let mut stacks = self.kept.items;
         if self.other == 0 {

@@ -189,7 +189,7 @@ fn asked(what: &What) -> Result<(Event, u64, String)> {
     }
 }
 
-/// The limits as they are, and a command that gives what is needed and what the program may use beside.
+/// Returns the limits as they are, and a command that gives what is needed and what the program may use beside.
 fn too_many(what: &str, needed: usize, soft: Option<u64>, hard: Option<u64>) -> Error {
     let shown = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |n| n.to_string());
     let why = format!(

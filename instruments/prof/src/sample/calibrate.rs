@@ -90,7 +90,7 @@ fn turns() -> u64 {
     (SPIN.as_nanos() * u128::from(TRIAL) / shortest.as_nanos()).try_into().unwrap_or(TRIAL)
 }
 
-/// Nanoseconds that the loop had a CPU, interrupts included.
+/// Returns the nanoseconds that the loop had a CPU, interrupts included.
 fn spin(turns: u64) -> Option<f64> {
     let waited = run_delay_ns().ok()?;
     let start = Instant::now();
@@ -99,7 +99,7 @@ fn spin(turns: u64) -> Option<f64> {
     Some(wall - run_delay_ns().ok()?.saturating_sub(waited) as f64)
 }
 
-/// A chain of shifts in a register. A loop through memory would not do: how fast a store is
+/// Works on a chain of shifts in a register. A loop through memory would not do: how fast a store is
 /// forwarded changes with every interrupt, by more than the interrupt takes.
 fn work(turns: u64) {
     let shift = |x: u64, _| {

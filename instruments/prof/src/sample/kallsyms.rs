@@ -26,7 +26,7 @@ impl Kallsyms {
             .map_or_else(|_| Kallsyms::default(), |file| Kallsyms::read(BufReader::new(file)))
     }
 
-    /// Lines of `address type name [module]`; whatever else is skipped.
+    /// Reads lines of `address type name [module]`; whatever else is skipped.
     pub(crate) fn read(input: impl BufRead) -> Kallsyms {
         let lines = input.lines().map_while(Result::ok).take(LINES_MAX);
         let mut all: Vec<_> = lines.filter_map(|line| function(&line)).collect();

@@ -89,7 +89,7 @@ impl Rings {
         refused.map_or(Ok(()), |e| Err(Refusal::Event(e)))
     }
 
-    /// Threads whose events are open.
+    /// Returns the threads whose events are open.
     pub(super) fn threads(&self) -> usize {
         self.threads
     }
@@ -162,7 +162,7 @@ impl Rings {
         Ok(sum)
     }
 
-    /// Every event, with the number of its thread.
+    /// Returns every event, with the number of its thread.
     fn counters(&mut self) -> impl Iterator<Item = (usize, &mut Counter)> {
         let rings = self.rings.values_mut().map(|ring| (ring.thread, &mut *ring.sampler));
         rings.chain(self.others.iter_mut().map(|(thread, counter)| (*thread, counter)))

@@ -107,7 +107,7 @@ pub(super) fn table(posted: &[Posted; 2]) -> Table {
     table
 }
 
-/// CPU busy, by the profile and by top.
+/// Returns how busy the CPU was, by the profile and by top.
 pub(super) fn busy(report: &mut Report, profiles: [&Profile; 2], posted: &[Posted; 2]) {
     for ((profile, posted), side) in profiles.into_iter().zip(posted).zip(SIDES) {
         let idle: u64 = profile
@@ -139,7 +139,7 @@ pub(super) fn busy(report: &mut Report, profiles: [&Profile; 2], posted: &[Poste
     }
 }
 
-/// The sums that a head holds.
+/// Checks the sums that a head holds.
 pub(super) fn checks(report: &mut Report, posted: &[Posted; 2]) {
     for (Posted { line, head }, side) in posted.iter().zip(SIDES) {
         let p = head.processes;

@@ -201,7 +201,7 @@ impl Serialize for Cell {
     }
 }
 
-/// `{"key": value}`
+/// Makes `{"key": value}`
 fn one<S: Serializer>(serializer: S, key: &str, value: &impl Serialize) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(Some(1))?;
     map.serialize_entry(key, value)?;

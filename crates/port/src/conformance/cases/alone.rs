@@ -14,7 +14,7 @@ use crate::queue::Want;
 /// Packets after which a source is taken to be one that never ends.
 const MANY: usize = 10_000;
 
-/// A source keeps to its budget, leaves what it has no frame for, and is accounted for; if it ends
+/// Checks that a source keeps to its budget, leaves what it has no frame for, and is accounted for; if it ends
 /// it says so once.
 pub fn a_source_keeps_to_its_budget_and_ends_once(rig: &mut Rig) -> Ran {
     let mut bench = rig.bench(Way::Forth);
@@ -55,7 +55,7 @@ pub fn a_source_keeps_to_its_budget_and_ends_once(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// A sink takes packets of every length and shape, and each is sent or dropped with a reason.
+/// Checks that a sink takes packets of every length and shape, and each is sent or dropped with a reason.
 pub fn a_sink_takes_every_length_and_chain(rig: &mut Rig) -> Ran {
     let mut bench = rig.bench(Way::Forth);
     if bench.carries() || bench.is_stored() || !bench.sender().sends() {

@@ -21,7 +21,7 @@ pub fn every_packet_is_received_or_counted(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Packets of eight flows, mixed, arrive in the order of their flow.
+/// Checks that packets of eight flows, mixed, arrive in the order of their flow.
 pub fn packets_of_a_flow_stay_in_order(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         let len = bench.limits.shortest_bytes.max(60);
@@ -32,7 +32,7 @@ pub fn packets_of_a_flow_stay_in_order(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Packets of every length from the shortest to the longest arrive as long as they were, with
+/// Checks that packets of every length from the shortest to the longest arrive as long as they were, with
 /// every byte.
 ///
 /// From 2048 bytes on not each: those at the ends of frames, every 251st, and the last 16.
@@ -48,7 +48,7 @@ pub fn every_length_passes_whole(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Packets in several frames arrive like others, wherever they are cut.
+/// Checks that packets in several frames arrive like others, wherever they are cut.
 pub fn chains_pass_whole(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         let (longest, shortest) = (bench.longest(), bench.limits.shortest_bytes);
@@ -64,7 +64,7 @@ pub fn chains_pass_whole(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Packets that are no frames, or too long for the device, are sent or dropped with a reason, and
+/// Checks that packets that are no frames, or too long for the device, are sent or dropped with a reason, and
 /// those behind them arrive.
 pub fn strange_lengths_block_nothing(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {

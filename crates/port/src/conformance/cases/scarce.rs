@@ -11,7 +11,7 @@ use crate::queue::Want;
 /// Packets after which a device is taken to be one that is never full.
 const FLOOD: u32 = 20_000;
 
-/// `rx` appends no more than its budget, nothing for a budget of nothing, and what it leaves comes
+/// Checks that `rx` appends no more than its budget, nothing for a budget of nothing, and what it leaves comes
 /// next; `xmit` of an empty batch does nothing.
 pub fn budgets_are_kept(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
@@ -118,7 +118,7 @@ fn drained(bench: &mut Bench, mut arrivals: Arrivals, taken: usize) -> Option<Fu
     None
 }
 
-/// A full device hands back what it does not take, in order; its sender can sleep, and in the end
+/// Checks that a full device hands back what it does not take, in order; its sender can sleep, and in the end
 /// everything arrives.
 pub fn a_full_device_hands_the_rest_back(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {

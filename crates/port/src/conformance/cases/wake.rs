@@ -12,7 +12,7 @@ use crate::queue::Want;
 /// Packets that are each waited for.
 const ROUNDS: u32 = 200;
 
-/// `arm` is true while there is nothing, and the descriptor silent; while something is there it is
+/// Checks that `arm` is true while there is nothing, and the descriptor silent; while something is there it is
 /// false, or the descriptor readable at once, however often it is asked. Of what was left there it
 /// is false: a poller of an edge-triggered epoll has seen the change.
 pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
@@ -105,7 +105,8 @@ fn wake_a_sleeper(bench: &mut Bench, packet: Packet) {
     receiver.collect(&mut arrivals, 1, patience);
 }
 
-/// One thread sends the next packet as soon as the other has the last one, which is about to sleep.
+/// Passes packets between two threads by turns: each sends as soon as the other, which is about to sleep, has
+/// the last one.
 fn wake_by_turns(bench: &mut Bench, packets: &[Packet]) {
     // Built before, because both ends are lent below.
     let batches: Vec<_> = packets.iter().map(|packet| bench.batch(&[*packet])).collect();

@@ -56,7 +56,7 @@ struct Broken {
 }
 
 impl Broken {
-    /// True for one packet in 50.
+    /// Returns true for one packet in 50.
     fn unlucky(&self) -> bool {
         self.received % 50 == 49
     }

@@ -87,7 +87,7 @@ impl Frame<'_> {
         self.taken.len
     }
 
-    /// True for a packet of nothing, which a producer can send.
+    /// Returns true for a packet of nothing, which a producer can send.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! No lock: bytes that a producer wrote into a slot that was given back can only be read after the copy was
-//! made, so whoever read them finds it, and takes its bytes from there.
+//! made, so a thread that read them finds it, and takes its bytes from there.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -21,28 +21,28 @@ use crate::memif::server::Regions;
 /// Checked reads of one number, of whatever has `copy_to`.
 macro_rules! single_reads {
     () => {
-        /// The byte at `at`; `None` if it is not in the packet.
+        /// Returns the byte at `at`; `None` if it is not in the packet.
         #[inline]
         #[must_use]
         pub fn u8(&self, at: usize) -> Option<u8> {
             self.array(at).map(u8::from_be_bytes)
         }
 
-        /// The 16 bits from `at` on, in network byte order; `None` if they are not in the packet.
+        /// Returns the 16 bits from `at` on, in network byte order; `None` if they are not in the packet.
         #[inline]
         #[must_use]
         pub fn u16_be(&self, at: usize) -> Option<u16> {
             self.array(at).map(u16::from_be_bytes)
         }
 
-        /// The 32 bits from `at` on, in network byte order; `None` if they are not in the packet.
+        /// Returns the 32 bits from `at` on, in network byte order; `None` if they are not in the packet.
         #[inline]
         #[must_use]
         pub fn u32_be(&self, at: usize) -> Option<u32> {
             self.array(at).map(u32::from_be_bytes)
         }
 
-        /// The 64 bits from `at` on, in network byte order; `None` if they are not in the packet.
+        /// Returns the 64 bits from `at` on, in network byte order; `None` if they are not in the packet.
         #[inline]
         #[must_use]
         pub fn u64_be(&self, at: usize) -> Option<u64> {
@@ -95,7 +95,7 @@ impl Held {
         self.hold.len
     }
 
-    /// True for a packet of nothing.
+    /// Returns true for a packet of nothing.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -104,7 +104,7 @@ impl Held {
 
     /// Copies the bytes from `from` on into `to`; how many: fewer than `to` has room for only at the end.
     ///
-    /// Cost: the copy; it waits for nobody.
+    /// Cost: the copy; it never waits.
     pub fn copy_to(&self, from: usize, to: &mut [u8]) -> usize {
         if let Some(copied) = self.copied(from, to) {
             return copied;
@@ -115,13 +115,13 @@ impl Held {
         self.copied(from, to).unwrap_or(n)
     }
 
-    /// True if it is in memory of this process, because it was held for too long.
+    /// Returns true if it is in memory of this process, because it was held for too long.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.hold.copy.get().is_some()
     }
 
-    /// True if its producer has gone, and it was not copied: it can be read, but its bytes may be another
+    /// Returns true if its producer has gone, and it was not copied: it can be read, but its bytes may be another
     /// packet's. Ask after reading.
     #[must_use]
     pub fn is_gone(&self) -> bool {
@@ -172,7 +172,7 @@ impl Hold {
         let _ = self.copy.set(bytes);
     }
 
-    /// The producer has taken its frames back.
+    /// Notes that the producer has taken its frames back.
     pub fn end(&self) {
         self.gone.store(true, Ordering::Release);
     }

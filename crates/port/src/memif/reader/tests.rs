@@ -20,7 +20,7 @@ use crate::spec::Spec;
 /// Longest time that something may take on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A name of this test's own.
+/// Returns a name of this test's own.
 fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("@linerate-reader-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -34,7 +34,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The packet with this number: its length and its bytes say which it is.
+/// Returns the packet with this number: its length and its bytes say which it is.
 fn packet(number: u64, longest: usize) -> Vec<u8> {
     let len = 60 + (number as usize * 131) % (longest - 59);
     (0..len).map(|at| (number as usize * 31 + at * 7 + (at >> 8)) as u8).collect()
@@ -61,7 +61,7 @@ struct Producer {
 }
 
 impl Producer {
-    /// Connected to `reader`.
+    /// Connects a producer to `reader`.
     fn meet(reader: &mut Reader, name: &str, options: &str) -> Producer {
         let trust = match options.contains("zerocopy=yes") {
             true => Trust::Exported,
@@ -105,7 +105,7 @@ impl Producer {
     }
 }
 
-/// A client of a ring of its own, that says what it is told to.
+/// A client of a ring of its own, that sends what the test says.
 struct Puppet {
     _socket: Channel,
     memory: Arc<PeerMemory>,
@@ -125,7 +125,7 @@ impl Puppet {
         let socket = Channel(Seqpacket::connect(&config.path).unwrap());
         let region = Arc::new(Region::new("puppet", MEMORY_BYTES, Huge::Never).unwrap());
         let file = region.as_fd().try_clone_to_owned().unwrap();
-        // SAFETY: nobody looks into it but by the value and by rings.
+        // SAFETY: nothing looks into it but this value and rings.
         let memory = Arc::new(unsafe { PeerMemory::shared(region) });
         let shared = Shared::new(&memory, 0, power).unwrap();
         shared.initialise();
@@ -498,7 +498,7 @@ fn a_packet_without_an_end_is_a_lie_once_the_ring_is_full_of_it() {
         assert_eq!(reader.frames(8).count(), 0);
         assert_eq!(reader.counts().lies, u64::from(n == 4));
         if n < 4 {
-            // Nobody spins for it.
+            // The reader does not spin for it.
             assert!(reader.arm(), "after {n} of 4");
         }
     }

@@ -66,7 +66,7 @@ struct Out {
 enum Holder {
     /// The program, within its loop.
     Lent,
-    /// Nobody: it was dropped.
+    /// No holder: it was dropped.
     Back,
     /// The program, for longer.
     Held(Arc<Hold>),
@@ -168,7 +168,7 @@ impl Window {
         self.settle(false);
     }
 
-    /// A frame was dropped.
+    /// Notes that a frame was dropped.
     pub fn release(&self, number: u64) {
         self.change(number, Holder::Back);
         if !self.taking.get() {
@@ -176,7 +176,7 @@ impl Window {
         }
     }
 
-    /// A frame is to outlast the loop.
+    /// Makes a frame outlast the loop: the window notes who holds it.
     ///
     /// Cost: two allocations.
     pub fn hold(&self, taken: &FrameSlots) -> Held {

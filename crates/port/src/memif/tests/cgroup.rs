@@ -180,7 +180,7 @@ fn send_holes(name: &str, punches: bool) -> Option<()> {
     Some(())
 }
 
-/// One client that does its worst to the server of `name`.
+/// Runs one client that does its worst to the server of `name`.
 fn be_hostile(name: &str, i: u64, random: &mut Random) {
     match i % 6 {
         0 | 1 => {
@@ -258,7 +258,7 @@ fn client_survives_hostile_servers_in_little_memory() {
     victim.end();
 }
 
-/// Packets that come back within `time`.
+/// Returns the number of packets that come back within `time`.
 fn echoed(queue: &mut Queue, time: Duration) -> u64 {
     let (mut batch, start, mut back) = (Batch::with_capacity(32), Instant::now(), 0);
     while start.elapsed() < time {

@@ -16,12 +16,12 @@ use super::super::message::{BYTES, Message};
 use super::peer::{self, Client, Server, heard, init, place, refused, turn, until_up};
 use super::*;
 
-/// A pool that a client can share.
+/// Returns a pool that a client can share.
 fn pool() -> Pool {
     Pool::builder().frames(512).trust(Trust::Exported).build().unwrap()
 }
 
-/// Packets pass both ways between two ports that are connected.
+/// Checks that packets pass both ways between two ports that are connected.
 fn exchange(pool: &Pool, near: &mut Opened, far: &mut Opened) {
     pass(pool, near, far);
     pass(pool, far, near);

@@ -32,7 +32,7 @@ fn work(port: &mut Opened, pool: &Pool) -> usize {
     received
 }
 
-/// The port has told the liar why, and has counted it.
+/// Checks that the port has told the liar why, and has counted it.
 fn accused(port: &mut Opened, pool: &Pool, socket: &Channel) -> String {
     assert!(matches!(port.queues[0].health(), Health::Down(_)));
     let why = refused(socket, port, &mut pool.local()).expect("a reason");

@@ -31,7 +31,7 @@ pub const LONG: Duration = Duration::from_secs(20);
 const LINGER: Duration = Duration::from_secs(10);
 const NOBODY: u32 = 65534;
 
-/// The time that this thread has had a CPU, or waited for one; 0 where the kernel does not tell.
+/// Returns the time that this thread has had a CPU, or waited for one; 0 where the kernel does not tell.
 fn busy() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split_whitespace().take(2).filter_map(|ns| ns.parse::<u64>().ok()).sum();
@@ -130,7 +130,7 @@ pub fn assert_served(text: &str, pool: &Pool) {
     }));
 }
 
-/// A TCP socket whose last close lingers, and the end that does not read.
+/// Returns a TCP socket whose last close lingers, and the end that does not read.
 pub fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -159,7 +159,7 @@ fn connect(name: &str) -> Channel {
     }
 }
 
-/// The next message of the other end; `None` if it has ended.
+/// Returns the next message of the other end; `None` if it has ended.
 pub fn next(channel: &Channel) -> Option<Message> {
     let start = Instant::now();
     while start.elapsed() < LONG {
@@ -172,7 +172,8 @@ pub fn next(channel: &Channel) -> Option<Message> {
     panic!("nothing is said");
 }
 
-/// A client that has shown the secret; on a busy machine it may take several, for which the server has 100 ms each.
+/// Returns a client that has shown the secret; on a busy machine it may take several, for which the server has
+/// 100 ms each.
 pub fn admitted(name: &str, secret: &str) -> Option<Channel> {
     let start = Instant::now();
     while start.elapsed() < LONG {
@@ -411,7 +412,7 @@ impl Random {
     }
 }
 
-/// Some descriptor that a peer can send.
+/// Makes a descriptor that a peer can send.
 fn some_file(kind: u64) -> OwnedFd {
     match kind % 6 {
         0 => rustix::fs::memfd_create("hostile", MemfdFlags::ALLOW_SEALING).unwrap(),
@@ -429,7 +430,7 @@ fn some_file(kind: u64) -> OwnedFd {
     }
 }
 
-/// A message that is nearly right, or not at all.
+/// Makes a message that is nearly right, or not at all.
 fn some_message(random: &mut Random) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let (kind, fields) = (random.next(), random.next());

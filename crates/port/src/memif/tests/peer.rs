@@ -1,4 +1,4 @@
-//! A peer under a test's control: it says what it is told to, and writes what it likes.
+//! A peer under a test's control: it sends what the test says, and writes what it likes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -166,7 +166,7 @@ impl Client {
         self.socket.send(&message, fd.map(|fd| fd.try_clone_to_owned().unwrap())).unwrap();
     }
 
-    /// Connected, with empty buffers in the ring to it.
+    /// Connects, with empty buffers in the ring to it.
     pub fn connected(name: &str, port: &mut Opened, mem: &mut Local) -> Client {
         let client = Client::at_step(name, CLIENT_STEPS, port, mem);
         assert_eq!(heard(&client.socket, port, mem).unwrap().0, Message::Connected);
@@ -177,7 +177,7 @@ impl Client {
         client
     }
 
-    /// The doorbell of the ring from it, or to it.
+    /// Returns the doorbell of the ring from it, or to it.
     pub fn bell(&self, ring: usize) -> &EventFd {
         &self.bells[ring]
     }
@@ -190,7 +190,7 @@ impl Client {
     }
 }
 
-/// The `i`-th buffer: those of the ring to the client are first.
+/// Returns the `i`-th buffer: those of the ring to the client are first.
 pub fn buffer(i: u16) -> Desc {
     let offset = BUFFERS_AT + usize::from(i) * BUFFER_BYTES;
     Desc { flags: 0, region: 0, len: BUFFER_BYTES as u32, offset: offset as u32 }
@@ -260,7 +260,7 @@ impl Server {
         self.socket.send(message, None).is_ok()
     }
 
-    /// Connected; the rings from and to the port.
+    /// Connects; returns the rings from and to the port.
     pub fn connected(
         listener: &Listener,
         port: &mut Opened,

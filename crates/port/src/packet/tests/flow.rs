@@ -12,7 +12,7 @@ use linerate_wire::checksum;
 use crate::host::testing::*;
 use crate::{Port, Queue};
 
-/// 198.18.0.2 on v0 is the host's, here; 198.18.0.1 on v1 is the client's, there.
+/// Sets up a host with 198.18.0.2 on v0 here, and a client with 198.18.0.1 on v1 there.
 fn host_and_client() -> Netns {
     let client = Netns::new().unwrap();
     let path = client.path();
@@ -69,7 +69,7 @@ fn echo(queue: &mut Queue, mut batch: Batch) {
     assert_eq!(queue.xmit(&mut batch), 1);
 }
 
-/// Ports whose datagrams the host has answered as unreachable, of what `capture` of the client saw.
+/// Returns the ports whose datagrams the host has answered as unreachable, as `capture` of the client saw it.
 fn unreachable(capture: &mut Queue) -> Vec<u16> {
     let mut ports = Vec::new();
     let mut batch = Batch::with_capacity(64);

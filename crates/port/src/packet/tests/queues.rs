@@ -9,7 +9,7 @@ use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 use crate::host::testing::*;
 use crate::{Port, Queue};
 
-/// A pool for what waits in `Seen::take`, and queues in it.
+/// Makes a pool for what waits in `Seen::take`, and queues in it.
 fn queues(text: &str) -> (Pool, Vec<Queue>) {
     let pool = Pool::builder().frames(1024).build().unwrap();
     let port = Port::open_with(text, &pool).unwrap();

@@ -121,7 +121,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The name of a link type that captures are often of.
+/// Returns the name of a link type that captures are often of.
 ///
 /// Source: draft-ietf-opsawg-pcaplinktype, without the prefix LINKTYPE_.
 fn link_name(link: u16) -> Option<&'static str> {

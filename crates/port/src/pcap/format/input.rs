@@ -109,7 +109,7 @@ impl<R: Read> Input<R> {
         &self.buf[range]
     }
 
-    /// Passes over up to `len` bytes that nobody will look at; how many, 0 at the end of the file.
+    /// Passes over up to `len` bytes unread; how many, 0 at the end of the file.
     /// They are not read again.
     pub fn pass(&mut self, len: u32) -> Result<u32, CaptureError> {
         self.have(len.min(1) as usize)?;

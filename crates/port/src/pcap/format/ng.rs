@@ -125,7 +125,7 @@ impl Ng {
         Ok(Next::Busy)
     }
 
-    /// A section header, behind its type: a new byte order, and interfaces from 0 again.
+    /// Reads a section header, behind its type: a new byte order, and interfaces from 0 again.
     fn section<R: Read>(&mut self, input: &mut Input<R>) -> Result<(), CaptureError> {
         const LITTLE: [u8; 4] = [0x4d, 0x3c, 0x2b, 0x1a];
         const BIG: [u8; 4] = [0x1a, 0x2b, 0x3c, 0x4d];
@@ -162,7 +162,7 @@ impl Ng {
         Ok(Interface { link_type: LinkType(link), packet_len_max, clock: self.clock(options)? })
     }
 
-    /// The clock of an interface, from its options.
+    /// Reads the clock of an interface from its options.
     fn clock(&self, mut options: &[u8]) -> Result<Clock, Fault> {
         const END: u16 = 0;
         const RESOLUTION: u16 = 9;
@@ -204,7 +204,7 @@ impl Ng {
         Ok(PacketRecord { interface, time_ns, orig_len, link_type, data })
     }
 
-    /// A packet of interface 0 without time, and cut at the snapshot length without saying so.
+    /// Reads a packet of interface 0 without time, and cut at the snapshot length without saying so.
     fn simple(&self, body: &[u8]) -> Result<PacketRecord, Fault> {
         let ([orig_len], rest) = self.words(body)?;
         let interface = self.interfaces.first().ok_or(Fault::Interface(0))?;
@@ -214,7 +214,7 @@ impl Ng {
         Ok(PacketRecord { interface, time_ns: 0, orig_len, link_type, data })
     }
 
-    /// The first words of a body, and what follows them.
+    /// Splits off the first words of a body.
     fn words<'a, const N: usize>(&self, body: &'a [u8]) -> Result<([u32; N], &'a [u8]), Fault> {
         let len = FRAME_LEN + body.len() as u32; // at most BLOCK_LEN_MAX
         let (words, _) = body.as_chunks::<4>();
@@ -234,7 +234,7 @@ impl Ng {
         Ok(body)
     }
 
-    /// The length of the body of a block of length `len`, if it may have that.
+    /// Returns the length of the body of a block of length `len`, if it may have that.
     fn body_len<R: Read>(&self, input: &Input<R>, len: u32) -> Result<u32, CaptureError> {
         match len.checked_sub(FRAME_LEN) {
             Some(body) if body % 4 == 0 && len as usize <= BLOCK_LEN_MAX => Ok(body),
@@ -294,7 +294,7 @@ enum Unit {
 }
 
 impl Unit {
-    /// From the option: a negative power of 10, or of 2 if the top bit is set.
+    /// Reads the option: a negative power of 10, or of 2 if the top bit is set.
     fn new(code: u8) -> Result<Unit, Fault> {
         match code {
             0..=9 => Ok(Unit::Nanos(10u64.pow(9 - u32::from(code)))),
@@ -309,7 +309,7 @@ impl Clock {
     /// Time base of an interface that declares none.
     const MICROS: Clock = Clock { unit: Unit::Nanos(1000), offset_s: 0 };
 
-    /// The time after `count` units, rounded down; `None` if 64 bits do not hold it.
+    /// Returns the time after `count` units, rounded down; `None` if 64 bits do not hold it.
     fn time_ns(self, count: u64) -> Option<u64> {
         let count = u128::from(count);
         // 2^64 units of at most a second each are below 2^94 ns.

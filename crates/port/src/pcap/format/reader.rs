@@ -142,7 +142,7 @@ impl<R> Reader<R> {
         self.input.inner_mut()
     }
 
-    /// Bytes of memory that the reader holds for packets.
+    /// Returns the bytes of memory that the reader holds for packets.
     #[cfg(test)]
     pub(super) fn buffer_bytes(&self) -> usize {
         self.input.buffer_bytes()

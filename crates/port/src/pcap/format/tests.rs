@@ -11,7 +11,7 @@ use super::*;
 /// A packet as the tests compare it: interface, time, original length, link type, bytes.
 type Packet = (u32, u64, u32, u16, Vec<u8>);
 
-/// All packets up to the end or the first error, and the error.
+/// Reads all packets up to the end or the first error, and returns the error.
 fn read_all(file: &[u8]) -> (Vec<Packet>, Option<CaptureError>) {
     let mut packets = Vec::new();
     let mut reader = match Reader::new(file) {
@@ -49,7 +49,7 @@ fn u32s(order: Order, fields: &[u32]) -> Vec<u8> {
     fields.iter().flat_map(bytes).collect()
 }
 
-/// A classic capture; each packet was 4 bytes longer than what was captured of it.
+/// Makes a classic capture; each packet was 4 bytes longer than what was captured of it.
 pub fn classic(
     order: Order,
     nanos: bool,
@@ -105,7 +105,7 @@ fn enhanced(order: Order, id: u32, time: u64, data: &[u8]) -> Vec<u8> {
     block(order, 6, &body)
 }
 
-/// A file of both byte orders with every kind of block.
+/// Makes a file of both byte orders with every kind of block.
 fn mixed() -> Vec<u8> {
     let mut file = Vec::new();
     for order in [Order::Little, Order::Big] {

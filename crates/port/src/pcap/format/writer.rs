@@ -16,7 +16,7 @@ const PENDING_LEN_MAX: usize = 64 << 10;
 ///
 /// A sink that would block has failed, too: the file must be a blocking one.
 ///
-/// Dropping flushes as well, but can tell nobody of a failure; call [`Writer::flush`] first.
+/// Dropping flushes as well, but cannot report a failure; call [`Writer::flush`] first.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     sink: W,
@@ -88,7 +88,7 @@ impl<W: Write> Writer<W> {
         self.packet(interface, time_ns, orig_len, data, None)
     }
 
-    /// As [`Writer::write`], with the block's flags: which way the packet went.
+    /// Writes as [`Writer::write`] does, with the block's flags: which way the packet went.
     pub(crate) fn write_flagged(
         &mut self,
         interface: u32,
@@ -142,13 +142,13 @@ impl<W: Write> Writer<W> {
         self.sink.flush().inspect_err(|_| self.broken = true)
     }
 
-    /// Bytes from the first to the end of the last block that the sink has taken whole.
+    /// Returns the bytes from the first to the end of the last block that the sink has taken whole.
     #[must_use]
     pub fn whole_len(&self) -> u64 {
         self.whole_len
     }
 
-    /// Packets that the sink has taken whole. After an error, those written beyond are lost.
+    /// Returns the number of packets that the sink has taken whole. After an error, those written beyond are lost.
     #[must_use]
     pub fn packets_whole(&self) -> u64 {
         self.packets_whole

@@ -47,7 +47,7 @@ impl Bench {
         self.got[end].extend(batch.iter().map(head));
     }
 
-    /// Packets that are to arrive in all.
+    /// Returns the number of packets that are to arrive in all.
     fn expected(&self) -> u64 {
         let counts = self.stats.counts();
         u64::from(self.next[0] + self.next[1]) + counts.duplicated - counts.dropped

@@ -94,7 +94,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// The moment of a call.
+    /// Returns the moment of a call.
     ///
     /// Cost: a clock read a batch.
     fn begin(&mut self) -> Now {
@@ -194,7 +194,7 @@ impl Faults {
         self.rx.held() == 0 && below.health().ended()
     }
 
-    /// True if there is something for the caller to come for.
+    /// Returns true if there is something for the caller to come for.
     fn is_here(&mut self, want: Want, now: Now) -> bool {
         self.rx.mature(now);
         self.tx.mature(now);

@@ -120,13 +120,13 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, which is not 0.
+    /// Returns a number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
         // The bias of the remainder is below n / 2^64.
         (self.next() % (n.max(1) as u64)) as usize
     }
 
-    /// True once in `n` times, and never for 0.
+    /// Returns true once in `n` times, and never for 0.
     pub fn one_in(&mut self, n: u32) -> bool {
         n > 0 && self.next().is_multiple_of(n.into())
     }

@@ -89,17 +89,17 @@ impl Side {
         self.rules.is_empty()
     }
 
-    /// Packets it holds.
+    /// Returns the number of packets it holds.
     pub fn held(&self) -> usize {
         self.line.len() + self.aside.len() + self.ready.len()
     }
 
-    /// Packets that may be admitted, were each doubled.
+    /// Returns the number of packets that may be admitted, were each doubled.
     pub fn room(&self) -> usize {
         (self.hold_packets - self.held()) / 2
     }
 
-    /// True if a call gets nothing through; counts it, and may begin the next time of trouble.
+    /// Returns true if a call gets nothing through; counts it, and may begin the next time of trouble.
     pub fn refuses(&mut self, now: Now, stats: &FaultStats) -> bool {
         match self.gate {
             Gate::Until(end) if now.at < end => return true,
@@ -131,7 +131,7 @@ impl Side {
         false
     }
 
-    /// True while the next call gets nothing through.
+    /// Returns true while the next call gets nothing through.
     pub fn is_shut(&self, now: Instant) -> bool {
         match self.gate {
             Gate::Open => false,
@@ -140,7 +140,7 @@ impl Side {
         }
     }
 
-    /// True while the device does nothing.
+    /// Returns true while the device does nothing.
     pub fn is_stalled(&self, now: Instant) -> bool {
         matches!(self.gate, Gate::Until(end) if now < end)
     }

@@ -125,18 +125,18 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Bytes of records that wait.
+    /// Returns the bytes of records that wait.
     pub fn waiting_bytes(&mut self) -> usize {
         self.records.available() as usize
     }
 
-    /// True if the path is gone and nothing is left of it.
+    /// Returns true if the path is gone and nothing is left of it.
     pub fn is_over(&mut self) -> bool {
         // In this order: what it pushed before it went is seen.
         self.gone.load(Ordering::Acquire) && self.waiting_bytes() == 0
     }
 
-    /// The next copy, with its bytes in `to`, and how many bytes its record had.
+    /// Returns the next copy, with its bytes in `to`, and how many bytes its record had.
     pub fn next(&mut self, to: &mut Vec<u8>) -> Option<(Copied, usize)> {
         let mut header = [0; HEADER_BYTES];
         if self.records.pop_slice(&mut header) < HEADER_BYTES {

@@ -106,7 +106,7 @@ impl<W: Write> TeeWriter<W> {
         Ok(readable?)
     }
 
-    /// True once the capture has ended: it was stopped, has failed, or the file is as long as it may
+    /// Returns true once the capture has ended: it was stopped, has failed, or the file is as long as it may
     /// be. What was copied before may still be written.
     #[must_use]
     pub fn has_ended(&self) -> bool {

@@ -9,7 +9,7 @@ fn toll(text: &str) -> Toll {
     text.parse().unwrap()
 }
 
-/// Two ends of a ring, the first with a toll.
+/// Returns the two ends of a ring, the first with a toll.
 fn ends(pool: &Pool) -> (Tolled, Box<dyn QueueOps>) {
     let (mut a, mut b) = ring::pair("tolled", 64, pool).unwrap();
     (Tolled::new(a.queues.remove(0), toll("10ns/20ns")), b.queues.remove(0))

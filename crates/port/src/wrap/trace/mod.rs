@@ -135,7 +135,7 @@ impl Trace {
         self.shared.on.store(on, Ordering::Relaxed);
     }
 
-    /// The next record, if there is one.
+    /// Returns the next record, if there is one.
     #[expect(clippy::should_implement_trait, reason = "there may be more after a None")]
     pub fn next(&mut self) -> Option<Record> {
         if self.records.peek(1) == 0 {

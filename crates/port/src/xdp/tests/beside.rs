@@ -26,7 +26,7 @@ const MAP_CREATE: c_long = 0;
 const OBJ_PIN: c_long = 6;
 const ARRAY: u32 = 2;
 
-/// A pool that registers within the limit of a user who may lock little.
+/// Returns a pool that registers within the limit of a user who may lock little.
 fn pool() -> Pool {
     Pool::builder().frames(2048).build().unwrap()
 }

@@ -16,7 +16,7 @@ const MAP_CREATE: u32 = 0;
 const PROG_LOAD: u32 = 5;
 const LINK_CREATE: u32 = 28;
 
-/// From now on the kernel has only `errno` for a system call of this thread, and of what it starts,
+/// Lets the kernel have only `errno`, from now on, for a system call of this thread, and of what it starts,
 /// if the first argument is `first`: as a kernel without the feature, or a container's filter.
 ///
 /// Source: seccomp(2), `struct seccomp_data`.

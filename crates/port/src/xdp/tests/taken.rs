@@ -24,7 +24,7 @@ struct Other {
 }
 
 impl Other {
-    /// Takes the queue as soon as nobody has it.
+    /// Takes the queue as soon as it is free.
     fn take(interface: &str) -> Other {
         let mut other = None;
         eventually(|| {
@@ -56,7 +56,7 @@ fn assert_taken_by_another(health: Health) {
     assert!(e.fix.contains("ss -a --xdp -p"), "{e}");
 }
 
-/// Frames of `pool` that rings of a device have.
+/// Returns the number of frames of `pool` that rings of a device have.
 fn lent(pool: &Pool) -> u64 {
     let ledger = pool.ledger();
     ledger.holders().iter().filter(|(name, _)| *name == "device rings").map(|(_, n)| *n).sum()

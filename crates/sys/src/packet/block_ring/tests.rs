@@ -45,7 +45,7 @@ fn header(mac: usize, snap: usize, next: usize) -> libc::tpacket3_hdr {
     hdr
 }
 
-/// Block `block` with `count` frames of 20 bytes, each filled with its number.
+/// Fills block `block` with `count` frames of 20 bytes, each filled with its number.
 fn fill(base: *mut u8, block: usize, count: u8) {
     for i in 0..count {
         let at = FIRST + usize::from(i) * 128;

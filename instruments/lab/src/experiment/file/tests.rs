@@ -74,7 +74,7 @@ fn good() -> Experiment {
     Experiment::parse(GOOD, "mine.toml").unwrap()
 }
 
-/// Why it is refused once `from` has become `to`, and the remedy.
+/// Returns why it is refused once `from` has become `to`, and the remedy.
 fn refused(from: &str, to: &str) -> (String, String) {
     assert!(GOOD.contains(from), "{from}");
     let e = Experiment::parse(&GOOD.replacen(from, to, 1), "mine.toml").unwrap_err();

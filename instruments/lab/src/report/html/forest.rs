@@ -25,7 +25,7 @@ pub(super) struct Line<'a> {
 /// Rows that are drawn; the table has them all.
 const LINES_MAX: usize = 60;
 
-/// One metric in every cell.
+/// Returns one metric in every cell.
 pub(super) fn metric(view: &View<'_>, metric: &Shown) -> String {
     let lines: Vec<Line<'_>> = view
         .named()
@@ -183,7 +183,7 @@ fn values(runs: &[Run], metric: &str) -> String {
     table.html()
 }
 
-/// Version of a run, its commit if that is known, and when it was started: `0.1.0 84064f3c 2026-11-21
+/// Returns the version of a run, its commit if that is known, and when it was started: `0.1.0 84064f3c 2026-11-21
 /// 10:15`.
 fn label(run: &Run) -> String {
     let tool = |key: &str| run.run.tool.get(key).map_or("unknown", String::as_str);

@@ -146,7 +146,7 @@ fn fell_or_rose(change: Change) -> (&'static str, &'static str) {
     }
 }
 
-/// A count as it is compared; below a cut-off it is a bound, not 0.
+/// Returns a count as it is compared; below a cut-off it is a bound, not 0.
 fn seen(count: Count, factor: f64) -> String {
     match count {
         Count::Is(n) => figure(n as f64 * factor),

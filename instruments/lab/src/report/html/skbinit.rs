@@ -141,8 +141,8 @@ fn row(name: &str, a: Option<f64>, b: Option<f64>) -> Vec<Cell> {
     vec![Cell::text(name), known(a), known(b), change]
 }
 
-/// Allocating and freeing, each the mean of the workers' averages; `None` unless all were timed that
-/// called.
+/// Returns the costs of allocating and freeing, each the mean of the workers' averages; `None` unless all were
+/// timed that called.
 fn mean_of_averages(groups: &[Group], side: usize) -> Option<f64> {
     let of = |kind: &str| {
         let same = groups.iter().filter(|group| group.name.starts_with(kind));

@@ -80,8 +80,8 @@ impl Config {
         Ok(())
     }
 
-    /// Frames that may be elsewhere than in the depot: lists, ring, a batch in each hand, and under
-    /// [`Return::Home`] an eighth of the pool on its way.
+    /// Returns the number of frames that may be elsewhere than in the depot: lists, ring, a batch in each hand,
+    /// and under [`Return::Home`] an eighth of the pool on its way.
     fn frames_held(&self) -> usize {
         let away = match self.return_to {
             Return::Home => self.pool_frames as usize / 8,
@@ -93,7 +93,7 @@ impl Config {
         }
     }
 
-    /// CPUs that it runs on.
+    /// Returns CPUs that it runs on.
     pub fn cpus(&self) -> usize {
         match self.free {
             Free::Local => 1,

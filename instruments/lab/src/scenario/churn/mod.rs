@@ -175,7 +175,7 @@ impl Bench for Side {
     }
 }
 
-/// Figures of all windows, those for warming up too.
+/// Returns the figures of all windows, those for warming up too.
 fn totals(each: &Each, stats: &PoolStats) -> BTreeMap<String, f64> {
     let mut totals = BTreeMap::new();
     let mut add = |name: &str, value: Option<f64>| {

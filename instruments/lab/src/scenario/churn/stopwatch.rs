@@ -72,7 +72,7 @@ impl Stopwatch {
         (result, self.now().saturating_sub(start))
     }
 
-    /// Settled: after every store before it has reached the cache, and before anything after it.
+    /// Reads the counter; if settled, after every store before it has reached the cache, and before anything after it.
     #[inline(always)]
     fn now(&self) -> u64 {
         if self.settled {
@@ -122,7 +122,7 @@ impl Stopwatch {
 }
 
 impl Timed {
-    /// Packets, those of interrupted calls too.
+    /// Returns the packets, those of interrupted calls too.
     pub fn all(&self) -> u64 {
         self.packets + self.interrupted_packets
     }

@@ -191,7 +191,7 @@ impl Config {
     }
 }
 
-/// `NAME=/pointer`.
+/// Reads `NAME=/pointer`.
 fn named(text: &str, line: usize) -> Result<(String, String)> {
     let refused = || wrong(line, format!("{text:?} is not \"NAME=/pointer\""));
     let (name, pointer) = text.split_once('=').ok_or_else(refused)?;

@@ -273,7 +273,7 @@ impl Receiver {
         }
     }
 
-    /// Bytes that were copied since it was asked last.
+    /// Returns the bytes that were copied since it was asked last.
     fn copied(&mut self) -> u64 {
         let End::Fabric(queue) = &mut self.end else { return 0 };
         let now = queue.driver_counts().copied_bytes.unwrap_or(0);
@@ -370,7 +370,7 @@ impl Wire {
         }
     }
 
-    /// One burst, each packet at its moment. If at some look too many had come due, the wire was late,
+    /// Sends one burst, each packet at its moment. If at some look too many had come due, the wire was late,
     /// and the whole burst is set apart, whatever was lost of it: the ring recovers in the pause.
     fn burst(&mut self, start: Instant, done: &mut Done) {
         let (mut gone, mut late) = (0, false);
@@ -402,7 +402,7 @@ impl Wire {
         }
     }
 
-    /// `due` packets arrive: into posted buffers, or nowhere. Returns how many of them were lost.
+    /// Lets `due` packets arrive: into posted buffers, or nowhere. Returns how many of them were lost.
     fn arrive(&mut self, due: u64) -> u64 {
         if (self.posted.len() as u64) < due {
             self.queue.rx(&mut self.posted);

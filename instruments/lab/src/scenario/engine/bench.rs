@@ -193,7 +193,7 @@ fn warnings(warnings: &[String]) -> BTreeSet<String> {
     warnings.iter().map(of_worker).collect()
 }
 
-/// Figures of the whole side: memory, frames, packets that are out, hot lists.
+/// Returns the figures of the whole side: memory, frames, packets that are out, hot lists.
 fn totals(pool: &Pool, stats: &PoolStats) -> BTreeMap<String, f64> {
     let mut totals = BTreeMap::from([
         ("memory_bytes".to_owned(), stats.memory_bytes() as f64),

@@ -42,7 +42,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Packets that a turn of a source's worker offers; `None` without a worker.
+    /// Returns the number of packets that a turn of a source's worker offers; `None` without a worker.
     pub fn turn(self, budget: usize) -> Option<usize> {
         match self {
             // Both ports are sources.
@@ -63,7 +63,7 @@ pub(super) enum Out {
 }
 
 impl Out {
-    /// The options of the port that they leave by.
+    /// Returns the options of the port that they leave by.
     pub fn options(self, ring_len: u32) -> String {
         let sharing = match self {
             // Its pool is sealed against writing, and stays private.

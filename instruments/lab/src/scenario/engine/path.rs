@@ -83,7 +83,7 @@ fn size(size: Size) -> String {
     }
 }
 
-/// Two processes that share no memory, and why, as the port says it.
+/// Makes two processes that share no memory, and says why, as the port does.
 pub(super) fn apart(said: Option<Error>) -> Error {
     let said = said.map_or("it does not answer".into(), |e| e.why);
     let why = format!("the process at the far side does not come to terms with this one: {said}");

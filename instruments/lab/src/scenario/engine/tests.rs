@@ -21,7 +21,7 @@ fn place(most: usize) -> Place {
     Place { cpus, ..Place::default() }
 }
 
-/// A side on as many CPUs as it needs; `None`, and said so, if the machine has fewer.
+/// Returns a side on as many CPUs as it needs; `None`, and said so, if the machine has fewer.
 fn open(settings: &Settings) -> Option<Box<dyn Bench>> {
     match Engine.open(settings, &place(2)) {
         Ok(bench) => Some(bench),
@@ -37,7 +37,7 @@ fn ring() -> Settings {
     Settings::new().with("path", "ring").with("sample_every", 7)
 }
 
-/// Windows of a side, and its end.
+/// Returns the windows of a side, and its end.
 fn run(settings: &Settings, windows: usize) -> Option<(Vec<Window>, Finished)> {
     let mut bench = open(settings)?;
     let windows = (0..windows).map(|_| window(bench.as_mut(), |_| true)).collect();

@@ -11,7 +11,7 @@ use super::{Kind, Readings};
 /// Columns of interrupts by CPU: a quarter of all that a series can have.
 const BY_CPU_MAX: usize = 1 << 14;
 
-/// Interrupts by line and CPU. A line without a CPU's column (`ERR`, `MIS`) is of the machine.
+/// Reads interrupts by line and CPU. A line without a CPU's column (`ERR`, `MIS`) is of the machine.
 pub(crate) fn interrupts(text: &str, readings: &mut Readings) {
     // Once for a series: a line more must not turn all columns into others.
     let cells = || {
@@ -22,7 +22,7 @@ pub(crate) fn interrupts(text: &str, readings: &mut Readings) {
     table(text, "interrupts", by_cpu, readings);
 }
 
-/// Soft interrupts by kind and CPU.
+/// Reads soft interrupts by kind and CPU.
 pub(crate) fn softirqs(text: &str, readings: &mut Readings) {
     table(text, "softirqs", true, readings);
 }

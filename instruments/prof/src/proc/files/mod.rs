@@ -41,12 +41,12 @@ impl Readings {
         self.next = 0;
     }
 
-    /// Columns so far.
+    /// Returns the columns so far.
     pub fn columns(&self) -> &[Column] {
         &self.columns
     }
 
-    /// Values so far, one for each column.
+    /// Returns the values so far, one for each column.
     pub fn values(&self) -> &[Option<u64>] {
         &self.values
     }
@@ -80,7 +80,7 @@ impl Readings {
         self.next = at + 1;
     }
 
-    /// A new column, if there is room for it and its name can be printed.
+    /// Adds a column, if there is room for it and its name can be printed.
     fn add(&mut self, unit: &'static str, kind: Kind, about: &str) -> Option<usize> {
         let (at, name) = (self.columns.len(), self.name.clone());
         let column = Column { name, unit: unit.into(), kind, about: about.into() };
@@ -94,7 +94,7 @@ impl Readings {
     }
 }
 
-/// /proc/net/dev.
+/// Reads /proc/net/dev.
 pub(super) fn net_dev(text: &str, readings: &mut Readings) {
     let (devices, unread) = netdev::devices(text);
     readings.unread += unread;

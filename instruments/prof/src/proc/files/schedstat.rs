@@ -7,7 +7,7 @@ use super::Readings;
 /// Fields at the end of a line `cpuN`, since version 15.
 const FIELDS: [(&str, &str); 3] = [("run", "ns"), ("run_delay", "ns"), ("slices", "slices")];
 
-/// Time run and waited for on each CPU. An older version holds other things, and is not read.
+/// Reads the time run and waited for on each CPU. An older version holds other things, and is not read.
 pub(crate) fn schedstat(text: &str, readings: &mut Readings) {
     let version = text.lines().next().and_then(|line| line.strip_prefix("version "));
     if version.and_then(|n| n.trim().parse().ok()).is_none_or(|n: u32| n < 15) {

@@ -72,7 +72,7 @@ fn cpu_times(stat: &str) -> Result<CpuTimes> {
     machine.ok_or_else(|| unexpected("/proc/stat", "the line `cpu`"))
 }
 
-/// Memory and swap, from /proc/meminfo.
+/// Reads memory and swap, from /proc/meminfo.
 fn memory(meminfo: &str) -> Result<(Mem, Swap)> {
     let kb = |key: &str| {
         let mut values = meminfo.lines().filter_map(|line| line.split_once(':'));
@@ -88,7 +88,7 @@ fn memory(meminfo: &str) -> Result<(Mem, Swap)> {
     Ok((mem, Swap { av_kb, used_kb: av_kb.saturating_sub(free_kb), free_kb }))
 }
 
-/// Processes by state. One that ends while we look is not counted.
+/// Counts the processes by state. One that ends while we look is not counted.
 fn processes() -> Result<Processes> {
     let entries = fs::read_dir("/proc")
         .map_err(|e| Error::new(Code::File, "cannot list /proc", e.to_string()))?;

@@ -115,7 +115,7 @@ fn behind<'a>(line: &'a str, label: &str) -> Parsed<&'a str> {
     line.strip_prefix(label).ok_or_else(|| format!("expected {label:?}"))
 }
 
-/// `1K av, 2K used 3K free` as numbers with their words; `unit` is what ends a number.
+/// Reads `1K av, 2K used 3K free` as numbers with their words; `unit` is what ends a number.
 fn pairs<'a, T: std::str::FromStr>(line: &'a str, unit: &str) -> Parsed<Vec<(T, &'a str)>> {
     let mut words = line.split([',', ' ', '\t']).filter(|word| !word.is_empty());
     let mut pairs = Vec::new();

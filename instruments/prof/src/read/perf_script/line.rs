@@ -42,7 +42,7 @@ impl Frame<'_> {
         Frame { symbol: UNKNOWN, start: None, object: None, space: Space::Unknown };
 }
 
-/// `comm pid [cpu] time: …`; `None` if it is something else.
+/// Reads `comm pid [cpu] time: …`; `None` if it is something else.
 ///
 /// # Errors
 /// What is wrong, if it begins as that and does not go on so.
@@ -54,7 +54,7 @@ pub(super) fn head(line: &str) -> Option<Result<Head<'_>, String>> {
     })
 }
 
-/// Samples that a record says were lost: `LOST lost 7`, or `LOST_SAMPLES lost 7`.
+/// Returns the number of samples that a record says were lost: `LOST lost 7`, or `LOST_SAMPLES lost 7`.
 fn lost(record: &str) -> Option<u64> {
     let (kind, rest) = record.split_once(char::is_whitespace)?;
     let count = rest.trim().strip_prefix("lost ")?;
@@ -76,19 +76,19 @@ fn after_time(line: &str) -> Option<&str> {
     None
 }
 
-/// Words of a line and where each begins.
+/// Returns the words of a line and where each begins.
 fn tokens(line: &str) -> impl Iterator<Item = (usize, &str)> {
     let at = move |token: &str| token.as_ptr() as usize - line.as_ptr() as usize;
     line.split_whitespace().map(move |token| (at(token), token))
 }
 
-/// `001` in brackets.
+/// Reads `001` in brackets.
 fn is_cpu(token: &str) -> bool {
     let number = token.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     number.is_some_and(|number| token::count(number).is_ok())
 }
 
-/// `8297` or `8297/8298`; -1 if perf does not know.
+/// Reads `8297` or `8297/8298`; -1 if perf does not know.
 fn is_pid(token: &str) -> bool {
     let is_one = |one: &str| one == "-1" || token::count(one).is_ok();
     match token.split_once('/') {
@@ -97,12 +97,12 @@ fn is_pid(token: &str) -> bool {
     }
 }
 
-/// `22984.992094:`, in seconds.
+/// Reads `22984.992094:`, in seconds.
 fn is_time(token: &str) -> bool {
     token.strip_suffix(':').is_some_and(|time| token::load(time).is_ok())
 }
 
-/// `period event: frame`, of which the period and the frame may be absent.
+/// Reads `period event: frame`, of which the period and the frame may be absent.
 fn what_happened(rest: &str) -> Result<Sample<'_>, String> {
     let (first, after) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let counted = !first.is_empty() && first.bytes().all(|b| b.is_ascii_digit());
@@ -124,7 +124,7 @@ fn what_happened(rest: &str) -> Result<Sample<'_>, String> {
     Ok(Sample { event, period, frame })
 }
 
-/// `address symbol+offset (object)`, of which all but the address may be absent; `None` if it is
+/// Reads `address symbol+offset (object)`, of which all but the address may be absent; `None` if it is
 /// something else.
 ///
 /// # Errors
@@ -196,7 +196,7 @@ fn space_of(address: u64, object: Option<&str>) -> Space {
     }
 }
 
-/// A line of the head that `perf script --header` prints: where and of what it was taken.
+/// Reads a line of the head that `perf script --header` prints: where and of what it was taken.
 pub(super) fn header(comment: &str, conditions: &mut Conditions) {
     let Some((key, value)) = comment.split_once(':') else { return };
     let (key, value) = (key.trim(), value.trim());

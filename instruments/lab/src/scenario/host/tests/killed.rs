@@ -44,7 +44,7 @@ fn kill_and_look(workload: &str, inside: &[&str]) {
     assert_eq!(marked(&mark), [pid]);
 
     // A namespace without a name is seen by what is in it: a link of which we have the other end is
-    // gone with it, and not before whoever holds it has let go.
+    // gone with it, and not before its holders have let go.
     let outside = Netns::new().unwrap();
     for (number, name) in inside.iter().enumerate() {
         let inside = task(pid, name).unwrap().join("ns/net");
