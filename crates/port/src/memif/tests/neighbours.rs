@@ -1,7 +1,7 @@
 //! Hostile neighbours, and what they must not do to others: a worker's turn stays short, and a peer that keeps to
 //! the protocol is served within a second, whatever they send, keep, or leave unsaid.
 //!
-//! `LINERATE_TEST_MESSAGES=1000000` sends that many random messages instead of 10,000.
+//! `LINERATE_TEST_MESSAGES=1000000` sends that many random messages instead of 10,000, and `--nocapture` shows how many.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -17,6 +17,7 @@ use rustix::fs::MemfdFlags;
 use rustix::thread::Uid;
 
 use super::super::channel::Channel;
+use super::super::fuzzing::some_file;
 use super::super::message::{BYTES, Message, SECRET_BYTES, VERSION};
 use super::peer::{RING, hello};
 use super::*;
@@ -412,24 +413,6 @@ impl Random {
     }
 }
 
-/// Makes a descriptor that a peer can send.
-fn some_file(kind: u64) -> OwnedFd {
-    match kind % 6 {
-        0 => rustix::fs::memfd_create("hostile", MemfdFlags::ALLOW_SEALING).unwrap(),
-        1 => {
-            let fd = rustix::fs::memfd_create("hostile", MemfdFlags::ALLOW_SEALING).unwrap();
-            // Holes, and more than may be mapped for some.
-            rustix::fs::ftruncate(&fd, 4096 << (kind >> 8 & 21)).unwrap();
-            rustix::io::pwrite(&fd, &super::super::ring::COOKIE.to_ne_bytes(), 0).unwrap();
-            fd
-        }
-        2 => rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap(),
-        3 => std::fs::File::open("/dev/zero").unwrap().into(),
-        4 => rustix::pipe::pipe().unwrap().1,
-        _ => TcpListener::bind("127.0.0.1:0").unwrap().into(),
-    }
-}
-
 /// Makes a message that is nearly right, or not at all.
 fn some_message(random: &mut Random) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
@@ -469,12 +452,14 @@ fn random_messages_with_descriptors_hold_up_nobody() {
     let messages: u64 = messages.ok().and_then(|text| text.parse().ok()).unwrap_or(10_000);
     let (name, pool) = (name(), pool());
     let worker = Worker::of_port(&format!("memif:{name},role=server"), &pool);
-    let (mut random, mut sent) = (Random::default(), 0);
+    let (mut random, mut sent, mut clients, start) = (Random::default(), 0, 0, Instant::now());
     while sent < messages {
         let Some(channel) = admitted(&name, "") else { continue };
         sent += send_some(&channel, 20, &mut random);
+        clients += 1;
     }
     worker.assert_free();
+    eprintln!("{sent} messages of {clients} clients in {:?}", start.elapsed());
     assert_served(&format!("memif:{name},zerocopy=no"), &pool);
     worker.end();
 }
