@@ -94,6 +94,75 @@ fn an_adapters_packets_are_passed_on_or_lost_by_their_cause() {
     assert!(full > 0.0 || cpus() > 2, "nothing was lost");
 }
 
+/// An experiment of one cell that is over soon.
+const BY_A_DEVICE: &str = r#"
+version = 1
+id = "by-a-device"
+title = "t"
+question = "q"
+scenario = "engine"
+settings = { path = "device", size = 1514, burst = 64, rate = 12_400_000, pool_frames = 16384, sample_every = 0 }
+[a]
+name = "copied"
+set = { buffers = "general", out = "copy", hot_list = 128 }
+[b]
+name = "cut through"
+set = { buffers = "frames", out = "cut-through" }
+[plan]
+window = "60ms"
+warmup = 1
+looks = [6]
+quick = { pairs = 1 }
+[[metric]]
+name = "cpu_ns_per_packet"
+unit = "ns/packet"
+about = "a"
+value = "cpu_ns / packets"
+clock = "cost"
+"#;
+
+#[test]
+fn packets_of_a_device_reach_the_other_process_or_are_lost_by_their_cause() {
+    let file = std::env::temp_dir().join(format!("linerate-device-{}.toml", std::process::id()));
+    fs::write(&file, BY_A_DEVICE).unwrap();
+    let dir = file.with_extension("runs");
+    let told = run(&format!("lab run {} --quick --json --dir {}", file.display(), dir.display()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::remove_file(&file).unwrap();
+    let document = told.document();
+    let code = document["error"]["code"].as_str();
+    if told.exit != Some(0) && matches!(code, Some("E-PERM" | "E-UNSUPPORTED")) {
+        return eprintln!("skipped: {}", document["error"]);
+    }
+    // How noisy the machine is decides between the two.
+    assert!(matches!(told.exit, Some(0 | 4)), "{}{}", told.out, told.err);
+    let cell = &document["cells"][0];
+    let balanced = cell["ledger"].as_object().unwrap().values().all(|l| l["balanced"] == true);
+    assert!(balanced, "{}", cell["ledger"]);
+    let pairs = cell["pairs"].as_array().unwrap();
+    let sums = |side: &str, name: &str| -> f64 {
+        pairs.iter().map(|pair| pair[side]["figures"][name].as_f64().unwrap_or_default()).sum()
+    };
+    for side in ["a", "b"] {
+        let packets: f64 = pairs.iter().map(|pair| pair[side]["packets"].as_f64().unwrap()).sum();
+        let (far, lost) = (sums(side, "far_packets"), sums(side, "overruns"));
+        assert!(far > 0.0 && far == sums(side, "far_verified"), "{side}: {document}");
+        // What is in the ring at a window's end is the next one's.
+        let between = 2.0 * 1024.0 + 64.0;
+        let (went, offered) = (packets + lost, sums(side, "offered"));
+        assert!((went - offered).abs() <= between, "{side}: {went} of {offered}");
+        let by_cause = sums(side, "overruns_ring_full") + sums(side, "overruns_no_frame");
+        assert_eq!(by_cause, lost, "{side}");
+        // In blocks each byte moves twice, in frames that are cut through not at all.
+        let copies = if side == "a" { 2.0 } else { 0.0 };
+        assert!(
+            (sums(side, "copied_bytes") - copies * 1514.0 * packets).abs()
+                <= copies * 1514.0 * between
+        );
+        assert_eq!(sums(side, "allocator_calls") > 0.0, side == "a", "{side}");
+    }
+}
+
 #[test]
 fn steadiness_is_reported_for_long_windows() {
     let (pairs, _) = ran("fabric-steady", "");

@@ -25,12 +25,13 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 14] = ours![
+pub static BUILTIN: [(&str, &str); 15] = ours![
     "batch",
     "pool",
     "pool-bursts",
     "fabric",
     "fabric-bursts",
+    "fabric-device",
     "fabric-steady",
     "skbinit",
     "coalesce",
@@ -229,7 +230,7 @@ mod tests {
     #[test]
     fn hot_lists_of_two_lengths_have_pools_of_one_size() {
         let mut compared = 0;
-        for id in ["pool", "pool-bursts", "fabric-bursts"] {
+        for id in ["pool", "pool-bursts", "fabric-bursts", "fabric-device"] {
             let one = builtin(id).unwrap();
             for (_, cell) in one.cells(false) {
                 let [of_a, of_b] = [&cell.a, &cell.b].map(|side| {

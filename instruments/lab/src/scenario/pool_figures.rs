@@ -54,7 +54,8 @@ pub(super) struct Reading {
     in_flight: u64,
     sleeps: u64,
     asleep_ns: u64,
-    general: bool,
+    /// Calls of the system's allocator.
+    allocator_calls: u64,
 }
 
 impl Reading {
@@ -74,15 +75,29 @@ impl Reading {
     }
 
     fn new(pool: &Pool, ledger: &linerate_skb::Ledger) -> Reading {
+        let general = pool.data_from() == Data::General;
+        let pool = pool.stats();
+        let calls = pool.cores.iter().map(|core| core.allocs + core.frees).sum();
         Reading {
-            pool: pool.stats(),
+            pool,
             ports: Vec::new(),
             dropped: dropped(ledger),
             in_flight: ledger.in_flight,
             sleeps: 0,
             asleep_ns: 0,
-            general: pool.data_from() == Data::General,
+            allocator_calls: if general { calls } else { 0 },
         }
+    }
+
+    /// Adds a pool that the engine does not know of.
+    pub fn plus(mut self, other: &Reading) -> Reading {
+        self.pool = self.pool.plus(&other.pool);
+        for (reason, n) in &other.dropped {
+            *self.dropped.entry(reason.clone()).or_default() += n;
+        }
+        self.in_flight += other.in_flight;
+        self.allocator_calls += other.allocator_calls;
+        self
     }
 
     /// Returns the ports.
@@ -146,8 +161,8 @@ impl Reading {
         add("in_flight", self.in_flight as f64 - before.in_flight as f64);
         add("sleeps", self.sleeps.saturating_sub(before.sleeps) as f64);
         add("memory_bytes", self.pool.memory_bytes() as f64);
-        let all = alloc.all + free.all;
-        add("allocator_calls", if self.general { all as f64 } else { 0.0 });
+        let calls = self.allocator_calls.saturating_sub(before.allocator_calls);
+        add("allocator_calls", calls as f64);
         // Calls that were not timed have no figure, rather than one of 0.
         alloc.ticks.into_iter().for_each(|ticks| add("alloc_ticks", ticks));
         free.ticks.into_iter().for_each(|ticks| add("free_ticks", ticks));

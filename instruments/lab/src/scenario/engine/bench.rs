@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{PoolStats, Worker};
+use linerate_datapath::Worker;
 use linerate_prof::profile::Profile;
 use linerate_prof::sample::{Recorder, Target, What};
 use linerate_prof::ticks;
-use linerate_skb::{Data, Ledger, Pool};
+use linerate_skb::Ledger;
 
 use super::beyond::{self, Beyond};
 use super::config::Config;
+use super::device::Link;
 use super::path::Reading;
 use super::path::{self, Gauge};
 use super::turning::{Done, empty, nanos};
@@ -35,6 +36,14 @@ const TRIMMED: &str = "general buffers: where a burst is freed at once, glibc gi
      of its arena back to the kernel and takes it again for the next one; that is in the cost, and may be \
      most of it";
 
+/// The notes for a side with a device.
+const OF_A_DEVICE: [&str; 2] = [
+    "a veth pair has no wire and no interrupt: the kernel copies each packet into AF_XDP's frame on the \
+     sender's CPU, and that is in no cost here",
+    "the device writes into frames on either side; general: each packet is then copied into a block of the \
+     allocator's, as by a driver that copies out of its ring",
+];
+
 /// One side, ready to run.
 pub(super) struct EngineBench {
     crew: Crew<Duration, Done>,
@@ -43,6 +52,8 @@ pub(super) struct EngineBench {
     done: Done,
     threads: usize,
     beyond: Option<Beyond>,
+    /// The device's, which goes last.
+    link: Option<Link>,
     /// The CPUs of the path and of the other process; empty without one, as the threads then report
     /// theirs.
     cpus: Vec<usize>,
@@ -52,8 +63,13 @@ pub(super) struct EngineBench {
 
 impl EngineBench {
     /// Sets it up; its threads wait.
-    pub fn open(config: &Config, cpus: &[usize], beyond: Option<Beyond>) -> Result<EngineBench> {
-        let (crew, gauge) = path::build(config, cpus, beyond.as_ref())?;
+    pub fn open(
+        config: &Config,
+        cpus: &[usize],
+        beyond: Option<Beyond>,
+        link: Option<Link>,
+    ) -> Result<EngineBench> {
+        let (crew, gauge) = path::build(config, cpus, beyond.as_ref(), link.as_ref())?;
         let mut all = cpus.to_vec();
         all.extend(beyond.as_ref().map(Beyond::cpu).filter(|cpu| !cpus.contains(cpu)));
         Ok(EngineBench {
@@ -64,6 +80,7 @@ impl EngineBench {
             // Of threads alone the CPUs are known from what they report.
             cpus: if beyond.is_some() { all } else { Vec::new() },
             beyond,
+            link,
             seen: Seen::default(),
         })
     }
@@ -155,17 +172,17 @@ impl Bench for EngineBench {
     }
 
     fn finish(self: Box<Self>) -> Result<Finished> {
-        let EngineBench { crew, gauge, done, threads, beyond, mut seen, .. } = *self;
-        let stats = gauge.pool().stats();
-        let cpus = stats.matrix.cpus().to_vec();
-        let mut totals = totals(gauge.pool(), &stats);
+        let EngineBench { crew, gauge, done, threads, beyond, mut seen, link, .. } = *self;
+        let matrix = gauge.memory().matrix;
+        let cpus = matrix.cpus().to_vec();
+        let mut totals = totals(&gauge);
         let patience = if beyond.is_some() { TAKEN } else { Duration::ZERO };
         drain(crew.dismiss()?, patience)?;
         if let Some(mut beyond) = beyond {
             seen += &beyond.end()?;
             totals.extend(seen.totals());
         }
-        let ledger = gauge.pool().ledger();
+        let ledger = gauge.ledger();
         totals.insert("outstanding_at_rest".to_owned(), ledger.in_flight as f64);
         let rows = cpus.iter().enumerate();
         totals.extend(rows.map(|(i, cpu)| (format!("free_matrix_cpu: row {i}"), *cpu as f64)));
@@ -173,14 +190,17 @@ impl Bench for EngineBench {
         if threads == 2 {
             notes.push("two threads: the cost has the way between their CPUs in it".to_owned());
         }
-        if let Gauge::Engine(stats) = &gauge {
+        if link.is_some() {
+            notes.extend(OF_A_DEVICE.map(str::to_owned));
+        }
+        if let Some(stats) = gauge.engine() {
             notes.extend(warnings(stats.warnings()));
         }
-        if cfg!(target_env = "gnu") && gauge.pool().data_from() == Data::General {
+        if cfg!(target_env = "gnu") && gauge.has_general() {
             notes.push(TRIMMED.to_owned());
         }
         let ledger = books(&gauge, &ledger, &done);
-        Ok(Finished { ledger, matrices: free_matrix(&stats.matrix), totals, notes })
+        Ok(Finished { ledger, matrices: free_matrix(&matrix), totals, notes })
     }
 }
 
@@ -194,18 +214,19 @@ fn warnings(warnings: &[String]) -> BTreeSet<String> {
 }
 
 /// Returns the figures of the whole side: memory, frames, packets that are out, hot lists.
-fn totals(pool: &Pool, stats: &PoolStats) -> BTreeMap<String, f64> {
+fn totals(gauge: &Gauge) -> BTreeMap<String, f64> {
+    let (pool, stats, ledger) = (gauge.pool(), gauge.memory(), gauge.ledger());
     let mut totals = BTreeMap::from([
         ("memory_bytes".to_owned(), stats.memory_bytes() as f64),
         ("mapped_bytes".to_owned(), stats.mapped_bytes as f64),
         ("pool_frames".to_owned(), pool.frames() as f64),
         ("frame_bytes".to_owned(), pool.frame_size() as f64),
-        ("outstanding".to_owned(), pool.ledger().in_flight as f64),
+        ("outstanding".to_owned(), ledger.in_flight as f64),
     ]);
     for core in stats.cores.iter().filter(|core| core.alive && core.hot_list_len > 0) {
         totals.insert(format!("hot_list_len: {}", core.name), core.hot_list_len as f64);
     }
-    for (holder, packets) in pool.ledger().held().iter().filter(|(_, packets)| *packets > 0) {
+    for (holder, packets) in ledger.held().iter().filter(|(_, packets)| *packets > 0) {
         totals.insert(format!("outstanding: {holder}"), *packets as f64);
     }
     totals
@@ -248,7 +269,7 @@ fn books(gauge: &Gauge, ledger: &Ledger, done: &Done) -> Books {
     books.received += lost;
     books.balanced = ledger.difference() == 0;
     match gauge {
-        Gauge::Engine(stats) => {
+        Gauge::Engine(stats) | Gauge::Device(stats, _) => {
             let verified = stats.ports().into_iter().find_map(|port| port.verified);
             books.reordered = verified.map(|found| found.reordered);
             books.duplicated = verified.map(|found| found.duplicated);

@@ -22,12 +22,17 @@ const IMIX_MEAN_BYTES: f64 = (7.0 * 60.0 + 4.0 * 590.0 + 1514.0) / 12.0;
 /// Ethernet's shortest frame without FCS, and the shortest that a generator numbers.
 const SIZE_MIN: u64 = 60;
 const SIZE_MAX: u64 = 65_536;
+/// Ethernet's longest frame without FCS.
+const ETHERNET_MAX: u64 = 1514;
+/// The shortest ring that `xdp:` takes.
+const XDP_RING_MIN: u32 = 64;
 
-const PATH: Choice<Kind, 4> = [
+const PATH: Choice<Kind, 5> = [
     ("null", Kind::Null),
     ("ring", Kind::Ring),
     ("adapter", Kind::Adapter),
     ("fabric", Kind::Fabric),
+    ("device", Kind::Device),
 ];
 const OUT: Choice<Option<Out>, 3> =
     [("none", None), ("cut-through", Some(Out::CutThrough)), ("copy", Some(Out::Copy))];
@@ -39,15 +44,26 @@ pub(super) enum Kind {
     Ring,
     Adapter,
     Fabric,
+    Device,
 }
 
 impl Kind {
+    /// Returns true if a thread on a CPU of its own sends.
+    fn has_wire(self) -> bool {
+        matches!(self, Kind::Adapter | Kind::Device)
+    }
+
+    /// Returns true if there is nowhere to send to but another process.
+    fn needs_out(self) -> bool {
+        matches!(self, Kind::Fabric | Kind::Device)
+    }
+
     /// Returns the number of packets that a turn of a source's worker offers; `None` without a worker.
     pub fn turn(self, budget: usize) -> Option<usize> {
         match self {
             // Both ports are sources.
             Kind::Null => Some(2 * budget),
-            Kind::Ring | Kind::Fabric => Some(budget),
+            Kind::Ring | Kind::Fabric | Kind::Device => Some(budget),
             Kind::Adapter => None,
         }
     }
@@ -95,7 +111,7 @@ knobs! {
     /// The settings of a side.
     Config of "engine", told as told:
     "path" path: Kind = choice(PATH), "\"null\"", "What packets pass.";
-    "ring_len" ring_len: u32 = power_of_two(2, 65_536), "256", "Packets that the ring holds, of fabric that to the other process; of an adapter, buffers that are posted.";
+    "ring_len" ring_len: u32 = power_of_two(2, 65_536), "256", "Packets that the ring holds, of fabric that to the other process; of an adapter, buffers that are posted; of a device its receive ring.";
     "size" size: Size = other("60..=65536 | \"imix\"", size(&told)?), "60", "Bytes of a packet, without FCS.";
     "budget" budget: usize = core(BUDGET), "", "Packets from one queue in one turn; a burst is a multiple.";
     "burst" burst: usize = count(1, 65_536) or path.turn(budget).unwrap_or(64), "a turn's: 128 of null, 64 of a ring; 64", "Packets offered in a row: on one thread before the receiver is turned, at a fixed rate and by an adapter before the next pause.";
@@ -108,10 +124,10 @@ knobs! {
     "pool_frames" pool_frames: Option<u32> = count_if_set(64, 4_194_304), "as many as the path can hold", "Frames of the pool.";
     "frame_size" frame_size: u32 = power_of_two(256, 65_536), "2048", "Bytes of a frame.";
     "sample_every" sample_every: u32 = count(0, 1_048_576), "61", "One in so many calls that allocate or free is timed; 0: none. A prime keeps it out of step with the visits to the depot.";
-    "threads" threads: usize = count(1, 2) or 1 + usize::from(path == Kind::Adapter), "1; of an adapter 2", "2: the source has a thread of its own.";
-    "out" out: Option<Out> = choice(OUT) or (path == Kind::Fabric).then_some(Out::CutThrough), "of fabric \"cut-through\", else \"none\"", "Whether a second process sees packets where they lie, or in buffers that they are copied into (fabric, adapter).";
+    "threads" threads: usize = count(1, 2) or 1 + usize::from(path.has_wire()), "1; of an adapter or a device 2", "2: the source has a thread of its own.";
+    "out" out: Option<Out> = choice(OUT) or path.needs_out().then_some(Out::CutThrough), "of fabric and device \"cut-through\", else \"none\"", "Whether a second process sees packets where they lie, or in buffers that they are copied into (fabric, adapter, device).";
     "out_len" out_len: u32 = power_of_two(2, 16_384) or ring_len.min(1 << 14), "ring_len", "Packets that the ring to the second process holds.";
-    "verify" verify: bool = flag() or out.is_some(), "false; with out true", "Whether every byte is checked where packets end (ring, fabric, adapter).";
+    "verify" verify: bool = flag() or out.is_some(), "false; with out true", "Whether every byte is checked where packets end (ring, fabric, adapter, device).";
     "reap" reap: usize = count(1, 65_536), "64", "Packets that an adapter's transmitter keeps before it gives their buffers back, all at once; with out those that wait for room at most, beyond which they are lost.";
     "touch" touch: bool = flag(), "false", "Whether an adapter's packets are written by the wire and read by the receiver.";
     "spin" spin: bool = flag(), "false", "Whether an adapter's receiver looks without a pause instead of sleeping until it is woken.";
@@ -170,21 +186,29 @@ impl Config {
             Kind::Null if self.threads != 1 => {
                 refuse("threads", "path = \"null\" has one worker, and so one thread".into())
             }
-            Kind::Adapter if self.threads != 2 => {
-                refuse("threads", "path = \"adapter\" has a wire, on a thread of its own".into())
+            path if path.has_wire() && self.threads != 2 => {
+                let why = "path = \"adapter\" and \"device\" have a wire, on a thread of its own";
+                refuse("threads", why.into())
             }
             Kind::Null | Kind::Adapter if self.size == Size::Imix => {
                 refuse("size", "size = imix is for path = \"ring\" and \"fabric\"".into())
+            }
+            Kind::Device if !matches!(self.size, Size::Bytes(..=ETHERNET_MAX)) => {
+                let why = format!("size: a veth pair carries packets of up to {ETHERNET_MAX} bytes");
+                refuse("size", why)
+            }
+            Kind::Device if self.ring_len < XDP_RING_MIN => {
+                refuse("ring_len", format!("ring_len: a ring of AF_XDP has at least {XDP_RING_MIN}"))
             }
             Kind::Fabric if self.threads != 1 => {
                 let why = "path = \"fabric\" has one worker, and a process beyond it";
                 refuse("threads", why.into())
             }
-            Kind::Fabric if self.out.is_none() => {
-                refuse("out", "path = \"fabric\" has nowhere else to send to".into())
+            path if path.needs_out() && self.out.is_none() => {
+                refuse("out", "path = \"fabric\" and \"device\" have nowhere else to send to".into())
             }
             Kind::Null | Kind::Ring if self.out.is_some() => {
-                refuse("out", "out is for path = \"fabric\" and \"adapter\"".into())
+                refuse("out", "out is for path = \"fabric\", \"adapter\" and \"device\"".into())
             }
             _ if self.out == Some(Out::CutThrough) && self.data == Data::General => refuse(
                 "out",

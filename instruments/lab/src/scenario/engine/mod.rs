@@ -1,19 +1,21 @@
-//! The scenario `engine`: the engine itself on threads of the lab's own, without privilege.
+//! The scenario `engine`: the engine itself on threads of the lab's own, without privilege but with a device.
 //!
 //! ```text
 //!  null     null ⇄ null                     one worker: allocates and frees on one hot list
 //!  ring     gen ─► ring ─► sink             two workers, turned in turn by one thread, or by two
 //!  adapter  wire ─► ring of buffers ─► out  bursts at line rate against a ring that one thread fills
 //!  fabric   gen ─► memif ═► a process       what it sees in this one's memory, or in a copy
+//!  device   veth ─► xdp ─► memif ═► a process  the same, behind a device of the kernel's
 //! ```
 //!
-//! Everything in it is *micro*: no device, no kernel, and of other processes one that looks at packets.
+//! Everything in it but `device` is *micro*: no device, no kernel, and of other processes one that looks at packets.
 //! The threads wait on a channel between windows, where they take no CPU.
 
 mod adapter;
 mod bench;
 mod beyond;
 mod config;
+mod device;
 mod path;
 mod turning;
 
@@ -22,13 +24,18 @@ mod tests;
 
 use std::path::Path;
 
+use linerate_sys::netns::Netns;
+
 use crate::knobs::Knob;
+use crate::scenario::command::find;
+use crate::scenario::host::permitted;
 use crate::scenario::{Bench, Figure, Place, Scenario};
 use crate::settings::Settings;
 use crate::{Code, Error, Result};
 use bench::EngineBench;
 use beyond::Beyond;
-use config::{Config, KNOBS};
+use config::{Config, KNOBS, Kind};
+use device::Link;
 
 /// The engine on threads of the lab's own.
 #[derive(Debug)]
@@ -41,13 +48,14 @@ impl Scenario for Engine {
 
     fn about(&self) -> &'static str {
         "Moves packets through the engine itself, on threads of this program that are pinned and own \
-         its workers. No device, no kernel and no privilege: what is seen is the cost of the path and \
+         its workers. No device, no kernel and no privilege but for \"device\": what is seen is the cost of the path and \
          of its buffers, and nothing else (micro). `path = \"null\"` forwards between two null ports \
          with one worker; \"ring\" generates packets into a ring that a second worker empties; \
          \"adapter\" offers bursts at line rate to a ring of posted buffers, which overruns if the \
          receiving thread does not fill it in time; \"fabric\" sends generated packets to a second process \
          by memif, which sees them in this one's memory, or in buffers that they are copied into, and \
-         checks every byte. An adapter's packets can leave that way, too (`out`)."
+         checks every byte. An adapter's packets can leave that way, too (`out`), and those of a \
+         \"device\" do: a thread sends them into a veth pair, whose other end AF_XDP takes (as root, not micro)."
     }
 
     fn knobs(&self) -> &'static [Knob] {
@@ -64,17 +72,36 @@ impl Scenario for Engine {
         if config.out.is_some() {
             program(place)?;
         }
+        if config.path == Kind::Device {
+            find("ip", place)?;
+            permitted(Netns::new())?;
+        }
         Ok(())
+    }
+
+    fn probe(&self, settings: &Settings, _place: &Place) -> Result<()> {
+        match Config::of(settings)?.path {
+            Kind::Device => permitted(Link::new()).map(drop),
+            Kind::Null | Kind::Ring | Kind::Adapter | Kind::Fabric => Ok(()),
+        }
     }
 
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
         let config = Config::of(settings)?;
         let cpus = config.placed(place)?;
+        let mut link = match config.path {
+            Kind::Device => Some(permitted(Link::new())?),
+            Kind::Null | Kind::Ring | Kind::Adapter | Kind::Fabric => None,
+        };
         let beyond = match config.beyond(place) {
-            Some(cpu) => Some(Beyond::start(program(place)?, cpu, config.verify)?),
+            Some(cpu) => {
+                let (program, verify) = (program(place)?.to_owned(), config.verify);
+                let start = move || Beyond::start(&program, cpu, verify);
+                Some(link.as_mut().map_or_else(start.clone(), |link| link.start(start))?)
+            }
             None => None,
         };
-        Ok(Box::new(EngineBench::open(&config, &cpus, beyond)?))
+        Ok(Box::new(EngineBench::open(&config, &cpus, beyond, link)?))
     }
 }
 

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use linerate_datapath::{Builder, Engine, Stats};
-use linerate_skb::Pool;
+use linerate_skb::{Data, Ledger, Pool, PoolStats};
 
-use super::adapter;
 use super::beyond::Beyond;
 use super::config::{Config, Kind, Size};
 use super::turning::{Beat, Done, Receiving, Turning};
+use super::{adapter, device};
 use crate::scenario::crew::{Crew, Duty};
 use crate::scenario::{Figure, figures, joined, pool_figures};
 use crate::window::Window;
@@ -22,6 +22,8 @@ pub(super) const MEET: Duration = Duration::from_secs(5);
 pub(super) enum Gauge {
     /// An engine's.
     Engine(Stats),
+    /// An engine's with a device, and the pool of blocks that packets of so many bytes are moved into.
+    Device(Stats, Option<(Pool, u64)>),
     /// A loop of the lab's own: its pool, and how often it looked for packets.
     Pool(Pool, adapter::Polls),
 }
@@ -30,8 +32,44 @@ impl Gauge {
     /// Returns the pool of all its packets.
     pub fn pool(&self) -> &Pool {
         match self {
-            Gauge::Engine(stats) => stats.pool(),
+            Gauge::Engine(stats) | Gauge::Device(stats, _) => stats.pool(),
             Gauge::Pool(pool, _) => pool,
+        }
+    }
+
+    /// Returns the engine's statistics.
+    pub fn engine(&self) -> Option<&Stats> {
+        match self {
+            Gauge::Engine(stats) | Gauge::Device(stats, _) => Some(stats),
+            Gauge::Pool(..) => None,
+        }
+    }
+
+    /// Returns the pool of the blocks that packets are moved into, and their bytes.
+    fn blocks(&self) -> Option<&(Pool, u64)> {
+        match self {
+            Gauge::Device(_, blocks) => blocks.as_ref(),
+            Gauge::Engine(_) | Gauge::Pool(..) => None,
+        }
+    }
+
+    /// Returns true if packets' bytes come from the system's allocator.
+    pub fn has_general(&self) -> bool {
+        self.blocks().is_some() || self.pool().data_from() == Data::General
+    }
+
+    /// Returns the readings of all its pools.
+    pub fn memory(&self) -> PoolStats {
+        let all = self.pool().stats();
+        self.blocks().map_or_else(|| all.clone(), |(blocks, _)| all.clone().plus(&blocks.stats()))
+    }
+
+    /// Returns the ledger of all its packets.
+    pub fn ledger(&self) -> Ledger {
+        let all = self.pool().ledger();
+        match self.blocks() {
+            Some((blocks, _)) => all.plus(&blocks.ledger()),
+            None => all,
         }
     }
 }
@@ -41,12 +79,17 @@ pub(super) fn build(
     config: &Config,
     cpus: &[usize],
     beyond: Option<&Beyond>,
+    link: Option<&device::Link>,
 ) -> Result<(Crew<Duration, Done>, Gauge)> {
     match config.path {
         Kind::Null => engine(config, cpus, null(config)),
         Kind::Ring => engine(config, cpus, ring(config)),
         Kind::Adapter => adapter::build(config, cpus, beyond.map(Beyond::port)),
         Kind::Fabric => engine(config, cpus, fabric(config, beyond)),
+        Kind::Device => match beyond.zip(link) {
+            Some((beyond, link)) => device::build(config, cpus, beyond, link),
+            None => Err(Error::new(Code::System, "cannot run `engine`", "it has no device")),
+        },
     }
 }
 
@@ -90,11 +133,8 @@ pub(super) fn apart(said: Option<Error>) -> Error {
     Error::new(Code::System, "cannot run `engine`", why)
 }
 
-fn engine(
-    config: &Config,
-    cpus: &[usize],
-    builder: Builder,
-) -> Result<(Crew<Duration, Done>, Gauge)> {
+/// Returns the builder of an engine with a side's settings.
+pub(super) fn tuned(builder: Builder, config: &Config) -> Builder {
     let builder = builder
         .budget(config.budget)
         .backlog(config.budget)
@@ -104,11 +144,18 @@ fn engine(
         .init(config.init)
         .return_to(config.return_to)
         .sampling(config.sample_every);
-    let engine = match config.pool_frames {
+    match config.pool_frames {
         Some(frames) => builder.pool_frames(frames),
         None => builder,
-    };
-    let mut engine = engine.build()?;
+    }
+}
+
+fn engine(
+    config: &Config,
+    cpus: &[usize],
+    builder: Builder,
+) -> Result<(Crew<Duration, Done>, Gauge)> {
+    let mut engine = tuned(builder, config).build()?;
     if !engine.wait_until_up(MEET) {
         return Err(apart(engine.stats().down()));
     }
@@ -185,6 +232,8 @@ pub(super) struct Reading {
     polls: [u64; 2],
     asleep_ns: u64,
     copied_bytes: u64,
+    /// Packets lost before the engine: all, for want of room in the ring, and for want of a frame.
+    missed: [u64; 3],
 }
 
 impl Reading {
@@ -193,6 +242,15 @@ impl Reading {
         let mut reading = Reading {
             pool: match gauge {
                 Gauge::Engine(stats) => pool_figures::Reading::of(stats),
+                Gauge::Device(stats, blocks) => {
+                    let of_frames = pool_figures::Reading::of(stats);
+                    let blocks =
+                        blocks.as_ref().map(|(pool, _)| pool_figures::Reading::of_pool(pool));
+                    match blocks {
+                        Some(blocks) => of_frames.plus(&blocks),
+                        None => of_frames,
+                    }
+                }
                 Gauge::Pool(pool, _) => pool_figures::Reading::of_pool(pool),
             },
             packets: 0,
@@ -202,19 +260,29 @@ impl Reading {
             polls: [0; 2],
             asleep_ns: 0,
             copied_bytes: 0,
+            missed: [0; 3],
         };
         match gauge {
-            Gauge::Engine(stats) => {
+            Gauge::Engine(stats) | Gauge::Device(stats, _) => {
                 for port in reading.pool.ports() {
+                    let (counts, driver) = (&port.counts, &port.driver_counts);
+                    let causes = [driver.missed_ring_full, driver.missed_no_frame];
+                    let of_port = [counts.rx_missed, causes[0], causes[1]];
+                    reading.missed.iter_mut().zip(of_port).for_each(|(sum, n)| *sum += n);
                     reading.wakeups += port.counts.wakeups;
                     reading.copied_bytes += port.driver_counts.copied_bytes.unwrap_or(0);
                     if !port.flags.paired {
-                        reading.offered += port.counts.rx_packets;
+                        if matches!(gauge, Gauge::Engine(_)) {
+                            reading.offered += port.counts.rx_packets;
+                        }
                         reading.packets += port.counts.tx_packets;
                         reading.bytes += port.counts.tx_bytes;
                     }
                 }
                 reading.asleep_ns = stats.workers().iter().map(|worker| worker.asleep_ns).sum();
+                if let Some((pool, bytes)) = gauge.blocks() {
+                    reading.copied_bytes += pool.ledger().created * bytes;
+                }
             }
             Gauge::Pool(_, polls) => {
                 let counts = polls.counts();
@@ -233,7 +301,8 @@ impl Reading {
         window.bytes = Some(d(self.bytes, before.bytes) + done.bytes);
         window.wakeups = Some(d(self.wakeups, before.wakeups));
         let cpu_ns = window.cpu_ns.unwrap_or(0) as f64;
-        let overruns = done.ring_full + done.no_frame + done.wire_late + done.fabric_full;
+        let [missed, ring_full, no_frame] = [0, 1, 2].map(|i| d(self.missed[i], before.missed[i]));
+        let overruns = missed + done.ring_full + done.no_frame + done.wire_late + done.fabric_full;
         let copied_bytes = d(self.copied_bytes, before.copied_bytes) + done.copied_bytes;
         let figure = |name: &str| window.figures.get(name).copied();
         // What the engine's workers counted, and what a loop of the lab's own did beside.
@@ -245,8 +314,8 @@ impl Reading {
             ("due", done.due as f64),
             ("unsent", done.due.saturating_sub(offered) as f64),
             ("overruns", overruns as f64),
-            ("overruns_ring_full", done.ring_full as f64),
-            ("overruns_no_frame", done.no_frame as f64),
+            ("overruns_ring_full", (done.ring_full + ring_full) as f64),
+            ("overruns_no_frame", (done.no_frame + no_frame) as f64),
             ("overruns_wire_late", done.wire_late as f64),
             ("overruns_fabric_full", done.fabric_full as f64),
             ("copied_bytes", copied_bytes as f64),

@@ -155,10 +155,20 @@ fn a_process_beyond_needs_a_program_and_packets_that_it_can_see() {
     );
     let general = fabric.clone().with("buffers", "general");
     assert!(why(&general).starts_with("out = \"cut-through\" needs frames"), "{}", why(&general));
-    assert!(why(&fabric.clone().with("out", "none")).starts_with("path = \"fabric\" has nowhere"));
+    assert!(
+        why(&fabric.clone().with("out", "none"))
+            .starts_with("path = \"fabric\" and \"device\" have")
+    );
     assert!(why(&fabric.clone().with("threads", 2)).contains("one worker, and a process beyond"));
-    assert!(why(&ring().with("out", "copy")).starts_with("out is for path = \"fabric\""));
+    assert!(
+        why(&ring().with("out", "copy")).starts_with("out is for path = \"fabric\", \"adapter\"")
+    );
     assert!(why(&fabric.with("out_len", 3)).starts_with("out_len = 3 is not a power of two"));
+    let device = || Settings::new().with("path", "device");
+    assert!(why(&device().with("size", 1515)).starts_with("size: a veth pair carries"));
+    assert!(why(&device().with("ring_len", 32)).starts_with("ring_len: a ring of AF_XDP has"));
+    assert!(why(&device().with("threads", 1)).contains("have a wire"));
+    assert!(why(&device().with("buffers", "general")).starts_with("out = \"cut-through\" needs"));
     // A program that does not answer is reported.
     let other = Place { program: Some("/bin/true".into()), ..place(1) };
     let e = Engine.open(&Settings::new().with("path", "fabric"), &other).err().unwrap();

@@ -195,6 +195,8 @@ impl Duty<Duration, Done> for Receiving {
             self.0.park(turned, Some(left))?;
         }
         empty(&mut self.0);
+        // What a device has missed is of the window's end, too.
+        self.0.publish();
         Ok(Done::default())
     }
 

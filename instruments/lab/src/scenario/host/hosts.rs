@@ -137,7 +137,7 @@ fn mac(adapter: usize, last: u8) -> String {
 }
 
 /// Waits until the kernel has noticed that `interface` has a carrier and started its queues.
-fn wait_for_carrier(netns: &Netns, interface: &str) -> Result<()> {
+pub(in crate::scenario) fn wait_for_carrier(netns: &Netns, interface: &str) -> Result<()> {
     // Not IFF_RUNNING: it is set as well while the state is not known yet.
     let show = format!("-o -d link show dev {interface}");
     let until = Instant::now() + CARRIER;

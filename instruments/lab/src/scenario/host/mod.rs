@@ -21,6 +21,7 @@ mod tests;
 mod web;
 
 pub use child::serve as play;
+pub(in crate::scenario) use hosts::wait_for_carrier;
 
 use linerate_sys::netns::Netns;
 
@@ -82,12 +83,12 @@ fn try_links() -> Result<()> {
 }
 
 /// Adds what to do where a privilege is missing.
-fn permitted<T>(made: Result<T>) -> Result<T> {
+pub(super) fn permitted<T>(made: Result<T>) -> Result<T> {
     made.map_err(|e| match (e.code, e.kind()) {
         (Code::Unsupported, _) => e,
         // What `ip` says of a kernel without veth or of a missing privilege is text.
         (Code::Permission | Code::System, _) => {
-            let what = "cannot make hosts for the scenario `host`";
+            let what = "cannot make hosts and links of a scenario";
             Error::new(Code::Permission, what, format!("{}: {}", e.what, e.why))
                 .fix("sudo linerate lab run …, or CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW")
         }

@@ -1,0 +1,194 @@
+//! A device of the kernel's in front of the fabric: a thread sends into a veth pair, and AF_XDP takes what comes out.
+//!
+//! ```text
+//!  outside, on its own CPU                inside, on the measured CPU
+//!   gen ─► packet:w0 ═══════ veth ═══════► xdp:w1, ring ─► [blocks] ─► memif ═► another process
+//!                                            none posted, or none taken: missed, by cause
+//! ```
+//!
+//! Both are namespaces without a name. The device writes into frames whatever the side: with general buffers a
+//! stage then moves each packet into a block of the allocator's, as a driver does that copies out of its ring.
+
+use std::io;
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::time::Duration;
+
+use linerate_datapath::{Builder, Engine, Moderation, Stage, Stats, Turn, Worker};
+use linerate_skb::{Batch, Data, Local, Pool};
+use linerate_sys::netns::Netns;
+
+use super::beyond::Beyond;
+use super::config::{Config, Size};
+use super::path::{Gauge, MEET, apart, tuned};
+use super::turning::{Beat, Done, Receiving, Turning};
+use crate::scenario::crew::{Crew, Duty};
+use crate::scenario::host::wait_for_carrier;
+use crate::settings::wrong;
+use crate::{Code, Error, Result};
+
+/// Frames of the pool that only fills the veth pair.
+const OUTSIDE_FRAMES: u32 = 2048;
+
+/// A veth pair between two namespaces, which go with this value, and the thread that keeps the process beyond.
+pub(super) struct Link {
+    outside: Netns,
+    inside: Netns,
+    /// Dropped to end the thread.
+    _keeps: Option<Sender<()>>,
+}
+
+impl Link {
+    /// Makes the namespaces and the pair.
+    ///
+    /// # Errors
+    /// `E-PERM` without the privilege, `E-UNSUPPORTED` without `ip` or without veth.
+    pub fn new() -> Result<Link> {
+        let (outside, inside) = (Netns::new()?, Netns::new()?);
+        outside.quiet()?;
+        inside.quiet()?;
+        let to = inside.path();
+        outside.ip(&format!("link add dev w0 type veth peer name w1 netns {to}"))?;
+        outside.ip("link set dev w0 up")?;
+        inside.ip("link set dev w1 up")?;
+        wait_for_carrier(&outside, "w0")?;
+        wait_for_carrier(&inside, "w1")?;
+        Ok(Link { outside, inside, _keeps: None })
+    }
+
+    /// Starts the process beyond inside, where the engine finds its socket: an abstract name is its namespace's.
+    /// The kernel ends it with the thread that has started it, which stays.
+    pub fn start(
+        &mut self,
+        start: impl FnOnce() -> Result<Beyond> + Send + 'static,
+    ) -> Result<Beyond> {
+        let (keeps, kept) = channel::<()>();
+        let (started, starting) = sync_channel(1);
+        let body = move || {
+            let _ = started.send(start());
+            let _ = kept.recv();
+        };
+        self.inside.spawn("lab keeper", body)?;
+        self._keeps = Some(keeps);
+        let gone = |_| Error::new(Code::System, "cannot run `engine`", "its keeper has ended");
+        starting.recv().map_err(gone)?
+    }
+}
+
+/// Sets up the engine, and the one that sends to it.
+pub(super) fn build(
+    config: &Config,
+    cpus: &[usize],
+    beyond: &Beyond,
+    link: &Link,
+) -> Result<(Crew<Duration, Done>, Gauge)> {
+    let &[first, second] = cpus else {
+        return Err(Error::new(Code::Cpu, "cannot run `engine`", "a device needs two CPUs"));
+    };
+    let Size::Bytes(bytes) = config.size else {
+        return Err(wrong(0, "a device's packets have one size"));
+    };
+    let blocks = (config.data == Data::General).then(|| blocks(config)).transpose()?;
+    let (far, of_stage) = (beyond.port(), blocks.clone());
+    let mut engine = link.inside.run(|| inside(config, far, of_stage).build())??;
+    if !link.inside.run(|| engine.wait_until_up(MEET))? {
+        return Err(apart(engine.stats().down()));
+    }
+    let outside = |bytes: u64| {
+        Engine::builder()
+            .port("gen", &format!("gen:,size={bytes}"))
+            .port("w0", "packet:w0,vnet=off")
+            .wire("gen", "w0")
+            .budget(config.budget)
+            .backlog(config.budget)
+            .pool_frames(OUTSIDE_FRAMES)
+            .build()
+    };
+    let wire = link.outside.run(|| outside(bytes))??;
+    let (stats, wire_stats) = (engine.stats(), wire.stats());
+    let worker = |engine: Engine| {
+        let none = || Error::new(Code::System, "cannot run `engine`", "it has no worker");
+        engine.into_workers().into_iter().next().ok_or_else(none)
+    };
+    let turns = config.path.turn(config.budget).map_or(0, |turn| config.burst / turn);
+    let beat = Beat::new(config.burst, config.pps)?;
+    let source = worker(wire)?;
+    let turning =
+        Turning { source, receiver: None, turns, burst: config.burst, beat, shared: true };
+    let mut crew = Crew::new();
+    crew.hire("receiver", first, true, Box::new(Receiving(worker(engine)?)))?;
+    crew.hire("wire", second, false, Box::new(Sending { turning, stats: wire_stats }))?;
+    Ok((crew, Gauge::Device(stats, blocks.map(|pool| (pool, bytes)))))
+}
+
+/// The measured engine: it looks until nothing is there, so that latencies are those of the path.
+fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> Builder {
+    let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
+    let mut engine = tuned(Engine::builder(), config)
+        .data(Data::Frames)
+        .moderation(Moderation::Napi)
+        .port("w1", &format!("xdp:w1,all,ring={}", config.ring_len))
+        .port("memif", &format!("{far},{options}"))
+        .wire("w1", "memif");
+    if let Some(pool) = blocks {
+        let (hot_list, budget) = (config.hot_list, config.budget);
+        engine = engine.stage(move |_| Blocks {
+            mem: pool.local_named("blocks", hot_list),
+            fresh: Batch::with_capacity(budget),
+        });
+    }
+    engine
+}
+
+/// The pool of the allocator's blocks: as many of them as there are frames.
+fn blocks(config: &Config) -> Result<Pool> {
+    let pool = Pool::builder().frames(config.pool_frames.unwrap_or(16_384)).data(Data::General);
+    let pool = pool.name("blocks").frame_size(config.frame_size).init(config.init);
+    let pool = pool.return_to(config.return_to).build()?;
+    pool.set_sampling(config.sample_every);
+    Ok(pool)
+}
+
+/// Moves each packet into a block of the system's allocator.
+struct Blocks {
+    mem: Local,
+    fresh: Batch,
+}
+
+impl Stage for Blocks {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        self.mem.alloc(&mut self.fresh, batch.len());
+        for (block, skb) in self.fresh.iter_mut().zip(batch.iter()) {
+            // Of the same size as the frame that it came in.
+            block.put_slice(skb.data());
+        }
+        batch.clear();
+        self.fresh.move_to(batch, self.fresh.len());
+    }
+}
+
+/// The thread of the wire: what it has sent is what was offered.
+struct Sending {
+    turning: Turning,
+    stats: Stats,
+}
+
+impl Sending {
+    fn sent(&self) -> u64 {
+        self.stats.ports().iter().map(|port| port.counts.tx_packets).sum()
+    }
+}
+
+impl Duty<Duration, Done> for Sending {
+    fn run(&mut self, time: Duration) -> io::Result<Done> {
+        let before = self.sent();
+        let done = self.turning.run(time)?;
+        // Its own sleeps are no cost of the side's.
+        let Done { due, late_ns, .. } = done;
+        let offered = self.sent().saturating_sub(before);
+        Ok(Done { due, late_ns, offered, ..Done::default() })
+    }
+
+    fn end(self: Box<Self>) -> Vec<Worker> {
+        Box::new(self.turning).end()
+    }
+}
