@@ -180,7 +180,14 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
     // The header's length, in words of four bytes.
     asm.add([Insn::load(Size::Byte, R0, R7, 0), Insn::and(R0, 0x0f), Insn::shift_left(R0, 2)]);
     asm.jump(Insn::jump_if(If::Below, R0, IPV4_BYTES_MIN), To::Pass);
-    asm.add([Insn::add_reg(R7, R0)]);
+    asm.add([Insn::add(R7, IPV4_BYTES_MIN)]);
+    asm.jump(Insn::jump_if(If::Equal, R0, IPV4_BYTES_MIN), To::Ports);
+    // Options, bit by bit of their length: who lacks CAP_PERFMON may add constants only to a packet's pointer.
+    asm.add([Insn::add(R0, -IPV4_BYTES_MIN)]);
+    for bit in [4, 8, 16, 32] {
+        let set = Insn::jump_if(If::Bits, R0, bit).to(1);
+        asm.add([set, Insn::jump().to(1), Insn::add(R7, bit)]);
+    }
     asm.jump(Insn::jump(), To::Ports);
 
     asm.place(To::Ipv6);
@@ -281,6 +288,7 @@ mod tests {
     use super::*;
     use crate::parse;
     use linerate_sys::bpf::{Program, SocketMap};
+    use rustix::thread::CapabilitySet;
 
     /// A filter's program, in the kernel.
     struct Filtered {
@@ -355,7 +363,8 @@ mod tests {
         let Some(udp) = Filtered::by(",udp=53+7777") else { return };
         for port in [53, 7777] {
             assert!(udp.takes(&v4(17, 0, 0, port)) && udp.takes(&v6(17, port)));
-            assert!(udp.takes(&v4(17, 40, 0, port)), "with options");
+            let mut options = (0..=40).step_by(4);
+            assert!(options.all(|n| udp.takes(&v4(17, n, 0, port))), "with options");
             assert!(udp.takes(&v4(17, 0, 0x4000, port)), "not to be fragmented");
             assert!(!udp.takes(&v4(6, 0, 0, port)) && !udp.takes(&v6(6, port)));
             assert!(!udp.takes(&v4(17, 0, 0x2000, port)), "a first fragment");
@@ -373,6 +382,24 @@ mod tests {
         for len in 14..38 {
             assert!(!udp.takes(&v4(17, 0, 0, 53)[..len]), "{len} bytes");
         }
+    }
+
+    #[test]
+    fn programs_load_with_the_three_capabilities_that_the_port_asks_for() {
+        let Some(_) = Filtered::by("") else { return };
+        let granted = std::thread::spawn(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective &=
+                CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
+            // Capabilities are a thread's own.
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            for words in
+                ["", ",udp=53", ",tcp=80+443", ",icmp", ",arp", ",dst=10.0.0.1", ",dst=fd00::1"]
+            {
+                assert!(Filtered::by(words).is_some(), "{words}");
+            }
+        });
+        granted.join().unwrap();
     }
 
     #[test]

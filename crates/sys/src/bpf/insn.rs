@@ -109,12 +109,6 @@ impl Insn {
         Insn::new(ALU64 | ADD, dst, 0, 0, imm)
     }
 
-    /// `dst += src`
-    #[must_use]
-    pub const fn add_reg(dst: Reg, src: Reg) -> Insn {
-        Insn::new(ALU64 | ADD | X, dst, src as u8, 0, 0)
-    }
-
     /// `dst &= imm`, in 32 bits.
     #[must_use]
     pub const fn and(dst: Reg, imm: i32) -> Insn {
