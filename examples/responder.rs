@@ -1,5 +1,5 @@
 //! Answers ping, ARP and neighbour discovery for addresses that no host has:
-//! `responder packet:eth0 10.0.0.9 fd00::9 [answers]`, or beside a host, `xdp:eth0,dst=10.0.0.9`.
+//! `responder packet:eth0 10.0.0.9 fd00::9 [answers]`, or beside a host, `packet:eth0,dst=10.0.0.9`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

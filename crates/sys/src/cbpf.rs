@@ -17,6 +17,8 @@ use crate::error::check;
 pub const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
 /// As an address of [`Insn::load_word`]: 1 if the packet had a VLAN tag, which is not in it any more.
 pub const VLAN_TAG_PRESENT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
+/// As an address of [`Insn::load_word`]: the Ethernet type of that tag.
+pub const VLAN_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TPID) as u32;
 
 /// The program that lets nothing pass.
 pub const DROP_ALL: &[Insn] = &[Insn::ret(0)];

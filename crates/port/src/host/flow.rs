@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use linerate_skb::Result;
 use linerate_sys::capability::Capabilities;
-
-use crate::spec::Spec;
 
 /// Ports below this one are privileged, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
 const PRIVILEGED_BELOW: u16 = 1024;
@@ -46,20 +43,6 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Reads `udp=` or `tcp=` of a port text, if one is there.
-    pub fn of(spec: &Spec) -> Result<Option<Flow>> {
-        let read = |protocol: Protocol| -> Result<Option<Flow>> {
-            let ports = spec.value(protocol.key(), ports)?;
-            Ok(ports.map(|ports| Flow { protocol, ports }))
-        };
-        match (read(Protocol::Udp)?, read(Protocol::Tcp)?) {
-            (Some(_), Some(_)) => {
-                Err(spec.error("udp= and tcp= at once").fix("open a port for each of them"))
-            }
-            (one, other) => Ok(one.or(other)),
-        }
-    }
-
     /// Capabilities that reserving its ports takes.
     pub fn capabilities(&self) -> Capabilities {
         let is_low = self.ports.iter().any(|port| *port < PRIVILEGED_BELOW);
@@ -100,35 +83,25 @@ pub(crate) fn ports(text: &str) -> std::result::Result<Vec<u16>, String> {
 mod tests {
     use super::*;
 
-    fn flow(options: &str) -> Result<Option<Flow>> {
-        Flow::of(&Spec::parse(&format!("packet:x{options}"), &["packet"])?)
-    }
-
     #[test]
     fn a_port_text_names_a_protocol_and_its_ports() {
-        assert_eq!(flow("").unwrap(), None);
-        let udp = Flow { protocol: Protocol::Udp, ports: vec![7777] };
-        assert_eq!(flow(",udp=7777").unwrap(), Some(udp));
-        let tcp = flow(",tcp=443+80+443").unwrap().unwrap();
-        assert_eq!((tcp.protocol, &tcp.ports[..]), (Protocol::Tcp, &[80, 443][..]));
+        let tcp = Flow { protocol: Protocol::Tcp, ports: ports("443+80+443").unwrap() };
         assert_eq!(tcp.to_string(), "tcp=80+443");
     }
 
     #[test]
     fn what_is_wrong_is_named() {
         let many: Vec<_> = (1..=17).map(|port: u16| port.to_string()).collect();
-        for (options, why) in [
-            (",udp", "needs a value"),
-            (",udp=0", "'0' is no port"),
-            (",udp=65536", "'65536' is no port"),
-            (",tcp=80+", "'' is no port"),
-            (",tcp=80-90", "several as 80+443"),
-            (",udp=53,tcp=53", "at once"),
-            (&format!(",tcp={}", many.join("+")), "17 ports, at most 16"),
+        for (text, why) in [
+            ("0", "'0' is no port"),
+            ("65536", "'65536' is no port"),
+            ("80+", "'' is no port"),
+            ("80-90", "several as 80+443"),
+            (&many.join("+"), "17 ports, at most 16"),
         ] {
-            let e = flow(options).unwrap_err();
-            assert!(e.why.contains(why), "{options}: {e}");
+            let e = ports(text).unwrap_err();
+            assert!(e.contains(why), "{text}: {e}");
         }
-        flow(&format!(",tcp={}", many[1..].join("+"))).unwrap();
+        ports(&many[1..].join("+")).unwrap();
     }
 }

@@ -2,6 +2,7 @@
 //! their frames, and the traffic that they take from the host's own stack.
 
 mod bell;
+pub(crate) mod filter;
 pub(crate) mod flow;
 pub(crate) mod headers;
 mod link;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use linerate_skb::Result;
 use linerate_sys::packet::{FANOUT_SOCKETS_MAX, Fanout};
 
-use crate::host::flow::Flow;
+use crate::host::filter::Filter;
 use crate::spec::Spec;
 use crate::units;
 
@@ -30,8 +30,8 @@ pub(super) struct Config {
     pub bypass: bool,
     /// Rule that selects the queue of a frame, if there are several queues.
     pub fanout: Fanout,
-    /// Receive nothing else, and keep it from the host's stack.
-    pub flow: Option<Flow>,
+    /// Receive nothing else.
+    pub filter: Filter,
     /// Receive what is addressed to others.
     pub promisc: bool,
     /// Queues, each with a socket and a ring of its own.
@@ -48,15 +48,15 @@ impl Config {
     /// Reads the options of `spec`.
     pub fn of(spec: &Spec) -> Result<Config> {
         let mut spec = spec.clone();
-        let flow = Flow::of(&spec)?;
-        // Ports are those of this host; frames for other stations are not to it.
-        spec.options.set_default("promisc", Some(if flow.is_some() { "off" } else { "on" }));
+        let filter = Filter::of(&spec)?.unwrap_or(Filter::All);
+        // What is this host's is not in frames for other stations.
+        spec.options.set_default("promisc", Some(if filter.is_of_a_host() { "off" } else { "on" }));
         spec.options.set_default("vnet", Some("on"));
         let config = Config {
             interface: spec.arg.clone(),
             bypass: spec.flag("bypass")?,
             fanout: spec.value("fanout", fanout)?.unwrap_or_default(),
-            flow,
+            filter,
             promisc: spec.flag("promisc")?,
             queues: spec.value("queues", queues)?.unwrap_or(1),
             retire_ms: spec.value("retire", retire)?.unwrap_or(1),
@@ -128,7 +128,7 @@ mod tests {
             interface: "eth0".into(),
             bypass: false,
             fanout: Fanout::Hash,
-            flow: None,
+            filter: Filter::All,
             promisc: true,
             queues: 1,
             retire_ms: 1,
@@ -150,9 +150,13 @@ mod tests {
             assert_eq!(super::word(fanout), word);
         }
         let udp = config("packet:x,udp=7777").unwrap();
-        assert_eq!(udp.flow.unwrap().to_string(), "udp=7777");
+        assert_eq!(udp.filter.to_string(), "udp=7777");
         assert!(!udp.promisc, "other stations' ports are not this host's");
         assert!(config("packet:x,tcp=80+443,promisc=on").unwrap().promisc);
+        for words in ["all", "arp", "not=icmp", "dst=10.0.0.9"] {
+            assert!(config(&format!("packet:x,{words}")).unwrap().promisc, "{words}");
+        }
+        assert!(!config("packet:x,icmp").unwrap().promisc);
     }
 
     #[test]
@@ -172,6 +176,8 @@ mod tests {
             ("packet:x,queues=0-3", "how many"),
             ("packet:x,fanout=rss", "hash, cpu, lb, qm"),
             ("packet:x,udp=0", "is no port"),
+            ("packet:x,dst=ten", "10.0.0.9 or fd00::9"),
+            ("packet:x,icmp,udp=53", "icmp and udp=53 at once"),
             ("packet:x,bypas", "no option 'bypas'"),
         ] {
             let e = config(text).unwrap_err();

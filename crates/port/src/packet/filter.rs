@@ -2,22 +2,27 @@
 //!
 //! ```text
 //!   ── sent by this machine ──► drop              only in a group, whose sockets the kernel may hand it
-//!   ── had a VLAN tag ────────► drop              it is of the VLAN's own interface
-//!   ── IPv4, UDP, no fragment, its port ──► take
-//!   ── IPv6, UDP, no extension, its port ─► take
-//!   ── else ──────────────────► drop
+//!   ── had a VLAN tag ────────► other             it is of the VLAN's own interface
+//!   ── has what the filter names ──► matches      taken, or with `not=` dropped
+//!   ── has not ────────────────────► other        dropped, or with `not=` taken
+//!   ── takes more to tell ─────────► drop
 //! ```
 //!
 //! A filter decides by one packet's first headers. What it takes more to tell (the later fragments of
-//! a datagram have no ports, extension headers are a list) is not received.
+//! a datagram have no ports, extension headers are a list) is not received, nor is what is cut short: the kernel ends
+//! a filter that reads behind the packet's end. The words mean what they mean of `xdp` (xdp/program.rs).
 
-use linerate_sys::cbpf::{Insn, PACKET_TYPE, VLAN_TAG_PRESENT};
+use std::net::{IpAddr, Ipv4Addr};
+
+use linerate_sys::cbpf::{DROP_ALL, Insn, PACKET_TYPE, VLAN_TAG_PRESENT, VLAN_TYPE};
 use linerate_sys::packet::PKTTYPE_OUTGOING;
 
+use crate::host::filter::{Filter, Match};
 use crate::host::flow::{Flow, PORTS_MAX};
 
 const TYPE_AT: u32 = 12;
 const TYPE_IPV4: u32 = 0x0800;
+const TYPE_ARP: u32 = 0x0806;
 const TYPE_IPV6: u32 = 0x86dd;
 /// Offset of the network header.
 const NETWORK_AT: u32 = 14;
@@ -27,68 +32,161 @@ const IPV4_FRAGMENT_AT: u32 = NETWORK_AT + 6;
 /// More fragments, or not the first.
 const IPV4_FRAGMENT: u32 = 0x3fff;
 const IPV4_PROTOCOL_AT: u32 = NETWORK_AT + 9;
+const IPV4_TO_AT: u32 = NETWORK_AT + 16;
 const IPV6_NEXT_AT: u32 = NETWORK_AT + 6;
-const IPV6_BYTES: u32 = 40;
+const IPV6_TO_AT: u32 = NETWORK_AT + 24;
+/// Next headers behind which there may be anything: see xdp/program.rs.
+const IPV6_EXTENSIONS: [u32; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
+/// Offset of what is behind an IPv6 header.
+const IPV6_BEHIND: u32 = NETWORK_AT + 40;
+const ICMP: u32 = 1;
+const ICMPV6: u32 = 58;
+const ICMPV6_ECHO: [u32; 2] = [128, 129];
+const ICMPV6_SOLICITATION: u32 = 135;
+const SOLICITED_AT: u32 = IPV6_BEHIND + 8;
+const ARP_OP_AT: u32 = NETWORK_AT + 6;
+const ARP_REPLY: u32 = 2;
+const ARP_SENDER_AT: u32 = NETWORK_AT + 14;
+const ARP_TARGET_AT: u32 = NETWORK_AT + 24;
 /// Offset of the destination port in the headers of UDP and TCP.
 const TO_PORT_AT: u32 = 2;
 
 // All jumps go ahead, over less than the program: their distance fits.
-const _: () = assert!(2 * PORTS_MAX + 32 < u8::MAX as usize);
+const _: () = assert!(2 * PORTS_MAX + 64 < u8::MAX as usize);
 
-/// Returns the filter of a port for `flow`, or for everything; `grouped` if its socket is one of several.
-/// Without an instruction none is needed.
-pub(super) fn program(flow: Option<&Flow>, grouped: bool) -> Vec<Insn> {
+/// Returns the program of `filter`; `grouped` if its socket is one of several. Without an instruction none is needed.
+pub(super) fn program(filter: &Filter, grouped: bool) -> Vec<Insn> {
     let mut asm = Assembly::default();
     if grouped {
         asm.add(Insn::load_word(PACKET_TYPE));
         asm.test(Insn::jump_if_equal(PKTTYPE_OUTGOING.into(), 0, 0), To::Drop, To::Next);
     }
-    match flow {
-        Some(flow) => ports_of(&mut asm, flow),
-        None if grouped => {}
-        None => return Vec::new(),
+    let (one, drops_matches) = match filter {
+        Filter::All if !grouped => return Vec::new(),
+        Filter::Nothing => return DROP_ALL.to_vec(),
+        Filter::All => return asm.finish(false),
+        Filter::Only(one) => (one, false),
+        Filter::Not(one) => (one, true),
+    };
+    asm.add(Insn::load_word(VLAN_TAG_PRESENT));
+    if let Match::Ethertype(n) = one {
+        ethertype(&mut asm, u32::from(*n));
+        return asm.finish(drops_matches);
     }
-    asm.finish(flow.is_some())
+    asm.test(Insn::jump_if_equal(0, 0, 0), To::Next, To::Other);
+    asm.add(Insn::load_half(TYPE_AT));
+    match one {
+        Match::Flow(flow) => transport(&mut asm, flow),
+        Match::Icmp => echo(&mut asm),
+        Match::Answer(addr) => answered(&mut asm, *addr),
+        Match::To(IpAddr::V4(addr)) => addressed(&mut asm, *addr),
+        Match::To(IpAddr::V6(addr)) => addressed_v6(&mut asm, addr.to_bits()),
+        Match::Ethertype(_) => {}
+    }
+    asm.finish(drops_matches)
 }
 
-fn ports_of(asm: &mut Assembly, flow: &Flow) {
-    let protocol = Insn::jump_if_equal(flow.protocol.number().into(), 0, 0);
-    asm.add(Insn::load_word(VLAN_TAG_PRESENT));
-    asm.test(Insn::jump_if_equal(0, 0, 0), To::Next, To::Drop);
+/// Finds an Ethernet type as the wire has it: that of the tag, if there was one.
+fn ethertype(asm: &mut Assembly, kind: u32) {
+    asm.test(Insn::jump_if_equal(0, 0, 0), To::Untagged, To::Next);
+    asm.add(Insn::load_word(VLAN_TYPE));
+    asm.test(Insn::jump_if_equal(kind, 0, 0), To::Matches, To::Other);
+    asm.place(To::Untagged);
     asm.add(Insn::load_half(TYPE_AT));
+    asm.test(Insn::jump_if_equal(kind, 0, 0), To::Matches, To::Other);
+}
+
+/// Finds the port that a packet is to.
+fn transport(asm: &mut Assembly, flow: &Flow) {
+    let protocol = flow.protocol.number().into();
     asm.test(Insn::jump_if_equal(TYPE_IPV6, 0, 0), To::Ipv6, To::Next);
-    asm.test(Insn::jump_if_equal(TYPE_IPV4, 0, 0), To::Next, To::Drop);
-    asm.add(Insn::load_byte(IPV4_PROTOCOL_AT));
-    asm.test(protocol, To::Next, To::Drop);
-    asm.add(Insn::load_half(IPV4_FRAGMENT_AT));
-    asm.test(Insn::jump_if_bits(IPV4_FRAGMENT, 0, 0), To::Drop, To::Next);
+    asm.test(Insn::jump_if_equal(TYPE_IPV4, 0, 0), To::Next, To::Other);
+    whole(asm, protocol, To::Next);
     asm.add(Insn::load_byte(NETWORK_AT));
     asm.add(Insn::and(IPV4_LENGTH));
     asm.test(Insn::jump_if_at_least(IPV4_WORDS_MIN, 0, 0), To::Next, To::Drop);
     asm.add(Insn::load_ipv4_length(NETWORK_AT));
     asm.add(Insn::load_half_behind(NETWORK_AT + TO_PORT_AT));
-    one_of(asm, &flow.ports);
-    asm.place_ipv6();
-    asm.add(Insn::load_byte(IPV6_NEXT_AT));
-    asm.test(protocol, To::Next, To::Drop);
-    asm.add(Insn::load_half(NETWORK_AT + IPV6_BYTES + TO_PORT_AT));
-    one_of(asm, &flow.ports);
+    asm.one_of(flow.ports.iter().map(|port| u32::from(*port)));
+    asm.place(To::Ipv6);
+    unextended(asm, protocol);
+    asm.add(Insn::load_half(IPV6_BEHIND + TO_PORT_AT));
+    asm.one_of(flow.ports.iter().map(|port| u32::from(*port)));
 }
 
-/// Takes the packet if A is one of `ports`, else drops it.
-fn one_of(asm: &mut Assembly, ports: &[u16]) {
-    for (i, &port) in ports.iter().enumerate() {
-        let other = if i + 1 < ports.len() { To::Next } else { To::Drop };
-        asm.test(Insn::jump_if_equal(port.into(), 0, 0), To::Take, other);
+/// Finds ICMP, and echo of ICMPv6.
+fn echo(asm: &mut Assembly) {
+    asm.test(Insn::jump_if_equal(TYPE_IPV6, 0, 0), To::Ipv6, To::Next);
+    asm.test(Insn::jump_if_equal(TYPE_IPV4, 0, 0), To::Next, To::Other);
+    whole(asm, ICMP, To::Matches);
+    asm.place(To::Ipv6);
+    unextended(asm, ICMPV6);
+    asm.add(Insn::load_byte(IPV6_BEHIND));
+    asm.one_of(ICMPV6_ECHO.into_iter());
+}
+
+/// Goes on `to` a place with IPv4 of `protocol` that is no fragment.
+fn whole(asm: &mut Assembly, protocol: u32, to: To) {
+    asm.add(Insn::load_byte(IPV4_PROTOCOL_AT));
+    asm.test(Insn::jump_if_equal(protocol, 0, 0), To::Next, To::Other);
+    asm.add(Insn::load_half(IPV4_FRAGMENT_AT));
+    asm.test(Insn::jump_if_bits(IPV4_FRAGMENT, 0, 0), To::Drop, to);
+}
+
+/// Goes on with IPv6 that has `protocol` right behind its header.
+fn unextended(asm: &mut Assembly, protocol: u32) {
+    asm.add(Insn::load_byte(IPV6_NEXT_AT));
+    for header in IPV6_EXTENSIONS {
+        asm.test(Insn::jump_if_equal(header, 0, 0), To::Drop, To::Next);
     }
+    asm.test(Insn::jump_if_equal(protocol, 0, 0), To::Next, To::Other);
+}
+
+/// Finds packets to `addr`, and the questions who has it.
+fn addressed(asm: &mut Assembly, addr: Ipv4Addr) {
+    asm.test(Insn::jump_if_equal(TYPE_ARP, 0, 0), To::Question, To::Next);
+    asm.test(Insn::jump_if_equal(TYPE_IPV4, 0, 0), To::Next, To::Other);
+    asm.add(Insn::load_word(IPV4_TO_AT));
+    asm.test(Insn::jump_if_equal(addr.to_bits(), 0, 0), To::Matches, To::Other);
+    asm.place(To::Question);
+    asm.add(Insn::load_word(ARP_TARGET_AT));
+    asm.test(Insn::jump_if_equal(addr.to_bits(), 0, 0), To::Matches, To::Other);
+}
+
+fn addressed_v6(asm: &mut Assembly, addr: u128) {
+    asm.test(Insn::jump_if_equal(TYPE_IPV6, 0, 0), To::Next, To::Other);
+    asm.unless(IPV6_TO_AT, addr, To::Question);
+    asm.place(To::Question);
+    asm.add(Insn::load_byte(IPV6_NEXT_AT));
+    asm.test(Insn::jump_if_equal(ICMPV6, 0, 0), To::Next, To::Other);
+    asm.add(Insn::load_byte(IPV6_BEHIND));
+    asm.test(Insn::jump_if_equal(ICMPV6_SOLICITATION, 0, 0), To::Next, To::Other);
+    asm.unless(SOLICITED_AT, addr, To::Other);
+}
+
+/// Finds what `addr` answers to an ARP probe: to a question of no address.
+fn answered(asm: &mut Assembly, addr: Ipv4Addr) {
+    asm.test(Insn::jump_if_equal(TYPE_ARP, 0, 0), To::Next, To::Other);
+    asm.add(Insn::load_half(ARP_OP_AT));
+    asm.test(Insn::jump_if_equal(ARP_REPLY, 0, 0), To::Next, To::Other);
+    asm.add(Insn::load_word(ARP_SENDER_AT));
+    asm.test(Insn::jump_if_equal(addr.to_bits(), 0, 0), To::Next, To::Other);
+    asm.add(Insn::load_word(ARP_TARGET_AT));
+    asm.test(Insn::jump_if_equal(0, 0, 0), To::Matches, To::Other);
 }
 
 /// Target of a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum To {
     Next,
+    Untagged,
     Ipv6,
-    Take,
+    /// It may be a question about an address.
+    Question,
+    /// It is what the filter names.
+    Matches,
+    /// It is not.
+    Other,
     Drop,
 }
 
@@ -97,7 +195,7 @@ enum To {
 struct Assembly {
     insns: Vec<Insn>,
     jumps: Vec<(usize, To, To)>,
-    ipv6: usize,
+    places: Vec<(To, usize)>,
 }
 
 impl Assembly {
@@ -110,23 +208,44 @@ impl Assembly {
         self.insns.push(insn);
     }
 
-    fn place_ipv6(&mut self) {
-        self.ipv6 = self.insns.len();
+    fn place(&mut self, here: To) {
+        self.places.push((here, self.insns.len()));
     }
 
-    /// Ends the program; what no test has dropped by then is dropped if it `drops`, else taken.
-    fn finish(mut self, drops: bool) -> Vec<Insn> {
-        let end = self.insns.len();
-        let (all, none) = (Insn::ret(u32::MAX), Insn::ret(0));
-        self.insns.extend(if drops { [none, all] } else { [all, none] });
-        let (drop, take) = if drops { (end, end + 1) } else { (end + 1, end) };
+    /// Ends with whether A is one of `values`.
+    fn one_of(&mut self, values: impl ExactSizeIterator<Item = u32>) {
+        let last = values.len().saturating_sub(1);
+        for (i, value) in values.enumerate() {
+            let other = if i < last { To::Next } else { To::Other };
+            self.test(Insn::jump_if_equal(value, 0, 0), To::Matches, other);
+        }
+    }
+
+    /// Ends with a match if the sixteen bytes at `at` are `addr`, else goes on `to` another place.
+    fn unless(&mut self, at: u32, addr: u128, to: To) {
+        for (i, shift) in [96, 64, 32, 0].into_iter().enumerate() {
+            self.add(Insn::load_word(at + 4 * i as u32));
+            let yes = if shift == 0 { To::Matches } else { To::Next };
+            self.test(Insn::jump_if_equal((addr >> shift) as u32, 0, 0), yes, to);
+        }
+    }
+
+    /// Ends the program. What no test has led elsewhere is taken.
+    fn finish(mut self, drops_matches: bool) -> Vec<Insn> {
+        let take = self.insns.len();
+        self.insns.extend([Insn::ret(u32::MAX), Insn::ret(0)]);
+        let drop = take + 1;
+        let (matches, other) = if drops_matches { (drop, take) } else { (take, drop) };
         for (at, yes, no) in self.jumps {
             let distance = |to: To| {
                 let place = match to {
                     To::Next => at + 1,
-                    To::Ipv6 => self.ipv6,
-                    To::Take => take,
-                    To::Drop => drop,
+                    To::Matches => matches,
+                    To::Other => other,
+                    // Every other place is there, and ahead.
+                    _ => {
+                        self.places.iter().find(|(name, _)| *name == to).map_or(drop, |(_, at)| *at)
+                    }
                 };
                 (place - at - 1) as u8
             };
@@ -147,9 +266,13 @@ mod tests {
 
     /// Returns true if the kernel, with the filter of `flow`, accepts `frame` in full length.
     fn takes(flow: &Flow, frame: &[u8]) -> bool {
+        passes(&Filter::Only(Match::Flow(flow.clone())), frame)
+    }
+
+    fn passes(filter: &Filter, frame: &[u8]) -> bool {
         let (a, b) = UnixDatagram::pair().unwrap();
         b.set_nonblocking(true).unwrap();
-        cbpf::attach(&b, &program(Some(flow), true)).unwrap();
+        cbpf::attach(&b, &program(filter, true)).unwrap();
         a.send(frame).unwrap();
         let mut left = vec![0; frame.len() + 1];
         match b.recv(&mut left) {
@@ -226,10 +349,78 @@ mod tests {
         assert!(!takes(&flow, &arp));
     }
 
+    fn filter(words: &str) -> Filter {
+        Filter::of(&crate::parse(&format!("packet:v0,{words}")).unwrap()).unwrap().unwrap()
+    }
+
+    fn arp(op: u8, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+        let head = [&[2; 12][..], &[8, 6, 0, 1, 8, 0, 6, 4, 0, op]].concat();
+        [&head[..], &[2; 6], &sender, &[2; 6], &target, &[0; 18]].concat()
+    }
+
+    #[test]
+    fn packets_to_an_address_and_questions_about_it_pass() {
+        let (ours, other) = ([198, 18, 0, 2], [198, 18, 0, 3]);
+        let (only, not) = (filter("dst=198.18.0.2"), filter("not=dst:198.18.0.2"));
+        for fragment in [0, 0x2000, 0x0010] {
+            let mut to = ipv4(17, 0, fragment, 53);
+            assert!(passes(&only, &to) && !passes(&not, &to), "{fragment:#x}");
+            to[33] = 3;
+            assert!(!passes(&only, &to) && passes(&not, &to));
+        }
+        assert!(passes(&only, &arp(1, other, ours)) && !passes(&only, &arp(1, ours, other)));
+        assert!(!passes(&only, &ipv4(17, 0, 0, 53)[..33]), "cut short");
+        assert!(!passes(&only, &ipv6(17, 53)) && passes(&not, &ipv6(17, 53)));
+
+        let only = filter("dst=fd00::200:9");
+        for last in [9, 8] {
+            let mut addr = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 9];
+            addr[15] = last;
+            let mut to = ipv6(43, 53);
+            to[38..54].copy_from_slice(&addr);
+            assert_eq!(passes(&only, &to), last == 9, "with extensions, too");
+            let mut question = ipv6(58, 53);
+            question.resize(54 + 24, 0);
+            question[54] = 135;
+            question[62..78].copy_from_slice(&addr);
+            assert_eq!(passes(&only, &question), last == 9);
+            assert!(!passes(&only, &question[..77]), "cut short");
+            question[54] = 136;
+            assert!(!passes(&only, &question), "an answer");
+        }
+    }
+
+    #[test]
+    fn icmp_arp_and_types_pass_as_they_are_taken_by_xdp() {
+        let (icmp, not) = (filter("icmp"), filter("not=icmp"));
+        assert!(passes(&icmp, &ipv4(1, 0, 0, 0)) && !passes(&not, &ipv4(1, 10, 0, 0)));
+        assert!(!passes(&icmp, &ipv4(17, 0, 0, 0)) && passes(&not, &ipv4(17, 0, 0, 0)));
+        assert!(!passes(&icmp, &ipv4(1, 0, 0x2000, 0)) && !passes(&not, &ipv4(1, 0, 0x2000, 0)));
+        for (kind, is_echo) in [(128, true), (129, true), (135, false), (2, false)] {
+            let mut packet = ipv6(58, 0);
+            packet[54] = kind;
+            assert_eq!((passes(&icmp, &packet), passes(&not, &packet)), (is_echo, !is_echo));
+        }
+        // What it takes more than the first headers to tell is the kernel's, also here.
+        assert!(!passes(&icmp, &ipv6(43, 0)) && !passes(&not, &ipv6(43, 0)));
+        let question = arp(1, [198, 18, 0, 1], [198, 18, 0, 2]);
+        for words in ["arp", "ethertype=0x0806", "not=icmp", "not=tcp:22", "all"] {
+            assert!(passes(&filter(words), &question), "{words}");
+        }
+        for words in ["icmp", "udp=53", "not=arp", "ethertype=0x88b5", "answer=198.18.0.1"] {
+            assert!(!passes(&filter(words), &question), "{words}");
+        }
+        let answer = filter("answer=198.18.0.1");
+        assert!(passes(&answer, &arp(2, [198, 18, 0, 1], [0; 4])));
+        assert!(!passes(&answer, &arp(2, [198, 18, 0, 1], [198, 18, 0, 9])), "to the host");
+        let not = filter("not=tcp:22+80");
+        assert!(!passes(&not, &ipv4(6, 0, 0, 80)) && passes(&not, &ipv4(6, 0, 0, 81)));
+    }
+
     #[test]
     fn a_port_for_everything_needs_no_filter_unless_it_is_of_a_group() {
-        assert_eq!(program(None, false), []);
-        let all = program(None, true);
+        assert_eq!(program(&Filter::All, false), []);
+        let all = program(&Filter::All, true);
         assert_eq!(all.len(), 4);
         let (a, b) = UnixDatagram::pair().unwrap();
         cbpf::attach(&b, &all).unwrap();

@@ -8,8 +8,8 @@
 //!                                                tx.rs
 //! ```
 //!
-//! Several queues are several such sockets in one group, among which the kernel divides the frames. With
-//! `udp=` or `tcp=` a filter of the sockets refuses everything else, and the kernel is kept from
+//! Several queues are several such sockets in one group, among which the kernel divides the frames. A filter
+//! of the sockets, in the words of `xdp`, refuses everything else; of `udp=` and `tcp=` the kernel is kept from
 //! answering on the ports that they take.
 //!
 //! Owner: the queue owns the socket, its ring and its descriptor, which is an epoll set around the
@@ -52,7 +52,7 @@ use config::Config;
 use rx::Rx;
 use tx::Tx;
 
-/// The driver of `packet:IFACE[,udp=7777|tcp=80+443][,queues=1][,fanout=hash|cpu|lb|qm][,bypass]`
+/// The driver of `packet:IFACE[,FILTER][,queues=1][,fanout=hash|cpu|lb|qm][,bypass]`
 /// `[,promisc=on|off][,retire=1ms][,ring=8MiB][,vnet=on|off]`.
 #[derive(Debug)]
 pub struct Packet;
@@ -80,7 +80,7 @@ impl Driver for Packet {
 
 impl Plan for Config {
     fn needs(&self) -> Result<Needs> {
-        let flow = self.flow.as_ref().map_or(Capabilities::NONE, Flow::capabilities);
+        let flow = self.filter.flow().map_or(Capabilities::NONE, Flow::capabilities);
         Ok(Needs {
             queues: self.queues,
             packet_max_bytes: setup::packet_max_bytes(self)?,

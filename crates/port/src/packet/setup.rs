@@ -9,6 +9,7 @@ use linerate_sys::netif::Interface;
 use linerate_sys::packet::{BlockRing, Options, PacketSocket, RingSize};
 
 use crate::driver::Opened;
+use crate::host::filter::Filter;
 use crate::host::{
     Bell, HostQueue, Link, PACKET_BYTES_MAX, Reservation, check_ethernet, longest_frame,
 };
@@ -51,7 +52,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     let mtu = link.interface().mtu_bytes()?;
     // Before anything is received that the host would answer.
     let reserve = |flow| Reservation::of(flow, link.interface());
-    let reservation = config.flow.as_ref().map(reserve).transpose()?.map(Arc::new);
+    let reservation = config.filter.flow().map(reserve).transpose()?.map(Arc::new);
     let Sockets { sockets, vnet, refused } = open_sockets(link.interface(), config)?;
     let longest = longest(link.interface(), vnet)?;
     let mut obtained = Obtained::new(config.interface.clone(), mode(config, mtu, vnet), longest);
@@ -122,7 +123,7 @@ fn open_group(
     size: &RingSize,
 ) -> Result<Vec<(PacketSocket, BlockRing)>> {
     let grouped = config.queues > 1;
-    let filter = filter::program(config.flow.as_ref(), grouped);
+    let filter = filter::program(&config.filter, grouped);
     if !grouped {
         return Ok(vec![PacketSocket::open_filtered(interface, options, size, &filter)?]);
     }
@@ -163,8 +164,11 @@ fn mode(config: &Config, mtu: u32, vnet: bool) -> String {
             mode.push_str(word);
         }
     }
-    if let Some(flow) = &config.flow {
-        mode.push_str(&format!(", only {flow}, reserved"));
+    match (&config.filter, config.filter.flow()) {
+        (Filter::All | Filter::Nothing, _) => {}
+        (_, Some(flow)) => mode.push_str(&format!(", only {flow}, reserved")),
+        (Filter::Only(one), _) => mode.push_str(&format!(", only {one}, which the host sees, too")),
+        (not, _) => mode.push_str(&format!(", {not}")),
     }
     if config.queues > 1 {
         mode.push_str(&format!(", fanout {}", config::word(config.fanout)));

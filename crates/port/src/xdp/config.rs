@@ -6,9 +6,9 @@ use linerate_skb::{Error, Result};
 use linerate_sys::bpf::SocketMap;
 use linerate_sys::capability::Capabilities;
 
-use super::filter::Filter;
 use super::rings::Lens;
 use super::spread::{Spread, spread};
+use crate::host::filter::Filter;
 use crate::host::flow::Flow;
 use crate::spec::Spec;
 

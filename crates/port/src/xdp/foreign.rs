@@ -15,9 +15,9 @@ use crate::doctor::Findings;
 use crate::doctor::interface::InterfaceInfo;
 
 use super::config::{Config, Map, Wanted};
-use super::filter::Filter;
 use super::setup::{self, Attached, cannot, program_names};
 use super::spread;
+use crate::host::filter::Filter;
 
 /// Opens the map, and finds out where its program sees packets.
 pub(super) fn join(

@@ -21,7 +21,6 @@
 mod binding;
 mod config;
 mod examine;
-mod filter;
 mod foreign;
 mod held;
 mod partial;
@@ -48,9 +47,9 @@ use crate::driver::{
 use crate::obtained::Direction;
 use crate::spec::Spec;
 
+use crate::host::filter::Filter;
 use config::Config;
 use examine::FRAGS;
-use filter::Filter;
 
 /// The driver of `xdp:IFACE[,FILTER|,map=FILE][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
 /// `[,rss=even|symmetric][,rx=1024][,tx=1024][,busy][,write]`, with `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`,

@@ -15,8 +15,8 @@ use linerate_sys::rtnl::LinkInfo;
 use linerate_wire::checksum;
 
 use super::config::Config;
-use super::filter::Filter;
 use crate::driver::Change;
+use crate::host::filter::Filter;
 use crate::host::headers::{self, IP_HEADERS_MAX, IpHeader, TCP, UDP, u16_at};
 
 /// Offset of the checksum in TCP's header.

@@ -16,7 +16,7 @@ use linerate_sys::bpf::{
     XDP_PASS,
 };
 
-use super::filter::{Filter, Match};
+use crate::host::filter::{Filter, Match};
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7};
 
 const ETHERNET_BYTES: i32 = 14;

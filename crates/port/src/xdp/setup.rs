@@ -19,12 +19,12 @@ use crate::queue::QueueOps;
 
 use super::binding::{CopyMode, QueueBinding};
 use super::config::{Config, Wanted};
-use super::filter::Filter;
 use super::foreign;
 use super::partial::{self, OffloadOff, Prepared};
 use super::program::assemble;
 use super::queue::{self, XdpQueue};
 use super::spread;
+use crate::host::filter::Filter;
 
 /// Frame sizes that the kernel takes where chunks do not overlap.
 ///

@@ -118,6 +118,45 @@ fn datagrams_to_its_port_arrive_and_all_else_is_the_hosts() {
 }
 
 #[test]
+fn echo_requests_and_arp_reach_the_ports_that_ask_for_them_and_nothing_else_does() {
+    in_netns(|| {
+        let client = host_and_client();
+        let port = Port::open("packet:v0,icmp,queues=2").unwrap();
+        assert!(port.obtained().to_string().contains("only icmp, which the host sees, too"));
+        let mut icmp = port.into_queues();
+        let (mut arp, mut to) = (queue("packet:v0,arp"), queue("packet:v0,dst=198.18.0.9"));
+        // The host answers it, after it has asked whom to answer.
+        datagrams(&client, 7777).send(b"neither").unwrap();
+        let other = client.run(|| UdpSocket::bind(("198.18.0.1", 0)).unwrap()).unwrap();
+        // Nobody answers the question that goes before it.
+        other.send_to(b"question", ("198.18.0.9", 7777)).unwrap();
+        let mut raw = client.run(|| queue("packet:v1")).unwrap();
+        send(&mut raw, &[ipv4(17, 20), ipv4(1, 20)], Offload::NONE);
+
+        let mut batch = Batch::with_capacity(64);
+        let is_question = |data: &[u8]| data[12..14] == [8, 6] && data[38..42] == [198, 18, 0, 9];
+        let (mut asked, mut seen, mut echoes) = (false, false, 0);
+        eventually(|| {
+            to.rx(&mut batch);
+            asked |= !batch.is_empty();
+            assert!(batch.iter().all(|skb| is_question(skb.data())));
+            batch.clear();
+            arp.rx(&mut batch);
+            seen |= batch.iter().any(|skb| is_question(skb.data()));
+            assert!(batch.iter().all(|skb| skb.data()[12..14] == [8, 6]));
+            batch.clear();
+            for queue in &mut icmp {
+                queue.rx(&mut batch);
+            }
+            echoes += batch.len();
+            assert!(batch.iter().all(|skb| skb.data()[12..14] == [8, 0] && skb.data()[23] == 1));
+            batch.clear();
+            asked && seen && echoes == 1
+        });
+    });
+}
+
+#[test]
 fn several_queues_share_the_reserved_port_until_the_last_is_closed() {
     in_netns(|| {
         let client = host_and_client();

@@ -11,11 +11,11 @@ use linerate_sys::netif::Interface;
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags, set_capabilities};
 
 use super::super::Xdp;
-use super::super::filter::Filter;
 use super::super::program::assemble;
 use super::super::queue::tests::open;
 use super::{frames, pass, settle, wait_until_up};
 use crate::doctor::{Findings, Level, Trial};
+use crate::host::filter::Filter;
 use crate::host::testing::{
     Scratch, assert_settled, eventually, in_netns_with_xdp, ip, queue, queue_in, receive, send,
     veth,

@@ -1,6 +1,7 @@
-//! The packets that a port takes from the kernel's stack, as options of the port text.
+//! The packets that a port takes, as options of the port text: the same words for `xdp`, which takes them from
+//! the kernel's stack, and for `packet`, which gets copies.
 //!
-//! All other packets go on to the kernel, also those that their first headers do not identify: fragments,
+//! All other packets are the kernel's alone, also those that their first headers do not identify: fragments,
 //! IPv6 with extension headers, packets cut short. A VLAN's packets belong to the VLAN's own interface:
 //! only `all`, `ethertype=` and `not=` see them.
 
@@ -9,12 +10,12 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_skb::Result;
 
-use crate::host::flow::{self, Flow, Protocol};
+use super::flow::{self, Flow, Protocol};
 use crate::spec::Spec;
 
 /// The packets that a port takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Filter {
+pub(crate) enum Filter {
     /// Everything.
     All,
     /// These and nothing else.
@@ -27,7 +28,7 @@ pub(super) enum Filter {
 
 /// A property of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Match {
+pub(crate) enum Match {
     /// It has this Ethernet type.
     Ethertype(u16),
     /// To some ports of UDP or TCP.
@@ -85,6 +86,11 @@ impl Filter {
             Filter::Only(Match::Flow(flow)) => Some(flow),
             _ => None,
         }
+    }
+
+    /// Returns true if it names what comes in frames to the host's own station. An address may have a station of its own.
+    pub fn is_of_a_host(&self) -> bool {
+        matches!(self, Filter::Only(Match::Flow(_) | Match::Icmp | Match::Answer(_)))
     }
 
     /// Says what is taken from the kernel's stack.
@@ -192,6 +198,7 @@ mod tests {
         }
         assert!(of(",udp=1,not=tcp:2").unwrap_err().why.contains("udp=1 and not=tcp:2 at once"));
         assert!(of(",all,tcp=1").is_err());
+        assert!(of(",udp=53,tcp=53").unwrap_err().why.contains("udp=53 and tcp=53 at once"));
         let flow = |words| of(words).unwrap().unwrap().flow().is_some();
         assert!(flow(",udp=1") && !flow(",not=udp:1"));
     }
