@@ -1,5 +1,5 @@
 //! The kernel's answers about an interface by rtnetlink: its kind, its other end, its program;
-//! the host's own use of it (host_use.rs); the way to an address by it (route.rs).
+//! the host's own use of it (host_use.rs); the way to an address by it (route.rs); its driver's XDP (netdev.rs).
 //!
 //! One request, one answer. The answer is the kernel's, and is not trusted: every
 //! length is checked against what came.
@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
 use crate::bpf::Mode;
@@ -19,10 +19,13 @@ use crate::netif::{IfName, Interface};
 
 mod host_use;
 mod neighbours;
+mod netdev;
 mod route;
 
 pub use host_use::HostUse;
+use host_use::dump;
 pub use neighbours::Neighbours;
+pub use netdev::XdpFeatures;
 pub use route::Route;
 
 const RTM_NEWLINK: u16 = 16;
@@ -35,6 +38,7 @@ const ATTRIBUTE_BYTES: usize = 4;
 /// The kind of an attribute, without its flags.
 const TYPE_MASK: u16 = 0x3fff;
 const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_LINK_NETNSID: u16 = 37;
@@ -54,7 +58,9 @@ pub struct LinkInfo {
     pub kind: String,
     /// Index of the interface that it belongs to: a veth's other end, the parent of a VLAN.
     pub other: Option<u32>,
-    /// True if that one is in another network namespace, where its index says nothing here.
+    /// Index of the bridge or bond that it is a member of.
+    pub master: Option<u32>,
+    /// True if `other` is in another network namespace, where its index says nothing here.
     pub other_is_elsewhere: bool,
     /// Ids of the XDP programs that are attached to it.
     pub xdp_programs: Vec<u32>,
@@ -77,13 +83,36 @@ impl LinkInfo {
     }
 }
 
+impl LinkInfo {
+    /// Returns the members of `master`, a bridge or bond, as it is now.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the kernel does not answer.
+    pub fn members_of(master: &Interface) -> Result<Vec<IfName>> {
+        let mut found = Vec::new();
+        let each = |message: &[u8]| {
+            let is_member = read(message).master == Some(master.index());
+            found.extend(u32_at(message, 4).filter(|_| is_member));
+        };
+        dump(RTM_GETLINK, &[0; LINK_BYTES], each)
+            .map_err(|e| refused(master.name(), "RTM_GETLINK", e))?;
+        // One that has just gone is no member.
+        let name = |index| Interface::by_index(index).ok().map(|member| member.name());
+        Ok(found.into_iter().filter_map(name).collect())
+    }
+}
+
 type Answer<T> = std::result::Result<T, Errno>;
 
-/// Makes a request; returns a socket that the answer comes by.
+/// Makes a request of rtnetlink; returns a socket that the answer comes by.
 fn send_request(kind: u16, flags: u16, body: &[u8]) -> Answer<OwnedFd> {
-    // Protocol 0 is NETLINK_ROUTE.
+    send_by(None, kind, flags, body)
+}
+
+/// Makes a request; without a protocol, which is 0, of rtnetlink.
+fn send_by(protocol: Option<Protocol>, kind: u16, flags: u16, body: &[u8]) -> Answer<OwnedFd> {
     let (family, raw) = (AddressFamily::NETLINK, SocketType::RAW);
-    let socket = socket_with(family, raw, SocketFlags::CLOEXEC, None)?;
+    let socket = socket_with(family, raw, SocketFlags::CLOEXEC, protocol)?;
     let mut request = vec![0; HEADER_BYTES];
     request[..4].copy_from_slice(&((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
     request[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -93,9 +122,13 @@ fn send_request(kind: u16, flags: u16, body: &[u8]) -> Answer<OwnedFd> {
     Ok(socket)
 }
 
-/// Makes a request that has one message of the kind `wanted` for an answer, and returns its body.
+/// Makes a request of rtnetlink that has one message of the kind `wanted` for an answer, and returns its body.
 fn ask(kind: u16, wanted: u16, body: &[u8]) -> Answer<Vec<u8>> {
-    let socket = send_request(kind, 0, body)?;
+    ask_by(None, kind, wanted, body)
+}
+
+fn ask_by(protocol: Option<Protocol>, kind: u16, wanted: u16, body: &[u8]) -> Answer<Vec<u8>> {
+    let socket = send_by(protocol, kind, 0, body)?;
     let mut answer = vec![0; ANSWER_BYTES];
     let (n, _) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
     message(&answer[..n.min(ANSWER_BYTES)], wanted).map(<[u8]>::to_vec)
@@ -124,6 +157,7 @@ fn read(link: &[u8]) -> LinkInfo {
     for (kind, value) in attributes(link.get(LINK_BYTES..).unwrap_or_default()) {
         match kind {
             IFLA_LINK => info.other = u32_at(value, 0).filter(|index| *index > 0),
+            IFLA_MASTER => info.master = u32_at(value, 0).filter(|index| *index > 0),
             IFLA_LINK_NETNSID => info.other_is_elsewhere = true,
             IFLA_LINKINFO => {
                 let name = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
@@ -212,6 +246,21 @@ mod tests {
     }
 
     #[test]
+    fn members_of_a_bridge_and_their_master_are_told() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link add b0 type bridge");
+            let (v0, b0) = (Interface::open("v0").unwrap(), Interface::open("b0").unwrap());
+            let members = || LinkInfo::members_of(&b0).unwrap();
+            assert_eq!((members().len(), LinkInfo::of(&v0).unwrap().master), (0, None));
+            ip("link set v0 master b0");
+            assert_eq!(members(), [v0.name()]);
+            assert_eq!(LinkInfo::of(&v0).unwrap().master, Some(b0.index()));
+            assert_eq!(LinkInfo::of(&b0).unwrap().kind, "bridge");
+        });
+    }
+
+    #[test]
     fn truncated_or_malformed_answer_is_ignored() {
         let attribute = |kind: u16, value: &[u8]| {
             let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
@@ -223,6 +272,7 @@ mod tests {
         let program = attribute(IFLA_XDP_SKB_PROG_ID, &7u32.to_ne_bytes());
         let body = [
             attribute(IFLA_LINK, &3u32.to_ne_bytes()),
+            attribute(IFLA_MASTER, &5u32.to_ne_bytes()),
             attribute(IFLA_LINKINFO, &attribute(IFLA_INFO_KIND, b"veth\0")),
             attribute(IFLA_XDP | 0x8000, &program),
         ]
@@ -230,7 +280,7 @@ mod tests {
         let link = [vec![0; LINK_BYTES], body].concat();
         let whole = read(&link);
         assert_eq!((whole.kind.as_str(), whole.other), ("veth", Some(3)));
-        assert_eq!(whole.xdp_programs, [7]);
+        assert_eq!((whole.xdp_programs.as_slice(), whole.master), (&[7][..], Some(5)));
         for cut in 0..link.len() {
             let _ = read(&link[..cut]);
         }

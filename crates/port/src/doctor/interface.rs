@@ -2,7 +2,7 @@
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::netif::{FLAG_RUNNING, FLAG_UP, HARDWARE_ETHERNET, Interface};
-use linerate_sys::rtnl::LinkInfo;
+use linerate_sys::rtnl::{LinkInfo, XdpFeatures};
 
 use super::finding::Findings;
 use super::proc;
@@ -65,6 +65,97 @@ fn no_carrier(of: &InterfaceInfo, name: &str, found: &mut Findings) {
     };
 }
 
+/// Says what stands on the interface, and what it stands on, to a port that `takes` its packets from the kernel.
+pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mut Findings) {
+    let name = of.interface.name();
+    let named = |index: Option<u32>| Some(Interface::by_index(index?).ok()?.name().to_string());
+    let parent = named(of.info.other.filter(|_| !of.info.other_is_elsewhere));
+    let parent = parent.unwrap_or_else(|| "an interface elsewhere".into());
+    let (what, why, fix) = match of.info.kind.as_str() {
+        kind @ ("bond" | "team" | "bridge") => {
+            let members = LinkInfo::members_of(&of.interface).unwrap_or_default();
+            let members: Vec<_> = members.iter().map(ToString::to_string).collect();
+            let (list, first) = match &members[..] {
+                [] => ("no member".to_owned(), "MEMBER"),
+                [first, ..] => (members.join(" and "), first.as_str()),
+            };
+            let why = match kind {
+                "bridge" => {
+                    "what it passes from member to member does not come by it, and a program is run behind it, by copies"
+                }
+                _ => "its packets are its members', whose drivers alone have zero-copy",
+            };
+            let fix =
+                format!("a port for each member, as {driver}:{first}: ip link show master {name}");
+            (format!("{name} is a {kind} of {list}"), why.to_owned(), fix)
+        }
+        "vlan" => (
+            format!("{name} is a VLAN of {parent}"),
+            "it has no driver of its own: a program is run behind it, by copies".to_owned(),
+            format!(
+                "its packets, with their tags, by {driver}:{parent},ethertype=0x8100: ip -d link show {name}"
+            ),
+        ),
+        kind @ ("macvlan" | "macvtap" | "ipvlan" | "ipvtap") => (
+            format!("{name} is a {kind} of {parent}"),
+            "it has no driver of its own: a program is run behind it, by copies".to_owned(),
+            format!("packets to one address by {driver}:{parent},dst=ADDR: ip -d link show {name}"),
+        ),
+        _ => return member(of, driver, takes, found),
+    };
+    if takes {
+        found.warn(what).why(why).fix(fix);
+    } else {
+        found.ok(what);
+    }
+    member(of, driver, takes, found);
+}
+
+/// Says what becomes of a bridge or bond of which the interface is a member.
+fn member(of: &InterfaceInfo, driver: &str, takes: bool, found: &mut Findings) {
+    let Some(master) = of.info.master.and_then(|index| Interface::by_index(index).ok()) else {
+        return;
+    };
+    let (name, of_it) = (of.interface.name(), master.name());
+    let kind = LinkInfo::of(&master).map_or("master".into(), |info| info.kind);
+    let what = format!("{name} is a member of the {kind} {of_it}");
+    if !takes {
+        found.ok(format!("{what}, which gets its packets, too"));
+        return;
+    }
+    found
+        .warn(what)
+        .why(format!(
+            "what the port takes does not reach {of_it}, what it sends goes past it, and what comes by another member is not taken"
+        ))
+        .fix(format!(
+            "a port for each member, or the host's own socket by packet:{of_it} instead of {driver}: ip link show master {of_it}"
+        ));
+}
+
+/// Says what the driver says of its XDP: nothing is opened for it.
+pub(crate) fn features(of: &InterfaceInfo, found: &mut Findings) {
+    let name = of.interface.name();
+    let features = match XdpFeatures::of(&of.interface) {
+        Ok(Some(features)) => features,
+        // The trial tells, or says that there was none.
+        Ok(None) | Err(_) => return,
+    };
+    let words = features.words().join(" ");
+    if !features.has_programs() {
+        found
+            .warn(format!("{name}'s driver says that it has no XDP"))
+            .why("a program is run behind it (generic mode), by copies");
+        return;
+    }
+    let zero_copy = match (features.has_zero_copy(), features.zero_copy_frames_max) {
+        (false, _) => "no zero-copy".to_owned(),
+        (true, Some(most)) if most > 1 => format!("zero-copy, up to {most} frames a packet"),
+        (true, _) => "zero-copy, one frame a packet".to_owned(),
+    };
+    found.ok(format!("{name}'s driver says: XDP, {zero_copy} ({words})"));
+}
+
 /// Returns the kind and the driver.
 fn kind(of: &InterfaceInfo) -> String {
     match (of.info.kind.as_str(), of.interface.driver()) {
@@ -88,4 +179,69 @@ fn similar(e: Error, name: &str) -> Error {
         None => "the name of one that is there;".into(),
     };
     e.fix(format!("{meant} this lists them: ip -br link"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Level;
+    use crate::host::testing::{in_netns, ip, veth};
+
+    #[test]
+    fn bridges_their_members_and_what_stands_on_another_are_named_with_what_to_do() {
+        in_netns(|| {
+            veth(1500);
+            ip("link add b0 type bridge");
+            ip("link set v0 master b0");
+            let told = |name: &str, kind: Option<&str>, takes| {
+                let mut found = Findings::default();
+                let mut of = examine(name, &mut Findings::default()).unwrap();
+                if let Some(kind) = kind {
+                    // As if it were: not every kernel has them.
+                    (of.info.kind, of.info.other) = (kind.into(), Some(of.interface.index()));
+                }
+                standing(&of, "xdp", takes, &mut found);
+                found.into_vec()
+            };
+            let bridge = &told("b0", None, true)[0];
+            assert_eq!((bridge.level, &*bridge.what), (Level::Warn, "b0 is a bridge of v0"));
+            let fix = &bridge.fix.as_ref().unwrap().text;
+            assert_eq!(fix, "a port for each member, as xdp:v0: ip link show master b0");
+            let member = &told("v0", None, true)[0];
+            assert_eq!(member.what, "v0 is a member of the bridge b0");
+            assert!(member.why.as_ref().unwrap().contains("does not reach b0"), "{member:?}");
+            let copies = &told("v0", None, false)[0];
+            assert_eq!((copies.level, copies.fix.as_ref()), (Level::Ok, None));
+            assert_eq!(told("v1", None, true), []);
+            for (kind, what, fix) in [
+                ("bond", "v1 is a bond of no member", "ip link show master v1"),
+                ("vlan", "v1 is a VLAN of v1", "xdp:v1,ethertype=0x8100: ip -d link show v1"),
+                ("macvlan", "v1 is a macvlan of v1", "xdp:v1,dst=ADDR: ip -d link show v1"),
+            ] {
+                let found = &told("v1", Some(kind), true)[0];
+                assert_eq!((found.level, &*found.what), (Level::Warn, what));
+                assert!(found.fix.as_ref().unwrap().text.ends_with(fix), "{found:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn what_a_driver_says_of_its_xdp_is_told_without_a_trial() {
+        in_netns(|| {
+            veth(1500);
+            let told = |name: &str| {
+                let mut found = Findings::default();
+                let of = examine(name, &mut Findings::default()).unwrap();
+                features(&of, &mut found);
+                found.into_vec()
+            };
+            let Some(veth) = told("v0").pop() else {
+                return eprintln!("skipped: this kernel does not say");
+            };
+            assert!(veth.what.starts_with("v0's driver says: XDP, no zero-copy (basic redirect "));
+            assert_eq!((veth.level, told("lo")[0].level), (Level::Ok, Level::Warn));
+            assert_eq!(told("lo")[0].what, "lo's driver says that it has no XDP");
+            assert!(!ip("link show v0").contains("prog/xdp"));
+        });
+    }
 }

@@ -12,6 +12,7 @@ use crate::doctor::ask::{self, LinkWatch};
 use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
 use crate::doctor::{Findings, Trial, flow, full_trial, trial};
+use crate::host::filter::Filter;
 use crate::obtained::Obtained;
 use crate::spec::Spec;
 
@@ -48,6 +49,8 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
             (program(of, found), may)
         }
     };
+    interface::features(of, found);
+    interface::standing(of, "xdp", config.filter != Filter::Nothing, found);
     queues(config, of, found);
     let divides = spread::examine(config, of, found);
     offloads(of, found);

@@ -16,8 +16,8 @@ use rustix::net::{RecvFlags, recv};
 
 use super::{
     ATTRIBUTE_BYTES, Answer, HEADER_BYTES, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
-    IFLA_LINKINFO, LINK_BYTES, NLMSG_ERROR, RTM_GETLINK, attributes, errno, refused, send_request,
-    u16_at, u32_at,
+    IFLA_LINKINFO, IFLA_MASTER, LINK_BYTES, NLMSG_ERROR, RTM_GETLINK, attributes, errno, refused,
+    send_request, u16_at, u32_at,
 };
 use crate::error::Result;
 use crate::netif::{IfName, Interface};
@@ -26,7 +26,6 @@ const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_DONE: u16 = 3;
 const RTM_GETADDR: u16 = 22;
 const RTM_GETROUTE: u16 = 26;
-const IFLA_MASTER: u16 = 10;
 /// `struct ifaddrmsg`, `struct rtmsg`, `struct rtnexthop`.
 const ADDRESS_BYTES: usize = 8;
 const ROUTE_BYTES: usize = 12;
