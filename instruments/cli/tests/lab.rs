@@ -249,6 +249,8 @@ fn a_run_is_kept_told_exported_and_compared() {
     assert_eq!(report.exit, Some(0), "{report:?}");
     assert!(told.out.contains(&report.out), "{}\nis not in\n{}", report.out, told.out);
     let document = run(&format!("lab report last --dir {dir} --json")).document();
+    let triage = run(&format!("lab triage last --dir {dir}"));
+    refused(&triage, 1, &["cannot triage", "not of the scenario `host`", "batch"]);
     assert_eq!((&document["run"]["seed"], &document["run"]["complete"]), (&7.into(), &true.into()));
     let html = format!("{}/report.html", scratch.word());
     assert_eq!(run(&format!("lab report last --dir {dir} --html {html}")).exit, Some(0));

@@ -36,6 +36,7 @@ pub mod report;
 pub mod runner;
 pub mod scenario;
 pub mod settings;
+pub mod triage;
 pub mod watch;
 pub mod window;
 

@@ -19,6 +19,7 @@ pub enum LabCommand {
     Run(Run),
     Report(Report),
     Compare(Compare),
+    Triage(Triage),
     Export(Export),
     Seeds(Seeds),
     /// One window of a benchmark beside a peer's, for the experiment that runs both in turn
@@ -150,6 +151,33 @@ pub struct Compare {
     pub json: bool,
 }
 
+/// Name the cause of losses and disorder in a run of batches: core, driver, device or receiver
+///
+/// The cell is taken in which TCP sent most again with batches. Each part of the way has a count of what
+/// entered it less what left it. What a run does not tell, --extra may: windows with a second device, with
+/// a cap of 2, and of numbered datagrams, for half a minute.
+#[derive(Debug, Parser)]
+#[command(after_long_help = TRIAGE)]
+pub struct Triage {
+    /// A run's name, its directory, or last
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Look only at cells that have these factor values
+    #[arg(long, value_name = "FACTOR=LEVEL,..", value_delimiter = ',', value_parser = level)]
+    pub only: Vec<(String, String)>,
+    /// Run windows for it, as root
+    #[arg(long)]
+    pub extra: bool,
+    /// CPUs of these windows; the last two that we may use unless given
+    #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "extra")]
+    pub cpu: Vec<usize>,
+    #[command(flatten)]
+    pub kept: Kept,
+    /// Print one JSON document on stdout, errors included; the exit status stays the same
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Write a run's figures in a form for other programs
 #[derive(Debug, Parser)]
 #[command(after_long_help = EXPORT)]
@@ -261,6 +289,15 @@ Examples:
 Exit status: 0 compared, and no --fail-on condition is met; 1 they cannot be compared;
 2 wrong request; 3 a --fail-on condition is met; 4 none is met, and one cannot be decided;
 6 packets are unaccounted for.";
+
+const TRIAGE: &str = "\
+Examples:
+  linerate lab triage last                          what a kept run of batch tells
+  sudo linerate lab triage last --extra             windows run for it
+  linerate lab triage last --only device=packet
+
+Exit status: 0 a cause is named, or there is none; 1 the run cannot be read; 2 wrong request;
+4 it cannot be told, and the output says what would tell it.";
 
 const EXPORT: &str = "\
 Examples:

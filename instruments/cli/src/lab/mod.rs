@@ -4,6 +4,7 @@ mod args;
 mod report;
 mod run;
 mod seeds;
+mod triage;
 
 use crate::errors::Failure;
 use crate::screen::Screen;
@@ -20,6 +21,7 @@ impl Lab {
             LabCommand::Run(run) => (run.json, run.quiet),
             LabCommand::Report(report) => (report.json, false),
             LabCommand::Compare(compare) => (compare.json, false),
+            LabCommand::Triage(triage) => (triage.json, false),
             LabCommand::Export(_)
             | LabCommand::Sample(_)
             | LabCommand::Look(_)
@@ -40,6 +42,7 @@ impl Lab {
             LabCommand::Run(run) => run::run(run, screen),
             LabCommand::Report(report) => report::report(report, screen),
             LabCommand::Compare(compare) => report::compare(compare, screen),
+            LabCommand::Triage(asked) => triage::triage(asked, screen),
             LabCommand::Export(export) => report::export(export, screen),
             LabCommand::Seeds(asked) => seeds::seeds(asked, screen),
             LabCommand::Sample(asked) => {

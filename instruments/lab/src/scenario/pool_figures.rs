@@ -110,6 +110,12 @@ impl Reading {
         sent(&self.ports)
     }
 
+    /// Returns the packets that came in by the engine's devices.
+    pub fn received(&self) -> u64 {
+        let devices = self.ports.iter().filter(|port| !port.flags.paired);
+        devices.map(|port| port.counts.rx_packets).sum()
+    }
+
     /// Returns the sizes of all calls that gave packets to a device.
     fn sizes(&self) -> BatchSizes {
         let mut sizes = BatchSizes::default();

@@ -10,16 +10,17 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use linerate_prof::profile::{Profile, Row};
+use linerate_sys::bpf::Link;
 use linerate_sys::clock::cpu_time;
 use linerate_sys::tsc::ticks;
 
 use super::config::{Config, Port, Workload};
+use super::counters::{Counters, Kernel};
 use super::crew::{Counts, Load, Round, Told, open_load};
 use super::datagrams::Datagrams;
 use super::hosts::Hosts;
 use super::latencies::Latencies;
 use super::path::Path;
-use super::tcp::{Counters, Segments};
 use crate::Result;
 use crate::scenario::pause::{look_until, pause};
 use crate::scenario::pool_figures::{self, Reading};
@@ -41,6 +42,8 @@ pub(super) struct HostBench {
     counters: Counters,
     rounds: u64,
     path: Path,
+    /// The fault of a device.
+    _planted: Vec<Link>,
     _hosts: Hosts,
     remarks: Remarks,
 }
@@ -49,7 +52,8 @@ pub(super) struct HostBench {
 struct Edge {
     reading: Reading,
     counts: Counts,
-    segments: Segments,
+    kernel: Kernel,
+    late: Option<u64>,
     /// CPU time of this process.
     cpu: Duration,
     at: Instant,
@@ -64,10 +68,22 @@ impl HostBench {
         path.carry();
         let load = open_load(&config, &hosts)?;
         let probe = (config.probes > 0).then(|| Datagrams::probes(&config, &hosts)).transpose()?;
-        let counters = Counters::of(&[&hosts.west, &hosts.east])?;
-        let (rounds, remarks) = (0, Remarks::default());
-        let bench =
-            HostBench { config, load, probe, counters, rounds, path, _hosts: hosts, remarks };
+        let counters = Counters::of(&config, &hosts)?;
+        let planted = (0..config.adapters)
+            .map(|adapter| config.fault.device(&hosts.east, &format!("eth{adapter}")))
+            .filter_map(Result::transpose);
+        let planted = planted.collect::<Result<_>>()?;
+        let bench = HostBench {
+            config,
+            load,
+            probe,
+            counters,
+            rounds: 0,
+            path,
+            _planted: planted,
+            _hosts: hosts,
+            remarks: Remarks::default(),
+        };
         bench.rest()?;
         Ok(bench)
     }
@@ -92,8 +108,9 @@ impl HostBench {
 
     fn edge(&mut self) -> Result<Edge> {
         let (reading, counts) = (Reading::of(self.path.stats()), self.load.counts());
-        let (segments, cpu) = (self.counters.read()?, cpu_time());
-        Ok(Edge { reading, counts, segments, cpu, at: Instant::now(), ticks: ticks() })
+        let (kernel, late) = (self.counters.read(&reading)?, self.path.late());
+        let (cpu, at) = (cpu_time(), Instant::now());
+        Ok(Edge { reading, counts, kernel, late, cpu, at, ticks: ticks() })
     }
 
     fn go(&mut self, time: Duration) -> Round {
@@ -129,6 +146,7 @@ impl Bench for HostBench {
         let after = self.edge();
         let (told, probed) = self.settle(round)?;
         let after = after?;
+        let settled = self.edge()?;
         let mut window = Window::of(times?);
         after.reading.since(&before.reading, &mut window);
         after.reading.by_device(&before.reading, &mut window);
@@ -139,6 +157,12 @@ impl Bench for HostBench {
         window.wakeups = Some(now.wakeups.saturating_sub(then.wakeups));
         let figures = figures(&self.config, &before, &after, &told, probed.as_ref());
         window.figures.extend(figures);
+        settled.kernel.since(&before.kernel, |name, n| {
+            window.figures.insert(name.into(), n);
+        });
+        if let Some((now, then)) = settled.late.zip(before.late) {
+            window.figures.insert("core_late".into(), now.saturating_sub(then) as f64);
+        }
         let programs_ns = programs_ns(&self.config, &before, &after, &window, &told);
         window.figures.insert("programs_cpu_ns".into(), programs_ns as f64);
         window.beside_cpu_ns = self.config.processes.then_some(told.cpu_ns);
@@ -180,7 +204,7 @@ impl Bench for HostBench {
         // What TCP still acknowledges, it does within its shortest timers.
         pause(QUIET);
         self.rest()?;
-        let retransmitted = self.counters.read()?.retransmitted;
+        let retransmitted = self.edge()?.kernel.retransmitted();
         let stats = self.path.stats().clone();
         let matrices = free_matrix(&stats.pool().stats().matrix);
         let mut totals = pool_figures::totals(&stats);
@@ -205,7 +229,7 @@ fn figures(
     let since = |of: fn(&Edge) -> u64| of(after).saturating_sub(of(before)) as f64;
     let mut figures = BTreeMap::from([
         ("goodput_bytes".to_owned(), since(|edge| edge.counts.goodput_bytes)),
-        ("retransmits".to_owned(), since(|edge| edge.segments.retransmitted)),
+        ("retransmits".to_owned(), since(|edge| edge.kernel.retransmitted())),
         ("due".to_owned(), told.due as f64),
         ("sent".to_owned(), told.sent as f64),
         ("senders_cpu_ns".to_owned(), told.cpu_ns as f64),
@@ -227,7 +251,7 @@ fn figures(
             add("lost", told.failed as f64);
         }
         Workload::Stream | Workload::Rpc | Workload::Web => {
-            add("reordered", since(|edge| edge.segments.out_of_order));
+            add("reordered", since(|edge| edge.kernel.out_of_order()));
         }
     }
     match config.workload {

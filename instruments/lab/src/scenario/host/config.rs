@@ -9,6 +9,7 @@ use linerate_port::wrap::toll::Toll;
 use linerate_skb::knob::HOT_LIST;
 
 use super::datagrams;
+use super::fault::Faults;
 use crate::knobs::{Choice, Reading, knobs};
 use crate::scenario::Place;
 use crate::settings::{Settings, Value, wrong};
@@ -80,6 +81,8 @@ knobs! {
     "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "adaptive:latency=250us", "when the engine looks at a port again";
     "tx_batch" tx_batch: TxBatch = other("1..=1024 | \"auto\"", told.parsed("tx_batch")?), "auto", "packets that go to a device with one doorbell; 1 gives each its own";
     "toll" toll: Option<Toll> = other("WRITE/READ[/BUS], as \"100ns/1us/4Gbps\"", toll(&told)?), "none", "MODEL: prices of register access, paid by the engine at each of its ports as if it were a NIC (docs/ports/wrap.md)";
+    "check" check: bool = flag(), "false", "number packets where a port receives them and look at their order where another sends them (core_late)";
+    "fault" fault: Faults = other("faults of docs/howto-triage.md", fault(&told)?), "none", "faults to plant, with a blank between them: core:reorder=N, xdp:lose=N, xdp:reorder=N, packet:lose=N, packet:reorder=N, device:lose=N (one packet in N) or receiver:sleep=MICROSECONDS";
     "workload" workload: Workload = choice(WORKLOAD), "stream", "stream: bulk TCP one way, as netperf's TCP_STREAM; rpc: requests over TCP that are answered by as many bytes, as its TCP_RR; load: datagrams, each at its time; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw";
     "rate" rate: Option<f64> = other("\"max\" | a number above 0", rate(&told)?), "max", "bytes a second (stream), requests a second (web, rpc) or datagrams a second (load, which has no max) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them";
     "link_pct" link_pct: Option<u32> = count_if_set(1, 100), "none", "in place of a rate: so much of 1 Gbit/s in frames of 1514 bytes, 81,274 a second at 100, by what they carry (not web)";
@@ -225,6 +228,13 @@ fn toll(told: &Reading<'_>) -> Result<Option<Toll>> {
     let Some(text) = told.text("toll")? else { return Ok(None) };
     let line = told.said("toll").map_or(0, |setting| setting.line);
     text.parse().map(Some).map_err(|why| wrong(line, format!("toll = {text}: {why}")))
+}
+
+/// Reads the faults to plant.
+fn fault(told: &Reading<'_>) -> Result<Faults> {
+    let Some(text) = told.text("fault")? else { return Ok(Faults::default()) };
+    let line = told.said("fault").map_or(0, |setting| setting.line);
+    Faults::parse(&text).map_err(|why| wrong(line, format!("fault = {text:?}: {why}")))
 }
 
 /// The CPU of each worker, and that of the hosts' programs.

@@ -17,9 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use super::config::Config;
 use super::crew::{Counts, Crew, Load, Part, Player, Round, Told, settle_down};
+use super::fault::SLOW_BUFFER_BYTES;
 use super::hosts::{self, Hosts};
 use super::latencies::Latencies;
-use crate::scenario::pause::{look_until, wait_until};
+use crate::scenario::pause::{look_until, pause, wait_until};
 use crate::{Code, Error, Result};
 
 /// Bytes of a probe: as many as a small packet has.
@@ -129,7 +130,9 @@ impl Datagrams {
         let receiver = hosts.east.run(|| UdpSocket::bind((hosts::east(adapter), 0)))?;
         let receiver = receiver.map_err(failed)?;
         // Where that is refused it is as long as the system allows, and what is lost is counted.
-        let _ = sockopt::set_socket_recv_buffer_size_force(&receiver, BUFFER_BYTES);
+        let slow = config.fault.receiver_sleeps;
+        let bytes = slow.map_or(BUFFER_BYTES, |_| SLOW_BUFFER_BYTES);
+        let _ = sockopt::set_socket_recv_buffer_size_force(&receiver, bytes);
         let SocketAddr::V4(to) = receiver.local_addr().map_err(failed)? else {
             return Err(failed(std::io::Error::other("not an IPv4 socket")));
         };
@@ -141,7 +144,7 @@ impl Datagrams {
         let (cpu, noting, bytes) = (config.traffic, heard.clone(), self.read_bytes.clone());
         let body = move || {
             settle_down(cpu);
-            receive(&theirs, &noting, &bytes);
+            receive(&theirs, &noting, &bytes, slow);
         };
         let thread = Some(hosts.east.spawn(&format!("east-{name}"), body)?);
         self.flows.push(Flow { pace, heard, receiver, thread });
@@ -271,7 +274,12 @@ impl Player for Sender {
 }
 
 /// Notes when each datagram was read, until the socket is shut down.
-fn receive(socket: &UdpSocket, heard: &Mutex<Heard>, read_bytes: &AtomicU64) {
+fn receive(
+    socket: &UdpSocket,
+    heard: &Mutex<Heard>,
+    read_bytes: &AtomicU64,
+    slow: Option<Duration>,
+) {
     let mut bytes = [0; BYTES_MAX];
     // Nothing is what a socket gives that has been shut down.
     while let Ok(n @ 1..) = socket.recv(&mut bytes) {
@@ -280,6 +288,7 @@ fn receive(socket: &UdpSocket, heard: &Mutex<Heard>, read_bytes: &AtomicU64) {
         if let Some((round, number)) = parse(&bytes[..n]) {
             lock(heard).note(round, number, now);
         }
+        slow.into_iter().for_each(pause);
     }
 }
 

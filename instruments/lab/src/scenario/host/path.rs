@@ -23,6 +23,7 @@ use linerate_sys::thread;
 
 use super::config::{Config, Port};
 use super::hosts::Hosts;
+use super::sequence::Sequence;
 use crate::meter::Meter;
 use crate::window::ThreadTime;
 use crate::{Code, Error, Result};
@@ -63,6 +64,7 @@ enum Answer {
 #[derive(Debug)]
 pub(super) struct Path {
     stats: Stats,
+    sequence: Option<Sequence>,
     carrying: Arc<AtomicBool>,
     hands: Vec<Hand>,
 }
@@ -79,11 +81,12 @@ impl Path {
     /// Opens the ports in the namespace between the hosts. No worker runs yet.
     pub fn open(config: &Config, hosts: &Hosts) -> Result<Path> {
         // A packet socket belongs to the namespace of the thread that opens it.
-        let engine = hosts.middle.run(|| build(config))??;
+        let sequence = config.check.then(Sequence::new);
+        let engine = hosts.middle.run(|| build(config, sequence.as_ref()))??;
         hosts.adopt(config)?;
         let stats = engine.stats();
         let carrying = Arc::new(AtomicBool::new(false));
-        let mut path = Path { stats, carrying, hands: Vec::new() };
+        let mut path = Path { stats, sequence, carrying, hands: Vec::new() };
         let workers = engine.into_workers();
         if workers.len() != config.workers.len() {
             let why = format!("{} workers for {} CPUs", workers.len(), config.workers.len());
@@ -114,6 +117,11 @@ impl Path {
     /// Returns the engine's statistics.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Returns the packets so far that left the engine after one that had come later; `None` unless checked.
+    pub fn late(&self) -> Option<u64> {
+        self.sequence.as_ref().map(Sequence::late)
     }
 
     /// Has the workers carry packets, unmeasured, until [`Path::rest`].
@@ -220,7 +228,7 @@ impl Drop for Path {
 }
 
 /// The engine of a side.
-fn build(config: &Config) -> Result<Engine> {
+fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
     let mut engine = Engine::builder()
         .data(config.data)
         .init(config.init)
@@ -244,12 +252,24 @@ fn build(config: &Config) -> Result<Engine> {
         Port::Xdp => format!("xdp:{interface}{toll}"),
         Port::Tap => format!("tap:{interface}{toll}"),
     };
+    if let Some(faulty) = config.fault.stage(config.tx_batch) {
+        engine = engine.stage(move |_| faulty());
+    }
     if config.workers.len() == 1 {
         engine = engine.workers(1);
     }
     for adapter in 0..config.adapters {
         let (west, east) = (format!("w{adapter}"), format!("e{adapter}"));
         engine = engine.port(&west, &port(&west)).port(&east, &port(&east));
+        for end in [&west, &east] {
+            if let Some(faulty) = config.fault.queue(config.port) {
+                engine = engine.wrap(end, move |ops, _| Ok(faulty(ops)));
+            }
+            // Around the fault: it looks at what the engine gives its driver.
+            if let Some(sequence) = sequence.cloned() {
+                engine = engine.wrap(end, move |ops, _| Ok(sequence.around(ops)));
+            }
+        }
         if !config.split {
             engine = engine.wire(&west, &east);
             continue;

@@ -2,8 +2,7 @@
 //! writes of one size; and requests that are answered by as many bytes, as its TCP_RR. Either as fast as
 //! it goes, or so many a second.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,14 +11,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_port::wait::poll_readable;
-use linerate_sys::netns::Netns;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 
 use super::config::{Config, Workload};
 use super::crew::{Counts, Crew, Load, Part, Player, Round, Told, settle_down};
+use super::fault::SLOW_BUFFER_BYTES;
 use super::hosts::{self, Hosts};
-use crate::scenario::pause::{look_until, wait_until};
+use crate::scenario::pause::{look_until, pause, wait_until};
 use crate::{Code, Error, Result};
 
 /// Bytes of a receiver's read.
@@ -77,7 +76,9 @@ impl Tcp {
                 Error::new(Code::System, "cannot connect west to east", e.to_string())
             };
             let address = hosts::east(adapter);
-            let listener = hosts.east.run(|| listen(address, config.sockbuf))?;
+            let slow = config.fault.receiver_sleeps;
+            let bytes = slow.map_or(config.sockbuf, |_| SLOW_BUFFER_BYTES);
+            let listener = hosts.east.run(|| listen(address, bytes))?;
             let listener = listener.map_err(failed)?;
             let SocketAddr::V4(to) = listener.local_addr().map_err(failed)? else {
                 return Err(failed(io::Error::other("not an IPv4 socket")));
@@ -95,7 +96,7 @@ impl Tcp {
             // It is there: the connection is established.
             let stream = accept(&listener, config.nodelay).map_err(failed)?;
             let echo = answered.then_some(config.message);
-            let reader = Reader::start(hosts, number, config.traffic, stream, echo, &tcp.read)?;
+            let reader = Reader::start(config, hosts, number, stream, echo, &tcp.read)?;
             tcp.readers.push(reader);
         }
         Ok(tcp)
@@ -226,15 +227,16 @@ fn failed(mut told: Told, e: &io::Error) -> Told {
 impl Reader {
     /// Starts a thread that reads, and answers each `echo` bytes by as many, if so asked.
     fn start(
+        config: &Config,
         hosts: &Hosts,
         number: usize,
-        cpu: usize,
         stream: TcpStream,
         echo: Option<usize>,
         read: &Arc<AtomicU64>,
     ) -> Result<Reader> {
         let (stream, read) = (Arc::new(stream), read.clone());
         let theirs = stream.clone();
+        let (cpu, slow) = (config.traffic, config.fault.receiver_sleeps);
         let body = move || {
             settle_down(cpu);
             let mut bytes = vec![0; READ_BYTES.max(echo.unwrap_or_default())];
@@ -242,6 +244,7 @@ impl Reader {
             // It ends with the connection, whichever end closes it.
             while let Ok(n @ 1..) = (&*theirs).read(&mut bytes) {
                 read.fetch_add(n as u64, Ordering::Release);
+                slow.into_iter().for_each(pause);
                 unanswered += n;
                 while let Some(message) = echo.filter(|message| *message <= unanswered) {
                     unanswered -= message;
@@ -301,76 +304,4 @@ fn socket(buffer_bytes: usize) -> io::Result<OwnedFd> {
         sockopt::set_socket_recv_buffer_size(&socket, buffer_bytes)?;
     }
     Ok(socket)
-}
-
-/// Counts of the hosts' TCP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Segments {
-    /// Segments sent again.
-    pub retransmitted: u64,
-    /// Segments that came before an earlier one, which was late or lost.
-    pub out_of_order: u64,
-}
-
-/// The counters of TCP of hosts.
-#[derive(Debug)]
-pub(super) struct Counters(Vec<[File; 2]>);
-
-impl Counters {
-    /// Opens the counters of these hosts.
-    pub fn of(hosts: &[&Netns]) -> Result<Counters> {
-        let open = |host: &&Netns| {
-            let open = || {
-                let open = |name| File::open(format!("/proc/thread-self/net/{name}"));
-                Ok([open("snmp")?, open("netstat")?])
-            };
-            // What it tells is of the namespace of the thread that opens it.
-            host.run(open)?.map_err(|e| unreadable(&e))
-        };
-        hosts.iter().map(open).collect::<Result<_>>().map(Counters)
-    }
-
-    /// Returns the counts so far.
-    pub fn read(&mut self) -> Result<Segments> {
-        let mut sum = Segments::default();
-        for [snmp, netstat] in &mut self.0 {
-            sum.retransmitted += number(snmp, "Tcp:", "RetransSegs")?;
-            sum.out_of_order += number(netstat, "TcpExt:", "TCPOFOQueue")?;
-        }
-        Ok(sum)
-    }
-}
-
-fn number(file: &mut File, protocol: &str, name: &str) -> Result<u64> {
-    let mut text = String::new();
-    let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
-    read.map_err(|e| unreadable(&e))?;
-    let found = field(&text, protocol, name);
-    found.ok_or_else(|| unreadable(&io::Error::other(format!("no {name} in it"))))
-}
-
-/// A number of /proc/net/snmp or netstat, whose lines come in pairs: names, then values.
-fn field(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
-    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix(protocol));
-    let (names, values) = (lines.next()?, lines.next()?);
-    let at = names.split_whitespace().position(|known| known == name)?;
-    values.split_whitespace().nth(at)?.parse().ok()
-}
-
-fn unreadable(e: &io::Error) -> Error {
-    Error::new(Code::File, "cannot read what TCP has counted", format!("/proc/net: {e}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_field_is_found_by_its_name() {
-        let text = "Ip: Forwarding X\nIp: 1 2\nTcp: RtoMin RetransSegs InErrs\nTcp: 200 17 0\n";
-        assert_eq!(field(text, "Tcp:", "RetransSegs"), Some(17));
-        assert_eq!(field(text, "Tcp:", "OutRsts"), None);
-        assert_eq!(field("Tcp: RetransSegs\n", "Tcp:", "RetransSegs"), None);
-        assert_eq!(field("Tcp: RetransSegs\nTcp: x\n", "Tcp:", "RetransSegs"), None);
-    }
 }

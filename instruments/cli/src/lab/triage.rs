@@ -1,0 +1,22 @@
+//! `linerate lab triage`.
+
+use linerate_lab::scenario::Place;
+use linerate_lab::triage::{Case, Extra};
+
+use super::args::Triage;
+use super::report::{document, read};
+use crate::errors::{Failure, INCONCLUSIVE};
+use crate::screen::Screen;
+
+/// Names a run's cause; returns the exit status.
+pub fn triage(asked: &Triage, screen: &Screen) -> Result<u8, Failure> {
+    let mut case = Case::of(&read(&asked.run, &asked.kept.dir)?, &asked.only)?;
+    if asked.extra {
+        let place = Place::of(&asked.cpu, 0)?;
+        case.look(&Extra::default(), &place, |next| screen.note(&format!("{next}\n")))?;
+    }
+    let triage = case.answer();
+    screen.result(|| triage.to_string(), || document(&triage))?;
+    let told = triage.verdict.untold.is_empty() || !triage.verdict.causes.is_empty();
+    Ok(if told { 0 } else { INCONCLUSIVE })
+}

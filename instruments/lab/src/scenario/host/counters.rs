@@ -1,0 +1,243 @@
+//! The kernel's counts of both hosts and of the engine's devices; and, of packets that were lost, where.
+//!
+//! ```text
+//!  host ── eth0 ═══ w0 ── engine ── e0 ═══ eth0 ── host       and the same way back: both ways are added up
+//!            │ inlet │    core   │driver│ outlet │ receiver
+//! ```
+//!
+//! Each part's loss is what entered it less what left it, so that what a part hides is missed all the same. Read
+//! while nothing passes: what is under way would be taken for lost, and the next window would find it.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+
+use super::config::{Config, Port};
+use super::hosts::Hosts;
+use crate::scenario::pool_figures::Reading;
+use crate::{Code, Error, Result};
+
+/// Counts of a host's kernel, each by its protocol, its name and ours; the first [`DROPS`] are packets that
+/// the host got and threw away.
+const COUNTED: [(&str, &str, &str); 23] = [
+    ("Ip:", "InHdrErrors", "ip_in_hdr_errors"),
+    ("Ip:", "InDiscards", "ip_in_discards"),
+    ("Tcp:", "InErrs", "tcp_in_errs"),
+    ("Udp:", "InErrors", "udp_in_errors"),
+    ("TcpExt:", "TCPBacklogDrop", "tcp_backlog_drop"),
+    ("TcpExt:", "TCPRcvQDrop", "tcp_rcvq_drop"),
+    ("TcpExt:", "TCPOFODrop", "tcp_ofo_drop"),
+    ("TcpExt:", "TCPZeroWindowDrop", "tcp_zero_window_drop"),
+    ("TcpExt:", "PFMemallocDrop", "pfmemalloc_drop"),
+    ("Udp:", "RcvbufErrors", "udp_rcvbuf_errors"),
+    ("TcpExt:", "PruneCalled", "tcp_prune_called"),
+    ("TcpExt:", "TCPRcvCollapsed", "tcp_rcv_collapsed"),
+    ("TcpExt:", "TCPToZeroWindowAdv", "tcp_zero_windows"),
+    ("Tcp:", "RetransSegs", "tcp_retrans_segs"),
+    ("TcpExt:", "TCPOFOQueue", "tcp_ofo_queue"),
+    ("TcpExt:", "TCPTimeouts", "tcp_timeouts"),
+    ("TcpExt:", "TCPLossProbes", "tcp_loss_probes"),
+    ("TcpExt:", "TCPFastRetrans", "tcp_fast_retrans"),
+    ("TcpExt:", "TCPSlowStartRetrans", "tcp_slow_start_retrans"),
+    ("TcpExt:", "TCPLostRetransmit", "tcp_lost_retransmit"),
+    ("TcpExt:", "TCPDSACKRecv", "tcp_dsack_recv"),
+    ("TcpExt:", "TCPSACKReorder", "tcp_sack_reorder"),
+    ("TcpExt:", "TCPSpuriousRtxHostQueues", "tcp_spurious_rtx_host_queues"),
+];
+const DROPS: usize = 9;
+const RETRANSMITTED: usize = 13;
+const OUT_OF_ORDER: usize = 14;
+
+/// The counts so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Kernel {
+    /// By [`COUNTED`]; `None` where the kernel has no such count.
+    named: [Option<u64>; COUNTED.len()],
+    /// Given to the hosts' devices, taken or not.
+    hosts_out: u64,
+    /// Packets that IP of the hosts has got.
+    hosts_in: u64,
+    /// Given to the engine's devices, taken or not; and those that they have refused.
+    devices: [u64; 2],
+    /// Packets for which some CPU's input backlog had no room, of all namespaces.
+    backlog: u64,
+    /// Packets that the engine received and sent.
+    engine: [u64; 2],
+}
+
+/// The files of the counts.
+#[derive(Debug)]
+pub(super) struct Counters {
+    hosts: Vec<[File; 3]>,
+    /// None with TAP, whose packets the engine gives the hosts itself.
+    devices: Option<File>,
+    softnet: File,
+}
+
+impl Kernel {
+    /// Segments sent again.
+    pub fn retransmitted(&self) -> u64 {
+        self.named[RETRANSMITTED].unwrap_or(0)
+    }
+
+    /// Segments that came before an earlier one, which was late or lost.
+    pub fn out_of_order(&self) -> u64 {
+        self.named[OUT_OF_ORDER].unwrap_or(0)
+    }
+
+    /// Tells what was counted since `before`: each count by its name, and the losses of each part of the way.
+    pub fn since(&self, before: &Kernel, mut tell: impl FnMut(&str, f64)) {
+        let pairs = self.named.iter().zip(&before.named);
+        let named: Vec<Option<u64>> =
+            pairs.map(|(now, then)| Some(now.as_ref()?.saturating_sub((*then)?))).collect();
+        for ((_, _, name), count) in COUNTED.iter().zip(&named) {
+            if let Some(count) = count {
+                tell(name, *count as f64);
+            }
+        }
+        let less = |now: u64, then: u64| now as f64 - then as f64;
+        let [received, sent] = [0, 1].map(|i| less(self.engine[i], before.engine[i]));
+        let [given, refused] = [0, 1].map(|i| less(self.devices[i], before.devices[i]));
+        // Others' namespaces have their part in it; what a device did not refuse is none of ours.
+        let backlog = less(self.backlog, before.backlog).clamp(0.0, refused.max(0.0));
+        let drops = named[..DROPS].iter().flatten().sum::<u64>() as f64;
+        tell("inlet_lost", less(self.hosts_out, before.hosts_out) - received);
+        tell("core_lost", received - sent);
+        tell("driver_lost", sent - given);
+        tell("outlet_lost", given - backlog - less(self.hosts_in, before.hosts_in));
+        tell("receiver_lost", backlog + drops);
+        tell("backlog_drop", backlog);
+    }
+}
+
+impl Counters {
+    /// Opens the files of these hosts.
+    pub fn of(config: &Config, hosts: &Hosts) -> Result<Counters> {
+        // What they tell is of the namespace of the thread that opens them.
+        let open = |name: &str| File::open(format!("/proc/thread-self/net/{name}"));
+        let host = |host: &linerate_sys::netns::Netns| {
+            let files = || Ok([open("snmp")?, open("netstat")?, open("dev")?]);
+            host.run(files)?.map_err(|e| unreadable(&e))
+        };
+        let has_devices = config.port != Port::Tap;
+        let devices = has_devices.then(|| hosts.middle.run(|| open("dev"))).transpose()?;
+        Ok(Counters {
+            hosts: vec![host(&hosts.west)?, host(&hosts.east)?],
+            devices: devices.transpose().map_err(|e| unreadable(&e))?,
+            softnet: open("softnet_stat").map_err(|e| unreadable(&e))?,
+        })
+    }
+
+    /// Returns the counts so far, those of the engine among them.
+    pub fn read(&mut self, engine: &Reading) -> Result<Kernel> {
+        let engine = [engine.received(), engine.sent().packets];
+        let mut kernel = Kernel { engine, ..Kernel::default() };
+        let (mut hosts, mut taken) = (0, 0);
+        for [snmp, netstat, dev] in &mut self.hosts {
+            let text = format!("{}{}", text(snmp)?, text(netstat)?);
+            for ((protocol, name, _), sum) in COUNTED.iter().zip(&mut kernel.named) {
+                if let Some(count) = field(&text, protocol, name) {
+                    *sum = Some(sum.unwrap_or(0) + count);
+                }
+            }
+            kernel.hosts_in += field(&text, "Ip:", "InReceives")
+                .ok_or_else(|| unreadable(&io::Error::other("no InReceives in /proc/net/snmp")))?;
+            let [sent, refused, received] = devices(&self::text(dev)?);
+            hosts += sent + refused;
+            taken += received;
+        }
+        kernel.hosts_out = hosts;
+        kernel.devices = match &mut self.devices {
+            Some(dev) => {
+                let [sent, refused, _] = devices(&text(dev)?);
+                [sent + refused, refused]
+            }
+            None => [taken, 0],
+        };
+        kernel.backlog = dropped(&text(&mut self.softnet)?);
+        Ok(kernel)
+    }
+}
+
+fn text(file: &mut File) -> Result<String> {
+    let mut text = String::new();
+    let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
+    read.map(|_| text).map_err(|e| unreadable(&e))
+}
+
+/// A number of /proc/net/snmp or netstat, whose lines come in pairs: names, then values.
+fn field(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
+    let mut lines = snmp.lines().filter_map(|line| line.strip_prefix(protocol));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let at = names.split_whitespace().position(|known| known == name)?;
+    values.split_whitespace().nth(at)?.parse().ok()
+}
+
+/// Packets sent, refused and received of /proc/net/dev, over all interfaces but the loopback.
+fn devices(dev: &str) -> [u64; 3] {
+    let mut sums = [0; 3];
+    for (name, counts) in dev.lines().filter_map(|line| line.split_once(':')) {
+        if name.trim() == "lo" {
+            continue;
+        }
+        let counts: Vec<u64> = counts.split_whitespace().flat_map(str::parse).collect();
+        for (sum, at) in sums.iter_mut().zip([9, 11, 1]) {
+            *sum += counts.get(at).copied().unwrap_or(0);
+        }
+    }
+    sums
+}
+
+/// Packets dropped for want of room in an input backlog, of /proc/net/softnet_stat: a line a CPU, in hexadecimal.
+fn dropped(softnet: &str) -> u64 {
+    let of = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    softnet.lines().filter_map(of).sum()
+}
+
+fn unreadable(e: &io::Error) -> Error {
+    Error::new(Code::File, "cannot read what the hosts' kernel has counted", e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_name() {
+        let text = "Ip: Forwarding X\nIp: 1 2\nTcp: RtoMin RetransSegs InErrs\nTcp: 200 17 0\n";
+        assert_eq!(field(text, "Tcp:", "RetransSegs"), Some(17));
+        assert_eq!(field(text, "Tcp:", "OutRsts"), None);
+        assert_eq!(field("Tcp: RetransSegs\n", "Tcp:", "RetransSegs"), None);
+        assert_eq!(field("Tcp: RetransSegs\nTcp: x\n", "Tcp:", "RetransSegs"), None);
+    }
+
+    #[test]
+    fn devices_and_backlogs_are_read_as_the_kernel_prints_them() {
+        let dev = "Inter-| Receive | Transmit\n face |bytes packets\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12\n  \
+                   eth0: 100 20 0 3 0 0 0 0 900 30 0 4 0 0 0 0\n  eth1:1 1 0 0 0 0 0 0 1 1 0 1 0 0 0 0\n";
+        assert_eq!(devices(dev), [31, 5, 21]);
+        assert_eq!(devices("eth0: x\n:\n"), [0, 0, 0]);
+        assert_eq!(dropped("0938cdaf 00005d5c 0000000d\n08e8eea1 00000001 0000001d\nx\n"), 0x5d5d);
+    }
+
+    #[test]
+    fn each_part_of_the_way_has_the_losses_between_its_ends() {
+        let before = Kernel { backlog: 7, ..Kernel::default() };
+        let mut named = [Some(0); COUNTED.len()];
+        (named[5], named[9]) = (Some(2), Some(99));
+        let now = Kernel {
+            named,
+            hosts_out: 100,
+            engine: [97, 92],
+            devices: [90, 3],
+            hosts_in: 86,
+            // Four of ours at most: a device refused three.
+            backlog: 11,
+        };
+        let mut told = std::collections::BTreeMap::new();
+        let zero = Kernel { named: [Some(0); COUNTED.len()], ..before };
+        now.since(&zero, |name, value| told.extend([(name.to_owned(), value)]));
+        let lost = ["inlet", "core", "driver", "outlet", "receiver"];
+        let lost = lost.map(|part| told[&format!("{part}_lost")]);
+        assert_eq!(lost, [3.0, 5.0, 2.0, 1.0, 3.0 + 2.0], "{told:?}");
+    }
+}

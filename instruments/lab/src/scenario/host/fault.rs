@@ -1,0 +1,226 @@
+//! Faults that are planted on the way, each in one of the four places that a triage names.
+//!
+//! ```text
+//!  core      a stage that reorders where there are batches
+//!  driver    a queue that lies or reorders where it is given batches
+//!  device    an interface of the eastern host that loses packets
+//!  receiver  programs of the eastern host that read slowly, from small buffers
+//! ```
+//!
+//! The first two do nothing with a cap of one packet, as a fault of batching does.
+
+use std::time::Duration;
+
+use linerate_datapath::{Stage, Turn, TxBatch};
+use linerate_port::QueueOps;
+use linerate_port::wrap::{Layer, Wrapped};
+use linerate_skb::{Batch, Local, Moved};
+use linerate_sys::bpf::{If, Insn, Link, Mode, Program, Reg, XDP_PASS};
+use linerate_sys::netif::Interface;
+use linerate_sys::netns::Netns;
+
+use super::config::Port;
+use crate::Result;
+
+/// Bytes of a slow receiver's buffers.
+pub(super) const SLOW_BUFFER_BYTES: usize = 8 << 10;
+/// The longest batch: the knob's.
+const BATCH_MAX: usize = 1024;
+/// Helper of the kernel: a random number of 32 bits.
+///
+/// Source: include/uapi/linux/bpf.h, `bpf_get_prandom_u32`.
+const HELPER_RANDOM: i32 = 7;
+/// A program's verdict on a packet: it is lost.
+const XDP_DROP: i32 = 1;
+/// The bits of a random number that are looked at: comparisons have a number with a sign.
+const RANDOM_MASK: i32 = i32::MAX;
+
+/// Faults that are planted on a side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Faults {
+    /// One pair in so many changes places in the engine.
+    core_reorders: Option<u32>,
+    /// Ports of that driver do that to one packet in so many.
+    driver: Option<(Port, Lie, u32)>,
+    /// One packet in so many is lost on its way to the eastern host.
+    device_loses: Option<u32>,
+    /// Programs of the eastern host sleep so long after each read.
+    pub receiver_sleeps: Option<Duration>,
+}
+
+/// The fault of a driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lie {
+    /// It says that it has sent the packet.
+    Lose,
+    /// It sends the packet after the next one.
+    Reorder,
+}
+
+impl Faults {
+    /// Reads faults with a blank between them.
+    pub fn parse(text: &str) -> std::result::Result<Faults, String> {
+        let mut faults = Faults::default();
+        for word in text.split_whitespace().filter(|word| *word != "none") {
+            let unknown = || {
+                format!(
+                    "{word:?} is no fault: core:reorder=N, xdp:lose=N, xdp:reorder=N, packet:lose=N, \
+                     packet:reorder=N, device:lose=N or receiver:sleep=MICROSECONDS"
+                )
+            };
+            let (what, n) = word.split_once('=').ok_or_else(unknown)?;
+            let n: u32 =
+                n.parse().ok().filter(|n| (1..=1_000_000).contains(n)).ok_or_else(|| {
+                    format!("{word:?}: the number is one in so many, or microseconds: 1 to 1000000")
+                })?;
+            match what {
+                "core:reorder" => faults.core_reorders = Some(n),
+                "xdp:lose" => faults.driver = Some((Port::Xdp, Lie::Lose, n)),
+                "xdp:reorder" => faults.driver = Some((Port::Xdp, Lie::Reorder, n)),
+                "packet:lose" => faults.driver = Some((Port::Packet, Lie::Lose, n)),
+                "packet:reorder" => faults.driver = Some((Port::Packet, Lie::Reorder, n)),
+                "device:lose" => faults.device_loses = Some(n),
+                "receiver:sleep" => {
+                    faults.receiver_sleeps = Some(Duration::from_micros(n.into()));
+                }
+                _ => return Err(unknown()),
+            }
+        }
+        Ok(faults)
+    }
+
+    /// Returns a maker of the stage that has the core's fault.
+    pub fn stage(&self, cap: TxBatch) -> Option<impl Fn() -> Swaps + use<>> {
+        let one_in = self.core_reorders.filter(|_| cap != TxBatch::Packets(1))?;
+        Some(move || Swaps::new(one_in))
+    }
+
+    /// Returns what has the driver's fault, for a port of `driver`.
+    pub fn queue(
+        &self,
+        driver: Port,
+    ) -> Option<impl Fn(Box<dyn QueueOps>) -> Box<dyn QueueOps> + use<>> {
+        let (_, lie, one_in) = self.driver.filter(|(of, ..)| *of == driver)?;
+        Some(move |ops| -> Box<dyn QueueOps> {
+            let own = Batch::with_capacity(1);
+            Box::new(Wrapped::around(ops, Liar { lie, swaps: Swaps::new(one_in), own }))
+        })
+    }
+
+    /// Plants the device's fault at an interface of `host`, until what is returned is dropped.
+    pub fn device(&self, host: &Netns, interface: &str) -> Result<Option<Link>> {
+        let Some(one_in) = self.device_loses else { return Ok(None) };
+        let lost = RANDOM_MASK / i32::try_from(one_in).unwrap_or(i32::MAX);
+        let program = [
+            Insn::call(HELPER_RANDOM),
+            Insn::and(Reg::R0, RANDOM_MASK),
+            Insn::jump_if(If::Below, Reg::R0, lost).to(2),
+            Insn::set(Reg::R0, XDP_PASS),
+            Insn::exit(),
+            Insn::set(Reg::R0, XDP_DROP),
+            Insn::exit(),
+        ];
+        let attach = || -> Result<Link> {
+            let index = Interface::open(interface)?.index();
+            let attached = Program::load(&program, false)?.attach(index, Mode::Generic);
+            attached.map_err(|e| {
+                let what = format!("cannot plant a fault at {interface}");
+                crate::Error::new(crate::Code::Unsupported, what, e.to_string())
+            })
+        };
+        host.run(attach)?.map(Some)
+    }
+}
+
+/// Lets one pair of neighbours in so many change places.
+pub(super) struct Swaps {
+    one_in: u32,
+    seen: u32,
+    spare: Batch,
+}
+
+impl Swaps {
+    fn new(one_in: u32) -> Swaps {
+        Swaps { one_in, seen: 0, spare: Batch::with_capacity(BATCH_MAX) }
+    }
+
+    /// True once in so many times.
+    fn turn(&mut self) -> bool {
+        self.seen = (self.seen + 1) % self.one_in;
+        self.seen == 0
+    }
+
+    fn swap(&mut self, batch: &mut Batch) {
+        let n = batch.len();
+        batch.move_to(&mut self.spare, n);
+        while !self.spare.is_empty() {
+            let first = self.spare.pop();
+            let second = if self.turn() { self.spare.pop() } else { None };
+            for skb in second.into_iter().chain(first) {
+                // It was there before.
+                let _ = batch.push(skb);
+            }
+        }
+    }
+}
+
+impl Stage for Swaps {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        self.swap(batch);
+    }
+}
+
+/// A driver that is at fault where it is given several packets.
+struct Liar {
+    lie: Lie,
+    swaps: Swaps,
+    /// The one that is lost.
+    own: Batch,
+}
+
+impl Layer for Liar {
+    fn xmit(&mut self, below: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
+        if batch.len() < 2 {
+            return below.xmit(mem, batch);
+        }
+        let mut lost = Moved::default();
+        match self.lie {
+            Lie::Reorder => self.swaps.swap(batch),
+            Lie::Lose => {
+                let n = batch.len();
+                batch.move_to(&mut self.swaps.spare, n);
+                while let Some(skb) = self.swaps.spare.pop() {
+                    if self.swaps.turn() {
+                        let _ = self.own.push(skb);
+                        lost += self.own.sent(1, mem);
+                    } else {
+                        let _ = batch.push(skb);
+                    }
+                }
+            }
+        }
+        lost += below.xmit(mem, batch);
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_read_by_place_and_others_are_told() {
+        let faults = Faults::parse("core:reorder=8 xdp:lose=50 receiver:sleep=300").unwrap();
+        assert_eq!(faults.core_reorders, Some(8));
+        assert_eq!(faults.receiver_sleeps, Some(Duration::from_micros(300)));
+        assert!(faults.queue(Port::Xdp).is_some() && faults.queue(Port::Packet).is_none());
+        assert!(
+            faults.stage(TxBatch::Packets(1)).is_none() && faults.stage(TxBatch::Auto).is_some()
+        );
+        assert_eq!(Faults::parse("none"), Ok(Faults::default()));
+        for wrong in ["core", "core:lose=3", "xdp:lose=0", "xdp:lose=x", "device:lose=99999999"] {
+            let why = Faults::parse(wrong).unwrap_err();
+            assert!(why.contains(wrong), "{why}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The rules, in the order of the way. Each part has a count of its own, so that one fault does not hide another.
+
+use super::{Cap, Cause, Finding, LATE_AFTER, Seen, Verdict};
+
+/// Fewer events, or fewer of a million packets, are no fault: a timer's packet at the edge of a window, a
+/// moment in which the machine was away.
+const EVENTS_MIN: f64 = 5.0;
+const PER_MILLION_MIN: f64 = 100.0;
+/// A cap of 2 that leaves less than this part of a loss has told an overloaded receiver.
+///
+/// Source: post 002: "a cap of 2 … tells an overloaded receiver from a faulty driver".
+const GONE: f64 = 0.1;
+/// Part of what TCP sent again that the losses have to explain.
+const EXPLAINED: f64 = 0.5;
+
+/// Parts of the way whose count is their own, and what each loss is.
+const PARTS: [(&str, Cause, &str); 5] = [
+    (
+        "inlet_lost",
+        Cause::Device,
+        "are lost between a host and the engine: the device's queue or the ring that the \
+      engine reads is full",
+    ),
+    (
+        "core_lost",
+        Cause::Core,
+        "come into the engine and are given to no device: its ledger has the reason",
+    ),
+    ("core_late", Cause::Core, "leave the engine after one that came later"),
+    (
+        "driver_lost",
+        Cause::Driver,
+        "are sent by the driver's account, and the device was not given them",
+    ),
+    (
+        "receiver_lost",
+        Cause::Receiver,
+        "reach the host's kernel and are thrown away there: its counters say by whom",
+    ),
+];
+
+/// Names what is wrong with the case's own device and batches, by all that was seen.
+///
+/// Shape: `seen` has one entry at most for each device and cap.
+#[must_use]
+pub fn judge(seen: &[Seen]) -> Verdict {
+    let mut verdict = Verdict { causes: Vec::new(), untold: Vec::new() };
+    let find = |own: bool, cap: Cap| seen.iter().find(|one| one.own == own && one.cap == cap);
+    let Some(batch) = find(true, Cap::Batch) else {
+        verdict.untold.push("There is no window with batches.".into());
+        return verdict;
+    };
+    let one = find(true, Cap::One);
+    let finding = |name: &str, cause: Cause, why: &str| Finding {
+        cause,
+        why: format!("Packets {why}."),
+        per_million: batch.per_million(name).unwrap_or(0.0),
+        without_per_million: one.and_then(|one| one.per_million(name)),
+        elsewhere_per_million: find(false, Cap::Batch).and_then(|one| one.per_million(name)),
+    };
+    for (name, cause, why) in PARTS {
+        match is_fault(batch, name) {
+            Some(true) => verdict.causes.push(finding(name, cause, why)),
+            Some(false) => {}
+            None if name == "core_late" => {}
+            None => verdict.untold.push(format!("`{name}` was not counted.")),
+        }
+    }
+    if is_fault(batch, "outlet_lost") == Some(true) {
+        let (cause, why) = behind_the_device(batch, find(true, Cap::Two));
+        verdict.causes.push(finding("outlet_lost", cause, why));
+    }
+    if is_fault(batch, LATE_AFTER) == Some(true) {
+        match find(false, Cap::Batch).map(|second| (second, is_fault(second, LATE_AFTER))) {
+            Some((_, Some(true))) => {
+                let why = "come late behind the engine, with either driver";
+                verdict.causes.push(finding(LATE_AFTER, Cause::Device, why));
+            }
+            Some((second, Some(false))) => {
+                let why = format!(
+                    "come late behind the engine, and not with `{}` in the driver's place",
+                    second.device
+                );
+                verdict.causes.push(finding(LATE_AFTER, Cause::Driver, &why));
+            }
+            _ => verdict.untold.push(
+                "Packets come late behind the engine. Whether its driver or the device does that, another \
+                 device would tell."
+                    .into(),
+            ),
+        }
+    }
+    unexplained(batch, one, &mut verdict);
+    verdict.causes.sort_by(|a, b| b.per_million.total_cmp(&a.per_million));
+    verdict
+}
+
+/// Returns true if there are too many of `name`; `None` if they were not counted.
+fn is_fault(seen: &Seen, name: &str) -> Option<bool> {
+    let events = *seen.sums.get(name)?;
+    Some(events >= EVENTS_MIN && seen.per_million(name)? >= PER_MILLION_MIN)
+}
+
+/// Names who loses packets that the device took and the host's kernel did not count.
+fn behind_the_device(batch: &Seen, two: Option<&Seen>) -> (Cause, &'static str) {
+    let rate = |seen: &Seen| seen.per_million("outlet_lost").unwrap_or(0.0);
+    match two {
+        Some(two) if rate(two) < GONE * rate(batch) => (
+            Cause::Receiver,
+            "are taken by the device and reach no host, and with a cap of 2 they do: they come too fast",
+        ),
+        _ => (Cause::Device, "are taken by the device and reach no host"),
+    }
+}
+
+/// Says so where TCP sends more again with batches, and no loss or disorder explains it.
+fn unexplained(batch: &Seen, one: Option<&Seen>, verdict: &mut Verdict) {
+    let again = |seen: &Seen| seen.per_million("tcp_retrans_segs");
+    let Some((with, without)) = again(batch).zip(one.and_then(again)) else { return };
+    let (n, m) =
+        (batch.sums["tcp_retrans_segs"], one.map_or(0.0, |one| one.sums["tcp_retrans_segs"]));
+    // Four times the noise of a count, for losses come in groups.
+    let more = with - without;
+    let noise = 4.0 * (n.sqrt() * with / n.max(1.0)).hypot(m.sqrt() * without / m.max(1.0));
+    let named: f64 = verdict.causes.iter().map(|finding| finding.per_million).sum();
+    if n < EVENTS_MIN || more < PER_MILLION_MIN.max(noise) || named >= EXPLAINED * more {
+        return;
+    }
+    let count = |name: &str| batch.sums.get(name).copied().unwrap_or(0.0);
+    let late = if batch.sums.contains_key(LATE_AFTER) {
+        "nor late".to_owned()
+    } else {
+        "; if they are late was not looked at".to_owned()
+    };
+    verdict.untold.push(format!(
+        "TCP sends {more:.0} segments of a million more again than with a cap of 1, and packets are neither lost \
+         {late}. Of {n:.0}, {:.0} had arrived already (TCPDSACKRecv), {:.0} were probes (TCPLossProbes), and a \
+         timer ran out {:.0} times: that would be delay.",
+        count("tcp_dsack_recv"),
+        count("tcp_loss_probes"),
+        count("tcp_timeouts"),
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [&str; 5] =
+        ["inlet_lost", "core_lost", "driver_lost", "outlet_lost", "receiver_lost"];
+
+    /// A million packets, none lost but these.
+    fn seen(own: bool, cap: Cap, counts: &[(&str, f64)]) -> Seen {
+        let device = if own { "xdp" } else { "packet" }.to_owned();
+        let mut sums: std::collections::BTreeMap<String, f64> =
+            ALL.map(|name| (name.to_owned(), 0.0)).into();
+        sums.extend([("core_late".to_owned(), 0.0), (LATE_AFTER.to_owned(), 0.0)]);
+        sums.insert("tcp_retrans_segs".into(), 0.0);
+        sums.extend(counts.iter().map(|(name, n)| ((*name).to_owned(), *n)));
+        Seen { device, own, cap, packets: 1_000_000, sums }
+    }
+
+    fn causes(seen: &[Seen]) -> Vec<Cause> {
+        judge(seen).causes.iter().map(|finding| finding.cause).collect()
+    }
+
+    #[test]
+    fn each_part_of_the_way_is_a_cause_of_its_own_and_two_at_once_are_two() {
+        for (name, cause) in [
+            ("inlet_lost", Cause::Device),
+            ("core_lost", Cause::Core),
+            ("core_late", Cause::Core),
+            ("driver_lost", Cause::Driver),
+            ("outlet_lost", Cause::Device),
+            ("receiver_lost", Cause::Receiver),
+        ] {
+            assert_eq!(causes(&[seen(true, Cap::Batch, &[(name, 400.0)])]), [cause], "{name}");
+        }
+        let both = [("driver_lost", 400.0), ("core_late", 9000.0)];
+        assert_eq!(causes(&[seen(true, Cap::Batch, &both)]), [Cause::Core, Cause::Driver]);
+    }
+
+    #[test]
+    fn a_clean_run_and_one_with_a_few_losses_have_no_cause() {
+        let few = ALL.map(|name| (name, 4.0));
+        let negative = ALL.map(|name| (name, -400.0));
+        for counts in [&few[..], &negative[..], &[]] {
+            let verdict = judge(&[seen(true, Cap::Batch, counts), seen(true, Cap::One, &[])]);
+            assert_eq!((verdict.causes, verdict.untold), (vec![], vec![]));
+        }
+    }
+
+    #[test]
+    fn another_device_tells_a_driver_that_reorders_from_a_device_that_does() {
+        let late = [(LATE_AFTER, 700.0)];
+        let own = seen(true, Cap::Batch, &late);
+        assert_eq!(causes(&[own.clone(), seen(false, Cap::Batch, &[])]), [Cause::Driver]);
+        assert_eq!(causes(&[own.clone(), seen(false, Cap::Batch, &late)]), [Cause::Device]);
+        let alone = judge(&[own]);
+        assert!(alone.causes.is_empty() && alone.untold[0].contains("another device"), "{alone:?}");
+    }
+
+    #[test]
+    fn a_cap_of_two_tells_a_host_that_is_overrun_from_a_device_that_loses() {
+        let own = seen(true, Cap::Batch, &[("outlet_lost", 5000.0)]);
+        let two = |n: f64| seen(true, Cap::Two, &[("outlet_lost", n)]);
+        assert_eq!(causes(&[own.clone(), two(20.0)]), [Cause::Receiver]);
+        assert_eq!(causes(&[own, two(4000.0)]), [Cause::Device]);
+    }
+
+    #[test]
+    fn what_tcp_sends_again_without_a_loss_cannot_be_told() {
+        let again = |cap, n| seen(true, cap, &[("tcp_retrans_segs", n)]);
+        let verdict = judge(&[again(Cap::Batch, 50_000.0), again(Cap::One, 20_000.0)]);
+        assert!(verdict.causes.is_empty(), "{verdict:?}");
+        assert!(verdict.untold[0].contains("30000 segments"), "{verdict:?}");
+        let lost = [("tcp_retrans_segs", 50_000.0), ("inlet_lost", 48_000.0)];
+        let told = judge(&[seen(true, Cap::Batch, &lost), again(Cap::One, 20_000.0)]);
+        assert_eq!((told.causes.len(), told.untold.len()), (1, 0), "{told:?}");
+        let same = judge(&[again(Cap::Batch, 20_100.0), again(Cap::One, 20_000.0)]);
+        assert_eq!((same.causes.len(), same.untold.len()), (0, 0), "{same:?}");
+    }
+
+    #[test]
+    fn what_was_not_counted_is_said() {
+        let mut old = seen(true, Cap::Batch, &[]);
+        old.sums.clear();
+        assert_eq!(judge(&[old]).untold.len(), 4);
+        assert_eq!(judge(&[]).untold, ["There is no window with batches."]);
+    }
+}

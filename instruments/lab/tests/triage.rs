@@ -1,0 +1,81 @@
+//! Planted faults, each found at a strength of its own: real TCP and numbered datagrams between namespaces, as root,
+//! skipped otherwise. Counts only: no test looks at how long anything takes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use linerate_lab::scenario::Place;
+use linerate_lab::settings::Settings;
+use linerate_lab::triage::{Case, Cause, Extra, Triage};
+use linerate_lab::{Kind, Result};
+
+/// One at a time: each of them takes every CPU that there is.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Gentle traffic that gathers into batches: a machine that is busy otherwise loses none of it.
+fn settings(fault: &str) -> Settings {
+    let settings = Settings::new().with("fault", fault).with("moderation", "fixed:usecs=400");
+    let settings = settings.with("rate", 1_500_000).with("message", 512).with("nodelay", true);
+    settings.with("connections", 2).with("cpus", "one").with("probes", 0).with("port", "packet")
+}
+
+fn look(settings: &Settings, second: bool) -> Result<Triage> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cpus = linerate_sys::thread::allowed_cpus().unwrap();
+    let place = Place { cpus, seed: 7, program: None, stop: Arc::default() };
+    let window = Duration::from_millis(200);
+    let extra = Extra { windows: 1, window, second, caps: Vec::new() };
+    let mut case = Case::new(settings);
+    case.look(&extra, &place, |_| {})?;
+    Ok(case.answer())
+}
+
+/// Expects these causes of what is planted, in any order.
+fn expect(fault: &str, second: bool, causes: &[Cause]) {
+    let triage = match look(&settings(fault), second) {
+        Err(e) if e.kind() == Kind::Unsupported => {
+            println!("skipped: {e}");
+            return;
+        }
+        triage => triage.unwrap(),
+    };
+    let mut found: Vec<Cause> = triage.verdict.causes.iter().map(|one| one.cause).collect();
+    found.sort();
+    found.dedup();
+    assert_eq!(found, causes, "{fault}\n{triage}");
+}
+
+#[test]
+fn clean_run_has_no_cause() {
+    expect("none", false, &[]);
+}
+
+#[test]
+fn stage_that_reorders_batches_is_the_core() {
+    expect("core:reorder=13", false, &[Cause::Core]);
+}
+
+#[test]
+fn driver_that_says_it_sent_what_it_lost_is_the_driver() {
+    expect("packet:lose=23", false, &[Cause::Driver]);
+}
+
+#[test]
+fn driver_that_reorders_batches_is_told_from_the_device_by_another_device() {
+    expect("packet:reorder=9", true, &[Cause::Driver]);
+}
+
+#[test]
+fn device_that_loses_packets_is_the_device() {
+    expect("device:lose=37", false, &[Cause::Device]);
+}
+
+#[test]
+fn programs_that_read_too_slowly_are_the_receiver() {
+    expect("receiver:sleep=1700", false, &[Cause::Receiver]);
+}
+
+#[test]
+fn two_faults_at_once_are_both_found() {
+    expect("packet:lose=19 receiver:sleep=1300", false, &[Cause::Driver, Cause::Receiver]);
+}
