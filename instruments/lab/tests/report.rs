@@ -4,7 +4,7 @@
 mod fixture;
 
 use fixture::{batch, coalesce, pool, skbinit};
-use linerate_lab::record::{Effect, Ledgers, Run, Status, Verdict};
+use linerate_lab::record::{Effect, Ledgers, ProfileRecord, ProfileRow, Run, Status, Verdict};
 use linerate_lab::report::{html, text};
 use linerate_show::words::WIDTH;
 use proptest::prelude::*;
@@ -76,6 +76,40 @@ fn tests_of_post_002_are_told_in_its_layout_with_the_sums_and_the_price_beside()
     }
     let row = text.lines().find(|line| line.trim_start().starts_with("NoDelay ")).unwrap();
     assert!(row.contains(" 74 ") && row.contains(" 91 "), "retransmissions in {row:?}");
+}
+
+#[test]
+fn functions_of_post_003_are_told_ranked_with_throughput_and_cpu_beside() {
+    let mut run = pool();
+    run.experiment.seed_post = "003".into();
+    let idle = |record: &mut ProfileRecord| {
+        record.rows.push(ProfileRow { symbol: "USER".into(), ..record.rows[0].clone() });
+        record.remarks.push("being sampled took about 2.5 %".into());
+    };
+    run.profiles.iter_mut().for_each(idle);
+    let told = text(&run);
+    for wanted in [
+        "for its without and",
+        "note: being sampled took about 2.5 %",
+        // The four columns, a bound, what rose, idle and programs apart, and the stages' totals.
+        "function                              stage",
+        "< 60",
+        "rose",
+        "programs, apart:",
+        "idle, apart:",
+        "total without idle",
+        "packet path",
+        "packets_per_second",
+    ] {
+        assert!(told.contains(wanted), "no {wanted:?} in\n{told}");
+    }
+    let toml = fixture::POOL.replace("\"packets / seconds\"", "\"pmu.L2_LINES_OUT / packets\"");
+    for cell in &mut run.cells {
+        cell.metrics.remove("packets_per_second");
+    }
+    run.run.config_toml = Some(toml);
+    let told = text(&run).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("which is no measurement: linerate lines,"), "{told}");
 }
 
 #[test]

@@ -229,6 +229,22 @@ fn all_threads_of_this_process_are_sampled_or_the_calling_one_alone() {
 }
 
 #[test]
+fn the_whole_machine_has_other_programs_as_one_row_and_its_idle_time() {
+    let Some(mut recording) = started(at(1_000).start(Target::Machine)) else { return };
+    // A program of its own that only computes, for some tenths of a second.
+    let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+    assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
+    recording.poll(Duration::ZERO).unwrap();
+    let profile = recording.finish().unwrap();
+    let user: Vec<&Row> = profile.rows.iter().filter(|row| row.symbol == "USER").collect();
+    assert!(user.len() == 1 && user[0].count >= 10, "{}", show(&profile));
+    // Samples are of all CPUs for all of the time, idle or not.
+    let cost = profile.own_cost.unwrap();
+    let wall_ns = profile.conditions.wall_ns.unwrap();
+    assert!(cost.target_cpu_ns >= wall_ns / 2, "{cost:?} in {wall_ns} ns");
+}
+
+#[test]
 fn time_in_the_kernel_is_seen_by_its_functions() {
     let Some(mut recording) = started(at(10_000).start(Target::ThisThread)) else { return };
     let mut zeros = std::fs::File::open("/dev/zero").unwrap();

@@ -25,8 +25,9 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 15] = ours![
+pub static BUILTIN: [(&str, &str); 16] = ours![
     "batch",
+    "bounce",
     "pool",
     "pool-bursts",
     "fabric",

@@ -381,6 +381,9 @@ pub struct ProfileRecord {
     pub packets: u64,
     /// A function that is not listed was seen fewer times than this.
     pub cutoff: u64,
+    /// Remarks that its reader must know: what sampling cost, what was lost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
     /// Functions.
     pub rows: Vec<ProfileRow>,
 }

@@ -5,6 +5,7 @@
 
 mod html;
 mod posted;
+mod profiles;
 mod remarks;
 mod sentence;
 mod tables;

@@ -2,13 +2,18 @@
 //!
 //! Post 001 has a row for each load of the link, and a column for each of two modes. A run of ours has such
 //! a table for every level of the other factors, and what the post leaves out beside it: what packets paid.
-//! Post 002 has a row for each size of a write, in groups by processes and by TCP's delay.
+//! Post 002 has a row for each size of a write, in groups by processes and by TCP's delay. Post 003 has a row for
+//! each function, with and without affinity, and neither throughput nor CPU time, which stand beside.
 
+use linerate_prof::diff::Diff;
+use linerate_prof::print::Ranked;
 use linerate_seeds::{BatchRow, in_the_layout_of_001, in_the_layout_of_002};
 use linerate_show::table::{Cell, Table};
 
+use super::profiles::{Profiles, profiles};
 use super::tables;
 use super::view::View;
+use super::words::short;
 use crate::record::{CellRecord, Verdict};
 
 /// The factor whose levels are the rows.
@@ -23,6 +28,9 @@ const RATE: &str = "goodput_kb_s";
 /// Blanks before the name of a group of tests.
 const GROUP_INDENT: usize = 31;
 
+/// Functions that fell most, and that rose most.
+const FUNCTIONS_MAX: usize = 12;
+
 /// A table in the post's layout, and what stands beside it.
 pub(super) struct Posted {
     /// The post's names of both sides.
@@ -35,7 +43,7 @@ pub(super) struct Posted {
     pub beside: Table,
 }
 
-/// Returns the tables of a run that reproduces post 001 or 002; none of another.
+/// Returns the tables of a run that reproduces post 001, 002 or 003; none of another.
 pub(super) fn of(view: &View<'_>) -> Vec<Posted> {
     let tables = |rows: &[&str], posted: fn(String, &[&CellRecord]) -> Posted| {
         let groups = groups(view, rows).into_iter();
@@ -44,6 +52,7 @@ pub(super) fn of(view: &View<'_>) -> Vec<Posted> {
     match &*view.run.experiment.seed_post {
         "001" => tables(&[LOAD], loads),
         "002" => tables(&TESTS, tests),
+        "003" => profiles(view.run).iter().map(|profiles| functions(profiles, view)).collect(),
         _ => Vec::new(),
     }
 }
@@ -108,6 +117,26 @@ fn tests(title: String, cells: &[&CellRecord]) -> Posted {
     let [org, new] = sums;
     let text = in_the_layout_of_002(&rows, &[org, new, change], counts, |_| GROUP_INDENT);
     Posted { sides: ["ORG", "NEW"], title, text, beside: beside_tests(cells) }
+}
+
+/// Returns the difference of both sides' profiles, and what stands beside it.
+fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
+    let Profiles { cell, a, b, .. } = profiles;
+    let at = view.told().find(|(name, _)| *name == short(cell));
+    let columns = tables::columns("figure, a=without, b=with, unit");
+    let mut beside = Table::new("beside", "", &columns);
+    for (_, cell) in at.iter() {
+        for metric in view.measured() {
+            let mut row = vec![Cell::text(&metric.label)];
+            row.extend(cells_of(cell, &metric.name, 2));
+            row.push(Cell::text(&metric.unit));
+            beside.row(row);
+        }
+    }
+    let title = format!("{}, {}", short(cell), short(&a.event.name));
+    // Counts as they are, as the post has them; packets have a column of their own.
+    let text = Ranked::new(&Diff::between(a, b)).top(Some(FUNCTIONS_MAX)).to_string();
+    Posted { sides: ["without", "with"], title, text, beside }
 }
 
 /// Returns the price of batching, which the post's table does not show, and the mean of its gains.

@@ -324,6 +324,7 @@ pub(super) fn record(side: &str, cell: &str, mut profile: Profile) -> ProfileRec
         unit: unit(profile.event.unit).into(),
         packets: profile.conditions.packets.unwrap_or(0),
         cutoff: cutoff.max(left_out),
+        remarks: profile.remarks,
         rows: profile.rows.into_iter().map(row).collect(),
     }
 }

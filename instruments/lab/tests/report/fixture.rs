@@ -307,6 +307,7 @@ fn profile(side: &str, cell: &str, ratio: f64) -> ProfileRecord {
         stage: None,
     };
     ProfileRecord {
+        remarks: Vec::new(),
         side: side.into(),
         cell: cell.into(),
         event: "cpu-clock".into(),

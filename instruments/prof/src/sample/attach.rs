@@ -95,11 +95,7 @@ impl Setup {
     /// # Errors
     /// `E-UNSUPPORTED` if /proc cannot tell of them; as [`Setup::explain`].
     pub(super) fn process(&self) -> Result<(Rings, usize)> {
-        let cpus = cpus_on_line().ok_or_else(|| {
-            let why = "/sys/devices/system/cpu/online does not say";
-            Error::new(Code::System, "cannot tell which CPUs there are", why)
-        })?;
-        let cpus: Vec<_> = cpus.into_iter().map(Some).collect();
+        let cpus = on_line()?;
         let mut builder = self.builder.clone();
         builder.inherit(true).inherit_thread(true);
         for attempt in 1.. {
@@ -113,6 +109,18 @@ impl Setup {
             }
         }
         unreachable!("an attempt is the last")
+    }
+
+    /// Opens the events of all CPUs on line, whatever runs there.
+    ///
+    /// # Errors
+    /// As [`Setup::explain`].
+    pub(super) fn machine(&self) -> Result<Rings> {
+        let (cpus, mut rings) = (on_line()?, Rings::default());
+        let mut builder = self.builder.clone();
+        let opened = rings.add(builder.any_pid(), &cpus, self.ring_bytes);
+        opened.map_err(|e| self.refused(&e, cpus.len()))?;
+        Ok(rings)
     }
 
     fn add(
@@ -204,6 +212,15 @@ fn too_many(what: &str, needed: usize, soft: Option<u64>, hard: Option<u64>) -> 
         format!("as root: prlimit --pid $$ --nofile={wanted}:{wanted}")
     };
     Error::new(Code::System, what, why).fix(fix)
+}
+
+/// Returns the CPUs that are on line, as events are opened on them.
+fn on_line() -> Result<Vec<Option<usize>>> {
+    let cpus = cpus_on_line().ok_or_else(|| {
+        let why = "/sys/devices/system/cpu/online does not say";
+        Error::new(Code::System, "cannot tell which CPUs there are", why)
+    })?;
+    Ok(cpus.into_iter().map(Some).collect())
 }
 
 /// Returns the numbers of this process's threads at this moment.

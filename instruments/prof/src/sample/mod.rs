@@ -78,6 +78,9 @@ pub enum Target {
     ThisThread,
     /// Every thread of this process, and those that it will start; also the one that polls.
     ThisProcess,
+    /// All that runs on any CPU: programs, the kernel's threads, interrupts, and the idle task. Functions of
+    /// other programs are one row, `USER`, as the posts have them. It takes CAP_PERFMON.
+    Machine,
 }
 
 impl What {

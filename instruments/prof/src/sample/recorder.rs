@@ -72,14 +72,17 @@ impl Recorder {
         let (mut rings, late) = match target {
             Target::ThisThread => (setup.this_thread()?, 0),
             Target::ThisProcess => setup.process()?,
+            Target::Machine => (setup.machine()?, 0),
         };
         rings.enable().map_err(|e| setup.explain(&e))?;
         let workload = match target {
             Target::ThisThread => format!("one thread of {}", command_line()),
             Target::ThisProcess => command_line(),
+            Target::Machine => format!("the whole machine, beside {}", command_line()),
         };
         let cpu_ns = thread_cpu_ns().saturating_sub(cpu_ns);
-        let (kernel, tally) = (setup.kernel, Tally::default());
+        let own = (target == Target::Machine).then(std::process::id);
+        let (kernel, tally) = (setup.kernel, Tally { own, ..Tally::default() });
         let recorder = self;
         Ok(Recording {
             recorder,

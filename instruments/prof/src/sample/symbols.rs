@@ -56,12 +56,14 @@ impl Names {
             match place {
                 Place::Kernel(address) => kernel.insert(*address),
                 Place::User(address) => user.insert(*address),
-                Place::Unknown | Place::Beyond => false,
+                Place::Other | Place::Unknown | Place::Beyond => false,
             };
         }
         let user: Vec<u64> = user.into_iter().collect();
         names.kernel(&kernel);
         names.user(&user);
+        let other = Name { space: Space::User, function: true, ..Name::plain("USER") };
+        names.names.insert(Place::Other, other);
         names.names.insert(Place::Unknown, Name::plain("[unknown]"));
         names.names.insert(Place::Beyond, Name::plain("[beyond]"));
         names

@@ -13,7 +13,9 @@ pub(super) enum Place {
     Kernel(u64),
     /// An address of ours.
     User(u64),
-    /// Neither.
+    /// An address of another program's.
+    Other,
+    /// None of these.
     Unknown,
     /// All places for which there was no room.
     Beyond,
@@ -22,6 +24,8 @@ pub(super) enum Place {
 /// Contents of the rings: samples by place and by call chain, and what there was instead of samples.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
+    /// This process, if others are sampled, too: addresses of theirs are no addresses of ours.
+    pub(super) own: Option<u32>,
     pub(super) samples: u64,
     /// Records that found no room in a ring, as far as the kernel has told.
     pub(super) lost: u64,
@@ -46,7 +50,8 @@ impl Tally {
         match record {
             Some(Record::Sample(sample)) => {
                 let chain = sample.callchain().unwrap_or_default();
-                self.sample(space, sample.ip().unwrap_or(0), chain);
+                let is_ours = self.own.is_none_or(|own| sample.pid() == Some(own));
+                self.sample((space, is_ours), sample.ip().unwrap_or(0), chain);
             }
             Some(Record::Lost(lost)) => self.lost = self.lost.saturating_add(lost.lost),
             Some(Record::LostSamples(lost)) => self.lost = self.lost.saturating_add(lost.lost),
@@ -58,7 +63,11 @@ impl Tally {
 
     /// Adds a sample. Its chain is as the kernel gives it, with its marks between the spaces; empty if
     /// not asked for.
-    fn sample(&mut self, space: Space, address: u64, chain: &[u64]) {
+    fn sample(&mut self, (space, is_ours): (Space, bool), address: u64, chain: &[u64]) {
+        let place = |space, address| match place(space, address) {
+            Place::User(_) if !is_ours => Place::Other,
+            place => place,
+        };
         self.samples += 1;
         let first = place(space, address);
         let has_room = self.places.len() < PLACES_MAX || self.places.contains_key(&first);
@@ -131,7 +140,7 @@ mod tests {
     fn a_chain_crosses_from_the_kernel_to_its_caller() {
         let mut tally = Tally::default();
         let chain = [KERNEL, 0xffff_1000, 0xffff_2000, USER, 0x1000, 0x2000];
-        tally.sample(Space::Kernel, 0xffff_1000, &chain);
+        tally.sample((Space::Kernel, true), 0xffff_1000, &chain);
         let (kernel, user) = (Place::Kernel, Place::User);
         let stack: &[Place] =
             &[kernel(0xffff_1000), kernel(0xffff_1fff), user(0x1000), user(0x1fff)];
@@ -141,12 +150,23 @@ mod tests {
     }
 
     #[test]
+    fn addresses_of_other_programs_are_no_addresses_of_ours() {
+        let mut tally = Tally::default();
+        let chain = [KERNEL, 0xffff_1000, USER, 0x1000, 0x2000];
+        tally.sample((Space::Kernel, false), 0xffff_1000, &chain);
+        tally.sample((Space::User, false), 0x1000, &[]);
+        let stack: &[Place] = &[Place::Kernel(0xffff_1000), Place::Other, Place::Other];
+        assert_eq!(tally.stacks.get(stack), Some(&1), "{:?}", tally.stacks);
+        assert_eq!(tally.places.get(&Place::Other), Some(&1), "{:?}", tally.places);
+    }
+
+    #[test]
     fn short_chains_are_counted_as_shallow_and_absurd_ones_are_taken_as_they_come() {
         let mut tally = Tally::default();
-        tally.sample(Space::User, 0x1000, &[USER, 0x1000, 0x2000]);
-        tally.sample(Space::User, 0x1000, &[USER, 0x1000, 0x2000, 0x3000]);
+        tally.sample((Space::User, true), 0x1000, &[USER, 0x1000, 0x2000]);
+        tally.sample((Space::User, true), 0x1000, &[USER, 0x1000, 0x2000, 0x3000]);
         for entry in [0, 1, u64::MAX, u64::MAX - 4095, 1 << 63] {
-            tally.sample(Space::Unknown, entry, &[entry; 40]);
+            tally.sample((Space::Unknown, true), entry, &[entry; 40]);
         }
         assert_eq!((tally.samples, tally.user_chains, tally.shallow_chains), (7, 2, 1));
     }
@@ -157,7 +177,7 @@ mod tests {
         let more = STACKS_MAX as u64 + 10;
         for n in 0..more {
             let chain = [KERNEL, 0xffff_0000_0000, 0xffff_0000_0001 + n];
-            tally.sample(Space::Kernel, 0xffff_0000_0000, &chain);
+            tally.sample((Space::Kernel, true), 0xffff_0000_0000, &chain);
         }
         assert_eq!((tally.stacks.len(), tally.stacks_beyond), (STACKS_MAX, 10));
         assert_eq!(tally.places.values().sum::<u64>(), more);

@@ -1,8 +1,8 @@
 //! Profile of each side: a bar for each function, and the sum of each stage.
 
-use linerate_prof::diff::{By, Change, Count, Diff, Row, Scale};
+use linerate_prof::diff::{Change, Count, Diff, Row, Scale};
 use linerate_prof::print::{Ranked, Readprofile, unit_of};
-use linerate_prof::profile::{Event, Origin, Profile, Row as ProfRow, Unit};
+use linerate_prof::profile::Profile;
 use linerate_prof::stage::{Part, Stage};
 use linerate_show::escape::{escape, escape_lines};
 use linerate_show::number::figure;
@@ -11,7 +11,7 @@ use linerate_show::table::{csv_link, quoted};
 use linerate_show::words::elided;
 
 use super::figure_of;
-use crate::record::{ProfileRecord, ProfileRow, Run};
+use crate::report::profiles::{Profiles, profiles};
 use crate::report::view::View;
 use crate::report::words::short;
 
@@ -248,52 +248,4 @@ fn busy(diff: &Diff, scale: Scale) -> [f64; 2] {
 fn idle(diff: &Diff, scale: Scale) -> [f64; 2] {
     let sum = diff.sum_of(|row| row.stage.part() == Part::Idle);
     [scale.without(sum.without), scale.with(sum.with)]
-}
-
-/// Both sides' profiles of one event in one cell, and their difference.
-struct Profiles {
-    /// The cell, as the run names it.
-    cell: String,
-    /// The profile of the first side.
-    a: Profile,
-    /// The profile of the second side.
-    b: Profile,
-    /// The moved and the vanished costs, per packet where packets were counted.
-    diff: Diff,
-}
-
-/// Returns the pairs of profiles of a run. A profile without its other side is left out.
-fn profiles(run: &Run) -> Vec<Profiles> {
-    let of_a = run.profiles.iter().filter(|record| record.side == "a");
-    let other = |a: &ProfileRecord| {
-        let same = |b: &&ProfileRecord| b.side == "b" && b.cell == a.cell && b.event == a.event;
-        run.profiles.iter().find(same)
-    };
-    let both = |a: &ProfileRecord| {
-        let (cell, a, b) = (a.cell.clone(), profile(a), profile(other(a)?));
-        // Where packets were not counted, counts are compared as they are: the printer says which.
-        let diff = Diff::scaled(&a, &b, By::KiloPacket).unwrap_or_else(|_| Diff::between(&a, &b));
-        Some(Profiles { cell, a, b, diff })
-    };
-    of_a.filter_map(both).collect()
-}
-
-fn profile(record: &ProfileRecord) -> Profile {
-    let unit = match record.unit.as_str() {
-        "ticks" => Unit::Ticks,
-        "samples" => Unit::Samples,
-        "events" => Unit::Events,
-        _ => Unit::Unknown,
-    };
-    let event = Event { name: record.event.clone(), unit, period: None, raw: None };
-    let mut profile = Profile::new(event, Origin::Listing);
-    profile.cutoff = (record.cutoff > 0).then_some(record.cutoff);
-    profile.conditions.packets = (record.packets > 0).then_some(record.packets);
-    let row = |row: &ProfileRow| ProfRow {
-        code_bytes: row.code_bytes,
-        ..ProfRow::new(row.symbol.clone(), row.count)
-    };
-    profile.rows = record.rows.iter().map(row).collect();
-    profile.sort();
-    profile
 }

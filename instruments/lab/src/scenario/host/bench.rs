@@ -9,7 +9,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use linerate_prof::pmu::{Event, Quantity};
 use linerate_prof::profile::{Profile, Row};
+use linerate_prof::sample::{Recorder, Target, What};
 use linerate_sys::bpf::Link;
 use linerate_sys::clock::cpu_time;
 use linerate_sys::tsc::ticks;
@@ -21,6 +23,7 @@ use super::datagrams::Datagrams;
 use super::hosts::Hosts;
 use super::latencies::Latencies;
 use super::path::Path;
+use super::placed::{Placed, Taken};
 use crate::Result;
 use crate::scenario::pause::{look_until, pause};
 use crate::scenario::pool_figures::{self, Reading};
@@ -34,6 +37,11 @@ const QUIET_WAIT: Duration = Duration::from_millis(500);
 /// Samples for each second of a worker's CPU time.
 const PROFILE_HZ: u32 = 2000;
 
+/// The same of the whole machine, whose idle time is sampled, too.
+const MACHINE_HZ: u32 = 1000;
+/// Events for each sample of lines that leave a cache. A prime.
+const LINES_PERIOD: u64 = 10_007;
+
 /// A side, ready to run. Its parts end in this order: traffic, workers, hosts.
 pub(super) struct HostBench {
     config: Config,
@@ -41,6 +49,7 @@ pub(super) struct HostBench {
     probe: Option<Datagrams>,
     counters: Counters,
     rounds: u64,
+    placed: Option<Placed>,
     path: Path,
     /// The fault of a device.
     _planted: Vec<Link>,
@@ -54,6 +63,7 @@ struct Edge {
     counts: Counts,
     kernel: Kernel,
     late: Option<u64>,
+    taken: Option<Taken>,
     /// CPU time of this process.
     cpu: Duration,
     at: Instant,
@@ -69,6 +79,7 @@ impl HostBench {
         let load = open_load(&config, &hosts)?;
         let probe = (config.probes > 0).then(|| Datagrams::probes(&config, &hosts)).transpose()?;
         let counters = Counters::of(&config, &hosts)?;
+        let placed = Placed::open(&config, &hosts, &path.threads, load.readers())?;
         let planted = (0..config.adapters)
             .map(|adapter| config.fault.device(&hosts.east, &format!("eth{adapter}")))
             .filter_map(Result::transpose);
@@ -79,6 +90,7 @@ impl HostBench {
             probe,
             counters,
             rounds: 0,
+            placed,
             path,
             _planted: planted,
             _hosts: hosts,
@@ -109,8 +121,9 @@ impl HostBench {
     fn edge(&mut self) -> Result<Edge> {
         let (reading, counts) = (Reading::of(self.path.stats()), self.load.counts());
         let (kernel, late) = (self.counters.read(&reading)?, self.path.late());
+        let taken = self.placed.as_ref().map(Placed::taken);
         let (cpu, at) = (cpu_time(), Instant::now());
-        Ok(Edge { reading, counts, kernel, late, cpu, at, ticks: ticks() })
+        Ok(Edge { reading, counts, kernel, late, taken, cpu, at, ticks: ticks() })
     }
 
     fn go(&mut self, time: Duration) -> Round {
@@ -166,6 +179,13 @@ impl Bench for HostBench {
         let programs_ns = programs_ns(&self.config, &before, &after, &window, &told);
         window.figures.insert("programs_cpu_ns".into(), programs_ns as f64);
         window.beside_cpu_ns = self.config.processes.then_some(told.cpu_ns);
+        if let (Some(now), Some(then)) = (&after.taken, &before.taken) {
+            window.figures.extend(now.since(then));
+            // Kernel threads, and in no process's time.
+            let napi_ns = now.napi_ns.saturating_sub(then.napi_ns);
+            window.beside_cpu_ns = Some(window.beside_cpu_ns.unwrap_or(0) + napi_ns);
+            window.shared_cpus.clone_from(&self.config.roamed);
+        }
         if let Some(cpu_ns) = window.cpu_ns {
             let share = cpu_ns as f64 * 100.0 / window.wall_ns.max(1) as f64;
             window.figures.insert("cpu_share".into(), share);
@@ -174,7 +194,7 @@ impl Bench for HostBench {
             let ticks = cpu_ns as f64 * ticks / wall_ns as f64;
             window.figures.insert("total_ticks".into(), ticks);
         }
-        if self.config.crowded() {
+        if self.config.crowded() && !window.shared_cpus.contains(&self.config.traffic) {
             window.shared_cpus.push(self.config.traffic);
         }
         // What the traffic came to is a result, and no window is refused for it: it is reported.
@@ -187,6 +207,15 @@ impl Bench for HostBench {
     }
 
     fn profile(&mut self, time: Duration) -> Result<Vec<Profile>> {
+        if self.placed.is_some() {
+            let mut profiles = vec![self.machine(time, What::Time { hz: MACHINE_HZ })?];
+            // Where nothing counts lines, the run's remarks say so.
+            if let Ok(event) = Event::of(Quantity::L2LinesOut) {
+                let lines = What::Event { event, period: LINES_PERIOD };
+                profiles.extend(self.machine(time, lines).ok());
+            }
+            return Ok(profiles);
+        }
         let before = self.path.stats().ports();
         self.path.begin_profile(time, PROFILE_HZ)?;
         let round = self.go(time);
@@ -198,6 +227,7 @@ impl Bench for HostBench {
     }
 
     fn finish(mut self: Box<Self>) -> Result<Finished> {
+        let undone = self.placed.take().map_or_else(Vec::new, |placed| placed.notes().to_vec());
         self.path.carry();
         drop(self.probe.take());
         self.load.end();
@@ -213,8 +243,35 @@ impl Bench for HostBench {
         let ledger = Ledger::from(&stats.ledger());
         totals.extend(pool_figures::outstanding(&stats));
         let ledger = Ledger { retransmitted: Some(retransmitted), ..ledger };
-        let notes = self.remarks.tell(&self.config).into_iter().chain(warnings).collect();
+        let notes =
+            self.remarks.tell(&self.config).into_iter().chain(warnings).chain(undone).collect();
         Ok(Finished { ledger, matrices, totals, notes })
+    }
+}
+
+impl HostBench {
+    /// Samples the whole machine while packets pass: interrupts, workers, programs and the idle task.
+    fn machine(&mut self, time: Duration, what: What) -> Result<Profile> {
+        let before = self.path.stats().ports();
+        let mut recording = Recorder::new(what).start(Target::Machine)?;
+        self.path.begin(Instant::now() + time);
+        let round = self.go(time);
+        let mut polled = Ok(());
+        while polled.is_ok() && Instant::now() < round.until {
+            polled = recording.poll(round.until.saturating_duration_since(Instant::now()));
+        }
+        // Whatever became of the samples, the workers answer, and the traffic comes to its end.
+        let measured = self.path.measured(round.until);
+        let profile = polled.and_then(|()| recording.finish());
+        let after = self.path.stats().ports();
+        self.settle(round)?;
+        measured?;
+        let mut profile = profile?;
+        let packets = pool_figures::sent(&after).packets - pool_figures::sent(&before).packets;
+        profile.conditions.packets = Some(packets);
+        profile.conditions.workload =
+            Some("bulk TCP, a stream on each adapter: the whole machine".into());
+        Ok(profile)
     }
 }
 

@@ -157,7 +157,7 @@ pub fn serve() -> Result<()> {
     let failed = |e: io::Error| Error::new(Code::System, "a sender cannot go on", e.to_string());
     let Some(first) = lines.next() else { return Err(unasked("it has no part")) };
     let Setup { cpu, part } = parse(&first.map_err(failed)?)?;
-    settle_down(cpu);
+    settle_down(&[cpu]);
     let player = part.open();
     answer(&player.as_ref().map(drop).map_err(io::Error::to_string)).map_err(failed)?;
     let Ok(mut player) = player else { return Ok(()) };

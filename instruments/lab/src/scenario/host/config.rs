@@ -28,6 +28,13 @@ const TOPOLOGY: Choice<bool, 2> = [("joined", false), ("split", true)];
 const PORT: Choice<Port, 3> = [("packet", Port::Packet), ("xdp", Port::Xdp), ("tap", Port::Tap)];
 const CPUS: Choice<Cpus, 3> =
     [("spread", Cpus::Spread), ("apart", Cpus::Apart), ("one", Cpus::One)];
+const PLACEMENT: Choice<Placement, 5> = [
+    ("fixed", Placement::Fixed),
+    ("none", Placement::None),
+    ("irq", Placement::Irq),
+    ("process", Placement::Process),
+    ("both", Placement::Both),
+];
 const WORKLOAD: Choice<Workload, 4> = [
     ("stream", Workload::Stream),
     ("web", Workload::Web),
@@ -71,6 +78,21 @@ pub(super) enum Cpus {
     One,
 }
 
+/// The parts of an adapter's path that are bound to a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// Those that `cpus` says.
+    Fixed,
+    /// None: the kernel's scheduler places them all.
+    None,
+    /// The interrupts of the engine's devices, and the worker that polls them.
+    Irq,
+    /// The program that reads in the east.
+    Process,
+    /// All of these.
+    Both,
+}
+
 knobs! {
     /// The settings of a side.
     Told of "host", told as told:
@@ -78,6 +100,7 @@ knobs! {
     "topology" split: bool = choice(TOPOLOGY), "joined", "joined: a pair of ports is served by one worker; split: one worker receives and, behind a ring, another one sends, on the other CPU if cpus = \"spread\"";
     "adapters" adapters: usize = count(1, 4), "1", "pairs of ports, each between two hosts of its own addresses";
     "cpus" cpus: Cpus = choice(CPUS), "spread", "spread: a worker for each pair of ports, in turn on two CPUs, and the hosts' programs on a third if there is one; apart: the engine on the first CPU, one worker for all pairs if joined, and the programs on the second; one: both on the first";
+    "placement" placement: Placement = choice(PLACEMENT), "fixed", "fixed: as cpus says; otherwise an adapter's parts run anywhere unless they are bound, adapters in turn to the CPUs that are given: irq: the interrupts of the engine's devices, which are NAPI's threads, and the worker; process: the program that reads in the east; both; or none. Senders are bound on every side (xdp, joined, spread; stream, rpc)";
     "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "adaptive:latency=250us", "when the engine looks at a port again";
     "tx_batch" tx_batch: TxBatch = other("1..=1024 | \"auto\"", told.parsed("tx_batch")?), "auto", "packets that go to a device with one doorbell; 1 gives each its own";
     "toll" toll: Option<Toll> = other("WRITE/READ[/BUS], as \"100ns/1us/4Gbps\"", toll(&told)?), "none", "MODEL: prices of register access, paid by the engine at each of its ports as if it were a NIC (docs/ports/wrap.md)";
@@ -113,6 +136,8 @@ pub(super) struct Config {
     pub workers: Vec<usize>,
     /// CPU of the hosts' programs.
     pub traffic: usize,
+    /// The CPUs that adapters are dealt out to, or roam; of a side whose placement is fixed, none.
+    pub roamed: Vec<usize>,
     pub seed: u64,
     /// This program, which a sender's process runs.
     pub program: Option<PathBuf>,
@@ -145,13 +170,40 @@ impl Config {
                 .fix("senders = \"threads\""));
         }
         let (workers, traffic) = cpus(&told, &place.cpus)?;
-        Ok(Config { told, workers, traffic, seed: place.seed, program })
+        let is_placed = told.placement != Placement::Fixed;
+        let roamed = if is_placed { place.cpus.clone() } else { Vec::new() };
+        Ok(Config { told, workers, traffic, roamed, seed: place.seed, program })
+    }
+
+    /// Returns the CPUs of a worker and, where adapters are placed, of its devices' interrupts.
+    pub fn worker_cpus(&self, worker: usize) -> Vec<usize> {
+        let fixed = self.workers.get(worker).copied().unwrap_or(self.traffic);
+        self.seat(worker, fixed, matches!(self.placement, Placement::Irq | Placement::Both))
+    }
+
+    /// Returns the CPUs of the program that reads in the east.
+    pub fn reader_cpus(&self, adapter: usize) -> Vec<usize> {
+        let is_bound = matches!(self.placement, Placement::Process | Placement::Both);
+        self.seat(adapter, self.traffic, is_bound)
+    }
+
+    /// Returns the CPU of the program that sends in the west: the same, however the rest is placed.
+    pub fn sender_cpu(&self, adapter: usize) -> usize {
+        self.seat(adapter, self.traffic, true)[0]
+    }
+
+    fn seat(&self, adapter: usize, fixed: usize, is_bound: bool) -> Vec<usize> {
+        match self.roamed.get(adapter % self.roamed.len().max(1)) {
+            None => vec![fixed],
+            Some(cpu) if is_bound => vec![*cpu],
+            Some(_) => self.roamed.clone(),
+        }
     }
 
     /// The CPUs of its workers, then that of the traffic, each once.
     pub fn cpus(&self) -> Vec<usize> {
         let mut cpus = Vec::new();
-        for cpu in self.workers.iter().chain([&self.traffic]) {
+        for cpu in self.workers.iter().chain([&self.traffic]).chain(&self.roamed) {
             if !cpus.contains(cpu) {
                 cpus.push(*cpu);
             }
@@ -161,7 +213,7 @@ impl Config {
 
     /// Returns true if a worker shares its CPU with the hosts' programs.
     pub fn crowded(&self) -> bool {
-        self.workers.contains(&self.traffic)
+        !self.roamed.is_empty() || self.workers.contains(&self.traffic)
     }
 }
 
@@ -289,6 +341,18 @@ fn fitting(settings: &Settings, told: &Told) -> Result<()> {
         }
         Workload::Web if told.processes => {
             refuse("senders", "the clients of the web are threads", "workload = \"rpc\"")
+        }
+        _ if told.placement != Placement::Fixed && told.port != Port::Xdp => {
+            let why = "a veth has interrupts that can be bound, which are NAPI's threads, under AF_XDP only";
+            refuse("placement", why, "port = \"xdp\"")
+        }
+        _ if told.placement != Placement::Fixed && (told.split || told.cpus != Cpus::Spread) => {
+            let why = "each adapter is placed with a worker of its own";
+            refuse("placement", why, "leave topology and cpus out")
+        }
+        Workload::Web | Workload::Load if told.placement != Placement::Fixed => {
+            let why = "a program that is placed reads a stream of its adapter";
+            refuse("placement", why, "workload = \"stream\", or \"rpc\"")
         }
         _ if told.port == Port::Xdp && told.offload => {
             let why = "superframes do not fit into frames of AF_XDP";

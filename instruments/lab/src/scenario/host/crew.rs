@@ -105,7 +105,7 @@ impl Crew {
         let (ready, made) = sync_channel(1);
         let outbox = self.outbox.clone();
         let body = move || {
-            settle_down(cpu);
+            settle_down(&[cpu]);
             let player = make();
             let _ = ready.send(player.as_ref().map(drop).map_err(io::Error::to_string));
             let Ok(mut player) = player else { return };
@@ -125,16 +125,17 @@ impl Crew {
         Ok(())
     }
 
-    /// Starts one in west that plays `part`, in a process of its own if so asked.
+    /// Starts one in west, on `cpu`, that plays `part`, in a process of its own if so asked.
     pub fn employ(
         &mut self,
         config: &Config,
         hosts: &Hosts,
         name: &str,
+        cpu: usize,
         part: Part,
         process: bool,
     ) -> Result<()> {
-        let (cpu, program) = (config.traffic, config.program.clone().filter(|_| process));
+        let program = config.program.clone().filter(|_| process);
         self.hire(&hosts.west, name, cpu, move || match program {
             Some(program) => Ok(Box::new(Child::start(&program, cpu, &part)?)),
             None => part.open(),
@@ -188,10 +189,10 @@ impl Drop for Crew {
     }
 }
 
-/// Makes the calling thread a host's program: on its CPU, and punctual.
-pub(super) fn settle_down(cpu: usize) {
+/// Makes the calling thread a host's program: on its CPUs, and punctual.
+pub(super) fn settle_down(cpus: &[usize]) {
     // Where that is refused the traffic is less punctual, which its own figures show.
-    let _ = thread::pin_to_cpu(cpu);
+    let _ = thread::run_on(cpus);
     let _ = thread::set_timer_slack_ns(NonZeroU64::MIN);
 }
 
@@ -219,6 +220,11 @@ pub(super) trait Load {
 
     /// Closes the connections; the path must carry packets meanwhile.
     fn end(&mut self);
+
+    /// Returns the numbers of the threads that read in the east, as far as they are told apart.
+    fn readers(&self) -> Vec<i32> {
+        Vec::new()
+    }
 }
 
 /// Opens the workload of a side.

@@ -138,12 +138,12 @@ impl Datagrams {
         };
         let from = SocketAddrV4::new(hosts::west(adapter), 0);
         let part = Part::Datagrams(Sending { from, to, pace });
-        self.crew.employ(config, hosts, &format!("west-{name}"), part, process)?;
+        self.crew.employ(config, hosts, &format!("west-{name}"), config.traffic, part, process)?;
         let heard: Arc<Mutex<Heard>> = Arc::default();
         let theirs = receiver.try_clone().map_err(failed)?;
         let (cpu, noting, bytes) = (config.traffic, heard.clone(), self.read_bytes.clone());
         let body = move || {
-            settle_down(cpu);
+            settle_down(&[cpu]);
             receive(&theirs, &noting, &bytes, slow);
         };
         let thread = Some(hosts.east.spawn(&format!("east-{name}"), body)?);

@@ -67,6 +67,8 @@ pub(super) struct Path {
     sequence: Option<Sequence>,
     carrying: Arc<AtomicBool>,
     hands: Vec<Hand>,
+    /// The numbers of the workers' threads.
+    pub threads: Vec<i32>,
 }
 
 /// A worker's thread.
@@ -86,30 +88,35 @@ impl Path {
         hosts.adopt(config)?;
         let stats = engine.stats();
         let carrying = Arc::new(AtomicBool::new(false));
-        let mut path = Path { stats, sequence, carrying, hands: Vec::new() };
+        let mut path = Path { stats, sequence, carrying, hands: Vec::new(), threads: Vec::new() };
         let workers = engine.into_workers();
         if workers.len() != config.workers.len() {
             let why = format!("{} workers for {} CPUs", workers.len(), config.workers.len());
             return Err(Error::new(Code::System, "cannot place the workers", why));
         }
-        for (i, (worker, &cpu)) in workers.into_iter().zip(&config.workers).enumerate() {
+        for (i, worker) in workers.into_iter().enumerate() {
+            let (cpus, (tell, told)) = (config.worker_cpus(i), channel());
             let (orders, inbox) = channel();
             let (outbox, answers) = channel();
             let carrying = path.carrying.clone();
             let body = move || {
-                let pinned = thread::pin_to_cpu(cpu);
+                let _ = tell.send(thread::id());
+                let pinned = thread::run_on(&cpus);
                 // As the engine's own threads: a hold would last longer otherwise.
                 let _ = thread::set_timer_slack_ns(SLACK_NS);
                 let go = pinned.is_ok();
                 let _ = outbox.send(Answer::Rests(pinned));
                 if go {
-                    let meter = Meter::of_this_thread(&format!("worker {i}"), Some(cpu), true);
+                    // Of one that roams, no CPU is its own.
+                    let cpu = if let [cpu] = *cpus { Some(cpu) } else { None };
+                    let meter = Meter::of_this_thread(&format!("worker {i}"), cpu, true);
                     serve(worker, meter, &carrying, &inbox, &outbox);
                 }
             };
             let thread = hosts.middle.spawn(&format!("host-worker-{i}"), body)?;
             path.hands.push(Hand { orders, answers, thread });
             path.await_rest(i)?;
+            path.threads.extend(told.recv());
         }
         Ok(path)
     }

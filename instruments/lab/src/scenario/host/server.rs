@@ -48,7 +48,7 @@ impl Servers {
         for number in 0..threads {
             let shared = servers.shared.clone();
             let body = move || {
-                settle_down(cpu);
+                settle_down(&[cpu]);
                 shared.serve(number);
             };
             servers.threads.push(hosts.east.spawn(&format!("server-{number}"), body)?);

@@ -7,10 +7,12 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStr
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_port::wait::poll_readable;
+use linerate_sys::thread;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +56,8 @@ pub(super) struct Connected {
 #[derive(Debug)]
 struct Reader {
     stream: Arc<TcpStream>,
+    /// Its thread's number.
+    id: i32,
     thread: Option<JoinHandle<Option<()>>>,
 }
 
@@ -92,11 +96,13 @@ impl Tcp {
                 per_second: config.rate.map(|rate| rate / (messages * all) as f64),
                 phase: number as f64 / all as f64,
             });
-            tcp.crew.employ(config, hosts, &format!("west-{number}"), part, config.processes)?;
+            let (name, cpu) = (format!("west-{number}"), config.sender_cpu(adapter));
+            tcp.crew.employ(config, hosts, &name, cpu, part, config.processes)?;
             // It is there: the connection is established.
             let stream = accept(&listener, config.nodelay).map_err(failed)?;
             let echo = answered.then_some(config.message);
-            let reader = Reader::start(config, hosts, number, stream, echo, &tcp.read)?;
+            let cpus = config.reader_cpus(adapter);
+            let reader = Reader::start(config, hosts, number, cpus, stream, echo, &tcp.read)?;
             tcp.readers.push(reader);
         }
         Ok(tcp)
@@ -148,6 +154,10 @@ impl Load for Tcp {
                 .all(|reader| reader.thread.as_ref().is_none_or(JoinHandle::is_finished))
         };
         look_until(Duration::from_secs(1), ended);
+    }
+
+    fn readers(&self) -> Vec<i32> {
+        self.readers.iter().map(|reader| reader.id).collect()
     }
 }
 
@@ -230,15 +240,18 @@ impl Reader {
         config: &Config,
         hosts: &Hosts,
         number: usize,
+        cpus: Vec<usize>,
         stream: TcpStream,
         echo: Option<usize>,
         read: &Arc<AtomicU64>,
     ) -> Result<Reader> {
         let (stream, read) = (Arc::new(stream), read.clone());
         let theirs = stream.clone();
-        let (cpu, slow) = (config.traffic, config.fault.receiver_sleeps);
+        let slow = config.fault.receiver_sleeps;
+        let (tell, told) = channel();
         let body = move || {
-            settle_down(cpu);
+            settle_down(&cpus);
+            let _ = tell.send(thread::id());
             let mut bytes = vec![0; READ_BYTES.max(echo.unwrap_or_default())];
             let mut unanswered = 0;
             // It ends with the connection, whichever end closes it.
@@ -255,7 +268,9 @@ impl Reader {
             }
         };
         let thread = hosts.east.spawn(&format!("east-{number}"), body)?;
-        Ok(Reader { stream, thread: Some(thread) })
+        // One that never started has ended.
+        let id = told.recv().unwrap_or_default();
+        Ok(Reader { stream, id, thread: Some(thread) })
     }
 }
 

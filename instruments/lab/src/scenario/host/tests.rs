@@ -94,6 +94,90 @@ fn a_web_answers_every_request_and_every_packet_is_accounted_for() {
     }
 }
 
+/// Returns the CPUs that each of this process's threads of that name may run on.
+fn cpus_of(name: &str) -> Vec<Vec<usize>> {
+    let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let is_it = |thread: &fs::DirEntry| {
+        fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+    };
+    let number = |thread: fs::DirEntry| thread.file_name().to_str()?.parse().ok();
+    let cpus = |thread| linerate_sys::thread::allowed_cpus_of(thread).ok();
+    threads.filter(is_it).filter_map(number).filter_map(cpus).collect()
+}
+
+#[test]
+fn each_placement_binds_its_own_threads_and_counts_what_all_of_them_took() {
+    let all = allowed_cpus().unwrap();
+    if all.len() < 2 {
+        return println!("skipped: with one CPU there is nothing to choose");
+    }
+    for (placement, worker, reader) in [
+        ("none", false, false),
+        ("irq", true, false),
+        ("process", false, true),
+        ("both", true, true),
+    ] {
+        let told = [("port", "xdp"), ("adapters", "2"), ("probes", "0"), ("placement", placement)];
+        let Some((_alone, mut bench)) = open(&settings(&told)) else { return };
+        let bound =
+            |number: usize, is_bound| if is_bound { vec![all[number]] } else { all.clone() };
+        for number in [0, 1] {
+            let of = |name: &str| cpus_of(&format!("{name}-{number}"));
+            assert_eq!(of("host-worker"), [bound(number, worker)], "{placement}");
+            assert_eq!(of("east"), [bound(number, reader)], "{placement}");
+        }
+        let window = bench.window(WINDOW).unwrap();
+        assert!(window.packets > 0, "{window:?}");
+        let figure = |name: &str| figure(&window, name);
+        assert!(figure("napi_cpu_ns") > 0.0 && figure("readers_cpu_ns") > 0.0, "{window:?}");
+        assert!(figure("path_cpu_ns") > figure("napi_cpu_ns") + figure("readers_cpu_ns"));
+        let told = window.figure("switches").zip(window.figure("migrations"));
+        assert!(told.is_none_or(|(switches, _)| switches > 0.0), "{window:?}");
+        let cpus: Vec<_> = window.threads.iter().map(|thread| thread.cpu.is_some()).collect();
+        assert_eq!(cpus, [worker; 2], "one that roams has no CPU of its own");
+        if placement == "both" {
+            profiled(bench.as_mut());
+        }
+        let ended = bench.finish().unwrap();
+        assert!(ended.ledger.balanced && ended.ledger.in_flight == 0, "{ended:?}");
+    }
+}
+
+/// Checks a profile of the whole machine: the kernel's path is in it, and it says what it is of.
+fn profiled(bench: &mut dyn Bench) {
+    // On a busy machine little may have passed in one window.
+    for _ in 0..20 {
+        let profiles = match bench.profile(2 * WINDOW) {
+            Ok(profiles) => profiles,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        let profile = &profiles[0];
+        let is_hidden = |remark: &String| remark.contains("left out") || remark.contains("hides");
+        if profile.remarks.iter().any(is_hidden) {
+            return println!("skipped: {:?}", profile.remarks);
+        }
+        assert!(profile.own_cost.is_some() && profile.conditions.packets.is_some(), "{profile:?}");
+        if profile.rows.iter().any(|row| row.symbol.starts_with("tcp_")) {
+            return;
+        }
+    }
+    panic!("no sample in TCP");
+}
+
+#[test]
+fn placements_that_make_no_sense_are_refused_with_the_way_out() {
+    let place = Place { cpus: vec![0, 1], seed: 7, program: None, stop: Arc::default() };
+    for (told, fix) in [
+        (&[("placement", "irq")][..], "port = \"xdp\""),
+        (&[("placement", "both"), ("port", "xdp"), ("topology", "split")], "topology"),
+        (&[("placement", "none"), ("port", "xdp"), ("cpus", "one")], "cpus"),
+        (&[("placement", "none"), ("port", "xdp"), ("workload", "web")], "workload"),
+    ] {
+        let e = Config::of(&settings(told), &place).unwrap_err();
+        assert!(e.code == Code::Experiment && e.fix.contains(fix), "{e}");
+    }
+}
+
 #[test]
 fn packets_are_freed_on_another_cpu_behind_a_ring_and_only_there() {
     for (topology, adapters) in [("joined", "1"), ("split", "1"), ("split", "2")] {

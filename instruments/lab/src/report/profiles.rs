@@ -1,0 +1,56 @@
+//! Profiles of a run, in pairs: both sides of a cell, and their difference.
+
+use linerate_prof::diff::{By, Diff};
+use linerate_prof::profile::{Event, Origin, Profile, Row as ProfRow, Unit};
+
+use crate::record::{ProfileRecord, ProfileRow, Run};
+
+/// Both sides' profiles of one event in one cell, and their difference.
+pub(super) struct Profiles {
+    /// The cell, as the run names it.
+    pub cell: String,
+    /// The profile of the first side.
+    pub a: Profile,
+    /// The profile of the second side.
+    pub b: Profile,
+    /// The moved and the vanished costs, per packet where packets were counted.
+    pub diff: Diff,
+}
+
+/// Returns the pairs of profiles of a run. A profile without its other side is left out.
+pub(super) fn profiles(run: &Run) -> Vec<Profiles> {
+    let of_a = run.profiles.iter().filter(|record| record.side == "a");
+    let other = |a: &ProfileRecord| {
+        let same = |b: &&ProfileRecord| b.side == "b" && b.cell == a.cell && b.event == a.event;
+        run.profiles.iter().find(same)
+    };
+    let both = |a: &ProfileRecord| {
+        let (cell, a, b) = (a.cell.clone(), profile(a), profile(other(a)?));
+        // Where packets were not counted, counts are compared as they are: the printer says which.
+        let diff = Diff::scaled(&a, &b, By::KiloPacket).unwrap_or_else(|_| Diff::between(&a, &b));
+        Some(Profiles { cell, a, b, diff })
+    };
+    of_a.filter_map(both).collect()
+}
+
+fn profile(record: &ProfileRecord) -> Profile {
+    let unit = match record.unit.as_str() {
+        "ticks" => Unit::Ticks,
+        "samples" => Unit::Samples,
+        "events" => Unit::Events,
+        _ => Unit::Unknown,
+    };
+    let event = Event { name: record.event.clone(), unit, period: None, raw: None };
+    let origin = if record.event == "cpu-clock" { Origin::Clock } else { Origin::Listing };
+    let mut profile = Profile::new(event, origin);
+    profile.cutoff = (record.cutoff > 0).then_some(record.cutoff);
+    profile.conditions.packets = (record.packets > 0).then_some(record.packets);
+    let row = |row: &ProfileRow| ProfRow {
+        code_bytes: row.code_bytes,
+        ..ProfRow::new(row.symbol.clone(), row.count)
+    };
+    profile.remarks.clone_from(&record.remarks);
+    profile.rows = record.rows.iter().map(row).collect();
+    profile.sort();
+    profile
+}
