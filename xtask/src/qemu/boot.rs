@@ -35,9 +35,21 @@ const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off"
 
 /// Returns the command that boots `image` with the root file system `root`.
 pub fn command(image: &Path, root: &Path) -> Command {
+    let mut command = bare(image, root, "");
+    command.args(CARDS.split_whitespace());
+    command
+}
+
+/// Returns the command that boots them on a machine without cards, with more words for the kernel.
+pub fn bare(image: &Path, root: &Path, words: &str) -> Command {
     let mut command = within_limit();
-    command.args(MACHINE.split_whitespace()).args(CARDS.split_whitespace());
-    command.arg("-kernel").arg(image).arg("-initrd").arg(root).args(["-append", KERNEL_OPTIONS]);
+    command.args(MACHINE.split_whitespace());
+    command
+        .arg("-kernel")
+        .arg(image)
+        .arg("-initrd")
+        .arg(root)
+        .args(["-append", &format!("{KERNEL_OPTIONS} {words}")]);
     command
 }
 

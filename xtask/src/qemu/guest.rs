@@ -94,7 +94,7 @@ impl Root {
     }
 
     /// Adds a program of this machine, if it is here.
-    fn located(&self, name: &str) -> Result<()> {
+    pub fn located(&self, name: &str) -> Result<()> {
         let program = programs::located(name);
         program.map_or(Ok(()), |program| self.program(&program, &format!("bin/{name}")))
     }

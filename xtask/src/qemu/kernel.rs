@@ -11,16 +11,22 @@ use crate::qemu::apt;
 pub struct Series {
     /// Its number, as one asks for it.
     pub name: &'static str,
+    /// Its folder in the cache.
+    folder: &'static str,
     /// The package that depends on its newest kernel.
     package: &'static str,
 }
 
 /// Every series. The first is of the flavour for virtual machines, which boots fastest; it has
 /// neither `/dev/port` nor drivers of old cards, so the other is not.
-pub const SERIES: [Series; 2] = [
-    Series { name: "6.1", package: "linux-image-cloud-amd64" },
-    Series { name: "6.12", package: "linux-image-amd64" },
-];
+pub const SERIES: [Series; 2] =
+    [Series { name: "6.1", folder: "6.1", package: "linux-image-cloud-amd64" }, NEWEST];
+
+/// The same in the flavour that has the drivers of old cards.
+pub const WITH_CARDS: [Series; 2] =
+    [Series { name: "6.1", folder: "6.1-cards", package: "linux-image-amd64" }, NEWEST];
+
+const NEWEST: Series = Series { name: "6.12", folder: "6.12", package: "linux-image-amd64" };
 
 /// A kernel that can be booted.
 pub struct Kernel {
@@ -36,10 +42,10 @@ impl Kernel {
     ///
     /// Nothing is looked for in the network once it is there: who wants a newer one deletes it.
     pub fn obtain(cache: &Path, series: &Series) -> Result<Kernel> {
-        let folder = cache.join(series.name);
+        let folder = cache.join(series.folder);
         if !folder.exists() {
             // Renamed when whole: an interrupted run leaves nothing that passes for a kernel.
-            let partial = cache.join(format!("{}.partial", series.name));
+            let partial = cache.join(format!("{}.partial", series.folder));
             if partial.exists() {
                 fs::remove_dir_all(&partial)?;
             }

@@ -22,6 +22,7 @@ mod names;
 mod outcome;
 mod programs;
 mod progress;
+mod tables;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,7 @@ use progress::Progress;
 const USAGE: &str = "\
 usage: cargo xtask qemu [--kernel 6.1|6.12] [--only NAME,..] [--keep]
        cargo xtask qemu bounce ...   post 003 by a model of caches (bounce --help)
+       cargo xtask qemu irqs|batch|shape ...   a table of one guest's figures (irqs --help)
 
   --kernel 6.1|6.12   on this kernel only
   --only NAME,..      tests and scenarios whose names contain one of these
@@ -78,10 +80,14 @@ pub fn step(root: &Path) -> Result<Done> {
 
 /// Runs the tests and scenarios in a guest for each kernel.
 pub fn run(root: &Path, args: &[String]) -> Result<Done> {
-    if let Some((bounce, args)) = args.split_first()
-        && bounce == "bounce"
-    {
-        return bounce::run(root, args);
+    match args.split_first() {
+        Some((name, args)) if name == "bounce" => return bounce::run(root, args),
+        Some((name, args)) => {
+            if let Some(subject) = tables::named(name) {
+                return subject.run(root, args);
+            }
+        }
+        None => {}
     }
     if matches!(args, [help] if help == "--help" || help == "-h") {
         print!("{USAGE}");

@@ -60,7 +60,7 @@ fn evidence(text: &str) -> Option<Vec<&str>> {
     let mut rest = pending.unwrap_or(text).trim_end();
     let mut named = Vec::new();
     while let Some((before, span)) = rest.strip_suffix('`').and_then(|rest| rest.rsplit_once('`')) {
-        if !["test: ", "bench: ", "lab: "].iter().any(|kind| span.starts_with(kind)) {
+        if !["test: ", "bench: ", "lab: ", "guest: "].iter().any(|kind| span.starts_with(kind)) {
             break;
         }
         named.push(span);
@@ -75,6 +75,7 @@ fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
     let exists = match kind {
         "test" => test_exists(tree, name),
         "bench" => tree.ending(&format!("/benches/{name}.rs")).next().is_some(),
+        "guest" => tree.ending(&format!("xtask/src/qemu/{name}.sh")).next().is_some(),
         _ => tree.ending(&format!("lab/experiments/{name}.toml")).next().is_some(),
     };
     (!exists).then(|| format!("`{evidence}` does not exist"))
@@ -175,5 +176,6 @@ mod tests {
         assert_eq!(with("`test: linerate_tests::netns::gone` [pending]"), 1);
         assert_eq!(with("`bench: gone`, `test: linerate_tests::netns::ping_crosses`"), 1);
         assert_eq!(with("`lab: pool`"), 1);
+        assert_eq!(with("`guest: irqs`"), 1);
     }
 }

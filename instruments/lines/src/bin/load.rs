@@ -1,5 +1,5 @@
 //! Programs whose lines are known before they run: `lines-load bounce|false-shared|private N`, and the load of a guest:
-//! `lines-load receive PORT WARM COUNT [CPU]` and `lines-load rotate MS IRQ..`.
+//! `lines-load receive PORT WARM COUNT [CPU]`, `lines-load rotate MS IRQ..` and `lines-load datagrams PORT`.
 //!
 //! Two threads take turns, N in all. In each turn the thread whose it is adds one to a counter, then passes the turn on:
 //! by `bounce` the two have one counter, by `false-shared` each its own on the same line, by `private` each its own on a
@@ -7,11 +7,11 @@
 //!
 //! `receive` is netperf's tcp_stream from its receiving end: one connection, read to its end. With COUNT above 0 it
 //! marks: follow from its first byte, count from byte WARM for COUNT bytes, then it ends. `rotate` hands each irq to
-//! the next CPU every MS milliseconds.
+//! the next CPU every MS milliseconds. `datagrams` reads them one by one, until it is killed.
 
 use std::fs;
 use std::io::Read;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         ["receive", port, warm, count] => receive(port, warm, count),
         ["receive", port, warm, count, cpu] => pin(cpu).and_then(|()| receive(port, warm, count)),
         ["rotate", ms, ref irqs @ ..] => rotate(ms, irqs),
+        ["datagrams", port] => datagrams(port),
         ["bounce", turns] => turns_of(0, turns),
         ["false-shared", turns] => turns_of(1, turns),
         ["private", turns] => turns_of(8, turns),
@@ -108,6 +109,15 @@ fn receive(port: &str, warm: &str, count: &str) -> Option<()> {
             marks.say(Mark::End);
             return Some(());
         }
+    }
+}
+
+/// Receives datagrams.
+fn datagrams(port: &str) -> Option<()> {
+    let socket = UdpSocket::bind(("0.0.0.0", port.parse::<u16>().ok()?)).ok()?;
+    let mut buffer = [0; 2048];
+    loop {
+        socket.recv(&mut buffer).ok()?;
     }
 }
 

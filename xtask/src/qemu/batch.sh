@@ -1,0 +1,89 @@
+# Post 002's matrix on a second type of device: TCP from a host through linerate to another, by veth and by e1000, a doorbell
+# for each packet (org) or for 64 (new), with the post's queues and sysctls. Setting: `writes`, how many of each size.
+
+# The five settings of the post; the first three are the machine's, the others a namespace's.
+settings() {
+    for word in core/rmem_max=4194304 core/wmem_max=4194304 core/netdev_max_backlog=120000; do
+        applied '' "$word"
+    done
+    for place in west east; do
+        applied $place 'ipv4/tcp_wmem=4096 524288 4194304'
+        applied $place 'ipv4/tcp_rmem=4096 1048576 4194304'
+    done
+}
+
+# Sets a sysctl in a host, or on this machine, and says what it is then.
+applied() {
+    within="${1:+ip netns exec $1}" file=/proc/sys/net/${2%%=*}
+    $within sh -c "echo '${2#*=}' >$file" 2>/dev/null
+    is=$($within cat "$file" 2>/dev/null | tr '\t' ' ')
+    [ "$is" = "${2#*=}" ] && is="$is, as in the post" || echo "guest: n/a ${2%%=*}|it is ${is:-not there} ${1:+in $1}"
+    echo "guest: set ${1:-machine} ${2%%=*} $is"
+}
+
+# Sets the queues of a card, where its driver can.
+queues() {
+    why=$("$@" rx "$queue" tx "$queue" 2>&1) || echo "guest: n/a queues of $queue, $device|$why"
+}
+
+# A number of iperf3's document, from behind a key.
+number() {
+    awk -v of="\"$1\":" -v key="\"$2\":" '$1 == of { found = 1 } found && $1 == key { print $2 + 0; exit }' came
+}
+
+# The matrix with one cap.
+matrix() {
+    for size in 32 128 512 4096; do
+        for streams in 1 8 16; do
+            bytes=$((size * writes))
+            # shellcheck disable=SC2086
+            ip netns exec west timeout 60 iperf3 -c 10.7.0.2 -l "$size" -P "$streams" -n "$bytes" $delay -J >came 2>&1 ||
+                echo "guest: n/a iperf3|$(tail -1 came)"
+            rate=$(number sum_received bits_per_second)
+            echo "guest: cell $test|size $size|connections $streams|$device $side kB/s|$(awk "BEGIN { print int(${rate:-0} / 8000) }")"
+            echo "guest: cell $test|size $size|connections $streams|$device $side again|$(number sum_sent retransmits)"
+        done
+    done
+}
+
+# The same through a device.
+through() {
+    for cap in 1 64; do
+        [ $cap = 1 ] && side=org || side=new
+        begun 2 packet:w0 "packet:e0,tx_batch=$cap"
+        for test in TCP 'TCP No Delay'; do
+            delay=
+            [ "$test" = TCP ] || delay=-N
+            matrix
+        done
+        ended
+        cat /proc/net/softnet_stat | sed 's/^/guest: softnet /'
+        ip netns exec east cat /proc/net/dev | sed -n 's/^ *eth0/guest: receiver eth0/p'
+    done
+}
+
+host west 10.7.0.1 w0
+device=veth
+host east 10.7.0.2 e0
+settings
+ip netns exec east iperf3 -s -D
+through
+ip netns delete east
+device=e1000
+host east 10.7.0.2 '' 0
+nic_of 1
+ip link set "$nic" name e0
+# The post's client has 512, its server 4096.
+queue=512
+queues ethtool -G e0
+queue=4096
+queues ip netns exec east ethtool -G eth0
+ip link set e0 up
+ip netns exec east ethtool -g eth0 | sed 's/^/guest: set east /'
+applied east 'ipv4/tcp_wmem=4096 524288 4194304'
+applied east 'ipv4/tcp_rmem=4096 1048576 4194304'
+sleep 3
+ip netns exec east iperf3 -s -D
+through
+echo "guest: done 0"
+poweroff -f

@@ -1,0 +1,312 @@
+//! `cargo xtask qemu irqs` and its like: a guest that prints a table. Its first process, a script of that name, says
+//! `guest: cell PART|..|COLUMN|FIGURE` for each figure, and `guest: n/a WHAT|WHY` for what it could not do.
+//!
+//! Where a guest's time is the number of its instructions (`-icount`), nothing that this machine does beside changes a figure,
+//! and a guest that waits skips the wait. What is counted is the driver's and the kernel's; how fast it goes is no machine's.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::cargo;
+use crate::qemu::guest::Root;
+use crate::qemu::kernel::{self, Kernel, Series};
+use crate::qemu::{boot, missing, programs};
+use crate::steps::Done;
+
+/// A kind of guest with its script.
+pub struct Subject {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The head of its table.
+    title: &'static str,
+    /// Settings for the script, by name, and what they are unless told: numbers.
+    settings: &'static [(&'static str, &'static str)],
+    init: &'static str,
+    kernels: &'static [Series],
+    modules: &'static [&'static str],
+    /// QEMU's device and hub of each card, in the order of their addresses.
+    cards: &'static [(&'static str, u32)],
+    /// More words for QEMU.
+    machine: &'static [&'static str],
+    /// This machine's programs, beside `linerate` and `lines-load`.
+    programs: &'static [&'static str],
+}
+
+/// Virtual time: 4 ns an instruction.
+const BY_INSTRUCTIONS: &[&str] = &["-icount", "shift=2,sleep=off"];
+const NEWEST: &[Series] = kernel::WITH_CARDS.split_at(1).1;
+
+/// Every subject. The driver sets no time to hold interrupts on an 82540, which QEMU calls e1000.
+pub const SUBJECTS: [Subject; 3] = [
+    Subject {
+        name: "irqs",
+        title: "Packets an interrupt, of datagrams in frames of 1514 bytes, so many a second of the guest's time",
+        settings: &[("loads", "2000,5000,10000"), ("count", "1000")],
+        init: concat!(include_str!("table.sh"), include_str!("irqs.sh")),
+        kernels: &kernel::WITH_CARDS,
+        modules: &["virtio_pci", "virtio_net", "e1000", "pktgen"],
+        cards: &[
+            ("e1000-82545em,mitigation=off", 0),
+            ("e1000-82545em,mitigation=on", 0),
+            ("virtio-net-pci", 0),
+            ("e1000-82545em", 0),
+        ],
+        machine: BY_INSTRUCTIONS,
+        programs: &["ethtool"],
+    },
+    Subject {
+        name: "batch",
+        title: "Post 002's matrix on veth and on e1000, in the guest's time: kB/s, and segments sent again",
+        settings: &[("writes", "2048")],
+        init: concat!(include_str!("table.sh"), include_str!("batch.sh")),
+        kernels: NEWEST,
+        modules: &["e1000", "veth"],
+        cards: &[("e1000", 0), ("e1000", 0)],
+        machine: BY_INSTRUCTIONS,
+        programs: &["ethtool", "iperf3"],
+    },
+    Subject {
+        name: "shape",
+        title: "A ping beside eight TCP streams through 10 Mbit/s, in the guest's time",
+        settings: &[("pings", "200"), ("limit", "200")],
+        init: concat!(include_str!("table.sh"), include_str!("shape.sh")),
+        kernels: NEWEST,
+        modules: &["veth", "bridge", "sch_tbf", "sch_fq_codel"],
+        cards: &[],
+        machine: BY_INSTRUCTIONS,
+        programs: &["ethtool", "iperf3", "ping"],
+    },
+];
+
+/// The figures of a guest.
+#[derive(Default)]
+struct Told {
+    /// In the order in which they came.
+    rows: Vec<Row>,
+    columns: Vec<String>,
+    lacking: Vec<String>,
+}
+
+/// A row: the parts of its name, and figures by column.
+struct Row {
+    name: Vec<String>,
+    figures: BTreeMap<String, String>,
+}
+
+/// Returns the subject of that name.
+pub fn named(name: &str) -> Option<&'static Subject> {
+    SUBJECTS.iter().find(|subject| subject.name == name)
+}
+
+impl Subject {
+    /// Runs a guest for each kernel, one behind the other, and prints the table.
+    pub fn run(&self, root: &Path, args: &[String]) -> Result<Done> {
+        if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+            print!("{}", self.usage());
+            return Ok(Done::default());
+        }
+        let settings = self.settings(args)?;
+        if let Some((program, package)) = missing() {
+            let how = format!("apt-get install {package}");
+            return Ok(Done::skipped(&format!("no {program}"), &how));
+        }
+        let target = std::path::absolute(cargo::target_dir(root))?;
+        let cache = kernel::cache(&target);
+        fs::create_dir_all(&cache)?;
+        let mut build = cargo::cargo(root);
+        build.args(["build", "--package=linerate-lines", "--package=linerate-cli"]);
+        cargo::quiet(&mut build)?;
+        let (mut tolds, mut skipped) = (Vec::new(), Vec::new());
+        for series in self.kernels {
+            match Kernel::obtain(&cache, series) {
+                Ok(kernel) => {
+                    let told = self.one(&kernel, &target, &settings)?;
+                    tolds.push((kernel.version, told));
+                }
+                Err(e) => skipped.push(format!("skipped: no Linux {}: {e:#}", series.name)),
+            }
+        }
+        print!("{}\n{}", self.title, table(&tolds));
+        let rows: usize = tolds.iter().map(|(_, told)| told.rows.len()).sum();
+        Ok(Done::with(format!("{rows} rows under {} kernels", tolds.len()), skipped))
+    }
+
+    fn usage(&self) -> String {
+        let mut text = format!("usage: cargo xtask qemu {} [SETTING=NUMBERS ..]\n\n", self.name);
+        text += &format!("  {}\n\n", self.title);
+        for (name, value) in self.settings {
+            text += &format!("  {name}={value} unless told\n");
+        }
+        text
+    }
+
+    /// Returns the settings as the kernel's command line carries them to the script.
+    fn settings(&self, args: &[String]) -> Result<String> {
+        let mut settings = self.settings.to_vec();
+        for arg in args {
+            let told = arg.split_once('=').and_then(|(name, value)| {
+                let numbers = value.split(',').all(|n| n.parse::<u32>().is_ok_and(|n| n > 0));
+                Some((settings.iter_mut().find(|(known, _)| *known == name)?, value, numbers))
+            });
+            match told {
+                Some((setting, value, true)) => setting.1 = value,
+                _ => bail!("{arg}: cannot be asked for\n{}", self.usage()),
+            }
+        }
+        let words: Vec<String> = settings.iter().map(|(name, v)| format!("{name}={v}")).collect();
+        Ok(words.join(" "))
+    }
+
+    /// Boots a guest, and returns what it told.
+    fn one(&self, kernel: &Kernel, target: &Path, settings: &str) -> Result<Told> {
+        let folder = target.join("qemu");
+        let of = |end: &str| folder.join(format!("{}.{}.{end}", self.name, kernel.series));
+        let (file_system, log) = (of("cpio"), of("log"));
+        let guest = Root::new(&file_system)?;
+        self.programs.iter().try_for_each(|name| guest.located(name))?;
+        for name in ["lines-load", "linerate"] {
+            let program = programs::stripped(&target.join("debug").join(name), &folder);
+            guest.program(&program, &format!("bin/{name}"))?;
+        }
+        guest.modules(kernel, self.modules)?;
+        guest.pack(self.init, &file_system)?;
+        let mut command = boot::bare(&kernel.image(), &file_system, settings);
+        command.args(self.machine);
+        for (i, (device, hub)) in self.cards.iter().enumerate() {
+            // A slot each, so that no line of interrupts is shared.
+            let (slot, mac) = (4 + i, format!("02:00:00:00:04:0{i}"));
+            let device = format!("{device},netdev=n{i},mac={mac},addr={slot},romfile=");
+            let netdev = format!("hubport,id=n{i},hubid={hub}");
+            command.args(["-netdev", &netdev, "-device", &device]);
+        }
+        eprintln!("qemu: {}, Linux {} ...", self.name, kernel.version);
+        let (mut told, mut done) = (Told::default(), false);
+        boot::run(command, &log, |line| {
+            if let Some(line) = line.strip_prefix("guest: ") {
+                done |= line == "done 0";
+                told.line(line);
+            }
+        })?;
+        fs::remove_file(&file_system)?;
+        ensure!(done, "the guest did not end; its console is {}", log.display());
+        Ok(told)
+    }
+}
+
+impl Told {
+    /// Reads a line of the guest's.
+    fn line(&mut self, line: &str) {
+        if let Some(lacking) = line.strip_prefix("n/a ") {
+            self.lacking.push(lacking.replace('|', ": "));
+        }
+        let Some(cell) = line.strip_prefix("cell ") else { return };
+        let mut parts: Vec<String> = cell.split('|').map(str::to_owned).collect();
+        let (Some(figure), Some(column)) = (parts.pop(), parts.pop()) else { return };
+        let at = self.rows.iter().position(|row| row.name == parts);
+        let at = at.unwrap_or_else(|| {
+            self.rows.push(Row { name: parts, figures: BTreeMap::new() });
+            self.rows.len() - 1
+        });
+        if !self.columns.contains(&column) {
+            self.columns.push(column.clone());
+        }
+        self.rows[at].figures.insert(column, figure);
+    }
+}
+
+/// A row for each that a guest told of, with a group of columns for each kernel; "-" is what was not told.
+fn table(tolds: &[(String, Told)]) -> String {
+    let (mut rows, mut columns) = (Vec::<&[String]>::new(), Vec::<&str>::new());
+    for (_, told) in tolds {
+        let names = told.rows.iter().map(|row| &row.name[..]);
+        names.for_each(|name| {
+            if !rows.contains(&name) {
+                rows.push(name)
+            }
+        });
+        let names = told.columns.iter().map(String::as_str);
+        names.for_each(|name| {
+            if !columns.contains(&name) {
+                columns.push(name)
+            }
+        });
+    }
+    let width = columns.iter().map(|name| name.len()).max().unwrap_or(0).max(12);
+    let parts = rows.iter().map(|row| row.len()).max().unwrap_or(0);
+    let wide = |part: usize| {
+        rows.iter().filter_map(|row| row.get(part)).map(|name| name.len()).max().unwrap_or(0)
+    };
+    let head: usize = (0..parts).map(|part| wide(part) + 2).sum();
+    let mut text = format!("{:head$}", "");
+    for (version, _) in tolds {
+        let group = columns.len() * (width + 1);
+        text += &format!("{:>group$}", format!("Linux {version}"));
+    }
+    text += &format!("\n{:head$}", "");
+    for _ in tolds {
+        columns.iter().for_each(|column| text += &format!(" {column:>width$}"));
+    }
+    text += "\n";
+    for row in &rows {
+        for part in 0..parts {
+            let (name, wide) = (row.get(part).map_or("", String::as_str), wide(part) + 2);
+            text += &format!("{name:wide$}");
+        }
+        for (_, told) in tolds {
+            let figures = told.rows.iter().find(|known| known.name == *row);
+            for column in &columns {
+                let figure = figures.and_then(|row| row.figures.get(*column));
+                let figure = figure.map_or("-", String::as_str);
+                text += &format!(" {figure:>width$}");
+            }
+        }
+        text += "\n";
+    }
+    for (version, told) in tolds {
+        let lacking = told.lacking.iter().map(|why| format!("n/a under {version}: {why}\n"));
+        text.extend(lacking);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_those_of_the_subject_and_numbers() {
+        let settings = |words: &str| {
+            let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+            named("irqs").unwrap().settings(&words)
+        };
+        assert_eq!(settings("").unwrap(), "loads=2000,5000,10000 count=1000");
+        assert_eq!(settings("loads=1,2").unwrap(), "loads=1,2 count=1000");
+        for wrong in ["loads", "loads=", "loads=1,0", "count=x", "init=/bin/sh", "--loads=1"] {
+            assert!(settings(wrong).is_err(), "{wrong}");
+        }
+        assert!(SUBJECTS.iter().all(|one| one.init.contains("guest: cell")));
+    }
+
+    #[test]
+    fn figures_of_kernels_stand_side_by_side_and_what_was_not_told_is_a_dash() {
+        let told = |lines: &str| {
+            let mut told = Told::default();
+            lines.lines().for_each(|line| told.line(line));
+            told
+        };
+        let tolds = [
+            ("6.1".into(), told("cell e1000|held|2000/s|4.0\nn/a virtio-net|not supported")),
+            ("6.12".into(), told("cell e1000|held|2000/s|5.0\ncell e1000|held|5000/s|9.0")),
+        ];
+        let text = table(&tolds);
+        let words: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[0], ["Linux", "6.1", "Linux", "6.12"]);
+        assert_eq!(words[1], ["2000/s", "5000/s", "2000/s", "5000/s"]);
+        assert_eq!(words[2], ["e1000", "held", "4.0", "-", "5.0", "9.0"]);
+        assert_eq!(words[3].join(" "), "n/a under 6.1: virtio-net: not supported");
+    }
+}
