@@ -290,8 +290,10 @@ fn rate_of_an_honest_client_beside_a_hundred_hostile_ones() {
     let client = format!("memif:{name},zerocopy=no");
     let mut queue = serve(&client, &pool, |queue, _| queue.health() == Health::Up);
     let mut shares: Vec<f64> = Vec::new();
-    for _ in 0..7 {
-        let alone = echoed(&mut queue, Duration::from_secs(2));
+    // Short windows in turn: where two programs get their CPUs from drifts over seconds.
+    let window = Duration::from_millis(300);
+    for _ in 0..41 {
+        let alone = echoed(&mut queue, window);
         let stop = std::sync::atomic::AtomicBool::new(false);
         let beside = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -306,16 +308,18 @@ fn rate_of_an_honest_client_beside_a_hundred_hostile_ones() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
-            let beside = echoed(&mut queue, Duration::from_secs(2));
+            let beside = echoed(&mut queue, window);
             stop.store(true, Ordering::Relaxed);
             beside
         });
         shares.push(beside as f64 / alone.max(1) as f64);
-        eprintln!("alone {alone}, beside 100 hostile clients {beside} packets in 2 s");
     }
     shares.sort_by(f64::total_cmp);
-    eprintln!("share: median {:.3}, from {:.3} to {:.3}", shares[3], shares[0], shares[6]);
-    assert!(shares[3] > 0.0 && queue.health() == Health::Up);
+    let [low, median, high] = [10, 20, 30].map(|at| shares[at]);
+    eprintln!(
+        "beside 100 hostile clients: {median:.3} of the rate alone, quartiles {low:.3} and {high:.3}"
+    );
+    assert!(median > 0.0 && queue.health() == Health::Up);
     drop(queue);
     victim.end();
 }
