@@ -16,18 +16,24 @@ use crate::steps::Done;
 const SCHEMA: &str = "linerate-aa/1";
 /// Runs unless told otherwise.
 const RUNS: usize = 100;
-/// The experiment whose sides are the same.
-const EXPERIMENT: &str = "instruments/lab/experiments/noise.toml";
-/// Its quick plan, and the one that a run has here: some seconds on a machine of its own.
+/// The folder of the experiments.
+const EXPERIMENTS: &str = "instruments/lab/experiments";
+/// The quick plan of `noise`, and the one that a run has here: some seconds on a machine of its own.
 const PLANS: [&str; 2] = ["quick = { pairs = 320, ", "quick = { pairs = 40, "];
-/// The cells that are run in turn.
-const PATHS: [&str; 2] = ["path=null", "path=ring"];
+/// The experiments whose sides are the same, and their cells, which are run in turn.
+const CELLS: [(&str, &str); 4] = [
+    ("noise", "path=null"),
+    ("noise-host", "port=xdp"),
+    ("noise", "path=ring"),
+    ("noise-host", "port=packet"),
+];
 /// Share of runs with a false verdict that is promised.
 const PROMISED: f64 = 0.05;
 /// Probability that the true share is above the reported bound.
 const RISK: f64 = 0.05;
 
-/// Runs: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`. It ends with what it has when the time is over.
+/// Runs: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`, as root: two of the cells are hosts. It ends with what
+/// it has when the time is over.
 pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
     let Asked { runs, limit, out, program } = Asked::read(args)?;
     let program = program.unwrap_or_else(|| cargo::target_dir(root).join("release/linerate-lab"));
@@ -38,12 +44,13 @@ pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
         );
     }
     let kept = cargo::target_dir(root).join("aa");
-    let file = shortened(root, &kept)?;
+    shorten(root, &kept)?;
     let (begun, mut told) = (Instant::now(), Vec::new());
     while told.len() < runs && limit.is_none_or(|limit| begun.elapsed() < limit) {
-        let path = PATHS[told.len() % PATHS.len()];
+        let (name, cell) = CELLS[told.len() % CELLS.len()];
         let mut command = Command::new(&program);
-        command.args(["lab", "run"]).arg(&file).args(["--quick", "--json", "--only", path]);
+        command.args(["lab", "run"]).arg(kept.join(name).with_extension("toml"));
+        command.args(["--quick", "--json", "--only", cell]);
         command.arg("--seed").arg(told.len().to_string()).arg("--dir").arg(&kept);
         let output =
             command.stderr(Stdio::inherit()).output().context("cannot start linerate-lab")?;
@@ -54,7 +61,7 @@ pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
         let run: Value =
             serde_json::from_slice(&output.stdout).context("it printed no document")?;
         told.push(summary(&run));
-        eprintln!("{} of {runs}, {path}: {}", told.len(), in_short(&told));
+        eprintln!("{} of {runs}, {cell}: {}", told.len(), in_short(&told));
     }
     if told.is_empty() {
         bail!("no time for a single run");
@@ -71,16 +78,18 @@ pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
     Ok(Done::from(note))
 }
 
-/// Writes the experiment with fewer pairs; returns where.
-fn shortened(root: &Path, kept: &Path) -> Result<PathBuf> {
-    let text = fs::read_to_string(root.join(EXPERIMENT)).context(EXPERIMENT)?;
-    if !text.contains(PLANS[0]) {
-        bail!("{EXPERIMENT} does not plan {:?}", PLANS[0]);
-    }
+/// Writes the experiments there, `noise` with fewer pairs.
+fn shorten(root: &Path, kept: &Path) -> Result<()> {
     fs::create_dir_all(kept)?;
-    let file = kept.join("noise.toml");
-    fs::write(&file, text.replace(PLANS[0], PLANS[1]))?;
-    Ok(file)
+    for (name, _) in &CELLS[..2] {
+        let file = Path::new(EXPERIMENTS).join(name).with_extension("toml");
+        let text = fs::read_to_string(root.join(&file)).context(name.to_string())?;
+        if *name == "noise" && !text.contains(PLANS[0]) {
+            bail!("{} does not plan {:?}", file.display(), PLANS[0]);
+        }
+        fs::write(kept.join(name).with_extension("toml"), text.replace(PLANS[0], PLANS[1]))?;
+    }
+    Ok(())
 }
 
 #[derive(Debug, PartialEq)]
@@ -247,11 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn the_experiment_is_the_one_of_the_tree_with_fewer_pairs() {
+    fn the_experiments_are_those_of_the_tree_with_fewer_pairs() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let kept = std::env::temp_dir().join(format!("linerate-aa-{}", std::process::id()));
-        let text = fs::read_to_string(shortened(&root, &kept).unwrap()).unwrap();
-        assert!(text.contains("pairs = 40,") && !text.contains("320"), "{text}");
+        shorten(&root, &kept).unwrap();
+        let text = |name: &str| fs::read_to_string(kept.join(name)).unwrap();
+        let noise = text("noise.toml");
+        assert!(noise.contains("pairs = 40,") && !noise.contains("320"), "{noise}");
+        assert!(text("noise-host.toml").contains("scenario = \"host\""));
         fs::remove_dir_all(&kept).unwrap();
     }
 }

@@ -25,7 +25,7 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 16] = ours![
+pub static BUILTIN: [(&str, &str); 17] = ours![
     "batch",
     "bounce",
     "pool",
@@ -41,7 +41,8 @@ pub static BUILTIN: [(&str, &str); 16] = ours![
     "veth",
     "veth-load",
     "memif-peers",
-    "noise"
+    "noise",
+    "noise-host"
 ];
 
 /// Returns a built-in experiment by its name.
