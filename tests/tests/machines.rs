@@ -298,24 +298,116 @@ fn commands_end_as_told_under_the_filter_of_a_container() {
     after(refuse_as_containers_do, &["env"], [Well, Well, Refused("E-PERM")]);
 }
 
+#[test]
+fn commands_work_where_ipv6_is_off() {
+    let off = "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";
+    on(&["sh", "-c", &format!("{off}; exec \"$0\" \"$@\"")], [Well; 3]);
+}
+
+#[test]
+fn commands_work_on_a_kernel_built_without_ipv6() {
+    after(refuse_ipv6, &["env"], [Well; 3]);
+}
+
+#[test]
+fn commands_work_without_what_came_to_the_kernel_after_5_11() {
+    after(refuse_what_came_after_5_11, &["env"], [Well; 3]);
+}
+
+const ALLOW: libc::sock_filter = instruction(libc::BPF_RET, 0, libc::SECCOMP_RET_ALLOW);
+
+const fn instruction(code: u32, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf, k }
+}
+
+/// Loads the number of the call.
+const CALL: libc::sock_filter = instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0);
+
+/// Loads the lower half of an argument of the call.
+const fn argument(index: u32) -> libc::sock_filter {
+    let offset = 16 + 8 * index + if cfg!(target_endian = "big") { 4 } else { 0 };
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, offset)
+}
+
+/// Goes over the next `n` instructions unless what was loaded is `k`, or at least that.
+const fn unless_is(k: u32, n: u8) -> libc::sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, n, k)
+}
+const fn unless_from(k: u32, n: u8) -> libc::sock_filter {
+    instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, n, k)
+}
+
+const fn refuse(errno: i32) -> libc::sock_filter {
+    instruction(libc::BPF_RET, 0, libc::SECCOMP_RET_ERRNO | errno as u32)
+}
+
 /// Lets this process and what it starts make no call of BPF, of performance counters or of page faults.
 ///
 /// Source: seccomp(2), its example; Docker's default profile refuses these to who has no CAP_SYS_ADMIN.
 fn refuse_as_containers_do() -> std::io::Result<()> {
-    const ANSWER: u32 = libc::BPF_RET | libc::BPF_K;
-    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    const REFUSED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-    const fn instruction(code: u32, jt: u8, k: u32) -> libc::sock_filter {
-        libc::sock_filter { code: code as u16, jt, jf: 0, k }
-    }
-    let mut filter = [
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        instruction(EQUAL, 3, libc::SYS_bpf as u32),
-        instruction(EQUAL, 2, libc::SYS_perf_event_open as u32),
-        instruction(EQUAL, 1, libc::SYS_userfaultfd as u32),
-        instruction(ANSWER, 0, libc::SECCOMP_RET_ALLOW),
-        instruction(ANSWER, 0, REFUSED),
-    ];
+    filtered(&mut [
+        CALL,
+        unless_is(libc::SYS_bpf as u32, 1),
+        refuse(libc::EPERM),
+        unless_is(libc::SYS_perf_event_open as u32, 1),
+        refuse(libc::EPERM),
+        unless_is(libc::SYS_userfaultfd as u32, 1),
+        refuse(libc::EPERM),
+        ALLOW,
+    ])
+}
+
+/// Lets it make no socket of IPv6's.
+fn refuse_ipv6() -> std::io::Result<()> {
+    filtered(&mut [
+        CALL,
+        unless_is(libc::SYS_socket as u32, 3),
+        argument(0),
+        unless_is(libc::AF_INET6 as u32, 1),
+        refuse(libc::EAFNOSUPPORT),
+        ALLOW,
+    ])
+}
+
+/// Lets it have none of the system calls since Linux 5.12, of the advice of madvise(2) since 5.14, of the options of
+/// sockets since 5.14 and of AF_XDP's since 6.17, and of the names of memory since 5.17.
+///
+/// Source: include/uapi of Linux 5.11 (asm-generic/unistd.h, mman-common.h, socket.h, linux/if_xdp.h, prctl.h).
+fn refuse_what_came_after_5_11() -> std::io::Result<()> {
+    const FIRST_CALL: u32 = 442;
+    const FIRST_ADVICE: u32 = 22;
+    const FIRST_OPTION: u32 = 71;
+    const FIRST_OF_XDP: u32 = 9;
+    filtered(&mut [
+        CALL,
+        unless_from(FIRST_CALL, 1),
+        refuse(libc::ENOSYS),
+        unless_is(libc::SYS_madvise as u32, 4),
+        argument(2),
+        unless_from(FIRST_ADVICE, 1),
+        refuse(libc::EINVAL),
+        ALLOW,
+        unless_is(libc::SYS_prctl as u32, 4),
+        argument(0),
+        unless_is(libc::PR_SET_VMA as u32, 1),
+        refuse(libc::EINVAL),
+        ALLOW,
+        unless_is(libc::SYS_setsockopt as u32, 9),
+        argument(1),
+        unless_is(libc::SOL_SOCKET as u32, 3),
+        argument(2),
+        unless_from(FIRST_OPTION, 1),
+        refuse(libc::ENOPROTOOPT),
+        unless_is(libc::SOL_XDP as u32, 3),
+        argument(2),
+        unless_from(FIRST_OF_XDP, 1),
+        refuse(libc::ENOPROTOOPT),
+        ALLOW,
+    ])
+}
+
+/// Puts a filter before each call of this process and of what it starts.
+fn filtered(filter: &mut [libc::sock_filter]) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: prctl(2) takes numbers, and a program that outlives the call.
     let done = unsafe {
