@@ -260,7 +260,9 @@ mod tests {
         let pool = Pool::builder().frames(1).build().unwrap();
         let mut mem = pool.local();
         let mut skb = alloc_skb_frame(&mut mem).unwrap();
+        assert_eq!((skb.headroom(), skb.headroom() + skb.tailroom()), (256, 2048));
         let at = skb_put(&mut skb, 1514).unwrap().as_ptr();
+        assert_eq!(at.addr() % 64, 0, "on a line of its own");
         assert!(alloc_skb_frame(&mut mem).is_none());
         kfree_skb(skb);
         let mut again = alloc_skb_frame(&mut mem).unwrap();
