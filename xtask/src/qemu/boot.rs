@@ -19,14 +19,17 @@ const MACHINE: &str = "-accel tcg -cpu max -smp 1 -m 1024 -M q35 -nodefaults \
     -no-user-config -display none -monitor none -serial stdio -no-reboot \
     -device isa-debug-exit,iobase=0xf4,iosize=0x04";
 
-/// Two pairs of cards, each joined by a cable, and one that divides by RSS: the guest knows them by their
-/// addresses.
+/// Three pairs of cards, each joined by a cable, and one that divides by RSS: the guest knows them by their
+/// addresses. The first of the third pair takes what it is to send after four seconds.
 const CARDS: &str = "-netdev hubport,id=v0,hubid=0 -netdev hubport,id=v1,hubid=0 \
     -netdev hubport,id=e0,hubid=1 -netdev hubport,id=e1,hubid=1 \
     -netdev hubport,id=r0,hubid=2 \
+    -netdev hubport,id=s0,hubid=3 -netdev hubport,id=s1,hubid=3 \
     -device virtio-net-pci,netdev=v0,mac=02:00:00:00:01:00,romfile= \
     -device virtio-net-pci,netdev=v1,mac=02:00:00:00:01:01,romfile= \
     -device virtio-net-pci,netdev=r0,rss=on,mac=02:00:00:00:03:00,romfile= \
+    -device virtio-net-pci,netdev=s0,tx=timer,x-txtimer=4000000000,mac=02:00:00:00:04:00,romfile= \
+    -device virtio-net-pci,netdev=s1,mac=02:00:00:00:04:01,romfile= \
     -device e1000,netdev=e0,mac=02:00:00:00:02:00,romfile= \
     -device e1000,netdev=e1,mac=02:00:00:00:02:01,romfile=";
 

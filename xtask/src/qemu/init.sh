@@ -12,6 +12,8 @@ export PROPTEST_CASES=8 LINERATE_TEST_KILLS=5
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t bpf bpf /sys/fs/bpf
+mount -t cgroup2 cgroup2 /sys/fs/cgroup &&
+    echo '+memory +cpuset' >/sys/fs/cgroup/cgroup.subtree_control
 mkdir -p /dev/pts /dev/shm
 mount -t devpts pts /dev/pts
 mount -t tmpfs shm /dev/shm

@@ -91,6 +91,22 @@ scenario_rss() {
     divided | grep -q '^11:11:11:'
 }
 
+# A card reads packets where they lie, seconds after the socket that sent them was closed.
+scenario_xdp_close_on_virtio_net() {
+    [ -d /sys/module/virtio_net ] || { echo 'skipped: this kernel has no virtio_net'; return; }
+    [ -x /tests/linerate_port ] || { echo 'skipped: without tests of AF_XDP: --only xdp'; return; }
+    namespaces
+    place 02:00:00:00:04:00 middle s0
+    place 02:00:00:00:04:01 middle s1
+    ip -n middle link set s0 up
+    ip -n middle link set s1 up
+    LINERATE_TEST_SLOW_CARDS='s0 s1' ip netns exec middle /tests/linerate_port --exact \
+        xdp::tests::slow::frames_of_a_closed_queue_leave_a_card_as_they_were >card.err 2>&1 ||
+        fail 'the frames were reused, or did not come'
+    grep -q '^test result: ok. 1 passed' card.err || fail 'it did not run'
+    ! grep -q skipped: card.err || fail 'it was skipped'
+}
+
 # The first command shares its memory with a second process, whatever huge pages are free.
 scenario_huge_pages() {
     for pages in 0 4 64; do
@@ -110,6 +126,21 @@ scenario_overcommit_never() {
     equal "$status" 0 'exit status without overcommitted memory'
     [ "$(number forward verify packets)" -gt 0 ] || fail 'nothing came without overcommitted memory'
     equal "$(number forward verify corrupted)" 0 'corrupted'
+}
+
+# The first command in a cgroup, of the second version, of little memory and one CPU.
+scenario_cgroup_v2() {
+    all=/sys/fs/cgroup
+    grep -qw memory $all/cgroup.subtree_control || { echo 'skipped: no cgroup v2'; return; }
+    mkdir $all/little
+    echo 64M >$all/little/memory.max
+    echo 0 >$all/little/cpuset.cpus
+    echo 0 >$all/little/cgroup.procs
+    first_command 'in a cgroup of 64 MiB and one CPU'
+    grep -q '^oom_kill 0$' $all/little/memory.events || fail 'something was killed'
+    echo 0 >$all/cgroup.procs
+    # What ran in it may be leaving.
+    soon rmdir $all/little
 }
 
 # The kernel tells time by another clock than the CPU's counter of ticks.

@@ -1,5 +1,5 @@
 //! Packets that the kernel has for long, and may read where they lie until it is done with them: on a macvlan,
-//! whose lower device has a queue that hardly sends.
+//! whose lower device has a queue that hardly sends, and on a card that looks at its ring late.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,7 +9,9 @@ use linerate_skb::{Batch, Local, Offload, Pool};
 use super::super::queue::tests::open;
 use super::{frames, pool};
 use crate::QueueOps;
-use crate::host::testing::{assert_settled, in_netns_with_xdp, ip, veth, wait_running};
+use crate::host::testing::{
+    assert_settled, bytes, in_netns_with_xdp, ip, queue, receive, veth, wait_running,
+};
 
 /// Longer than the time after which a device without completions counts as dead.
 const STALL: Duration = Duration::from_millis(1500);
@@ -91,4 +93,35 @@ fn close_waits_a_moment_for_packets_that_the_kernel_is_about_to_send() {
         assert_settled(pool);
         assert_eq!(pool.ledger().sent, PACKETS as u64, "{}", pool.ledger());
     });
+}
+
+/// Two cards of virtio with a cable between them, in the namespace of this process; the device of the first takes
+/// packets out of its ring after seconds. Guests of `cargo xtask qemu` have such.
+const CARDS: &str = "LINERATE_TEST_SLOW_CARDS";
+
+/// The driver puts frames into its ring where they lie, pages of the pool, and its device reads them after the close.
+#[test]
+fn frames_of_a_closed_queue_leave_a_card_as_they_were() {
+    let Ok(cards) = std::env::var(CARDS) else {
+        return eprintln!("skipped: no card that sends late; `cargo xtask qemu` has one");
+    };
+    let (near, far) = cards.split_once(' ').unwrap();
+    let (pool, mut far) = (pool(4096), queue(&format!("packet:{far}")));
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(64));
+    let sent = frames(PACKETS as u64, 1000);
+    sent.iter().for_each(|frame| batch.push(mem.alloc_copy(frame).unwrap()).unwrap());
+    let mut card = open(near, &pool);
+    assert_eq!(card.xmit(&mut mem, &mut batch).packets, PACKETS);
+    drop(card);
+    assert_eq!(under_way(&pool), PACKETS as u64, "{:#}", pool.ledger());
+    // Every frame that can be had is written.
+    let mut others = Batch::with_capacity(4096);
+    assert_eq!(mem.alloc(&mut others, 4096), 4096 - PACKETS);
+    for skb in others.iter_mut() {
+        skb.push(skb.headroom()).unwrap().fill(0xff);
+        let room = skb.tailroom();
+        skb.put(room).unwrap().fill(0xff);
+    }
+    let came = receive(&mut far, PACKETS);
+    assert!(came.iter().zip(&sent).all(|(skb, frame)| &bytes(skb) == frame));
 }
