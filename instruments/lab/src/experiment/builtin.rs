@@ -25,7 +25,7 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 17] = ours![
+pub static BUILTIN: [(&str, &str); 18] = ours![
     "batch",
     "bounce",
     "pool",
@@ -42,7 +42,8 @@ pub static BUILTIN: [(&str, &str); 17] = ours![
     "veth-load",
     "memif-peers",
     "noise",
-    "noise-host"
+    "noise-host",
+    "versions"
 ];
 
 /// Returns a built-in experiment by its name.

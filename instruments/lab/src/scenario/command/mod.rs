@@ -7,6 +7,7 @@
 
 mod probe;
 mod process;
+mod version;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub(super) struct Program;
 /// takes that is more than one command.
 const SCRIPTS: [(&str, &str); 1] = [("forward.sh", include_str!("../../../peers/forward.sh"))];
 
-static KNOBS: [Knob; 8] = [
+static KNOBS: [Knob; 9] = [
     Knob {
         name: "program",
         values: Values::Other("a name or a path, \"self\" or \"forward.sh\""),
@@ -37,6 +38,13 @@ static KNOBS: [Knob; 8] = [
         about: "What is run: a program on the PATH, this one, or one by its path, which is from the \
                 directory that linerate is started in if it does not begin with /; or our script that \
                 puts packets through a program.",
+    },
+    Knob {
+        name: "commit",
+        values: Values::Other("a commit, tag or branch"),
+        default: "none: the program as it is",
+        about: "In place of a program: `linerate` of this commit of the repository around the directory \
+                that linerate is started in, built from a worktree in target/lab-versions, once.",
     },
     Knob {
         name: "args",
@@ -103,11 +111,21 @@ impl Scenario for Program {
 
     fn check(&self, settings: &Settings, place: &Place) -> Result<()> {
         let config = Config::read(settings)?;
-        find(&config.program, place).map(drop)
+        match config.commit {
+            Some(_) => ["git", "cargo"].iter().try_for_each(|one| find(one, place).map(drop)),
+            None => find(&config.program, place).map(drop),
+        }
     }
 
     fn commands(&self, settings: &Settings, place: &Place) -> Vec<String> {
         let Ok(config) = Config::read(settings) else { return Vec::new() };
+        if let Some(commit) = &config.commit {
+            let program = format!("target/lab-versions/{commit}/linerate");
+            return version::commands(commit)
+                .into_iter()
+                .chain([typed(&program, &config.args)])
+                .collect();
+        }
         let path = find(&config.program, place).unwrap_or_else(|_| config.program.clone().into());
         let name = config.script().map_or(path.to_string_lossy(), |(name, _)| name.into());
         let line = |args: &Vec<String>| typed(&name, args);
@@ -116,7 +134,7 @@ impl Scenario for Program {
 
     fn probe(&self, settings: &Settings, place: &Place) -> Result<()> {
         let config = Config::read(settings)?;
-        let path = find(&config.program, place)?;
+        let (path, _) = config.find(place)?;
         let Some(probe) = &config.probe else { return Ok(()) };
         let args = config.line(probe, place, Duration::ZERO);
         probe::once(&path, &args, || {
@@ -139,8 +157,8 @@ impl Scenario for Program {
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>> {
         self.probe(settings, place)?;
         let config = Config::read(settings)?;
-        let path = find(&config.program, place)?;
-        Ok(Box::new(Side { config, path, place: place.clone() }))
+        let (path, built_from) = config.find(place)?;
+        Ok(Box::new(Side { config, path, built_from, place: place.clone() }))
     }
 }
 
@@ -148,6 +166,8 @@ impl Scenario for Program {
 #[derive(Debug, Clone, PartialEq)]
 struct Config {
     program: String,
+    /// The commit whose command is built, in place of a program.
+    commit: Option<String>,
     args: Vec<String>,
     probe: Option<Vec<String>>,
     /// Names and pointers.
@@ -170,12 +190,29 @@ impl Config {
         let timeout_s = reading.count("timeout_s")?;
         let line = settings.get("json").map_or(0, |setting| setting.line);
         let figures = figures.iter().map(|text| named(text, line)).collect::<Result<_>>()?;
-        let program = program.filter(|program| !program.is_empty());
+        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let commit = filled(reading.text("commit")?);
+        let program = match (filled(program), &commit) {
+            (Some(_), Some(_)) => {
+                let line = settings.get("commit").map_or(0, |setting| setting.line);
+                let why = "commit is the version of linerate that is run, and program another one";
+                return Err(wrong(line, why).fix("say one of them"));
+            }
+            (program, commit) => program.or(commit.as_ref().map(|_| "linerate".to_owned())),
+        };
         let program = program.ok_or_else(|| {
             wrong(0, "scenario \"command\" has no program").fix("program = \"…\" for each side")
         })?;
         let timeout = Duration::from_secs(timeout_s);
-        Ok(Config { program, args, probe, figures, packets, disturbed, timeout })
+        Ok(Config { program, commit, args, probe, figures, packets, disturbed, timeout })
+    }
+
+    /// Returns where the program is, built if it is a commit's, and the whole name of that commit.
+    fn find(&self, place: &Place) -> Result<(PathBuf, Option<String>)> {
+        match &self.commit {
+            Some(commit) => version::built(commit, place).map(|(path, whole)| (path, Some(whole))),
+            None => find(&self.program, place).map(|path| (path, None)),
+        }
     }
 
     /// Returns the name and the text of the script that it is, if it is one of ours.
@@ -260,6 +297,8 @@ fn expand(arg: &str, place: &Place, time: Duration) -> OsString {
 struct Side {
     config: Config,
     path: PathBuf,
+    /// The commit that was built for it.
+    built_from: Option<String>,
     place: Place,
 }
 
@@ -310,7 +349,9 @@ impl Bench for Side {
     }
 
     fn finish(self: Box<Self>) -> Result<Finished> {
-        Ok(Finished::default())
+        let commit = self.config.commit.as_deref().zip(self.built_from.as_deref());
+        let note = commit.map(|(name, whole)| format!("{name} is commit {whole}"));
+        Ok(Finished { notes: note.into_iter().collect(), ..Finished::default() })
     }
 }
 

@@ -50,6 +50,20 @@ pub(super) fn run(
     timeout: Duration,
     stop: &AtomicBool,
 ) -> Result<Ran> {
+    run_telling(program, args, timeout, stop, 1)
+}
+
+/// Runs it to its end; of a program that fails so many of its last lines are told.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn run_telling(
+    program: &Path,
+    args: &[OsString],
+    timeout: Duration,
+    stop: &AtomicBool,
+    lines: usize,
+) -> Result<Ran> {
     let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
     let failed = |why: String| Error::new(Code::System, format!("{name} failed"), why);
     let mut command = Command::new(program);
@@ -76,7 +90,7 @@ pub(super) fn run(
     })?;
     let Ended { status, wall_ns, run_delay_ns } = ended;
     if !status.success() {
-        return Err(failed(complaint(status, &stderr)));
+        return Err(failed(complaint(status, &stderr, lines)));
     }
     if stdout.len() as u64 > STDOUT_BYTES_MAX {
         return Err(failed(format!("it printed more than {} MiB", STDOUT_BYTES_MAX >> 20)));
@@ -190,15 +204,17 @@ fn joined<T>(thread: ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
     thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread that reads it panicked")))
 }
 
-/// Describes the exit status and the last line of the standard error.
-fn complaint(status: ExitStatus, stderr: &VecDeque<u8>) -> String {
+/// Describes the exit status and the last `lines` of the standard error.
+fn complaint(status: ExitStatus, stderr: &VecDeque<u8>, lines: usize) -> String {
     let bytes: Vec<u8> = stderr.iter().copied().collect();
     let text = String::from_utf8_lossy(&bytes);
-    let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it gave no reason");
+    let mut last: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    last.drain(..last.len().saturating_sub(lines));
+    let last = if last.is_empty() { "it gave no reason".into() } else { last.join("\n  ") };
     let how = match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
         (None, Some(signal)) => format!("killed by signal {signal}"),
         (None, None) => status.to_string(),
     };
-    format!("{how}: {}", last.trim())
+    format!("{how}: {last}")
 }

@@ -141,7 +141,7 @@ fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> Builder {
 
 /// The pool of the allocator's blocks: as many of them as there are frames.
 fn blocks(config: &Config) -> Result<Pool> {
-    let pool = Pool::builder().frames(config.pool_frames.unwrap_or(16_384)).data(Data::General);
+    let pool = Pool::builder().frames(config.pool_frames.unwrap_or(32_768)).data(Data::General);
     let pool = pool.name("blocks").frame_size(config.frame_size).init(config.init);
     let pool = pool.return_to(config.return_to).build()?;
     pool.set_sampling(config.sample_every);

@@ -1,0 +1,169 @@
+//! Another version of the engine: the command of a commit, built from a worktree of its own.
+//!
+//! ```text
+//!  target/lab-versions/COMMIT/tree      the commit's files (git worktree)
+//!  target/lab-versions/COMMIT/linerate  its command
+//!  target/lab-versions/build            cargo's, of all of them: what they depend on is built once
+//! ```
+//!
+//! A commit that is built is not built again. The compiler is that of the directory that this program is started
+//! in, for every version: what differs is the engine.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::{find, process};
+use crate::scenario::Place;
+use crate::{Code, Error, Result};
+
+/// The longest time that git and a build may take.
+const PATIENCE: Duration = Duration::from_hours(1);
+/// Lines of a failed build that are told: the last ones.
+const LINES: usize = 6;
+/// Digits of a commit in the name of its folder.
+const DIGITS: usize = 12;
+/// The package of the command, and what it is called.
+const PACKAGE: &str = "linerate-cli";
+const COMMAND: &str = "linerate";
+
+/// Returns the programs that build `commit`, as they would be typed.
+pub(super) fn commands(commit: &str) -> [String; 2] {
+    let folder = format!("target/lab-versions/{commit}");
+    [
+        format!("git worktree add --detach --force {folder}/tree {commit}"),
+        format!(
+            "cargo build --release --locked -p {PACKAGE} --manifest-path {folder}/tree/Cargo.toml"
+        ),
+    ]
+}
+
+/// Returns the command of `commit`, of the repository around the working directory, and the whole name of the
+/// commit: built, if it is not there yet.
+///
+/// # Errors
+/// `E-EXPERIMENT` for a commit that there is not, `E-UNSUPPORTED` outside of a repository, without git or cargo,
+/// `E-SYSTEM` with the last lines of a build that fails.
+pub(super) fn built(commit: &str, place: &Place) -> Result<(PathBuf, String)> {
+    built_in(Path::new("."), commit, place)
+}
+
+fn built_in(dir: &Path, commit: &str, place: &Place) -> Result<(PathBuf, String)> {
+    let git = find("git", place)?;
+    let ask = |args: &[&str]| said(&git, dir, args, &place.stop);
+    let root = ask(&["rev-parse", "--show-toplevel"]).map_err(|e| {
+        Error::new(Code::Unsupported, format!("cannot build commit {commit}"), e.why)
+            .fix("start it in a clone of linerate's repository")
+    })?;
+    // Behind the end of the options: a name is none of git's.
+    let name = format!("{commit}^{{commit}}");
+    let whole = ask(&["rev-parse", "--verify", "--end-of-options", &name]).map_err(|e| {
+        Error::new(Code::Experiment, format!("there is no commit {commit}"), e.why)
+            .fix(format!("git log --oneline, or git fetch, in {root}"))
+    })?;
+    // By newer versions of git this mark is printed, too.
+    let whole = whole.lines().last().unwrap_or_default().to_owned();
+    let all = Path::new(&root).join("target").join("lab-versions");
+    let folder = all.join(whole.get(..DIGITS).unwrap_or(&whole));
+    let (tree, program) = (folder.join("tree"), folder.join(COMMAND));
+    if program.is_file() {
+        return Ok((program, whole));
+    }
+    if !tree.is_dir() {
+        // By force: git still knows a tree whose folder somebody has removed.
+        ask(&["worktree", "add", "--detach", "--force", &tree.to_string_lossy(), &whole])?;
+    }
+    build(commit, &tree, &all.join("build"), place)?;
+    let failed = |e: std::io::Error| {
+        Error::new(Code::File, format!("cannot keep the command of {commit}"), e.to_string())
+    };
+    // Whole or not at all: one that is there counts as built.
+    let part = folder.join("part");
+    fs::copy(all.join("build").join("release").join(COMMAND), &part).map_err(failed)?;
+    fs::rename(&part, &program).map_err(failed)?;
+    Ok((program, whole))
+}
+
+/// Builds the command of `tree` in `target`.
+fn build(commit: &str, tree: &Path, target: &Path, place: &Place) -> Result<()> {
+    let words = ["build", "--release", "--locked", "--quiet", "-p", PACKAGE, "--bin", COMMAND];
+    let mut args: Vec<OsString> = words.map(OsString::from).into();
+    args.extend(["--manifest-path".into(), tree.join("Cargo.toml").into_os_string()]);
+    args.extend(["--target-dir".into(), target.as_os_str().to_owned()]);
+    let cargo = find("cargo", place)?;
+    let built = process::run_telling(&cargo, &args, PATIENCE, &place.stop, LINES);
+    built.map(drop).map_err(|e| {
+        let fix = format!("cd {} && cargo build --release", tree.display());
+        Error::new(e.code, format!("commit {commit} does not build"), e.why).fix(fix)
+    })
+}
+
+/// Runs git in `dir`; returns what it prints.
+fn said(git: &Path, dir: &Path, args: &[&str], stop: &AtomicBool) -> Result<String> {
+    let at: [OsString; 2] = ["-C".into(), dir.as_os_str().to_owned()];
+    let args: Vec<OsString> = at.into_iter().chain(args.iter().map(OsString::from)).collect();
+    let ran = process::run(git, &args, PATIENCE, stop)?;
+    Ok(String::from_utf8_lossy(&ran.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes a repository of one commit, whose command is `main`; `None` without git.
+    fn repository(name: &str, main: &str) -> Option<PathBuf> {
+        let dir = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("src")).unwrap();
+        let manifest = "[package]\nname = \"linerate-cli\"\nversion = \"0.0.0\"\nedition = \"2021\"\n\
+                        [[bin]]\nname = \"linerate\"\npath = \"src/main.rs\"\n";
+        fs::write(dir.join("Cargo.toml"), manifest).unwrap();
+        let lock = "version = 4\n[[package]]\nname = \"linerate-cli\"\nversion = \"0.0.0\"\n";
+        fs::write(dir.join("Cargo.lock"), lock).unwrap();
+        fs::write(dir.join("src/main.rs"), main).unwrap();
+        let git = |args: &[&str]| {
+            let who = ["-c", "user.name=a", "-c", "user.email=a@b", "-C"];
+            let mut git = std::process::Command::new("git");
+            let done = git.args(who).arg(&dir).args(args).output().ok()?;
+            done.status.success().then_some(())
+        };
+        let made = git(&["init", "-q"]).and_then(|()| git(&["add", "-A"]));
+        let made = made.and_then(|()| git(&["commit", "-q", "-m", "a"]));
+        if made.is_none() {
+            println!("skipped: no git");
+        }
+        made.map(|()| dir)
+    }
+
+    #[test]
+    fn a_commit_is_built_once_and_one_that_there_is_not_is_told() {
+        let main = "fn main() { println!(\"{}\", 42) }";
+        let Some(dir) = repository("version", main) else { return };
+        let (program, whole) = built_in(&dir, "HEAD", &Place::default()).unwrap();
+        let ran = process::run(&program, &[], PATIENCE, &AtomicBool::new(false)).unwrap();
+        assert_eq!((ran.stdout.as_slice(), whole.len()), (&b"42\n"[..], 40));
+        // What is there is taken, under each of its names.
+        fs::remove_dir_all(dir.join("target/lab-versions/build")).unwrap();
+        assert_eq!(built_in(&dir, &whole[..8], &Place::default()), Ok((program, whole)));
+        for name in ["no-such", "--help", "0000000000000000000000000000000000000000"] {
+            let e = built_in(&dir, name, &Place::default()).unwrap_err();
+            assert_eq!((e.code, e.what), (Code::Experiment, format!("there is no commit {name}")));
+            assert!(e.why.contains("fatal") && e.fix.contains("git fetch"), "{} {}", e.why, e.fix);
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_build_that_fails_is_told_with_its_last_lines() {
+        let Some(dir) = repository("broken", "fn main() { no_such_function() }") else { return };
+        let e = built_in(&dir, "HEAD", &Place::default()).unwrap_err();
+        assert_eq!(e.what, "commit HEAD does not build");
+        assert!(e.why.contains("no_such_function") && e.why.lines().count() > 2, "{}", e.why);
+        assert!(e.fix.contains("cargo build --release"), "{}", e.fix);
+        let outside = built_in(Path::new("/"), "HEAD", &Place::default()).unwrap_err();
+        assert_eq!(outside.code, Code::Unsupported);
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
