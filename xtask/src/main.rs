@@ -9,6 +9,7 @@
 mod api;
 mod cargo;
 mod commits;
+mod dist;
 mod instructions;
 mod lines;
 mod msrv;

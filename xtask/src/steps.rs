@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
 use crate::{
-    api, cargo, commits, instructions, lines, msrv, nocc, qemu, results, sanitize, shipped,
+    api, cargo, commits, dist, instructions, lines, msrv, nocc, qemu, results, sanitize, shipped,
     skipped, tidy,
 };
 
@@ -105,11 +105,16 @@ pub const STEPS: [Step; 14] = [
 ];
 
 /// Every campaign.
-const CAMPAIGNS: [Campaign; 7] = [
+const CAMPAIGNS: [Campaign; 8] = [
     Campaign {
         name: "lines",
         about: "the lines of the tree, and the code of the packet half beside that of the instruments",
         act: |root, _| lines::run(root),
+    },
+    Campaign {
+        name: "dist",
+        about: "static programs, a .deb, checksums, a list of parts; what registries ask (--help: its steps)",
+        act: dist::run,
     },
     Campaign {
         name: "aa",

@@ -250,10 +250,15 @@ impl Args {
     /// # Errors
     /// What clap has to say, help included.
     pub fn read(drivers: &Registry) -> Result<Args, clap::Error> {
-        let mut command = Args::command().after_help(after_help(drivers));
+        let mut command = definition(drivers);
         let matches = command.try_get_matches_from_mut(std::env::args_os())?;
         Args::from_arg_matches(&matches).map_err(|e| e.format(&mut command))
     }
+}
+
+/// Returns the command line's definition; its help lists `drivers`.
+pub fn definition(drivers: &Registry) -> clap::Command {
+    Args::command().after_help(after_help(drivers))
 }
 
 /// Returns what stands behind the options: the programs, the ports and the exit statuses.

@@ -34,6 +34,12 @@ use screen::Screen;
 
 pub use args::refuse;
 
+/// Returns the definition of the command line, from which man pages and completions are made.
+#[must_use]
+pub fn command() -> clap::Command {
+    args::definition(&Registry::default())
+}
+
 /// Runs the command that this process was started as.
 #[must_use]
 pub fn main() -> ExitCode {

@@ -1,5 +1,5 @@
-//! Rules of the manifests: crates depend on each other in one direction, and foreign packages come from the
-//! public index.
+//! Rules of the manifests: crates depend on each other in one direction, those to be published say what a registry
+//! shows, and foreign packages come from the public index.
 
 use crate::tidy::{Finding, Tree};
 
@@ -27,6 +27,17 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("lab-cli", &["linerate", "cli", "lab", "seeds", "prof", "show"]),
 ];
 
+/// Lines that the manifest of a crate to be published begins some line with.
+const PUBLISHED: [&str; 7] = [
+    "description = ",
+    "license.workspace",
+    "repository.workspace",
+    "readme.workspace",
+    "categories = ",
+    "keywords = ",
+    "[package.metadata.docs.rs]",
+];
+
 const INDEX: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Finds dependencies that point against the arrows, and packages that come from elsewhere.
@@ -44,6 +55,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
             found.push(Finding::of(path, "this crate has no row in the table of arrows"));
             continue;
         };
+        found.extend(unpublishable(tree, path, text).map(|what| Finding::of(path, what)));
         let against = dependencies(text).into_iter().filter(|(_, used)| !allowed.contains(used));
         let what = |used| format!("{folder} may not depend on {used}");
         found.extend(against.map(|(line, used)| Finding::at(path, line, what(used))));
@@ -57,6 +69,21 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     let foreign = sources.filter(|(_, source)| source.trim_end_matches('"') != INDEX);
     found.extend(foreign.map(|(i, _)| Finding::at("Cargo.lock", i, "not the public index")));
     found
+}
+
+/// Returns what a registry would miss in a crate; nothing of one that is not to be published.
+fn unpublishable<'a>(
+    tree: &'a Tree,
+    path: &'a str,
+    text: &'a str,
+) -> impl Iterator<Item = String> + 'a {
+    let folder = path.trim_end_matches("Cargo.toml");
+    let licences = ["LICENSE-MIT", "LICENSE-APACHE"].into_iter();
+    let licences = licences.filter(move |name| tree.text(&format!("{folder}{name}")).is_none());
+    let says = move |start: &&str| !text.lines().any(|line| line.starts_with(*start));
+    let absent = PUBLISHED.into_iter().filter(says).chain(licences);
+    let is_private = text.lines().any(|line| line == "publish = false");
+    absent.filter(move |_| !is_private).map(|what| format!("lacks {what}, or `publish = false`"))
 }
 
 /// Returns the folders of our crates that a manifest depends on, with the lines that say so.
@@ -83,7 +110,23 @@ mod tests {
     use super::*;
 
     fn found(path: &str, manifest: &str) -> usize {
-        check(&Tree::of(&[("Cargo.lock", ""), (path, manifest)])).len()
+        let manifest = format!("publish = false\n{manifest}");
+        check(&Tree::of(&[("Cargo.lock", ""), (path, &manifest)])).len()
+    }
+
+    #[test]
+    fn a_crate_that_a_registry_would_refuse_is_found() {
+        let whole = PUBLISHED.map(|line| format!("{line}\n")).concat();
+        let found = |manifest: &str, licence: &str| {
+            let mit = format!("crates/sys/{licence}");
+            let files = [("crates/sys/Cargo.toml", manifest), (&*mit, ""), ("Cargo.lock", "")];
+            let apache = ("crates/sys/LICENSE-APACHE", "");
+            check(&Tree::of(&[&files[..], &[apache]].concat())).len()
+        };
+        assert_eq!(found(&whole, "LICENSE-MIT"), 0);
+        assert_eq!(found(&whole, "LICENSE"), 1);
+        assert_eq!(found(&whole.replace("readme.workspace", "readme = "), "LICENSE-MIT"), 1);
+        assert_eq!(found("publish = false", "LICENSE"), 0);
     }
 
     #[test]

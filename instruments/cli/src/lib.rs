@@ -1,0 +1,93 @@
+//! The `linerate-lab` command: reruns experiments, says where the CPU's time goes, models which
+//! cache lines travel, and finds the highest rate at which nothing is lost. `linerate lab` and the others run it.
+//!
+//! A library so that its man pages and completions are made of its own definition.
+#![forbid(unsafe_code)]
+
+mod lab;
+mod lines;
+mod ndr;
+mod profile;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+// The commands below name these as if they were here.
+use linerate_cli::{errors, progress, report, screen, signals};
+
+use screen::Screen;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "linerate",
+    version,
+    about = "Measures packet paths: experiments, profiles, and the highest rate without loss",
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+struct Args {
+    #[command(subcommand)]
+    command: Instrument,
+}
+
+/// The commands that measure.
+#[derive(Debug, Subcommand)]
+enum Instrument {
+    /// Says where the CPU's time goes.
+    #[command(subcommand)]
+    Profile(profile::Profile),
+    /// Reruns experiments.
+    Lab(lab::Lab),
+    /// Says which functions make cache lines travel between threads, by a MODEL: nothing is measured.
+    ///
+    /// The command runs in QEMU's user mode, tens of times slower, with a plugin that follows every access to memory. Ports
+    /// xdp: and packet: do not run there; ring:, memif:, pcap:, gen:, null: and plain sockets do.
+    Lines(lines::Lines),
+    /// Finds the highest rate without loss.
+    Ndr(ndr::Ndr),
+}
+
+/// Returns the definition of the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
+/// Runs the command that this process was started as.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(e) => return ExitCode::from(linerate_cli::refuse(&e)),
+    };
+    let (screen, done) = match args.command {
+        Instrument::Lab(lab) => {
+            let screen = lab.screen();
+            (screen, lab.run(&screen))
+        }
+        Instrument::Lines(lines) => {
+            let screen = Screen::plain(lines.json);
+            (screen, lines.run(&screen))
+        }
+        Instrument::Ndr(ndr) => {
+            let screen = Screen::plain(ndr.json);
+            (screen, ndr.run(&screen))
+        }
+        Instrument::Profile(profile) => {
+            let screen = Screen::plain(profile.json());
+            (screen, profile.run(&screen))
+        }
+    };
+    linerate_cli::end(screen, done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definition_is_sound() {
+        command().debug_assert();
+    }
+}

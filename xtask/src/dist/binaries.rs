@@ -1,0 +1,145 @@
+//! Static programs: built, looked at and tried.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use super::{Outcome, Place, is_here};
+use crate::cargo;
+
+pub const NATIVE: &str = "x86_64-unknown-linux-musl";
+const FOREIGN: &str = "aarch64-unknown-linux-musl";
+const QEMU: &str = "qemu-aarch64";
+pub const PROGRAMS: [&str; 2] = ["linerate", "linerate-lab"];
+
+/// Builds the programs for x86-64 and runs the first command of the first hour.
+pub fn native(place: &Place) -> Result<Outcome> {
+    if let Some(skipped) = absent(NATIVE) {
+        return Ok(skipped);
+    }
+    let note = build(place, NATIVE)?;
+    let mut first = Command::new(place.built(NATIVE).join("linerate"));
+    cargo::quiet(first.arg("forward").env_clear())?;
+    Ok(Outcome::Done(format!("{note}; `linerate forward` verified every byte")))
+}
+
+/// Builds them for aarch64, and has packets pass in QEMU's user mode.
+pub fn foreign(place: &Place) -> Result<Outcome> {
+    if let Some(skipped) = absent(FOREIGN) {
+        return Ok(skipped);
+    }
+    let note = build(place, FOREIGN)?;
+    if !is_here(QEMU) {
+        return Ok(Outcome::Done(format!(
+            "{note}; not tried: there is no {QEMU} (apt-get install qemu-user)"
+        )));
+    }
+    let mut first = Command::new(QEMU);
+    first.arg(place.built(FOREIGN).join("linerate"));
+    cargo::quiet(first.args(["forward", "gen:,count=10k", "sink:", "--quiet"]))?;
+    Ok(Outcome::Done(format!("{note}; 10,000 packets passed in {QEMU}")))
+}
+
+/// Runs unit tests that need no privilege as code for aarch64.
+pub fn tests(place: &Place) -> Result<Outcome> {
+    if !is_here(QEMU) {
+        return Ok(Outcome::Skipped(
+            "there is no qemu-aarch64",
+            "apt-get install qemu-user".into(),
+        ));
+    }
+    if let Some(skipped) = absent(FOREIGN) {
+        return Ok(skipped);
+    }
+    let mut command = cargo::cargo(&place.root);
+    command.args(["test", "--locked", "--lib", "--target", FOREIGN]);
+    command.args(["wire", "ring", "skb"].map(|name| format!("--package=linerate-{name}")));
+    command.env(variable("RUNNER", FOREIGN), QEMU);
+    command.envs(linking(FOREIGN));
+    let said = cargo::quiet(&mut command)?;
+    let passed: usize = said.lines().filter_map(crate::steps::passed).sum();
+    if passed == 0 {
+        bail!("no test ran");
+    }
+    Ok(Outcome::Done(format!("{passed} tests passed")))
+}
+
+/// Returns the reason why a target cannot be built for, after an attempt to get it.
+fn absent(target: &str) -> Option<Outcome> {
+    let mut rustup = Command::new("rustup");
+    let added =
+        rustup.args(["target", "add", target]).output().is_ok_and(|out| out.status.success());
+    let fix = || format!("rustup target add {target}");
+    (!added).then(|| Outcome::Skipped("rustup cannot fetch the target's library", fix()))
+}
+
+/// Returns cargo's variable of a target: `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER`.
+fn variable(name: &str, target: &str) -> String {
+    format!("CARGO_TARGET_{}_{name}", target.replace('-', "_").to_uppercase())
+}
+
+/// Returns what links for another architecture without that architecture's C tools: Rust's own linker.
+fn linking(target: &str) -> Option<(String, &'static str)> {
+    let name = variable("LINKER", target);
+    (target == FOREIGN && std::env::var_os(&name).is_none()).then_some((name, "rust-lld"))
+}
+
+/// Builds the programs, refuses those that would want a loader, and puts them beside the other gifts.
+fn build(place: &Place, target: &str) -> Result<String> {
+    let mut command = cargo::cargo(&place.root);
+    command.args(["build", "--locked", "--release", "--target", target]);
+    command.args(["--package", "linerate-cli", "--package", "linerate-lab-cli"]);
+    // Names of functions stay, for profiles; paths of the machine that builds do not.
+    command.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME")).unwrap_or_default();
+    let remap = [(place.root.display().to_string(), "linerate"), (home, "cargo")];
+    let remap = remap.map(|(from, to)| format!("--remap-path-prefix={from}={to}")).join(" ");
+    command.env(variable("RUSTFLAGS", target), remap);
+    command.envs(linking(target));
+    cargo::quiet(&mut command)?;
+    let mut sizes = Vec::new();
+    for program in PROGRAMS {
+        let built = place.built(target).join(program);
+        if wants_loader(&fs::read(&built)?) != Some(false) {
+            bail!("{} is not static", built.display());
+        }
+        let name = format!("{program}-{}-{target}", place.version);
+        sizes.push(format!("{program} {} KiB", fs::copy(&built, place.out.join(name))? / 1024));
+    }
+    Ok(sizes.join(", "))
+}
+
+/// Returns true if a 64-bit ELF file names a loader (PT_INTERP); none if it is no such file.
+fn wants_loader(elf: &[u8]) -> Option<bool> {
+    const PT_INTERP: [u8; 4] = 3u32.to_le_bytes();
+    if !elf.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let number = |at: usize, bytes: usize| {
+        let bytes = elf.get(at..at + bytes)?;
+        Some(bytes.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
+    };
+    let (start, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    let mut types = (0..count).filter_map(|i| elf.get(start + i * size..start + i * size + 4));
+    Some(types.any(|kind| kind == PT_INTERP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_with_a_loader_is_told_from_a_static_one() {
+        // Tests are linked with the C library that this machine has.
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(wants_loader(&own), Some(cfg!(target_env = "gnu")));
+        assert_eq!(wants_loader(b"#!/bin/sh"), None);
+        assert_eq!(wants_loader(&own[..60]), Some(false), "cut short: no panic");
+    }
+
+    #[test]
+    fn names_of_variables_are_cargos() {
+        assert_eq!(variable("LINKER", NATIVE), "CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER");
+    }
+}

@@ -1,0 +1,115 @@
+//! The Debian package and what goes into it besides the programs: pages, completions, the unit.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::binaries::{NATIVE, PROGRAMS};
+use super::{Outcome, Place, is_here};
+use crate::cargo;
+
+const UNIT: &str = "linerate@.service";
+/// The highest exposure that `systemd-analyze security` may find, of 100.
+const EXPOSURE: &str = "30";
+
+/// Writes the man pages and completions where the package wants them.
+pub fn pages(place: &Place) -> Result<Outcome> {
+    let folder = place.built(NATIVE).join("pages");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let mut command = cargo::cargo(&place.root);
+    command.args(["run", "--locked", "--quiet", "--package", "linerate-dist", "--"]);
+    cargo::quiet(command.arg(&folder))?;
+    let mut pages = 0;
+    for entry in fs::read_dir(folder.join("man"))? {
+        let path = entry?.path();
+        pages += 1;
+        // Where man is: a page that it has to say something about is a bad page.
+        let output = Command::new("man")
+            .args(["--warnings", "-l"])
+            .arg(&path)
+            .env("MANWIDTH", "100")
+            .output();
+        let said = output.map(|output| output.stderr).unwrap_or_default();
+        if !said.is_empty() {
+            bail!("{}: {}", path.display(), String::from_utf8_lossy(&said).trim());
+        }
+    }
+    let script = folder.join("linerate.bash");
+    cargo::quiet(Command::new("bash").arg("-n").arg(&script))?;
+    Ok(Outcome::Done(format!("{pages} man pages, completions for bash, zsh and fish")))
+}
+
+/// Has systemd read the unit, and judge how much a service of it could do.
+pub fn unit(place: &Place) -> Result<Outcome> {
+    if !is_here("systemd-analyze") {
+        return Ok(Outcome::Skipped(
+            "there is no systemd-analyze",
+            "apt-get install systemd".into(),
+        ));
+    }
+    let unit = fs::read_to_string(place.root.join("dist").join(UNIT))?;
+    // The program need not be installed: any that is there does for the reading.
+    let copy = cargo::target_dir(&place.root).join(UNIT.replace('@', "@tried"));
+    fs::write(&copy, unit.replace("/usr/bin/linerate", "/bin/true"))?;
+    let output =
+        Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let own: Vec<&str> = said.lines().filter(|line| line.contains("linerate@")).collect();
+    if !own.is_empty() {
+        bail!("{}", own.join("; "));
+    }
+    let mut judge = Command::new("systemd-analyze");
+    judge.args(["security", "--no-pager", "--offline=yes", "--threshold", EXPOSURE]).arg(&copy);
+    let said = cargo::quiet(&mut judge)?;
+    let verdict = said
+        .lines()
+        .rev()
+        .find_map(|line| Some(line.split_once("level for ")?.1))
+        .and_then(|line| line.split_whitespace().nth(1));
+    let exposure = verdict.context("no verdict")?;
+    Ok(Outcome::Done(format!("verified; its exposure is {exposure} of 10")))
+}
+
+/// Makes the package, and compares what is in it with what must be.
+pub fn package(place: &Place) -> Result<Outcome> {
+    if !is_here("cargo-deb") {
+        return Ok(Outcome::Skipped(
+            "there is no cargo-deb",
+            "cargo install --locked cargo-deb".into(),
+        ));
+    }
+    let built = place.built(NATIVE);
+    for needed in PROGRAMS.into_iter().chain(["pages/man/linerate.1"]) {
+        if !built.join(needed).is_file() {
+            bail!("{needed} is not built: run the steps static and pages before");
+        }
+    }
+    let mut command = cargo::cargo(&place.root);
+    command.args(["deb", "--locked", "--no-build", "--no-strip", "--target", NATIVE]);
+    command.args(["--package", "linerate-dist", "--output"]).arg(&place.out);
+    let made = cargo::quiet(&mut command)?;
+    let path = made.lines().last().context("cargo-deb names no file")?.trim();
+    let listed = cargo::quiet(Command::new("dpkg-deb").args(["--contents", path]))?;
+    let missing: Vec<&str> = WANTED.into_iter().filter(|file| !listed.contains(file)).collect();
+    if !missing.is_empty() {
+        bail!("{path} lacks {}", missing.join(", "));
+    }
+    let kib = fs::metadata(path)?.len() / 1024;
+    Ok(Outcome::Done(format!(
+        "{kib} KiB, {} files",
+        listed.lines().filter(|line| line.starts_with('-')).count()
+    )))
+}
+
+const WANTED: [&str; 7] = [
+    "./usr/bin/linerate\n",
+    "./usr/bin/linerate-lab\n",
+    "./usr/lib/systemd/system/linerate@.service\n",
+    "./usr/share/man/man1/linerate-forward.1.gz\n",
+    "./usr/share/bash-completion/completions/linerate\n",
+    "./usr/share/doc/linerate/copyright\n",
+    "./usr/share/doc/linerate/examples/example.conf\n",
+];

@@ -1,0 +1,82 @@
+//! Questions of registries and of a version's users: crates that build from what is uploaded, interfaces that keep.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::{Outcome, Place, is_here};
+use crate::cargo;
+
+/// Packs every crate that is to be published, and builds each from its pack alone.
+pub fn package(place: &Place) -> Result<Outcome> {
+    let crates = crates(place, |_| true)?;
+    let mut command = cargo::cargo(&place.root);
+    command.args(["package", "--locked"]).args(named(&crates));
+    cargo::quiet(&mut command)?;
+    for name in &crates {
+        let pack = format!("package/{name}-{}.crate", place.version);
+        let pack = cargo::target_dir(&place.root).join(pack);
+        let listed = cargo::quiet(Command::new("tar").arg("-tvf").arg(&pack))?;
+        // The sources have links to the one text of each licence: a pack must hold the text.
+        if let Some(link) = listed.lines().find(|line| line.starts_with('l')) {
+            bail!("{name}: a link leaves the crate: {link}");
+        }
+        for needed in ["LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.toml"] {
+            if !listed.contains(&format!("/{needed}\n")) {
+                bail!("{name} has no {needed}");
+            }
+        }
+    }
+    Ok(Outcome::Done(format!("{} crates: {}", crates.len(), crates.join(", "))))
+}
+
+/// Compares the interfaces of the libraries with those of an earlier commit.
+pub fn semver(place: &Place) -> Result<Outcome> {
+    if !is_here("cargo-semver-checks") {
+        return Ok(Outcome::Skipped(
+            "there is no cargo-semver-checks",
+            "cargo install --locked cargo-semver-checks".into(),
+        ));
+    }
+    let mut git = Command::new("git");
+    let tag = git
+        .args(["describe", "--tags", "--abbrev=0", "--match", "v*"])
+        .current_dir(&place.root)
+        .output()?;
+    let tag = String::from_utf8_lossy(&tag.stdout).trim().to_owned();
+    let Some(baseline) = place.baseline.clone().or((!tag.is_empty()).then_some(tag)) else {
+        return Ok(Outcome::Skipped(
+            "no version was tagged yet",
+            "--baseline-rev COMMIT compares with any".into(),
+        ));
+    };
+    let libraries = crates(place, |package| has_library(package))?;
+    let mut command = cargo::cargo(&place.root);
+    command.args(["semver-checks", "--baseline-rev", &baseline]).args(named(&libraries));
+    cargo::quiet(&mut command)?;
+    Ok(Outcome::Done(format!(
+        "{} libraries keep what they promised at {baseline}",
+        libraries.len()
+    )))
+}
+
+/// Returns the names of the crates to be published that `wanted` accepts.
+fn crates(place: &Place, wanted: fn(&Value) -> bool) -> Result<Vec<String>> {
+    let mut command = cargo::cargo(&place.root);
+    command.args(["metadata", "--locked", "--no-deps", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&cargo::quiet(&mut command)?)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
+    let published =
+        packages.iter().filter(|package| package["publish"].is_null() && wanted(package));
+    Ok(published.filter_map(|package| Some(package["name"].as_str()?.to_owned())).collect())
+}
+
+fn has_library(package: &Value) -> bool {
+    let targets = package["targets"].as_array().into_iter().flatten();
+    targets.into_iter().any(|target| target["kind"][0] == "lib")
+}
+
+fn named(crates: &[String]) -> impl Iterator<Item = String> {
+    crates.iter().map(|name| format!("--package={name}"))
+}
