@@ -1,4 +1,4 @@
-//! Runs docs/first-hour.md block by block, as it is printed.
+//! Runs docs/first-hour.md and docs/capabilities.md block by block, as they are printed.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,8 @@ use linerate_tests::netns::Netns;
 use linerate_tests::process::Process;
 use linerate_tests::{installed, or_skip};
 
-const PAGE: &str = include_str!("../../docs/first-hour.md");
+const FIRST_HOUR: &str = include_str!("../../docs/first-hour.md");
+const CAPABILITIES: &str = include_str!("../../docs/capabilities.md");
 /// Longest time for all blocks on a busy machine, a build of the facade included.
 const LONG: Duration = Duration::from_secs(300);
 
@@ -33,12 +34,7 @@ fn first_hour_works_as_printed() {
     }
     or_skip!(Netns::new()); // root, and a kernel that has namespaces
     let folder = Folder::new();
-    let (mut script, mut printed) = (BEFORE.to_owned(), 0);
-    for block in PAGE.split("```sh\n").skip(1) {
-        let Some((block, _)) = block.split_once("```") else { continue };
-        printed += 1;
-        script.push_str(&format!("echo '== block {printed}'\n{block}"));
-    }
+    let (script, printed) = script(FIRST_HOUR);
     assert_eq!(printed, 8, "blocks on the page");
     let examples = Path::new(env!("CARGO_BIN_EXE_echo")).parent().unwrap();
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).canonicalize().unwrap();
@@ -46,17 +42,7 @@ fn first_hour_works_as_printed() {
         .replace("answer/target/release", "answer-target/release")
         .replace(" target/release/", &format!(" {}/", examples.display()))
         .replace("../crates/linerate", &format!("{}/crates/linerate", root.display()));
-    let path = folder.path("page.sh");
-    fs::write(&path, script).unwrap();
-
-    let mut shell = Command::new("unshare");
-    shell.args(["--mount", "--net", "bash", &path]).current_dir(folder.path(""));
-    let bin = linerate().parent().unwrap();
-    let paths = std::env::var("PATH").unwrap_or_default();
-    shell.env("PATH", format!("{}:{paths}", bin.display()));
-    shell.env("CARGO_TARGET_DIR", folder.path("answer-target"));
-    let done = Process::start(shell, |mut shell| shell.spawn()).finish(LONG);
-    let said = format!("{}\n{}", done.stdout, done.stderr);
+    let said = ran(&folder, &script);
     for part in [
         "3 packets transmitted, 3 received",
         "== block 5\nhello\n200\n",
@@ -67,4 +53,51 @@ fn first_hour_works_as_printed() {
     ] {
         assert!(said.contains(part), "no `{part}` in:\n{said}");
     }
+}
+
+/// The user of docs/capabilities.md: one who may do nothing.
+const NOBODY: &str = "
+linerate() { setpriv --reuid=65534 --regid=65534 --clear-groups /usr/local/bin/linerate \"$@\"; }
+";
+
+#[test]
+fn capabilities_do_instead_of_root_as_printed() {
+    for program in ["ip", "setcap", "getcap", "setpriv", "unshare", "bash"] {
+        or_skip!(installed(program));
+    }
+    or_skip!(Netns::new());
+    let folder = Folder::new();
+    let copy = folder.path("linerate");
+    fs::copy(linerate(), &copy).unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(folder.path(""), open).unwrap();
+    let (script, printed) = script(CAPABILITIES);
+    assert_eq!(printed, 4, "blocks on the page");
+    let script = format!("{NOBODY}{script}").replace("/usr/local/bin/linerate", &copy);
+    let said = ran(&folder, &script);
+    assert!(said.contains("ok    opens: e0 AF_XDP"), "{said}");
+    assert_eq!(said.matches("tx 1,000 + drop 0 + in flight 0   OK").count(), 4, "{said}");
+}
+
+/// Returns what a page asks its reader to type, and of how many blocks that is.
+fn script(page: &str) -> (String, usize) {
+    let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    let blocks: Vec<&str> = blocks.map(|(block, _)| block).collect();
+    let numbered = blocks.iter().enumerate();
+    let text = numbered.map(|(i, block)| format!("echo '== block {}'\n{block}", i + 1));
+    (BEFORE.to_owned() + &text.collect::<String>(), blocks.len())
+}
+
+/// Runs a script in namespaces of its own, and returns all that it said.
+fn ran(folder: &Folder, script: &str) -> String {
+    let path = folder.path("page.sh");
+    fs::write(&path, script).unwrap();
+    let mut shell = Command::new("unshare");
+    shell.args(["--mount", "--net", "bash", &path]).current_dir(folder.path(""));
+    let paths = std::env::var("PATH").unwrap_or_default();
+    let own = linerate().parent().unwrap();
+    shell.env("PATH", format!("{}:{}:{paths}", folder.path(""), own.display()));
+    shell.env("CARGO_TARGET_DIR", folder.path("answer-target"));
+    let done = Process::start(shell, |mut shell| shell.spawn()).finish(LONG);
+    format!("{}\n{}", done.stdout, done.stderr)
 }
