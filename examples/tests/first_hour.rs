@@ -1,4 +1,4 @@
-//! Runs docs/first-hour.md and docs/capabilities.md block by block, as they are printed.
+//! Runs docs/first-hour.md, docs/capabilities.md and README's first packets block by block, as they are printed.
 
 use std::fs;
 use std::path::Path;
@@ -12,6 +12,7 @@ use linerate_tests::process::Process;
 use linerate_tests::{installed, or_skip};
 
 const FIRST_HOUR: &str = include_str!("../../docs/first-hour.md");
+const README: &str = include_str!("../../README.md");
 const CAPABILITIES: &str = include_str!("../../docs/capabilities.md");
 /// Longest time for all blocks on a busy machine, a build of the facade included.
 const LONG: Duration = Duration::from_secs(300);
@@ -36,11 +37,9 @@ fn first_hour_works_as_printed() {
     let folder = Folder::new();
     let (script, printed) = script(FIRST_HOUR);
     assert_eq!(printed, 8, "blocks on the page");
-    let examples = Path::new(env!("CARGO_BIN_EXE_echo")).parent().unwrap();
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).canonicalize().unwrap();
-    let script = script
+    let script = with_examples(&script)
         .replace("answer/target/release", "answer-target/release")
-        .replace(" target/release/", &format!(" {}/", examples.display()))
         .replace("../crates/linerate", &format!("{}/crates/linerate", root.display()));
     let said = ran(&folder, &script);
     for part in [
@@ -53,6 +52,27 @@ fn first_hour_works_as_printed() {
     ] {
         assert!(said.contains(part), "no `{part}` in:\n{said}");
     }
+}
+
+#[test]
+fn first_packets_of_the_readme_pass_as_printed() {
+    for program in ["ip", "bash", "unshare"] {
+        or_skip!(installed(program));
+    }
+    or_skip!(Netns::new());
+    let section = README.split("\n## The first packets").nth(1).unwrap();
+    let (script, printed) = script(section.split("\n## ").next().unwrap());
+    assert_eq!(printed, 1, "blocks of the section");
+    let said = ran(&Folder::new(), &with_examples(&script));
+    for part in ["eth0 AF_XDP", "hello\n", "received 1 = sent 1 ", "in flight 0   OK"] {
+        assert!(said.contains(part), "no `{part}` in:\n{said}");
+    }
+}
+
+/// Returns a script with the examples of this build in the place of those that the page builds.
+fn with_examples(script: &str) -> String {
+    let examples = Path::new(env!("CARGO_BIN_EXE_echo")).parent().unwrap();
+    script.replace(" target/release/", &format!(" {}/", examples.display()))
 }
 
 /// The user of docs/capabilities.md: one who may do nothing.

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! METRIC is a metric of the experiment, or `head:NAME` for a figure of whole sides. STYLE is `change` (both sides'
-//! values, the change in per cent and its interval), `ratio` (of the second side to the first) or `values`. Each
-//! machine has a column. Several levels of one factor are alternatives.
+//! values, the change in per cent and its interval), `ratio` (of the second side to the first) or `values`; each
+//! machine has a column. `plain` is for readers who see such a table for the first time: one machine, and columns for the
+//! sides, for what was expected, and for what became of that. Several levels of one factor are alternatives.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
@@ -36,6 +37,7 @@ enum Style {
     Change,
     Ratio,
     Values,
+    Plain,
 }
 
 /// Returns true if a page has tables to be rendered.
@@ -102,19 +104,23 @@ impl<'a> Block<'a> {
     fn parse(asked: &'a str) -> Result<Block<'a>> {
         let words = asked.strip_suffix(" -->").context("the mark does not end with -->")?;
         let mut words = words.split_whitespace();
-        let what = "a mark is <!-- results: EXPERIMENT METRIC change|ratio|values MACHINE.. [FACTOR=LEVEL..] -->";
+        let what = "a mark is <!-- results: EXPERIMENT METRIC change|ratio|values|plain MACHINE.. [FACTOR=LEVEL..] -->";
         let mut next = || words.next().context(what);
         let (experiment, metric) = (next()?, next()?);
         let style = match next()? {
             "change" => Style::Change,
             "ratio" => Style::Ratio,
             "values" => Style::Values,
+            "plain" => Style::Plain,
             other => bail!("{other}: {what}"),
         };
         let (levels, machines): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
         let levels = levels.iter().filter_map(|word| word.split_once('=')).collect();
         if machines.is_empty() {
             bail!("no machine: {what}");
+        }
+        if style == Style::Plain && machines.len() > 1 {
+            bail!("a plain table is of one machine");
         }
         Ok(Block { experiment, metric, style, machines, levels })
     }
@@ -163,8 +169,22 @@ impl<'a> Block<'a> {
             Style::Ratio => format!("{name}, {b} to {a}"),
             _ => format!("{name}{}{unit}, {a} → {b}", if unit.is_empty() { "" } else { " in " }),
         };
-        let mut table = format!("\n| {of} | {} |\n|---|", self.machines.join(" | "));
-        table += &format!("{}\n", "---|".repeat(self.machines.len()));
+        let columns = match self.style {
+            Style::Plain => {
+                let ratio = format!("{b} takes");
+                vec![
+                    format!("{a}, {unit}"),
+                    format!("{b}, {unit}"),
+                    ratio,
+                    "expected".to_owned(),
+                    "so it came out".to_owned(),
+                ]
+            }
+            _ => self.machines.iter().map(|machine| (*machine).to_owned()).collect(),
+        };
+        let of = if self.style == Style::Plain { " ".to_owned() } else { of };
+        let mut table = format!("\n| {of} | {} |\n|---|", columns.join(" | "));
+        table += &format!("{}\n", "---|".repeat(columns.len()));
         for (at, columns) in rows {
             table += &format!("| {} | {} |\n", name_of(at), columns.join(" | "));
         }
@@ -202,6 +222,12 @@ impl<'a> Block<'a> {
         let ratio = |pct: f64| number(1.0 + pct / 100.0);
         let mut text = match self.style {
             Style::Values => return Ok(format!("{} → {}", number(get("a")?), number(get("b")?))),
+            Style::Plain => {
+                let sides = format!("{} | {}", number(get("a")?), number(get("b")?));
+                let (of, outcome) = plain(effect, status == "inconclusive");
+                let [ratio, from, to] = [change, from, to].map(ratio);
+                return Ok(format!("{sides} | {ratio} of it [{from}, {to}] | {of} | {outcome}"));
+            }
             Style::Ratio => format!("{} [{}, {}]", ratio(change), ratio(from), ratio(to)),
             Style::Change => {
                 let [change, from, to] = [change, from, to].map(signed);
@@ -223,6 +249,27 @@ impl<'a> Block<'a> {
         }
         Ok(text)
     }
+}
+
+/// Returns what was expected of a ratio and what became of it, in words that need no key.
+fn plain(effect: &Value, disturbed: bool) -> (String, String) {
+    let bound = |i: usize| effect["expected"]["change_pct"][i].as_f64();
+    let ratio = |pct: f64| number(1.0 + pct / 100.0);
+    let expected = match (bound(0), bound(1)) {
+        (Some(low), Some(high)) if low <= -100.0 => format!("at most {}", ratio(high)),
+        (Some(low), Some(high)) => format!("{} to {}", ratio(low), ratio(high)),
+        _ => "nothing".to_owned(),
+    };
+    let verdict = effect["verdict"].as_str().unwrap_or("-");
+    let missed = bound(1).zip(effect["change_pct"].as_f64()).is_some_and(|(high, is)| is > high);
+    let outcome = match (effect["expected"]["certain"] == true, effect["expected"]["met"] == true) {
+        _ if bound(0).is_none() || disturbed => verdict.to_owned(),
+        (true, true) => format!("{verdict}, as expected"),
+        (true, false) if missed => format!("{verdict}, **but not by as much**"),
+        (true, false) => format!("{verdict}, **by more**"),
+        (false, _) => format!("{verdict}; too close to the bound to say"),
+    };
+    (expected, outcome + if disturbed { " (disturbed)" } else { "" })
 }
 
 /// Returns `case=bulk` without the factor's name where there is one factor only.
@@ -320,6 +367,29 @@ mod tests {
         assert!(text.contains("| bulk | 67,292 → 3,192,540 |\n| ring | - |"), "{text}");
         let (text, _) = rendered("buffers ticks_per_packet values amd case=bulk case=ring");
         assert!(text.contains("| bulk | 8.73 → 2.32 |\n| ring | - |"), "{text}");
+    }
+
+    #[test]
+    fn a_plain_table_says_what_was_expected_and_what_became_of_it() {
+        let (text, _) = rendered("buffers ticks_per_packet plain amd case=bulk");
+        let row = "| bulk | 8.73 | 2.32 | 0.267 of it [0.255, 0.268] | at most 0.250 | better, **but not by as much** |";
+        assert!(text.contains(row), "{text}");
+        let of = |expected: Value, change: f64| {
+            plain(
+                &serde_json::json!({ "verdict": "better", "change_pct": change, "expected": expected }),
+                false,
+            )
+        };
+        let bound = |met: bool, certain: bool| serde_json::json!({ "certain": certain, "met": met, "change_pct": [-80, -70] });
+        assert_eq!(
+            of(bound(true, true), -75.0),
+            ("0.200 to 0.300".into(), "better, as expected".into())
+        );
+        assert_eq!(of(bound(false, true), -90.0).1, "better, **by more**");
+        assert_eq!(of(bound(false, false), -69.0).1, "better; too close to the bound to say");
+        assert_eq!(of(Value::Null, -69.0), ("nothing".into(), "better".into()));
+        let two = rendered("buffers ticks_per_packet plain amd other").1;
+        assert!(two[0].to_string().contains("one machine"), "{two:?}");
     }
 
     #[test]
