@@ -3,7 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Duration;
 
+use linerate::{Code, Engine, Health};
 use linerate_tests::capture::{Folder, Pcap, frame};
 use linerate_tests::command::{Forward, Refusal, Report, linerate};
 use linerate_tests::netns::Netns;
@@ -98,6 +100,37 @@ fn an_interface_that_goes_down_and_comes_back_carries_again() {
     hosts.wait_until_joined();
     until_true("east to reach west", SOON, || reaches(&hosts.east, WEST));
     let _ = forward.interrupt();
+}
+
+#[test]
+fn the_owner_of_an_engine_is_told_of_ports_that_go_down_come_back_and_are_deleted() {
+    let hosts = or_skip!(Hosts::new());
+    let engine = || {
+        let builder = Engine::builder().port("w", "packet:w0").port("e", "packet:e0");
+        builder.wire("w", "e").build().unwrap().start().unwrap()
+    };
+    let running = hosts.middle.run(engine);
+    let mut watch = running.watch();
+    assert!(watch.next(Duration::from_millis(10)).is_empty(), "all is well");
+    let mut told = || {
+        let mut news = watch.next(2 * SOON);
+        assert_eq!(news.len(), 1, "{news:?}");
+        let (port, health) = news.remove(0);
+        assert_eq!(port, "w", "{health:?}");
+        health
+    };
+    hosts.middle.ip("link set dev w0 down");
+    assert!(matches!(told(), Health::Down(e) if e.code == Code::DeviceDown));
+    assert_eq!(running.wait(Duration::ZERO), Ok(false), "it may come back");
+    hosts.middle.ip("link set dev w0 up");
+    assert_eq!(told(), Health::Up);
+    hosts.middle.ip("link delete dev w0");
+    // It goes down first, which may be told by itself.
+    let gone = |health: &Health| matches!(health, Health::Failed(e) if e.code == Code::NoDevice);
+    let health = told();
+    assert!(gone(&health) || gone(&told()), "{health:?}");
+    assert_eq!(running.wait(2 * SOON).unwrap_err().code, Code::NoDevice);
+    assert!(running.stop(SOON).check().is_err());
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod sync;
 pub mod testing;
 mod tx_batch;
 mod waits;
+mod watch;
 mod worker;
 mod wrapping;
 
@@ -40,6 +41,7 @@ pub use stats::{PortStats, Stats};
 pub use steer::Steering;
 pub use tx_batch::TxBatch;
 pub use waits::{Flushes, WorkerStats};
+pub use watch::Watch;
 pub use worker::{Turned, Worker};
 
 pub use linerate_port::{Code, Error, Goal, Kind, Moderated, Moderation, Result};

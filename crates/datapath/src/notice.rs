@@ -1,7 +1,7 @@
 //! Wake-ups of threads that wait for an engine's end, so that they need not poll.
 //!
-//! A worker sends one when it goes to sleep and may be the last one to, when a port of its has
-//! failed, and when its thread is over: never for a packet. The waiting thread then reads the
+//! A worker sends one when it goes to sleep and may be the last one to, when the health of a port of its has
+//! changed, and when its thread is over: never for a packet. The waiting thread then reads the
 //! workers' slots.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -14,6 +14,7 @@ use crate::control::Control;
 use crate::notice::Notice;
 use crate::stats::{Phase, PortStats, Stats, WorkerSlot};
 use crate::waits::WorkerStats;
+use crate::watch::Watch;
 use crate::worker::Worker;
 
 /// Longest time for a halted worker to return from a device's call.
@@ -84,7 +85,14 @@ impl Running {
         self.notice.over() > 0
     }
 
-    /// Waits until it has finished, or for `timeout`; true if it has.
+    /// Returns a reader of its ports' ups and downs, which may go to a thread of its own.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.stats.clone(), self.notice.clone())
+    }
+
+    /// Waits until it has finished, or for `timeout`; true if it has. A port that goes down, and may come back, does
+    /// not end it: [`Running::watch`] tells of that.
     ///
     /// # Errors
     /// Why a worker has ended early, or what a port says that has failed for good. The rest of the
@@ -275,6 +283,6 @@ fn port_failure(ports: &[PortStats]) -> Option<Error> {
 }
 
 /// Returns the end of a time that begins now; none if the clock does not reach so far.
-fn after(timeout: Duration) -> Option<Instant> {
+pub(crate) fn after(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }

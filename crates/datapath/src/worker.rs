@@ -308,12 +308,14 @@ impl Worker {
         self.napis.iter_mut().for_each(Napi::publish);
     }
 
-    /// Tells at once that a device is another way than before, and who waits if one has failed.
+    /// Tells at once, also those who wait, that a device is another way than before.
     #[cold]
     fn publish_health(&mut self) {
         self.napis.iter_mut().for_each(Napi::conclude);
         if self.napis.iter().any(Napi::failed) {
             self.slot.notice().tell_port_failed();
+        } else {
+            self.slot.notice().tell();
         }
     }
 

@@ -30,8 +30,8 @@
 pub use linerate_ctl::{affinity, doctor, placement};
 pub use linerate_datapath::{
     Applied, BatchSizes, Builder, Control, Engine, Holder, PendingOrder, Pinned, PortId, PortStats,
-    Running, Setting, Stage, StageContext, Stats, Steering, Stopped, Turn, Turned, TxBatch, Worker,
-    WorkerStats, Xconnect, qdisc, testing,
+    Running, Setting, Stage, StageContext, Stats, Steering, Stopped, Turn, Turned, TxBatch, Watch,
+    Worker, WorkerStats, Xconnect, qdisc, testing,
 };
 #[cfg(feature = "conformance")]
 pub use linerate_port::conformance;
@@ -40,8 +40,8 @@ pub use linerate_port::{
     Bell, Capabilities, Caps, Change, Code, Copies, Counters, Direction, Driver, DriverCounts,
     DriverFlags, DriverHelp, Error, Goal, Health, Kind, Moderated, Moderation, Needs, Obtained,
     OnMachine, OpenContext, Opened, Options, Origin, Pace, Plan, Port, Queue, QueueCounts,
-    QueueOps, Registers, Registry, Reshape, Result, Spec, TxOffload, Verified, Views, Want, memif,
-    nearest, parse, pcap, plan, units, wait, wait_any, wrap, xdp,
+    QueueOps, Registers, Registry, Reshape, Result, Spec, TxOffload, Verified, Views, Waker, Want,
+    memif, nearest, parse, pcap, plan, units, wait, wait_any, wrap, xdp,
 };
 pub use linerate_skb::{
     Batch, CoreKind, CoreStats, Data, DropReason, Dwell, FreeMatrix, Holders, Huge, Init, Ledger,

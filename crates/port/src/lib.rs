@@ -31,6 +31,7 @@ mod stats;
 mod txprep;
 pub mod units;
 mod view;
+mod waker;
 
 pub mod r#gen;
 pub mod memif;
@@ -58,6 +59,7 @@ pub use reshape::Reshape;
 pub use spec::{Options, Spec, nearest};
 pub use stats::{Counters, DriverCounts, Pace, QueueCounts, QueueStats, Registers, Verified};
 pub use view::Views;
+pub use waker::Waker;
 
 pub use linerate_skb::{Code, Error, Kind, Result};
 pub use linerate_sys::capability::Capabilities;

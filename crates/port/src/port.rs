@@ -14,6 +14,7 @@ use crate::registry::Registry;
 use crate::ring;
 use crate::spec::Spec;
 use crate::stats::QueueCounts;
+use crate::waker::Waker;
 
 /// Frames that a port opened by itself gets for its program's batches and queues.
 const PROGRAM_FRAMES: u64 = 4096;
@@ -200,14 +201,15 @@ impl Port {
         self.queues.iter_mut().all(|q| q.arm(want))
     }
 
-    /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed.
+    /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed, or a
+    /// [waker](Port::waker) was used.
     ///
-    /// Without a time, false says that the source has ended and everything was received:
-    /// `while port.wait(None)? { … }` ends with it.
+    /// Without a time, false says that the source has ended and everything was received, if nobody has a waker:
+    /// `while port.wait(None)? { … }` ends with it. A signal does not end it: its handler has a waker for that.
     ///
     /// # Errors
-    /// Those of a device that has failed for good, each time, and those of poll(2). A device that is down
-    /// may come back: this call sleeps, and [`Port::health`] reports the state.
+    /// Those of a device that has failed for good, each time, and those of poll(2). A device that goes down
+    /// may come back: true, once, so that the program looks at [`Port::health`]; then this call sleeps.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.wait_for(Want::Frames, timeout)
     }
@@ -219,6 +221,34 @@ impl Port {
     /// As [`Port::wait`].
     pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
         wait_on(&mut [self], want, timeout)
+    }
+
+    /// Returns a handle by which any thread, or a signal's handler, ends the wait that this port is in, or its next
+    /// one: [`Port::wait`] and [`wait_any`] return `Ok(false)`. Each part of a port that is [split](Port::split)
+    /// is woken by it.
+    ///
+    /// ```
+    /// # fn main() -> linerate_port::Result<()> {
+    /// let mut port = linerate_port::Port::open("gen:,rate=1pps")?; // or packet:eth0
+    /// let waker = port.waker()?;
+    /// std::thread::spawn(move || waker.wake()); // when the program is to end
+    /// let mut batch = linerate_skb::Batch::with_capacity(64);
+    /// while port.wait(None)? {
+    ///     port.rx(&mut batch);
+    ///     batch.clear();
+    /// }
+    /// println!("{}", port.ledger());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Cost:   none until it is used, but one descriptor more for each poll(2) and a call after it.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the process is out of descriptors.
+    pub fn waker(&mut self) -> Result<Waker> {
+        let bells = self.queues.iter_mut().map(Queue::wake_bell).collect::<Result<Vec<_>>>()?;
+        Ok(Waker::of(bells.into_iter()))
     }
 
     /// Changes when its queues are looked at again: see [`Queue::set_moderation`]. The option
@@ -296,6 +326,13 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     if let (Some(one), None) = (queues.next(), queues.next()) {
         return one.wait_for(want, timeout);
     }
+    // All of them: one wake of a port is one end of a wait.
+    let told = |ports: &mut [&mut Port], is_told: fn(&mut Queue) -> bool| {
+        ports.iter_mut().flat_map(|p| &mut p.queues).fold(false, |any, q| is_told(q) | any)
+    };
+    if told(ports, Queue::is_told) {
+        return Ok(false);
+    }
     // Asked first: what came before the end is then told by `arm`.
     let health = worst(|| ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
     if !ports.iter_mut().all(|p| p.arm(want)) {
@@ -304,10 +341,12 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     if over(health, want, timeout)? {
         return Ok(false);
     }
-    let mut all: Vec<&mut Queue> = ports.iter_mut().flat_map(|p| &mut p.queues).collect();
-    let fds: Vec<BorrowedFd<'_>> = all.iter().map(|q| q.as_fd()).collect();
+    let queues = || ports.iter().flat_map(|p| &p.queues);
+    let fds: Vec<BorrowedFd<'_>> =
+        queues().map(Queue::as_fd).chain(queues().filter_map(Queue::wake_fd)).collect();
     let readable = poll_readable(&fds, timeout).map_err(cannot_wait)?;
-    for queue in &mut all {
+    let readable = readable && !told(ports, Queue::is_told_polled);
+    for queue in ports.iter_mut().flat_map(|p| &mut p.queues) {
         // Which of them it was costs a syscall each.
         let now = Some(Duration::ZERO);
         let by = readable && poll_readable(&[queue.as_fd()], now).map_err(cannot_wait)?;

@@ -13,6 +13,7 @@ use crate::caps::Caps;
 use crate::driver_queue::DriverQueue;
 use crate::moderation::{CostMeter, Moderated, Moderation, Rest};
 use crate::stats::{Counters, DriverCounts, QueueCounts, QueueStats};
+use crate::waker::{WakeBell, WakeEnd, Waker};
 
 /// Events that wake a sleeping caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +173,8 @@ pub struct Queue {
     starved: bool,
     sleep: Sleep,
     meter: CostMeter,
+    /// The end by which others end its waits, if there is a waker.
+    waker: Option<WakeEnd>,
 }
 
 /// The sleep that an owner was told to go to, until it looks again.
@@ -197,6 +200,7 @@ impl Queue {
             starved: false,
             sleep: Sleep::Awake,
             meter: CostMeter::default(),
+            waker: None,
         }
     }
 
@@ -326,9 +330,41 @@ impl Queue {
         self.ops.moderator().moderated()
     }
 
-    /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed.
+    /// Returns a handle by which any thread ends its waits: see [`Port::waker`](crate::Port::waker).
     ///
-    /// Without a time, false says that the source has ended and everything was received:
+    /// # Errors
+    /// `E-SYSTEM` if the process is out of descriptors.
+    pub fn waker(&mut self) -> Result<Waker> {
+        Ok(Waker::of(std::iter::once(self.wake_bell()?)))
+    }
+
+    pub(crate) fn wake_bell(&mut self) -> Result<Arc<WakeBell>> {
+        let end = match self.waker.take() {
+            Some(end) => end,
+            None => WakeEnd::new()?,
+        };
+        Ok(self.waker.insert(end).bell())
+    }
+
+    /// Returns true if a waker was used since the last time that it said so.
+    pub(crate) fn is_told(&mut self) -> bool {
+        self.waker.as_mut().is_some_and(WakeEnd::take)
+    }
+
+    /// The same after a poll that ended for one of its descriptors.
+    pub(crate) fn is_told_polled(&mut self) -> bool {
+        self.waker.as_mut().is_some_and(WakeEnd::take_polled)
+    }
+
+    /// Returns the descriptor by which a waker ends a poll, if there is one.
+    pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.waker.as_ref().map(WakeEnd::as_fd)
+    }
+
+    /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed, or a
+    /// [waker](Queue::waker) was used.
+    ///
+    /// Without a time, false says that the source has ended and everything was received, if nobody has a waker:
     /// `while queue.wait(None)? { … }` ends with it.
     ///
     /// # Errors
@@ -344,6 +380,9 @@ impl Queue {
     /// # Errors
     /// As [`Queue::wait`].
     pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
+        if self.is_told() {
+            return Ok(false);
+        }
         let start = Instant::now();
         let mut left = timeout;
         if let Some(until) = self.hold(want) {
@@ -368,7 +407,12 @@ impl Queue {
             self.sleep = Sleep::Awake;
             return Ok(false);
         }
-        let readable = poll_readable(&[self.ops.as_fd()], left).map_err(cannot_wait)?;
+        let device = self.ops.as_fd();
+        let readable = match self.wake_fd() {
+            Some(waker) => poll_readable(&[device, waker], left),
+            None => poll_readable(&[device], left),
+        };
+        let readable = readable.map_err(cannot_wait)? && !self.is_told_polled();
         self.woken(readable);
         Ok(readable)
     }
@@ -382,7 +426,7 @@ impl Queue {
                 return Ok(true);
             }
             let is_late = timeout.is_some_and(|timeout| start.elapsed() >= timeout);
-            if over(health, want, timeout)? || is_late {
+            if over(health, want, timeout)? || is_late || self.is_told() {
                 return Ok(false);
             }
             std::hint::spin_loop();

@@ -1,0 +1,47 @@
+//! News of an engine's ports: which of them have gone down, come back, failed or ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use linerate_port::Health;
+
+use crate::notice::Notice;
+use crate::running::after;
+use crate::stats::{Stats, rank};
+
+/// A reader of the changes of ports' health, for a thread of its own: [`Running::watch`](crate::Running::watch).
+#[derive(Debug)]
+pub struct Watch {
+    stats: Stats,
+    notice: Arc<Notice>,
+    /// The health of each port that was told last.
+    told: Vec<Health>,
+}
+
+impl Watch {
+    pub(crate) fn new(stats: Stats, notice: Arc<Notice>) -> Watch {
+        // So that a port which is down already is news.
+        let told = stats.ports().iter().map(|_| Health::Up).collect();
+        Watch { stats, notice, told }
+    }
+
+    /// Waits until a port's health has changed, or for `timeout`; returns the ports for which it has, by name. The
+    /// first call tells of those that are not up already. A change and its reverse between two calls are none.
+    ///
+    /// Cost:   asleep throughout; a worker wakes it when it notices, at once if it sleeps.
+    pub fn next(&mut self, timeout: Duration) -> Vec<(String, Health)> {
+        let (stats, told) = (&self.stats, &self.told);
+        let changed = || {
+            let ports = stats.ports().into_iter().zip(told).enumerate();
+            let news = ports.filter(|(_, (port, told))| rank(&port.health) != rank(told));
+            let news: Vec<_> = news.map(|(i, (port, _))| (i, port.name, port.health)).collect();
+            (!news.is_empty()).then_some(news)
+        };
+        let news = self.notice.wait(after(timeout), changed).unwrap_or_default();
+        let tell = |(i, name, health): (usize, String, Health)| {
+            self.told[i] = health.clone();
+            (name, health)
+        };
+        news.into_iter().map(tell).collect()
+    }
+}

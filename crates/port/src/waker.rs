@@ -1,0 +1,160 @@
+//! A handle by which another thread, or a signal's handler, ends the waits of a port's owner.
+//!
+//! Owner: each queue owns its end; handles keep the doorbell open, so that one that is left over rings for nobody.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use linerate_skb::Result;
+use linerate_sys::wait::EventFd;
+
+/// A handle to end waits by: see [`Port::waker`](crate::Port::waker).
+#[derive(Debug, Clone)]
+pub struct Waker {
+    bells: Arc<[Arc<WakeBell>]>,
+}
+
+/// A doorbell, and how often it was rung: one that was rung is noticed without a syscall, too.
+#[derive(Debug)]
+pub(crate) struct WakeBell {
+    rung: AtomicU32,
+    fd: EventFd,
+}
+
+impl Waker {
+    pub(crate) fn of(bells: impl Iterator<Item = Arc<WakeBell>>) -> Waker {
+        Waker { bells: bells.collect() }
+    }
+
+    /// Ends the wait that the owner is in, or its next one, which returns `Ok(false)`. Several before that are one.
+    ///
+    /// It may be called by a signal's handler.
+    ///
+    /// Cost: a syscall for each queue. It never blocks and never fails.
+    pub fn wake(&self) {
+        for bell in self.bells.iter() {
+            bell.rung.fetch_add(1, Ordering::Release);
+            bell.fd.signal();
+        }
+    }
+}
+
+/// The owner's end.
+#[derive(Debug)]
+pub(crate) struct WakeEnd {
+    bell: Arc<WakeBell>,
+    seen: u32,
+}
+
+impl WakeEnd {
+    pub fn new() -> Result<WakeEnd> {
+        Ok(WakeEnd {
+            bell: Arc::new(WakeBell { rung: AtomicU32::new(0), fd: EventFd::new()? }),
+            seen: 0,
+        })
+    }
+
+    pub fn bell(&self) -> Arc<WakeBell> {
+        self.bell.clone()
+    }
+
+    /// Returns true if it was rung since the last time that it said so.
+    ///
+    /// Cost: a load; a syscall if it was.
+    pub fn take(&mut self) -> bool {
+        let rung = self.bell.rung.load(Ordering::Acquire);
+        if rung == self.seen {
+            return false;
+        }
+        self.seen = rung;
+        self.bell.fd.drain();
+        true
+    }
+
+    /// The same after a poll, which also ends for a ring that was noticed before its signal came.
+    pub fn take_polled(&mut self) -> bool {
+        self.bell.fd.drain();
+        self.take()
+    }
+}
+
+impl AsFd for WakeEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use linerate_skb::{Batch, Pool};
+
+    use crate::{Moderation, Port, wait_any};
+
+    const LONG: Option<Duration> = Some(Duration::from_secs(20));
+
+    fn pair(pool: &Pool) -> (Port, Port) {
+        Port::pair(64, pool).unwrap()
+    }
+
+    fn pool() -> Pool {
+        Pool::builder().frames(1024).build().unwrap()
+    }
+
+    #[test]
+    fn a_wake_ends_the_wait_under_way_or_the_next_one_and_no_other() {
+        let pool = pool();
+        let (mut port, _other) = pair(&pool);
+        let waker = port.waker().unwrap();
+        waker.wake();
+        waker.clone().wake();
+        let start = Instant::now();
+        assert_eq!(port.wait(None), Ok(false));
+        assert_eq!(port.wait(Some(Duration::from_millis(1))), Ok(false));
+        assert!(start.elapsed() >= Duration::from_millis(1), "the second one was left");
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            waker.wake();
+        });
+        assert_eq!(port.wait(None), Ok(false));
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn packets_come_as_before_and_a_wake_is_noticed_among_them() {
+        let pool = pool();
+        let (mut port, mut other) = pair(&pool);
+        let waker = port.waker().unwrap();
+        let mut batch = Batch::with_capacity(8);
+        other.alloc(&mut batch, 8);
+        other.xmit(&mut batch);
+        assert_eq!(port.wait(LONG), Ok(true));
+        waker.wake();
+        assert_eq!(port.wait(LONG), Ok(false), "although packets wait");
+        assert_eq!(port.wait(LONG), Ok(true));
+        assert_eq!(port.rx(&mut batch), 8);
+    }
+
+    #[test]
+    fn any_of_several_ports_is_woken_and_each_queue_of_a_port() {
+        let pool = pool();
+        let ((mut a, _a_end), (mut b, _b_end)) = (pair(&pool), pair(&pool));
+        let waker = b.waker().unwrap();
+        waker.wake();
+        assert_eq!(wait_any(&mut [&mut a, &mut b], None), Ok(false));
+        b.set_moderation(Moderation::Busy);
+        waker.wake();
+        assert_eq!(b.wait(None), Ok(false), "while it spins");
+        waker.wake();
+        assert_eq!(b.into_queues()[0].wait(None), Ok(false));
+
+        let mut port = Port::open_with("null:,queues=2", &pool).unwrap();
+        let waker = port.waker().unwrap();
+        waker.wake();
+        for mut one in port.split() {
+            assert_eq!(one.wait_for(crate::Want::Frames, None), Ok(false));
+        }
+    }
+}
