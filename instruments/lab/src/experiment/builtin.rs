@@ -25,8 +25,9 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 18] = ours![
+pub static BUILTIN: [(&str, &str); 19] = ours![
     "batch",
+    "batch-fault",
     "bounce",
     "pool",
     "pool-bursts",

@@ -48,12 +48,14 @@ pub(super) struct HostBench {
     load: Box<dyn Load>,
     probe: Option<Datagrams>,
     counters: Counters,
+    /// Before the first window.
+    first: Option<Kernel>,
     rounds: u64,
     placed: Option<Placed>,
     path: Path,
     /// The fault of a device.
     _planted: Vec<Link>,
-    _hosts: Hosts,
+    hosts: Hosts,
     remarks: Remarks,
 }
 
@@ -89,11 +91,12 @@ impl HostBench {
             load,
             probe,
             counters,
+            first: None,
             rounds: 0,
             placed,
             path,
             _planted: planted,
-            _hosts: hosts,
+            hosts,
             remarks: Remarks::default(),
         };
         bench.rest()?;
@@ -152,6 +155,7 @@ impl HostBench {
 impl Bench for HostBench {
     fn window(&mut self, time: Duration) -> Result<Window> {
         let before = self.edge()?;
+        self.first.get_or_insert(before.kernel);
         // The workers first: they have nothing to do before the traffic begins.
         self.path.begin(Instant::now() + time);
         let round = self.go(time);
@@ -234,7 +238,10 @@ impl Bench for HostBench {
         // What TCP still acknowledges, it does within its shortest timers.
         pause(QUIET);
         self.rest()?;
-        let retransmitted = self.edge()?.kernel.retransmitted();
+        let kernel = self.edge()?.kernel;
+        let retransmitted = kernel.retransmitted();
+        let drops = kernel.drops_since(&self.first.unwrap_or(kernel));
+        let drops = format!("Drops and errors of both hosts' kernels over all windows: {drops}.");
         let stats = self.path.stats().clone();
         let matrices = free_matrix(&stats.pool().stats().matrix);
         let mut totals = pool_figures::totals(&stats);
@@ -243,8 +250,9 @@ impl Bench for HostBench {
         let ledger = Ledger::from(&stats.ledger());
         totals.extend(pool_figures::outstanding(&stats));
         let ledger = Ledger { retransmitted: Some(retransmitted), ..ledger };
-        let notes =
-            self.remarks.tell(&self.config).into_iter().chain(warnings).chain(undone).collect();
+        let tunings = self.hosts.tunings();
+        let notes = self.remarks.tell(&self.config).into_iter().chain([drops]).chain(tunings);
+        let notes = notes.chain(warnings).chain(undone).collect();
         Ok(Finished { ledger, matrices, totals, notes })
     }
 }

@@ -44,6 +44,7 @@ const WORKLOAD: Choice<Workload, 4> = [
 const SENDERS: Choice<bool, 2> = [("threads", false), ("processes", true)];
 /// Beside a number.
 const RATE: Choice<Option<f64>, 1> = [("max", None)];
+const SYSCTL: Choice<bool, 2> = [("post-002", true), ("system", false)];
 const OFFLOAD: Choice<bool, 2> = [("on", true), ("off", false)];
 
 /// The traffic of the connections.
@@ -115,6 +116,7 @@ knobs! {
     "message" message: usize = count(1, 1_048_576) or workload.message(), "4096 (stream), 64 (rpc), 1472 (load)", "bytes of a stream's write, of a request and its answer, or of a datagram";
     "nodelay" nodelay: bool = flag(), "false", "TCP_NODELAY at both ends of a stream and of rpc: a short write does not wait for the answer to the one before it; web has it always";
     "sockbuf" sockbuf: usize = count(0, 16_777_216), "65536", "bytes asked for each socket buffer of TCP (SO_SNDBUF, SO_RCVBUF); the kernel doubles it for its own accounts; 0: the kernel's own, which grow";
+    "sysctl" tuned: bool = choice(SYSCTL), "system", "system: the kernel's settings of TCP and its buffers; post-002: those of that post, as far as they are a namespace's";
     "offload" offload: bool = choice(OFFLOAD), "off", "off: packets as a wire carries them, one buffer each; on: superframes of up to 64 KiB, which hide what a buffer costs a packet (not xdp)";
     "probes" probes: u32 = count(0, 10_000), "1250", "small datagrams a second from west to east whose way is timed; 0: none";
     "buffers" data: Data = choice(BUFFERS), "frames", "where packets' bytes come from: frames of a pool, or the system's allocator once a packet";

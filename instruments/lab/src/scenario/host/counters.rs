@@ -84,6 +84,19 @@ impl Kernel {
         self.named[OUT_OF_ORDER].unwrap_or(0)
     }
 
+    /// Returns the counts of drops and errors since `before`, each by its name, in a line.
+    pub fn drops_since(&self, before: &Kernel) -> String {
+        let count = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
+        let named = COUNTED.iter().zip(self.named.iter().zip(&before.named)).take(DROPS);
+        let named = named.map(|((_, name, _), (now, then))| match count(*now, *then) {
+            Some(n) => format!("{name} {n}"),
+            None => format!("{name} n/a"),
+        });
+        let refused = self.devices[1].saturating_sub(before.devices[1]);
+        let devices = [format!("refused by the engine's devices {refused}")];
+        named.chain(devices).collect::<Vec<_>>().join(", ")
+    }
+
     /// Tells what was counted since `before`: each count by its name, and the losses of each part of the way.
     pub fn since(&self, before: &Kernel, mut tell: impl FnMut(&str, f64)) {
         let pairs = self.named.iter().zip(&before.named);
@@ -239,5 +252,11 @@ mod tests {
         let lost = ["inlet", "core", "driver", "outlet", "receiver"];
         let lost = lost.map(|part| told[&format!("{part}_lost")]);
         assert_eq!(lost, [3.0, 5.0, 2.0, 1.0, 3.0 + 2.0], "{told:?}");
+        let drops = now.drops_since(&zero);
+        assert!(
+            drops.starts_with("InHdrErrors 0, InDiscards 0, InErrs 0, InErrors 0, "),
+            "{drops}"
+        );
+        assert!(drops.contains("TCPRcvQDrop 2,") && drops.ends_with("devices 3"), "{drops}");
     }
 }

@@ -11,6 +11,7 @@
 //! and not asked for, IPv6 is off: what crosses it is the traffic and nothing else.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
@@ -27,12 +28,28 @@ const CARRIER: Duration = Duration::from_secs(10);
 /// answers: some seconds by the kernel's timers. The default is 8, which takes minutes.
 const ORPHAN_RETRIES: &str = "3";
 
+/// The settings of post 002, for the hosts.
+///
+/// Source: post 002, "sysctl -w net.ipv4.tcp_wmem=…" and so on.
+const POST_002: [(&str, &str); 5] = [
+    ("net.ipv4.tcp_wmem", "4096 524288 4194304"),
+    ("net.ipv4.tcp_rmem", "4096 1048576 4194304"),
+    ("net.core.rmem_max", "4194304"),
+    ("net.core.wmem_max", "4194304"),
+    ("net.core.netdev_max_backlog", "120000"),
+];
+/// The lengths of its device's queues, which a veth pair has none of.
+const QUEUES: &str =
+    "n/a: its send and receive queues of 512 and 4096, which are a device's with work queues";
+
 /// Two hosts and the links between them.
 #[derive(Debug)]
 pub(super) struct Hosts {
     pub west: Netns,
     pub middle: Netns,
     pub east: Netns,
+    /// Settings that were asked for, and those that are the namespace's.
+    tunings: Vec<String>,
 }
 
 impl Hosts {
@@ -43,10 +60,14 @@ impl Hosts {
     /// # Errors
     /// `E-PERM` without the privilege, `E-UNSUPPORTED` without `ip` or without veth.
     pub fn new(config: &Config) -> Result<Hosts> {
-        let hosts = Hosts { west: Netns::new()?, middle: Netns::new()?, east: Netns::new()? };
+        let [west, middle, east] = [Netns::new()?, Netns::new()?, Netns::new()?];
+        let mut hosts = Hosts { west, middle, east, tunings: Vec::new() };
         for netns in [&hosts.west, &hosts.middle, &hosts.east] {
             netns.quiet()?;
             forget_orphans(netns)?;
+        }
+        if config.tuned {
+            hosts.tune()?;
         }
         if config.port != Port::Tap {
             for (host, end, adapter) in hosts.ends(config) {
@@ -62,6 +83,26 @@ impl Hosts {
             }
         }
         Ok(hosts)
+    }
+
+    /// Gives both hosts the settings of post 002, as far as they are a namespace's.
+    fn tune(&mut self) -> Result<()> {
+        for (name, value) in POST_002 {
+            let set = || tune(name, value);
+            let done = self.west.run(set)?.and(self.east.run(set)?);
+            self.tunings.push(match done {
+                Ok(()) => format!("{name} = {value}"),
+                Err(why) => format!("{name} n/a: {why}"),
+            });
+        }
+        self.tunings.push(QUEUES.into());
+        Ok(())
+    }
+
+    /// Returns a remark with the settings that were asked for; none if none were.
+    pub fn tunings(&self) -> Option<String> {
+        let told = self.tunings.join("; ");
+        (!told.is_empty()).then(|| format!("Settings of post 002 in both hosts: {told}."))
     }
 
     /// Gives the hosts the interfaces that the engine has made.
@@ -116,6 +157,22 @@ fn forget_orphans(netns: &Netns) -> Result<()> {
         // The namespace's own. Where it may not be set, that takes the default's minutes.
         let _ = fs::write("/proc/sys/net/ipv4/tcp_orphan_retries", ORPHAN_RETRIES);
     })
+}
+
+/// Sets it in the calling thread's namespace, and looks if it is there.
+fn tune(name: &str, value: &str) -> std::result::Result<(), String> {
+    let file = format!("/proc/sys/{}", name.replace('.', "/"));
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match fs::write(&file, value).and_then(|()| fs::read_to_string(&file)).map(words) {
+        Ok(now) if now == value => Ok(()),
+        Ok(now) => Err(format!("it stays {now}")),
+        Err(e) => match e.kind() {
+            ErrorKind::NotFound | ErrorKind::PermissionDenied => {
+                Err("it is the machine's, and not a namespace's".into())
+            }
+            _ => Err(e.to_string()),
+        },
+    }
 }
 
 /// The address of the western host on a link.

@@ -258,6 +258,25 @@ fn a_cap_of_one_gives_each_packet_a_doorbell() {
 }
 
 #[test]
+fn settings_of_post_002_are_applied_or_said_to_be_none_of_a_hosts_and_drops_are_told() {
+    let Some((_alone, mut bench)) = open(&settings(&[("sysctl", "post-002")])) else { return };
+    bench.window(WINDOW).unwrap();
+    let notes = bench.finish().unwrap().notes;
+    let note = |start: &str| notes.iter().find(|note| note.starts_with(start)).unwrap();
+    let tuned = note("Settings of post 002");
+    for told in [
+        "tcp_wmem = 4096 524288 4194304;",
+        "tcp_rmem = 4096 1048576 4194304;",
+        "netdev_max_backlog n/a: it is the machine's",
+        "queues of 512 and 4096",
+    ] {
+        assert!(tuned.contains(told), "{tuned}");
+    }
+    let drops = note("Drops and errors of both hosts' kernels over all windows: InHdrErrors 0,");
+    assert!(drops.contains("TCPRcvQDrop ") && drops.contains("refused by"), "{drops}");
+}
+
+#[test]
 fn a_toll_is_paid_for_each_irq_and_counted_by_kind() {
     let rate = ("rate", "2000");
     let told = [("port", "xdp"), ("workload", "load"), rate, ("moderation", "napi")];
