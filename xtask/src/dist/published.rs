@@ -51,7 +51,7 @@ pub fn semver(place: &Place) -> Result<Outcome> {
             "--baseline-rev COMMIT compares with any".into(),
         ));
     };
-    let libraries = crates(place, |package| has_library(package))?;
+    let libraries = crates(place, has_library)?;
     let mut command = cargo::cargo(&place.root);
     command.args(["semver-checks", "--baseline-rev", &baseline]).args(named(&libraries));
     cargo::quiet(&mut command)?;
