@@ -237,6 +237,11 @@ impl Napi {
         Some("n/a: its packets wait in no device".into())
     }
 
+    /// Tells its moderation the slack of the thread's timers.
+    pub fn set_timer_slack(&mut self, slack: Duration) {
+        self.ops.moderator().set_timer_slack(slack);
+    }
+
     /// Takes over what a wake-up and a packet cost, if that was learned.
     pub fn learned(&mut self, cost: Option<Cost>) {
         // A device that has come back may have another ring.

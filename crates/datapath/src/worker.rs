@@ -326,7 +326,10 @@ impl Worker {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let term = Term::start();
         // A hold would last longer otherwise. Where it may not be said, it does.
-        let _ = thread::set_timer_slack_ns(SLACK_NS);
+        if thread::set_timer_slack_ns(SLACK_NS).is_ok() {
+            let slack = Duration::from_nanos(SLACK_NS.get());
+            self.napis.iter_mut().for_each(|napi| napi.set_timer_slack(slack));
+        }
         loop {
             let turned = self.turn(Instant::now());
             // Asked after the turn: a halt that came before it is no news to `arm`, which would sleep.

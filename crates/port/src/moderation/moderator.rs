@@ -19,7 +19,8 @@ const SPIN_MAX: Duration = Duration::from_micros(25);
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// The longest hold of any mode.
 const HOLD_MAX: Duration = Duration::from_millis(10);
-/// Time by which Linux may delay a timer of a thread: a device's wake-up knows no such delay.
+/// Time by which Linux may delay the timers of a thread that did not ask for less: a device's wake-up knows no such
+/// delay.
 const SLACK: Duration = Duration::from_micros(50);
 /// Lateness that is believed at once.
 const LATE_MIN: Duration = Duration::from_micros(10);
@@ -70,6 +71,7 @@ pub struct Moderator {
     /// The end of the last hold, and how late such ends are, smoothed.
     due: Option<Instant>,
     late: Duration,
+    slack: Duration,
     /// The last decision was a hold.
     held: Option<Duration>,
     packets: u64,
@@ -97,6 +99,7 @@ impl Moderator {
             cost: Cost::default(),
             due: None,
             late: Duration::ZERO,
+            slack: SLACK,
             held: None,
             packets: 0,
             irqs: 0,
@@ -131,6 +134,11 @@ impl Moderator {
     /// Notes the length of the device's ring, if it is known: a hold ends before half of it is full.
     pub fn set_ring_len(&mut self, packets: Option<u32>) {
         self.ring_len = packets.unwrap_or(RING_LEN).max(RING_LEN_MIN);
+    }
+
+    /// Tells it the slack of its thread's timers, where it is not the 50 µs that Linux gives.
+    pub fn set_timer_slack(&mut self, slack: Duration) {
+        self.slack = slack;
     }
 
     /// Notes that a look for up to `budget` gave `packets`.
@@ -218,8 +226,8 @@ impl Moderator {
         let packets = turn.packets;
         let (usecs, frames) = match self.mode {
             Moderation::Adaptive(goal) => {
-                let (cost, late) = (self.cost, self.late);
-                let target = |rate: f64| target(goal, rate, cost, late);
+                let (cost, late, slack) = (self.cost, self.late, self.late.min(self.slack));
+                let target = |rate: f64| target(goal, rate, cost, slack);
                 return self.adaptive.round(now, late, &mut self.arrivals, target);
             }
             Moderation::Fixed { usecs, frames } => (usecs, frames),
@@ -317,13 +325,13 @@ impl Moderator {
 }
 
 /// Returns the longest hold that a goal allows at a rate, in packets a nanosecond.
-fn target(goal: Goal, rate: f64, cost: Cost, late: Duration) -> Duration {
+fn target(goal: Goal, rate: f64, cost: Cost, slack: Duration) -> Duration {
     match goal {
         Goal::Latency { p99_usecs } => {
             let goal = Duration::from_micros(p99_usecs.into());
             // The goal is of what holding adds. A thread whose timers are later than their slack gets the CPU late, and
             // would so after a device's wake-up.
-            let longest = goal - late.min(SLACK).min(goal / 2);
+            let longest = goal - slack.min(goal / 2);
             // As many as make waking a tenth of the time.
             let enough = cost.wake_ns * (1.0 - WAKING) / (WAKING * cost.packet_ns.max(1.0));
             let enough = enough.max(ENOUGH);

@@ -124,6 +124,14 @@ fn a_late_timer_shortens_the_hold_so_that_the_goal_is_met() {
     m.set_ring_len(Some(1024));
     let mut seen = simulate(&mut m, every(us(20), SECOND), SECOND, us(60));
     assert!(seen.delay(99) <= us(275), "{:?}: {}", seen.delay(99), seen.line);
+    let hold = m.moderated().hold.unwrap();
+    assert!((us(199)..us(226)).contains(&hold), "less the slack of 50: {hold:?}");
+    // A thread that asked for punctual timers is as late after a device's wake-up: holding adds nothing to that.
+    let mut m = Moderator::new(Moderation::default(), true);
+    m.set_ring_len(Some(1024));
+    m.set_timer_slack(us(1));
+    simulate(&mut m, every(us(20), SECOND), SECOND, us(60));
+    assert!(m.moderated().hold >= Some(us(249)), "{:?}", m.moderated());
     // One that is late by 10 ms is beyond any goal, and breaks nothing.
     let mut m = Moderator::new(Moderation::default(), true);
     let seen = simulate(&mut m, every(us(20), SECOND), SECOND, us(10_000));
