@@ -131,6 +131,12 @@ impl Ledger {
         self.difference() == 0 || !self.settled
     }
 
+    /// Returns true if no packet is in flight, and every one that came is accounted for.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.in_flight == 0 && self.difference() == 0
+    }
+
     /// Returns true if nothing moved while it was read, so that the figures belong together.
     #[must_use]
     pub fn settled(&self) -> bool {

@@ -460,7 +460,9 @@ mod tests {
         batch.sent(10, &mut mem_b);
         for pool in [&a, &b] {
             let ledger = pool.ledger();
-            assert_eq!((ledger.sent, ledger.in_flight, ledger.difference()), (5, 0, 0));
+            assert_eq!(ledger.sent, 5);
+            assert_eq!(ledger.in_flight, 0);
+            assert_eq!(ledger.difference(), 0);
         }
     }
 

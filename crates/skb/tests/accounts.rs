@@ -14,7 +14,7 @@ const UNSAMPLED: usize = 1024;
 
 fn assert_at_rest(pool: &Pool) {
     let ledger = pool.ledger();
-    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger:#}");
+    assert!(ledger.is_drained(), "{ledger:#}");
 }
 
 fn core(stats: &PoolStats, name: &str) -> CoreStats {

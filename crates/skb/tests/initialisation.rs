@@ -186,7 +186,7 @@ proptest! {
             assert_eq!(seen(&skb), seen(&reference));
             live(&mut mem, skb, &past);
             let ledger = pool.ledger();
-            assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+            assert!(ledger.is_drained(), "{ledger}");
         }
     }
 }

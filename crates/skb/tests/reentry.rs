@@ -34,7 +34,7 @@ fn pools() -> impl Iterator<Item = Pool> {
 
 fn assert_at_rest(pool: &Pool) {
     let ledger = pool.ledger();
-    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger:#}");
+    assert!(ledger.is_drained(), "{ledger:#}");
 }
 
 /// Uses the pool in every way while a packet of it is being freed, and frees more packets itself.

@@ -369,7 +369,8 @@ mod tests {
         in_netns(|| {
             let a = Tap::open("tap%d", TapOffloads::ALL).unwrap();
             let b = Tap::open("tap%d", TapOffloads::ALL).unwrap();
-            assert_eq!((a.name().as_str(), b.name().as_str()), ("tap0", "tap1"));
+            assert_eq!(a.name().as_str(), "tap0");
+            assert_eq!(b.name().as_str(), "tap1");
             assert!(a.created());
             drop(a);
             // A child of another test, between fork and exec, may hold the descriptor a moment.

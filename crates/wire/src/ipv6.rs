@@ -428,7 +428,8 @@ mod tests {
         frame.resize(100, 0xee);
         let ip = ipv6(&frame).unwrap();
         assert_eq!((ip.dscp(), ip.ecn(), ip.flow_label(), ip.hop_limit()), (46, 1, 0xabcde, 64));
-        assert_eq!((ip.protocol(), ip.payload().len()), (Protocol::UDP, 15));
+        assert_eq!(ip.protocol(), Protocol::UDP);
+        assert_eq!(ip.payload().len(), 15);
         assert_eq!(ip.src().to_string(), "2001:db8::1");
     }
 

@@ -273,7 +273,8 @@ fn egress_that_is_dropped_frees_what_it_has() {
 fn discipline_has_the_packets_that_a_full_device_leaves() {
     let fifo = Fifo::new(Limit::packets(500));
     let mut bench = Bench::new(Egress::new(256, Some(Box::new(fifo))), 0);
-    assert_eq!((bench.egress.room(), bench.egress.deadline()), (usize::MAX, None));
+    assert_eq!(bench.egress.room(), usize::MAX);
+    assert_eq!(bench.egress.deadline(), None);
     bench.put(300, 60);
     bench.put(300, 60);
     assert_eq!(bench.ledger().dropped(DropReason::QUEUE_LIMIT), 100);
@@ -294,7 +295,8 @@ fn shaped_egress_sends_what_is_due_and_names_the_next_time() {
     let mut bench = Bench::new(Egress::new(256, Some(Box::new(tbf))), ROOM);
     bench.put(5, 1000);
     assert!(bench.xmit(0) && !bench.xmit(0));
-    assert_eq!((bench.calls(), bench.egress.ready()), (vec![2], 0));
+    assert_eq!(bench.calls(), vec![2]);
+    assert_eq!(bench.egress.ready(), 0);
     let due = bench.egress.deadline().unwrap();
     assert_eq!(due - bench.now, Duration::from_millis(1));
     bench.now = due;

@@ -216,7 +216,7 @@ mod tests {
         }
         drop((skb, out, mem));
         let ledger = pool.ledger();
-        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0));
+        assert!(ledger.is_drained(), "{}", ledger);
         Ok(all)
     }
 

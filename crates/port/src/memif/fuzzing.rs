@@ -245,7 +245,7 @@ impl Us {
         }
         drop((self.batch, self.mem));
         let ledger = pool.ledger();
-        assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+        assert!(ledger.is_drained(), "{ledger}");
         let lent = ledger.holders().iter().find(|(name, _)| *name == "device rings");
         assert_eq!(lent.map(|(_, n)| *n), Some(0), "{ledger}");
         let mut all: Batch = Batch::with_capacity(FRAMES);

@@ -339,7 +339,8 @@ mod tests {
         let init = Message::Init { version: VERSION, id: 9, mode: 0, secret: [7; SECRET_BYTES] };
         let bytes = init.encode("me");
         assert_eq!(bytes[..9], [3, 0, 0, 2, 9, 0, 0, 0, 0]);
-        assert_eq!((&bytes[9..33], &bytes[33..36]), (&[7; 24][..], &[b'm', b'e', 0][..]));
+        assert_eq!(&bytes[9..33], &[7; 24][..]);
+        assert_eq!(&bytes[33..36], &[b'm', b'e', 0][..]);
         let region = Message::AddRegion { index: 1, bytes: 0x10000 };
         assert_eq!(region.encode("")[..12], [4, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
     }

@@ -139,7 +139,8 @@ mod tests {
         let all = "packet:eth0,bypass,promisc=off,retire=20ms,ring=1MiB,vnet=off";
         let all = config(all).unwrap();
         assert_eq!((all.bypass, all.promisc, all.vnet), (true, false, false));
-        assert_eq!((all.retire_ms, all.ring_bytes), (20, 1 << 20));
+        assert_eq!(all.retire_ms, 20);
+        assert_eq!(all.ring_bytes, 1 << 20);
     }
 
     #[test]

@@ -141,7 +141,7 @@ fn pool_of(data: Data) -> Pool {
 /// Asserts that no packet is out and that the books balance.
 pub(super) fn assert_all_home(pool: &Pool) {
     let ledger = pool.ledger();
-    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    assert!(ledger.is_drained(), "{ledger}");
 }
 
 fn bulk(_: &[usize], timer: &mut Timer) {

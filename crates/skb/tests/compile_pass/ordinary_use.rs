@@ -26,5 +26,5 @@ fn main() {
         drop(mem); // a Local moves with its owner
     });
     peer.join().unwrap();
-    assert_eq!((pool.ledger().in_flight, pool.ledger().difference()), (0, 0));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
 }

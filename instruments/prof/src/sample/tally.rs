@@ -146,7 +146,8 @@ mod tests {
             &[kernel(0xffff_1000), kernel(0xffff_1fff), user(0x1000), user(0x1fff)];
         assert_eq!(tally.stacks.get(stack), Some(&1), "{:?}", tally.stacks);
         assert_eq!(tally.places.get(&kernel(0xffff_1000)), Some(&1));
-        assert_eq!((tally.user_chains, tally.shallow_chains), (0, 0));
+        assert_eq!(tally.user_chains, 0);
+        assert_eq!(tally.shallow_chains, 0);
     }
 
     #[test]

@@ -53,7 +53,7 @@ fn pass(pool: &Pool, from: &mut Opened, to: &mut Opened) {
 /// Asserts that every frame is back, once the ports are closed.
 pub fn settled(pool: &Pool) {
     let ledger = pool.ledger();
-    assert_eq!((ledger.in_flight, ledger.difference()), (0, 0), "{ledger}");
+    assert!(ledger.is_drained(), "{ledger}");
     let lent = ledger.holders().iter().find(|(name, _)| *name == "device rings");
     assert_eq!(lent.map(|(_, n)| *n), Some(0), "{ledger}");
     let frames = pool.frames();

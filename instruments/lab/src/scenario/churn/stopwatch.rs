@@ -347,7 +347,7 @@ mod tests {
             });
             probe.serve(&first);
             assert_eq!(far.join().unwrap().all(), expected);
-            assert_eq!((pool.ledger().in_flight, pool.ledger().difference()), (0, 0));
+            assert!(pool.ledger().is_drained(), "{}", pool.ledger());
         }
     }
 
@@ -358,7 +358,7 @@ mod tests {
         let (first, second) = ways();
         drop(second);
         probe.serve(&first);
-        assert_eq!((pool.ledger().in_flight, pool.ledger().difference()), (0, 0));
+        assert!(pool.ledger().is_drained(), "{}", pool.ledger());
         let (first, second) = ways();
         drop(first);
         let watch = Stopwatch::calibrated(false, 1, 1e9);
