@@ -81,15 +81,6 @@ impl Forward {
         Forward::here(Forward::command(args, true)).finish(Duration::from_secs(60))
     }
 
-    /// Does the same with output for people: without `--json`.
-    ///
-    /// # Panics
-    /// As [`Forward::run`].
-    #[must_use]
-    pub fn run_plain(args: &[&str]) -> Finished {
-        Forward::here(Forward::command(args, false)).finish(Duration::from_secs(60))
-    }
-
     /// Starts `command` in this namespace.
     #[must_use]
     pub fn here(command: Command) -> Process {

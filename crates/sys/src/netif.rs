@@ -32,8 +32,6 @@ pub const FLAG_UP: u16 = libc::IFF_UP as u16;
 /// worker of the kernel follows the carrier and starts the transmit queues; frames sent on an
 /// interface that came up a moment ago may be refused with ENOBUFS until it has run.
 pub const FLAG_RUNNING: u16 = libc::IFF_RUNNING as u16;
-/// Interface accepts frames for others (`IFF_PROMISC`).
-pub const FLAG_PROMISC: u16 = libc::IFF_PROMISC as u16;
 
 /// Hardware type of Ethernet and everything that looks like it (veth, TAP).
 pub const HARDWARE_ETHERNET: u16 = libc::ARPHRD_ETHER;

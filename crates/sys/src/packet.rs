@@ -35,11 +35,7 @@ use crate::netif::Interface;
 
 /// Frame status: the checksum field holds the pseudo-header sum only (sent by this machine).
 pub const STATUS_CSUM_NOT_READY: u32 = libc::TP_STATUS_CSUMNOTREADY;
-/// Frame status: the checksum was verified.
-pub const STATUS_CSUM_VALID: u32 = libc::TP_STATUS_CSUM_VALID;
 
-/// Packet type: addressed to this machine.
-pub const PKTTYPE_HOST: u8 = libc::PACKET_HOST;
 /// Packet type: link-layer broadcast.
 pub const PKTTYPE_BROADCAST: u8 = libc::PACKET_BROADCAST;
 /// Packet type: link-layer multicast.

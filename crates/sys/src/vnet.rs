@@ -17,8 +17,6 @@ pub const VNET_HDR_BYTES: usize = 10;
 
 /// `flags`: the checksum field holds the pseudo-header sum only; see `csum_start`.
 pub const F_NEEDS_CSUM: u8 = 1;
-/// `flags`: the checksum was verified by the receiver of the frame.
-pub const F_DATA_VALID: u8 = 2;
 
 /// `gso_type`: an ordinary frame.
 pub const GSO_NONE: u8 = 0;
@@ -28,8 +26,6 @@ pub const GSO_TCPV4: u8 = 1;
 pub const GSO_UDP: u8 = 3;
 /// `gso_type`: TCP over IPv6, to be cut into segments of `gso_size` bytes.
 pub const GSO_TCPV6: u8 = 4;
-/// `gso_type`: UDP, to be cut into datagrams of `gso_size` bytes.
-pub const GSO_UDP_L4: u8 = 5;
 /// `gso_type`, or-ed to a TCP type: the first segment alone carries CWR.
 pub const GSO_ECN: u8 = 0x80;
 

@@ -27,8 +27,11 @@ impl Tree {
         let listed = cargo::quiet(git.current_dir(root))?;
         let mut files = BTreeMap::new();
         for path in listed.split('\0').filter(|path| !path.is_empty()) {
-            // A file that was deleted and not yet committed as such is listed and not there.
-            let Ok(bytes) = fs::read(root.join(path)) else { continue };
+            let at = root.join(path);
+            // A link has no text but where it leads. A file that was deleted and not yet committed as such is
+            // listed and not there.
+            let target = fs::read_link(&at).map(|to| to.into_os_string().into_encoded_bytes());
+            let Ok(bytes) = target.or_else(|_| fs::read(&at)) else { continue };
             files.insert(path.to_owned(), String::from_utf8(bytes).unwrap_or_default());
         }
         Ok(Tree { files })
