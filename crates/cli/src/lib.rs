@@ -74,11 +74,13 @@ pub fn main_with(drivers: &[&'static dyn Driver]) -> ExitCode {
             (screen, doctor.run(&drivers, &screen))
         }
         Command::Forward(forward) => {
-            let screen = Screen::of(&forward.run, &forward.ports(), &drivers);
+            let run = &forward.run;
+            let screen = Screen::new(run.json, run.quiet, &forward.ports(), &drivers);
             (screen, forward::forward(&forward, &drivers, &screen))
         }
         Command::Gen(r#gen) => {
-            let screen = Screen::of(&r#gen.run, &[&r#gen.port], &drivers);
+            let run = &r#gen.run;
+            let screen = Screen::new(run.json, run.quiet, &[&r#gen.port], &drivers);
             (screen, r#gen::generate(&r#gen, &drivers, &screen))
         }
         Command::Outside(words) => {

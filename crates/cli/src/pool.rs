@@ -4,8 +4,7 @@ use std::fmt::Write;
 
 use linerate_ctl::PoolReport;
 use linerate_ctl::pool::{CoreReport, DwellTimes, RemoteFrees};
-
-use crate::report::thousands;
+use linerate_sys::text::thousands;
 
 /// Returns the line of a pool: memory held, how often a hot list served, who freed; what was sampled, if
 /// anything was, and what that took at most: `timing_ticks` for each call that was timed.

@@ -2,9 +2,10 @@
 
 use linerate::{Data, Engine, Init, Pages, Pool, Return};
 use linerate_ctl::pool::{INIT, RETURN, word};
+use linerate_sys::text::thousands;
 
 use crate::args::{Memory, Run};
-use crate::report::{obtained, thousands};
+use crate::report::obtained;
 use crate::run::Path;
 
 /// Returns the text before a run: modes obtained, and options in effect.

@@ -1,9 +1,10 @@
 //! The line on stderr that shows a run at work, if a person is looking.
 
+use linerate_sys::text::thousands;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use crate::report::{rate, thousands};
+use crate::report::rate;
 
 /// Time between two drawings of the line.
 pub const REDRAW: Duration = Duration::from_millis(250);

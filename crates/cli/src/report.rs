@@ -5,6 +5,7 @@ use std::fmt::Write;
 use linerate::Obtained;
 use linerate_ctl::report::{Cost, FarReport, LedgerReport, PhaseReport, PortReport, Verify};
 use linerate_ctl::{Calls, ForwardReport, GenReport, Locks, TSC, Waits};
+pub use linerate_sys::text::thousands;
 use linerate_sys::tsc;
 
 use crate::{pool, sends, troubles};
@@ -321,19 +322,6 @@ fn fine(n: Option<f64>, decimals: usize) -> String {
     }
 }
 
-/// Formats `1234567` as `1,234,567`.
-pub fn thousands(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// Returns a packet rate with three digits or so: `4.31 Mpps`.
 pub fn rate(pps: f64) -> String {
     scaled(pps, "pps")
@@ -581,12 +569,5 @@ flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
         let text = generated(&GenReport { pace, path: report() }, false);
         let line = "asked 8,012,331  sent 8,002,000  unsent 10,331  late p50 -  p99 41 us   <- ";
         assert!(text.starts_with(line), "{text}");
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_three() {
-        for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
-            assert_eq!(thousands(n), text);
-        }
     }
 }

@@ -7,7 +7,6 @@ use linerate::{Registry, Spec};
 use linerate_ctl::{ErrorReport, json};
 use linerate_sys::text::harmless;
 
-use crate::args::Run;
 use crate::errors::{self, Failure, RUNTIME};
 
 /// Returns true for a port on the standard input or output.
@@ -27,14 +26,13 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Returns the screen that `run` asks for, given the ports: the last one named is written to,
-    /// the first is read.
-    pub fn of(run: &Run, ports: &[&str], drivers: &Registry) -> Screen {
+    /// Returns the screen of a run between these ports: the last one named is written to, the first is read.
+    pub fn new(json: bool, quiet: bool, ports: &[&str], drivers: &Registry) -> Screen {
         let taken = ports.iter().enumerate().any(|(i, port)| {
             let written = i + 1 == ports.len() || port.contains(",write");
             written && drivers.parse(port).is_ok_and(|spec| is_pipe(&spec, drivers))
         });
-        Screen { json: run.json, quiet: run.quiet, stdout_taken: taken }
+        Screen { json, quiet, stdout_taken: taken }
     }
 
     /// Creates a screen for commands that move no packets.
@@ -152,17 +150,9 @@ pub fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Args, Command};
-    use clap::Parser;
 
     fn taken(ports: &[&str]) -> bool {
-        let all = ["linerate", "forward"].iter().chain(ports);
-        match Args::try_parse_from(all).unwrap().command {
-            Command::Forward(forward) => {
-                Screen::of(&forward.run, ports, &Registry::default()).stdout_taken
-            }
-            other => panic!("{other:?}"),
-        }
+        Screen::new(false, false, ports, &Registry::default()).stdout_taken
     }
 
     #[test]

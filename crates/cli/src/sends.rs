@@ -3,8 +3,7 @@
 use std::fmt::Write;
 
 use linerate_ctl::report::{PortReport, TxCalls};
-
-use crate::report;
+use linerate_sys::text::thousands;
 
 /// Returns a line for each port with a cap on its batches or a discipline: its transmit calls by
 /// their packets, and the discipline's losses.
@@ -19,17 +18,17 @@ pub fn lines(ports: &[PortReport]) -> String {
             text,
             "sends    {}: {} calls, tx_batch {}",
             port.name,
-            report::thousands(calls),
+            thousands(calls),
             port.tx_batch
         );
         for TxCalls { packets, calls } in &port.tx_calls {
-            let _ = write!(text, "  {packets}+: {}", report::thousands(*calls));
+            let _ = write!(text, "  {packets}+: {}", thousands(*calls));
         }
         text.push('\n');
         if let Some(qdisc) = &port.qdisc {
             let [left, dropped, held] =
-                [qdisc.left, qdisc.dropped, qdisc.held].map(|n| report::thousands(n.packets));
-            let marked = report::thousands(qdisc.marked);
+                [qdisc.left, qdisc.dropped, qdisc.held].map(|n| thousands(n.packets));
+            let marked = thousands(qdisc.marked);
             let _ = writeln!(
                 text,
                 "         qdisc: {left} left, {dropped} dropped, {marked} marked, {held} held"

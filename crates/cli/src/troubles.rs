@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use linerate_ctl::report::PortReport;
 
-use crate::report::thousands;
+use linerate_sys::text::thousands;
 
 /// Returns the lines of the ports that have something to say; none of the others.
 pub fn lines(ports: &[PortReport]) -> String {

@@ -1,4 +1,4 @@
-//! Text of others, made harmless.
+//! Text of others, made harmless, and numbers for people.
 
 use std::borrow::Cow;
 
@@ -31,6 +31,28 @@ fn is_noncharacter(c: char) -> bool {
     matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe
 }
 
+/// Returns a number with a comma between thousands of its whole part.
+#[must_use]
+pub fn grouped(number: &str) -> String {
+    let digits = number.trim_start_matches(['+', '-']);
+    let (sign, _) = number.split_at(number.len() - digits.len());
+    let (whole, fraction) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
+    let mut text = String::from(sign);
+    for (i, c) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(c);
+    }
+    text + fraction
+}
+
+/// Returns `1234567` as `1,234,567`.
+#[must_use]
+pub fn thousands(n: u64) -> String {
+    grouped(&n.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +73,21 @@ mod tests {
             assert_eq!(harmless(&format!("a{c}b")), format!("a{}b", c.escape_unicode()));
         }
         assert_eq!(harmless("ü→漢🦀\u{fffd}"), "ü→漢🦀\u{fffd}");
+    }
+
+    #[test]
+    fn thousands_are_set_apart_in_the_whole_part_only() {
+        for (number, expected) in [
+            ("7", "7"),
+            ("216", "216"),
+            ("1234", "1,234"),
+            ("-1365716", "-1,365,716"),
+            ("+167", "+167"),
+            ("18455.6216", "18,455.6216"),
+        ] {
+            assert_eq!(grouped(number), expected);
+        }
+        let whole = [0, 999, 1000, u64::MAX].map(thousands);
+        assert_eq!(whole, ["0", "999", "1,000", "18,446,744,073,709,551,615"]);
     }
 }

@@ -3,6 +3,8 @@
 //! A document may say anything: what is no number is a dash, and what is larger than any figure of
 //! ours is set with an exponent, so that no cell is longer than a few characters.
 
+pub use linerate_sys::text::grouped;
+
 use crate::table::Cell;
 
 /// Numbers from here on are printed with an exponent: they have more digits than a column.
@@ -116,22 +118,6 @@ pub fn real(x: f64, digits: usize) -> String {
     grouped(if is_zero { text.trim_start_matches('-') } else { &text })
 }
 
-/// Returns a number with a comma between thousands of its whole part.
-#[must_use]
-pub fn grouped(number: &str) -> String {
-    let digits = number.trim_start_matches(['+', '-']);
-    let (sign, _) = number.split_at(number.len() - digits.len());
-    let (whole, fraction) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
-    let mut text = String::from(sign);
-    for (i, c) in whole.chars().enumerate() {
-        if i > 0 && (whole.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(c);
-    }
-    text + fraction
-}
-
 fn plain(x: f64) -> bool {
     x.is_finite() && x.abs() < EXPONENT_FROM
 }
@@ -161,20 +147,6 @@ mod tests {
         let texts = [0.001_234, 0.000_123_4, 0.000_099_9, -4.567e-9, 5e-324].map(figure);
         assert_eq!(texts, ["0.001234", "0.000123", "9.99e-5", "-4.57e-9", "4.94e-324"]);
         assert_eq!([0.000_31, 3.1e-7].map(|x| under(x).to_string()), ["< 0.000310", "< 3.10e-7"]);
-    }
-
-    #[test]
-    fn thousands_are_set_apart_in_the_whole_part_only() {
-        for (number, expected) in [
-            ("7", "7"),
-            ("216", "216"),
-            ("1234", "1,234"),
-            ("-1365716", "-1,365,716"),
-            ("+167", "+167"),
-            ("18455.6216", "18,455.6216"),
-        ] {
-            assert_eq!(grouped(number), expected);
-        }
     }
 
     #[test]
