@@ -320,6 +320,10 @@ fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let work = || {
             let nobody = Uid::from_raw(NOBODY);
+            if rustix::process::geteuid() == nobody {
+                eprintln!("skipped: this is that user");
+                return None;
+            }
             if rustix::thread::set_thread_res_uid(nobody, nobody, nobody).is_err() {
                 eprintln!("skipped: no right to change the user");
                 return None;
