@@ -3,7 +3,7 @@
 #[path = "report/fixture.rs"]
 mod fixture;
 
-use fixture::{batch, coalesce, pool, skbinit};
+use fixture::{batch, coalesce, coalesce_bus, pool, skbinit};
 use linerate_lab::record::{Effect, Ledgers, ProfileRecord, ProfileRow, Run, Status, Verdict};
 use linerate_lab::report::{html, text};
 use linerate_show::words::WIDTH;
@@ -57,6 +57,16 @@ fn loads_of_post_001_are_told_in_its_layout_with_the_latency_beside_and_a_dash_w
         assert!(beside.contains(wanted), "no {wanted} in {beside:?}");
     }
     assert!(!html(&[skbinit()]).contains("Link util"));
+}
+
+#[test]
+fn the_price_from_which_coalescing_pays_has_a_line_of_its_own() {
+    let line = "MODEL: crossover of cpu_pct, load=25, mode=fixed: less from a flushing read of 0.5 us on \
+                [0.4 us, 0.5 us]";
+    let words: Vec<String> = text(&coalesce_bus()).split_whitespace().map(String::from).collect();
+    assert!(words.join(" ").contains(line), "{}", words.join(" "));
+    assert!(html(&[coalesce_bus()]).contains(line));
+    assert!(!text(&coalesce()).contains("crossover"));
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub(super) fn of(view: &View<'_>) -> Vec<Posted> {
 }
 
 /// Returns the cells that have a level of each factor of `rows`, in groups of which the other factors have one level.
-fn groups<'a>(view: &'a View<'_>, rows: &[&str]) -> Vec<(String, Vec<&'a CellRecord>)> {
+pub(super) fn groups<'a>(view: &'a View<'_>, rows: &[&str]) -> Vec<(String, Vec<&'a CellRecord>)> {
     let mut groups: Vec<(String, Vec<&CellRecord>)> = Vec::new();
     for (_, cell) in view.told() {
         if rows.iter().any(|factor| !cell.at.contains_key(*factor)) {

@@ -7,6 +7,7 @@ use linerate_show::table::Table;
 use linerate_show::words::elided;
 use linerate_show::words::wrapped;
 
+use super::crossover;
 use super::posted::{self, Posted};
 use super::remarks::reasons;
 use super::remarks::{Remark, notes, warnings};
@@ -128,6 +129,9 @@ fn posted(view: &View<'_>) -> String {
     if let Some(more) = tables.len().checked_sub(POSTED_MAX).filter(|more| *more > 0) {
         text += &format!("  {} more such tables with --html\n", n(more));
     }
+    let crossovers = crossover::lines(view);
+    text.extend(crossovers.first().map(|_| '\n'));
+    text.extend(crossovers.iter().map(|line| wrapped(line, "", "  ")));
     text
 }
 

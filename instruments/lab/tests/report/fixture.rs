@@ -94,6 +94,19 @@ pub fn coalesce() -> Run {
     run
 }
 
+/// Post 001's model: two prices at one load, at the second of which less CPU is taken.
+pub fn coalesce_bus() -> Run {
+    let mut run = run("coalesce-bus", "001", ["napi", "moderated"]);
+    run.run.config_toml = Some(include_str!("../../experiments/coalesce-bus.toml").into());
+    for (toll, ratio) in [("none", 1.1), ("1us", 0.9)] {
+        let factors = [("mode", "fixed"), ("toll", toll), ("load", "25")];
+        let cpu = effect("%", 45.0, ratio, Verdict::Better);
+        let metrics = [("cpu_pct".into(), cpu)].into();
+        run.cells.push(CellRecord { at: at(&factors), metrics, ..CellRecord::default() });
+    }
+    run
+}
+
 /// Returns post 002's experiment: two tests of one group and one of the other, the last worse.
 pub fn batch() -> Run {
     let mut run = run("batch", "002", ["org", "new"]);

@@ -3,6 +3,7 @@
 use linerate_seeds::{Part, Post};
 use linerate_show::escape::{escape, escape_lines};
 
+use crate::report::crossover;
 use crate::report::posted::{self, Posted};
 use crate::report::view::View;
 
@@ -37,8 +38,11 @@ pub(super) fn section(view: &View<'_>) -> String {
         })
         .collect();
     let ours: String = posted::of(view).iter().map(posted).collect();
+    let crossovers = crossover::lines(view);
+    let crossovers: String =
+        crossovers.iter().map(|line| format!("<p>{}</p>\n", escape(line))).collect();
     format!(
-        "{head}{ours}{parts}<details><summary>Wrong in the post, or less than it seems: {}</summary>\
+        "{head}{crossovers}{ours}{parts}<details><summary>Wrong in the post, or less than it seems: {}</summary>\
          <ul class=\"notes\">{errata}</ul></details>\n",
         report.errata.len()
     )

@@ -1,0 +1,121 @@
+//! The price of register access from which on the changed side takes less CPU: a line for each level of the other
+//! factors, with an interval. The price is a model's, and so is the line.
+//!
+//! Between two prices that were tried the change is taken to be on a straight line. The crossover is where the change
+//! is 0 for the last time; its interval is from where the lower end of the change's interval is to where the upper is.
+
+use linerate_port::wrap::toll::Toll;
+
+use super::posted::groups;
+use super::view::View;
+use crate::experiment::Experiment;
+use crate::record::{CellRecord, Effect};
+
+/// The factor whose levels are prices, and the setting in which they stand.
+const TOLL: &str = "toll";
+/// The metric that crosses.
+const CPU: &str = "cpu_pct";
+
+/// Returns the lines of a run that tries prices of register access; none of another.
+pub(super) fn lines(view: &View<'_>) -> Vec<String> {
+    let Some(experiment) = &view.experiment else { return Vec::new() };
+    let groups = groups(view, &[TOLL]).into_iter();
+    let line = |(title, cells): (String, Vec<&CellRecord>)| {
+        let mut tried: Vec<(f64, &Effect)> = cells
+            .iter()
+            .filter_map(|cell| Some((read_us(experiment, cell)?, cell.metrics.get(CPU)?)))
+            .collect();
+        tried.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        (tried.len() > 1).then(|| format!("MODEL: crossover of {CPU}, {title}: {}", told(&tried)))
+    };
+    groups.filter_map(line).collect()
+}
+
+/// Returns the time of a flushing read at the cell's price.
+fn read_us(experiment: &Experiment, cell: &CellRecord) -> Option<f64> {
+    let level = cell.at.get(TOLL)?;
+    let factor = experiment.factors.iter().find(|factor| factor.name == TOLL)?;
+    let level = factor.levels.iter().find(|known| known.name == *level)?;
+    let toll: Toll = level.both.get(TOLL)?.value.to_string().parse().ok()?;
+    Some(toll.read.as_secs_f64() * 1e6)
+}
+
+fn told(tried: &[(f64, &Effect)]) -> String {
+    let of = |value: fn(&Effect) -> f64| {
+        let points: Vec<_> = tried.iter().map(|(price, effect)| (*price, value(effect))).collect();
+        last_zero(&points)
+    };
+    let said = |at: At| match at {
+        At::Below => "none".to_owned(),
+        At::Price(us) => format!("{us:.1} us"),
+        At::Above => format!("over {:.0} us", tried.last().map_or(0.0, |(price, _)| *price)),
+    };
+    let (low, high) = (of(|effect| effect.ci95_pct.0), of(|effect| effect.ci95_pct.1));
+    let interval = format!("[{}, {}]", said(low), said(high));
+    match of(|effect| effect.change_pct) {
+        At::Below => format!("less without a price, too; a flushing read of none {interval}"),
+        At::Price(us) => format!("less from a flushing read of {us:.1} us on {interval}"),
+        At::Above => format!("less at no price that was tried, {} {interval}", said(At::Above)),
+    }
+}
+
+/// A place among the prices.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum At {
+    /// Below the lowest.
+    Below,
+    Price(f64),
+    /// Above the highest.
+    Above,
+}
+
+/// Returns where `points` are 0 for the last time and below it from then on.
+fn last_zero(points: &[(f64, f64)]) -> At {
+    let Some(i) = points.iter().rposition(|(_, change)| *change >= 0.0) else { return At::Below };
+    match (points.get(i), points.get(i + 1)) {
+        (Some((from, high)), Some((to, low))) => {
+            At::Price(from + (to - from) * high / (high - low))
+        }
+        _ => At::Above,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn effect(change: f64, half: f64) -> Effect {
+        let ci95_pct = (change - half, change + half);
+        Effect { change_pct: change, ci95_pct, ..Effect::default() }
+    }
+
+    #[test]
+    fn crossover_lies_between_two_prices_and_has_an_interval() {
+        let of = |changes: [f64; 3]| {
+            let effects = changes.map(|change| effect(change, 5.0));
+            let [a, b, c] = &effects;
+            told(&[(0.0, a), (1.0, b), (3.0, c)])
+        };
+        assert_eq!(
+            of([10.0, -10.0, -40.0]),
+            "less from a flushing read of 0.5 us on [0.2 us, 0.8 us]"
+        );
+        // What is better at first and worse later pays from the later price on.
+        assert_eq!(
+            of([-1.0, 10.0, -10.0]),
+            "less from a flushing read of 2.0 us on [1.5 us, 2.5 us]"
+        );
+        assert_eq!(
+            of([-9.0, -10.0, -40.0]),
+            "less without a price, too; a flushing read of none [none, none]"
+        );
+        assert_eq!(
+            of([-3.0, -10.0, -40.0]),
+            "less without a price, too; a flushing read of none [none, 0.3 us]"
+        );
+        assert_eq!(
+            of([9.0, 8.0, 7.0]),
+            "less at no price that was tried, over 3 us [over 3 us, over 3 us]"
+        );
+    }
+}
