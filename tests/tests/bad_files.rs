@@ -141,6 +141,24 @@ fn file_that_is_no_capture_is_refused() {
 }
 
 #[test]
+fn a_capture_of_another_link_type_is_refused_by_its_name_with_the_way_that_is_left() {
+    let folder = Folder::new();
+    for (link, name) in [(113_u32, "LINUX_SLL"), (101, "RAW"), (105, "IEEE802_11"), (147, "147")] {
+        let mut file = good();
+        file.0[20..24].copy_from_slice(&link.to_le_bytes());
+        let (from, to) = (folder.file("other.pcap", &file.0), folder.path("copy.pcapng"));
+        let refusal = Refusal::of(&[&format!("pcap:{from}"), "null:"], 1, "E-CAPTURE");
+        let named =
+            refusal.why.contains(&format!("link type {link}")) && refusal.why.contains(name);
+        assert!(named && refusal.why.contains("not Ethernet"), "{refusal:?}");
+        assert!(refusal.fix.contains("linerate forward pcap:IN pcap:OUT"), "{refusal:?}");
+        let copied = Forward::run(&[&format!("pcap:{from}"), &format!("pcap:{to}")]);
+        assert_eq!(copied.code(), 0, "{name}: {copied:?}");
+        assert_eq!(Report::of(&copied).ledger("sent"), 2, "{name}");
+    }
+}
+
+#[test]
 fn a_capture_is_not_written_over_itself() {
     let folder = Folder::new();
     let file = folder.file("one.pcap", &good().0);

@@ -44,8 +44,58 @@ fn a_text_that_is_no_port_is_refused_with_what_would_be_one() {
 #[test]
 fn a_missing_interface_is_refused() {
     let netns = or_skip!(Netns::new());
-    let refusal = Refusal::inside(&netns, &["packet:nosuch0", "null:"], 1, "E-NODEV");
-    assert!(refusal.what.contains("nosuch0") && !refusal.fix.is_empty(), "{refusal:?}");
+    for port in ["packet:nosuch0", "xdp:nosuch0,icmp"] {
+        let refusal = Refusal::inside(&netns, &[port, "null:"], 1, "E-NODEV");
+        assert!(refusal.what.contains("nosuch0") && !refusal.fix.is_empty(), "{refusal:?}");
+    }
+}
+
+#[test]
+fn an_interface_that_is_renamed_while_it_runs_carries_on() {
+    for driver in ["packet", "xdp"] {
+        let hosts = or_skip!(Hosts::new());
+        let (w0, e0) = (format!("{driver}:w0"), format!("{driver}:e0"));
+        let opens = || linerate::Port::open(&w0).map(drop);
+        if let Err(e) = hosts.middle.run(opens) {
+            eprintln!("skipped in part: {e}");
+            continue;
+        }
+        let forward = Forward::start(&hosts.middle, &[&w0, &e0]);
+        until_true("west to reach east", 2 * SOON, || reaches(&hosts.west, EAST));
+        // Before Linux 6.2 one that is up keeps its name.
+        for change in ["w0 down", "w0 name x0", "x0 up"] {
+            hosts.middle.ip(&format!("link set dev {change}"));
+        }
+        until_true("west to reach east again", 2 * SOON, || reaches(&hosts.west, EAST));
+        let _ = forward.interrupt();
+    }
+}
+
+#[test]
+fn a_filter_that_lets_nothing_in_is_told_in_the_report_and_its_document() {
+    let hosts = or_skip!(Hosts::new());
+    let run = |json: bool| {
+        let mut command = Command::new(linerate());
+        command.args(["forward", "packet:w0,udp=7777", "null:", "--for", "5100ms"]);
+        command.args(json.then_some("--json"));
+        hosts.middle.start(command)
+    };
+    // One port has it once.
+    let told = run(false).finish(3 * SOON);
+    assert_eq!(told.code(), 0, "{told:?}");
+    assert!(told.stdout.contains("w0 let nothing in by udp=7777"), "{told:?}");
+    let report = Report::of(&run(true).finish(3 * SOON));
+    assert_eq!(report.0["ports"][0]["silent"], "udp=7777", "{report:?}");
+    assert!(report.0["ports"][1]["silent"].is_null(), "{report:?}");
+}
+
+#[test]
+fn a_port_that_a_socket_of_the_host_has_is_refused_with_whose_it_may_be() {
+    let hosts = or_skip!(Hosts::new());
+    let theirs = hosts.middle.run(|| std::net::UdpSocket::bind(("0.0.0.0", 7777)).unwrap());
+    let refusal = Refusal::inside(&hosts.middle, &["packet:w0,udp=7777", "null:"], 1, "E-BUSY");
+    assert!(refusal.fix.contains("ss -ulpn 'sport = :7777'"), "{refusal:?}");
+    drop(theirs);
 }
 
 #[test]

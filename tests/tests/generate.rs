@@ -53,6 +53,19 @@ fn checksum_errors(netns: &Netns) -> u64 {
 }
 
 #[test]
+fn a_receiver_that_answers_no_arp_is_an_error_that_says_so() {
+    let hosts = or_skip!(Hosts::new());
+    hosts.middle.ip("addr add 10.7.0.9/24 dev w0");
+    let done = generate(&hosts.middle, "packet:w0 --to 10.7.0.77:7777 --count 1");
+    assert_eq!(done.code(), 1, "{done:?}");
+    let told = "cannot find the MAC address of 10.7.0.77, the next hop to 10.7.0.77 by w0";
+    assert!(done.stderr.contains(told), "{done:?}");
+    for part in ["no answer to ARP on the link", "ping 10.7.0.77", "mac=MAC"] {
+        assert!(done.stderr.contains(part), "{part}: {done:?}");
+    }
+}
+
+#[test]
 fn a_kernels_socket_receives_every_datagram_whole_and_in_order() {
     let hosts = or_skip!(hosts());
     let sizes = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];

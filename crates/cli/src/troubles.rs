@@ -19,6 +19,11 @@ pub fn lines(ports: &[PortReport]) -> String {
         let _ = writeln!(text, "no frame {name} {n} times   (the pool was empty: packets waited)");
     }
     for port in ports {
+        let Some(filter) = &port.silent else { continue };
+        let said = format!("{} let nothing in by {filter}", port.name);
+        let _ = writeln!(text, "silent   {said}   (what comes there: tcpdump -nei IFACE)");
+    }
+    for port in ports {
         let mut said = vec![(port.copied_bytes.unwrap_or(0), "bytes copied")];
         said.extend(counts(port, false));
         let said = counted(&said);
@@ -84,6 +89,14 @@ mod tests {
     fn a_port_that_found_the_pool_empty_says_so() {
         let line = "no frame v0 1,234 times   (the pool was empty: packets waited)\n";
         assert_eq!(lines(&[PortReport { rx_nombuf: 1234, ..port("v0") }]), line);
+    }
+
+    #[test]
+    fn a_filter_that_let_nothing_in_is_told() {
+        let silent = PortReport { silent: Some("udp=7777".into()), ..port("v0") };
+        let line =
+            "silent   v0 let nothing in by udp=7777   (what comes there: tcpdump -nei IFACE)\n";
+        assert_eq!(lines(&[silent]), line);
     }
 
     #[test]

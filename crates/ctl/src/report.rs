@@ -51,6 +51,9 @@ pub struct ForwardReport {
     pub error: Option<ErrorReport>,
 }
 
+/// Time of a run after which a filter that let nothing in is told.
+const SILENT: Duration = Duration::from_secs(5);
+
 /// Packets that passed a port, and the port's troubles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
@@ -93,6 +96,8 @@ pub struct PortReport {
     pub moderation: String,
     /// Too few packets to an irq, with the rule that fired.
     pub poor_use: Option<String>,
+    /// The filter of a port that has let nothing in, in a run long enough to wonder.
+    pub silent: Option<String>,
     /// The packets that go to its device with one transmit call: a number, or auto.
     pub tx_batch: String,
     /// Doorbells of its transmit rings: system calls that sent, tails shown to a peer; `None` of a device
@@ -477,6 +482,7 @@ impl PortReport {
                 false => String::new(),
             },
             poor_use: poor_use(c.rx_packets, c.irqs(), time).filter(|_| port.moderation.gathers),
+            silent: silent(port, time),
             tx_batch: port.tx_batch.to_string(),
             doorbells: d.doorbells,
             tx_calls: tx_calls(&port.flushes.sizes),
@@ -484,6 +490,13 @@ impl PortReport {
             registers: d.registers.map_or(String::new(), |taken| told(taken, c, time)),
         }
     }
+}
+
+/// Returns the filter of a port that let nothing in for so long that it may not be what was meant.
+fn silent(port: &PortStats, time: Duration) -> Option<String> {
+    let filter = &port.obtained.filter;
+    let nothing = port.counts.rx_packets == 0 && port.counts.rx_missed == 0;
+    (nothing && time >= SILENT && !filter.is_empty()).then(|| filter.clone())
 }
 
 #[cfg(feature = "json")]

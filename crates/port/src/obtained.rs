@@ -28,6 +28,8 @@ pub struct Obtained {
     pub direction: Direction,
     /// Largest packet it sends or receives, in bytes from the destination MAC; superframes included.
     pub packet_max_bytes: usize,
+    /// The filter by which it takes packets, in the words of its text; empty if it takes all.
+    pub filter: String,
     /// Features that were requested or would be better and are not available, each with its reason.
     pub refused: Vec<String>,
 }
@@ -46,6 +48,7 @@ impl Obtained {
             queues: 1,
             direction: Direction::Both,
             packet_max_bytes,
+            filter: String::new(),
             refused: Vec::new(),
         }
     }

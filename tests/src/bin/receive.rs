@@ -1,5 +1,6 @@
 //! Measures what receiving datagrams costs, by each moderation beside a loop of recvmmsg(2), and forwarding:
-//! `receive [SECONDS [ROUNDS]]`, as root.
+//! `receive [SECONDS [ROUNDS]]`, as root; `receive cpu [SECONDS]` prints CPU at rest and at small rates, by `xdp` and by `packet`,
+//! beside a kernel socket's.
 //!
 //! One process sends at a steady rate on the last CPU, another receives on the first; between them is a veth
 //! pair. Each datagram carries the time at which it left. A row: datagrams, losses, CPU time of the receiver,
@@ -21,6 +22,8 @@ use linerate_tests::wait::{SOON, until_true};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const RATES: [u64; 3] = [10_000, 50_000, 200_000];
+/// At rest first.
+const SMALL_RATES: [u64; 4] = [0, 1_000, 10_000, 50_000];
 const FORWARD_RATES: [u64; 3] = [9_500, 50_000, 150_000];
 const MODES: [&str; 5] = ["adaptive", "fixed", "dim", "napi", "interrupt"];
 const MIDDLE: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 3);
@@ -31,7 +34,7 @@ const LAST: u64 = u64::MAX;
 const BYTES: usize = 16;
 /// Time that a sleep of the sender ends before it has to, to be spent on the CPU.
 const WAKE: Duration = Duration::from_micros(10);
-const QUIET: Duration = Duration::from_secs(3);
+const QUIET: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -40,11 +43,14 @@ fn main() -> Result<()> {
         ["send", to, rate, seconds] => send(to.parse()?, rate.parse()?, seconds.parse()?),
         ["recvmmsg"] => by_socket(),
         ["forward", mode] => forward(mode),
+        ["packet"] => by_port(&format!("packet:w0,udp={PORT}")),
+        ["cpu"] => beside(5),
+        ["cpu", seconds] => beside(seconds.parse()?),
         ["xdp", mode] => by_port(&format!("xdp:w0,udp={PORT},moderation={mode}")),
         [] => measure(3, 2),
         [seconds] => measure(seconds.parse()?, 2),
         [seconds, rounds] => measure(seconds.parse()?, rounds.parse()?),
-        _ => Err("usage: receive [SECONDS [ROUNDS]]".into()),
+        _ => Err("usage: receive [SECONDS [ROUNDS]], or receive cpu [SECONDS]".into()),
     }
 }
 
@@ -70,6 +76,30 @@ fn measure(seconds: u64, rounds: usize) -> Result<()> {
                 case(&hosts, &["forward", mode], EAST, rate, seconds)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Prints the CPU time of a receiver at rest and at small rates, beside that of a kernel socket.
+fn beside(seconds: u64) -> Result<()> {
+    let hosts = Hosts::new()?;
+    hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
+    let mut rows = Vec::new();
+    for rate in SMALL_RATES {
+        let [socket, xdp, packet] = [&["recvmmsg"][..], &["xdp", MODES[0]], &["packet"]]
+            .map(|role| case(&hosts, role, MIDDLE, rate, seconds));
+        rows.push((rate, socket?, xdp?, packet?));
+    }
+    println!(
+        "\n% of a CPU, of the receiving process, over {seconds} s each; and to the kernel socket's"
+    );
+    println!("{:>9}  {:>8}  {:>14}  {:>14}", "packets/s", "recvmmsg", "xdp", "packet");
+    for (rate, socket, xdp, packet) in rows {
+        let [xdp, packet] = [xdp, packet].map(|cpu| match socket > 0.0 {
+            true => format!("{cpu:.2} ({:.2} x)", cpu / socket),
+            false => format!("{cpu:.2}"),
+        });
+        println!("{rate:>9}  {socket:>8.2}  {xdp:>14}  {packet:>14}");
     }
     Ok(())
 }
@@ -108,9 +138,13 @@ fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
     pin_to_cpu(*allowed_cpus()?.last().ok_or("no CPU")?)?;
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect((to, PORT))?;
-    let (start, gap) = (Instant::now(), Duration::from_nanos(1_000_000_000 / rate));
-    let cpu = cpu_time();
-    for number in 0..rate * seconds {
+    // At rest is one datagram at the start and one at the end.
+    let (count, gap) = match rate {
+        0 => (2, Duration::from_secs(seconds)),
+        rate => (rate * seconds, Duration::from_nanos(1_000_000_000 / rate)),
+    };
+    let (start, cpu) = (Instant::now(), cpu_time());
+    for number in 0..count {
         while let left = (gap * number as u32).saturating_sub(start.elapsed())
             && !left.is_zero()
         {
@@ -128,7 +162,7 @@ fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
         // Refused, once the receiver has ended.
         let _ = socket.send(&[LAST.to_be_bytes(), [0; 8]].concat());
     }
-    let kept = (rate * seconds) as f64 / wall.as_secs_f64();
+    let kept = count as f64 / wall.as_secs_f64();
     println!("{:.0} at {kept:.0}/s", 100.0 * cpu.as_secs_f64() / wall.as_secs_f64());
     Ok(())
 }
@@ -171,7 +205,7 @@ impl Seen {
         let at = |percent: usize| self.delays[(self.delays.len() - 1) * percent / 100] / 1000;
         let (lost, irqs) = (self.highest + 1 - self.packets, irqs as f64 / seconds);
         println!(
-            "got {} lost {lost}, {cpu:.1} %, {irqs:.0} irqs/s, {}, {} us",
+            "got {} lost {lost}, {cpu:.2} %, {irqs:.0} irqs/s, {}, {} us",
             self.packets,
             at(50),
             at(99)

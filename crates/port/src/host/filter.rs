@@ -93,6 +93,14 @@ impl Filter {
         matches!(self, Filter::Only(Match::Flow(_) | Match::Icmp | Match::Answer(_)))
     }
 
+    /// Returns the words of a port that takes some packets in and leaves others; else nothing.
+    pub fn chosen(&self) -> String {
+        match self {
+            Filter::All | Filter::Nothing => String::new(),
+            some => some.to_string(),
+        }
+    }
+
     /// Says what is taken from the kernel's stack.
     pub fn diverts(&self) -> String {
         match self {

@@ -57,6 +57,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     let longest = longest(link.interface(), vnet)?;
     let mut obtained = Obtained::new(config.interface.clone(), mode(config, mtu, vnet), longest);
     obtained.queues = sockets.len();
+    obtained.filter = config.filter.chosen();
     obtained.refused = refused;
     obtained.refused.extend(sockets.first().and_then(|(socket, _)| short_send_buffer(socket)));
     let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(sockets.len());

@@ -137,6 +137,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     }
     let mut obtained = Obtained::new(config.interface.clone(), told, longest);
     obtained.queues = ops.len();
+    obtained.filter = config.filter.chosen();
     if config.filter == Filter::Nothing {
         obtained.direction = Direction::Sink;
     }
