@@ -330,7 +330,10 @@ fn figures(
             add("responses", told.answered as f64);
             add("failed", told.failed as f64);
         }
-        Workload::Stream | Workload::Load => {}
+        Workload::Stream => {
+            figures.insert("starved_connections".into(), after.counts.idle as f64);
+        }
+        Workload::Load => {}
     }
     match config.workload {
         Workload::Web | Workload::Rpc => told.latencies.tell("request", &mut figures),

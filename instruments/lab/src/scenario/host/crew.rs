@@ -201,6 +201,8 @@ pub(super) fn settle_down(cpus: &[usize]) {
 pub(super) struct Counts {
     /// Bytes that programs have read.
     pub goodput_bytes: u64,
+    /// Connections of TCP over which nothing has arrived in this round.
+    pub idle: u64,
     /// Requests of the web sent.
     pub requests: u64,
     /// Responses of the web that have arrived in whole.

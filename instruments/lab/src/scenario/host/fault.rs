@@ -32,6 +32,12 @@ const BATCH_MAX: usize = 1024;
 const HELPER_RANDOM: i32 = 7;
 /// A program's verdict on a packet: it is lost.
 const XDP_DROP: i32 = 1;
+/// Offset of the port that a packet of TCP goes to, behind Ethernet and IPv4 without options.
+const PORT_AT: usize = 14 + 20 + 2;
+/// Priority of pfifo_fast's first band.
+///
+/// Source: include/uapi/linux/pkt_sched.h, `TC_PRIO_INTERACTIVE`.
+const INTERACTIVE: u32 = 6;
 /// The bits of a random number that are looked at: comparisons have a number with a sign.
 const RANDOM_MASK: i32 = i32::MAX;
 
@@ -40,6 +46,8 @@ const RANDOM_MASK: i32 = i32::MAX;
 pub(super) struct Faults {
     /// One pair in so many changes places in the engine.
     core_reorders: Option<u32>,
+    /// The engine prefers one connection in so many, where a discipline has bands.
+    pub core_prefers: Option<u32>,
     /// Ports of that driver do that to one packet in so many.
     driver: Option<(Port, Lie, u32)>,
     /// One packet in so many is lost on its way to the eastern host.
@@ -64,7 +72,7 @@ impl Faults {
         for word in text.split_whitespace().filter(|word| *word != "none") {
             let unknown = || {
                 format!(
-                    "{word:?} is no fault: core:reorder=N, xdp:lose=N, xdp:reorder=N, packet:lose=N, \
+                    "{word:?} is no fault: core:reorder=N, core:prefer=N, xdp:lose=N, xdp:reorder=N, packet:lose=N, \
                      packet:reorder=N, device:lose=N or receiver:sleep=MICROSECONDS"
                 )
             };
@@ -75,6 +83,7 @@ impl Faults {
                 })?;
             match what {
                 "core:reorder" => faults.core_reorders = Some(n),
+                "core:prefer" => faults.core_prefers = Some(n),
                 "xdp:lose" => faults.driver = Some((Port::Xdp, Lie::Lose, n)),
                 "xdp:reorder" => faults.driver = Some((Port::Xdp, Lie::Reorder, n)),
                 "packet:lose" => faults.driver = Some((Port::Packet, Lie::Lose, n)),
@@ -129,6 +138,22 @@ impl Faults {
             })
         };
         host.run(attach)?.map(Some)
+    }
+}
+
+/// Gives the packets of one connection in so many the priority of what is to go first.
+pub(super) struct Prefers(pub u32);
+
+impl Stage for Prefers {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        for skb in batch.iter_mut() {
+            let mut port = [0; 2];
+            skb.copy_to(PORT_AT, &mut port);
+            // The kernel gives every other port only.
+            if (u32::from(u16::from_be_bytes(port)) / 2).is_multiple_of(self.0) {
+                skb.set_priority(INTERACTIVE);
+            }
+        }
     }
 }
 

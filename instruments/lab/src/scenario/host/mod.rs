@@ -103,6 +103,7 @@ pub(super) fn permitted<T>(made: Result<T>) -> Result<T> {
 /// The figures that only hosts can measure.
 const OWN: &[Figure] = figures! {
     "goodput_bytes" "bytes" "Bytes that the hosts' programs have read.";
+    "starved_connections" "connections" "Connections over which nothing has arrived in the window (stream).";
     "due" "messages" "Messages or requests whose time had come; without a rate, those sent.";
     "sent" "messages" "Messages or requests that were sent.";
     "offered_pct" "%" "Of what was due, what was sent; of a side with a rate. Below 100 the rate was not reached.";

@@ -22,6 +22,7 @@ use linerate_prof::sample::{Recorder, Recording, Target, What};
 use linerate_sys::thread;
 
 use super::config::{Config, Port};
+use super::fault::Prefers;
 use super::hosts::Hosts;
 use super::sequence::Sequence;
 use crate::meter::Meter;
@@ -262,12 +263,16 @@ fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
     if let Some(faulty) = config.fault.stage(config.tx_batch) {
         engine = engine.stage(move |_| faulty());
     }
+    if let Some(one_in) = config.fault.core_prefers {
+        engine = engine.stage(move |_| Prefers(one_in));
+    }
     if config.workers.len() == 1 {
         engine = engine.workers(1);
     }
     for adapter in 0..config.adapters {
         let (west, east) = (format!("w{adapter}"), format!("e{adapter}"));
-        engine = engine.port(&west, &port(&west)).port(&east, &port(&east));
+        let behind = config.qdisc.as_deref().map_or(String::new(), |text| format!(",{text}"));
+        engine = engine.port(&west, &port(&west)).port(&east, &(port(&east) + &behind));
         for end in [&west, &east] {
             if let Some(faulty) = config.fault.queue(config.port) {
                 engine = engine.wrap(end, move |ops, _| Ok(faulty(ops)));

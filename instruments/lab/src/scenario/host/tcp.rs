@@ -33,7 +33,6 @@ pub(super) struct Tcp {
     /// Bytes of a write, if nothing answers it: all of them are waited for after a round.
     unanswered: Option<u64>,
     written: u64,
-    read: Arc<AtomicU64>,
     readers: Vec<Reader>,
 }
 
@@ -58,6 +57,9 @@ struct Reader {
     stream: Arc<TcpStream>,
     /// Its thread's number.
     id: i32,
+    /// Bytes read; and those before this round.
+    read: Arc<AtomicU64>,
+    before: u64,
     thread: Option<JoinHandle<Option<()>>>,
 }
 
@@ -69,7 +71,6 @@ impl Tcp {
             crew: Crew::new(),
             unanswered: (!answered).then_some(config.message as u64),
             written: 0,
-            read: Arc::default(),
             readers: Vec::new(),
         };
         let all = config.adapters * config.connections;
@@ -102,10 +103,15 @@ impl Tcp {
             let stream = accept(&listener, config.nodelay).map_err(failed)?;
             let echo = answered.then_some(config.message);
             let cpus = config.reader_cpus(adapter);
-            let reader = Reader::start(config, hosts, number, cpus, stream, echo, &tcp.read)?;
+            let reader = Reader::start(config, hosts, number, cpus, stream, echo)?;
             tcp.readers.push(reader);
         }
         Ok(tcp)
+    }
+
+    /// Returns the bytes that the programs of the east have read.
+    fn read(&self) -> u64 {
+        self.readers.iter().map(|reader| reader.read.load(Ordering::Acquire)).sum()
     }
 }
 
@@ -124,17 +130,22 @@ fn broken(why: String) -> Error {
 
 impl Load for Tcp {
     fn go(&mut self, round: Round) {
+        for reader in &mut self.readers {
+            reader.before = reader.read.load(Ordering::Acquire);
+        }
         self.crew.go(round);
     }
 
     fn counts(&self) -> Counts {
-        Counts { goodput_bytes: self.read.load(Ordering::Relaxed), ..Counts::default() }
+        let idle = |reader: &&Reader| reader.read.load(Ordering::Acquire) == reader.before;
+        let idle = self.readers.iter().filter(idle).count() as u64;
+        Counts { goodput_bytes: self.read(), idle, ..Counts::default() }
     }
 
     fn settle(&mut self, round: Round) -> Result<Told> {
         let told = self.crew.gather(round)?;
         self.written += told.sent * self.unanswered.unwrap_or_default();
-        let arrives = || self.read.load(Ordering::Acquire) >= self.written;
+        let arrives = || self.read() >= self.written;
         // Its connections stay open over all windows: one that is broken has no next window.
         match told.failure {
             Some(why) => Err(broken(why)),
@@ -243,10 +254,9 @@ impl Reader {
         cpus: Vec<usize>,
         stream: TcpStream,
         echo: Option<usize>,
-        read: &Arc<AtomicU64>,
     ) -> Result<Reader> {
-        let (stream, read) = (Arc::new(stream), read.clone());
-        let theirs = stream.clone();
+        let (stream, read) = (Arc::new(stream), Arc::<AtomicU64>::default());
+        let (theirs, count) = (stream.clone(), read.clone());
         let slow = config.fault.receiver_sleeps;
         let (tell, told) = channel();
         let body = move || {
@@ -256,7 +266,7 @@ impl Reader {
             let mut unanswered = 0;
             // It ends with the connection, whichever end closes it.
             while let Ok(n @ 1..) = (&*theirs).read(&mut bytes) {
-                read.fetch_add(n as u64, Ordering::Release);
+                count.fetch_add(n as u64, Ordering::Release);
                 slow.into_iter().for_each(pause);
                 unanswered += n;
                 while let Some(message) = echo.filter(|message| *message <= unanswered) {
@@ -270,7 +280,7 @@ impl Reader {
         let thread = hosts.east.spawn(&format!("east-{number}"), body)?;
         // One that never started has ended.
         let id = told.recv().unwrap_or_default();
-        Ok(Reader { stream, id, thread: Some(thread) })
+        Ok(Reader { stream, id, read, before: 0, thread: Some(thread) })
     }
 }
 

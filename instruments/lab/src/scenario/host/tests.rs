@@ -276,6 +276,34 @@ fn settings_of_post_002_are_applied_or_said_to_be_none_of_a_hosts_and_drops_are_
     assert!(drops.contains("TCPRcvQDrop ") && drops.contains("refused by"), "{drops}");
 }
 
+/// S2.24. A queue that prefers some of them shows that a starved one would be seen.
+#[test]
+fn sixty_four_senders_with_forced_batches_all_make_progress_unless_a_queue_is_unfair() {
+    let told = |more: &[(&str, &str)]| {
+        let many = [("connections", "64"), ("tx_batch", "64"), ("message", "512"), ("cpus", "one")];
+        let small = [("sockbuf", "4096"), ("probes", "0"), ("port", "packet"), ("nodelay", "true")];
+        settings(&[&many[..], &small, more].concat())
+    };
+    let starved = |more: &[(&str, &str)], wanted: fn(f64) -> bool| {
+        let (_alone, mut bench) = open(&told(more))?;
+        // On a busy machine some have no CPU in a window.
+        let mut windows =
+            (0..20).map(|_| figure(&bench.window(WINDOW).unwrap(), "starved_connections"));
+        let found = windows.any(wanted);
+        drop(windows);
+        assert!(bench.finish().unwrap().ledger.balanced);
+        Some(found)
+    };
+    let Some(all_go_on) = starved(&[], |starved| starved == 0.0) else { return };
+    assert!(all_go_on, "some connection was starved in each of 20 windows");
+    let unfair = [("qdisc", "shape=8Mbit,qdisc=pfifo_fast,limit=100"), ("fault", "core:prefer=2")];
+    assert_eq!(
+        starved(&unfair, |starved| starved >= 8.0),
+        Some(true),
+        "none of the others starves"
+    );
+}
+
 #[test]
 fn a_toll_is_paid_for_each_irq_and_counted_by_kind() {
     let rate = ("rate", "2000");

@@ -82,6 +82,7 @@ impl Load for Web {
             goodput_bytes: self.tally.bytes.load(Ordering::Relaxed),
             requests: self.tally.requests.load(Ordering::Relaxed),
             responses: self.tally.responses.load(Ordering::Relaxed),
+            ..Counts::default()
         }
     }
 
