@@ -126,6 +126,32 @@ fn a_command_is_recorded_saved_listed_and_compared() {
 }
 
 #[test]
+fn the_whole_machine_is_recorded_with_the_disk_s_load_apart_and_a_total_by_the_kernel_s_text() {
+    let scratch = Scratch::new("machine");
+    let (file, data) = (scratch.file("machine.json"), scratch.file("data"));
+    let dd = format!("dd if=/dev/zero of={data} bs=4k count=20000 conv=fsync 2>/dev/null");
+    let words = format!("--all-cpus --rate 250 -o {file}");
+    let Some(ended) = record(&words, &["sh", "-c", &dd]) else { return };
+    assert!(
+        ended.exit == Some(0) && ended.out.contains("run: the whole machine, beside sh -c dd"),
+        "{ended:?}"
+    );
+    let document: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let [samples, sampled_ns] = ["samples", "target_cpu_ns"]
+        .map(|name| document["own_cost"][name].as_u64().unwrap_or_else(|| panic!("{document}")));
+    assert!(samples * 4_000_000 >= sampled_ns / 10, "{samples} in {sampled_ns} ns");
+    if ["left out", "hides"].iter().any(|why| document["remarks"].to_string().contains(why)) {
+        return eprintln!("skipped: {}", document["remarks"]);
+    }
+    let table = run(&format!("profile list {file} --top 100000"));
+    assert!(table.out.split_whitespace().any(|word| word == "disk"), "{table:?}");
+    let listing = run(&format!("profile list {file} --form readprofile")).out;
+    let load = listing.lines().next().unwrap().strip_prefix(&format!("{samples} total "));
+    assert!(load.is_some_and(|load| load.parse::<f64>().is_ok_and(|load| load > 0.0)), "{listing}");
+    assert!(listing.lines().filter(|line| !line.ends_with(" 0.0")).count() > 10, "{listing}");
+}
+
+#[test]
 fn without_perf_it_is_refused_with_what_to_install() {
     let mut command = command("profile record --json -- /bin/true");
     let ended = Ended::from(command.env("PATH", "/nonexistent").output().unwrap());
@@ -189,6 +215,7 @@ fn wrong_requests_are_refused_with_what_to_do_instead() {
         ("profile record --rate 0 --pid 1", 2, "1..=100000"),
         ("profile record --event page-faults --rate 9 --pid 1", 2, "fix: --period 10007, or "),
         ("profile record --pid 0", 2, "is not in 1..="),
+        ("profile record --all-cpus --pid 1", 2, "cannot be used with"),
         ("profile record --pid 1 --for 10", 2, "needs a unit"),
         (&format!("{null} no-such-event --pid 1"), 5, "fix: one of cycles, "),
         ("profile list /nonexistent", 1, "fix: linerate profile record -- COMMAND makes"),

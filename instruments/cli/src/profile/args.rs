@@ -23,7 +23,7 @@ pub enum Profile {
     Watch(Watch),
 }
 
-/// Sample a process or a command, and save the profile
+/// Sample a process, a command or the whole machine, and save the profile
 ///
 /// It runs perf, which must be installed. It ends with the process or command, when --for is over, or on
 /// Ctrl-C; what was sampled until then is saved. A command does not outlive its recording: perf sends
@@ -47,6 +47,10 @@ pub struct Record {
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with = "command")]
     pub pid: Option<u32>,
+    /// All that runs on any CPU, idle time and interrupts included, as root: while the command runs, or, without
+    /// one, for as long as told
+    #[arg(short, long, conflicts_with_all = ["pid", "user"])]
+    pub all_cpus: bool,
     /// End after this time, as in 10s or 500ms
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     pub time: Option<Duration>,
@@ -218,12 +222,14 @@ fn period(text: &str) -> Result<Duration, String> {
 
 const RECORD_USAGE: &str = "\
 linerate profile record [OPTIONS] --pid <PID>
-       linerate profile record [OPTIONS] -- <COMMAND>...";
+       linerate profile record [OPTIONS] -- <COMMAND>...
+       linerate profile record [OPTIONS] --all-cpus [-- <COMMAND>...]";
 
 const RECORD: &str = "\
 Examples:
   linerate profile record -- linerate forward null: null: --for 3s
   linerate profile record --pid 4711 --for 10s -g -o before.json
+  sudo linerate profile record --all-cpus --for 10s
   linerate profile record --event L2_LINES_OUT --pid 4711 --for 10s
 
 Exit status: that of COMMAND if it ended by itself, 128 + N if signal N ended it; 0 if it or the

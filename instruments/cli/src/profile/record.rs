@@ -10,7 +10,9 @@ use std::time::{Duration, SystemTime};
 use linerate_prof::agree::{Headline, Means, Reading, Tolerance};
 use linerate_prof::conditions::{Conditions, rfc3339};
 use linerate_prof::profile::{Event, Origin, OwnCost, Profile, Space, Unit};
-use linerate_prof::sample::{KERNEL_LEFT_OUT, Recorder, Trial, What, cost_remark};
+use linerate_prof::sample::{
+    KERNEL_LEFT_OUT, Recorder, Target, Trial, What, cost_remark, size_kernel,
+};
 use linerate_prof::{pmu, print, read};
 
 use super::args::Record;
@@ -64,6 +66,11 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     };
     let is_event = matches!(sampling.what, What::Event { .. });
     let trial = recorder.try_out().map_err(|e| refused(e.into(), is_event))?;
+    if args.all_cpus {
+        // perf says less of a refusal.
+        let once = Recorder { calibrate: false, ..recorder };
+        once.start(Target::Machine).map_err(|e| refused(e.into(), is_event))?;
+    }
     let perf = Perf::find()?;
     let signals = Signals::watch().map_err(|e| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
@@ -73,8 +80,12 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     let mode = if args.user || !trial.kernel { ":u" } else { "" };
     let event = format!("{}{mode}", sampling.perf);
     let mut command = perf.record(&event, sampling.period, args.call_chains, &folder);
+    if args.all_cpus {
+        command.arg("--all-cpus");
+    }
     match args.pid {
         Some(pid) => command.arg("--pid").arg(pid.to_string()),
+        None if args.command.is_empty() => &mut command,
         None => command.arg("--").args(&args.command),
     };
     if args.json {
@@ -82,7 +93,8 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     }
     let (around, started) = (Around::start(args.pid), SystemTime::now());
     let workload = workload(args);
-    let ended = Recording::start(command, args.pid)?.wait(args, &signals, screen)?;
+    let ended = Recording::start(command, args.pid, !args.command.is_empty())?
+        .wait(args, &signals, screen)?;
     let put_around = around.stop();
     if !folder.data().exists() {
         return Err(no_data(&ended));
@@ -97,7 +109,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     };
     put_around(&mut profile);
     say(&profile, args, sampling.hz(), draft, screen)?;
-    Ok(ended.signal.map_or_else(|| ended.exit(args.pid.is_none()), status))
+    Ok(ended.signal.map_or_else(|| ended.exit(!args.command.is_empty()), status))
 }
 
 /// Reads what is to be sampled.
@@ -172,6 +184,9 @@ fn check_target(args: &Record) -> Result<(), Failure> {
         return Err(Failure::new(RUNTIME, "E-SYSTEM", &what, "there is none".into(), fix));
     }
     let Some(program) = args.command.first() else {
+        if args.all_cpus {
+            return Ok(());
+        }
         let why = "neither a process nor a command is named".to_owned();
         let fix = "linerate profile record --pid PID, or linerate profile record -- COMMAND";
         return Err(Failure::new(USAGE, "E-USAGE", "cannot record nothing", why, fix));
@@ -217,7 +232,11 @@ fn no_data(ended: &Ended) -> Failure {
 
 /// Returns the command as it was typed, or the process's.
 fn workload(args: &Record) -> String {
-    let Some(pid) = args.pid else { return args.command.join(" ") };
+    let Some(pid) = args.pid else {
+        let machine = if args.all_cpus { "the whole machine" } else { "" };
+        let beside = if args.all_cpus && !args.command.is_empty() { ", beside " } else { "" };
+        return format!("{machine}{beside}{}", args.command.join(" "));
+    };
     let read = |name| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let words = match read("cmdline") {
         words if words.is_empty() => read("comm"),
@@ -239,7 +258,13 @@ fn profile(
         found.unwrap_or_else(|| Profile::new(sampling.event.clone(), sampling.origin));
     (profile.event, profile.origin) = (sampling.event.clone(), sampling.origin);
     profile.sort();
-    let cost = ended.cpu_ns.map(|target_cpu_ns| OwnCost {
+    // Of a whole machine every CPU is sampled for all of the time.
+    let cpus = || Conditions::here().cpus.map_or(1, u64::from);
+    let sampled_ns = match args.all_cpus {
+        true => u64::try_from(ended.wall.as_nanos()).ok().map(|ns| ns.saturating_mul(cpus())),
+        false => ended.cpu_ns,
+    };
+    let cost = sampled_ns.map(|target_cpu_ns| OwnCost {
         recorder_cpu_ns: ended.perf_cpu_ns,
         sample_ns: trial.sample_ns,
         target_cpu_ns,
@@ -255,14 +280,17 @@ fn profile(
     profile.conditions = Conditions {
         measures: Some(measures),
         wall_ns: u64::try_from(ended.wall.as_nanos()).ok(),
-        cpu_ns: ended.cpu_ns,
+        cpu_ns: ended.cpu_ns.filter(|_| !args.all_cpus),
         packets: args.packets,
         ..Conditions::here()
     };
     if !args.user && !trial.kernel {
         profile.remarks.push(KERNEL_LEFT_OUT.to_owned());
     }
-    profile.remarks.extend(ended.remark(args.pid.is_none()));
+    if args.all_cpus {
+        size_kernel(&mut profile);
+    }
+    profile.remarks.extend(ended.remark(!args.command.is_empty()));
     profile.remarks.extend(cost.and_then(|cost| cost_remark(&sampling.what, &cost)));
     profile.remarks.extend(nameless(&profile));
     profile.remarks.extend(shallow(&profile));

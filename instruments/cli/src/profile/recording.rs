@@ -58,13 +58,17 @@ pub struct Ended {
 }
 
 impl Recording {
-    /// Starts perf.
-    pub fn start(mut command: Command, pid: Option<u32>) -> Result<Recording, Failure> {
+    /// Starts perf; `is_command` if it starts a command.
+    pub fn start(
+        mut command: Command,
+        pid: Option<u32>,
+        is_command: bool,
+    ) -> Result<Recording, Failure> {
         let perf = command.spawn().map_err(|e| failed(&e))?;
         Ok(Recording {
             perf,
             target: pid,
-            is_command: pid.is_none(),
+            is_command,
             began: None,
             cpu_before_ns: None,
             cpu_now_ns: None,

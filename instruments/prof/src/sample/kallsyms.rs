@@ -4,9 +4,16 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-/// The kernel's functions by address: the name, a tab, and the module if it is in one.
+use crate::profile::{Load, Profile, Space, Total};
+
+/// The kernel's functions.
 #[derive(Debug, Default)]
-pub(crate) struct Kallsyms(Vec<(u64, Box<str>)>);
+pub(crate) struct Kallsyms {
+    /// By address: the name, a tab, and the module if it is in one.
+    functions: Vec<(u64, Box<str>)>,
+    /// Bytes of the kernel's own text, without its modules.
+    text_bytes: Option<u64>,
+}
 
 /// A function of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,22 +37,26 @@ impl Kallsyms {
     pub(crate) fn read(input: impl BufRead) -> Kallsyms {
         let lines = input.lines().map_while(Result::ok).take(LINES_MAX);
         let mut all: Vec<_> = lines.filter_map(|line| function(&line)).collect();
+        let at = |name: &str| Some(all.iter().find(|(_, text)| &**text == name)?.0);
+        let text_bytes = at("_etext\t").zip(at("_stext\t"));
+        let text_bytes = text_bytes.and_then(|(end, start)| end.checked_sub(start));
         // Of several names for one address, the first that is listed stays.
         all.sort_by_key(|(address, _)| *address);
         all.dedup_by_key(|(address, _)| *address);
-        Kallsyms(all)
+        Kallsyms { functions: all, text_bytes }
     }
 
     /// Returns true if no function is known.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.functions.is_empty()
     }
 
     /// Returns the function that `address` is in.
     pub(crate) fn find(&self, address: u64) -> Option<KernelSymbol<'_>> {
-        let next = self.0.partition_point(|(start, _)| *start <= address);
-        let (start, text) = self.0.get(next.checked_sub(1)?)?;
-        let bytes = self.0.get(next).map(|(next, _)| next - start).filter(|n| *n <= BYTES_MAX);
+        let next = self.functions.partition_point(|(start, _)| *start <= address);
+        let (start, text) = self.functions.get(next.checked_sub(1)?)?;
+        let bytes =
+            self.functions.get(next).map(|(next, _)| next - start).filter(|n| *n <= BYTES_MAX);
         let (name, module) = text.split_once('\t')?;
         let module = Some(module).filter(|module| !module.is_empty());
         // Behind the last function of a region there is nothing that has a name.
@@ -55,6 +66,34 @@ impl Kallsyms {
             bytes,
             module,
         })
+    }
+}
+
+/// Gives the functions of this machine's kernel the bytes of their code, and the total its samples for each byte of
+/// the kernel's text, as readprofile has them. Nothing changes where the kernel hides its functions.
+///
+/// Sizes are the distance to the next function. A total that the profile's maker gave stays.
+pub fn size_kernel(profile: &mut Profile) {
+    size_by(profile, &Kallsyms::here());
+}
+
+fn size_by(profile: &mut Profile, all: &Kallsyms) {
+    let mut samples = 0;
+    for row in profile.rows.iter_mut().filter(|row| row.space == Space::Kernel) {
+        samples += row.count;
+        let found = row.address.filter(|_| row.code_bytes.is_none());
+        let found =
+            found.and_then(|address| all.find(address).filter(|one| one.address == address));
+        row.code_bytes = found.and_then(|one| one.bytes).or(row.code_bytes);
+    }
+    let bytes = all.text_bytes.filter(|bytes| *bytes > 0 && profile.total.is_none());
+    if let Some(bytes) = bytes {
+        // Today's text is so large that four digits, as functions have, are often all 0.
+        let load = Load { value: samples as f64 / bytes as f64, digits: 7 };
+        profile.total = Some(Total { count: profile.counted(), load: Some(load) });
+        profile.remarks.push(format!(
+            "load of the total: {samples} samples of the kernel by the {bytes} bytes of its text"
+        ));
     }
 }
 
@@ -77,6 +116,8 @@ const BYTES_MAX: u64 = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::print::Readprofile;
+    use crate::profile::{Event, Origin, Row, Unit};
 
     const LIST: &str = "\
 ffffffff81000000 T _stext
@@ -88,6 +129,26 @@ ffffffff81000200 T _etext
 garbage
 ffffffffc0201000 t helper\t[veth]
 ";
+
+    #[test]
+    fn functions_get_their_bytes_and_the_total_those_of_the_whole_text() {
+        let event =
+            Event { name: "cpu-clock".into(), unit: Unit::Samples, period: None, raw: None };
+        let mut profile = Profile::new(event, Origin::Clock);
+        let row = |symbol: &str, address, space| Row { address, space, ..Row::new(symbol, 128) };
+        profile.rows = vec![
+            row("do_one", Some(0xffff_ffff_8100_0040), Space::Kernel),
+            row("main", Some(0x1000), Space::User),
+            row("helper", None, Space::Kernel),
+        ];
+        size_by(&mut profile, &Kallsyms::read(LIST.as_bytes()));
+        let bytes: Vec<_> = profile.rows.iter().map(|row| row.code_bytes).collect();
+        assert_eq!(bytes, [Some(0xc0), None, None]);
+        let text = Readprofile(&profile).to_string();
+        assert!(text.starts_with("384 total 0.5000000\n128 do_one 0.6667\n"), "{text}");
+        size_by(&mut profile, &Kallsyms::default());
+        assert_eq!(profile.remarks.len(), 1, "once");
+    }
 
     #[test]
     fn a_function_reaches_to_the_next_in_its_region_and_data_does_not_end_it() {

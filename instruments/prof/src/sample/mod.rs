@@ -44,6 +44,7 @@ mod tally;
 
 use crate::pmu::Event;
 
+pub use kallsyms::size_kernel;
 pub use recorder::{Recorder, Recording, Trial};
 pub use remarks::{KERNEL_LEFT_OUT, cost_remark};
 
