@@ -50,7 +50,7 @@ matrix() {
 through() {
     for cap in 1 64; do
         [ $cap = 1 ] && side=org || side=new
-        begun 2 packet:w0 "packet:e0,tx_batch=$cap"
+        begun 2 packet:w0 "packet:$out,tx_batch=$cap"
         for test in TCP 'TCP No Delay'; do
             delay=
             [ "$test" = TCP ] || delay=-N
@@ -63,27 +63,32 @@ through() {
 }
 
 host west 10.7.0.1 w0
-device=veth
+device=veth out=e0
 host east 10.7.0.2 e0
 settings
-ip netns exec east iperf3 -s -D
+ip netns exec east iperf3 -s &
+server=$!
 through
+kill "$server"
+wait "$server"
+ip link delete e0
 ip netns delete east
 device=e1000
 host east 10.7.0.2 '' 0
 nic_of 1
-ip link set "$nic" name e0
+out=$nic
 # The post's client has 512, its server 4096.
 queue=512
-queues ethtool -G e0
+queues ethtool -G "$out"
 queue=4096
 queues ip netns exec east ethtool -G eth0
-ip link set e0 up
-ip netns exec east ethtool -g eth0 | sed 's/^/guest: set east /'
+ip link set "$out" up
+ethtool -g "$out" | sed -n '/Current/,$s/^.X:/guest: set queues of the engine&/p'
+ip netns exec east ethtool -g eth0 | sed -n '/Current/,$s/^.X:/guest: set queues of the receiver&/p'
 applied east 'ipv4/tcp_wmem=4096 524288 4194304'
 applied east 'ipv4/tcp_rmem=4096 1048576 4194304'
 sleep 3
-ip netns exec east iperf3 -s -D
+ip netns exec east iperf3 -s &
 through
 echo "guest: done 0"
 poweroff -f

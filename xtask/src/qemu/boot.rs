@@ -9,6 +9,9 @@ use anyhow::{Context, Result};
 
 use crate::qemu::BOOT_LIMIT;
 
+/// The variable by which another emulator is taken.
+pub const OWN_QEMU: &str = "LINERATE_QEMU";
+
 /// The emulator.
 pub const QEMU: &str = "qemu-system-x86_64";
 
@@ -59,8 +62,9 @@ pub fn bare(image: &Path, root: &Path, words: &str) -> Command {
 /// Returns QEMU within the limit of a guest.
 pub fn within_limit() -> Command {
     let mut command = Command::new("timeout");
+    let program = std::env::var_os(OWN_QEMU).unwrap_or_else(|| QEMU.into());
     // In our own group, so that an interrupt of us interrupts it as well.
-    command.args(["--foreground", "--kill-after=5s", BOOT_LIMIT, QEMU]);
+    command.args(["--foreground", "--kill-after=5s", BOOT_LIMIT]).arg(program);
     command
 }
 

@@ -30,19 +30,21 @@ use crate::qemu::{boot, missing, programs};
 use crate::steps::Done;
 
 const USAGE: &str = "\
-usage: cargo xtask qemu bounce [--runs N] [--event EVENT] [--kib N]
+usage: cargo xtask qemu bounce [--runs N] [--event EVENT] [--kib N] [--path kernel|linerate]
 
   --runs N        runs a side, alternating; 1 unless told
   --event EVENT   by which today's functions are ranked: L2_LINES_OUT unless told; or L2_LINES_IN,
                   LINES_FROM_OTHER_CORE. The list beside the post's has all three
   --kib N         KiB that the first stream receives while lines are counted; 1024 unless told, as many go before
+  --path PATH     kernel: the adapters' packets go to the kernel's TCP, unless told; linerate: a linerate for each adapter
+                  is between, packet: to tap:, bound to the same CPU with affinity
 ";
 
 const INIT: &str = include_str!("bounce.sh");
 /// Linux 2.4.17's listing and McKenney's differences of it.
 const POST: &str = include_str!("../../../instruments/seeds/posts/003_5ab5121f9d39ea70.txt");
-/// Modules of the adapters.
-const MODULES: [&str; 1] = ["e100"];
+/// Modules of the adapters, and of the taps behind linerate.
+const MODULES: [&str; 2] = ["e100", "tun"];
 const ADAPTERS: u16 = 4;
 /// Bytes that the driver gives a device for a packet, with its own 16 before: RFD_BUF_LEN.
 const BUFFER: u64 = 0x602;
@@ -65,6 +67,8 @@ struct Asked {
     runs: usize,
     event: String,
     kib: u32,
+    /// True if linerate is between the adapters and the kernel's TCP.
+    linerate: bool,
 }
 
 /// The guest, its kernel and the plugin.
@@ -103,10 +107,15 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
         Err(e) => return Ok(Done::skipped(&format!("no Linux {}: {e:#}", series.name), "--help")),
     };
     let mut build = cargo::cargo(root);
-    cargo::quiet(build.args(["build", "--package=linerate-lines", "--package=linerate-lab-cli"]))?;
+    cargo::quiet(build.args([
+        "build",
+        "--package=linerate-lines",
+        "--package=linerate-lab-cli",
+        "--package=linerate-cli",
+    ]))?;
     let folder = target.join("qemu");
     fs::create_dir_all(&folder)?;
-    let bounce = Bounce::new(kernel, &target, folder)?;
+    let bounce = Bounce::new(kernel, &target, folder, asked.linerate)?;
     let mut rans = SIDES.map(|_| Vec::new());
     for run in 0..asked.runs {
         for (side, rans) in SIDES.iter().zip(&mut rans) {
@@ -124,7 +133,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
 
 impl Asked {
     fn read(args: &[String]) -> Result<Asked> {
-        let mut asked = Asked { runs: 1, event: "L2_LINES_OUT".into(), kib: 1024 };
+        let mut asked = Asked { runs: 1, event: "L2_LINES_OUT".into(), kib: 1024, linerate: false };
         for pair in args.chunks(2) {
             let (option, value) = match pair {
                 [option, value] => (option.as_str(), value),
@@ -134,6 +143,9 @@ impl Asked {
             match (option, number()) {
                 ("--runs", Some(n)) => asked.runs = n as usize,
                 ("--kib", Some(n)) => asked.kib = n,
+                ("--path", _) if value == "kernel" || value == "linerate" => {
+                    asked.linerate = value == "linerate";
+                }
                 ("--event", _) if names::EVENTS.contains(&value.as_str()) => {
                     asked.event.clone_from(value);
                 }
@@ -146,12 +158,15 @@ impl Asked {
 
 impl Bounce {
     /// Packs the guest and finds out its kernel's symbols.
-    fn new(kernel: Kernel, target: &Path, folder: PathBuf) -> Result<Bounce> {
+    fn new(kernel: Kernel, target: &Path, folder: PathBuf, linerate: bool) -> Result<Bounce> {
         let root = folder.join("bounce.cpio");
         let guest = Root::new(&root)?;
-        let load = programs::stripped(&target.join("debug/lines-load"), &folder);
-        guest.program(&load, "bin/lines-load")?;
-        guest.modules(&kernel, &MODULES)?;
+        let own: &[&str] = if linerate { &["lines-load", "linerate"] } else { &["lines-load"] };
+        for name in own {
+            let program = programs::stripped(&target.join("debug").join(name), &folder);
+            guest.program(&program, &format!("bin/{name}"))?;
+        }
+        guest.modules(&kernel, if linerate { &MODULES } else { &MODULES[..1] })?;
         guest.pack(INIT, &root)?;
         let plugin = target.join("debug/liblinerate_lines.so");
         let kallsyms = folder.join("bounce.kallsyms");
@@ -218,7 +233,8 @@ impl Bounce {
             self.function("e100_rx_alloc_skb")?.1
         );
         let bytes = u64::from(asked.kib) << 10;
-        let options = format!("idle=poll side={side} warm={bytes} count={bytes}");
+        let path = if asked.linerate { "linerate" } else { "kernel" };
+        let options = format!("idle=poll side={side} path={path} warm={bytes} count={bytes}");
         let over = Arc::new(AtomicBool::new(false));
         let said = self.boot(&format!("bounce.{side}.{run}"), &options, &plugin, |line| {
             if line == "ready" {
@@ -320,9 +336,15 @@ fn packets(rans: &[Ran]) -> u64 {
     rans.iter().map(|ran| ran.packets).sum()
 }
 
-/// Returns the mean over the runs of a side.
-fn mean(rans: &[Ran], event: usize, keep: impl Fn(&str) -> bool) -> f64 {
-    rans.iter().map(|ran| ran.rate(event, &keep)).sum::<f64>() / rans.len() as f64
+/// Returns the median over the runs of a side.
+fn middle(rans: &[Ran], event: usize, keep: impl Fn(&str) -> bool) -> f64 {
+    median(rans.iter().map(|ran| ran.rate(event, &keep)).collect())
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    let half = rates.len() / 2;
+    if rates.len() % 2 == 1 { rates[half] } else { (rates[half - 1] + rates[half]) / 2.0 }
 }
 
 /// The post's list with ours beside it, function by function, and both totals.
@@ -342,7 +364,7 @@ fn beside(none: &[Ran], both: &[Ran]) -> String {
     let mut row = |name: &str, post: f64, today: &str, keep: &dyn Fn(&str) -> bool| {
         text += &format!("MODEL  {name:<31} {post:>6.1}");
         for event in 0..names::EVENTS.len() {
-            let (without, with) = (mean(none, event, keep), mean(both, event, keep));
+            let (without, with) = (middle(none, event, keep), middle(both, event, keep));
             let saved = match without > 0.0 {
                 true => format!("{:.1}", 100.0 * (without - with) / without),
                 false => "n/a".to_owned(),
@@ -378,9 +400,19 @@ fn spread(rans: &[Vec<Ran>; 2]) -> String {
             let mut rates: Vec<f64> = rans.iter().map(|ran| ran.rate(i, |_| true)).collect();
             rates.sort_by(f64::total_cmp);
             let (least, most) = (rates[0], rates[rates.len() - 1]);
-            let apart = 100.0 * (most - least) / mean(rans, i, |_| true);
+            let middle = median(rates.clone());
+            let without = |left: usize| {
+                let rest = rates.iter().enumerate().filter(|(i, _)| *i != left);
+                median(rest.map(|(_, rate)| *rate).collect())
+            };
+            let moves = (0..rates.len()).filter(|_| rates.len() > 1).map(without);
+            let moves = moves.map(|one| (one - middle).abs()).fold(0.0, f64::max);
+            let of = |difference: f64| 100.0 * difference / middle;
             text += &format!(
-                "MODEL    {event}: {least:.0} to {most:.0} in 1000 packets, {apart:.1} % apart\n"
+                "MODEL    {event}: median {middle:.0} in 1000 packets, {least:.0} to {most:.0}, {:.1} % apart; \
+                 by any one run left out it moves {:.1} %\n",
+                of(most - least),
+                of(moves)
             );
         }
     }
@@ -400,9 +432,16 @@ mod tests {
         let all = asked("--runs 5 --event L2_LINES_IN --kib 512").unwrap();
         assert_eq!((all.runs, all.event.as_str(), all.kib), (5, "L2_LINES_IN", 512));
         assert_eq!(asked("").unwrap().event, "L2_LINES_OUT");
-        for wrong in ["--runs", "--runs 0", "--event cycles", "--kib x", "5"] {
+        assert!(asked("--path linerate").unwrap().linerate);
+        for wrong in ["--runs", "--runs 0", "--event cycles", "--kib x", "--path tap", "5"] {
             assert!(asked(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn one_run_that_is_far_off_does_not_move_the_median() {
+        assert_eq!(median(vec![900.0, 101.0, 99.0, 100.0, 98.0]), 100.0);
+        assert_eq!(median(vec![2.0, 1.0]), 1.5);
     }
 
     #[test]
@@ -428,6 +467,6 @@ mod tests {
         assert_eq!(words(" total  ")[1..6], ["total", "53.0", "160.0", "75.0", "53.1"]);
         assert_eq!(words(" without idle ")[4..8], ["61.8", "60.0", "15.0", "75.0"]);
         assert!(text.lines().all(|line| line.starts_with("MODEL")));
-        assert!(spread(&[none.into(), both.into()]).contains("160 to 160 in 1000 packets, 0.0 %"));
+        assert!(spread(&[none.into(), both.into()]).contains("160 to 160, 0.0 % apart"));
     }
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The first process of a guest with four i82559: a TCP stream into each, with affinity or without. The words of the
-# kernel's command line that it does not know are our settings: side, warm, count, kallsyms.
+# kernel's command line that it does not know are our settings: side, path, warm,
+# count, kallsyms.
 export PATH=/bin
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox --install -s /bin 2>/dev/null
@@ -19,7 +20,21 @@ echo 0 >/proc/sys/net/ipv4/tcp_moderate_rcvbuf
 for i in 0 1 2 3; do
     nic=$(basename "$(dirname "$(grep -l "02:00:00:00:03:0$i" /sys/class/net/*/address)")")
     ip link set "$nic" up
-    ip addr add "10.0.$((i + 2)).15/24" dev "$nic"
+    end=$nic
+    if [ "${path:-}" = linerate ]; then
+        # Between the adapter and the kernel's TCP, which has the other end of a tap.
+        end=t$i
+        [ "$side" = both ] && cpu="--cpu $i" || cpu=
+        # shellcheck disable=SC2086
+        linerate forward "packet:$nic" "tap:$end,up" $cpu >/dev/null 2>"/tmp/linerate.$i" &
+        tries=600
+        until [ -d "/sys/class/net/$end" ] || [ "$tries" = 0 ]; do
+            tries=$((tries - 1))
+            usleep 50000
+        done
+        [ "$tries" -gt 0 ] || cat "/tmp/linerate.$i"
+    fi
+    ip addr add "10.0.$((i + 2)).15/24" dev "$end"
     eval "irq$i=$(cat "/sys/class/net/$nic/device/irq")"
 done
 echo "guest: irqs $irq0 $irq1 $irq2 $irq3"

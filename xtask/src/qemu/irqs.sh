@@ -54,7 +54,7 @@ window() {
     echo "guest: cell $what|$setting|$name|$rate/s|$per$lost"
     [ "$reader" = kernel ] && return
     per=$(sed -n 's/.*"packets_per_irq":\([0-9]*[.][0-9]\).*/\1/p' own)
-    echo "guest: cell $what|$setting|  its wake-ups|$rate/s|$per"
+    echo "guest: cell $what|$setting|  its wake-ups, $reader|$rate/s|$per"
 }
 
 # All readers and loads.

@@ -75,6 +75,17 @@ impl Programs {
     }
 }
 
+/// Builds the library's test program of a package, and returns its path.
+pub fn library_tests(root: &Path, package: &str) -> Result<PathBuf> {
+    let mut command = cargo::cargo(root);
+    command.args(["test", "--lib", "--no-run", "--package", package]);
+    command.arg("--message-format=json-render-diagnostics");
+    let built = built(&cargo::quiet(&mut command)?);
+    let tests =
+        built.into_iter().find(|built| built.test && built.name == package.replace('-', "_"));
+    Ok(tests.context("cargo built no tests")?.path)
+}
+
 /// An executable that cargo built.
 #[derive(Debug, PartialEq, Eq)]
 struct Built {

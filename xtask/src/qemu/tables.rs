@@ -33,6 +33,8 @@ pub struct Subject {
     machine: &'static [&'static str],
     /// This machine's programs, beside `linerate` and `lines-load`.
     programs: &'static [&'static str],
+    /// A package whose library's tests the script runs, as `/tests/NAME`.
+    tests: &'static str,
 }
 
 /// Virtual time: 4 ns an instruction.
@@ -40,7 +42,7 @@ const BY_INSTRUCTIONS: &[&str] = &["-icount", "shift=2,sleep=off"];
 const NEWEST: &[Series] = kernel::WITH_CARDS.split_at(1).1;
 
 /// Every subject. The driver sets no time to hold interrupts on an 82540, which QEMU calls e1000.
-pub const SUBJECTS: [Subject; 3] = [
+pub const SUBJECTS: [Subject; 5] = [
     Subject {
         name: "irqs",
         title: "Packets an interrupt, of datagrams in frames of 1514 bytes, so many a second of the guest's time",
@@ -56,6 +58,7 @@ pub const SUBJECTS: [Subject; 3] = [
         ],
         machine: BY_INSTRUCTIONS,
         programs: &["ethtool"],
+        tests: "",
     },
     Subject {
         name: "batch",
@@ -67,6 +70,7 @@ pub const SUBJECTS: [Subject; 3] = [
         cards: &[("e1000", 0), ("e1000", 0)],
         machine: BY_INSTRUCTIONS,
         programs: &["ethtool", "iperf3"],
+        tests: "",
     },
     Subject {
         name: "shape",
@@ -78,6 +82,31 @@ pub const SUBJECTS: [Subject; 3] = [
         cards: &[],
         machine: BY_INSTRUCTIONS,
         programs: &["ethtool", "iperf3", "ping"],
+        tests: "",
+    },
+    Subject {
+        name: "fabric",
+        title: "Post 000's path on an e1000, into a reader in another process",
+        settings: &[("count", "2000"), ("rate", "4000")],
+        init: concat!(include_str!("table.sh"), include_str!("fabric.sh")),
+        kernels: NEWEST,
+        modules: &["e1000", "af_packet_diag", "xsk_diag"],
+        cards: &[("e1000", 0), ("e1000", 0)],
+        machine: BY_INSTRUCTIONS,
+        programs: &["ethtool"],
+        tests: "",
+    },
+    Subject {
+        name: "zerocopy",
+        title: "AF_XDP in zero-copy mode on two igb: QEMU from 8.0 and Linux from 6.14 have them (docs/qemu.md)",
+        settings: &[("count", "10000")],
+        init: concat!(include_str!("table.sh"), include_str!("zerocopy.sh")),
+        kernels: NEWEST,
+        modules: &["igb", "e1000", "xsk_diag", "af_packet_diag"],
+        cards: &[("igb", 0), ("igb", 0), ("igb", 1), ("igb", 2), ("e1000", 1), ("e1000", 2)],
+        machine: BY_INSTRUCTIONS,
+        programs: &["ethtool"],
+        tests: "linerate-port",
     },
 ];
 
@@ -119,11 +148,17 @@ impl Subject {
         let mut build = cargo::cargo(root);
         build.args(["build", "--package=linerate-lines", "--package=linerate-cli"]);
         cargo::quiet(&mut build)?;
+        let tests = match self.tests {
+            "" => None,
+            package => Some(programs::library_tests(root, package)?),
+        };
         let (mut tolds, mut skipped) = (Vec::new(), Vec::new());
-        for series in self.kernels {
-            match Kernel::obtain(&cache, series) {
+        let only = Kernel::told().map_or(self.kernels.len(), |_| 1);
+        for series in &self.kernels[..only] {
+            let kernel = Kernel::told().unwrap_or_else(|| Kernel::obtain(&cache, series));
+            match kernel {
                 Ok(kernel) => {
-                    let told = self.one(&kernel, &target, &settings)?;
+                    let told = self.one(&kernel, &target, &settings, tests.as_deref())?;
                     tolds.push((kernel.version, told));
                 }
                 Err(e) => skipped.push(format!("skipped: no Linux {}: {e:#}", series.name)),
@@ -161,7 +196,13 @@ impl Subject {
     }
 
     /// Boots a guest, and returns what it told.
-    fn one(&self, kernel: &Kernel, target: &Path, settings: &str) -> Result<Told> {
+    fn one(
+        &self,
+        kernel: &Kernel,
+        target: &Path,
+        settings: &str,
+        tests: Option<&Path>,
+    ) -> Result<Told> {
         let folder = target.join("qemu");
         let of = |end: &str| folder.join(format!("{}.{}.{end}", self.name, kernel.series));
         let (file_system, log) = (of("cpio"), of("log"));
@@ -171,14 +212,18 @@ impl Subject {
             let program = programs::stripped(&target.join("debug").join(name), &folder);
             guest.program(&program, &format!("bin/{name}"))?;
         }
+        if let Some(tests) = tests {
+            let to = format!("tests/{}", self.tests.replace('-', "_"));
+            guest.program(&programs::stripped(tests, &folder), &to)?;
+        }
         guest.modules(kernel, self.modules)?;
         guest.pack(self.init, &file_system)?;
         let mut command = boot::bare(&kernel.image(), &file_system, settings);
         command.args(self.machine);
         for (i, (device, hub)) in self.cards.iter().enumerate() {
-            // A slot each, so that no line of interrupts is shared.
-            let (slot, mac) = (4 + i, format!("02:00:00:00:04:0{i}"));
-            let device = format!("{device},netdev=n{i},mac={mac},addr={slot},romfile=");
+            // A slot each, so that no line of interrupts is shared; an igb's functions take two, sixteen further on.
+            let (slot, mac) = (4 + 3 * i, format!("02:00:00:00:04:0{i}"));
+            let device = format!("{device},netdev=n{i},mac={mac},addr={slot:x},romfile=");
             let netdev = format!("hubport,id=n{i},hubid={hub}");
             command.args(["-netdev", &netdev, "-device", &device]);
         }

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Pool, Result};
 
@@ -205,4 +207,30 @@ mod generic_xdp_and_packet_sockets {
     use super::*;
 
     crate::conformance!(|case: Case| on_xdp(case, "xdp:v0,mode=generic,ring=256", "packet:v1"));
+}
+
+/// Runs a case on two cards that a cable joins, whose driver has zero-copy: `LINERATE_TEST_CARDS=eth0,eth1`. Machines without
+/// such cards are usual: nothing is said of it (docs/qemu.md).
+fn on_cards(case: Case) {
+    let Ok(cards) = std::env::var("LINERATE_TEST_CARDS") else { return };
+    let (near, far) = cards.split_once(',').unwrap();
+    let texts = [near, far].map(|card| format!("xdp:{card},mode=zerocopy,ring=256"));
+    let carriers = [near, far].map(|card| format!("/sys/class/net/{card}/carrier"));
+    let rig = Rig::new(move |pool| {
+        let ends = Ends::Pair(open(&texts[0], pool)?, open(&texts[1], pool)?);
+        // A card whose rings are made anew is without a link for seconds.
+        let begun = Instant::now();
+        while !carriers.iter().all(|file| fs::read_to_string(file).is_ok_and(|up| up == "1\n")) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "no link: {carriers:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(ends)
+    });
+    case.on(rig.longest(1514).drops_unread().ring_frames(2048));
+}
+
+mod zero_copy_xdp_sockets {
+    use super::*;
+
+    crate::conformance!(on_cards);
 }

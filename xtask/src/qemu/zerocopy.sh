@@ -1,0 +1,42 @@
+# The conformance suite over AF_XDP in zero-copy mode on two igb that a cable joins, and numbered packets through linerate
+# between two more, from a packet socket to another. Setting: `count`.
+
+# Whether cards have a link, which they are without for seconds when their rings are made anew.
+linked() {
+    for card; do [ "$(cat "/sys/class/net/$card/carrier")" = 1 ] || return; done
+}
+
+for card in 0 1 2 3 4 5; do
+    nic_of $card || { echo "guest: n/a igb|this kernel has no driver"; continue; }
+    ip link set "$nic" name "z$card"
+    sysctl -qw "net.ipv6.conf.z$card.disable_ipv6=1"
+    # Packets of the tests are for no station.
+    ip link set "z$card" promisc on up
+done
+soon linked z0 z1 z2 z3 z4 z5
+linerate forward packet:z5 sink: --json >sink 2>sink.err &
+sink=$!
+soon opened 1
+begun 0 xdp:z2,all,mode=zerocopy,ring=256 xdp:z3,all,mode=zerocopy,ring=256
+sleep 5
+soon linked z2 z3
+linerate gen packet:z4 --count "$count" --rate 2kpps --json >gen 2>gen.err
+sleep 1
+ended
+kill $sink
+wait $sink
+cat gen.err own.err sink.err
+what="numbered packets"
+echo "guest: cell $what|mode|$(sed 's/.*"driver":"xdp","mode":"AF_XDP \([^",]*\).*/\1/' own | head -1)"
+echo "guest: cell $what|sent|$(sed -n 's/.*"ledger":{[^{}]*"sent":\([0-9]*\).*/\1/p' gen)"
+for word in packets lost corrupted; do
+    echo "guest: cell $what|$word|$(sed -n "s/.*\"verify\":{[^{}]*\"$word\":\([0-9]*\).*/\1/p" sink)"
+done
+echo "guest: cell $what|copied bytes|$(grep -o '"driver":"xdp".*"copied_bytes":[0-9]*' own | grep -o '"copied_bytes":[0-9]*' | head -1 | cut -d: -f2)"
+what=conformance
+LINERATE_TEST_CARDS=z0,z1 RUST_TEST_THREADS=1 timeout 600 /tests/linerate_port zero_copy_xdp_sockets 2>&1 | tee suite
+echo "guest: cell $what|passed|$(sed -n 's/^test result: .* \([0-9]*\) passed.*/\1/p' suite)"
+echo "guest: cell $what|failed|$(sed -n 's/^test result: .* \([0-9]*\) failed.*/\1/p' suite)"
+echo "guest: cell $what|did not apply|$(grep -c 'does not apply' suite)"
+echo "guest: done 0"
+poweroff -f
