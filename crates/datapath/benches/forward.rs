@@ -1,7 +1,8 @@
 //! The path's own cost a packet.
 //!
 //! Input: `null → null`, one worker turned by hand: 64 packets allocated and initialised, given a
-//! verdict, moved to the other port's backlog, freed, counted, ledger on. `gen → ring → sink`,
+//! verdict, moved to the other port's backlog, freed, counted, ledger on; the same with one packet a turn,
+//! and with a cap of one, which then is to cost nothing. `gen → ring → sink`,
 //! two workers turned in turn on one thread: stamped, passed by handle, every byte verified. And
 //! `null → memif`, packets of 1514 bytes that a reader sees where they lie, or in a copy; it looks at
 //! none of their bytes.
@@ -13,7 +14,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, Worker};
+use linerate_datapath::{Engine, TxBatch, Worker};
 use linerate_port::memif::Reader;
 use linerate_sys::tsc::ticks;
 
@@ -46,13 +47,27 @@ struct Case {
     packets_per_turn: usize,
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 6] = [
     Case {
         name: "null",
         title: "null -> null",
-        make: null,
+        make: || null(BUDGET, TxBatch::Auto),
         turns: TURNS,
         packets_per_turn: 2 * BUDGET,
+    },
+    Case {
+        name: "alone",
+        title: "null -> null, one each",
+        make: || null(1, TxBatch::Auto),
+        turns: TURNS,
+        packets_per_turn: 2,
+    },
+    Case {
+        name: "alone_cap_1",
+        title: "the same, tx_batch=1",
+        make: || null(1, TxBatch::Packets(1)),
+        turns: TURNS,
+        packets_per_turn: 2,
     },
     Case {
         name: "gen",
@@ -98,9 +113,10 @@ impl Path {
     }
 }
 
-fn null() -> Path {
+fn null(budget: usize, cap: TxBatch) -> Path {
     let engine = Engine::builder().port("a", "null:").port("b", "null:").wire("a", "b");
-    let engine = engine.budget(BUDGET).build().expect("null ports can always be opened");
+    let engine =
+        engine.budget(budget).tx_batch(cap).build().expect("null ports can always be opened");
     Path { workers: engine.into_workers(), reader: None }
 }
 

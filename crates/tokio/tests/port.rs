@@ -1,9 +1,12 @@
 //! A port in tokio: what arrives wakes, what does not leaves the task asleep, and no wait loses anything.
 
-use std::time::Duration;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use linerate::prelude::*;
+use linerate::{Turned, Worker};
 use linerate_tokio::AsyncPort;
+use tokio::io::unix::AsyncFd;
 
 /// Longest time for what comes at once on a machine that is busy with other things.
 const SOON: Duration = Duration::from_secs(20);
@@ -124,4 +127,35 @@ async fn a_port_that_always_has_something_leaves_others_their_time() {
         () = greedy => panic!("it has no end"),
         () = other => {}
     }
+}
+
+/// A worker as a task has it: it turns when its descriptor says so, and has no timer of its own.
+async fn turn_until_ended(worker: &mut Worker) {
+    let descriptor = worker.as_fd().try_clone_to_owned().unwrap();
+    #[expect(deprecated, reason = "its successor is unsafe, and this descriptor is closed last")]
+    let descriptor = AsyncFd::new(descriptor).unwrap();
+    loop {
+        match worker.turn(Instant::now()) {
+            Turned::Ended => return,
+            Turned::Again => tokio::task::yield_now().await,
+            Turned::Idle | Turned::Until(_) => {
+                if worker.arm().unwrap() {
+                    descriptor.readable().await.unwrap().clear_ready();
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn packets_that_wait_for_their_time_wake_the_task_of_a_shaped_port() {
+    // The packets after the first wait 8 ms each, and nothing else happens then.
+    let engine = Engine::builder().port("gen", "gen:,count=20,size=1000");
+    let engine = engine.port("out", "null:,shape=1Mbit,burst=1000").wire("gen", "out");
+    let engine = engine.build().unwrap();
+    let stats = engine.stats();
+    let mut worker = engine.into_workers().remove(0);
+    let turns = tokio::time::timeout(SOON, turn_until_ended(&mut worker));
+    turns.await.expect("its time wakes it");
+    assert_eq!(stats.ports()[1].counts.tx_packets, 20);
 }
