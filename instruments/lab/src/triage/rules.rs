@@ -128,14 +128,14 @@ fn unexplained(batch: &Seen, one: Option<&Seen>, verdict: &mut Verdict) {
     }
     let count = |name: &str| batch.sums.get(name).copied().unwrap_or(0.0);
     let late = if batch.sums.contains_key(LATE_AFTER) {
-        "nor late".to_owned()
+        "no packet is lost or late"
     } else {
-        "; if they are late was not looked at".to_owned()
+        "no packet is lost; whether they come late was not looked at (--extra)"
     };
     verdict.untold.push(format!(
-        "TCP sends {more:.0} segments of a million more again than with a cap of 1, and packets are neither lost \
-         {late}. Of {n:.0}, {:.0} had arrived already (TCPDSACKRecv), {:.0} were probes (TCPLossProbes), and a \
-         timer ran out {:.0} times: that would be delay.",
+        "TCP sends {more:.0} segments of a million more again than with a cap of 1, and {late}. Of {n:.0}, {:.0} had \
+         arrived already (TCPDSACKRecv), {:.0} were probes (TCPLossProbes), and a timer ran out {:.0} times: that \
+         would be delay.",
         count("tcp_dsack_recv"),
         count("tcp_loss_probes"),
         count("tcp_timeouts"),
