@@ -393,7 +393,7 @@ impl LedgerReport {
         }
     }
 
-    /// Returns the packets dropped, over all reasons.
+    /// Returns the number of packets dropped, over all reasons.
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
         self.dropped.values().sum()

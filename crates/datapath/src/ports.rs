@@ -120,7 +120,7 @@ pub(crate) fn keep_private(ports: &mut [Planned]) -> Result<()> {
     Ok(())
 }
 
-/// Has the two ends of a pair say the same, where one of them says something.
+/// Gives both ends of a pair the same options: an option of one end holds for the other, too.
 fn share(ports: &mut [Named]) -> Result<()> {
     for i in 0..ports.len() {
         let (before, rest) = ports.split_at_mut(i);
@@ -133,8 +133,8 @@ fn share(ports: &mut [Named]) -> Result<()> {
     Ok(())
 }
 
-/// Tells a port that takes packets from others to take none, where its wire's other end would get
-/// none: it can only be read.
+/// Opens a port only to write, where the other end of its wire can only be read: packets that it received
+/// would have nowhere to go.
 fn spare(ports: &mut [Named], plans: &[Box<dyn Plan>], wires: &[Wire]) {
     let source = |i: usize| plans[i].needs().is_ok_and(|n| n.direction == Direction::Source);
     for (i, other) in wires.iter().flat_map(|&(a, b)| [(a, b), (b, a)]) {

@@ -141,7 +141,7 @@ impl Depot {
         stacks.state()
     }
 
-    /// Takes ordinary frames back unless it is closed; false if it is.
+    /// Takes ordinary frames back; false, and nothing taken, if the depot is closed.
     pub fn offer(&self, handles: &[u32]) -> bool {
         let mut stacks = self.lock();
         if stacks.open {

@@ -235,7 +235,7 @@ impl Far {
         n
     }
 
-    /// Counts packets in the part of the window that it is now.
+    /// Counts packets in the present slice of the window.
     fn slice(&mut self, n: u64) {
         let Some(begun) = self.begun else { return };
         let i = (begun.elapsed().as_nanos() / SLICE.as_nanos()) as usize;

@@ -93,7 +93,7 @@ pub fn placement(before_ticks: f64, after_ticks: f64) -> Option<PlacementRecord>
     Some(PlacementRecord { before_ticks, after_ticks, class: class.into() })
 }
 
-/// Runs `f` on `cpu`, or lets the other thread go that waits for it.
+/// Runs `f` on `cpu`. If that CPU is refused, the thread at the other end of the line stops waiting.
 fn pinned<T>(line: &Line, cpu: usize, f: impl FnOnce() -> T) -> Result<T> {
     pin_to_cpu(cpu).inspect_err(|_| line.0.store(GONE, Ordering::Release))?;
     Ok(f())

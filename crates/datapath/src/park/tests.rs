@@ -74,9 +74,10 @@ fn packets_that_wait_for_room_prevent_a_hold_where_the_device_tells_of_room() {
 #[test]
 fn packets_that_wait_for_room_shorten_a_hold_to_a_look() {
     let (mut worker, slot, turned) = dense(false, 1);
-    let start = Instant::now();
+    let Turned::Until(until) = turned else { panic!("{turned:?}") };
+    // The time that was decided, not the time that this machine takes.
+    assert!(until.saturating_duration_since(Instant::now()) < Duration::from_millis(1));
     worker.park(turned, None).unwrap();
-    assert!(start.elapsed() < Duration::from_millis(9), "{turned:?}");
     assert!(slot.waits().read().hold_offs <= 1, "none if the test took longer than the look");
 }
 

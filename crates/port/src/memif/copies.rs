@@ -105,8 +105,8 @@ impl Copies {
         }
     }
 
-    /// Copies one packet of however many buffers; how many they were: none if its end is not there yet, or
-    /// the pool has no frame.
+    /// Copies one packet, and returns the number of its buffers: 0 if its end is not there yet, or the pool
+    /// has no frame.
     fn receive_one(
         &mut self,
         ring: &impl Buffers,

@@ -31,7 +31,7 @@ impl Room {
         Room { wait: RETRY, since: None, due: None }
     }
 
-    /// Notes that something was taken, or nothing is waited for.
+    /// Ends the wait: the peer has taken something, or no packet waits for room.
     pub fn end(&mut self) {
         self.since = None;
     }

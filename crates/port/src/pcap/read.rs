@@ -18,7 +18,7 @@ use crate::host::RETRY;
 use crate::queue::{Health, QueueOps, Want};
 use crate::stats::Counters;
 
-/// Opens a capture and looks at its first record, unless that would be to wait for it.
+/// Opens a capture and checks its first record, if that is there without waiting.
 pub(super) fn open(config: &Config, pool: &Pool) -> Result<ReadQueue> {
     let source = Source::open(&config.place)?;
     let mut queue = ReadQueue {

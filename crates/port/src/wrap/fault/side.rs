@@ -140,7 +140,7 @@ impl Side {
         }
     }
 
-    /// Returns true while the device does nothing.
+    /// Returns true while an injected stall lasts, in which the device does nothing.
     pub fn is_stalled(&self, now: Instant) -> bool {
         matches!(self.gate, Gate::Until(end) if now < end)
     }

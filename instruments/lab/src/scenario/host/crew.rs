@@ -173,7 +173,7 @@ impl Crew {
         Ok(all)
     }
 
-    /// Ends them: each when it has finished its round.
+    /// Ends the threads: each finishes its round first.
     pub fn end(&mut self) {
         let (rounds, threads): (Vec<_>, Vec<_>) = self.hands.drain(..).unzip();
         drop(rounds);
