@@ -8,6 +8,7 @@ use linerate_datapath::{Data, Init, Moderation, Return, TxBatch};
 use linerate_port::wrap::toll::Toll;
 use linerate_skb::knob::HOT_LIST;
 
+use super::arrivals::Arrivals;
 use super::datagrams;
 use super::fault::Faults;
 use crate::knobs::{Choice, Reading, knobs};
@@ -112,6 +113,7 @@ knobs! {
     "rate" rate: Option<f64> = other("\"max\" | a number above 0", rate(&told)?), "max", "bytes a second (stream), requests a second (web, rpc) or datagrams a second (load, which has no max) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them";
     "link_pct" link_pct: Option<u32> = count_if_set(1, 100), "none", "in place of a rate: so much of 1 Gbit/s in frames of 1514 bytes, 81,274 a second at 100, by what they carry (not web)";
     "burst" burst: u64 = count(1, 1024), "1", "datagrams of a flow that are due at once (load); the rate stays";
+    "arrivals" arrivals: Arrivals = other("\"constant\" | \"poisson\" | \"bursts\" | \"steps\" | \"tcp\" | a capture's path", arrivals(&told)?), "constant", "when the datagrams of a load are due: at equal gaps; at random; 10 ms of every 50 at five times the rate; in quarters of a window at 0.4, 1.6, 0.8 and 1.2 times the rate; with the gaps of a capture of bulk TCP that we bring, or of one by its path, stretched to the rate, from the directory that linerate is started in";
     "connections" connections: usize = count(1, 64) or workload.connections(), "1 (stream, rpc, load), 16 (web)", "TCP connections at a time, or flows of datagrams, through each pair of ports";
     "senders" processes: bool = choice(SENDERS), "threads", "threads: those who send are threads of the lab; processes: each is a process of its own (not web)";
     "message" message: usize = count(1, 1_048_576) or workload.message(), "4096 (stream), 64 (rpc), 1472 (load)", "bytes of a stream's write, of a request and its answer, or of a datagram";
@@ -278,6 +280,15 @@ fn rate(told: &Reading<'_>) -> Result<Option<f64>> {
     }
 }
 
+/// Reads the shape of a load.
+fn arrivals(told: &Reading<'_>) -> Result<Arrivals> {
+    let line = told.said("arrivals").map_or(0, |setting| setting.line);
+    let named = |text: String| {
+        Arrivals::named(&text).map_err(|e| wrong(line, format!("arrivals: {}", e.why)).fix(e.fix))
+    };
+    told.text("arrivals")?.map_or(Ok(Arrivals::Constant), named)
+}
+
 /// Reads the prices of register access.
 fn toll(told: &Reading<'_>) -> Result<Option<Toll>> {
     let Some(text) = told.text("toll")? else { return Ok(None) };
@@ -341,6 +352,10 @@ fn fitting(settings: &Settings, told: &Told) -> Result<()> {
         Workload::Load if !sizes.contains(&told.message) => {
             let why = format!("a datagram has {} to {} bytes", sizes.start(), sizes.end());
             refuse("message", &why, "leave message out for frames of 1514 bytes")
+        }
+        Workload::Stream | Workload::Web | Workload::Rpc if told.arrivals != Arrivals::Constant => {
+            let why = "TCP decides when it sends: a shape is for datagrams";
+            refuse("arrivals", why, "workload = \"load\"")
         }
         Workload::Web if told.processes => {
             refuse("senders", "the clients of the web are threads", "workload = \"rpc\"")
@@ -425,6 +440,8 @@ mod tests {
             ),
             ("tx_batch", Value::Int(0), "tx_batch = 0: '0' is no number of packets"),
             ("toll", Value::Text("1us".into()), "toll = 1us: there is no price of a read"),
+            ("arrivals", Value::Text("fractal".into()), "arrivals: fractal is no shape of a load"),
+            ("arrivals", Value::Text("./no.pcap".into()), "arrivals: "),
             ("senders", Value::Text("many".into()), "senders = many is not one of"),
             ("topology", Value::Text("star".into()), "topology = star is not one of"),
             ("hotlist", Value::Int(128), "scenario \"host\" has no setting \"hotlist\""),
@@ -445,7 +462,9 @@ mod tests {
         let xdp = Settings::new().with("port", "xdp").with("offload", "on");
         let twice = Settings::new().with("link_pct", 50).with("rate", 1000);
         let web_link = Settings::new().with("link_pct", 50).with("workload", "web");
+        let shaped = Settings::new().with("arrivals", "poisson");
         for (settings, why, fix) in [
+            (shaped, "TCP decides", "load"),
             (web, "clients of the web are threads", "rpc"),
             (load, "needs a rate", "rate = 10000"),
             (long, "has 16 to 1472 bytes", "leave message out"),

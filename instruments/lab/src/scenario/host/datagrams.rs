@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 
+use super::arrivals::Arrivals;
 use super::config::Config;
 use super::crew::{Counts, Crew, Load, Part, Player, Round, Told, settle_down};
 use super::fault::SLOW_BUFFER_BYTES;
@@ -45,7 +46,7 @@ pub(super) struct Datagrams {
 }
 
 /// The times and the size of a flow's datagrams.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Pace {
     bytes: usize,
     per_second: f64,
@@ -53,6 +54,7 @@ pub(super) struct Pace {
     burst: u64,
     /// The offset within an interval, so that flows do not send at once.
     phase: f64,
+    arrivals: Arrivals,
 }
 
 /// A flow's sender.
@@ -88,7 +90,8 @@ impl Datagrams {
     /// Opens the sockets of the probes. Nothing is sent yet.
     pub fn probes(config: &Config, hosts: &Hosts) -> Result<Datagrams> {
         let per_second = f64::from(config.probes);
-        let pace = Pace { bytes: PROBE_BYTES, per_second, burst: 1, phase: 0.0 };
+        let arrivals = Arrivals::Constant;
+        let pace = Pace { bytes: PROBE_BYTES, per_second, burst: 1, phase: 0.0, arrivals };
         let mut probes = Datagrams::new();
         probes.add(config, hosts, 0, "probe", pace, false)?;
         Ok(probes)
@@ -105,6 +108,7 @@ impl Datagrams {
                 per_second: rate / flows as f64,
                 burst: config.burst,
                 phase: number as f64 / flows as f64,
+                arrivals: config.arrivals.drawn(config.seed.wrapping_add(number as u64)),
             };
             let (adapter, name) = (number / config.connections, format!("{number}"));
             load.add(config, hosts, adapter, &name, pace, config.processes)?;
@@ -137,7 +141,7 @@ impl Datagrams {
             return Err(failed(std::io::Error::other("not an IPv4 socket")));
         };
         let from = SocketAddrV4::new(hosts::west(adapter), 0);
-        let part = Part::Datagrams(Sending { from, to, pace });
+        let part = Part::Datagrams(Sending { from, to, pace: pace.clone() });
         self.crew.employ(config, hosts, &format!("west-{name}"), config.traffic, part, process)?;
         let heard: Arc<Mutex<Heard>> = Arc::default();
         let theirs = receiver.try_clone().map_err(failed)?;
@@ -160,7 +164,7 @@ impl Datagrams {
 impl Load for Datagrams {
     fn go(&mut self, round: Round) {
         for flow in &self.flows {
-            let read = vec![None; flow.pace.due_in(round).min(NOTED)];
+            let read = vec![None; flow.pace.due_in(round)];
             *lock(&flow.heard) = Heard { round: round.number, read, ..Heard::default() };
         }
         self.crew.go(round);
@@ -211,15 +215,26 @@ impl Drop for Datagrams {
 impl Pace {
     /// When a datagram is due.
     fn due_at(&self, round: Round, number: u64) -> Instant {
-        let first = number - number % self.burst;
-        round.from + Duration::from_secs_f64((first as f64 + self.phase) / self.per_second)
+        // In bursts, of which a second and a round have so many.
+        let per_second = self.per_second / self.burst as f64;
+        let time = round.until.saturating_duration_since(round.from).as_secs_f64();
+        let place = self.arrivals.place(number / self.burst, per_second, time * per_second);
+        let phase_s = self.phase / self.per_second;
+        round.from + Duration::from_secs_f64(place / per_second + phase_s)
     }
 
-    /// Returns the upper bound of the number of datagrams due in a round.
+    /// Returns the number of datagrams due in a round, and at most so many as are noted.
     fn due_in(&self, round: Round) -> usize {
-        let time = round.until.saturating_duration_since(round.from);
-        let due = (time.as_secs_f64() * self.per_second - self.phase).ceil().max(0.0) as u64;
-        due.next_multiple_of(self.burst) as usize
+        let (mut due, mut beyond) = (0, NOTED as u64);
+        while due < beyond {
+            let middle = u64::midpoint(due, beyond);
+            if self.due_at(round, middle) < round.until {
+                due = middle + 1;
+            } else {
+                beyond = middle;
+            }
+        }
+        due as usize
     }
 
     /// Computes the time of each datagram from when it was due to when it was `read`.
@@ -323,7 +338,8 @@ mod tests {
     use super::*;
 
     fn pace(per_second: f64, burst: u64) -> Pace {
-        Pace { bytes: 64, per_second, burst, phase: 0.0 }
+        let arrivals = Arrivals::Constant;
+        Pace { bytes: 64, per_second, burst, phase: 0.0, arrivals }
     }
 
     fn round() -> Round {

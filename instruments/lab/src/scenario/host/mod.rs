@@ -6,6 +6,7 @@
 //! process outlives it: what it starts is `ip`, which ends by itself, before the first window, and the
 //! senders' processes, which the kernel kills with the threads that have started them.
 
+mod arrivals;
 mod bench;
 mod child;
 mod config;

@@ -213,6 +213,7 @@ fn every_port_carries_every_workload_and_accounts_for_every_packet() {
     for (port, workload, adapters, more) in [
         ("xdp", "stream", "4", ("nodelay", "true")),
         ("xdp", "load", "1", ("burst", "4")),
+        ("packet", "load", "1", ("arrivals", "steps")),
         ("tap", "rpc", "1", ("cpus", "one")),
         ("tap", "load", "2", ("tx_batch", "1")),
         ("packet", "rpc", "1", ("moderation", "busy")),
