@@ -66,7 +66,7 @@ fn measure(seconds: u64, rounds: usize) -> Result<()> {
             let mut kernel = None;
             let receivers = [vec!["recvmmsg"]].into_iter();
             for role in receivers.chain(MODES.map(|mode| vec!["xdp", mode])) {
-                let cpu = case(&hosts, &role, MIDDLE, rate, seconds)?;
+                let cpu = case(&hosts, &role, MIDDLE, rate, seconds)?.cpu;
                 let of = *kernel.get_or_insert(cpu);
                 println!("    CPU {:.2} x recvmmsg's", cpu / of);
             }
@@ -88,24 +88,40 @@ fn beside(seconds: u64) -> Result<()> {
     for rate in SMALL_RATES {
         let [socket, xdp, packet] = [&["recvmmsg"][..], &["xdp", MODES[0]], &["packet"]]
             .map(|role| case(&hosts, role, MIDDLE, rate, seconds));
-        rows.push((rate, socket?, xdp?, packet?));
+        rows.push((rate, [socket?, xdp?, packet?]));
     }
     println!(
-        "\n% of a CPU, of the receiving process, over {seconds} s each; and to the kernel socket's"
+        "\n% of a CPU, of the receiving process, over {seconds} s or more; us of it a datagram"
     );
-    println!("{:>9}  {:>8}  {:>14}  {:>14}", "packets/s", "recvmmsg", "xdp", "packet");
-    for (rate, socket, xdp, packet) in rows {
-        let [xdp, packet] = [xdp, packet].map(|cpu| match socket > 0.0 {
-            true => format!("{cpu:.2} ({:.2} x)", cpu / socket),
-            false => format!("{cpu:.2}"),
+    println!("{:>9}  {:>18}  {:>18}  {:>18}", "packets/s", "recvmmsg", "xdp", "packet");
+    for (rate, seen) in rows {
+        let [socket, xdp, packet] = seen.map(|seen| {
+            let flaw = if seen.lost > 0 || seen.per_s < 0.95 * rate as f64 { "*" } else { " " };
+            let us = 1e4 * seen.cpu / seen.per_s;
+            match rate {
+                0 => format!("{:.2} %", seen.cpu),
+                _ => format!("{:.2} % {us:6.2} us{flaw}", seen.cpu),
+            }
         });
-        println!("{rate:>9}  {socket:>8.2}  {xdp:>14}  {packet:>14}");
+        println!("{rate:>9}  {socket:>18}  {xdp:>18}  {packet:>18}");
     }
+    println!(
+        "* some were lost, or the sender did not keep the rate: us a datagram can be compared, % cannot"
+    );
     Ok(())
 }
 
-/// Runs one case; returns the receiver's CPU time in per cent.
-fn case(hosts: &Hosts, role: &[&str], to: Ipv4Addr, rate: u64, seconds: u64) -> Result<f64> {
+/// Observations of one case.
+struct Case {
+    /// CPU time of the receiver, in per cent.
+    cpu: f64,
+    lost: u64,
+    /// Datagrams received a second.
+    per_s: f64,
+}
+
+/// Runs one case.
+fn case(hosts: &Hosts, role: &[&str], to: Ipv4Addr, rate: u64, seconds: u64) -> Result<Case> {
     let receiver = child(&hosts.middle, role)?;
     until_true("a receiver", SOON, || {
         receiver.stdout().contains("ready") || !receiver.stderr().is_empty()
@@ -123,8 +139,14 @@ fn case(hosts: &Hosts, role: &[&str], to: Ipv4Addr, rate: u64, seconds: u64) -> 
     for line in done.stdout.lines().filter(|line| line.starts_with("  ")) {
         println!("  {line}");
     }
-    let cpu = line.split(", ").nth(1).and_then(|word| word.split(' ').next()?.parse().ok());
-    cpu.ok_or_else(|| format!("no CPU time in {line}").into())
+    let words: Vec<&str> = line.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+    let sent = sender.stdout.trim().rsplit(' ').next().and_then(|kept| kept.strip_suffix("/s"));
+    let ["got", got, "lost", lost, cpu, "%", ..] = words[..] else {
+        return Err(format!("no CPU time in {line}").into());
+    };
+    let (got, lost, kept): (f64, u64, f64) =
+        (got.parse()?, lost.parse()?, sent.unwrap_or("0").parse()?);
+    Ok(Case { cpu: cpu.parse()?, lost, per_s: kept * got / (got + lost as f64) })
 }
 
 fn child(netns: &Netns, role: &[&str]) -> Result<Process> {

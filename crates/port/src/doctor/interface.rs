@@ -101,18 +101,18 @@ pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mu
             "it has no driver of its own: a program is run behind it, by copies".to_owned(),
             format!("packets to one address by {driver}:{parent},dst=ADDR: ip -d link show {name}"),
         ),
-        _ => return member(of, driver, takes, found),
+        _ => return member(of, takes, found),
     };
     if takes {
         found.warn(what).why(why).fix(fix);
     } else {
         found.ok(what);
     }
-    member(of, driver, takes, found);
+    member(of, takes, found);
 }
 
 /// Says what becomes of a bridge or bond of which the interface is a member.
-fn member(of: &InterfaceInfo, driver: &str, takes: bool, found: &mut Findings) {
+fn member(of: &InterfaceInfo, takes: bool, found: &mut Findings) {
     let Some(master) = of.info.master.and_then(|index| Interface::by_index(index).ok()) else {
         return;
     };
@@ -129,7 +129,7 @@ fn member(of: &InterfaceInfo, driver: &str, takes: bool, found: &mut Findings) {
             "what the port takes does not reach {of_it}, what it sends goes past it, and what comes by another member is not taken"
         ))
         .fix(format!(
-            "a port for each member, or the host's own socket by packet:{of_it} instead of {driver}: ip link show master {of_it}"
+            "a port for each member, or packet:{of_it} for copies of what comes by any: ip link show master {of_it}"
         ));
 }
 
