@@ -298,11 +298,13 @@ fn list_of(irq: u32) -> String {
     format!("/proc/irq/{irq}/smp_affinity_list")
 }
 
-/// Returns the irqs of an interface's device: those of its own messages, or of the device below a virtio one, as
-/// far as a handler is there.
+/// Returns the irqs of an interface's device: those of its own messages, or of the device below a virtio one, or the
+/// line that it shares; as far as a handler is there.
 fn irqs(folder: &NetFolder) -> Vec<u32> {
-    let own = folder.names("device/msi_irqs");
-    let names = if own.is_empty() { folder.names("device/../msi_irqs") } else { own };
+    let messages = || ["device/msi_irqs", "device/../msi_irqs"].map(|at| folder.names(at));
+    let line = || ["device/irq", "device/../irq"].into_iter().filter_map(|at| folder.read(at));
+    let found = messages().into_iter().find(|names| !names.is_empty());
+    let names = found.unwrap_or_else(|| line().collect());
     let known = fs::read_to_string("/proc/interrupts").unwrap_or_default();
     let has_handler = |irq: &u32| handled(&known, *irq);
     names.iter().filter_map(|name| name.parse().ok()).filter(has_handler).collect()
@@ -379,6 +381,58 @@ mod tests {
                     38:  0 9 PCI-MSIX-0000:00:03.0 1-edge virtio2-input.0\nNMI: 0 0 x\n";
         assert_eq!([37, 38, 3, 39].map(|irq| handled(text, irq)), [false, true, false, false]);
         assert!(!handled("", 1));
+    }
+
+    /// Returns how often these irqs came on each CPU.
+    fn came(irqs: &[(u32, String)]) -> Vec<u64> {
+        let text = fs::read_to_string("/proc/interrupts").unwrap();
+        // The head names the CPUs that are on line.
+        let cpus = text.lines().next().unwrap().split_whitespace().count();
+        let mut sums = vec![0; cpus];
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let number = words.next().and_then(|n| n.trim_end_matches(':').parse().ok());
+            if irqs.iter().any(|(irq, _)| Some(*irq) == number) {
+                sums.iter_mut().zip(words).for_each(|(sum, n)| *sum += n.parse::<u64>().unwrap());
+            }
+        }
+        sums
+    }
+
+    /// It moves the interrupts of a real device, and puts them back: only of one that is named, with an
+    /// address that is reached by it: `LINERATE_TEST_IRQ=eth0/192.0.2.1`, as root.
+    #[test]
+    fn the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back() {
+        let named = std::env::var("LINERATE_TEST_IRQ").unwrap_or_default();
+        let all = thread::allowed_cpus().unwrap();
+        let (Some((device, address)), [first, .., last]) = (named.split_once('/'), &all[..]) else {
+            return println!("skipped: LINERATE_TEST_IRQ=DEVICE/ADDRESS, on two CPUs, is not set");
+        };
+        let mut guard = InterruptGuard::of(device).unwrap();
+        let lists = |guard: &InterruptGuard| -> Vec<String> {
+            let list = |(irq, _): &(u32, String)| fs::read_to_string(list_of(*irq)).unwrap();
+            guard.irqs.iter().map(list).collect()
+        };
+        let (before, irqs) = (lists(&guard), guard.irqs.clone());
+        assert!(!irqs.is_empty() && guard.threads().is_empty(), "{}", guard.moved());
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        for cpu in [*first, *last, *first] {
+            let _ = guard.pin(&[cpu]).unwrap();
+            assert!(lists(&guard).iter().all(|list| list.trim() == cpu.to_string()));
+            let (then, until) = (came(&irqs), Instant::now() + Duration::from_secs(20));
+            while came(&irqs)[cpu] < then[cpu] + 10 {
+                assert!(Instant::now() < until, "CPU {cpu}: {then:?} to {:?}", came(&irqs));
+                let _ = socket.send_to(b"x", (address, 9));
+                let _ = poll_readable(&[], Some(STEP));
+            }
+            println!("{} on CPU {cpu}: {then:?} to {:?}", guard.moved(), came(&irqs));
+        }
+        let e = guard.pin(&[60_000]).unwrap_err();
+        assert!(e.code == Code::Cpu && !e.fix.is_empty(), "{e}");
+        drop(guard);
+        let now: Vec<String> =
+            irqs.iter().map(|(irq, _)| fs::read_to_string(list_of(*irq)).unwrap()).collect();
+        assert_eq!(now, before);
     }
 
     #[test]
