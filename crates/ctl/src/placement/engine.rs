@@ -73,7 +73,8 @@ impl EngineGauge {
     /// Searches, on the calling thread, which is none of the workers'.
     ///
     /// # Errors
-    /// `E-CPU` if the machine's CPUs are not known; `E-BUSY` if the run ended first.
+    /// `E-CPU` if the machine's CPUs are not known; `E-BUSY` if the run ended first; `E-UNSUPPORTED` if the meter
+    /// stops to count, as a PMU that is withdrawn.
     pub fn search(mut self) -> Result<PlacementReport> {
         let topology = Topology::here()?;
         let names: Vec<String> = self.pins.iter().map(Pin::name).collect();
@@ -144,9 +145,17 @@ impl Gauge for EngineGauge {
         self.wait(WINDOW)?;
         let after = self.counts();
         let packets = after.packets.saturating_sub(before.packets);
+        let work = after.work - before.work;
+        // Of work that nobody counts any more every place would be the best.
+        if packets >= PACKETS_MIN && (work.is_nan() || work <= 0.0) {
+            let why =
+                format!("{packets} packets passed and none of their {} was counted", self.unit);
+            return Err(Error::new(Code::Unsupported, "the search for places came to no end", why)
+                .fix("run again: where the CPU's events are not counted, CPU time is compared"));
+        }
         let each = |now: u64, then: u64| now.saturating_sub(then) as f64 / packets as f64;
         Ok((packets >= PACKETS_MIN).then(|| {
-            let cost = (after.work - before.work) / packets as f64;
+            let cost = work / packets as f64;
             let remote_frees = each(after.remote_frees, before.remote_frees);
             let rate = packets as f64 / (after.at - before.at).as_secs_f64();
             Reading::new(cost, rate, remote_frees, each(after.handed_over, before.handed_over))

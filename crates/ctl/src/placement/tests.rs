@@ -268,6 +268,28 @@ fn workers_of_a_running_engine_are_where_the_report_says_and_an_end_puts_them_ba
 }
 
 #[test]
+fn a_counter_that_is_withdrawn_in_mid_run_ends_the_search_and_everything_is_put_back() {
+    let engine = linerate_datapath::Engine::builder().port("a", "null:").port("b", "null:");
+    let running = engine.wire("a", "b").build().unwrap().start().unwrap();
+    let all = linerate_sys::thread::allowed_cpus().unwrap();
+    // It counts while the start is read; in other places it stands still, or cannot be read.
+    for last in [None, Some(f64::NAN)] {
+        let (over, mut calls) = (Arc::default(), 0.0);
+        let meter = move || {
+            calls += 1.0;
+            if calls <= 12.0 { calls * 1e9 } else { last.unwrap_or(12e9) }
+        };
+        let gauge = EngineGauge::new(&running.control(), running.stats(), &over);
+        let e = gauge.meter("cycles", Box::new(meter)).search().unwrap_err();
+        assert_eq!(e.code, Code::Unsupported, "{e}");
+        assert!(e.why.ends_with("none of their cycles was counted") && !e.fix.is_empty(), "{e}");
+        let before = running.control().set_cpus(0, &all).unwrap().wait(Duration::from_secs(20));
+        assert_eq!(before.unwrap().before, all);
+    }
+    running.stop(Duration::from_secs(20)).check().unwrap();
+}
+
+#[test]
 fn a_report_has_before_and_after_side_by_side() {
     let found = Found {
         places: vec![Some(1), None],
