@@ -98,6 +98,12 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let queues = chosen(config, interface.rx_queues()?)?;
     let mut refused = Vec::new();
     let several = longest > room(pool);
+    let driver = interface.driver().map(|(name, _)| name).unwrap_or_default();
+    let cut = cut_by(&driver, room(pool), longest);
+    if let (Wanted::ZeroCopy, Some(why)) = (config.mode, &cut) {
+        let fix = "frames of 4096 bytes: --frame-size 4096, Pool::builder().frame_size(4096)";
+        return Err(Error::new(Code::PoolSize, cannot(config), why).fix(fix));
+    }
     let (attached, mode) = match &config.map {
         Some(map) => foreign::join(config, map, &interface, &queues, &mut refused)?,
         None => {
@@ -115,7 +121,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         let link = Link::open(&config.interface)?;
         let wanted = copy_mode.unwrap_or(match (config.mode, mode) {
             (Wanted::ZeroCopy, _) => CopyMode::Never,
-            (Wanted::Auto, Some(Mode::Native)) => CopyMode::Fallback,
+            (Wanted::Auto, Some(Mode::Native)) if cut.is_none() => CopyMode::Fallback,
             _ => CopyMode::Always,
         });
         let (queue, obtained, why) = queue::open(binding, link, wanted, checksums)?;
@@ -124,6 +130,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         copy_mode = Some(obtained);
         ops.push(queue);
     }
+    refused.extend(cut.map(|why| format!("zero-copy: {why}")));
     refused.extend(said);
     refused.extend(config.unused.as_ref().map(|unused| format!("{unused}: this port only sends")));
     let zero_copy = copy_mode == Some(CopyMode::Never);
@@ -149,6 +156,15 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
 fn room(pool: &Pool) -> usize {
     let headroom = pool.headroom().max(linerate_sys::xdp::HEADROOM_BYTES as usize);
     pool.frame_size().saturating_sub(headroom)
+}
+
+/// Says why zero-copy would cut packets: an igb is told how much it may write into a frame in whole KiB, and what a packet
+/// has beyond that comes as another one (seen on Linux 7.2, docs/qemu.md).
+pub(super) fn cut_by(driver: &str, room: usize, longest: usize) -> Option<String> {
+    let written = room / 1024 * 1024;
+    (driver == "igb" && written < longest).then(|| {
+        format!("igb writes {written} bytes of a frame and cuts the rest of a packet of {longest}")
+    })
 }
 
 /// Refuses what cannot work, before anything is changed.

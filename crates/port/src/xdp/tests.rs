@@ -367,3 +367,10 @@ fn the_socket_prefers_busy_polling_only_if_the_port_text_asks() {
         assert_settled(&pool);
     });
 }
+
+#[test]
+fn igb_is_refused_zero_copy_with_frames_whose_room_cuts_packets() {
+    let cut = |driver, frame: usize| super::setup::cut_by(driver, frame - 256, 1514);
+    assert!(cut("igb", 2048).unwrap().contains("writes 1024 bytes"));
+    assert_eq!((cut("igb", 4096), cut("ixgbe", 2048), cut("", 2048)), (None, None, None));
+}
