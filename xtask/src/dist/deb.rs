@@ -36,6 +36,7 @@ pub fn pages(place: &Place) -> Result<Outcome> {
         if !said.is_empty() {
             bail!("{}: {}", path.display(), String::from_utf8_lossy(&said).trim());
         }
+        cargo::quiet(Command::new("gzip").arg("-9n").arg(&path))?;
     }
     let script = folder.join("linerate.bash");
     cargo::quiet(Command::new("bash").arg("-n").arg(&script))?;
@@ -82,7 +83,7 @@ pub fn package(place: &Place) -> Result<Outcome> {
         ));
     }
     let built = place.built(NATIVE);
-    for needed in PROGRAMS.into_iter().chain(["pages/man/linerate.1"]) {
+    for needed in PROGRAMS.into_iter().chain(["pages/man/linerate.1.gz"]) {
         if !built.join(needed).is_file() {
             bail!("{needed} is not built: run the steps static and pages before");
         }

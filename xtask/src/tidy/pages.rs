@@ -6,6 +6,7 @@ use crate::tidy::{Finding, Tree, source};
 /// Commands that a newcomer is asked to type, in this order; `cargo xtask check` runs the same.
 pub const README_COMMANDS: [&str; 2] = ["cargo run --release -- forward", "cargo test --workspace"];
 
+const ERRORS: &str = "docs/errors.md";
 const WALK: &str = "docs/walk.md";
 const DECISIONS: &str = "docs/decisions.md";
 /// Words that may follow `state:` on a driver's page.
@@ -32,6 +33,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         found.push(Finding::of("README.md", what));
     }
     found.extend(drivers(tree));
+    found.extend(errors(tree));
     found.extend(decisions(tree));
     found
 }
@@ -125,6 +127,22 @@ fn drivers(tree: &Tree) -> Vec<Finding> {
         let causeless = list.split("\n- ").filter(|limit| !limit.contains("because"));
         let what = |limit| format!("says no cause (`because`): {limit}");
         found.extend(causeless.map(|limit| Finding::of(page, what(limit))));
+    }
+    found
+}
+
+/// Finds codes of errors without a row that tells their cause and cure.
+fn errors(tree: &Tree) -> Vec<Finding> {
+    let page = tree.text(ERRORS).unwrap_or("");
+    let mut found = Vec::new();
+    for (path, text) in tree.ending(".rs").filter(|(path, _)| path.contains("/src/")) {
+        if path.starts_with("xtask/") || source::is_for_tests(tree, path) {
+            continue;
+        }
+        let words = source::shipped(text).split('"');
+        let codes = words.filter(|word| word.starts_with("E-") && !word.contains(' '));
+        let rowless = codes.filter(|code| !page.contains(&format!("\n| `{code}` | ")));
+        found.extend(rowless.map(|code| Finding::of(ERRORS, format!("{code} has no row: {path}"))));
     }
     found
 }
@@ -230,6 +248,14 @@ mod tests {
         }
         let tree = Tree::of(&[("crates/x/src/tap.rs", "struct Tap;\nimpl Driver for Tap {}\n")]);
         assert_eq!(drivers(&tree).len(), 1);
+    }
+
+    #[test]
+    fn a_code_of_an_error_without_a_row_is_found() {
+        let source = "fn f() { Error::new(\"E-GONE\") }\n#[cfg(test)]\nmod tests { const X: &str = \"E-X\"; }\n";
+        let found =
+            |page: &str| errors(&Tree::of(&[(ERRORS, page), ("crates/x/src/e.rs", source)])).len();
+        assert_eq!((found("\n| `E-GONE` | 1 |"), found("\n| `E-OTHER` | 1 |")), (0, 1));
     }
 
     #[test]
