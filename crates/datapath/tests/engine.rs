@@ -244,6 +244,8 @@ fn a_drained_worker_takes_nothing_in_and_leaves_nothing_behind() {
         .unwrap();
     let mut worker = engine.into_workers().remove(0);
     worker.turn(Instant::now());
+    // What a turn takes in leaves in it.
+    assert!(pool.ledger().sent > 0, "{}", pool.ledger());
     assert!(worker.drain(LONG).unwrap());
     let sent = pool.ledger().sent;
     assert!(sent > 0 && worker.drain(LONG).unwrap());

@@ -197,6 +197,7 @@ impl Serialize for List<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
     use proptest::prelude::*;
 
     #[test]
@@ -248,6 +249,34 @@ mod tests {
             }
         }
         assert!(compared > 20, "{compared}");
+    }
+
+    #[test]
+    fn frames_and_hot_list_are_changed_alone_under_either_of_the_other_and_both() {
+        let one = builtin("pool").unwrap();
+        let of = |side: &Settings| {
+            let [buffers, list] = ["buffers", "hot_list"].map(|name| side.get(name).unwrap());
+            let rest = side.iter().filter(|(name, _)| !["buffers", "hot_list"].contains(name));
+            let rest: Vec<_> = rest.map(|(name, set)| (name.to_owned(), &set.value)).collect();
+            (format!("{:?} {:?}", buffers.value, list.value), format!("{rest:?}"))
+        };
+        let cells = one.cells(false).map(|(_, cell)| [of(&cell.a), of(&cell.b)]);
+        let mut changes = std::collections::HashMap::new();
+        for [(a, rest_of_a), (b, rest_of_b)] in cells {
+            assert_eq!(rest_of_a, rest_of_b, "nothing else differs");
+            *changes.entry(format!("{a} -> {b}")).or_insert(0) += 1;
+        }
+        let side = |buffers: &str, list: i64| format!("Text({buffers:?}) Int({list})");
+        for [(a, of_a), (b, of_b)] in [
+            [("general", 128), ("frames", 128)],
+            [("general", 1024), ("frames", 1024)],
+            [("general", 128), ("general", 1024)],
+            [("frames", 128), ("frames", 1024)],
+            [("general", 128), ("frames", 1024)],
+        ] {
+            let change = format!("{} -> {}", side(a, of_a), side(b, of_b));
+            assert_eq!(changes.get(&change), Some(&6), "{change}: {changes:?}");
+        }
     }
 
     #[test]
