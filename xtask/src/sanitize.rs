@@ -19,6 +19,21 @@ const TSAN_COUNT: &str = "5000000";
 /// The tests of the buffers that two threads can race in.
 const TESTS: [&str; 5] = ["--lib", "--test", "hostile", "--test", "churn"];
 
+/// The tests of ports that ask no kernel, by parts of their names: what reads the bytes of a peer, a file or a frame,
+/// and hands packets over by their handles; and the one of them that does ask.
+const PORTS: [&str; 10] = [
+    "memif::fuzzing::",
+    "memif::ring::",
+    "memif::message::",
+    "pcap::format::",
+    "ring::tests::",
+    "txprep::",
+    "reshape::",
+    "view::",
+    "--skip",
+    "whatever_is_said_is_answered_or_the_end",
+];
+
 /// Tests the buffers under ThreadSanitizer.
 pub fn threads(root: &Path) -> Result<Done> {
     let Some(version) = says(root, &["rustc", "--version", "--verbose"]) else {
@@ -38,18 +53,24 @@ pub fn threads(root: &Path) -> Result<Done> {
     run(&mut command, 3)
 }
 
-/// Tests rings and buffers under Miri.
+/// Tests rings, buffers and ports under Miri.
 pub fn miri(root: &Path) -> Result<Done> {
     if says(root, &["cargo", "miri", "--version"]).is_none() {
         let fix = "rustup toolchain install nightly --component miri";
         return Ok(Done::skipped("no Miri", fix));
     }
-    let mut command = nightly(root, "miri");
-    command.args(["cargo", "miri", "test"]);
-    command.args(["--package", "linerate-ring", "--package", "linerate-skb"]).args(TESTS);
     // The tests ask for the time and for a file.
-    command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
-    run(&mut command, 4)
+    const FLAGS: &str = "-Zmiri-disable-isolation";
+    let mut rings = nightly(root, "miri");
+    rings.args(["cargo", "miri", "test"]).env("MIRIFLAGS", FLAGS);
+    rings.args(["--package", "linerate-ring", "--package", "linerate-skb"]).args(TESTS);
+    let mut ports = nightly(root, "miri");
+    // A peer writes any half of a word, which Miri's emulation of weak memory does not know.
+    ports.env("MIRIFLAGS", format!("{FLAGS} -Zmiri-disable-weak-memory-emulation"));
+    ports.env("PROPTEST_CASES", "4").args(["cargo", "miri", "test", "--package"]);
+    ports.args(["linerate-port", "--lib", "--"]).args(PORTS);
+    let (rings, ports) = (run(&mut rings, 4)?, run(&mut ports, 1)?);
+    Ok(Done::from(format!("rings and buffers: {}; ports: {}", rings.note(), ports.note())))
 }
 
 /// Runs a test command of so many programs with its output passed through.

@@ -42,6 +42,11 @@ impl Done {
         Done { note: String::new(), skipped: vec![format!("skipped: {why} ({fix})")] }
     }
 
+    /// Returns its note.
+    pub fn note(&self) -> &str {
+        &self.note
+    }
+
     /// Returns a result with a note, and a line `skipped: why` for each part that could not be done here.
     pub fn with(note: String, skipped: Vec<String>) -> Done {
         Done { note, skipped }
@@ -138,7 +143,7 @@ const CAMPAIGNS: [Campaign; 8] = [
     },
     Campaign {
         name: "miri",
-        about: "rings and buffers under Miri, with nightly Rust",
+        about: "rings, buffers and ports under Miri, with nightly Rust",
         act: |root, _| sanitize::miri(root),
     },
     Campaign {
