@@ -479,7 +479,9 @@ pub(super) mod tests {
         #[test]
         fn both_sides_agree_across_the_wrap(
             power in 0u8..6,
-            steps in prop::collection::vec((any::<u16>(), any::<u16>(), any::<u16>()), 1..300),
+            steps in prop::collection::vec(
+                (any::<u16>(), any::<u16>(), any::<u16>()), 1..if cfg!(miri) { 20 } else { 300 }
+            ),
         ) {
             let (mut client, mut server) = both(power);
             let len = client.shared.len();
