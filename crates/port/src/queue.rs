@@ -351,7 +351,7 @@ impl Queue {
         self.waker.as_mut().is_some_and(WakeEnd::take)
     }
 
-    /// The same after a poll that ended for one of its descriptors.
+    /// Returns the same after a poll that ended for one of its descriptors.
     pub(crate) fn is_told_polled(&mut self) -> bool {
         self.waker.as_mut().is_some_and(WakeEnd::take_polled)
     }

@@ -10,7 +10,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The cache of `bytes` with `ways`; `None` if these make no whole number of sets that is a power of two.
+    /// Makes a cache of `bytes` with `ways`; `None` if these make no whole number of sets that is a power of two.
     #[must_use]
     pub const fn of(bytes: usize, ways: usize) -> Option<Shape> {
         if ways == 0 || bytes == 0 || !bytes.is_multiple_of(64 * ways) {

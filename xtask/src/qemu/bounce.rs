@@ -270,7 +270,7 @@ impl Bounce {
         Ok((start.0, end.with_context(|| name.to_owned())?))
     }
 
-    /// The command that reads what the plugin left.
+    /// Returns the command that reads what the plugin left.
     fn lines(&self, target: &Path, file: &Path, event: &str) -> Command {
         let mut command = Command::new(target.join("debug/linerate-lab"));
         command.args(["lines", "--event", event, "--kallsyms"]).arg(&self.kallsyms);

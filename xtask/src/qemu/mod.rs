@@ -270,7 +270,7 @@ fn table(rans: &[Ran]) -> String {
     text
 }
 
-/// A command as one would type it.
+/// Returns a command as one would type it.
 fn shown(command: &std::process::Command) -> String {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     let words = words.map(|word| word.to_string_lossy());

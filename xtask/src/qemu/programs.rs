@@ -124,7 +124,7 @@ pub fn filter(only: &str) -> Vec<&str> {
     only.chain(names.flat_map(|name| ["--skip", name])).collect()
 }
 
-/// The program at `path` without what only a debugger reads: nine tenths of it. It is a file in
+/// Returns the program at `path` without what only a debugger reads: nine tenths of it. It is a file in
 /// `folder`, unless there is no strip(1).
 pub fn stripped(path: &Path, folder: &Path) -> PathBuf {
     let to = folder.join(path.file_name().unwrap_or_default());

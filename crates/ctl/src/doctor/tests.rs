@@ -107,7 +107,7 @@ fn others_have(program: u32) -> bool {
     infos.any(|info| info.contains(&line))
 }
 
-/// The one finding that says `what`.
+/// Returns the one finding that says `what`.
 fn that<'a>(found: &'a [Finding], what: &str) -> &'a Finding {
     let mut those = found.iter().filter(|f| f.what.contains(what));
     let one = those.next().unwrap_or_else(|| panic!("no {what:?} in {found:#?}"));

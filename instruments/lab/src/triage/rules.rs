@@ -149,7 +149,7 @@ mod tests {
     const ALL: [&str; 5] =
         ["inlet_lost", "core_lost", "driver_lost", "outlet_lost", "receiver_lost"];
 
-    /// A million packets, none lost but these.
+    /// Returns a million packets, none lost but these.
     fn seen(own: bool, cap: Cap, counts: &[(&str, f64)]) -> Seen {
         let device = if own { "xdp" } else { "packet" }.to_owned();
         let mut sums: std::collections::BTreeMap<String, f64> =

@@ -95,7 +95,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The event, to count it or to sample by it.
+    /// Returns the event, to count it or to sample by it.
     #[must_use]
     pub fn event(&self) -> Event {
         let (type_, config) = self.attr;

@@ -120,7 +120,7 @@ pub(super) fn build(
     Ok((crew, Gauge::Device(stats, blocks.map(|pool| (pool, bytes)))))
 }
 
-/// The measured engine: it looks until nothing is there, so that latencies are those of the path.
+/// Returns the measured engine: it looks until nothing is there, so that latencies are those of the path.
 fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> Builder {
     let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let mut engine = tuned(Engine::builder(), config)
@@ -139,7 +139,7 @@ fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> Builder {
     engine
 }
 
-/// The pool of the allocator's blocks: as many of them as there are frames.
+/// Returns the pool of the allocator's blocks: as many of them as there are frames.
 fn blocks(config: &Config) -> Result<Pool> {
     let pool = Pool::builder().frames(config.pool_frames.unwrap_or(32_768)).data(Data::General);
     let pool = pool.name("blocks").frame_size(config.frame_size).init(config.init);

@@ -360,7 +360,7 @@ fn programs_ns(config: &Config, before: &Edge, after: &Edge, window: &Window, to
     if config.processes { ours + told.cpu_ns } else { ours }
 }
 
-/// The workers' profiles added up, over `packets` packets; `None` of none.
+/// Returns the workers' profiles added up, over `packets` packets; `None` of none.
 fn together(profiles: Vec<Profile>, packets: u64, config: &Config) -> Option<Profile> {
     let mut profiles = profiles.into_iter();
     let mut all = profiles.next()?;

@@ -205,7 +205,7 @@ impl Config {
         }
     }
 
-    /// The CPUs of its workers, then that of the traffic, each once.
+    /// Returns the CPUs of its workers, then that of the traffic, each once.
     pub fn cpus(&self) -> Vec<usize> {
         let mut cpus = Vec::new();
         for cpu in self.workers.iter().chain([&self.traffic]).chain(&self.roamed) {
@@ -303,7 +303,7 @@ fn fault(told: &Reading<'_>) -> Result<Faults> {
     Faults::parse(&text).map_err(|why| wrong(line, format!("fault = {text:?}: {why}")))
 }
 
-/// The CPU of each worker, and that of the hosts' programs.
+/// Returns the CPU of each worker, and that of the hosts' programs.
 fn cpus(told: &Told, cpus: &[usize]) -> Result<(Vec<usize>, usize)> {
     let what = "cannot place the workers";
     let few = |why: &str| Error::new(Code::Unsupported, what, why);

@@ -177,7 +177,7 @@ fn text(file: &mut File) -> Result<String> {
     read.map(|_| text).map_err(|e| unreadable(&e))
 }
 
-/// A number of /proc/net/snmp or netstat, whose lines come in pairs: names, then values.
+/// Reads a number of /proc/net/snmp or netstat, whose lines come in pairs: names, then values.
 fn field(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
     let mut lines = snmp.lines().filter_map(|line| line.strip_prefix(protocol));
     let (names, values) = (lines.next()?, lines.next()?);

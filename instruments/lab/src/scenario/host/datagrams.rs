@@ -307,7 +307,7 @@ fn receive(
     }
 }
 
-/// A datagram's round, and its number in it.
+/// Returns a datagram's round, and its number in it.
 fn parse(bytes: &[u8]) -> Option<(u64, u64)> {
     let (round, rest) = bytes.split_first_chunk::<8>()?;
     let number = rest.first_chunk::<8>()?;

@@ -169,7 +169,7 @@ impl Swaps {
         Swaps { one_in, seen: 0, spare: Batch::with_capacity(BATCH_MAX) }
     }
 
-    /// True once in so many times.
+    /// Returns true once in so many times.
     fn turn(&mut self) -> bool {
         self.seen = (self.seen + 1) % self.one_in;
         self.seen == 0

@@ -175,12 +175,12 @@ fn tune(name: &str, value: &str) -> std::result::Result<(), String> {
     }
 }
 
-/// The address of the western host on a link.
+/// Returns the address of the western host on a link.
 pub(super) fn west(adapter: usize) -> Ipv4Addr {
     address(adapter, 1)
 }
 
-/// The address of the eastern host on a link.
+/// Returns the address of the eastern host on a link.
 pub(super) fn east(adapter: usize) -> Ipv4Addr {
     address(adapter, 2)
 }

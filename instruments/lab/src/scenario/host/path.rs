@@ -72,7 +72,7 @@ pub(super) struct Path {
     pub threads: Vec<i32>,
 }
 
-/// A worker's thread.
+/// Runs a worker's thread.
 #[derive(Debug)]
 struct Hand {
     orders: Sender<Order>,
@@ -235,7 +235,7 @@ impl Drop for Path {
     }
 }
 
-/// The engine of a side.
+/// Builds the engine of a side.
 fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
     let mut engine = Engine::builder()
         .data(config.data)

@@ -214,7 +214,7 @@ impl Mix {
         Mix { random: Random::new(seed), left: 0 }
     }
 
-    /// The next request; after one that is the last, a new connection is to be opened.
+    /// Returns the next request; after one that is the last, a new connection is to be opened.
     pub fn next(&mut self) -> Ask {
         if self.left == 0 {
             self.left = self.requests();
@@ -229,7 +229,7 @@ impl Mix {
         self.left = 0;
     }
 
-    /// A time between two requests that arrive at random, so many a second, in nanoseconds.
+    /// Draws a time between two requests that arrive at random, so many a second, in nanoseconds.
     pub fn gap_ns(&mut self, per_second: f64) -> u64 {
         // Above 0 and at most 1.
         let share = ((self.random.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;

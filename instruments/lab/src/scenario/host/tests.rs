@@ -425,7 +425,7 @@ fn ours(name: &str) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// The names of the threads of this process.
+/// Returns the names of the threads of this process.
 fn threads() -> Vec<String> {
     tasks("comm").into_iter().map(|name| name.trim().to_owned()).collect()
 }

@@ -94,7 +94,7 @@ fn carries(pid: u32) -> bool {
     bytes.is_some_and(|bytes| bytes > 1 << 20)
 }
 
-/// A thread of a process, by its name.
+/// Finds a thread of a process by its name.
 fn task(pid: u32, name: &str) -> Option<PathBuf> {
     let mut tasks =
         fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten().map(|task| task.path());
