@@ -88,7 +88,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Returns its name as printed: `user+kernel` or `user`.
+    /// Returns the printed name of the privilege levels counted: `user+kernel` or `user`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

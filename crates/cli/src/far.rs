@@ -39,7 +39,7 @@ pub struct Far {
 }
 
 impl Far {
-    /// Starts it; it listens when this returns.
+    /// Starts the second process, which listens when this returns.
     ///
     /// # Errors
     /// The reason for which it cannot be started.
@@ -81,7 +81,7 @@ impl Far {
         format!("memif:{}", self.socket)
     }
 
-    /// Returns its process id.
+    /// Returns the second process's id.
     pub fn process(&self) -> u32 {
         self.child.id()
     }

@@ -28,7 +28,7 @@ impl Placing {
         Placing { over, thread: search.spawn(move || gauge.search()).ok() }
     }
 
-    /// Ends it, and returns what it found.
+    /// Ends the search for a placement, and returns its result.
     ///
     /// # Errors
     /// Why it did not come to its end.

@@ -45,7 +45,7 @@ impl Line {
         let _ = write!(io::stderr(), "\r{}\x1b[K", text());
     }
 
-    /// Wipes it away.
+    /// Wipes the line of progress away.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
             let _ = write!(io::stderr(), "\r\x1b[K");

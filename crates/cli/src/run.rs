@@ -185,7 +185,7 @@ fn signals(path: &Path, screen: &Screen) -> Result<Signals, Failure> {
     Ok(signals)
 }
 
-/// Asks for the memory that `memory` says.
+/// Sets the builder's packet memory from the option `memory`.
 fn with_memory(mut builder: Builder, memory: &Memory) -> Builder {
     builder = builder.data(memory.buffers).init(memory.init).return_to(memory.return_to);
     builder = builder.fit_packets(memory.fit).sampling(memory.sample);

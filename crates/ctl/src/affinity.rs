@@ -122,7 +122,7 @@ impl<P: Pin> Pinned<P> {
         self.pin.pin(cpus).map(drop)
     }
 
-    /// Returns the CPUs that are put back.
+    /// Returns the CPUs that the guard will put back.
     #[must_use]
     pub fn before(&self) -> &[usize] {
         &self.before

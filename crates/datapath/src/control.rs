@@ -204,7 +204,7 @@ impl<A> Answer<A> {
         Arc::new(Answer { given, asked_at, packets, waiter: current() })
     }
 
-    /// Answers. Only the worker calls it.
+    /// Answers the order. Only the worker calls it.
     pub fn give(&self, result: Result<A>) {
         // Never refused: there is one worker.
         let _ = self.given.set(result);

@@ -183,7 +183,7 @@ impl Egress {
         }
     }
 
-    /// Drops all that waits.
+    /// Drops all packets that wait.
     pub fn purge(&mut self, mem: &mut Local) {
         if let Some(qdisc) = &mut self.qdisc {
             qdisc.purge(DropReason::STOPPED, mem);

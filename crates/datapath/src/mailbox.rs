@@ -28,7 +28,7 @@ impl Word {
         self.0 & PHASE
     }
 
-    /// Returns it as a number.
+    /// Returns the order as a number.
     pub fn bits(self) -> u32 {
         self.0
     }

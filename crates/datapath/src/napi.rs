@@ -67,7 +67,7 @@ impl Napi {
         }
     }
 
-    /// Returns the pages where others read its counters and the state of the device.
+    /// Returns the shared counters of the queue, and the slot with its device's health.
     pub fn readings(&self) -> (Arc<QueueStats>, Arc<Slot>) {
         (self.ops.stats().clone(), self.slot.clone())
     }
@@ -132,12 +132,12 @@ impl Napi {
         self.egress.deadline()
     }
 
-    /// Returns the packets that go with one doorbell.
+    /// Returns the most packets that one doorbell announces.
     pub fn tx_batch(&self) -> TxBatch {
         self.egress.cap()
     }
 
-    /// Changes the packets that go with one doorbell.
+    /// Changes the most packets that one doorbell announces.
     pub fn set_tx_batch(&mut self, cap: TxBatch) {
         self.egress.set_cap(cap);
     }
@@ -253,7 +253,7 @@ impl Napi {
         }
     }
 
-    /// Returns what it has counted.
+    /// Returns the queue's counters.
     pub fn counts(&self) -> QueueCounts {
         self.ops.stats().counts()
     }

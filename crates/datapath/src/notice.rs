@@ -81,7 +81,7 @@ impl Notice {
         self.port_failed.load(Ordering::Acquire)
     }
 
-    /// Returns the number of threads that are over.
+    /// Returns the number of worker threads that have ended.
     pub fn over(&self) -> usize {
         self.word().over
     }

@@ -60,7 +60,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Returns a handle to read it by.
+    /// Returns a handle by which any thread reads the engine's counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats

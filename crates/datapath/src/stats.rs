@@ -371,7 +371,7 @@ impl Stats {
         &self.pools
     }
 
-    /// Returns the costs of its pools, together.
+    /// Returns the costs of the engine's pools, added up.
     pub(crate) fn pool_stats(&self) -> PoolStats {
         let others = self.pools.iter().skip(1).map(Pool::stats);
         others.fold(self.pool().stats(), |sum, stats| sum.plus(&stats))

@@ -308,7 +308,7 @@ impl Worker {
         self.napis.iter_mut().for_each(Napi::publish);
     }
 
-    /// Tells at once, also those who wait, that a device is another way than before.
+    /// Publishes a change of a device's health at once, and wakes those who wait for one.
     #[cold]
     fn publish_health(&mut self) {
         self.napis.iter_mut().for_each(Napi::conclude);

@@ -164,7 +164,7 @@ impl DriverQueue {
         if self.prep.has_border() { Caps { copies: Copies::Sometimes, ..caps } } else { caps }
     }
 
-    /// Returns its live counters.
+    /// Returns the queue's live counters.
     #[must_use]
     pub fn stats(&self) -> &Arc<QueueStats> {
         &self.stats

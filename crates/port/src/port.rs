@@ -161,7 +161,7 @@ impl Port {
         &self.obtained
     }
 
-    /// Returns the pool that it receives into.
+    /// Returns the pool that the port receives into.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool

@@ -351,7 +351,7 @@ impl Queue {
         self.waker.as_mut().is_some_and(WakeEnd::take)
     }
 
-    /// Returns the same after a poll that ended for one of its descriptors.
+    /// Returns the same as `is_told`, after a poll(2) that found a descriptor readable.
     pub(crate) fn is_told_polled(&mut self) -> bool {
         self.waker.as_mut().is_some_and(WakeEnd::take_polled)
     }
@@ -461,18 +461,18 @@ impl Queue {
         self.ops.health()
     }
 
-    /// Returns the pool that it receives into.
+    /// Returns the pool that the queue receives into.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.mem.pool()
     }
 
-    /// Returns the hot list that it allocates from.
+    /// Returns the hot list that the queue allocates from.
     pub fn local(&mut self) -> &mut Local {
         &mut self.mem
     }
 
-    /// Returns its live counters.
+    /// Returns the queue's live counters.
     #[must_use]
     pub fn stats(&self) -> Arc<QueueStats> {
         self.ops.stats().clone()

@@ -110,7 +110,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Returns the text that it was parsed from.
+    /// Returns the text that the spec was parsed from.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

@@ -72,7 +72,7 @@ impl WakeEnd {
         true
     }
 
-    /// Returns the same after a poll, which also ends for a ring that was noticed before its signal came.
+    /// Returns the same as `take`, after a poll(2): it also ends for a ring that was noticed before its signal came.
     pub fn take_polled(&mut self) -> bool {
         self.bell.fd.drain();
         self.take()

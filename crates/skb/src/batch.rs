@@ -47,7 +47,7 @@ impl<S> Batch<S> {
         }
     }
 
-    /// Returns the number of packets in it.
+    /// Returns the number of packets in the batch.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
@@ -61,7 +61,7 @@ impl<S> Batch<S> {
         self.head == self.tail
     }
 
-    /// Returns the number of packets it can hold.
+    /// Returns the number of packets that the batch can hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots.len()

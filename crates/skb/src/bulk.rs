@@ -57,7 +57,7 @@ pub(crate) static PORTABLE: Bulk = Bulk {
 static AVX2: Bulk =
     Bulk { write: avx2::write, begin: avx2::begin, common: avx2::common, flagged: avx2::flagged };
 
-/// Returns the operations that suit this CPU.
+/// Returns the fastest operations that this CPU has.
 pub(crate) fn best() -> &'static Bulk {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if std::arch::is_x86_feature_detected!("avx2") {

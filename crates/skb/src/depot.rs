@@ -99,13 +99,13 @@ impl Depot {
         *self.look() = Depot::no_stacks();
     }
 
-    /// Locks it without counting that.
+    /// Locks the depot without counting it.
     fn look(&self) -> MutexGuard<'_, Stacks> {
         // A panic cannot leave the stacks half changed: they are vectors of numbers.
         self.stacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks it, and counts what that cost.
+    /// Locks the depot, and counts the lock and the wait for it.
     fn lock(&self) -> MutexGuard<'_, Stacks> {
         let mut stacks = match self.stacks.try_lock() {
             Ok(stacks) => stacks,
@@ -179,7 +179,7 @@ impl Depot {
         self.look().frames.iter().map(Vec::capacity).sum()
     }
 
-    /// Returns the counts of its lock so far.
+    /// Returns the counts of the depot's lock so far.
     pub fn locks(&self) -> Locks {
         self.look().locks
     }

@@ -48,7 +48,7 @@ impl<S> Skb<S> {
         self.cold(lane::HASH, |cold| cold.hash)
     }
 
-    /// Returns the VLAN tag that travels beside it.
+    /// Returns the VLAN tag that travels beside the packet's bytes.
     #[must_use]
     pub fn vlan(&self) -> Option<Vlan> {
         self.cold(lane::VLAN, |cold| Vlan { tci: cold.vlan.0, protocol: cold.vlan.1 })
@@ -91,7 +91,7 @@ impl<S> Skb<S> {
         &self.meta().cb
     }
 
-    /// Returns true if it [holds](Skb::hold) something.
+    /// Returns true if the packet [holds](Skb::hold) something.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.meta().lanes & lane::HELD != 0
@@ -130,17 +130,17 @@ impl Skb<Unique> {
         self.set_cold(lane::STAMP, |cold| cold.stamp_ns = stamp_ns)
     }
 
-    /// Marks it.
+    /// Sets the packet's mark.
     pub fn set_mark(&mut self, mark: u32) -> bool {
         self.set_cold(lane::MARK, |cold| cold.mark = mark)
     }
 
-    /// Puts it in a class.
+    /// Sets the packet's traffic class index.
     pub fn set_tc_index(&mut self, tc_index: u16) -> bool {
         self.set_cold(lane::TC_INDEX, |cold| cold.tc_index = tc_index)
     }
 
-    /// Notes the hash of its flow.
+    /// Sets the hash of the packet's flow.
     pub fn set_hash(&mut self, hash: u32) -> bool {
         self.set_cold(lane::HASH, |cold| cold.hash = hash)
     }
@@ -161,7 +161,7 @@ impl Skb<Unique> {
         self.set_cold(lane::OFFLOAD, |cold| cold.offload = offload)
     }
 
-    /// Sets the class of its link-layer destination.
+    /// Sets the class of the packet's link-layer destination.
     pub fn set_packet_type(&mut self, packet_type: PacketType) -> bool {
         self.set(|meta| meta.packet_type = packet_type)
     }
@@ -176,7 +176,7 @@ impl Skb<Unique> {
         self.set(|meta| meta.snapped_bytes = bytes)
     }
 
-    /// Sets its priority.
+    /// Sets the packet's priority.
     pub fn set_priority(&mut self, priority: u32) -> bool {
         self.set(|meta| meta.priority = priority)
     }

@@ -89,7 +89,7 @@ impl Local {
         self.publish();
     }
 
-    /// Does the same, one by one.
+    /// Keeps the frames, one by one.
     fn keep_each(&mut self, handles: &[u32], lived: bool) {
         for &handle in handles {
             match handle & FLAG {

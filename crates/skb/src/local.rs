@@ -92,7 +92,7 @@ impl Local {
         self.pool.umem()
     }
 
-    /// Returns the pool it serves.
+    /// Returns the pool that the hot list belongs to.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool

@@ -21,7 +21,7 @@ impl Tally {
         Tally { pool, page }
     }
 
-    /// Sets how many packets it has now.
+    /// Sets the number of packets that the holder has now.
     ///
     /// Cost: one store; for once a batch, not once a packet.
     pub fn set(&mut self, packets: usize) {

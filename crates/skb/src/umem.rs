@@ -140,7 +140,7 @@ impl Umem {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the umem that `handle` is of.
+    /// Returns the umem that `handle` belongs to.
     #[inline]
     pub fn of(handle: u32) -> &'static Umem {
         &UMEMS[handle::umem(handle)]
@@ -283,7 +283,7 @@ impl Umem {
         (self.depot.level() + homes) as u64
     }
 
-    /// Returns the counts of its depots' locks.
+    /// Returns the counts of the locks of the umem's depots.
     pub fn locks(&self) -> Locks {
         self.homes().iter().fold(self.depot.locks(), |sum, home| sum.plus(home.locks()))
     }

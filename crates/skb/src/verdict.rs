@@ -10,7 +10,7 @@ impl Verdict {
     /// Greatest number of outputs.
     pub const OUTPUTS_MAX: usize = 128;
 
-    /// Takes all of them back.
+    /// Takes all verdicts back.
     #[inline]
     pub(crate) fn forget(verdicts: &mut [Verdict]) {
         // As vectors in line: for a batch, a call of memset costs more than what it does.

@@ -177,7 +177,7 @@ impl Interface {
         self.index
     }
 
-    /// Returns its `FLAG_*` bits now.
+    /// Reads the interface's `FLAG_*` bits.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone.
@@ -198,7 +198,7 @@ impl Interface {
         Ok(u32::try_from(mtu).unwrap_or(0))
     }
 
-    /// Reads its link type and address now.
+    /// Reads the interface's link type and address.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone.

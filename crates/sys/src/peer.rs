@@ -121,7 +121,7 @@ impl PeerMemory {
         Ok(())
     }
 
-    /// Returns true if it can be written.
+    /// Returns true if the memory can be written.
     #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {

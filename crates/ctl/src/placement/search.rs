@@ -43,7 +43,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Makes one of its parts.
+    /// Makes a reading of a cost, a rate and two shares.
     #[must_use]
     pub fn new(cost: f64, rate: f64, remote_frees: f64, handed_over: f64) -> Reading {
         Reading { cost, rate, remote_frees, handed_over }
@@ -97,13 +97,13 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Describes a search for that many things.
+    /// Describes a search for places of `things` threads.
     #[must_use]
     pub fn new(topology: &'a Topology, things: usize) -> Search<'a> {
         Search { topology, things, readings_max: 400 }
     }
 
-    /// Sets the most readings that it takes.
+    /// Sets the most readings that the search takes.
     #[must_use]
     pub fn readings_max(mut self, most: usize) -> Self {
         self.readings_max = most;

@@ -116,7 +116,7 @@ impl Topology {
         self.cpus.iter().find(|cpu| cpu.number == number)
     }
 
-    /// Returns how near two of them are.
+    /// Returns how near two CPUs are.
     #[must_use]
     pub fn near(&self, a: usize, b: usize) -> Near {
         match (self.cpu(a), self.cpu(b)) {

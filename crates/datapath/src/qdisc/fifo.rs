@@ -31,7 +31,7 @@ impl Fifo {
         Fifo { packets, limit, account: Account::new(), clock: Clock::default() }
     }
 
-    /// Returns the number of packets in it.
+    /// Returns the number of packets in the queue.
     pub(super) fn len(&self) -> usize {
         self.packets.len()
     }

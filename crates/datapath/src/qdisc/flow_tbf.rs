@@ -124,7 +124,7 @@ impl FlowTbf {
         self
     }
 
-    /// Returns the number of flows that it knows.
+    /// Returns the number of flows in the table.
     #[must_use]
     pub fn flows(&self) -> usize {
         self.flows.len()

@@ -141,7 +141,7 @@ impl FqCodel {
         }
     }
 
-    /// Takes the next packet that is to leave.
+    /// Takes the next packet to send.
     fn next(&mut self, now_ns: u64, mem: &mut Local) -> Option<Held> {
         loop {
             let (is_new, has_old) = (!self.new.is_empty(), !self.old.is_empty());

@@ -63,10 +63,10 @@ pub trait Qdisc: Send {
     /// Returns the earliest time at which a packet may leave, which may have passed; `None` if it holds none.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Returns its counts since it was made.
+    /// Returns the discipline's counts since it was made.
     fn counts(&self) -> QdiscCounts;
 
-    /// Drops all that it holds, for `reason`.
+    /// Drops all packets that the discipline holds, for `reason`.
     fn purge(&mut self, reason: DropReason, mem: &mut Local);
 }
 

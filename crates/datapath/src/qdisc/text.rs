@@ -80,7 +80,7 @@ impl Setup {
         }
     }
 
-    /// Returns true if it has a rate.
+    /// Returns true if the options name a rate.
     #[must_use]
     pub fn is_shaped(&self) -> bool {
         self.shape.is_some()

@@ -60,7 +60,7 @@ impl Hand {
         self.handed = self.sent;
     }
 
-    /// Looks how far they are.
+    /// Updates how many of the packets handed over have left.
     pub fn advance(&mut self) {
         let Some(far) = &mut self.far else {
             self.left = self.sent;

@@ -44,7 +44,7 @@ type Steered = (Vec<Box<dyn Stage>>, Option<Clearing>);
 /// A queue of an engine: its worker, its place there, and its counters.
 type Place = (usize, usize, Arc<QueueStats>);
 
-/// Makes them, for each worker.
+/// Makes the hand-off rings of each worker, and its steering if it divides a port.
 ///
 /// # Errors
 /// `E-TOPOLOGY` if the divided port has several queues, or an output is served by another worker.

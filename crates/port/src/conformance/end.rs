@@ -216,7 +216,7 @@ impl End {
         }
     }
 
-    /// Returns the worst of its queues.
+    /// Returns the health of the worst queue.
     pub fn health(&self) -> Health {
         let all = || self.slots.iter().map(|slot| slot.ops.health());
         let ended = || all().all(|health| health.ended()).then(|| all().next()).flatten();

@@ -60,13 +60,13 @@ impl Case {
         Case { name, run }
     }
 
-    /// Returns its name, which is the test's.
+    /// Returns the case's name, which is the test's.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// Runs it on a port, which `rig` opens.
+    /// Runs the case on a port, which `rig` opens.
     ///
     /// # Panics
     /// With what was promised and what came instead.

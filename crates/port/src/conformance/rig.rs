@@ -35,13 +35,13 @@ pub enum Ends {
 
 /// Changes to the interface below a port's near end. Each panics if it cannot be done.
 pub trait Interface {
-    /// Takes it down.
+    /// Takes the interface down.
     fn down(&mut self);
 
     /// Takes it up, and returns when it carries packets again.
     fn up(&mut self);
 
-    /// Deletes it.
+    /// Deletes the interface.
     fn delete(&mut self);
 
     /// Sets its MTU, and that of whatever is at the other end.

@@ -60,13 +60,13 @@ impl Finding {
         finding
     }
 
-    /// Adds why it is not better.
+    /// Adds the reason why the finding is no better.
     pub fn why(&mut self, why: impl Into<String>) -> &mut Finding {
         self.why = Some(plain(why));
         self
     }
 
-    /// Adds what to do about it.
+    /// Adds the command or setting that mends the finding.
     pub fn fix(&mut self, text: impl AsRef<str>) -> &mut Finding {
         self.fix = Fix::of(text.as_ref());
         self
@@ -83,7 +83,7 @@ fn plain(text: impl Into<String>) -> String {
 pub struct Findings(Vec<Finding>);
 
 impl Findings {
-    /// Adds what is as it should be.
+    /// Adds a finding of something that is right.
     pub fn ok(&mut self, what: impl Into<String>) -> &mut Finding {
         self.add(Finding::new(Level::Ok, what))
     }

@@ -42,7 +42,7 @@ pub enum Trial {
 }
 
 impl Trial {
-    /// Returns true if others may notice it.
+    /// Returns true if the examination may be noticed by others.
     #[must_use]
     pub fn is_full(self) -> bool {
         self != Trial::Careful

@@ -214,7 +214,7 @@ impl GenQueue {
         self.step();
     }
 
-    /// Writes packets where they lie; their bytes.
+    /// Writes the bytes of packets where they lie; returns their sum.
     fn write_in_place<'a>(
         &mut self,
         packets: impl Iterator<Item = &'a mut Skb>,

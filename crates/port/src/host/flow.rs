@@ -17,7 +17,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// Returns its number in IPv4's and IPv6's headers.
+    /// Returns the protocol's number in the headers of IPv4 and IPv6.
     pub fn number(self) -> u8 {
         match self {
             Protocol::Udp => 17,

@@ -136,7 +136,7 @@ impl Shared {
         u32::from_ne_bytes([a, b, c, d]) == COOKIE
     }
 
-    /// Returns the number of its descriptors.
+    /// Returns the number of descriptors in the ring.
     #[must_use]
     pub fn len(&self) -> u16 {
         self.mask + 1
@@ -328,7 +328,7 @@ impl ServerRing {
         self.tail.wrapping_add(i)
     }
 
-    /// Gives the oldest `n` back.
+    /// Gives the oldest `n` descriptors back to the peer.
     #[inline]
     pub fn give_back(&mut self, n: u16) {
         debug_assert!(n <= self.seen.wrapping_sub(self.tail));

@@ -16,7 +16,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Returns its packets a nanosecond.
+    /// Returns the window's packets a nanosecond.
     pub fn rate(&self) -> f64 {
         f64::from(self.packets) / self.passed.as_nanos().max(1) as f64
     }

@@ -114,7 +114,7 @@ impl Rx {
         Ok((VnetHdr::from_bytes(header), len))
     }
 
-    /// Frees a packet that never was one.
+    /// Frees a frame that no packet was read into.
     fn put_back(&mut self, mem: &mut Local, skb: Skb) {
         // It was emptied the last time.
         let _ = self.unused.push(skb);

@@ -88,7 +88,7 @@ impl End {
         batch.discard(DropReason::UNSENT);
     }
 
-    /// Reclaims the frames that its device has completed.
+    /// Reclaims the frames whose transmission the device has completed.
     fn settle(&mut self) {
         eventually(|| {
             self.step(0);

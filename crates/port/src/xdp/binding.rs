@@ -109,7 +109,7 @@ impl QueueBinding {
         self.lens.rx
     }
 
-    /// Returns the number of its queue.
+    /// Returns the number of the device's queue.
     pub fn queue(&self) -> u32 {
         self.queue
     }

@@ -37,7 +37,7 @@ pub(super) fn examine(config: &Config, spec: &Spec, how: Trial, found: &mut Find
     }
 }
 
-/// Checks it on an interface that is there.
+/// Checks the options on an interface that exists.
 fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &mut Findings) {
     if let Err(e) = setup::check_host_use(config, &of.interface) {
         found.miss(&e);

@@ -191,7 +191,7 @@ impl SocketMap {
         }
     }
 
-    /// Returns its descriptor's number, for [`Insn::load_map`](super::Insn::load_map).
+    /// Returns the number of the map's descriptor, for [`Insn::load_map`](super::Insn::load_map).
     #[must_use]
     pub fn raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()

@@ -181,7 +181,7 @@ impl RssGuard {
         &self.before
     }
 
-    /// Returns the division as it is now.
+    /// Reads the present division of flows among queues.
     #[must_use]
     pub fn now(&self) -> &Rss {
         &self.set

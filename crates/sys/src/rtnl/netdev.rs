@@ -58,7 +58,7 @@ impl XdpFeatures {
         }
     }
 
-    /// Returns true if it runs XDP programs itself.
+    /// Returns true if the driver runs XDP programs itself.
     #[must_use]
     pub fn has_programs(self) -> bool {
         self.bits & 1 != 0

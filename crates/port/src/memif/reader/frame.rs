@@ -102,7 +102,7 @@ impl Frame<'_> {
         self.window.copy(&self.taken, from, to)
     }
 
-    /// Keeps it beyond the loop, for any thread.
+    /// Keeps the frame beyond the loop, for any thread.
     ///
     /// Shape:  the producer gets its slots back when the [`Held`] is dropped; earlier if it blocks more than
     ///         half of the ring: it is copied then.

@@ -88,7 +88,7 @@ impl Held {
         Held { hold }
     }
 
-    /// Returns its length in bytes.
+    /// Returns the packet's length in bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {

@@ -162,7 +162,7 @@ impl Window {
         self.taking.set(true);
     }
 
-    /// Gives back what was dropped since it began.
+    /// Gives the producer the frames that were dropped since the window began.
     pub fn end_taking(&self) {
         self.taking.set(false);
         self.settle(false);

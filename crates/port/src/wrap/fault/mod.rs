@@ -69,7 +69,7 @@ impl Faulty {
         Ok(Wrapped::around(inner, faults))
     }
 
-    /// Returns its live counters.
+    /// Returns the live counters of the faults.
     #[must_use]
     pub fn stats(&self) -> Arc<FaultStats> {
         self.layer.stats.clone()

@@ -89,7 +89,7 @@ impl Side {
         self.rules.is_empty()
     }
 
-    /// Returns the number of packets it holds.
+    /// Returns the number of packets that the fault holds back.
     pub fn held(&self) -> usize {
         self.line.len() + self.aside.len() + self.ready.len()
     }
@@ -240,7 +240,7 @@ impl Side {
         [gate, line, aside].into_iter().flatten().min()
     }
 
-    /// Drops all it holds for `reason`.
+    /// Drops all packets that the fault holds back, for `reason`.
     pub fn discard(&mut self, reason: DropReason) {
         self.line.drain(..).for_each(|(skb, _)| skb.discard(reason));
         self.aside.drain(..).for_each(|aside| aside.skb.discard(reason));
