@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate_port::wait::poll_readable;
+use linerate_port::wait::{POLL_FDS_MAX, poll_readable};
 use linerate_port::{Code, Driver, Error, Moderation, QueueOps, Registry, Result, Want};
 use linerate_skb::{Data, Holder, Huge, Init, Pool, Return, Verdict};
 
@@ -456,10 +456,16 @@ impl Engine {
                 return down.is_empty();
             }
             // What is to be done at its socket is done when it is armed.
-            let armed = |napi: &mut &mut Napi| usize::from(napi.arm(Some(Want::Frames)));
-            if down.iter_mut().map(armed).sum::<usize>() == down.len() {
-                // The others are looked at when the time is over.
-                let _ = poll_readable(&[down[0].as_fd()], Some(left.min(STEP)));
+            let mut is_news = false;
+            down.retain_mut(|napi| {
+                let armed = napi.arm(Some(Want::Frames));
+                is_news |= !armed && !napi.is_down();
+                armed
+            });
+            if !is_news {
+                // One that cannot be slept on, and has no news, is looked at again when the time is over.
+                let fds: Vec<_> = down.iter().take(POLL_FDS_MAX).map(|napi| napi.as_fd()).collect();
+                let _ = poll_readable(&fds, Some(left.min(STEP)));
             }
         }
     }
