@@ -207,12 +207,16 @@ fn cost(cost: &Cost) -> String {
     )
 }
 
-/// Returns a line for each port whose packets a moderation may hold: what it did, and what is poor
-/// about it.
+/// Returns a line for each queue of the ports whose packets a moderation may hold: what it did; and what is
+/// poor about the port's.
 fn irqs(ports: &[PortReport]) -> String {
     let mut text = String::new();
     for port in ports.iter().filter(|port| !port.moderation.is_empty()) {
-        let _ = writeln!(text, "irqs     {}: {}", port.name, port.moderation);
+        for (queue, told) in port.moderation.iter().enumerate() {
+            let queue =
+                if port.moderation.len() > 1 { format!(" queue {queue}") } else { String::new() };
+            let _ = writeln!(text, "irqs     {}{queue}: {told}", port.name);
+        }
         if let Some(poor) = &port.poor_use {
             let _ = writeln!(text, "         {poor}");
         }
@@ -416,7 +420,7 @@ mod tests {
     #[test]
     fn poor_use_is_printed_with_the_rule_that_fired() {
         let mut report = report();
-        report.ports[0].moderation = "1.0 packets an irq: never held by napi".into();
+        report.ports[0].moderation = vec!["1.0 packets an irq: never held by napi".into()];
         report.ports[0].poor_use = Some("poor use of the CPU: 1.0 packets an irq (rule: …)".into());
         let text = forward(&report, false);
         let lines = "irqs     veth0: 1.0 packets an irq: never held by napi\n         \

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use linerate_datapath::qdisc::QdiscCounts;
-use linerate_datapath::{BatchSizes, PortStats, Stats, Stopped};
+use linerate_datapath::{BatchSizes, PortStats, QueueReading, Stats, Stopped};
 use linerate_port::moderation::poor_use;
 use linerate_port::{DriverCounts, DriverFlags, Error, Pace, Verified};
 
@@ -92,8 +92,8 @@ pub struct PortReport {
     pub irqs_by_timer: u64,
     /// Times that a worker was about to sleep, and this port had something.
     pub rechecks: u64,
-    /// Its moderation: what it did lately, and why; empty if its packets wait in no device.
-    pub moderation: String,
+    /// The moderation of each of its queues: what it did, and why; empty if their packets wait in no device.
+    pub moderation: Vec<String>,
     /// Too few packets to an irq, with the rule that fired.
     pub poor_use: Option<String>,
     /// The filter of a port that has let nothing in, in a run long enough to wonder.
@@ -463,6 +463,7 @@ impl PortReport {
     /// Reports a port after a run of `time`.
     fn of(port: &PortStats, time: Duration) -> PortReport {
         let (c, d) = (&port.counts, &port.driver_counts);
+        let gathers = c.polls > 0 && port.queues.iter().any(|queue| queue.moderation.gathers);
         PortReport {
             name: port.name.clone(),
             driver: port.driver.clone(),
@@ -477,11 +478,12 @@ impl PortReport {
             irqs_by_device: c.wakeups,
             irqs_by_timer: c.hold_ends,
             rechecks: c.rechecks,
-            moderation: match port.moderation.gathers && c.polls > 0 {
-                true => port.moderation.over(c.rx_packets, c.irqs()).to_string(),
-                false => String::new(),
+            moderation: if gathers {
+                port.queues.iter().map(moderated).collect()
+            } else {
+                Vec::new()
             },
-            poor_use: poor_use(c.rx_packets, c.irqs(), time).filter(|_| port.moderation.gathers),
+            poor_use: poor_use(c.rx_packets, c.irqs(), time).filter(|_| gathers),
             silent: silent(port, time),
             tx_batch: port.tx_batch.to_string(),
             doorbells: d.doorbells,
@@ -490,6 +492,11 @@ impl PortReport {
             registers: d.registers.map_or(String::new(), |taken| told(taken, c, time)),
         }
     }
+}
+
+/// Returns the line of a queue's moderation over a whole run.
+fn moderated(queue: &QueueReading) -> String {
+    queue.moderation.over(queue.counts.rx_packets, queue.counts.irqs()).to_string()
 }
 
 /// Returns the filter of a port that let nothing in for so long that it may not be what was meant.

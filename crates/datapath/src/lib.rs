@@ -37,7 +37,7 @@ pub use engine::{Builder, Engine};
 pub use running::{Running, Stopped};
 pub use sizes::BatchSizes;
 pub use stage::{PortId, Stage, StageContext, Turn, Xconnect};
-pub use stats::{PortStats, Stats};
+pub use stats::{PortStats, QueueReading, Stats};
 pub use steer::Steering;
 pub use tx_batch::TxBatch;
 pub use waits::{Flushes, WorkerStats};

@@ -321,12 +321,22 @@ pub struct PortStats {
     pub verified: Option<Verified>,
     /// The pace that a paced source kept.
     pub pace: Option<Pace>,
-    /// The moderation of its first queue, and what it did lately; displays as a line.
-    pub moderation: Moderated,
+    /// A reading of each of its queues, in their order.
+    pub queues: Vec<QueueReading>,
     /// The packets that go to its first queue's device with one doorbell.
     pub tx_batch: TxBatch,
     /// The counts of its queueing discipline, if it has one, over all queues.
     pub qdisc: Option<QdiscCounts>,
+}
+
+/// A reading of one queue of a port.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct QueueReading {
+    /// Packets and bytes that passed it.
+    pub counts: QueueCounts,
+    /// Its moderation, and what it did lately; displays as a line.
+    pub moderation: Moderated,
 }
 
 impl Stats {
@@ -406,7 +416,7 @@ impl PortStats {
             health: Health::Finished,
             verified: None,
             pace: None,
-            moderation: Moderated::default(),
+            queues: Vec::with_capacity(entry.queues.len()),
             tx_batch: TxBatch::Auto,
             qdisc: None,
         };
@@ -424,8 +434,8 @@ impl PortStats {
             }
             stats.verified = stats.verified.or(report.verified);
             stats.pace = stats.pace.or(report.pace);
+            stats.queues.push(QueueReading { counts: c, moderation: report.moderation });
             if i == 0 {
-                stats.moderation = report.moderation;
                 stats.tx_batch = report.tx_batch;
             }
             if let Some(counts) = report.qdisc {

@@ -327,7 +327,8 @@ fn forward(mode: &str) -> Result<()> {
     }
     let (seconds, cpu) = ((last.0 - start).as_secs_f64(), (last.1 - cpu).as_secs_f64());
     let (stats, port) = (running.stats().workers(), &running.stats().ports()[0]);
-    println!("  {}", port.moderation.over(port.counts.rx_packets, port.counts.irqs()));
+    let queue = &port.queues[0];
+    println!("  {}", queue.moderation.over(queue.counts.rx_packets, queue.counts.irqs()));
     println!(
         "got {} lost {}, {:.1} %, {:.0} irqs/s, -, - us",
         last.2 - before,

@@ -4,7 +4,7 @@ use super::*;
 use crate::egress::Egress;
 use crate::napi::Napi;
 use crate::worker::Worker;
-use linerate_port::{Counters, Direction, QueueOps, Want};
+use linerate_port::{Counters, Direction, Moderation, QueueOps, Want};
 use linerate_skb::{Batch, Local, Moved};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -102,4 +102,14 @@ fn bytes_copied_are_unknown_if_no_queue_counts_them() {
     let (entry, mut worker) = port(vec![Losing::new(Some(1), 0), Losing::new(Some(0), 0)]);
     worker.turn(Instant::now());
     assert_eq!(PortStats::read(&entry).driver_counts.copied_bytes, Some(1));
+}
+
+#[test]
+fn each_queue_of_a_port_is_read_with_its_own_moderation() {
+    let (entry, mut worker) = port(vec![Losing::new(None, 0), Losing::new(None, 0)]);
+    worker.napis[1].set_moderation(Moderation::Dim);
+    worker.turn(Instant::now());
+    drop(worker);
+    let modes = PortStats::read(&entry).queues.into_iter().map(|queue| queue.moderation.mode);
+    assert_eq!(modes.collect::<Vec<_>>(), [Moderation::default(), Moderation::Dim]);
 }
