@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal};
 use std::net::Ipv4Addr;
 
 use clap::Parser;
-use linerate::{Code, Registry, Spec};
+use linerate::{Code, Driver, Registry, Spec};
 use linerate_ctl::doctor::{self, Finding, Fix, Level, Proof, Trial, worst};
 use linerate_ctl::json;
 use linerate_sys::netif::Interface;
@@ -78,11 +78,11 @@ impl Doctor {
     /// # Errors
     /// A port text that makes no sense.
     pub fn run(&self, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
-        let port = self.port.as_deref().map(|text| port_text(text, self.full));
+        let port = self.port.as_deref().map(|text| port_text(text, self.full, drivers.of_links()));
         let findings = match &port {
             Some(port) => {
                 let spec = drivers.parse(port)?;
-                let trial = self.trial(&spec)?;
+                let trial = self.trial(&spec, drivers.of_links())?;
                 let _until_the_end = undo::record([port.as_str()], drivers, screen);
                 doctor::check_with(port, trial, drivers)
             }
@@ -99,10 +99,11 @@ impl Doctor {
 
 impl Doctor {
     /// Returns the extent of the examination; asks before it goes by the interface of the default route.
-    fn trial(&self, spec: &Spec) -> Result<Trial, Failure> {
-        if self.peer.is_some() && spec.driver != "xdp" {
+    fn trial(&self, spec: &Spec, of_links: Option<&dyn Driver>) -> Result<Trial, Failure> {
+        let name = of_links.map_or("", Driver::name);
+        if self.peer.is_some() && spec.driver != name {
             return Err(spec
-                .error("--peer: only a port of xdp asks a neighbour")
+                .error(format!("--peer: only a port of {name} asks a neighbour"))
                 .fix("leave --peer out")
                 .into());
         }
@@ -110,9 +111,9 @@ impl Doctor {
             let interface = Interface::open(&spec.arg).ok()?;
             Neighbours::of(&interface).ok().filter(|found| found.carries_default)
         };
-        if self.full && !self.yes && spec.driver == "xdp" && carries().is_some() {
+        if self.full && !self.yes && spec.driver == name && carries().is_some() {
             let (input, is_terminal) = (io::stdin().lock(), io::stdin().is_terminal());
-            agreed(&spec.arg, input, is_terminal)?;
+            agreed(spec, input, is_terminal)?;
         }
         Ok(match self.peer {
             Some(peer) => Trial::Asking(peer),
@@ -122,14 +123,15 @@ impl Doctor {
     }
 }
 
-/// Asks at a terminal if `interface` may be tried, and refuses where there is none.
-fn agreed(interface: &str, mut input: impl BufRead, is_terminal: bool) -> Result<(), Failure> {
+/// Asks at a terminal if the interface of `port` may be tried, and refuses where there is none.
+fn agreed(port: &Spec, mut input: impl BufRead, is_terminal: bool) -> Result<(), Failure> {
     let refused = |why: &str, fix| {
-        let what = format!("xdp:{interface} was not tried");
+        let what = format!("{}:{} was not tried", port.driver, port.arg);
         Failure::new(USAGE, Code::Busy.as_str(), &what, why.into(), fix)
     };
     let risk = format!(
-        "{interface} carries the default route, and its driver may take the link down for seconds"
+        "{} carries the default route, and its driver may take the link down for seconds",
+        port.arg
     );
     if !is_terminal {
         let why = format!("{risk}; standard input is no terminal to ask at");
@@ -144,15 +146,18 @@ fn agreed(interface: &str, mut input: impl BufRead, is_terminal: bool) -> Result
     }
 }
 
-/// Completes the text of a port: an interface's name alone is a port of xdp; for a trial, one that takes no
-/// one's traffic, since none was named.
-fn port_text(text: &str, full: bool) -> String {
-    match (text.contains(':'), full) {
-        (true, _) => text.to_owned(),
-        (false, false) => format!("xdp:{text}"),
-        // An option behind the name is a filter, or beside one.
-        (false, true) if text.contains(',') => format!("xdp:{text}"),
-        (false, true) => format!("xdp:{text},ethertype=0x88b6"),
+/// Completes the text of a port: an interface's name alone is a port of the driver that tries links; for a
+/// trial, one that takes no one's traffic, since none was named.
+fn port_text(text: &str, full: bool, of_links: Option<&dyn Driver>) -> String {
+    match of_links {
+        Some(driver) if !text.contains(':') => {
+            // An option behind the name is a filter, or beside one.
+            let quiet =
+                if full && !text.contains(',') { driver.on_machine().link_trial } else { "" };
+            let comma = if quiet.is_empty() { "" } else { "," };
+            format!("{}:{text}{comma}{quiet}", driver.name())
+        }
+        _ => text.to_owned(),
     }
 }
 
@@ -273,12 +278,14 @@ warn  y
 
     #[test]
     fn the_interface_of_the_default_route_is_tried_only_if_someone_agrees() {
+        let port = Registry::default().parse("xdp:eth0").unwrap();
         for (said, agrees) in
             [("y\n", true), ("yes\n", true), ("n\n", false), ("\n", false), ("", false)]
         {
-            assert_eq!(agreed("eth0", said.as_bytes(), true).is_ok(), agrees, "{said:?}");
+            assert_eq!(agreed(&port, said.as_bytes(), true).is_ok(), agrees, "{said:?}");
         }
-        let refused = agreed("eth0", "y\n".as_bytes(), false).unwrap_err();
+        let refused = agreed(&port, "y\n".as_bytes(), false).unwrap_err();
+        assert_eq!(refused.error.what, "xdp:eth0 was not tried");
         assert_eq!((refused.exit, refused.error.code.as_str()), (USAGE, "E-BUSY"));
         assert!(refused.error.why.contains("no terminal") && refused.error.fix.contains("--yes"));
     }
@@ -291,7 +298,7 @@ warn  y
             ("eth0", true, "xdp:eth0,ethertype=0x88b6"),
             ("eth0,udp=7", true, "xdp:eth0,udp=7"),
         ] {
-            assert_eq!(port_text(text, full), port);
+            assert_eq!(port_text(text, full, Registry::default().of_links()), port);
         }
     }
 }

@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use linerate::Registry;
 use linerate_ctl::report::{FarReport, Passed, Verify};
 use linerate_sys::seqpacket::secret_name;
 use serde_json::Value;
@@ -24,8 +25,6 @@ use serde_json::Value;
 pub const READY: &str = "ready";
 /// This program, even if its file was replaced meanwhile.
 const SELF: &str = "/proc/self/exe";
-/// The option that has it map all of this process's memory, however large the pool is.
-const ALL: &str = "memory=8192";
 /// Longest time for the far process to get ready, and to end: far more than it needs on a busy
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Far {
     child: Child,
     lines: Receiver<String>,
-    socket: String,
+    port: String,
 }
 
 impl Far {
@@ -43,15 +42,16 @@ impl Far {
     ///
     /// # Errors
     /// The reason for which it cannot be started.
-    pub fn start() -> Result<Far, String> {
-        Far::start_as(SELF)
+    pub fn start(drivers: &Registry) -> Result<Far, String> {
+        Far::start_as(SELF, drivers)
     }
 
-    fn start_as(program: &str) -> Result<Far, String> {
+    fn start_as(program: &str, drivers: &Registry) -> Result<Far, String> {
         // A name in the network namespace: nothing to remove, however this ends. Whose process is at the
         // other end is asked by both.
         let socket = secret_name("linerate-forward").map_err(|e| format!("no name for it: {e}"))?;
-        let server = format!("memif:{socket},role=server,{ALL}");
+        let mut pairs = drivers.drivers().iter().filter_map(|it| it.between_processes(&socket));
+        let [server, port] = pairs.next().ok_or("no driver reaches another process")?;
         let mut command = Command::new(program);
         command.args(["forward", &server, "sink:", "--beside", "--json"]);
         // Ctrl-C is for the first one, which then ends the second in order.
@@ -68,7 +68,7 @@ impl Far {
             let all = stdout.into_iter().flat_map(BufRead::lines);
             all.map_while(Result::ok).take_while(|text| line.send(text.clone()).is_ok()).count()
         });
-        let far = Far { child, lines, socket };
+        let far = Far { child, lines, port };
         match far.lines.recv_timeout(PATIENCE) {
             Ok(line) if line == READY => Ok(far),
             Ok(line) => Err(format!("the second process says: {}", why(&line))),
@@ -77,8 +77,8 @@ impl Far {
     }
 
     /// Returns the text of a port whose packets it sees where they lie.
-    pub fn port(&self) -> String {
-        format!("memif:{}", self.socket)
+    pub fn port(&self) -> &str {
+        &self.port
     }
 
     /// Returns the second process's id.
@@ -171,14 +171,12 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_or_says_something_else_is_told() {
-        let why = Far::start_as("/nonexistent/linerate").unwrap_err();
+        let start = |program| Far::start_as(program, &Registry::default());
+        let why = start("/nonexistent/linerate").unwrap_err();
         assert!(why.starts_with("a second process cannot be started: No such file"), "{why}");
-        let why = Far::start_as("/bin/echo").unwrap_err();
+        let why = start("/bin/echo").unwrap_err();
         assert!(why.starts_with("the second process says: forward memif:@"), "{why}");
-        assert_eq!(
-            Far::start_as("/bin/true").unwrap_err(),
-            "the second process does not get ready"
-        );
+        assert_eq!(start("/bin/true").unwrap_err(), "the second process does not get ready");
     }
 
     #[test]

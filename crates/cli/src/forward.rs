@@ -29,7 +29,7 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
         (Some(left), Some(right)) => {
             run(&between([left, right], args, drivers)?, &args.run, screen)?
         }
-        _ => trial(args, screen)?,
+        _ => trial(args, drivers, screen)?,
     };
     let table = || report::forward(&ran.report, args.run.pool);
     screen.result(table, || json::forward(&ran.report))?;
@@ -89,8 +89,8 @@ fn counting(port: &Spec, count: Option<u64>, drivers: &Registry) -> Result<Strin
 
 /// Runs the path for a command without ports: it shows the whole path into another process, and
 /// needs no privilege.
-fn trial(args: &Forward, screen: &Screen) -> Result<Ran, Failure> {
-    match meet(args) {
+fn trial(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<Ran, Failure> {
+    match meet(args, drivers) {
         Ok((engine, path, far)) => {
             let mut ran = run_opened(engine, &path, &args.run, screen)?;
             ran.add_far(far.finish())?;
@@ -101,9 +101,9 @@ fn trial(args: &Forward, screen: &Screen) -> Result<Ran, Failure> {
 }
 
 /// Returns a second process, and a path whose packets it sees where they lie; or why there is none.
-fn meet(args: &Forward) -> Result<(Engine, Path, Far), String> {
-    let far = Far::start()?;
-    let path = fabric(args, &far.port(), far.process());
+fn meet(args: &Forward, drivers: &Registry) -> Result<(Engine, Path, Far), String> {
+    let far = Far::start(drivers)?;
+    let path = Path { drivers: drivers.clone(), ..fabric(args, far.port(), far.process()) };
     let mut engine = open(&path, &args.run).map_err(|failure| failure.error.why)?;
     match engine.wait_until_up(PATIENCE) {
         true => Ok((engine, path, far)),
@@ -119,16 +119,17 @@ fn reason(stats: &Stats) -> String {
 
 /// Returns the scenario of post 000: at 124 MB/s, then flat out, into memory that another process
 /// sees.
-fn fabric(args: &Forward, memif: &str, process: u32) -> Path {
+fn fabric(args: &Forward, far: &str, process: u32) -> Path {
     let limits = &args.limits;
     let time = limits.time.or_else(|| limits.count.is_none().then_some(TRIAL));
     let paced = time.unwrap_or(TRIAL) / 2;
     let count = limits.count.map_or(String::new(), |count| format!(",count={count}"));
     let (rate, ms) = (TRIAL_RATE, paced.as_secs_f64() * 1e3);
     let source = format!("gen:,size={TRIAL_BYTES},rate={rate},rate_for={ms}ms{count}");
+    let driver = far.split(':').next().unwrap_or(far);
     Path {
-        ports: vec![("gen".into(), source), ("memif".into(), memif.into())],
-        wires: vec![("gen".into(), "memif".into())],
+        ports: vec![("gen".into(), source), (driver.into(), far.into())],
+        wires: vec![("gen".into(), driver.into())],
         time,
         until: until(time, limits.count),
         paced: Some((paced, process)),

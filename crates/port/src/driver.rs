@@ -83,6 +83,10 @@ pub struct OnMachine {
     /// The text of a port that can be opened in a network namespace where `v0` and `v1` are the ends of a
     /// veth; empty if there is nothing to be tried.
     pub trial: &'static str,
+    /// Options of a port that tries the link of an interface and takes no one's traffic. With them, an
+    /// interface's name alone stands for such a port; trying it may take the link down, and a neighbour can
+    /// be asked. Empty if no link is tried.
+    pub link_trial: &'static str,
     /// Versions of Linux that ports make use of, each with what an older one lacks.
     pub kernels: &'static [((u32, u32), &'static str)],
 }
@@ -105,6 +109,12 @@ pub trait Driver: Sync {
     /// Returns what a machine is to have for ports of this driver.
     fn on_machine(&self) -> OnMachine {
         OnMachine::default()
+    }
+
+    /// Returns the texts of two ports that meet at `place`, each in a process of its own: one that listens, and
+    /// one whose packets the first sees where they lie. `None` if ports reach no other process.
+    fn between_processes(&self, _place: &str) -> Option<[String; 2]> {
+        None
     }
 
     /// Reads `spec`, all of whose options it takes or refuses ([`Spec::finish`]); opens nothing.

@@ -89,6 +89,12 @@ impl Registry {
         self.driver(&spec)?.parse(&spec)
     }
 
+    /// Returns the first driver whose ports try the link of an interface ([`OnMachine::link_trial`](crate::OnMachine)).
+    #[must_use]
+    pub fn of_links(&self) -> Option<&'static dyn Driver> {
+        self.0.iter().copied().find(|driver| !driver.on_machine().link_trial.is_empty())
+    }
+
     fn names(&self) -> Vec<&'static str> {
         let mut names: Vec<_> = self.0.iter().map(|driver| driver.name()).collect();
         names.sort_unstable();

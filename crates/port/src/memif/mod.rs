@@ -83,6 +83,12 @@ impl Driver for Memif {
         }
     }
 
+    fn between_processes(&self, place: &str) -> Option<[String; 2]> {
+        // All of the other process's memory is mapped, however large its pool is.
+        let server = format!("memif:{place},role=server,memory=8192");
+        Some([server, format!("memif:{place}")])
+    }
+
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
         Ok(Box::new(Config::of(spec)?))
     }

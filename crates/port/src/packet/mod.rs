@@ -70,7 +70,7 @@ impl Driver for Packet {
     }
 
     fn on_machine(&self) -> OnMachine {
-        OnMachine { trial: "packet:v0", kernels: &[] }
+        OnMachine { trial: "packet:v0", ..OnMachine::default() }
     }
 
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {

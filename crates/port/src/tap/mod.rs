@@ -63,7 +63,8 @@ impl Driver for Tap {
     }
 
     fn on_machine(&self) -> OnMachine {
-        OnMachine { trial: "tap:t0", kernels: &[((6, 2), "superframes of UDP by tap need 6.2")] }
+        let kernels = &[((6, 2), "superframes of UDP by tap need 6.2")];
+        OnMachine { trial: "tap:t0", kernels, ..OnMachine::default() }
     }
 
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {

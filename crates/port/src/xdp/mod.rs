@@ -114,7 +114,7 @@ impl Driver for Xdp {
     fn on_machine(&self) -> OnMachine {
         const KERNELS: [((u32, u32), &str); 2] =
             [((5, 9), "xdp needs 5.9"), (FRAGS, "packets longer than a frame by xdp need 6.6")];
-        OnMachine { trial: "xdp:v0", kernels: &KERNELS }
+        OnMachine { trial: "xdp:v0", link_trial: "ethertype=0x88b6", kernels: &KERNELS }
     }
 
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
