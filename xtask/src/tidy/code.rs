@@ -38,6 +38,10 @@ const LOUD: [&str; 9] = [
     "thread::sleep(",
 ];
 
+/// Folders that know drivers by what they say of themselves, and drivers that open nothing: paths of our own are made of them.
+const ABOVE_DRIVERS: [&str; 4] = ["cli", "ctl", "datapath", "linerate"];
+const DRIVERS_WITHIN: [&str; 4] = ["gen", "null", "ring", "sink"];
+
 /// Returns what else must not enter the tree, as this clone's `git config --add tidy.forbid <text>` says.
 pub fn of_this_machine(root: &Path) -> Vec<String> {
     let mut git = Command::new("git");
@@ -99,6 +103,9 @@ fn check_source(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
             found.push(Finding::of(path, "must say `#![forbid(unsafe_code)]`"));
         }
     }
+    if path.starts_with("crates/") && name.is_some_and(|name| ABOVE_DRIVERS.contains(&name)) {
+        found.extend(drivers_named(tree, path, text));
+    }
     let is_library = name.is_some_and(|name| name != "cli") && !inside.is_empty();
     if is_library && !source::is_for_tests(tree, path) {
         found.extend(lines(path, source::shipped(text), &LOUD, |line| {
@@ -107,6 +114,22 @@ fn check_source(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
         }));
     }
     found
+}
+
+/// Finds texts that are a driver's name, or begin with it as the text of a port does.
+fn drivers_named(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
+    let pages = tree.ending(".md").filter_map(|(page, _)| page.strip_prefix("docs/ports/"));
+    let names = pages.filter_map(|page| page.strip_suffix(".md"));
+    let names: Vec<&str> = names.filter(|name| !DRIVERS_WITHIN.contains(name)).collect();
+    if !path.contains("/src/") || source::is_for_tests(tree, path) {
+        return Vec::new();
+    }
+    lines(path, source::shipped(text), &["\""], |line| {
+        let starts =
+            |name: &&&str| ["\"", ":"].iter().any(|end| line.contains(&format!("\"{name}{end}")));
+        let name = names.iter().find(starts)?;
+        Some(format!("`{name}` is named outside its folder: ask DriverFlags, Needs or OnMachine"))
+    })
 }
 
 /// Finds the lines of code of which `wrong` says something; a text with none of `suspects` has none.
@@ -197,6 +220,19 @@ mod tests {
         assert_eq!(found("examples/echo.rs", &text), [3]);
         assert_eq!(found("crates/skb/src/lib.rs", &text), [0_usize; 0]);
         assert_eq!(found("crates/wire/src/lib.rs", "// #![forbid(unsafe_code)]\n"), [0]);
+    }
+
+    #[test]
+    fn driver_is_named_in_its_folder_and_in_tests_only() {
+        let text = "fn f() {\n    g(\"tap\");\n    g(\"tap:x\");\n    g(\"tapped\");\n    g(\"gen:\");\n}\n\
+                    #[cfg(test)]\nmod tests {\n    g(\"tap\");\n}\n";
+        let found = |path| {
+            let pages = [("docs/ports/tap.md", ""), ("docs/ports/gen.md", ""), (path, text)];
+            let found = drivers_named(&Tree::of(&pages), path, text);
+            found.iter().map(|finding| finding.line).collect::<Vec<_>>()
+        };
+        assert_eq!(found("crates/ctl/src/a.rs"), [2, 3]);
+        assert_eq!(found("crates/ctl/src/a/tests.rs"), [0_usize; 0]);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use crate::tidy::Tree;
 
 /// Returns the part of a source before its inline tests.
 pub fn shipped(text: &str) -> &str {
-    text.find("\nmod tests {").map_or(text, |end| &text[..end])
+    let ends = ["\nmod tests {", "\npub(crate) mod tests {"].iter().filter_map(|at| text.find(at));
+    ends.min().map_or(text, |end| &text[..end])
 }
 
 /// Returns the code of a line: nothing for a blank line or a comment.
