@@ -24,6 +24,7 @@ pub mod text;
 pub mod thread;
 pub mod tsc;
 pub mod tun;
+pub mod unix;
 pub mod vnet;
 pub mod wait;
 pub mod xdp;

@@ -1,0 +1,308 @@
+//! A UNIX socket that listens at a path: whose file it is, and who connects.
+//!
+//! A path that begins with `@` is a name in the network namespace, and no file.
+//!
+//! Source: unix(7), `SO_PEERCRED`; flock(2).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags};
+
+use crate::error::{Code, Error, Result};
+use crate::wait::poll_readable;
+
+pub use rustix::net::SocketType;
+
+/// `SO_PASSRIGHTS`: descriptors may be sent to the socket. Source: include/uapi/asm-generic/socket.h, Linux 6.16.
+const PASS_RIGHTS: libc::c_int = 83;
+/// Longest time for another process that takes over a file of a dead one at the same moment.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Connections that may wait to be accepted.
+const WAITING_MAX: i32 = 16;
+
+/// A socket that listens. Its file goes when it is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    /// The file that goes with it, and what tells it from another of its name.
+    file: Option<(PathBuf, [u64; 2])>,
+}
+
+impl Listener {
+    /// Listens at `path`, where those connect whom `mode` lets write the file, which belongs to this process's
+    /// user. A socket of that user there on which nobody listens is replaced; a link is not followed.
+    ///
+    /// Peers can send no descriptors, where the kernel knows that (6.16).
+    ///
+    /// # Errors
+    /// `E-BUSY` if something else is at the path, `E-SYSTEM` for a path that cannot be used.
+    pub fn bind(path: &Path, mode: u32, kind: SocketType) -> Result<Listener> {
+        let what = || format!("cannot listen at {}", path.display());
+        let fail = |call: &'static str| move |e| Error::os(Code::System, what(), call, e);
+        let address = address(path).map_err(fail("address"))?;
+        let fd = socket(kind).map_err(fail("socket"))?;
+        // Without these, descriptors come from strangers, and are closed elsewhere.
+        let _ = pass_rights(&fd, false);
+        // The file has the mode of the socket from its first moment on.
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)).map_err(fail("fchmod"))?;
+        // From the look at a file that is taken to the moment at which this socket listens.
+        let lock = if is_abstract(path) { None } else { Some(lock_folder(path)) };
+        let mut bound = rustix::net::bind(&fd, &address);
+        if bound == Err(Errno::ADDRINUSE)
+            && matches!(lock, Some(Ok(_)))
+            && taken_by(path, &address).is_none()
+        {
+            let _ = std::fs::remove_file(path);
+            bound = rustix::net::bind(&fd, &address);
+        }
+        bound.map_err(|e| match e {
+            Errno::ADDRINUSE => {
+                let (why, fix) = taken_by(path, &address).unwrap_or(LISTENED);
+                Error::new(Code::Busy, what(), format!("{why} (EADDRINUSE from bind)")).fix(fix)
+            }
+            e => fail("bind")(e).fix("name a path in a directory that exists and is yours"),
+        })?;
+        let file = std::fs::symlink_metadata(path).ok().filter(|_| !is_abstract(path));
+        let file = file.map(|at| (path.to_owned(), inode(&at)));
+        let listener = Listener { fd, file };
+        rustix::net::listen(&listener.fd, WAITING_MAX).map_err(fail("listen"))?;
+        Ok(listener)
+    }
+
+    /// Returns the next peer, if one waits. Its descriptor never blocks.
+    ///
+    /// # Errors
+    /// The system's own, without descriptors or memory.
+    pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        match rustix::net::accept_with(&self.fd, flags) {
+            Ok(fd) => Ok(Some(fd)),
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let Some((path, ours)) = &self.file else { return };
+        if std::fs::symlink_metadata(path).is_ok_and(|at| inode(&at) == *ours) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Returns the user of the process at the other end, as it was when it connected or began to listen.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn peer_user(socket: impl AsFd) -> io::Result<u32> {
+    Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
+}
+
+/// Makes a socket that never blocks.
+pub(crate) fn socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
+}
+
+/// Says whether descriptors may be sent to a socket.
+pub(crate) fn pass_rights(fd: &OwnedFd, wanted: bool) -> io::Result<()> {
+    let value = libc::c_int::from(wanted);
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of a number that is ours.
+    let done = unsafe {
+        let value = (&raw const value).cast();
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, PASS_RIGHTS, value, len)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Locks the folder of `path` against another process that looks at the same file that was left behind.
+fn lock_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+    let until = Instant::now() + TAKEOVER_TIMEOUT;
+    loop {
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(folder),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
+                let _ = poll_readable(&[], Some(Duration::from_millis(1)));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn is_abstract(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().first() == Some(&b'@')
+}
+
+pub(crate) fn address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
+    match path.as_os_str().as_encoded_bytes() {
+        [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name),
+        path => SocketAddrUnix::new(path),
+    }
+}
+
+/// The reason where a process listens, and the remedy.
+const LISTENED: (&str, &str) = ("another process listens there", "end it, or take another path");
+
+/// Returns what keeps a path that is taken from being replaced, and the remedy; `None` of a socket of this
+/// process's user on which nobody listens.
+fn taken_by(path: &Path, address: &SocketAddrUnix) -> Option<(&'static str, &'static str)> {
+    let other = "take another path, or remove it if nobody needs it";
+    let file = std::fs::symlink_metadata(path).ok().filter(|_| !is_abstract(path));
+    let Some(file) = file else { return Some(LISTENED) };
+    if !file.file_type().is_socket() {
+        return Some(("what is there is no socket", other));
+    }
+    let refused = || socket(SocketType::STREAM).and_then(|fd| rustix::net::connect(&fd, address));
+    if refused() != Err(Errno::CONNREFUSED) {
+        return Some(LISTENED);
+    }
+    let is_own = file.uid() == rustix::process::geteuid().as_raw();
+    (!is_own).then_some(("a dead process of another user left that socket behind", other))
+}
+
+fn inode(at: &std::fs::Metadata) -> [u64; 2] {
+    [at.dev(), at.ino()]
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::path::PathBuf;
+
+    /// Returns a path of this test's own.
+    pub fn path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("linerate-{}-{name}.sock", std::process::id()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::path;
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixStream;
+
+    fn bind(path: &Path) -> Result<Listener> {
+        Listener::bind(path, 0o600, SocketType::STREAM)
+    }
+
+    fn connect(path: &Path) -> io::Result<UnixStream> {
+        UnixStream::connect(path)
+    }
+
+    /// Leaves a socket behind as SIGKILL does.
+    fn leave(path: &Path) {
+        let mut dead = bind(path).unwrap();
+        dead.file = None;
+    }
+
+    #[test]
+    fn socket_of_a_dead_process_is_replaced_and_that_of_a_living_one_is_not() {
+        let path = path("left");
+        let listener = bind(&path).unwrap();
+        let e = bind(&path).unwrap_err();
+        assert_eq!(e.code, Code::Busy);
+        assert!(e.why.contains("another process listens"), "{e}");
+        // As SIGKILL leaves it: the descriptor closed, the file there.
+        let mut listener = listener;
+        listener.file = None;
+        drop(listener);
+        assert!(path.exists() && connect(&path).is_err());
+        let listener = bind(&path).unwrap();
+        // Its successor's file is not taken away with it.
+        std::fs::remove_file(&path).unwrap();
+        let successor = bind(&path).unwrap();
+        drop(listener);
+        assert!(path.exists());
+        drop(successor);
+    }
+
+    #[test]
+    fn socket_file_has_its_mode_from_the_first_moment() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = path("mode");
+        let listener = bind(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(listener);
+    }
+
+    /// Starters that replace the file of a dead process at the same moment: one of them listens, at a file that
+    /// is there.
+    #[test]
+    fn one_of_many_starters_takes_a_left_file_over() {
+        for round in 0..50 {
+            let path = path("starters");
+            let mut dead = bind(&path).unwrap();
+            dead.file = None;
+            drop(dead);
+            let bound: Vec<_> = std::thread::scope(|scope| {
+                let bind = || bind(&path).ok();
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+                threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(bound.len(), 1, "round {round}");
+            assert!(connect(&path).is_ok(), "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_used_is_told_with_the_remedy() {
+        let e = bind(Path::new("/no/such/directory/x.sock")).unwrap_err();
+        assert!(e.fix.contains("directory"), "{e}");
+        let long = "x".repeat(200);
+        assert!(bind(Path::new(&long)).is_err());
+    }
+
+    #[test]
+    fn what_is_not_a_dead_socket_of_this_user_stays_where_it_is() {
+        let (path, dead) = (path("other"), path("pointed-at"));
+        let refused = |why: &str| {
+            let e = bind(&path).unwrap_err();
+            assert!(e.code == Code::Busy && e.why.contains(why) && !e.fix.is_empty(), "{e}");
+        };
+        std::fs::write(&path, "a file").unwrap();
+        refused("no socket");
+        assert_eq!(std::fs::read(&path).unwrap(), b"a file");
+        std::fs::remove_file(&path).unwrap();
+        leave(&dead);
+        symlink(&dead, &path).unwrap();
+        refused("no socket");
+        std::fs::remove_file(&dead).unwrap();
+        refused("no socket");
+        assert!(path.is_symlink() && !dead.exists(), "a link to nothing is not followed");
+        std::fs::remove_file(&path).unwrap();
+        leave(&path);
+        if std::os::unix::fs::chown(&path, Some(65_534), None).is_err() {
+            std::fs::remove_file(&path).unwrap();
+            return eprintln!("skipped: only root can give a socket to another user");
+        }
+        refused("another user");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn peer_is_known_by_its_user() {
+        let path = path("user");
+        let listener = bind(&path).unwrap();
+        let _near = connect(&path).unwrap();
+        let far = listener.accept().unwrap().unwrap();
+        assert_eq!(peer_user(&far).unwrap(), rustix::process::geteuid().as_raw());
+    }
+}
