@@ -131,8 +131,8 @@ impl FlowTbf {
     }
 
     #[inline]
-    fn find(&self, number: u64) -> Option<u32> {
-        self.table.find(number, |i| self.is(i, number))
+    fn find(&self, number: u64) -> u32 {
+        self.table.find(number, |i| self.is(i, number)).unwrap_or(NONE)
     }
 
     #[inline]
@@ -140,9 +140,9 @@ impl FlowTbf {
         self.flows.get(i as usize).is_some_and(|flow| flow.number == number)
     }
 
-    /// Returns the place of a new flow; `None` if there is none to forget.
+    /// Returns the place of a new flow; `NONE` if there is none to forget.
     #[cold]
-    fn begin(&mut self, number: u64, now_ns: u64) -> Option<u32> {
+    fn begin(&mut self, number: u64, now_ns: u64) -> u32 {
         let flow = Flow {
             number,
             bucket: self.rate.bucket(now_ns),
@@ -155,14 +155,15 @@ impl FlowTbf {
             self.flows.push(flow);
             self.flows.len() - 1
         } else {
-            let i = self.next_idle()?;
-            self.table.remove(self.flows[i].number, i as u32);
+            let Some(i) = self.next_idle() else { return NONE };
+            let flows = &self.flows;
+            self.table.remove(flows[i].number, i as u32, |i| flows[i as usize].number);
             self.account.evict();
             self.flows[i] = flow;
             i
         };
         self.table.insert(number, i as u32);
-        Some(i as u32)
+        i as u32
     }
 
     /// Returns the flow to forget: of the next ones that hold nothing, the first that is not used, or the first.
@@ -188,8 +189,8 @@ impl FlowTbf {
         std::hint::black_box(next.fold(0, |sum, flow| sum ^ self.table.first(flow.number)));
     }
 
-    /// Takes one packet into its flow; `found` is where that was a moment ago.
-    fn enter(&mut self, held: Held, number: u64, found: Option<u32>, mem: &mut Local) {
+    /// Takes one packet into its flow; `found` is where that was a moment ago, or `NONE`.
+    fn enter(&mut self, held: Held, number: u64, found: u32, mem: &mut Local) {
         let (bytes, at_ns) = (u64::from(held.bytes), held.at_ns);
         self.account.take(Moved { packets: 1, bytes });
         if bytes > self.rate.burst_bytes() {
@@ -199,13 +200,13 @@ impl FlowTbf {
             return self.account.drop(held.skb, bytes, DropReason::QUEUE_LIMIT, mem);
         }
         // A packet before it in the batch may have made its flow begin, or have made it forgotten.
-        let found = found.filter(|i| self.is(*i, number)).or_else(|| self.find(number));
-        let (found, is_used) = (found.or_else(|| self.begin(number, at_ns)), found.is_some());
-        let i = match found {
-            Some(i) if self.flows[i as usize].packets.packets < self.flow_packets => i,
+        let found = if self.is(found, number) { found } else { self.find(number) };
+        let is_used = found != NONE;
+        let i = if is_used { found } else { self.begin(number, at_ns) };
+        let flow = match self.flows.get_mut(i as usize) {
+            Some(flow) if flow.packets.packets < self.flow_packets => flow,
             _ => return self.account.drop(held.skb, bytes, DropReason::FLOW_LIMIT, mem),
         };
-        let flow = &mut self.flows[i as usize];
         flow.is_used = is_used;
         let waits = std::mem::replace(&mut flow.waits, true);
         if let Err(skb) = self.shelf.push(&mut flow.packets, held) {
@@ -225,7 +226,7 @@ impl Qdisc for FlowTbf {
         let mut left = n.min(batch.len());
         while left > 0 {
             let together = left.min(TOGETHER);
-            let (mut numbers, mut found) = ([0; TOGETHER], [None; TOGETHER]);
+            let (mut numbers, mut found) = ([0; TOGETHER], [NONE; TOGETHER]);
             for (number, skb) in numbers.iter_mut().zip(batch.iter().take(together)) {
                 *number = self.seed.flow(self.key, skb);
             }
@@ -233,12 +234,12 @@ impl Qdisc for FlowTbf {
                 *found = self.find(*number);
             }
             if self.flows.len() == self.flows_max {
-                self.warm(found[..together].iter().filter(|found| found.is_none()).count());
+                self.warm(found[..together].iter().filter(|found| **found == NONE).count());
             }
-            for (number, found) in numbers.into_iter().zip(found).take(together) {
+            for (number, found) in numbers.iter().zip(&found).take(together) {
                 let Some(skb) = batch.pop() else { break };
                 let held = Held { bytes: skb.len() as u32, skb, at_ns };
-                self.enter(held, number, found, mem);
+                self.enter(held, *number, *found, mem);
             }
             left -= together;
         }
