@@ -1,0 +1,112 @@
+//! A worker that is offered ten times what it can do goes on doing it: the rest is lost where nothing was spent on it, a
+//! second wire is served, and orders are obeyed between two turns.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use linerate_datapath::{Engine, Moderation, Running, Stage, Turn};
+use linerate_skb::Batch;
+use linerate_sys::clock::thread_cpu_ns;
+use linerate_tests::netns::Netns;
+use linerate_tests::or_skip;
+use linerate_tests::topology::Hosts;
+use linerate_tests::wait::until_true;
+
+/// CPU time that a packet of the first wire takes: the worker can do 5000 in a second of its own.
+const WORK_NS: u64 = 200_000;
+const BUDGET: usize = 16;
+/// Packets of the second wire, which come in half a second.
+const SERVED: u64 = 1000;
+const ORDERS: usize = 51;
+const LONG: Duration = Duration::from_secs(60);
+
+/// The work so far: packets of the first wire, and CPU time of the worker's thread.
+type Done = Arc<Mutex<[u64; 2]>>;
+
+/// Works for a time on each packet that is longer than a probe.
+struct Work(Done);
+
+impl Stage for Work {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        let packets = batch.iter().filter(|skb| skb.len() > 100).count() as u64;
+        for _ in 0..packets {
+            let until = thread_cpu_ns() + WORK_NS;
+            while thread_cpu_ns() < until {
+                std::hint::spin_loop();
+            }
+        }
+        let mut done = self.0.lock().unwrap();
+        *done = [done[0] + packets, thread_cpu_ns()];
+    }
+}
+
+/// Sends numbered packets from a host.
+fn send(from: &Netns, what: &str) -> Running {
+    from.ip("addr flush dev eth0");
+    from.run(|| {
+        let builder = Engine::builder().port("gen", &format!("gen:{what}"));
+        let builder = builder.port("out", "packet:eth0").wire("gen", "out");
+        builder.build().unwrap().start().unwrap()
+    })
+}
+
+/// Returns the part of the worker's CPU time that went into packets between two readings.
+fn share(before: [u64; 2], after: [u64; 2]) -> f64 {
+    ((after[0] - before[0]) * WORK_NS) as f64 / (after[1] - before[1]) as f64
+}
+
+#[test]
+fn a_worker_with_ten_times_its_load_delivers_serves_a_second_wire_and_obeys() {
+    let hosts = or_skip!(Hosts::new());
+    let done = Done::default();
+    let read = || *done.lock().unwrap();
+    let worker = hosts.middle.run(|| {
+        let work = done.clone();
+        let builder =
+            Engine::builder().workers(1).budget(BUDGET).stage(move |_| Work(work.clone()));
+        let builder = builder.port("flood", "xdp:w0").port("far", "sink:,blind");
+        let builder = builder.port("second", "xdp:e0").port("sink", "sink:");
+        builder.wire("flood", "far").wire("second", "sink").build().map(|e| e.start().unwrap())
+    });
+    let worker = or_skip!(worker.map_err(|e| e.to_string()));
+    let (stats, control) = (worker.stats(), worker.control());
+
+    // Somewhat more than it can do.
+    let sender = send(&hosts.west, "rate=8kpps,size=1000");
+    until_true("packets", LONG, || read()[0] > 100);
+    let before = read();
+    until_true("a peak", LONG, || read()[0] > 2000);
+    let peak = share(before, read());
+    let _ = sender.stop(LONG);
+
+    let before = read();
+    let sender = send(&hosts.west, "size=1000");
+    let came = || sender.stats().ports()[1].counts.tx_packets;
+    let times = || came() / (read()[0] - before[0]).max(1);
+    until_true("ten times the load", LONG, || read()[0] > before[0] + 500 && times() > 10);
+    let probes = send(&hosts.east, &format!("rate=2kpps,size=60,count={SERVED}"));
+    let mut meanwhile: Vec<u64> = Vec::new();
+    for i in 0..ORDERS {
+        let mode = if i % 2 == 0 { Moderation::Napi } else { Moderation::default() };
+        let answer = control.set_moderation("flood", None, mode).unwrap().wait(LONG).unwrap();
+        meanwhile.push(answer.packets);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    until_true("the second wire", LONG, || stats.ports()[3].counts.tx_packets >= SERVED);
+    let (flooded, times) = (share(before, read()), times());
+    println!(
+        "{times} times the load; of the CPU time: {peak:.3} at the peak, {flooded:.3} flooded"
+    );
+
+    meanwhile.sort_unstable();
+    println!("packets between an order and its answer: {meanwhile:?}");
+    assert!(meanwhile[ORDERS / 2] <= 2 * BUDGET as u64, "{meanwhile:?}");
+    let _ = (sender.stop(LONG), probes.stop(LONG));
+    let stopped = worker.stop(LONG);
+    stopped.check().unwrap();
+    let (flood, second, sink) = (&stopped.ports[0], &stopped.ports[2], &stopped.ports[3]);
+    assert!(flood.counts.rx_missed > 9 * flood.counts.rx_packets, "no overload: {stopped}");
+    assert_eq!(second.counts.rx_missed, 0, "{stopped}");
+    assert_eq!(sink.verified.unwrap().packets, SERVED, "{stopped}");
+    assert!(flooded >= 0.95 * peak, "{peak} at the peak, {flooded} flooded");
+}
