@@ -20,8 +20,8 @@ const ARROWS: [(&str, &[&str]); 17] = [
     // The instruments: nothing above depends on them.
     ("show", &["sys"]),
     ("prof", &["show", "sys"]),
-    // Loaded by QEMU and linked by nothing.
-    ("lines", &[]),
+    // Loaded by QEMU and linked by nothing; its load hands packets over.
+    ("lines", &["skb"]),
     ("seeds", &["prof", "show"]),
     ("lab", &["seeds", "ctl", "datapath", "port", "skb", "wire", "prof", "show", "sys"]),
     ("lab-cli", &["linerate", "cli", "lab", "seeds", "prof", "show"]),

@@ -1,23 +1,36 @@
-//! Programs whose lines are known before they run: `lines-load bounce|false-shared|private N`, and the load of a guest:
-//! `lines-load receive PORT WARM COUNT [CPU]`, `lines-load rotate MS IRQ..` and `lines-load datagrams PORT`.
+//! Programs whose lines are known before they run: `lines-load bounce|false-shared|private N` and `lines-load skb INIT
+//! TOUCH N`, and the load of a guest: `lines-load receive PORT WARM COUNT [CPU]`, `lines-load rotate MS IRQ..` and
+//! `lines-load datagrams PORT`.
 //!
 //! Two threads take turns, N in all. In each turn the thread whose it is adds one to a counter, then passes the turn on:
 //! by `bounce` the two have one counter, by `false-shared` each its own on the same line, by `private` each its own on a
 //! line of its own. Turns order all of it, so the numbers are exact.
+//!
+//! `skb` is `remote` of the experiment `skbinit`: one thread allocates packets, the other frees them, `at_alloc` or
+//! `at_free`. Between, TOUCH is `none`, or the second one `reads` their metadata; by `commits-reads` and `commits-writes`
+//! the first sets their length before. What is counted are N packets behind as many.
 //!
 //! `receive` is netperf's tcp_stream from its receiving end: one connection, read to its end. With COUNT above 0 it
 //! marks: follow from its first byte, count from byte WARM for COUNT bytes, then it ends. `rotate` hands each irq to
 //! the next CPU every MS milliseconds. `datagrams` reads them one by one, until it is killed.
 
 use std::fs;
+use std::hint::black_box;
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Duration;
 
 use linerate_lines::mark::{Mark, Page};
+use linerate_skb::{Batch, Init, Local, PacketType, Pool};
+
+/// Packets that one thread gives the other at a time, such gifts on their way, and frames, as in `skbinit`.
+const BURST: usize = 32;
+const DEPTH: usize = 32;
+const POOL_FRAMES: u32 = 8191;
 
 /// Two lines: what lies in each is the thread's whose turn it is.
 #[repr(align(128))]
@@ -56,6 +69,8 @@ fn main() -> ExitCode {
         ["bounce", turns] => turns_of(0, turns),
         ["false-shared", turns] => turns_of(1, turns),
         ["private", turns] => turns_of(8, turns),
+        ["skb", "at_alloc", touch, packets] => skb(Init::AtAlloc, touch, packets),
+        ["skb", "at_free", touch, packets] => skb(Init::AtFree, touch, packets),
         _ => None,
     };
     if done.is_some() { ExitCode::SUCCESS } else { ExitCode::from(2) }
@@ -79,6 +94,77 @@ fn turns_of(apart: usize, turns: &str) -> Option<()> {
     marks.say(Mark::Packets(turns));
     marks.say(Mark::End);
     Some(())
+}
+
+/// Reads what a filter reads; the function is known by its name, as are those that follow.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn lines_load_reads(batch: &Batch) {
+    let kinds = batch.iter().filter(|skb| skb.packet_type() != PacketType::Host).count();
+    let bytes = batch.iter().map(|skb| skb.len() as u64 + u64::from(skb.priority())).sum::<u64>();
+    black_box((kinds, bytes));
+}
+
+/// Writes what a forwarder writes.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn lines_load_writes(batch: &mut Batch) {
+    lines_load_reads(batch);
+    for skb in batch.iter_mut() {
+        skb.set_packet_type(PacketType::OtherHost);
+    }
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn lines_load_commits(batch: &mut Batch) {
+    batch.commit_behind(0, 60);
+}
+
+/// Allocates `packets` here, in batches, and frees them on a second thread, twice: the first time warms caches and lists.
+fn skb(init: Init, touch: &str, packets: &str) -> Option<()> {
+    let (commits, reads, writes) = match touch {
+        "none" => (false, false, false),
+        "reads" => (false, true, false),
+        "commits-reads" => (true, true, false),
+        "commits-writes" => (true, false, true),
+        _ => return None,
+    };
+    let (packets, marks) = (packets.parse::<usize>().ok()?, Page::map().ok()?);
+    // All frames are used before the first that is counted, unless so few are asked for.
+    let pool = Pool::builder().frames(POOL_FRAMES).init(init).build().ok()?;
+    let (mut near, mut far): (Local, Local) = (pool.local(), pool.local());
+    let (full, filled) = sync_channel::<Batch>(DEPTH);
+    let freed = thread::spawn(move || {
+        for mut batch in filled {
+            match (reads, writes) {
+                (_, true) => lines_load_writes(&mut batch),
+                (true, _) => lines_load_reads(&batch),
+                _ => {}
+            }
+            batch.consume(&mut far);
+        }
+    });
+    for round in 0..2 {
+        if round == 1 {
+            marks.say(Mark::Begin);
+        }
+        for _ in (0..packets).step_by(BURST) {
+            let mut batch = Batch::with_capacity(BURST);
+            while batch.spare() > 0 {
+                near.alloc(&mut batch, BURST);
+            }
+            if commits {
+                lines_load_commits(&mut batch);
+            }
+            full.send(batch).ok()?;
+        }
+    }
+    drop(full);
+    freed.join().ok()?;
+    marks.say(Mark::Packets(packets as u64));
+    marks.say(Mark::End);
+    pool.ledger().is_drained().then_some(())
 }
 
 /// Receives a stream.
