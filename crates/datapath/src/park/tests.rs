@@ -1,7 +1,7 @@
 //! A worker holds devices that have packets densely, and obeys orders that come meanwhile.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use linerate_port::wait::EventFd;
 use linerate_port::{Caps, Direction, Goal, Moderation, QueueOps};
@@ -114,4 +114,69 @@ fn the_descriptor_is_readable_at_the_end_of_a_hold_and_not_before() {
     assert!(Instant::now() >= until, "{turned:?}");
     worker.turn(Instant::now());
     assert!(worker.napis[0].counts().hold_ends <= 1);
+}
+
+/// A device with an interrupt: packets come once it is unmasked, and mask it until it is armed again.
+struct Nic {
+    fd: EventFd,
+    /// Bursts that are still to come.
+    bursts: Vec<usize>,
+    here: usize,
+    calls: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl QueueOps for Nic {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        self.fd.drain();
+        let packets = mem.alloc(out, self.here.min(budget));
+        self.here -= packets;
+        let names = ["poll 0", "poll 1", "poll 2", "poll 3", "poll 4"];
+        self.calls.lock().unwrap().push(names.get(packets).unwrap_or(&"above the budget"));
+        Moved { packets, bytes: 0 }
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        batch.sent(batch.len(), mem)
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        self.calls.lock().unwrap().push("unmask");
+        self.here = self.bursts.pop().unwrap_or(0);
+        if self.here > 0 {
+            self.fd.signal();
+        }
+        true
+    }
+}
+
+impl AsFd for Nic {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// S1.1.
+#[test]
+fn irq_masks_device_until_polls_within_the_budget_have_found_it_empty() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (calls, bursts) = (Arc::<Mutex<Vec<_>>>::default(), vec![5, 10]);
+    let nic = Nic { fd: EventFd::new().unwrap(), bursts, here: 0, calls: calls.clone() };
+    let (egress, tally) = (Egress::new(256, None), pool.tally("backlog"));
+    let mut napi = Napi::new(Box::new(nic), Direction::Both, Napi::id(0), egress, tally);
+    napi.peer = Some(0);
+    napi.set_moderation(Moderation::Napi);
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    let mut worker = Worker::new(vec![napi], Vec::new(), vec![pool.local()], 4, slot).unwrap();
+    for _ in 0..10 {
+        let turned = worker.turn(Instant::now());
+        worker.park(turned, Some(Duration::from_millis(1))).unwrap();
+    }
+    let calls = calls.lock().unwrap();
+    let first = ["poll 0", "unmask", "poll 4", "poll 4", "poll 2", "poll 0", "unmask"];
+    assert_eq!(
+        (&calls[..7], &calls[7..11]),
+        (&first[..], &["poll 4", "poll 1", "poll 0", "unmask"][..])
+    );
+    let counts = worker.napis[0].counts();
+    assert_eq!((counts.wakeups, counts.irqs(), counts.rx_packets), (2, 2, 15), "7.5 an irq");
 }
