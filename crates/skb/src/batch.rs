@@ -78,7 +78,7 @@ impl<S> Batch<S> {
         &self.slots[self.head..self.tail]
     }
 
-    /// Makes the free slots one run behind the live ones.
+    /// Moves the unused slots, so that they follow the used ones.
     ///
     /// Apart, so that what calls it once in many times stays short.
     #[cold]
@@ -125,14 +125,15 @@ impl<S> Batch<S> {
         true
     }
 
-    /// Has the packet at `index` looked at when it is freed; its handle, if there is one.
+    /// Flags the handle at `index`, so that freeing the packet reads its meta line; returns the
+    /// handle, if there is one.
     pub(crate) fn flag(&mut self, index: usize) -> Option<u32> {
         let handle = self.slots[self.head..self.tail].get_mut(index)?;
         *handle |= FLAG;
         Some(*handle)
     }
 
-    /// Takes the first `n` handles out; they are the caller's now.
+    /// Takes the first `n` handles out of the batch, for the caller to own.
     fn take_raw(&mut self, n: usize) -> &[u32] {
         let from = self.head;
         self.head += n.min(self.len());
@@ -259,14 +260,14 @@ impl<S> Batch<S> {
         mem.free_raw(self.take_raw(n), Fate::Dropped(reason));
     }
 
-    /// Frees the first `n` packets as sent, onto `mem`'s hot list: a copying device has them.
+    /// Frees the first `n` packets, onto `mem`'s hot list, as sent by a device that copied them.
     pub fn sent(&mut self, n: usize, mem: &mut Local) -> Moved {
         let moved = self.count_first(n);
         mem.free_raw(self.take_raw(n), Fate::Sent);
         moved
     }
 
-    /// Frees the first `n` packets as [`Batch::sent`] does, without counting their bytes once more.
+    /// Frees the first `n` packets as [`Batch::sent`] does; the caller has counted their bytes.
     pub fn free_sent(&mut self, n: usize, mem: &mut Local) {
         mem.free_raw(self.take_raw(n), Fate::Sent);
     }
@@ -293,7 +294,7 @@ impl<S> Batch<S> {
         self.sent(n, mem)
     }
 
-    /// Frees all packets behind the first `len` as never used: they do not count.
+    /// Frees all packets behind the first `len` as never used: no counter of packets includes them.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
             let from = self.head + len;
@@ -319,7 +320,7 @@ impl<S> Batch<S> {
         self.live()
     }
 
-    /// Forgets the first `n` packets: a ring has their handles now.
+    /// Drops the first `n` handles from the batch, because a ring holds them now.
     ///
     /// # Safety
     /// Each of the first `n` of [`Batch::handles`] was put where [`Batch::adopt`] will take it from
@@ -340,8 +341,8 @@ impl<S> Batch<S> {
 }
 
 impl Batch<Unique> {
-    /// Makes `bytes` of the tailroom data in every packet but the first `skip`, as
-    /// [`Skb::commit`] does in one.
+    /// Adds `bytes` of the tailroom to the data of every packet but the first `skip`, as
+    /// [`Skb::commit`] does for one packet.
     ///
     /// Cost: the umem is looked up once, if it is one.
     pub fn commit_behind(&mut self, skip: usize, bytes: usize) {

@@ -1,4 +1,4 @@
-//! Packet data from the system's allocator, one block a packet: the baseline of post 000.
+//! Packet data from the system's allocator, one block for each packet: the baseline of post 000.
 //!
 //! Owner: the frame whose entry of the umem's block table points to it, from allocation to free.
 //! `std::alloc::System` and not the program's global allocator, so that its own account of a block
@@ -7,11 +7,11 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::NonNull;
 
-/// The allocator's own word before each block.
+/// Bytes of the header that the allocator keeps before each block.
 ///
 /// Source: glibc malloc.c, "Minimum overhead per allocated chunk: 4 or 8 bytes".
 const ALLOCATOR_BYTES: usize = size_of::<usize>();
-/// As malloc aligns without being asked.
+/// Default alignment of `malloc`, in bytes.
 const ALIGN: usize = 16;
 
 /// A block, or nothing.
@@ -21,7 +21,7 @@ pub(crate) struct Block {
     start: *mut u8,
     /// Bytes that the packet may use.
     pub bytes: u32,
-    /// Bytes that the allocator took for it, its own included.
+    /// Bytes that the allocator took for the block, with its own header.
     pub truesize: u32,
 }
 
@@ -53,8 +53,8 @@ impl Block {
         }
     }
 
-    /// Returns the address of its first byte: dangling for [`Block::NONE`], of which no byte may be
-    /// used.
+    /// Returns the address of the block's first byte; for [`Block::NONE`] the address is dangling
+    /// and must not be used.
     pub fn start(&self) -> NonNull<u8> {
         NonNull::new(self.start).unwrap_or(NonNull::dangling())
     }
@@ -77,7 +77,7 @@ unsafe fn fresh(layout: Layout) -> *mut u8 {
     start
 }
 
-/// Does the same under Miri, which knows no assembly.
+/// Allocates zeroed memory, because Miri runs no assembly.
 #[cfg(miri)]
 unsafe fn fresh(layout: Layout) -> *mut u8 {
     // SAFETY: the caller's promise.

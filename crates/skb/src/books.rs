@@ -1,4 +1,4 @@
-//! The books: all pages of a umem, with the counts of each writer and the places of the frames.
+//! The counters of a umem: a page of counts for each writer, from which the ledger is read.
 //!
 //! Packets are counted on their way (allocated, sent, dropped …) in a [`Page`] for each writer;
 //! frames are found where they are (depot, hot lists, caches, rings). The two are independent,
@@ -12,14 +12,14 @@ use crate::handle::CORES;
 use crate::page::{CoreKind, Counter, Page};
 use crate::reason::{DropReason, REASONS};
 
-/// Closed pages that are kept apart; more are added up in one.
+/// Most closed pages that are kept separately; further ones are added to one page.
 const CLOSED_MAX: usize = 128;
 const OTHERS: &str = "others";
 
 /// All pages of a umem.
 pub(crate) struct Books {
     pages: Mutex<Pages>,
-    /// For each of the program's own reasons: true if it has a name in `pages`.
+    /// For each reason of the program's own: true if `names` has its name.
     named: [AtomicBool; REASONS / 2],
 }
 
@@ -27,7 +27,7 @@ struct Pages {
     open: Vec<Arc<Page>>,
     /// Closed pages: one for each kind, name and number. Written under the lock.
     closed: Vec<Arc<Page>>,
-    /// Pages of the holders that report how many packets they hold.
+    /// Pages on which holders report how many packets they hold.
     tallies: Vec<Arc<TallyPage>>,
     /// Names of a program's own reasons.
     names: Vec<DropReason>,
@@ -56,7 +56,7 @@ pub(crate) struct Sums {
     /// Frames linked behind another one, and handles beyond the first on a frame.
     pub linked: i64,
     pub extra: i64,
-    /// Packets that each core allocated and that are not freed yet.
+    /// Packets of each core that are allocated and not freed yet.
     pub outstanding: [i64; CORES],
     pub tallies: Vec<(String, u64)>,
 }
@@ -118,8 +118,8 @@ impl Pages {
         self.open.iter().chain(&self.closed)
     }
 
-    /// Returns a core number for a new local: one that is not in use and of which no packet is left;
-    /// else 0.
+    /// Returns a core number for a new local: a number that is not in use and has no packet
+    /// outstanding, else 0.
     fn free_core(&self) -> usize {
         let mut taken = [false; CORES];
         self.open.iter().for_each(|page| taken[page.core] = true);
@@ -172,7 +172,7 @@ impl Books {
         page
     }
 
-    /// Adds a page to the closed ones; its writer has given its frames back.
+    /// Adds a page to the closed ones, after its writer has returned its frames.
     pub fn close(&self, page: &Arc<Page>) {
         let mut pages = self.lock();
         if let Some(i) = pages.open.iter().position(|p| Arc::ptr_eq(p, page)) {
@@ -222,7 +222,8 @@ impl Books {
         sums
     }
 
-    /// Looks at each page, those of writers that are gone last; `true` for a living one.
+    /// Calls `look` for each page, with `true` if its writer is alive; the pages of closed writers
+    /// come last.
     pub fn each(&self, mut look: impl FnMut(&Page, bool)) {
         let pages = self.lock();
         pages.open.iter().for_each(|page| look(page, true));

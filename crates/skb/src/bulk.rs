@@ -6,7 +6,7 @@
 use crate::handle::{self, Common, FLAG};
 use crate::meta::Meta;
 
-/// A hot line as words.
+/// A hot line as machine words.
 #[repr(align(64))]
 pub(crate) struct Line(pub [u64; 8]);
 
@@ -31,18 +31,19 @@ pub(crate) struct Bulk {
     /// # Safety
     /// Each handle's line lies in the table, and no other thread reads or writes it meanwhile.
     pub write: unsafe fn(Lines<'_>, &[u32]),
-    /// Does the same, and puts the frames' handles with a tag into as many slots.
+    /// Writes the lines as `write` does, and stores the frames' handles with a tag into as many
+    /// slots.
     ///
     /// # Safety
     /// As for `write`.
     pub begin: unsafe fn(Lines<'_>, &[u32], &mut [u32], u32),
-    /// Returns what the handles have in common.
+    /// Returns the bits that all handles share.
     pub common: fn(&[u32]) -> Common,
     /// Returns a bit mask of those handles, of at most [`FLAGS_MAX`], that are flagged.
     pub flagged: fn(&[u32]) -> u64,
 }
 
-/// Handles whose flags are looked at at once.
+/// Handles whose flags are tested in one call.
 pub(crate) const FLAGS_MAX: usize = 64;
 
 /// For any CPU.
@@ -66,6 +67,8 @@ pub(crate) fn best() -> &'static Bulk {
     &PORTABLE
 }
 
+/// Writes the hot lines of free frames, on any CPU.
+///
 /// # Safety
 /// As [`Bulk::write`].
 unsafe fn portable_write(lines: Lines<'_>, frames: &[u32]) {
@@ -75,6 +78,8 @@ unsafe fn portable_write(lines: Lines<'_>, frames: &[u32]) {
     }
 }
 
+/// Writes the hot lines of free frames and stores their handles, on any CPU.
+///
 /// # Safety
 /// As [`Bulk::begin`].
 unsafe fn portable_begin(lines: Lines<'_>, frames: &[u32], slots: &mut [u32], tag: u32) {
@@ -109,6 +114,8 @@ mod avx2 {
         unsafe { [_mm256_load_si256(start), _mm256_load_si256(start.add(1))] }
     }
 
+    /// Writes the hot line of one free frame.
+    ///
     /// # Safety
     /// As [`super::Bulk::write`], of one handle.
     #[inline]
@@ -122,7 +129,7 @@ mod avx2 {
         }
     }
 
-    /// Calls the inner function, which the compiler may not do without knowing the CPU.
+    /// Calls the AVX2 function, which safe code can call only after the CPU is known to have AVX2.
     ///
     /// # Safety
     /// As [`super::Bulk::write`].
@@ -131,6 +138,8 @@ mod avx2 {
         unsafe { write_all(lines, frames) }
     }
 
+    /// Writes the hot lines of free frames and stores their handles, with AVX2.
+    ///
     /// # Safety
     /// As [`super::Bulk::begin`].
     pub unsafe fn begin(lines: Lines<'_>, frames: &[u32], slots: &mut [u32], tag: u32) {

@@ -14,7 +14,7 @@ use crate::segments::{read_frame, write_frame};
 use crate::thread;
 use crate::umem::Umem;
 
-/// Most frames in a chain: a 64 KiB superframe in the smallest frames, and its headers.
+/// Most frames in a chain: a superframe of 64 KiB with its headers, in the smallest frames.
 pub(crate) const FRAMES_MAX: usize = 260;
 /// Most bytes in a packet, so that lengths add up in 32 bits.
 pub(crate) const PACKET_MAX_BYTES: u64 = 1 << 30;
@@ -36,13 +36,14 @@ pub(crate) fn bytes(handles: &[u32]) -> u64 {
     }
 }
 
-/// Returns the umem of all `handles`, if all are of one umem; flags do not matter.
+/// Returns the umem of `handles` if it is the same for all; flags are ignored.
 #[inline]
 pub(crate) fn umem_of_all(handles: &[u32]) -> Option<&'static Umem> {
     Common::of(handles).umem().map(Umem::numbered)
 }
 
-/// Makes `bytes` of the tailroom data in packets that the caller owns, none flagged.
+/// Adds `bytes` of the tailroom to the data of each packet. The caller owns the packets, and no
+/// handle is flagged.
 pub(crate) fn commit(umem: &Umem, handles: &[u32], bytes: usize) {
     // Bytes that no frame has are clipped below.
     let (same, bytes) = (umem.unflagged_bytes(), u32::try_from(bytes).unwrap_or(u32::MAX));
@@ -71,8 +72,8 @@ pub(crate) fn retain(umem: &'static Umem, head: u32) {
     });
 }
 
-/// Gives up a flagged handle whose packet has been counted; the frames that became free, if it was
-/// the last one. What the packet holds is released first; `lived` if it was a packet at all.
+/// Releases a flagged handle whose packet has been counted; returns the freed frames if it was the
+/// last handle. What the packet holds is released first; `lived` if it was a packet at all.
 #[inline]
 pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page, lived: bool) -> Option<Freed> {
     let meta = line(umem, head);
@@ -94,7 +95,7 @@ pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page, lived: bool)
     Some(Freed { umem, head, next: meta.next, fragments, done: false })
 }
 
-/// Releases what the frames of a packet hold whose last handle was given up.
+/// Releases the objects that the frames of a packet hold, after its last handle was released.
 #[cold]
 fn release_all(umem: &'static Umem, head: u32, page: &Page, lived: bool) {
     let mut this = head;
@@ -108,7 +109,7 @@ fn release_all(umem: &'static Umem, head: u32, page: &Page, lived: bool) {
     }
 }
 
-/// The frames of a packet whose last handle was given up, for their new owner to keep.
+/// The frames of a packet after its last handle was released, for a new owner.
 ///
 /// Fragments first, so that the head keeps the umem alive to the end.
 #[must_use]
@@ -135,13 +136,13 @@ impl Iterator for Freed {
     }
 }
 
-/// Gives up a handle on a shared packet that lives on as a copy.
+/// Releases one handle on a shared packet after the packet was copied for its owner.
 pub(crate) fn release(head: u32) {
     // The copy was allocated as one more packet; this handle's end balances it.
     thread::free_slow(&[head], Fate::Unused);
 }
 
-/// Returns the number of bytes of memory that a packet takes, over all its frames.
+/// Returns the memory of a packet in bytes, over all its frames.
 pub(crate) fn truesize(umem: &Umem, head: u32) -> usize {
     let (mut sum, mut this) = (0, head);
     for _ in 0..=line(umem, head).frags {
@@ -151,8 +152,8 @@ pub(crate) fn truesize(umem: &Umem, head: u32) -> usize {
     sum
 }
 
-/// Hangs `fragment` (and what hangs behind it) behind `head`; the flagged head, or `None` if the
-/// two cannot be joined.
+/// Appends `fragment`, with its own fragments, to `head`; returns the flagged head, or `None` if
+/// the two cannot be joined.
 pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u32> {
     if !std::ptr::eq(umem, Umem::of(fragment)) {
         return None;
@@ -191,7 +192,7 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
     Some(head | FLAG)
 }
 
-/// Copies bytes of a chain from offset `from` on; returns how many there were.
+/// Copies bytes of a chain, from offset `from`, into `to`; returns the number of bytes copied.
 pub(crate) fn copy_to(umem: &Umem, head: u32, from: usize, to: &mut [u8]) -> usize {
     let (mut skip, mut done, mut this) = (from, 0, head);
     for _ in 0..=line(umem, head).frags {
@@ -211,7 +212,7 @@ pub(crate) fn copy_to(umem: &Umem, head: u32, from: usize, to: &mut [u8]) -> usi
     done
 }
 
-/// Overwrites bytes of a chain from offset `at` on; how many there were.
+/// Overwrites bytes of a chain, from offset `at`; returns the number of bytes written.
 pub(crate) fn copy_from(umem: &Umem, head: u32, at: usize, from: &[u8]) -> usize {
     let (mut skip, mut done, mut this) = (at, 0, head);
     for _ in 0..=line(umem, head).frags {
@@ -232,7 +233,7 @@ pub(crate) fn copy_from(umem: &Umem, head: u32, at: usize, from: &[u8]) -> usize
 }
 
 /// Copies the whole packet into new frames of the same classes; returns `None` if the pool has too
-/// few. Objects that the packet holds stay with the original.
+/// few free frames. Objects that the packet holds stay with the original.
 pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {
     let n = usize::from(line(umem, head).frags) + 1;
     let mut fresh = [0u32; FRAMES_MAX];
@@ -271,7 +272,7 @@ pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {
     Some(if plain { fresh[0] } else { fresh[0] | FLAG })
 }
 
-/// Copies what is known of a packet as a whole from one head to another.
+/// Copies the fields that describe a whole packet from one head to another.
 fn copy_fields(umem: &Umem, from: u32, to: u32) {
     let source = line(umem, from);
     // SAFETY: the caller made `to` and has it alone.

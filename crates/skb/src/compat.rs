@@ -1,4 +1,4 @@
-//! The kernel's names for packet buffers, with the meaning that posts 000 and 004 take for granted.
+//! The kernel's names for packet buffers, with the semantics that posts 000 and 004 assume.
 //!
 //! For code that was written against `struct sk_buff`, and for experiments that follow the posts to
 //! the letter. Each function is a few lines over [`Local`], [`Skb`] and [`Batch`], which new code
@@ -20,7 +20,7 @@ use crate::local::Local;
 use crate::segments::Segments;
 use crate::skb::{Shared, Skb};
 
-/// Room that `dev_alloc_skb` leaves for a driver to align headers and push one more.
+/// Headroom that `dev_alloc_skb` leaves for a driver to align headers and push one more header.
 const DEVICE_HEADROOM_BYTES: usize = 16;
 
 /// Allocates an empty packet with room for `size` bytes.
@@ -46,8 +46,8 @@ pub fn alloc_skb_frame(mem: &mut Local) -> Option<Skb> {
     mem.alloc_one()
 }
 
-/// Allocates an empty packet for a device to receive into: at least 16 bytes of headroom, room for
-/// `length`.
+/// Allocates an empty packet for a device to receive into, with at least 16 bytes of headroom and
+/// room for `length` bytes.
 ///
 /// Kernel: `alloc_skb(length + 16)`, then `skb_reserve(16)`, in interrupt context.
 /// Here:   the pool's headroom if that is more.
@@ -58,7 +58,8 @@ pub fn dev_alloc_skb(mem: &mut Local, length: usize) -> Option<Skb> {
     skb_reserve(&mut skb, short).then_some(skb)
 }
 
-/// Appends up to `n` empty packets to `ring`: what a device's receive ring has lost. How many.
+/// Appends up to `n` empty packets to `ring`, in place of those that a device's receive ring has
+/// used; returns how many.
 ///
 /// Kernel: each driver's own loop over its empty slots (`speedo_refill_rx_buffers` of post 003),
 ///         one `dev_alloc_skb` for each; it ends at the first `NULL`, and the next interrupt
@@ -120,7 +121,7 @@ pub fn skb_reserve(skb: &mut Skb, len: usize) -> bool {
     headroom.is_some_and(|headroom| skb.reserve(headroom))
 }
 
-/// Cuts the packet to `len` bytes; one that is no longer stays as it is.
+/// Cuts the packet to `len` bytes; a packet that is not longer stays as it is.
 ///
 /// Kernel: the same; of a packet with fragments it cuts those, and `BUG()` if it is cloned, too.
 /// Here:   false, and nothing done, for a longer packet with fragments.
@@ -128,7 +129,7 @@ pub fn skb_trim(skb: &mut Skb, len: usize) -> bool {
     skb.len() <= len || skb.trim(len)
 }
 
-/// Returns one more handle on the same bytes.
+/// Returns an additional handle on the same bytes.
 ///
 /// Kernel: a header of its own, copied, on data that both must not write. Each may push, pull and
 ///         trim its own, and has its own `cb`; the clone has no socket and no destructor. `NULL`
@@ -168,7 +169,7 @@ pub fn skb_headlen<S>(skb: &Skb<S>) -> usize {
     skb.meta().len as usize
 }
 
-/// Returns the fields that all packets on the same bytes have in common.
+/// Returns the fields that all handles on the same bytes share.
 ///
 /// Kernel: it lies behind the data, at `skb->end`, where everybody who shares the data finds it.
 /// Here:   put together on request; there is nothing behind the data.
@@ -187,12 +188,13 @@ pub fn skb_shinfo<S>(skb: &Skb<S>) -> SharedInfo<'_> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SharedInfo<'a> {
-    /// Handles on the bytes, at the moment of the call; others may come and go meanwhile.
+    /// Number of handles on the bytes at the time of the call; other threads may change it at any
+    /// time.
     pub dataref: usize,
     /// Frames behind the first one. The kernel's are parts of pages, at most 6 in 2.4; its list of
     /// whole packets, `frag_list`, is what ours are most like.
     pub nr_frags: usize,
-    /// The bytes of each of them; none of memory that a peer can write.
+    /// The bytes of each fragment; empty if a peer can write the memory.
     pub frags: Skip<Segments<'a>>,
     /// Payload bytes of each segment of a superframe, else 0. Later than the posts: `tso_size` of
     /// 2.5.33 was the first of its kind.
@@ -207,7 +209,7 @@ mod tests {
     use crate::{Data, Init, Offload, Pool};
 
     /// Returns a pool of each kind that the posts compare: the functions give the same results on
-    /// all.
+    /// all of them.
     fn pools() -> Vec<Pool> {
         let kinds = [Data::Frames, Data::General].into_iter();
         let kinds = kinds.flat_map(|data| [Init::AtAlloc, Init::AtFree].map(|init| (data, init)));

@@ -1,4 +1,4 @@
-//! The depot: stacks, behind a lock, of the free frames that are on no hot list.
+//! The depot: the free frames of a umem that are on no hot list, in stacks behind a lock.
 //!
 //! Owner: the umem. Any thread. Locked once for half a hot list, not once a frame. A umem has one
 //! depot for all, and one more for each core if frames return to the core that allocated them.
@@ -12,14 +12,15 @@ pub(crate) const PLAIN: usize = 0;
 /// Jumbo frames.
 pub(crate) const JUMBO: usize = 1;
 
-/// Free frames of one umem, last in first out: the last one freed is the likeliest to be cached.
+/// Free frames of one umem, last in, first out: the frame freed last is the likeliest to be in the
+/// cache.
 #[repr(align(128))]
 pub(crate) struct Depot {
     stacks: Mutex<Stacks>,
 }
 
 struct Stacks {
-    /// Room for every frame that can come, so that a push never allocates.
+    /// Stacks with room for every frame of the class, so that a push never allocates.
     frames: [Vec<u32>; CLASSES],
     /// Frames of the umem, over all classes; 0 in the depot of one core.
     total: usize,
@@ -32,16 +33,16 @@ struct Stacks {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Locks {
-    /// Times it was taken.
+    /// Times that the lock was taken.
     pub taken: u64,
-    /// Times it was taken while another thread held it; a part of `taken`.
+    /// Times that the lock was taken while another thread held it; a part of `taken`.
     pub contended: u64,
-    /// TSC ticks for which takers waited.
+    /// TSC ticks that threads waited for the lock.
     pub wait_ticks: u64,
 }
 
 impl Locks {
-    /// Returns the sum of both.
+    /// Returns the sum of two counts.
     #[must_use]
     pub fn plus(self, other: Locks) -> Locks {
         Locks {
@@ -58,7 +59,7 @@ impl Locks {
 pub(crate) enum Umem {
     /// A pool, a local or a frame outside its depot is left.
     InUse,
-    /// No pool, no local, every frame in its depot: the caller unmaps it.
+    /// No pool and no local exist, and every frame is in its depot: the caller unmaps the memory.
     Orphaned,
 }
 
@@ -75,7 +76,7 @@ impl Depot {
         Depot { stacks: Mutex::new(Depot::no_stacks()) }
     }
 
-    /// Fills it with the frames of a new umem, a stack for each class.
+    /// Fills the depot with the frames of a new umem, a stack for each class.
     pub fn open(&self, frames: [Vec<u32>; CLASSES]) {
         let mut stacks = self.look();
         stacks.total = frames.iter().map(Vec::len).sum();
@@ -84,7 +85,7 @@ impl Depot {
         stacks.locks = Depot::NO_LOCKS;
     }
 
-    /// Makes it the depot of one core, with room for so many ordinary frames.
+    /// Makes the depot that of one core, with room for `room` ordinary frames.
     pub fn open_empty(&self, room: usize) {
         let mut stacks = self.look();
         if !stacks.open {
@@ -122,7 +123,7 @@ impl Depot {
         stacks
     }
 
-    /// Moves up to `out.len()` frames of a class out; returns how many.
+    /// Moves up to `out.len()` frames of a class out of the depot; returns how many.
     pub fn take(&self, class: usize, out: &mut [u32]) -> usize {
         let mut stacks = self.lock();
         let frames = &mut stacks.frames[class];
@@ -133,7 +134,7 @@ impl Depot {
         n
     }
 
-    /// Takes frames of a class back.
+    /// Puts frames of a class into the depot.
     pub fn put(&self, class: usize, handles: &[u32]) -> Umem {
         let mut stacks = self.lock();
         debug_assert!(stacks.home() + handles.len() <= stacks.total, "a frame freed twice");
@@ -141,7 +142,7 @@ impl Depot {
         stacks.state()
     }
 
-    /// Takes ordinary frames back; false, and nothing taken, if the depot is closed.
+    /// Puts ordinary frames into the depot; returns false, and takes none, if the depot is closed.
     pub fn offer(&self, handles: &[u32]) -> bool {
         let mut stacks = self.lock();
         if stacks.open {
@@ -150,7 +151,7 @@ impl Depot {
         stacks.open
     }
 
-    /// Takes no more offers, and gives what it has to `heir`.
+    /// Closes the depot to further offers, and moves its frames to `heir`.
     pub fn close_into(&self, heir: &Depot) {
         let mut stacks = self.look();
         stacks.open = false;

@@ -1,4 +1,4 @@
-//! Fields of a packet beside its bytes.
+//! Fields of a packet apart from its bytes.
 //!
 //! The fields of the hot lane are always there; a field of a cold lane is `None` until it is set, and
 //! then costs one more cache line. Setting any of them fails, and does nothing, if the packet is
@@ -14,7 +14,7 @@ use crate::skb::{Skb, Unique};
 const ETHERNET: u16 = 1;
 
 impl<S> Skb<S> {
-    /// Returns a field of a cold lane, if it was set.
+    /// Returns a field of a cold lane, if the field was set.
     fn cold<T>(&self, lane: u16, read: impl FnOnce(&Cold) -> T) -> Option<T> {
         if self.meta().lanes & lane == 0 {
             return None;
@@ -24,31 +24,32 @@ impl<S> Skb<S> {
         Some(read(unsafe { self.umem().cold(self.raw()).as_ref() }))
     }
 
-    /// Returns the time of its capture, in nanoseconds of the epoch, if it was set.
+    /// Returns the time at which the packet was captured, in nanoseconds of the epoch, if it was
+    /// set.
     #[must_use]
     pub fn stamp_ns(&self) -> Option<u64> {
         self.cold(lane::STAMP, |cold| cold.stamp_ns)
     }
 
-    /// Returns the mark that a classifier gave it: `skb->mark`, `nfmark` of old.
+    /// Returns the mark that a classifier gave the packet: `skb->mark`, `nfmark` of old.
     #[must_use]
     pub fn mark(&self) -> Option<u32> {
         self.cold(lane::MARK, |cold| cold.mark)
     }
 
-    /// Returns the class that a traffic classifier put it in.
+    /// Returns the class that a traffic classifier assigned to the packet.
     #[must_use]
     pub fn tc_index(&self) -> Option<u16> {
         self.cold(lane::TC_INDEX, |cold| cold.tc_index)
     }
 
-    /// Returns the hash of its flow, as a device or a stage computed it.
+    /// Returns the flow hash of the packet, as a device or a stage computed it.
     #[must_use]
     pub fn hash(&self) -> Option<u32> {
         self.cold(lane::HASH, |cold| cold.hash)
     }
 
-    /// Returns the VLAN tag that travels beside the packet's bytes.
+    /// Returns the VLAN tag that is kept in the metadata instead of in the packet's bytes.
     #[must_use]
     pub fn vlan(&self) -> Option<Vlan> {
         self.cold(lane::VLAN, |cold| Vlan { tci: cold.vlan.0, protocol: cold.vlan.1 })
@@ -60,20 +61,21 @@ impl<S> Skb<S> {
         self.cold(lane::OFFLOAD, |cold| cold.offload).unwrap_or(Offload::NONE)
     }
 
-    /// Returns the class of its link-layer destination: this host, all, a group, another host.
+    /// Returns the class of the packet's link-layer destination: this host, broadcast, multicast,
+    /// another host.
     #[must_use]
     pub fn packet_type(&self) -> PacketType {
         self.meta().packet_type
     }
 
-    /// Returns what its first header is, by its number in the registry of captures' link types: 1, which is
-    /// Ethernet, unless it comes from a capture of another type.
+    /// Returns the link type of the packet's first header, as numbered in the registry of captures'
+    /// link types: 1, Ethernet, unless the packet comes from a capture of another type.
     #[must_use]
     pub fn link_type(&self) -> u16 {
         self.meta().link.wrapping_add(ETHERNET)
     }
 
-    /// Returns the bytes that were cut off its end when it was captured; 0 for a whole packet.
+    /// Returns the number of bytes that the capture cut off the packet's end; 0 for a whole packet.
     #[must_use]
     pub fn snapped_bytes(&self) -> u32 {
         self.meta().snapped_bytes
@@ -99,8 +101,8 @@ impl<S> Skb<S> {
 }
 
 impl Skb<Unique> {
-    /// Returns the work that is left to the device once `fragment` is appended; `None` if both
-    /// packets leave work, because a device does only one.
+    /// Returns the offload of this packet after `fragment` is appended; `None` if both packets have
+    /// one, because a device does only one.
     pub(crate) fn offload_with(&self, fragment: &Skb) -> Option<Offload> {
         let (ours, other) = (self.offload(), fragment.offload());
         match (ours.is_pending(), other.is_pending()) {
@@ -110,7 +112,7 @@ impl Skb<Unique> {
         }
     }
 
-    /// Changes the hot line; false if it is shared and could not be copied.
+    /// Changes the hot line; returns false if the line is shared and could not be copied.
     fn set(&mut self, change: impl FnOnce(&mut Meta)) -> bool {
         self.meta_mut().map(change).is_some()
     }
@@ -145,7 +147,7 @@ impl Skb<Unique> {
         self.set_cold(lane::HASH, |cold| cold.hash = hash)
     }
 
-    /// Gives it a VLAN tag to travel beside it, or takes it away.
+    /// Sets or removes the VLAN tag that is kept in the metadata.
     pub fn set_vlan(&mut self, vlan: Option<Vlan>) -> bool {
         match vlan {
             Some(tag) => self.set_cold(lane::VLAN, |cold| cold.vlan = (tag.tci, tag.protocol)),
@@ -166,12 +168,13 @@ impl Skb<Unique> {
         self.set(|meta| meta.packet_type = packet_type)
     }
 
-    /// Sets the link type of its first header, as numbered in the registry of captures' link types.
+    /// Sets the link type of the packet's first header, as numbered in the registry of captures'
+    /// link types.
     pub fn set_link_type(&mut self, link_type: u16) -> bool {
         self.set(|meta| meta.link = link_type.wrapping_sub(ETHERNET))
     }
 
-    /// Sets the number of bytes that were cut off its end when it was captured.
+    /// Sets the number of bytes that the capture cut off the packet's end.
     pub fn set_snapped_bytes(&mut self, bytes: u32) -> bool {
         self.set(|meta| meta.snapped_bytes = bytes)
     }
@@ -187,8 +190,8 @@ impl Skb<Unique> {
         self.meta_mut().map(|meta| &mut meta.cb)
     }
 
-    /// Makes the packet hold `what`, which is released when the packet is freed, before its memory
-    /// goes back: on the thread that frees the last handle, on every path. A copy does not hold it.
+    /// Attaches `what` to the packet. It is released when the last handle is freed, on the thread
+    /// that frees it, before the packet's memory is returned. A copy does not hold it.
     ///
     /// # Errors
     /// Hands it back if the packet holds something already, or is shared and could not be copied.

@@ -1,4 +1,4 @@
-//! The frames of a umem: their places, and the work at the start and the end of a packet.
+//! The frames of a umem: their addresses, and the work when a packet begins and ends.
 //!
 //! All of it is constant while the umem lives; what changes is behind the addresses.
 
@@ -33,13 +33,14 @@ pub(crate) struct Frames {
     cold: *mut Cold,
     /// The location of each packet's data, if it comes from the allocator.
     blocks: *mut Block,
-    /// Frames below this one need no further checks: private, ordinary, in the region.
+    /// Limit of the plain frames: a frame below it is private, ordinary and in the region, and
+    /// needs no further checks.
     plain: u32,
     shift: u32,
     headroom: u32,
-    /// True if something is to be done for a frame when it is freed or allocated.
+    /// True if a policy of the pool requires work for each frame that is freed or allocated.
     retires: bool,
-    /// True if a free frame of an ordinary packet goes onto any list without further work.
+    /// True if a free frame of an ordinary packet can go onto any list without further work.
     frees_plainly: bool,
     data_from: Data,
     init: Init,
@@ -49,7 +50,8 @@ pub(crate) struct Frames {
     /// The hot line of a new packet.
     blank: Line,
     pub id: u32,
-    /// The number of this incarnation of the id: it identifies thread caches of a former one.
+    /// The generation of the id: it tells thread caches of an earlier umem with this id from those
+    /// of this one.
     pub serial: u64,
     /// Ordinary frames.
     pub frames: u32,
@@ -111,7 +113,8 @@ impl Frames {
         }
     }
 
-    /// Returns the location of a frame: in the region (or in its block), if `handle` is one of this umem.
+    /// Returns the location of the frame `handle`, in the region or in its block; the handle must
+    /// be one of this umem.
     #[inline]
     pub fn place(&self, handle: u32) -> Place {
         let index = handle::frame(handle);
@@ -124,7 +127,7 @@ impl Frames {
         Place { start, bytes: 1 << self.shift, trust: Trust::Private }
     }
 
-    /// Does the same for a frame that is not private, ordinary and in the region.
+    /// Returns the location of a frame that is not private, not ordinary or not in the region.
     #[cold]
     fn place_apart(&self, index: u32) -> Place {
         if self.data_from == Data::General {
@@ -170,7 +173,7 @@ impl Frames {
         unsafe { (self.bulk.write)(self.lines(), handles) }
     }
 
-    /// Returns what the handles have in common.
+    /// Returns the bits that all handles share.
     #[inline]
     pub fn common(&self, handles: &[u32]) -> Common {
         (self.bulk.common)(handles)
@@ -182,8 +185,8 @@ impl Frames {
         (self.bulk.flagged)(handles)
     }
 
-    /// Makes empty packets of free frames, and puts their handles with `tag` into as many slots;
-    /// false, and nothing done, if there is no memory.
+    /// Initialises free frames as empty packets, and stores their handles with `tag` into as many
+    /// slots; returns false, and does nothing, if the allocator has no memory.
     ///
     /// # Safety
     /// The caller has just taken the frames from a free list: they are in no skb, so no handle
@@ -202,8 +205,8 @@ impl Frames {
         true
     }
 
-    /// Makes an empty packet of each free frame, with data of `bytes`, headroom included, where the
-    /// allocator gives it.
+    /// Initialises each free frame as an empty packet; where the allocator gives the data, each
+    /// gets `bytes` of it, headroom included.
     ///
     /// # Safety
     /// As for [`Frames::begin`].
@@ -218,6 +221,8 @@ impl Frames {
         true
     }
 
+    /// Initialises frames whose data comes from the allocator as empty packets.
+    ///
     /// # Safety
     /// As for [`Frames::begin`].
     #[cold]
@@ -257,7 +262,7 @@ impl Frames {
         self.retires
     }
 
-    /// Does what the pool's policies ask for when frames are freed.
+    /// Applies the pool's policies for freed frames: frees their blocks, initialises their lines.
     ///
     /// # Safety
     /// The caller owned the last handle on each frame, and puts them on a free list next.
@@ -270,7 +275,7 @@ impl Frames {
         unsafe { self.initialise_freed(handles) };
     }
 
-    /// Writes the lines of frames that were freed, if that is when they are to be.
+    /// Initialises the lines of freed frames, if the pool's policy is [`Init::AtFree`].
     ///
     /// # Safety
     /// As for [`Frames::retire`].
@@ -295,7 +300,7 @@ impl Frames {
         }
     }
 
-    /// Returns the memory, in bytes, that a frame takes with all that is kept for it.
+    /// Returns the memory of a frame in bytes, with its metadata.
     pub fn truesize(&self, handle: u32) -> usize {
         let index = handle::frame(handle);
         let mut places = 1;
@@ -332,8 +337,7 @@ impl Frames {
         self.headroom
     }
 
-    /// Returns the size of the frame of every unflagged handle, if it is the same for all: jumbo
-    /// frames are flagged.
+    /// Returns the frame size of unflagged handles, if all have the same: jumbo frames are flagged.
     #[inline]
     pub fn unflagged_bytes(&self) -> Option<u32> {
         (self.data_from == Data::Frames).then(|| self.frame_bytes())
@@ -378,7 +382,7 @@ mod tests {
     use crate::pool::Builder;
     use crate::{Batch, Init, Pool};
 
-    /// Returns the priority in the hot line of a packet's frame after it was freed with one set.
+    /// Returns the priority field in the hot line after a packet with priority 7 was freed.
     fn priority_after_free(pool: Builder) -> u32 {
         let pool = pool.frames(8).build().unwrap();
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));

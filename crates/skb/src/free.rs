@@ -1,4 +1,5 @@
-//! The free path of a [`Local`]: frames go onto its hot list in bulk, and are read only if they must be.
+//! The free path of a [`Local`]: frames go onto its hot list in bulk, and their metadata is read
+//! only if necessary.
 
 use linerate_sys::tsc::ticks;
 
@@ -33,7 +34,7 @@ impl Local {
         }
     }
 
-    /// Frees packets of which some are flagged or of another pool.
+    /// Frees packets of which some are flagged or belong to another pool.
     #[cold]
     fn free_mixed(&mut self, handles: &[u32], fate: Fate, common: Common) {
         let id = self.umem().id() as usize;
@@ -89,7 +90,7 @@ impl Local {
         self.publish();
     }
 
-    /// Keeps the frames, one by one.
+    /// Puts the frames on the list one by one.
     fn keep_each(&mut self, handles: &[u32], lived: bool) {
         for &handle in handles {
             match handle & FLAG {
@@ -99,7 +100,7 @@ impl Local {
         }
     }
 
-    /// Gives a flagged handle up, and keeps the frames that became free.
+    /// Releases a flagged handle, and puts the frames that became free on the list.
     fn put_down(&mut self, handle: u32, lived: bool) {
         let umem = self.umem();
         for frame in chain::put_down(umem, handle, &self.page, lived).into_iter().flatten() {
@@ -113,13 +114,15 @@ impl Local {
         }
     }
 
-    /// Puts plain free frames of this pool on the list; moves its cold half to the depot first if need be.
+    /// Puts plain free frames of this pool on the list; if the list is full, moves its cold half to
+    /// the depot first.
     #[inline]
     fn keep(&mut self, frames: &[u32]) {
         if self.umem().frees_plainly() { self.keep_here(frames) } else { self.keep_apart(frames) }
     }
 
-    /// Does the same where the pool has work to do for each frame, or returns it to its core.
+    /// Frees frames one by one, where the pool has a policy for each frame or returns a frame to
+    /// its core.
     #[cold]
     fn keep_apart(&mut self, frames: &[u32]) {
         let umem = self.umem();
@@ -144,7 +147,8 @@ impl Local {
         self.publish();
     }
 
-    /// Moves the cold half of the list to the depot; returns false if `frames` more would still not fit.
+    /// Moves the cold half of the list to the depot; returns false if `frames` more frames would
+    /// still not fit.
     #[cold]
     fn make_room(&mut self, frames: usize) -> bool {
         let n = self.list.len().min(self.hot_list_len.div_ceil(2));

@@ -14,15 +14,15 @@
 pub(crate) const FLAG: u32 = 1 << 31;
 /// Lowest bit of the umem's id.
 const UMEM_SHIFT: u32 = 26;
-/// Lowest bit of the core's number.
+/// Lowest bit of the core number.
 const CORE_SHIFT: u32 = 20;
-/// Mask of the frame's index.
+/// Mask of the frame index.
 pub(crate) const INDEX: u32 = (1 << CORE_SHIFT) - 1;
 /// Ids 1 to 31; 0 is no umem, so that no handle is 0.
 pub(crate) const IDS: usize = 32;
-/// Numbers 1 to 63; 0 for all others.
+/// Number of core numbers: 1 to 63, and 0 for all other cores.
 pub(crate) const CORES: usize = 64;
-/// Most frames of a umem, jumbo frames counted by the ordinary frames in whose place they are.
+/// Most frames of a umem; a jumbo frame counts as the ordinary frames whose place it takes.
 pub(crate) const FRAMES_MAX: u32 = INDEX + 1;
 /// Entries of a table indexed by [`table_index`].
 pub(crate) const TABLE: usize = 2 * IDS;
@@ -53,19 +53,20 @@ pub(crate) const fn core(handle: u32) -> usize {
     (handle >> CORE_SHIFT) as usize % CORES
 }
 
-/// Returns the umem's id as an index into a table; a flagged handle's lies in the upper half.
+/// Returns the umem's id as a table index; the index of a flagged handle is in the upper half.
 #[inline]
 pub(crate) const fn table_index(handle: u32) -> usize {
     (handle >> UMEM_SHIFT) as usize
 }
 
-/// Returns true if both are of one umem and were allocated by one core; flags do not matter.
+/// Returns true if both handles are of one umem and their packets were allocated by one core; flags
+/// are ignored.
 #[inline]
 pub(crate) fn same_core(a: u32, b: u32) -> bool {
     (a ^ b) & !FLAG & !INDEX == 0
 }
 
-/// Returns true if both are of one umem.
+/// Returns true if both handles are of one umem.
 #[inline]
 pub(crate) fn same_umem(a: u32, b: u32) -> bool {
     umem(a) == umem(b)
@@ -93,14 +94,14 @@ impl Common {
         self.or & FLAG != 0
     }
 
-    /// Returns the id of the umem that all are of, if there are any.
+    /// Returns the id of the umem to which all handles belong, if they belong to one.
     #[inline]
     pub fn umem(self) -> Option<usize> {
         // Of no handles `or` is of umem 0 and `and` of umem 31.
         same_umem(self.or, self.and).then_some(umem(self.or))
     }
 
-    /// Returns the number of the core that allocated all of them, if they are of one umem.
+    /// Returns the number of the core that allocated all packets, if they are of one umem.
     #[inline]
     pub fn core(self) -> Option<usize> {
         same_core(self.or, self.and).then_some(core(self.or))

@@ -1,4 +1,4 @@
-//! Settings, each declared once.
+//! Settings, each declared in one place.
 //!
 //! The builders clamp by a knob's range, the command reads its flag and its help from it, the lab its
 //! factors, and docs/knobs.md is rendered from [`POOL`] and the engine's list.
@@ -8,21 +8,21 @@ use std::fmt;
 /// A setting that is a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Knob {
-    /// The name in files and documents; with `-` for `_` it is the command's flag.
+    /// The name in files and documents; the flag of the command has `-` for `_`.
     pub name: &'static str,
-    /// The unit of its values.
+    /// The unit of the setting's values.
     pub unit: &'static str,
     /// The least value.
     pub min: u64,
     /// The greatest value.
     pub max: u64,
-    /// The value unless told otherwise; where `or` is not empty, the least that it can be.
+    /// The default; where `or` is not empty, the lower bound of the default.
     pub default: u64,
-    /// The quantity that the default grows with, if it does.
+    /// The quantity that the default grows with, if it does; else empty.
     pub or: &'static str,
     /// The effect, in a sentence.
     pub effect: &'static str,
-    /// True if it can be changed while packets pass.
+    /// True if the setting can be changed while packets pass.
     pub live: bool,
 }
 
@@ -56,7 +56,7 @@ impl Knob {
     }
 }
 
-/// Displays its range: `0..=65536`.
+/// Displays the setting's range: `0..=65536`.
 impl fmt::Display for Knob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}..={}", self.min, self.max)
@@ -89,7 +89,7 @@ pub const FRAME_SIZE: Knob = Knob {
     live: false,
 };
 
-/// Interval, in calls, at which allocation and freeing are timed.
+/// Interval, in calls, between two timed calls of allocation or freeing.
 pub const SAMPLE: Knob = Knob {
     name: "sample",
     unit: "calls",

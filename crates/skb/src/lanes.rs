@@ -20,13 +20,13 @@ pub(crate) mod lane {
     pub const HASH: u16 = 8;
     pub const VLAN: u16 = 16;
     pub const OFFLOAD: u16 = 32;
-    /// The time of its allocation.
+    /// The time of the packet's allocation is set.
     pub const BORN: u16 = 64;
     /// An object to be released when the packet is freed.
     pub const HELD: u16 = 128;
-    /// Set if a fragment behind this frame has one of these.
+    /// Set if a fragment behind this frame has one of the lanes of `SETTLED`.
     pub const BEHIND: u16 = 256;
-    /// Lanes that a free must look at; the handle is flagged.
+    /// Lanes that a free must read; the handle is then flagged.
     pub const SETTLED: u16 = BORN | HELD;
 }
 
@@ -61,20 +61,21 @@ impl Offload {
         self.flags & 1 != 0
     }
 
-    /// Returns true if the packet is a superframe that stands for several.
+    /// Returns true if the packet is a superframe, which a device cuts into several packets.
     #[must_use]
     pub const fn is_gso(self) -> bool {
         self.gso_type != 0
     }
 
-    /// Returns true if the packet is not ready for a wire: a checksum or a cut is left to the device.
+    /// Returns true if the packet cannot be sent as it is: the device has to complete a checksum or
+    /// cut a superframe.
     #[must_use]
     pub const fn is_pending(self) -> bool {
         self.needs_checksum() || self.is_gso()
     }
 
-    /// Returns the same work for a packet that has `bytes` more before its first one; `None` if an
-    /// offset does not fit its field any more.
+    /// Returns the offload after `bytes` were added at the packet's start; `None` if an offset no
+    /// longer fits its field.
     #[must_use]
     pub fn pushed(mut self, bytes: usize) -> Option<Offload> {
         let bytes = u16::try_from(bytes).ok()?;
@@ -87,7 +88,7 @@ impl Offload {
         Some(self)
     }
 
-    /// Returns the same work for a packet without its first `bytes`.
+    /// Returns the offload after the packet's first `bytes` were removed.
     ///
     /// A checksum whose header went is dropped from the work; a superframe whose header went cannot
     /// be cut, and is marked as one that every port drops.
@@ -107,7 +108,7 @@ impl Offload {
         self
     }
 
-    /// Returns the same work for a packet cut to `len` bytes.
+    /// Returns the offload after the packet was cut to `len` bytes.
     ///
     /// A checksum whose field went is dropped from the work; the rest of a superframe is an ordinary
     /// packet if it is no longer than one segment.
@@ -127,7 +128,7 @@ impl Offload {
 /// A kind of superframe that virtio does not have: ports and kernels refuse it.
 const GSO_BROKEN: u8 = 0x7f;
 
-/// A VLAN tag that travels beside the packet.
+/// A VLAN tag that is kept in the metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vlan {
     /// Priority, drop eligibility and number, as in the tag.
@@ -141,7 +142,7 @@ pub struct Vlan {
 /// Something that a packet stands for while it travels: room in a socket's budget, a reference on a
 /// flow.
 pub trait Release: Send + Sync {
-    /// Runs once, before the packet's memory goes back, on the thread that frees it.
+    /// Runs once, on the thread that frees the packet, before its memory is returned.
     ///
     /// `truesize_bytes` is the memory that the packet took when it was given this to hold. It must
     /// not block. If it panics, the packet is freed all the same and the panic ends here, after the
@@ -152,9 +153,9 @@ pub trait Release: Send + Sync {
 /// The cold line of a frame. A field is only valid while its lane's bit is set.
 #[repr(C, align(64))]
 pub(crate) struct Cold {
-    /// Nanoseconds of the epoch at which it was captured.
+    /// Time of the capture, in nanoseconds of the epoch.
     pub stamp_ns: u64,
-    /// Ticks of its allocation.
+    /// Time of the allocation, in TSC ticks.
     pub born: u64,
     pub held: MaybeUninit<Arc<dyn Release>>,
     pub offload: Offload,
@@ -168,7 +169,8 @@ pub(crate) struct Cold {
 
 const _: () = assert!(size_of::<Cold>() == 64);
 
-/// Does what the lanes of a frame ask for before it is freed; `lived` if it was a packet.
+/// Records the lifetime of a frame, and releases what it holds, before the frame is freed; `lived`
+/// is true if it was a packet.
 ///
 /// # Safety
 /// The caller owns the last handle on the frame, and frees it next.

@@ -113,7 +113,8 @@ impl Ledger {
         self.dropped.iter().map(|(_, n)| n).sum()
     }
 
-    /// Returns the packets that came in less those that are accounted for; 0 if all is well.
+    /// Returns the packets received and created, less those accounted for; 0 if all are accounted
+    /// for.
     #[must_use]
     pub fn difference(&self) -> i64 {
         let came = self.received.wrapping_add(self.created);
@@ -131,13 +132,14 @@ impl Ledger {
         self.difference() == 0 || !self.settled
     }
 
-    /// Returns true if no packet is in flight, and every one that came is accounted for.
+    /// Returns true if no packet is in flight and every packet received is accounted for.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.in_flight == 0 && self.difference() == 0
     }
 
-    /// Returns true if nothing moved while it was read, so that the figures belong together.
+    /// Returns true if no packet moved while the ledger was read, so that its figures are
+    /// consistent.
     #[must_use]
     pub fn settled(&self) -> bool {
         self.settled
@@ -156,8 +158,8 @@ impl Ledger {
         &self.held
     }
 
-    /// Returns the number of packets in flight for each core that allocated them; cores with none are
-    /// left out.
+    /// Returns the packets in flight by the core that allocated them; cores without any are left
+    /// out.
     ///
     /// Counted, not found: allocations less frees. [`Pool::stats`](crate::Pool::stats) has the
     /// names.

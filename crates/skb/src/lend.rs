@@ -1,4 +1,5 @@
-//! Frames that a device has: lent to its rings, and back as packets, sent packets or frames.
+//! Frames lent to a device: to its rings, and back as received packets, sent packets or unused
+//! frames.
 //!
 //! ```text
 //!   hot list ──lend──► fill ring ──► device ──receive──► packets            lent: neither free nor
@@ -21,15 +22,15 @@ use crate::policy::Data;
 use crate::skb::Skb;
 use crate::umem::Umem;
 
-/// Frames worked on at once.
+/// Frames that one step of the loop handles.
 const STRIDE: usize = 64;
 
 /// Part of a packet that a device wrote into a frame, or is to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Span {
-    /// Its first byte, counted from the start of the pool's memory.
+    /// Offset of the span's first byte from the start of the pool's memory.
     pub offset: u64,
-    /// Its bytes.
+    /// Length of the span in bytes.
     pub len: u32,
 }
 
@@ -65,8 +66,8 @@ impl Local {
         n
     }
 
-    /// Makes a packet of each span, of frames that were lent; what does not lie within the data of
-    /// one frame of this pool is left out, and its frame stays lent. Returns how many are packets.
+    /// Makes a packet of each span in a lent frame; a span that does not lie within the data of one
+    /// frame of this pool is skipped, and its frame stays lent. Returns how many are packets.
     ///
     /// Shape:  spans -> out[len..len+n]; the caller owns them.
     /// Errors: none; see above.
@@ -105,7 +106,7 @@ impl Local {
         out.len() - before
     }
 
-    /// Takes frames back that a device did not fill.
+    /// Takes back frames that a device did not fill.
     ///
     /// # Safety
     /// Each was lent by a `Local` of this pool, has not come back since, and no device writes it any
@@ -129,8 +130,8 @@ impl Local {
 }
 
 impl<S> Skb<S> {
-    /// Returns the places of the packet's bytes in its pool's memory, for a device to read: one span
-    /// for each of its frames. Returns none for a packet whose data is the allocator's.
+    /// Returns the location of the packet's bytes in its pool's memory, for a device to read: one
+    /// span for each frame. Returns none for a packet whose data is the allocator's.
     #[must_use]
     pub fn spans(&self) -> Spans<'_> {
         let lent = self.umem().data_from() == Data::Frames;
@@ -206,7 +207,8 @@ mod tests {
         assert_eq!(free(&pool), 8);
     }
 
-    /// Returns the number of free frames that are on no other hot list: takes each and gives it back.
+    /// Returns the number of free frames that a new local can get: lends them all and reclaims
+    /// them.
     fn free(pool: &Pool) -> usize {
         let (mut mem, mut frames) = (pool.local(), [0; 256]);
         let n = mem.lend(&mut frames);
@@ -266,7 +268,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every frame is in one place, whatever is done in what order.
+        /// Checks that every frame is in one place after any sequence of steps.
         #[test]
         fn no_frame_is_ever_in_two_places(
             steps in prop::collection::vec(step(), 1..60),

@@ -23,12 +23,12 @@ use crate::skb::Skb;
 use crate::thread;
 use crate::umem::Umem;
 
-/// Frames moved at once when the list is off.
+/// Frames moved in one call when the hot list is off.
 const UNLISTED: usize = 64;
-/// Most jumbo frames kept: few, and at most an eighth of the pool's. Filling one takes longer than
-/// taking the depot's lock.
+/// Most jumbo frames on the list: few, and at most an eighth of the pool's. Filling one takes
+/// longer than taking the depot's lock.
 const JUMBO_LISTED: usize = 32;
-/// Frames of other cores gathered before they are returned to those cores.
+/// Frames of other cores that are gathered before they are returned.
 pub(crate) const AWAY: usize = 64;
 /// Kinds of calls that are timed.
 const ALLOC: usize = 0;
@@ -48,12 +48,12 @@ pub struct Local {
     pub(crate) jumbo: Vec<u32>,
     /// Free frames of other cores, to be returned to those cores.
     pub(crate) away: Vec<u32>,
-    /// The upper bits of its packets' handles.
+    /// The upper bits of the handles of this local's packets.
     pub(crate) tag: u32,
-    /// Calls until the next one that is timed: of allocating, of freeing.
+    /// Calls until the next timed allocation and the next timed free.
     until_sample: [u32; 2],
     pub(crate) page: Arc<Page>,
-    /// One owner at a time: `Send`, not `Sync`.
+    /// Marker that makes the local `!Sync`: it has one owner at a time. `Send`, not `Sync`.
     owner: PhantomData<Cell<()>>,
 }
 
@@ -98,13 +98,14 @@ impl Local {
         &self.pool
     }
 
-    /// Returns its number in the pool, which its packets' handles carry; 0 if there was none left.
+    /// Returns the local's core number in the pool, which its packets' handles carry; 0 if all
+    /// numbers were in use.
     #[must_use]
     pub fn core(&self) -> usize {
         self.page.core
     }
 
-    /// Returns the greatest number of frames that it keeps on its hot list.
+    /// Returns the most frames that the local keeps on its hot list.
     #[must_use]
     pub fn hot_list_len(&self) -> usize {
         self.hot_list_len
@@ -185,8 +186,8 @@ impl Local {
         self.alloc_bytes(bytes)
     }
 
-    /// Allocates one empty packet in one piece with room for `bytes`, of the smallest class that has
-    /// it.
+    /// Allocates one empty packet in one frame with room for `bytes`, of the smallest class that
+    /// has that room.
     ///
     /// Errors: `None` if no class has it, or the pool no frame of the class.
     pub fn alloc_len(&mut self, bytes: usize) -> Option<Skb> {
@@ -225,7 +226,7 @@ impl Local {
         Some(unsafe { Skb::from_raw(handle::retag(frame, self.tag)) })
     }
 
-    /// Returns the greatest number of jumbo frames that it keeps.
+    /// Returns the most jumbo frames that the local keeps.
     pub(crate) fn jumbo_listed(&self) -> usize {
         match self.hot_list_len {
             0 => 0,
@@ -254,8 +255,8 @@ impl Local {
         Some(unsafe { Skb::from_raw(handle::retag(frame, self.tag) | FLAG) })
     }
 
-    /// Allocates a packet with a copy of `bytes`, in one frame of the smallest class that has the
-    /// room, or in as many ordinary frames as it takes.
+    /// Allocates a packet with a copy of `bytes`: in one frame of the smallest class with enough
+    /// room, else in a chain of ordinary frames.
     ///
     /// Errors: `None` if the pool has too few frames, or no chain can be that long; counted as an
     ///         allocation that found nothing.
@@ -289,7 +290,7 @@ impl Local {
         Some(head)
     }
 
-    /// Gets frames onto an empty list; false if there are none.
+    /// Moves frames from the depot onto an empty list; returns false if there are none.
     #[cold]
     pub(crate) fn refill(&mut self, want: usize) -> bool {
         let most = self.hot_list_len.max(UNLISTED);
@@ -316,18 +317,18 @@ impl Local {
         got > 0
     }
 
-    /// Returns the number of allocations by this list that found too few frames so far.
+    /// Returns the number of this local's allocations so far that found too few frames.
     #[must_use]
     pub fn starved(&self) -> u64 {
         self.page.starved.value()
     }
 
-    /// Notes that `n` of the packets it allocated came in by a device.
+    /// Counts `n` of the local's packets as received by a device.
     pub fn count_received(&mut self, n: usize) {
         self.page.received.add(n as u64);
     }
 
-    /// Returns the time at which a call begins, if the call is to be timed.
+    /// Returns the start time of a call, if the call is to be timed.
     ///
     /// Cost: a count, for a call that is not.
     #[inline]
@@ -343,7 +344,8 @@ impl Local {
         (every > 0).then(ticks)
     }
 
-    /// Notes what an allocation took, and gives one of its packets the moment as its birth.
+    /// Counts the time of an allocation, and stores the current time in one of its packets as the
+    /// time of its birth.
     #[cold]
     fn alloc_sampled(&mut self, since: u64, n: usize, out: &mut Batch) {
         let now = ticks();

@@ -40,14 +40,14 @@ impl Memory {
         Ok(Memory { frames, apart: [Some(meta), Some(cold), blocks] })
     }
 
-    /// Returns the size of the mapping in bytes.
+    /// Returns the length of the mapping in bytes.
     pub fn bytes(&self) -> usize {
         let frames = self.frames.as_ref().map_or(0, |region| region.len());
         frames + self.apart.iter().flatten().map(Region::len).sum::<usize>()
     }
 }
 
-/// Returns the access that others get to the frames, and the pages that are tried for them.
+/// Returns the access of other processes to the frames, and the page size that is tried for them.
 fn given_away(trust: Trust, huge: Huge) -> (Others, Huge) {
     match (trust, huge) {
         // Private memory is lent out as `&[u8]`: a process that gets its descriptor may not write it.

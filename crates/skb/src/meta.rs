@@ -17,21 +17,21 @@ pub(crate) const CB_BYTES: usize = 24;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum PacketType {
-    /// To this host (the default, as in post 004's `PACKET_HOST`).
+    /// Addressed to this host (the default, as in post 004's `PACKET_HOST`).
     #[default]
     Host,
     /// To everybody.
     Broadcast,
     /// To a group.
     Multicast,
-    /// To another host; seen because the device is promiscuous.
+    /// Addressed to another host; received because the device is promiscuous.
     OtherHost,
 }
 
 /// The hot line of a frame.
 #[repr(C, align(64))]
 pub(crate) struct Meta {
-    /// First byte of data, from the start of the frame.
+    /// Offset of the first data byte from the start of the frame.
     pub off: u32,
     /// Bytes of data in this frame.
     pub len: u32,
@@ -47,24 +47,25 @@ pub(crate) struct Meta {
     pub priority: u32,
     /// Fragments behind this frame.
     pub frags: u16,
-    /// The cold lanes that hold something, a bit each.
+    /// The cold lanes that are in use, one bit for each.
     pub lanes: u16,
-    /// The class of its link-layer destination.
+    /// The class of the packet's link-layer destination.
     pub packet_type: PacketType,
-    /// Padding, so that every byte of the line is one of a field.
+    /// Padding, so that the line has no byte outside a field.
     rest: [u8; 1],
-    /// The link type of its first header, less Ethernet's number: 0 for all but packets of other captures.
+    /// The link type of the packet's first header, less Ethernet's number: 0 for all packets except
+    /// those of other captures.
     pub link: u16,
-    /// Bytes that were cut off its end when it was captured.
+    /// Number of bytes that the capture cut off the packet's end.
     pub snapped_bytes: u32,
-    /// The control block: the packet's owner may keep notes in it.
+    /// The control block, in which the packet's owner may keep notes.
     pub cb: [u8; CB_BYTES],
 }
 
 const _: () = assert!(size_of::<Meta>() == 64);
 
 impl Meta {
-    /// Returns the line of a new, empty frame whose data starts at `headroom`.
+    /// Returns the line of a new, empty packet whose data starts at `headroom`.
     pub const fn new(headroom: u32) -> Meta {
         Meta {
             off: headroom,
@@ -91,8 +92,8 @@ impl Meta {
         unsafe { std::mem::transmute(self) }
     }
 
-    /// Sets the fields that depend on the allocation, in a line that was initialised when its frame
-    /// was freed: the data pointers, the lengths and the count, as `alloc_skb` did before post 004.
+    /// Sets the fields that depend on the allocation (data pointers, lengths, count) in a line that
+    /// was initialised when its frame was freed, as `alloc_skb` did before post 004.
     #[inline]
     pub fn begin(&mut self, headroom: u32) {
         self.off = headroom;

@@ -1,4 +1,4 @@
-//! The pages of the books: counts of each writer's work on a pool's frames.
+//! A writer's page of counters: its work on a pool's frames.
 //!
 //! Each [`Local`](crate::Local) and each thread cache counts into a page of its own: one writer,
 //! plain loads and stores, nothing shared with another writer. Anyone may read.
@@ -10,7 +10,7 @@ use linerate_sys::thread::current_cpu;
 use crate::handle::{self, CORES, Common};
 use crate::reason::{DropReason, REASONS};
 
-/// A counter with one writer; anyone may read.
+/// A counter with one writer and any number of readers.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -50,52 +50,55 @@ pub enum CoreKind {
     Thread,
 }
 
-/// The fates of skbs that a program gives up.
+/// The ways in which a program gives up a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
-    /// The program is done with them.
+    /// The program has finished with them.
     Consumed,
-    /// A device or peer has them.
+    /// A device or peer took them.
     Sent,
-    /// They never were packets.
+    /// They were never used as packets.
     Unused,
     /// The program dropped them for a reason.
     Dropped(DropReason),
 }
 
 impl Fate {
-    /// Returns true unless the skbs never were packets.
+    /// Returns true unless the skbs were never used as packets.
     pub fn lived(self) -> bool {
         !matches!(self, Fate::Unused)
     }
 }
 
-/// The counts of one writer, on cache lines of their own: its neighbours' writers are other cores.
+/// The counters of one writer, on cache lines of their own, because neighbouring pages are written
+/// by other cores.
 #[repr(align(128))]
 pub(crate) struct Page {
     pub kind: CoreKind,
     pub name: String,
-    /// The number in the handles of the packets that it allocated.
+    /// The core number in the handles of the writer's packets.
     pub core: usize,
-    /// The CPU that its writer was last seen on, plus one.
+    /// The CPU on which the writer was last seen, plus one.
     cpu: Counter,
-    /// Times it was seen on another one than before.
+    /// Times that the writer was seen on another CPU than before.
     pub moves: Counter,
     /// Packets handed out.
     pub alloc: Counter,
-    /// Packets among `alloc` that came in by a device.
+    /// Packets of `alloc` that a device received.
     pub received: Counter,
-    /// Packets given up, by the core that allocated them; those of `list` behind `counted` not yet.
+    /// Packets given up, by the core that allocated them; those of `list` after `counted` are not
+    /// included yet.
     pub freed: [Counter; CORES],
     /// Handles added by `share` and `clone`, by the core that allocated the packet.
     pub cloned: [Counter; CORES],
-    /// Part of `freed` that never were packets; then the parts sent and dropped. The rest was consumed.
+    /// Packets of `freed` that were never used; the next two fields have those sent and dropped.
+    /// The rest was consumed.
     pub unused: Counter,
     pub sent: Counter,
     pub dropped: [Counter; REASONS],
     /// Allocations that found nothing.
     pub starved: Counter,
-    /// Free frames on this writer's lists, and the most of them.
+    /// Free frames on this writer's lists, and the highest number of them so far.
     pub level: Counter,
     /// A thread's free frames: a ring of a power of two, filled from `head`, the cold end, to `tail`.
     /// A drop only puts its handle there; frames behind `counted` are counted when they are moved.
@@ -104,7 +107,7 @@ pub(crate) struct Page {
     pub counted: Counter,
     pub tail: Counter,
     pub hot_list_len: Counter,
-    /// Frames lent to a device's rings: neither free nor a packet.
+    /// Frames lent to a device's rings: they are neither free nor packets.
     pub lent: Counter,
     /// Visits to the depot for frames, and the frames got.
     pub refills: Counter,
@@ -116,15 +119,15 @@ pub(crate) struct Page {
     /// what another one takes off: only the sum over all pages means something.
     pub linked: Counter,
     pub extra: Counter,
-    /// Panics of objects that packets held, when they were released.
+    /// Panics of objects held by packets, caught when the objects were released.
     pub release_panics: Counter,
-    /// Bytes from the allocator that packets hold.
+    /// Memory from the allocator that packets hold, in bytes.
     pub blocks_bytes: Counter,
-    /// Calls that were timed: their ticks and their packets.
+    /// Timed calls: their ticks and their packets.
     pub timed_alloc: Timed,
     pub timed_free: Timed,
-    /// Packets that carried the time of their allocation, by the power of two of their lifetime in
-    /// ticks: freed on the core that allocated them, or on another one.
+    /// Packets with a recorded time of birth, by the power of two of their lifetime in ticks: freed
+    /// on the core that allocated them, and on another one.
     pub dwell: [[Counter; DWELLS]; 2],
 }
 
@@ -158,7 +161,7 @@ impl Page {
         Page { kind, name: name.into(), core, ..Page::blank() }
     }
 
-    /// Returns the page of a thread with a list of so many frames.
+    /// Returns the page of a thread whose list holds `frames` frames.
     pub fn with_list(name: &str, frames: usize) -> Page {
         let list = (0..frames).map(|_| AtomicU32::new(0)).collect();
         Page { list, ..Page::new(CoreKind::Thread, name, 0) }
@@ -217,7 +220,7 @@ impl Page {
         }
     }
 
-    /// Returns the CPU that the writer was last seen on.
+    /// Returns the CPU on which the writer was last seen.
     pub fn cpu(&self) -> Option<usize> {
         (self.cpu.value() as usize).checked_sub(1)
     }
@@ -270,19 +273,19 @@ impl Page {
         self.see_cpu();
     }
 
-    /// Counts how long a packet lived that carried its birth.
+    /// Counts the lifetime of a packet that carried its time of birth.
     pub fn dwelled(&self, handle: u32, ticks: u64) {
         let elsewhere = usize::from(handle::core(handle) != self.core);
         let power = (u64::BITS - ticks.leading_zeros()) as usize;
         self.dwell[elsewhere][power.min(DWELLS - 1)].add(1);
     }
 
-    /// Returns the number of free frames that its writer has.
+    /// Returns the number of free frames that the writer holds.
     pub fn held(&self) -> u64 {
         self.level.value() + self.tail.value().wrapping_sub(self.head.value())
     }
 
-    /// Counts the drops that are on the list and not counted yet.
+    /// Counts the drops on the list that are not counted yet.
     ///
     /// # Safety
     /// As for [`Page::own`].
@@ -295,7 +298,8 @@ impl Page {
         self.counted.set(to);
     }
 
-    /// Returns `n` handles of the list from a place on, in two pieces.
+    /// Returns `n` handles of the list, starting at position `from`, as two slices, because the
+    /// list is a ring.
     ///
     /// # Safety
     /// The caller is the page's owner, who alone writes the list, and does not while it has these.
@@ -309,7 +313,7 @@ impl Page {
         [&list[start..start + first], &list[..(n - first).min(start)]]
     }
 
-    /// Handles on the list that are not counted yet.
+    /// Returns the handles on the list that are not counted yet.
     fn pending(&self) -> impl Iterator<Item = u32> {
         // Another thread may be reading while the owner moves frames: it then sees what counters
         // show that are read one after the other, too, and never more than the list.
@@ -328,7 +332,7 @@ impl Page {
         freed
     }
 
-    /// Adds what another page has counted; its writer is gone.
+    /// Adds the counts of another page, whose writer has ended.
     pub fn fold(&self, other: &Page) {
         let pairs = [
             (&self.moves, &other.moves),

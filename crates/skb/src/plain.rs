@@ -18,8 +18,8 @@ use crate::umem::Umem;
 use crate::verdict::Moved;
 
 impl Batch<Unique> {
-    /// Returns true if `left` is true for some packet that leaves work to a device, a checksum or a cut. It is
-    /// asked of these only, up to the first.
+    /// Returns true if `left` returns true for a packet that leaves a checksum or a cut to the
+    /// device. It is asked of these only, up to the first.
     ///
     /// Cost: a cache line read a packet, and one more of those that leave work.
     #[must_use]
@@ -38,9 +38,9 @@ impl Batch<Unique> {
         })
     }
 
-    /// Writes the places of the first packets' bytes in `pool`'s memory into `spans`, for a device to
-    /// read, and returns how many: one span a packet, up to the end of `spans` or to the first packet
-    /// that is not plain or not of that pool.
+    /// Writes the location of the first packets' bytes in `pool`'s memory into `spans`, one span
+    /// for each packet, for a device to read, and returns how many: it stops at the end of `spans`,
+    /// and at the first packet that is not plain or not of that pool.
     ///
     /// Cost: a cache line read a packet.
     pub fn plain_spans(&self, pool: &Pool, spans: &mut [Span]) -> usize {
@@ -59,9 +59,9 @@ impl Batch<Unique> {
         n
     }
 
-    /// Passes the bytes of the first packets to `visit`, one packet after the other, while they are
-    /// plain, of one pool that no peer writes, and `visit` returns true. Returns the packets and
-    /// bytes for which it returned true.
+    /// Passes the bytes of the first packets to `visit`, one packet at a time; stops at a packet
+    /// that is not plain, is of another pool or of one that a peer can write, or for which `visit`
+    /// returns false. Returns the packets and bytes for which it returned true.
     ///
     /// Cost: a cache line read a packet, beside its bytes.
     pub fn plain_data(&self, mut visit: impl FnMut(&[u8]) -> bool) -> Moved {
@@ -88,9 +88,9 @@ impl Batch<Unique> {
         moved
     }
 
-    /// Lets `fill` write into the tailroom of each packet but the first `skip`, while they are plain
-    /// and of one pool that no peer writes. `fill` returns how many bytes it wrote, and they become
-    /// data. Returns the packets and bytes written.
+    /// Lets `fill` write into the tailroom of each packet but the first `skip`; stops at a packet
+    /// that is not plain, is of another pool or of one that a peer can write. `fill` returns how
+    /// many bytes it wrote, and they become data. Returns the packets and bytes written.
     ///
     /// Cost: a cache line written a packet, beside its bytes.
     pub fn fill_behind(
@@ -134,7 +134,8 @@ fn plain(umem: &Umem, handle: u32) -> Option<&Meta> {
     line(umem, handle).filter(|meta| meta.lanes & lane::OFFLOAD == 0)
 }
 
-/// Returns the line of a packet of `umem` in one piece that is not shared, which the caller's batch owns.
+/// Returns the hot line of `handle` if it is an unshared packet of `umem` in one frame; the
+/// caller's batch owns the packet.
 #[inline]
 fn line(umem: &Umem, handle: u32) -> Option<&Meta> {
     if handle & FLAG != 0 || handle::umem(handle) != umem.id() as usize {
@@ -154,7 +155,7 @@ mod tests {
         Pool::builder().frames(64).trust(trust).build().unwrap()
     }
 
-    /// Returns two plain packets, `third`, and a plain one.
+    /// Returns a batch of four: two plain packets, `third`, and a plain packet.
     fn batch(pool: &Pool, third: Skb) -> Batch {
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(4));
         for bytes in [&b"one"[..], b"two!"] {
@@ -165,7 +166,7 @@ mod tests {
         batch
     }
 
-    /// Returns packets that are not plain, of `pool` or of another one.
+    /// Returns packets that are not plain, or are of another pool than `pool`.
     fn others(pool: &Pool) -> Vec<(Skb, Option<Skb<crate::Shared>>)> {
         let mut mem = pool.local();
         let mut shared = mem.alloc_copy(b"shared").unwrap();

@@ -1,38 +1,38 @@
 //! The policies of a pool. They are fixed when it is made; each default was measured.
 
-/// The other writers of the frames: fixed when the umem is made.
+/// The other writers of the frames, decided when the umem is created.
 ///
 /// It decides whether a `&[u8]` of a frame may exist at all. See docs/adr/0001.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Trust {
-    /// Only this process and the kernel, which keeps the protocol of its rings.
+    /// Only this process and the kernel, which follows the protocol of its rings.
     #[default]
     Private,
-    /// A peer has the frames mapped writable and may write any of them at any time: they are
-    /// copied, never borrowed.
+    /// A peer that has mapped the frames writable and can write them at any time: bytes are copied,
+    /// never borrowed.
     Exported,
 }
 
 /// The source of a packet's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Data {
-    /// A frame of the umem, of a fixed size, for good: `alloc_skb_frame` of post 000.
+    /// A frame of the umem, of a fixed size: `alloc_skb_frame` of post 000.
     #[default]
     Frames,
-    /// The system's allocator, once a packet, freed with it: `alloc_skb` of post 000 "as is". Only
-    /// the header comes from a hot list. It is the baseline that frames are compared with: no
-    /// device can share such memory.
+    /// A block of the system's allocator for each packet, freed with the packet: `alloc_skb` of
+    /// post 000 "as is". Only the header comes from a hot list. It is the baseline that frames are
+    /// compared with: no device can share such memory.
     General,
 }
 
 /// The time at which a packet's meta line is initialised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Init {
-    /// On allocation, on the core that is going to use it: the patch of post 004.
+    /// On allocation, on the core that will use the packet: the patch of post 004.
     #[default]
     AtAlloc,
-    /// On freeing, for the next allocation, which then writes only the fields that depend on it: the
-    /// constructor scheme that the patch of post 004 removes.
+    /// On freeing, for the next allocation, which then writes only a few fields: the constructor
+    /// scheme that the patch of post 004 removes.
     ///
     /// It is 7 % faster where packets are freed on another core that only reads their metadata and
     /// the first core sets their length; it is equal where the other core writes it, and slower on
@@ -40,12 +40,12 @@ pub enum Init {
     AtFree,
 }
 
-/// The destination of a frame that is freed on another core than the one that allocated it.
+/// The list onto which a frame is freed on another core than the one that allocated it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Return {
-    /// Onto the hot list of the core that frees it.
+    /// The hot list of the core that frees the frame.
     #[default]
     Local,
-    /// Back to the core that allocated it, 64 at a time.
+    /// The core that allocated the frame; frames are returned 64 at a time.
     Home,
 }

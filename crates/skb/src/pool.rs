@@ -18,7 +18,7 @@ use crate::stats::PoolStats;
 use crate::tally::Tally;
 use crate::umem::Umem;
 
-/// Room before the data of a new packet: enough for tunnel headers, and what AF_XDP asks for.
+/// Headroom of a new packet: enough for tunnel headers, and the size that AF_XDP requires.
 const HEADROOM_BYTES: u32 = 256;
 const FRAMES: u32 = 4096;
 
@@ -28,7 +28,7 @@ const FRAMES: u32 = 4096;
 #[derive(Debug)]
 pub struct Pool {
     umem: &'static Umem,
-    /// `None` if the packets' data is the allocator's.
+    /// `None` if the packets' data comes from the allocator.
     memory: Option<Arc<Region>>,
 }
 
@@ -67,26 +67,26 @@ impl Pool {
         self.umem
     }
 
-    /// Describes a pool with a frame for each that `holders` can hold at once.
+    /// Describes a pool with as many frames as `holders` can hold at once.
     #[must_use]
     pub fn sized_for(holders: &Holders) -> Builder {
         Pool::builder().frames(u32::try_from(holders.sum()).unwrap_or(u32::MAX))
     }
 
-    /// Access for one queue, worker or task, with a hot list of 1024 frames, or of a quarter of the
-    /// pool if that is less.
+    /// Returns access for one queue, worker or task, with a hot list of 1024 frames, or of a
+    /// quarter of the pool if that is less.
     #[must_use]
     pub fn local(&self) -> Local {
         self.local_with(self.hot_list_len_for(0))
     }
 
-    /// Access with a hot list of the given length; 0 = none.
+    /// Returns access with a hot list of the given length; 0 turns the list off.
     #[must_use]
     pub fn local_with(&self, hot_list_len: usize) -> Local {
         self.local_named("local", hot_list_len)
     }
 
-    /// Access under a name that [`Pool::stats`] shows.
+    /// Returns access under a name that [`Pool::stats`] shows.
     #[must_use]
     pub fn local_named(&self, name: &str, hot_list_len: usize) -> Local {
         Local::new(self.clone(), name, hot_list_len)
@@ -100,14 +100,14 @@ impl Pool {
         len.min(self.umem.frames() as usize / 4)
     }
 
-    /// Opens a tally: a holder of packets counts its packets there, so that a ledger can name it.
+    /// Opens a tally, on which a holder counts its packets, so that a ledger can name the holder.
     #[must_use]
     pub fn tally(&self, name: &str) -> Tally {
         Tally::new(self.clone(), name)
     }
 
-    /// Times every n-th bulk call that allocates or frees, and watches how long one of its packets
-    /// lives; 0 turns it off, as it is at first.
+    /// Times every n-th bulk call that allocates or frees, and records the lifetime of one of its
+    /// packets; 0, the default, turns this off.
     ///
     /// Each `Local` notices within 1024 calls, or as many as it was set to before.
     ///
@@ -125,7 +125,7 @@ impl Pool {
         PoolStats::of(self.umem)
     }
 
-    /// Returns the fate of every packet so far, and the place of every frame.
+    /// Returns the fate of every packet so far, and the location of every frame.
     ///
     /// Cost: the books' and the depot's locks, twice or more; for reports, not for the packet path.
     #[must_use]
@@ -207,7 +207,8 @@ impl Pool {
         self.umem.trust()
     }
 
-    /// Returns the memory, for a device driver to register; `None` if data is the allocator's.
+    /// Returns the memory, for a device driver to register; `None` if the data comes from the
+    /// allocator.
     ///
     /// # Safety
     /// Nobody writes a frame by it, nor lets a device write one, but frames that a
@@ -217,8 +218,8 @@ impl Pool {
         self.memory.as_ref()
     }
 
-    /// Returns what a driver keeps about the pool while some of its queues live: `find` picks one of
-    /// the values that are there, or makes a new one.
+    /// Returns a value that a driver attaches to the pool for as long as the driver's queues live:
+    /// `find` picks one of the values that are there, or makes a new one.
     ///
     /// # Errors
     /// Of `find`.
@@ -229,8 +230,8 @@ impl Pool {
         self.umem().attached(find)
     }
 
-    /// Returns the memory, for a peer to map: a peer may write the memory of an exported pool, and
-    /// can only read that of a private pool. Returns `None` if data is the allocator's.
+    /// Returns the memory, for a peer to map: the peer can write an exported pool, and can only
+    /// read a private one. Returns `None` if data is the allocator's.
     ///
     /// Private memory is lent out as `&[u8]`, and so its file is sealed against writing.
     #[must_use]

@@ -1,10 +1,10 @@
-//! Reasons for which packets are not delivered. Every drop has exactly one.
+//! Reasons for dropping packets. Every drop has exactly one.
 
 use std::fmt;
 
 use linerate_wire::Malformed;
 
-/// The reason of a drop: one of ours, or one that a program names.
+/// The reason of a drop: one of the library's, or one that a program names.
 ///
 /// A program that merely drops an [`Skb`](crate::Skb) has *consumed* it; a reason is for packets
 /// that its sender wanted delivered.
@@ -35,38 +35,39 @@ reasons! {
     NO_FRAME = 1 "no_frame";
     /// A descriptor outside the umem, or a length beyond its frame.
     BAD_DESC = 2 "bad_desc";
-    /// Larger than the device, or a chain of the pool's frames, can carry.
+    /// Longer than the device, or a chain of the pool's frames, can carry.
     TOO_LONG = 3 "too_long";
     /// Headers that contradict themselves or the frame's length.
     MALFORMED = 4 "malformed";
     /// No stage gave the packet a destination.
     NO_ROUTE = 5 "no_route";
-    /// Created, and not sent within its time.
+    /// Created and not sent in time.
     UNSENT = 6 "unsent";
     /// The device is down or gone.
     DEVICE_DOWN = 7 "device_down";
     /// The kernel or a file refused the write.
     WRITE_FAILED = 8 "write_failed";
-    /// Still queued when the path was stopped.
+    /// Still queued when the path stopped.
     STOPPED = 9 "stopped";
-    /// The device does not take what the packet asks for (segmentation, checksum).
+    /// The device cannot do what the packet needs (segmentation, checksum).
     UNSUPPORTED = 10 "unsupported";
-    /// The other end of a ring is gone.
+    /// The other end of a ring has disconnected.
     PEER_GONE = 11 "peer_gone";
-    /// Not of the kind that this path takes.
+    /// Another kind of packet than this path accepts.
     UNWANTED = 12 "unwanted";
     /// Dropped on purpose by injected faults.
     INJECTED = 13 "injected";
-    /// A queueing discipline held as much as it may.
+    /// A queueing discipline has reached its limit of packets.
     QUEUE_LIMIT = 14 "queue_limit";
-    /// A flow had as much waiting as it may.
+    /// A flow has reached its limit of waiting packets.
     FLOW_LIMIT = 15 "flow_limit";
-    /// A queueing discipline found that its queue had been long for too long.
+    /// A queueing discipline found that packets had waited too long for too long.
     CONGESTED = 16 "congested";
 }
 
 impl DropReason {
-    /// Returns a program's own reason `n`, below 64, under the name that ledgers and metrics print.
+    /// Returns reason `n`, below 64, of the program's own, under the name that ledgers and metrics
+    /// print.
     ///
     /// Evaluated as a constant, a number too large does not compile.
     #[must_use]
@@ -75,13 +76,13 @@ impl DropReason {
         DropReason { code: APP_MAX + n, name }
     }
 
-    /// Returns the name as printed: `tx_full`.
+    /// Returns the name as it is printed: `tx_full`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// Returns a program's reason whose name is not known yet.
+    /// Returns a reason of the program's own whose name is not known yet.
     pub(crate) const fn unnamed(index: usize) -> DropReason {
         DropReason { code: index as u8, name: "app" }
     }
@@ -90,7 +91,7 @@ impl DropReason {
         self.code as usize
     }
 
-    /// Returns the index among the program's own reasons, if it is one of them.
+    /// Returns the index among the program's own reasons, if the reason is one of them.
     pub(crate) const fn app_index(self) -> Option<usize> {
         if self.code >= APP_MAX { Some((self.code - APP_MAX) as usize) } else { None }
     }
@@ -101,8 +102,8 @@ impl DropReason {
     }
 }
 
-/// Returns `UNWANTED` for a sound packet of another kind, `MALFORMED` for all others: what a view refuses
-/// leaves a closure of [`Batch::retain`](crate::Batch::retain) by `?`.
+/// Returns `UNWANTED` for a well-formed packet of another kind and `MALFORMED` for all others, so
+/// that a closure of [`Batch::retain`](crate::Batch::retain) can apply `?` to a view's error.
 impl From<Malformed> for DropReason {
     fn from(malformed: Malformed) -> DropReason {
         if malformed.is_other_kind() { DropReason::UNWANTED } else { DropReason::MALFORMED }

@@ -1,4 +1,4 @@
-//! Renewal: packets become new, empty ones in place, without a trip over the free list.
+//! Renewal: sent packets become new, empty packets without a trip over the free list.
 
 use crate::batch::Batch;
 use crate::handle::{Common, FLAG};
@@ -6,7 +6,7 @@ use crate::skb::Unique;
 use crate::umem::Umem;
 
 impl Batch<Unique> {
-    /// Makes packets empty again, every field as allocation leaves it; returns how many.
+    /// Makes packets empty again, with every field as allocation sets it; returns how many.
     ///
     /// Shape:  the same packets in the same frames; the books do not notice. Those that share their
     ///         bytes, hold something, have fragments, or are jumbo stay as they are.
@@ -28,7 +28,7 @@ impl Batch<Unique> {
     }
 }
 
-/// Does the same where some packets are flagged, or there are several umems.
+/// Renews the plain packets, where some handles are flagged or the packets are of several umems.
 #[cold]
 fn renew_plain(handles: &[u32]) -> usize {
     let plain = handles.iter().filter(|handle| **handle & FLAG == 0);
@@ -45,8 +45,8 @@ fn renew_plain(handles: &[u32]) -> usize {
 mod tests {
     use crate::{Batch, Data, Init, PacketType, Pool, Skb};
 
-    /// Returns all fields of a packet, and what it takes of frames: the system's allocator may give two blocks of
-    /// one size different room.
+    /// Returns all fields of a packet, and its memory if the data is in frames: the system's
+    /// allocator may give two blocks of one size different room.
     fn fields(skb: &Skb, data: Data) -> impl PartialEq + std::fmt::Debug {
         let truesize = (data == Data::Frames).then(|| skb.truesize());
         let kept = (skb.stamp_ns(), skb.mark(), skb.tc_index(), skb.hash(), skb.vlan());

@@ -1,5 +1,5 @@
-//! The bytes of a packet, frame by frame: borrowed where that is sound, copied where a peer may be
-//! writing them.
+//! The bytes of a packet, frame by frame: borrowed where that is sound, copied where a peer may
+//! write them.
 
 use std::marker::PhantomData;
 
@@ -16,6 +16,8 @@ pub struct Segments<'a> {
 }
 
 impl Segments<'_> {
+    /// Returns an iterator over the bytes of a chain.
+    ///
     /// # Safety
     /// `head` is the first of at least `frames` frames of a chain that is borrowed for the
     /// lifetime that the caller gives the result.
@@ -49,7 +51,7 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// Reads one frame into `to`, also while a peer is writing it.
+/// Reads one frame into `to`, even while a peer writes the frame.
 pub(crate) fn read_frame(umem: &Umem, handle: u32, off: usize, to: &mut [u8]) {
     let place = umem.place(handle);
     debug_assert!(off + to.len() <= place.bytes as usize);
@@ -65,7 +67,7 @@ pub(crate) fn read_frame(umem: &Umem, handle: u32, off: usize, to: &mut [u8]) {
     }
 }
 
-/// Writes one frame from `from`, also while a peer is reading it.
+/// Writes one frame from `from`, even while a peer reads the frame.
 pub(crate) fn write_frame(umem: &Umem, handle: u32, off: usize, from: &[u8]) {
     let place = umem.place(handle);
     debug_assert!(off + from.len() <= place.bytes as usize);

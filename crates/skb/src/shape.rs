@@ -17,7 +17,7 @@ pub(crate) struct Shape {
     pub frames: u32,
     pub frame_bytes: u32,
     pub headroom_bytes: u32,
-    /// Jumbo frames, and their size.
+    /// Number of jumbo frames, and their size in bytes.
     pub jumbo_frames: u32,
     pub jumbo_bytes: u32,
     pub data: Data,
@@ -28,22 +28,22 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns the number of ordinary frames in whose place a jumbo frame is.
+    /// Returns the number of ordinary frames whose place a jumbo frame takes.
     pub fn places_per_jumbo(&self) -> u32 {
         (self.jumbo_bytes / self.frame_bytes).max(1)
     }
 
-    /// Returns the number of places for frames: one each, several for a jumbo frame.
+    /// Returns the number of places for frames: an ordinary frame takes one, a jumbo frame several.
     pub fn places(&self) -> u64 {
         u64::from(self.frames) + u64::from(self.jumbo_frames) * u64::from(self.places_per_jumbo())
     }
 
-    /// Returns the number of bytes beside the data, for one place.
+    /// Returns the metadata bytes for each place.
     pub fn overhead_bytes() -> u32 {
         (size_of::<Meta>() + size_of::<Cold>()) as u32
     }
 
-    /// Checks that it is possible, and returns the reason if not.
+    /// Checks that the parameters are possible; returns the reason if not.
     pub fn check(&self) -> Result<()> {
         let what = || format!("cannot make pool {}", self.name);
         let bad = |why: String, fix: &str| Err(Error::new(Code::PoolSize, what(), why).fix(fix));

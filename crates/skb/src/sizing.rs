@@ -1,13 +1,13 @@
-//! The number of frames that a pool needs: the sum over those who can hold them, by name.
+//! The number of frames that a pool needs: the sum over all holders, by name.
 
 use std::fmt;
 
-/// Someone who can hold frames, and how many at most.
+/// A holder of frames, and the most that it can hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The holder's name: `worker 0 hot list`, `west transmit backlog`.
     pub name: String,
-    /// Most frames it holds at once.
+    /// Most frames that the holder holds at once.
     pub frames: u64,
 }
 
@@ -37,8 +37,8 @@ impl Holders {
         self
     }
 
-    /// Adds the caches of threads that drop packets: they reserve an eighth of a pool at most, which
-    /// is a seventh of what the others need.
+    /// Adds the caches of threads that drop packets: they reserve at most an eighth of a pool,
+    /// which is a seventh of what the others need.
     #[must_use]
     pub fn with_thread_caches(self) -> Holders {
         let frames = self.sum().div_ceil(7);
@@ -56,8 +56,8 @@ impl Holders {
         self.0.iter()
     }
 
-    /// Returns the problem with a hot list of `hot_list_len` that serves rings of `rings` frames;
-    /// `None` if there is none.
+    /// Returns the problem of a hot list of `hot_list_len` frames that serves rings of `rings`
+    /// frames; `None` if there is none.
     ///
     /// Source: post 000 lost packets with a list of 128 before a ring of 256.
     #[must_use]

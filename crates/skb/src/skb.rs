@@ -31,7 +31,7 @@ use crate::umem::Umem;
 /// State of an [`Skb`] that may be written.
 #[derive(Debug)]
 pub struct Unique(());
-/// State of an [`Skb`] whose bytes other handles read too.
+/// State of an [`Skb`] whose bytes other handles can read too.
 #[derive(Debug)]
 pub struct Shared(());
 
@@ -47,7 +47,7 @@ pub struct Skb<S = Unique> {
 const _: () = assert!(size_of::<Option<Skb>>() == 4);
 
 impl<S> Skb<S> {
-    /// Takes ownership of a handle.
+    /// Creates a packet from a handle that the caller owns.
     ///
     /// # Safety
     /// `handle` came from `into_raw` of an `Skb` in the same state, or from a free list with its
@@ -58,7 +58,7 @@ impl<S> Skb<S> {
         Skb { handle: unsafe { NonZeroU32::new_unchecked(handle) }, state: PhantomData }
     }
 
-    /// Gives the handle up without freeing.
+    /// Returns the handle without freeing the packet.
     pub(crate) fn into_raw(self) -> u32 {
         ManuallyDrop::new(self).raw()
     }
@@ -84,7 +84,7 @@ impl<S> Skb<S> {
         self.umem().trust()
     }
 
-    /// Returns true if its first frame is one of that pool.
+    /// Returns true if the packet's first frame is one of that pool.
     #[must_use]
     pub fn is_of(&self, pool: &Pool) -> bool {
         std::ptr::eq(self.umem(), pool.umem())
@@ -157,15 +157,14 @@ impl<S> Skb<S> {
         unsafe { Segments::new(self.raw(), self.fragments() + 1) }
     }
 
-    /// Copies bytes from offset `from` on into `to`; returns how many there were.
+    /// Copies bytes, from offset `from`, into `to`; returns the number of bytes copied.
     ///
     /// Cost: volatile word copies if a peer can write the memory, else memcpy, a frame each.
     pub fn copy_to(&self, from: usize, to: &mut [u8]) -> usize {
         chain::copy_to(self.umem(), self.raw(), from, to)
     }
 
-    /// Returns the memory, in bytes, that the packet takes: its frames or blocks, with all that is
-    /// kept for them.
+    /// Returns the memory of the packet in bytes: its frames or blocks, with their metadata.
     ///
     /// Exact: over all packets that a pool can make it adds up to the memory of the pool, but for what
     /// its regions were rounded up to whole pages.
@@ -174,14 +173,14 @@ impl<S> Skb<S> {
         chain::truesize(self.umem(), self.raw())
     }
 
-    /// Frees it and counts it as dropped for `reason`.
+    /// Frees the packet and counts it as dropped for `reason`.
     pub fn discard(self, reason: DropReason) {
         thread::free_slow(&[self.into_raw()], Fate::Dropped(reason));
     }
 }
 
 impl Skb<Unique> {
-    /// Returns the meta line, for writing; `None` if the bytes are shared and could not be copied.
+    /// Returns the meta line for writing; `None` if the bytes are shared and could not be copied.
     #[inline]
     pub(crate) fn meta_mut(&mut self) -> Option<&mut Meta> {
         self.own()?;
@@ -189,7 +188,8 @@ impl Skb<Unique> {
         Some(unsafe { self.umem().meta(self.raw()).as_mut() })
     }
 
-    /// Returns the meta line, for writing, and where the frame is; `None` as for [`Skb::meta_mut`].
+    /// Returns the meta line for writing, and the frame's location; `None` as for
+    /// [`Skb::meta_mut`].
     #[inline]
     fn parts(&mut self) -> Option<(&mut Meta, Place)> {
         self.own()?;
@@ -198,7 +198,7 @@ impl Skb<Unique> {
         Some((unsafe { umem.meta(handle).as_mut() }, umem.place(handle)))
     }
 
-    /// Makes this handle the only one on its bytes, by copying them if need be.
+    /// Makes this handle the only one on its bytes; copies them if they are shared.
     #[inline]
     fn own(&mut self) -> Option<()> {
         if self.raw() & FLAG == 0 { Some(()) } else { self.own_flagged() }
@@ -234,9 +234,9 @@ impl Skb<Unique> {
         unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(off), len) }
     }
 
-    /// Overwrites its bytes from offset `at` on with `bytes`, also if others can write the memory;
-    /// returns how many bytes it overwrote, at most those of the packet. It writes none if the bytes
-    /// are shared and the pool has no frame left to copy them into.
+    /// Overwrites the packet's bytes from offset `at` with `bytes`, even if others can write the
+    /// memory; returns the number of bytes written, at most those of the packet. It writes none if
+    /// the bytes are shared and the pool has no frame left to copy them into.
     ///
     /// Cost: a copy a frame.
     pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
@@ -261,8 +261,8 @@ impl Skb<Unique> {
         unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(end), room) }
     }
 
-    /// Makes `bytes` of the tailroom data; more than there is counts as all of it. Nothing happens
-    /// to a chain, whose end is not in its first frame.
+    /// Adds `bytes` of the tailroom to the data; a larger number adds all of it. Nothing happens to
+    /// a chain, whose end is not in its first frame.
     #[inline]
     pub fn commit(&mut self, bytes: usize) {
         if let Some((meta, place)) = self.parts()
@@ -281,8 +281,9 @@ impl Skb<Unique> {
         true
     }
 
-    /// Extends the data by `bytes` at its end; the new bytes, or `None`, and nothing done, if the room is
-    /// too short, the packet a chain, or a peer can write the memory.
+    /// Extends the data by `bytes` at its end and returns the new bytes; returns `None`, and does
+    /// nothing, if the tailroom is too short, the packet is a chain, or a peer can write the
+    /// memory.
     pub fn put(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let (meta, place) = self.parts()?;
         let end = (meta.off + meta.len) as usize;
@@ -295,8 +296,8 @@ impl Skb<Unique> {
         Some(unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(end), bytes) })
     }
 
-    /// Extends the data by `bytes` at its start; the new bytes, or `None`, and nothing done, if the
-    /// room is too short or a peer can write the memory.
+    /// Extends the data by `bytes` at its start and returns the new bytes; returns `None`, and does
+    /// nothing, if the headroom is too short or a peer can write the memory.
     ///
     /// What is left to the device stays with its header: [`Skb::offload`] counts from the new start.
     pub fn push(&mut self, bytes: usize) -> Option<&mut [u8]> {
@@ -314,7 +315,8 @@ impl Skb<Unique> {
         self.data_mut().get_mut(..bytes)
     }
 
-    /// Takes `bytes` off the start of the first frame; false, and nothing done, if it has fewer.
+    /// Removes `bytes` from the start of the first frame; returns false, and does nothing, if the
+    /// frame has fewer.
     ///
     /// Without its header a checksum is not left to the device any more, and a superframe is a packet
     /// that every port drops.
@@ -329,7 +331,8 @@ impl Skb<Unique> {
         true
     }
 
-    /// Cuts a linear packet to `bytes`; false, and nothing done, if it is shorter or a chain.
+    /// Cuts a linear packet to `bytes`; returns false, and does nothing, if the packet is shorter
+    /// or a chain.
     ///
     /// A checksum whose field is cut off is not left to the device any more; a superframe cut to one
     /// segment is an ordinary packet.
@@ -343,8 +346,8 @@ impl Skb<Unique> {
         true
     }
 
-    /// Sets the headroom of an empty packet; false, and nothing done, if it has data or the frame
-    /// is too short.
+    /// Sets the headroom of an empty packet; returns false, and does nothing, if the packet has
+    /// data or the frame is too short.
     pub fn reserve(&mut self, headroom_bytes: usize) -> bool {
         match self.parts() {
             Some((meta, place)) if meta.len == 0 && meta.frags == 0 => {
@@ -358,7 +361,8 @@ impl Skb<Unique> {
         }
     }
 
-    /// Hangs `fragment` behind the packet's last byte. What it leaves to the device is the packet's.
+    /// Appends `fragment` after the packet's last byte. What it leaves to the device is the
+    /// packet's.
     ///
     /// # Errors
     /// Hands `fragment` back if it is of another pool, if either one is shared, or if both leave a
@@ -380,13 +384,14 @@ impl Skb<Unique> {
         }
     }
 
-    /// Has the meta line looked at when the packet is freed.
+    /// Flags the handle, so that freeing the packet reads its meta line.
     pub(crate) fn flag(&mut self) {
         // SAFETY: ids are never 0; the same frame, now flagged.
         self.handle = unsafe { NonZeroU32::new_unchecked(self.raw() | FLAG) };
     }
 
-    /// Returns one more handle on the same bytes. They are copied when either handle is written.
+    /// Returns an additional handle on the same bytes. They are copied when either handle is
+    /// written.
     #[must_use]
     pub fn share(&mut self) -> Skb<Shared> {
         let umem = self.umem();
@@ -398,7 +403,7 @@ impl Skb<Unique> {
 }
 
 impl Skb<Shared> {
-    /// Returns the packet for writing, if no other handle on it is left.
+    /// Returns the packet for writing, if this is the last handle on it.
     ///
     /// # Errors
     /// Hands it back while there are others.
@@ -411,8 +416,8 @@ impl Skb<Shared> {
         Ok(unsafe { Skb::from_raw(self.into_raw()) })
     }
 
-    /// Turns it into a packet that may be written: it is copied on the first write if other handles
-    /// are left.
+    /// Converts the handle into one that can write: the first write copies the packet if other
+    /// handles are left.
     ///
     /// It is what a transmit queue takes.
     #[must_use]

@@ -1,4 +1,4 @@
-//! Reading and writing bytes that a peer may be writing at the same moment.
+//! Reading and writing bytes that a peer may write at the same time.
 //!
 //! Such bytes never become a `&[u8]`: a data race with a reference is undefined behaviour. They are
 //! moved into memory of our own by [`linerate_sys::peer::copy`]. What comes out may mix two of the

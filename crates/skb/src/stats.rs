@@ -7,15 +7,15 @@ use crate::handle::CORES;
 use crate::page::{CoreKind, DWELLS, Page, Timed};
 use crate::umem::Umem;
 
-/// Calls that were timed, out of all.
+/// Timed calls: a sample of all calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Sampled {
-    /// Calls that were timed; 0 unless [sampling](crate::Pool::set_sampling) is on.
+    /// Number of timed calls; 0 unless [sampling](crate::Pool::set_sampling) is on.
     pub calls: u64,
-    /// Packets in them.
+    /// Packets of the timed calls.
     pub packets: u64,
-    /// TSC ticks in them.
+    /// TSC ticks of the timed calls.
     pub ticks: u64,
 }
 
@@ -25,8 +25,8 @@ impl Sampled {
         Sampled { calls, packets, ticks: timed.ticks.value() }
     }
 
-    /// Returns the TSC ticks for each packet, the reading of the clock included; `None` if nothing
-    /// was timed.
+    /// Returns the TSC ticks for each packet, including the clock readings; `None` if no call was
+    /// timed.
     #[must_use]
     pub fn ticks_per_packet(&self) -> Option<f64> {
         (self.packets > 0).then(|| self.ticks as f64 / self.packets as f64)
@@ -37,25 +37,26 @@ impl Sampled {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct CoreStats {
-    /// The name that it was given when it was made.
+    /// The name given on creation.
     pub name: String,
     /// The kind of core.
     pub kind: CoreKind,
-    /// Its number in the pool; 0 for those that have none.
+    /// The core's number in the pool; 0 for cores without one.
     pub core: usize,
-    /// False once the core is gone: then this sums up all cores that had its name and number.
+    /// False after the core has ended: the entry then sums up all ended cores of that name and
+    /// number.
     pub alive: bool,
     /// The CPU on which it last visited the depot.
     pub cpu: Option<usize>,
-    /// Times it was seen on another CPU than before.
+    /// Times that the core was seen on another CPU than before.
     pub moves: u64,
     /// Packets allocated.
     pub allocs: u64,
     /// Packets freed, of any allocating core.
     pub frees: u64,
-    /// Most free frames it keeps.
+    /// Most free frames that the core keeps.
     pub hot_list_len: u64,
-    /// Free frames that it has.
+    /// Free frames that the core has.
     pub level: u64,
     /// Allocations of frames that had been freed onto the hot list.
     pub hits: u64,
@@ -68,7 +69,8 @@ pub struct CoreStats {
     pub visits: (u64, u64),
     /// Allocations that found nothing.
     pub starved: u64,
-    /// Panics of what packets [held](crate::Skb::hold) when it was released.
+    /// Panics of objects that packets [held](crate::Skb::hold), caught when the objects were
+    /// released.
     pub release_panics: u64,
     /// Allocation, timed.
     pub alloc_time: Sampled,
@@ -113,14 +115,14 @@ pub struct Dwell {
 }
 
 impl Dwell {
-    /// Returns the number of packets that carried the moment of their allocation.
+    /// Returns the number of packets that carried the time of their allocation.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.counts.iter().sum()
     }
 
     /// Returns the lifetime, in TSC ticks rounded up to a power of two, that the given share of the
-    /// packets did not exceed; `None` if none was timed.
+    /// packets did not exceed; `None` if no packet was timed.
     #[must_use]
     pub fn quantile_ticks(&self, share: f64) -> Option<u64> {
         let (all, mut seen) = (self.packets(), 0);
@@ -160,7 +162,8 @@ impl FreeMatrix {
         (0..self.cpus.len()).map(|i| self.frees[i][i]).sum()
     }
 
-    /// Returns the number of packets freed on another CPU, the subject of post 004.
+    /// Returns the number of packets freed on another CPU than the one that allocated them, which
+    /// post 004 is about.
     #[must_use]
     pub fn remote(&self) -> u64 {
         self.frees.iter().flatten().sum::<u64>() - self.local()
@@ -222,17 +225,18 @@ impl FreeMatrix {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Each core, the living ones first.
+    /// The counts of each core, those of living cores first.
     pub cores: Vec<CoreStats>,
     /// The depot's lock.
     pub locks: Locks,
     /// Frees by freeing and allocating CPU.
     pub matrix: FreeMatrix,
-    /// Lifetimes of packets that their allocator freed, and of those that another core freed.
+    /// Lifetimes of packets that were freed by the core that allocated them, and of packets that
+    /// another core freed.
     pub dwell: [Dwell; 2],
     /// Memory mapped for the pool: frames, lines, tables.
     pub mapped_bytes: usize,
-    /// Memory of the system's allocator in its packets; 0 in a pool of frames.
+    /// Memory from the system's allocator in packets, in bytes; 0 in a pool of frames.
     pub blocks_bytes: u64,
 }
 
@@ -260,7 +264,7 @@ impl PoolStats {
         }
     }
 
-    /// Returns the sum of two readings, of different pools: a core that has memory of both is in it twice.
+    /// Returns the sum of the statistics of two pools; a core that uses both pools appears twice.
     #[must_use]
     pub fn plus(mut self, other: &PoolStats) -> PoolStats {
         self.matrix = self.matrix.plus(&other.matrix);
@@ -275,8 +279,8 @@ impl PoolStats {
         self
     }
 
-    /// Returns the memory held for packets: [`mapped_bytes`](PoolStats::mapped_bytes) and what the
-    /// system's allocator gave.
+    /// Returns the memory for packets in bytes: [`mapped_bytes`](PoolStats::mapped_bytes) and what
+    /// the system's allocator gave.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.mapped_bytes as u64 + self.blocks_bytes

@@ -1,4 +1,4 @@
-//! Tallies: holders of packets report how many they have, so that a ledger can name them.
+//! Tallies: holders report how many packets they have, so that a ledger can name the holders.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The thread cache: where a plain `drop` puts a frame without a lock.
+//! The thread cache: the list onto which a plain `drop` puts a frame without a lock.
 //!
 //! One list a thread and umem, made on the thread's first drop of that umem. All caches of a umem
 //! together hold at most an eighth of its frames, so that an idle thread cannot starve the others;
@@ -24,21 +24,22 @@ use crate::page::{Fate, Page};
 use crate::policy::Data;
 use crate::umem::Umem;
 
-/// Longest list a thread keeps of one umem, in frames.
+/// Longest list of one umem's frames that a thread keeps.
 const CACHE_MAX: i64 = 512;
 /// Smallest list that is worth having.
 const CACHE_MIN: u64 = 8;
 
-/// One list. Plain numbers and pointers, so that reaching it costs no initialisation check.
+/// A thread's list of one umem's frames. Plain numbers and pointers, so that reaching it costs no
+/// initialisation check.
 ///
 /// The frames and their number are in the page, where reports find them.
 struct Slot {
-    /// The tail at which the list is full, if a drop may add a frame without further checks: 0 if the
-    /// pool does something for each frame.
+    /// The tail at which the list is full; 0 if the pool has a policy for each frame, so that every
+    /// drop needs further checks.
     limit: Cell<u64>,
     serial: Cell<u64>,
     list: Cell<*const AtomicU32>,
-    /// Places in the list less one.
+    /// Length of the list less one.
     mask: Cell<u64>,
     page: Cell<*const Page>,
 }
@@ -74,7 +75,7 @@ impl Slot {
         self.page().held() as usize
     }
 
-    /// Appends frames that have been counted; false if there is no room.
+    /// Appends frames that have been counted; returns false if there is no room.
     fn push(&self, frames: &[u32]) -> bool {
         let page = self.page();
         if page.list.len() - self.len() < frames.len() {
@@ -103,7 +104,7 @@ impl Slot {
         n
     }
 
-    /// Takes `out.len()` frames from the cold end, of at least as many.
+    /// Takes `out.len()` frames from the cold end; the list must have that many.
     fn shift(&self, out: &mut [u32]) {
         let page = self.page();
         // SAFETY: a slot's page is owned by the thread whose slot it is.
@@ -116,7 +117,7 @@ impl Slot {
         self.copy(head, out);
     }
 
-    /// Copies the frames from a place on.
+    /// Copies frames of the list, from position `from`, into `out`.
     fn copy(&self, from: u64, out: &mut [u32]) {
         // SAFETY: as above; nothing writes the list before they are copied.
         let [first, wrapped] = unsafe { self.page().own(from, out.len()) };
@@ -149,7 +150,7 @@ impl Drop for Owned {
     }
 }
 
-/// Frees one skb that the program is done with.
+/// Frees one skb, as consumed.
 ///
 /// Cost: two stores, and the depot's lock in each half of a list.
 #[inline]
@@ -217,7 +218,7 @@ fn free_run(run: &[u32], fate: Fate) {
     }
 }
 
-/// Returns a free jumbo frame to its depot.
+/// Returns a free jumbo frame to the depot.
 pub(crate) fn keep_jumbo(umem: &'static Umem, frame: u32) {
     if umem.retires() {
         // SAFETY: the caller gave up the last handle on it.
@@ -261,7 +262,8 @@ fn spill(umem: &'static Umem, slot: &Slot) {
     put_home(umem, cold);
 }
 
-/// Returns frames from a thread's list, on which they have not been initialised, to their depot.
+/// Moves frames from a thread's list to their depot, after initialising them: frames on the list
+/// are not initialised.
 fn put_home(umem: &'static Umem, frames: &[u32]) {
     // SAFETY: the frames were on this thread's list, or were to be.
     unsafe { umem.initialise_freed(frames) };
@@ -282,7 +284,7 @@ pub(crate) fn take(umem: &'static Umem, out: &mut [u32]) -> usize {
         .unwrap_or(0)
 }
 
-/// Returns this thread's page of `umem`, opened on first use; none while the thread is torn down.
+/// Returns this thread's page of `umem`, opened on first use; `None` while the thread ends.
 fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
     let (id, serial) = (umem.id() as usize, umem.own_serial());
     let met =
@@ -309,12 +311,12 @@ fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
         .ok()
 }
 
-/// Puts all frames of one umem that this thread has back into their depots.
+/// Moves all frames of one umem on this thread's lists to their depots.
 pub(crate) fn give_back(id: usize) {
     close_if(|entry| entry.id == id);
 }
 
-/// Does the same for every umem without a pool, so that its memory can go.
+/// Returns the frames of every umem without a pool, so that its memory can be unmapped.
 pub(crate) fn sweep() {
     close_if(|entry| {
         let mut abandoned = true;
@@ -392,7 +394,7 @@ fn name() -> String {
     name.map_or_else(|| "thread".into(), |name| format!("thread {name}"))
 }
 
-/// Returns an entry's frames to their depot and settles its page.
+/// Returns a list's frames to their depot and completes the counts of its page.
 fn close(entry: Entry) {
     let mut frames = vec![0; entry.page.list.len()];
     let _ = SLOTS.try_with(|slots| {

@@ -1,4 +1,4 @@
-//! The memory behind a pool: one region cut into frames, and the way from a handle to it.
+//! The memory behind a pool: one region cut into frames, and the table that finds it by a handle.
 //!
 //! ```text
 //!  data   │ frame 0 │ frame 1 │ … │ frame n-1 │ jumbo 0 ........ │ jumbo 1 ........ │
@@ -34,7 +34,7 @@ use crate::thread;
 /// The slots of all umems. A slot is never freed, only its memory is: a thread that has just returned
 /// the last frame but one may still be leaving the depot's lock while another thread unmaps.
 static UMEMS: [Umem; IDS] = [const { Umem::vacant() }; IDS];
-/// The lock that is held while an id is given out or given back.
+/// The lock for assigning and releasing an id.
 static IDS_LOCK: Mutex<()> = Mutex::new(());
 
 /// A region, its frames' metadata, and the holders of the frames.
@@ -45,15 +45,15 @@ pub(crate) struct Umem {
     users: AtomicUsize,
     /// Frames that thread caches may still reserve for themselves.
     pub cache_budget: AtomicI64,
-    /// Interval, in calls, at which one is timed; 0 = none are.
+    /// Interval, in calls, between two timed calls; 0 turns timing off.
     pub sampling: AtomicU32,
     pub depot: Depot,
-    /// Frames on their way back to the core that allocated them.
+    /// Free frames for the core that allocated them, returned by other cores.
     homes: [Depot; CORES],
     pub books: Books,
     /// The mappings; `None` while the id is vacant.
     memory: Mutex<Option<Memory>>,
-    /// Values that drivers keep about it.
+    /// Values that drivers attached to the umem.
     attached: Mutex<Vec<Weak<dyn Any + Send + Sync>>>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Umem {
 // is atomic or locked.
 unsafe impl Sync for Umem {}
 
-/// Everything about its frames can be asked of a umem.
+/// Gives access to the methods of the umem's frames.
 impl Deref for Umem {
     type Target = Frames;
 
@@ -91,7 +91,7 @@ impl Umem {
         }
     }
 
-    /// Maps the memory and takes an id; the caller is its first user.
+    /// Maps the memory and assigns an id; the caller is the first user.
     pub fn create(shape: &Shape) -> Result<&'static Umem> {
         shape.check()?;
         thread::sweep();
@@ -146,25 +146,25 @@ impl Umem {
         &UMEMS[handle::umem(handle)]
     }
 
-    /// Returns the umem with the given id.
+    /// Returns the table entry of an id.
     #[inline]
     pub fn numbered(id: usize) -> &'static Umem {
         &UMEMS[id % IDS]
     }
 
-    /// Returns the number of the current incarnation of the umem id in `handle`, which the caller
-    /// owns.
+    /// Returns the current generation of the umem id in `handle`, which the caller owns.
     #[inline]
     pub fn serial(handle: u32) -> u64 {
         Umem::of(handle).serial
     }
 
-    /// Returns the number of this incarnation of its id.
+    /// Returns the generation of this umem's id.
     pub fn own_serial(&self) -> u64 {
         self.serial
     }
 
-    /// Runs `f` on the umem if this incarnation of its id still exists; it cannot go meanwhile.
+    /// Runs `f` on the umem if that generation of its id still exists; the umem cannot end
+    /// meanwhile.
     pub fn if_alive(id: usize, serial: u64, f: impl FnOnce(&Umem)) {
         let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let umem = &UMEMS[id];
@@ -201,7 +201,7 @@ impl Umem {
         mapped + ((self.frames() + self.jumbo().0) as usize + places) * size_of::<u32>()
     }
 
-    /// Counts one more `Pool` or `Local`.
+    /// Adds one `Pool` or `Local` to the users.
     pub fn enter(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
@@ -211,7 +211,7 @@ impl Umem {
         self.users.load(Ordering::Relaxed) == 0
     }
 
-    /// Counts one `Pool` or `Local` fewer; the caller does not use the umem afterwards.
+    /// Removes one `Pool` or `Local` from the users; the caller must not use the umem afterwards.
     pub fn leave(&'static self) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             thread::give_back(self.id() as usize);
@@ -221,15 +221,15 @@ impl Umem {
         }
     }
 
-    /// Gives a core's frames a place to return to.
+    /// Opens the depot of a core, to which its frames return.
     pub fn open_home(&self, core: usize) {
         if self.return_to() == Return::Home {
             self.homes[core].open_empty(self.frames() as usize);
         }
     }
 
-    /// Takes free ordinary frames back; the caller does not use the umem afterwards unless it has
-    /// another claim on it.
+    /// Returns ordinary frames to their depots; the caller must not use the umem afterwards unless
+    /// it has another claim on it.
     pub fn put_home(&'static self, handles: &[u32]) {
         if self.return_to() == Return::Home {
             return self.put_each_home(handles);
@@ -249,14 +249,14 @@ impl Umem {
         }
     }
 
-    /// Returns jumbo frames to their depot, otherwise as [`Umem::put_home`].
+    /// Returns jumbo frames to their depot; the conditions are those of [`Umem::put_home`].
     #[cold]
     pub fn put_jumbo_home(&'static self, handles: &[u32]) {
         let state = self.depot.put(JUMBO, handles);
         self.vacate_if(state);
     }
 
-    /// Takes up to `out.len()` ordinary frames for a core: from its own depot, else from the common
+    /// Takes up to `out.len()` ordinary frames for a core: from its own depot, then from the common
     /// one, and if both are empty from the depots of other cores.
     pub fn take(&self, core: usize, out: &mut [u32]) -> usize {
         let mut n = 0;
@@ -293,7 +293,7 @@ impl Umem {
         if self.return_to() == Return::Home { &self.homes } else { &[] }
     }
 
-    /// Unmaps the memory and gives the id back, if nothing can reach the umem any more.
+    /// Unmaps the memory and releases the id, if the umem has no user left.
     fn vacate_if(&self, state: depot::Umem) {
         if state == depot::Umem::Orphaned {
             // The depot says so once: when the last user had left and the last frame came home. No

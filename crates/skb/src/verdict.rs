@@ -1,16 +1,16 @@
-//! A stage's verdicts on packets, and a queue's count of what it moved.
+//! Verdicts of stages on packets, and counts of packets that a queue moved.
 
-/// The output that a packet is to go to, if any stage has set one.
+/// The output that a packet is to go to, if a stage has set one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict(u8);
 
 impl Verdict {
-    /// The verdict that no stage has set yet.
+    /// The verdict of a packet for which no stage has set one.
     pub const NONE: Verdict = Verdict(u8::MAX);
     /// Greatest number of outputs.
     pub const OUTPUTS_MAX: usize = 128;
 
-    /// Takes all verdicts back.
+    /// Removes all verdicts.
     #[inline]
     pub(crate) fn forget(verdicts: &mut [Verdict]) {
         // As vectors in line: for a batch, a call of memset costs more than what it does.
@@ -19,7 +19,7 @@ impl Verdict {
         rest.iter_mut().for_each(|verdict| *verdict = Verdict::NONE);
     }
 
-    /// Returns the verdict for output `index`, below 128; for others, [`Verdict::NONE`].
+    /// Returns the verdict for output `index`, below 128; for larger indices, [`Verdict::NONE`].
     #[must_use]
     pub const fn to(index: usize) -> Verdict {
         if index < Self::OUTPUTS_MAX { Verdict(index as u8) } else { Verdict::NONE }
@@ -32,12 +32,12 @@ impl Verdict {
     }
 }
 
-/// Packets that went somewhere, and the bytes in them.
+/// A number of packets, and the bytes in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moved {
     /// The number of packets.
     pub packets: usize,
-    /// Their bytes, from the destination MAC, without FCS.
+    /// The packets' bytes, from the destination MAC, without FCS.
     pub bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Packets of a batch that go on, and those that are dropped, each for a reason.
+//! Selection of a batch's packets: some are kept, and the others are dropped, each for a reason.
 //!
 //! ```text
 //!  slots   [ kept ...... | gap | not yet seen .... ]     rejects beside them, freed a run at a time

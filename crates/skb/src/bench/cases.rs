@@ -1,5 +1,6 @@
-//! The cases on our side, and the peers' cases that each is compared with. Every loop panics unless
-//! all its packets have been freed at its end: a wrong ledger makes a figure worthless.
+//! The cases that measure this crate, each with the case of a peer that it is compared with. Every
+//! loop panics unless all its packets have been freed at its end: a wrong ledger makes a figure
+//! worthless.
 
 use std::hint::black_box;
 
@@ -8,21 +9,22 @@ use linerate_sys::thread;
 use super::{BURST, Timer, cross};
 use crate::{Batch, Data, Huge, Local, Pool, Shared};
 
-/// Buffers of a pool; DPDK's mempools like one less than a power of two.
+/// Buffers of a pool: 2^13 - 1, because DPDK recommends one less than a power of two.
 const POOL_SIZE: u32 = 8191;
 /// Entries of a ring.
 pub(super) const RING_LEN_DESCS: u32 = 1024;
 
-/// A loop, and what it is compared with.
+/// A timed loop, and the peer's case that it is compared with.
 #[derive(Debug)]
 pub struct Case {
-    /// Its name on the command line.
+    /// The case's name on the command line.
     pub name: &'static str,
-    /// The case of the peer's program that it is compared with.
+    /// The name of the peer's case that this one is compared with.
     pub peer: &'static str,
     /// True if the case needs a second CPU.
     pub two_cores: bool,
-    /// Bursts of a repetition: a few milliseconds, so that most of them have the CPU to themselves.
+    /// Bursts in a repetition: few milliseconds of work, so that no other thread interrupts most
+    /// repetitions.
     pub bursts: u64,
     run: fn(&[usize], &mut Timer),
 }
@@ -105,8 +107,8 @@ pub fn named(name: &str) -> Result<&'static Case, String> {
     found.ok_or_else(|| format!("{name} is no case; there are {}", names()))
 }
 
-/// Runs `case` on the first of `cpus`, and what is across on the second; where there are fewer, the
-/// kernel places it.
+/// Runs `case` on the first of `cpus`, and its second thread on the second CPU; the kernel places a
+/// thread for which `cpus` has no entry.
 ///
 /// # Panics
 /// If a packet has not been freed at the end, because the figure would be worthless. If a CPU may not be

@@ -1,4 +1,4 @@
-//! The cases that hand packets over from one core to another.
+//! Cases in which one core passes packets to another core.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +68,7 @@ fn produce(sender: &mut Sender, mem: &mut Local, bursts: u64) {
     }
 }
 
-/// Takes, reads and frees `bursts` bursts' worth of packets.
+/// Receives, reads and frees the packets of `bursts` bursts.
 fn consume(receiver: &mut Receiver, mem: &mut Local, bursts: u64) {
     let mut batch: Batch = Batch::with_capacity(BURST);
     let (mut handles, mut left, mut bytes) = ([0u32; BURST], bursts * BURST as u64, 0);

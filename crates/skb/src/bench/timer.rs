@@ -41,7 +41,8 @@ impl Timer {
         });
     }
 
-    /// Does the same for a `turn` that returns the cost of its timed part itself.
+    /// Calls `turn` as [`Timer::repeat`] does, but takes the cost of a repetition from what `turn`
+    /// returns.
     pub(super) fn repeat_timed(&mut self, mut turn: impl FnMut(u64) -> Took) {
         turn(self.bursts);
         for _ in 0..self.reps {
@@ -73,7 +74,7 @@ pub struct Sample {
     pub bursts: u64,
     /// Repetitions.
     pub reps: usize,
-    /// Clean repetitions: those during which no thread waited for a CPU.
+    /// TSC ticks for each packet.
     pub clean: usize,
 }
 
@@ -102,7 +103,8 @@ impl Sample {
 pub(super) struct Took {
     pub(super) ticks: u64,
     pub(super) elapsed_ns: u64,
-    /// Time during which the thread (of two, the worse one) was ready to run and did not.
+    /// Time during which the thread was ready to run and did not run; the longer time of two
+    /// threads.
     pub(super) delay_ns: u64,
 }
 
