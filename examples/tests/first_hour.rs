@@ -1,6 +1,7 @@
 //! Runs docs/first-hour.md, docs/capabilities.md and README's first packets block by block, as they are printed.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -37,11 +38,8 @@ fn first_hour_works_as_printed() {
     let folder = Folder::new();
     let (script, printed) = script(FIRST_HOUR);
     assert_eq!(printed, 8, "blocks on the page");
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).canonicalize().unwrap();
-    let script = with_examples(&script)
-        .replace("answer/target/release", "answer-target/release")
-        .replace("../crates/linerate", &format!("{}/crates/linerate", root.display()));
-    let said = ran(&folder, &script);
+    let clone = clone_in(&folder);
+    let said = ran_in(&clone, &folder, &with_examples(&script));
     for part in [
         "3 packets transmitted, 3 received",
         "== block 5\nhello\n200\n",
@@ -73,6 +71,20 @@ fn first_packets_of_the_readme_pass_as_printed() {
     for part in ["eth0 AF_XDP", "hello\n", "received 1 = sent 1 ", "in flight 0   OK"] {
         assert!(said.contains(part), "no `{part}` in:\n{said}");
     }
+}
+
+/// Makes a folder `linerate` that has what a clone has, and returns its path.
+fn clone_in(folder: &Folder) -> String {
+    let clone = folder.path("linerate");
+    fs::create_dir(&clone).unwrap();
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).canonicalize().unwrap();
+    for entry in fs::read_dir(root).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name() != "target" {
+            symlink(entry.path(), Path::new(&clone).join(entry.file_name())).unwrap();
+        }
+    }
+    clone
 }
 
 /// Returns a script with the examples of this build in the place of those that the page builds.
@@ -116,14 +128,18 @@ fn script(page: &str) -> (String, usize) {
 
 /// Runs a script in namespaces of its own, and returns all that it said.
 fn ran(folder: &Folder, script: &str) -> String {
+    ran_in(&folder.path(""), folder, script)
+}
+
+/// Runs a script as [`ran`] does, in the folder `place`.
+fn ran_in(place: &str, folder: &Folder, script: &str) -> String {
     let path = folder.path("page.sh");
     fs::write(&path, script).unwrap();
     let mut shell = Command::new("unshare");
-    shell.args(["--mount", "--net", "bash", &path]).current_dir(folder.path(""));
+    shell.args(["--mount", "--net", "bash", &path]).current_dir(place);
     let paths = std::env::var("PATH").unwrap_or_default();
     let own = linerate().parent().unwrap();
     shell.env("PATH", format!("{}:{}:{paths}", folder.path(""), own.display()));
-    shell.env("CARGO_TARGET_DIR", folder.path("answer-target"));
     let done = Process::start(shell, |mut shell| shell.spawn()).finish(LONG);
     format!("{}\n{}", done.stdout, done.stderr)
 }
