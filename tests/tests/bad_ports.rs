@@ -34,6 +34,9 @@ fn a_text_that_is_no_port_is_refused_with_what_would_be_one() {
         ("ring:r", "null:", "E-TOPOLOGY", "two ends"),
         ("gen:", "gen:", "E-TOPOLOGY", "read"),
         ("sink:", "sink:", "E-TOPOLOGY", "written"),
+        ("packet:eth0", "null:", "E-TOPOLOGY", "sink:blind"),
+        ("null:", "xdp:eth0,all", "E-TOPOLOGY", "nobody wrote"),
+        ("null:", "tap:t0", "E-TOPOLOGY", "gen:"),
     ] {
         let refusal = Refusal::of(&[left, right], 2, code);
         let all = format!("{refusal:?}");
@@ -45,7 +48,7 @@ fn a_text_that_is_no_port_is_refused_with_what_would_be_one() {
 fn a_missing_interface_is_refused() {
     let netns = or_skip!(Netns::new());
     for port in ["packet:nosuch0", "xdp:nosuch0,icmp"] {
-        let refusal = Refusal::inside(&netns, &[port, "null:"], 1, "E-NODEV");
+        let refusal = Refusal::inside(&netns, &[port, "sink:blind"], 1, "E-NODEV");
         assert!(refusal.what.contains("nosuch0") && !refusal.fix.is_empty(), "{refusal:?}");
     }
 }
@@ -76,7 +79,7 @@ fn a_filter_that_lets_nothing_in_is_told_in_the_report_and_its_document() {
     let hosts = or_skip!(Hosts::new());
     let run = |json: bool| {
         let mut command = Command::new(linerate());
-        command.args(["forward", "packet:w0,udp=7777", "null:", "--for", "5100ms"]);
+        command.args(["forward", "packet:w0,udp=7777", "sink:blind", "--for", "5100ms"]);
         command.args(json.then_some("--json"));
         hosts.middle.start(command)
     };
@@ -93,7 +96,8 @@ fn a_filter_that_lets_nothing_in_is_told_in_the_report_and_its_document() {
 fn a_port_that_a_socket_of_the_host_has_is_refused_with_whose_it_may_be() {
     let hosts = or_skip!(Hosts::new());
     let theirs = hosts.middle.run(|| std::net::UdpSocket::bind(("0.0.0.0", 7777)).unwrap());
-    let refusal = Refusal::inside(&hosts.middle, &["packet:w0,udp=7777", "null:"], 1, "E-BUSY");
+    let refusal =
+        Refusal::inside(&hosts.middle, &["packet:w0,udp=7777", "sink:blind"], 1, "E-BUSY");
     assert!(refusal.fix.contains("ss -ulpn 'sport = :7777'"), "{refusal:?}");
     drop(theirs);
 }

@@ -282,7 +282,7 @@ fn second_program_on_an_interface_is_refused_until_the_first_ends() {
     let hosts = or_skip!(Hosts::new());
     let first = or_skip!(join(&hosts, "xdp:w0", "xdp:e0"));
     for text in ["xdp:w0", "xdp:w0,udp=7777", "xdp:e0,mode=generic"] {
-        let refusal = Refusal::inside(&hosts.middle, &[text, "null:"], 1, "E-BUSY");
+        let refusal = Refusal::inside(&hosts.middle, &[text, "sink:blind"], 1, "E-BUSY");
         let of = &text[..text.find(',').unwrap_or(text.len())];
         assert!(refusal.what.contains(of), "{refusal:?}");
         assert!(refusal.why.contains("the XDP program \"linerate\" (id "), "{refusal:?}");
@@ -312,7 +312,7 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
     assert!(offload_of_v1(&netns), "closed, the port has turned it on again");
     let forward = |time: &str| {
         let mut command = Command::new(linerate());
-        command.args(["forward", "xdp:v0", "null:", "--for", time]);
+        command.args(["forward", "xdp:v0", "sink:blind", "--for", time]);
         netns.start(command)
     };
     let undo = || {

@@ -325,6 +325,7 @@ impl Builder {
         plan::check_wires(&named, &wires, &fans)?;
         ports::direct(&mut named, &wires, looks);
         let mut ports = ports::plan(named, &wires)?;
+        opening::check_bytes(&ports, &wires)?;
         if !self.reads_exported || !fans.is_empty() {
             self.memory.check_private()?;
             ports::keep_private(&mut ports)?;

@@ -41,6 +41,24 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
     Ok(all)
 }
 
+/// Refuses a wire that leads packets whose bytes nobody wrote to an interface: they may be those of another packet.
+pub(crate) fn check_bytes(ports: &[Planned], wires: &[Wire]) -> Result<()> {
+    let ways = wires.iter().flat_map(|&(a, b)| [(&ports[a], &ports[b]), (&ports[b], &ports[a])]);
+    let mut unwritten = ways.filter(|(from, to)| from.flags.unwritten && to.flags.interface);
+    match unwritten.next() {
+        None => Ok(()),
+        Some((from, to)) => {
+            let (from, to) = (&from.spec.name, &to.spec.name);
+            let why = format!(
+                "'{to}' would send what '{from}' makes: packets whose bytes nobody wrote, as fast as it can"
+            );
+            let error = Error::new(Code::Topology, "cannot build the engine", why);
+            Err(error
+                .fix("sink:blind takes packets and frees them; gen: writes those that it sends"))
+        }
+    }
+}
+
 /// Refuses a wire over which nothing can go.
 pub(crate) fn check_directions(ports: &[Planned], wires: &[Wire], opened: &[Opened]) -> Result<()> {
     for &(a, b) in wires {

@@ -66,6 +66,11 @@ pub struct DriverFlags {
     pub generates: bool,
     /// The name `-` stands for the standard input or output.
     pub pipes: bool,
+    /// Nobody wrote the bytes of packets that come by a port: they are what a frame of the pool held before. An engine
+    /// joins such a port with none that has an `interface`.
+    pub unwritten: bool,
+    /// What is sent leaves by an interface of this machine.
+    pub interface: bool,
 }
 
 /// The lines of a driver in the help of a command.

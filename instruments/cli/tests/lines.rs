@@ -90,7 +90,7 @@ fn what_the_emulator_refuses_is_named_when_the_program_fails_by_it() {
         eprintln!("skipped: not root, or linerate is not built");
         return;
     };
-    let words = format!("--json -- {} forward packet:lo null: --for 1s", linerate.display());
+    let words = format!("--json -- {} forward packet:lo sink:blind --for 1s", linerate.display());
     let Some(ended) = lines(&words) else { return };
     assert_eq!(ended.exit, Some(5), "{ended:?}");
     let remarks = ended.document()["remarks"].to_string();

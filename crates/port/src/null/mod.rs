@@ -35,12 +35,12 @@ impl Driver for Null {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "null:[size=60][,queues=1]",
-            text: "packets from nowhere to nowhere: what the path itself costs",
+            text: "makes packets that nobody writes, frees those it gets: what the path itself costs",
         }
     }
 
     fn flags(&self) -> DriverFlags {
-        DriverFlags { nameless: true, ..DriverFlags::default() }
+        DriverFlags { nameless: true, unwritten: true, ..DriverFlags::default() }
     }
 
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {

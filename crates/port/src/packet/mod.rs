@@ -41,7 +41,7 @@ use linerate_sys::packet::PacketSocket;
 
 use crate::caps::{Caps, Copies, TxOffload};
 use crate::doctor::{Findings, Trial};
-use crate::driver::{Driver, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
+use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 use crate::host::flow::Flow;
 use crate::host::{Host, HostDevice, Link, Reservation};
 use crate::queue::Want;
@@ -67,6 +67,10 @@ impl Driver for Packet {
             usage: "packet:IFACE",
             text: "a network interface, shared with the kernel (AF_PACKET; needs root)",
         }
+    }
+
+    fn flags(&self) -> DriverFlags {
+        DriverFlags { interface: true, ..DriverFlags::default() }
     }
 
     fn on_machine(&self) -> OnMachine {

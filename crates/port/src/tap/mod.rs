@@ -36,7 +36,7 @@ use linerate_sys::tun;
 
 use crate::caps::{Caps, Copies, TxOffload};
 use crate::doctor::{Findings, Trial};
-use crate::driver::{Driver, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
+use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 use crate::host::{Host, HostDevice, Link, PACKET_BYTES_MAX};
 use crate::queue::Want;
 use crate::spec::Spec;
@@ -60,6 +60,10 @@ impl Driver for Tap {
             usage: "tap:NAME",
             text: "a tap device of that name, made if it is not there (needs root)",
         }
+    }
+
+    fn flags(&self) -> DriverFlags {
+        DriverFlags { interface: true, ..DriverFlags::default() }
     }
 
     fn on_machine(&self) -> OnMachine {

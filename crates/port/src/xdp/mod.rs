@@ -108,7 +108,7 @@ impl Driver for Xdp {
     }
 
     fn flags(&self) -> DriverFlags {
-        DriverFlags { can_only_write: true, ..DriverFlags::default() }
+        DriverFlags { can_only_write: true, interface: true, ..DriverFlags::default() }
     }
 
     fn on_machine(&self) -> OnMachine {
