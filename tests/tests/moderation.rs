@@ -3,13 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, Moderation, Setting};
+use linerate_datapath::{Engine, Moderation, Running, Setting, TxBatch};
 use linerate_port::{Port, Queue, Want};
 use linerate_skb::Batch;
 use linerate_tests::idle::{assert_idle, child, role, turn_port};
 use linerate_tests::or_skip;
 use linerate_tests::process::Process;
 use linerate_tests::topology::Hosts;
+use linerate_tests::wait::until_true;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -25,9 +26,9 @@ fn mode(i: usize) -> Moderation {
     MODES[i % MODES.len()].parse().unwrap()
 }
 
-/// Sends numbered packets from one end of a veth pair to a verifying sink at the other, and changes the
-/// moderation of the receiving port all the time.
-fn changed_under_load(driver: &str) -> Result<(), String> {
+/// Starts to send numbered packets from one end of a veth pair to a verifying sink at the other; returns the hosts,
+/// the receiver and the sender.
+fn under_load(driver: &str) -> Result<(Hosts, Running, Running), String> {
     let hosts = Hosts::new()?;
     let (text, far) = (format!("{driver}:w0"), format!("{driver}:eth0"));
     let opens = hosts.middle.run(|| Port::open(&text).map(drop));
@@ -42,7 +43,14 @@ fn changed_under_load(driver: &str) -> Result<(), String> {
         let builder = Engine::builder().port("gen", "gen:rate=20kpps,flows=4").port("out", &far);
         builder.wire("gen", "out").build().unwrap().start().unwrap()
     });
-    let control = receiver.control();
+    Ok((hosts, receiver, sender))
+}
+
+/// Changes the moderation of the receiving port and the batches of the sending one all the time.
+fn changed_under_load(driver: &str) -> Result<(), String> {
+    let (_hosts, receiver, sender) = under_load(driver)?;
+    let (control, of_sender) = (receiver.control(), sender.control());
+    let caps = [1, 2, 64, 7].map(TxBatch::Packets);
     let (start, mut longest) = (Instant::now(), Duration::ZERO);
     for i in 0..CHANGES {
         let asked = control.set_moderation("in", Some(0), mode(i)).unwrap();
@@ -52,6 +60,11 @@ fn changed_under_load(driver: &str) -> Result<(), String> {
             (Setting::Moderation(mode(i)), Setting::Moderation(mode(i)))
         );
         longest = longest.max(applied.took);
+        if i % 10 == 0 {
+            let cap = caps[i / 10 % caps.len()];
+            let asked = of_sender.set_tx_batch("out", None, cap).unwrap();
+            assert_eq!(asked.wait(OBEYED).unwrap().applied, Setting::TxBatch(cap));
+        }
         // Packets come between any two.
         std::thread::sleep(PAUSE);
     }
@@ -83,6 +96,43 @@ fn ten_thousand_changes_under_load_lose_double_and_reorder_nothing_on_xdp() {
 #[test]
 fn ten_thousand_changes_under_load_lose_double_and_reorder_nothing_on_packet_sockets() {
     or_skip!(changed_under_load("packet"));
+}
+
+/// S1.3: the same engine, device and traffic; the modes are told apart by what ends a sleep.
+#[test]
+fn irqs_of_a_running_device_are_those_of_the_mode_that_was_set_last() {
+    let (_hosts, receiver, sender) = or_skip!(under_load("xdp"));
+    let counts = || {
+        let counts = receiver.stats().ports()[0].counts;
+        (counts.rx_packets, counts.wakeups, counts.hold_ends)
+    };
+    // By the device, by a timer: `None` where both may come.
+    for (mode, device, timer) in [
+        ("busy", Some(false), Some(false)),
+        ("napi", Some(true), Some(false)),
+        ("fixed:usecs=2000,frames=64", None, Some(true)),
+        ("adaptive:cpu=10%", None, Some(true)),
+        ("interrupt", Some(true), Some(false)),
+        ("busy", Some(false), Some(false)),
+    ] {
+        let asked = receiver.control().set_moderation("in", Some(0), mode.parse().unwrap());
+        asked.unwrap().wait(OBEYED).unwrap();
+        let passed = |from: u64| until_true(mode, OBEYED, || counts().0 >= from + 200);
+        // What the mode before it has counted is published with the packets after it.
+        passed(counts().0);
+        let before = counts();
+        passed(before.0);
+        let irqs = || (counts().1 - before.1, counts().2 - before.2);
+        until_true(mode, OBEYED, || {
+            let (by_device, by_timer) = irqs();
+            (device != Some(true) || by_device > 0) && (timer != Some(true) || by_timer > 0)
+        });
+        let (by_device, by_timer) = irqs();
+        assert!(device != Some(false) || by_device == 0, "{mode}: {by_device} irqs by the device");
+        assert!(timer != Some(false) || by_timer == 0, "{mode}: {by_timer} irqs by a timer");
+    }
+    sender.stop(OBEYED).check().unwrap();
+    receiver.stop(OBEYED).check().unwrap();
 }
 
 #[test]
