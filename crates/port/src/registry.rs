@@ -61,8 +61,9 @@ impl Registry {
     /// # Errors
     /// `E-PORT-SYNTAX`, with what would be right.
     pub fn parse(&self, text: &str) -> Result<Spec> {
-        let spec = Spec::parse(text, &self.names())?;
-        if self.flags(&spec).nameless { spec.without_arg() } else { Ok(spec) }
+        let spec = Spec::split(text, &self.names())?;
+        let spec = if self.flags(&spec).nameless { spec.without_arg()? } else { spec };
+        spec.of_every_port()
     }
 
     /// Returns the driver that `spec` names.

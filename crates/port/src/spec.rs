@@ -36,6 +36,14 @@ impl Spec {
     /// # Errors
     /// `E-PORT-SYNTAX`, naming the part that does not fit and what would.
     pub fn parse(text: &str, drivers: &[&str]) -> Result<Spec> {
+        Spec::split(text, drivers)?.of_every_port()
+    }
+
+    /// Parses a port text, whose options of every port are still among [`Spec::options`].
+    ///
+    /// # Errors
+    /// As [`Spec::parse`].
+    pub(crate) fn split(text: &str, drivers: &[&str]) -> Result<Spec> {
         let bad =
             |why: String| Error::new(Code::PortSyntax, format!("port '{}'", shown(text)), why);
         let (head, options) = match text.split_once(',') {
@@ -61,19 +69,26 @@ impl Spec {
             return Err(bad("the name before '=' is empty".into()));
         }
         let fallback = if arg.is_empty() { driver } else { arg };
-        let mut options = Options::parse(options).map_err(bad)?;
-        let moderation = options.take_moderation().map(|mode| mode.parse()).transpose();
-        let mut spec = Spec {
+        Ok(Spec {
             name: name.unwrap_or(fallback).to_owned(),
             driver: driver.to_owned(),
             arg: arg.to_owned(),
-            moderation: moderation.map_err(|e: Error| bad(e.why).fix(e.fix))?,
+            moderation: None,
             toll: None,
-            options,
+            options: Options::parse(options).map_err(bad)?,
             text: text.to_owned(),
-        };
-        spec.toll = spec.take("toll", str::parse)?;
-        Ok(spec)
+        })
+    }
+
+    /// Takes the options that every port has out of those of the driver.
+    ///
+    /// # Errors
+    /// `E-PORT-SYNTAX` for a value that makes no sense.
+    pub(crate) fn of_every_port(mut self) -> Result<Spec> {
+        let moderation = self.options.take_moderation().map(|mode| mode.parse()).transpose();
+        self.moderation = moderation.map_err(|e: Error| self.error(e.why).fix(e.fix))?;
+        self.toll = self.take("toll", str::parse)?;
+        Ok(self)
     }
 
     /// Takes what stands behind the colon for the first option: for a driver that opens nothing by

@@ -153,6 +153,11 @@ fn an_option_in_the_place_of_a_name_does_what_it_says() {
     assert_eq!(Port::open("sink:blind").unwrap().obtained().mode, "sink");
     assert_eq!(Port::open("null:size=70").unwrap().obtained().mode, "null, 70 B");
     assert_eq!(parse("g=gen:count=3").unwrap().name, "g");
+    // The options of every port, too.
+    assert!(parse("null:toll=1us/20us").unwrap().toll.is_some());
+    let held = parse("null:moderation=fixed:usecs=5,frames=3,size=70").unwrap().moderation;
+    assert_eq!(held.unwrap().to_string(), "fixed:usecs=5,frames=3");
+    assert!(parse("null:toll=1us/20us,toll=1us/1us").is_err());
 }
 
 /// Drops all capabilities of this thread, and opens each of `texts`; what is advised.
