@@ -3,8 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate::{Builder, Engine, Health, Registry, Running, Stats, Stopped};
-use linerate_ctl::report::{FarReport, Verify};
+use linerate::{Builder, Engine, Health, PortStats, Registry, Running, Stats, Stopped};
+use linerate_ctl::report::{FarReport, Verify, poorly_used};
 use linerate_ctl::{ErrorReport, ForwardReport, Spent, TSC};
 use linerate_sys::clock::cpu_time;
 use linerate_sys::tsc::ticks;
@@ -278,7 +278,7 @@ fn watch(
         (Some(_), false) => REDRAW,
         (None, false) => LOOK,
     };
-    let mut down = Vec::new();
+    let (mut down, mut poor) = (Vec::new(), Vec::new());
     loop {
         let left = path.time.map_or(look, |time| time.saturating_sub(start.elapsed()));
         match signals.wait(left.min(look).min(phases.left())) {
@@ -301,6 +301,9 @@ fn watch(
         if troubled(running.stats(), &mut down, screen) {
             return Ended::Failed;
         }
+        newly_poor(&running.stats().ports(), start.elapsed(), &mut poor)
+            .iter()
+            .for_each(|note| screen.note(note));
     }
 }
 
@@ -323,6 +326,21 @@ fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
         }
     }
     false
+}
+
+/// Returns a note for each port whose irqs carry too few packets, once for each; `said` are those that had one.
+fn newly_poor(ports: &[PortStats], time: Duration, said: &mut Vec<String>) -> Vec<String> {
+    let mut notes = Vec::new();
+    // What holds for the first moments says little.
+    for port in ports.iter().filter(|_| time >= Duration::from_secs(1)) {
+        if !said.contains(&port.name)
+            && let Some(why) = poorly_used(port, time)
+        {
+            notes.push(format!("note: port '{}': {why}\n", port.name));
+            said.push(port.name.clone());
+        }
+    }
+    notes
 }
 
 fn unbalanced(stopped: &Stopped) -> Failure {
@@ -374,6 +392,18 @@ mod tests {
             report.error = unverified(&report);
         }
         Ran { report, stopped, ended, uncounted: None }
+    }
+
+    #[test]
+    fn few_packets_to_an_irq_are_told_once_while_a_run_goes_on() {
+        let mut ports = ran(|_, _| (), Ended::Done).stopped.ports;
+        ports[0].queues[0].moderation.gathers = true;
+        (ports[0].counts.rx_packets, ports[0].counts.wakeups) = (9000, 8000);
+        let (second, mut said) = (Duration::from_secs(1), Vec::new());
+        assert!(newly_poor(&ports, second / 2, &mut said).is_empty(), "too early to say");
+        let [note] = &newly_poor(&ports, second, &mut said)[..] else { panic!("{said:?}") };
+        assert!(note.starts_with("note: port 'gen': poor use of the CPU: 1.1 packets"), "{note}");
+        assert!(newly_poor(&ports, second, &mut said).is_empty(), "once");
     }
 
     #[test]

@@ -36,6 +36,18 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
+/// S1.6.
+#[test]
+fn time_in_registers_is_a_class_of_its_own_on_the_screen_and_in_the_document() {
+    let shown = run("forward gen:,count=10k null:toll=1us/20us").out;
+    let line = shown.lines().find(|line| line.starts_with("toll ")).expect("a line of it");
+    assert!(line.contains("null: MODEL: ") && !line.contains(": 0 posted"), "{line}");
+    assert_eq!(line.matches(" % of a CPU").count(), 2, "writes and reads: {line}");
+    let ports = &run("forward gen:,count=10k null:toll=1us/20us --json").document()["ports"];
+    assert!(ports[1]["registers"].as_str().unwrap().starts_with("MODEL: "), "{ports}");
+    assert_eq!(ports[0]["registers"], "", "no price, no figure");
+}
+
 #[test]
 fn without_ports_it_moves_packets_and_accounts_for_each() {
     let ended = run("forward --for 300ms --json");

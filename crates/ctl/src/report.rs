@@ -463,7 +463,7 @@ impl PortReport {
     /// Reports a port after a run of `time`.
     fn of(port: &PortStats, time: Duration) -> PortReport {
         let (c, d) = (&port.counts, &port.driver_counts);
-        let gathers = c.polls > 0 && port.queues.iter().any(|queue| queue.moderation.gathers);
+        let gathers = c.polls > 0 && gathers(port);
         PortReport {
             name: port.name.clone(),
             driver: port.driver.clone(),
@@ -483,7 +483,7 @@ impl PortReport {
             } else {
                 Vec::new()
             },
-            poor_use: poor_use(c.rx_packets, c.irqs(), time).filter(|_| gathers),
+            poor_use: poorly_used(port, time),
             silent: silent(port, time),
             tx_batch: port.tx_batch.to_string(),
             doorbells: d.doorbells,
@@ -497,6 +497,19 @@ impl PortReport {
 /// Returns the line of a queue's moderation over a whole run.
 fn moderated(queue: &QueueReading) -> String {
     queue.moderation.over(queue.counts.rx_packets, queue.counts.irqs()).to_string()
+}
+
+/// Returns what is poor about the use of the CPU by a port that has run for `time`, and may still run; `None` if
+/// nothing is, or if no moderation holds its packets.
+#[must_use]
+pub fn poorly_used(port: &PortStats, time: Duration) -> Option<String> {
+    let counts = &port.counts;
+    poor_use(counts.rx_packets, counts.irqs(), time).filter(|_| gathers(port))
+}
+
+/// Returns true if a moderation of the port holds its packets.
+fn gathers(port: &PortStats) -> bool {
+    port.queues.iter().any(|queue| queue.moderation.gathers)
 }
 
 /// Returns the filter of a port that let nothing in for so long that it may not be what was meant.
@@ -563,6 +576,20 @@ mod tests {
     fn report(spent: &Spent) -> ForwardReport {
         let (stopped, stats) = stopped();
         ForwardReport::new(&stopped, &stats, spent)
+    }
+
+    #[test]
+    fn few_packets_to_an_irq_are_poor_use_of_a_port_that_could_hold_them() {
+        let (stopped, _) = stopped();
+        let mut port = stopped.ports[1].clone();
+        (port.counts.rx_packets, port.counts.wakeups, port.counts.hold_ends) = (9000, 4000, 4000);
+        let second = Duration::from_secs(1);
+        port.queues[0].moderation.gathers = true;
+        let told = PortReport::of(&port, second).poor_use.unwrap();
+        assert!(told.contains("1.1 packets an irq at 8000 irqs a second (rule: "), "{told}");
+        assert_eq!(poorly_used(&port, 10 * second), None, "fewer irqs a second");
+        port.queues[0].moderation.gathers = false;
+        assert_eq!(PortReport::of(&port, second).poor_use, None);
     }
 
     #[test]
