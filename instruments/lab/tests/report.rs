@@ -109,9 +109,16 @@ fn functions_of_post_003_are_told_ranked_with_throughput_and_cpu_beside() {
         "idle, apart:",
         "total without idle",
         "packet path",
-        "packets_per_second",
     ] {
         assert!(told.contains(wanted), "no {wanted:?} in\n{told}");
+    }
+    let (_, posted) = told.split_once("for its without and").unwrap();
+    let beside = posted.split_whitespace().collect::<Vec<_>>().join(" ");
+    for wanted in [
+        "cost_ns_per_packet 412.70 352.86 ns/packet",
+        "packets_per_second 2,412,700.00 2,422,350.80 packets/s",
+    ] {
+        assert!(beside.contains(wanted), "no {wanted:?} in\n{posted}");
     }
     let toml = fixture::POOL.replace("\"packets / seconds\"", "\"pmu.L2_LINES_OUT / packets\"");
     for cell in &mut run.cells {
@@ -269,6 +276,14 @@ fn every_chart_has_a_file_of_its_figures() {
     }
     assert!(page.contains("data:text/csv;charset=utf-8,235478,1827798%0A12004,220355%0A"));
     assert!(without_documents(&html(&[pool()])).contains("download=\"functions.csv\""));
+    for runs in [vec![pool()], vec![skbinit(), skbinit()], vec![coalesce()], vec![batch()]] {
+        let page = without_documents(&html(&runs));
+        let drawn: Vec<&str> = page.split("<figure>").skip(1).collect();
+        assert!(
+            !drawn.is_empty() && drawn.iter().all(|rest| rest.contains("download=\"")),
+            "{page}"
+        );
+    }
 }
 
 #[test]

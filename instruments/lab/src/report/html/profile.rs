@@ -190,7 +190,13 @@ fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
             format!("<span class=\"key\"><i class=\"s{n}\"></i>{name} {a} → {b}</span> ")
         })
         .collect();
-    format!("{chart}<p class=\"legend\">{legend}</p>")
+    // What a cut-off hides is a bound of its own.
+    let mut csv = "stage,a,b,a_hidden_below,b_hidden_below\n".to_owned();
+    for Layer { name, listed: [a, b], hidden: [a_hidden, b_hidden] } in &stages {
+        csv += &format!("{name},{a},{b},{a_hidden},{b_hidden}\n");
+    }
+    let file = csv_link("stages", desc, &csv);
+    format!("{chart}<p class=\"legend\">{legend}</p>{file}")
 }
 
 /// A part of the stacked bars.
