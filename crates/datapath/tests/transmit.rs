@@ -133,17 +133,18 @@ fn shaped_port_sleeps_between_two_packets() {
 
 #[test]
 fn stop_sends_what_a_shaped_port_holds_or_names_what_it_drops() {
-    let start = || {
+    let start = |shape: &str| {
         let engine = Engine::builder()
             .port("gen", "gen:,count=300,size=1000")
-            .port("sink", "null:,shape=8Mbit,burst=1000,limit=250");
+            .port("sink", &format!("null:,shape={shape},burst=1000,limit=250"));
         engine.wire("gen", "sink").build().unwrap().start().unwrap()
     };
-    let stopped = start().stop(LONG);
+    let stopped = start("8Mbit").stop(LONG);
     let ledger = &stopped.ledger;
     assert!(ledger.is_drained(), "{ledger}");
     assert_eq!(ledger.dropped(DropReason::STOPPED), 0, "{ledger}");
-    let running = start();
+    // Ten packets a second: most are held however long this test is kept waiting.
+    let running = start("80kbit");
     std::thread::sleep(Duration::from_millis(20));
     let stopped = running.stop(Duration::ZERO);
     let ledger = &stopped.ledger;

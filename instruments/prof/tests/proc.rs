@@ -54,7 +54,13 @@ fn timing_a_region_allocates_nothing_after_it_was_made() {
 /// Takes `samples` of this machine, with packets over the loopback between them, as a file.
 fn taken(samples: u64, packets: usize) -> (Summary, Vec<u8>) {
     let period = Duration::from_millis(20);
-    let sources = vec![Source::Softirqs, Source::Stat, Source::NetDev, Source::SoftnetStat];
+    let sources = vec![
+        Source::Interrupts,
+        Source::Softirqs,
+        Source::Stat,
+        Source::NetDev,
+        Source::SoftnetStat,
+    ];
     let options = Options { period, sources, samples: Some(samples), ..Options::default() };
     let mut sampler = Sampler::start(options).unwrap();
     let mut file = Vec::new();

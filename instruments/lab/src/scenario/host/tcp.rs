@@ -175,10 +175,15 @@ impl Load for Tcp {
 impl Connected {
     /// Connects. To be called in the host's namespace.
     pub fn open(self) -> io::Result<Box<dyn Player>> {
-        let stream = connect(self.to, self.buffer_bytes)?;
-        stream.set_nodelay(self.nodelay)?;
+        let stream = self.stream()?;
         let message = vec![0x5a; self.message];
         Ok(Box::new(Sender { stream, message, part: self }))
+    }
+
+    fn stream(&self) -> io::Result<TcpStream> {
+        let stream = connect(self.to, self.buffer_bytes)?;
+        stream.set_nodelay(self.nodelay)?;
+        Ok(stream)
     }
 
     #[cfg(test)]
@@ -329,4 +334,21 @@ fn socket(buffer_bytes: usize) -> io::Result<OwnedFd> {
         sockopt::set_socket_recv_buffer_size(&socket, buffer_bytes)?;
     }
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S2.27.
+    #[test]
+    fn nagle_waits_at_both_ends_unless_it_is_turned_off() {
+        for nodelay in [false, true] {
+            let listener = listen(Ipv4Addr::LOCALHOST, 0).unwrap();
+            let SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!("{listener:?}") };
+            let west = Connected { to, nodelay, ..Connected::for_tests() }.stream().unwrap();
+            let east = accept(&listener, nodelay).unwrap();
+            assert_eq!([west, east].map(|end| end.nodelay().unwrap()), [nodelay; 2]);
+        }
+    }
 }
