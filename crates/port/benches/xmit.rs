@@ -19,11 +19,11 @@ use rustix::thread::UnshareFlags;
 
 const SEGMENTS: usize = 16;
 const SEGMENT_BYTES: usize = 1448;
-/// Packets on the wire of one turn.
+/// Packets that leave on the wire in one turn.
 const PACKETS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A name for `--once`, the port, and what its packets leave to the device.
+/// A case: its name for `--once`, the port, and the work that its packets leave to the device.
 const CASES: [(&str, &str, Work); 10] = [
     ("xdp_plain", "xdp:v0", Work::Nothing),
     ("xdp_partial", "xdp:v0", Work::Checksum),
@@ -63,7 +63,7 @@ fn main() {
     }
 }
 
-/// Sends `turns` batches by `port` and says how long that took.
+/// Sends `turns` batches through `port`, and returns the time that sending took.
 fn run(port: &str, work: Work, turns: u64, took: impl FnOnce(Duration)) {
     let is_memif = port == "memif:";
     if !is_memif && !has_interfaces() {
@@ -165,8 +165,8 @@ fn packet(work: Work) -> Vec<u8> {
     frame
 }
 
-/// Makes a network namespace with a veth pair v0, v1 for this process, once; false, said on stderr,
-/// where that takes privileges or tools that are missing.
+/// Creates a network namespace with a veth pair v0, v1 for this process, once; returns false, and
+/// prints why, if privileges or tools are missing.
 fn has_interfaces() -> bool {
     static MADE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *MADE.get_or_init(|| {

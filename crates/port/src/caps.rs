@@ -10,25 +10,27 @@
 pub struct Caps {
     /// When a packet's bytes cross between a frame of the pool and other memory.
     pub copies: Copies,
-    /// Packets that wait in its receive ring at most; `None` if it does not know.
+    /// Most packets that can wait in the queue's receive ring; `None` if unknown.
     pub rx_ring_len: Option<u32>,
-    /// True if [`QueueOps::arm`](crate::QueueOps::arm) for room is better than polling within 50 µs: the
-    /// device announces room, or continues to send only when it is called. False if room is not announced and
-    /// the peer makes progress by itself: then a caller that polls that soon need not be woken earlier.
+    /// True if sleeping in [`QueueOps::arm`](crate::QueueOps::arm) for transmit room is better than
+    /// polling within 50 µs: the device signals room, or continues to send only when it is called.
+    /// False if room is not announced and the peer makes progress by itself: then a caller that
+    /// polls that soon need not be woken earlier.
     pub notifies_tx_space: bool,
-    /// Packets that it takes without their checksum; of the others it is computed before they are sent.
+    /// Packets for which the device completes the checksum; for all others it is computed before
+    /// they are sent.
     pub checksum: TxOffload,
-    /// Superframes that it takes; the others are cut before they are sent.
+    /// Superframes that the device cuts; all others are cut before they are sent.
     pub gso: TxOffload,
-    /// True if its `xmit` stops at the first packet with work that it does not do, which stays at the front of
-    /// the batch: then the batch is not searched before it.
+    /// True if `xmit` stops at the first packet whose offload it cannot do and leaves that packet
+    /// at the front of the batch, so that callers need not search the batch before.
     pub stops_at_offloads: bool,
-    /// Origin of its received packets.
+    /// Origin of the packets received from the queue.
     pub origin: Origin,
 }
 
 impl Caps {
-    /// A queue within this process: packets stay in their frames, with whatever is still to be done to them.
+    /// A queue within this process: packets stay in their frames, with their unfinished offloads.
     pub const IN_PROCESS: Caps = Caps {
         copies: Copies::Never,
         rx_ring_len: None,
@@ -50,7 +52,7 @@ impl Default for Caps {
 /// When a driver copies a packet's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Copies {
-    /// Never: a packet stays in its frame, or is made and verified there.
+    /// Never: a packet stays in its frame, or is created and verified there.
     Never,
     /// Once each way, between a frame and other memory.
     Always,
@@ -64,7 +66,8 @@ pub enum Copies {
 pub enum TxOffload {
     /// None.
     None,
-    /// Those whose first transport header the work is at: the device cannot be told of tunnels.
+    /// Packets whose offload is at the first transport header: the device has no way to describe a
+    /// tunnel.
     Untunnelled,
     /// All, or the work is passed on to the packet's reader.
     All,
@@ -73,14 +76,14 @@ pub enum TxOffload {
 /// Origin of the packets that a queue receives, for the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
-    /// A device, a peer, a file: they count as received.
+    /// A device, a peer or a file: the packets count as received.
     #[default]
     Device,
-    /// The queue makes them itself: they count as created.
+    /// The queue itself: the packets count as created.
     Created,
-    /// Another place in this process, where they were counted.
+    /// Another queue of this process, which has counted the packets.
     Internal,
-    /// A device, and the queue has counted them itself: one that may drop or double them before it
-    /// hands them over.
+    /// A device whose queue counts the received packets itself, because it may drop or duplicate
+    /// them before it returns them.
     Counted,
 }

@@ -17,20 +17,20 @@ use crate::wrap::toll::{Toll, Tolled};
 
 /// The queues and the properties of an opened device.
 pub struct Opened {
-    /// Its queues.
+    /// The queues of the device.
     pub queues: Vec<Box<dyn QueueOps>>,
-    /// The properties of the device as it was opened.
+    /// The properties of the opened device.
     pub obtained: Obtained,
 }
 
 impl Opened {
-    /// Returns a device of one queue.
+    /// Returns a device with one queue.
     #[must_use]
     pub fn single(queue: impl QueueOps + 'static, obtained: Obtained) -> Opened {
         Opened { queues: vec![Box::new(queue)], obtained }
     }
 
-    /// Puts the price of register access around each queue, if there is one.
+    /// Wraps each queue in one that adds the price of register access, if there is one.
     #[must_use]
     pub fn tolled(mut self, toll: Option<Toll>) -> Opened {
         if let Some(toll) = toll {
@@ -50,26 +50,26 @@ impl std::fmt::Debug for Opened {
 /// Facts that hold for every port of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DriverFlags {
-    /// A port opens nothing by name: what stands behind the colon of its text is its first option.
+    /// True if a port opens nothing by name: the text after its colon is its first option.
     pub nameless: bool,
-    /// A port is either read or written, as the flags `read` and `write` say.
+    /// True if a port is either read or written, selected by its flags `read` and `write`.
     pub directed: bool,
-    /// A port may be told by the flag `write` to take nothing in. An engine sets the flag where no wire
+    /// True if the flag `write` makes a port receive nothing. An engine sets the flag where no wire
     /// would get what comes in.
     pub can_only_write: bool,
-    /// A port is one of two ends that are opened by the same name in one process: they
-    /// [meet](OpenContext::meet), and what one sends stays in the process.
+    /// True if a port is one of two ends that are opened by the same name in one process: they
+    /// [meet](OpenContext::meet), and packets between them stay in the process.
     pub paired: bool,
-    /// A port can come to an end without anything being wrong.
+    /// True if a port can end normally.
     pub ends: bool,
-    /// A port makes numbered packets, and ends after `count=N` of them.
+    /// True if a port generates numbered packets and ends after `count=N` of them.
     pub generates: bool,
-    /// The name `-` stands for the standard input or output.
+    /// True if the name `-` means the standard input or output.
     pub pipes: bool,
-    /// Nobody wrote the bytes of packets that come by a port: they are what a frame of the pool held before. An engine
-    /// joins such a port with none that has an `interface`.
+    /// True if nobody writes the bytes of the packets that a port gives: they are what the frame held before. An
+    /// engine does not join such a port with one that has an `interface`.
     pub unwritten: bool,
-    /// What is sent leaves by an interface of this machine.
+    /// True if a port sends through a network interface of this machine.
     pub interface: bool,
 }
 
@@ -78,15 +78,15 @@ pub struct DriverFlags {
 pub struct DriverHelp {
     /// The text of a port, with its options: `tap:NAME`.
     pub usage: &'static str,
-    /// Explains it, in lines of at most 76 characters.
+    /// Help text of the port, in lines of at most 76 characters.
     pub text: &'static str,
 }
 
-/// Requirements of a driver on the machine, which `doctor` checks without a port.
+/// Requirements of a driver on the machine, which `doctor` checks without opening a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OnMachine {
-    /// The text of a port that can be opened in a network namespace where `v0` and `v1` are the ends of a
-    /// veth; empty if there is nothing to be tried.
+    /// The text of a port for a trial, to be opened in a network namespace where `v0` and `v1` are
+    /// the ends of a veth; empty if a trial is impossible.
     pub trial: &'static str,
     /// Options of a port that tries the link of an interface and takes no one's traffic. With them, an
     /// interface's name alone stands for such a port; trying it may take the link down, and a neighbour can
@@ -96,9 +96,9 @@ pub struct OnMachine {
     pub kernels: &'static [((u32, u32), &'static str)],
 }
 
-/// Reads the texts of ports of one kind.
+/// A driver: parses the texts of ports of one kind.
 pub trait Driver: Sync {
-    /// Returns what stands before the colon of a port text.
+    /// Returns the driver's name, which stands before the colon of a port text.
     fn name(&self) -> &'static str;
 
     /// Returns the driver's lines in the help of a command.
@@ -106,12 +106,12 @@ pub trait Driver: Sync {
         DriverHelp { usage: self.name(), text: "" }
     }
 
-    /// Returns what holds for every port of this driver.
+    /// Returns the facts that hold for every port of this driver.
     fn flags(&self) -> DriverFlags {
         DriverFlags::default()
     }
 
-    /// Returns what a machine is to have for ports of this driver.
+    /// Returns what a machine needs for ports of this driver.
     fn on_machine(&self) -> OnMachine {
         OnMachine::default()
     }
@@ -122,16 +122,16 @@ pub trait Driver: Sync {
         None
     }
 
-    /// Reads `spec`, all of whose options it takes or refuses ([`Spec::finish`]); opens nothing.
+    /// Parses `spec`, and refuses options that it does not know ([`Spec::finish`]); opens nothing.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX`, with what would be right.
     fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>>;
 }
 
-/// A port that has been read and is not open yet.
+/// A parsed port that is not open yet.
 pub trait Plan {
-    /// Returns what the port asks of others, as far as that can be known before it is open.
+    /// Returns what the port needs, as far as that is known before it is open.
     ///
     /// # Errors
     /// As [`Plan::open`], if it cannot be known.
@@ -148,8 +148,8 @@ pub trait Plan {
     /// What, why and what to do; nothing is left behind.
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened>;
 
-    /// Returns a plan of the same port that copies, so that its pool's frames stay private. It is asked for where
-    /// [`Needs::trust`] is exported, and a stage reads packets in place.
+    /// Returns a plan of the same port that copies packets, so that its pool's frames stay private.
+    /// It is asked for where [`Needs::trust`] is exported, and a stage reads packets in place.
     ///
     /// # Errors
     /// The text that would let the port copy, or the port to use instead.
@@ -157,20 +157,21 @@ pub trait Plan {
         Err("use a port that copies")
     }
 
-    /// Returns what opening the port changes on interfaces, until it is closed: nothing is changed before that is known.
+    /// Returns the settings of interfaces that the open port changes, so that callers know them
+    /// before it is opened.
     fn changes(&self) -> Vec<Change> {
         Vec::new()
     }
 
-    /// Looks whether the port of `spec` can be opened here and how well, going as far as `how` says, and
-    /// leaves everything as it was. A port that has nothing to say is tried by opening it.
+    /// Examines whether and how well the port of `spec` can be opened, by means that `how` allows,
+    /// and restores everything. A port that has nothing to say is tried by opening it.
     fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}
 }
 
 /// A setting of an interface that a port changes while it is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The checksum offload of the interface of that name, which is on, is turned off.
+    /// The checksum offload of the named interface is turned off; it was on.
     ChecksumOffload(String),
 }
 
@@ -187,25 +188,27 @@ impl std::fmt::Display for Change {
 /// Requirements of a port on memory, workers, directions and privileges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
-    /// Queues that it will have at least: an engine deals them out to workers before it is open.
+    /// Least number of the port's queues, which an engine assigns to workers before the port is
+    /// open.
     pub queues: usize,
-    /// Largest packet it may hand over, in bytes; a pool is sized by it before the device is open.
+    /// Longest packet that the port may receive, in bytes; it sets the pool's frame size before the
+    /// device is open.
     pub packet_max_bytes: usize,
-    /// Frames of the pool that the device's own rings can hold, over all its queues; hot lists and
-    /// the pool are sized by it. None for a driver that copies: its rings are not of the pool. Two
-    /// ends of a pair say the same: the packets of both ways.
+    /// Frames of the pool that the device's own rings can hold, over all its queues; it sets the
+    /// sizes of hot lists and of the pool. None for a driver that copies: its rings are not of the
+    /// pool. Two ends of a pair say the same: the packets of both ways.
     pub ring_frames: usize,
-    /// Writers of the frames of a pool that is made for this port. A driver that shares frames with a peer
+    /// The writers of the frames of a pool for this port. A driver that shares frames with a peer
     /// sets it; all others leave the frames private.
     pub trust: Trust,
-    /// The way packets can go, as far as the text says it.
+    /// The directions in which packets can go, as far as the text determines them.
     pub direction: Direction,
-    /// Capabilities that opening the port takes.
+    /// Capabilities that opening the port requires.
     pub capabilities: Capabilities,
 }
 
 impl Default for Needs {
-    /// Returns the needs of a port of one queue, both ways, that asks for nothing else.
+    /// Returns the needs of a port with one queue in both directions and no special requirement.
     fn default() -> Needs {
         Needs {
             queues: 1,
@@ -218,17 +221,17 @@ impl Default for Needs {
     }
 }
 
-/// Context in which ports are opened: the pool that they receive into, and the second ends of
-/// pairs, which wait to be opened.
+/// Context in which ports are opened: the pool that they receive into, and second ends of pairs
+/// that are made but not opened yet.
 #[derive(Debug)]
 pub struct OpenContext<'a> {
     pool: &'a Pool,
-    /// Second ends, by driver and name.
+    /// Second ends that are not opened yet, by driver and name.
     waiting: Vec<(&'static str, String, Opened)>,
 }
 
 impl<'a> OpenContext<'a> {
-    /// Returns a context in which no end waits for its other end.
+    /// Returns a context without unopened second ends.
     #[must_use]
     pub fn new(pool: &'a Pool) -> OpenContext<'a> {
         OpenContext { pool, waiting: Vec::new() }

@@ -1,5 +1,5 @@
-//! A driver's queue as every depth of the library uses it: packets are prepared, counted, and moderated here,
-//! once.
+//! A driver's queue for all callers of the library: prepares, counts and moderates packets in one
+//! place.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -13,8 +13,7 @@ use crate::queue::{Health, QueueOps, Want};
 use crate::stats::{Counters, QueueStats};
 use crate::txprep::{TxPrep, Waits};
 
-/// A driver's queue with transmit preparation in front of it: the one way in and out for every depth of the
-/// library.
+/// A driver's queue with transmit preparation in front of it, for all callers of the library.
 pub struct DriverQueue {
     prep: TxPrep,
     ops: Box<dyn QueueOps>,
@@ -24,7 +23,7 @@ pub struct DriverQueue {
 }
 
 impl DriverQueue {
-    /// Prepares what is sent by a driver's queue for what its caps say that it takes.
+    /// Creates the queue, with the transmit preparation that the driver's caps require.
     #[must_use]
     pub fn new(mut ops: Box<dyn QueueOps>) -> DriverQueue {
         let caps = ops.caps();
@@ -47,8 +46,8 @@ impl DriverQueue {
         Ok(queue)
     }
 
-    /// Has packets of other pools copied into `pool`'s frames before they leave, if the driver passes them on in
-    /// their own. The memory that the queue is called with is of that pool.
+    /// Makes the queue copy packets of other pools into `pool`'s frames before they are sent, if
+    /// the driver passes frames on. The memory that the queue is called with is of that pool.
     pub fn keep_to(&mut self, pool: &Pool) {
         if self.ops.caps().copies == Copies::Never {
             self.prep.keep_to(pool);
@@ -75,7 +74,8 @@ impl DriverQueue {
         n
     }
 
-    /// Counts the end of a sleep that this queue caused, by its device or `by_timer`. See [`QueueOps::irq`].
+    /// Counts the end of a sleep that this queue ended, by its device or `by_timer`. See
+    /// [`QueueOps::irq`].
     pub fn irq(&mut self, by_timer: bool) {
         if by_timer {
             self.stats.count_hold_end();
@@ -86,7 +86,7 @@ impl DriverQueue {
         self.ops.irq();
     }
 
-    /// Returns the queue's moderation, which knows what was received.
+    /// Returns the queue's moderation state, which includes the packets received.
     pub fn moderator(&mut self) -> &mut Moderator {
         &mut self.moderator
     }
@@ -96,7 +96,8 @@ impl DriverQueue {
         self.ops.hold(at)
     }
 
-    /// Prepares and sends from the front of `batch` and counts; returns how many packets the device took.
+    /// Prepares and sends packets from the front of `batch`, and counts them; returns how many
+    /// packets the device accepted.
     #[inline]
     pub fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> usize {
         if batch.is_empty() && !self.prep.is_busy() {
@@ -107,14 +108,15 @@ impl DriverQueue {
         moved.packets
     }
 
-    /// Returns the number of packets that have left their batch and wait for room or for a frame.
+    /// Returns the number of packets that were taken from their batch and wait for room or for a
+    /// frame.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.prep.waiting()
     }
 
-    /// Makes the descriptor readable when `want` comes, or when packets that wait here can be sent; false if
-    /// either is there already. See [`QueueOps::arm`].
+    /// Arms the descriptor for `want`, or for room to send packets that wait here; returns false if
+    /// either is possible already. See [`QueueOps::arm`].
     pub fn arm(&mut self, want: Want) -> bool {
         match self.prep.waits() {
             None => self.ops.arm(want),
@@ -128,7 +130,8 @@ impl DriverQueue {
         }
     }
 
-    /// Takes back the packets that the device has sent; returns how many it and the preparation still have.
+    /// Frees the packets that the device has sent; returns how many the device and the preparation
+    /// still hold.
     pub fn reap(&mut self, mem: &mut Local) -> usize {
         if self.prep.is_busy() {
             self.go_on(mem);
@@ -136,7 +139,7 @@ impl DriverQueue {
         self.ops.reap(mem) + self.prep.waiting()
     }
 
-    /// Sends more of the packets that wait in the preparation.
+    /// Sends further packets that wait in the preparation.
     #[cold]
     fn go_on(&mut self, mem: &mut Local) {
         self.xmit(mem, &mut Batch::with_capacity(0));
@@ -157,7 +160,7 @@ impl DriverQueue {
         counters
     }
 
-    /// Returns the facts of the queue, as they are now.
+    /// Returns the current facts of the queue.
     #[must_use]
     pub fn caps(&self) -> Caps {
         let caps = self.ops.caps();

@@ -1,8 +1,8 @@
-//! The settings of ports that are numbers, each declared once: see [`linerate_skb::knob`].
+//! The numeric settings of ports, each declared in one place: see [`linerate_skb::knob`].
 
 use linerate_skb::knob::Knob;
 
-/// Memory of one peer of a memif that is mapped: `memory=` in its text.
+/// Most mapped memory of one peer of a memif: `memory=` in its text.
 pub const PEER_MEMORY: Knob = Knob {
     name: "memory",
     unit: "MiB",

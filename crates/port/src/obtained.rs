@@ -8,9 +8,9 @@ pub enum Direction {
     /// Receives and sends.
     #[default]
     Both,
-    /// Only receives: it is read from.
+    /// Only receives: the device is read from.
     Source,
-    /// Only sends: it is written to.
+    /// Only sends: the device is written to.
     Sink,
 }
 
@@ -18,24 +18,25 @@ pub enum Direction {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Obtained {
-    /// The device as it is called: interface, file, ring.
+    /// The name of the device: interface, file, ring.
     pub device: String,
     /// Driver and mode: `AF_PACKET TPACKET_V3 copy`.
     pub mode: String,
-    /// Queues taken.
+    /// Number of the port's queues.
     pub queues: usize,
     /// Directions in which packets can go.
     pub direction: Direction,
-    /// Largest packet it sends or receives, in bytes from the destination MAC; superframes included.
+    /// Longest packet that the device sends or receives, in bytes from the destination MAC;
+    /// superframes included.
     pub packet_max_bytes: usize,
-    /// The filter by which it takes packets, in the words of its text; empty if it takes all.
+    /// The filter of received packets, as its text; empty if all packets are received.
     pub filter: String,
-    /// Features that were requested or would be better and are not available, each with its reason.
+    /// Features that were requested or are better and are not available, each with its reason.
     pub refused: Vec<String>,
 }
 
 impl Obtained {
-    /// Describes a device with one queue, both ways, for packets up to `packet_max_bytes`.
+    /// Describes a device with one queue, in both directions, for packets up to `packet_max_bytes`.
     #[must_use]
     pub fn new(
         device: impl Into<String>,

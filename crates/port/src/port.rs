@@ -1,4 +1,4 @@
-//! A device, opened: what a program that has its own loop works with.
+//! An open device: for programs with a loop of their own.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::spec::Spec;
 use crate::stats::QueueCounts;
 use crate::waker::Waker;
 
-/// Frames that a port opened by itself gets for its program's batches and queues.
+/// Frames of a port's own pool for its program's batches and queues.
 const PROGRAM_FRAMES: u64 = 4096;
-/// Packets of the greatest length that they are to hold at once.
+/// Packets of the greatest length that these frames hold together.
 const PROGRAM_BATCH: u64 = 64;
 
 /// A device and its queues.
@@ -32,7 +32,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens a port by its text, `driver:arg[,key=value]`, with a pool of its own.
+    /// Opens a port by its text, `driver:arg[,key=value]`, and creates a pool for it.
     ///
     /// # Errors
     /// What could not be opened, why, and what to do about it.
@@ -41,7 +41,7 @@ impl Port {
         Port::open_sized(drivers.driver(&spec)?, &spec)
     }
 
-    /// Opens a port by its text with a driver that is not of this crate, with a pool of its own.
+    /// Opens a port by its text with a driver from outside this crate, and creates a pool for it.
     ///
     /// # Errors
     /// As [`Port::open`]; `E-PORT-SYNTAX` if the text names another driver.
@@ -49,7 +49,7 @@ impl Port {
         Port::open_sized(driver, &parse_for(driver, text)?)
     }
 
-    /// Opens a port with a driver that is not of this crate; it receives into `pool`.
+    /// Opens a port with a driver from outside this crate; it receives into `pool`.
     ///
     /// # Errors
     /// As [`Port::open_driver`].
@@ -58,7 +58,7 @@ impl Port {
         Port::open_in(&*alone(driver, &spec)?, &spec, pool)
     }
 
-    /// Opens with a pool for what the device and a program of one port hold.
+    /// Opens a port with a pool sized for the device and a program with this one port.
     fn open_sized(driver: &dyn Driver, spec: &Spec) -> Result<Port> {
         let plan = alone(driver, spec)?;
         let needs = plan.needs()?;
@@ -92,7 +92,7 @@ impl Port {
         Ok(port)
     }
 
-    /// Gives each queue a hot list of its own; the device's rings hold `rings` frames.
+    /// Gives each queue a hot list; the device's rings hold `rings` frames.
     fn of(name: &str, opened: Opened, rings: usize, pool: &Pool) -> Port {
         let hot_list_len = pool.hot_list_len_for(rings.div_ceil(opened.queues.len().max(1)));
         let queue =
@@ -130,8 +130,8 @@ impl Port {
             .fix(fixes.join("; or ")))
     }
 
-    /// Opens two ports joined by rings of `len` packets each way, in this process: each receives what the
-    /// other sends, without a copy.
+    /// Opens two ports connected by rings of `len` packets in each direction, in this process: each
+    /// receives what the other sends, without a copy.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` unless `len` is a power of two.
@@ -141,8 +141,8 @@ impl Port {
         Ok((port("pair-a", a), port("pair-b", b)))
     }
 
-    /// Returns the same port with each of its queues wrapped by `wrap`, which gets the queue and its
-    /// number: see [`crate::wrap`].
+    /// Returns the port with each of its queues wrapped by `wrap`, which is called with the queue
+    /// and its number: see [`crate::wrap`].
     ///
     /// # Errors
     /// Those of `wrap`; the port is closed then.
@@ -167,13 +167,13 @@ impl Port {
         &self.pool
     }
 
-    /// Returns the ledger of its pool, which accounts for every packet.
+    /// Returns the ledger of the port's pool, which accounts for every packet.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
         self.pool.ledger()
     }
 
-    /// Receives from all queues as many packets as `batch` has room for; returns how many came.
+    /// Receives from all queues as many packets as `batch` has room for; returns how many arrived.
     ///
     /// Into a full batch nothing is received, and what waits in the device makes [`Port::wait`]
     /// return at once: empty the batch before going round.
@@ -190,19 +190,20 @@ impl Port {
         self.queues.first_mut().map_or(0, |q| q.xmit(batch))
     }
 
-    /// Appends up to `want` empty packets to `batch`; fewer if it has no room or the pool no frame.
+    /// Appends up to `want` empty packets to `batch`; fewer if `batch` has no room or the pool has
+    /// no frame.
     pub fn alloc(&mut self, batch: &mut Batch, want: usize) -> usize {
         self.queues.first_mut().map_or(0, |q| q.alloc(batch, want))
     }
 
-    /// Makes the queues' descriptors readable when `want` comes; false if some has it already. As
-    /// [`Queue::arm`] of each, up to the first that has.
+    /// Makes the queues' descriptors readable when `want` occurs; returns false if it has occurred
+    /// on one of them. As [`Queue::arm`] of each, up to the first that has.
     pub fn arm(&mut self, want: Want) -> bool {
         self.queues.iter_mut().all(|q| q.arm(want))
     }
 
-    /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed, or a
-    /// [waker](Port::waker) was used.
+    /// Sleeps until there are packets to receive, or for `timeout`; returns false after the timeout
+    /// or if a [waker](Port::waker) was used.
     ///
     /// Without a time, false says that the source has ended and everything was received, if nobody has a waker:
     /// `while port.wait(None)? { … }` ends with it. A signal does not end it: its handler has a waker for that.
@@ -214,8 +215,8 @@ impl Port {
         self.wait_for(Want::Frames, timeout)
     }
 
-    /// Sleeps until `want` comes, or for `timeout`; false if the time passed. As [`Port::wait`], but
-    /// for room there is no end.
+    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. As
+    /// [`Port::wait`], but for room there is no end.
     ///
     /// # Errors
     /// As [`Port::wait`].
@@ -223,9 +224,9 @@ impl Port {
         wait_on(&mut [self], want, timeout)
     }
 
-    /// Returns a handle by which any thread, or a signal's handler, ends the wait that this port is in, or its next
-    /// one: [`Port::wait`] and [`wait_any`] return `Ok(false)`. Each part of a port that is [split](Port::split)
-    /// is woken by it.
+    /// Returns a handle by which any thread, or a signal handler, ends the present or the next wait
+    /// of this port: [`Port::wait`] and [`wait_any`] return `Ok(false)`. Each part of a port that
+    /// is [split](Port::split) is woken by it.
     ///
     /// ```
     /// # fn main() -> linerate_port::Result<()> {
@@ -251,7 +252,7 @@ impl Port {
         Ok(Waker::of(bells.into_iter()))
     }
 
-    /// Changes when its queues are looked at again: see [`Queue::set_moderation`]. The option
+    /// Changes when the port's queues are polled again: see [`Queue::set_moderation`]. The option
     /// `moderation=napi` of a port text does the same.
     pub fn set_moderation(&mut self, mode: Moderation) {
         self.queues.iter_mut().for_each(|queue| queue.set_moderation(mode));
@@ -272,7 +273,7 @@ impl Port {
         sum
     }
 
-    /// Returns a port for each of its queues, each for a thread or task of its own.
+    /// Returns a port for each of the queues, for separate threads or tasks.
     #[must_use]
     pub fn split(self) -> Vec<Port> {
         let Port { queues, obtained, pool, .. } = self;
@@ -285,13 +286,13 @@ impl Port {
         queues.into_iter().map(port).collect()
     }
 
-    /// Returns the descriptor of each queue, for a poller of the program's own: readable after
-    /// [`Port::arm`] has returned true and something has come.
+    /// Returns the descriptor of each queue, for the program's own poller: readable after
+    /// [`Port::arm`] has returned true and an event has occurred.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.iter().map(|queue| queue.as_fd())
     }
 
-    /// Gives out the queues, each for a thread or task of its own.
+    /// Returns the queues, for separate threads or tasks.
     #[must_use]
     pub fn into_queues(self) -> Vec<Queue> {
         self.queues
@@ -309,8 +310,8 @@ fn worst<I: Iterator<Item = Health>>(all: impl Fn() -> I) -> Health {
         .unwrap_or_default()
 }
 
-/// Sleeps until one of `ports` has packets to receive, or for `timeout`; false if the time passed, or
-/// without a time, if all of them have ended and everything was received.
+/// Sleeps until one of `ports` has packets to receive, or for `timeout`; returns false after the
+/// timeout, or without a timeout, if all ports have ended and everything was received.
 ///
 /// # Errors
 /// Those of a device that has failed for good, until its port is left out; whatever poll(2) says.
@@ -362,13 +363,13 @@ fn parsed(text: &str) -> Result<(Registry, Spec)> {
     Ok((drivers, spec))
 }
 
-/// Parses a port text for a driver that need not be of this crate.
+/// Parses a port text for a driver that may be from outside this crate.
 fn parse_for(driver: &dyn Driver, text: &str) -> Result<Spec> {
     let spec = Spec::parse(text, &[driver.name()])?;
     if driver.flags().nameless { spec.without_arg() } else { Ok(spec) }
 }
 
-/// Reads the options of a port that is opened by itself.
+/// Parses the options of a port that is opened alone.
 fn alone(driver: &dyn Driver, spec: &Spec) -> Result<Box<dyn Plan>> {
     if driver.flags().paired {
         let name = &spec.driver;
@@ -402,7 +403,7 @@ mod tests {
         }
     }
 
-    /// A queue in a state of the test's choice.
+    /// A queue whose health the test sets.
     struct FixedHealth(EventFd, Health);
 
     impl QueueOps for FixedHealth {

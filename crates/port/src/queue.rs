@@ -1,4 +1,4 @@
-//! One queue of a device: the calls of a driver, and what applications make of them.
+//! One queue of a device: the calls of a driver, and those for applications.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -44,21 +44,22 @@ impl Want {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Health {
-    /// It works.
+    /// The device works.
     #[default]
     Up,
-    /// A source that has given everything it had: end of file, count reached.
+    /// A source has delivered everything: end of file, or count reached.
     Finished,
-    /// The device is down for now; it may come back.
+    /// The device is down, but may recover.
     Down(Error),
-    /// It works, and the pool had no frame for what waits: the error says who has them.
+    /// The device works, but the pool had no frame for waiting packets: the error names the
+    /// holders.
     Starved(Error),
     /// The device is gone or has failed for good.
     Failed(Error),
 }
 
 impl Health {
-    /// Returns true if nothing will ever be received any more.
+    /// Returns true if no packet will ever be received again.
     #[must_use]
     pub fn ended(&self) -> bool {
         matches!(self, Health::Finished | Health::Failed(_))
@@ -81,7 +82,8 @@ impl Health {
 ///
 /// A driver that copies needs no `unsafe`. Calls come from one thread at a time.
 pub trait QueueOps: AsFd + Send {
-    /// Receives up to `budget` packets into `out`, which has room for them; returns what came.
+    /// Receives up to `budget` packets into `out`, which has room for them; returns how many
+    /// arrived.
     ///
     /// Shape:  device -> out[len..len+n], n <= budget, in the device's order; caller owns them.
     /// Units:  packets, and their bytes as [`Skb::len`](linerate_skb::Skb::len) counts them.
@@ -89,14 +91,15 @@ pub trait QueueOps: AsFd + Send {
     /// Cost:   no allocation; at most one syscall a batch.
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved;
 
-    /// Sends packets from the front of `batch`; what does not fit stays, in order.
+    /// Sends packets from the front of `batch`; packets that do not fit stay, in order.
     ///
     /// Shape:  batch[0..n) -> device (freed as sent); batch[n..) stays the caller's. What can never
     ///         be sent (too long, unsupported) is dropped with its reason, and leaves the batch too.
     /// Cost:   one doorbell a call, however many packets.
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved;
 
-    /// Makes the descriptor readable when the wanted event comes; false if it is there already.
+    /// Makes the descriptor readable when the wanted event occurs; returns false if it has occurred
+    /// already.
     ///
     /// Shape:  false: poll now; true: it is safe to sleep on the descriptor, no event is missed. Packets
     ///         that came since the last `rx` are reported in either way: by false, or by true and a
@@ -108,9 +111,9 @@ pub trait QueueOps: AsFd + Send {
     /// Cost:   a syscall if what is wanted changed since the last time.
     fn arm(&mut self, want: Want) -> bool;
 
-    /// Makes the descriptor readable at `at`, too, after [`arm`](QueueOps::arm) has returned true; false if
-    /// the driver cannot, and then the caller does not sleep. It is used when a segment waits for a free
-    /// frame, because no event announces one.
+    /// Makes the descriptor also readable at `at`, after [`arm`](QueueOps::arm) has returned true;
+    /// returns false if the driver cannot, so that the caller must not sleep. It is used when a
+    /// segment waits for a free frame, because no event announces one.
     ///
     /// Cost: a syscall.
     fn alarm(&mut self, at: Instant) -> bool {
@@ -118,8 +121,9 @@ pub trait QueueOps: AsFd + Send {
         false
     }
 
-    /// Makes the descriptor readable at `at`, and leaves the device alone until it is armed again: nobody who
-    /// has packets for it pays for waking the caller. False if the driver cannot, and then the caller arms.
+    /// Makes the descriptor readable at `at`, and not for the device until it is armed again, so
+    /// that no sender pays for waking the caller. False if the driver cannot, and then the caller
+    /// arms.
     ///
     /// Cost: a syscall; one more for the first of several in a row.
     fn hold(&mut self, at: Instant) -> bool {
@@ -127,12 +131,13 @@ pub trait QueueOps: AsFd + Send {
         false
     }
 
-    /// Notes that a sleep of the caller ended for this queue, by its device or by the timer that let packets
-    /// gather: an irq, which costs a NIC register access and a wrapper counts.
+    /// Notes that the caller's sleep ended for this queue, by its device or by the timer of a hold:
+    /// an irq, which costs a register access on a NIC, and which a wrapper counts.
     fn irq(&mut self) {}
 
-    /// Takes back the packets that the device has sent; returns how many packets, or parts of them, it still
-    /// has to send, 0 if that is unknown. A caller that wants to close the queue waits until it is 0.
+    /// Takes back the packets that the device has sent; returns how many packets, or parts of
+    /// packets, it still has to send, 0 if unknown. A caller that wants to close the queue waits
+    /// until it is 0.
     ///
     /// Shape:  sent packets -> freed as sent.
     /// Cost:   as the look that `xmit` takes.
@@ -146,15 +151,16 @@ pub trait QueueOps: AsFd + Send {
         Health::Up
     }
 
-    /// Returns the driver's counters since it was opened, in one reading: the losses that have a cause never
-    /// exceed the losses in total.
+    /// Returns the driver's counters since the queue was opened, in one reading: losses with a
+    /// cause never exceed all losses.
     ///
     /// Cost: a syscall, where the kernel counts.
     fn counters(&mut self) -> Counters {
         Counters::default()
     }
 
-    /// Returns the facts of the queue. They are read when it is put to use, and ring lengths now and then.
+    /// Returns the current facts of the queue. They are read when it is put to use, and ring
+    /// lengths now and then.
     fn caps(&self) -> Caps {
         Caps::default()
     }
@@ -167,20 +173,20 @@ pub trait QueueOps: AsFd + Send {
 pub struct Queue {
     ops: DriverQueue,
     mem: Local,
-    /// Receives that the pool had ended when that was last looked at.
+    /// Receives that had ended early for lack of a frame, at the last check.
     rx_nombuf: u64,
-    /// The last receive got nothing, because the pool had no frame.
+    /// True if the last receive returned nothing because the pool had no frame.
     starved: bool,
     sleep: Sleep,
     meter: CostMeter,
-    /// The end by which others end its waits, if there is a waker.
+    /// The receiving end of a waker, if there is one.
     waker: Option<WakeEnd>,
 }
 
-/// The sleep that an owner was told to go to, until it looks again.
+/// The sleep for which the queue was armed, until its owner polls again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Sleep {
-    /// None.
+    /// No sleep.
     #[default]
     Awake,
     /// Until the device has something.
@@ -190,7 +196,7 @@ enum Sleep {
 }
 
 impl Queue {
-    /// Makes a queue of a driver, with its own hot list.
+    /// Creates a queue of a driver, with its own hot list.
     #[must_use]
     pub fn new(ops: Box<dyn QueueOps>, mem: Local) -> Queue {
         Queue {
@@ -204,7 +210,7 @@ impl Queue {
         }
     }
 
-    /// Returns the same queue, its driver wrapped by `wrap`: see [`crate::wrap`].
+    /// Returns the queue with its driver wrapped by `wrap`: see [`crate::wrap`].
     ///
     /// Shape:  hot list and counters stay; the descriptor becomes the wrapper's, so wrap a queue
     ///         before it is polled for.
@@ -218,7 +224,7 @@ impl Queue {
         Ok(Queue { ops: self.ops.wrap(wrap)?, ..self })
     }
 
-    /// Receives as many packets as `batch` has room for; returns how many came.
+    /// Receives as many packets as `batch` has room for; returns how many arrived.
     ///
     /// A full batch receives nothing, and the packets that wait in the device make [`Queue::wait`] return at
     /// once: empty the batch before the next call.
@@ -249,19 +255,22 @@ impl Queue {
         self.ops.xmit(&mut self.mem, batch)
     }
 
-    /// Takes back the packets that the device has sent; returns how many packets it still has.
+    /// Takes back the packets that the device has sent; returns how many packets the device still
+    /// has.
     ///
     /// Sending does this too. Call it to wait until everything has left, or to get the frames back.
     pub fn reap(&mut self) -> usize {
         self.ops.reap(&mut self.mem)
     }
 
-    /// Appends up to `want` empty packets to `batch`; fewer if it has no room or the pool no frame.
+    /// Appends up to `want` empty packets to `batch`; fewer if `batch` has no room or the pool has
+    /// no frame.
     pub fn alloc(&mut self, batch: &mut Batch, want: usize) -> usize {
         self.mem.alloc(batch, want)
     }
 
-    /// Makes the descriptor readable when `want` comes; false if it is there already: poll now.
+    /// Makes the descriptor readable when `want` occurs; returns false if it has occurred already,
+    /// so that the caller polls now.
     ///
     /// After true it is safe to sleep on the descriptor, with any poller: packets that came in the meantime
     /// make it readable at once, or at the end of the time for which its [moderation](Queue::set_moderation)
@@ -279,7 +288,7 @@ impl Queue {
         self.arm_device(want)
     }
 
-    /// Arms the device, and notes what the caller is to do.
+    /// Arms the device, and records the kind of sleep.
     fn arm_device(&mut self, want: Want) -> bool {
         let armed = self.ops.moderator().mode() != Moderation::Busy && self.ops.arm(want);
         if !armed {
@@ -289,8 +298,8 @@ impl Queue {
         armed
     }
 
-    /// Returns the time until which packets are to gather, if they are; `None` if something else is wanted
-    /// as well.
+    /// Returns the time until which packets are held, if they are; `None` if the caller wants
+    /// another event as well.
     fn hold(&mut self, want: Want) -> Option<Instant> {
         if want != Want::Frames || self.ops.waiting() > 0 {
             return None;
@@ -319,8 +328,8 @@ impl Queue {
         }
     }
 
-    /// Changes when the queue is looked at again, by [`Queue::wait`] and [`Queue::arm`]: `adaptive` unless
-    /// told.
+    /// Changes when the queue is polled again, by [`Queue::wait`] and [`Queue::arm`]: `adaptive`
+    /// unless told.
     pub fn set_moderation(&mut self, mode: Moderation) {
         self.ops.moderator().set_mode(mode);
     }
@@ -330,7 +339,8 @@ impl Queue {
         self.ops.moderator().moderated()
     }
 
-    /// Returns a handle by which any thread ends its waits: see [`Port::waker`](crate::Port::waker).
+    /// Returns a handle by which any thread ends the queue's waits: see
+    /// [`Port::waker`](crate::Port::waker).
     ///
     /// # Errors
     /// `E-SYSTEM` if the process is out of descriptors.
@@ -346,23 +356,23 @@ impl Queue {
         Ok(self.waker.insert(end).bell())
     }
 
-    /// Returns true if a waker was used since the last time that it said so.
+    /// Returns true if a waker was used since the last call that returned true.
     pub(crate) fn is_told(&mut self) -> bool {
         self.waker.as_mut().is_some_and(WakeEnd::take)
     }
 
-    /// Returns the same as `is_told`, after a poll(2) that found a descriptor readable.
+    /// Returns the result of `is_told`, after a poll(2) that found a descriptor readable.
     pub(crate) fn is_told_polled(&mut self) -> bool {
         self.waker.as_mut().is_some_and(WakeEnd::take_polled)
     }
 
-    /// Returns the descriptor by which a waker ends a poll, if there is one.
+    /// Returns the descriptor that a waker makes readable, if there is one.
     pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         self.waker.as_ref().map(WakeEnd::as_fd)
     }
 
-    /// Sleeps until there are packets to receive, or for `timeout`; false if the time passed, or a
-    /// [waker](Queue::waker) was used.
+    /// Sleeps until there are packets to receive, or for `timeout`; returns false after the timeout
+    /// or if a [waker](Queue::waker) was used.
     ///
     /// Without a time, false says that the source has ended and everything was received, if nobody has a waker:
     /// `while queue.wait(None)? { … }` ends with it.
@@ -374,8 +384,8 @@ impl Queue {
         self.wait_for(Want::Frames, timeout)
     }
 
-    /// Sleeps until `want` comes, or for `timeout`; false if the time passed. As [`Queue::wait`], but
-    /// for room there is no end.
+    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. As
+    /// [`Queue::wait`], but for room there is no end.
     ///
     /// # Errors
     /// As [`Queue::wait`].
@@ -417,7 +427,7 @@ impl Queue {
         Ok(readable)
     }
 
-    /// Looks for `want` without a sleep, for up to `timeout`.
+    /// Polls for `want` without sleeping, for up to `timeout`.
     fn spin(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
         let start = Instant::now();
         loop {
@@ -433,7 +443,7 @@ impl Queue {
         }
     }
 
-    /// Counts the end of a sleep if it was one `by` this queue.
+    /// Counts the end of a sleep, if this queue ended it.
     pub(crate) fn woken(&mut self, by: bool) {
         match std::mem::take(&mut self.sleep) {
             Sleep::Device if by => self.ops.irq(false),
@@ -456,7 +466,7 @@ impl Queue {
         }
     }
 
-    /// Returns the state of the device, as far as the driver knows.
+    /// Returns the state of the device, as the driver reports it.
     pub(crate) fn device_health(&self) -> Health {
         self.ops.health()
     }
@@ -478,7 +488,7 @@ impl Queue {
         self.ops.stats().clone()
     }
 
-    /// Returns the driver's counts beside packets: causes of losses, bytes copied.
+    /// Returns the driver's counters other than packets: causes of losses, bytes copied.
     pub fn driver_counts(&mut self) -> DriverCounts {
         self.ops.counters().driver
     }
@@ -508,7 +518,7 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// Returns true if sleeping for `want` is pointless: it will never come, and no timeout was given.
+/// Returns true if sleeping for `want` is pointless: it can never occur, and there is no timeout.
 ///
 /// # Errors
 /// That of a device that has failed for good.
@@ -520,12 +530,12 @@ pub(crate) fn over(health: Health, want: Want, timeout: Option<Duration>) -> Res
     }
 }
 
-/// Says that poll(2) failed.
+/// Returns the error of a failed poll(2).
 pub(crate) fn cannot_wait(errno: Errno) -> Error {
     Error::os(Code::System, "cannot wait for packets", "poll", errno)
 }
 
-/// Says who has the frames that a queue starves for.
+/// Returns the error of a queue without frames, which names their holders.
 #[cold]
 fn starved(pool: &Pool) -> Error {
     let ledger = pool.ledger();
@@ -543,7 +553,7 @@ mod tests {
     use super::*;
     use linerate_sys::wait::EventFd;
 
-    /// A driver that gives one packet and says that it gave three.
+    /// A driver that returns one packet and reports three.
     struct Liar(EventFd);
 
     impl QueueOps for Liar {

@@ -6,7 +6,7 @@ use crate::driver::{Driver, DriverFlags, Plan};
 use crate::spec::Spec;
 use crate::{r#gen, memif, null, packet, pcap, ring, sink, tap, xdp};
 
-/// The drivers of this crate, in the order of a command's help: the one place that knows them all.
+/// The drivers of this crate, in the order of the command's help: the only list of all of them.
 static DRIVERS: [&dyn Driver; 9] = [
     &xdp::XDP,
     &packet::Packet,
@@ -44,7 +44,7 @@ impl Registry {
         registry
     }
 
-    /// Adds a driver, in place of one of the same name.
+    /// Adds a driver, replacing one of the same name.
     pub fn add(&mut self, driver: &'static dyn Driver) {
         self.0.retain(|known| known.name() != driver.name());
         self.0.push(driver);
@@ -75,13 +75,13 @@ impl Registry {
         found.ok_or_else(|| spec.error(format!("there is no driver '{}'", spec.driver)))
     }
 
-    /// Returns what holds for every port of the driver that `spec` names.
+    /// Returns the facts that hold for every port of the driver that `spec` names.
     #[must_use]
     pub fn flags(&self, spec: &Spec) -> DriverFlags {
         self.driver(spec).map(Driver::flags).unwrap_or_default()
     }
 
-    /// Parses a port text, and reads its options.
+    /// Parses a port text with its options.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX`, with what would be right.
@@ -111,7 +111,7 @@ pub fn parse(text: &str) -> Result<Spec> {
     Registry::default().parse(text)
 }
 
-/// Parses a port text against the drivers of this crate, and reads its options.
+/// Parses a port text with its options, for the drivers of this crate.
 ///
 /// # Errors
 /// `E-PORT-SYNTAX`, with what would be right.
@@ -119,7 +119,7 @@ pub fn plan(text: &str) -> Result<Box<dyn Plan>> {
     Registry::default().plan(text)
 }
 
-/// Opens a port by its text, by itself.
+/// Opens a single port by its text.
 #[cfg(any(test, feature = "conformance"))]
 pub(crate) fn open(text: &str, pool: &linerate_skb::Pool) -> Result<crate::Opened> {
     plan(text)?.open(&mut crate::OpenContext::new(pool))

@@ -1,4 +1,4 @@
-//! Packets made longer and shorter: headers put around them and taken off, payloads resized.
+//! Changes of a packet's length: adds and removes headers, resizes payloads.
 //!
 //! ```text
 //!  frame   [ headroom | data .......... | tailroom ]    a header takes headroom, a payload tailroom
@@ -16,31 +16,31 @@ use linerate_wire::{
 
 use crate::view::{Views, head_mut, private};
 
-/// Longest packet whose length an IP header can say, with an Ethernet header.
+/// Longest packet whose length fits an IP header, with an Ethernet header.
 const LONGEST_BYTES: usize = 14 + u16::MAX as usize;
-/// Offsets of a tunnel's UDP header over IPv6, and of the checksum in it.
+/// Offset of a tunnel's UDP header over IPv6; the next is that of the checksum in it.
 const TUNNEL_V6_UDP: u16 = 54;
 const UDP_CHECK: u16 = 6;
 
-/// Headers that are put around a packet or taken off, and payloads that change their length.
+/// Methods that add and remove headers and change the length of payloads.
 ///
 /// Errors, beside those of [`Views`]: [`DropReason::TOO_LONG`] if the first frame has no room, or the
 /// packet would be over 64 KiB; [`DropReason::UNSUPPORTED`] for a superframe that nothing behind could
 /// cut. After an error the packet is as it was.
 pub trait Reshape {
-    /// Puts `tag` around the frame, outside of tags that it has.
+    /// Adds `tag` as the outermost VLAN tag.
     ///
     /// # Errors
     /// See the trait.
     fn push_vlan(&mut self, tag: VlanTag) -> Result<(), DropReason>;
-    /// Takes the outermost VLAN tag off, and returns it.
+    /// Removes the outermost VLAN tag, and returns it.
     ///
     /// # Errors
     /// [`DropReason::UNWANTED`] without a tag; see the trait.
     fn pop_vlan(&mut self) -> Result<VlanTag, DropReason>;
-    /// Puts an IPv4 header between the Ethernet header and the packet that it carries: as
-    /// [`Protocol::IPIP`] an IPv4 packet, as [`Protocol::IPV6`] one of IPv6, as others anything. See
-    /// [`HeadMut::push_ipv4`].
+    /// Inserts an IPv4 header between the Ethernet header and its payload: for [`Protocol::IPIP`]
+    /// that must be an IPv4 packet, for [`Protocol::IPV6`] an IPv6 packet, for other protocols
+    /// anything. See [`HeadMut::push_ipv4`].
     ///
     /// # Errors
     /// See the trait.
@@ -50,7 +50,7 @@ pub trait Reshape {
         dst: Ipv4Addr,
         protocol: Protocol,
     ) -> Result<(), DropReason>;
-    /// Puts an IPv6 header there; otherwise as [`Reshape::push_ipv4`].
+    /// Inserts an IPv6 header; otherwise as [`Reshape::push_ipv4`].
     ///
     /// # Errors
     /// See the trait.
@@ -60,7 +60,7 @@ pub trait Reshape {
         dst: Ipv6Addr,
         protocol: Protocol,
     ) -> Result<(), DropReason>;
-    /// Takes the outer IP header off a packet that carries an IP packet: [`HeadMut::pop_ip`].
+    /// Removes the outer IP header of a packet that carries an IP packet: [`HeadMut::pop_ip`].
     ///
     /// # Errors
     /// [`DropReason::UNWANTED`] without a packet inside; see the trait.
@@ -76,7 +76,7 @@ pub trait Reshape {
     /// # Errors
     /// See the trait.
     fn push_geneve(&mut self, tunnel: &Tunnel) -> Result<(), DropReason>;
-    /// Makes the payload of a UDP datagram `bytes` long, with every length and checksum around it; new
+    /// Sets the length of a UDP datagram's payload, and corrects every length and checksum; new
     /// bytes are zero. See [`HeadMut::set_udp_payload_len`].
     ///
     /// # Errors
@@ -145,13 +145,13 @@ impl Reshape for Skb {
     }
 }
 
-/// Refuses a superframe that could not be cut behind a header of `protocol`.
+/// Refuses a superframe that could not be cut after a header of `protocol` is added.
 fn cuttable(skb: &Skb, protocol: Protocol) -> Result<(), DropReason> {
     let known = matches!(protocol, Protocol::IPIP | Protocol::IPV6);
     if skb.offload().is_gso() && !known { Err(DropReason::UNSUPPORTED) } else { Ok(()) }
 }
 
-/// Makes room for `bytes` in front, and has `write` fill it.
+/// Extends the packet by `bytes` at its start, for `write` to fill.
 fn push(
     skb: &mut Skb,
     bytes: usize,
@@ -209,7 +209,7 @@ mod tests {
         Pool::builder().frames(64).build().unwrap()
     }
 
-    /// Returns a packet of UDP whose checksum is left to a device.
+    /// Returns a UDP packet whose checksum is left to a device.
     fn unfinished(pool: &Pool, payload: usize) -> Skb {
         let mut frame = ipv4(17, payload);
         let check = checksum::finish(checksum::sum(&frame[14..34]));

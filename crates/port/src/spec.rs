@@ -15,15 +15,15 @@ use crate::wrap::toll::Toll;
 /// A parsed port text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// The name to report it under: what stands before `=`, else the argument, else the driver.
+    /// The port's name in reports: the part before `=`, else the argument, else the driver.
     pub name: String,
     /// Name of the driver.
     pub driver: String,
     /// Object that the driver opens: an interface, a file, a ring's name.
     pub arg: String,
-    /// The moderation of its queues, if the text says one: an option of every port.
+    /// The moderation of the port's queues, if the text has one: an option of every port.
     pub moderation: Option<Moderation>,
-    /// The price of its register access, if the text says one: an option of every port.
+    /// The price of the port's register access, if the text has one: an option of every port.
     pub toll: Option<Toll>,
     /// The rest.
     pub options: Options,
@@ -31,7 +31,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Parses a port text; `drivers` are the names it may use.
+    /// Parses a port text; `drivers` are the valid names.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX`, naming the part that does not fit and what would.
@@ -91,8 +91,8 @@ impl Spec {
         Ok(self)
     }
 
-    /// Takes what stands behind the colon for the first option: for a driver that opens nothing by
-    /// name.
+    /// Converts the argument after the colon into the first option, for a driver that opens nothing
+    /// by name.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` as [`Spec::parse`].
@@ -108,7 +108,7 @@ impl Spec {
         Ok(self)
     }
 
-    /// Takes over the options that only `other`, the other end of the same pair, has.
+    /// Copies the options that only `other`, the other end of the same pair, has.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` if the ends contradict each other.
@@ -137,7 +137,7 @@ impl Spec {
         Error::new(Code::PortSyntax, format!("port '{}'", shown(&self.text)), why.to_string())
     }
 
-    /// Returns the value of `key`, read by `parse`; `None` if the text has no such key.
+    /// Returns the value of `key`, parsed by `parse`; `None` if the text has no such key.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` if the key has no value or `parse` refuses it.
@@ -156,8 +156,8 @@ impl Spec {
         }
     }
 
-    /// Takes the value of `key` out of the text, read by `parse`: for an option of every port, which no driver
-    /// asks for.
+    /// Removes `key` from the text and returns its value, parsed by `parse`: for an option of every
+    /// port, which drivers do not read.
     ///
     /// # Errors
     /// As [`Spec::value`].
@@ -187,7 +187,7 @@ impl Spec {
         }
     }
 
-    /// Ends the reading of options: a key that no driver has read is an error.
+    /// Completes the parsing of options: returns an error for a key that no driver has read.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` for the first key in the text that no driver reads, with the nearest one; for
@@ -219,7 +219,7 @@ impl Spec {
     }
 }
 
-/// Returns a port text as errors show it: without its secret.
+/// Returns a port text for errors, without its secret.
 fn shown(text: &str) -> String {
     let part = |part: &str| match part.strip_prefix("secret=") {
         Some(_) => "secret=***".to_owned(),
@@ -228,7 +228,7 @@ fn shown(text: &str) -> String {
     text.split(',').map(part).collect::<Vec<_>>().join(",")
 }
 
-/// The options of a port text, and which of them the driver has asked for.
+/// The options of a port text, and which of them the driver has read.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     pairs: Vec<(String, Option<String>)>,
@@ -253,14 +253,14 @@ impl Options {
         Ok(options)
     }
 
-    /// Puts the option `part` before the others.
+    /// Inserts the option `part` before the others.
     fn add_first(&mut self, part: &str) -> std::result::Result<(), String> {
         let pair = self.pair(part)?;
         self.pairs.insert(0, pair);
         Ok(())
     }
 
-    /// Reads an option that is not there yet.
+    /// Parses an option that must not be present yet.
     fn pair(&self, part: &str) -> std::result::Result<(String, Option<String>), String> {
         let (key, value) = match part.split_once('=') {
             Some((key, value)) => (key, Some(value.to_owned())),
@@ -278,7 +278,7 @@ impl Options {
         Ok((key.to_owned(), value))
     }
 
-    /// Takes the text of a moderation out. The numbers of `fixed` are behind commas, too:
+    /// Removes and returns the text of a moderation. The numbers of `fixed` are behind commas, too:
     /// `moderation=fixed:usecs=100,frames=32`.
     fn take_moderation(&mut self) -> Option<String> {
         let at = self.pairs.iter().position(|(key, _)| key == "moderation")?;
@@ -318,13 +318,14 @@ fn list(words: &[&str]) -> String {
 /// Separators that users type between options by mistake, instead of a comma.
 const SEPARATORS: [char; 4] = [';', ':', ' ', '\t'];
 
-/// Returns the argument, if it is an option with a value: the name before it was forgotten.
+/// Returns the argument's key, if the argument is an option with a value because the name was
+/// forgotten.
 fn hidden_key<'a>(arg: &'a str, keys: &[String]) -> Option<&'a str> {
     let key = arg.split_once('=')?.0;
     keys.iter().any(|known| known == key).then_some(arg)
 }
 
-/// Returns the first option in `text` behind another separator than a comma.
+/// Returns the first option in `text` after a separator other than a comma.
 fn hidden_option<'a>(text: &'a str, keys: &[String]) -> Option<&'a str> {
     text.split(SEPARATORS).skip(1).find(|part| {
         let key = part.split('=').next().unwrap_or_default();
@@ -332,8 +333,8 @@ fn hidden_option<'a>(text: &'a str, keys: &[String]) -> Option<&'a str> {
     })
 }
 
-/// Returns the candidate nearest to `word`, if it differs in at most a third of its letters, ignoring
-/// case: probably the word that was meant.
+/// Returns the candidate most similar to `word`, if at most a third of its letters differ, ignoring
+/// case: probably the intended word.
 #[must_use]
 pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     among
@@ -343,7 +344,7 @@ pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&
         .map(|(_, c)| c)
 }
 
-/// Letters to insert, delete or replace to make one word of the other.
+/// Returns the number of letters to insert, delete or replace to turn one word into the other.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

@@ -1,6 +1,6 @@
-//! Counters of the packets that passed a queue, and results beyond counts: the pace of a source, and the
-//! errors that a verifying sink found. A queue's owner is the only writer of its counters; any thread can
-//! read them, at no cost to the owner.
+//! Counters of the packets that passed a queue, and further results: the pace of a source, and the
+//! errors that a verifying sink found. A queue's owner is the only writer of its counters; any
+//! thread can read them, at no cost to the owner.
 
 use std::fmt;
 use std::ops::Add;
@@ -27,56 +27,58 @@ pub struct QueueStats {
 pub struct QueueCounts {
     /// Packets received.
     pub rx_packets: u64,
-    /// Their bytes, from the destination MAC, without FCS.
+    /// Bytes of received packets, from the destination MAC, without FCS.
     pub rx_bytes: u64,
     /// Packets sent.
     pub tx_packets: u64,
-    /// Their bytes.
+    /// Bytes of sent packets.
     pub tx_bytes: u64,
-    /// Times it was polled.
+    /// Times that the queue was polled.
     pub polls: u64,
     /// Polls that found nothing.
     pub polls_empty: u64,
-    /// Ends of a sleep by the device: its owner was woken.
+    /// Ends of a sleep by the device, which woke the queue's owner.
     pub wakeups: u64,
-    /// Ends of a sleep by a timer, which let packets gather.
+    /// Ends of a sleep by the timer of a hold.
     pub hold_ends: u64,
-    /// Times that its owner was about to sleep, and there was something.
+    /// Times that the owner was about to sleep and found an event.
     pub rechecks: u64,
-    /// Packets that the kernel or peer counts as lost before they reached us.
+    /// Packets that the kernel or peer counts as lost before they reached the queue.
     pub rx_missed: u64,
-    /// Times it was polled and the pool ended it early, because it had no frame.
+    /// Polls that ended early because the pool had no frame.
     pub rx_nombuf: u64,
 }
 
-/// Declares [`DriverCounts`]: each counter once, with its key in reports and the words behind its number.
+/// Declares [`DriverCounts`]: each counter in one place, with its key in reports and the words
+/// after its number.
 macro_rules! driver_counts {
     ($($(#[$doc:meta])* $name:ident $key:literal $words:literal,)*) => {
-        /// Counters of a driver beside packets, since it was opened.
+        /// Counters of a driver other than packets, since it was opened.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct DriverCounts {
-            /// Bytes of packets that it copied in this process; `None` if it does not count them.
+            /// Bytes of packets that the driver copied in this process; `None` if it does not count
+            /// them.
             pub copied_bytes: Option<u64>,
-            /// Doorbells of its transmit rings: system calls that sent, or tails that were shown to a peer;
-            /// `None` of a device without one.
+            /// Doorbells of the transmit rings: system calls that sent, or index updates that a
+            /// peer can see; `None` for a device without doorbells.
             pub doorbells: Option<u64>,
-            /// Register access by its modelled price, of a port with the option `toll=`.
+            /// Register accesses at their modelled price, for a port with the option `toll=`.
             pub registers: Option<Registers>,
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl DriverCounts {
-            /// Returns the counters that every driver has: key, words and count. A key that begins with
-            /// `missed_` is that of a cause of lost packets.
+            /// Returns the counters that every driver has, each with its key, words and count. A
+            /// key that begins with `missed_` is that of a cause of lost packets.
             #[must_use]
             pub fn named(&self) -> Vec<(&'static str, &'static str, u64)> {
                 vec![$(($key, $words, self.$name),)*]
             }
         }
 
-        /// Sum of the counters of a port's queues: bytes copied, doorbells and registers are unknown if
-        /// none of them counts them.
+        /// Sums the counters of a port's queues: bytes copied, doorbells and registers stay unknown
+        /// if no queue counts them.
         impl std::ops::AddAssign for DriverCounts {
             fn add_assign(&mut self, more: DriverCounts) {
                 self.copied_bytes = sum(self.copied_bytes, more.copied_bytes);
@@ -91,15 +93,16 @@ macro_rules! driver_counts {
 driver_counts! {
     /// Missed packets for which the receive ring had no room.
     missed_ring_full "missed_ring_full_packets" "ring full",
-    /// Those for which no frame was posted, or none that was long enough.
+    /// Missed packets for which no frame was posted, or none of enough length.
     missed_no_frame "missed_no_frame_packets" "no frame",
-    /// Times that its socket was opened anew, since the device had packets and gave none back.
+    /// Times that the socket was reopened because the device kept packets and returned none.
     resets "resets" "resets",
-    /// Descriptors of the device's that made no sense; each was refused.
+    /// Invalid descriptors of the device, each refused.
     bad_descs "bad_descs" "bad descriptors",
 }
 
-/// Modelled register access of a queue, and the CPU time that it took: see [`toll`](crate::wrap::toll).
+/// Modelled register accesses of a queue, and the CPU time that they took: see
+/// [`toll`](crate::wrap::toll).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Registers {
     /// Posted writes.
@@ -117,8 +120,8 @@ pub struct Registers {
 pub struct Counters {
     /// Packets that the kernel or the peer counts as lost before they reached the queue.
     pub rx_missed: u64,
-    /// Receives that the pool ended early, because it had no frame. What they left waits where it is: in the
-    /// device's ring, in the file, or to be made.
+    /// Receives that ended early because the pool had no frame. What they left waits where it is:
+    /// in the device's ring, in the file, or to be made.
     pub rx_nombuf: u64,
     /// Causes of losses, bytes copied.
     pub driver: DriverCounts,
@@ -136,11 +139,11 @@ pub struct Pace {
     pub asked: u64,
     /// Packets that left.
     pub sent: u64,
-    /// Packets that were due and did not leave.
+    /// Packets that were due and were not sent.
     pub unsent: u64,
-    /// Median lateness against the intended time; `None` from too few packets.
+    /// Median lateness against the intended time; `None` if too few packets were sent.
     pub late_p50_ns: Option<u64>,
-    /// 99th percentile of it; `None` from too few packets.
+    /// 99th percentile of the lateness; `None` if too few packets were sent.
     pub late_p99_ns: Option<u64>,
 }
 
@@ -166,18 +169,18 @@ impl fmt::Display for Pace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Verified {
-    /// Stamped packets that came.
+    /// Stamped packets received.
     pub packets: u64,
-    /// Sequence numbers that never came, below the highest that did.
+    /// Sequence numbers that never arrived, below the highest received.
     pub lost: u64,
-    /// Packets that came after a later one of their flow.
+    /// Packets that arrived after a later one of their flow.
     pub reordered: u64,
-    /// Packets that came again.
+    /// Packets that arrived more than once.
     pub duplicated: u64,
-    /// Packets too far behind, more than 64 numbers, to tell whether they came before. Their
+    /// Packets more than 64 numbers late, so that it is unknown whether they are duplicates. Their
     /// numbers stay in `lost` if they were there.
     pub late: u64,
-    /// Stamped packets with a byte that was not sent.
+    /// Stamped packets with a changed byte.
     pub corrupted: u64,
     /// Packets without a stamp.
     pub foreign: u64,
@@ -207,7 +210,7 @@ impl std::ops::AddAssign for QueueCounts {
     }
 }
 
-/// Sums up what is known of two.
+/// Adds two values, of which either may be unknown.
 fn sum<T: Add<Output = T>>(one: Option<T>, other: Option<T>) -> Option<T> {
     match (one, other) {
         (Some(some), Some(more)) => Some(some + more),
@@ -228,7 +231,7 @@ impl Add for Registers {
     }
 }
 
-/// Adds to a counter that has one writer.
+/// Adds to a counter that has a single writer.
 fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
@@ -255,12 +258,13 @@ impl QueueStats {
         add(&self.wakeups, 1);
     }
 
-    /// Counts the end of a time in which packets gathered. Only the queue's owner calls it.
+    /// Counts the end of a hold. Only the queue's owner calls it.
     pub fn count_hold_end(&self) {
         add(&self.hold_ends, 1);
     }
 
-    /// Counts a sleep that did not come to be. Only the queue's owner calls it.
+    /// Counts a sleep that was cancelled because an event had occurred. Only the queue's owner
+    /// calls it.
     pub fn count_recheck(&self) {
         add(&self.rechecks, 1);
     }

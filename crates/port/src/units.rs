@@ -3,12 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A packet rate, asked for in packets, in bits, or as a part of what is possible.
+/// A packet rate, given in packets, in bits, or as a share of the possible.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
     /// Packets a second.
     Pps(f64),
-    /// Bits a second, of frames without preamble and gap.
+    /// Bits a second, counting frames without preamble and gap.
     Bps(f64),
 }
 

@@ -1,4 +1,4 @@
-//! Headers of a packet, on the packet: `skb.udp_mut()?.swap_ends()`.
+//! Parsed headers of a packet: `skb.udp_mut()?.swap_ends()`.
 //!
 //! The views are those of `linerate-wire`; what they refuse becomes the drop reason that a
 //! [`Batch::retain`](linerate_skb::Batch::retain) closure returns.
@@ -49,7 +49,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn nd_mut(&mut self) -> Result<NdMut<'_>, DropReason>;
-    /// Returns the IP packet, whichever its version.
+    /// Returns the IP packet, of either version.
     ///
     /// # Errors
     /// See the trait.
@@ -59,7 +59,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn ipv4(&self) -> Result<Ipv4Ref<'_>, DropReason>;
-    /// Returns the IPv4 packet, for writing; its checksum stays right.
+    /// Returns the IPv4 packet for writing; its checksum stays right.
     ///
     /// # Errors
     /// See the trait.
@@ -115,8 +115,8 @@ pub trait Views {
     /// Returns the hash that a device has for the packet: [`Head::rss_hash`]. Of memory that a peer
     /// writes, 0.
     fn rss_hash(&self, toeplitz: &Toeplitz) -> u32;
-    /// Computes the checksum that is left to a device, if one is, and leaves nothing to it any more:
-    /// of any protocol, at any depth of headers, over all frames, in memory of either kind.
+    /// Completes the checksum that is left to a device, if there is one: for any protocol, at any
+    /// depth of headers, over all frames, in private or exported memory.
     ///
     /// Cost: reads all behind the header, if there is something to do.
     ///
@@ -134,7 +134,7 @@ fn head(skb: &Skb) -> Result<Head<'_>, DropReason> {
     Ok(Head::new(bytes, skb.len() - bytes.len()).with_partial(partial(skb)))
 }
 
-/// Does as [`head`], for writing.
+/// Returns the first frame for writing, as [`head`].
 pub(crate) fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     private(skb)?;
     let (len, partial) = (skb.len(), partial(skb));
@@ -252,7 +252,8 @@ mod tests {
     use linerate_skb::Pool;
     use linerate_wire::{Mac, checksum, udp};
 
-    /// Returns a UDP/IPv4 frame with `payload` zeros: no UDP checksum, the IP one right.
+    /// Returns a UDP/IPv4 frame with `payload` zeros, without a UDP checksum and with a right IP
+    /// checksum.
     fn datagram(payload: usize) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
         frame.extend((28 + payload as u16).to_be_bytes());
@@ -319,7 +320,7 @@ mod tests {
         assert_eq!(skb.udp_mut().unwrap_err(), DropReason::UNSUPPORTED);
     }
 
-    /// Returns a packet as veth gives it: its UDP checksum is left to a device.
+    /// Returns a packet as veth delivers it: its UDP checksum is left to a device.
     fn unfinished(pool: &Pool, payload: usize) -> Skb {
         let mut frame = ipv4(17, payload);
         let check = checksum::finish(checksum::sum(&frame[14..34]));

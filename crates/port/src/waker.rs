@@ -1,4 +1,4 @@
-//! A handle by which another thread, or a signal's handler, ends the waits of a port's owner.
+//! A handle by which another thread, or a signal handler, ends the waits of a port's owner.
 //!
 //! Owner: each queue owns its end; handles keep the doorbell open, so that one that is left over rings for nobody.
 
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use linerate_skb::Result;
 use linerate_sys::wait::EventFd;
 
-/// A handle to end waits by: see [`Port::waker`](crate::Port::waker).
+/// A handle that ends waits: see [`Port::waker`](crate::Port::waker).
 #[derive(Debug, Clone)]
 pub struct Waker {
     bells: Arc<[Arc<WakeBell>]>,
 }
 
-/// A doorbell, and how often it was rung: one that was rung is noticed without a syscall, too.
+/// A doorbell, and the number of its rings, by which a ring is noticed without a syscall.
 #[derive(Debug)]
 pub(crate) struct WakeBell {
     rung: AtomicU32,
@@ -27,7 +27,8 @@ impl Waker {
         Waker { bells: bells.collect() }
     }
 
-    /// Ends the wait that the owner is in, or its next one, which returns `Ok(false)`. Several before that are one.
+    /// Ends the owner's present or next wait, which returns `Ok(false)`. Several before that are
+    /// one.
     ///
     /// It may be called by a signal's handler.
     ///
@@ -59,7 +60,7 @@ impl WakeEnd {
         self.bell.clone()
     }
 
-    /// Returns true if it was rung since the last time that it said so.
+    /// Returns true if the waker was used since the last call that returned true.
     ///
     /// Cost: a load; a syscall if it was.
     pub fn take(&mut self) -> bool {
@@ -72,7 +73,8 @@ impl WakeEnd {
         true
     }
 
-    /// Returns the same as `take`, after a poll(2): it also ends for a ring that was noticed before its signal came.
+    /// Returns the result of `take`, after a poll(2); true also for a use that was counted before
+    /// its signal arrived.
     pub fn take_polled(&mut self) -> bool {
         self.bell.fd.drain();
         self.take()

@@ -1,4 +1,5 @@
-//! Two ends and a pool: sends, receives, and closes the books.
+//! Two ends and a pool: sends and receives packets, and checks at the end that all are accounted
+//! for.
 
 use std::time::Duration;
 
@@ -29,16 +30,16 @@ pub(super) struct Bench {
     /// True if the receiver gets the packets that the sender sends.
     joined: bool,
     later: Option<Later>,
-    /// Packets that passed ends that are closed.
+    /// Counts of packets of ends that are closed already.
     closed: Passed,
     closed_internal: bool,
-    /// Drops before the first end was closed: all, and those by the case itself.
+    /// Drops counted before the first end was closed: all drops, and those by the case itself.
     dropped_before: Option<(u64, u64)>,
-    /// One of them copied packets.
+    /// True if one of the closed ends copied packets.
     closed_copied: bool,
     built: u64,
     discarded: u64,
-    /// Packets that ports made themselves, and that came in by a device.
+    /// Packets that the ports created themselves, and packets that a device received.
     made: u64,
     came: u64,
 }
@@ -73,18 +74,18 @@ impl Bench {
         }
     }
 
-    /// Returns true if packets go this way.
+    /// Returns true if packets go in this direction.
     pub fn carries(&self) -> bool {
         let receives = self.is_stored() || self.ends[self.receiver].receives();
         self.joined && self.ends[self.sender].sends() && receives
     }
 
-    /// Returns true if what is sent can be read only when its sender is closed.
+    /// Returns true if sent packets can be read only after their sender is closed.
     pub fn is_stored(&self) -> bool {
         self.later.is_some()
     }
 
-    /// Returns true if it has two ends, open at the same time.
+    /// Returns true if the bench has two ends that are open at the same time.
     pub fn is_pair(&self) -> bool {
         self.ends.len() == 2
     }
@@ -115,14 +116,15 @@ impl Bench {
         Arrivals::of(packets, self.limits.ordered)
     }
 
-    /// Returns the bytes of the longest packet that passes.
+    /// Returns the length in bytes of the longest packet that passes.
     pub fn longest(&self) -> usize {
         let said = self.ends.iter().map(|end| end.obtained().packet_max_bytes).min().unwrap_or(0);
         let longest = said.min(self.pool.packet_max_bytes());
         self.limits.longest_bytes.map_or(longest, |bytes| bytes.min(longest))
     }
 
-    /// Returns a packet of `bytes`, in frames of `piece` of them; `None` if the pool has too few.
+    /// Returns a packet of `bytes` in frames of `piece` bytes each; `None` if the pool has too few
+    /// frames.
     pub fn build(&mut self, bytes: &[u8], piece: usize) -> Option<Skb> {
         let mem = self.ends[self.sender].mem();
         let (first, rest) = bytes.split_at(piece.min(bytes.len()));
@@ -135,7 +137,7 @@ impl Bench {
         Some(skb)
     }
 
-    /// Returns a batch of `packets`; as many as the pool has frames for.
+    /// Returns a batch of `packets`, limited to as many as the pool has frames for.
     pub fn batch(&mut self, packets: &[Packet]) -> Batch {
         let mut batch = Batch::with_capacity(packets.len().max(1));
         for packet in packets {
@@ -145,13 +147,13 @@ impl Bench {
         batch
     }
 
-    /// Drops what was not sent.
+    /// Drops the packets of `batch` that were not sent.
     pub fn discard(&mut self, mut batch: Batch) {
         self.discarded += batch.len() as u64;
         batch.discard(DropReason::UNSENT);
     }
 
-    /// Sends all of `batch`, and reads meanwhile what comes.
+    /// Sends all of `batch`, and receives arriving packets meanwhile.
     pub fn send(&mut self, mut batch: Batch, arrivals: &mut Arrivals) {
         let (sender, receiver, patience) = (self.sender, self.receiver, self.limits.patience);
         while !batch.is_empty() {
@@ -188,13 +190,13 @@ impl Bench {
         self.ends[self.receiver].take(&mut arrivals, BATCH);
     }
 
-    /// Receives until `count` packets came.
+    /// Receives until `count` packets have arrived.
     pub fn collect(&mut self, arrivals: &mut Arrivals, count: usize) {
         let patience = self.limits.patience;
         self.ends[self.receiver].collect(arrivals, count, patience);
     }
 
-    /// Returns the number of `packets` that may be under way at once, so that both ends' copies fit
+    /// Returns how many of `packets` may be in flight at once, so that the copies at both ends fit
     /// the pool.
     fn window(&self, packets: &[Packet]) -> usize {
         let mut frames = 0;
@@ -205,7 +207,7 @@ impl Bench {
         fit.count().max(1)
     }
 
-    /// Closes an end that stores, and opens what it stored.
+    /// Closes an end that stores packets, and opens what it stored for reading.
     fn turn_over(&mut self) {
         if let Some(open) = self.later.take() {
             self.close_end(0);

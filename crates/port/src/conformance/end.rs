@@ -1,4 +1,4 @@
-//! One end of a port: its queues as their driver made them, with every call checked.
+//! One end of a port: the queues that its driver made, with a check around every call.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -24,16 +24,16 @@ struct Slot {
     fd: RawFd,
 }
 
-/// Packets that passed an end, as its calls said and as the batches show.
+/// Packets that passed an end, as counted by its calls and as counted in the batches.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Passed {
     /// Packets that left a batch offered to `xmit`.
     pub taken: u64,
-    /// The part of these that `xmit` said it moved.
+    /// Part of these packets that `xmit` reported as moved.
     pub sent: u64,
     /// Packets that `rx` appended.
     pub received: u64,
-    /// Packets that the suite freed here, as consumed.
+    /// Packets that the suite freed at this end, as consumed.
     pub consumed: u64,
 }
 
@@ -77,12 +77,12 @@ impl End {
         self.slots[0].ops.caps().origin
     }
 
-    /// Returns the memory from which it allocates the packets it sends.
+    /// Returns the memory from which the end allocates packets to send.
     pub fn mem(&mut self) -> &mut Local {
         &mut self.slots[0].mem
     }
 
-    /// Offers `batch` to the first queue; what it said it moved.
+    /// Offers `batch` to the first queue; returns the packets that the queue reports as moved.
     pub fn xmit(&mut self, batch: &mut Batch) -> Moved {
         let ids: Vec<_> = batch.iter().map(id_of).collect();
         let lens: Vec<_> = batch.iter().map(|skb| skb.len() as u64).collect();
@@ -108,7 +108,7 @@ impl End {
         moved
     }
 
-    /// Receives up to `budget` packets from all queues behind those that `out` has.
+    /// Receives up to `budget` packets from all queues, and appends them to `out`.
     pub fn rx(&mut self, out: &mut Batch, budget: usize) -> usize {
         let start = out.len();
         for slot in &mut self.slots {
@@ -129,7 +129,7 @@ impl End {
         out.len() - start
     }
 
-    /// Receives once, up to `budget`, and checks what came; how many packets that were.
+    /// Receives once, up to `budget` packets, and checks them; returns how many arrived.
     pub fn take(&mut self, arrivals: &mut Arrivals, budget: usize) -> usize {
         let mut batch = Batch::with_capacity(budget.max(1));
         let n = self.rx(&mut batch, budget);
@@ -138,7 +138,7 @@ impl End {
         n
     }
 
-    /// Receives and waits until `count` packets of `arrivals` came.
+    /// Receives until `count` packets of `arrivals` have arrived.
     pub fn collect(&mut self, arrivals: &mut Arrivals, count: usize, patience: Duration) {
         self.collect_until(arrivals, |arrivals| arrivals.came() >= count, patience);
     }
@@ -175,7 +175,7 @@ impl End {
         batch.consume(&mut self.slots[0].mem);
     }
 
-    /// Takes frames off the pool until there are none.
+    /// Takes frames from the pool until it has none.
     pub fn hoard(&mut self, frames: usize) -> Batch {
         let mut hoard = Batch::with_capacity(frames);
         for slot in &mut self.slots {
@@ -184,7 +184,7 @@ impl End {
         hoard
     }
 
-    /// Gives frames back that never were packets.
+    /// Returns frames that were never used as packets.
     pub fn release(&mut self, mut hoard: Batch) {
         hoard.truncate_to(0, &mut self.slots[0].mem);
     }
@@ -195,7 +195,7 @@ impl End {
         silent
     }
 
-    /// Returns true if one of its descriptors is readable within `timeout`.
+    /// Returns true if one of the end's descriptors is readable within `timeout`.
     pub fn readable(&self, timeout: Duration) -> bool {
         let fds: Vec<BorrowedFd<'_>> = self.slots.iter().map(|slot| slot.ops.as_fd()).collect();
         let readable = poll_readable(&fds, Some(timeout));
@@ -206,7 +206,7 @@ impl End {
         !self.arm(want) || self.readable(timeout)
     }
 
-    /// Reads what waits until `arm` says that there is no more.
+    /// Receives waiting packets until `arm` reports that none is left.
     pub fn settle(&mut self, arrivals: &mut Arrivals, patience: Duration) {
         let deadline = Instant::now() + patience;
         while !self.arm(Want::Frames) {
@@ -226,7 +226,7 @@ impl End {
             .unwrap_or_default()
     }
 
-    /// Returns the number of packets that the device says it lost.
+    /// Returns the number of packets that the device reports as lost.
     pub fn rx_missed(&mut self) -> u64 {
         self.slots.iter_mut().map(|slot| slot.ops.counters().rx_missed).sum()
     }
@@ -236,13 +236,13 @@ impl End {
         self.slots.iter_mut().map(|slot| slot.ops.counters().rx_nombuf).sum()
     }
 
-    /// Returns true if its driver says that it copied packets.
+    /// Returns true if the driver reports that it copied packets.
     pub fn copied(&mut self) -> bool {
         let copied = |slot: &mut Slot| slot.ops.counters().driver.copied_bytes;
         self.slots.iter_mut().filter_map(copied).any(|n| n > 0)
     }
 
-    /// Checks that a queue's descriptor is the same for life.
+    /// Checks that a queue's descriptor never changes.
     pub fn check_descriptors(&self) {
         for slot in &self.slots {
             assert_eq!(

@@ -1,4 +1,4 @@
-//! One suite for every port: what `Driver` and `QueueOps` promise, as tests that can fail.
+//! A test suite for every port, of what `Driver` and `QueueOps` promise.
 //!
 //! ```text
 //!  conformance!(Pipe, "pipe:test")          a #[test] for each case
@@ -40,9 +40,9 @@ pub use rig::{Ends, Interface, Later, Rig};
 /// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ran {
-    /// It ran, and everything was as promised.
+    /// The case ran, and everything was as promised.
     Passed,
-    /// The port has nothing that it could be tried on.
+    /// The port lacks a property that the case needs.
     DoesNotApply(&'static str),
 }
 
@@ -121,7 +121,7 @@ macro_rules! conformance {
             #[allow(unused_imports)] // the module around it may have nothing that this one needs
             use super::*;
 
-            /// Two ports of one text would be in each other's way.
+            /// Lock that keeps two ports with the same text from being open at once.
             static ONE_AT_A_TIME: ::std::sync::Mutex<()> = ::std::sync::Mutex::new(());
 
             fn one(case: $crate::conformance::Case) {

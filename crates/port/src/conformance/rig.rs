@@ -12,24 +12,25 @@ use crate::spec::Spec;
 use super::Ran;
 use super::bench::{Bench, Way};
 
-/// Frames of the pool, beyond what device rings hold.
+/// Frames of the pool, in addition to those in device rings.
 const FRAMES: usize = 4096;
 
-/// Opens what was written, once its writer is closed.
+/// Opens a stored capture, after its writer is closed.
 pub type Later = Box<dyn FnOnce(&Pool) -> Result<Opened>>;
-/// Opens the ends, each time that a case asks for them.
+/// Opens the ends, once for each bench.
 type Opener = Box<dyn FnMut(&Pool) -> Result<Ends>>;
 
-/// The ends that an opening gave.
+/// The ends that one opening returned.
 #[non_exhaustive]
 pub enum Ends {
-    /// Two ends: what one sends the other receives.
+    /// Two ends: each receives the packets that the other sends.
     Pair(Opened, Opened),
     /// One end, which receives what it sends.
     Loop(Opened),
-    /// One end of which nothing is known but its direction: a source, a sink, or both.
+    /// One end whose other side is unknown: a source, a sink, or both.
     Apart(Opened),
-    /// An end to write, and how to open what was written, once that end is closed.
+    /// An end that stores packets, and the function that opens the stored packets after it is
+    /// closed.
     Stored(Opened, Later),
 }
 
@@ -38,17 +39,17 @@ pub trait Interface {
     /// Takes the interface down.
     fn down(&mut self);
 
-    /// Takes it up, and returns when it carries packets again.
+    /// Takes the interface up, and returns when it carries packets again.
     fn up(&mut self);
 
     /// Deletes the interface.
     fn delete(&mut self);
 
-    /// Sets its MTU, and that of whatever is at the other end.
+    /// Sets the MTU of the interface and of its other end.
     fn set_mtu(&mut self, mtu_bytes: usize);
 }
 
-/// The way to open a port for the suite, and the abilities of its device: made anew for each case.
+/// The suite's way to open a port, with the limits of its device; created anew for each case.
 pub struct Rig {
     open: Opener,
     interface: Option<Box<dyn Interface>>,
@@ -57,7 +58,7 @@ pub struct Rig {
     pub(super) limits: Limits,
 }
 
-/// The limits that the cases keep to.
+/// Limits of the device to which the cases keep.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub shortest_bytes: usize,
@@ -70,7 +71,7 @@ pub(super) struct Limits {
 }
 
 impl Rig {
-    /// Ends that `open` opens, with queues that receive into the pool it is given.
+    /// Creates a rig whose ends `open` opens; their queues receive into the pool passed to it.
     #[must_use]
     pub fn new(open: impl FnMut(&Pool) -> Result<Ends> + 'static) -> Rig {
         let limits = Limits {
@@ -86,7 +87,7 @@ impl Rig {
         Rig { open: Box::new(open), interface: None, pool_frames, trust, limits }
     }
 
-    /// Makes two ends that `driver` opens by their texts, which may be the same.
+    /// Creates a rig of two ends that `driver` opens from their texts, which may be the same.
     #[must_use]
     pub fn of(driver: impl Driver + 'static, near: &str, far: &str) -> Rig {
         let driver: Rc<dyn Driver> = Rc::new(driver);
@@ -99,7 +100,8 @@ impl Rig {
         Rig::new(open).ring_frames(rings)
     }
 
-    /// Makes one end that `driver` opens by its text, and that receives what it sends.
+    /// Creates a rig of one end that `driver` opens from its text and that receives the packets it
+    /// sends.
     #[must_use]
     pub fn looped(driver: impl Driver + 'static, text: &str) -> Rig {
         let end = text_of(&(Rc::new(driver) as Rc<dyn Driver>), text);
@@ -108,7 +110,7 @@ impl Rig {
             .ring_frames(rings)
     }
 
-    /// Makes one end that `driver` opens by its text: a source, a sink, or both.
+    /// Creates a rig of one end that `driver` opens from its text: a source, a sink, or both.
     #[must_use]
     pub fn alone(driver: impl Driver + 'static, text: &str) -> Rig {
         let end = text_of(&(Rc::new(driver) as Rc<dyn Driver>), text);
@@ -117,7 +119,7 @@ impl Rig {
             .ring_frames(rings)
     }
 
-    /// Makes two ends that drivers of this crate open by their texts.
+    /// Creates a rig of two ends that drivers of this crate open from their texts.
     #[must_use]
     pub fn ports(near: &str, far: &str) -> Rig {
         let texts = [near.to_owned(), far.to_owned()];
@@ -128,59 +130,60 @@ impl Rig {
             .ring_frames(rings)
     }
 
-    /// Says how many frames of the pool the device's rings hold, over all ends.
+    /// Sets the number of the pool's frames that the device's rings hold, over all ends.
     #[must_use]
     pub fn ring_frames(mut self, frames: usize) -> Rig {
         self.pool_frames = FRAMES + frames;
         self
     }
 
-    /// Sets who may write the pool's frames: a device that shares them with a peer needs an
-    /// exported one.
+    /// Sets who can write the pool's frames: a device that shares them with a peer needs an
+    /// exported pool.
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Rig {
         self.trust = trust;
         self
     }
 
-    /// Says that packets below so many bytes arrive longer than they were sent, because the device pads them;
-    /// they are not tried.
+    /// Sets the shortest length to test: the device pads shorter packets, so that they arrive
+    /// longer than sent.
     #[must_use]
     pub fn shortest(mut self, bytes: usize) -> Rig {
         self.limits.shortest_bytes = bytes;
         self
     }
 
-    /// Says that the device carries packets of so many bytes, which is less than the port says it takes.
+    /// Sets the longest packet that the device carries, where that is less than the port reports.
     #[must_use]
     pub fn longest(mut self, bytes: usize) -> Rig {
         self.limits.longest_bytes = Some(bytes);
         self
     }
 
-    /// Says that the device holds fewer packets than 64 of any length.
+    /// Sets the number of packets of any length that the device can hold, where it is less than 64.
     #[must_use]
     pub fn window(mut self, packets: usize) -> Rig {
         self.limits.window_packets = packets.max(1);
         self
     }
 
-    /// Says that the device takes more than it can hold, and drops what is not read in time.
+    /// Declares that the device accepts more packets than it can hold, and drops those that are not
+    /// received in time.
     #[must_use]
     pub fn drops_unread(mut self) -> Rig {
         self.limits.drops_unread = true;
         self
     }
 
-    /// Says that a sender waits in `xmit` for room, as a program that writes to a pipe does: the device is
-    /// never filled.
+    /// Declares that a sender blocks in `xmit` until there is room, as a program that writes to a
+    /// pipe does, so that the device is never full.
     #[must_use]
     pub fn blocks_when_full(mut self) -> Rig {
         self.limits.blocks_when_full = true;
         self
     }
 
-    /// Says that the device may change the order of packets, even of one flow.
+    /// Declares that the device may reorder packets, even within a flow.
     #[must_use]
     pub fn unordered(mut self) -> Rig {
         self.limits.ordered = false;
@@ -194,7 +197,7 @@ impl Rig {
         self
     }
 
-    /// Says that the near end is on an interface, with which this can be done.
+    /// Attaches the interface below the near end, which cases may take down or change.
     #[must_use]
     pub fn interface(mut self, interface: impl Interface + 'static) -> Rig {
         self.interface = Some(Box::new(interface));
@@ -205,7 +208,7 @@ impl Rig {
         self.interface.take()
     }
 
-    /// Opens the ends, with a pool of their own.
+    /// Opens the ends with a new pool.
     pub(super) fn bench(&mut self, way: Way) -> Bench {
         let frames = u32::try_from(self.pool_frames).unwrap_or(u32::MAX);
         let pool = Pool::builder().frames(frames).trust(self.trust).build();
@@ -213,8 +216,8 @@ impl Rig {
         Bench::new(self.open_ends(&pool), way, pool, self.limits)
     }
 
-    /// Opens the ends; those of a device that was just closed may need a moment, because a child
-    /// that another thread forked meanwhile has its descriptors until it executes.
+    /// Opens the ends, and retries for a moment: a child that another thread has just forked may
+    /// keep the previous device's descriptors open until it executes.
     fn open_ends(&mut self, pool: &Pool) -> Ends {
         let deadline = Instant::now() + self.limits.patience;
         loop {
@@ -228,7 +231,8 @@ impl Rig {
         }
     }
 
-    /// Runs `case` each way in which packets go from one end to the other, and closes the books.
+    /// Runs `case` in each direction in which packets pass, and checks each time that all are
+    /// accounted for.
     pub(super) fn each_way(&mut self, mut case: impl FnMut(&mut Bench)) -> Ran {
         let mut ran = Ran::DoesNotApply("nothing that it sends comes back, or to another end");
         for way in [Way::Forth, Way::Back] {
@@ -264,8 +268,8 @@ impl Text {
         self.driver.parse(&Spec::parse(&self.text, &[self.driver.name()])?)
     }
 
-    /// Returns the frames that the rings of a port hold; 0 for a text that cannot be opened, which opening it
-    /// will tell.
+    /// Returns the number of frames that the port's rings hold; 0 for a text that is invalid, which
+    /// opening it will report.
     fn ring_frames(&self) -> usize {
         self.plan().and_then(|plan| plan.needs()).map_or(0, |needs| needs.ring_frames)
     }

@@ -1,18 +1,18 @@
-//! The suite's packets, and the check that they came: once, whole, and in the order of their flow.
+//! The suite's packets, and the check that each arrives once, whole, and in the order of its flow.
 
 use std::collections::BTreeMap;
 
 use linerate_skb::Skb;
 use linerate_wire::EtherType;
 
-/// Shortest packet that says which one it is.
+/// Length of the shortest packet with room for its id.
 pub(super) const LEN_MIN: usize = 14;
 
 const TO: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// Starts the source address: locally administered, of one station.
+/// First byte of the source address: locally administered, not a group.
 const MARK: u8 = 6;
 
-/// A packet's flow and its number there.
+/// A packet's flow, and its number in the flow.
 pub(super) type Id = (u8, u32);
 
 /// One packet to send.
@@ -20,7 +20,7 @@ pub(super) type Id = (u8, u32);
 pub(super) struct Packet {
     pub id: Id,
     pub len: usize,
-    /// Bytes of each of its frames; as many as a frame holds unless said otherwise.
+    /// Bytes of the packet in each frame; by default as many as a frame holds.
     pub piece: usize,
 }
 
@@ -34,7 +34,7 @@ impl Packet {
         Packet { piece, ..self }
     }
 
-    /// Returns its bytes: header, then a pattern that its number and length decide.
+    /// Returns the packet's bytes: a header, then a pattern computed from its number and length.
     pub fn bytes(self) -> Vec<u8> {
         let (flow, seq) = self.id;
         let mut bytes = Vec::with_capacity(self.len.max(LEN_MIN));
@@ -67,11 +67,11 @@ pub(super) fn of_lengths(flow: u8, lengths: impl IntoIterator<Item = usize>) -> 
     (0..).zip(lengths).map(|(seq, len)| Packet::new(flow, seq, len)).collect()
 }
 
-/// The packets expected, and those of them that came.
+/// The packets expected, and those that have arrived.
 pub(super) struct Arrivals {
-    /// Length, and whether it came.
+    /// For each expected packet its length, and whether it has arrived.
     expected: BTreeMap<Id, (usize, bool)>,
-    /// The last one of each flow that is known.
+    /// The number of the last packet of each flow that arrived.
     last: BTreeMap<u8, Option<u32>>,
     came: usize,
     ordered: bool,
@@ -85,7 +85,7 @@ impl Arrivals {
         arrivals
     }
 
-    /// Adds packets that are to come.
+    /// Adds packets to those expected.
     pub fn expect(&mut self, packets: &[Packet]) {
         for packet in packets {
             self.expected.insert(packet.id, (packet.len, false));
@@ -93,7 +93,7 @@ impl Arrivals {
         }
     }
 
-    /// Returns the number of packets that came.
+    /// Returns the number of packets that have arrived.
     pub fn came(&self) -> usize {
         self.came
     }
@@ -103,7 +103,7 @@ impl Arrivals {
         self.expected.get(&id).is_some_and(|(_, came)| *came)
     }
 
-    /// Checks a packet that came; those of other flows are another program's.
+    /// Checks a received packet; packets of other flows belong to other programs and are ignored.
     pub fn take(&mut self, skb: &Skb) {
         let Some(id) = id_of(skb) else { return };
         let Some(last) = self.last.get_mut(&id.0) else { return };

@@ -1,4 +1,4 @@
-//! Asks a neighbour through an opened port whether packets pass, and looks meanwhile how long the link is down.
+//! Probes a neighbour through an open port, and measures how long the link is down meanwhile.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -13,17 +13,18 @@ use linerate_wire::{ArpOp, Mac, arp, arp_request};
 
 use crate::port::Port;
 
-/// Probes, and the time that each has for its answer.
+/// Number of probes, and the time to wait for each answer.
 pub(crate) const PROBES: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Longest time that a link takes to come back.
+/// Longest time to wait for the link to come back.
 const LINK: Duration = Duration::from_secs(10);
-/// Interval at which a link is looked at.
+/// Interval at which the link is queried.
 const STEP: Duration = Duration::from_millis(1);
 /// The shortest frame of Ethernet.
 const FRAME_BYTES: usize = 60;
 
-/// Sends ARP probes for `peer` from `mac` by `port`, until it is answered; the time that this took.
+/// Sends ARP probes for `peer` from `mac` through `port` until one is answered; returns the time
+/// that this took.
 ///
 /// A probe is a question of no address: no table of neighbours changes by it, and what comes back can be told
 /// from what the host asked itself.
@@ -62,7 +63,7 @@ fn answers(frame: &[u8], peer: Ipv4Addr) -> bool {
     arp(frame).is_ok_and(|arp| arp.op() == ArpOp::REPLY && arp.sender_ip() == peer)
 }
 
-/// A look at a link that goes on until it is stopped.
+/// A thread that queries the state of a link until it is stopped.
 pub(crate) struct LinkWatch {
     interface: Interface,
     was_running: bool,
@@ -71,7 +72,7 @@ pub(crate) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Begins to look at `interface`.
+    /// Starts to watch `interface`.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone.
@@ -95,7 +96,7 @@ impl LinkWatch {
         Ok(LinkWatch { was_running: is_running(&here), interface: here, is_over, thread })
     }
 
-    /// Waits until the link is as it was, 10 s at most; true if it is.
+    /// Waits at most 10 s until the link is as it was at the start; returns true if it is.
     pub fn wait(&self) -> bool {
         let until = Instant::now() + LINK;
         while self.was_running && !is_running(&self.interface) {

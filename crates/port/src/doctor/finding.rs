@@ -1,4 +1,4 @@
-//! Findings of an examination, as data.
+//! Findings of an examination, each with its severity, reason and remedy.
 
 use linerate_skb::Error;
 use linerate_sys::text::harmless;
@@ -15,13 +15,13 @@ use crate::obtained::Obtained;
 pub enum Level {
     /// As it should be.
     Ok,
-    /// It works, but slower or with less than there could be, or could not be tried.
+    /// Works, but slower or with less than possible; or could not be tested.
     Warn,
-    /// It does not work.
+    /// Does not work.
     Miss,
 }
 
-/// One thing that was looked at.
+/// One examined property.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 #[non_exhaustive]
@@ -30,9 +30,9 @@ pub struct Finding {
     pub level: Level,
     /// Object that was examined, and its state.
     pub what: String,
-    /// Reason why it is not better, in the words of the kernel or program that refused.
+    /// Reason why the result is no better, in the words of the kernel or program that refused.
     pub why: Option<String>,
-    /// Remedy; `None` if nothing is known to help.
+    /// Remedy; `None` if none is known.
     pub fix: Option<Fix>,
     /// Stable identifier of the refusal, for scripts: `E-PERM`.
     pub code: Option<&'static str>,
@@ -73,7 +73,7 @@ impl Finding {
     }
 }
 
-/// Makes a finding of text whose every part may be another user's: what a terminal would obey is written out.
+/// Escapes `text`, which may contain another user's bytes, so that a terminal does not obey them.
 fn plain(text: impl Into<String>) -> String {
     harmless(&text.into()).into_owned()
 }
@@ -88,27 +88,27 @@ impl Findings {
         self.add(Finding::new(Level::Ok, what))
     }
 
-    /// Adds what works, but could be better, or was not tried.
+    /// Adds a finding that something works but could be better, or was not tested.
     pub fn warn(&mut self, what: impl Into<String>) -> &mut Finding {
         self.add(Finding::new(Level::Warn, what))
     }
 
-    /// Adds what an operation failed with.
+    /// Adds the error of a failed operation.
     pub fn miss(&mut self, e: &Error) -> &mut Finding {
         self.add(Finding::of(Level::Miss, e))
     }
 
-    /// Adds what does not work, although no operation was refused.
+    /// Adds a finding that something does not work, although no operation was refused.
     pub fn fail(&mut self, what: impl Into<String>) -> &mut Finding {
         self.add(Finding::new(Level::Miss, what))
     }
 
-    /// Adds what an operation failed with that one can do without.
+    /// Adds, as a warning, the error of an operation that is not required.
     pub fn lack(&mut self, e: &Error) -> &mut Finding {
         self.add(Finding::of(Level::Warn, e))
     }
 
-    /// Adds a finding for each setting that an opened port obtained, and for each that it missed.
+    /// Adds a finding for each property that an opened port has, and for each that it lacks.
     pub fn opened(&mut self, obtained: Obtained) {
         self.ok(format!("opens: {} {}", obtained.device, obtained.mode));
         for refused in &obtained.refused {
@@ -122,7 +122,7 @@ impl Findings {
         }
     }
 
-    /// Returns true if nothing was looked at.
+    /// Returns true if there are no findings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -141,7 +141,7 @@ impl Findings {
     }
 }
 
-/// Splits a reason into its text and the command at its end, if there is one.
+/// Splits a reason into its text and the command at its end, if it has one.
 fn commanded(why: &str) -> Option<(&str, &str)> {
     const COMMANDS: [&str; 3] = ["ethtool ", "ip ", "sysctl "];
     let (why, command) = why.rsplit_once(": ")?;

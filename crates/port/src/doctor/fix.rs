@@ -23,9 +23,9 @@ const ROOT_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 #[cfg_attr(feature = "json", derive(Serialize))]
 #[non_exhaustive]
 pub struct Fix {
-    /// In words, the command included.
+    /// The remedy in words, including the command.
     pub text: String,
-    /// The command in it, to paste: what `text` is or ends with.
+    /// The command to paste, with which `text` ends, if there is one.
     pub command: Option<String>,
     /// Extent to which the command was tested.
     pub proof: Proof,
@@ -35,16 +35,16 @@ pub struct Fix {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "json", derive(Serialize), serde(rename_all = "lowercase"))]
 pub enum Proof {
-    /// It ran, and succeeded, in a network namespace of its own.
+    /// The command ran successfully in a network namespace of its own.
     Ran,
-    /// Its program is there.
+    /// The command's program is installed.
     Found,
     /// Not at all.
     Unverified,
 }
 
 impl Fix {
-    /// Makes a fix of `text` with its proof; none if it is empty.
+    /// Creates a fix from `text`, with its proof; `None` if the text is empty.
     pub(super) fn of(text: &str) -> Option<Fix> {
         if text.is_empty() {
             return None;
@@ -62,7 +62,7 @@ impl fmt::Display for Fix {
     }
 }
 
-/// Returns the command by which `port` is tried whatever others may notice.
+/// Returns the command that tries `port` fully, even where others can notice.
 pub(crate) fn full_trial(port: &str) -> String {
     let exe = env::current_exe().ok();
     let exe = exe.filter(|exe| exe.file_name().is_some_and(|name| name == "linerate"));
@@ -88,7 +88,8 @@ fn proof(command: &str) -> Proof {
     }
 }
 
-/// Returns true if the command succeeds on a veth called `name`; `None` if that cannot be tested.
+/// Runs the command on a veth called `name` and returns true if it succeeds; `None` if it cannot be
+/// tested.
 fn runs(words: &[&str], name: &str) -> Option<bool> {
     let (program, args) = words.split_first()?;
     let netns = Netns::new().ok()?;

@@ -1,4 +1,4 @@
-//! The ports of `udp=` and `tcp=`: free, or whose.
+//! The reserved ports of `udp=` and `tcp=`: whether they are free, or which process has them.
 
 use linerate_skb::{Code, Error};
 
@@ -6,7 +6,7 @@ use super::finding::Findings;
 use super::{proc, trial};
 use crate::spec::Spec;
 
-/// Tries to reserve the ports of `spec`, as opening it does.
+/// Tries to reserve the ports of `spec`, as opening the port does.
 ///
 /// It is a port of AF_PACKET that is opened: it makes the same reservation, and copies packets where
 /// `xdp` would take them, also those that this machine only forwards.
@@ -36,7 +36,7 @@ fn value(spec: &Spec, key: &str) -> Option<String> {
     spec.value(key, |text| Ok::<_, String>(text.to_owned())).ok().flatten()
 }
 
-/// Adds who has the port, to an error that names it.
+/// Adds to an error the process that owns the port named in it.
 pub(crate) fn owned(mut e: Error) -> Error {
     let mut words = e.what.rsplit(' ');
     let port = words.next().and_then(|port| port.parse().ok());

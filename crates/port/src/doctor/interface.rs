@@ -1,4 +1,4 @@
-//! An interface: whether it is there, up, has a carrier, and what it is.
+//! State of an interface: present, up, with a carrier, and of which kind.
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::netif::{FLAG_RUNNING, FLAG_UP, HARDWARE_ETHERNET, Interface};
@@ -17,7 +17,8 @@ pub(crate) struct InterfaceInfo {
 }
 
 impl InterfaceInfo {
-    /// Returns true if the interface has hardware, whose driver may have to stop for a change.
+    /// Returns true if the interface is hardware, whose driver may have to stop for a change of a
+    /// setting.
     pub fn is_hardware(&self) -> bool {
         let ethernet = self.interface.hardware().is_ok_and(|h| h.kind == HARDWARE_ETHERNET);
         self.info.kind.is_empty() && ethernet
@@ -32,7 +33,7 @@ impl InterfaceInfo {
     }
 }
 
-/// Looks at the interface called `name`.
+/// Examines the interface called `name`.
 ///
 /// # Errors
 /// `E-NODEV`, with a name that may have been meant.
@@ -65,7 +66,8 @@ fn no_carrier(of: &InterfaceInfo, name: &str, found: &mut Findings) {
     };
 }
 
-/// Says what stands on the interface, and what it stands on, to a port that `takes` its packets from the kernel.
+/// Adds findings on the interfaces above and below this one, for a port that `takes` its packets
+/// from the kernel.
 pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mut Findings) {
     let name = of.interface.name();
     let named = |index: Option<u32>| Some(Interface::by_index(index?).ok()?.name().to_string());
@@ -111,7 +113,7 @@ pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mu
     member(of, takes, found);
 }
 
-/// Says what becomes of a bridge or bond of which the interface is a member.
+/// Adds a finding on the effect on the bridge or bond of which the interface is a member.
 fn member(of: &InterfaceInfo, takes: bool, found: &mut Findings) {
     let Some(master) = of.info.master.and_then(|index| Interface::by_index(index).ok()) else {
         return;
@@ -133,7 +135,7 @@ fn member(of: &InterfaceInfo, takes: bool, found: &mut Findings) {
         ));
 }
 
-/// Says what the driver says of its XDP: nothing is opened for it.
+/// Adds a finding on the XDP features that the driver reports, without opening anything.
 pub(crate) fn features(of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
     let features = match XdpFeatures::of(&of.interface) {
@@ -165,8 +167,8 @@ fn kind(of: &InterfaceInfo) -> String {
     }
 }
 
-/// Says what may have been meant, and what lists the names that there are: that is all a command can
-/// do for one that is not.
+/// Adds to the error the interface names that are similar to `name`, and the command that lists
+/// all.
 fn similar(e: Error, name: &str) -> Error {
     if !matches!(e.code, Code::NoDevice | Code::PortSyntax) {
         return e;

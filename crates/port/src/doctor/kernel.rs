@@ -16,7 +16,7 @@ pub fn version() -> Option<(u32, u32)> {
     numbers(&proc::text("/proc/sys/kernel/osrelease")?)
 }
 
-/// Makes what takes privileges: a socket, a map, a program; false if it cannot.
+/// Tests operations that need privileges (a socket, a map, a program); returns false if one fails.
 pub fn privileges(found: &mut Findings) -> bool {
     let made = || -> Result<()> {
         XdpSocket::new()?;
@@ -35,7 +35,7 @@ pub fn privileges(found: &mut Findings) -> bool {
     }
 }
 
-/// Registers as much memory as a pool of `frames` has.
+/// Tests registering as much memory as a pool of `frames` frames has.
 pub fn memory(frames: usize, found: &mut Findings) {
     let bytes = frames * FRAME_BYTES;
     match try_memory(bytes) {
@@ -49,7 +49,7 @@ pub fn memory(frames: usize, found: &mut Findings) {
     }
 }
 
-/// Says what was to be registered; what the limit is, and how to be rid of it, stands in the error.
+/// Adds a finding on memory that was too much to register; the error has the limit and the remedy.
 pub(crate) fn too_much(e: &Error, found: &mut Findings) {
     let what = "the packet memory cannot be registered";
     found.miss(&Error::new(Code::Memory, what, e.why.as_str()).fix(e.fix.as_str()));

@@ -32,17 +32,18 @@ pub use fix::{Fix, Proof, is_here};
 /// Extent of an examination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Trial {
-    /// Not where it could be noticed by others.
+    /// Only where others do not notice.
     #[default]
     Careful,
-    /// Also there; a port that takes an Ethernet interface asks a neighbour through it, if one is known.
+    /// Even where others notice; a port on an Ethernet interface probes a neighbour through it, if
+    /// one is known.
     Full,
-    /// Also there, and the neighbour that is asked has this address.
+    /// Even where others notice, and the neighbour to probe has this address.
     Asking(Ipv4Addr),
 }
 
 impl Trial {
-    /// Returns true if the examination may be noticed by others.
+    /// Returns true if others may notice the examination.
     #[must_use]
     pub fn is_full(self) -> bool {
         self != Trial::Careful

@@ -8,13 +8,13 @@ pub fn text(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// Returns a file's one number.
+/// Returns the number that is the only content of a file.
 #[must_use]
 pub fn number(path: &str) -> Option<u64> {
     text(path)?.trim().parse().ok()
 }
 
-/// Returns the first number behind `label` at the start of a line of `text`: `HugePages_Free:  3`.
+/// Returns the first number after `label` at the start of a line of `text`: `HugePages_Free:  3`.
 #[must_use]
 pub fn labelled(text: &str, label: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
@@ -45,8 +45,8 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Returns the name and number of a process that holds the socket with that inode, as far as this
-/// one may look.
+/// Returns the name and number of a process that holds the socket with that inode, if this process
+/// may see it.
 #[must_use]
 pub fn holder_of(inode: u64) -> Option<String> {
     let wanted = format!("socket:[{inode}]");

@@ -1,4 +1,4 @@
-//! Opening a port for a moment, and leaving everything as it was.
+//! Trial of a port: opens it for a moment and restores everything.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use super::interface::InterfaceInfo;
 use crate::obtained::Obtained;
 use crate::port::Port;
 
-/// An Ethernet type for local experiments that is not that of linerate's own test packets, so that a
-/// trial takes no one's traffic.
+/// An EtherType for local experiments other than that of linerate's test packets, so that a trial
+/// takes no real traffic.
 ///
 /// Source: IEEE 802, table of EtherType values, "Local Experimental Ethertype 2".
 pub(crate) const NOBODYS: &str = "ethertype=0x88b6";
-/// Keys of a port text that say what is taken.
+/// Keys of a port text that select packets.
 const FILTERS: [&str; 10] =
     ["all", "answer", "arp", "icmp", "dst", "ethertype", "udp", "tcp", "not", "write"];
-/// Longest time that the kernel takes to remove a program after its owner has closed it.
+/// Longest time that the kernel needs to remove a program after its owner has closed it.
 const GOING: Duration = Duration::from_millis(500);
 const GOING_STEP: Duration = Duration::from_millis(2);
 
@@ -28,7 +28,8 @@ pub(crate) fn open(text: &str) -> Result<Obtained> {
     Port::open(text).map(|port| port.obtained().clone())
 }
 
-/// Opens a port of xdp as `text` has it, but that it takes what `filter` says, runs `run` with it, and closes it.
+/// Opens the port of `text`, an xdp port, with `filter` in place of its own filter, passes it to
+/// `run`, and closes it.
 pub(crate) fn open_xdp<T>(
     text: &str,
     filter: &str,
@@ -43,7 +44,7 @@ pub(crate) fn open_xdp<T>(
     done
 }
 
-/// Returns `text` without the options called `keys`, and with `option`.
+/// Returns `text` without the options in `keys`, and with `option` added.
 pub(crate) fn with(text: &str, keys: &[&str], option: &str) -> String {
     let is_other = |part: &&str| !keys.contains(&part.split('=').next().unwrap_or_default());
     let mut parts = text.split(',');
@@ -54,7 +55,8 @@ pub(crate) fn with(text: &str, keys: &[&str], option: &str) -> String {
     parts.join(",")
 }
 
-/// Waits until a program is detached: it goes with its last descriptor, a moment later.
+/// Waits until a program is detached, which the kernel does shortly after its last descriptor is
+/// closed.
 fn wait_until_detached(interface: &Interface) {
     let until = Instant::now() + GOING;
     while Instant::now() < until {

@@ -6,34 +6,34 @@
 
 use linerate_sys::clock::thread_cpu_ns;
 
-/// Waking takes one part in so many of a CPU.
+/// Share of a CPU that wake-ups may use, as a divisor: one part in 20.
 const SHARE: u64 = 20;
 /// Longest time for which a packet waits for others.
 const HOLD_MAX_NS: u64 = 1_000_000;
-/// Most packets that leave together unless more are asked for: what a turn moves, and any ring holds.
+/// Most packets that leave together by default: a turn's batch, which fits any ring.
 const PACKETS_MAX: u64 = 64;
-/// CPU time of a wake-up until one was measured.
+/// CPU time assumed for a wake-up until one was measured.
 const WAKE_NS: u64 = 5_000;
-/// One sample counts so much, however long the worker was about something else.
+/// Upper limit of a sample, because the worker may have done other work.
 const SAMPLE_MAX_NS: u64 = 100_000;
-/// One wake-up in so many is a sample.
+/// Interval of samples, in wake-ups.
 const SAMPLED: u32 = 16;
-/// A sample is one part in so many of the mean.
+/// Divisor of a sample's weight in the mean.
 const WEIGHT: u64 = 8;
 
-/// Chooses how many packets leave together.
+/// Calculation of how many packets leave together.
 #[derive(Debug)]
 pub(super) struct Burst {
-    /// As many as was asked for.
+    /// The number that the user has set.
     told: Option<u64>,
     pps: f64,
-    /// CPU time of a wake-up: a mean that follows the last ones.
+    /// CPU time of a wake-up: a moving mean.
     wake_ns: u64,
     /// Number of bursts made so far.
     bursts: u32,
     /// The thread's CPU time when the last packets were made, if their wake-up is a sample.
     made_ns: Option<u64>,
-    /// It has slept since.
+    /// True if the thread has slept since then.
     slept: bool,
 }
 
@@ -67,7 +67,8 @@ impl Burst {
         self.slept = true;
     }
 
-    /// Notes that the worker asks for packets; if it has slept, the CPU time since the last ones is a sample.
+    /// Notes that the worker requests packets; if it has slept, the CPU time since the last packets
+    /// is a sample.
     pub fn asked(&mut self) {
         if self.slept
             && let Some(made_ns) = self.made_ns.take()
@@ -81,7 +82,7 @@ impl Burst {
         self.wake_ns = (self.wake_ns * (WEIGHT - 1) + ns) / WEIGHT;
     }
 
-    /// Returns the number of packets that leave in so much time, of which no more than the longest counts.
+    /// Returns the number of packets that leave within a duration, limited to the longest hold.
     fn within(&self, ns: u64) -> u64 {
         let n = self.pps * ns.min(HOLD_MAX_NS) as f64 / 1e9;
         (n as u64).clamp(1, PACKETS_MAX)

@@ -27,14 +27,14 @@ use crate::stats::Counters;
 use burst::Burst;
 use traffic::Traffic;
 
-/// Most flows numbered apart.
+/// Most flows with sequence numbers of their own.
 pub const FLOWS_MAX: u64 = 1 << 16;
-/// Most packets of a rate that can be asked to leave together.
+/// Most packets that a rate can be set to send together.
 pub const BURST_MAX: u64 = 1024;
 
-/// The driver of `gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]`, and of
-/// `to=ADDR:PORT[,dev=eth0][,mac=MAC][,from=ADDR:PORT]` besides: the pace is kept for that long, or to
-/// the end; after it packets are made as fast as they are taken.
+/// The driver of `gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]`, and
+/// of `to=ADDR:PORT[,dev=eth0][,mac=MAC][,from=ADDR:PORT]` as well: the rate holds for `rate_for`,
+/// or to the end; after it packets are generated as fast as they are accepted.
 #[derive(Debug)]
 pub struct Gen;
 
@@ -97,7 +97,7 @@ impl Plan for GenPlan {
     }
 }
 
-/// Returns the longest packet in one piece that a pool gives.
+/// Returns the longest packet in one frame that a pool allows.
 fn room(pool: &Pool) -> usize {
     match pool.data_from() {
         Data::Frames => pool.data_room().max(pool.jumbo_room()),
@@ -107,29 +107,29 @@ fn room(pool: &Pool) -> usize {
 
 struct GenQueue {
     traffic: Traffic,
-    /// The ends of the first flow's datagrams, if packets are datagrams.
+    /// The addresses of the first flow's datagrams, if packets are datagrams.
     ends: Option<UdpEnds>,
     longest: usize,
     pacer: Option<Pacer>,
     burst: Burst,
-    /// The pacer whose time is over: what it has to report.
+    /// A pacer whose time has ended, kept for its report.
     paced: Option<Pacer>,
-    /// Buffer for a frame whose memory a peer can write; the finished bytes are copied from here.
+    /// Buffer for a frame whose memory a peer can write; the finished packet is copied from here.
     scratch: Vec<u8>,
     timer: TimerFd,
     made: u64,
-    /// Index of the next size, and of the next flow.
+    /// Index of the next size; the next field is that of the next flow.
     size: usize,
     flow: usize,
     /// Next sequence number of each flow.
     seq: Vec<u64>,
-    /// A moment, and what it is on the clock that all processes of the machine share.
+    /// A moment, and its value on the monotonic clock that all processes of the machine share.
     epoch: Instant,
     epoch_ns: u64,
     /// The pool had no frame: when to try again.
     retry_at: Option<Instant>,
     rx_nombuf: u64,
-    /// `arm` has said that there will be no more.
+    /// True if `arm` has reported the end.
     told_end: bool,
 }
 
@@ -165,7 +165,7 @@ impl GenQueue {
         self.traffic.count - self.made
     }
 
-    /// Appends up to `want` empty packets, each in one piece with room for its size.
+    /// Appends up to `want` empty packets, each in one frame with room for its size.
     fn alloc(&self, mem: &mut Local, out: &mut Batch, want: usize) -> usize {
         if self.longest <= mem.pool().data_room() {
             return mem.alloc(out, want);
@@ -175,7 +175,7 @@ impl GenQueue {
         sizes.map_while(|&size| mem.alloc_len(size).and_then(|skb| out.push(skb).ok())).count()
     }
 
-    /// Ends the pace when its time is over.
+    /// Ends the pace if its time is over.
     fn end_pace(&mut self, now: Instant) {
         let over = |pacer: &mut Pacer| {
             let begun = pacer.intended(0).map(|at| now.saturating_duration_since(at));
@@ -186,20 +186,21 @@ impl GenQueue {
         }
     }
 
-    /// Returns the time that goes into packet `i` of the pacer's: when it was meant to leave, or now.
+    /// Returns the time to write into packet `i` of the pacer: its intended time, or now.
     #[inline(always)]
     fn time_ns(&self, i: u64, now_ns: u64) -> u64 {
         let meant = self.pacer.as_ref().and_then(|pacer| pacer.intended(i));
         meant.map_or(now_ns, |at| self.clock_ns(at))
     }
 
-    /// Returns a moment as CLOCK_MONOTONIC has it, which the receiver of the packet can read, too.
+    /// Returns a moment as a value of CLOCK_MONOTONIC, which the receiver of the packet can read as
+    /// well.
     #[inline(always)]
     fn clock_ns(&self, at: Instant) -> u64 {
         self.epoch_ns + at.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
-    /// Writes the next packet into `frame`, which has its size, and counts it.
+    /// Writes the next packet into `frame`, which has the packet's size, and counts it.
     #[inline(always)]
     fn write(&mut self, frame: &mut [u8], time_ns: u64) {
         let (flow, seq) = (self.flow as u32, self.seq[self.flow]);
@@ -214,7 +215,7 @@ impl GenQueue {
         self.step();
     }
 
-    /// Writes the bytes of packets where they lie; returns their sum.
+    /// Writes packets directly into their frames; returns the sum of their bytes.
     fn write_in_place<'a>(
         &mut self,
         packets: impl Iterator<Item = &'a mut Skb>,
@@ -232,8 +233,7 @@ impl GenQueue {
         bytes
     }
 
-    /// Writes the packets in memory that a peer writes, too, and of which nothing is lent: each is written
-    /// apart, and copied.
+    /// Writes packets whose frames a peer can write: each is built in a buffer and copied.
     #[cold]
     fn write_apart<'a>(
         &mut self,
@@ -265,7 +265,7 @@ impl GenQueue {
     }
 }
 
-/// Locally administered addresses of the generator and of the receiver.
+/// Locally administered MAC addresses of the generator and of the receiver.
 const ENDS: [[u8; 6]; 2] = [Mac([2, 0, 0, 0, 0, 2]).0, Mac([2, 0, 0, 0, 0, 1]).0];
 
 impl QueueOps for GenQueue {

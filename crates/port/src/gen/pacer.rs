@@ -1,4 +1,4 @@
-//! Open-loop pacing: packet `i` is due at `start + i / rate`, whatever happened to those before.
+//! Open-loop pacing: packet `i` is due at `start + i / rate`, however late earlier packets were.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,15 @@ use crate::stats::Pace;
 /// Slowest and fastest pace, in packets a second: one in ten years, and a thousand a nanosecond.
 const PPS_MIN: f64 = 3e-9;
 pub(super) const PPS_MAX: f64 = 1e12;
-/// Longest lateness told apart; later counts as this.
+/// Highest lateness in the histogram; greater values count as this one.
 const LATE_MAX_NS: u64 = 60_000_000_000;
 
-/// Says how many packets are due, and how late they are against their intended times.
+/// Calculation of how many packets are due, and how late they are against their intended times.
 #[derive(Debug, Clone)]
 pub struct Pacer {
     pps: f64,
     start: Option<Instant>,
-    /// Packets whose time has come and that were given out by `due`.
+    /// Packets that `due` has issued.
     issued: u64,
     sent: u64,
     unsent: u64,
@@ -32,8 +32,8 @@ impl Pacer {
         Pacer::rate(packets_per_second as f64)
     }
 
-    /// Makes a pacer of a fractional number of packets a second, clamped to between one in ten years and
-    /// 10¹² a second.
+    /// Creates a pacer of a fractional number of packets a second, clamped to the range from one in
+    /// ten years to 10¹².
     #[must_use]
     pub fn rate(packets_per_second: f64) -> Pacer {
         // What is no number counts as the slowest.
@@ -48,28 +48,29 @@ impl Pacer {
         }
     }
 
-    /// Returns the number of packets that are due at `now` and were not given out before; at most 1024 at once. Into a
-    /// batch: [`Pacer::due_up_to`] its room, so that what does not fit stays due.
+    /// Issues the packets that are due at `now`, at most 1024; returns how many. Into a batch:
+    /// [`Pacer::due_up_to`] its room, so that what does not fit stays due.
     ///
     /// Cost: a histogram update a packet due, no clock.
     pub fn due(&mut self, now: Instant) -> usize {
         self.due_up_to(now, 1024)
     }
 
-    /// Returns packets as [`Pacer::due`] does, at most `most`; the others stay due, and get later.
+    /// Issues at most `most` of the packets that are due at `now`; the others stay due, and their
+    /// lateness grows.
     pub fn due_up_to(&mut self, now: Instant, most: usize) -> usize {
         let n = self.peek(now, most);
         self.issue(n, now);
         n
     }
 
-    /// Returns the number of packets, at most `most`, that [`Pacer::due_up_to`] would give out, and gives out none.
+    /// Returns the number of packets that [`Pacer::due_up_to`] would issue, without issuing them.
     pub(super) fn peek(&mut self, now: Instant, most: usize) -> usize {
         let due = ((self.elapsed_ns(now) * self.pps / 1e9) as u64).saturating_add(1);
         due.saturating_sub(self.issued).min(most as u64) as usize
     }
 
-    /// Gives out the next `n`, and records how late each is.
+    /// Issues the next `n` packets, and records how late each is.
     pub(super) fn issue(&mut self, n: usize, now: Instant) {
         let elapsed_ns = self.elapsed_ns(now);
         for _ in 0..n {
@@ -80,20 +81,20 @@ impl Pacer {
         }
     }
 
-    /// Returns the time since the first packet was due, which is now if it is asked for the first time.
+    /// Returns the time since the first packet was due, which is `now` at the first call.
     fn elapsed_ns(&mut self, now: Instant) -> f64 {
         let start = *self.start.get_or_insert(now);
         now.saturating_duration_since(start).as_nanos() as f64
     }
 
-    /// Returns the time at which packet `i` was meant to leave, once the first was due.
+    /// Returns the intended time of packet `i`, once the first packet was due.
     #[must_use]
     pub fn intended(&self, i: u64) -> Option<Instant> {
         let after_ns = i as f64 * 1e9 / self.pps;
         self.start?.checked_add(Duration::from_nanos(after_ns as u64))
     }
 
-    /// Returns the number of packets given out so far.
+    /// Returns the number of packets issued so far.
     #[must_use]
     pub fn issued(&self) -> u64 {
         self.issued
@@ -113,8 +114,8 @@ impl Pacer {
         }
     }
 
-    /// Settles one round: `sent` packets left, what is in `batch` did not and is dropped as
-    /// `unsent`; so counts what was due and never made.
+    /// Corrects the counts after one round: `sent` packets left, what is in `batch` did not and is
+    /// dropped as `unsent`; so counts what was due and never made.
     pub fn settle(&mut self, sent: usize, batch: &mut Batch) {
         batch.discard(DropReason::UNSENT);
         self.sent += sent as u64;

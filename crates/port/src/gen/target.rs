@@ -1,4 +1,4 @@
-//! The receiver of generated datagrams: options of the port text, and the way there by the kernel's
+//! The receiver of generated datagrams: options of the port text, and the route from the kernel's
 //! tables.
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,15 +14,15 @@ use crate::spec::Spec;
 /// Bytes of the headers of Ethernet and of UDP.
 const ETH_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
-/// The first of the ports that a machine gives out (RFC 6335), and the first that anyone may use.
+/// The first ephemeral port (RFC 6335), and the first unprivileged port.
 const EPHEMERAL: u16 = 49_152;
 const UNPRIVILEGED: u32 = 1024;
 
-/// The receiver of datagrams, and what was said of the way there.
+/// The receiver of datagrams, and the given parts of the route to it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Target {
     pub dst: SocketAddr,
-    /// The interface by whose routes and neighbours the rest is found.
+    /// The interface whose routes and neighbours are looked up.
     dev: Option<String>,
     mac: Option<Mac>,
     from: Option<SocketAddr>,
@@ -62,7 +62,8 @@ impl Target {
         Ok(Some(Target { dst, dev, mac, from }))
     }
 
-    /// Returns both ends of the first flow; asks the kernel for what was not said.
+    /// Returns the addresses of the first flow; asks the kernel for those that the options leave
+    /// out.
     ///
     /// # Errors
     /// `E-NODEV`, `E-DEVICE-DOWN`, `E-PORT-SYNTAX` for frames of up to `longest` bytes that the
@@ -111,7 +112,7 @@ impl Target {
     }
 }
 
-/// Reads the sender: an address, and a port if another than the usual one.
+/// Parses the sender: an address, and optionally a port.
 fn from(text: &str) -> std::result::Result<SocketAddr, String> {
     let alone = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     alone.map(|ip| SocketAddr::new(ip, EPHEMERAL)).or_else(|_| {
@@ -119,7 +120,7 @@ fn from(text: &str) -> std::result::Result<SocketAddr, String> {
     })
 }
 
-/// Returns the bytes of the shortest frame: with a payload that holds a stamp.
+/// Returns the length of the shortest frame: its payload has room for a time stamp.
 pub(super) fn shortest(to: Option<SocketAddr>) -> usize {
     let ip = match to {
         None => return stamp::FRAME_LEN_MIN,
@@ -129,15 +130,15 @@ pub(super) fn shortest(to: Option<SocketAddr>) -> usize {
     ETH_BYTES + ip + UDP_BYTES + stamp::PAYLOAD_LEN_MIN
 }
 
-/// Writes a datagram of a flow into `frame`, whose size is one that [`shortest`] allows.
+/// Writes a datagram of a flow into `frame`, whose size is at least [`shortest`].
 #[inline(never)]
 pub(super) fn write(first: &UdpEnds, frame: &mut [u8], flow: u32, seq: u64, time_ns: u64) {
     let _ = stamp::write_payload(&mut frame[first.header_bytes()..], flow, seq, time_ns);
     let _ = of_flow(first, flow).write(frame);
 }
 
-/// Returns the ends of a flow: each has a port of its own, so that devices tell them apart; behind the last
-/// port comes 1024.
+/// Returns the addresses of a flow: each flow has a source port of its own, so that devices
+/// distinguish them; port 65535 is followed by 1024.
 fn of_flow(first: &UdpEnds, flow: u32) -> UdpEnds {
     let port = u32::from(first.src.port()) + flow;
     let port = if port <= 0xffff { port } else { UNPRIVILEGED + (port - 0x1_0000) % 0xfc00 };

@@ -18,19 +18,19 @@ pub(super) const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 6
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Traffic {
     pub rate: Option<Rate>,
-    /// Time for which the rate is kept; `None` for the whole run.
+    /// Duration of the rate; `None` for the whole run.
     pub rate_for: Option<Duration>,
-    /// Packets that leave together at that rate, if it was said.
+    /// Packets that leave together at the given rate, if set.
     pub burst: Option<u64>,
-    /// Bytes of a frame without FCS, in turn.
+    /// Frame sizes in bytes without FCS, used in turn.
     pub sizes: Vec<usize>,
     pub flows: u64,
     pub count: u64,
-    /// The receiver of datagrams; `None` for frames of an EtherType of their own.
+    /// The receiver of datagrams; `None` for frames of linerate's own EtherType.
     pub to: Option<Target>,
 }
 
-/// Reads a frame size in bytes without FCS, or `imix`; frames are no shorter than `shortest`.
+/// Parses a frame size in bytes without FCS, or `imix`; no frame is shorter than `shortest`.
 fn sizes(text: &str, shortest: usize) -> std::result::Result<Vec<usize>, String> {
     if text == "imix" {
         return Ok(IMIX.map(|size| size.max(shortest)).to_vec());
@@ -44,8 +44,8 @@ fn sizes(text: &str, shortest: usize) -> std::result::Result<Vec<usize>, String>
     }
 }
 
-/// Returns the mean length of frames of the generator's: its option `size`, and the receiver of
-/// datagrams if there is one; without a size the shortest.
+/// Returns the mean frame length of generated traffic, from the options for size and receiver;
+/// without a size, the shortest.
 ///
 /// Errors: what is wrong with `size`.
 /// Units:  bytes without FCS.
@@ -106,7 +106,7 @@ impl Traffic {
         self.sizes.iter().copied().max().unwrap_or(stamp::FRAME_LEN_MIN)
     }
 
-    /// Returns the number of packets a second, if there is a pace to keep.
+    /// Returns the rate in packets a second, if one is set.
     pub fn pps(&self) -> Option<f64> {
         self.rate.map(|rate| rate.pps(mean(&self.sizes)))
     }

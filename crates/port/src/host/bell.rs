@@ -1,4 +1,5 @@
-//! The one descriptor of a queue: readable for whatever the queue is armed for, and only then.
+//! The single descriptor of a queue: readable for the events that the queue is armed for, and only
+//! then.
 //!
 //! ```text
 //!  outside ──► epoll ─┬─ the device: readable, writable, in error
@@ -22,7 +23,8 @@ use crate::queue::Want;
 
 const DEVICE: u64 = 0;
 const ALARM: u64 = 1;
-/// Calls in a row that found work, after which it is worth two syscalls not to be told of more.
+/// Successive calls that found work, after which two syscalls to stop notifications are worth their
+/// cost.
 const BUSY: u32 = 8;
 
 /// The descriptor of a queue, and what it watches.
@@ -31,7 +33,7 @@ pub struct Bell {
     set: WaitSet,
     interest: EventFlags,
     device: Device,
-    /// Calls that found work since it was last watched for some.
+    /// Calls that found work since the device was last watched.
     found: u32,
 }
 
@@ -39,14 +41,15 @@ pub struct Bell {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Device {
     Watched,
-    /// Not while it has work for us anyway.
+    /// Not watched, because the device has work for us anyway.
     LeftAlone,
-    /// It is gone.
+    /// Removed from the set.
     Forgotten,
 }
 
 impl Bell {
-    /// Watches `device` for frames; rings once at once, for callers that wait before they arm.
+    /// Creates a bell that watches `device` for frames; it rings once immediately, for callers that
+    /// wait before they arm.
     ///
     /// # Errors
     /// `E-SYSTEM` without descriptors.
@@ -58,7 +61,7 @@ impl Bell {
         Ok(Bell { set, interest, device: Device::Watched, found: 0 })
     }
 
-    /// Watches `device` for what is wanted of it, or for nothing, and rings at `alarm` anyway.
+    /// Watches `device` for `want`, or for nothing, and also rings at `alarm`.
     ///
     /// Cost: a syscall for each of the two that changed, and one if it was not watched.
     pub fn watch(&mut self, device: impl AsFd, want: Option<Want>, alarm: Option<Instant>) {
@@ -79,8 +82,8 @@ impl Bell {
         self.alarm(alarm);
     }
 
-    /// Notes that `device` gave or took packets although no caller waited for it; it is not watched any
-    /// more if that goes on.
+    /// Notes that `device` received or sent packets although no caller waited for it; after several
+    /// such calls it is no longer watched.
     ///
     /// Cost: a syscall, once between two calls of [`Bell::watch`].
     pub fn busy(&mut self, device: impl AsFd) {
@@ -91,7 +94,7 @@ impl Bell {
         }
     }
 
-    /// Rings at `at`, whatever the device does.
+    /// Rings at `at`, independent of the device.
     ///
     /// Cost: a syscall if it changed.
     pub fn alarm(&mut self, at: Option<Instant>) {
@@ -99,14 +102,15 @@ impl Bell {
         let _ = self.set.alarm(at);
     }
 
-    /// Rings at `at`, too; true if it will.
+    /// Adds `at` as a further time to ring; returns true if the bell will ring by then.
     ///
     /// Cost: a syscall, unless it rings before.
     pub fn no_later(&mut self, at: Instant) -> bool {
         self.set.no_later(at)
     }
 
-    /// Rings at `at`, and not for `device`, until that is watched again; true if it will.
+    /// Rings at `at`, and does not watch `device` until it is watched again; returns true if the
+    /// bell will ring.
     ///
     /// Cost: a syscall; one more if the device was watched.
     pub fn hold(&mut self, device: impl AsFd, at: Instant) -> bool {
@@ -118,14 +122,14 @@ impl Bell {
         self.set.alarm(Some(at)).is_ok()
     }
 
-    /// Stops watching a device that is gone and would be in error for ever.
+    /// Stops watching a removed device, whose descriptor would report an error for ever.
     pub fn forget(&mut self, device: impl AsFd) {
         // It is no member if it was left alone.
         let _ = self.set.delete(device);
         self.device = Device::Forgotten;
     }
 
-    /// Watches `device` instead of one that was closed.
+    /// Watches `device` in place of a closed one.
     ///
     /// # Errors
     /// The system's own, without memory.
@@ -163,7 +167,7 @@ mod tests {
         poll_readable(&[bell.as_fd()], Some(Duration::ZERO)).unwrap()
     }
 
-    /// Returns a bell whose device has something, watched for that.
+    /// Returns a bell whose device is readable and watched for that.
     fn rung() -> (Bell, EventFd) {
         let device = EventFd::new().unwrap();
         let mut bell = Bell::new(&device).unwrap();

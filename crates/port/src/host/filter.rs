@@ -1,5 +1,5 @@
-//! The packets that a port takes, as options of the port text: the same words for `xdp`, which takes them from
-//! the kernel's stack, and for `packet`, which gets copies.
+//! The packets that a port receives, as options of the port text: the same options for `xdp`, which
+//! takes packets from the kernel's stack, and for `packet`, which receives copies.
 //!
 //! All other packets are the kernel's alone, also those that their first headers do not identify: fragments,
 //! IPv6 with extension headers, packets cut short. A VLAN's packets belong to the VLAN's own interface:
@@ -13,31 +13,31 @@ use linerate_skb::Result;
 use super::flow::{self, Flow, Protocol};
 use crate::spec::Spec;
 
-/// The packets that a port takes.
+/// A selection of packets that a port receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Filter {
     /// Everything.
     All,
-    /// These and nothing else.
+    /// The matching packets only.
     Only(Match),
-    /// Everything but these.
+    /// All packets except the matching ones.
     Not(Match),
-    /// Nothing: the port only sends.
+    /// No packets: the port only sends.
     Nothing,
 }
 
 /// A property of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Match {
-    /// It has this Ethernet type.
+    /// Packets of this EtherType.
     Ethertype(u16),
     /// To some ports of UDP or TCP.
     Flow(Flow),
     /// ICMP, and of ICMPv6 echo: neighbour discovery stays the host's.
     Icmp,
-    /// The answer of this address to an ARP probe, which no ordinary run makes.
+    /// Replies of this address to an ARP probe, which no ordinary run sends.
     Answer(Ipv4Addr),
-    /// To this address, and the questions of ARP and neighbour discovery who has it.
+    /// Packets to this address, and ARP and neighbour discovery requests for it.
     To(IpAddr),
 }
 
@@ -45,8 +45,8 @@ pub(crate) enum Match {
 const ARP: u16 = 0x0806;
 
 impl Filter {
-    /// Reads `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` and
-    /// `not=tcp:22` of a port text; `None` if it has none of them.
+    /// Parses `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443`
+    /// and `not=tcp:22` of a port text; returns `None` if it has none of them.
     pub fn of(spec: &Spec) -> Result<Option<Filter>> {
         let mut found = Vec::new();
         if spec.flag("all")? {
@@ -80,7 +80,7 @@ impl Filter {
 }
 
 impl Filter {
-    /// Returns the ports of UDP or TCP that only this port may have on this machine.
+    /// Returns the ports of UDP or TCP that this port reserves for itself on this machine.
     pub fn flow(&self) -> Option<&Flow> {
         match self {
             Filter::Only(Match::Flow(flow)) => Some(flow),
@@ -88,12 +88,14 @@ impl Filter {
         }
     }
 
-    /// Returns true if it names what comes in frames to the host's own station. An address may have a station of its own.
+    /// Returns true if the filter selects frames that are addressed to the host's MAC. An address
+    /// may have a station of its own.
     pub fn is_of_a_host(&self) -> bool {
         matches!(self, Filter::Only(Match::Flow(_) | Match::Icmp | Match::Answer(_)))
     }
 
-    /// Returns the words of a port that takes some packets in and leaves others; else nothing.
+    /// Returns the filter in words if it selects some packets and leaves others; else an empty
+    /// text.
     pub fn chosen(&self) -> String {
         match self {
             Filter::All | Filter::Nothing => String::new(),
@@ -101,7 +103,7 @@ impl Filter {
         }
     }
 
-    /// Says what is taken from the kernel's stack.
+    /// Describes the packets that are taken from the kernel's stack.
     pub fn diverts(&self) -> String {
         match self {
             Filter::All => "diverts every packet".into(),

@@ -1,12 +1,13 @@
-//! The ports of UDP or TCP that a port text takes for itself: `udp=7777`, `tcp=80+443`.
+//! The ports of UDP or TCP that a port text reserves: `udp=7777`, `tcp=80+443`.
 
 use std::fmt;
 
 use linerate_sys::capability::Capabilities;
 
-/// Ports below this one are privileged, unless `net.ipv4.ip_unprivileged_port_start` says otherwise.
+/// Ports below this one are privileged, unless `net.ipv4.ip_unprivileged_port_start` has another
+/// value.
 const PRIVILEGED_BELOW: u16 = 1024;
-/// Ports of one flow.
+/// Most ports of one flow.
 pub(crate) const PORTS_MAX: usize = 16;
 
 /// A protocol with ports.
@@ -38,12 +39,12 @@ impl Protocol {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub protocol: Protocol,
-    /// In rising order, each once; at least one, at most [`PORTS_MAX`].
+    /// The ports in rising order without duplicates; between one and [`PORTS_MAX`] of them.
     pub ports: Vec<u16>,
 }
 
 impl Flow {
-    /// Capabilities that reserving its ports takes.
+    /// Returns the capabilities that reserving the ports requires.
     pub fn capabilities(&self) -> Capabilities {
         let is_low = self.ports.iter().any(|port| *port < PRIVILEGED_BELOW);
         if is_low { Capabilities::NET_BIND_SERVICE } else { Capabilities::NONE }

@@ -10,9 +10,10 @@ pub(crate) const UDP: u8 = 17;
 const IPIP: u8 = 4;
 /// An IPv6 packet in an IP packet.
 const IPV6_IN_IP: u8 = 41;
-/// IP headers in front of one another that are looked through.
+/// Most nested IP headers that are parsed.
 pub(crate) const IP_HEADERS_MAX: usize = 3;
-/// Longest headers that are looked at: Ethernet, a tag, IPv4 headers and one of TCP with all options.
+/// Longest headers that are parsed, in bytes: Ethernet, a tag, IPv4 headers and one of TCP with all
+/// options.
 pub(crate) const HEADERS_MAX: usize = 14 + TAG_BYTES + 60 * IP_HEADERS_MAX + 60;
 
 const TYPE_AT: usize = 12;
@@ -24,16 +25,16 @@ const TYPE_IPV6: u16 = 0x86dd;
 /// An IP header, without extension headers of IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IpHeader {
-    /// Offset of its first byte.
+    /// Offset of the header's first byte.
     pub at: usize,
-    /// Offset of the byte after its last one.
+    /// Offset of the byte after the header.
     pub end: usize,
     pub v6: bool,
     /// Protocol of the header that follows.
     pub protocol: u8,
 }
 
-/// The header behind one of IP.
+/// The header after an IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transport {
     pub at: usize,
@@ -41,7 +42,8 @@ pub(crate) struct Transport {
 }
 
 impl IpHeader {
-    /// Reads the header at byte `at` of `data`; `None` if no header is there, or that of a fragment.
+    /// Parses the header at byte `at` of `data`; returns `None` if there is no header, or one of a
+    /// fragment.
     pub fn at(data: &[u8], at: usize) -> Option<IpHeader> {
         let ip = data.get(at..)?;
         match ip.first()? >> 4 {
@@ -65,7 +67,7 @@ impl IpHeader {
         (u16_at(data, at - 2)? == kind).then_some(header)
     }
 
-    /// Reads the IP header of the packet that this one carries, if that is an IP packet.
+    /// Parses the IP header of the inner packet, if this one carries an IP packet.
     pub fn inner(self, data: &[u8]) -> Option<IpHeader> {
         let v6 = match self.protocol {
             IPIP => false,
@@ -82,13 +84,13 @@ pub(crate) fn network(data: &[u8]) -> Option<usize> {
     Some(TYPE_AT + 2 + if tagged { TAG_BYTES } else { 0 })
 }
 
-/// Returns the header behind the first one of IP.
+/// Returns the header after the first IP header.
 pub(crate) fn transport(data: &[u8]) -> Option<Transport> {
     let ip = IpHeader::first(data)?;
     Some(Transport { at: ip.end, protocol: ip.protocol })
 }
 
-/// Shows `look` the first bytes of a packet: a copy, if they cannot be read where they are.
+/// Passes the first bytes of a packet to `look`: a copy, if they cannot be read in place.
 pub(crate) fn of<T>(skb: &Skb, look: impl FnOnce(&[u8]) -> T) -> T {
     let data = skb.data();
     if skb.trust() == Trust::Private && (skb.is_linear() || data.len() >= HEADERS_MAX) {

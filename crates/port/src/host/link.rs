@@ -1,4 +1,4 @@
-//! State of an interface: up, down or gone, followed without a wake-up while it is up.
+//! State of an interface (up, down or gone), tracked without a wake-up while it is up.
 //!
 //! The state leaves "up" when a call on the device fails. Then, and while the interface is down, the
 //! interface itself is queried, at most once in [`LOOK`]. "Gone" is final: an interface made again under
@@ -19,18 +19,18 @@ use crate::queue::Health;
 
 /// Interval at which an interface that is down is queried.
 const LOOK: Duration = Duration::from_millis(100);
-/// Ethernet header and one VLAN tag.
+/// Length of an Ethernet header and one VLAN tag.
 const LINK_HEADER_BYTES: usize = 18;
 
 /// The state of an interface.
 pub(crate) struct Link {
     interface: Interface,
-    /// The device works without its interface being in sight.
+    /// True if the device also works after its interface has moved to another namespace.
     by_descriptor: bool,
     health: Health,
-    /// When to look again; while it is down.
+    /// Time of the next query, while the interface is down.
     look_at: Option<Instant>,
-    /// Changed, and not reported yet.
+    /// True if the state has changed and the change is not reported yet.
     news: bool,
 }
 
@@ -56,7 +56,7 @@ impl Link {
         link
     }
 
-    /// Notes that the device refused a packet, as a device does that is down.
+    /// Notes that the device refused a packet, as a device that is down does.
     pub fn refused(&mut self) {
         self.look();
         if self.is_up() && self.by_descriptor {
@@ -104,7 +104,7 @@ impl Link {
         self.interface.flags().is_ok_and(|flags| flags & FLAG_RUNNING == 0)
     }
 
-    /// Asks the interface, if it is down and the time has come.
+    /// Queries the interface, if it is down and the query is due.
     ///
     /// Cost: nothing while it is up; else a clock read, and two syscalls once in [`LOOK`].
     pub fn refresh(&mut self) {
@@ -113,7 +113,7 @@ impl Link {
         }
     }
 
-    /// Asks the interface.
+    /// Queries the interface.
     ///
     /// Cost: two syscalls.
     pub fn look(&mut self) {
@@ -140,13 +140,13 @@ impl Link {
     }
 }
 
-/// Says that `name` is down, and what to do about it.
+/// Returns the error that `name` is down, with the remedy.
 pub(crate) fn down(name: IfName) -> Error {
     Error::new(Code::DeviceDown, format!("cannot use {name}"), "the interface is down")
         .fix(format!("ip link set {name} up"))
 }
 
-/// Refuses an interface whose packets do not start with an Ethernet header: `what` cannot be done.
+/// Refuses an interface whose packets do not begin with an Ethernet header: `what` cannot be done.
 ///
 /// # Errors
 /// `E-UNSUPPORTED`, and those of the query.

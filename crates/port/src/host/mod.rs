@@ -28,15 +28,16 @@ pub(crate) use reserve::Reservation;
 /// is 65,536, with the Ethernet header.
 pub(crate) const PACKET_BYTES_MAX: usize = 65_550;
 
-/// Interval of retries for resources whose release is not announced: a free frame, a place in a device's
-/// queue.
+/// Interval of retries for resources whose release is not signalled: a free frame, a place in a
+/// device's queue.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
 
 /// Most frames of one packet: a superframe in frames of 256 bytes, the smallest. Longer chains
 /// cannot be made.
 pub(crate) const CHAIN_FRAMES_MAX: usize = 258;
 
-/// Returns true if a peer can write the packet's memory, so that it cannot be lent to the kernel.
+/// Returns true if a peer can write the packet's memory, so that the packet cannot be lent to the
+/// kernel.
 pub(crate) fn is_exported(skb: &Skb) -> bool {
     skb.trust() == Trust::Exported
 }
@@ -51,17 +52,17 @@ pub(crate) fn copy_out<'a>(skb: &Skb, scratch: &'a mut Vec<u8>) -> Option<&'a [u
     Some(&scratch[..n])
 }
 
-/// The time of the next attempt at something whose success no event announces.
+/// The time of the next attempt at an operation whose success no event signals.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Retry(Option<Instant>);
 
 impl Retry {
-    /// Puts the next attempt off by [`RETRY`].
+    /// Returns a retry after [`RETRY`].
     pub fn later() -> Retry {
         Retry(Instant::now().checked_add(RETRY))
     }
 
-    /// Returns the time of the next attempt, if one is due.
+    /// Returns the time of the next attempt, if one is scheduled.
     pub fn at(self) -> Option<Instant> {
         self.0
     }
@@ -71,7 +72,7 @@ impl Retry {
         self.0.is_some_and(|at| Instant::now() >= at)
     }
 
-    /// Returns true until the time has come, and forgets it then.
+    /// Returns true until the scheduled time, and then clears it.
     pub fn is_pending(&mut self) -> bool {
         if self.is_due() {
             self.0 = None;

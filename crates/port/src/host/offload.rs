@@ -1,4 +1,4 @@
-//! Work left to the device, as the kernel's offload header says it and as an skb does.
+//! Offloads of a packet: conversion between the kernel's header and an skb's field.
 //!
 //! Both have virtio's fields, so that a partial checksum or a superframe passes from one interface
 //! to another untouched. Where no header can travel, [`finish_one`] computes the checksum.
@@ -11,9 +11,10 @@ use super::headers;
 
 /// Bytes of a VLAN tag.
 pub(crate) const TAG_BYTES: usize = 4;
-/// Bytes of a chain that are summed at once: even, so that the sums can be added.
+/// Bytes of a chain that are summed in one step: even, so that the sums can be added.
 const BLOCK_BYTES: usize = 512;
-/// Offset of the transport header behind Ethernet and IPv4, and behind Ethernet and IPv6.
+/// Offset of the transport header after Ethernet and IPv4; the next is that after Ethernet and
+/// IPv6.
 const IPV4_TRANSPORT: u16 = 34;
 const IPV6_TRANSPORT: u16 = 54;
 /// Offset of the checksum in UDP's header.
@@ -21,7 +22,8 @@ const UDP_CHECK: u16 = 6;
 /// Offset of a VLAN tag: behind the MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
 
-/// Returns the header to send a packet with. "The checksum was verified" is for receivers only.
+/// Returns the offload header for sending a packet. The flag for a verified checksum is for
+/// receivers only.
 pub(crate) fn header(offload: Offload) -> VnetHdr {
     VnetHdr {
         flags: offload.flags & F_NEEDS_CSUM,
@@ -49,7 +51,7 @@ pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
     (fits && cuts).then_some(offload)
 }
 
-/// Returns true if what is left to the device is not at the first transport header.
+/// Returns true if the offload is not at the first transport header.
 #[inline]
 pub(crate) fn is_tunnelled(skb: &Skb, offload: Offload) -> bool {
     if is_usual(skb, offload) {
@@ -58,7 +60,7 @@ pub(crate) fn is_tunnelled(skb: &Skb, offload: Offload) -> bool {
     is_not_first(skb, offload)
 }
 
-/// Returns true if what is left is not at the first transport header.
+/// Returns true if the offload is not at the first transport header, after reading the headers.
 #[cold]
 fn is_not_first(skb: &Skb, offload: Offload) -> bool {
     let found = headers::of(skb, headers::transport);
@@ -68,8 +70,8 @@ fn is_not_first(skb: &Skb, offload: Offload) -> bool {
     }
 }
 
-/// Returns true for a checksum that starts where it does in nearly every packet: no transport header of a
-/// tunnel's inner packet is that close to the start.
+/// Returns true for a checksum that starts at the usual offset: no transport header of a tunnel's
+/// inner packet is that close to the start.
 #[inline]
 fn is_usual(skb: &Skb, offload: Offload) -> bool {
     offload.needs_checksum()
@@ -80,14 +82,14 @@ fn is_usual(skb: &Skb, offload: Offload) -> bool {
         }
 }
 
-/// Returns true for IPv6 right behind an Ethernet header, and TCP or UDP right behind it.
+/// Returns true for IPv6 directly after an Ethernet header, with TCP or UDP directly after it.
 fn is_ipv6(data: &[u8]) -> bool {
     let Some(head) = data.first_chunk::<21>() else { return false };
     let transport = matches!(head[20], headers::TCP | headers::UDP);
     (head[12], head[13], head[14] >> 4) == (0x86, 0xdd, 6) && transport
 }
 
-/// Does what a packet leaves to a device that does nothing.
+/// Completes the offload of a packet in software, for a device that does none.
 ///
 /// # Errors
 /// `UNSUPPORTED` for a superframe, `MALFORMED` if the checksum's place is not in the packet, `NO_FRAME`

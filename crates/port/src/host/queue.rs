@@ -1,5 +1,5 @@
-//! A queue onto an interface of the host: state, descriptor and sleeping are the same for all of them,
-//! whatever carries the packets.
+//! A queue on an interface of the host: state, descriptor and sleeping, which all such drivers
+//! share.
 //!
 //! ```text
 //!   HostQueue ─┬─ Host ─┬─ Link   up, down or gone
@@ -24,24 +24,25 @@ pub(crate) struct Host {
     pub bell: Bell,
 }
 
-/// The device of a queue: the part of it that differs from driver to driver.
+/// The device of a queue: the part that differs between drivers.
 pub(crate) trait HostDevice: Send {
-    /// Returns the descriptor to watch; `None` while there is none.
+    /// Returns the descriptor to watch; `None` if there is none at present.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
     /// Receives as [`QueueOps::rx`] does.
     fn rx(&mut self, host: &mut Host, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved;
 
-    /// Sends as [`QueueOps::xmit`] does; the link has been refreshed.
+    /// Sends as [`QueueOps::xmit`] does; the caller has refreshed the link.
     fn xmit(&mut self, host: &mut Host, mem: &mut Local, batch: &mut Batch) -> Moved;
 
-    /// Finds out why an armed queue was woken, where there is no packet.
+    /// Finds the reason why an armed queue was woken without a packet.
     fn look(&mut self, host: &mut Host);
 
-    /// Returns true if an event that is wanted has come: packets to receive, or room.
+    /// Returns true if a wanted event has occurred: packets to receive, or room.
     fn is_ready(&mut self, host: &mut Host, want: Want) -> bool;
 
-    /// Returns the events that the descriptor announces, of those wanted, and the time to look for the others.
+    /// Returns the wanted events that the descriptor signals, and the time at which to check for
+    /// the others.
     fn awaits(&mut self, link: &Link, want: Want) -> (Option<Want>, Option<Instant>);
 
     /// Returns the state of the queue.
@@ -52,7 +53,7 @@ pub(crate) trait HostDevice: Send {
     /// Returns the counters as [`QueueOps::counters`] does.
     fn counters(&mut self) -> Counters;
 
-    /// Returns the facts of the queue.
+    /// Returns the current facts of the queue.
     fn caps(&self) -> Caps;
 }
 
@@ -65,12 +66,13 @@ pub(crate) struct HostQueue<D> {
 }
 
 impl<D: HostDevice> HostQueue<D> {
-    /// Makes the queue of `device` on the interface of `link`; `bell` watches its descriptor.
+    /// Creates the queue of `device` on the interface of `link`; `bell` watches the device's
+    /// descriptor.
     pub fn new(link: Link, bell: Bell, device: D) -> HostQueue<D> {
         HostQueue { host: Host { link, bell }, device, armed: false }
     }
 
-    /// Notes that the device had work for us although no caller waited for it.
+    /// Notes that the device had work although no caller waited for it.
     fn busy(&mut self) {
         if let Some(watched) = self.device.descriptor() {
             self.host.bell.busy(watched);

@@ -1,4 +1,4 @@
-//! Ports of UDP or TCP kept from the host's own stack, for a port that answers on them itself.
+//! Ports of UDP or TCP reserved from the host's own stack, for a port that answers on them itself.
 //!
 //! The stack sees, or may see, the packets that a port takes by a filter. If no socket has a packet's
 //! port, the stack answers the packet itself: a datagram with ICMP port unreachable, a segment with a
@@ -35,7 +35,7 @@ use super::flow::{Flow, Protocol};
 /// Ports that the host's stack leaves alone.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    /// For IPv4 and IPv6 each, on every address; never read.
+    /// Sockets that reserve the ports for IPv4 and IPv6, on every address; never read.
     _sockets: Vec<OwnedFd>,
 }
 
@@ -63,7 +63,7 @@ impl Reservation {
     }
 }
 
-/// Binds `address` to a socket that drops everything; says which call failed.
+/// Binds `address` to a socket that drops everything; an error names the failed call.
 fn reserve(
     protocol: Protocol,
     address: SocketAddr,
@@ -136,7 +136,7 @@ mod tests {
         Flow { protocol, ports: vec![7777] }
     }
 
-    /// Returns the loopback addresses that there are, once `lo` is up.
+    /// Returns the loopback addresses that exist once `lo` is up.
     fn loopbacks() -> Vec<IpAddr> {
         for which in ["all", "lo"] {
             let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
@@ -157,7 +157,7 @@ mod tests {
         socket
     }
 
-    /// Returns true if a datagram to `port` comes back as refused within `patience`.
+    /// Returns true if a datagram to `port` is refused within `patience`.
     fn refuses(lo: IpAddr, port: u16, patience: Duration) -> bool {
         let socket = client(lo, port);
         socket.set_read_timeout(Some(patience)).unwrap();

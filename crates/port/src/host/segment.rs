@@ -1,4 +1,4 @@
-//! Superframes cut into frames, where no device does it.
+//! Segmentation of superframes in software.
 //!
 //! ```text
 //!   eth ip tcp │ payload of up to 64 KiB            one superframe, gso_size a piece
@@ -18,28 +18,28 @@ use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP};
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP: u8 = 5;
-/// The first segment's congestion flag is for it alone.
+/// The flag that marks TCP's congestion bit as one for the first segment only.
 const GSO_ECN: u8 = 0x80;
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// A superframe and how it is cut.
+/// A superframe, and the state of its segmentation.
 #[derive(Debug)]
 pub(crate) struct Cutter {
     headers: Vec<u8>,
-    /// IP headers, the outermost first: the last one is in front of the transport header.
+    /// IP headers, the outermost first; the last one is that before the transport header.
     ips: [Option<IpHeader>; IP_HEADERS_MAX],
     ip: IpHeader,
     ecn: bool,
     gso_size: usize,
     len: usize,
-    /// Bytes of the superframe's payload that are in segments already.
+    /// Payload bytes that are in segments already.
     done: usize,
     segments: usize,
 }
 
 impl Cutter {
-    /// Looks at the headers of `skb`.
+    /// Parses the headers of `skb`.
     ///
     /// # Errors
     /// Why it cannot be cut: `UNSUPPORTED` for a kind that is not known, `MALFORMED` for headers that
@@ -91,8 +91,8 @@ impl Cutter {
         Some(Cutter { headers, ips, ip, ecn, gso_size, len, done: 0, segments: 0 })
     }
 
-    /// Appends the next segments of `skb` to `out`, as many as it has room and `mem` frames for; true
-    /// once there are no more.
+    /// Appends the next segments of `skb` to `out`, as many as `out` has room and `mem` has frames
+    /// for; returns true after the last one.
     ///
     /// Shape:  bytes of `skb` are copied; it stays the caller's.
     /// Cost:   its payload is copied twice, and summed once.
@@ -123,7 +123,7 @@ impl Cutter {
         self.done == payload
     }
 
-    /// Gives an IP header of a segment its own length, number and checksum.
+    /// Writes an IP header of a segment: its length, id and checksum.
     fn number_ip(&self, frame: &mut [u8], ip: &IpHeader) {
         if ip.v6 {
             return put(frame, ip.at + 4, (frame.len() - ip.end) as u16);
@@ -136,7 +136,7 @@ impl Cutter {
         put(frame, ip.at + 10, check);
     }
 
-    /// Gives a segment its own lengths, numbers, flags and checksums.
+    /// Writes the lengths, ids, sequence number, flags and checksums of a segment.
     fn number(&self, frame: &mut [u8], last: bool) {
         self.ips.iter().flatten().for_each(|ip| self.number_ip(frame, ip));
         let IpHeader { at: network, end: transport, v6, protocol } = self.ip;
@@ -172,7 +172,7 @@ impl Cutter {
     }
 }
 
-/// Returns the IP headers of a frame, one in the other.
+/// Returns the nested IP headers of a frame.
 fn ip_headers(frame: &[u8]) -> Option<[Option<IpHeader>; IP_HEADERS_MAX]> {
     let mut ips = [None; IP_HEADERS_MAX];
     let mut next = Some(IpHeader::first(frame)?);
@@ -183,7 +183,7 @@ fn ip_headers(frame: &[u8]) -> Option<[Option<IpHeader>; IP_HEADERS_MAX]> {
     Some(ips)
 }
 
-/// Reads a number of 16 bits; `plan` has checked that both bytes are within the headers.
+/// Reads a 16-bit number; `plan` has checked that both bytes are within the headers.
 fn be16(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }

@@ -29,7 +29,8 @@ impl Channel {
         }
     }
 
-    /// Returns the next message, and adds its descriptors to `fds`; `Ok(None)` if there is none yet.
+    /// Returns the next message, and appends its descriptors to `fds`; returns `Ok(None)` if none
+    /// has arrived.
     ///
     /// # Errors
     /// Why the connection ends.
@@ -55,7 +56,7 @@ impl Channel {
         message.map(Some).ok_or(Ending::Refused("there is no such message"))
     }
 
-    /// Sends `message`, with a descriptor or none.
+    /// Sends `message`, with a descriptor if there is one.
     ///
     /// # Errors
     /// Those of [`Seqpacket::send`].
@@ -63,7 +64,8 @@ impl Channel {
         self.0.send(&message.encode(NAME), fd.as_ref().map(AsFd::as_fd))
     }
 
-    /// Tells the peer why the connection ends, unless the peer has ended it; returns the reason in words for us.
+    /// Tells the peer why the connection ends, unless the peer ended it; returns the reason in
+    /// words.
     pub fn refuse(&self, ending: Ending) -> String {
         let why = match ending {
             Ending::Refused(why) => why.to_owned(),

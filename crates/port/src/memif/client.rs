@@ -1,4 +1,5 @@
-//! A queue of the client's, which owns the memory: it posts packets, and empty buffers.
+//! A queue of the client, which owns the memory: it posts packets, and empty buffers for the server
+//! to fill.
 //!
 //! ```text
 //!   zero copy   packet ── its frames' places in descriptors ──► ring ──► peer ──► tail: freed as sent
@@ -20,22 +21,22 @@ use super::copies::{Buffers, Copies, Stop};
 use super::ring::{Checked, ClientRing, Desc, NEXT, ProtocolError, Shared};
 use super::rings::{RxRing, TxRing};
 
-/// The region of the pool. That of the rings and buffers is 0.
+/// Number of the region that is the pool. That of the rings and buffers is 0.
 pub(super) const POOL: u16 = 1;
-/// Packets or frames worked on at once.
+/// Packets or frames that one step handles.
 const STRIDE: usize = 64;
 /// Descriptors of one packet: more than the longest packet takes in frames of the usual size.
 pub(super) const DESCS_MAX: usize = 64;
 
-/// The shortest packet: its header.
+/// Length of the shortest packet: its header.
 const ETHERNET_BYTES: u32 = 14;
-/// A slot without a packet that ends in it.
+/// A slot with which no packet ends.
 const NONE: u32 = 0;
 
-/// Buffers in the region of the rings, a slot each.
+/// Buffers in the region of the rings, one for each slot.
 pub(super) struct Slots {
     pub memory: Arc<PeerMemory>,
-    /// The first byte of the first one.
+    /// Offset of the first buffer's first byte.
     pub offset: usize,
     pub buffer_bytes: u32,
 }
@@ -50,18 +51,18 @@ impl Slots {
 pub(super) struct Tx {
     ring: ClientRing,
     bell: EventFd,
-    /// `None` if packets go as they lie.
+    /// `None` if packets are sent in place.
     slots: Option<Slots>,
-    /// The packet whose last descriptor is in the slot.
+    /// For each slot, the packet whose last descriptor is in it.
     packets: Box<[u32]>,
     /// Packets in the ring.
     sending: usize,
     pool: Pool,
-    /// The longest descriptor: what a peer can be expected to have room for.
+    /// Length of the longest descriptor that a peer can be expected to accept.
     desc_bytes: u32,
     done: Batch,
     tally: Tally,
-    /// Written and not posted.
+    /// Descriptors written and not yet posted.
     written: u16,
 }
 
@@ -105,7 +106,8 @@ impl Tx {
         }
     }
 
-    /// Puts the first packets into the ring as long as they are plain, and have a descriptor each.
+    /// Puts the first packets into the ring, up to the first that is not plain or the last free
+    /// descriptor.
     fn put_plain(&mut self, batch: &mut Batch, moved: &mut Moved) {
         let mut spans = [Span::default(); STRIDE];
         loop {
@@ -139,7 +141,8 @@ impl Tx {
         self.sending += 1;
     }
 
-    /// Describes a packet of the pool's in the free slots; how many it took.
+    /// Writes the descriptors of a packet of the pool into the free slots; returns how many it
+    /// used.
     fn write(&self, skb: &Skb, free: u16) -> Result<u16, Stop> {
         let (mut n, mut bytes) = (0u16, 0);
         let mut last: Option<Desc> = None;
@@ -367,7 +370,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Makes a packet of several frames, or of none; how many slots it took, none if its end is missing.
+    /// Makes a packet of several descriptors, or discards them; returns how many slots it used,
+    /// none if the packet's end is missing.
     #[cold]
     fn adopt_chain(&mut self, ready: u16, mem: &mut Local, out: &mut Batch) -> Checked<u16> {
         let (mut n, mut bytes) = (0, 0);
@@ -422,7 +426,7 @@ impl Rx {
         Ok(n)
     }
 
-    /// Returns the place and the `NEXT` flag of the packet in the `i`-th filled slot.
+    /// Returns the location and the `NEXT` flag of the `i`-th filled slot.
     fn span(&self, i: u16) -> Checked<(Span, u16)> {
         let empty = self.empty(i);
         let desc = self.ring.shared.desc(self.ring.done_slot(i) as u16);

@@ -1,4 +1,4 @@
-//! The memory that a client shares on one connection, and its rings there.
+//! The memory that a client shares on one connection, with the rings in it.
 //!
 //! ```text
 //!   region 0   ring │ ring │ … │ ring │ ring │ … │ buffers of each ring that is copied into or out of
@@ -24,7 +24,7 @@ use super::message::{Message, RingPlace};
 use super::ring::{self, ClientRing, Shared};
 use super::rings::{Rings, RxRing, TxRing};
 
-/// Buffers begin on lines of their own.
+/// Alignment of buffers: a cache line.
 const LINE: usize = 64;
 
 /// The offsets of rings and buffers in region 0.
@@ -61,7 +61,7 @@ impl Layout {
         ring::bytes(rings.power).next_multiple_of(LINE)
     }
 
-    /// Returns the ring with this number, of its direction.
+    /// Returns the position of ring `index` among the rings of both directions.
     fn ring(&self, index: u16, from_client: bool) -> usize {
         let first = if from_client { 0 } else { self.rings.from_client };
         usize::from(first + index) * Layout::ring_bytes(self.rings)
@@ -78,16 +78,16 @@ impl Layout {
     }
 }
 
-/// The memory and rings of a connection, made and not yet in use.
+/// The memory and rings of a connection that is being set up.
 pub(super) struct ClientMemory {
     layout: Layout,
     pub memory: Arc<PeerMemory>,
-    /// A ring and its doorbell each.
+    /// The rings, each with its doorbell.
     from_client: Vec<(ClientRing, EventFd)>,
     to_client: Vec<(ClientRing, EventFd)>,
 }
 
-/// Messages, with the descriptor that goes with each.
+/// Messages, each with its descriptor if it has one.
 pub(super) type Messages = Vec<(Message, OwnedFd)>;
 
 impl ClientMemory {

@@ -1,4 +1,4 @@
-//! Threads that close what peers gave us.
+//! Threads that close objects received from peers.
 //!
 //! close(2) can wait: for the unsent data of a TCP socket that lingers, for the owner of a file system, for the
 //! pages of a large mapping. So descriptors, sockets with unread descriptors in them and mappings are dropped by
@@ -9,19 +9,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 
-/// Something whose drop may block.
+/// An object whose drop may block.
 pub(super) type Waste = Box<dyn Send>;
 
-/// Threads that can be blocked at the same time.
+/// Most threads, each of which may be blocked.
 const THREADS_MAX: usize = 8;
 /// Pieces that may wait to be dropped. At this number no peer is accepted.
 const PENDING_MAX: usize = 64;
 
-/// The threads, which are started when they are needed.
+/// The threads, each started when it is needed.
 pub(super) struct Closer {
     sender: Sender<Waste>,
     receiver: Arc<Mutex<Receiver<Waste>>>,
-    /// Pieces that are not dropped yet.
+    /// Number of objects not dropped yet.
     pending: Arc<AtomicUsize>,
     threads: usize,
 }
@@ -33,7 +33,7 @@ impl Closer {
         Closer { sender, receiver, pending: Arc::default(), threads: 0 }
     }
 
-    /// Has `waste` dropped by a thread that is free, if there is one.
+    /// Passes `waste` to a free thread to drop; starts one if possible.
     pub fn dispose(&mut self, waste: Waste) {
         let pending = self.pending.fetch_add(1, Ordering::Relaxed) + 1;
         if pending > self.threads && self.threads < THREADS_MAX {
@@ -51,7 +51,7 @@ impl Closer {
         let _ = self.sender.send(waste);
     }
 
-    /// Returns true if so much waits that nothing more should come.
+    /// Returns true if so many objects wait that the caller should accept no more.
     pub fn is_full(&self) -> bool {
         self.pending.load(Ordering::Relaxed) >= PENDING_MAX
     }
@@ -63,7 +63,7 @@ mod tests {
     use std::sync::mpsc::{SyncSender, sync_channel};
     use std::time::Duration;
 
-    /// Blocks in its drop until the other end of the channel is gone.
+    /// A test object whose drop blocks until the other end of the channel is gone.
     struct Lingering(Receiver<()>);
 
     impl Drop for Lingering {
@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// Tells the other end that it was dropped.
+    /// A test object that reports its drop to the other end.
     struct Quick(#[allow(dead_code, reason = "dropped")] SyncSender<()>);
 
     #[test]

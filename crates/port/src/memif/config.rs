@@ -15,28 +15,28 @@ use crate::spec::Spec;
 const RINGS_MAX: u16 = 64;
 /// Descriptors of the longest ring: what the protocol's own drivers allow.
 const RING_MAX: u32 = 1 << 14;
-/// Descriptors of a ring, and bytes of a buffer, where nothing is said.
+/// Default number of descriptors of a ring, and of bytes of a buffer.
 const SIZE: u32 = 1024;
 const BUFFER_BYTES: u32 = 2048;
 /// Bytes of the longest packet.
 pub(super) const PACKET_BYTES_MAX: usize = 65_550;
 
-/// The sides: one owns the memory and connects, the other maps it and listens.
+/// The sides of a link: the client owns the memory and connects, the server maps it and listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Owns the memory, and connects.
     Client,
-    /// Maps it, and listens.
+    /// Maps the memory, and listens.
     Server,
 }
 
-/// The part of the client's pool that the peer maps; of a server, its way of mapping regions
-/// without rings.
+/// The part of the client's pool that the peer maps; for a server, how it maps regions without
+/// rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sharing {
-    /// All of it, to write: no copy either way.
+    /// The whole pool, writable: no copy in either direction.
     Write,
-    /// All of it, to read only: no copy of what is sent.
+    /// The whole pool, read-only: no copy of packets to the peer.
     Read,
     /// Nothing: packets are copied.
     Nothing,
@@ -50,20 +50,20 @@ pub(super) struct Config {
     pub role: Role,
     /// The interface's number on the socket.
     pub id: u32,
-    /// The secret that a client shows, or a server asks for; empty if none.
+    /// The secret that a client presents or a server requires; empty if there is none.
     pub secret: Secret,
     pub peer: Peer,
-    /// Rings each way; a queue is one of each.
+    /// Rings in each direction; a queue is a pair of them.
     pub rings: u16,
     /// Descriptors of a ring, a power of two.
     pub size: u32,
-    /// Longest descriptor in bytes: what a peer's buffer holds, and ours.
+    /// Longest descriptor in bytes: the size of our buffers, and of a peer's.
     pub buffer_bytes: u32,
     pub sharing: Sharing,
-    /// The text says what is shared.
+    /// True if the text says what is shared.
     pub said: bool,
-    /// A server maps memory that its owner may cut short, a client gives away huge pages into which its
-    /// peer may punch holes.
+    /// True if a server maps memory that its owner may truncate, or a client shares huge pages into
+    /// which its peer may punch holes.
     pub trust: bool,
     /// Bytes of a client's memory that a server maps.
     pub memory: u64,
@@ -79,10 +79,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The users whose processes may be the peer, beside this process's own and root.
+/// The users whose processes may be the peer, in addition to this process's own user and root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// None.
+    /// No other user.
     Own,
     User(u32),
     Any,
@@ -107,7 +107,7 @@ impl Config {
         Config::with(spec, Role::Client, 1)
     }
 
-    /// Reads the options of a [`Reader`](super::Reader): a server that only reads.
+    /// Parses the options of a [`Reader`](super::Reader): a server that only receives.
     pub fn of_reader(spec: &Spec) -> Result<Config> {
         let config = Config::with(spec, Role::Server, RINGS_MAX)?;
         if config.role != Role::Server {
@@ -118,13 +118,13 @@ impl Config {
         Ok(Config { sharing: Sharing::Read, ..config })
     }
 
-    /// Returns the options of a [`Reader`](super::Reader) of which nothing but the place is said.
+    /// Returns the options of a [`Reader`](super::Reader) of which only the path is given.
     pub fn reader_at(path: &Path) -> Result<Config> {
         let config = Config::of_reader(&Spec::parse("memif:@reader", &["memif"])?)?;
         Ok(Config { path: path.to_owned(), ..config })
     }
 
-    /// Reads the options of `spec`, of which `default_role` and `default_rings` may be left out.
+    /// Parses the options of `spec`; role and rings have the given defaults.
     fn with(spec: &Spec, default_role: Role, default_rings: u16) -> Result<Config> {
         let role = spec.value("role", role)?.unwrap_or(default_role);
         let sharing = spec.value("zerocopy", sharing)?;
@@ -184,7 +184,7 @@ fn sharing(text: &str) -> std::result::Result<Sharing, &'static str> {
     }
 }
 
-/// Reads the secret, from the text or from a file, which a list of processes does not show.
+/// Reads the secret from the text, or from a file, which keeps it out of process lists.
 fn secret_of(spec: &Spec) -> Result<Secret> {
     let from_file = |path: &str| {
         // More than a secret and the end of its line is none.

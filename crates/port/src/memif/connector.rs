@@ -1,4 +1,4 @@
-//! The client's end of the socket: it connects, again and again, and offers the memory it shares.
+//! The client's end of the socket: it connects, repeatedly, and offers the memory to share.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use super::link::Event;
 use super::message::Message;
 use super::ring::REGION_BYTES_MAX;
 
-/// Time between two attempts to reach a server that is not there.
+/// Interval between attempts to reach a server that is absent.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The client's end.
@@ -35,7 +35,7 @@ enum State {
     Connected(Channel),
 }
 
-/// A connection that is not agreed on yet.
+/// A connection whose handshake is not complete.
 struct Handshake {
     channel: Channel,
     machine: Client,
@@ -51,7 +51,8 @@ impl Connector {
         Ok(Connector { pool: pool.clone(), watch, state })
     }
 
-    /// Connects to a server of a user that is allowed: no other user's server gets the secret, or memory.
+    /// Connects to a server whose user is allowed: no other server receives the secret or the
+    /// memory.
     fn connect(&mut self, turn: &mut Turn<'_>, until: Instant) -> std::result::Result<(), String> {
         let socket = Seqpacket::connect(&turn.config.path).map_err(|e| e.to_string())?;
         let channel = Channel(socket);
@@ -71,7 +72,7 @@ impl Connector {
         Ok(())
     }
 
-    /// Takes the rings of a handshake that is complete.
+    /// Takes the rings of a completed handshake.
     fn connected(&mut self, turn: &mut Turn<'_>) -> Event {
         let state = std::mem::replace(&mut self.state, State::Waiting(Instant::now()));
         if let State::Handshake(handshake) = state
@@ -84,7 +85,7 @@ impl Connector {
         self.end("the server was too quick".into(), turn)
     }
 
-    /// Gives up the socket; the next attempt comes later.
+    /// Closes the socket; the next attempt follows later.
     fn end(&mut self, why: String, turn: &mut Turn<'_>) -> Event {
         let again = Instant::now() + RECONNECT_INTERVAL;
         turn.waste.push(Box::new(std::mem::replace(&mut self.state, State::Waiting(again))));
@@ -147,7 +148,8 @@ impl Protocol for Connector {
 }
 
 impl Handshake {
-    /// Reads one message of the server's and answers it; `None` if there is none yet, else the step taken.
+    /// Reads and answers one message of the server; returns the step taken, or `None` if no message
+    /// has arrived.
     ///
     /// # Errors
     /// Why the handshake has ended.
@@ -178,7 +180,7 @@ impl Handshake {
     }
 }
 
-/// Checks that the pool can be shared as the configuration says.
+/// Checks that the pool can be shared as the configuration requires.
 fn check(config: &Config, pool: &Pool) -> Result<()> {
     let refuse = |why: &str, fix: &str| {
         let what = format!("cannot connect to memif {}", config.path.display());

@@ -1,4 +1,5 @@
-//! The control thread: it listens, connects, speaks the handshakes, maps and unmaps, for all ports of the process.
+//! The control thread, one for all ports of the process: it listens, connects, runs the handshakes,
+//! maps and unmaps.
 //!
 //! ```text
 //!   ports ──► mailbox: ports to add and to remove; look at your links
@@ -22,33 +23,33 @@ use super::config::Config;
 use super::link::{Event, Shared};
 use super::sync::lock;
 
-/// Longest time that closing a port waits until its socket is closed.
+/// Longest time that closing a port waits for its socket to be closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The tag of the mailbox; a port's is its address.
 const MAILBOX: u64 = 0;
 
 /// The side of a socket: a client's or a server's.
 pub(super) trait Protocol: Send {
-    /// Returns the descriptor that is readable when there is something to do.
+    /// Returns the descriptor that is readable when there is work.
     fn watch(&self) -> &Epoll;
 
-    /// Handles what waits at the socket.
+    /// Processes the events of the socket.
     fn turn(&mut self, turn: &mut Turn<'_>) -> Option<Event>;
 
-    /// Ends the connection, and tells the peer why.
+    /// Ends the connection, and tells the peer the reason.
     fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>);
 }
 
-/// The surroundings of a [`Protocol`]'s turn.
+/// The context of a [`Protocol`]'s turn.
 pub(super) struct Turn<'a> {
     pub config: &'a Config,
-    /// Mappings and descriptors to close, where no worker waits.
+    /// Mappings and descriptors to close on a thread that no worker waits for.
     pub waste: &'a mut Vec<Waste>,
-    /// So much waits to be closed that no more peers are wanted.
+    /// True if so many objects wait to be closed that no more peers are accepted.
     pub is_full: bool,
 }
 
-/// The thread, as ports see it.
+/// A port's handle on the control thread.
 pub(super) struct Control {
     mailbox: Arc<Mailbox>,
 }
@@ -65,7 +66,7 @@ enum Order {
     Stop,
 }
 
-/// The namespaces of a thread, by the inodes of the network's and the mounts'.
+/// A thread's namespaces: the inodes of its network and mount namespaces.
 type Namespaces = [Option<u64>; 2];
 
 impl Control {
@@ -104,14 +105,14 @@ impl Control {
         self.order(Order::Add(shared, protocol));
     }
 
-    /// Has the thread close a port's socket, and waits until it has, but not for long.
+    /// Makes the thread close a port's socket, and waits a limited time for it.
     pub fn remove(&self, shared: &Arc<Shared>) {
         let (sender, closed) = sync_channel(0);
         self.order(Order::Remove(tag(shared), sender));
         let _ = closed.recv_timeout(CLOSE_TIMEOUT);
     }
 
-    /// Has the thread look at the links.
+    /// Wakes the thread to examine the links.
     ///
     /// Cost: a syscall.
     pub fn ring(&self) {
@@ -130,7 +131,7 @@ impl Drop for Control {
     }
 }
 
-/// A port, as the thread sees it.
+/// The control thread's state of a port.
 struct Port {
     shared: Arc<Shared>,
     protocol: Box<dyn Protocol>,
@@ -159,7 +160,7 @@ impl Thread {
         }
     }
 
-    /// Follows orders and looks at all links; false if the thread is to end.
+    /// Executes orders and examines all links; returns false if the thread is to end.
     fn read_mailbox(&mut self) -> bool {
         self.mailbox.bell.drain();
         let orders = std::mem::take(&mut *lock(&self.mailbox.orders));
@@ -213,12 +214,12 @@ impl Thread {
     }
 }
 
-/// Returns the tag of a port, which is not that of the mailbox.
+/// Returns the tag of a port, which differs from the mailbox's.
 fn tag(shared: &Arc<Shared>) -> u64 {
     Arc::as_ptr(shared).addr() as u64
 }
 
-/// Returns the calling thread's namespaces, as far as they can be told.
+/// Returns the calling thread's namespaces, if they can be determined.
 fn namespaces() -> Namespaces {
     use std::os::unix::fs::MetadataExt;
     ["net", "mnt"].map(|kind| {

@@ -1,4 +1,4 @@
-//! Receiving and sending by copies: between packets of a pool and buffers that a peer writes.
+//! Receiving and sending by copies, between packets of a pool and buffers that a peer can write.
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb, Trust};
 use linerate_sys::peer::PeerMemory;
@@ -6,14 +6,14 @@ use linerate_sys::peer::PeerMemory;
 use super::config::PACKET_BYTES_MAX;
 use super::ring::{Checked, Desc, NEXT, ProtocolError};
 
-/// The shortest packet: its header.
+/// Length of the shortest packet: its header.
 const ETHERNET_BYTES: usize = 14;
-/// Packets worked on at once.
+/// Packets that one step handles.
 const STRIDE: usize = 64;
 
 /// The buffers of a ring for the code that copies: the `i`-th that is ready, on either side.
 pub(super) trait Buffers {
-    /// Buffers of the ring.
+    /// Returns the number of the ring's buffers.
     fn len(&self) -> u16;
 
     /// Returns the `i`-th buffer's descriptor, checked, with its memory and its offset there.
@@ -34,12 +34,14 @@ pub(super) struct Copies {
     pub bytes: u64,
     /// Receives that the pool ended early.
     pub no_frame: u64,
-    /// Buffers that the last receive left, because the end of the packet in them is not there yet.
+    /// Buffers that the last receive left in the ring, because the end of their packet has not
+    /// arrived.
     pub unfinished: u16,
 }
 
 impl Copies {
-    /// Copies up to `budget` packets of `ready` buffers into `out`; how many packets, and buffers.
+    /// Copies up to `budget` packets from `ready` buffers into `out`; returns how many packets and
+    /// buffers.
     ///
     /// Shape:  buffers [0..n) -> out[len..], in order. Without a free frame the rest stays.
     /// Errors: a lie of the peer's; what came before it is in `out`, and counted.
@@ -73,7 +75,7 @@ impl Copies {
         (at, Ok(()))
     }
 
-    /// Copies packets of one buffer each, up to the first that is not.
+    /// Copies packets of one buffer each, up to the first packet of several.
     fn receive_run(
         &mut self,
         ring: &impl Buffers,
@@ -105,8 +107,8 @@ impl Copies {
         }
     }
 
-    /// Copies one packet, and returns the number of its buffers: 0 if its end is not there yet, or the pool
-    /// has no frame.
+    /// Copies one packet, and returns the number of its buffers: 0 if its end has not arrived or
+    /// the pool has no frame.
     fn receive_one(
         &mut self,
         ring: &impl Buffers,
@@ -207,8 +209,8 @@ impl Copies {
         }
     }
 
-    /// Puts a copy in a frame of `home`'s pool in the place of the first packet; false without a frame. A packet
-    /// that no frames of the pool are enough for is dropped.
+    /// Replaces the first packet by a copy in a frame of `home`'s pool; returns false without a
+    /// free frame. A packet that no frames of the pool are enough for is dropped.
     #[cold]
     pub fn replace_first(&mut self, home: &mut Local, batch: &mut Batch, mem: &mut Local) -> bool {
         let Some(skb) = batch.iter_mut().next() else { return false };
@@ -224,8 +226,8 @@ impl Copies {
         true
     }
 
-    /// Copies `skb`, whatever it is, into buffers from the `i`-th on, of which `left` are ready; how many it
-    /// took, `None` if they are too few.
+    /// Copies `skb`, of any kind, into buffers from the `i`-th, of which `left` are free; returns
+    /// how many it used, `None` if they are too few.
     #[cold]
     fn send(&mut self, ring: &impl Buffers, i: u16, left: u16, skb: &Skb) -> Checked<Option<u16>> {
         self.scratch.resize(skb.len(), 0);
@@ -252,20 +254,20 @@ impl Copies {
 /// The reason why no more packets of a batch were put into a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// There are none.
+    /// No packet is left.
     Empty,
-    /// There is no room.
+    /// No room is left.
     Full,
-    /// The bytes of the first are not where the peer reads.
+    /// The first packet's bytes are not where the peer reads.
     Copy,
-    /// The first has work left that is not announced to a peer.
+    /// The first packet has an offload, which a peer would not learn of.
     Offload,
-    /// The first can never be sent.
+    /// The first packet can never be sent.
     Never(DropReason),
 }
 
 impl Stop {
-    /// Returns why a packet cannot be sent on any ring, if so.
+    /// Returns the reason if a packet cannot be sent on any ring.
     #[inline]
     pub fn of(skb: &Skb) -> Option<Stop> {
         if skb.offload().is_pending() {
@@ -280,7 +282,8 @@ impl Stop {
     }
 }
 
-/// Copies a packet in one piece into the `i`-th buffer; false if it does not fit, or is none.
+/// Copies a packet in one frame into the `i`-th buffer; returns false if it does not fit or is too
+/// short.
 #[inline]
 fn put(ring: &impl Buffers, i: u16, data: &[u8]) -> bool {
     let Ok((desc, memory, offset)) = ring.buffer(i) else { return false };

@@ -1,5 +1,5 @@
-//! An end of a link, as a queue or a reader has it: the descriptor to sleep on, and the rings of the
-//! connection that there is now.
+//! An end of a link, held by a queue or a reader: the descriptor to sleep on, and the rings of the
+//! present connection.
 //!
 //! ```text
 //!  outside ──► epoll ─┬─ the link's bell: a connection has come or gone
@@ -25,33 +25,36 @@ use crate::queue::Health;
 
 const CHANGE: u64 = 1;
 const ALARM: u64 = 2;
-/// The tag of doorbells, and of what else wakes an endpoint.
+/// The tag of doorbells and other events that wake an endpoint.
 const BELL: u64 = 3;
 
 /// An end of a link.
 pub(super) struct Endpoint {
     pub link: Arc<Link>,
-    /// The link's queues whose rings it takes; the first one has its bell.
+    /// The link's queues whose rings the endpoint uses; the first one has its bell.
     queues: Range<usize>,
     generation: Cell<u32>,
-    /// The generation whose peer this endpoint has found to violate the protocol, and how.
+    /// The generation whose peer this endpoint has found to violate the protocol, and the
+    /// violation.
     failed: Cell<Option<(u32, ProtocolError)>>,
     /// Mappings and descriptors that the control thread is to close.
     retired: Vec<Waste>,
     pub health: Health,
     pub set: WaitSet,
-    /// The caller may have slept on the descriptor since it was last looked at.
+    /// True if the caller may have slept on the descriptor since the endpoint last checked it.
     pub armed: bool,
-    /// The health has changed, and the caller does not know yet.
+    /// True if the health has changed and the caller has not been told.
     changed: bool,
-    /// The peer is to ring for what it sends.
+    /// True if the peer is asked to ring the doorbell when it sends.
     pub belled: bool,
-    /// When a sleeper looks a second time: a peer may have published just before it saw that it is to ring.
+    /// When to check the rings a second time: a peer may have published packets just before it saw
+    /// the request to ring.
     pub second_look: Option<Instant>,
 }
 
 impl Endpoint {
-    /// Makes an end that is readable at once, for callers that wait before they arm. It is stale.
+    /// Creates an end that is readable immediately, for callers that wait before they arm. It is
+    /// stale.
     pub fn new(link: Arc<Link>, queues: Range<usize>) -> Result<Endpoint> {
         let mut set = WaitSet::new(ALARM)?;
         let fail = |e| Error::os(Code::System, "cannot wait for a peer", "epoll_ctl", e);
@@ -73,14 +76,14 @@ impl Endpoint {
         })
     }
 
-    /// Returns true if a connection has come or gone since [`Endpoint::attach`].
+    /// Returns true if a connection has been made or lost since [`Endpoint::attach`].
     #[inline]
     pub fn is_stale(&self) -> bool {
         self.link.generation() != self.generation.get()
     }
 
-    /// Takes the rings of the present connection; without a ring that is `wanted`, the port is down because
-    /// of `why`. Without an answer the endpoint stays stale, and has no rings.
+    /// Takes the rings of the present connection; if it has no `wanted` ring, the port is down with
+    /// the reason `why`. Without an answer the endpoint stays stale, and has no rings.
     #[cold]
     pub fn attach(&mut self, wanted: fn(&Rings) -> bool, why: &str) -> Vec<Rings> {
         let present = self.link.generation();
@@ -106,7 +109,7 @@ impl Endpoint {
         rings
     }
 
-    /// Has the control thread drop what was of the last connection.
+    /// Makes the control thread drop an object of the last connection.
     pub fn retire(&mut self, waste: impl Send + 'static) {
         self.retired.push(Box::new(waste));
     }
@@ -116,7 +119,8 @@ impl Endpoint {
         std::mem::take(&mut self.changed)
     }
 
-    /// Ends the connection with a peer that violates the protocol: the endpoint is stale from now on.
+    /// Ends the connection with a peer that violates the protocol; the endpoint is stale
+    /// afterwards.
     #[cold]
     pub fn disconnect(&self, error: ProtocolError) {
         if self.is_stale() {
@@ -134,12 +138,12 @@ impl Endpoint {
         self.set.add(bell, BELL, EventFlags::IN | EventFlags::ET)
     }
 
-    /// Does not watch `bell` any more.
+    /// Stops watching `bell`.
     pub fn forget(&self, bell: &EventFd) {
         let _ = self.set.delete(bell);
     }
 
-    /// Makes the next call look at nothing but what there is: an edge that was seen is not seen again.
+    /// Reads and clears the events of the descriptor, which are edge-triggered.
     ///
     /// Cost: a syscall.
     pub fn look(&mut self) {
@@ -147,7 +151,8 @@ impl Endpoint {
         let _ = self.set.wait(&mut [NO_EVENT; 4], Some(Duration::ZERO));
     }
 
-    /// Notes whether the peer is to ring from `now` on; true if that is new, and is to be written to the rings.
+    /// Notes whether the peer is to ring from `now` on; returns true if that is a change, which
+    /// must be written to the rings.
     pub fn set_belled(&mut self, wanted: bool, now: Option<Instant>) -> bool {
         let is_new = wanted != self.belled;
         if is_new {
@@ -158,7 +163,7 @@ impl Endpoint {
         is_new
     }
 
-    /// Lets the caller sleep until something rings, or until `alarm`; `None` is for ever.
+    /// Lets the caller sleep until an event, or until `alarm`; `None` means without limit.
     pub fn sleep(&mut self, alarm: Option<Instant>) {
         // It cannot fail: the descriptor is a timer.
         let _ = self.set.alarm(alarm);

@@ -1,4 +1,4 @@
-//! A port of memif: a socket to listen at, or a server to come to terms with.
+//! Examination of a memif port: a socket to listen on, or a server to connect to.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::port::Port;
 use crate::queue::Health;
 use crate::spec::Spec;
 
-/// Longest time for a server to answer: longer than the port itself gives it.
+/// Longest time to wait for a server's answer: longer than the port itself waits.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Checks a port of memif. As server it listens for a moment; as client it connects, and leaves: a
@@ -47,7 +47,8 @@ fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Waits for what a server says that has accepted the connection: why there is no peer.
+/// Waits until a server that has accepted the connection answers; returns the error why there is no
+/// peer.
 fn came(port: &mut Port) -> Option<Error> {
     let first = port.health();
     let until = Instant::now() + HANDSHAKE_TIMEOUT;

@@ -1,4 +1,4 @@
-//! A peer made of bytes: what it says, and what it writes into shared memory while we work on it.
+//! A peer made of fuzzed bytes: its messages, and its writes into shared memory while we use it.
 //!
 //! For the fuzz targets and the tests. No socket and no other process: both handshakes are run as they
 //! are, and the peer's stores are stores.
@@ -27,10 +27,10 @@ const POWER: u8 = 3;
 const RING_BYTES: usize = super::ring::bytes(POWER);
 /// Frames of a pool.
 const FRAMES: usize = 64;
-/// The halves of the header that a peer writes: flags, head, tail.
+/// The 16-bit words of the header that a peer writes: flags, head, tail.
 const WORDS: [usize; 3] = [4, 6, 64];
 
-/// Runs both handshakes on messages of the peer's; says how many were taken.
+/// Runs both handshakes on a fuzzed peer's messages; returns how many were accepted.
 ///
 /// The first byte of each says how many descriptors come with it, none to two, and, divided by three, which: as they
 /// should be for 0, memory for a region and doorbells else, and otherwise those of [`some_file`].
@@ -86,7 +86,7 @@ pub fn control(bytes: &[u8]) -> usize {
     taken
 }
 
-/// Returns a file of two pages of memory, in which there is a ring.
+/// Returns a memory file of two pages that contains a ring.
 fn memory() -> OwnedFd {
     memory_of(8192, MemfdFlags::ALLOW_SEALING)
 }
@@ -102,9 +102,9 @@ fn doorbell() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC).expect("a doorbell")
 }
 
-/// Returns a descriptor that a peer can send, by a number whose remainder says of what: memory of odd sizes, with
-/// holes, sealed too much or not to be sealed, doorbells that block, pipes, sockets, folders, and ends of what is
-/// closed.
+/// Returns a descriptor that a peer can send, selected by `kind`: memory of odd sizes, with holes,
+/// with too many seals or not sealable, doorbells that block, pipes, sockets, folders, and closed
+/// ends.
 pub(super) fn some_file(kind: u64) -> OwnedFd {
     let sealed = |seals| {
         let fd = memory();
@@ -143,9 +143,9 @@ enum We {
     CopyAsServer,
 }
 
-/// Works on rings while a peer writes what `script` says: four bytes a step, of ours or the peer's.
-/// With an odd first byte, what is the peer's happens on another thread, over and over. Says whether the
-/// peer lied.
+/// Runs rings while a peer writes what `script` says: four bytes for each step, ours or the peer's.
+/// With an odd first byte, what is the peer's happens on another thread, over and over. Says
+/// whether the peer lied.
 ///
 /// # Panics
 /// If a frame or a packet is lost, or found twice.
@@ -188,7 +188,7 @@ struct Us {
 }
 
 impl Us {
-    /// Does the work of one call.
+    /// Executes one step of ours.
     fn work(&mut self, [op, a, b, c]: [u8; 4]) -> Checked<()> {
         let Rings { tx: Some(tx), rx: Some(rx) } = &mut self.rings else { return Ok(()) };
         match op % 8 {
@@ -219,7 +219,7 @@ impl Us {
         }
     }
 
-    /// Does our part of the steps, while another thread does the peer's.
+    /// Executes our steps while another thread executes the peer's.
     fn work_beside(&mut self, memory: &PeerMemory, steps: &[[u8; 4]]) -> bool {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -235,7 +235,7 @@ impl Us {
         })
     }
 
-    /// Ends the peer, and checks that everything is where it was.
+    /// Ends the peer, and checks that every frame is accounted for.
     fn end(mut self, pool: &Pool) {
         if let Some(mut rx) = self.rings.rx {
             rx.close(&mut self.mem);
@@ -253,7 +253,7 @@ impl Us {
     }
 }
 
-/// Returns the rings as two sides agree on them, and the peer's view of the memory.
+/// Returns the rings that two sides have agreed on, and the peer's view of the memory.
 fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
     let config = |text: &str| Spec::parse(text, &["memif"]).and_then(|s| Config::of(&s)).ok();
     let ours = match we {
@@ -286,7 +286,7 @@ fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
     Some((memory, rings.pop()??))
 }
 
-/// Does one store of the peer's.
+/// Executes one write of the peer.
 fn write(memory: &PeerMemory, [op, a, b, c]: [u8; 4]) {
     // The client's rings lie side by side, on lines of their own.
     let ring = usize::from(op >> 3 & 1) * RING_BYTES.next_multiple_of(64);

@@ -1,4 +1,4 @@
-//! The hand-over of a connection's rings from the control thread to the endpoints, and back.
+//! Transfer of a connection's rings from the control thread to the endpoints, and back.
 //!
 //! ```text
 //!   control thread   publish: health, rings for each queue ──► generation + 1 ──► bells
@@ -13,20 +13,20 @@ use std::ops::Range;
 
 use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock, try_lock};
 
-/// The state that is handed over; `R` are the rings of a queue, `W` is what an endpoint gives back.
+/// The transferred state; `R` are the rings of a queue, `W` is what an endpoint returns.
 pub struct Handover<H, R, W> {
     generation: AtomicU32,
     state: Mutex<State<H, R, W>>,
-    /// The generation whose peer has violated the protocol, and how: 0 if none.
+    /// The generation whose peer has violated the protocol, and the violation: 0 if none.
     violation: AtomicU64,
 }
 
-/// The part behind the lock.
+/// The part of the state behind the lock.
 pub struct State<H, R, W> {
     pub health: H,
-    /// Rings that their queues have not taken.
+    /// Rings that their queues have not taken yet.
     pub bindings: Vec<Option<R>>,
-    /// Mappings and descriptors that endpoints have given back.
+    /// Mappings and descriptors that endpoints have returned.
     pub retired: Vec<W>,
 }
 
@@ -43,8 +43,9 @@ impl<H: Clone, R, W> Handover<H, R, W> {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Gives `retired` back and takes the present state for `queues`, with its generation: the health, and the
-    /// queues' rings, if they are new. Calls `silence` for the endpoint's bell. `None` if the lock is taken.
+    /// Returns `retired`, and takes the present state for `queues`: the generation, the health, and
+    /// the queues' rings if they are new. Calls `silence` for the endpoint's bell. `None` if the
+    /// lock is taken.
     pub fn exchange(
         &self,
         queues: Range<usize>,
@@ -58,12 +59,13 @@ impl<H: Clone, R, W> Handover<H, R, W> {
         Some((self.generation.load(Ordering::Relaxed), state.health.clone(), rings))
     }
 
-    /// Gives back what an endpoint that is closed had.
+    /// Returns the objects of an endpoint that is closed.
     pub fn give_back(&self, retired: &mut Vec<W>) {
         self.state().retired.append(retired);
     }
 
-    /// Changes the state by `change`; if that returns true, moves the generation on and calls `announce`.
+    /// Changes the state by `change`; if that returns true, increments the generation and calls
+    /// `announce`.
     pub fn publish(
         &self,
         change: impl FnOnce(&mut State<H, R, W>) -> bool,
@@ -78,14 +80,14 @@ impl<H: Clone, R, W> Handover<H, R, W> {
         }
     }
 
-    /// Notes that the peer of `generation` has violated the protocol, by `code`, which is not 0; true if that is
-    /// not known yet.
+    /// Notes that the peer of `generation` has violated the protocol, by `code`, which is not 0;
+    /// returns true if this is the first report.
     pub fn accuse(&self, generation: u32, code: u8) -> bool {
         let violation = u64::from(generation) << 8 | u64::from(code);
         self.violation.fetch_max(violation, Ordering::AcqRel) < violation
     }
 
-    /// Returns the violation by the present peer that was noted last, once.
+    /// Returns the last violation by the present peer, once.
     pub fn take_violation(&self) -> Option<u8> {
         let violation = self.violation.swap(0, Ordering::AcqRel);
         let code = (violation & 0xff) as u8;

@@ -1,5 +1,4 @@
-//! The handshake by which two sides come to share memory: the messages allowed in each state, and
-//! the checks on them.
+//! The handshake that sets up shared memory: the messages allowed in each state, and their checks.
 //!
 //! Two state machines without a socket: messages in, messages out. Everything that a peer sends is
 //! checked here; whatever does not fit ends the connection with a reason.
@@ -17,25 +16,26 @@ use super::ring::{self, DESC_BYTES, POWER_MAX, REGION_BYTES_MAX, ServerRing, Sha
 use super::rings::{Rings, RxRing, TxRing};
 use super::server::{MappedRing, Regions};
 
-/// Regions that a client may have: what DPDK's driver allows.
+/// Most regions of a client: the limit of DPDK's driver.
 const REGIONS_MAX: usize = 256;
 
 /// The reason why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// The peer breaks the protocol, or may not have what it asks for; the text is sent to it.
+    /// The peer violates the protocol or requests what it may not have; the text is sent to it.
     Refused(&'static str),
-    /// Something of the peer's cannot be used; the text is sent to it, cut at 95 bytes.
+    /// An object of the peer is unusable; the text is sent to it, cut at 95 bytes.
     Unfit(String),
-    /// The peer has said so.
+    /// The peer has ended the connection, for this reason.
     ByPeer(String),
 }
 
 /// The server's reaction to a message.
 pub(super) enum Reply {
-    /// It acknowledges.
+    /// The peer acknowledges.
     Ack,
-    /// It has mapped the client's rings, for each queue that gets some, and says that they are connected.
+    /// The server has mapped the client's rings and reports them as connected; queues that get
+    /// rings have them here.
     Connected(Vec<Option<Rings>>),
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Reply {
 pub struct Server {
     admitted: bool,
     regions: Vec<PeerMemory>,
-    /// Rings of either direction, each with its doorbell.
+    /// Rings of either direction, each with its doorbell; this field has those from the client.
     from_client: Vec<(RingPlace, EventFd)>,
     to_client: Vec<(RingPlace, EventFd)>,
     rings: u16,
@@ -55,7 +55,7 @@ impl Server {
         Server { rings: config.rings, ..Server::default() }
     }
 
-    /// Returns true if the client has shown the secret, and its handshake is not complete.
+    /// Returns true if the client has presented the secret but has not completed the handshake.
     pub fn is_admitted(&self) -> bool {
         self.admitted
     }
@@ -71,7 +71,7 @@ impl Server {
         }
     }
 
-    /// Takes a message and what it needs of the descriptors that came with it; leaves the others in `fds`.
+    /// Processes a message, and takes from `fds` the descriptors that belong to it.
     ///
     /// # Errors
     /// Why the connection ends.
@@ -230,7 +230,7 @@ pub struct Limits {
     pub from_client: u16,
     /// Rings to the client.
     pub to_client: u16,
-    /// Descriptors of each, as a power of two.
+    /// Descriptors of each ring, as a power of two.
     pub power: u8,
     /// Regions.
     pub regions: u32,
@@ -239,11 +239,11 @@ pub struct Limits {
 /// The client's reaction to a message.
 #[derive(Debug)]
 pub enum Step {
-    /// It makes rings within these limits, and sends the message of [`Client::offer`].
+    /// The caller creates rings within these limits, and sends the message of [`Client::offer`].
     Make(Limits),
-    /// It sends the next message.
+    /// The caller sends this message.
     Send(Message, Option<OwnedFd>),
-    /// They share memory.
+    /// Both sides share memory now.
     Connected,
 }
 
@@ -258,7 +258,7 @@ pub struct Client {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The server's first message has not come.
+    /// The server's first message has not arrived.
     Greeting,
     /// The secret was sent.
     Admission(Limits),
@@ -278,7 +278,7 @@ impl Client {
         Client { init, limits, state: State::Greeting, to_send: VecDeque::new() }
     }
 
-    /// Takes a message, and the descriptors that came with it, of which there are none.
+    /// Processes a message; descriptors that came with it are an error.
     ///
     /// # Errors
     /// Why the connection ends.
@@ -318,8 +318,8 @@ impl Client {
         }
     }
 
-    /// Queues the messages about `all` that was made, regions, then rings, each with its
-    /// descriptor; returns the first one.
+    /// Queues the messages on `all` regions and rings, regions first, each with its descriptor;
+    /// returns the first message.
     ///
     /// # Errors
     /// If nothing was made.
@@ -377,7 +377,7 @@ mod tests {
         RingPlace { from_client, index, region: 0, offset: 0, power: 4 }
     }
 
-    /// Returns the reply of a server with `text` to `message`, which comes with `fds`.
+    /// Returns a server's reply, with the options `text`, to `message` with `fds`.
     fn reply(
         server: &mut Server,
         text: &str,
@@ -387,7 +387,8 @@ mod tests {
         server.on(message, &mut fds, &config(text))
     }
 
-    /// Joins both machines; returns the limits that the client made its rings by, and the server's rings.
+    /// Runs the handshake of both sides; returns the limits for the client's rings, and the
+    /// server's rings.
     fn meet(client: &str, server_text: &str) -> Result<(Limits, Vec<Option<Rings>>), Ending> {
         let (mut client, mut server) =
             (Client::new(&config(client)), Server::new(&config(server_text)));
@@ -454,7 +455,8 @@ mod tests {
         server
     }
 
-    /// Returns the reason why a server of `text` refuses a region of so many bytes behind another one of a page.
+    /// Returns the reason for which a server with the options `text` refuses a region of `bytes`
+    /// after one of a page.
     fn refused_region(text: &str, bytes: u64) -> Option<Ending> {
         let mut server = admitted();
         let region = Message::AddRegion { index: 1, bytes };

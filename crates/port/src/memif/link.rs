@@ -1,4 +1,4 @@
-//! The connection of a port: the part that its endpoints share with the control thread.
+//! The connection of a port: the state that its endpoints share with the control thread.
 //!
 //! ```text
 //!   queue 0 ─┐            ┌─ binding 0: rings of this connection, until queue 0 takes them
@@ -42,24 +42,24 @@ pub(super) struct Link {
 pub(super) struct Shared {
     pub config: Config,
     handover: Handover<Health, Rings, Waste>,
-    /// Rung when the generation moves on, one for each endpoint.
+    /// Bells of the endpoints, rung when the generation changes.
     bells: Box<[EventFd]>,
     /// Connections that have ended.
     pub ended: AtomicU64,
-    /// The part of these that ended because the peer violated the protocol.
+    /// Connections that ended because the peer violated the protocol.
     pub errors: AtomicU64,
 }
 
 /// A change at the socket.
 pub(super) enum Event {
-    /// A peer shares memory: rings for each queue that gets some.
+    /// A peer shares memory; queues that get rings have them here.
     Connected(Vec<Option<Rings>>),
-    /// A peer shares memory no longer, or not yet; with the reason.
+    /// No peer shares memory, for this reason.
     Ended(String),
 }
 
 impl Link {
-    /// Connects or listens, as the configuration says; each queue is an endpoint.
+    /// Opens a port that connects or listens, as the configuration says; each queue is an endpoint.
     pub fn open(config: Config, pool: &Pool) -> Result<Arc<Link>> {
         let queues = config.rings.into();
         match config.role {
@@ -74,7 +74,7 @@ impl Link {
         }
     }
 
-    /// Listens for one endpoint that has all rings.
+    /// Opens a port that listens, with one endpoint for all rings.
     pub fn listen(config: Config) -> Result<Arc<Link>> {
         let listener = Listener::new(&config)?;
         Link::new(config, Box::new(listener), 1)
@@ -103,7 +103,7 @@ impl Link {
         Ok(Arc::new(link))
     }
 
-    /// Gives `retired` back and takes the rings of `queues`: see [`Handover::exchange`].
+    /// Returns `retired`, and takes the rings of `queues`: see [`Handover::exchange`].
     pub fn exchange(
         &self,
         queues: Range<usize>,
@@ -117,13 +117,13 @@ impl Link {
         taken
     }
 
-    /// Gives back what an endpoint that is closed had.
+    /// Returns the objects of an endpoint that is closed.
     pub fn give_back(&self, retired: &mut Vec<Waste>) {
         self.handover.give_back(retired);
         self.control.ring();
     }
 
-    /// Has the connection of `generation` ended, whose peer has violated the protocol.
+    /// Ends the connection of `generation`, whose peer has violated the protocol.
     ///
     /// Cost: a syscall; the control thread does the rest.
     pub fn disconnect(&self, error: ProtocolError, generation: u32) {
@@ -160,14 +160,15 @@ impl Shared {
         &self.bells[queue]
     }
 
-    /// Returns a violation of the protocol by the present peer that an endpoint has found.
+    /// Returns the present peer's violation of the protocol, if an endpoint has found one.
     pub fn take_violation(&self) -> Option<ProtocolError> {
         let code = self.handover.take_violation()?;
         self.errors.fetch_add(1, Ordering::Relaxed);
         ProtocolError::ALL.into_iter().find(|error| *error as u8 == code)
     }
 
-    /// Lets the endpoints see `event`, if any; adds to `waste` what they have no use for any more.
+    /// Publishes `event` to the endpoints, if there is one; adds objects that they have returned to
+    /// `waste`.
     pub fn publish(&self, event: Option<Event>, waste: &mut Vec<Waste>) {
         let change = |state: &mut super::handover::State<Health, Rings, Waste>| {
             waste.append(&mut state.retired);

@@ -1,5 +1,5 @@
-//! The server's end of the socket: it listens, speaks with a few clients at a time, and serves the first one
-//! that completes the handshake.
+//! The server's end of the socket: it listens, runs handshakes with a few clients at a time, and
+//! serves the first client that completes one.
 //!
 //! ```text
 //!   accept ──► stranger: of a user that is allowed; 100 ms for its INIT; 2 places a user, 8 in all
@@ -31,15 +31,15 @@ use super::rings::Rings;
 
 /// Longest time for a client to show the secret.
 const INIT_TIMEOUT: Duration = Duration::from_millis(100);
-/// Places for clients that have shown the secret, and for those that have not.
+/// Places for clients that have presented the secret, and as many for those that have not.
 const PLACES: usize = 8;
-/// The part of these that one user's clients can take.
+/// Places of either kind that clients of one user can take.
 const PLACES_OF_USER: usize = 2;
-/// Clients that are accepted in one turn.
+/// Most clients accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
-/// Messages of one client that are taken in one turn.
+/// Most messages of one client processed in one turn.
 const MESSAGES_MAX: usize = 64;
-/// Time until a listener that is not watched is looked at again.
+/// Interval at which a listener that is not watched is checked.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The server's end.
@@ -47,10 +47,10 @@ pub(super) struct Listener {
     // Dropped first.
     listener: seqpacket::Listener,
     watch: WaitSet,
-    /// In the order in which they came.
+    /// Clients in their handshake, in the order of arrival.
     guests: Vec<Guest>,
     connected: Option<Channel>,
-    /// The listener is watched: not while no client is accepted.
+    /// True if the listener is watched; it is not while no client can be accepted.
     listening: bool,
 }
 
@@ -82,7 +82,7 @@ impl Listener {
         Ok(Listener { listener, watch, guests, connected: None, listening: true })
     }
 
-    /// Reads from the client that is connected; it may only disconnect.
+    /// Reads from the connected client, whose only valid message is to disconnect.
     fn recv_connected(&mut self, turn: &mut Turn<'_>) -> Option<Event> {
         let channel = self.connected.as_ref()?;
         let mut fds = Vec::new();
@@ -96,8 +96,8 @@ impl Listener {
         Some(Event::Ended(why))
     }
 
-    /// Accepts clients; false if none can be: without descriptors, a listener that is watched would announce
-    /// them for ever.
+    /// Accepts clients; returns false if that is impossible: without free descriptors, a watched
+    /// listener would be readable for ever.
     fn accept(&mut self, turn: &mut Turn<'_>) -> bool {
         for _ in 0..ACCEPTS_MAX {
             if turn.is_full {
@@ -124,7 +124,7 @@ impl Listener {
         true
     }
 
-    /// Says hello to a client of a user that is allowed; returns the user.
+    /// Sends a hello to a client whose user is allowed; returns the user.
     fn greet(&self, channel: &Channel, config: &Config) -> std::result::Result<u32, Ending> {
         let user = channel.check_peer(config)?;
         let hello = Server::new(config).hello();
@@ -134,7 +134,8 @@ impl Listener {
         watched.map(|()| user).map_err(|e| gone(e.into()))
     }
 
-    /// Makes place for another client of `user`: where its user's places or all are taken, the oldest goes.
+    /// Makes a place for another client of `user`: if that user's places or all places are taken,
+    /// the oldest client is dropped.
     fn make_place(&mut self, user: u32, admitted: bool, turn: &mut Turn<'_>) {
         let here = |guest: &&Guest| guest.machine.is_admitted() == admitted;
         let all = self.guests.iter().filter(here).count();
@@ -150,7 +151,7 @@ impl Listener {
         }
     }
 
-    /// Has the listener watched, or not.
+    /// Starts or stops watching the listener.
     fn listen(&mut self, wanted: bool) {
         if wanted != self.listening {
             let interest = if wanted { EventFlags::IN } else { EventFlags::empty() };
@@ -160,7 +161,8 @@ impl Listener {
         }
     }
 
-    /// Lets each guest speak; returns the rings of the first one whose handshake is complete.
+    /// Processes the guests' messages; returns the rings of the first guest that completes its
+    /// handshake.
     fn hear_guests(&mut self, turn: &mut Turn<'_>, now: Instant) -> Option<Vec<Option<Rings>>> {
         let (mut connected, mut i) = (None, 0);
         while i < self.guests.len() {
@@ -222,7 +224,7 @@ impl Protocol for Listener {
 }
 
 impl Guest {
-    /// Answers the client's messages; adds descriptors of which there is no use to `fds`.
+    /// Answers the client's messages; adds unused descriptors to `fds`.
     fn turn(
         &mut self,
         config: &Config,

@@ -1,4 +1,4 @@
-//! The messages of memif's control channel: 128 bytes each, with a descriptor or none.
+//! The messages of memif's control channel: 128 bytes each, with at most one descriptor.
 //!
 //! ```text
 //!   client                        server          type   of 16 bits, then the message's own fields,
@@ -38,11 +38,11 @@ const FROM_CLIENT: u16 = 1;
 /// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// The last one is understood.
+    /// Acknowledges the last message.
     Ack,
     /// The server's abilities.
     Hello {
-        /// Versions that it speaks.
+        /// Lowest and highest version that the server supports.
         versions: (u16, u16),
         /// The greatest number that a region can have.
         region_max: u16,
@@ -50,10 +50,10 @@ pub enum Message {
         to_client_max: u16,
         /// The greatest number that a ring from the client can have.
         from_client_max: u16,
-        /// The longest ring, as a power of two.
+        /// Length of the longest ring, as a power of two.
         ring_power_max: u8,
     },
-    /// The client's choice of the server's interface.
+    /// The client's first message, which selects the server's interface.
     Init {
         /// Version of the protocol.
         version: u16,
@@ -61,43 +61,43 @@ pub enum Message {
         id: u32,
         /// 0 for Ethernet.
         mode: u8,
-        /// The secret by which the client is let in.
+        /// The secret that admits the client.
         secret: [u8; SECRET_BYTES],
     },
-    /// Memory; the file goes with it.
+    /// A memory region; its file comes with the message.
     AddRegion {
-        /// Its number.
+        /// The region's number.
         index: u16,
-        /// Its bytes.
+        /// The region's length in bytes.
         bytes: u64,
     },
-    /// A ring; its doorbell goes with it.
+    /// A ring; its doorbell comes with the message.
     AddRing(RingPlace),
-    /// The client has said everything.
+    /// The client has sent everything.
     Connect,
     /// The server has mapped everything.
     Connected,
-    /// The end, and why.
+    /// The end of the connection, with the reason.
     Disconnect(String),
 }
 
 /// A ring's place in the shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingPlace {
-    /// True if the client sends by it.
+    /// True if the client sends through the ring.
     pub from_client: bool,
-    /// Its number among those of its direction.
+    /// The ring's number among those of its direction.
     pub index: u16,
-    /// The region that it is in.
+    /// The number of the region that contains the ring.
     pub region: u16,
-    /// Its first byte in the region.
+    /// Offset of the ring's first byte in the region.
     pub offset: u32,
-    /// Its descriptors, as a power of two.
+    /// The ring's length in descriptors, as a power of two.
     pub power: u8,
 }
 
 impl Message {
-    /// Encodes it for the socket; `name` is our name, for messages that carry one.
+    /// Encodes the message for the socket; `name` is our name, for messages that carry one.
     #[must_use]
     pub fn encode(&self, name: &str) -> [u8; BYTES] {
         let mut out = Out { bytes: [0; BYTES], at: 0 };
@@ -157,7 +157,7 @@ impl Message {
         out.bytes
     }
 
-    /// Decodes a peer's message; `None` if there is no such message.
+    /// Decodes a peer's message; returns `None` if it is invalid.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
@@ -215,7 +215,8 @@ impl Out {
         }
     }
 
-    /// Writes text in `room` bytes, ended by a zero: of one that is longer as many whole characters as fit.
+    /// Writes text into `room` bytes with a zero at the end; cuts a longer text after the last
+    /// character that fits.
     fn text(&mut self, text: &str, room: usize) {
         let mut field = [0; REASON_BYTES];
         let most = room.min(REASON_BYTES);
@@ -256,7 +257,7 @@ impl In<'_> {
         u32::from_ne_bytes(self.take())
     }
 
-    /// Reads the text in `room` bytes, as far as it can be printed.
+    /// Reads the text in `room` bytes, without unprintable characters.
     fn text(&mut self, room: usize) -> String {
         let field = self.bytes.get(self.at..).and_then(|rest| rest.get(..room)).unwrap_or(&[]);
         self.at += room;

@@ -1,4 +1,5 @@
-//! A queue: a ring each way while there is a peer, and the handling of packets and frames when there is none.
+//! A queue: a pair of rings while there is a peer, and the handling of packets and frames while
+//! there is none.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -25,17 +26,17 @@ pub(super) struct MemifQueue {
     pool: Pool,
     rings: Rings,
     copies: Copies,
-    /// Frames for copies, and of the rings when no call brings a hot list.
+    /// Frames for copies, and for the rings when a call brings no hot list.
     home: Local,
     /// The pool had no frame for a copy of a packet to send: when to try again.
     retry_at: Option<Instant>,
-    /// The pool had no frame for what waits in the ring: when to try again.
+    /// Time of the next attempt, after the pool had no frame for a packet that waits in the ring.
     starved_until: Option<Instant>,
     /// The wait for room on a ring, which no peer announces.
     room: Room,
-    /// Descriptors that a peer had filled, and that were not read when it went.
+    /// Descriptors that a peer had filled and that were not read before it disconnected.
     missed: u64,
-    /// The room that was not enough for what is to be sent next.
+    /// Number of free slots that was too small for the next packet.
     short: Option<u16>,
     /// Times that packets were shown to the peer.
     doorbells: u64,
@@ -65,7 +66,7 @@ impl MemifQueue {
         Ok(queue)
     }
 
-    /// Follows a connection that has come or gone.
+    /// Takes over a new connection, or notes the loss of one.
     #[inline]
     fn follow(&mut self) {
         if self.end.is_stale() {
@@ -82,7 +83,7 @@ impl MemifQueue {
         }
     }
 
-    /// Begins to work on rings: buffers are posted at once.
+    /// Starts using rings, and posts buffers.
     fn begin(&mut self, mut rings: Rings) {
         if let Some(rx) = &mut rings.rx {
             rx.shared().want_bell(false);
@@ -93,7 +94,7 @@ impl MemifQueue {
         self.rings = rings;
     }
 
-    /// Gives up the rings, and returns their frames to the pool.
+    /// Releases the rings, and returns their frames to the pool.
     fn detach(&mut self) {
         let mut rings = std::mem::take(&mut self.rings);
         if let Some(rx) = &mut rings.rx {
@@ -121,8 +122,8 @@ impl MemifQueue {
         self.change();
     }
 
-    /// Puts packets into the ring until it is full, or none are left, and lets the peer see them; adds them to
-    /// `moved`, also where an error ends it.
+    /// Puts packets into the ring until it is full or no packet is left, and publishes them to the
+    /// peer; adds them to `moved`, even if an error ends this.
     fn send(&mut self, mem: &mut Local, batch: &mut Batch, moved: &mut Moved) -> Checked<()> {
         let sent = self.fill(mem, batch, moved);
         if let Some(tx) = &mut self.rings.tx {
@@ -154,8 +155,8 @@ impl MemifQueue {
         }
     }
 
-    /// Returns the time of the next look for events that have no doorbell: a packet that the peer
-    /// is done with, room, a free frame.
+    /// Returns the time of the next check for events without a doorbell: a packet that the peer has
+    /// processed, room, a free frame.
     fn alarm(&mut self, want: Want, full: bool, now: Instant) -> Option<Instant> {
         let sending = self.rings.tx.as_ref().is_some_and(|tx| tx.sending() > 0);
         let full = want.room() && full;
@@ -269,7 +270,8 @@ impl QueueOps for MemifQueue {
 }
 
 impl MemifQueue {
-    /// Returns true if what is wanted is there, else whether the ring is full, and the peer is to ring now.
+    /// Returns true if a wanted event has occurred; otherwise asks the peer to ring, and returns
+    /// whether the ring is full.
     fn has_work(&mut self, want: Want, again: bool, now: Instant) -> Checked<(bool, bool)> {
         let mut full = false;
         // A caller that waits for room that was not enough tries again now and then: what is to be sent may
@@ -292,8 +294,8 @@ impl MemifQueue {
         Ok((frames, full))
     }
 
-    /// Has the peer ring for what it sends, if that is `wanted`; true, and it does not ring, if there is
-    /// something already.
+    /// Asks the peer to ring when it sends, if that is `wanted`; returns true, and does not ask, if
+    /// something has arrived already.
     fn listen(&mut self, wanted: bool, now: Instant) -> Checked<bool> {
         let Some(rx) = &mut self.rings.rx else { return Ok(false) };
         if self.end.set_belled(wanted, Some(now)) {
@@ -308,7 +310,7 @@ impl MemifQueue {
         Ok(false)
     }
 
-    /// Has the peer not ring: there is work.
+    /// Asks the peer not to ring, because there is work.
     fn work(&mut self) {
         if self.end.set_belled(false, None)
             && let Some(rx) = &self.rings.rx

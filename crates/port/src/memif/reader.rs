@@ -1,4 +1,4 @@
-//! Reads a producer's packets where they lie: memif's server for a program that only consumes.
+//! Reading a producer's packets in place: memif's server for a program that only receives.
 //!
 //! ```text
 //!   producer (memif's client)                        Reader (memif's server)
@@ -66,7 +66,7 @@ pub use held::Held;
 use held::Waker;
 use window::Window;
 
-/// The receiving end of a memif, for a program that reads packets where their producer has them.
+/// The receiving end of a memif, for a program that reads packets in the producer's memory.
 ///
 /// Readable (poll, mio, tokio's `AsyncFd`) means: call me. One that was never armed is readable.
 ///
@@ -87,9 +87,9 @@ use window::Window;
 /// ```
 pub struct Reader {
     end: Endpoint,
-    /// The rings of the producer that is there.
+    /// The rings of the connected producer.
     windows: Vec<Window>,
-    /// The one to read first, so that none waits for ever behind a busy one.
+    /// The ring to read first, so that none waits for ever behind a busy one.
     turn: usize,
     /// Counts of rings that are gone.
     past: Counts,
@@ -100,20 +100,20 @@ pub struct Reader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Frames that were given out.
+    /// Frames returned to the program.
     pub frames: u64,
-    /// Their bytes.
+    /// The frames' bytes.
     pub bytes: u64,
     /// Frames that were copied because their holder was slow.
     pub copied_out: u64,
     /// Connections that have ended.
     pub ended: u64,
-    /// The part of these that ended because of a lie.
+    /// Connections that ended because the producer violated the protocol.
     pub lies: u64,
 }
 
 impl Reader {
-    /// Listens at `path` and waits there for producers, one after the other, by itself.
+    /// Listens at `path`, where producers connect one after the other without further calls.
     ///
     /// It is memif's server, whatever the name says: the producer connects. `@NAME` is a name without a
     /// file. A file that a dead process has left there is replaced.
@@ -162,7 +162,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Sleeps until there are frames, or for `timeout`; false if the time passed.
+    /// Sleeps until frames arrive, or for `timeout`; returns false after the timeout.
     ///
     /// It returns, too, when a producer has come or gone: see [`Reader::health`].
     ///
@@ -184,8 +184,8 @@ impl Reader {
         }
     }
 
-    /// Makes the descriptor readable when frames come, or a producer comes or goes; false if that is so already:
-    /// look at once.
+    /// Makes the descriptor readable when frames arrive, or a producer connects or disconnects;
+    /// returns false if one of these has happened: receive first.
     ///
     /// Shape:  frames that were dropped go back to the producer.
     /// Errors: a lie of the producer's ends the connection: false.
@@ -209,7 +209,8 @@ impl Reader {
         }
     }
 
-    /// Returns the frames that the producer has sent, `max` of them at most, each in its memory until it is dropped.
+    /// Returns frames that the producer has sent, at most `max`; each stays in the producer's
+    /// memory until it is dropped.
     ///
     /// Shape:  ring [tail+out..) -> frames, in the order of each ring; they are the producer's again when
     ///         dropped. A frame of which the end is not there yet waits.
@@ -230,7 +231,7 @@ impl Reader {
         Frames::new(self, max)
     }
 
-    /// Returns `Up` while a producer is connected, and else why none is.
+    /// Returns `Up` while a producer is connected, else the reason why none is.
     #[must_use]
     pub fn health(&self) -> Health {
         self.end.health.clone()
@@ -248,7 +249,7 @@ impl Reader {
         }
     }
 
-    /// Returns the rings, in the order in which they are read now.
+    /// Returns the rings in the order in which they are read next, as two slices.
     fn windows(&self) -> (&[Window], &[Window]) {
         let (later, first) = self.windows.split_at(self.turn.min(self.windows.len()));
         (first, later)
@@ -261,7 +262,7 @@ impl Reader {
         self.change();
     }
 
-    /// Follows a producer that has come or gone.
+    /// Takes over a new producer, or notes the loss of one.
     #[inline]
     fn follow(&mut self) {
         if self.end.is_stale() {
@@ -283,7 +284,7 @@ impl Reader {
         }
     }
 
-    /// Gives up the rings; what is held stays readable.
+    /// Releases the rings; held frames stay readable.
     fn detach(&mut self) {
         for window in self.windows.drain(..) {
             self.end.forget(&window.bell);
@@ -294,7 +295,7 @@ impl Reader {
         self.turn = 0;
     }
 
-    /// Looks who rang.
+    /// Reads and clears the events of the descriptor.
     ///
     /// Cost: a syscall.
     fn look(&mut self) {
@@ -303,7 +304,8 @@ impl Reader {
         self.follow();
     }
 
-    /// Gives back what was dropped, and looks what came; true if there are frames.
+    /// Returns dropped frames to the producer and checks the rings; returns true if there are
+    /// frames.
     fn gather(&mut self) -> Checked<bool> {
         let mut found = false;
         for window in &mut self.windows {
@@ -313,7 +315,8 @@ impl Reader {
         Ok(found)
     }
 
-    /// Returns false if there are frames; else the next sender or release will ring the doorbell.
+    /// Asks for the doorbell at the next send or release; returns false if there are frames
+    /// already.
     fn fall_asleep(&mut self) -> Checked<bool> {
         self.waker.sleep();
         let now = Instant::now();
@@ -327,7 +330,7 @@ impl Reader {
         Ok(!found)
     }
 
-    /// Says whether the producer is to ring, from `now` on; a look at the rings follows.
+    /// Sets whether the producer is to ring, from `now` on; the caller checks the rings afterwards.
     fn want_bells(&mut self, wanted: bool, now: Option<Instant>) {
         if self.end.set_belled(wanted, now) {
             self.windows.iter().for_each(|window| window.want_bell(wanted));

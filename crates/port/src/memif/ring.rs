@@ -1,5 +1,4 @@
-//! A ring in memory that a peer writes, too: the meaning of its indices, and the checks that find
-//! lies.
+//! A ring in memory that a peer also writes: the meaning of its indices, and the checks on them.
 //!
 //! ```text
 //!   from the client:   tail ───── sent, not read ───── head        client moves head, server tail
@@ -26,14 +25,14 @@ pub const COOKIE: u32 = 0x03e3_1f20;
 pub const HEADER_BYTES: usize = 128;
 /// Bytes of a descriptor.
 pub const DESC_BYTES: usize = 16;
-/// The longest ring, as a power of two.
+/// Length of the longest ring, as a power of two.
 pub const POWER_MAX: u8 = 14;
 /// Bytes of a region that a descriptor's offset can reach.
 pub const REGION_BYTES_MAX: u64 = 1 << 32;
 
-/// The consumer does not want its doorbell rung.
+/// Flag: the consumer does not want its doorbell rung.
 const MASKED: u16 = 1;
-/// The packet goes on in the next descriptor.
+/// Flag: the packet continues in the next descriptor.
 pub const NEXT: u16 = 1;
 
 // Half-words of the header.
@@ -52,7 +51,7 @@ pub const fn bytes(power: u8) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Desc {
     pub flags: u16,
-    /// The number of the region that the bytes are in.
+    /// The number of the region that contains the bytes.
     pub region: u16,
     pub len: u32,
     /// The first byte in the region.
@@ -77,7 +76,7 @@ impl ProtocolError {
     pub const ALL: [ProtocolError; 4] =
         [ProtocolError::Index, ProtocolError::Outside, ProtocolError::Length, ProtocolError::Chain];
 
-    /// Returns its text: for the peer, and in the health of the port.
+    /// Returns the violation in words, for the peer and for the health of the port.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -89,7 +88,7 @@ impl ProtocolError {
     }
 }
 
-/// A value that depends on what the peer has written, checked.
+/// A checked value, computed from what the peer has written.
 pub type Checked<T> = Result<T, ProtocolError>;
 
 /// The shared part of a ring.
@@ -97,7 +96,7 @@ pub struct Shared {
     header: NonNull<[AtomicU16]>,
     descs: NonNull<[AtomicU64]>,
     mask: u16,
-    /// Keeps the mapping.
+    /// Reference that keeps the mapping alive.
     _memory: Arc<PeerMemory>,
 }
 
@@ -106,8 +105,8 @@ pub struct Shared {
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// Makes the ring of `1 << power` descriptors at `offset`; `None` if it is not in the memory, not aligned,
-    /// or too long.
+    /// Creates the ring of `1 << power` descriptors at `offset`; returns `None` if it is outside
+    /// the memory, not aligned, or too long.
     #[must_use]
     pub fn new(memory: &Arc<PeerMemory>, offset: usize, power: u8) -> Option<Shared> {
         if power > POWER_MAX || !offset.is_multiple_of(DESC_BYTES) {
@@ -180,7 +179,7 @@ impl Shared {
         self.double(2 * usize::from(slot & self.mask) + 1).store(offset, Ordering::Relaxed);
     }
 
-    /// Writes all of a slot but its offset: there are clients that keep that for the next round.
+    /// Writes all of a slot except its offset, which some clients keep for the next round.
     #[inline]
     pub fn set_filled(&self, slot: u16, desc: Desc) {
         let ([f0, f1], [r0, r1]) = (desc.flags.to_ne_bytes(), desc.region.to_ne_bytes());
@@ -189,8 +188,8 @@ impl Shared {
         self.double(2 * usize::from(slot & self.mask)).store(word, Ordering::Relaxed);
     }
 
-    /// Says whether the doorbell is to be rung. After `true` the caller looks at the ring once more:
-    /// what was published before may not have rung it.
+    /// Sets whether the peer is to ring the doorbell. After `true` the caller looks at the ring
+    /// once more: what was published before may not have rung it.
     pub fn want_bell(&self, wanted: bool) {
         self.half(FLAGS_AT).store(if wanted { 0 } else { MASKED }, Ordering::Relaxed);
         if wanted {
@@ -198,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// Returns true if the other side wants its doorbell rung for what has just been published.
+    /// Returns true if the peer wants its doorbell rung for what was just published.
     #[inline]
     #[must_use]
     pub fn rings(&self) -> bool {
@@ -207,12 +206,12 @@ impl Shared {
     }
 }
 
-/// The client's side, whichever the direction: it posts descriptors, and gets them back.
+/// The client's side of a ring, in either direction: it posts descriptors and takes them back.
 pub struct ClientRing {
     pub shared: Shared,
-    /// The index at which the next one is posted.
+    /// The index of the next descriptor to post.
     head: u16,
-    /// The oldest that has not been taken back.
+    /// The index of the oldest descriptor that has not been taken back.
     done: u16,
     /// The server's index, as last read.
     seen: u16,
@@ -254,7 +253,8 @@ impl ClientRing {
         self.shared.half(HEAD_AT).store(self.head, Ordering::Release);
     }
 
-    /// Returns the number that the server is done with, and that have not been taken back.
+    /// Returns the number of descriptors that the server has processed and that have not been taken
+    /// back.
     ///
     /// # Errors
     /// If its index is impossible.
@@ -268,14 +268,14 @@ impl ClientRing {
         Ok(tail.wrapping_sub(self.done))
     }
 
-    /// Returns the slot of the `i`-th descriptor that the server is done with.
+    /// Returns the slot of the `i`-th descriptor that the server has processed.
     #[inline]
     #[must_use]
     pub fn done_slot(&self, i: u16) -> usize {
         usize::from(self.done.wrapping_add(i) & self.shared.mask)
     }
 
-    /// Takes the oldest `n` back.
+    /// Takes the oldest `n` descriptors back.
     #[inline]
     pub fn take_back(&mut self, n: u16) {
         debug_assert!(n <= self.posted());
@@ -283,10 +283,11 @@ impl ClientRing {
     }
 }
 
-/// The server's side, whichever the direction: it works on what the client has posted.
+/// The server's side of a ring, in either direction: it processes the descriptors that the client
+/// has posted.
 pub struct ServerRing {
     pub shared: Shared,
-    /// The oldest that has not been given back.
+    /// The index of the oldest descriptor that has not been returned.
     tail: u16,
     /// The client's index, as last read.
     seen: u16,
@@ -299,7 +300,8 @@ impl ServerRing {
         ServerRing { shared, tail: 0, seen: 0 }
     }
 
-    /// Returns the number that the client has posted, and that have not been given back.
+    /// Returns the number of descriptors that the client has posted and that have not been
+    /// returned.
     ///
     /// # Errors
     /// If its index is impossible.
@@ -314,7 +316,7 @@ impl ServerRing {
         Ok(posted)
     }
 
-    /// Returns the number of these as last read.
+    /// Returns this number as last read.
     #[inline]
     #[must_use]
     pub fn known(&self) -> u16 {
@@ -328,7 +330,7 @@ impl ServerRing {
         self.tail.wrapping_add(i)
     }
 
-    /// Gives the oldest `n` descriptors back to the peer.
+    /// Returns the oldest `n` descriptors to the peer.
     #[inline]
     pub fn give_back(&mut self, n: u16) {
         debug_assert!(n <= self.seen.wrapping_sub(self.tail));
@@ -417,13 +419,12 @@ pub(super) mod tests {
         assert_eq!(client.poll(), Err(ProtocolError::Index));
     }
 
-    /// Returns the values of an index that are tried: all whose distance to a wrap is short, and some that are
-    /// far from one.
+    /// Returns the index values to test: those near a wrap, and some far from it.
     fn indices() -> impl Iterator<Item = u16> {
         (0xfff0..=u16::MAX).chain(0..16).chain([0x7fff, 0x8000, 0x8001, 0x1234])
     }
 
-    /// Tries every index that a client can store, whatever was posted and seen before.
+    /// Tests every index that a client can store, for any state of the ring.
     #[test]
     fn server_takes_exactly_the_indices_that_are_possible() {
         for power in [0, 3, POWER_MAX] {
@@ -445,7 +446,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Tries every index that a server can store, whatever was posted, given back and taken back before.
+    /// Tests every index that a server can store, for any state of the ring.
     #[test]
     fn client_takes_exactly_the_indices_that_are_possible() {
         for power in [0, 2] {
@@ -475,7 +476,7 @@ pub(super) mod tests {
     }
 
     proptest! {
-        /// After any steps, posted descriptors are seen in order and come back in order.
+        /// Checks that posted descriptors are seen and returned in order, whatever the steps.
         #[test]
         fn both_sides_agree_across_the_wrap(
             power in 0u8..6,

@@ -1,4 +1,4 @@
-//! The rings of one queue: the operations that a client's and a server's have in common.
+//! The rings of one queue: the operations that client and server share.
 
 use linerate_skb::{Batch, Local, Moved};
 use linerate_sys::wait::EventFd;
@@ -15,7 +15,8 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Distributes rings to queues, one of each direction to each; `None` to a queue that gets neither.
+    /// Distributes rings among queues, one of each direction for each; a queue without either gets
+    /// `None`.
     pub fn distribute(
         queues: u16,
         mut tx: impl Iterator<Item = Box<dyn TxRing>>,
@@ -31,8 +32,8 @@ impl Rings {
 
 /// A ring to the peer.
 pub(super) trait TxRing: Send {
-    /// Puts packets from the front of `batch` into the ring, where each is freed as sent now or later; returns
-    /// their number and bytes, and the reason why there are no more.
+    /// Puts packets from the front of `batch` into the ring, which frees each as sent, now or
+    /// later; returns their number and bytes, and the reason why it stopped.
     fn put(
         &mut self,
         batch: &mut Batch,
@@ -45,29 +46,29 @@ pub(super) trait TxRing: Send {
     /// Cost: a Release store and a full fence; a syscall or two if the peer sleeps.
     fn post(&mut self);
 
-    /// Takes back the slots that the peer is done with.
+    /// Takes back the slots that the peer has processed.
     ///
     /// Cost: an Acquire load while something is in the ring.
     fn reap(&mut self, mem: &mut Local) -> Checked<()>;
 
-    /// Returns the number of descriptors that a packet can be put into, as far as is known.
+    /// Returns the number of free descriptors for packets, as last known.
     fn room(&self) -> u16;
 
-    /// Returns the number of slots, of which all can be free.
+    /// Returns the number of slots, all of which can be free at once.
     fn size(&self) -> usize;
 
     /// Returns true if a packet can be put into the ring.
     fn has_room(&mut self) -> Checked<bool>;
 
-    /// Returns the number of buffers that the peer has not taken yet, as far as that can be known.
+    /// Returns the number of buffers that the peer has not taken yet, as far as known.
     fn under_way(&self) -> usize;
 
-    /// Returns the number of packets that are freed when the peer is done with them.
+    /// Returns the number of packets that will be freed when the peer has processed them.
     fn sending(&self) -> usize {
         0
     }
 
-    /// Drops what a peer that is gone had not taken.
+    /// Drops packets that a disconnected peer had not taken.
     fn close(&mut self) {}
 }
 
@@ -79,10 +80,10 @@ pub(super) trait RxRing: Send {
     /// Returns the doorbell that the peer rings.
     fn bell(&self) -> &EventFd;
 
-    /// Returns the number of filled buffers: packets, or parts of them.
+    /// Returns the number of filled buffers: packets or parts of packets.
     fn ready(&mut self) -> Checked<u16>;
 
-    /// Receives up to `budget` packets, and posts buffers anew.
+    /// Receives up to `budget` packets, and posts new buffers.
     fn receive(
         &mut self,
         copies: &mut Copies,
@@ -96,7 +97,7 @@ pub(super) trait RxRing: Send {
     /// Shape:  hot list -> ring.
     fn refill(&mut self, _: &mut Local, _: &mut Copies) {}
 
-    /// Returns posted frames to the pool after the peer is gone.
+    /// Returns posted frames to the pool after the peer has disconnected.
     fn close(&mut self, _: &mut Local) {}
 
     /// Returns the ring for a reader, if it is in the peer's memory.

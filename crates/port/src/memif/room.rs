@@ -1,4 +1,4 @@
-//! The time to leave a full ring alone: no peer says when there is room.
+//! The time between checks of a full ring: a memif peer does not signal room.
 //!
 //! A peer takes a ring's worth of packets in some time. A sender that looks much earlier finds little
 //! room for the cost of a wake-up, and one that looks later finds the ring empty, and its peer idle. So
@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::host::RETRY;
 
-/// The shortest time: that of a worker's shortest hold-off, which is the shortest sleep worth its wake-up.
+/// The shortest time: a worker's shortest hold, which is the shortest sleep that is worth its
+/// wake-up.
 ///
 /// Source: docs/adr/0011.
 const WAIT_MIN: Duration = Duration::from_micros(50);
-/// The longest time between two looks. For a peer that takes nothing it grows with the time since
+/// The longest time between two checks. For a peer that takes nothing it grows with the time since
 /// it last did.
 const LOOK_MAX: Duration = Duration::from_millis(100);
 
@@ -22,7 +23,7 @@ const LOOK_MAX: Duration = Duration::from_millis(100);
 pub(super) struct Room {
     wait: Duration,
     since: Option<Instant>,
-    /// The time of the next look for room; `None` if the wait is not for room.
+    /// The time of the next check for room; `None` if no packet waits for room.
     due: Option<Instant>,
 }
 
@@ -31,13 +32,13 @@ impl Room {
         Room { wait: RETRY, since: None, due: None }
     }
 
-    /// Ends the wait: the peer has taken something, or no packet waits for room.
+    /// Ends the wait: the peer has taken packets, or no packet waits for room.
     pub fn end(&mut self) {
         self.since = None;
     }
 
-    /// Returns the time of the next look: for room if the ring is `full`, else for packets that the
-    /// peer is done with, which is not urgent.
+    /// Returns the time of the next check: for room if the ring is `full`, else for packets that
+    /// the peer has processed, which is not urgent.
     pub fn look_at(&mut self, full: bool, now: Instant) -> Option<Instant> {
         let since = *self.since.get_or_insert(now);
         let first = if full { self.wait } else { RETRY };
@@ -73,7 +74,8 @@ impl Room {
 mod tests {
     use super::*;
 
-    /// Waits at a ring of 1024 whose peer takes a packet in so many nanoseconds; the last 10's mean room.
+    /// Simulates waits at a ring of 1024 whose peer takes a packet every `packet_ns`; returns the
+    /// mean room found by the last ten.
     fn settled(packet_ns: u64) -> u64 {
         let mut room = Room::new();
         let now = Instant::now();

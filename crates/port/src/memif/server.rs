@@ -1,5 +1,5 @@
-//! A queue of the server's, which maps the client's memory: it copies packets out of buffers that the
-//! client has filled, and into those that it has posted empty.
+//! A queue of the server, which maps the client's memory: it copies packets out of buffers that the
+//! client has filled, and into buffers that the client has posted empty.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ pub(super) struct MappedRing {
     pub ring: ServerRing,
     pub bell: EventFd,
     pub regions: Regions,
-    /// Buffers worked on and not given back.
+    /// Buffers processed and not returned.
     worked: u16,
-    /// The most that were ever there to be worked on.
+    /// The highest number of posted buffers so far.
     most: u16,
 }
 
@@ -30,7 +30,7 @@ impl MappedRing {
         MappedRing { ring, bell, regions, worked: 0, most: 0 }
     }
 
-    /// Returns the number of buffers that the client has posted, and that were not worked on.
+    /// Returns the number of buffers that the client has posted and that are not processed yet.
     fn available(&mut self) -> Checked<u16> {
         let posted = self.ring.poll()?;
         self.most = self.most.max(posted);
@@ -105,7 +105,8 @@ impl TxRing for MappedRing {
         self.ring.known()
     }
 
-    /// Returns the most buffers that were ever posted: as many as the ring has, by a client that posts all it can.
+    /// Returns the highest number of posted buffers so far, which equals the ring's length for a
+    /// client that posts all it can.
     fn size(&self) -> usize {
         self.most.into()
     }
@@ -114,8 +115,8 @@ impl TxRing for MappedRing {
         Ok(self.available()? > 0)
     }
 
-    /// Returns the number of buffers that were filled and not posted anew. A client that has taken what is in
-    /// them posts as many as ever, at once or soon.
+    /// Returns the number of buffers that were filled and not posted again. A client that has taken
+    /// what is in them posts as many as ever, at once or soon.
     fn under_way(&self) -> usize {
         (self.most - self.ring.known()).into()
     }

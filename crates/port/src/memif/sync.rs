@@ -1,11 +1,11 @@
-//! The locks and atomics of [`super::handover`], which a model checker exchanges for its own.
+//! The locks and atomics of [`super::handover`], which a model checker replaces with its own.
 
 pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub use std::sync::{Mutex, MutexGuard};
 
 use std::sync::{PoisonError, TryLockError};
 
-/// Locks `mutex`, even if a thread panicked with it.
+/// Locks `mutex`, even after a panic of a thread that held it.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

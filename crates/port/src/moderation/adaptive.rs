@@ -1,4 +1,5 @@
-//! The adaptive mode: holds where packets come that do not wait for us, for as long as the goal allows.
+//! The adaptive mode: holds packets whose senders do not wait for us, for as long as the goal
+//! allows.
 //!
 //! ```text
 //!            8 packets, dense enough             8 rounds gathered what was expected
@@ -16,34 +17,34 @@ use std::time::{Duration, Instant};
 
 use super::arrivals::Arrivals;
 
-/// Packets that a rate is judged by, and the shortest time that they may come in.
+/// Packets from which a rate is computed; the next constant is the shortest time for them.
 const EVIDENCE: u32 = 8;
 const EVIDENCE_TIME: Duration = Duration::from_micros(50);
-/// Packets that a hold has to gather to begin, and below which it ends: one is a wake-up anyway.
+/// Packets that a hold must gather to begin; the next constant is the limit below which it ends.
 const ENTER: f64 = 2.0;
 const EXIT: f64 = 1.5;
-/// Rounds of a trial, and those after which a hopeless one ends.
+/// Rounds of a trial; the next constant is the number after which a hopeless trial ends.
 const TRIAL: u32 = 8;
 const HOPELESS: u32 = 2;
-/// A wake-up after so many holds without a packet comes after quiet.
+/// Holds without a packet after which a wake-up counts as the end of a quiet time.
 const QUIET: u32 = 4;
-/// Times without a trial after one that failed.
+/// Time without a trial after one that failed; the next constant is its limit.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// Time for which a trial's success is believed.
+/// Time for which a trial's success stays valid.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// The shortest hold: a sleep of less costs more than the packets of that time.
+/// The shortest hold: a shorter sleep costs more than handling the packets of that time.
 pub(super) const HOLD_MIN: Duration = Duration::from_micros(20);
 
-/// The reason for which packets are not held.
+/// The reason for which packets are or are not held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Why {
-    /// They come too thinly.
+    /// Packets are too rare.
     #[default]
     Thin,
-    /// A trial gathered nothing: a peer waits for each answer.
+    /// A trial gathered no packets: a peer waits for each answer.
     Waited,
-    /// They are held.
+    /// Packets are held.
     Held,
 }
 
@@ -58,15 +59,15 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Adaptive {
     phase: Phase,
-    /// The rate at which packets came before they were held, in packets a nanosecond.
+    /// The packet rate before packets were held, in packets a nanosecond.
     natural: f64,
-    /// The longest hold that is on trial or was believed.
+    /// The longest hold that is on trial or was accepted.
     cap: Duration,
     hold: Duration,
     late: Duration,
     retry_at: Option<Instant>,
     backoff: Duration,
-    /// The last look found nothing.
+    /// True if the last poll found no packet.
     empty: bool,
 }
 
@@ -86,8 +87,8 @@ impl Default for Adaptive {
 }
 
 impl Adaptive {
-    /// Returns the hold to make after a look at `now` that left nothing; `None` if none pays. `target` is
-    /// the longest hold that the goal allows at a rate; each gathers for `late` longer.
+    /// Returns the hold after a poll at `now` that emptied the device; `None` if no hold pays.
+    /// `target` is the longest hold that the goal allows at a rate; each gathers for `late` longer.
     pub fn round(
         &mut self,
         now: Instant,
@@ -153,18 +154,18 @@ impl Adaptive {
         }
     }
 
-    /// Returns the hold of a queue that could not be looked at, because there is no room for what it has.
+    /// Returns the hold of a queue that was not polled, because there is no room for its packets.
     pub fn blocked(&self) -> Option<Duration> {
         self.is_held().then_some(self.hold)
     }
 
-    /// Ends the hold of a queue of which nothing has been known for long.
+    /// Ends the hold of a queue that was not polled for a long time.
     pub fn lose(&mut self, arrivals: &mut Arrivals) {
         self.phase = Phase::Free;
         arrivals.forget();
     }
 
-    /// Returns the hold, and why there is none.
+    /// Returns the hold, and the reason for it or against it.
     pub fn state(&self) -> (Option<Duration>, Why) {
         if self.is_held() && !self.empty {
             (Some(self.hold), Why::Held)
@@ -179,7 +180,7 @@ impl Adaptive {
         self.phase != Phase::Free
     }
 
-    /// Begins a trial of `longest`, if it would gather something.
+    /// Begins a trial of `longest`, if it would gather packets.
     fn enter(&mut self, rate: f64, longest: Duration) -> Option<Duration> {
         self.retry_at = None;
         if longest < HOLD_MIN || rate * nanos(longest + self.late) < ENTER {
@@ -190,7 +191,7 @@ impl Adaptive {
         Some(longest)
     }
 
-    /// Goes on with half of a hold that did not gather what it was to; gives up where half is too short.
+    /// Halves a hold that gathered too few packets; gives up if the half is too short.
     fn fail(&mut self, now: Instant, arrivals: &mut Arrivals) -> Option<Duration> {
         let half = self.enter(self.natural, self.hold / 2);
         // They came in the time of the longer hold.
@@ -203,13 +204,13 @@ impl Adaptive {
         half
     }
 
-    /// Goes back to the descriptor, and counts anew.
+    /// Returns to waiting for the descriptor, and restarts the counts.
     fn release(&mut self, arrivals: &mut Arrivals, now: Instant) {
         (self.phase, self.cap) = (Phase::Free, Duration::MAX);
         arrivals.restart(now);
     }
 
-    /// Takes over a hold that differs by more than an eighth.
+    /// Adopts a hold that differs by more than an eighth.
     fn adjust(&mut self, target: Duration) {
         if target.abs_diff(self.hold) > self.hold / 8 {
             self.hold = target;

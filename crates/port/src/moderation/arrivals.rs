@@ -1,14 +1,14 @@
-//! The rate at which packets come, counted from one time that nothing was left in the device to another.
+//! The rate of arriving packets, measured between two moments at which the device was empty.
 //!
 //! In between it would be how fast they are taken: by copies 12 million a second looked like 20
 //! (docs/adr/0013).
 
 use std::time::{Duration, Instant};
 
-/// Part of the memory that a window leaves to the next.
+/// Weight that past windows keep when a window is added.
 const KEEP: f64 = 0.875;
 
-/// Packets that came in a time.
+/// Packets that arrived in a span of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Window {
     pub packets: u32,
@@ -27,7 +27,7 @@ impl Window {
 pub(super) struct Arrivals {
     since: Option<Instant>,
     packets: u32,
-    /// Sums over past windows, each with less weight than the next.
+    /// Sums over past windows, in which older windows weigh less.
     kept_packets: f64,
     kept_ns: f64,
 }
@@ -38,13 +38,14 @@ impl Arrivals {
         self.packets = self.packets.saturating_add(packets);
     }
 
-    /// Returns what has come since the window began; `None` if that time is not known.
+    /// Returns the arrivals since the window began; `None` if that time is unknown.
     pub fn so_far(&self, now: Instant) -> Option<Window> {
         let passed = now.saturating_duration_since(self.since?);
         Some(Window { packets: self.packets, passed })
     }
 
-    /// Ends the window, adds it to the smoothed rate and begins another: nothing is left at `now`.
+    /// Ends the window at `now`, when the device is empty, adds it to the smoothed rate and begins
+    /// another.
     pub fn close(&mut self, now: Instant) {
         if let Some(window) = self.so_far(now) {
             self.kept_packets = self.kept_packets * KEEP + f64::from(window.packets);
@@ -58,7 +59,7 @@ impl Arrivals {
         (self.since, self.packets) = (Some(now), 0);
     }
 
-    /// Forgets everything: the time until the next packet is not known.
+    /// Clears everything, after a time in which arrivals are unknown.
     pub fn forget(&mut self) {
         *self = Arrivals::default();
     }

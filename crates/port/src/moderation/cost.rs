@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 /// Time between two samples.
 const PERIOD: Duration = Duration::from_millis(20);
-/// Weight of a sample that the next one leaves.
+/// Weight that earlier samples keep when a sample is added.
 const DECAY: f64 = 0.96;
-/// Wake-ups and packets that the prior counts for: it is forgotten at the first sample.
+/// Weight of the prior, in wake-ups and in packets: so low that the first sample replaces it.
 const PRIOR_WAKES: f64 = 0.1;
 const PRIOR_PACKETS: f64 = 200.0;
-/// A wake-up counts for at most so many usual ones: another thread's work may be in it.
+/// Upper limit of a wake-up's cost, in usual costs: another thread's work may be part of it.
 const OUTLIER: f64 = 4.0;
 
 /// CPU time of a wake-up and of a packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// Nanoseconds that a sleep and its end take.
+    /// Cost of a sleep and its wake-up, in nanoseconds.
     pub wake_ns: f64,
-    /// Nanoseconds that a packet takes.
+    /// Cost of a packet, in nanoseconds.
     pub packet_ns: f64,
 }
 
@@ -33,7 +33,7 @@ impl Default for Cost {
 }
 
 impl Cost {
-    /// Returns the part of CPU time that goes into waking, in per cent.
+    /// Returns the share of CPU time that wake-ups take, in per cent.
     #[must_use]
     pub fn waking_percent(&self, packets_per_irq: f64) -> f64 {
         100.0 * self.wake_ns / (self.wake_ns + packets_per_irq * self.packet_ns)
@@ -79,8 +79,8 @@ impl CostMeter {
         self.before.is_some()
     }
 
-    /// Takes a sample after a sleep: the thread's CPU clock, its irqs and packets so far. Returns the cost if it
-    /// learned something.
+    /// Takes a sample after a sleep: the thread's CPU clock, and its irqs and packets so far.
+    /// Returns the cost if it learned something.
     ///
     /// A sample that cannot be of one thread is not used: more CPU time than time, or less than none.
     pub fn woke(&mut self, now: Instant, cpu_ns: u64, irqs: u64, packets: u64) -> Option<Cost> {
@@ -97,7 +97,7 @@ impl CostMeter {
         Some(self.cost())
     }
 
-    /// Returns what was learned, the prior included.
+    /// Returns the costs learned so far, including the prior.
     fn cost(&self) -> Cost {
         let (prior, [wake_ns, wakes], [all_ns, irqs, packets]) =
             (Cost::default(), self.wakes, self.all);
@@ -108,7 +108,7 @@ impl CostMeter {
     }
 }
 
-/// Adds a sample to sums in which the older ones count less.
+/// Adds a sample to sums in which older samples weigh less.
 fn decay_and_add<const N: usize>(sums: &mut [f64; N], sample: [f64; N]) {
     for (sum, one) in sums.iter_mut().zip(sample) {
         *sum = *sum * DECAY + one;

@@ -1,4 +1,5 @@
-//! net_dim's profiles and rules, as its documentation gives them: a walk among five fixed times.
+//! net_dim's profiles and rules, as its documentation describes them: a walk among five fixed
+//! times.
 //!
 //! A sample is 64 interrupts. It is better than the one before if bytes, or else packets, grew by more than
 //! a tenth, or else interrupts became fewer by that. A step that was better is followed by one in the same
@@ -10,13 +11,13 @@
 
 use std::time::{Duration, Instant};
 
-/// Microseconds of each profile, and the packets that end them early.
+/// Microseconds of each profile, and the number of packets that ends them early.
 pub const PROFILES: [(u32, u32); 5] = [(1, 256), (8, 256), (64, 256), (128, 256), (256, 256)];
 /// The profile that a walk begins at.
 const START: usize = 1;
 /// Interrupts of a sample.
 const IRQS: u32 = 64;
-/// Steps that make a walk tired, and the samples that it rests.
+/// Steps after which a walk is tired; the next constant is the number of samples that it rests.
 const TIRED: u32 = 2 * PROFILES.len() as u32;
 
 /// Counts of a sample.
@@ -84,7 +85,7 @@ impl Dim {
         PROFILES[self.profile]
     }
 
-    /// Notes one interrupt, and what came with it; decides after [`IRQS`] of them.
+    /// Counts one interrupt and its packets; decides after [`IRQS`] interrupts.
     pub fn irq(&mut self, now: Instant, packets: u64, bytes: u64) {
         let since = *self.since.get_or_insert(now);
         self.counts.packets += packets;
@@ -98,7 +99,7 @@ impl Dim {
         }
     }
 
-    /// Takes the next step, by what the last one did.
+    /// Takes the next step, from the effect of the last one.
     fn decide(&mut self, now: Rates) {
         let (verdict, was) = (compare(now, self.before), self.walk);
         match was {
@@ -128,7 +129,7 @@ impl Dim {
         }
     }
 
-    /// Returns true after two steps or more one way, and one back.
+    /// Returns true after two or more steps in one direction and one back.
     fn is_back_on_top(&self) -> bool {
         match self.walk {
             Walk::Up => self.steps_down > 1 && self.steps_up == 1,
@@ -145,7 +146,7 @@ impl Dim {
         }
     }
 
-    /// Goes one profile on; parks at an edge, and when tired.
+    /// Moves one profile on; parks at an edge, and when tired.
     fn step(&mut self) {
         if self.tired >= TIRED {
             return self.park(Walk::Tired);
@@ -171,7 +172,7 @@ impl Dim {
         (self.walk, self.steps_up, self.steps_down) = (walk, 0, 0);
     }
 
-    /// Leaves a parking place: towards shorter times, if there are some.
+    /// Leaves a parking place: towards shorter times, if possible.
     fn leave(&mut self) {
         self.walk = if self.profile > 0 { Walk::Down } else { Walk::Up };
         self.step();
@@ -188,7 +189,7 @@ fn rates(counts: Counts, passed: Duration) -> Rates {
     }
 }
 
-/// Compares bytes, then packets, then interrupts, of which fewer are better; a tenth is a difference.
+/// Compares bytes, then packets, then interrupts (fewer are better); a change of a tenth counts.
 fn compare(now: Rates, before: Rates) -> Verdict {
     let differs = |now: f64, before: f64| (now - before).abs() > before / 10.0;
     if before == Rates::default() {
@@ -210,7 +211,8 @@ fn compare(now: Rates, before: Rates) -> Verdict {
 mod tests {
     use super::*;
 
-    /// Feeds samples of `(packets, irqs)` per ms, with 100 bytes a packet; the profile after each.
+    /// Feeds samples of `(packets, irqs)` per ms, with 100 bytes a packet; returns the profile
+    /// after each.
     fn walk(dim: &mut Dim, samples: &[(f64, f64)]) -> Vec<usize> {
         let sample = |&(packets, irqs): &(f64, f64)| {
             dim.decide(Rates { bytes: packets * 100.0, packets, irqs });

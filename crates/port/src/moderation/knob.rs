@@ -1,4 +1,4 @@
-//! The numbers of a moderation, each declared once: see [`linerate_skb::knob`].
+//! The numbers of moderation modes, each declared in one place: see [`linerate_skb::knob`].
 
 use linerate_skb::Knob;
 
@@ -14,7 +14,7 @@ pub const LATENCY: Knob = Knob {
     live: true,
 };
 
-/// The CPU time that `adaptive` may take by a goal of CPU.
+/// Share of a CPU that `adaptive` may take under its goal `cpu`.
 pub const CPU: Knob = Knob {
     name: "moderation_cpu",
     unit: "%",

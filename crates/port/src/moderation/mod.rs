@@ -1,4 +1,4 @@
-//! Moderation: when the owner of a queue looks at its device again.
+//! Moderation: when the owner of a queue polls its device again.
 //!
 //! ```text
 //!  packets      | | |  | | | |  | |  | |              |

@@ -9,23 +9,24 @@ use super::knob::{CPU, FRAMES, LATENCY, USECS};
 use crate::spec::nearest;
 use crate::units;
 
-/// A way to decide when a queue is looked at again. Every mode takes a packet that comes alone after quiet
-/// at once.
+/// A way to decide when a queue is polled again. Every mode takes a packet that comes alone after
+/// quiet at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moderation {
-    /// Waits for the descriptor after every look: an interrupt for each batch.
+    /// Waits for the descriptor after every poll: an interrupt for each batch.
     Interrupt,
-    /// Looks until nothing is there, then waits for the descriptor.
+    /// Polls until nothing is left, then waits for the descriptor.
     Napi,
-    /// Leaves the device alone for `usecs` after each look that found packets, or for as long as `frames`
-    /// take to come at the measured rate.
+    /// Does not poll for `usecs` after each poll that found packets, or for the time in which
+    /// `frames` packets arrive at the measured rate.
     Fixed {
         /// ethtool's rx-usecs.
         usecs: u32,
         /// ethtool's rx-frames. A sleeping owner cannot count, so it is an estimate.
         frames: u32,
     },
-    /// Chooses among five fixed times by what the last change did to the rate: the kernel's net_dim.
+    /// Chooses among five fixed times by the effect of the last change on the rate: the kernel's
+    /// net_dim.
     Dim,
     /// Computes the time from a goal, the rate, and the measured cost of a wake-up and of a packet.
     Adaptive(Goal),
@@ -36,14 +37,14 @@ pub enum Moderation {
 /// The goal of [`Moderation::Adaptive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
-    /// The least CPU time with which 99 of 100 packets are at most so many microseconds later.
+    /// Least CPU time with which 99 of 100 packets are delayed by at most `usecs`.
     Latency {
         /// The longest added delay.
         p99_usecs: u32,
     },
-    /// The least delay with which the thread takes at most so much of a CPU.
+    /// Least delay with which the thread takes at most `percent` of a CPU.
     Cpu {
-        /// Its part of a CPU.
+        /// The limit of CPU time, in per cent of a CPU.
         percent: u32,
     },
 }
@@ -66,7 +67,7 @@ pub const FORMS: &str = "interrupt napi fixed[:usecs=100,frames=32] dim \
 const WORDS: [&str; 6] = ["interrupt", "napi", "fixed", "dim", "adaptive", "busy"];
 
 impl Moderation {
-    /// Returns a warning if this mode cannot do what it says at a ring of `rx_ring_len` packets.
+    /// Returns a warning if the mode cannot keep its numbers with a ring of `rx_ring_len` packets.
     #[must_use]
     pub fn warning(&self, rx_ring_len: u32) -> Option<String> {
         match *self {
@@ -83,7 +84,7 @@ impl Moderation {
     }
 }
 
-/// Displays it as it is written: `fixed:usecs=100,frames=32`.
+/// Displays the mode as a port text has it: `fixed:usecs=100,frames=32`.
 impl fmt::Display for Moderation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

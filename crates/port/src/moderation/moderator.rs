@@ -1,4 +1,4 @@
-//! A queue's moderation: what it gave goes in, when to look again comes out.
+//! A queue's moderation: takes the results of polls, and returns when to poll again.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,50 +9,51 @@ use super::cost::Cost;
 use super::dim::Dim;
 use super::mode::{Goal, Moderation};
 
-/// Packets that a ring holds of which nothing is known: the 256 of post 000, and of many a device since.
+/// Assumed length of a ring whose length is unknown: the 256 of post 000, and of many devices
+/// since.
 const RING_LEN: u32 = 256;
-/// A peer that makes a shorter ring than that gets no CPU for it.
+/// Shortest ring for which the CPU is spent on waiting: a peer that makes a shorter one gets none.
 const RING_LEN_MIN: u32 = 64;
-/// The longest wait on the CPU: half of the shortest sleep that is worth its wake-up (docs/adr/0011).
+/// The longest busy wait: half of the shortest sleep that is worth its wake-up (docs/adr/0011).
 const SPIN_MAX: Duration = Duration::from_micros(25);
-/// The shortest sleep where nothing demands less.
+/// The shortest sleep, unless a shorter one is necessary.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// The longest hold of any mode.
 const HOLD_MAX: Duration = Duration::from_millis(10);
-/// Time by which Linux may delay the timers of a thread that did not ask for less: a device's wake-up knows no such
+/// Time by which Linux may delay a thread's timers by default; a device's wake-up has no such
 /// delay.
 const SLACK: Duration = Duration::from_micros(50);
-/// Lateness that is believed at once.
+/// Lateness that is believed at its first occurrence.
 const LATE_MIN: Duration = Duration::from_micros(10);
-/// Part of CPU time that waking may take before a longer hold pays: a tenth.
+/// Share of CPU time that wake-ups may take before a longer hold pays: a tenth.
 const WAKING: f64 = 0.1;
-/// Packets that a hold is long enough for, whatever they cost: half a budget.
+/// Packets for which a hold is long enough, whatever a wake-up costs: half a budget.
 const ENOUGH: f64 = 32.0;
 
-/// When to look at a queue again.
+/// When to poll a queue again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// At once: there may be more.
+    /// Immediately: there may be more packets.
     Look,
     /// At a time; until then the device is left alone.
     Hold {
         /// The time.
         until: Instant,
-        /// True if a sleep would end too late, and the wait is short enough for the CPU.
+        /// True if a sleep would end too late, and the wait is short enough for a busy wait.
         spin: bool,
     },
-    /// When the device says so, by its descriptor.
+    /// When the device signals it through its descriptor.
     Device,
 }
 
-/// Packets that a queue gave since the last decision.
+/// Packets that a queue delivered since the last decision.
 #[derive(Debug, Clone, Copy, Default)]
 struct Turn {
     packets: u32,
     bytes: u64,
-    /// A look gave all that was asked for.
+    /// True if a poll returned as many packets as its budget.
     more: bool,
-    /// It was not looked at, because there is no room for what it has.
+    /// True if the queue was not polled, because there is no room for its packets.
     blocked: bool,
 }
 
@@ -60,7 +61,8 @@ struct Turn {
 #[derive(Debug)]
 pub struct Moderator {
     mode: Moderation,
-    /// Its packets wait in a device's ring until they are taken, and come at times that others set.
+    /// True if packets wait in a device's ring until they are received, and arrive at times that
+    /// others determine.
     gathers: bool,
     ring_len: u32,
     turn: Turn,
@@ -68,24 +70,25 @@ pub struct Moderator {
     adaptive: Adaptive,
     dim: Dim,
     cost: Cost,
-    /// The end of the last hold, and how late such ends are, smoothed.
+    /// The end of the last hold; the next field is the smoothed lateness of such ends.
     due: Option<Instant>,
     late: Duration,
     slack: Duration,
-    /// The last decision was a hold.
+    /// The last decision, if it was a hold.
     held: Option<Duration>,
     packets: u64,
     irqs: u64,
-    /// Both when the cost was last learned.
+    /// Packets and irqs when the cost was last learned.
     counted: [u64; 2],
     packets_per_irq: f64,
-    /// Nanoseconds of all holds, and their number.
+    /// Total time of all holds in nanoseconds, and their number.
     holds: [u64; 2],
 }
 
 impl Moderator {
-    /// Makes the moderation of a queue; `gathers` is true if packets wait in a device's ring until they are
-    /// taken, and come at times that others set. Those of other queues are never held.
+    /// Creates the moderation of a queue; `gathers` is true if packets wait in a device's ring
+    /// until they are received, and arrive at times that others determine. Those of other queues
+    /// are never held.
     #[must_use]
     pub fn new(mode: Moderation, gathers: bool) -> Moderator {
         Moderator {
@@ -115,13 +118,13 @@ impl Moderator {
         self.mode
     }
 
-    /// Returns true if packets may be held: they wait in a device's ring until they are taken.
+    /// Returns true if packets can be held: they wait in a device's ring until they are received.
     #[must_use]
     pub fn gathers(&self) -> bool {
         self.gathers
     }
 
-    /// Changes the mode; the next decision is by the new one.
+    /// Changes the mode, from the next decision on.
     pub fn set_mode(&mut self, mode: Moderation) {
         if mode != self.mode {
             self.mode = mode;
@@ -136,12 +139,12 @@ impl Moderator {
         self.ring_len = packets.unwrap_or(RING_LEN).max(RING_LEN_MIN);
     }
 
-    /// Tells it the slack of its thread's timers, where it is not the 50 µs that Linux gives.
+    /// Sets the timer slack of the thread, where it is not Linux's default of 50 µs.
     pub fn set_timer_slack(&mut self, slack: Duration) {
         self.slack = slack;
     }
 
-    /// Notes that a look for up to `budget` gave `packets`.
+    /// Notes that a poll for up to `budget` packets returned `packets`.
     ///
     /// Cost: a few additions; no clock.
     #[inline]
@@ -151,14 +154,15 @@ impl Moderator {
         self.turn.more = packets == budget;
     }
 
-    /// Returns true if the last look gave all that was asked for, and the queue is to be looked at again for it.
+    /// Returns true if the last poll returned its whole budget, so that the queue must be polled
+    /// again.
     #[inline]
     #[must_use]
     pub fn goes_on(&self) -> bool {
         self.turn.more && self.mode != Moderation::Interrupt
     }
 
-    /// Notes that the queue was not looked at, because there is no room for what it has.
+    /// Notes that the queue was not polled, because there is no room for its packets.
     pub fn left_alone(&mut self) {
         self.turn.blocked = true;
     }
@@ -177,8 +181,8 @@ impl Moderator {
         }
     }
 
-    /// Returns the time for which the queue may be left alone although it is quiet, because another one of
-    /// the same thread is held.
+    /// Returns the time for which a quiet queue may be left alone, because another queue of the
+    /// same thread is held.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
         match self.mode {
@@ -191,7 +195,7 @@ impl Moderator {
         }
     }
 
-    /// Decides, after the looks since the last decision, when to look again.
+    /// Decides when to poll again, from the polls since the last decision.
     pub fn rest(&mut self, now: Instant) -> Rest {
         let turn = std::mem::take(&mut self.turn);
         let look = if turn.packets > 0 || turn.more { Rest::Look } else { Rest::Device };
@@ -217,7 +221,7 @@ impl Moderator {
         }
     }
 
-    /// Returns the hold of this mode after a look that left nothing.
+    /// Returns the mode's hold after a poll that emptied the device.
     fn hold(&mut self, now: Instant, turn: Turn) -> Option<Duration> {
         self.arrivals.add(turn.packets);
         if turn.blocked {
@@ -246,7 +250,8 @@ impl Moderator {
         (packets > 0 && hold >= HOLD_MIN).then_some(hold)
     }
 
-    /// Goes on holding a queue that there is no room for, unless nothing has been known of it for long.
+    /// Continues to hold a queue for whose packets there is no room, unless it was not polled for a
+    /// long time.
     fn hold_blocked(&mut self, now: Instant) -> Option<Duration> {
         let hold = match self.mode {
             Moderation::Adaptive(_) => self.adaptive.blocked(),
@@ -270,7 +275,7 @@ impl Moderator {
         Rest::Hold { until, spin }
     }
 
-    /// Learns how late a hold usually ends. One that ends much later than that counts little.
+    /// Measures how late holds end. One that ends much later than that counts little.
     fn note_lateness(&mut self, now: Instant) {
         let Some(due) = self.due.take() else { return };
         if let Some(late) = now.checked_duration_since(due) {
@@ -278,7 +283,7 @@ impl Moderator {
         }
     }
 
-    /// Returns what it does now, and why: displays as one line.
+    /// Returns the present state of the moderation and the reason for it, displayed as one line.
     #[must_use]
     pub fn moderated(&self) -> Moderated {
         let (hold, why) = match self.mode {
@@ -313,7 +318,8 @@ impl Moderator {
         }
     }
 
-    /// Returns true if the goal cannot be met: the packets alone take more CPU time than it allows.
+    /// Returns true if the goal cannot be met, because the packets alone take more CPU time than it
+    /// allows.
     fn unmet(&self) -> bool {
         match self.mode {
             Moderation::Adaptive(Goal::Cpu { percent }) => {
@@ -345,7 +351,8 @@ fn target(goal: Goal, rate: f64, cost: Cost, slack: Duration) -> Duration {
     }
 }
 
-/// Shortens a hold so that half of a ring is full at its end; true if it is then spent on the CPU.
+/// Shortens a hold so that at most half of the ring is full at its end; returns true if the rest is
+/// too short for a sleep, so that the CPU waits.
 ///
 /// A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be. Half, so that
 /// the sender finds room.
@@ -364,7 +371,7 @@ fn bound(hold: Duration, rate: f64, ring_len: u32) -> (Duration, bool) {
     (half, half <= SPIN_MAX)
 }
 
-/// Returns a time of so many nanoseconds, at most [`HOLD_MAX`].
+/// Returns a duration of `ns` nanoseconds, at most [`HOLD_MAX`].
 fn from_nanos(ns: f64) -> Duration {
     Duration::from_nanos((ns.min(HOLD_MAX.as_nanos() as f64)) as u64)
 }
@@ -376,15 +383,15 @@ fn from_nanos(ns: f64) -> Duration {
 pub struct Moderated {
     /// The mode.
     pub mode: Moderation,
-    /// The time for which the device is left alone now; `None` if it is not.
+    /// The time for which the device is not polled; `None` if packets are not held.
     pub hold: Option<Duration>,
-    /// False if the mode does not apply: no device holds the packets.
+    /// False if moderation does not apply, because no device holds the packets.
     pub gathers: bool,
     /// Packets to an irq lately.
     pub packets_per_irq: f64,
     /// Part of CPU time that went into waking, by the learned costs.
     pub waking_percent: f64,
-    /// The ring ends the holds before the mode does.
+    /// True if the ring's length ends the holds before the mode does.
     pub is_short_by_ring: bool,
     /// The goal cannot be met.
     pub unmet: bool,
@@ -394,8 +401,8 @@ pub struct Moderated {
 }
 
 impl Moderated {
-    /// Returns the reading of a whole run of so many packets and irqs, instead of its last moments: the hold
-    /// is the mean of all, if most irqs ended one.
+    /// Returns the summary of a whole run of `packets` and `irqs`, instead of its last moments: the
+    /// mean hold, if most irqs ended a hold.
     #[must_use]
     pub fn over(mut self, packets: u64, irqs: u64) -> Moderated {
         let [ns, holds] = self.holds;
@@ -441,13 +448,13 @@ impl fmt::Display for Moderated {
     }
 }
 
-/// Irqs a second below which few packets to each are no waste.
+/// Irqs a second below which few packets for each are no waste.
 const IRQS_MIN: f64 = 1000.0;
-/// Packets to an irq that are too few.
+/// Packets for each irq that are too few.
 const FEW: f64 = 2.0;
 
-/// Returns what is poor about the use of a machine that handled `packets` by `irqs` in a time, with the
-/// rule that fired; `None` if nothing is.
+/// Returns a description of a wasteful use of the CPU by `packets` and `irqs` in a time, with the
+/// rule that it violates; `None` if there is none.
 ///
 /// Source: post 001, in which the adapter's interrupts carried too few packets each.
 #[must_use]

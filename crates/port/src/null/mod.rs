@@ -1,4 +1,4 @@
-//! A device without a device: every packet allocated and initialised, dispatched, freed, counted.
+//! The null device: every packet is allocated, initialised, dispatched, freed and counted.
 //!
 //! It shows what the path itself costs. The payload is not touched.
 
@@ -17,7 +17,7 @@ use crate::spec::Spec;
 use crate::stats::Counters;
 use crate::units;
 
-/// Ethernet's minimum without FCS.
+/// Ethernet's minimum frame length without FCS.
 const SIZE_BYTES: u64 = 60;
 
 /// Most queues of a port.
@@ -51,7 +51,7 @@ impl Driver for Null {
     }
 }
 
-/// Reads how many queues there are to be.
+/// Parses the number of queues.
 fn queues(text: &str) -> std::result::Result<usize, String> {
     let n = units::count(text).ok().filter(|n| (1..=QUEUES_MAX).contains(n));
     n.map(|n| n as usize).ok_or_else(|| format!("'{text}' is no number from 1 to {QUEUES_MAX}"))
@@ -90,7 +90,8 @@ impl Plan for NullPlan {
 }
 
 struct NullQueue {
-    /// Has rung and is never drained: there is always work, unless the pool has no frame.
+    /// Timer that has fired and is never drained: there is always work, unless the pool has no
+    /// frame.
     timer: TimerFd,
     size_bytes: usize,
     /// The pool had no frame: when to try again.

@@ -13,7 +13,7 @@ const RING_BYTES: u32 = 8 << 20;
 const RING_BYTES_MIN: u32 = 512 << 10;
 const RING_BYTES_MAX: u32 = 1 << 30;
 
-/// The kernel's names for them.
+/// The kernel's names of the fanout modes.
 const FANOUTS: [(&str, Fanout); 4] = [
     ("hash", Fanout::Hash),
     ("cpu", Fanout::Cpu),
@@ -30,15 +30,15 @@ pub(super) struct Config {
     pub bypass: bool,
     /// Rule that selects the queue of a frame, if there are several queues.
     pub fanout: Fanout,
-    /// Receive nothing else.
+    /// Selection of packets to receive.
     pub filter: Filter,
-    /// Receive what is addressed to others.
+    /// True if packets to other stations are received.
     pub promisc: bool,
-    /// Queues, each with a socket and a ring of its own.
+    /// Number of queues, each with a socket and a ring of its own.
     pub queues: usize,
-    /// Longest time for which the kernel keeps a block that is not full.
+    /// Longest time for which the kernel keeps a partly filled block.
     pub retire_ms: u32,
-    /// Bytes of the receive ring of each queue, a power of two.
+    /// Length of each queue's receive ring in bytes, a power of two.
     pub ring_bytes: u32,
     /// Exchange offload headers.
     pub vnet: bool,

@@ -1,4 +1,4 @@
-//! A port of packet: the interface, what it merges, and a trial.
+//! Examination of a packet port: the interface, its merging offloads, and a trial.
 
 use linerate_skb::Code;
 
@@ -35,7 +35,8 @@ pub(super) fn examine(config: &Config, spec: &Spec, found: &mut Findings) {
     }
 }
 
-/// Superframes pass unharmed with the offload header, if they can be cut again.
+/// Reports receive merging: with the offload header superframes pass undamaged, if they can be cut
+/// again.
 fn merging(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
     let Ok(merging) = of.interface.merging() else { return };

@@ -1,4 +1,4 @@
-//! The socket's filter: what of the interface's packets this port receives.
+//! The socket's filter: which of the interface's packets the port receives.
 //!
 //! ```text
 //!   ── sent by this machine ──► drop              only in a group, whose sockets the kernel may hand it
@@ -29,15 +29,15 @@ const NETWORK_AT: u32 = 14;
 const IPV4_LENGTH: u32 = 0x0f;
 const IPV4_WORDS_MIN: u32 = 5;
 const IPV4_FRAGMENT_AT: u32 = NETWORK_AT + 6;
-/// More fragments, or not the first.
+/// Mask of the IPv4 fragment field: more fragments follow, or this is not the first.
 const IPV4_FRAGMENT: u32 = 0x3fff;
 const IPV4_PROTOCOL_AT: u32 = NETWORK_AT + 9;
 const IPV4_TO_AT: u32 = NETWORK_AT + 16;
 const IPV6_NEXT_AT: u32 = NETWORK_AT + 6;
 const IPV6_TO_AT: u32 = NETWORK_AT + 24;
-/// Next headers behind which there may be anything: see xdp/program.rs.
+/// IPv6 next headers after which anything may follow: see xdp/program.rs.
 const IPV6_EXTENSIONS: [u32; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
-/// Offset of what is behind an IPv6 header.
+/// Offset of the header after an IPv6 header.
 const IPV6_BEHIND: u32 = NETWORK_AT + 40;
 const ICMP: u32 = 1;
 const ICMPV6: u32 = 58;
@@ -54,7 +54,8 @@ const TO_PORT_AT: u32 = 2;
 // All jumps go ahead, over less than the program: their distance fits.
 const _: () = assert!(2 * PORTS_MAX + 64 < u8::MAX as usize);
 
-/// Returns the program of `filter`; `grouped` if its socket is one of several. Without an instruction none is needed.
+/// Returns the program of `filter`; `grouped` is true if the socket is one of several. Without an
+/// instruction none is needed.
 pub(super) fn program(filter: &Filter, grouped: bool) -> Vec<Insn> {
     let mut asm = Assembly::default();
     if grouped {
@@ -86,7 +87,7 @@ pub(super) fn program(filter: &Filter, grouped: bool) -> Vec<Insn> {
     asm.finish(drops_matches)
 }
 
-/// Finds an Ethernet type as the wire has it: that of the tag, if there was one.
+/// Emits a test for an EtherType: that of the VLAN tag, if the kernel has removed one.
 fn ethertype(asm: &mut Assembly, kind: u32) {
     asm.test(Insn::jump_if_equal(0, 0, 0), To::Untagged, To::Next);
     asm.add(Insn::load_word(VLAN_TYPE));
@@ -125,7 +126,7 @@ fn echo(asm: &mut Assembly) {
     asm.one_of(ICMPV6_ECHO.into_iter());
 }
 
-/// Goes on `to` a place with IPv4 of `protocol` that is no fragment.
+/// Emits a jump to `to` for IPv4 packets of `protocol` that are not fragments.
 fn whole(asm: &mut Assembly, protocol: u32, to: To) {
     asm.add(Insn::load_byte(IPV4_PROTOCOL_AT));
     asm.test(Insn::jump_if_equal(protocol, 0, 0), To::Next, To::Other);
@@ -133,7 +134,7 @@ fn whole(asm: &mut Assembly, protocol: u32, to: To) {
     asm.test(Insn::jump_if_bits(IPV4_FRAGMENT, 0, 0), To::Drop, to);
 }
 
-/// Goes on with IPv6 that has `protocol` right behind its header.
+/// Emits a test that passes IPv6 packets with `protocol` directly after the IPv6 header.
 fn unextended(asm: &mut Assembly, protocol: u32) {
     asm.add(Insn::load_byte(IPV6_NEXT_AT));
     for header in IPV6_EXTENSIONS {
@@ -142,7 +143,7 @@ fn unextended(asm: &mut Assembly, protocol: u32) {
     asm.test(Insn::jump_if_equal(protocol, 0, 0), To::Next, To::Other);
 }
 
-/// Finds packets to `addr`, and the questions who has it.
+/// Emits a match of packets to `addr`, and of ARP requests for it.
 fn addressed(asm: &mut Assembly, addr: Ipv4Addr) {
     asm.test(Insn::jump_if_equal(TYPE_ARP, 0, 0), To::Question, To::Next);
     asm.test(Insn::jump_if_equal(TYPE_IPV4, 0, 0), To::Next, To::Other);
@@ -164,7 +165,7 @@ fn addressed_v6(asm: &mut Assembly, addr: u128) {
     asm.unless(SOLICITED_AT, addr, To::Other);
 }
 
-/// Finds what `addr` answers to an ARP probe: to a question of no address.
+/// Emits a match of replies of `addr` to an ARP probe, whose sender address is zero.
 fn answered(asm: &mut Assembly, addr: Ipv4Addr) {
     asm.test(Insn::jump_if_equal(TYPE_ARP, 0, 0), To::Next, To::Other);
     asm.add(Insn::load_half(ARP_OP_AT));
@@ -181,16 +182,16 @@ enum To {
     Next,
     Untagged,
     Ipv6,
-    /// It may be a question about an address.
+    /// The packet may be a request for an address.
     Question,
-    /// It is what the filter names.
+    /// The packet matches the filter.
     Matches,
-    /// It is not.
+    /// The packet does not match.
     Other,
     Drop,
 }
 
-/// Instructions, and the jumps among them whose distances are not known yet.
+/// Instructions, with jumps whose distances are not known yet.
 #[derive(Default)]
 struct Assembly {
     insns: Vec<Insn>,
@@ -212,7 +213,7 @@ impl Assembly {
         self.places.push((here, self.insns.len()));
     }
 
-    /// Ends with whether A is one of `values`.
+    /// Ends with a match if register A is one of `values`, else with none.
     fn one_of(&mut self, values: impl ExactSizeIterator<Item = u32>) {
         let last = values.len().saturating_sub(1);
         for (i, value) in values.enumerate() {
@@ -221,7 +222,7 @@ impl Assembly {
         }
     }
 
-    /// Ends with a match if the sixteen bytes at `at` are `addr`, else goes on `to` another place.
+    /// Emits a match if the sixteen bytes at `at` are `addr`, else a jump to `to`.
     fn unless(&mut self, at: u32, addr: u128, to: To) {
         for (i, shift) in [96, 64, 32, 0].into_iter().enumerate() {
             self.add(Insn::load_word(at + 4 * i as u32));
@@ -230,7 +231,7 @@ impl Assembly {
         }
     }
 
-    /// Ends the program. What no test has led elsewhere is taken.
+    /// Ends the program and resolves its jumps. What no test has led elsewhere is taken.
     fn finish(mut self, drops_matches: bool) -> Vec<Insn> {
         let take = self.insns.len();
         self.insns.extend([Insn::ret(u32::MAX), Insn::ret(0)]);

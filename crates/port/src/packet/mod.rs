@@ -1,5 +1,5 @@
-//! One network interface through an AF_PACKET socket: every kernel has it, nothing is taken from
-//! the host's own stack, and each frame is copied once each way.
+//! One network interface through an AF_PACKET socket: available in every kernel; the host's own
+//! stack keeps its packets, and each frame is copied once in each direction.
 //!
 //! ```text
 //!   kernel ──► block │ frame frame frame … │ ──copy──► Skb, Skb (a chain if longer than a frame)
@@ -102,14 +102,14 @@ impl Plan for Config {
     }
 }
 
-/// The device of a queue: its socket, and what is under way on it.
+/// The device of a queue: its socket, with the packets in flight on it.
 struct Device {
     socket: PacketSocket,
     rx: Rx,
     tx: Tx,
     /// Packets that the kernel has counted as lost.
     rx_missed: u64,
-    /// Goes after the socket: until then the host must not answer.
+    /// Dropped after the socket: until then the host must not answer.
     _reservation: Option<Arc<Reservation>>,
 }
 
@@ -126,7 +126,7 @@ impl HostDevice for Device {
         self.tx.send(&self.socket, &mut host.link, mem, batch)
     }
 
-    /// Finds out whether the socket is in error, which makes it readable without a frame.
+    /// Checks whether the socket has an error, which makes it readable without a frame.
     ///
     /// Cost: one syscall; three more if it is.
     fn look(&mut self, host: &mut Host) {

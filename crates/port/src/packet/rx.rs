@@ -9,14 +9,14 @@ use linerate_sys::vnet::VnetHdr;
 use crate::host::offload::{self, TAG_AT, TAG_BYTES};
 use crate::host::{CHAIN_FRAMES_MAX, Retry};
 
-/// The receive ring and where it stands.
+/// The receive ring, and the position in it.
 pub(super) struct Rx {
     ring: BlockRing,
-    /// Longest packet handed over.
+    /// Length of the longest packet that is delivered.
     longest: usize,
-    /// A frame and its tag are put together here. One such copy is what tagged frames cost.
+    /// Buffer in which a frame and its tag are joined. One such copy is what tagged frames cost.
     scratch: Vec<u8>,
-    /// Pending while the pool has no frame; the ring's readiness means nothing then.
+    /// Pending while the pool has no frame; the ring may be readable meanwhile without effect.
     pub starved: Retry,
     /// Receives that the pool ended early.
     pub rx_nombuf: u64,
@@ -27,7 +27,7 @@ enum RxOutcome {
     Received(Skb),
     /// Dropped, and counted.
     Dropped,
-    /// There is no place for it now.
+    /// No frame is free for it now.
     NoFrame,
 }
 
@@ -37,7 +37,7 @@ impl Rx {
         Rx { ring, longest, scratch, starved: Retry::default(), rx_nombuf: 0 }
     }
 
-    /// Copies up to `budget` frames into `out`, and remembers its place in the block.
+    /// Copies up to `budget` frames into `out`, and keeps its position in the block.
     ///
     /// Shape:  kernel's blocks -> out[len..len+n], n <= budget, in order of arrival. A block goes
     ///         back to the kernel with its last frame. Without a free frame in the pool, frames
@@ -75,12 +75,12 @@ impl Rx {
         received
     }
 
-    /// Returns true if a frame waits and there may be a place for it.
+    /// Returns true if a frame waits and a pool frame may be free for it.
     pub fn is_waiting(&mut self) -> bool {
         !self.starved.is_pending() && self.ring.next_block().is_some()
     }
 
-    /// Blocks given back unread: a packet each, at least.
+    /// Returns the number of blocks returned unread: at least one packet each.
     pub fn lost(&self) -> u64 {
         self.ring.bad_blocks()
     }
@@ -116,7 +116,7 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: us
     RxOutcome::Received(skb)
 }
 
-/// Drops a frame for `reason`: a packet that came, in the ledger, without its bytes.
+/// Drops a received frame for `reason`: the ledger counts a packet without its bytes.
 #[cold]
 fn refuse(mem: &mut Local, reason: DropReason) -> RxOutcome {
     let Some(skb) = mem.alloc_one() else { return RxOutcome::NoFrame };
@@ -125,7 +125,7 @@ fn refuse(mem: &mut Local, reason: DropReason) -> RxOutcome {
     RxOutcome::Dropped
 }
 
-/// Writes `data` to `to` with the tag back in its place, behind the two MAC addresses.
+/// Writes `data` to `to`, with the VLAN tag inserted after the two MAC addresses.
 fn insert(vlan: Vlan, data: &[u8], to: &mut Vec<u8>) {
     to.clear();
     to.extend_from_slice(&data[..TAG_AT]);

@@ -1,4 +1,4 @@
-//! Opening: the interface, the socket, and what they gave.
+//! Opening of the port: the interface, the sockets, and their properties.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -22,16 +22,17 @@ use super::filter;
 use super::rx::Rx;
 use super::tx::Tx;
 
-/// Frames on their way out; the kernel's default of 200 KB holds three superframes.
+/// Send buffer for outgoing frames; the kernel's default of 200 KB holds three superframes.
 const SEND_BUFFER_BYTES: u32 = 4 << 20;
-/// A block must hold the longest frame, and the kernel takes powers of two at no loss.
+/// Least block length: a block must hold the longest frame, and the kernel allocates powers of two
+/// without loss.
 const BLOCK_BYTES_MIN: usize = 32 << 10;
 /// Bytes that the kernel writes around the first frame of a block, rounded up.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
 /// Longest frame of an interface of the usual MTU, tag included.
 const FRAME_BYTES_MIN: usize = 1518;
 
-/// Returns the longest packet that the port hands over.
+/// Returns the length of the longest packet that the port delivers.
 pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
     longest(&Interface::open(&config.interface)?, config.vnet)
 }
@@ -70,9 +71,9 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     Ok(Opened { queues, obtained })
 }
 
-/// Returns as many blocks as possible: each is handed over after `retire` with whatever came, so where
-/// frames are few, their number times `retire` is how long a reader may sleep before frames are
-/// lost.
+/// Returns a ring of as many blocks as possible: the kernel delivers each block after `retire`,
+/// however full it is, so that with few frames, `retire` times the number of blocks is how long a
+/// reader may sleep before frames are lost.
 fn ring_size(config: &Config, longest: usize) -> RingSize {
     let block = (longest + BLOCK_OVERHEAD_BYTES).next_power_of_two().max(BLOCK_BYTES_MIN) as u32;
     RingSize { block_bytes: block, blocks: config.ring_bytes / block, retire_ms: config.retire_ms }
@@ -85,7 +86,7 @@ struct Sockets {
     refused: Vec<String>,
 }
 
-/// Opens the sockets of all queues, without offload headers if the kernel does not give them.
+/// Opens the sockets of all queues, without offload headers if the kernel does not support them.
 fn open_sockets(interface: &Interface, config: &Config) -> Result<Sockets> {
     let size = ring_size(config, longest(interface, config.vnet)?);
     let options = Options {

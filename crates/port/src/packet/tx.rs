@@ -1,4 +1,4 @@
-//! Sending: up to 64 packets a `sendmmsg`, from their frames as they lie.
+//! Sending: up to 64 packets for each `sendmmsg`, directly from their frames.
 
 use std::time::{Duration, Instant};
 
@@ -8,23 +8,24 @@ use rustix::io::Errno;
 
 use crate::host::{Link, Retry, copy_out, is_exported, offload};
 
-/// A superframe refused again after this time is one that the device never takes.
+/// Time after which a superframe that is still refused counts as one that the device never accepts.
 const SUPERFRAME_PATIENCE: Duration = Duration::from_millis(2);
-/// Refusals for this long, on an interface without a carrier, are not a full queue.
+/// Time after which refusals, on an interface without a carrier, no longer count as a full queue.
 const CARRIER_PATIENCE: Duration = Duration::from_millis(100);
 
-/// The arrays to send with, and the kernel's last answer.
+/// The arrays for sendmmsg, and the kernel's last answer.
 pub(super) struct Tx {
     messages: SendBatch,
     /// Packets travel with an offload header.
     pub has_vnet: bool,
-    /// The socket's buffer is full; the socket becomes writable when it is not.
+    /// True if the socket's buffer is full; the socket becomes writable when it has room.
     pub is_full: bool,
-    /// Pending while the device's queue, or its qdisc, is full: neither announces room.
+    /// Pending while the device's queue or its qdisc is full: neither signals room.
     pub retry: Retry,
     /// Since when the device has refused everything.
     refused_since: Option<Instant>,
-    /// For packets whose frames a peer can write: the kernel gets a copy that it cannot.
+    /// Buffer for packets whose frames a peer can write: the kernel gets a copy that the peer
+    /// cannot write.
     scratch: Vec<u8>,
     /// System calls that sent.
     pub doorbells: u64,
@@ -49,7 +50,7 @@ impl Tx {
         }
     }
 
-    /// Returns true if the last packet offered was not taken for want of room.
+    /// Returns true if the last packet offered was refused for lack of room.
     pub fn is_blocked(&mut self) -> bool {
         self.retry.is_pending() || self.is_full
     }
@@ -96,7 +97,8 @@ impl Tx {
         moved
     }
 
-    /// Offers the first packets to the kernel; how many it took, and why not the next.
+    /// Offers the first packets to the kernel; returns how many it accepted, and the reason for
+    /// refusing the next.
     fn send_some(&mut self, socket: &PacketSocket, batch: &Batch) -> (usize, Option<Errno>) {
         let Some(first) = batch.iter().next() else { return (0, None) };
         if is_exported(first) {
@@ -129,7 +131,7 @@ impl Tx {
         sending.flush(socket)
     }
 
-    /// Deals with the refusal of the first packet: waits, or drops it so that it is never offered
+    /// Handles the refusal of the first packet: waits, or drops it so that it is never offered
     /// again.
     ///
     /// Source: net/packet/af_packet.c packet_snd, packet_direct_xmit.
@@ -148,7 +150,8 @@ impl Tx {
         Then::Retry
     }
 
-    /// Handles a device without room: the packet waits, unless the device never takes such a packet.
+    /// Handles a device without room: keeps the packet, unless the device never accepts such a
+    /// packet.
     fn no_place(&mut self, link: &Link, mem: &mut Local, batch: &mut Batch) -> Then {
         let now = Instant::now();
         let since = *self.refused_since.get_or_insert(now);

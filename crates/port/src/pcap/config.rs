@@ -11,7 +11,7 @@ use crate::spec::Spec;
 /// Source or destination of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// The standard input or output of the process, whichever the mode means.
+    /// The standard input or output of the process, depending on the mode.
     Standard,
     File(PathBuf),
 }
@@ -35,9 +35,10 @@ pub(super) enum Mode {
 pub(super) struct Config {
     pub place: Place,
     pub mode: Mode,
-    /// Packets of every link type pass; else Ethernet frames only.
+    /// True if packets of every link type pass, false for Ethernet frames only.
     pub any_link: bool,
-    /// Factor by which packets are replayed faster than captured; `None` for as fast as they are taken.
+    /// Factor by which packets are replayed faster than captured; `None` for as fast as they are
+    /// received.
     pub pace: Option<f64>,
 }
 

@@ -1,4 +1,5 @@
-//! A port of pcap: a file that is there can be read, one that is not can be made.
+//! Examination of a pcap port: an existing file must be readable, a new one must be possible to
+//! create.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Capture files: a source that replays one, a sink that records one.
+//! Capture files: a source that replays a file, and a sink that records one.
 //!
 //! ```text
 //! config.rs  pcap:FILE[,read|write][,link=any][,pace=1]: which file, and which way
@@ -36,8 +36,8 @@ use crate::spec::Spec;
 use config::{Config, Mode};
 use format::{PACKET_LEN_MAX, Reader, Writer};
 
-/// The longest IP packet behind Ethernet and a VLAN tag: what a pool is sized for. Captures may
-/// have longer ones, up to 256 KiB, and they pass if the pool has the frames.
+/// The longest IP packet, with Ethernet and a VLAN tag: pools are sized for it. Captures may have
+/// longer ones, up to 256 KiB, and they pass if the pool has the frames.
 const PACKET_USUAL_BYTES: usize = 14 + 4 + 65_535;
 
 /// The driver of `pcap:FILE[,read|write][,link=any][,pace=1]`; the file `-` is the standard input or output.
@@ -108,9 +108,9 @@ impl Plan for Config {
 /// One packet of a capture.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Frame {
-    /// When it was captured, in nanoseconds of the epoch; 0 = no idea.
+    /// The time of capture, in nanoseconds of the epoch; 0 if unknown.
     pub stamp_ns: u64,
-    /// Its bytes, from the destination MAC, as many as were captured.
+    /// The captured bytes, from the destination MAC.
     pub bytes: Vec<u8>,
 }
 
@@ -133,7 +133,7 @@ pub fn read_all(path: impl AsRef<Path>) -> Result<Vec<Frame>> {
     Ok(frames)
 }
 
-/// Writes a pcapng capture of `frames`, in place of what `path` held.
+/// Writes a pcapng capture of `frames`, and replaces the contents of `path`.
 ///
 /// # Errors
 /// `E-FILE` if it cannot be written, or if a frame has more than 256 KiB.
@@ -149,7 +149,7 @@ pub fn write_all(path: impl AsRef<Path>, frames: &[Frame]) -> Result<()> {
     writer.flush().map_err(failed)
 }
 
-/// Says that the file could not be read or written.
+/// Returns the error of a file that could not be read or written.
 fn failed(verb: &str, name: &str, e: &std::io::Error) -> Error {
     Error::new(Code::File, format!("cannot {verb} {name}"), e.to_string())
 }

@@ -1,4 +1,4 @@
-//! file -> skbs.
+//! Reading: from file to skbs.
 //!
 //! A record for which there is no frame stays in the reader until there is one, so a pool that has
 //! run dry delays a capture and never thins it. Of a stream only whole records are taken, as far as
@@ -18,7 +18,7 @@ use crate::host::RETRY;
 use crate::queue::{Health, QueueOps, Want};
 use crate::stats::Counters;
 
-/// Opens a capture and checks its first record, if that is there without waiting.
+/// Opens a capture and checks its first record, if that is available without waiting.
 pub(super) fn open(config: &Config, pool: &Pool) -> Result<ReadQueue> {
     let source = Source::open(&config.place)?;
     let mut queue = ReadQueue {
@@ -51,20 +51,20 @@ pub(super) struct ReadQueue {
     stream: bool,
     any_link: bool,
     packet_max_bytes: usize,
-    /// The reader's current record has not been delivered.
+    /// True if the reader's current record is not delivered yet.
     in_hand: bool,
-    /// The stream had no whole record left when it was last looked at.
+    /// True if the stream had no whole record at the last check.
     blocked: bool,
-    /// When each record leaves, unless that is when it is taken.
+    /// Schedule by which records leave; `None` if each leaves when it is received.
     replay: Option<Replay>,
-    /// The next record is not due, or the pool had no frame: when to try again.
+    /// Time of the next attempt, if the next record is not due or the pool had no frame.
     alarm: Option<Instant>,
-    /// Packets longer than any chain, since they were last asked for.
+    /// Packets longer than any chain, since the last query.
     rx_missed: u64,
-    /// Receives that the pool ended early, since they were last asked for.
+    /// Receives that ended early for lack of a frame, since the last query.
     rx_nombuf: u64,
     health: Health,
-    /// `arm` has said that there will be no more.
+    /// True if `arm` has reported the end.
     told_end: bool,
 }
 
@@ -73,7 +73,7 @@ impl ReadQueue {
         self.stream
     }
 
-    /// Takes one step through the file, unless a record is in hand.
+    /// Takes one step through the file, unless a record is waiting for delivery.
     fn look(&mut self) {
         if self.in_hand || self.health.ended() {
             return;
@@ -88,7 +88,8 @@ impl ReadQueue {
         }
     }
 
-    /// Checks the packet just found: keeps it for delivery, counts it as missed if too long, or fails.
+    /// Checks the packet just found: keeps it for delivery, counts it as missed if it is too long,
+    /// or fails.
     fn judge(&mut self) {
         let Some(record) = self.reader.current() else { return };
         let bytes = if self.any_link { Ok(record.data) } else { record.ethernet() };

@@ -1,19 +1,19 @@
-//! The time at which each record of a capture leaves again.
+//! The times at which the records of a capture are replayed.
 
 use std::time::{Duration, Instant};
 
 use crate::r#gen::Lateness;
 use crate::stats::Pace;
 
-/// Slowest and fastest, against the pace of the capture.
+/// Slowest and fastest pace, as a factor of the capture's.
 const PACE_MIN: f64 = 1e-3;
 const PACE_MAX: f64 = 1e6;
 
-/// Replays records as far apart as they were captured, or by a factor closer.
+/// A replay of records at their captured distances in time, or closer by a factor.
 #[derive(Debug, Clone)]
 pub(super) struct Replay {
     pace: f64,
-    /// The time of the first record that has one, and the moment at which it was asked for.
+    /// The time of the first record that has one, and the moment at which it was requested.
     start: Option<(u64, Instant)>,
     late: Lateness,
 }
@@ -35,7 +35,7 @@ impl Replay {
         start.checked_add(Duration::from_nanos(after_ns as u64)).unwrap_or(now)
     }
 
-    /// Records that one left at `now` which was due at `due`.
+    /// Notes that a record due at `due` left at `now`.
     pub fn left(&mut self, due: Instant, now: Instant) {
         self.late.record(now.saturating_duration_since(due).as_nanos() as u64);
     }

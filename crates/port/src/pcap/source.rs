@@ -1,4 +1,5 @@
-//! The file that a capture is read from: a regular one, or a stream that must not block its reader.
+//! The file from which a capture is read: a regular file, or a stream that must not block its
+//! reader.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read};
@@ -15,7 +16,7 @@ use super::config::Place;
 use crate::host::Bell;
 use crate::queue::Want;
 
-/// A file that never blocks: without bytes to read it says `WouldBlock`.
+/// A file that never blocks: without bytes to read it returns `WouldBlock`.
 pub(super) struct Source {
     file: File,
     ready: Ready,
@@ -23,7 +24,7 @@ pub(super) struct Source {
 
 /// Descriptor that becomes readable when the file does.
 enum Ready {
-    /// A regular file, which need not be waited for: only for when to try again.
+    /// A regular file, which is always ready; the timer is for the next attempt.
     Always(TimerFd),
     /// A pipe, a socket, a terminal.
     Stream(Bell),
@@ -72,7 +73,8 @@ impl Source {
         matches!(self.ready, Ready::Stream(_))
     }
 
-    /// Makes the descriptor readable at `alarm`, and when a stream has bytes, if they are `wanted`.
+    /// Makes the descriptor readable at `alarm`, and also when a stream has bytes, if they are
+    /// `wanted`.
     ///
     /// Cost: a syscall for each of the two that changed.
     pub fn watch(&mut self, wanted: bool, alarm: Option<Instant>) {
@@ -122,7 +124,7 @@ impl Read for Source {
     }
 }
 
-/// Readable when there are bytes to read.
+/// Readable when the file has bytes.
 impl AsFd for Source {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.ready {

@@ -1,4 +1,4 @@
-//! skbs -> file.
+//! Writing: from skbs to file.
 //!
 //! A packet counts as sent when the kernel has taken all of its block, which costs one write(2) a
 //! batch. When a write fails, the packets whose blocks are not whole are dropped, the file is cut
@@ -19,7 +19,7 @@ use super::format::{LinkType, PACKET_LEN_MAX, Writer};
 use crate::caps::{Caps, Copies};
 use crate::queue::{Health, QueueOps, Want};
 
-/// The interface that packets are filed under.
+/// Name of the interface in the capture.
 pub(super) const INTERFACE: &str = "linerate";
 
 /// Opens a capture for writing, and writes its header.
@@ -52,7 +52,7 @@ fn refused(name: &str, why: &str) -> Error {
     Error::new(Code::File, format!("cannot write {name}"), why)
 }
 
-/// Takes hold of a regular file and truncates it; false if it is something else.
+/// Locks and truncates a regular file; returns false if the file is of another kind.
 fn empty(file: &File, name: &str) -> Result<bool> {
     let failed = |e: io::Error| refused(name, &e.to_string());
     if !file.metadata().map_err(failed)?.is_file() {
@@ -79,18 +79,19 @@ pub(super) struct WriteQueue<W: Write> {
     /// The link type of each interface that is declared.
     links: Vec<LinkType>,
     name: String,
-    /// Cuts the file behind its last whole block.
+    /// Truncates the file after its last whole block.
     cut: fn(&W, u64),
-    /// Rung once, for callers that wait before they arm: nothing comes out of it, and there is always
-    /// room.
+    /// Event that is signalled once, for callers that wait before they arm: a sink delivers nothing
+    /// and always has room.
     bell: EventFd,
-    /// The bytes of a packet that is not in one piece.
+    /// Buffer for the bytes of a packet in several frames.
     joined: Vec<u8>,
     health: Health,
 }
 
 impl<W: Write> WriteQueue<W> {
-    /// Begins a file, of Ethernet unless packets of `any` link type come: the first then says which.
+    /// Begins a file: for Ethernet, or, if `any` link type is allowed, for that of the first
+    /// packet.
     pub fn new(file: W, name: String, any: bool, cut: fn(&W, u64)) -> Result<WriteQueue<W>> {
         let bell = EventFd::new()?;
         bell.signal();
@@ -106,7 +107,7 @@ impl<W: Write> WriteQueue<W> {
         Ok(queue)
     }
 
-    /// Returns the interface that packets of this type are filed under.
+    /// Returns the number of the capture's interface for this link type.
     fn interface(&mut self, link: LinkType) -> io::Result<u32> {
         if let Some(at) = self.links.iter().position(|known| *known == link) {
             return Ok(at as u32);
@@ -116,7 +117,7 @@ impl<W: Write> WriteQueue<W> {
         Ok(interface)
     }
 
-    /// Writes the first `n` packets of `batch`, which are not too long.
+    /// Writes the first `n` packets of `batch`, none of which is too long.
     fn write(&mut self, n: usize, now_ns: &mut Option<u64>, batch: &Batch) -> io::Result<()> {
         for skb in batch.iter().take(n) {
             let now_ns = || *now_ns.get_or_insert_with(epoch_ns);
@@ -153,7 +154,7 @@ fn write_error(name: &str, e: &io::Error) -> Error {
     }
 }
 
-/// Returns all bytes of a packet, joined in `joined` unless they lie in one piece that can be borrowed.
+/// Returns all bytes of a packet: borrowed if they are in one frame, else joined in `joined`.
 fn whole<'a>(skb: &'a Skb, joined: &'a mut Vec<u8>) -> &'a [u8] {
     if skb.data().len() == skb.len() {
         return skb.data();

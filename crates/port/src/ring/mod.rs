@@ -1,4 +1,5 @@
-//! Two ports joined in this process: each receives what the other sends, in the same frame, without a copy.
+//! Two ports connected in this process: each receives what the other sends, in the same frame,
+//! without a copy.
 //!
 //! ```text
 //!  end 0   tx ──────── ring of handles ────────► rx   end 1      packets in a ring are in flight:
@@ -26,14 +27,14 @@ use crate::spec::Spec;
 
 /// The driver's name.
 pub const NAME: &str = "ring";
-/// Packets each way, unless told otherwise.
+/// Default number of packets in each direction.
 const LEN: u32 = 1024;
-/// A chain passes as one handle.
+/// Longest packet, a chain: it passes as one handle.
 const PACKET_MAX_BYTES: usize = 1 << 16;
-/// Handles popped at once.
+/// Handles popped in one step.
 const STRIDE: usize = 64;
 
-/// The driver of `ring:NAME[,len=1024]`: two ends of one name, in one process.
+/// The driver of `ring:NAME[,len=1024]`: two ends with one name, in one process.
 #[derive(Debug)]
 pub struct Ring;
 
@@ -72,16 +73,16 @@ impl Plan for RingPlan {
     }
 }
 
-/// Returns the number of frames that a pair of rings of `len` packets each way can hold, and so what each of its ends
-/// serves.
+/// Returns the number of frames that a pair of rings of `len` packets in each direction can hold,
+/// which each end reports.
 #[must_use]
 pub const fn frames(len: u32) -> usize {
     2 * len as usize
 }
 
-/// Returns both ends of a pair of rings of `len` packets each way. The ledger of `pool` tells how many
-/// packets are in them, as `ring NAME forth`, from the first end to the second, and `ring NAME
-/// back`.
+/// Returns both ends of a pair of rings of `len` packets in each direction. The ledger of `pool`
+/// tells how many packets are in them, as `ring NAME forth`, from the first end to the second, and
+/// `ring NAME back`.
 ///
 /// # Errors
 /// `E-PORT-SYNTAX` unless `len` is a power of two; `E-SYSTEM` without descriptors.
@@ -116,7 +117,7 @@ pub fn pair(name: &str, len: u32, pool: &Pool) -> Result<(Opened, Opened)> {
 struct Link {
     bells: [EventFd; 2],
     gone: [AtomicBool; 2],
-    /// Receiving halves of ends that are gone.
+    /// Receiving halves of ends that were closed.
     parked: Mutex<Vec<Inbox>>,
 }
 
@@ -136,7 +137,7 @@ impl Drop for Link {
 /// The receiving half of a ring.
 struct Inbox {
     rx: Consumer<Heap<u32>>,
-    /// The ledger's count of packets that wait here, as of the last time its end looked.
+    /// The ledger's count of packets waiting here, as of the end's last check.
     tally: Tally,
     told: u32,
 }
@@ -160,7 +161,7 @@ impl Inbox {
         n
     }
 
-    /// Returns the number of packets that wait in it.
+    /// Returns the number of packets that wait in the ring.
     fn waiting(&mut self) -> u32 {
         let waiting = self.rx.available();
         if waiting != self.told {
@@ -174,14 +175,14 @@ impl Inbox {
 struct End {
     side: usize,
     tx: Producer<Heap<u32>>,
-    /// `None` only while it is dropped.
+    /// `None` only while the end is being dropped.
     inbox: Option<Inbox>,
-    /// This end's word, and the other's.
+    /// This end's sleep flag; the next field is that of the other end.
     waiter: Waiter,
     waker: Waker,
     link: Arc<Link>,
-    /// `arm` has said that the peer is gone and nothing is left of it: once, or its caller would go
-    /// round for ever.
+    /// True if `arm` has reported that the peer is gone and no packet is left: once, because its
+    /// caller would loop for ever.
     told_end: bool,
     /// The peer was gone and the ring empty.
     finished: bool,

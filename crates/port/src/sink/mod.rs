@@ -64,14 +64,14 @@ impl Plan for SinkPlan {
     }
 }
 
-/// One flow: the next number, and which of the 64 before it came.
+/// A flow: the next sequence number, and which of the 64 before it have arrived.
 #[derive(Debug, Clone, Copy, Default)]
 struct Flow {
     next: u64,
     window: u64,
 }
 
-/// Checks stamped packets one by one.
+/// Check of stamped packets, one at a time.
 #[derive(Debug, Default)]
 pub struct Verifier {
     found: Verified,
@@ -104,7 +104,7 @@ impl Verifier {
         }
     }
 
-    /// Checks one packet's bytes; its stamp, if every byte is as it was sent.
+    /// Checks one packet's bytes; returns its stamp, if every byte is as sent.
     pub fn check_frame(&mut self, frame: &[u8]) -> Option<Stamp> {
         match stamp::read(frame) {
             Ok(stamp) if u64::from(stamp.flow) < FLOWS_MAX => {
@@ -151,7 +151,8 @@ impl Verifier {
 }
 
 struct SinkQueue {
-    /// Rung once, for a caller that waits before it arms: nothing ever comes out of a sink.
+    /// Event that is signalled once, for a caller that waits before it arms: a sink never delivers
+    /// a packet.
     bell: EventFd,
     verifier: Option<Verifier>,
 }

@@ -8,11 +8,11 @@ use crate::spec::Spec;
 /// A port text's options, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
-    /// The interface; `%d` in it stands for the first free number.
+    /// The interface's name; `%d` in it is replaced by the first free number.
     pub name: String,
-    /// Queues; with one it is an interface of one queue, else a multi-queue one.
+    /// Number of queues; one makes an interface with a single queue, more a multi-queue one.
     pub queues: usize,
-    /// Bring it up.
+    /// True if the port takes the interface up.
     pub up: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A port of tap: the device file, the privilege, and a trial.
+//! Examination of a tap port: the device file, the privilege, and a trial.
 
 use linerate_skb::{Code, Error};
 use linerate_sys::netif::Interface;
@@ -7,7 +7,7 @@ use linerate_sys::rtnl::LinkInfo;
 use crate::doctor::{Findings, Trial, full_trial, trial};
 use crate::spec::Spec;
 
-/// Checks a port of tap: one that is not there is made, and gone again.
+/// Examines a tap port; an interface that does not exist is created for the trial and removed.
 pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
     let there = Interface::open(&spec.arg).and_then(|interface| LinkInfo::of(&interface));
     match there {

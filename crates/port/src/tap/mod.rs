@@ -95,7 +95,7 @@ impl Plan for Config {
     }
 }
 
-/// The device of a queue: its descriptor, and what is under way on it.
+/// The device of a queue: its descriptor, with the packets in flight on it.
 struct Device {
     tap: tun::Tap,
     rx: Rx,
@@ -115,7 +115,7 @@ impl HostDevice for Device {
         self.tx.send(&self.tap, &mut host.link, mem, batch)
     }
 
-    /// Finds out whether the descriptor is in error: its interface is gone.
+    /// Checks whether the descriptor has an error, because its interface was deleted.
     ///
     /// Cost: one syscall.
     fn look(&mut self, host: &mut Host) {

@@ -1,4 +1,4 @@
-//! Receiving: one packet a `readv`, into a frame of the pool and what follows it.
+//! Receiving: one packet for each `readv`, into a frame of the pool and an overflow buffer.
 
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
@@ -12,14 +12,16 @@ use rustix::io::Errno;
 
 use crate::host::{Link, PACKET_BYTES_MAX, Retry, offload};
 
-/// Receive state: the overflow buffer for what exceeds the first frame, and the end of the last read.
+/// Receive state: the overflow buffer for bytes beyond the first frame, and the end of the last
+/// read.
 pub(super) struct Rx {
     overflow: Vec<u8>,
-    /// A frame that turned out not to be needed goes back to the pool through here.
+    /// Batch through which a frame that was not needed returns to the pool.
     unused: Batch,
-    /// The last read found nothing.
+    /// True if the last read found no packet.
     drained: bool,
-    /// Pending while the pool has no frame; the descriptor's readiness means nothing then.
+    /// Pending while the pool has no frame; the descriptor may be readable meanwhile without
+    /// effect.
     pub starved: Retry,
     /// Receives that the pool ended early.
     pub rx_nombuf: u64,
@@ -92,7 +94,7 @@ impl Rx {
         received
     }
 
-    /// Returns true if a packet waits and there may be a place for it.
+    /// Returns true if a packet waits and a frame may be free for it.
     ///
     /// Cost: one syscall unless the last read found nothing.
     pub fn is_waiting(&mut self, tap: &Tap) -> bool {
@@ -100,7 +102,7 @@ impl Rx {
         may_be && poll_readable(&[tap.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
     }
 
-    /// Reads one packet: its header, then as much as fits into `skb`, then the overflow.
+    /// Reads one packet: its header, then as many bytes as fit into `skb`, then the overflow.
     fn read(&mut self, tap: &Tap, skb: &mut Skb) -> rustix::io::Result<(VnetHdr, usize)> {
         let mut header = [0; VNET_HDR_BYTES];
         let n = tap.read_vectored(&mut [
@@ -121,7 +123,7 @@ impl Rx {
         self.unused.truncate_to(0, mem);
     }
 
-    /// Makes a packet of `len` bytes of what was read.
+    /// Makes a packet of the first `len` bytes that were read.
     fn complete(
         &mut self,
         mem: &mut Local,
@@ -150,7 +152,8 @@ impl Rx {
     }
 }
 
-/// Returns to whom the host addressed a packet: all that leaves by the interface is for this end of it.
+/// Returns the class of a packet's destination: every packet that leaves by the interface is for
+/// this end.
 fn packet_type(data: &[u8]) -> PacketType {
     match data.first_chunk::<6>() {
         Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => PacketType::Broadcast,

@@ -1,4 +1,4 @@
-//! Opening: the interface, made or found, and what it gave.
+//! Opening of the port: the interface, created or found, and its properties.
 
 use linerate_skb::Result;
 use linerate_sys::netif::Interface;

@@ -1,4 +1,4 @@
-//! Sending: one packet a `writev`, from its frames as they lie.
+//! Sending: one packet for each `writev`, directly from its frames.
 
 use std::io::IoSlice;
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::host::{CHAIN_FRAMES_MAX, Link, Retry, copy_out, is_exported, offload};
 
-/// A chain and its header.
+/// Most segments of a write: a chain and its header.
 const SEGMENTS_MAX: usize = CHAIN_FRAMES_MAX + 1;
 
 /// Transmit state, from the kernel's last answer.
@@ -16,9 +16,10 @@ const SEGMENTS_MAX: usize = CHAIN_FRAMES_MAX + 1;
 pub(super) struct Tx {
     /// Pending while the host has no memory for a packet.
     pub retry: Retry,
-    /// For packets whose frames a peer can write: the kernel gets a copy that it cannot.
+    /// Buffer for packets whose frames a peer can write: the kernel gets a copy that the peer
+    /// cannot write.
     scratch: Vec<u8>,
-    /// System calls that sent, one a packet.
+    /// System calls that sent, one for each packet.
     pub doorbells: u64,
 }
 

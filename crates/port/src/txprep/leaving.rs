@@ -1,4 +1,4 @@
-//! Property: whatever a program does to a packet, with whatever left to a device, what leaves is right.
+//! Property test: a sent packet is correct, whatever a program did to it and left to a device.
 //!
 //! Each packet exists twice, finished and with something left to a device, and is edited alike. What
 //! leaves of the two is the same byte for byte, and etherparse, which knows nothing of ours, finds every
@@ -146,7 +146,7 @@ fn apply(skb: &mut Skb, edit: Edit, depth: &mut usize, v6: bool) -> Result<(), D
     Ok(())
 }
 
-/// Edits the transport header, or what is behind it.
+/// Edits the transport header, or the bytes after it.
 fn transport(skb: &mut Skb, edit: Edit) -> Result<(), DropReason> {
     match edit {
         Edit::SwapEnds => match skb.udp_mut() {
@@ -182,7 +182,7 @@ fn transport(skb: &mut Skb, edit: Edit) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// Cuts a datagram's payload, as a program with a shorter answer does.
+/// Shortens a datagram's payload, as a program with a shorter answer does.
 fn trim(skb: &mut Skb, keep: usize) {
     let plain = skb.is_linear() && skb.data()[12..14] == [8, 0] && skb.data()[23] == 17;
     if !plain || skb.offload().is_gso() || skb.len() < 42 + keep {
@@ -197,7 +197,7 @@ fn trim(skb: &mut Skb, keep: usize) {
     assert!(skb.trim(42 + keep) && skb.udp_mut().unwrap().fill_checksum());
 }
 
-/// Returns what leaves by a device that does nothing itself.
+/// Returns the packets that leave through a device without offloads.
 fn leave(pool: &Pool, skb: Skb) -> Vec<Vec<u8>> {
     let mut batch = Batch::with_capacity(1);
     batch.push(skb).unwrap();
@@ -208,7 +208,7 @@ fn leave(pool: &Pool, skb: Skb) -> Vec<Vec<u8>> {
     device.sent
 }
 
-/// Asserts that all checksums of a packet are right; its payload.
+/// Asserts that all checksums of a packet are right; returns its payload.
 fn payload_of_right(packet: &[u8]) -> Vec<u8> {
     let mut sliced = SlicedPacket::from_ethernet(packet).unwrap();
     loop {

@@ -1,4 +1,5 @@
-//! Transmit preparation: what a device does not do is done to packets before they reach its driver.
+//! Transmit preparation: offloads that a device lacks are done in software before packets reach its
+//! driver.
 //!
 //! ```text
 //!   batch ──► nothing to do ─────────────────────────────────────────► driver
@@ -29,10 +30,10 @@ use crate::host::segment::Cutter;
 use crate::host::{RETRY, copy_out, offload};
 use crate::queue::QueueOps;
 
-/// Packets prepared at once: one doorbell for all of them.
+/// Packets prepared in one step, for one doorbell.
 const STRIDE: usize = 64;
 
-/// Why packets wait that have left their batch.
+/// The reason why packets wait after leaving their batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// The device has no room.
@@ -41,28 +42,28 @@ pub(crate) enum Waits {
     Frame(Instant),
 }
 
-/// Work for a device that does less than all of it, and the packets under way.
+/// Preparation for a device that lacks some offloads, with the packets in it.
 pub(crate) struct TxPrep {
     checksum: TxOffload,
     gso: TxOffload,
-    /// It is the device that does all work.
+    /// True if the device does all offloads.
     does_all: bool,
-    /// The driver looks for work that is left to others.
+    /// True if the driver itself stops at packets whose offload it lacks.
     stops_at_offloads: bool,
     /// Made for the first superframe.
     stage: Option<Box<Stage>>,
-    /// The pool that packets are copied into if they are of another one.
+    /// The pool into which packets of other pools are copied.
     border: Option<Box<Border>>,
 }
 
-/// The border of a pool, which packets cross as copies.
+/// The pool's border, which packets cross as copies.
 struct Border {
     pool: Pool,
     scratch: Vec<u8>,
     copied_bytes: u64,
 }
 
-/// A superframe that is being cut, and packets that are prepared and not sent.
+/// A superframe that is being cut, and packets that are prepared but not sent.
 struct Stage {
     under: Option<(Skb, Cutter)>,
     ready: Batch,
@@ -72,7 +73,7 @@ struct Stage {
 }
 
 impl TxPrep {
-    /// Makes the preparation for a queue with these `caps`.
+    /// Creates the preparation for a queue with these `caps`.
     pub fn new(caps: &Caps) -> TxPrep {
         let Caps { checksum, gso, stops_at_offloads, .. } = *caps;
         let does_all = (checksum, gso) == (TxOffload::All, TxOffload::All);
@@ -85,12 +86,12 @@ impl TxPrep {
         (self.border, self.does_all) = (Some(border.into()), false);
     }
 
-    /// Returns true if it copies packets of other pools.
+    /// Returns true if packets of other pools are copied.
     pub fn has_border(&self) -> bool {
         self.border.is_some()
     }
 
-    /// Sends from the front of `batch`, after what waits.
+    /// Sends packets from the front of `batch`, after those that wait.
     ///
     /// Shape:  batch[0..n) -> device, or waits here; the rest stays, in order. What cannot be prepared is
     ///         dropped with its reason.
@@ -122,25 +123,25 @@ impl TxPrep {
         self.prepare(ops, mem, batch)
     }
 
-    /// Returns true while packets wait here.
+    /// Returns true while packets wait in the preparation.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.stage.as_ref().is_some_and(|stage| stage.is_busy())
     }
 
-    /// Returns the number of packets that wait here; a superframe is one.
+    /// Returns the number of packets that wait in the preparation; a superframe counts as one.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.stage.as_ref().map_or(0, |s| s.ready.len() + usize::from(s.under.is_some()))
     }
 
-    /// Returns why packets wait here, if any do.
+    /// Returns the reason why packets wait, if any do.
     pub fn waits(&self) -> Option<Waits> {
         let stage = self.stage.as_ref().filter(|stage| stage.is_busy())?;
         Some(stage.retry_at.map_or(Waits::Room, Waits::Frame))
     }
 
-    /// Returns the bytes copied into segments, and over the border of a pool, so far.
+    /// Returns the bytes copied so far: into segments, and for packets of other pools.
     pub fn copied_bytes(&self) -> u64 {
         let over = self.border.as_ref().map_or(0, |border| border.copied_bytes);
         over + self.stage.as_ref().map_or(0, |stage| stage.copied_bytes)
@@ -183,7 +184,8 @@ impl TxPrep {
     }
 }
 
-/// Returns true if the work `left` on `skb` is left to us, by a device that takes `checksum` and `gso`.
+/// Returns true if the offload `left` of `skb` has to be done in software, because the device does
+/// only `checksum` and `gso`.
 #[inline]
 fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> bool {
     match if left.is_gso() { gso } else { checksum } {
@@ -205,8 +207,8 @@ impl Stage {
         self.under.is_some() || !self.ready.is_empty()
     }
 
-    /// Moves packets from the front of `batch` to `ready`, superframes in pieces, until that is full, the
-    /// rest needs nothing, or the pool has no frame.
+    /// Moves packets from the front of `batch` to `ready`, and cuts superframes, until `ready` is
+    /// full, the rest needs no work, or the pool has no frame.
     #[cold]
     fn fill(&mut self, mem: &mut Local, batch: &mut Batch, cuts: impl Fn(&Skb) -> bool) {
         self.retry_at = None;
@@ -226,7 +228,7 @@ impl Stage {
         }
     }
 
-    /// Takes the superframe out that is the first of `batch`; one that cannot be cut is dropped.
+    /// Takes the first packet of `batch`, a superframe, to be cut; drops it if it cannot be cut.
     fn begin(&mut self, mem: &mut Local, batch: &mut Batch) {
         let first = batch.iter().next().map(Cutter::of);
         match first {
@@ -253,7 +255,7 @@ impl Stage {
 }
 
 impl Border {
-    /// Puts copies in the places of packets of other pools; drops those that there is no frame for.
+    /// Replaces packets of other pools by copies; drops those for which there is no frame.
     ///
     /// Cost: a look at each packet; a copy of those of other pools.
     fn copy_others(&mut self, mem: &mut Local, batch: &mut Batch) {

@@ -1,4 +1,4 @@
-//! A wrapped port conforms as the port in it: all wrappers at once that leave packets alone.
+//! Conformance of wrapped ports: all wrappers at once that do not change packets.
 
 use std::io::Sink;
 use std::sync::Mutex;
@@ -24,10 +24,10 @@ fn wrapped(
     Ok(Opened { queues, ..opened })
 }
 
-/// Captures that run for as long as their queues, and whose copies are never written.
+/// Captures that last as long as their queues, and whose copies are never written.
 static CAPTURES: Mutex<Vec<TeeWriter<Sink>>> = Mutex::new(Vec::new());
 
-/// Wraps a port in a trace and a tee whose copies are never read, around a plan without faults.
+/// Wraps a port in a trace, a fault plan without faults, and a tee whose copies are never read.
 fn watched(opened: Opened) -> Result<Opened> {
     wrapped(opened, |ops| {
         let ops = Box::new(Faulty::new(ops, &Plan::new(1))?);
@@ -84,7 +84,7 @@ mod watched_interfaces {
     }));
 }
 
-/// Opens both ends of a veth pair by AF_XDP, their frames those of the pool.
+/// Opens both ends of a veth pair by AF_XDP, on frames of the pool.
 fn on_xdp(case: Case, wrap: fn(Opened) -> Result<Opened>) {
     in_netns_with_xdp(move || {
         veth(1500);

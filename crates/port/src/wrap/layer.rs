@@ -1,4 +1,4 @@
-//! The parts of every port around a port: a [`Layer`], and the queue that it stands on.
+//! The common parts of all wrappers: a [`Layer`], and the queue below it.
 //!
 //! ```text
 //!  caller ──► Wrapped ──► Layer::rx ──► what the layer makes of it ──► below.rx
@@ -21,7 +21,7 @@ use crate::caps::Caps;
 use crate::queue::{Health, QueueOps, Want};
 use crate::stats::Counters;
 
-/// A wrapper around a queue: each method handles one call, with the queue `below` at hand.
+/// A wrapper around a queue: each method handles one call, and can use the queue `below`.
 ///
 /// A call that it says nothing of goes to the queue below as it came, and the answer back. What it
 /// changes keeps the contract of [`QueueOps`].
@@ -85,7 +85,7 @@ pub trait Layer: Send {
         below.hold(at)
     }
 
-    /// Returns the descriptor that [`QueueOps::arm`] makes readable; the same for life.
+    /// Returns the descriptor that [`QueueOps::arm`] makes readable; it never changes.
     fn as_fd<'a>(&'a self, below: &'a dyn QueueOps) -> BorrowedFd<'a> {
         below.as_fd()
     }
@@ -116,10 +116,10 @@ pub trait Layer: Send {
     }
 }
 
-/// A queue with a [`Layer`] around it, which is a queue again.
+/// A queue with a [`Layer`] around it, itself a queue.
 #[derive(Debug)]
 pub struct Wrapped<L> {
-    /// Before `below`, so that a layer which holds packets goes before the queue that gave them.
+    /// The layer, declared before `below`, so that packets it holds are dropped before their queue.
     pub(super) layer: L,
     below: Below,
 }
@@ -132,7 +132,7 @@ impl<L: Layer> Wrapped<L> {
     }
 }
 
-/// The queue that a layer stands on.
+/// The queue below a layer.
 struct Below(Box<dyn QueueOps>);
 
 impl std::fmt::Debug for Below {
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use crate::caps::{Copies, Origin, TxOffload};
 
-    /// A queue no answer of which is the trait's default.
+    /// A test queue that overrides every method of the trait.
     struct Scripted(EventFd, u64);
 
     // So that a new call is in this test, too.

@@ -1,4 +1,4 @@
-//! Ports around ports: each stands on any queue, and is one itself.
+//! Wrappers: ports around any queue, which are queues themselves.
 //!
 //! ```text
 //!   Queue ── Box<dyn QueueOps> = tee ── Faulty ── the driver's
@@ -43,7 +43,7 @@ pub enum Way {
     Tx,
 }
 
-/// Returns the nanoseconds since 1970, as captures count.
+/// Returns the nanoseconds since 1970, as captures have them.
 fn epoch_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)

@@ -1,4 +1,5 @@
-//! Faults and captures over AF_XDP, whose frames are the pool's own while the device has them.
+//! Tests of faults and captures over AF_XDP, whose frames stay the pool's while the device has
+//! them.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use crate::host::testing::{
 use crate::pcap::format::Reader;
 use crate::{Port, Queue, Want};
 
-/// A file in memory, which its writer shares with the test.
+/// A file in memory that its writer shares with the test.
 #[derive(Clone, Default)]
 struct Bytes(Arc<Mutex<Vec<u8>>>);
 
@@ -30,7 +31,7 @@ impl Write for Bytes {
 }
 
 impl Bytes {
-    /// Returns the packets in it, as a reader of captures finds them.
+    /// Returns the packets of the capture, as a reader finds them.
     fn packets(&self) -> Vec<Vec<u8>> {
         let file = self.0.lock().unwrap();
         let mut reader = Reader::new(file.as_slice()).unwrap();
@@ -42,8 +43,8 @@ impl Bytes {
     }
 }
 
-/// Returns an xdp port with faults, between a capture of what the device sees and one of what the
-/// program sees.
+/// Returns an xdp port with faults, between a capture on the device's side and one on the program's
+/// side.
 fn between(
     text: &str,
     pool: &Pool,
@@ -62,7 +63,7 @@ fn between(
     (port.into_queues().remove(0), stats.unwrap())
 }
 
-/// An end, and the packets that it is to send.
+/// An end, with the packets that it has to send.
 struct End {
     queue: Queue,
     unsent: Batch,
@@ -75,7 +76,7 @@ impl End {
         End { queue, unsent: Batch::with_capacity(32), made: 0, got: 0 }
     }
 
-    /// Sends up to packet number `most`, and receives what is there.
+    /// Sends up to packet number `most`, and receives waiting packets.
     fn step(&mut self, most: u64) {
         while self.made < most && self.unsent.spare() > 0 {
             let skb = self.queue.local().alloc_copy(&stamped(self.made, 90)).unwrap();

@@ -1,5 +1,5 @@
-//! The binding of a socket to a queue of an interface, first and again; and one registration of a pool's
-//! memory for all sockets on it, so that forwarding between them copies nothing.
+//! Binding of a socket to a queue of an interface, also after a loss; and a registration of a
+//! pool's memory that all its sockets share, so that forwarding between them copies nothing.
 //!
 //! The kernel identifies a umem by a socket that has it, and lets other sockets join one that is *bound*.
 //! If this pool has no bound socket, the memory is registered anew: pages that are registered twice work
@@ -19,7 +19,8 @@ use super::config::Config;
 use super::rings::{Lens, Rings};
 use super::setup::Attached;
 
-/// Longest wait for a queue that another socket still holds: the kernel cleans up after a closed one later.
+/// Longest wait for a queue that another socket still holds: the kernel releases a closed socket's
+/// queue with a delay.
 ///
 /// Source: net/xdp/xsk_buff_pool.c, `xp_put_pool`, which leaves it to a worker.
 const BUSY: Duration = Duration::from_secs(1);
@@ -32,19 +33,19 @@ const BUSY_POLL_BUDGET: u32 = 64;
 /// Permission for the kernel to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CopyMode {
-    /// The device reads and writes the frames itself, or there is no socket.
+    /// Never: the device accesses the frames itself, or there is no socket.
     Never,
     /// Zero-copy is tried first.
     Fallback,
-    /// Zero-copy is not tried.
+    /// Always: zero-copy is not tried.
     Always,
 }
 
-/// One queue of one interface, and what its socket is to be.
+/// A queue of an interface, with the options of its socket.
 #[derive(Debug)]
 pub(super) struct QueueBinding {
     pub name: String,
-    /// The text of its port, up to the filter.
+    /// The text of the port, up to the filter.
     text: String,
     pub pool: Pool,
     /// A packet may be longer than a frame.
@@ -61,16 +62,16 @@ pub(super) struct QueueBinding {
 pub(super) struct Bound {
     pub rings: Rings,
     pub zero_copy: bool,
-    /// Why it is not, although it was tried.
+    /// The reason why it is not bound, although that was tried.
     pub why: Option<String>,
 }
 
-/// Reason why a socket was not bound.
+/// The reason why a socket was not bound.
 #[derive(Debug)]
 pub(super) enum Refused {
     /// By bind(2).
     Bind(Errno),
-    /// Before that, or behind it.
+    /// Another step failed, before or after bind(2).
     Other(Error),
 }
 
@@ -81,7 +82,7 @@ impl From<Error> for Refused {
 }
 
 impl QueueBinding {
-    /// Describes the binding of `queue`, which is not made yet.
+    /// Describes the binding of `queue` without making it.
     pub fn new(
         config: &Config,
         pool: &Pool,
@@ -104,7 +105,7 @@ impl QueueBinding {
         })
     }
 
-    /// Returns the number of packets that its receive ring holds.
+    /// Returns the length of the receive ring in packets.
     pub fn rx_len(&self) -> u32 {
         self.lens.rx
     }
@@ -114,7 +115,7 @@ impl QueueBinding {
         self.queue
     }
 
-    /// Binds a socket, and waits a second for another that was just closed.
+    /// Binds a socket, and waits up to a second for another one that was just closed.
     pub fn bind(&self, copy_mode: CopyMode) -> Result<Bound> {
         let until = Instant::now() + BUSY;
         loop {
@@ -147,8 +148,8 @@ impl QueueBinding {
         self.enter(self.bind_as(false)?, why)
     }
 
-    /// Returns true once no socket is bound to the queue: then the device has no frames of a closed socket
-    /// any more.
+    /// Returns true once no socket is bound to the queue, so that the device no longer has frames
+    /// of a closed socket.
     pub fn is_vacant(&self, copy_mode: CopyMode) -> bool {
         let until = Instant::now() + BUSY;
         loop {
@@ -169,13 +170,13 @@ impl QueueBinding {
         self.sockets.close(rings);
     }
 
-    /// Returns the bytes of the memory that the rings' addresses count from.
+    /// Returns the length of the memory from whose start the rings' addresses count.
     pub fn memory_bytes(&self) -> usize {
         // SAFETY: only its length is looked at.
         unsafe { self.pool.region() }.map_or(0, |region| region.len())
     }
 
-    /// Enters the socket into the map in which the program finds it.
+    /// Enters the socket into the map that the program reads.
     fn enter(&self, rings: Rings, why: Option<String>) -> std::result::Result<Bound, Refused> {
         let zero_copy = rings.socket.is_zero_copy().unwrap_or(false);
         if let Some(map) = &self.attached.map {
@@ -184,8 +185,8 @@ impl QueueBinding {
         Ok(Bound { rings, zero_copy, why })
     }
 
-    /// Binds a socket that takes packets in several frames if it must, or if that costs nothing: a
-    /// device that reads the frames itself may not have it.
+    /// Binds a socket, for packets in several frames if that is necessary or free of cost: a device
+    /// that accesses the frames itself may not support them.
     fn bind_as(&self, zero_copy: bool) -> std::result::Result<Rings, Refused> {
         if self.several || !zero_copy {
             match self.bind_on(zero_copy, true) {
@@ -197,8 +198,8 @@ impl QueueBinding {
         self.bind_on(zero_copy, false)
     }
 
-    /// Binds a socket on the pool's memory: with the others if they have registered it, and if that
-    /// does not go together, by a registration of its own.
+    /// Binds a socket to the pool's memory: shares the registration of the others if there is one,
+    /// or registers the memory again if they cannot share.
     fn bind_on(&self, zero_copy: bool, several: bool) -> std::result::Result<Rings, Refused> {
         self.sockets.join(several, |first| match self.bind_beside(first, zero_copy, several) {
             Err(Refused::Bind(e)) if first.is_some() && e != Errno::BUSY => {
@@ -246,7 +247,7 @@ impl QueueBinding {
         format!("cannot open xdp:{}, queue {}", self.name, self.queue)
     }
 
-    /// Returns why the queue was not bound, and the remedy.
+    /// Returns the error of a queue that was not bound, with the remedy.
     pub fn error(&self, refused: Refused) -> Error {
         let errno = match refused {
             Refused::Other(mut e) => {
@@ -281,13 +282,13 @@ impl QueueBinding {
     }
 }
 
-/// Sockets of a pool that are bound: any of them is the umem's name.
+/// The bound sockets of a pool: each of them stands for the umem.
 #[derive(Debug, Default)]
 struct Sockets {
     members: Mutex<Vec<Member>>,
 }
 
-/// A socket that is bound, and whether its umem takes packets in several frames.
+/// A bound socket, and whether its umem supports packets in several frames.
 #[derive(Debug)]
 struct Member {
     socket: Weak<XdpSocket>,
@@ -300,8 +301,8 @@ impl Sockets {
         pool.attached(|mut known: Vec<Arc<Sockets>>| Ok(known.pop().unwrap_or_default()))
     }
 
-    /// Runs `bind` with a socket that is bound, if there is one whose umem takes packets in several
-    /// frames, or does not, as is wanted; what it binds is another one.
+    /// Calls `bind` with a bound socket whose umem supports packets in several frames, or does not,
+    /// as wanted; the socket that it binds is added.
     fn join<E>(
         &self,
         several: bool,
@@ -317,8 +318,8 @@ impl Sockets {
         Ok(rings)
     }
 
-    /// Drops a socket and its rings. Not while another thread is joining it, so that it is closed when
-    /// this returns.
+    /// Drops a socket and its rings. Not while another thread is joining it, so that it is closed
+    /// when this returns.
     fn close(&self, rings: Rings) {
         let _members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         drop(rings);

@@ -12,7 +12,7 @@ use crate::host::filter::Filter;
 use crate::host::flow::Flow;
 use crate::spec::Spec;
 
-/// Descriptors of each ring, unless told otherwise.
+/// Default length of each ring in descriptors.
 const RING_LEN: u32 = 1024;
 const RING_LENS: std::ops::RangeInclusive<u32> = 64..=65_536;
 /// Queues of a device.
@@ -21,22 +21,22 @@ const QUEUES_MAX: u32 = 1024;
 /// Path of frames from the device to the rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// The best there is.
+    /// The best available mode.
     Auto,
-    /// By the device itself.
+    /// Zero-copy: the device accesses the frames.
     ZeroCopy,
     /// Copied, in the driver.
     Native,
-    /// Copied, behind the driver.
+    /// Copies, after the driver has made an sk_buff.
     Generic,
 }
 
-/// The map of sockets of an XDP program of another owner.
+/// The map of sockets of another owner's XDP program.
 #[derive(Debug, Clone)]
 pub(super) enum Map {
     /// In a file of a BPF file system.
     Pinned(String),
-    /// By its descriptor.
+    /// Given by its descriptor.
     Given(Arc<SocketMap>),
 }
 
@@ -45,24 +45,26 @@ pub(super) enum Map {
 pub(super) struct Config {
     /// The interface.
     pub interface: String,
-    /// Filter of the packets taken from the kernel's stack; `All` if a program of another owner decides.
+    /// Filter of the packets to take from the kernel's stack; `All` if another owner's program
+    /// decides.
     pub filter: Filter,
-    /// The map in which that program finds sockets.
+    /// The map of another owner's program for the sockets.
     pub map: Option<Map>,
-    /// The text says so. If it does not, everything is taken where that is nobody else's.
+    /// True if the text has a filter. If it does not, everything is taken where that is nobody
+    /// else's.
     pub is_said: bool,
-    /// Filter in the port text that has no effect, because the port only sends.
+    /// Filter of the port text that has no effect, because the port only sends.
     pub unused: Option<Filter>,
     pub mode: Wanted,
     /// Numbers of the queues; empty for all.
     pub queues: Vec<u32>,
-    /// Division among the queues that is asked for.
+    /// The requested division of packets among the queues.
     pub spread: Option<Spread>,
-    /// Descriptors of the receive and fill rings.
+    /// Length of the receive and fill rings in descriptors.
     pub rx_len: u32,
-    /// Descriptors of the transmit and completion rings.
+    /// Length of the transmit and completion rings in descriptors.
     pub tx_len: u32,
-    /// Have the kernel poll the device from this port's own calls.
+    /// True if the kernel polls the device in this port's own calls.
     pub busy_poll: bool,
 }
 
@@ -103,7 +105,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Takes `map` for the sockets, unless `spec` names one itself.
+    /// Sets `map` for the sockets, unless `spec` names a map itself.
     pub fn give(&mut self, spec: &Spec, map: &Arc<SocketMap>) -> Result<()> {
         if self.map.is_some() {
             return Err(spec.error("the program has given a map already").fix("leave map= out"));
@@ -115,14 +117,14 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses a filter: what comes by a map is its program's to say.
+    /// Refuses a filter for a port with a map, whose program chooses the packets.
     fn leaves_the_choice(&self, spec: &Spec, filter: Option<&Filter>) -> Result<()> {
         let Some(filter) = filter else { return Ok(()) };
         let why = format!("{filter}: the XDP program of the map says what comes");
         Err(spec.error(why).fix(format!("leave {filter} out, or the map")))
     }
 
-    /// Capabilities that opening the port takes.
+    /// Returns the capabilities that opening the port requires.
     pub fn capabilities(&self) -> Capabilities {
         let flow = self.filter.flow().map_or(Capabilities::NONE, Flow::capabilities);
         match (&self.map, self.busy_poll) {
@@ -132,7 +134,7 @@ impl Config {
         }
     }
 
-    /// Returns `e` with advice that names no more capabilities than the port takes.
+    /// Returns `e` with advice that names only the capabilities that the port requires.
     pub fn least(&self, mut e: Error) -> Error {
         let (all, own) = (Capabilities::XDP, self.capabilities());
         let locks = |set: Capabilities| set.and(Capabilities::IPC_LOCK).command();
@@ -140,7 +142,7 @@ impl Config {
         e
     }
 
-    /// Returns the text of this port up to its filter, for other options to be put behind it.
+    /// Returns the text of this port up to its filter, so that other options can be appended.
     pub fn text(&self) -> String {
         let taken = match &self.map {
             Some(Map::Pinned(path)) => format!(",map={path}"),
@@ -156,8 +158,8 @@ impl Config {
         Lens { fill: 2 * self.rx_len, rx: self.rx_len, tx: self.tx_len, completion: self.tx_len }
     }
 
-    /// Returns the number of frames that the rings of one queue can hold: those that were posted are in the
-    /// fill ring or in the receive ring, those that are sent in the transmit ring or in the completion ring.
+    /// Returns the number of frames that the rings of one queue can hold: posted frames in the fill
+    /// or the receive ring, sent frames in the transmit or the completion ring.
     pub fn ring_frames(&self) -> usize {
         let lens = self.lens();
         (lens.fill + lens.rx + lens.tx) as usize

@@ -1,4 +1,4 @@
-//! A port of xdp: privileges, the program that is there already, memory, queues, offloads, a trial.
+//! Examination of an xdp port: privileges, attached programs, memory, queues, offloads, a trial.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::spec::Spec;
 
 /// Bytes of a frame that a packet can use.
 const FRAME_ROOM: usize = FRAME_BYTES - linerate_sys::xdp::HEADROOM_BYTES as usize;
-/// Frames of a port's pool that are not for its rings.
+/// Frames of a port's pool that its rings do not use.
 const PROGRAM_FRAMES: usize = 4096;
-/// Ethernet header and one VLAN tag.
+/// Length of an Ethernet header and one VLAN tag.
 const LINK_HEADER_BYTES: usize = 18;
 
-/// From which on AF_XDP has packets in several frames.
+/// First version of Linux in which AF_XDP supports packets in several frames.
 pub(super) const FRAGS: (u32, u32) = (6, 6);
 
 /// Checks a port of xdp.
@@ -74,7 +74,7 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     }
 }
 
-/// Looks for a program that is attached already; true if there is none.
+/// Looks for a program that is attached already; returns true if there is none.
 fn program(of: &InterfaceInfo, found: &mut Findings) -> bool {
     let name = of.interface.name();
     let names = setup::program_names(&of.info.xdp_programs);
@@ -87,7 +87,7 @@ fn program(of: &InterfaceInfo, found: &mut Findings) -> bool {
     false
 }
 
-/// Compares the queues that there are with those that the port takes.
+/// Compares the interface's queues with those that the port uses.
 fn queues(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
     let Ok(there) = of.interface.rx_queues() else { return };
@@ -107,7 +107,8 @@ fn queues(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
     }
 }
 
-/// Reports offloads that matter here: receive merging by the device, checksum offload of the other end.
+/// Reports offloads that affect the port: receive merging by the device, checksum offload of the
+/// other end.
 fn offloads(of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
     if of.interface.merging().is_ok_and(|merging| merging.by_device) {
@@ -126,7 +127,8 @@ fn offloads(of: &InterfaceInfo, found: &mut Findings) {
     }
 }
 
-/// Opens the port as it will be, but for its filter, or for its entry in the map of another owner's program.
+/// Opens the port as it will be, except for its filter, or its entry in the map of another owner's
+/// program.
 fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &mut Findings) {
     if config.map.is_some() {
         let opened = trial::open(&trial::with(spec.text(), &["write"], "write"));
@@ -152,7 +154,8 @@ fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &m
     }
 }
 
-/// Says what opening gave, which is not what was asked for in what it takes; true if it opens.
+/// Reports the result of opening a port that `taken` describes in place of its filter; returns true
+/// if it opened.
 fn told(opened: Result<Obtained>, taken: &str, with: &str, found: &mut Findings) -> bool {
     match opened {
         Ok(mut obtained) => {
@@ -169,7 +172,7 @@ fn told(opened: Result<Obtained>, taken: &str, with: &str, found: &mut Findings)
     false
 }
 
-/// Returns the neighbour that is asked: the one that was named, the gateway, or one that the kernel has met.
+/// Returns the neighbour to probe: the one named, the gateway, or one that the kernel knows.
 fn neighbour(of: &InterfaceInfo, how: Trial) -> Option<Ipv4Addr> {
     if let Trial::Asking(peer) = how {
         return Some(peer);
@@ -178,7 +181,7 @@ fn neighbour(of: &InterfaceInfo, how: Trial) -> Option<Ipv4Addr> {
     neighbours.gateway.or(neighbours.known.first().copied())
 }
 
-/// Says if a packet went out and its answer came in.
+/// Reports whether a packet was sent and its answer received.
 fn passed(
     of: &InterfaceInfo,
     peer: Option<Ipv4Addr>,
@@ -211,7 +214,7 @@ fn passed(
     }
 }
 
-/// Says how long the link was down.
+/// Reports how long the link was down.
 fn flapped(watch: LinkWatch, of: &InterfaceInfo, found: &mut Findings) {
     let (name, is_back) = (of.interface.name(), watch.wait());
     let down = watch.stop();
@@ -227,7 +230,7 @@ fn flapped(watch: LinkWatch, of: &InterfaceInfo, found: &mut Findings) {
     }
 }
 
-/// Reports, without a trial, if packets longer than a frame can be received.
+/// Reports, without a trial, whether packets longer than a frame can be received.
 fn several(of: &InterfaceInfo, found: &mut Findings) {
     if of.mtu + LINK_HEADER_BYTES <= FRAME_ROOM {
         return;

@@ -1,4 +1,5 @@
-//! Beside an XDP program of another owner: it stays as it is, and finds the port's sockets in a map of its own.
+//! Coexistence with another owner's XDP program: the program stays unchanged, and finds the port's
+//! sockets in a map of its own.
 //!
 //! The entry of a queue is made when its socket is bound, and only if it is empty. The kernel takes it out when the
 //! socket is closed, however the process ends.
@@ -19,7 +20,7 @@ use super::setup::{self, Attached, cannot, program_names};
 use super::spread;
 use crate::host::filter::Filter;
 
-/// Opens the map, and finds out where its program sees packets.
+/// Opens the map, and determines where its program receives packets.
 pub(super) fn join(
     config: &Config,
     map: &Map,
@@ -57,7 +58,7 @@ pub(super) fn join(
     Ok((Attached { map, _own: None, _spread, _off: None }, mode))
 }
 
-/// Opens the map, unless it is given, and checks that it has room for `queues`.
+/// Opens the map, unless it is given as a descriptor, and checks that it has room for `queues`.
 pub(super) fn open(config: &Config, map: &Map, queues: &[u32]) -> Result<Arc<SocketMap>> {
     let (map, named) = match map {
         Map::Pinned(path) => (Arc::new(SocketMap::pinned(path)?), path.as_str()),
@@ -74,7 +75,8 @@ pub(super) fn open(config: &Config, map: &Map, queues: &[u32]) -> Result<Arc<Soc
     }
 }
 
-/// Checks a port beside a program of another owner, up to the trial; true if that makes sense.
+/// Examines a port that uses another owner's program, up to the trial; returns true if a trial
+/// makes sense.
 pub(super) fn examine(
     config: &Config,
     map: &Map,
@@ -108,7 +110,7 @@ pub(super) fn examine(
     may
 }
 
-/// Says whose program feeds the port.
+/// Reports which program feeds the port.
 pub(super) fn told(interface: &Interface) -> String {
     match program_names(&LinkInfo::of(interface).unwrap_or_default().xdp_programs).as_str() {
         "" => "fed by no program yet".to_owned(),

@@ -1,4 +1,4 @@
-//! Table of the pool's frames that are in a queue's rings, and the use of each.
+//! Table of the pool's frames in a queue's rings, with the use of each.
 //!
 //! The kernel is trusted to follow the rings' protocol, but it may have bugs, and a frame that came back
 //! twice would be in two packets. So every frame that comes back is looked up here first: in a table with
@@ -9,32 +9,34 @@ use linerate_skb::Batch;
 // No handle has the umem 0, so that none is one of these.
 /// In no ring of this queue.
 const FREE: u32 = 0;
-/// In the fill ring, or behind it.
+/// State of a frame in the fill ring, or received from it and not reported yet.
 const POSTED: u32 = 1;
-/// In the transmit ring, before the last frame of its packet.
+/// State of a frame in the transmit ring that is not the last of its packet.
 const PART: u32 = 2;
 
 /// The table.
 pub(super) struct Held {
-    /// [`FREE`], [`POSTED`], [`PART`], or the handle of the packet whose last frame it is.
+    /// For each frame [`FREE`], [`POSTED`], [`PART`], or the handle of the packet whose last frame
+    /// it is.
     places: Box<[u32]>,
     shift: u32,
     /// Frames in the fill ring.
     pub posted: usize,
     /// Packets in the transmit ring.
     pub sending: usize,
-    /// Frames that came back although the queue did not have them, or not for that.
+    /// Frames that the device returned although the queue had not given them to it for that use.
     pub lies: u64,
 }
 
 /// Result of checking a frame that the device reports as filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// A packet, or a part of one.
+    /// A valid packet, or a part of one.
     Packet,
-    /// Ours, but what is said of it does not lie within it: the frame's first byte.
+    /// A posted frame whose reported bytes do not lie within it; the number is the offset of its
+    /// first byte.
     Outside(u64),
-    /// None that had been posted.
+    /// A frame that had not been posted.
     Lie,
 }
 
@@ -54,7 +56,7 @@ impl Held {
         }
     }
 
-    /// Takes the frame back in which the device says that `len` bytes at `offset` are a packet's.
+    /// Takes back a frame whose `len` bytes at `offset` the device reports as a packet's.
     pub fn filled(&mut self, offset: u64, len: u32) -> Filled {
         let (bytes, shift) = (1 << self.shift, self.shift);
         match self.place(offset) {
@@ -82,8 +84,8 @@ impl Held {
         index.and_then(|index| self.places.get(index)) == Some(&FREE)
     }
 
-    /// Keeps the first packet of `batch`, which goes in frames with these offsets, until the device is
-    /// done with the last of them: it is the last to come back. All of them are free.
+    /// Keeps the first packet of `batch`, whose frames have these offsets, until the device returns
+    /// the last of them. All of them are free.
     pub fn send(&mut self, offsets: impl Iterator<Item = u64>, batch: &mut Batch) {
         let Some(handle) = batch.handles().first().copied() else { return };
         let mut last = None;
@@ -100,8 +102,8 @@ impl Held {
         unsafe { batch.took(1) };
     }
 
-    /// Takes back the frame in which `offset` lies, and with the last of a packet the packet, into
-    /// `done`, which has room for it.
+    /// Takes back the frame that contains `offset`; with the last frame of a packet, moves the
+    /// packet to `done`, which has room for it.
     pub fn sent(&mut self, offset: u64, done: &mut Batch) {
         match self.place(offset) {
             Some(place) if *place > PART => {
@@ -115,8 +117,8 @@ impl Held {
         }
     }
 
-    /// Takes back everything that the rings have, once the kernel no longer uses them: passes the offsets of
-    /// posted frames to `posted` and the packets to `packet`, one at a time.
+    /// Takes back everything in the rings, after the kernel has stopped using them: passes the
+    /// offsets of posted frames to `posted` and the packets to `packet`, one at a time.
     pub fn take_all(&mut self, mut posted: impl FnMut(u64), mut packet: impl FnMut(&mut Batch)) {
         let mut one = Batch::with_capacity(1);
         for (i, place) in self.places.iter_mut().enumerate() {

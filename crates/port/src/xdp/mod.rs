@@ -1,5 +1,5 @@
-//! One network interface through AF_XDP sockets: packets that a filter takes arrive in frames of the
-//! pool before the kernel has made an sk_buff of them; all others go on to the kernel.
+//! One network interface through AF_XDP sockets: packets that match a filter arrive in frames of
+//! the pool before the kernel has made an sk_buff of them; all others go to the kernel.
 //!
 //! ```text
 //!   hot list ──► fill ring ──► driver ──► receive ring ──► Skb        rx.rs
@@ -51,17 +51,19 @@ use crate::host::filter::Filter;
 use config::Config;
 use examine::FRAGS;
 
-/// The driver of `xdp:IFACE[,FILTER|,map=FILE][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
-/// `[,rss=even|symmetric][,rx=1024][,tx=1024][,busy][,write]`, with `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`,
-/// `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; `write` takes nothing in. With `map` the XDP
-/// program is another's: FILE is its map of sockets, pinned to a BPF file system.
+/// The driver of
+/// `xdp:IFACE[,FILTER|,map=FILE][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
+/// `[,rss=even|symmetric][,rx=1024][,tx=1024][,busy][,write]`, with `all`, `arp`, `icmp`,
+/// `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; with
+/// `write` the port receives nothing. With `map` the XDP program is another's: FILE is its map of
+/// sockets, pinned to a BPF file system.
 #[derive(Debug, Default)]
 pub struct Xdp {
     /// Maps that the program has, by interface.
     maps: Vec<(String, Arc<SocketMap>)>,
 }
 
-/// The driver that knows no map.
+/// The driver without a map.
 pub(crate) static XDP: Xdp = Xdp::new();
 
 impl Xdp {
@@ -71,8 +73,9 @@ impl Xdp {
         Xdp { maps: Vec::new() }
     }
 
-    /// Returns the driver with the map of sockets of the XDP program on `interface`: ports of that interface
-    /// leave the program as it is, and enter their sockets into the map. It takes CAP_NET_RAW alone.
+    /// Returns the driver with the map of sockets of the XDP program on `interface`: ports of that
+    /// interface leave the program unchanged, and enter their sockets into the map. It takes
+    /// CAP_NET_RAW alone.
     ///
     /// ```no_run
     /// use linerate_port::{Port, xdp::Xdp};

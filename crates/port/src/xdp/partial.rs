@@ -1,4 +1,4 @@
-//! Checksums that a virtual device leaves to hardware, which its packets never reach.
+//! Checksums that a virtual device leaves to hardware that its packets never reach.
 //!
 //! AF_XDP has no header that marks packets without a checksum, and their next receiver refuses them. If the
 //! other end of a veth is in sight, its checksum offload is turned off; if it is in another network
@@ -24,20 +24,21 @@ const TCP_CHECK: usize = 16;
 /// virtio's kinds of superframes.
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-/// virtio's flag: the checksum is still to be computed.
+/// virtio's flag for a checksum that is still to be computed.
 const NEEDS_CHECKSUM: u8 = 1;
 
 /// State of the checksums of packets from an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Checksums {
-    /// As they are on a wire.
+    /// All checksums are complete.
     Whole,
-    /// Some are still to be computed, and some packets are longer than the MTU and still to be cut.
+    /// Some checksums are still to be computed, and some packets are longer than the MTU and still
+    /// to be cut.
     Partial { mtu_bytes: usize },
 }
 
-/// Has the other end of `interface` finish its packets, where there is one and it is in sight; what
-/// they are then, and what to say.
+/// Makes the other end of `interface` complete its packets, if there is one in this namespace;
+/// returns the state of packets after that, and a note.
 pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared> {
     let whole = |said, off| Prepared { checksums: Checksums::Whole, said, off };
     let other = match (config.filter == Filter::Nothing, other_end(interface)) {
@@ -70,7 +71,7 @@ pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared
     Ok(Prepared { checksums: Checksums::Partial { mtu_bytes }, said: Some(said), off: None })
 }
 
-/// Returns what [`prepare`] will change.
+/// Returns the settings that [`prepare`] will change.
 pub(super) fn changes(config: &Config) -> Vec<Change> {
     if config.filter == Filter::Nothing || config.map.is_some() {
         return Vec::new();
@@ -83,12 +84,12 @@ pub(super) fn changes(config: &Config) -> Vec<Change> {
     }
 }
 
-/// State of the checksums of packets from an interface, and what was done about it.
+/// State of the checksums of packets from an interface, and the changes made for it.
 pub(super) struct Prepared {
     pub checksums: Checksums,
     /// Text for the report.
     pub said: Option<String>,
-    /// The other end's offload, which is off meanwhile.
+    /// The other end's offload, turned off for as long as this lives.
     pub off: Option<OffloadOff>,
 }
 
@@ -110,12 +111,12 @@ fn other_end(interface: &Interface) -> OtherEnd {
         .map_or(OtherEnd::Elsewhere, OtherEnd::Here)
 }
 
-/// A checksum offload that was on; it is off until this is dropped.
+/// A checksum offload that was on; it stays off until this is dropped.
 #[derive(Debug)]
 pub(super) struct OffloadOff(Interface);
 
 impl OffloadOff {
-    /// Turns the offload of `other` off; or says why it cannot.
+    /// Turns the offload of `other` off; returns the reason if it cannot.
     fn of(other: Interface) -> std::result::Result<OffloadOff, String> {
         match other.set_checksum_offload(false) {
             Ok(()) => Ok(OffloadOff(other)),
@@ -131,15 +132,15 @@ impl Drop for OffloadOff {
     }
 }
 
-/// An unfinished packet: its innermost IP header, and where the checksum stands behind it.
+/// An unfinished packet: its innermost IP header, and the offset of the checksum after it.
 #[derive(Debug, PartialEq, Eq)]
 struct Unfinished {
     ip: IpHeader,
     offset: usize,
 }
 
-/// Marks a packet whose checksum is still to be computed, also that of a packet in an IP tunnel; one of TCP
-/// that is longer than the interface takes, as a superframe that is still to be cut.
+/// Marks a packet whose checksum is still to be computed, also one in an IP tunnel; a TCP packet
+/// longer than the interface's MTU is marked as a superframe to be cut.
 ///
 /// Cost: its headers are read.
 pub(super) fn mark(skb: &mut Skb, mtu_bytes: usize) {
@@ -159,7 +160,7 @@ fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload> {
     Some(if whole { partial } else { superframe(partial, data, ip, longest) })
 }
 
-/// Returns the offload header that cuts a superframe into packets as long as the interface takes.
+/// Returns the offload header that cuts a superframe into packets that the interface accepts.
 fn superframe(partial: Offload, data: &[u8], ip: IpHeader, longest: usize) -> Offload {
     let header = data.get(ip.end + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
     let piece = longest.saturating_sub(ip.end + header);

@@ -1,4 +1,4 @@
-//! The program that a filter is in the kernel.
+//! The kernel program of a filter.
 //!
 //! ```text
 //!   r6 context · r2 first byte · r3 end · r7 header looked at · r4, r5, r0 in passing
@@ -25,12 +25,12 @@ const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
 const IPV4_BYTES_MIN: i32 = 20;
 const IPV4_FRAGMENT_AT: i16 = 6;
-/// More fragments, or not the first.
+/// Mask of the IPv4 fragment field: more fragments follow, or this is not the first.
 const IPV4_FRAGMENT: u16 = 0x3fff;
 const IPV4_PROTOCOL_AT: i16 = 9;
 const IPV6_BYTES: i32 = 40;
 const IPV6_NEXT_AT: i16 = 6;
-/// Next headers behind which there may be anything: hop by hop, routing, fragment, ESP, AH,
+/// IPv6 next headers after which anything may follow: hop by hop, routing, fragment, ESP, AH,
 /// destination options, mobility, HIP, shim6.
 const IPV6_EXTENSIONS: [i32; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
 const TYPE_ARP: u16 = 0x0806;
@@ -38,12 +38,14 @@ const ICMP: i32 = 1;
 const ICMPV6: i32 = 58;
 const ICMPV6_ECHO: [i32; 2] = [128, 129];
 const ICMPV6_SOLICITATION: i32 = 135;
-/// Behind an IPv6 header: the type of ICMPv6, and its first eight bytes with the address in a solicitation.
+/// Offset of the ICMPv6 type; the next is that of the end of the first eight bytes of the target
+/// address in a solicitation.
 const ICMPV6_TYPE_AT: i16 = 40;
 const ICMPV6_BYTES: i32 = 40 + 8;
 const SOLICITED_AT: i16 = 48;
 const SOLICITATION_BYTES: i32 = 40 + 24;
-/// Bytes of an ARP packet; offsets of the address that it asks for, and of IP's destinations.
+/// Length of an ARP packet; next are the offsets of the requested address and of the IP
+/// destinations.
 const ARP_BYTES: i32 = 28;
 const ARP_TARGET_AT: i16 = 24;
 const ARP_OP_AT: i16 = 6;
@@ -59,18 +61,18 @@ const TO_PORT_AT: i16 = 2;
 enum To {
     Take,
     Pass,
-    /// It is what the filter names.
+    /// The packet matches the filter.
     Matches,
-    /// It is not.
+    /// The packet does not match.
     Other,
     Ipv4,
     Ipv6,
     Ports,
-    /// It may be a question about an address.
+    /// The packet may be a request for an address.
     Question,
 }
 
-/// Instructions, and the jumps among them whose distance is not known yet.
+/// Instructions, with jumps whose distances are not known yet.
 #[derive(Default)]
 struct Assembly {
     insns: Vec<Insn>,
@@ -103,7 +105,7 @@ impl Assembly {
         self.insns
     }
 
-    /// Goes on `to` another place unless the bytes at `at` of the network header are `bytes`.
+    /// Emits a jump to `to` unless the bytes at `at` of the network header are `bytes`.
     fn unless(&mut self, at: i16, bytes: &[u8], to: To) {
         let (halves, _) = bytes.as_chunks();
         for (at, half) in (at..).step_by(2).zip(halves) {
@@ -112,15 +114,16 @@ impl Assembly {
         }
     }
 
-    /// Passes unless `bytes` from `from` are in the packet.
+    /// Emits a jump that passes the packet on unless it has `bytes` from `from`.
     fn within(&mut self, from: Reg, bytes: i32) {
         self.add([Insn::copy(R4, from), Insn::add(R4, bytes)]);
         self.jump(Insn::jump_if_reg(If::Above, R4, R3), To::Pass);
     }
 }
 
-/// Returns the program of `filter`; one that takes nothing is there as well, because some drivers send for an
-/// AF_XDP socket only with a program attached. `map` is the descriptor of the map of sockets, by queue.
+/// Returns the program of `filter`; a filter that takes nothing has one too, because some drivers
+/// send for an AF_XDP socket only while a program is attached. `map` is the descriptor of the map
+/// of sockets, by queue.
 pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
     let mut asm = Assembly::default();
     asm.add([Insn::copy(R6, R1)]);
@@ -234,7 +237,7 @@ fn echo(asm: &mut Assembly) {
     asm.jump(Insn::jump(), To::Other);
 }
 
-/// Finds packets to `addr`, and the questions who has it.
+/// Emits a match of packets to `addr`, and of ARP requests and neighbour solicitations for it.
 fn addressed(asm: &mut Assembly, addr: IpAddr) {
     asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
     match addr {
@@ -265,7 +268,7 @@ fn addressed(asm: &mut Assembly, addr: IpAddr) {
     asm.jump(Insn::jump(), To::Matches);
 }
 
-/// Finds what `addr` answers to an ARP probe: to a question of no address.
+/// Emits a match of replies of `addr` to an ARP probe, whose sender address is zero.
 ///
 /// Source: RFC 5227, section 1.1.
 fn answered(asm: &mut Assembly, addr: Ipv4Addr) {
@@ -297,7 +300,8 @@ mod tests {
     }
 
     impl Filtered {
-        /// Returns how a program is attached; none where programs cannot be loaded.
+        /// Returns the program of the filter in `words`, attached; `None` where programs cannot be
+        /// loaded.
         fn by(words: &str) -> Option<Filtered> {
             let spec = parse(&format!("xdp:v0{words}")).unwrap();
             let filter = Filter::of(&spec).unwrap().unwrap_or(Filter::All);
@@ -327,7 +331,7 @@ mod tests {
         }
     }
 
-    /// XDP_DROP, which no filter says.
+    /// XDP_DROP, a result that no filter has.
     const TAKEN: i32 = 1;
 
     fn ethernet(kind: u16, payload: &[u8]) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! A queue: its socket, while it has one, and what becomes of the frames when it has none.
+//! A queue with its socket, and the handling of frames when it has none.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -23,16 +23,17 @@ use super::tx::Tx;
 /// Interval of attempts to bind a lost socket again.
 const REBIND_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Interval at which an idle queue checks that its interface still exists. An AF_XDP socket that has lost
-/// its interface is not readable, and reports no error that could be waited for.
+/// Interval at which an idle queue checks that its interface still exists. An AF_XDP socket that
+/// has lost its interface is not readable, and reports no error that could be waited for.
 ///
 /// Source: net/xdp/xsk.c, `xsk_poll`, which reports nothing of a socket that is not bound.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The longest wait at the end for packets that the kernel still reads.
+/// The longest wait on closing for packets that the kernel still reads.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Returns the next full second of the monotonic clock: all queues of a worker look at one wake-up.
+/// Returns the next full second of the monotonic clock, so that all queues of a worker check at one
+/// wake-up.
 fn next_look() -> Option<Instant> {
     let (now, ns) = now_and_ns();
     let passed = Duration::from_nanos(ns % LOOK.as_nanos() as u64);
@@ -42,14 +43,14 @@ fn next_look() -> Option<Instant> {
 /// One queue of an interface.
 pub(super) type XdpQueue = HostQueue<Device>;
 
-/// The device of a queue: its socket, and what is under way on it.
+/// The device of a queue: its socket, with the packets in flight on it.
 pub(super) struct Device {
     binding: QueueBinding,
-    /// `None` until a lost socket is bound again, and for good once the interface is gone.
+    /// `None` until a lost socket is bound again, and for good once the interface was deleted.
     socket: Option<Socket>,
-    /// Frames of a socket that was closed, which its device may still have.
+    /// Frames of a closed socket, which its device may still have.
     lost: Option<Held>,
-    /// The kernel had packets of that socket's, and may still read them in copy mode.
+    /// True if the kernel had packets of the lost socket, and may still read them in copy mode.
     is_lost_read: bool,
     copy_mode: CopyMode,
     checksums: Checksums,
@@ -71,7 +72,7 @@ pub(super) struct Device {
     look_at: Option<Instant>,
 }
 
-/// Binds a socket; returns its queue, whether it is by copies, and why, if it was to be otherwise.
+/// Binds a socket; returns its queue, whether it copies, and the reason if zero-copy was tried.
 pub(super) fn open(
     binding: QueueBinding,
     link: Link,
@@ -106,8 +107,8 @@ pub(super) fn open(
 }
 
 impl Device {
-    /// Begins to work on `rings`: frames are posted at once, also where nothing is to be received,
-    /// since there are drivers that lose theirs otherwise.
+    /// Starts using `rings`: frames are posted immediately, even if nothing is to be received,
+    /// because some drivers need them to send.
     fn start(&mut self, rings: Rings) {
         let pool = &self.binding.pool;
         let held = Held::new(self.binding.memory_bytes(), pool.frame_size());
@@ -116,8 +117,8 @@ impl Device {
         self.missed_before = [0; 2];
     }
 
-    /// Closes the socket of an interface that is gone, or of a device that gives nothing back, and
-    /// tries to bind another: its descriptor changes, the queue's own does not.
+    /// Closes the socket of a deleted interface, or of a device that returns no packets, and tries
+    /// to bind another: its descriptor changes, the queue's own does not.
     fn recover(&mut self, host: &mut Host) {
         if let Some(socket) = &self.socket {
             if !host.link.is_gone() && !self.tx.is_stuck(&socket.held) {
@@ -132,8 +133,8 @@ impl Device {
         self.rebind(host);
     }
 
-    /// Returns true if the kernel may read packets where they lie until it completes them, although it copies: as
-    /// long as it has some.
+    /// Returns true if the kernel may read packets in place until it completes them, although it
+    /// copies: as long as it has packets.
     ///
     /// Cost: a syscall, if something was sent and not completed.
     fn is_read(&self, socket: &Socket) -> bool {
@@ -173,7 +174,7 @@ impl Device {
         }
     }
 
-    /// Tries to bind a socket again, if it is time.
+    /// Tries to bind a socket again, if the attempt is due.
     #[cold]
     fn rebind(&mut self, host: &mut Host) {
         let now = Instant::now();
@@ -200,7 +201,7 @@ impl Device {
         }
     }
 
-    /// Closes the socket, and unmaps its rings; the frames in them stay where they are.
+    /// Closes the socket, and unmaps its rings; the frames in them stay lent.
     fn close(&mut self) {
         self.read_missed();
         let Some(socket) = self.socket.take() else { return };
@@ -213,7 +214,7 @@ impl Device {
         self.lost = Some(held);
     }
 
-    /// Reads the kernel's counters of packets that did not come.
+    /// Reads the kernel's counters of lost packets.
     fn read_missed(&mut self) {
         let Some(Ok(now)) = self.socket.as_ref().map(|socket| socket.rings.socket.statistics())
         else {
@@ -226,8 +227,9 @@ impl Device {
         self.missed_before = now;
     }
 
-    /// Takes back the frames of a closed socket, once its device works on none. Packets that the kernel may still read
-    /// stay in flight for good, and their memory with them: nothing says when it is done with them.
+    /// Takes back the frames of a closed socket, once its device uses none. Packets that the kernel
+    /// may still read stay in flight for good, and their memory with them: nothing says when it is
+    /// done with them.
     fn reclaim_frames(&mut self, reason: DropReason) {
         let Some(mut held) = self.lost.take() else { return };
         let (mut frames, mut kept) = (Vec::new(), 0);
@@ -290,7 +292,7 @@ impl HostDevice for Device {
         moved
     }
 
-    /// Finds out how the interface is, once in [`LOOK`].
+    /// Checks the state of the interface, once in [`LOOK`].
     ///
     /// Cost: a clock read; two syscalls if it is time.
     fn look(&mut self, host: &mut Host) {
@@ -376,7 +378,7 @@ pub(super) mod tests {
     use linerate_skb::Pool;
     use std::os::fd::AsRawFd;
 
-    /// Opens the only queue of an interface, with options or as it is.
+    /// Opens the only queue of an interface; the text may have options.
     pub fn open(interface: &str, pool: &Pool) -> XdpQueue {
         let spec = crate::parse(&format!("xdp:{interface}")).unwrap();
         setup::open_queues(&Config::of(&spec).unwrap(), pool).unwrap().0.remove(0)
@@ -395,8 +397,7 @@ pub(super) mod tests {
             let _ = rings.socket.wake_tx();
         }
 
-        /// Loses the socket, as one whose device gives nothing back is lost, and has not asked for
-        /// another yet.
+        /// Marks the socket as lost, as if its device returned nothing, without binding another.
         pub fn lose_socket(&mut self) {
             self.device.detach(&mut self.host);
         }

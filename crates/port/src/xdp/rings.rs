@@ -1,4 +1,4 @@
-//! A socket and its four rings: taken together, gone together.
+//! A socket and its four rings, created and dropped together.
 
 use std::sync::Arc;
 
@@ -8,32 +8,33 @@ use linerate_sys::xdp::{Desc, Ring, RingMap, XdpSocket};
 
 use super::held::Held;
 
-/// One half of a ring that the kernel has the other half of.
+/// Our half of a ring whose other half the kernel has.
 pub(super) type Half<T> = Mapped<T, Arc<RingMap>>;
 
 /// A socket and its rings.
 pub(super) struct Rings {
     pub socket: Arc<XdpSocket>,
     pub fill: Producer<Half<u64>>,
-    /// Mapping of the fill ring; its flag is set if the kernel sleeps until it is notified of frames.
+    /// Mapping of the fill ring; its flag is set while the kernel must be notified of new frames.
     pub fill_map: Arc<RingMap>,
     pub rx: Consumer<Half<Desc>>,
     pub tx: Producer<Half<Desc>>,
-    /// Mapping of the transmit ring; its flag is set if the kernel sleeps until it is notified of packets.
+    /// Mapping of the transmit ring; its flag is set while the kernel must be notified of new
+    /// packets.
     pub tx_map: Arc<RingMap>,
     pub completion: Consumer<Half<u64>>,
     /// A packet may have several frames.
     pub several: bool,
 }
 
-/// A bound socket: its rings, and the pool's frames that are in them.
+/// A bound socket: its rings, and the frames of the pool in them.
 pub(super) struct Socket {
     pub rings: Rings,
     pub held: Held,
 }
 
-/// Packets that one call sends in copy mode, where the kernel can be told: more would keep the CPU in
-/// one call for long.
+/// Packets that one call sends in copy mode, if the kernel supports a limit: more would keep the
+/// CPU in one call for long.
 const TX_BUDGET: u32 = 256;
 
 /// Descriptors of each ring of a socket.
@@ -46,8 +47,8 @@ pub(super) struct Lens {
 }
 
 impl Rings {
-    /// Makes and maps the rings of `socket`, which is bound next: an older kernel maps none of a
-    /// socket that is.
+    /// Creates and maps the rings of `socket`, which is bound next: an older kernel maps no rings
+    /// of a bound socket.
     ///
     /// Source: net/xdp/xsk.c, `xsk_mmap`, which says EBUSY there in Linux 6.1.
     pub fn of(socket: XdpSocket, lens: &Lens, several: bool) -> Result<Rings> {
@@ -76,7 +77,7 @@ impl Rings {
         }
     }
 
-    /// Returns the number of times that an index of the kernel's made no sense.
+    /// Returns the number of invalid index values read from the kernel.
     pub fn corrupt(&self) -> u64 {
         let rings = self.fill.corrupt() + self.tx.corrupt();
         rings + self.rx.corrupt() + self.completion.corrupt()

@@ -1,4 +1,5 @@
-//! Receiving: free frames into the fill ring, packets out of the receive ring, no copy.
+//! Receiving: posts free frames in the fill ring and takes packets from the receive ring, without a
+//! copy.
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb, Span};
 use linerate_sys::xdp::{CONTINUED, Desc};
@@ -7,24 +8,24 @@ use super::held::{Filled, Held};
 use super::rings::Socket;
 use crate::host::Retry;
 
-/// Descriptors worked on at once.
+/// Descriptors that one step handles.
 const STRIDE: usize = 64;
 
-/// The side of receiving, beside its rings.
+/// Receive state, apart from the rings.
 #[derive(Default)]
 pub(super) struct Rx {
-    /// The first frames of a packet whose last one has not come.
+    /// The first frames of a packet whose last frame has not arrived.
     partial: Option<Skb>,
-    /// The packet under way has lost a frame: the rest of it is thrown away.
+    /// True if the partly received packet has lost a frame, so that the rest of it is dropped.
     spoilt: bool,
-    /// Pending while the pool has no frame, and the rings none left.
+    /// Pending while the pool has no frame and the rings have none left.
     pub starved: Retry,
     /// Receives that the pool ended early.
     pub rx_nombuf: u64,
 }
 
 impl Rx {
-    /// Takes up to `budget` packets out of the receive ring, and posts as many frames as there is
+    /// Takes up to `budget` packets from the receive ring, and posts as many frames as there is
     /// room for.
     ///
     /// Shape:  receive ring -> out[len..len+n], n <= budget, in the device's order; the frames of a
@@ -52,7 +53,8 @@ impl Rx {
         Moved { packets: out.len() - before, bytes: out.bytes_behind(before) }
     }
 
-    /// Makes packets of what the device says it filled; `out` has room for one of each.
+    /// Makes packets of the frames that the device reports as filled; `out` has room for one packet
+    /// of each.
     fn adopt(&mut self, descs: &[Desc], held: &mut Held, mem: &mut Local, out: &mut Batch) {
         let whole = self.partial.is_none() && !self.spoilt;
         if !whole || descs.iter().any(|desc| desc.options != 0) {
@@ -70,7 +72,7 @@ impl Rx {
         unsafe { mem.receive(&spans[..n], out) };
     }
 
-    /// Adds a frame to the packet under way, and hands that over with its last one.
+    /// Adds a frame to the partly received packet, and delivers the packet with its last frame.
     #[cold]
     fn add(&mut self, desc: &Desc, held: &mut Held, mem: &mut Local, out: &mut Batch) {
         let mut one = Batch::with_capacity(1);
@@ -150,7 +152,7 @@ fn refuse(skb: Skb, reason: DropReason, mem: &mut Local) {
     skb.discard(reason);
 }
 
-/// Takes a descriptor's frame back; returns the packet's position, if the device had the frame.
+/// Takes a descriptor's frame back; returns the packet's position, if the device had that frame.
 fn came_back(desc: &Desc, held: &mut Held, mem: &mut Local) -> Option<Span> {
     match held.filled(desc.addr, desc.len) {
         Filled::Packet => Some(Span { offset: desc.addr, len: desc.len }),

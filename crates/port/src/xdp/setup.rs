@@ -1,4 +1,4 @@
-//! Opening: the interface, the program, the sockets, and what they gave.
+//! Opening of the port: the interface, the program, the sockets, and their properties.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use super::queue::{self, XdpQueue};
 use super::spread;
 use crate::host::filter::Filter;
 
-/// Frame sizes that the kernel takes where chunks do not overlap.
+/// Frame sizes that the kernel accepts for aligned chunks.
 ///
 /// Source: net/xdp/xdp_umem.c, `XDP_UMEM_MIN_CHUNK_SIZE` and the page.
 const FRAME_BYTES: [usize; 2] = [2048, 4096];
@@ -38,31 +38,32 @@ const GOING_STEP: Duration = Duration::from_millis(2);
 /// The program on the interface, shared by all queues of a port.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Map in which the program finds the queues' sockets; none if it is not to find them.
+    /// Map in which the program finds the queues' sockets; `None` if it must not find them.
     pub map: Option<Arc<SocketMap>>,
-    /// None if the program is another's.
+    /// `None` if the program belongs to another owner.
     pub _own: Option<OwnProgram>,
-    /// The division among the queues, if another was asked for.
+    /// The changed division among the queues, if one was requested.
     pub _spread: Option<RssGuard>,
-    /// Behind the program: until that is gone packets are to be finished.
+    /// The other end's offload, dropped after the program: until then packets have to be complete.
     pub _off: Option<OffloadOff>,
 }
 
-/// A program of the port's own; it stays while one of the queues lives.
+/// A program of the port's own, attached while one of the queues lives.
 #[derive(Debug)]
 pub(super) struct OwnProgram {
     _link: bpf::Link,
     _program: Program,
-    /// Last: until the program is gone nobody else is to have the ports that it takes.
+    /// Dropped last: until the program is detached no other process may get the ports that it
+    /// takes.
     _reservation: Option<Reservation>,
 }
 
-/// Returns the longest packet that the port hands over.
+/// Returns the length of the longest packet that the port delivers.
 pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
     longest_frame(&Interface::open(&config.interface)?)
 }
 
-/// Returns the queues that a port takes: those asked for, or all that the interface has.
+/// Returns the queues that a port uses: those requested, or all of the interface.
 pub(super) fn queues(config: &Config) -> Result<Vec<u32>> {
     let there = Interface::open(&config.interface)?.rx_queues()?;
     chosen(config, there)
@@ -89,7 +90,7 @@ pub(super) fn open(config: &Config, pool: &Pool) -> Result<Opened> {
     Ok(Opened { queues: queues.into_iter().map(boxed).collect(), obtained })
 }
 
-/// Opens its queues, in the order of their numbers.
+/// Opens the queues, in the order of their numbers.
 pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>, Obtained)> {
     let interface = Interface::open(&config.interface)?;
     check(config, &interface, pool)?;
@@ -152,14 +153,14 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     Ok((ops, obtained))
 }
 
-/// Returns the bytes of a packet that one frame of `pool` takes in.
+/// Returns the bytes of a packet that fit into one frame of `pool`.
 fn room(pool: &Pool) -> usize {
     let headroom = pool.headroom().max(linerate_sys::xdp::HEADROOM_BYTES as usize);
     pool.frame_size().saturating_sub(headroom)
 }
 
-/// Says why zero-copy would cut packets: an igb is told how much it may write into a frame in whole KiB, and what a packet
-/// has beyond that comes as another one (seen on Linux 7.2, docs/qemu.md).
+/// Returns the reason why zero-copy would cut packets: an igb is given the frame's room in whole
+/// KiB, and writes the rest of a packet as a further one (seen on Linux 7.2, docs/qemu.md).
 pub(super) fn cut_by(driver: &str, room: usize, longest: usize) -> Option<String> {
     let written = room / 1024 * 1024;
     (driver == "igb" && written < longest).then(|| {
@@ -167,7 +168,7 @@ pub(super) fn cut_by(driver: &str, room: usize, longest: usize) -> Option<String
     })
 }
 
-/// Refuses what cannot work, before anything is changed.
+/// Refuses options that cannot work, before anything is changed.
 fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
     check_ethernet(interface, || cannot(config))?;
     check_host_use(config, interface)?;
@@ -189,7 +190,7 @@ fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
     })
 }
 
-/// Refuses to take everything from an interface that the host uses, unless the text says so.
+/// Refuses to take all packets of an interface that the host uses, unless the text asks for it.
 pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<()> {
     if config.is_said {
         return Ok(());
@@ -208,7 +209,7 @@ pub(super) fn cannot(config: &Config) -> String {
     format!("cannot open xdp:{}", config.interface)
 }
 
-/// Loads the filter's program, and attaches it: in the driver if it can be.
+/// Loads the filter's program, and attaches it, in the driver if possible.
 fn attach(
     config: &Config,
     interface: &Interface,
@@ -255,8 +256,8 @@ fn is_taken(e: Errno) -> bool {
     matches!(e, Errno::BUSY | Errno::EXIST)
 }
 
-/// Attaches the program, waiting a moment for one that goes: a process that is just being started has
-/// the descriptors of the one that starts it, until it is another program.
+/// Attaches the program, and waits a moment for another one to go: a process that was just forked
+/// keeps its parent's descriptors until it executes.
 fn attach_to(
     program: &Program,
     interface: &Interface,
@@ -310,7 +311,7 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
     }
 }
 
-/// Returns the text that reports the mode of the opened port, and what it takes.
+/// Returns the text that reports the mode of the opened port, and the packets it takes.
 fn told(taken: &str, mode: Option<Mode>, zero_copy: bool, queues: &[u32]) -> String {
     let attached = match mode {
         Some(Mode::Native) => "native ",
@@ -329,7 +330,7 @@ fn told(taken: &str, mode: Option<Mode>, zero_copy: bool, queues: &[u32]) -> Str
     format!("AF_XDP {attached}{copy}, {taken}{queues}")
 }
 
-/// Returns what to do about a program that is there already.
+/// Returns the remedy for a program that is attached already.
 pub(super) fn beside(name: &str) -> String {
     format!(
         "beside it, if it has a map of sockets: xdp:{name},map=FILE; or end the program that owns it; if nobody \
@@ -337,7 +338,7 @@ pub(super) fn beside(name: &str) -> String {
     )
 }
 
-/// Returns the names of the programs with these ids, as far as this process may ask.
+/// Returns the names of the programs with these ids, as far as this process may read them.
 pub(super) fn program_names(ids: &[u32]) -> String {
     let each = ids.iter().map(|id| match bpf::program_name(*id) {
         Some(program) => format!("{program:?} (id {id})"),

@@ -1,4 +1,5 @@
-//! The division of packets among a device's queues: told, and changed if the port text asks for it.
+//! The division of packets among a device's queues: reported, and changed if the port text asks for
+//! it.
 
 use linerate_skb::Result;
 use linerate_sys::netif::{Interface, NetFolder, Rss, RssGuard};
@@ -8,15 +9,16 @@ use super::setup;
 use crate::doctor::Findings;
 use crate::doctor::interface::InterfaceInfo;
 
-/// A key that repeats these has the same hash for both ways of a flow, as `Toeplitz::SYMMETRIC`.
+/// Bytes whose repetition is a key with the same hash for both directions of a flow, as
+/// `Toeplitz::SYMMETRIC`.
 const SYMMETRIC: [u8; 2] = [0x6d, 0x5a];
 
-/// A division that a port text asks for.
+/// A requested division.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spread {
-    /// As many entries of the table for each queue that is taken, and none for the others.
+    /// As many table entries for each queue in use, and none for the others.
     Even,
-    /// The same, by a key for which both ways of a flow are one.
+    /// Even, with a key that hashes both directions of a flow alike.
     Symmetric,
 }
 
@@ -43,7 +45,8 @@ fn wanted(spread: Spread, now: &Rss, queues: &[u32]) -> (Vec<u32>, Vec<u8>) {
     (table, SYMMETRIC.into_iter().cycle().take(key_bytes).collect())
 }
 
-/// Says what decides on the queue of a packet, of an interface that has several, or of which it was asked.
+/// Reports how packets are assigned to queues, for an interface with several queues or a text that
+/// asks for a division.
 pub(super) fn told(config: &Config, interface: &Interface) -> Option<String> {
     if config.spread.is_none() && interface.rx_queues().is_ok_and(|queues| queues == 1) {
         return None;
@@ -68,8 +71,8 @@ pub(super) fn told(config: &Config, interface: &Interface) -> Option<String> {
     Some(format!("by RSS ({function}, {entries} entries, {key}{rules})"))
 }
 
-/// Reports the division of an interface with several queues, and what moves its packets to other CPUs; false if
-/// it cannot be divided as the text asks.
+/// Reports the division of an interface with several queues, and settings that move its packets to
+/// other CPUs; returns false if it cannot be divided as the text asks.
 pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings) -> bool {
     let name = of.interface.name();
     let rss = of.interface.rss();
@@ -100,7 +103,8 @@ pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings)
     config.spread.is_none() || rss.is_ok()
 }
 
-/// Names what the kernel itself moves: received packets to other CPUs (RPS), sent ones to other queues (XPS).
+/// Reports steering by the kernel: received packets to other CPUs (RPS), sent ones to other queues
+/// (XPS).
 fn steered(folder: &NetFolder, found: &mut Findings) {
     for (file, what) in [
         ("rps_cpus", "RPS moves what the kernel gets to CPUs"),

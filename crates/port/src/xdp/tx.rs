@@ -1,4 +1,5 @@
-//! Sending: packets' frames into the transmit ring as they lie, and back when the device is done.
+//! Sending: puts packets' frames into the transmit ring without a copy, and takes them back when
+//! the device has sent them.
 
 use std::time::{Duration, Instant};
 
@@ -10,43 +11,45 @@ use super::held::Held;
 use super::rings::Socket;
 use crate::host::{Link, RETRY, Retry, copy_out};
 
-/// Frames that one packet may have: what the kernel puts into an sk_buff, and its head.
+/// Most frames of a packet: the limit of an sk_buff's fragments, and its head.
 ///
 /// Source: net/xdp/xsk.c `xsk_build_skb`, MAX_SKB_FRAGS.
 const FRAMES_MAX: usize = 18;
-/// The shortest frame: its header.
+/// Length of the shortest frame: its header.
 const ETHERNET_BYTES: usize = 14;
-/// Completions worked on at once.
+/// Completions that one step handles.
 const STRIDE: usize = 64;
-/// Kicks of one call: in copy mode each sends about 32 packets.
+/// Most kicks of one call: in copy mode each sends about 32 packets.
 const KICKS_MAX: usize = 64;
-/// Longest time for which a device may keep packets without returning one; then it counts as dead.
+/// Longest time for which a device may keep packets without returning one; a device that exceeds it
+/// counts as dead.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest sleep while a device has packets.
 const LOOK_MAX: Duration = Duration::from_millis(100);
 
-/// The side of sending, beside its rings.
+/// Transmit state, apart from the rings.
 pub(super) struct Tx {
     pool: Pool,
     chunk_bytes: u64,
     done: Batch,
     tally: Tally,
-    /// The kernel has not been told of what is in the ring, or had no place for it.
+    /// True if the kernel was not notified of packets in the ring, or had no room for them.
     unannounced: bool,
     retry: Retry,
-    /// Since when the device has had packets and has given none back.
+    /// Start of the time in which the device has had packets and returned none.
     waits_since: Option<Instant>,
-    /// Frames for packets that are not where the device reads.
+    /// Frames for copies of packets that the device cannot read in place.
     copies: Local,
     scratch: Vec<u8>,
-    /// Bytes copied so far, of packets that the device could not read where they lay.
+    /// Bytes copied so far, of packets that the device cannot read in place.
     pub copied_bytes: u64,
-    /// System calls that told the kernel of packets.
+    /// System calls that notified the kernel of packets.
     pub doorbells: u64,
 }
 
 impl Tx {
-    /// Makes the state of a queue that sends from `pool`; `tally` counts the packets that the device has.
+    /// Creates the state of a queue that sends from `pool`; `tally` counts the packets that the
+    /// device has.
     pub fn new(pool: Pool, tally: Tally) -> Tx {
         let chunk_bytes = pool.frame_size() as u64;
         let done = Batch::with_capacity(STRIDE);
@@ -123,7 +126,8 @@ impl Tx {
         }
     }
 
-    /// Takes back what the device is done with, and tells it again of what it had no place for.
+    /// Takes back the packets that the device has sent, and notifies it again of those for which it
+    /// had no room.
     pub fn poll(&mut self, socket: &mut Socket, link: &mut Link, mem: &mut Local) {
         self.reap(socket, mem);
         if self.retry.is_due() {
@@ -131,7 +135,7 @@ impl Tx {
         }
     }
 
-    /// Takes back what the device is done with.
+    /// Takes back the packets that the device has sent.
     ///
     /// Cost: nothing while it has nothing; else an Acquire load.
     pub fn reap(&mut self, socket: &mut Socket, mem: &mut Local) {
@@ -192,7 +196,7 @@ impl Tx {
         }
     }
 
-    /// Puts the first packet into the ring, where there is room for it.
+    /// Puts the first packet into the ring, if there is room for it.
     fn put(&mut self, spans: &[Span], socket: &mut Socket, batch: &mut Batch) {
         let Socket { rings, held } = socket;
         let last = spans.len().saturating_sub(1);
@@ -205,7 +209,7 @@ impl Tx {
         self.unannounced = true;
     }
 
-    /// Puts a copy in a frame of our own in the place of the first packet; false without a frame.
+    /// Replaces the first packet by a copy in our own frame; returns false without a free frame.
     #[cold]
     fn copy_first(&mut self, mem: &mut Local, batch: &mut Batch) -> bool {
         let Some(skb) = batch.iter_mut().next() else { return false };
@@ -223,7 +227,7 @@ impl Tx {
         true
     }
 
-    /// Tells the kernel of what is in the ring, as often as it asks for and it helps.
+    /// Notifies the kernel of packets in the ring, as often as it requires and makes progress.
     ///
     /// Source: net/xdp/xsk.c `__xsk_generic_xmit`.
     fn kick(&mut self, socket: &mut Socket, link: &mut Link, mem: &mut Local) {
@@ -267,8 +271,8 @@ impl Tx {
         tx.free() >= FRAMES_MAX.min(tx.len_descs() as usize / 2) as u32
     }
 
-    /// Returns the time of the next poll for completions, which no event announces. The interval grows while
-    /// none come.
+    /// Returns the time of the next check for completions, which no event signals. The interval
+    /// grows while none come.
     pub fn look_at(&mut self, held: &Held) -> Option<Instant> {
         if held.sending == 0 {
             return self.retry.at();
@@ -279,7 +283,7 @@ impl Tx {
         [look_at, self.retry.at()].into_iter().flatten().min()
     }
 
-    /// Returns true if the device has had packets for so long that it will not give them back.
+    /// Returns true if the device has kept packets for so long that it counts as dead.
     ///
     /// Cost: a clock read, if nothing came since it was last asked.
     pub fn is_stuck(&mut self, held: &Held) -> bool {
@@ -292,7 +296,7 @@ impl Tx {
         now.saturating_duration_since(since) >= PATIENCE
     }
 
-    /// Begins the wait anew: the device will give packets back.
+    /// Restarts the wait for the device to return packets.
     pub fn waits_on(&mut self) {
         self.waits_since = Some(Instant::now());
     }
@@ -303,7 +307,7 @@ impl Tx {
         self.tally.set(0);
     }
 
-    /// Says how many packets the device has.
+    /// Updates the tally of packets that the device has.
     pub fn publish(&mut self, held: &Held) {
         self.tally.set(held.sending);
     }
@@ -311,10 +315,10 @@ impl Tx {
 
 /// Decision on how a packet is sent.
 enum Cut {
-    /// Its frames go into the ring: so many spans.
+    /// From its frames, as this many spans.
     Frames(usize),
-    /// Its bytes are not where the device reads.
+    /// As a copy, because the device cannot read its bytes in place.
     Copy,
-    /// It is dropped.
+    /// Not at all; it is dropped for this reason.
     Never(DropReason),
 }

@@ -1,4 +1,4 @@
-//! Sources and sinks: ends whose other side the suite does not have.
+//! Sources and sinks: ends whose peer is not part of the suite.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::conformance::traffic::{LEN_MIN, of_lengths};
 use crate::conformance::{Ran, Rig};
 use crate::queue::Want;
 
-/// Packets after which a source is taken to be one that never ends.
+/// Packets after which a source counts as endless.
 const MANY: usize = 10_000;
 
-/// Checks that a source keeps to its budget, leaves what it has no frame for, and is accounted for; if it ends
-/// it says so once.
+/// Checks that a source keeps to its budget, keeps packets for which it has no frame, and is
+/// accounted for; a source that ends reports its end once.
 pub fn a_source_keeps_to_its_budget_and_ends_once(rig: &mut Rig) -> Ran {
     let mut bench = rig.bench(Way::Forth);
     if bench.carries() || bench.is_stored() || !bench.receiver().receives() {

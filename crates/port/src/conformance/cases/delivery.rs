@@ -6,9 +6,9 @@ use crate::conformance::bench::Bench;
 use crate::conformance::traffic::{Packet, of_lengths};
 use crate::conformance::{Ran, Rig};
 
-/// All lengths up to this one are tried.
+/// Every length up to this one is tested.
 const EACH_UP_TO: usize = 2048;
-/// Above it every so many bytes, a prime.
+/// Step between tested lengths above [`EACH_UP_TO`], a prime.
 const STEP: usize = 251;
 
 /// Returns a thousand packets arrive, each once, and the ledger balances when the port is closed.
@@ -21,7 +21,7 @@ pub fn every_packet_is_received_or_counted(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Checks that packets of eight flows, mixed, arrive in the order of their flow.
+/// Checks that packets of eight interleaved flows arrive in the order of their flow.
 pub fn packets_of_a_flow_stay_in_order(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         let len = bench.limits.shortest_bytes.max(60);
@@ -48,7 +48,7 @@ pub fn every_length_passes_whole(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Checks that packets in several frames arrive like others, wherever they are cut.
+/// Checks that packets in several frames arrive complete, wherever they are cut.
 pub fn chains_pass_whole(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         let (longest, shortest) = (bench.longest(), bench.limits.shortest_bytes);
@@ -64,8 +64,8 @@ pub fn chains_pass_whole(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Checks that packets that are no frames, or too long for the device, are sent or dropped with a reason, and
-/// those behind them arrive.
+/// Checks that packets shorter than a header or too long for the device are sent or dropped with a
+/// reason, and that the packets after them arrive.
 pub fn strange_lengths_block_nothing(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         let good = of_lengths(0, [bench.limits.shortest_bytes.max(60); 8]);
@@ -94,7 +94,7 @@ fn strange(bench: &mut Bench, len: usize) -> Batch {
     batch
 }
 
-/// Returns the packets of `first`, which has room, then those of `second`.
+/// Returns one batch: the packets of `first`, which has room, then those of `second`.
 fn joined(mut first: Batch, mut second: Batch) -> Batch {
     let n = second.len();
     assert_eq!(second.move_to(&mut first, n), n, "the batch has room for each");

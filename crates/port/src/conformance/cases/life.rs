@@ -13,8 +13,8 @@ use crate::queue::{Health, Want};
 /// Times that a port is opened, loaded and closed.
 const ROUNDS: u8 = 16;
 
-/// Returns a queue that was just opened is well, readable until it is armed, and has lost nothing;
-/// one whose other end is gone says so once, if it says it at all, and then lets its owner sleep.
+/// Checks that a new queue is healthy, is readable until it is armed and has lost nothing, and that
+/// a queue whose other end is closed reports this at most once and then lets its owner sleep.
 pub fn health_and_descriptor_are_as_said(rig: &mut Rig) -> Ran {
     let mut bench = rig.bench(Way::Forth);
     let patience = bench.patience();
@@ -41,7 +41,8 @@ pub fn health_and_descriptor_are_as_said(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// Asserts that an end that will receive nothing more says so at most once, and then is silent.
+/// Asserts that an end that will receive nothing more reports this at most once and then stays
+/// silent.
 pub(super) fn rests(end: &mut End) {
     let mut batch = Batch::with_capacity(BATCH);
     assert_eq!(end.rx(&mut batch, BATCH), 0, "packets after the end");
@@ -51,7 +52,7 @@ pub(super) fn rests(end: &mut End) {
     assert!(!end.readable(Duration::ZERO), "the end was told, and the descriptor is readable");
 }
 
-/// Returns a port that is closed with packets under way gives every frame back, whichever end goes
+/// Checks that a port closed with packets in flight returns every frame, whichever end closes
 /// first, and can be opened again.
 pub fn closing_under_load_loses_no_frame(rig: &mut Rig) -> Ran {
     for round in 0..ROUNDS {

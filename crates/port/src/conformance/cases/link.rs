@@ -13,7 +13,8 @@ use crate::queue::{Health, Want};
 
 const NO_INTERFACE: Ran = Ran::DoesNotApply("its rig has no interface");
 
-/// Offers packets to the near end until it is as `wanted` says; none of them is to be counted on.
+/// Sends packets to the near end until its state is as `wanted` requires; these packets may be
+/// lost.
 fn until(bench: &mut Bench, flow: u8, wanted: impl Fn(&Health) -> bool, what: &str) {
     let (mut arrivals, patience) = (bench.arrivals(&[]), bench.patience());
     let len = bench.limits.shortest_bytes.max(60);
@@ -34,8 +35,8 @@ fn until(bench: &mut Bench, flow: u8, wanted: impl Fn(&Health) -> bool, what: &s
     }
 }
 
-/// Checks that when its interface goes down a queue says so, with a remedy, and drops offered
-/// packets with a reason; when it is up again packets pass as before.
+/// Checks that a queue whose interface goes down reports it with a remedy and drops packets with a
+/// reason, and that packets pass again when the interface is up.
 pub fn an_interface_that_goes_down_is_followed(rig: &mut Rig) -> Ran {
     let Some(mut interface) = rig.take_interface() else { return NO_INTERFACE };
     let mut bench = rig.bench(Way::Forth);
@@ -56,8 +57,8 @@ pub fn an_interface_that_goes_down_is_followed(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// Checks that when its interface is deleted a queue wakes its owner, has failed, says so once, and
-/// drops offered packets with a reason.
+/// Checks that a queue whose interface is deleted wakes its owner, fails, reports it once, and
+/// drops packets with a reason.
 pub fn a_deleted_interface_fails_for_good(rig: &mut Rig) -> Ran {
     let Some(mut interface) = rig.take_interface() else { return NO_INTERFACE };
     let mut bench = rig.bench(Way::Forth);
@@ -79,8 +80,8 @@ pub fn a_deleted_interface_fails_for_good(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// Checks that when the MTU changes packets that fit go on passing, and those that do not pass
-/// whole or not at all.
+/// Checks that after a change of the MTU, packets that fit still pass, and longer packets pass
+/// whole or are dropped.
 pub fn a_changed_mtu_cuts_no_packet(rig: &mut Rig) -> Ran {
     let Some(mut interface) = rig.take_interface() else { return NO_INTERFACE };
     let mut bench = rig.bench(Way::Forth);

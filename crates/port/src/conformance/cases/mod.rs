@@ -1,4 +1,5 @@
-//! The cases, each a function of a [`Rig`] that panics with what was promised and what came.
+//! The cases: functions of a [`Rig`], each of which panics with the promise and what happened
+//! instead.
 //!
 //! ```text
 //! delivery.rs  what is sent arrives: once, whole, in order, whatever its length and shape

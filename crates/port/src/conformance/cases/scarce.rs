@@ -8,11 +8,11 @@ use crate::conformance::traffic::{Arrivals, Packet, of_lengths};
 use crate::conformance::{Ran, Rig};
 use crate::queue::Want;
 
-/// Packets after which a device is taken to be one that is never full.
+/// Packets after which a device counts as never full.
 const FLOOD: u32 = 20_000;
 
-/// Checks that `rx` appends no more than its budget, nothing for a budget of nothing, and what it leaves comes
-/// next; `xmit` of an empty batch does nothing.
+/// Checks that `rx` appends at most its budget, nothing for a budget of 0, and the remaining
+/// packets at the next call, and that `xmit` of an empty batch does nothing.
 pub fn budgets_are_kept(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
@@ -36,8 +36,8 @@ pub fn budgets_are_kept(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Checks that without a free frame packets wait where they are, and their receiver can sleep and
-/// is woken when there are frames again.
+/// Checks that without a free frame packets wait in the device, and that their receiver can sleep
+/// and is woken when frames are free again.
 pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
@@ -77,14 +77,14 @@ pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
 
 /// A device that is full.
 struct Full {
-    /// The packets that it did not take.
+    /// The packets that the device did not accept.
     rest: Batch,
     arrivals: Arrivals,
-    /// The number of packets that it took.
+    /// The number of packets that the device accepted.
     taken: usize,
 }
 
-/// Sends without reading until the device is full; `None` if it never is.
+/// Sends without receiving until the device is full; returns `None` if it never is.
 fn fill(bench: &mut Bench) -> Option<Full> {
     if bench.limits.blocks_when_full {
         return None;
@@ -110,7 +110,7 @@ fn fill(bench: &mut Bench) -> Option<Full> {
     drained(bench, arrivals, FLOOD.next_multiple_of(BATCH as u32) as usize)
 }
 
-/// Reads what a device took that was never full.
+/// Receives all packets that a device accepted without getting full.
 fn drained(bench: &mut Bench, mut arrivals: Arrivals, taken: usize) -> Option<Full> {
     if !bench.limits.drops_unread {
         bench.collect(&mut arrivals, taken);
@@ -118,8 +118,8 @@ fn drained(bench: &mut Bench, mut arrivals: Arrivals, taken: usize) -> Option<Fu
     None
 }
 
-/// Checks that a full device hands back what it does not take, in order; its sender can sleep, and in the end
-/// everything arrives.
+/// Checks that a full device returns the packets it does not accept, in order, that its sender can
+/// sleep, and that all packets arrive in the end.
 pub fn a_full_device_hands_the_rest_back(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
@@ -146,7 +146,8 @@ pub fn a_full_device_hands_the_rest_back(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Returns a sender that sleeps because the device is full is woken when the other end has read.
+/// Checks that a sender that sleeps because the device is full is woken after the other end has
+/// received packets.
 pub fn room_wakes_a_sender(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {

@@ -1,4 +1,4 @@
-//! `arm` and the descriptor: silent while there is nothing, readable as soon as there is something.
+//! `arm` and the descriptor: not readable while no packet waits, readable as soon as one does.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -12,9 +12,10 @@ use crate::queue::Want;
 /// Packets that are each waited for.
 const ROUNDS: u32 = 200;
 
-/// Checks that `arm` is true while there is nothing, and the descriptor silent; while something is there it is
-/// false, or the descriptor readable at once, however often it is asked. Of what was left there it
-/// is false: a poller of an edge-triggered epoll has seen the change.
+/// Checks that with no packet waiting `arm` returns true and the descriptor is not readable, and
+/// that with a packet waiting `arm` returns false or the descriptor is readable at once, on every
+/// call. Of what was left there it is false: a poller of an edge-triggered epoll has seen the
+/// change.
 pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
@@ -75,8 +76,7 @@ fn silent(bench: &mut Bench) {
     panic!("arm() says that there is nothing, and the descriptor is readable, again and again");
 }
 
-/// Checks that each of single packets wakes its receiver: one that sleeps already, and one that is
-/// about to.
+/// Checks that single packets wake a receiver that is asleep, and one that is about to sleep.
 pub fn no_wake_up_is_lost(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
@@ -105,8 +105,8 @@ fn wake_a_sleeper(bench: &mut Bench, packet: Packet) {
     receiver.collect(&mut arrivals, 1, patience);
 }
 
-/// Passes packets between two threads by turns: each sends as soon as the other, which is about to sleep, has
-/// the last one.
+/// Exchanges packets between two threads: each sends as soon as the other, which is about to sleep,
+/// has received the last packet.
 fn wake_by_turns(bench: &mut Bench, packets: &[Packet]) {
     // Built before, because both ends are lent below.
     let batches: Vec<_> = packets.iter().map(|packet| bench.batch(&[*packet])).collect();

@@ -1,4 +1,4 @@
-//! A packet where its producer has it, as long as the program looks at it.
+//! A packet in its producer's memory, borrowed by the program.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use super::window::{FrameSlots, Window};
 /// A loop that takes long for each frame asks for few at a time.
 pub struct Frames<'a> {
     reader: &'a Reader,
-    /// The ring that gives the next one.
+    /// The ring that has the next frame.
     window: Option<&'a Window>,
     left: usize,
-    /// Rings that have given what they had.
+    /// Number of rings that are exhausted.
     seen: usize,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Frames<'a> {
         frames
     }
 
-    /// Returns the ring that is read behind `seen` others.
+    /// Returns the ring that is read after `seen` others.
     fn window_at(&self, seen: usize) -> Option<&'a Window> {
         let (first, later) = self.reader.windows();
         first.get(seen).or_else(|| later.get(seen.checked_sub(first.len())?))
@@ -71,7 +71,7 @@ impl fmt::Debug for Frames<'_> {
     }
 }
 
-/// A packet in its producer's memory, of one piece or several. Dropped, it goes back.
+/// A packet in its producer's memory, in one or more pieces. Dropped, it goes back.
 ///
 /// Its bytes may change while it is read: see [`Reader`](super::Reader)'s module.
 pub struct Frame<'a> {
@@ -80,7 +80,7 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Returns its length in bytes, from the destination MAC, without FCS.
+    /// Returns the frame's length in bytes, from the destination MAC, without FCS.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -94,7 +94,8 @@ impl Frame<'_> {
         self.taken.len == 0
     }
 
-    /// Copies the bytes from `from` on into `to`; how many: fewer than `to` has room for only at the end.
+    /// Copies bytes, from offset `from`, into `to`; returns how many: fewer than `to.len()` only at
+    /// the packet's end.
     ///
     /// Cost: the copy.
     #[inline]
@@ -102,7 +103,7 @@ impl Frame<'_> {
         self.window.copy(&self.taken, from, to)
     }
 
-    /// Keeps the frame beyond the loop, for any thread.
+    /// Converts the frame into one that can outlive the loop, on any thread.
     ///
     /// Shape:  the producer gets its slots back when the [`Held`] is dropped; earlier if it blocks more than
     ///         half of the ring: it is copied then.

@@ -1,4 +1,4 @@
-//! A packet that is kept beyond the loop in which it came, by any thread.
+//! A packet that outlives the loop that received it, on any thread.
 //!
 //! ```text
 //!   holder, any thread     reads the producer's memory, then: is there a copy?  ──► reads that instead
@@ -18,7 +18,7 @@ use linerate_sys::wait::EventFd;
 use super::window::{Piece, copy};
 use crate::memif::server::Regions;
 
-/// Checked reads of one number, of whatever has `copy_to`.
+/// Declares checked reads of one number, for each type with `copy_to`.
 macro_rules! single_reads {
     () => {
         /// Returns the byte at `at`; `None` if it is not in the packet.
@@ -58,7 +58,8 @@ macro_rules! single_reads {
 }
 pub(super) use single_reads;
 
-/// A packet that is held: in its producer's memory until it is dropped, or, if that is too long, in a copy.
+/// A held packet: in its producer's memory until it is dropped, or in a copy if it is held for too
+/// long.
 ///
 /// It is read as a [`Frame`](super::Frame) is, from any thread, and keeps the producer's memory mapped.
 pub struct Held {
@@ -70,7 +71,7 @@ pub(super) struct Hold {
     regions: Regions,
     pieces: Box<[Piece]>,
     len: usize,
-    /// ClientMemory by the reader, before the slots go back.
+    /// Copy by the reader, made before the slots are returned.
     copy: OnceLock<Box<[u8]>>,
     released: AtomicBool,
     gone: AtomicBool,
@@ -102,7 +103,8 @@ impl Held {
         self.hold.len == 0
     }
 
-    /// Copies the bytes from `from` on into `to`; how many: fewer than `to` has room for only at the end.
+    /// Copies bytes, from offset `from`, into `to`; returns how many: fewer than `to.len()` only at
+    /// the packet's end.
     ///
     /// Cost: the copy; it never waits.
     pub fn copy_to(&self, from: usize, to: &mut [u8]) -> usize {
@@ -115,14 +117,15 @@ impl Held {
         self.copied(from, to).unwrap_or(n)
     }
 
-    /// Returns true if it is in memory of this process, because it was held for too long.
+    /// Returns true if the packet was copied into this process's memory, because it was held for
+    /// too long.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.hold.copy.get().is_some()
     }
 
-    /// Returns true if its producer has gone, and it was not copied: it can be read, but its bytes may be another
-    /// packet's. Ask after reading.
+    /// Returns true if the producer has disconnected before the packet was copied: reading it is
+    /// safe, but its bytes may be another packet's. Ask after reading.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.hold.gone.load(Ordering::Acquire)
@@ -163,7 +166,7 @@ impl Hold {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Copies it into memory of ours. Its slots go back after this.
+    /// Copies the packet into our memory. Its slots go back after this.
     #[cold]
     pub fn copy_out(&self) {
         let mut bytes = vec![0; self.len].into_boxed_slice();
@@ -187,7 +190,7 @@ impl Waker {
         Ok(Waker { asleep: AtomicBool::new(false), bell: EventFd::new()? })
     }
 
-    /// Makes later releases ring; the caller then looks at what was released before.
+    /// Makes later releases ring; the caller afterwards checks for earlier ones.
     pub fn sleep(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -197,7 +200,7 @@ impl Waker {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes the reader if it sleeps: the other half of the fence in `sleep`.
+    /// Wakes the reader if it sleeps; pairs with the fence in `sleep`.
     fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {

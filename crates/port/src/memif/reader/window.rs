@@ -1,4 +1,4 @@
-//! A ring from the producer, and what of it is out with the program.
+//! A ring of the producer, with the frames of it that the program holds.
 //!
 //! ```text
 //!   tail ── back │ held │ back │ lent ── out ── taken next ── posted ── head
@@ -21,7 +21,7 @@ use crate::memif::config::PACKET_BYTES_MAX;
 use crate::memif::ring::{Checked, NEXT, ProtocolError, ServerRing};
 use crate::memif::server::{MappedRing, Regions};
 
-/// A part of a frame: checked when it was read from its descriptor, and of memory of ours since.
+/// A part of a frame: its descriptor was checked when read, and is kept in our memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Piece {
     region: u16,
@@ -29,30 +29,32 @@ pub(super) struct Piece {
     offset: u32,
 }
 
-/// A ring, and the frames of it that are out.
+/// A ring, and the frames of it that the program holds.
 pub(super) struct Window {
     pub bell: EventFd,
     regions: Regions,
     waker: Arc<Waker>,
     /// The piece in each slot that is out.
     pieces: Box<[Cell<Piece>]>,
-    /// Frames are being taken: what is dropped goes back at the end.
+    /// True while frames are being taken: dropped frames are then returned at the end.
     taking: Cell<bool>,
-    /// Borrowed within this file alone, by functions that call nothing of the program's: never twice.
+    /// The state, which only this file borrows, by functions that call no code of the program, so
+    /// never twice at once.
     state: RefCell<State>,
 }
 
 struct State {
     ring: ServerRing,
-    /// Slots behind the tail that were posted when it was last looked.
+    /// Slots posted after the tail, as last read.
     posted: u16,
-    /// The part of these that belongs to frames that are out.
+    /// Posted slots that belong to frames of the program.
     taken: u16,
     /// The frames that are out, oldest first.
     out: VecDeque<Out>,
-    /// The number of the oldest.
+    /// The number of the oldest frame.
     first: u64,
-    /// The ring's index up to which slots were posted when the end of the next frame was missing.
+    /// The ring's index up to which slots were posted when the end of the next frame was missing;
+    /// `None` otherwise.
     torn: Option<u16>,
     counts: Counts,
 }
@@ -64,19 +66,19 @@ struct Out {
 
 /// The holder of a frame.
 enum Holder {
-    /// The program, within its loop.
+    /// The program holds the frame within its loop.
     Lent,
-    /// No holder: it was dropped.
+    /// The frame was dropped.
     Back,
     /// The program, for longer.
     Held(Arc<Hold>),
 }
 
-/// A frame that was taken.
+/// The slots of a frame that was taken.
 pub(super) struct FrameSlots {
-    /// Its number among all frames of the ring.
+    /// The frame's number among all frames of the ring.
     pub number: u64,
-    /// The index of its first slot.
+    /// The index of the frame's first slot.
     pub at: u16,
     pub slots: u16,
     pub len: usize,
@@ -103,12 +105,12 @@ impl Window {
         self.state.borrow().counts
     }
 
-    /// Says whether the producer is to ring for what it sends.
+    /// Sets whether the producer is to ring when it sends.
     pub fn want_bell(&self, wanted: bool) {
         self.state.borrow().ring.shared.want_bell(wanted);
     }
 
-    /// Looks what the producer has posted; true if there may be a frame that was not taken.
+    /// Reads the producer's index; returns true if there may be a frame to take.
     pub fn look(&mut self) -> Checked<bool> {
         let state = self.state.get_mut();
         state.posted = state.ring.poll()?;
@@ -116,7 +118,7 @@ impl Window {
         Ok(state.posted > state.taken && state.torn != Some(state.ring.at(state.posted)))
     }
 
-    /// Takes the next frame; `None` if its end is not there.
+    /// Takes the next frame; returns `None` if its end has not arrived.
     pub fn take(&self) -> Checked<Option<FrameSlots>> {
         let state = &mut *self.state.borrow_mut();
         let ready = state.posted - state.taken;
@@ -162,7 +164,7 @@ impl Window {
         self.taking.set(true);
     }
 
-    /// Gives the producer the frames that were dropped since the window began.
+    /// Returns to the producer the frames that were dropped while frames were taken.
     pub fn end_taking(&self) {
         self.taking.set(false);
         self.settle(false);
@@ -176,7 +178,7 @@ impl Window {
         }
     }
 
-    /// Makes a frame outlast the loop: the window notes who holds it.
+    /// Makes a frame outlive the loop; the window records its holder.
     ///
     /// Cost: two allocations.
     pub fn hold(&self, taken: &FrameSlots) -> Held {
@@ -187,14 +189,14 @@ impl Window {
         Held::new(hold)
     }
 
-    /// Copies bytes of a frame that is lent; how many.
+    /// Copies bytes of a borrowed frame; returns how many.
     #[inline]
     pub fn copy(&self, taken: &FrameSlots, from: usize, to: &mut [u8]) -> usize {
         copy(&self.regions, self.pieces_of(taken), from, to)
     }
 
-    /// Moves the tail over what is back, and over what has been held for so long that it blocks more than half
-    /// of the ring: that is copied. `over` if nothing is lent any more.
+    /// Moves the tail past returned frames, and past frames held for so long that they block more
+    /// than half of the ring, after copying them. `over` if nothing is lent any more.
     ///
     /// Cost: a Release store if it moves.
     pub fn settle(&self, over: bool) {
@@ -226,7 +228,8 @@ impl Window {
         }
     }
 
-    /// Ends what is held, because the producer is gone; returns the counters, and what is to be dropped.
+    /// Detaches held frames, because the producer is gone; returns the counters, and objects to
+    /// drop.
     pub fn end(self) -> (Counts, impl Send + 'static) {
         let State { out, counts, ring, .. } = self.state.into_inner();
         for frame in out {
@@ -258,7 +261,7 @@ impl Window {
     }
 }
 
-/// Copies bytes from `from` on, out of `pieces`; how many.
+/// Copies bytes of `pieces`, from offset `from`; returns how many.
 pub(super) fn copy(
     regions: &[Arc<PeerMemory>],
     pieces: impl Iterator<Item = Piece>,

@@ -1,4 +1,4 @@
-//! Classic pcap: one header, then one record after the other.
+//! Classic pcap: one header, then records.
 //!
 //! ```text
 //! file:    | magic 4 | major 2, minor 2 | zone 4 | sigfigs 4 | snaplen 4 | link type 4 |
@@ -37,7 +37,7 @@ impl Classic {
         })
     }
 
-    /// Reads the rest of the header, behind the magic.
+    /// Reads the rest of the header, after the magic.
     pub fn open<R: Read>(
         input: &mut Input<R>,
         order: Order,
@@ -80,7 +80,7 @@ impl Classic {
     }
 }
 
-/// Returns the most bytes a packet may have in a file or from an interface of this snapshot length, where
+/// Returns the longest packet that a file or an interface with this snapshot length may have, where
 /// zero means no limit.
 pub fn packet_len_max(snaplen: u32) -> u32 {
     let cap = PACKET_LEN_MAX as u32;

@@ -19,9 +19,9 @@ pub struct CaptureError {
 pub enum Fault {
     /// Reading failed.
     Io(io::Error),
-    /// The file starts with neither format's magic number but with this.
+    /// The file starts with these bytes, which are neither format's magic number.
     NotCapture([u8; 4]),
-    /// A version of the format that is not known.
+    /// An unknown version of the format.
     Version {
         /// Major version.
         major: u16,
@@ -30,43 +30,43 @@ pub enum Fault {
     },
     /// The file ends inside of a record or block.
     Truncated {
-        /// Bytes that should follow here.
+        /// Missing bytes that should follow here.
         want: u64,
         /// Bytes that do.
         found: u64,
     },
-    /// A packet claims more bytes than it may have.
+    /// A packet longer than allowed.
     PacketTooLong {
         /// Bytes claimed.
         len: u64,
         /// Bytes allowed here: by the snapshot length, or by [`super::PACKET_LEN_MAX`].
         max: u64,
     },
-    /// A packet claims more bytes than its block has.
+    /// A packet longer than its block.
     PacketOverBlock {
         /// Bytes claimed.
         len: u64,
-        /// Bytes there.
+        /// Bytes in the block.
         found: u64,
     },
-    /// A block length that no block can have, or more than [`super::BLOCK_LEN_MAX`].
+    /// A block length that is invalid, or greater than [`super::BLOCK_LEN_MAX`].
     BlockLen(u32),
-    /// The two lengths of a block, before and behind its body, differ.
+    /// The two lengths of a block, before and after its body, differ.
     BlockTrailer {
-        /// The length before.
+        /// The length before the body.
         head: u32,
-        /// The length behind.
+        /// The length after the body.
         tail: u32,
     },
-    /// A section header without the byte-order magic, but with this.
+    /// A section header with these bytes instead of the byte-order magic.
     ByteOrder([u8; 4]),
     /// A fraction of a second that is a second or more.
     Fraction(u32),
     /// A time resolution of this code, finer than any clock.
     Resolution(u8),
-    /// A time before 1970 or after 2554, which nanoseconds in 64 bits do not reach.
+    /// A time before 1970 or after 2554, which 64 bits of nanoseconds cannot represent.
     Time,
-    /// An option that claims more bytes than its block has, or not those of its kind.
+    /// An option that is longer than its block, or of the wrong length for its kind.
     Option {
         /// The option code.
         code: u16,

@@ -1,4 +1,4 @@
-//! The bytes of a capture file: counted, in one buffer, in the file's byte order.
+//! The bytes of a capture file: counted, buffered, and read in the file's byte order.
 //!
 //! ```text
 //!  buf   [ used | current record or block | read ahead | free ]
@@ -39,7 +39,7 @@ impl Order {
         words.map(|word| self.u32(word))
     }
 
-    /// Returns the two 16-bit fields that a word was read from, in the order of the file.
+    /// Returns the two 16-bit fields that form a word, in the order of the file.
     pub fn halves(self, word: u32) -> (u16, u16) {
         let (high, low) = ((word >> 16) as u16, word as u16);
         match self {
@@ -57,7 +57,7 @@ impl Order {
 pub struct Input<R> {
     inner: R,
     buf: Vec<u8>,
-    /// Position in the buffer from which reading resumes if the file has nothing more for now.
+    /// Position in the buffer from which reading resumes after a file had no more bytes for now.
     mark: usize,
     at: usize,
     end: usize,
@@ -109,8 +109,8 @@ impl<R: Read> Input<R> {
         &self.buf[range]
     }
 
-    /// Passes over up to `len` bytes unread; how many, 0 at the end of the file.
-    /// They are not read again.
+    /// Skips up to `len` bytes; returns how many, 0 at the end of the file. They are not read
+    /// again.
     pub fn pass(&mut self, len: u32) -> Result<u32, CaptureError> {
         self.have(len.min(1) as usize)?;
         let passed = (self.end - self.at).min(len as usize);
@@ -119,7 +119,7 @@ impl<R: Read> Input<R> {
         Ok(passed as u32) // at most len
     }
 
-    /// Marks all bytes up to here as read, so that they are not read again.
+    /// Marks all bytes so far as read, so that they are not read again.
     pub fn keep(&mut self) {
         self.mark = self.at;
     }
@@ -134,7 +134,7 @@ impl<R: Read> Input<R> {
         self.start
     }
 
-    /// Reads until the buffer has `len` more bytes or the file ends; how many of them there are.
+    /// Reads until the buffer has `len` more bytes or the file ends; returns how many it has.
     fn have(&mut self, len: usize) -> Result<usize, CaptureError> {
         if self.at + len > self.buf.len() {
             self.make_room(len)?;
@@ -190,6 +190,6 @@ impl<R> Input<R> {
     }
 }
 
-/// Bytes asked of the file at once, as long as no block is larger.
+/// Bytes requested in one read, unless a block is larger.
 const READ_LEN: usize = 64 << 10;
 const _: () = assert!(BLOCK_LEN_MAX.is_power_of_two() && READ_LEN <= BLOCK_LEN_MAX);

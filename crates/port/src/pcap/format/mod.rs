@@ -29,14 +29,14 @@ pub use error::{CaptureError, Fault};
 pub use reader::{LinkType, Reader, Record, Step};
 pub use writer::Writer;
 
-/// The longest packet read or written, in bytes: what tcpdump calls its maximum snapshot length.
+/// The longest packet that is read or written, in bytes: tcpdump's maximum snapshot length.
 pub const PACKET_LEN_MAX: usize = 256 << 10;
 
 /// The longest pcapng block that is read as a whole, in bytes: the largest packet, and as much
 /// again for options. Blocks of unknown types are skipped, whatever their length.
 pub const BLOCK_LEN_MAX: usize = 512 << 10;
 
-/// Interfaces that one file may declare, all sections together.
+/// Most interfaces of one file, over all sections.
 pub const INTERFACES_MAX: usize = 4096;
 
 #[cfg(test)]

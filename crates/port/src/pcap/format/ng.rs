@@ -1,4 +1,4 @@
-//! pcapng: sections of blocks, each with its length before and behind its body.
+//! pcapng: sections of blocks, each with its length before and after its body.
 //!
 //! ```text
 //! block:      | type 4 | length 4 | body, options | length 4 |       length counts all of it
@@ -24,11 +24,11 @@ const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
 
-/// Type and length before the body, length behind it.
+/// Bytes of a block around its body: type and length before it, length after it.
 const FRAME_LEN: u32 = 12;
 
-/// Blocks without a packet, or pieces of one, that are passed over at once: some milliseconds,
-/// even if every piece is a read from the file.
+/// Most blocks without a packet, or pieces of one, skipped in one step: some milliseconds, even if
+/// every piece takes a read of the file.
 const STEPS_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -38,15 +38,15 @@ pub struct Ng {
     interfaces: Vec<Interface>,
     /// Number of interfaces in all earlier sections.
     earlier: u32,
-    /// The block that is being passed over.
+    /// The block that is being skipped.
     skipping: Option<Skip>,
 }
 
-/// A block of a type that is not for us, of any length.
+/// A block of a type that the reader skips, of any length.
 #[derive(Debug, Clone, Copy)]
 struct Skip {
     len: u32,
-    /// Bytes of its body still to come.
+    /// Bytes of the block's body not skipped yet.
     left: u32,
 }
 
@@ -76,7 +76,7 @@ impl Ng {
     /// The type of a section header, the same in both byte orders.
     pub const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-    /// Reads the rest of the first section header, behind its type.
+    /// Reads the rest of the first section header, after its type.
     pub fn open<R: Read>(input: &mut Input<R>) -> Result<Self, CaptureError> {
         let mut ng =
             Ng { order: Order::Little, interfaces: Vec::new(), earlier: 0, skipping: None };
@@ -84,7 +84,7 @@ impl Ng {
         Ok(ng)
     }
 
-    /// Finds the next packet, behind at most `STEPS_MAX` other blocks.
+    /// Finds the next packet, after at most `STEPS_MAX` other blocks.
     pub fn next<R: Read>(&mut self, input: &mut Input<R>) -> Result<Next, CaptureError> {
         for _ in 0..STEPS_MAX {
             if let Some(skip) = self.skipping {
@@ -125,7 +125,8 @@ impl Ng {
         Ok(Next::Busy)
     }
 
-    /// Reads a section header, behind its type: a new byte order, and interfaces from 0 again.
+    /// Reads a section header, after its type: a new byte order, and interfaces counted from 0
+    /// again.
     fn section<R: Read>(&mut self, input: &mut Input<R>) -> Result<(), CaptureError> {
         const LITTLE: [u8; 4] = [0x4d, 0x3c, 0x2b, 0x1a];
         const BIG: [u8; 4] = [0x1a, 0x2b, 0x3c, 0x4d];
@@ -204,7 +205,8 @@ impl Ng {
         Ok(PacketRecord { interface, time_ns, orig_len, link_type, data })
     }
 
-    /// Reads a packet of interface 0 without time, and cut at the snapshot length without saying so.
+    /// Reads a simple packet block: a packet of interface 0 without time, cut at the snapshot
+    /// length.
     fn simple(&self, body: &[u8]) -> Result<PacketRecord, Fault> {
         let ([orig_len], rest) = self.words(body)?;
         let interface = self.interfaces.first().ok_or(Fault::Interface(0))?;
@@ -234,7 +236,7 @@ impl Ng {
         Ok(body)
     }
 
-    /// Returns the length of the body of a block of length `len`, if it may have that.
+    /// Returns the length of the body of a block of length `len`, if that length is valid.
     fn body_len<R: Read>(&self, input: &Input<R>, len: u32) -> Result<u32, CaptureError> {
         match len.checked_sub(FRAME_LEN) {
             Some(body) if body % 4 == 0 && len as usize <= BLOCK_LEN_MAX => Ok(body),
@@ -242,7 +244,7 @@ impl Ng {
         }
     }
 
-    /// Passes over what is there of a block that is not for us.
+    /// Skips the available part of a block.
     fn skip<R: Read>(&mut self, input: &mut Input<R>, skip: Skip) -> Result<(), CaptureError> {
         let passed = input.pass(skip.left)?;
         if passed == 0 && skip.left > 0 {
@@ -282,10 +284,10 @@ struct Clock {
     offset_s: i64,
 }
 
-/// Length of one unit of time.
+/// The unit of an interface's time stamps.
 #[derive(Debug, Clone, Copy)]
 enum Unit {
-    /// So many nanoseconds.
+    /// This number of nanoseconds.
     Nanos(u64),
     /// This part of a nanosecond.
     NanosOver(u64),
@@ -309,7 +311,7 @@ impl Clock {
     /// Time base of an interface that declares none.
     const MICROS: Clock = Clock { unit: Unit::Nanos(1000), offset_s: 0 };
 
-    /// Returns the time after `count` units, rounded down; `None` if 64 bits do not hold it.
+    /// Returns the time after `count` units, rounded down; `None` if it exceeds 64 bits.
     fn time_ns(self, count: u64) -> Option<u64> {
         let count = u128::from(count);
         // 2^64 units of at most a second each are below 2^94 ns.

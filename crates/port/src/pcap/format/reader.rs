@@ -8,7 +8,7 @@ use super::input::Input;
 use super::ng::Ng;
 use super::{CaptureError, Fault};
 
-/// Reads a capture file, pcap or pcapng, whichever it is.
+/// A reader of capture files in either format, pcap or pcapng.
 ///
 /// Memory is one buffer of 64 KiB, or as large as the largest packet block met, at most
 /// [`super::BLOCK_LEN_MAX`], and a few words for each interface. It reads ahead into that buffer:
@@ -35,16 +35,16 @@ enum Format {
 pub enum Step {
     /// A packet: [`Reader::current`] has it.
     Packet,
-    /// The file has nothing more for now (`WouldBlock`); the next step goes on from here.
+    /// The file has no more bytes for now (`WouldBlock`); the next step continues here.
     Blocked,
-    /// Only blocks that are no packets so far, and many of them; the next step goes on from here.
+    /// The step has skipped many blocks without a packet; the next step continues here.
     Busy,
-    /// The end.
+    /// The end of the file.
     End,
 }
 
 impl<R: Read> Reader<R> {
-    /// Makes a reader that has read nothing yet, not even the header.
+    /// Creates a reader that has not even read the header yet.
     pub fn unread(file: R) -> Self {
         Reader { input: Input::new(file), format: None, found: None, done: false }
     }
@@ -59,7 +59,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// Goes to the next packet, as far as the file has it now.
+    /// Advances to the next packet, as far as the file has bytes now.
     ///
     /// Errors: what is wrong with the next record, once; then [`Step::End`] for ever. All records
     /// before it were good.
@@ -103,7 +103,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Reads the next packet; `None` behind the last.
+    /// Reads the next packet; returns `None` after the last.
     ///
     /// Errors: as [`Reader::step`]; `WouldBlock` if the file has nothing more for now.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
@@ -162,20 +162,21 @@ impl Format {
     }
 }
 
-/// A packet as the capture has it. The bytes are the reader's, until its next record.
+/// A packet of a capture, borrowed from the reader. The bytes are the reader's, until its next
+/// record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// The interface it was caught at, counted from 0 through all sections of the file.
+    /// The interface that captured the packet, counted from 0 through all sections of the file.
     pub interface: u32,
     /// When, since 1970; 0 in a pcapng simple packet block, which has no time.
     pub time_ns: u64,
-    /// Bytes it had on the wire: at least those of `data`.
+    /// The packet's length on the wire, at least that of `data`.
     pub orig_len: u32,
-    /// Link type: the kind of its first header.
+    /// Link type: the kind of the packet's first header.
     pub link_type: LinkType,
-    /// Offset of its record in the file, in bytes.
+    /// Offset of the packet's record in the file, in bytes.
     pub offset: u64,
-    /// Its bytes, as many as were caught.
+    /// The captured bytes.
     pub data: &'a [u8],
 }
 
@@ -204,12 +205,12 @@ impl LinkType {
 #[derive(Debug)]
 pub(super) enum Next {
     Packet(PacketRecord),
-    /// Nothing yet, but there is more to look at.
+    /// No packet so far, and more blocks to read.
     Busy,
     End,
 }
 
-/// A packet that a format has found in the buffer of the input.
+/// The position of a packet in the input's buffer.
 #[derive(Debug)]
 pub(super) struct PacketRecord {
     pub interface: u32,

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use super::{INTERFACES_MAX, LinkType, PACKET_LEN_MAX};
 
-/// Bytes gathered before they are written; one longer block may come on top.
+/// Bytes gathered before they are written; one longer block may exceed this.
 const PENDING_LEN_MAX: usize = 64 << 10;
 
-/// Writes packets to a pcapng file, through a buffer of its own.
+/// A writer of packets to a pcapng file, with a buffer of its own.
 ///
 /// The sink is offered whole blocks only. If it fails or takes but a part (a full disk), the error
 /// comes back with the sink's kind, and every later call fails too: behind a torn block nothing
@@ -20,7 +20,7 @@ const PENDING_LEN_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     sink: W,
-    /// Whole blocks that the sink has not been offered yet.
+    /// Whole blocks that were not offered to the sink yet.
     pending: Vec<u8>,
     interfaces: u32,
     whole_len: u64,
@@ -30,7 +30,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Starts a file with a section header and no interface yet.
+    /// Creates a file with a section header and no interface yet.
     pub fn new(sink: W) -> Self {
         let pending = Vec::with_capacity(PENDING_LEN_MAX);
         let mut writer =
@@ -44,14 +44,15 @@ impl<W: Write> Writer<W> {
         writer
     }
 
-    /// Declares an Ethernet interface called `name`; its number, for [`Writer::write`].
+    /// Declares an Ethernet interface called `name`; returns its number, for [`Writer::write`].
     ///
     /// Errors: as [`Writer::add_interface_of`].
     pub fn add_interface(&mut self, name: &str) -> io::Result<u32> {
         self.add_interface_of(name, LinkType::ETHERNET)
     }
 
-    /// Declares an interface called `name` whose packets are of this type, as [`Writer::add_interface`].
+    /// Declares an interface called `name` for packets of link type `link_type`, as
+    /// [`Writer::add_interface`] does.
     ///
     /// Errors: `InvalidInput` for a name beyond 255 bytes or one interface too many, and nothing
     /// changed; otherwise those of the sink.
@@ -88,7 +89,7 @@ impl<W: Write> Writer<W> {
         self.packet(interface, time_ns, orig_len, data, None)
     }
 
-    /// Writes as [`Writer::write`] does, with the block's flags: which way the packet went.
+    /// Writes as [`Writer::write`] does, with the flags for the packet's direction.
     pub(crate) fn write_flagged(
         &mut self,
         interface: u32,
@@ -134,7 +135,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Hands all blocks to the sink and flushes it.
+    /// Writes all blocks to the sink and flushes it.
     ///
     /// Errors: those of the sink; `WriteZero` if it takes no more bytes.
     pub fn flush(&mut self) -> io::Result<()> {
@@ -142,19 +143,21 @@ impl<W: Write> Writer<W> {
         self.sink.flush().inspect_err(|_| self.broken = true)
     }
 
-    /// Returns the bytes from the first to the end of the last block that the sink has taken whole.
+    /// Returns the length of the file up to the end of the last block that the sink has accepted
+    /// whole.
     #[must_use]
     pub fn whole_len(&self) -> u64 {
         self.whole_len
     }
 
-    /// Returns the number of packets that the sink has taken whole. After an error, those written beyond are lost.
+    /// Returns the number of packets that the sink has accepted whole. After an error, those
+    /// written beyond are lost.
     #[must_use]
     pub fn packets_whole(&self) -> u64 {
         self.packets_whole
     }
 
-    /// Returns the sink of the blocks.
+    /// Returns the sink to which the blocks are written.
     pub fn sink(&self) -> &W {
         &self.sink
     }
@@ -179,7 +182,7 @@ impl<W: Write> Writer<W> {
         self.pending.extend(len.to_le_bytes());
     }
 
-    /// Offers all pending blocks to the sink, and counts those it takes.
+    /// Offers all pending blocks to the sink, and counts those that it accepts.
     fn drain(&mut self) -> io::Result<()> {
         if self.broken {
             return Err(io::Error::other("writing has failed before"));
@@ -195,7 +198,7 @@ impl<W: Write> Writer<W> {
         outcome
     }
 
-    /// Counts the blocks that lie whole in the first `taken` pending bytes.
+    /// Counts the blocks that are complete in the first `taken` pending bytes.
     fn count(&mut self, taken: usize) {
         let mut rest = &self.pending[..taken];
         // The blocks are our own: kind and length are there and right.
@@ -218,7 +221,8 @@ impl<W: Write> Drop for Writer<W> {
     }
 }
 
-/// Writes `bytes`; how many the sink took, and why not all. `write_all` tells only the latter.
+/// Writes `bytes`; returns how many the sink accepted, and why not all. `write_all` tells only the
+/// latter.
 fn offer(sink: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut taken = 0;
     while taken < bytes.len() {
@@ -253,7 +257,7 @@ fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(body, start);
 }
 
-/// Pads what was appended from `start` on to whole words.
+/// Pads the bytes appended after `start` to whole words.
 fn pad(bytes: &mut Vec<u8>, start: usize) {
     let len = bytes.len() - start;
     bytes.resize(start + len.next_multiple_of(4), 0);

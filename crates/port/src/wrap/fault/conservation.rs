@@ -1,4 +1,5 @@
-//! Conservation under faults: random plans and programs, over rings, every packet accounted for.
+//! Test of conservation under faults: random plans and programs, over rings, with every packet
+//! accounted for.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::*;
 use crate::Queue;
 use crate::host::testing::LONG;
 
-/// Two ends, what each has to send, and what each got.
+/// Two ends, the packets that each has to send, and those that each received.
 pub(super) struct Bench {
     pub pool: Pool,
     pub ends: [Queue; 2],
@@ -53,7 +54,7 @@ impl Bench {
         u64::from(self.next[0] + self.next[1]) + counts.duplicated - counts.dropped
     }
 
-    /// Runs until all has arrived; sleeps whenever the faulty end says that it may.
+    /// Runs until all packets have arrived; sleeps whenever the faulty end allows it.
     pub fn settle(&mut self) {
         loop {
             for end in [0, 1] {
@@ -92,7 +93,7 @@ fn time() -> impl Strategy<Value = Duration> {
     (0..1500u64).prop_map(Duration::from_micros)
 }
 
-/// Faults that leave the order as it is.
+/// Returns faults that do not reorder packets.
 fn orderly() -> impl Strategy<Value = Fault> {
     prop_oneof![
         Just(Fault::Drop),

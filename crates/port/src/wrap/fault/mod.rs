@@ -1,4 +1,4 @@
-//! Injected faults of a queue: by a plan and a seed, with every packet accounted for.
+//! Injected faults of a queue, by a plan and a seed, with every packet accounted for.
 //!
 //! ```text
 //! plan.rs   what goes wrong, how often, by which numbers
@@ -41,10 +41,10 @@ use crate::host::Bell;
 use crate::queue::{Health, QueueOps, Want};
 use side::{Now, Side};
 
-/// The ledger's name for the packets that a queue holds here.
+/// Name in the ledger of packets that a faulty queue holds.
 const HELD: &str = "held by faults";
 
-/// A queue to which a [`Plan`] happens.
+/// A queue to which a [`Plan`] of faults is applied.
 pub type Faulty = Wrapped<Faults>;
 
 impl Faulty {
@@ -76,7 +76,7 @@ impl Faulty {
     }
 }
 
-/// The faults of a queue, and the packets that they hold.
+/// The faults of a queue, and the packets held by them.
 pub struct Faults {
     bell: Bell,
     rx: Side,
@@ -86,7 +86,7 @@ pub struct Faults {
     stats: Arc<FaultStats>,
     /// Calls of `rx` and `xmit`.
     turn: u64,
-    /// `arm` has said that nothing will be received any more, once.
+    /// True if `arm` has reported that nothing will be received any more.
     told_end: bool,
     /// The ledger's count of the packets held.
     tally: Option<Tally>,
@@ -102,7 +102,7 @@ impl Faults {
         Now { turn: self.turn, at: Instant::now() }
     }
 
-    /// Hands the device what is due to go to it.
+    /// Sends the held packets that are due to the device.
     fn flush(&mut self, below: &mut dyn QueueOps, mem: &mut Local, now: Now) {
         self.tx.mature(now);
         if !self.tx.ready.is_empty() && !self.tx.is_stalled(now.at) {
@@ -110,7 +110,7 @@ impl Faults {
         }
     }
 
-    /// Reports the number of held packets where it has changed.
+    /// Updates the tally of held packets, if their number has changed.
     fn tell(&mut self, mem: &Local) {
         let held = self.rx.held() + self.tx.held();
         if held != self.told {
@@ -119,7 +119,7 @@ impl Faults {
         }
     }
 
-    /// Receives from the device up to `budget`, and counts it.
+    /// Receives up to `budget` packets from the device, and counts them.
     fn take(
         &mut self,
         below: &mut dyn QueueOps,
@@ -189,12 +189,12 @@ impl Faults {
         moved
     }
 
-    /// Returns true if the device will give nothing more and what it gave has been handed over.
+    /// Returns true if the device has ended and all its packets were delivered.
     fn has_ended(&self, below: &dyn QueueOps) -> bool {
         self.rx.held() == 0 && below.health().ended()
     }
 
-    /// Returns true if there is something for the caller to come for.
+    /// Returns true if a wanted event has occurred.
     fn is_here(&mut self, want: Want, now: Now) -> bool {
         self.rx.mature(now);
         self.tx.mature(now);
@@ -204,8 +204,8 @@ impl Faults {
         (want.frames() && frames) || (want.room() && room)
     }
 
-    /// Returns the events to arm the device for: room for packets held, too, so that the caller
-    /// comes for it.
+    /// Returns the events to arm the device for: also for room while packets are held, so that the
+    /// caller sends them.
     fn wanted(&self, want: Want, now: Instant) -> Option<Want> {
         let open = self.rx.is_plain() || (!self.rx.is_shut(now) && self.rx.room() > 0);
         let waits = !self.tx.ready.is_empty() && !self.tx.is_stalled(now);

@@ -2,38 +2,39 @@
 
 use std::time::Duration;
 
-/// Packets that a faulty queue holds each way, unless told otherwise.
+/// Default number of packets that a faulty queue holds in each direction.
 const HOLD_PACKETS: usize = 256;
-/// The least it works with: a packet and its double, and one set aside.
+/// Least number of packets held: a packet, its duplicate, and one set aside.
 const HOLD_PACKETS_MIN: usize = 4;
-/// The most: what it holds is the pool's.
+/// Most packets held: they occupy frames of the pool.
 const HOLD_PACKETS_MAX: usize = 1 << 16;
 
-/// One thing that can go wrong.
+/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// A packet is lost: dropped as `injected`.
     Drop,
-    /// A packet comes twice, the second time right behind the first unless that
-    /// one is set aside. The ledger counts it as created.
+    /// A packet arrives twice, the second time directly after the first unless that one is set
+    /// aside. The ledger counts it as created.
     Duplicate,
-    /// A packet comes behind so many of those that followed it, or, if fewer follow, 16 turns later.
+    /// A packet arrives after `behind` later packets, or after 16 turns if fewer follow.
     Reorder {
-        /// Number of packets that pass it.
+        /// Number of packets that overtake it.
         behind: u32,
     },
-    /// A packet waits for a time, and what follows it waits too, as on a longer wire.
+    /// A packet is delayed, and those after it too, as on a longer wire.
     Delay(Duration),
-    /// The same for so many turns: calls of `rx` or `xmit`.
+    /// A packet is delayed for a number of turns: calls of `rx` or `xmit`.
     DelayTurns(u32),
     /// One bit of a packet is flipped.
     Corrupt,
-    /// A packet loses its end, not all of it. One that is a list of fragments stays as it is.
+    /// A packet loses its end, but not all of its bytes. One that is a list of fragments stays as
+    /// it is.
     Short,
-    /// The device does nothing for a time: neither frames nor room, and what it has stays there.
+    /// The device stalls for a time: it returns no frames and no room, and keeps its packets.
     /// `one_in` counts calls; between two faults of this kind and the next, one call goes through.
     Stall(Duration),
-    /// The queue takes, or gives, nothing for so many calls, as one that says ENOBUFS. `one_in` as
+    /// The queue accepts, or delivers, nothing for a number of calls, as on ENOBUFS. `one_in` as
     /// for [`Fault::Stall`].
     Refuse {
         /// Number of calls.
@@ -41,7 +42,7 @@ pub enum Fault {
     },
 }
 
-/// A fault and how often it happens.
+/// A fault, and how often it occurs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rule {
     pub fault: Fault,
@@ -73,29 +74,29 @@ impl Plan {
         Plan { seed, hold_packets: HOLD_PACKETS, rx: Vec::new(), tx: Vec::new() }
     }
 
-    /// Adds `fault` to one in `one_in` packets received; 1 is each, 0 none.
+    /// Adds `fault` to one in `one_in` received packets; 1 means each, 0 none.
     #[must_use]
     pub fn rx(mut self, fault: Fault, one_in: u32) -> Plan {
         self.rx.push(Rule { fault, one_in });
         self
     }
 
-    /// Adds `fault` to one in `one_in` packets sent; 1 is each, 0 none.
+    /// Adds `fault` to one in `one_in` sent packets; 1 means each, 0 none.
     #[must_use]
     pub fn tx(mut self, fault: Fault, one_in: u32) -> Plan {
         self.tx.push(Rule { fault, one_in });
         self
     }
 
-    /// Sets the most packets held each way, 256 by default: those that are late, and those that the
-    /// device has not taken yet. Taken as 4 to 65,536.
+    /// Sets the most packets held in each direction, 256 by default: those delayed, and those that
+    /// the device has not accepted yet. Taken as 4 to 65,536.
     #[must_use]
     pub fn hold_packets(mut self, packets: usize) -> Plan {
         self.hold_packets = packets.clamp(HOLD_PACKETS_MIN, HOLD_PACKETS_MAX);
         self
     }
 
-    /// Returns the rules of each side, its numbers, and what it may hold.
+    /// Returns the rules of each direction, its random numbers, and the most packets it may hold.
     pub(super) fn sides(&self) -> [(&[Rule], Dice, usize); 2] {
         let dice = |side: u64| Dice::new(self.seed.wrapping_mul(2).wrapping_add(side));
         [(&self.rx, dice(0), self.hold_packets), (&self.tx, dice(1), self.hold_packets)]
@@ -120,13 +121,13 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// Returns a number below `n`, which is not 0.
+    /// Returns a random number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
         // The bias of the remainder is below n / 2^64.
         (self.next() % (n.max(1) as u64)) as usize
     }
 
-    /// Returns true once in `n` times, and never for 0.
+    /// Returns true at random once in `n` times, and never for 0.
     pub fn one_in(&mut self, n: u32) -> bool {
         n > 0 && self.next().is_multiple_of(n.into())
     }

@@ -1,4 +1,4 @@
-//! One way through a faulty queue: the packets it holds, and when each may go on.
+//! One direction of a faulty queue: the packets it holds, and when each may continue.
 //!
 //! ```text
 //!  admit ──► line │ in order, each due at a turn or a time │ ──► ready ──► the device, the program
@@ -18,9 +18,9 @@ use super::stats::FaultStats;
 use crate::host::RETRY;
 use crate::view::Views;
 
-/// Turns after which a packet set aside goes on, if nothing follows it.
+/// Turns after which a packet set aside continues, if no packet follows it.
 const ASIDE_TURNS: u64 = 16;
-/// Packets set aside at once; the next ones stay in line.
+/// Most packets set aside at once; further ones stay in line.
 const ASIDE_MAX: usize = 64;
 
 /// The moment of a call.
@@ -30,17 +30,17 @@ pub(super) struct Now {
     pub at: Instant,
 }
 
-/// The time or turn at which a packet of the line may go on.
+/// The time or turn at which a packet of the line may continue.
 #[derive(Debug, Clone, Copy)]
 struct Due {
     turn: u64,
     at: Option<Instant>,
 }
 
-/// A packet that lets others by.
+/// A packet that lets others overtake it.
 struct Aside {
     skb: Skb,
-    /// It goes when so many of the line have passed in all, or at this turn.
+    /// The packet continues when this many packets of the line have passed, or at a turn.
     passed: u64,
     turn: u64,
 }
@@ -49,13 +49,13 @@ struct Aside {
 #[derive(Debug, Clone, Copy)]
 enum Gate {
     Open,
-    /// The device does nothing before this moment.
+    /// The device stalls until this moment.
     Until(Instant),
-    /// It refuses so many calls more.
+    /// The queue refuses this many further calls.
     Calls(u32),
 }
 
-/// One way through a faulty queue.
+/// One direction of a faulty queue.
 pub(super) struct Side {
     rules: Vec<Rule>,
     dice: Dice,
@@ -63,9 +63,9 @@ pub(super) struct Side {
     gate: Gate,
     line: VecDeque<(Skb, Due)>,
     aside: Vec<Aside>,
-    /// Packets that may go on, and have not been taken yet.
+    /// Packets that may continue and have not been taken yet.
     pub ready: Batch,
-    /// Packets of the line that have gone on.
+    /// Number of packets of the line that have continued.
     passed: u64,
 }
 
@@ -84,7 +84,7 @@ impl Side {
         }
     }
 
-    /// Returns true if nothing ever goes wrong here, so that nothing needs to be held.
+    /// Returns true if the plan has no fault here, so that no packet is ever held.
     pub fn is_plain(&self) -> bool {
         self.rules.is_empty()
     }
@@ -99,7 +99,7 @@ impl Side {
         (self.hold_packets - self.held()) / 2
     }
 
-    /// Returns true if a call gets nothing through; counts it, and may begin the next time of trouble.
+    /// Returns true if a call is refused or stalled; counts it, and may begin the next such time.
     pub fn refuses(&mut self, now: Now, stats: &FaultStats) -> bool {
         match self.gate {
             Gate::Until(end) if now.at < end => return true,
@@ -131,7 +131,7 @@ impl Side {
         false
     }
 
-    /// Returns true while the next call gets nothing through.
+    /// Returns true while the next call would be refused or stalled.
     pub fn is_shut(&self, now: Instant) -> bool {
         match self.gate {
             Gate::Open => false,
@@ -145,7 +145,7 @@ impl Side {
         matches!(self.gate, Gate::Until(end) if now < end)
     }
 
-    /// Lets faults happen to a packet and keeps what is left of it; what that is.
+    /// Applies faults to a packet and holds the result; returns what happened to it.
     ///
     /// Shape:  skb -> held here, or dropped with its reason; for each, `room` was at least 1.
     pub fn admit(&mut self, mut skb: Skb, now: Now, stats: &FaultStats) -> Moved {
@@ -197,7 +197,7 @@ impl Side {
         self.aside.push(Aside { skb, passed, turn: due.turn.max(now.turn) + ASIDE_TURNS });
     }
 
-    /// Moves what is due to `ready`.
+    /// Moves packets that are due to `ready`.
     pub fn mature(&mut self, now: Now) {
         self.release_aside(now.turn);
         while let Some((_, due)) = self.line.front()
@@ -225,7 +225,7 @@ impl Side {
         let _ = self.ready.push(skb);
     }
 
-    /// Returns the time of the next look for events that no device announces: the end of a stall or
+    /// Returns the time of the next check for events that no device signals: the end of a stall or
     /// refusal, if the caller waits for it, and packets that become due.
     pub fn alarm(&self, now: Instant, wanted: bool) -> Option<Instant> {
         let soon = now.checked_add(RETRY);
@@ -248,7 +248,7 @@ impl Side {
     }
 }
 
-/// Flips one bit of the first frame; false if it cannot be written.
+/// Flips one bit of the first frame; returns false if the frame cannot be written.
 ///
 /// A checksum that is left to a device is computed before: afterwards it would cover the damage.
 fn corrupt(skb: &mut Skb, dice: &mut Dice) -> bool {
@@ -260,7 +260,7 @@ fn corrupt(skb: &mut Skb, dice: &mut Dice) -> bool {
     true
 }
 
-/// Cuts a packet to one byte or more; false if it has no two, or is a list of fragments.
+/// Cuts a packet to one byte or more; returns false if it has fewer than two bytes, or fragments.
 fn shorten(skb: &mut Skb, dice: &mut Dice) -> bool {
     let len = skb.len();
     len > 1 && skb.is_linear() && skb.trim(1 + dice.below(len - 1))

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Live counters of the faults of one queue, both sides; any thread reads them.
+/// Live counters of the faults of one queue, in both directions; any thread can read them.
 #[derive(Debug, Default)]
 pub struct FaultStats {
     pub(super) dropped: Tick,
@@ -21,11 +21,11 @@ pub struct FaultStats {
 pub struct FaultCounts {
     /// Packets lost; the ledger has them as `injected`.
     pub dropped: u64,
-    /// Packets that came twice.
+    /// Packets delivered twice.
     pub duplicated: u64,
-    /// Packets set aside, to come later than those behind them.
+    /// Packets set aside, to arrive after later ones.
     pub reordered: u64,
-    /// Packets delayed, those not counted that waited behind them.
+    /// Packets delayed, without those that waited after them.
     pub delayed: u64,
     /// Packets with a flipped bit.
     pub corrupted: u64,
@@ -33,7 +33,7 @@ pub struct FaultCounts {
     pub shortened: u64,
     /// Times that the device stalled.
     pub stalled: u64,
-    /// Times that it began to refuse.
+    /// Times that the queue began to refuse calls.
     pub refused: u64,
 }
 

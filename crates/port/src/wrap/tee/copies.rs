@@ -1,4 +1,5 @@
-//! The bounded queue of copies between a path and the writer: a ring of bytes, a record a packet.
+//! The bounded queue of copies between a path and the writer: a ring of bytes with a record for
+//! each packet.
 //!
 //! ```text
 //!  capture │ time_ns, high │ low │ orig_len │ len, and which way │ bytes …      words of 32 bits
@@ -15,11 +16,11 @@ use linerate_skb::Skb;
 
 use crate::wrap::Way;
 
-/// Bytes of a record before the packet's.
+/// Bytes of a record before the packet.
 pub(super) const HEADER_BYTES: usize = 20;
-/// Copies that are put together without growing anything, in bytes.
+/// Initial size of the buffer in which copies of a call are joined.
 const STAGE_BYTES: usize = 64 << 10;
-/// The bit of a record's length that says which way.
+/// The bit of a record's length that marks a sent packet.
 const TX: u32 = 1 << 31;
 
 /// Creates both ends of the queue of copies of `name`; `bytes` is a power of two.
@@ -36,12 +37,12 @@ pub(super) fn queue(
     Ok((copies, Inbox { records, name, gone, interface: None }))
 }
 
-/// The path's end.
+/// The end at the path, which adds copies.
 pub(super) struct Copies {
     ring: Producer<Heap<u8>>,
     /// Records of this call.
     staged: Vec<u8>,
-    /// The end of each of them.
+    /// The end of each staged record.
     ends: Vec<usize>,
     snaplen_bytes: usize,
     gone: Arc<AtomicBool>,
@@ -55,7 +56,7 @@ pub(super) struct CopyCounts {
 }
 
 impl Copies {
-    /// Copies packets, as many as there is room for, and publishes none.
+    /// Copies packets, as many as there is room for, without publishing them.
     ///
     /// What a device has stamped it received at its own time; others have that of the call.
     pub fn stage<'a>(
@@ -90,7 +91,7 @@ impl Copies {
         }
     }
 
-    /// Publishes the copies of the first `packets` staged; the others did not pass.
+    /// Publishes the copies of the first `packets` staged; the others were not sent.
     pub fn publish(&mut self, packets: usize) -> CopyCounts {
         let copied = packets.min(self.ends.len());
         let end = self.ends[..copied].last().copied().unwrap_or(0);
@@ -106,7 +107,7 @@ impl Drop for Copies {
     }
 }
 
-/// One copy.
+/// A copy of a packet, without its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Copied {
     pub capture: u32,
@@ -115,12 +116,12 @@ pub(super) struct Copied {
     pub way: Way,
 }
 
-/// The writer's end.
+/// The end at the writer, which takes copies out.
 pub(super) struct Inbox {
     records: Consumer<Heap<u8>>,
     pub name: String,
     gone: Arc<AtomicBool>,
-    /// Its number in the file of a capture: which capture, which number.
+    /// The queue's interface in a capture file: number of the capture, number of the interface.
     pub interface: Option<(u32, u32)>,
 }
 
@@ -130,13 +131,13 @@ impl Inbox {
         self.records.available() as usize
     }
 
-    /// Returns true if the path is gone and nothing is left of it.
+    /// Returns true if the other end was dropped and no copy is left.
     pub fn is_over(&mut self) -> bool {
         // In this order: what it pushed before it went is seen.
         self.gone.load(Ordering::Acquire) && self.waiting_bytes() == 0
     }
 
-    /// Returns the next copy, with its bytes in `to`, and how many bytes its record had.
+    /// Returns the next copy, with its bytes in `to`, and the length of its record.
     pub fn next(&mut self, to: &mut Vec<u8>) -> Option<(Copied, usize)> {
         let mut header = [0; HEADER_BYTES];
         if self.records.pop_slice(&mut header) < HEADER_BYTES {

@@ -1,4 +1,5 @@
-//! A live capture: copies of what passes, into a pcapng file, started and stopped while it runs.
+//! A live capture: copies of passing packets in a pcapng file, started and stopped while the path
+//! runs.
 //!
 //! ```text
 //! mod.rs     Tee, which a program holds, and the queue that copies
@@ -35,12 +36,12 @@ use copies::{Copies, CopyCounts, HEADER_BYTES, Inbox};
 /// Upper limits of a tee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of each packet, from its start; 65,535 unless said otherwise, at most 256 KiB.
+    /// Bytes copied of each packet, from its start; by default 65,535, at most 256 KiB.
     pub snaplen_bytes: usize,
-    /// Memory for copies of each queue; 4 MiB unless said otherwise, at most 1 GiB. Rounded up to a
+    /// Memory for copies of each queue, in bytes; by default 4 MiB, at most 1 GiB. Rounded up to a
     /// power of two, and to two packets.
     pub queue_bytes: usize,
-    /// Length of a capture; 1 GiB unless said otherwise.
+    /// Longest capture file in bytes; by default 1 GiB.
     pub file_bytes: u64,
 }
 
@@ -54,20 +55,20 @@ impl Default for Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TeeCounts {
-    /// Packets that were copied: written since, or waiting to be, or not written.
+    /// Copied packets: written, waiting to be written, or given up.
     pub copied: u64,
-    /// Packets that passed without being copied, because the queue of copies was full.
+    /// Packets that were not copied, because the queue of copies was full.
     pub dropped: u64,
-    /// Copies that were given to the file.
+    /// Copies written to the file.
     pub written: u64,
-    /// Copies that never will be: the file was full or had failed, or the capture had ended.
+    /// Copies given up: the file was full or had failed, or the capture had ended.
     pub unwritten: u64,
 }
 
 /// The state that the paths, the writer and the program share.
 struct Shared {
     limits: Limits,
-    /// The number of the capture that runs, or 0.
+    /// The number of the running capture, or 0.
     capture: AtomicU32,
     /// Captures so far.
     captures: AtomicU32,
@@ -95,7 +96,7 @@ impl Shared {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends capture `number`, if it is the one that runs.
+    /// Ends capture `number`, if it is the running one.
     fn end(&self, number: u32) {
         let _ = self.capture.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
         self.bell.signal();
@@ -149,7 +150,7 @@ impl Tee {
         Ok(Tee { shared: Arc::new(shared) })
     }
 
-    /// Puts it around a queue, which a capture calls `name`, its first 63 characters.
+    /// Wraps a queue in the tee; captures name the queue by the first 63 characters of `name`.
     ///
     /// # Errors
     /// `E-MEMORY` if there is none for the copies.
@@ -180,8 +181,8 @@ impl Tee {
         Ok(writer)
     }
 
-    /// Ends the capture that runs: from now on nothing is copied, and what was copied is still
-    /// written. A packet path that is in a call finishes it first.
+    /// Ends the running capture: copying stops, and existing copies are still written. A packet
+    /// path that is in a call finishes it first.
     pub fn stop(&self) {
         self.shared.end(self.shared.capture.load(Ordering::Acquire));
     }
@@ -205,7 +206,7 @@ impl std::fmt::Debug for Tee {
     }
 }
 
-/// Copies what passes a queue while a capture runs.
+/// The wrapper that copies packets of a queue while a capture runs.
 struct Copier {
     copies: Copies,
     shared: Arc<Shared>,
@@ -217,7 +218,7 @@ impl Copier {
         Some(self.shared.capture.load(Ordering::Relaxed)).filter(|number| *number != 0)
     }
 
-    /// Counts what was copied, and wakes the writer if it sleeps.
+    /// Counts copies, and wakes the writer if it sleeps.
     fn count(&self, taken: CopyCounts) {
         if taken.copied > 0 {
             self.shared.copied.fetch_add(taken.copied, Ordering::Relaxed);

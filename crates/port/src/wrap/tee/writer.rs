@@ -1,4 +1,4 @@
-//! Copies -> pcapng, on whatever thread the program gives to it.
+//! The writer of copies to pcapng, on a thread of the program's choice.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -15,9 +15,9 @@ use super::{Reading, Shared};
 use crate::pcap::format::Writer;
 use crate::wrap::Way;
 
-/// Most bytes that a packet's block adds to the packet's own.
+/// Most bytes that a packet's block adds to the packet.
 const BLOCK_BYTES: u64 = 48;
-/// Most bytes of an interface's block, and of the file's own.
+/// Most bytes of an interface's block, and of the file header.
 const INTERFACE_BYTES: u64 = 512;
 
 /// Bits of a packet block's flags.
@@ -34,11 +34,11 @@ pub struct TeeWriter<W: Write> {
     shared: Arc<Shared>,
     number: u32,
     file: Writer<W>,
-    /// Most bytes that the file has by now, and its limit.
+    /// Upper bound of the file's length so far; the next field is its limit.
     file_bytes: u64,
-    /// A packet did not fit into the file any more.
+    /// True if a packet no longer fitted into the file.
     full: bool,
-    /// Packets given to the file, and those that the sink has taken whole.
+    /// Packets passed to the file, and those that the sink has accepted whole.
     given: u64,
     whole: u64,
     scratch: Vec<u8>,
@@ -61,7 +61,7 @@ impl<W: Write> TeeWriter<W> {
         writer
     }
 
-    /// Writes the copies that wait now, of all queues, and flushes the file; returns how many.
+    /// Writes the waiting copies of all queues, and flushes the file; returns how many.
     ///
     /// Packets of one queue are in order; those of several are not put into order among them.
     ///
@@ -85,8 +85,8 @@ impl<W: Write> TeeWriter<W> {
         Ok(written)
     }
 
-    /// Sleeps until there are copies to write, the capture has ended, or `timeout` has passed; false
-    /// for the last.
+    /// Sleeps until there are copies to write, the capture has ended, or `timeout` has passed;
+    /// returns false after the timeout.
     ///
     /// # Errors
     /// Whatever poll(2) says.
@@ -106,20 +106,20 @@ impl<W: Write> TeeWriter<W> {
         Ok(readable?)
     }
 
-    /// Returns true once the capture has ended: it was stopped, has failed, or the file is as long as it may
-    /// be. What was copied before may still be written.
+    /// Returns true once the capture has ended: it was stopped, has failed, or the file has reached
+    /// its limit. What was copied before may still be written.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.shared.capture.load(Ordering::Acquire) != self.number
     }
 
-    /// Returns true if the file is as long as it may be.
+    /// Returns true if the file has reached its limit.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Ends the capture, and writes what was copied; returns the packets in the file.
+    /// Ends the capture, and writes the waiting copies; returns the packets in the file.
     ///
     /// # Errors
     /// As [`TeeWriter::write_pending`].
@@ -142,7 +142,7 @@ impl<W: Write> TeeWriter<W> {
         outcome
     }
 
-    /// Writes the copies that waited in `inbox` when it began.
+    /// Writes the copies that wait in `inbox` at the start of the call.
     fn write_from(&mut self, inbox: &mut Inbox) -> io::Result<()> {
         let mut left = inbox.waiting_bytes();
         while left > 0
@@ -187,7 +187,7 @@ impl<W: Write> TeeWriter<W> {
         Ok(true)
     }
 
-    /// Takes what waits, and writes none of it.
+    /// Removes the waiting copies without writing them.
     fn forget(&mut self) {
         let mut reading = self.shared.reading();
         for inbox in &mut reading.inboxes {

@@ -1,5 +1,5 @@
-//! Register access with a price: on any real port, what the writes and reads of a NIC's registers would take
-//! of a CPU. Everything measured with it is a MODEL.
+//! Register access with a price: adds to any port the CPU time that a NIC's register writes and
+//! reads would take. Everything measured with it is a MODEL.
 //!
 //! ```text
 //!  an irq, by the device or by a timer   write mask, read cause … write unmask, read it back
@@ -31,11 +31,11 @@ use crate::queue::{QueueOps, Want};
 use crate::stats::{Counters, Registers};
 use crate::units::{self, Rate};
 
-/// Longest time that one access may be priced at.
+/// Highest price of one access.
 const ACCESS_MAX: Duration = Duration::from_micros(100);
-/// Time over which the load of the bus is measured.
+/// Period over which the load of the bus is measured.
 const SPAN: Duration = Duration::from_millis(1);
-/// Greatest load: a read takes 16 times as long as on an idle bus.
+/// Highest load: a read then takes 16 times as long as on an idle bus.
 const LOAD_MAX: f64 = 15.0 / 16.0;
 
 /// Prices of register access: the option `toll=WRITE/READ[/BUS]` of a port text, as `toll=100ns/1us/4Gbps`.
@@ -45,7 +45,7 @@ pub struct Toll {
     pub write: Duration,
     /// Time of a flushing read on an idle bus.
     pub read: Duration,
-    /// Bits a second that the bus carries; `None`: reads take as long under load.
+    /// Capacity of the bus in bits a second; `None` if reads take the same time under load.
     pub bus_bps: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ impl FromStr for Toll {
     }
 }
 
-/// Displays it as it is written.
+/// Displays the price as a port text has it.
 impl fmt::Display for Toll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}/{:?}", self.write, self.read)?;
@@ -90,7 +90,7 @@ impl fmt::Display for Toll {
     }
 }
 
-/// A queue whose register access has a price.
+/// A queue whose register accesses have a price.
 pub type Tolled = Wrapped<Booth>;
 
 impl Tolled {
@@ -102,14 +102,14 @@ impl Tolled {
     }
 }
 
-/// The place where the prices of a queue are paid.
+/// The state by which a queue pays for its accesses.
 pub struct Booth {
     bus: Bus,
     taken: Registers,
 }
 
 impl Booth {
-    /// Takes a CPU's time for so many accesses.
+    /// Spends the CPU time of `writes` and `reads` accesses.
     fn charge(&mut self, writes: u32, reads: u32) {
         let begun = Instant::now();
         let read = self.bus.read(begun);
@@ -169,17 +169,17 @@ impl Layer for Booth {
     }
 }
 
-/// The bus, and its load.
+/// The modelled bus, with its load.
 struct Bus {
     toll: Toll,
-    /// Bytes that crossed it since then.
+    /// Bytes that crossed the bus since the start of the period.
     bytes: u64,
     since: Instant,
     load: f64,
 }
 
 impl Bus {
-    /// Returns the time of a flushing read at the load of the last span.
+    /// Returns the time of a flushing read at the load of the last period.
     fn read(&mut self, now: Instant) -> Duration {
         let Some(bus_bps) = self.toll.bus_bps else { return self.toll.read };
         let time = now.saturating_duration_since(self.since);

@@ -1,4 +1,4 @@
-//! A record of what passed: each packet's length and first bytes, and what was refused.
+//! A trace of the packets that passed: each packet's length and first bytes, and the refused ones.
 //!
 //! ```text
 //!   path thread    rx, xmit ──► ring of records, one Release store a call
@@ -23,41 +23,41 @@ use crate::queue::QueueOps;
 
 /// Bytes of a packet that a record has at most.
 pub const HEAD_BYTES: usize = 64;
-/// Records that a trace holds at most: 104 MiB of them.
+/// Most records of a trace: 104 MiB of them.
 const RECORDS_MAX: u32 = 1 << 20;
 
 /// The subject of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// A packet that passed, of so many bytes.
+    /// A packet that passed, with its length.
     Packet {
-        /// Its length, whatever the record has of it.
+        /// The packet's length, of which the record may have fewer bytes.
         len_bytes: u32,
     },
-    /// Packets of an `xmit` that the queue did not take for now.
+    /// Packets of an `xmit` that the queue did not accept for now.
     Refused {
         /// Number of packets that stayed with the caller.
         packets: u32,
     },
-    /// Packets of an `xmit` that left the batch and were not sent: the ledger has the reasons.
+    /// Packets of an `xmit` that left the batch without being sent: the ledger has the reasons.
     Dropped {
         /// Number of packets.
         packets: u32,
     },
 }
 
-/// One line of a trace.
+/// One record of a trace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     /// Time of the call, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// The number of its call; records of one batch have the same.
+    /// The number of the call, which records of one batch share.
     pub call: u64,
     /// The packet's direction.
     pub way: Way,
     /// The subject.
     pub what: What,
-    /// Packets of the batch: what the call received, or was offered.
+    /// Packets of the batch that the call received, or was offered.
     pub batch: u32,
     head_len: u8,
     head: [u8; HEAD_BYTES],
@@ -108,7 +108,7 @@ fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// One call of the queue.
+/// A call of the queue.
 #[derive(Clone, Copy)]
 struct Call {
     time_ns: u64,
@@ -130,7 +130,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Turns it on or off, while the path runs.
+    /// Turns the trace on or off, while the path runs.
     pub fn set_on(&self, on: bool) {
         self.shared.on.store(on, Ordering::Relaxed);
     }
@@ -146,7 +146,7 @@ impl Trace {
         Some(record)
     }
 
-    /// Records for which there was no place.
+    /// Returns the number of records for which there was no room.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
@@ -201,7 +201,7 @@ impl Recorder {
         Some(Call { time_ns: epoch_ns(), number: self.calls, way })
     }
 
-    /// Publishes `records`, and counts those without a place.
+    /// Publishes `records`, and counts those without room.
     fn publish(&mut self, records: impl ExactSizeIterator<Item = Record>) {
         let n = count(records.len());
         let room = self.records.reserve(n);
@@ -218,8 +218,8 @@ impl Recorder {
         }
     }
 
-    /// Sends as `xmit` does, and records: the packets that leave are known only when they have
-    /// left, so their records are written before and published after.
+    /// Sends as `xmit` does, and records the packets: which of them leave is known only afterwards,
+    /// so records are written before and published after.
     #[cold]
     fn xmit_recorded(
         &mut self,
