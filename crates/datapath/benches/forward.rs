@@ -1,4 +1,4 @@
-//! The path's own cost a packet.
+//! Cost of the path itself, for each packet.
 //!
 //! Input: `null → null`, one worker turned by hand: 64 packets allocated and initialised, given a
 //! verdict, moved to the other port's backlog, freed, counted, ledger on; the same with one packet a turn,
@@ -43,7 +43,7 @@ struct Case {
     title: &'static str,
     make: fn() -> Path,
     turns: u64,
-    /// null → null goes both ways in one turn.
+    /// Packets of one turn: null → null passes them in both directions.
     packets_per_turn: usize,
 }
 
@@ -92,14 +92,15 @@ const CASES: [Case; 6] = [
     },
 ];
 
-/// Workers that one thread turns, and who reads behind them.
+/// Workers that one thread turns, and the readers of what they send.
 struct Path {
     workers: Vec<Worker>,
     reader: Option<Reader>,
 }
 
 impl Path {
-    /// Turns each worker `turns` times, in turn. `cargo xtask count` counts in this function alone, by its name.
+    /// Turns each worker `turns` times, alternating between them. `cargo xtask count` counts in
+    /// this function alone, by its name.
     #[inline(never)]
     fn counted(&mut self, turns: u64) {
         let now = Instant::now();
@@ -152,7 +153,7 @@ fn fabric(zerocopy: &str) -> Path {
     Path { workers: engine.into_workers(), reader: Some(reader) }
 }
 
-/// Turns the path; prints the median, and the smallest and largest.
+/// Turns the path; prints the median, minimum and maximum.
 fn report(case: &Case, turns: u64) {
     let mut path = (case.make)();
     let mut run = |turns: u64| {

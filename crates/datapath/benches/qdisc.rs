@@ -1,4 +1,4 @@
-//! A discipline's own cost a packet, without a port.
+//! Cost of a discipline alone, for each packet, without a port.
 //!
 //! Input: 64 UDP packets of 64 bytes, enqueued and dequeued as a batch, over and over; a simulated clock that
 //! gives each the time it needs. Of one flow each, but `flow_tbf`: its packets are of 100,000 flows in turn, and
@@ -21,7 +21,7 @@ const PACKETS: usize = 64;
 const FLOWS: u32 = 100_000;
 const BYTES: usize = 64;
 
-/// A name, its discipline, and the flows that its packets are of.
+/// A name, its discipline, and the number of flows among its packets.
 type Case = (&'static str, fn() -> Box<dyn Qdisc>, u32);
 const CASES: [Case; 6] = [
     ("qdisc_fifo", || Box::new(Fifo::new(Limit::packets(1000))), 1),
@@ -86,7 +86,8 @@ impl Loop {
         Loop { qdisc: make(), batch, out, mem, now, flow, flows: *flows, _pool: pool }
     }
 
-    /// Sends all packets through, `turns` times. `cargo xtask count` counts in this function alone, by its name.
+    /// Passes all packets through the discipline, `turns` times. `cargo xtask count` counts in this
+    /// function alone, by its name.
     #[inline(never)]
     fn counted(&mut self, turns: u64) {
         const ALL: Moved = Moved { packets: PACKETS, bytes: u64::MAX };
@@ -107,7 +108,8 @@ impl Loop {
         }
     }
 
-    /// Returns nanoseconds of CPU time a packet: a neighbour's time slices are not this program's.
+    /// Returns nanoseconds of CPU time for each packet, which do not include time slices of other
+    /// programs.
     fn time(&mut self, turns: u64) -> f64 {
         let start = clock::thread_cpu_ns();
         self.counted(turns);

@@ -1,4 +1,4 @@
-//! The transmit entries that post 002 weighed, in instructions a packet.
+//! The transmit entries that post 002 compared, in instructions for each packet.
 //!
 //! Input: 64 packets of a pool, allocated, handed to a device that frees them as sent, over and over. `one` calls the
 //! entry for each; `list` moves them to an allocated list and calls once, as the worker does with a cap; `static` has
@@ -29,7 +29,7 @@ trait Device {
     fn xmit_merged(&mut self, mem: &mut Local, skb: Option<Skb>) -> Moved;
 }
 
-/// A device that is done with each packet at once.
+/// A device that completes each packet immediately.
 struct Null {
     list: Batch,
     one: Batch,

@@ -1,4 +1,4 @@
-//! Control of workers that run, from any thread: orders that they obey between two turns.
+//! Control of running workers from any thread: orders that they execute between two turns.
 //!
 //! A worker never waits for the thread that orders. Its answer is stored where the order came from, and the thread
 //! that waits for it is unparked, which takes no lock.
@@ -14,7 +14,7 @@ use crate::mailbox::ORDERS_MAX;
 use crate::stats::WorkerSlot;
 use crate::tx_batch::TxBatch;
 
-/// Time between two looks for an answer of a thread that is not woken for it.
+/// Interval at which an answer is checked by a thread that is not woken for it.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A handle to workers that run. It is cheap to clone, and any thread may use it.
@@ -27,22 +27,22 @@ pub struct Control {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Setting {
-    /// When they are looked at again.
+    /// The moderation: when queues are polled again.
     Moderation(Moderation),
-    /// The packets that go to their device with one doorbell.
+    /// The most packets for one doorbell.
     TxBatch(TxBatch),
 }
 
 /// An order to one worker.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Another setting of some of its queues, as the worker counts them.
+    /// Another setting for some of its queues, by their index in the worker.
     Set { queues: Range<usize>, setting: Setting, answer: Arc<Answer<Applied>> },
-    /// Other CPUs for the thread that turns it.
+    /// Other CPUs for the thread that turns the worker.
     Cpus { cpus: Vec<usize>, answer: Arc<Answer<Pinned>> },
 }
 
-/// The place of an answer.
+/// The slot for an answer.
 #[derive(Debug)]
 pub(crate) struct Answer<A> {
     given: OnceLock<Result<A>>,
@@ -56,11 +56,12 @@ pub(crate) struct Answer<A> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Applied {
-    /// The setting that was asked for.
+    /// The requested setting.
     pub asked: Setting,
     /// The setting that the queues have now.
     pub applied: Setting,
-    /// Why it does nothing, or less than it says, if so.
+    /// The reason why the setting has no effect, or less than requested; `None` if it has its
+    /// effect.
     pub note: Option<String>,
     /// Packets that the queues received between the question and the change.
     pub packets: u64,
@@ -72,26 +73,26 @@ pub struct Applied {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pinned {
-    /// The CPUs that the worker's thread may run on now: those asked for that its cpuset has.
+    /// The CPUs that the worker's thread may run on now: those requested that its cpuset has.
     pub cpus: Vec<usize>,
-    /// Those on which it could run before: ordering them puts it back.
+    /// The CPUs that it could run on before; ordering them undoes the change.
     pub before: Vec<usize>,
     /// Time between the question and the change.
     pub took: Duration,
 }
 
-/// An order that was given and may not have been obeyed yet.
+/// An order that may not have been executed yet.
 #[derive(Debug)]
 #[must_use = "the answer says what was applied"]
 pub struct PendingOrder<A = Applied> {
-    /// One of each worker that was asked.
+    /// The answer of each worker that received the order.
     answers: Vec<Arc<Answer<A>>>,
-    /// Makes one answer of two.
+    /// Combines two answers into one.
     join: fn(A, A) -> A,
 }
 
 impl Control {
-    /// Orders another moderation of a port's queues, or of its queue number `queue`.
+    /// Orders another moderation for a port's queues, or for its queue number `queue`.
     ///
     /// The workers of the queues obey at their next turns; sleeping ones are woken for it.
     ///
@@ -107,7 +108,7 @@ impl Control {
         self.set(port, queue, Setting::Moderation(mode), "moderation")
     }
 
-    /// Orders another number of packets that go to a port's device with one doorbell.
+    /// Orders another number of packets for one doorbell of a port's device.
     ///
     /// It is applied between two turns, when the queue is at rest: packets that wait keep their order.
     ///
@@ -122,7 +123,7 @@ impl Control {
         self.set(port, queue, Setting::TxBatch(cap), "tx_batch")
     }
 
-    /// Orders a setting, called `name`, of a port's queues or of one of them.
+    /// Orders the setting `name` for a port's queues or for one of them.
     fn set(
         &self,
         port: &str,
@@ -159,7 +160,8 @@ impl Control {
         Ok(PendingOrder { answers, join: Applied::join })
     }
 
-    /// Orders a worker to run on these CPUs alone: on one, to pin it; on several, to let it float there.
+    /// Orders a worker to run on these CPUs only: on one, to pin it; on several, to let it move
+    /// among them.
     ///
     /// The thread that turns the worker is moved between two turns, so no packet is on its way through the
     /// stages. Its packet memory stays where it is. [`Pinned::before`] puts it back.
@@ -213,7 +215,7 @@ impl<A> Answer<A> {
 }
 
 impl<A: Clone> PendingOrder<A> {
-    /// Returns the answer, if there is one already.
+    /// Returns the answer, if it has arrived.
     #[must_use]
     pub fn answer(&self) -> Option<Result<A>> {
         let all: Option<Vec<_>> = self.answers.iter().map(|a| a.given.get().cloned()).collect();

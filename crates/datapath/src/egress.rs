@@ -1,4 +1,5 @@
-//! The way out of a queue: packets in front of its transmit ring, and the calls that they leave by.
+//! The transmit side of a queue: packets waiting for its transmit ring, and the calls that send
+//! them.
 //!
 //! ```text
 //!  dispatch ─► discipline, if one ─► fifo ──────────────► xmit: one call, one doorbell
@@ -20,24 +21,25 @@ use crate::qdisc::{Qdisc, QdiscCounts};
 use crate::tx_batch::{AUTO_BYTES, AUTO_PACKETS, TxBatch};
 use crate::waits::Flushes;
 
-/// Packets that leave in one turn, unless the fifo has more: other queues of the worker wait meanwhile.
+/// Most packets sent in one turn, unless the fifo has more: other queues of the worker wait
+/// meanwhile.
 const TURN: usize = 1024;
 
-/// The packets in front of one transmit ring.
+/// The packets waiting for one transmit ring.
 pub(crate) struct Egress {
     fifo: Batch,
     cap: TxBatch,
-    /// Greatest length of the fifo at which it is handed over as it is.
+    /// Longest fifo that is passed to the device without splitting it.
     whole: usize,
-    /// The packets of one call, cut off the fifo.
+    /// The packets of one call, taken from the fifo.
     list: Option<Batch>,
     qdisc: Option<Box<dyn Qdisc>>,
-    /// Its transmit calls.
+    /// Counts of the transmit calls.
     pub flushes: Flushes,
 }
 
 impl Egress {
-    /// Makes an empty one; without a discipline, `backlog` packets may wait.
+    /// Creates an empty transmit side; without a discipline, `backlog` packets may wait.
     pub fn new(backlog: usize, qdisc: Option<Box<dyn Qdisc>>) -> Egress {
         let fifo = Batch::with_capacity(if qdisc.is_some() { AUTO_PACKETS } else { backlog });
         let mut egress = Egress {
@@ -57,7 +59,7 @@ impl Egress {
         self.cap
     }
 
-    /// Changes the cap; the first one that needs a list allocates it.
+    /// Changes the cap; the first cap that needs a list allocates it.
     ///
     /// What is on the list stays there, and leaves before the fifo.
     pub fn set_cap(&mut self, cap: TxBatch) {
@@ -82,7 +84,7 @@ impl Egress {
         }
     }
 
-    /// Returns the room for packets on their way out.
+    /// Returns the room for waiting packets.
     pub fn room(&self) -> usize {
         if self.qdisc.is_some() { usize::MAX } else { self.fifo.spare() }
     }
@@ -92,7 +94,7 @@ impl Egress {
         self.fifo.len() + self.list_len()
     }
 
-    /// Returns all packets that wait here, for room or for their time.
+    /// Returns the number of packets that wait, for room or for their time.
     pub fn waiting(&self) -> usize {
         let held = self.qdisc.as_ref().map_or(0, |qdisc| qdisc.counts().held.packets);
         self.ready() + held
@@ -102,8 +104,8 @@ impl Egress {
         self.list.as_ref().map_or(0, Batch::len)
     }
 
-    /// Returns the time from which the discipline has a packet to send; `None` if it has none, or others wait
-    /// for room before it.
+    /// Returns the time from which the discipline has a packet to send; `None` if it has none, or
+    /// other packets wait for room before it.
     pub fn deadline(&self) -> Option<Instant> {
         let qdisc = self.qdisc.as_ref().filter(|_| self.ready() == 0)?;
         qdisc.deadline()
@@ -114,7 +116,7 @@ impl Egress {
         self.qdisc.as_ref().map(|qdisc| qdisc.counts())
     }
 
-    /// Takes the first `n` packets of `batch`; without a discipline, those that there is no room for are
+    /// Takes the first `n` packets of `batch`; without a discipline, packets without room are
     /// dropped as `tx_full`.
     pub fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         if let Some(qdisc) = &mut self.qdisc {
@@ -126,7 +128,7 @@ impl Egress {
         }
     }
 
-    /// Sends what waits, a doorbell for each cap's worth; true if something left.
+    /// Sends waiting packets, with a doorbell for each cap's worth; returns true if any was sent.
     #[inline]
     pub fn xmit(&mut self, ops: &mut DriverQueue, now: Instant, mem: &mut Local) -> bool {
         if self.qdisc.is_some() || self.fifo.len() > self.whole || self.list_len() > 0 {
@@ -138,7 +140,8 @@ impl Egress {
         flush(&mut self.flushes, ops, mem, &mut self.fifo)
     }
 
-    /// Sends the list and the fifo in parts, and what the discipline has for them, until the device is full.
+    /// Sends the list and the fifo in parts, then the discipline's packets, until the device is
+    /// full.
     fn xmit_parts(&mut self, ops: &mut DriverQueue, now: Instant, mem: &mut Local) -> bool {
         let (mut moved, mut left) = (false, TURN.max(self.ready()));
         loop {
@@ -170,7 +173,7 @@ impl Egress {
         }
     }
 
-    /// Returns the number of the fifo's packets that go with the next doorbell.
+    /// Returns the number of the fifo's packets for the next doorbell.
     fn part_len(&self) -> usize {
         let waiting = self.fifo.len();
         match self.cap {
@@ -194,7 +197,7 @@ impl Egress {
     }
 }
 
-/// Hands packets to a device, with one doorbell; true if something left.
+/// Sends packets to a device, with one doorbell; returns true if any was sent.
 #[inline]
 fn flush(flushes: &mut Flushes, ops: &mut DriverQueue, mem: &mut Local, batch: &mut Batch) -> bool {
     let before = batch.len();

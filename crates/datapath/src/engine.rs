@@ -1,4 +1,4 @@
-//! Ports, wires and stages put together; nothing runs yet.
+//! An engine before it runs: its ports, wires and stages.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::tx_batch::TxBatch;
 use crate::worker::Worker;
 use crate::wrapping::{self, Around};
 
-/// The longest wait for one port to come up, before all are looked at again.
+/// The longest wait for one port to come up, before all ports are checked again.
 const STEP: Duration = Duration::from_millis(10);
 /// Describes an engine.
 pub struct Builder {
@@ -65,7 +65,7 @@ impl Builder {
         }
     }
 
-    /// Adds a driver that the texts of ports can name, in place of one of the same name.
+    /// Adds a driver that port texts can name; it replaces one of the same name.
     #[must_use]
     pub fn driver(mut self, driver: &'static dyn Driver) -> Self {
         self.drivers.add(driver);
@@ -79,7 +79,8 @@ impl Builder {
         self
     }
 
-    /// Adds a wire: what comes in by one end leaves by the other, both ways, as far as the ports can.
+    /// Adds a wire: packets received at one end are sent at the other, in both directions if the
+    /// ports can.
     ///
     /// A capture on the left is read; on the right, or on no wire, it is written.
     #[must_use]
@@ -88,9 +89,9 @@ impl Builder {
         self
     }
 
-    /// Adds a wire from a device of one queue to several ports, rings to other workers: what comes by the
-    /// device goes to one of them, by its flow, and what comes by any of them leaves by the device. The device
-    /// waits for room in all of them.
+    /// Adds a wire from a device with one queue to several ports, which are rings to other workers:
+    /// a packet of the device goes to one of them, by its flow, and packets of all of them go to
+    /// the device. The device waits for room in all of them.
     ///
     /// It is the last stage on its worker; divisions have the first workers. The handle moves flows later.
     #[must_use]
@@ -99,10 +100,10 @@ impl Builder {
         self
     }
 
-    /// Puts something around each queue of a port, when it is open: a trace, a tee, faults, or a
+    /// Wraps each queue of a port when it is opened: in a trace, a tee, faults, or a
     /// [`Layer`](linerate_port::wrap::Layer) of the program's own. What is put around last is
-    /// nearest to the worker. What stays with the program, as a [`Tee`](linerate_port::wrap::tee::Tee)
-    /// does, is its hold on the port while the engine runs.
+    /// nearest to the worker. What stays with the program, as a
+    /// [`Tee`](linerate_port::wrap::tee::Tee) does, is its hold on the port while the engine runs.
     ///
     /// Shape:  `wrap` gets a queue and its number, and returns what the worker has in its place.
     /// Errors: those of `wrap` are those of [`Builder::build`].
@@ -153,15 +154,15 @@ impl Builder {
         self
     }
 
-    /// Sets the most packets that one queue gives in one turn, 1 to 1024.
+    /// Sets the most packets received from one queue in one turn, 1 to 1024.
     #[must_use]
     pub fn budget(mut self, packets: usize) -> Self {
         self.sizes.budget = BUDGET.clamp(packets as u64) as usize;
         self
     }
 
-    /// Sets the maximum of workers, each with a thread of its own once the engine is started; by
-    /// default as many as there are wires, or CPUs are named ([`Builder::cpus`]).
+    /// Sets the most workers, each of which gets a thread when the engine is started; the default
+    /// is the number of wires, or of the CPUs named ([`Builder::cpus`]).
     ///
     /// Fewer than wires serve several wires each. More divide them by queue: what comes by queue `i` of
     /// one end leaves by queue `i` of the other, on one worker, in order. The device decides which flow
@@ -172,8 +173,8 @@ impl Builder {
         self
     }
 
-    /// Sets when the ports are looked at again, but for those whose texts say `moderation=`:
-    /// `adaptive` unless told, with at most 250 µs for 99 of 100 packets.
+    /// Sets when ports are polled again, except those whose texts have `moderation=`: `adaptive`
+    /// unless told, with at most 250 µs for 99 of 100 packets.
     ///
     /// A packet that comes alone after quiet is never held, unless another queue of its worker is. It can be
     /// changed while packets pass ([`Running::control`]). docs/moderation.md says how to choose.
@@ -190,8 +191,9 @@ impl Builder {
         self
     }
 
-    /// Sets the packets that go to a device with one doorbell, but for ports whose texts say `tx_batch=`: as
-    /// many as wait, in parts of 256 KiB ([`TxBatch::Auto`]), unless told; 1 gives each packet its own.
+    /// Sets the most packets for one doorbell of a device, except for ports whose texts have
+    /// `tx_batch=`: by default as many as wait, in parts of 256 KiB ([`TxBatch::Auto`]); with 1
+    /// each packet gets a doorbell.
     ///
     /// It never waits for packets, and can be changed while packets pass ([`Running::control`]).
     /// docs/howto-batching.md says how to choose.
@@ -211,7 +213,7 @@ impl Builder {
         self
     }
 
-    /// Uses a pool of the program's own for all ports, instead of one made for the engine.
+    /// Uses the program's own pool for all ports, instead of creating one.
     ///
     /// If a peer may write it ([`Trust::Exported`](linerate_skb::Trust)), the peer can write the packets of all
     /// wires. An engine's own pools keep them apart.
@@ -223,31 +225,31 @@ impl Builder {
         self
     }
 
-    /// Sets the frames of the pool, instead of the sum of its holders; of each, if wires that lead to a peer which may
-    /// write their packets have [one of their own](Stats::pools).
+    /// Sets the frames of the pool, instead of the sum over its holders; of each pool, if wires to
+    /// a peer that can write their packets have [a pool of their own](Stats::pools).
     #[must_use]
     pub fn pool_frames(mut self, frames: u32) -> Self {
         self.memory.frames = Some(frames);
         self
     }
 
-    /// Sets the bytes of a frame, headroom included: a power of two, 2048 unless told.
+    /// Sets the size of a frame in bytes, headroom included: a power of two, by default 2048.
     #[must_use]
     pub fn frame_size(mut self, bytes: u32) -> Self {
         self.memory.frame_bytes = Some(bytes);
         self
     }
 
-    /// Adds frames of a second class, for packets that an ordinary one is too short for: `bytes` is a
-    /// power of two, as 16384 for frames of 9000 bytes. None unless told.
+    /// Adds frames of a second class, for packets longer than an ordinary frame: `bytes` is a power
+    /// of two, as 16384 for frames of 9000 bytes. None unless told.
     #[must_use]
     pub fn jumbo(mut self, frames: u32, bytes: u32) -> Self {
         self.memory.jumbo = Some((frames, bytes));
         self
     }
 
-    /// Makes frames as large as the longest packet that any port can carry, up to 64 KiB, so that no
-    /// packet is ever in pieces. What does not fit even so is warned about.
+    /// Makes frames as large as the longest packet of any port, up to 64 KiB, so that every packet
+    /// is in one frame. What does not fit even so is warned about.
     ///
     /// It trades memory for simplicity: a small packet takes as much as the longest. The pool is
     /// made once, before anything runs, and no piece is allocated later.
@@ -274,7 +276,8 @@ impl Builder {
         self
     }
 
-    /// Sets the place to which a frame returns when a core frees it that did not allocate it.
+    /// Sets the list to which a frame returns when it is freed on another core than the one that
+    /// allocated it.
     #[must_use]
     pub fn return_to(mut self, return_to: Return) -> Self {
         self.memory.return_to = return_to;
@@ -288,22 +291,22 @@ impl Builder {
         self
     }
 
-    /// Times every n-th call that allocates or frees, as [`Pool::set_sampling`] does; 0 = none.
+    /// Times every n-th call that allocates or frees, as [`Pool::set_sampling`] does; 0 times none.
     #[must_use]
     pub fn sampling(mut self, every: u32) -> Self {
         self.memory.sampling = Some(every);
         self
     }
 
-    /// Sets the CPUs to which the workers' threads are pinned, the first worker to the first; none by default. More than
-    /// there are wires divide these by queue, as [`Builder::workers`] does.
+    /// Sets the CPUs to which the workers' threads are pinned, in order; by default they are not
+    /// pinned. More than there are wires divide these by queue, as [`Builder::workers`] does.
     #[must_use]
     pub fn cpus(mut self, cpus: &[usize]) -> Self {
         self.cpus = cpus.to_vec();
         self
     }
 
-    /// Opens the ports and puts them together. No thread runs yet.
+    /// Opens the ports and builds the engine. No thread runs yet.
     ///
     /// # Errors
     /// A port that cannot be opened or wrapped, a wire that makes no sense (`E-TOPOLOGY`), a pool
@@ -407,7 +410,7 @@ impl std::fmt::Debug for Builder {
     }
 }
 
-/// Ports put together, ready to run: on the engine's threads, or on the program's own.
+/// An engine with open ports, ready to run: on its own threads, or on the program's.
 #[derive(Debug)]
 pub struct Engine {
     workers: Vec<(Worker, Arc<WorkerSlot>)>,
@@ -424,28 +427,28 @@ impl Engine {
         Builder::new()
     }
 
-    /// Returns a handle to read it by, now and while it runs.
+    /// Returns a handle to the engine's statistics, valid also while it runs.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats.clone()
     }
 
-    /// Returns those who can hold frames of the pool, each with its maximum: the pool was sized by
-    /// them.
+    /// Returns the holders of the pool's frames, each with its maximum: the pool's size is their
+    /// sum.
     #[must_use]
     pub fn holders(&self) -> &[Holder] {
         &self.holders
     }
 
-    /// Returns every setting that was not applied as asked, or is not as it should be: a hot list
-    /// shorter than the rings it serves, or one that was cut.
+    /// Returns a warning for every setting that has another effect than requested: a hot list
+    /// shorter than its rings, or one that was shortened.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         self.stats.warnings()
     }
 
-    /// Waits until no port is down, or for `timeout`; true if none is. A port whose peer is still to come
-    /// to terms drops what it is sent meanwhile.
+    /// Waits until no port is down, or for `timeout`; returns true if none is. A port whose peer is
+    /// still to come to terms drops what it is sent meanwhile.
     #[must_use]
     pub fn wait_until_up(&mut self, timeout: Duration) -> bool {
         let until = Instant::now().checked_add(timeout);
@@ -471,7 +474,7 @@ impl Engine {
         }
     }
 
-    /// Runs each worker on a thread of its own, pinned if CPUs were named.
+    /// Runs each worker on a thread of its own, pinned if CPUs are set.
     ///
     /// # Errors
     /// `E-SYSTEM` if a thread cannot be started, `E-CPU` if a CPU cannot be used.
@@ -479,8 +482,8 @@ impl Engine {
         Running::start(self.workers, self.notice, self.stats, &self.cpus)
     }
 
-    /// Gives out the workers, for a program's own threads: each turns and parks until the program
-    /// has had enough, and is then drained ([`Worker::drain`]).
+    /// Returns the workers, for the program's own threads: each turns and parks as long as the
+    /// program wants, and is then drained ([`Worker::drain`]).
     #[must_use]
     pub fn into_workers(self) -> Vec<Worker> {
         self.workers.into_iter().map(|(worker, _)| worker).collect()

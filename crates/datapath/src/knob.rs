@@ -1,4 +1,4 @@
-//! The settings of an engine that are numbers, each declared once: see [`linerate_skb::knob`].
+//! The numeric settings of an engine, each declared in one place: see [`linerate_skb::knob`].
 
 use linerate_skb::Knob;
 

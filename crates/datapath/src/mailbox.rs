@@ -1,4 +1,4 @@
-//! Orders to a worker that runs: a word that it reads anyway, and a bounded list behind it.
+//! Orders to a running worker: a word that it reads in every turn, and a bounded list.
 //!
 //! ```text
 //!   anyone: list ◄─ order   word += generation   bell
@@ -11,14 +11,14 @@
 
 use crate::sync::{AtomicU32, Mutex, Ordering, PoisonError, TryLockError};
 
-/// Orders that may wait for one worker.
+/// Most orders that wait for one worker.
 pub(crate) const ORDERS_MAX: usize = 16;
-/// Bits of the word that hold the phase.
+/// Mask of the phase in the word.
 const PHASE: u32 = 3;
-/// One generation of orders.
+/// Step of the generation of orders in the word.
 const GENERATION: u32 = PHASE + 1;
 
-/// Orders to a worker, as they were read at one time.
+/// The state of a mailbox, as read at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Word(u32);
 
@@ -28,23 +28,23 @@ impl Word {
         self.0 & PHASE
     }
 
-    /// Returns the order as a number.
+    /// Returns the word as a number.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// Returns the word of a number.
+    /// Returns the word for a number.
     pub fn from_bits(bits: u32) -> Word {
         Word(bits)
     }
 
-    /// Returns true if orders have come since `other`.
+    /// Returns true if orders were added since `other`.
     pub fn has_orders_since(self, other: Word) -> bool {
         (self.0 ^ other.0) & !PHASE != 0
     }
 }
 
-/// The word and the list.
+/// The word and the list of orders.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     word: AtomicU32,
@@ -88,7 +88,8 @@ impl<T> Mailbox<T> {
         Ok(())
     }
 
-    /// Takes all orders; `None` if another thread adds one at this moment: ask again in the next turn.
+    /// Takes all orders; returns `None` if another thread is adding one, so that the caller asks
+    /// again in the next turn.
     pub fn take(&self) -> Option<Vec<T>> {
         match self.list.try_lock() {
             Ok(mut list) => Some(std::mem::take(&mut *list)),

@@ -1,5 +1,5 @@
-//! The memory of an engine: a pool for everyone who can hold frames, a hot list for each worker, and what is to
-//! be said about either.
+//! The memory of an engine: a pool for all holders of frames, a hot list for each worker, and the
+//! warnings about them.
 //!
 //! Wires that lead to a peer which may write their frames have a pool of their own, so that the peer sees no
 //! other packets. A worker that serves wires of several pools has a hot list of each.
@@ -16,16 +16,16 @@ use crate::ports::DECLARE;
 /// Largest frame that a pool can have, as a power of two.
 const FRAME_POWER_MAX: u32 = 16;
 
-/// The memory settings asked for. Those left out take the pool's own defaults.
+/// The requested memory settings. Those left out take the pool's own defaults.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemoryConfig {
-    /// A pool of the program's own; then what is asked of a new one does not matter.
+    /// A pool of the program's own, which makes the settings of a new one irrelevant.
     pub pool: Option<Pool>,
     pub frames: Option<u32>,
     pub frame_bytes: Option<u32>,
-    /// Frames of the jumbo class, and their bytes.
+    /// Number of jumbo frames, and their size in bytes.
     pub jumbo: Option<(u32, u32)>,
-    /// Frames that hold any packet in one piece.
+    /// True if each frame holds the longest packet.
     pub fit: bool,
     pub data: Data,
     pub init: Init,
@@ -35,18 +35,19 @@ pub(crate) struct MemoryConfig {
     pub sampling: Option<u32>,
 }
 
-/// The memory that an engine gets.
+/// The memory of an engine.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Its pools; one that no peer may write is the first.
+    /// The engine's pools; if one is private, it is the first.
     pub pools: Vec<Pool>,
     /// The number of each port's pool.
     pub of_ports: Vec<usize>,
     /// Holders of frames, of any pool.
     pub holders: Vec<Holder>,
-    /// Length of each worker's hot list in each pool; none of a pool that it does not serve.
+    /// Length of each worker's hot list in each pool; `None` for a pool that the worker does not
+    /// use.
     hot_lists: Vec<Vec<Option<usize>>>,
-    /// Settings that were not applied as asked, or are not as they should be.
+    /// Warnings on settings that have another effect than requested.
     pub warnings: Vec<String>,
 }
 
@@ -61,7 +62,7 @@ impl Memory {
         self.hot_lists.first().map_or(0, Vec::len)
     }
 
-    /// Makes the packet memory of a worker, of each pool that it serves.
+    /// Creates the packet memory of a worker, one for each pool that it uses.
     pub fn of_worker(&self, worker: usize) -> Vec<Local> {
         let local = |(i, (pool, hot_lists)): (usize, (&Pool, &Vec<Option<usize>>))| {
             let apart = if i == 0 { String::new() } else { format!(", pool {i}") };
@@ -70,15 +71,15 @@ impl Memory {
         self.pools.iter().zip(&self.hot_lists).enumerate().filter_map(local).collect()
     }
 
-    /// Returns the place of a pool's memory among that of a worker that serves it.
+    /// Returns the index of a pool's memory among that of a worker that uses the pool.
     pub fn place(&self, pool: usize, worker: usize) -> usize {
         self.hot_lists[..pool].iter().filter(|hot_lists| hot_lists[worker].is_some()).count()
     }
 }
 
 impl MemoryConfig {
-    /// Finds out who can hold how many frames, and makes a pool for them; one more for the wires that lead to a
-    /// peer which may write it, if there are others.
+    /// Determines the holders of frames, and creates a pool for them; a second pool serves wires to
+    /// a peer that can write it, if there are other wires.
     pub fn get(&self, demands: &[Demand], sizes: Sizes) -> Result<Memory> {
         let of_ports: Vec<_> = demands.iter().map(|demand| demand.pool).collect();
         let (pools, hot_lists) = (Vec::new(), Vec::new());
@@ -90,7 +91,8 @@ impl MemoryConfig {
         Ok(memory)
     }
 
-    /// Refuses a pool of the program's own that a peer may write, where a stage reads packets in place.
+    /// Refuses a pool of the program's own that a peer can write, if a stage reads packets in
+    /// place.
     pub fn check_private(&self) -> Result<()> {
         if self.pool.as_ref().is_none_or(|pool| pool.trust() == Trust::Private) {
             return Ok(());
@@ -153,7 +155,7 @@ impl MemoryConfig {
         Ok(())
     }
 
-    /// Returns the bytes of a frame: as asked, or as many as the longest packet of any port takes.
+    /// Returns the frame size in bytes: as requested, or enough for the longest packet of any port.
     fn frame_bytes(&self, demands: &[Demand]) -> Option<u32> {
         let room = |bytes| self.describe(Pool::builder(), bytes).data_room();
         let longest = demands.iter().map(|d| d.packet_max_bytes).max().unwrap_or(0);
@@ -178,13 +180,14 @@ impl MemoryConfig {
     }
 }
 
-/// Returns `Exported` if any port shares the pool's frames with a peer that may write them.
+/// Returns `Exported` if any port shares the pool's frames with a peer that can write them.
 fn trust(demands: &[&Demand]) -> Trust {
     let exported = demands.iter().any(|demand| demand.trust == Trust::Exported);
     if exported { Trust::Exported } else { Trust::Private }
 }
 
-/// Returns the frames of the rings that each worker serves with a pool; none for a worker that does not.
+/// Returns the frames of the rings that each worker serves from a pool; `None` for a worker that
+/// does not use it.
 fn rings(demands: &[Demand], pool: usize) -> Vec<Option<usize>> {
     let workers = demands.iter().flat_map(|d| &d.workers).map(|worker| worker + 1).max();
     let mut rings: Vec<Option<usize>> = vec![None; workers.unwrap_or(0)];
@@ -198,8 +201,7 @@ fn rings(demands: &[Demand], pool: usize) -> Vec<Option<usize>> {
     rings
 }
 
-/// Returns the hot list that each of so many workers gets if all were told to have one of `asked`
-/// frames.
+/// Returns the hot list that each of `workers` workers gets if all request `asked` frames.
 ///
 /// One that is longer than the whole pool gets what the `others` leave of it, if that is of any
 /// use. In all other cases it is the pool that is wrong, and it is refused.
@@ -224,7 +226,7 @@ fn cut(asked: usize, applied: usize) -> Option<String> {
     (applied < asked).then(|| format!("hot list: asked {asked}, applied {applied} ({why})"))
 }
 
-/// Returns a warning if frames were to fit a port's longest packets, and do not.
+/// Returns a warning if frames were to hold a port's longest packets and cannot.
 fn in_pieces(demand: &Demand, pool: &Pool) -> Option<String> {
     let (longest, room) = (demand.packet_max_bytes, pool.data_room().max(pool.jumbo_room()));
     let framed = pool.data_from() == Data::Frames;

@@ -1,4 +1,4 @@
-//! One device queue on a worker: what it receives, and the queue in front of its transmit ring.
+//! One device queue of a worker: the packets it receives, and the queue before its transmit ring.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -15,34 +15,34 @@ use crate::stage::PortId;
 use crate::stats::{Slot, rank};
 use crate::tx_batch::TxBatch;
 
-/// A queue of a device, polled for packets until it is empty, then armed.
+/// A device queue that is polled until it is empty, and then armed.
 pub(crate) struct Napi {
     ops: DriverQueue,
     slot: Arc<Slot>,
     direction: Direction,
-    /// Its port, by the port's first queue.
+    /// The queue's port, identified by its first queue.
     pub port: PortId,
-    /// The other end of its wire, as the worker counts its napis.
+    /// The index of the napi at the other end of the wire.
     pub peer: Option<usize>,
-    /// Its packet memory, of those of the worker.
+    /// The index of the queue's packet memory in the worker.
     pub mem: usize,
-    /// Outputs that it is divided among beside, whose room it waits for.
+    /// Further outputs of a division, whose room the queue also waits for.
     pub fan: Vec<usize>,
-    /// Packets on their way out.
+    /// Packets waiting to be sent.
     egress: Egress,
-    /// The ledger's count of them: how many a turn left behind.
+    /// The ledger's count of these packets after each turn.
     tally: Tally,
     told: usize,
     /// True if the worker's epoll watches it.
     watched: bool,
-    /// True if it is held: packets gather in its ring.
+    /// True if the queue is in a hold: packets gather in its ring.
     held: bool,
-    /// The health that was last looked at, as a number.
+    /// The last known health, as a number.
     rank: u8,
 }
 
 impl Napi {
-    /// Wraps a queue; `egress` is in front of its transmit ring, and `tally` tells of the packets there.
+    /// Wraps a queue; `egress` is before its transmit ring, and `tally` counts the packets in it.
     pub fn new(
         ops: Box<dyn QueueOps>,
         direction: Direction,
@@ -72,7 +72,7 @@ impl Napi {
         (self.ops.stats().clone(), self.slot.clone())
     }
 
-    /// Has packets of other pools than `pool` copied before they leave.
+    /// Makes the queue copy packets of other pools than `pool` before they are sent.
     pub fn keep_to(&mut self, pool: &Pool) {
         self.ops.keep_to(pool);
     }
@@ -81,17 +81,17 @@ impl Napi {
         PortId(index as u8)
     }
 
-    /// Returns true if packets are to be read from it at all.
+    /// Returns true if the worker receives packets from the queue.
     pub fn reads(&self) -> bool {
         self.direction != Direction::Sink && self.peer.is_some()
     }
 
-    /// Returns true if packets can be written to it.
+    /// Returns true if packets can be sent to the queue.
     pub fn writes(&self) -> bool {
         self.direction != Direction::Source
     }
 
-    /// Returns true if what it gives comes from elsewhere than this engine.
+    /// Returns true if the queue's packets come from outside this engine.
     pub fn external(&self) -> bool {
         self.ops.caps().origin != Origin::Internal
     }
@@ -101,48 +101,49 @@ impl Napi {
         self.ops.rx(mem, batch, budget)
     }
 
-    /// Returns true if it gave all that it was asked for, and is to be looked at again for it.
+    /// Returns true if the last poll returned its whole budget, so that the queue must be polled
+    /// again.
     pub fn goes_on(&mut self) -> bool {
         self.ops.moderator().goes_on()
     }
 
-    /// Returns the room for packets on their way out.
+    /// Returns the room for waiting packets.
     pub fn room(&self) -> usize {
         self.egress.room()
     }
 
-    /// Returns the number of packets waiting for room in the transmit ring; those that are prepared for it have
-    /// left the fifo.
+    /// Returns the number of packets that wait for room in the transmit ring; those in transmit
+    /// preparation are no longer in the fifo.
     pub fn backlog(&self) -> usize {
         self.egress.ready() + self.ops.waiting()
     }
 
-    /// Returns the number of packets waiting for room, or for their time.
+    /// Returns the number of packets that wait for room or for their time.
     pub fn waiting(&self) -> usize {
         self.egress.waiting() + self.ops.waiting()
     }
 
-    /// Returns true if a discipline decides what leaves, and when.
+    /// Returns true if a discipline decides which packets are sent, and when.
     pub fn has_qdisc(&self) -> bool {
         self.egress.qdisc_counts().is_some()
     }
 
-    /// Returns the time from which a packet that waits for it may leave.
+    /// Returns the time from which the next packet may be sent, if one waits for its time.
     pub fn due(&self) -> Option<Instant> {
         self.egress.deadline()
     }
 
-    /// Returns the most packets that one doorbell announces.
+    /// Returns the cap on packets for one doorbell.
     pub fn tx_batch(&self) -> TxBatch {
         self.egress.cap()
     }
 
-    /// Changes the most packets that one doorbell announces.
+    /// Changes the cap on packets for one doorbell.
     pub fn set_tx_batch(&mut self, cap: TxBatch) {
         self.egress.set_cap(cap);
     }
 
-    /// Takes the first `n` packets of `batch`; what there is no room for is dropped.
+    /// Takes the first `n` packets of `batch`; drops those without room.
     pub fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         if !self.writes() {
             return batch.discard_first(n, DropReason::UNSUPPORTED, mem);
@@ -150,7 +151,7 @@ impl Napi {
         self.egress.enqueue(batch, n, now, mem);
     }
 
-    /// Sends what waits and is due; true if something left.
+    /// Sends waiting packets that are due; returns true if any was sent.
     pub fn xmit(&mut self, now: Instant, mem: &mut Local) -> bool {
         let moved = self.egress.xmit(&mut self.ops, now, mem);
         let waits = self.waiting();
@@ -161,17 +162,18 @@ impl Napi {
         moved
     }
 
-    /// Takes back what the device is done with; true if it still has something to do.
+    /// Takes back packets that the device has sent; returns true if it still has some to send.
     pub fn sending(&mut self, mem: &mut Local) -> bool {
         self.writes() && self.ops.reap(mem) > 0
     }
 
-    /// Drops what still waits.
+    /// Drops the waiting packets.
     pub fn purge(&mut self, mem: &mut Local) {
         self.egress.purge(mem);
     }
 
-    /// Arms it for `want`; false if that is there already. `None` means: leave me alone.
+    /// Arms the queue for `want`; returns false if that has occurred already. `None` means: leave
+    /// me alone.
     pub fn arm(&mut self, want: Option<Want>) -> bool {
         let armed = want.is_none_or(|want| self.ops.arm(want));
         if !armed {
@@ -180,8 +182,7 @@ impl Napi {
         armed
     }
 
-    /// Records that the worker's epoll is to watch this queue or not; returns true if that is a
-    /// change.
+    /// Records whether the worker's epoll is to watch this queue; returns true if that is a change.
     pub fn watch_changed(&mut self, watched: bool) -> bool {
         std::mem::replace(&mut self.watched, watched) != watched
     }
@@ -191,21 +192,21 @@ impl Napi {
         self.ops.irq(false);
     }
 
-    /// Counts the end of a hold, if it was held.
+    /// Counts the end of a hold, if the queue was in one.
     pub fn hold_ended(&mut self) {
         if self.held {
             self.ops.irq(true);
         }
     }
 
-    /// Notes that it was not asked in this turn, because there is no room for what it has.
+    /// Notes that the queue was not polled in this turn, because there is no room for its packets.
     pub fn left_alone(&mut self) {
         if self.reads() {
             self.ops.moderator().left_alone();
         }
     }
 
-    /// Decides when it is to be looked at again.
+    /// Decides when the queue is polled again.
     pub fn rest(&mut self, now: Instant) -> Rest {
         if !self.reads() {
             return Rest::Device;
@@ -215,18 +216,19 @@ impl Napi {
         rest
     }
 
-    /// Returns the longest time for which it may be left alone while another queue is held; `None` if it may
-    /// not be, or nothing is read from it.
+    /// Returns the longest time for which the queue may be left alone while another one is held;
+    /// `None` if it may not be, or is not read.
     pub fn patience(&mut self) -> Option<Duration> {
         if self.held || !self.reads() { None } else { self.ops.moderator().patience() }
     }
 
-    /// Returns true if it may not be left alone while another queue is held.
+    /// Returns true if the queue may not be left alone while another one is held.
     pub fn is_impatient(&mut self) -> bool {
         !self.held && self.reads() && self.ops.moderator().patience().is_none()
     }
 
-    /// Changes its moderation; returns why that does less than it says, if so.
+    /// Changes the queue's moderation; returns the reason if it has no effect, or less than
+    /// requested.
     pub fn set_moderation(&mut self, mode: Moderation) -> Option<String> {
         let rx_ring_len = self.ops.caps().rx_ring_len;
         let moderator = self.ops.moderator();
@@ -237,12 +239,12 @@ impl Napi {
         Some("n/a: its packets wait in no device".into())
     }
 
-    /// Tells its moderation the slack of the thread's timers.
+    /// Sets the timer slack of the queue's thread in its moderation.
     pub fn set_timer_slack(&mut self, slack: Duration) {
         self.ops.moderator().set_timer_slack(slack);
     }
 
-    /// Takes over what a wake-up and a packet cost, if that was learned.
+    /// Stores the learned cost of a wake-up and of a packet.
     pub fn learned(&mut self, cost: Option<Cost>) {
         // A device that has come back may have another ring.
         let rx_ring_len = self.ops.caps().rx_ring_len;
@@ -264,24 +266,25 @@ impl Napi {
         std::mem::replace(&mut self.rank, now) != now
     }
 
-    /// Tells readers of the statistics what only the queue's owner can ask the device.
+    /// Publishes the statistics that only the queue's owner can query.
     ///
     /// Cost: whatever the device's answers cost: a syscall for some, a histogram for others.
     pub fn publish(&mut self) {
         self.slot.publish(&mut self.ops, &self.egress);
     }
 
-    /// Publishes even if a reader has the lock, for which it waits: a change of health, or the end, is not missed.
+    /// Publishes as [`Napi::publish`] does, but waits for a reader that has the lock: for a change
+    /// of health, or the end.
     pub fn conclude(&mut self) {
         self.slot.conclude(&mut self.ops, &self.egress);
     }
 
-    /// Returns true if packets wait for room, and the device will say when there is some.
+    /// Returns true if packets wait for room that the device will signal.
     pub fn awaits_tx_space(&self) -> bool {
         self.backlog() > 0 && self.ops.caps().notifies_tx_space
     }
 
-    /// Returns true while the device is down, and may come up.
+    /// Returns true while the device is down but may recover.
     pub fn is_down(&self) -> bool {
         matches!(self.ops.health(), Health::Down(_))
     }
@@ -291,7 +294,7 @@ impl Napi {
         matches!(self.ops.health(), Health::Failed(_))
     }
 
-    /// Returns true if it will never give a packet again.
+    /// Returns true if the queue will never deliver a packet again.
     pub fn ended(&self) -> bool {
         match self.ops.health() {
             Health::Up | Health::Down(_) => false,

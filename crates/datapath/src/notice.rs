@@ -1,4 +1,4 @@
-//! Wake-ups of threads that wait for an engine's end, so that they need not poll.
+//! Wake-ups of threads that wait for an engine's end, instead of polling.
 //!
 //! A worker sends one when it goes to sleep and may be the last one to, when the health of a port of its has
 //! changed, and when its thread is over: never for a packet. The waiting thread then reads the
@@ -10,57 +10,57 @@ use std::time::Instant;
 
 use linerate_port::Error;
 
-/// One for all workers of an engine.
+/// The notice of an engine, shared by its workers.
 #[derive(Debug, Default)]
 pub(crate) struct Notice {
     word: Mutex<Word>,
     given: Condvar,
-    /// Workers that have not come to their end.
+    /// Workers that have not ended.
     unended: AtomicU32,
     port_failed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Word {
-    /// Times that something was told.
+    /// Number of notifications so far.
     told: u64,
-    /// Threads that are over.
+    /// Threads that have returned.
     over: usize,
-    /// The error of the first that failed, if one did.
+    /// The error of the first thread that failed.
     failed: Option<Error>,
 }
 
 impl Notice {
-    /// Counts a worker, or one that has more to do again.
+    /// Counts a worker as not ended: a new one, or one that has work again.
     pub fn unended(&self) {
         self.unended.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts a worker that has come to its end.
+    /// Counts a worker as ended.
     pub fn ended(&self) {
         self.unended.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Returns true if every worker has come to its end.
+    /// Returns true if every worker has ended.
     ///
     /// The last one that does reads its own count here, so that one of them finds it true.
     pub fn all_ended(&self) -> bool {
         self.unended.load(Ordering::Acquire) == 0
     }
 
-    /// Wakes every thread that waits: there may be something to see.
+    /// Wakes every waiting thread, to check its condition.
     pub fn tell(&self) {
         self.tell_that(|_| ());
     }
 
-    /// Tells that a port has failed for good; what it says is in its statistics already.
+    /// Notifies of a port that has failed for good; its error is in the statistics already.
     #[cold]
     pub fn tell_port_failed(&self) {
         self.port_failed.store(true, Ordering::Release);
         self.tell();
     }
 
-    /// Tells that a thread is over, and why if it failed.
+    /// Notifies of the end of a thread, with the error if it failed.
     pub fn tell_over(&self, failed: Option<Error>) {
         self.tell_that(|word| {
             word.over += 1;
@@ -91,7 +91,8 @@ impl Notice {
         self.word().failed.clone()
     }
 
-    /// Asks now, and again whenever something was told, until there is an answer or `until` has come.
+    /// Calls `ask` now and after every notification, until it returns an answer or `until` has
+    /// passed.
     pub fn wait<T>(&self, until: Option<Instant>, ask: impl Fn() -> Option<T>) -> Option<T> {
         loop {
             // Read before the question: a notice that comes later ends the wait below.

@@ -1,4 +1,4 @@
-//! Opening the ports of an engine, and dealing their queues out to the workers.
+//! Opening of the ports of an engine, and distribution of their queues among the workers.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::stats::Entry;
 use crate::steer::Fan;
 use crate::wrapping::Meters;
 
-/// Opens every port with its pool; the two ends of a pair meet.
+/// Opens every port with its pool; connects the ends of pairs.
 pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>> {
     let needed = ports.iter().map(|port| port.needs.capabilities);
     let capabilities = needed.fold(Capabilities::NONE, Capabilities::and);
@@ -77,7 +77,7 @@ pub(crate) fn check_directions(ports: &[Planned], wires: &[Wire], opened: &[Open
     Ok(())
 }
 
-/// Refuses a rate for a port of several queues: each would have it.
+/// Refuses a rate for a port with several queues: each queue would have that rate.
 pub(crate) fn check_rates(ports: &[Planned], opened: &[Opened]) -> Result<()> {
     let is_shaped = |port: &Planned| port.qdisc.is_some_and(|qdisc| qdisc.is_shaped());
     let several = |(port, device): &(&Planned, &Opened)| is_shaped(port) && device.queues.len() > 1;
@@ -98,20 +98,20 @@ pub(crate) fn check_rates(ports: &[Planned], opened: &[Opened]) -> Result<()> {
 pub(crate) struct Group {
     /// The port of each queue.
     pub names: Vec<String>,
-    /// The number of each queue in its port.
+    /// The number that each queue has in its port.
     pub numbers: Vec<usize>,
     pub napis: Vec<Napi>,
 }
 
 impl Group {
-    /// Returns the places of a port's queues; they stand together.
+    /// Returns the indices of a port's queues, which are consecutive.
     fn queues_of(&self, port: &str) -> Range<usize> {
         let is_its = |name: &&String| *name == port;
         let first = self.names.iter().position(|name| name == port).unwrap_or_default();
         first..first + self.names[first..].iter().take_while(is_its).count()
     }
 
-    /// Has what comes by a port's queues leave by another's.
+    /// Directs packets received by a port's queues to another port's.
     fn join(&mut self, from: &str, to: &str) {
         let (from, to) = (self.queues_of(from), self.queues_of(to));
         for (i, napi) in from.enumerate() {
@@ -131,13 +131,13 @@ pub(crate) struct Groups<'a> {
     /// The worker of each queue of each port.
     pub workers: &'a [Vec<usize>],
     pub memory: &'a Memory,
-    /// The counters below what is around each port.
+    /// The counters below each port's wrappers.
     pub meters: Vec<Meters>,
 }
 
 impl Groups<'_> {
-    /// Deals the opened queues out to their workers, joins the ends of wires, and warns about moderations
-    /// that do less than they say.
+    /// Distributes the opened queues to their workers, connects the ends of wires, and warns about
+    /// moderations that have less effect than requested.
     pub fn split(
         self,
         opened: Vec<Opened>,

@@ -1,4 +1,5 @@
-//! A worker's sleep: when it ends is decided by its queues' moderation, and no other call of its blocks.
+//! A worker's sleep: its queues' moderation decides when it ends; no other call of the worker
+//! blocks.
 //!
 //! ```text
 //!   rest of every queue ─► Look    another turn
@@ -17,17 +18,17 @@ use crate::napi::Napi;
 use crate::worker::{Turned, Worker};
 use std::os::fd::AsFd;
 
-/// The bell's tag; queues have their index.
+/// The bell's tag in epoll; the tag of a queue is its index.
 pub(crate) const BELL: u64 = u64::MAX;
 /// The tag of the timer.
 pub(crate) const TIMER: u64 = u64::MAX - 1;
-/// Longest time between two looks for room while packets wait for it: memif's shortest wait for
+/// Longest time between two checks for room while packets wait for it: memif's shortest wait for
 /// room, and therefore the same for rings of any length.
 const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 
 impl Worker {
-    /// Decides when to look next. Under load the decision stays: a queue that gave all it was asked for is looked
-    /// at again.
+    /// Decides when to poll next. Under load the decision stays: a queue that gave all it was asked
+    /// for is looked at again.
     #[inline]
     pub(crate) fn decide(&mut self, now: Instant, received: bool, goes_on: bool) {
         if !goes_on || self.holds || self.rest != Rest::Look {
@@ -35,9 +36,9 @@ impl Worker {
         }
     }
 
-    /// Finds out when to look next: at the earliest time until which a queue is held, or for which a quiet
-    /// one may be left alone. Packets that wait for room come before a hold where the device tells of room,
-    /// and shorten it where only a look does.
+    /// Determines when to poll next: the earliest end of a hold, or of the time for which a quiet
+    /// queue may be left alone. Packets that wait for room come before a hold where the device
+    /// tells of room, and shorten it where only a look does.
     fn rest(&mut self, now: Instant, received: bool) -> Rest {
         let (mut look, mut earliest) = (false, None::<(Instant, bool)>);
         for napi in &mut self.napis {
@@ -68,8 +69,8 @@ impl Worker {
         Rest::Hold { until, spin }
     }
 
-    /// Makes the worker's descriptor readable when there is work, or at the time that [`Turned::Until`] named;
-    /// false if there is already.
+    /// Makes the worker's descriptor readable when there is work, or at the time that
+    /// [`Turned::Until`] named; returns false if there is work already.
     ///
     /// Cost: a syscall for each queue whose wish changed, and one for a time.
     ///
@@ -101,7 +102,7 @@ impl Worker {
         Ok(armed)
     }
 
-    /// Arms every queue; false if one has something.
+    /// Arms every queue; returns false if one has work.
     fn arm_all(&mut self) -> io::Result<bool> {
         for i in 0..self.napis.len() {
             if !self.arm_queue(i)? {
@@ -111,7 +112,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Arms the queues that may not be left alone, and unwatches the others.
+    /// Arms the queues that may not be left alone, and stops watching the others.
     fn arm_impatient(&mut self) -> io::Result<bool> {
         for i in 0..self.napis.len() {
             if self.napis[i].is_impatient() {
@@ -125,7 +126,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// Arms queue `i` for packets or room, as its worker wants; false if it has them already.
+    /// Arms queue `i` for packets or room, as its worker wants; returns false if one has occurred
+    /// already.
     fn arm_queue(&mut self, i: usize) -> io::Result<bool> {
         let frames = self.admits(i) > 0;
         let room = self.napis[i].backlog() > 0;
@@ -139,7 +141,7 @@ impl Worker {
         Ok(self.napis[i].arm(want))
     }
 
-    /// Has the descriptor watch queue `i`, or not.
+    /// Starts or stops watching queue `i` with the descriptor.
     fn watch(&mut self, i: usize, watched: bool) -> io::Result<()> {
         let napi = &mut self.napis[i];
         if napi.watch_changed(watched) {
@@ -149,8 +151,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Sleeps until there is work, until the time that [`Turned::Until`] names, or for `timeout`; returns at
-    /// once after [`Turned::Again`].
+    /// Sleeps until there is work, until the time that [`Turned::Until`] named, or for `timeout`;
+    /// returns immediately after [`Turned::Again`].
     ///
     /// # Errors
     /// Whatever epoll says.
@@ -172,7 +174,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Sleeps on the descriptor, and counts who ended it; true if a queue did.
+    /// Sleeps on the descriptor, and counts the cause of the wake-up; returns true if it was a
+    /// queue.
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut events: [Event; 16] = [NO_EVENT; 16];
         let n = self.epoll.wait(&mut events, timeout)?;
@@ -228,7 +231,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Counts the end of a sleep that was not [`Worker::park`]'s: a program slept on the descriptor.
+    /// Counts the end of a sleep outside [`Worker::park`]: a program slept on the descriptor.
     #[cold]
     pub(crate) fn woken_outside(&mut self) {
         self.is_armed = false;
@@ -238,7 +241,7 @@ impl Worker {
         self.learn();
     }
 
-    /// Learns now and then what a wake-up and a packet cost, and tells the queues.
+    /// Measures from time to time the cost of a wake-up and of a packet, for the queues.
     ///
     /// Cost: a clock; a syscall, 50 times a second.
     fn learn(&mut self) {

@@ -16,10 +16,10 @@ pub(crate) struct Sizes {
     pub tx_batch: TxBatch,
 }
 
-/// A wire between two ports, by their places in the builder.
+/// A wire between two ports, by their indices in the builder.
 pub(crate) type Wire = (usize, usize);
 
-/// Returns the port of this name; `what` says in an error who asks for it.
+/// Returns the port of this name; an error says by `what` it was requested.
 pub(crate) fn find(ports: &[Named], name: &str, what: &str) -> Result<usize> {
     ports.iter().position(|port| port.spec.name == name).ok_or_else(|| {
         let known: Vec<&str> = ports.iter().map(|port| port.spec.name.as_str()).collect();
@@ -96,7 +96,7 @@ pub(crate) fn workers(
     queues.iter().enumerate().map(of_port).collect()
 }
 
-/// Returns warnings about CPUs and workers that do not go together.
+/// Returns warnings on numbers of CPUs and workers that do not match.
 pub(crate) fn misfits(workers: usize, asked: Option<usize>, cpus: &[usize]) -> Vec<String> {
     let mut warnings = Vec::new();
     let wanted = asked.filter(|asked| *asked != usize::MAX).unwrap_or(cpus.len());
@@ -123,30 +123,31 @@ pub(crate) fn misfits(workers: usize, asked: Option<usize>, cpus: &[usize]) -> V
 #[derive(Debug)]
 pub(crate) struct Demand {
     pub name: String,
-    /// The worker of each of its queues.
+    /// The worker of each of the port's queues.
     pub workers: Vec<usize>,
-    /// Longest packet that it hands over; 0 if it only passes on what others made.
+    /// Longest packet that the port delivers; 0 if it only passes on packets of others.
     pub packet_max_bytes: usize,
-    /// The trust that a pool needs to serve it: private, or exported to a peer that may write.
+    /// The trust that the port's pool needs: private, or exported to a peer that can write.
     pub trust: Trust,
-    /// The number of its pool.
+    /// The number of the port's pool.
     pub pool: usize,
     pub rings: Rings,
-    /// Packets that its discipline holds.
+    /// Packets that the port's discipline holds.
     pub qdisc_packets: usize,
 }
 
-/// The rings behind a port.
+/// The rings of a port.
 #[derive(Debug)]
 pub(crate) enum Rings {
-    /// A device's own, which hold frames of the pool.
+    /// The device's own rings, which hold frames of the pool.
     Device { frames: usize },
-    /// A pair of this process, which holds packets; named, with its driver, at the first of its ends.
+    /// A pair within this process, which holds packets; the first end has the pair's name, with its
+    /// driver.
     Pair { name: Option<String>, packets: usize },
 }
 
 impl Rings {
-    /// Returns the number of frames in them that a hot list has to serve.
+    /// Returns the number of frames in the rings that a hot list has to serve.
     pub fn frames(&self) -> usize {
         match self {
             Rings::Device { frames } => *frames,
@@ -155,8 +156,8 @@ impl Rings {
     }
 }
 
-/// Returns the number of each port's pool, so that a peer that may write a pool sees no packets but those of
-/// wires that lead to it.
+/// Returns the number of each port's pool, chosen so that a peer that can write a pool sees only
+/// packets of wires that lead to it.
 ///
 /// Ports on a wire or a division have one pool, and the wires that a pair joins. Where one of them is shared with a peer, the
 /// pool is theirs alone; all others have one together, which is the first.
@@ -204,13 +205,14 @@ pub(crate) fn demands(ports: &[Planned], pools: &[usize], workers: &[Vec<usize>]
     ports.iter().zip(workers).enumerate().map(demand).collect()
 }
 
-/// Returns the number of frames that a packet of `packet_bytes` takes, of ordinary ones: a jumbo class may be used up.
+/// Returns the ordinary frames for a packet of `packet_bytes`; jumbo frames do not count, because
+/// they may be used up.
 pub(crate) fn frames_per_packet(packet_bytes: usize, data_room: usize) -> u64 {
     packet_bytes.div_ceil(data_room).max(1) as u64
 }
 
-/// Returns the holders of the `pool`'s frames, but the threads that drop packets; the workers that serve it have
-/// these `hot_lists`.
+/// Returns the holders of the `pool`'s frames, without the threads that drop packets; workers that
+/// use the pool have these `hot_lists`.
 ///
 /// A stage may send packets to the other ports of its worker, whose backlogs then hold them.
 pub(crate) fn holders(

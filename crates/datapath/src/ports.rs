@@ -1,4 +1,5 @@
-//! The ports of an engine before they are open: named by their texts, then planned by their drivers.
+//! The ports of an engine before they are opened: named by their texts, then planned by their
+//! drivers.
 
 use linerate_port::{Direction, Driver, DriverFlags, Needs, Plan, Registry, Result, Spec};
 use linerate_skb::Trust;
@@ -7,11 +8,11 @@ use crate::plan::Wire;
 use crate::qdisc::Setup;
 use crate::tx_batch::TxBatch;
 
-/// The remedy where a stage does not see packets that a peer may write.
+/// The remedy for a stage that cannot read packets that a peer can write.
 pub(crate) const DECLARE: &str =
     "have the stage return true from Stage::reads_exported, if it reads by Skb::copy_to alone";
 
-/// A port's text, and the driver that it names.
+/// A port's text, with its driver.
 pub(crate) struct Named {
     pub spec: Spec,
     driver: &'static dyn Driver,
@@ -25,16 +26,16 @@ pub(crate) struct Planned {
     pub flags: DriverFlags,
     pub needs: Needs,
     pub plan: Box<dyn Plan>,
-    /// Its discipline, if its text names one.
+    /// The port's discipline, if its text has one.
     pub qdisc: Option<Setup>,
-    /// Packets that go with one doorbell, if its text says so.
+    /// The cap on packets for one doorbell, if the text has one.
     pub tx_batch: Option<TxBatch>,
-    /// It copies because a stage reads packets in place.
+    /// True if the port copies because a stage reads packets in place.
     pub copies_for_stage: bool,
 }
 
 impl Named {
-    /// Reads the text of the port called `name`.
+    /// Parses the text of the port called `name`.
     pub fn new(drivers: &Registry, name: &str, text: &str) -> Result<Named> {
         let mut spec = drivers.parse(text)?;
         spec.name = name.to_owned();
@@ -43,7 +44,7 @@ impl Named {
         Ok(Named { driver, spec, qdisc, tx_batch })
     }
 
-    /// Returns what holds for every port of its driver.
+    /// Returns the facts that hold for every port of the driver.
     pub fn flags(&self) -> DriverFlags {
         self.driver.flags()
     }
@@ -63,8 +64,9 @@ impl Planned {
     }
 }
 
-/// Gives a port that is either read or written its mode: the left end of a wire is read. Between two
-/// of these packets of any link type pass, unless a stage `looks` at them and takes them for Ethernet.
+/// Sets the mode of a port that is either read or written: the left end of a wire is read. Between
+/// two of these packets of any link type pass, unless a stage `looks` at them and takes them for
+/// Ethernet.
 pub(crate) fn direct(ports: &mut [Named], wires: &[Wire], looks: bool) {
     for &(a, b) in wires.iter().filter(|_| !looks) {
         if ports[a].flags().directed && ports[b].flags().directed {
@@ -81,7 +83,7 @@ pub(crate) fn direct(ports: &mut [Named], wires: &[Wire], looks: bool) {
     }
 }
 
-/// Has each port read by its driver, and once more if the ports around it add to its text.
+/// Makes each port's driver parse its text, and again if the ports around it add options.
 ///
 /// # Errors
 /// `E-PORT-SYNTAX`; what the needs of a port cannot be known for.
@@ -105,7 +107,8 @@ pub(crate) fn plan(mut ports: Vec<Named>, wires: &[Wire]) -> Result<Vec<Planned>
     ports.into_iter().zip(plans).map(planned).collect()
 }
 
-/// Has ports copy that would share their frames with a peer that writes: a stage reads packets in place.
+/// Makes ports copy that would share their frames with a peer that writes, because a stage reads
+/// packets in place.
 ///
 /// # Errors
 /// `E-PORT-SYNTAX` of a port whose text shares them.
@@ -120,7 +123,7 @@ pub(crate) fn keep_private(ports: &mut [Planned]) -> Result<()> {
     Ok(())
 }
 
-/// Gives both ends of a pair the same options: an option of one end holds for the other, too.
+/// Gives both ends of a pair the same options: an option of one end also holds for the other.
 fn share(ports: &mut [Named]) -> Result<()> {
     for i in 0..ports.len() {
         let (before, rest) = ports.split_at_mut(i);
@@ -133,8 +136,8 @@ fn share(ports: &mut [Named]) -> Result<()> {
     Ok(())
 }
 
-/// Opens a port only to write, where the other end of its wire can only be read: packets that it received
-/// would have nowhere to go.
+/// Opens a port for writing only, if the other end of its wire can only be read, so that received
+/// packets would have no output.
 fn spare(ports: &mut [Named], plans: &[Box<dyn Plan>], wires: &[Wire]) {
     let source = |i: usize| plans[i].needs().is_ok_and(|n| n.direction == Direction::Source);
     for (i, other) in wires.iter().flat_map(|&(a, b)| [(a, b), (b, a)]) {
@@ -148,7 +151,7 @@ fn spare(ports: &mut [Named], plans: &[Box<dyn Plan>], wires: &[Wire]) {
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns the ports of these texts, called as their texts say.
+    /// Returns the ports of these texts, under the names that the texts give.
     pub(crate) fn named(texts: &[&str]) -> Vec<Named> {
         let name = |text: &&str| {
             let name = linerate_port::parse(text).unwrap().name;

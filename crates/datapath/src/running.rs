@@ -1,4 +1,4 @@
-//! An engine at work on threads of its own, until it is stopped.
+//! A running engine, with threads of its own, until it is stopped.
 
 use std::any::Any;
 use std::fmt;
@@ -60,7 +60,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Returns a handle by which any thread reads the engine's counters.
+    /// Returns a handle with which any thread reads the engine's counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
@@ -78,21 +78,21 @@ impl Running {
         self.slots.iter().all(|slot| slot.ended()) && self.at_rest(false)
     }
 
-    /// Returns true if a worker has ended without an order to: [`Running::wait`] and
+    /// Returns true if a worker has ended without an order: [`Running::wait`] and
     /// [`Stopped::check`] say why.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.notice.over() > 0
     }
 
-    /// Returns a reader of its ports' ups and downs, which may go to a thread of its own.
+    /// Returns a reader of changes of the ports' health, for use on any thread.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch::new(self.stats.clone(), self.notice.clone())
     }
 
-    /// Waits until it has finished, or for `timeout`; true if it has. A port that goes down, and may come back, does
-    /// not end it: [`Running::watch`] tells of that.
+    /// Waits until the engine has finished, or for `timeout`; returns true if it has. A port that
+    /// goes down, and may come back, does not end it: [`Running::watch`] tells of that.
     ///
     /// # Errors
     /// Why a worker has ended early, or what a port says that has failed for good. The rest of the
@@ -107,8 +107,8 @@ impl Running {
         self.notice.wait(after(timeout), ended).unwrap_or(Ok(false))
     }
 
-    /// Stops it: takes nothing in any more, sends what is there for up to `timeout`, and drops the
-    /// rest as `stopped` (or, in a ring whose reader has failed, as `peer_gone`).
+    /// Stops the engine: receives nothing more, sends waiting packets for up to `timeout`, and
+    /// drops the rest as `stopped` (or, in a ring whose reader has failed, as `peer_gone`).
     pub fn stop(mut self, timeout: Duration) -> Stopped {
         let memory_bytes = self.stats.pool_stats().memory_bytes();
         self.all(Phase::Drain);
@@ -121,15 +121,15 @@ impl Running {
         Stopped { ledger, ports, workers, pool, memory_bytes, failed }
     }
 
-    /// Returns the first worker that failed, or else port.
+    /// Returns the error of the first worker that failed, else of the first port.
     fn failure(&self) -> Option<Error> {
         let port =
             || self.notice.port_failed().then(|| port_failure(&self.stats.ports())).flatten();
         self.notice.failed().or_else(port)
     }
 
-    /// Returns true if nothing is under way: no worker is in a turn or has anything waiting, and no
-    /// ring between them holds a packet.
+    /// Returns true if no packet is in flight: no worker is in a turn or has packets waiting, and
+    /// no ring between workers holds one.
     ///
     /// The rings are looked at between two looks at the workers. A worker that turned meanwhile
     /// shows by its number; one that sleeps while a packet waits for it, by the ring.
@@ -182,20 +182,20 @@ impl Drop for Running {
 pub struct Stopped {
     /// The account of every packet.
     pub ledger: Ledger,
-    /// A reading of each port, in the order in which they were named.
+    /// Statistics of each port, in the order of their definition.
     pub ports: Vec<PortStats>,
-    /// A reading of each worker's time, to its end.
+    /// Statistics of each worker's time, up to its end.
     pub workers: Vec<WorkerStats>,
-    /// Readings of the pools, core by core, when all packets had left.
+    /// Statistics of the pools, by core, after all packets had left.
     pub pool: PoolStats,
-    /// Memory that the pools held for packets when it was told to stop.
+    /// Memory that the pools held for packets at the time of the stop.
     pub memory_bytes: u64,
-    /// The error of a worker that ended before it was told to, if one did.
+    /// The error of a worker that ended before the stop, if one did.
     pub failed: Option<Error>,
 }
 
 impl Stopped {
-    /// Returns the failure of the run, if it failed, for use with `?`.
+    /// Returns the error of the run, if it failed, for use with `?`.
     ///
     /// The end of a source and a stop are no failure; nor is a port that is down and may come back.
     ///
@@ -215,15 +215,15 @@ impl Stopped {
         Ok(())
     }
 
-    /// Returns the first port that failed for good, and what it says. One that is down may come
-    /// back: that is no failure of the run.
+    /// Returns the first port that failed for good, with its error. One that is down may come back:
+    /// that is no failure of the run.
     #[must_use]
     pub fn trouble(&self) -> Option<(&str, &Error)> {
         trouble(&self.ports)
     }
 
-    /// Writes a line for each port that packets were lost before, or that found no frame while the
-    /// program had packets that it did not give back.
+    /// Writes a line for each port that lost packets before they were received, or that found no
+    /// frame while the program kept packets.
     fn missing(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.ledger.held().last().map_or(0, |(_, n)| *n);
         for port in &self.ports {
@@ -251,7 +251,7 @@ impl fmt::Display for Stopped {
     }
 }
 
-/// Runs a worker to its end; why it failed, if it did.
+/// Runs a worker to its end; returns the error if it failed.
 fn run(index: usize, worker: Worker) -> Option<Error> {
     let (why, fix) = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
         Ok(Ok(())) => return None,
@@ -282,7 +282,7 @@ fn port_failure(ports: &[PortStats]) -> Option<Error> {
     Some(Error::new(e.code, format!("port '{port}': {}", e.what), &*e.why).fix(&*e.fix))
 }
 
-/// Returns the end of a time that begins now; none if the clock does not reach so far.
+/// Returns the moment `timeout` from now; `None` if the clock cannot represent it.
 pub(crate) fn after(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Ranges that sizes are counted in.
 const RANGES: usize = 12;
 
-/// Transmit calls by the packets that the device took: none, 1, 2–3, 4–7 and so on, and 1024 or more.
+/// Transmit calls by the number of packets that the device accepted: none, 1, 2–3, 4–7 and so on,
+/// and 1024 or more.
 ///
 /// Calls that took none found the device full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,7 +60,7 @@ impl fmt::Display for BatchSizes {
     }
 }
 
-/// The page where others read them.
+/// The page from which other threads read the distribution.
 #[derive(Debug, Default)]
 pub(crate) struct SizesPage([AtomicU64; RANGES]);
 

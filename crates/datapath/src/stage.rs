@@ -1,15 +1,15 @@
-//! Stages: a program's own work on the path, and the one that every wire ends with.
+//! Stages: the program's own processing on the path, and the last stage of every wire.
 
 use std::time::Instant;
 
 use linerate_skb::{Batch, DropReason, Local, Skb, Verdict};
 
-/// A port, as the stages of one worker name it.
+/// A port's identifier for the stages of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PortId(pub(crate) u8);
 
 impl PortId {
-    /// Returns the verdict that sends a packet there.
+    /// Returns the verdict that sends a packet to the port.
     #[must_use]
     pub fn verdict(self) -> Verdict {
         Verdict::to(usize::from(self.0))
@@ -18,16 +18,16 @@ impl PortId {
 
 /// A step on the path of every batch. One a worker: `Send`, never shared.
 pub trait Stage: Send {
-    /// Works on a batch of packets that came in by one port.
+    /// Processes a batch of packets that one port received.
     ///
     /// Shape:  packets it takes out of `batch` are its own; the others go on, in order. A packet
     ///         without a verdict after the last stage is dropped as `no_route`.
     /// Cost:   one dynamic call a batch. It must not block: it runs on the packet path.
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>);
 
-    /// Returns true if the stage can work on packets that a peer may write meanwhile
-    /// ([`Trust::Exported`](linerate_skb::Trust)): it reads bytes by [`Skb::copy_to`] alone, each once, or none at
-    /// all. `data()` of such a packet is empty, and it has no header views.
+    /// Returns true if the stage can process packets that a peer may write at the same time
+    /// ([`Trust::Exported`](linerate_skb::Trust)): it reads bytes with [`Skb::copy_to`] only, each
+    /// once, or reads none. `data()` of such a packet is empty, and it has no header views.
     ///
     /// Unless all stages of an engine say so, its ports copy instead of sharing their frames with a peer that
     /// writes, which their [`Obtained`](linerate_port::Obtained) says.
@@ -39,7 +39,7 @@ pub trait Stage: Send {
     }
 }
 
-/// A stage's view of the turn it runs in, and the calls it can make beside changing the batch.
+/// The present turn of a stage, with calls that go beyond changing the batch.
 #[derive(Debug)]
 pub struct Turn<'a> {
     now: Instant,
@@ -60,20 +60,20 @@ impl<'a> Turn<'a> {
         Turn { now, port, peer, outbox, mem }
     }
 
-    /// Returns the time of this turn: one clock reading for all its packets, and the capture's time
-    /// when a stage is tested.
+    /// Returns the time of this turn: one clock reading for all its packets, or the capture's time
+    /// in a test of a stage.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Returns the port that the batch came in by.
+    /// Returns the port that received the batch.
     #[must_use]
     pub fn port(&self) -> PortId {
         self.port
     }
 
-    /// Returns the port at the other end of its wire.
+    /// Returns the port at the other end of the wire.
     #[must_use]
     pub fn peer(&self) -> Option<PortId> {
         self.peer
@@ -97,7 +97,7 @@ impl<'a> Turn<'a> {
         self.mem.alloc_copy(bytes)
     }
 
-    /// Sends one more packet, beside the batch: a copy, a reply. It leaves after the batch.
+    /// Sends a packet that is not in the batch: a copy, a reply. It leaves after the batch.
     ///
     /// Errors: a packet too many for one turn is dropped as `tx_full`.
     pub fn send(&mut self, to: PortId, skb: impl Into<Skb>) {
@@ -121,7 +121,8 @@ impl<'a> StageContext<'a> {
         StageContext { names, missing: Vec::new(), worker }
     }
 
-    /// Returns the port named `name`; if this worker has none, building the engine fails and says so.
+    /// Returns the port named `name`; if this worker has none, building the engine fails with an
+    /// error.
     pub fn port(&mut self, name: &str) -> PortId {
         match self.names.iter().position(|n| n == name) {
             Some(i) => PortId(i as u8),
@@ -132,8 +133,8 @@ impl<'a> StageContext<'a> {
         }
     }
 
-    /// Returns the port named `name`, if this worker has it: stages of an engine with several wires
-    /// are made for workers that do not.
+    /// Returns the port named `name`, if this worker has it: in an engine with several wires,
+    /// stages are created for workers that do not.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<PortId> {
         self.names.iter().position(|n| n == name).map(|i| PortId(i as u8))
@@ -150,7 +151,7 @@ impl<'a> StageContext<'a> {
     }
 }
 
-/// Makes one stage for each worker.
+/// A function that creates a stage for each worker.
 pub(crate) type Maker = Box<dyn FnMut(&mut StageContext<'_>) -> Box<dyn Stage>>;
 
 /// Sends packets without a verdict to the other end of their wire.

@@ -1,4 +1,4 @@
-//! Readings of a running engine, which its workers do not notice.
+//! Statistics of a running engine, read without disturbing its workers.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -25,14 +25,14 @@ use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
 pub(crate) enum Phase {
     /// Receives and sends.
     Run,
-    /// Take nothing in any more, send what is there.
+    /// Receives nothing more, and sends waiting packets.
     Drain,
     /// Return.
     Halt,
 }
 
 impl Phase {
-    /// Returns the phase that a word says.
+    /// Returns the phase in a word.
     fn of(word: Word) -> Phase {
         match word.phase() {
             0 => Phase::Run,
@@ -42,18 +42,18 @@ impl Phase {
     }
 }
 
-/// Between one worker and the rest of the program: words to read, a bell to ring.
+/// Shared state of one worker and the rest of the program: counters, orders, and a bell.
 #[derive(Debug)]
 pub(crate) struct WorkerSlot {
     /// Phase and orders.
     mailbox: Mailbox<Order>,
-    /// The word that the last turn began with. Only the worker writes it.
+    /// The word at the beginning of the last turn. Only the worker writes it.
     seen: AtomicU32,
-    /// Name of the port of each queue, its number there, and its counters.
+    /// For each queue the name of its port, its number in the port, and its counters.
     queues: Vec<(String, usize, Arc<QueueStats>)>,
-    /// Twice the turns done, and one more while the worker is in one.
+    /// Twice the completed turns, plus one during a turn.
     turns: AtomicU64,
-    /// The last turn moved nothing and left nothing waiting.
+    /// True if the last turn moved no packet and left none waiting.
     quiet: AtomicBool,
     ended: AtomicBool,
     waits: Arc<Waits>,
@@ -62,8 +62,8 @@ pub(crate) struct WorkerSlot {
 }
 
 impl WorkerSlot {
-    /// Returns a slot of a worker that has not come to its end; `notice` is its engine's, `queues`
-    /// are the names of its queues' ports, their numbers there, and their counters.
+    /// Returns a slot of a worker that has not ended; `notice` is that of the engine; `queues` are
+    /// for each queue the name of its port, its number there, and its counters.
     pub fn new(
         notice: &Arc<Notice>,
         queues: Vec<(String, usize, Arc<QueueStats>)>,
@@ -86,13 +86,13 @@ impl WorkerSlot {
         Phase::of(self.mailbox.word())
     }
 
-    /// Changes the phase, and wakes the worker for it.
+    /// Changes the phase, and wakes the worker.
     pub fn set_phase(&self, phase: Phase) {
         self.mailbox.set_phase(phase as u32);
         self.bell.signal();
     }
 
-    /// Gives the worker an order, and wakes it.
+    /// Adds an order, and wakes the worker.
     ///
     /// # Errors
     /// The order, if too many wait already.
@@ -102,7 +102,7 @@ impl WorkerSlot {
         Ok(())
     }
 
-    /// Takes all orders; `None` if another thread gives one at this moment. Only the worker calls it.
+    /// Takes all orders; returns `None` if another thread is adding one. Only the worker calls it.
     pub fn take_orders(&self) -> Option<Vec<Order>> {
         self.mailbox.take()
     }
@@ -112,18 +112,18 @@ impl WorkerSlot {
         self.mailbox.word()
     }
 
-    /// Returns the names of its queues' ports, each once.
+    /// Returns the names of the ports of the worker's queues, without repetition.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let is_first = |i: &usize| *i == 0 || self.queues[i - 1].0 != self.queues[*i].0;
         (0..self.queues.len()).filter(is_first).map(|i| &*self.queues[i].0)
     }
 
-    /// Returns the numbers of a port's queues that are here.
+    /// Returns the numbers of a port's queues on this worker.
     pub fn numbers_of(&self, port: &str) -> impl Iterator<Item = usize> {
         self.queues.iter().filter(move |(name, ..)| name == port).map(|(_, number, _)| *number)
     }
 
-    /// Returns the places of a port's queues, or of one of them; they stand together.
+    /// Returns the indices of a port's queues, or of one of them; they are consecutive.
     pub fn queues_of(&self, port: &str, number: Option<usize>) -> Range<usize> {
         let is_meant = |(name, its, _): &(String, usize, _)| {
             name == port && number.is_none_or(|number| number == *its)
@@ -132,7 +132,7 @@ impl WorkerSlot {
         first..first + self.queues[first..].iter().take_while(|queue| is_meant(queue)).count()
     }
 
-    /// Returns the packets that some of its queues have received.
+    /// Returns the number of packets that some of the worker's queues have received.
     pub fn packets(&self, queues: Range<usize>) -> u64 {
         self.queues[queues].iter().map(|(.., stats)| stats.counts().rx_packets).sum()
     }
@@ -146,7 +146,7 @@ impl WorkerSlot {
         &self.waits
     }
 
-    /// Says that a turn begins; returns the orders to the worker. Only the worker calls it.
+    /// Marks the beginning of a turn; returns the worker's orders. Only the worker calls it.
     pub fn begin(&self) -> Word {
         let word = self.mailbox.word();
         self.seen.store(word.bits(), Ordering::Relaxed);
@@ -154,21 +154,20 @@ impl WorkerSlot {
         word
     }
 
-    /// Says that it is over, and whether it moved nothing and left nothing waiting.
+    /// Marks the end of a turn, and whether it moved no packet and left none waiting.
     pub fn end(&self, quiet: bool) {
         self.quiet.store(quiet, Ordering::Relaxed);
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// Returns true if there is news since the last turn began, or an order since the word that was
-    /// last obeyed.
+    /// Returns true if there are new orders since the last turn began, or since the word `obeyed`.
     pub fn changed(&self, obeyed: Word) -> bool {
         let word = self.mailbox.word();
         word.bits() != self.seen.load(Ordering::Relaxed) || word.has_orders_since(obeyed)
     }
 
-    /// Returns a number that changes with every turn, if the worker is between two and has nothing
-    /// to do; while `draining`, only if it knows that it is to take nothing in any more.
+    /// Returns a number that changes with every turn, if the worker is between turns and has no
+    /// work; while `draining`, only if the worker has seen the order to drain.
     pub fn rest(&self, draining: bool) -> Option<u64> {
         let turns = self.turns.load(Ordering::Acquire);
         let quiet = turns.is_multiple_of(2) && self.quiet.load(Ordering::Relaxed);
@@ -177,7 +176,7 @@ impl WorkerSlot {
         (quiet && knows).then_some(turns)
     }
 
-    /// Says whether its work is done; only the worker calls it.
+    /// Publishes whether the worker's work is done; called by the worker only.
     pub fn publish(&self, ended: bool) {
         if self.ended.load(Ordering::Relaxed) == ended {
             return;
@@ -186,8 +185,8 @@ impl WorkerSlot {
         if ended { self.notice.ended() } else { self.notice.unended() }
     }
 
-    /// Wakes the threads that wait for the end, which this may be: the worker is about to sleep.
-    /// Only the worker calls it.
+    /// Wakes the threads that wait for the end, because the worker is about to sleep. Only the
+    /// worker calls it.
     ///
     /// Every worker does, so the last one tells. An engine at work takes no lock here: a source of
     /// its has not ended, and no worker drains.
@@ -198,18 +197,18 @@ impl WorkerSlot {
         }
     }
 
-    /// Returns the notice by which the engine's workers report.
+    /// Returns the notice through which the engine's workers report.
     pub fn notice(&self) -> &Arc<Notice> {
         &self.notice
     }
 
-    /// Returns true once every source of the worker has ended and nothing waits to be sent.
+    /// Returns true if every source of the worker has ended and no packet waits to be sent.
     pub fn ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 }
 
-/// Figures that only a queue's owner can ask the device for; written when the worker has time.
+/// Figures that only a queue's owner can query from the device; updated when the worker has time.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     rx_missed: AtomicU64,
@@ -242,14 +241,15 @@ impl DeviceReport {
 }
 
 impl Slot {
-    /// Stores what a device has counted so far, and the way out to it.
+    /// Stores the counts of a device so far, and those of its transmit side.
     fn count(&self, counters: &Counters, egress: &Egress) {
         self.flushes.set(&egress.flushes);
         self.rx_missed.store(counters.rx_missed, Ordering::Relaxed);
         self.rx_nombuf.store(counters.rx_nombuf, Ordering::Relaxed);
     }
 
-    /// Asks a device. Never waits: if a reader has the lock, the news come next time.
+    /// Queries a device and publishes its figures. Never waits: if a reader has the lock, the news
+    /// come next time.
     pub fn publish(&self, ops: &mut DriverQueue, egress: &Egress) {
         let counters = ops.counters();
         let report = DeviceReport::of(ops, &counters, egress);
@@ -259,7 +259,7 @@ impl Slot {
         }
     }
 
-    /// Publishes as above for what must not be missed: waits for a reader that has the lock.
+    /// Publishes figures that must not be missed: waits for a reader that has the lock.
     pub fn conclude(&self, ops: &mut DriverQueue, egress: &Egress) {
         let counters = ops.counters();
         let report = DeviceReport::of(ops, &counters, egress);
@@ -280,7 +280,7 @@ pub(crate) struct Entry {
     pub flags: DriverFlags,
     pub obtained: Obtained,
     pub queues: Vec<(Arc<QueueStats>, Arc<Slot>)>,
-    /// Counters of the pair that it is an end of; none for other drivers.
+    /// Counters of the pair to which the port belongs; empty for other drivers.
     pub rings: Vec<Arc<QueueStats>>,
 }
 
@@ -293,13 +293,13 @@ pub struct Stats {
     pub(crate) warnings: Arc<[String]>,
 }
 
-/// A reading of one port.
+/// Statistics of one port.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PortStats {
-    /// Its name in the engine.
+    /// The port's name in the engine.
     pub name: String,
-    /// Its driver.
+    /// The port's driver.
     pub driver: String,
     /// Flags that hold for every port of that driver.
     pub flags: DriverFlags,
@@ -307,25 +307,25 @@ pub struct PortStats {
     pub obtained: Obtained,
     /// Packets and bytes that passed, over all queues.
     pub counts: QueueCounts,
-    /// The packets that its driver copies: none, all or some.
+    /// Which packets the driver copies: none, all or some.
     pub copies: Copies,
-    /// Events that its driver has counted beside packets, over all queues, reported as often as
-    /// `flushes`. The causes come to at most [`QueueCounts::rx_missed`]; the rest has no known cause.
+    /// Counters of the driver other than packets, over all queues, updated as often as `flushes`.
+    /// The causes come to at most [`QueueCounts::rx_missed`]; the rest has no known cause.
     pub driver_counts: DriverCounts,
-    /// Its transmit calls, as of its worker's last report: workers report now and then while they
-    /// have time, and at their end.
+    /// The port's transmit calls, as of its worker's last report: workers report from time to time
+    /// when they are not busy, and at the end.
     pub flushes: Flushes,
-    /// Its health: that of the first queue in trouble.
+    /// The port's health: that of the first queue in trouble.
     pub health: Health,
     /// The result of a verifying sink.
     pub verified: Option<Verified>,
-    /// The pace that a paced source kept.
+    /// The pace of a paced source.
     pub pace: Option<Pace>,
     /// A reading of each of its queues, in their order.
     pub queues: Vec<QueueReading>,
     /// The packets that go to its first queue's device with one doorbell.
     pub tx_batch: TxBatch,
-    /// The counts of its queueing discipline, if it has one, over all queues.
+    /// The counts of the port's queueing discipline, if it has one, over all queues.
     pub qdisc: Option<QdiscCounts>,
 }
 
@@ -340,7 +340,7 @@ pub struct QueueReading {
 }
 
 impl Stats {
-    /// Returns every port, in the order in which they were named.
+    /// Returns the statistics of every port, in the order of their definition.
     #[must_use]
     pub fn ports(&self) -> Vec<PortStats> {
         self.ports.iter().map(PortStats::read).collect()
@@ -352,7 +352,7 @@ impl Stats {
         self.workers.iter().map(|waits| waits.read()).collect()
     }
 
-    /// Returns why a port is down, of the first that is.
+    /// Returns the error of the first port that is down.
     #[must_use]
     pub fn down(&self) -> Option<Error> {
         self.ports().into_iter().find_map(|port| match port.health {
@@ -361,27 +361,28 @@ impl Stats {
         })
     }
 
-    /// Returns the account of every packet, over all pools.
+    /// Returns the ledger of every packet, over all pools.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
         let others = self.pools.iter().skip(1).map(Pool::ledger);
         others.fold(self.pool().ledger(), |sum, ledger| sum.plus(&ledger))
     }
 
-    /// Returns the pool of its packets: the first one, if it has [several](Stats::pools).
+    /// Returns the engine's pool: the first one, if it has [several](Stats::pools).
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pools[0]
     }
 
-    /// Returns its pools: one, unless a peer may write the packets of some wires, and other wires have packets, too.
-    /// Then the first one is of those, and each further one of the wires that lead to one peer.
+    /// Returns the engine's pools: one, unless a peer can write the packets of some wires, and
+    /// there are other wires. Then the first one is of those, and each further one of the wires
+    /// that lead to one peer.
     #[must_use]
     pub fn pools(&self) -> &[Pool] {
         &self.pools
     }
 
-    /// Returns the costs of the engine's pools, added up.
+    /// Returns the summed statistics of the engine's pools.
     pub(crate) fn pool_stats(&self) -> PoolStats {
         let others = self.pools.iter().skip(1).map(Pool::stats);
         others.fold(self.pool().stats(), |sum, stats| sum.plus(&stats))
@@ -395,7 +396,7 @@ impl Stats {
 }
 
 impl Stats {
-    /// Returns the number of packets that are in rings between workers, as the rings' ends have counted them.
+    /// Returns the number of packets in rings between workers, as counted by the rings' ends.
     pub(crate) fn in_rings(&self) -> u64 {
         let counts = self.ports.iter().flat_map(|port| &port.rings).map(|end| end.counts());
         counts.fold(0, |n: u64, c| n.wrapping_add(c.tx_packets).wrapping_sub(c.rx_packets))
@@ -446,8 +447,8 @@ impl PortStats {
     }
 }
 
-/// Returns the rank of a queue's health; the lowest of its queues speaks for the port: trouble
-/// first, the end only if every queue has ended.
+/// Returns the rank of a queue's health; the lowest rank among its queues is that of the port:
+/// trouble first, and the end only if every queue has ended.
 pub(crate) fn rank(health: &Health) -> u8 {
     match health {
         Health::Failed(_) => 0,

@@ -1,4 +1,4 @@
-//! The greatest number of packets that go to a device with one doorbell: post 002's `tx_batch_skb`.
+//! The most packets for one doorbell of a device: post 002's `tx_batch_skb`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use crate::knob::TX_BATCH;
 
 /// Packets that always fit into one doorbell of [`TxBatch::Auto`].
 pub(crate) const AUTO_PACKETS: usize = TX_BATCH.default as usize;
-/// Bytes of one doorbell of [`TxBatch::Auto`], if they are of more packets than that.
+/// Most bytes for one doorbell of [`TxBatch::Auto`] that has more packets than that.
 pub(crate) const AUTO_BYTES: u64 = 256 << 10;
 
 /// A cap on the packets of one transmit call, which rings the device's doorbell once.
@@ -17,15 +17,15 @@ pub(crate) const AUTO_BYTES: u64 = 256 << 10;
 /// It never waits for packets: what a turn of the worker has gathered is cut into calls of that many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TxBatch {
-    /// As many as wait, cut after 256 KiB if more than 64 do.
+    /// All waiting packets, cut after 256 KiB if there are more than 64.
     #[default]
     Auto,
-    /// At most so many; 1 turns batching off: each packet has a call and a doorbell of its own.
+    /// At most this many; 1 turns batching off: each packet gets a call and a doorbell.
     Packets(u32),
 }
 
 impl TxBatch {
-    /// Returns the cap with its packets brought into the range of the knob.
+    /// Returns the cap with its packets limited to the knob's range.
     #[must_use]
     pub fn clamped(self) -> TxBatch {
         match self {

@@ -1,4 +1,5 @@
-//! Waits of workers: asleep for work, ready for a CPU, in a device's transmit call.
+//! Waits of workers: asleep until there is work, ready but without a CPU, in a device's transmit
+//! call.
 //!
 //! Owner: the worker, who alone writes. Anyone may read. A sleep is timed on both sides, where a
 //! clock costs nothing beside the system call between; one flush in [`TIMED`] is, which is less than
@@ -12,38 +13,41 @@ use linerate_port::{Code, Error, thread};
 
 use crate::sizes::{BatchSizes, SizesPage};
 
-/// One flush in so many is timed.
+/// Interval of timed flushes.
 const TIMED: u64 = 256;
-/// Timed flushes that speak for the others. One of them stands for 256, and may have been preempted:
-/// of a few, that one is the figure.
+/// Timed flushes that suffice for an estimate of all. One of them stands for 256, and may have been
+/// preempted: of a few, that one is the figure.
 const ENOUGH: u64 = 30;
-/// Value of a time that has not been reported.
+/// Value of a time that was not reported yet.
 const UNKNOWN: u64 = u64::MAX;
 
-/// A reading of one worker's time.
+/// Statistics of one worker's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WorkerStats {
-    /// Times that it slept in [`Worker::park`](crate::Worker::park).
+    /// Times that the worker slept in [`Worker::park`](crate::Worker::park).
     pub sleeps: u64,
-    /// Those of them in which it only let packets gather ([`Builder::moderation`](crate::Builder::moderation)).
+    /// Sleeps that were holds only, in which packets gathered
+    /// ([`Builder::moderation`](crate::Builder::moderation)).
     pub hold_offs: u64,
-    /// Time that it slept, to the moment at which it was on a CPU again.
+    /// Time asleep, until the worker was on a CPU again.
     pub asleep_ns: u64,
-    /// Time that it ran, asleep or awake; `None` until it has ended, and on a program's own thread.
+    /// Time from start to end, asleep or awake; `None` until the worker has ended, and on a
+    /// program's own thread.
     pub ran_ns: Option<u64>,
-    /// Time of that in which it was ready and had no CPU, as the kernel accounts; `None` as above,
-    /// and from a kernel that does not say. The time after a wake-up is in `asleep_ns`, too.
+    /// Part of that time in which the worker was ready and had no CPU, as the kernel counts it;
+    /// `None` as above, and if the kernel does not count it. The time after a wake-up is in
+    /// `asleep_ns`, too.
     pub run_delay_ns: Option<u64>,
-    /// The CPU that its thread was on when it last reported; `None` before it has.
+    /// The CPU of the worker's thread at its last report; `None` before the first.
     pub cpu: Option<usize>,
-    /// The one CPU on which it is to run, if it was pinned.
+    /// The CPU to which the worker is pinned; `None` if it is not.
     pub pinned: Option<usize>,
 }
 
 impl WorkerStats {
-    /// Returns the error of a worker that runs elsewhere than on the CPU that it was pinned to: that went
-    /// offline, was taken from the cpuset, or the thread was moved from outside.
+    /// Returns the error of a worker that runs on another CPU than the one it was pinned to: that
+    /// CPU went offline, was removed from the cpuset, or another process moved the thread.
     #[must_use]
     pub fn strayed(&self) -> Option<Error> {
         let (cpu, pinned) = self.cpu.zip(self.pinned).filter(|(cpu, pinned)| cpu != pinned)?;
@@ -87,24 +91,24 @@ impl Waits {
         add(&self.asleep_ns, nanos(time));
     }
 
-    /// Counts a sleep in which packets gathered.
+    /// Counts a sleep that was a hold.
     pub fn held_off(&self, time: Duration) {
         self.slept(time);
         add(&self.hold_offs, 1);
     }
 
-    /// Tells the CPU that the calling thread, the worker's, is on.
+    /// Records the CPU of the calling thread, which is the worker's.
     pub fn runs(&self) {
         self.cpu.store(thread::current_cpu() as u64, Ordering::Relaxed);
     }
 
-    /// Tells the CPUs that it was told to run on.
+    /// Records the CPUs that the worker was ordered to run on.
     pub fn pinned(&self, cpus: &[usize]) {
         let one = if let [cpu] = cpus { *cpu as u64 } else { UNKNOWN };
         self.pinned.store(one, Ordering::Relaxed);
     }
 
-    /// Tells how long the worker's thread ran.
+    /// Records how long the worker's thread ran.
     pub fn ran(&self, term: &Term) {
         self.ran_ns.store(nanos(term.start.elapsed()), Ordering::Relaxed);
         let delay = term.run_delay_ns.zip(thread::run_delay_ns().ok());
@@ -127,7 +131,7 @@ impl Waits {
     }
 }
 
-/// A worker's time on a thread, from its start.
+/// A worker's time on a thread, since its start.
 #[derive(Debug)]
 pub(crate) struct Term {
     start: Instant,
@@ -140,22 +144,22 @@ impl Term {
     }
 }
 
-/// Transmit calls of a port: each a flush of what waited, with one doorbell.
+/// Transmit calls of a port: each flushes waiting packets, with one doorbell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Flushes {
-    /// All of them.
+    /// Number of all calls.
     pub calls: u64,
-    /// Those that were timed: one in 256.
+    /// Number of timed calls: one in 256.
     pub timed: u64,
-    /// Time of these, doorbell and the device's copying included.
+    /// Total time of the timed calls, including the doorbell and the device's copying.
     pub timed_ns: u64,
-    /// The packets that they took.
+    /// Number of packets that the calls sent.
     pub sizes: BatchSizes,
 }
 
 impl Flushes {
-    /// Returns a clock to stop after this flush, if it is one to be timed.
+    /// Returns a clock to stop after this flush, if this flush is to be timed.
     ///
     /// Not the first: it finds cold caches, and would stand for all that follow.
     #[inline]
@@ -164,7 +168,7 @@ impl Flushes {
         self.calls.is_multiple_of(TIMED).then(Instant::now)
     }
 
-    /// Counts a flush in which the device took `packets`.
+    /// Counts a flush in which the device accepted `packets`.
     #[inline]
     pub(crate) fn end(&mut self, begun: Option<Instant>, packets: usize) {
         self.sizes.count(packets);
@@ -174,7 +178,8 @@ impl Flushes {
         }
     }
 
-    /// Returns the time in all of them, as far as those that were timed tell; `None` if fewer than 30 were.
+    /// Returns the estimated time of all calls, from the timed ones; `None` if fewer than 30 were
+    /// timed.
     ///
     /// An estimate: their mean, times the calls. Those that were preempted or waited are in it, as
     /// they are among the calls. It is as good as [`Flushes::timed`] is large.
@@ -194,7 +199,7 @@ impl std::ops::AddAssign for Flushes {
     }
 }
 
-/// The page where others read a queue's flushes.
+/// The page from which other threads read a queue's flushes.
 #[derive(Debug, Default)]
 pub(crate) struct FlushPage {
     calls: AtomicU64,
@@ -218,12 +223,12 @@ impl FlushPage {
     }
 }
 
-/// Adds to a counter that has one writer.
+/// Adds to a counter that has a single writer.
 fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-/// Returns the nanoseconds of a time; `u64::MAX` for more than 584 years.
+/// Returns a duration in nanoseconds; `u64::MAX` for more than 584 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(UNKNOWN - 1)
 }

@@ -1,4 +1,4 @@
-//! News of an engine's ports: which of them have gone down, come back, failed or ended.
+//! Changes of the health of an engine's ports: down, up again, failed or ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,13 @@ use crate::notice::Notice;
 use crate::running::after;
 use crate::stats::{Stats, rank};
 
-/// A reader of the changes of ports' health, for a thread of its own: [`Running::watch`](crate::Running::watch).
+/// A reader of changes of the ports' health, for a thread of its own:
+/// [`Running::watch`](crate::Running::watch).
 #[derive(Debug)]
 pub struct Watch {
     stats: Stats,
     notice: Arc<Notice>,
-    /// The health of each port that was told last.
+    /// The health of each port that was last returned.
     told: Vec<Health>,
 }
 
@@ -25,8 +26,9 @@ impl Watch {
         Watch { stats, notice, told }
     }
 
-    /// Waits until a port's health has changed, or for `timeout`; returns the ports for which it has, by name. The
-    /// first call tells of those that are not up already. A change and its reverse between two calls are none.
+    /// Waits until a port's health has changed, or for `timeout`; returns the ports whose health
+    /// has, by name. The first call tells of those that are not up already. A change and its
+    /// reverse between two calls are none.
     ///
     /// Cost:   asleep throughout; a worker wakes it when it notices, at once if it sleeps.
     pub fn next(&mut self, timeout: Duration) -> Vec<(String, Health)> {

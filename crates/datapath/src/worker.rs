@@ -1,4 +1,5 @@
-//! One core's work. [`Worker::turn`] is the walk of a packet; [`Worker::park`] is the only sleep.
+//! A worker: the work of one core. [`Worker::turn`] is the walk of a packet; [`Worker::park`] is
+//! the only sleep.
 //!
 //! ```text
 //!  device ring ─rx─► batch ─stages─► verdicts ─dispatch─► fifo of the output ─xmit─► device ring
@@ -29,24 +30,25 @@ use crate::waits::Term;
 
 /// Time between two questions that cost a device a syscall.
 const ASK: Duration = Duration::from_millis(100);
-/// Turns between two looks at the devices' health, under load.
+/// Turns between two checks of the devices' health, under load.
 const LOOK_TURNS: u32 = 4096;
-/// Time between two looks at whether a device has done what it was given, before it is closed.
+/// Time between two checks whether a device has sent its packets, before it is closed.
 const LOOK: Duration = Duration::from_millis(1);
-/// Longest delay with which the kernel may wake a thread of the engine's own.
+/// Longest delay with which the kernel may wake a thread that the engine started.
 const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
-/// The result of a turn: when the next one is due.
+/// The result of a turn: the time of the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turned {
-    /// There was work, there may be more: turn again.
+    /// There was work, and there may be more: turn again immediately.
     Again,
-    /// There may be some at that time: sleep until then. Packets gather meanwhile, and no device says so.
+    /// There may be work at this time: sleep until then. Packets gather meanwhile, and no device
+    /// says so.
     Until(Instant),
-    /// There was none: sleep until a device or a peer says otherwise.
+    /// There was no work: sleep until a device or a peer signals some.
     Idle,
-    /// There was none, and there will be none: every queue that is read has ended, and everything
-    /// has left.
+    /// There was no work, and there will be none: every source has ended, and every packet has been
+    /// sent.
     Ended,
 }
 
@@ -54,32 +56,33 @@ pub enum Turned {
 pub struct Worker {
     pub(crate) napis: Vec<Napi>,
     pub(crate) stages: Vec<Box<dyn Stage>>,
-    /// Packet memory, of each pool that its wires have.
+    /// Packet memory, one for each pool of the worker's wires.
     mems: Vec<Local>,
     batch: Batch,
     outbox: Batch,
     budget: usize,
-    /// Its alarm rings at the end of a hold for the thread that sleeps on the descriptor.
+    /// Epoll set; its alarm fires at the end of a hold for the thread that sleeps on the
+    /// descriptor.
     pub(crate) epoll: WaitSet,
     pub(crate) slot: Arc<WorkerSlot>,
-    /// The word in which orders were last obeyed.
+    /// The word up to which orders were executed.
     pub(crate) obeyed: Word,
     /// The end of the last turn.
     pub(crate) rest: Rest,
-    /// Some queue was held at the last decision.
+    /// True if some queue was held at the last decision.
     pub(crate) holds: bool,
     /// Some queue has a discipline.
     has_qdisc: bool,
-    /// The time from which a packet that waits for it may leave.
+    /// The earliest time at which a packet that waits for its time may be sent.
     pub(crate) due: Option<Instant>,
-    /// A program sleeps on the descriptor, as far as this worker knows.
+    /// True if a program sleeps on the descriptor, as far as this worker knows.
     pub(crate) is_armed: bool,
     pub(crate) meter: CostMeter,
     turns: u32,
     ask_at: Option<Instant>,
-    /// A device still has to do what it was given, and nothing more will be.
+    /// True if a device still has packets to send and the path will add none.
     sending: bool,
-    /// Says what has left, to workers that steer packets here.
+    /// Handle for the page of packets that have left, for workers that steer packets here.
     pub(crate) clearing: Option<Clearing>,
 }
 
@@ -126,7 +129,7 @@ impl Worker {
         })
     }
 
-    /// Moves every packet that is there one step on; never waits.
+    /// Moves every waiting packet one step on; never blocks.
     ///
     /// Shape:  up to `budget` packets a queue, from its device through the stages to the fifo or the
     ///         discipline of their output; then what is due to its device, with as few doorbells as its
@@ -174,7 +177,7 @@ impl Worker {
         self.settle(received, sent, now)
     }
 
-    /// Begins a turn: obeys orders, if some came.
+    /// Begins a turn: executes orders, if there are new ones.
     fn begin(&mut self) {
         let word = self.slot.begin();
         if word.has_orders_since(self.obeyed) {
@@ -185,7 +188,8 @@ impl Worker {
         }
     }
 
-    /// Obeys all orders that came before `word` was read; in the next turn if another thread gives one just now.
+    /// Executes all orders given before `word` was read; postpones them to the next turn if another
+    /// thread is adding one.
     #[cold]
     fn obey(&mut self, word: Word) {
         let Some(orders) = self.slot.take_orders() else { return };
@@ -218,8 +222,8 @@ impl Worker {
         }
     }
 
-    /// Has the calling thread, which turns the worker, run on these CPUs alone; returns those on which it
-    /// could run before, and those on which it can now.
+    /// Restricts the calling thread, which turns the worker, to these CPUs; returns those on which
+    /// it could run before, and those on which it can now.
     ///
     /// # Errors
     /// `E-CPU` if it may use none of them.
@@ -248,7 +252,7 @@ impl Worker {
         rooms.fold(room, usize::min).min(self.budget)
     }
 
-    /// Says when to go on, and now and then publishes what the devices say.
+    /// Returns the time of the next turn, and publishes the devices' figures from time to time.
     fn settle(&mut self, received: bool, sent: bool, now: Instant) -> Turned {
         self.turns = self.turns.wrapping_add(1);
         let moved = received || sent;
@@ -294,13 +298,14 @@ impl Worker {
         turned
     }
 
-    /// Returns a handle to order changes by, from any thread: they are made at a turn.
+    /// Returns a handle with which any thread orders changes, which are made at a turn.
     #[must_use]
     pub fn control(&self) -> Control {
         Control { slots: [self.slot.clone()].into() }
     }
 
-    /// Tells [`Stats`](crate::Stats) at once what the devices have counted, which a turn does now and then.
+    /// Publishes the devices' counts to [`Stats`](crate::Stats) immediately, which turns do from
+    /// time to time.
     #[cold]
     pub fn publish(&mut self) {
         self.ask_at = None;
@@ -308,7 +313,8 @@ impl Worker {
         self.napis.iter_mut().for_each(Napi::publish);
     }
 
-    /// Publishes a change of a device's health at once, and wakes those who wait for one.
+    /// Publishes a change of a device's health immediately, and wakes the threads that wait for
+    /// one.
     #[cold]
     fn publish_health(&mut self) {
         self.napis.iter_mut().for_each(Napi::conclude);
@@ -319,7 +325,7 @@ impl Worker {
         }
     }
 
-    /// Turns and parks until an order halts it. The engine's threads run this.
+    /// Turns and parks until an order stops the worker. The engine's threads run this.
     ///
     /// # Errors
     /// Whatever epoll says.
@@ -342,7 +348,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes nothing in any more and sends what is there, for up to `timeout`; true if all has left.
+    /// Stops receiving and sends waiting packets, for up to `timeout`; returns true if all were
+    /// sent.
     ///
     /// It is how a program's own loop ends; dropping the worker drops what is left as `stopped`. Of
     /// several workers with rings between them, drain all at once, each on its thread: a ring's

@@ -1,4 +1,4 @@
-//! Wrappers that a program puts around the ports of its engine, once they are open.
+//! Wrappers around the ports of an engine, applied when the ports are opened.
 //!
 //! ```text
 //!   worker ── what was asked for last ── … ── first ── [Meter, of a ring's end] ── device
@@ -16,10 +16,11 @@ use linerate_skb::{Batch, Local, Moved};
 use crate::plan;
 use crate::ports::{Named, Planned};
 
-/// A function that wraps a queue, given the queue's number within its port.
+/// A function that wraps a queue, called with the queue's number within its port.
 pub(crate) type Around = Box<dyn FnMut(Box<dyn QueueOps>, usize) -> Result<Box<dyn QueueOps>>>;
 
-/// The counters below what is around a port: one a queue if it is an end of a pair, or none.
+/// The counters below a port's wrappers: one for each queue if the port is an end of a pair, else
+/// none.
 pub(crate) type Meters = Vec<Arc<QueueStats>>;
 
 /// Finds the ports by their names.
@@ -28,7 +29,7 @@ pub(crate) fn find(ports: &[Named], wraps: Vec<(String, Around)>) -> Result<Vec<
     wraps.into_iter().map(|(name, around)| Ok((find(&name)?, around))).collect()
 }
 
-/// Puts each of `wraps` around the port of its index, in order; returns the meters of each port.
+/// Applies each of `wraps` to the port of its index, in order; returns the meters of each port.
 /// Each of `ports` is open.
 ///
 /// # Errors
@@ -56,7 +57,7 @@ fn metered(ops: Box<dyn QueueOps>) -> (Box<dyn QueueOps>, Arc<QueueStats>) {
     (Box::new(Wrapped::around(ops, meter)), stats)
 }
 
-/// Counts what passes the queue below it.
+/// A layer that counts the packets of the queue below it.
 #[derive(Debug, Default)]
 struct Meter(Arc<QueueStats>);
 

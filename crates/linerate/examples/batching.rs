@@ -1,4 +1,4 @@
-//! Batches that change while packets pass: `cargo run -p linerate --example batching`.
+//! Batch sizes that change while packets pass: `cargo run -p linerate --example batching`.
 
 use std::time::Duration;
 

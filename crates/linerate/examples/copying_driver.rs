@@ -1,5 +1,5 @@
-//! A driver of one's own, without `unsafe`: a pipe of datagrams, whose two ends are in this process.
-//! It copies. `cargo test --example copying_driver` tries it by the suite of linerate's own ports.
+//! A custom driver without `unsafe`: a pipe of datagrams whose two ends are in this process. It
+//! copies. `cargo test --example copying_driver` tries it by the suite of linerate's own ports.
 
 use linerate::{prelude::*, wait::poll_readable, *};
 use std::io::ErrorKind::WouldBlock;

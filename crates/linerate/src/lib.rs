@@ -50,7 +50,7 @@ pub use linerate_skb::{
 };
 pub use linerate_wire as wire;
 
-/// The settings that are numbers, with their ranges, defaults and effects.
+/// The numeric settings, with their ranges, defaults and effects.
 pub mod knob {
     pub use linerate_datapath::knob::*;
     pub use linerate_port::knob::*;

@@ -1,5 +1,5 @@
-//! Question: what does it cost, on one core, to put a batch of entries into a ring in process
-//! memory and to take it out again?
+//! Benchmark: the cost, on one core, of putting a batch of entries into a ring in process memory
+//! and taking it out.
 //!
 //! Prediction: at most 0.9 TSC cycles per entry for batches of 32 `u32` by `push_slice` and
 //! `pop_slice` (parity with DPDK's SPSC ring): two block copies, one Acquire load and two Release

@@ -1,4 +1,4 @@
-//! The half that empties slots: `peek`, `read`, `release`.
+//! The consumer's half of a ring: `peek`, `read`, `release`.
 //!
 //! Owner: one thread at a time (`Send`, not `Sync`, not `Clone`). Invariant: a slot is read only
 //! between the producer's publication of it and our own release.
@@ -18,7 +18,7 @@ pub struct Consumer<M: Memory> {
 }
 
 impl<M: Memory> Consumer<M> {
-    /// Takes the consumer's place on `memory`, at the index that it finds there.
+    /// Creates the consumer of `memory`, starting at the index found there.
     ///
     /// # Safety
     ///
@@ -62,7 +62,7 @@ impl<M: Memory> Consumer<M> {
         unsafe { self.memory.read(self.cursor.slot(i)) }
     }
 
-    /// Gives the first `n` slots of the window back to the producer.
+    /// Returns the first `n` slots of the window to the producer.
     ///
     /// Shape:  window[0..n] -> the producer's; the window starts after them. Entries that were not
     ///         read are gone: what they stood for must be known elsewhere.
@@ -77,7 +77,7 @@ impl<M: Memory> Consumer<M> {
         self.memory.store_consumer(self.cursor.advance(n));
     }
 
-    /// Takes as many entries as are published and fit, and releases their slots.
+    /// Copies as many entries as are published and fit, and releases their slots.
     ///
     /// Shape:  ring -> entries[0..r]; entries[r..] stay as they were.
     /// Units:  entries.
@@ -92,7 +92,7 @@ impl<M: Memory> Consumer<M> {
         self.pop_into(unsafe { std::slice::from_raw_parts_mut(start, len) })
     }
 
-    /// Pops as [`pop_slice`](Consumer::pop_slice) does, into memory that holds nothing yet.
+    /// Pops as [`pop_slice`](Consumer::pop_slice) does, into uninitialised memory.
     ///
     /// Shape:  ring -> entries[0..r], which are initialised after; entries[r..] are untouched.
     /// Units:  entries.
@@ -135,7 +135,8 @@ impl<M: Memory> Consumer<M> {
         self.cursor.len()
     }
 
-    /// Returns how often the producer's index was impossible: more than the ring holds, or backwards.
+    /// Returns how often the producer's index was invalid: more than the ring's length ahead, or
+    /// backwards.
     ///
     /// Anything but 0 means that the peer is broken; the owner detaches it.
     #[inline]

@@ -1,4 +1,4 @@
-//! One half of a ring: its own index, and how far it may go.
+//! One half of a ring: its own index, and the limit of its movement.
 //!
 //! Both halves count alike. The producer may go to `consumer + len`, the consumer to `producer`;
 //! written as *own* and *limit*, the room of either is `limit - own` and one check of a limit read
@@ -13,7 +13,7 @@
 //! Owner: the half. Invariant: `limit - own <= len`, whatever the peer writes. The shared copy of
 //! the own index is written and never read back, so a peer that overwrites it harms only itself.
 
-/// One half's own index, its limit, and how often the peer's index was impossible.
+/// A half's own index, its limit, and how often the peer's index was invalid.
 pub(crate) struct Cursor {
     own: u32,
     limit: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Starts at `own`; a `limit` more than `len` ahead counts as corrupt and grants nothing.
+    /// Starts at `own`; a `limit` more than `len` ahead counts as corrupt and gives no slots.
     pub(crate) fn new(own: u32, limit: u32, len: u32) -> Self {
         debug_assert!(len.is_power_of_two());
         let mut cursor = Self { own, limit: own, len, corrupt: 0 };
@@ -30,7 +30,7 @@ impl Cursor {
         cursor
     }
 
-    /// Takes a limit read from shared memory: forward and at most `len` ahead, or not at all.
+    /// Adopts a limit read from shared memory, if it moves forward and is at most `len` ahead.
     #[inline]
     pub(crate) fn extend_to(&mut self, limit: u32) {
         let window = limit.wrapping_sub(self.own);

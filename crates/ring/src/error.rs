@@ -1,20 +1,20 @@
-//! Why a ring could not be made: set-up errors only, the data path has none.
+//! Errors of creating a ring: set-up only, the data path has none.
 
 use std::error::Error;
 use std::fmt;
 
-/// Why a ring could not be made.
+/// The reason why a ring could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RingError {
     /// The length is not a power of two in 1..=2^31.
     Length {
-        /// The length that was asked for.
+        /// The requested length.
         len_descs: u32,
     },
     /// The system has no memory for this many entries.
     Memory {
-        /// The length that was asked for.
+        /// The requested length.
         len_descs: u32,
     },
     /// A mapped ring's index or slot address is null or not aligned for its type.

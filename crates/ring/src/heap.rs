@@ -1,4 +1,4 @@
-//! A ring in process memory: both halves are ours, on any two threads.
+//! A ring in process memory, both halves of which belong to this process, on any two threads.
 //!
 //! ```text
 //!   Producer ─┐    ┌─ line 0: producer index     written by the producer, read by the consumer
@@ -21,7 +21,7 @@ use crate::sync::{Arc, AtomicU32, Line, Ordering, UnsafeCell};
 /// Both halves of one ring in process memory.
 pub type Halves<T> = (Producer<Heap<T>>, Consumer<Heap<T>>);
 
-/// Makes a ring of `len_descs` slots in process memory, and returns its two halves.
+/// Creates a ring of `len_descs` slots in process memory, and returns its two halves.
 ///
 /// Entries still in the ring when both halves are gone are forgotten: `T` is `Copy`, and whoever
 /// gives an entry its meaning (a frame's owner, say) drains the ring first.
@@ -34,7 +34,8 @@ pub fn heap<T: Copy + Send>(len_descs: u32) -> Result<Halves<T>, RingError> {
     heap_from(len_descs, 0)
 }
 
-/// Makes a ring as [`heap`] does, with both indices at `start`: close to its index wrap, for tests.
+/// Creates a ring as [`heap`] does, with both indices at `start`: for tests close to the wrap of an
+/// index.
 ///
 /// # Errors
 ///
@@ -57,7 +58,7 @@ pub fn heap_from<T: Copy + Send>(len_descs: u32, start: u32) -> Result<Halves<T>
     }
 }
 
-/// One half's view of a ring in process memory; made by [`heap`].
+/// One half's view of a ring in process memory; created by [`heap`].
 pub struct Heap<T> {
     shared: Arc<Shared<T>>,
 }
@@ -78,7 +79,7 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Heap<T> {
-    /// Returns the cells `slot..slot + n`, for an access that its caller has checked.
+    /// Returns the cells `slot..slot + n`, for an access that the caller has checked.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! A ring in memory that a kernel or a peer process maps too.
+//! A ring in memory that a kernel or a peer process also maps.
 //!
 //! ```text
 //!   owner O (the mapping) ──keeps alive──┐
@@ -29,11 +29,11 @@ pub struct Addresses<T> {
     pub producer: *mut u32,
     /// The consumer's index.
     pub consumer: *mut u32,
-    /// The first of the slots.
+    /// The first slot.
     pub slots: *mut T,
 }
 
-/// One half's view of a ring in shared memory, and what keeps that memory mapped.
+/// One half's view of a ring in shared memory, with the owner that keeps that memory mapped.
 pub struct Mapped<T, O> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
@@ -43,7 +43,7 @@ pub struct Mapped<T, O> {
 }
 
 impl<T: Copy, O> Mapped<T, O> {
-    /// Views the ring of `len_descs` slots at `addresses`, and keeps `owner` for as long.
+    /// Creates a view of the ring of `len_descs` slots at `addresses`, which keeps `owner` alive.
     ///
     /// Hand the result to [`Producer::attach`](crate::Producer::attach) or
     /// [`Consumer::attach`](crate::Consumer::attach); each needs a view of its own.
@@ -176,7 +176,7 @@ mod tests {
 
     const LEN: u32 = 8;
 
-    /// Stands for the shared pages; the test plays the far side by its raw addresses.
+    /// A stand-in for shared pages; the test acts as the peer through raw addresses.
     struct Page {
         indices: Box<[AtomicU32; 2]>,
         slots: Box<[std::cell::UnsafeCell<u64>; LEN as usize]>,

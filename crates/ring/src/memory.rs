@@ -1,4 +1,4 @@
-//! The memory of a ring's indices and slots: the one thing in which rings differ.
+//! The memory of a ring's indices and slots, in which kinds of rings differ.
 //!
 //! [`Heap`](crate::Heap) is process memory, [`Mapped`](crate::Mapped) is memory that a kernel or a
 //! peer process maps too. A half owns its `Memory` value; the two values of one ring name the same
@@ -34,10 +34,11 @@ pub unsafe trait Memory {
     /// Publishes every slot before `index`; Release. Called by the producer only.
     fn store_producer(&self, index: u32);
 
-    /// Returns the consumer's index; Acquire, so that its reads are over before slots are reused.
+    /// Returns the consumer's index; Acquire, so that its reads are complete before slots are
+    /// reused.
     fn load_consumer(&self) -> u32;
 
-    /// Gives back every slot before `index`; Release. Called by the consumer only.
+    /// Releases every slot before `index`; Release. Called by the consumer only.
     fn store_consumer(&self, index: u32);
 
     /// Writes one slot.
@@ -54,14 +55,14 @@ pub unsafe trait Memory {
     /// `slot < len_descs()`; the caller is the consumer, and the slot is published.
     unsafe fn read(&self, slot: u32) -> Self::Entry;
 
-    /// Writes `entries` to the slots from `slot` on, which do not pass the end of the ring.
+    /// Writes `entries` to the slots starting at `slot`; they do not pass the end of the ring.
     ///
     /// # Safety
     ///
     /// As [`write`](Memory::write), for `slot..slot + entries.len()`, all within the ring.
     unsafe fn write_slice(&self, slot: u32, entries: &[Self::Entry]);
 
-    /// Fills `entries` from the slots from `slot` on, which do not pass the end of the ring.
+    /// Fills `entries` from the slots starting at `slot`; they do not pass the end of the ring.
     ///
     /// # Safety
     ///

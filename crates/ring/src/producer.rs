@@ -1,4 +1,4 @@
-//! The half that fills slots: `reserve`, `write`, `submit`.
+//! The producer's half of a ring: `reserve`, `write`, `submit`.
 //!
 //! Owner: one thread at a time (`Send`, not `Sync`, not `Clone`). Invariant: a slot is published
 //! only after it was written, so the consumer never reads memory that holds no entry.
@@ -13,13 +13,13 @@ use crate::memory::Memory;
 pub struct Producer<M: Memory> {
     memory: M,
     cursor: Cursor,
-    /// Entries of the window, from its start, that hold something written since `submit`.
+    /// Entries at the start of the window that were written since `submit`.
     written: u32,
     not_sync: PhantomData<Cell<()>>,
 }
 
 impl<M: Memory> Producer<M> {
-    /// Takes the producer's place on `memory`, at the index that it finds there.
+    /// Creates the producer of `memory`, starting at the index found there.
     ///
     /// # Safety
     ///
@@ -80,7 +80,7 @@ impl<M: Memory> Producer<M> {
         self.memory.store_producer(self.cursor.advance(n));
     }
 
-    /// Writes and publishes as many of `entries`, from the first, as there is room for.
+    /// Writes and publishes as many of `entries`, from the first, as fit.
     ///
     /// Shape:  entries[0..r] -> ring; entries[r..] stay the caller's. Entries written one by one
     ///         and not submitted are overwritten.
@@ -125,7 +125,7 @@ impl<M: Memory> Producer<M> {
         self.cursor.len()
     }
 
-    /// Returns how often the consumer's index was impossible: more than it was given, or backwards.
+    /// Returns how often the consumer's index was invalid: ahead of the producer's, or backwards.
     ///
     /// Anything but 0 means that the peer is broken; the owner detaches it.
     #[inline]

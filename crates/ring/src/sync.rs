@@ -1,4 +1,4 @@
-//! The synchronisation primitives, by one name under std and under loom.
+//! The synchronisation primitives, under the same names for std and for loom.
 //!
 //! Everything in this crate that two threads share goes through these names, so that the model
 //! checker sees the code that ships. The exception is [`Mapped`](crate::Mapped): loom's atomics
@@ -21,7 +21,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicU32, Ordering, fence},
 };
 
-/// `std`'s cell with loom's access by closure, which is what lets loom see each access.
+/// `std`'s cell with loom's access by closure, through which loom sees each access.
 #[cfg(not(loom))]
 #[repr(transparent)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);

@@ -1,4 +1,4 @@
-//! Going to sleep on a ring without losing the wake-up, and without a syscall while both are awake.
+//! Sleeping on a ring without losing a wake-up, and without a syscall while both sides are awake.
 //!
 //! One word belongs to each side that sleeps. It says what that side waits for; the other side
 //! looks at it after it moved something, and rings the doorbell (an eventfd, which the caller owns)
@@ -26,12 +26,12 @@ use std::ops::BitOr;
 
 use crate::sync::{Arc, AtomicU32, Line, Ordering, fence};
 
-/// The event that a side waits for, or that the other has for it: frames, room, or both.
+/// The events that a side waits for, or that the other side signals: frames, room, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Events(u32);
 
 impl Events {
-    /// Entries in the ring from which the sleeper takes.
+    /// Entries in the ring that the sleeper can take.
     pub const FRAMES: Self = Self(1);
     /// Free slots in the ring into which the sleeper puts.
     pub const ROOM: Self = Self(2);
@@ -45,20 +45,20 @@ impl BitOr for Events {
     }
 }
 
-/// Makes the word of one side: `Waiter` for the side that sleeps, `Waker` for the other.
+/// Creates the shared word of one side: `Waiter` for the side that sleeps, `Waker` for the other.
 pub fn waiter() -> (Waiter, Waker) {
     let word = Arc::new(Line(AtomicU32::new(AWAKE)));
     (Waiter { word: Arc::clone(&word) }, Waker { word })
 }
 
-/// The sleeping side's end of the word.
+/// The sleeping side's handle on the word.
 pub struct Waiter {
     word: Arc<Line<AtomicU32>>,
 }
 
 impl Waiter {
-    /// Says what this side is about to sleep for. The caller then looks at its rings once more,
-    /// and sleeps only if there is still nothing.
+    /// Announces the events that this side is about to sleep for. The caller then looks at its
+    /// rings once more, and sleeps only if there is still nothing.
     ///
     /// Shape:  nothing moves; every later arrival of a wanted event rings the doorbell.
     /// Units:  none.
@@ -71,7 +71,7 @@ impl Waiter {
         fence(Ordering::SeqCst);
     }
 
-    /// Says that this side is awake: after a sleep, or when the second look found something.
+    /// Announces that this side is awake: after a sleep, or if its second check found an event.
     ///
     /// Shape:  nothing moves; a doorbell that is already on its way still rings (spuriously).
     /// Units:  none.
@@ -84,7 +84,7 @@ impl Waiter {
     }
 }
 
-/// The other side's end of the word; any number of threads may hold one.
+/// The other side's handle on the word; any number of threads may have one.
 #[derive(Clone)]
 pub struct Waker {
     word: Arc<Line<AtomicU32>>,

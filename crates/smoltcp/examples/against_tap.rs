@@ -21,7 +21,7 @@ const RUN: Duration = Duration::from_secs(3);
 const WAIT_MAX: Duration = Duration::from_millis(100);
 const USAGE: &str = "usage: against_tap PORT|tap:NAME ADDRESS down|up [BUFFER_BYTES]";
 
-/// The work: the stack's address, the way of the stream, and the bytes of a socket's buffer.
+/// The task: the stack's address, the direction of the stream, and the size of a socket's buffer.
 #[derive(Clone, Copy)]
 struct Task {
     address: Ipv4Addr,
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs the stack until the kernel's end has done its part; returns its rate.
+/// Runs the stack until the kernel's end has finished; returns the rate.
 fn run<D: phy::Device>(
     mut device: D,
     task: Task,

@@ -1,12 +1,12 @@
-//! The checksums of TCP and UDP, which smoltcp leaves to its device.
+//! The checksums of TCP and UDP, which smoltcp leaves to the device.
 
 use linerate::wire;
 use linerate::{Offload, Skb, Views};
 
-/// `Offload::flags`: the checksum is still to be computed, and was verified.
+/// `Offload::flags` for a checksum still to be computed; the next is for a verified one.
 const PENDING: u8 = 1;
 const VERIFIED: u8 = 2;
-/// `Offload::gso_type` of TCP over IPv4, the only superframes that smoltcp makes.
+/// `Offload::gso_type` for TCP over IPv4, the only superframes that smoltcp makes.
 const GSO_V4: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -24,8 +24,8 @@ pub fn is_right(frame: &[u8], offload: Offload) -> bool {
     }
 }
 
-/// Leaves the checksum of a packet of smoltcp's to the port, and its cut into segments of `segment` bytes of
-/// payload if it is a superframe.
+/// Leaves the checksum of a packet from smoltcp to the port; for a superframe also the cut into
+/// segments of `segment` payload bytes.
 pub fn leave(skb: &mut Skb, segment: Option<u16>) {
     let Some((start, protocol)) = transport(skb.data()) else { return };
     let csum_offset = match protocol {
@@ -52,8 +52,8 @@ pub fn leave(skb: &mut Skb, segment: Option<u16>) {
     debug_assert!(filled, "smoltcp writes whole packets");
 }
 
-/// Returns the offset of the transport header in a frame, and its protocol; `None` for fragments and what is
-/// not IP.
+/// Returns the offset of the transport header in a frame, and its protocol; `None` for fragments
+/// and for other packets than IP.
 fn transport(frame: &[u8]) -> Option<(u16, u8)> {
     match frame.get(12..14)? {
         [0x08, 0x00] => {

@@ -1,5 +1,5 @@
-//! linerate's queues as a device of [smoltcp]'s, the TCP/IP stack: TCP in user space over AF_XDP, AF_PACKET
-//! or whatever else a port opens.
+//! linerate's queues as devices of [smoltcp], a TCP/IP stack: TCP in user space over AF_XDP,
+//! AF_PACKET or whatever else a port opens.
 //!
 //! ```no_run
 //! use linerate::{Pool, Port};
@@ -43,22 +43,22 @@ use linerate::{Batch, Code, DropReason, Error, Local, Queue, Result, Skb, Trust,
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
 use smoltcp::time::Instant;
 
-/// Packets that are received, and sent, at once.
+/// Most packets received, and sent, in one call.
 const BATCH: usize = 64;
 const ETH_BYTES: usize = 14;
 /// The MTU of Ethernet.
 const MTU_BYTES: usize = 1500;
-/// The longest packet whose length an IPv4 header can say.
+/// The longest packet whose length fits an IPv4 header.
 const IP_BYTES_MAX: usize = 65_535;
 
-/// A queue, as smoltcp has its devices.
+/// A queue as a device of smoltcp.
 #[derive(Debug)]
 pub struct Device {
     arriving: Batch,
     received: VecDeque<Skb>,
     leaving: Leaving,
     mtu_bytes: usize,
-    /// Holds a packet in one piece that came in several.
+    /// Buffer that joins a packet received in several frames.
     scratch: Vec<u8>,
 }
 
@@ -94,13 +94,14 @@ impl Device {
         Ok(Device { arriving, received, leaving, mtu_bytes: MTU_BYTES, scratch: Vec::new() })
     }
 
-    /// Sets the longest IP packet, before the interface is made; no longer than a frame of the pool holds.
+    /// Sets the longest IP packet, before the interface is created; it must fit a frame of the
+    /// pool.
     pub fn set_mtu(&mut self, bytes: usize) {
         let most = self.leaving.queue.pool().data_room() - ETH_BYTES;
         self.mtu_bytes = bytes.min(most);
     }
 
-    /// Sends what is left, and sleeps until there is something to do, or for `timeout`: that of
+    /// Sends waiting packets, and sleeps until there is work, or for `timeout`: that of
     /// `Interface::poll_delay`. False if the time passed, or without one, if the source has ended.
     ///
     /// # Errors
@@ -114,32 +115,32 @@ impl Device {
         self.leaving.queue.wait_for(want, timeout)
     }
 
-    /// Sends what is left, for a program that waits by itself; returns the number of packets for which there
-    /// is no room yet.
+    /// Sends waiting packets, for a program that sleeps by itself; returns the number of packets
+    /// for which there is no room yet.
     pub fn flush(&mut self) -> usize {
         self.leaving.flush();
         self.leaving.batch.len()
     }
 
-    /// Returns the queue: its health, its counts, its descriptor.
+    /// Returns the queue, for its health, counts and descriptor.
     #[must_use]
     pub fn queue(&self) -> &Queue {
         &self.leaving.queue
     }
 
-    /// Returns the queue, for its moderation and its allocation.
+    /// Returns the queue, to change its moderation or to allocate packets.
     pub fn queue_mut(&mut self) -> &mut Queue {
         &mut self.leaving.queue
     }
 
-    /// Returns the number of packets that smoltcp wrote and that were not sent, because the pool had no frame for
+    /// Returns the number of packets from smoltcp that were lost, because the pool had no frame for
     /// them: TCP sends them again.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.leaving.lost
     }
 
-    /// Receives if everything that came before was taken.
+    /// Receives a batch if smoltcp has taken every packet of the last one.
     fn fill(&mut self) {
         if self.received.is_empty() {
             self.leaving.queue.rx(&mut self.arriving);
@@ -183,12 +184,12 @@ impl phy::Device for Device {
     }
 }
 
-/// The way out: a queue, the packets for it, and memory for the next one.
+/// The transmit side: a queue, the packets for it, and memory for the next one.
 #[derive(Debug)]
 struct Leaving {
     queue: Queue,
     batch: Batch,
-    /// Frames for the next packet: an ordinary one, and one for a superframe.
+    /// Frames for the next packet: an ordinary one, and in the next field one for a superframe.
     short: Option<Skb>,
     long: Option<Skb>,
     longest: usize,
@@ -228,7 +229,7 @@ impl Leaving {
     }
 }
 
-/// A packet that has come.
+/// A received packet.
 #[derive(Debug)]
 pub struct RxToken<'a> {
     skb: Skb,

@@ -1,4 +1,4 @@
-//! linerate's ports in tokio: [`AsyncPort`] waits, receives and sends as futures.
+//! linerate's ports for tokio: [`AsyncPort`] waits, receives and sends as futures.
 //!
 //! ```
 //! use linerate::prelude::*;
@@ -33,15 +33,15 @@ use tokio::task::coop::consume_budget;
 /// A port whose waits are futures. Each may be dropped at any time: no packet and no event is lost by it.
 #[derive(Debug)]
 pub struct AsyncPort {
-    /// A descriptor of each queue; the runtime tells only of changes.
+    /// A descriptor of each queue; the runtime reports changes only.
     fds: Vec<AsyncFd<OwnedFd>>,
     port: Port,
-    /// The runtime has told of something that was not received yet.
+    /// True if the runtime has reported an event that was not received yet.
     told: bool,
 }
 
 impl AsyncPort {
-    /// Registers `port` with the runtime that it is called in.
+    /// Registers `port` with the current tokio runtime.
     ///
     /// # Errors
     /// `E-SYSTEM` if a descriptor cannot be duplicated or registered.
@@ -63,7 +63,8 @@ impl AsyncPort {
         self.ready_for(Want::Frames).await
     }
 
-    /// Waits until `want` comes, otherwise as [`AsyncPort::readable`]; for room there is no end.
+    /// Waits until `want` occurs, otherwise as [`AsyncPort::readable`]; waiting for room never
+    /// returns an end.
     ///
     /// # Errors
     /// As [`AsyncPort::readable`].
@@ -100,14 +101,14 @@ impl AsyncPort {
         Ok(true)
     }
 
-    /// Receives as many packets as `batch` has room for; returns how many came. Never waits.
+    /// Receives as many packets as `batch` has room for; returns how many arrived. Never waits.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
         self.told = false;
         self.port.rx(batch)
     }
 
-    /// Sends all packets of `batch`, in order, and waits for room as often as it takes. What has not left when
-    /// the future is dropped stays in the batch.
+    /// Sends all packets of `batch`, in order, and waits for room as often as necessary. What has
+    /// not left when the future is dropped stays in the batch.
     ///
     /// # Errors
     /// Those of a device that has failed for good; the rest stays in the batch.
@@ -124,28 +125,29 @@ impl AsyncPort {
         }
     }
 
-    /// Returns the port: what it has obtained, its pool, its health.
+    /// Returns the port, for its properties, pool and health.
     #[must_use]
     pub fn port(&self) -> &Port {
         &self.port
     }
 
-    /// Returns the port for everything that does not wait: allocation, counts, moderation, sending what fits.
-    /// Receive by [`AsyncPort::rx`], or until nothing comes: the next wait takes it that all was looked at.
+    /// Returns the port, for everything that does not wait: allocation, counts, moderation, sending
+    /// what fits. Receive by [`AsyncPort::rx`], or until nothing comes: the next wait takes it that
+    /// all was looked at.
     pub fn port_mut(&mut self) -> &mut Port {
         self.told = false;
         &mut self.port
     }
 
-    /// Takes the port out of the runtime.
+    /// Removes the port from the runtime.
     #[must_use]
     pub fn into_port(self) -> Port {
         self.port
     }
 }
 
-/// Registers a duplicate of a queue's descriptor, so that the runtime's is open for as long as it has it,
-/// whatever becomes of the port.
+/// Registers a duplicate of a queue's descriptor, so that the runtime's descriptor stays open,
+/// independent of the port.
 fn register(fd: BorrowedFd<'_>) -> io::Result<AsyncFd<OwnedFd>> {
     let fd = fd.try_clone_to_owned()?;
     // SAFETY: the descriptor has to stay open, and the same one, until the AsyncFd is gone. An OwnedFd is

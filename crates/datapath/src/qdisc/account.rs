@@ -31,7 +31,7 @@ impl Account {
         self.counts.held
     }
 
-    /// Counts packets that came.
+    /// Counts packets that were enqueued.
     pub fn take(&mut self, came: Moved) {
         self.counts.taken += came;
         self.counts.held += came;
@@ -53,7 +53,7 @@ impl Account {
         self.counts.evicted += 1;
     }
 
-    /// Drops a packet of `bytes`: now, or with the next ones.
+    /// Drops a packet of `bytes`: frees it now, or together with later ones.
     pub fn drop(&mut self, skb: Skb, bytes: u64, reason: DropReason, mem: &mut Local) {
         if self.reason != reason || self.drops.spare() == 0 {
             self.settle(mem);
@@ -64,7 +64,7 @@ impl Account {
         let _ = self.drops.push(skb);
     }
 
-    /// Drops the first packets of `batch`, `first` with their bytes.
+    /// Drops the first packets of `batch`, whose number and bytes are `first`.
     pub fn drop_first(
         &mut self,
         batch: &mut Batch,
@@ -76,7 +76,7 @@ impl Account {
         batch.discard_first(first.packets, reason, mem);
     }
 
-    /// Frees the packets that were dropped; each call of a discipline that drops ends with it.
+    /// Frees the dropped packets; each call of a discipline that drops ends with this.
     pub fn settle(&mut self, mem: &mut Local) {
         self.drops.discard_first(self.drops.len(), self.reason, mem);
     }

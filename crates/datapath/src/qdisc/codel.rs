@@ -14,42 +14,44 @@ pub(super) const INTERVAL_MAX_NS: u64 = (1 << 32) - 1;
 pub(super) struct Params {
     /// The time that packets may always wait.
     pub target_ns: u64,
-    /// The time for which they may wait longer: the longest round trip of most connections.
+    /// Time for which packets may wait longer than the target: the longest round trip of most
+    /// connections.
     pub interval_ns: u64,
-    /// Bytes that are no standing queue: a packet of the greatest length.
+    /// Bytes that do not count as a standing queue: a packet of the greatest length.
     pub mtu_bytes: u64,
 }
 
-/// One queue's state.
+/// CoDel's state of one queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Codel {
     dropping: bool,
     count: u32,
     last_count: u32,
-    /// The time from which packets will have waited too long for an interval; 0 if the last one did not.
+    /// The time at which packets will have waited too long for an interval; 0 if the last packet
+    /// did not wait too long.
     first_above_ns: u64,
     drop_next_ns: u64,
 }
 
-/// The queue that is looked after.
+/// The queue that CoDel controls.
 pub(super) trait Source {
     /// A packet.
     type Packet;
-    /// Takes the first packet, with the time at which it came.
+    /// Takes the first packet, with the time at which it was enqueued.
     fn take(&mut self) -> Option<(Self::Packet, u64)>;
     /// Returns the bytes that are left.
     fn bytes(&self) -> u64;
-    /// Marks a packet as having met congestion; hands it back if it cannot be marked.
+    /// Marks a packet as having met congestion; returns false if the packet cannot be marked.
     fn mark(&mut self, packet: &mut Self::Packet) -> bool;
     /// Drops a packet.
     fn drop(&mut self, packet: Self::Packet);
 }
 
-/// A packet, and true if it has waited too long for too long.
+/// A packet, and true if packets have waited too long for too long.
 type Dequeued<P> = (Option<P>, bool);
 
 impl Codel {
-    /// Takes the next packet that is to be sent from `queue`, and drops or marks those that have waited too
+    /// Takes the next packet to send from `queue`, and drops or marks packets that have waited too
     /// long.
     pub fn next<S: Source>(
         &mut self,
@@ -85,7 +87,7 @@ impl Codel {
         packet
     }
 
-    /// Takes the first packet, and tells whether it is late.
+    /// Takes the first packet, and returns whether it is late.
     fn take<S: Source>(&mut self, params: &Params, now: u64, queue: &mut S) -> Dequeued<S::Packet> {
         let Some((packet, at_ns)) = queue.take() else {
             self.first_above_ns = 0;
@@ -102,7 +104,7 @@ impl Codel {
         (Some(packet), false)
     }
 
-    /// Begins to drop, at the pace of the last time if that was not long ago.
+    /// Starts dropping, at the rate of the last time if that was recent.
     fn begin(&mut self, params: &Params, now: u64) {
         self.dropping = true;
         let delta = self.count.wrapping_sub(self.last_count);
@@ -113,8 +115,8 @@ impl Codel {
     }
 }
 
-/// Returns the time of the drop after the one at `ns`, the `count`th of a row: an interval later, divided by
-/// the square root of the count.
+/// Returns the time of the drop after the one at `ns`, the `count`th in a row: an interval later,
+/// divided by the square root of the count.
 fn control_law(ns: u64, count: u32, params: &Params) -> u64 {
     // The square of an interval fits: see `INTERVAL_MAX_NS`.
     ns + (params.interval_ns * params.interval_ns / u64::from(count.max(1))).isqrt()
@@ -132,7 +134,7 @@ mod tests {
     const PARAMS: Params =
         Params { target_ns: 5_000_000, interval_ns: 100_000_000, mtu_bytes: MTU };
 
-    /// Packets by number and time; every one has an MTU of bytes.
+    /// A queue of packets with number and time; each has the length of an MTU.
     #[derive(Default, Clone)]
     struct Queue {
         packets: VecDeque<(u32, u64)>,
@@ -255,7 +257,7 @@ mod tests {
         }
     }
 
-    /// Returns a queue that 20 packets stand in: one comes and one leaves a millisecond.
+    /// Runs a queue that always has 20 packets: one arrives and one leaves in each millisecond.
     fn standing(marks: bool, ms: u64) -> (Queue, usize) {
         let mut queue = Queue { marks, ..Queue::default() };
         let (mut codel, mut sent) = (Codel::default(), 0);

@@ -8,7 +8,7 @@ use super::account::Account;
 use super::time::Clock;
 use super::{Limit, Qdisc, QdiscCounts, first_with};
 
-/// A queue that drops what comes when it is full: the kernel's pfifo and bfifo.
+/// A queue that drops arriving packets when it is full: the kernel's pfifo and bfifo.
 ///
 /// It is what a port has without a discipline, but for the drops: without one, packets that a port has no
 /// room for stay in the input's ring.
@@ -21,7 +21,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// Makes an empty queue; at least one packet is allowed.
+    /// Creates an empty queue, for at least one packet.
     #[must_use]
     pub fn new(limit: Limit) -> Fifo {
         let limit = Limit { packets: limit.packets.max(1), ..limit };

@@ -6,17 +6,18 @@ use std::net::IpAddr;
 use linerate_skb::Skb;
 use linerate_wire::{Head, IpRef, Protocol};
 
-/// Bytes in which the headers of a packet in a peer's memory are looked for.
+/// Bytes to copy from a peer's memory to parse a packet's headers.
 const HEADERS: usize = 128;
 
 /// The packets that make a flow together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// Those from one address.
+    /// Packets from one address.
     SrcIp,
-    /// Those to one address.
+    /// Packets to one address.
     DstIp,
-    /// Those of one connection: from one address and port to one address and port by one protocol.
+    /// Packets of one connection: from one address and port to one address and port by one
+    /// protocol.
     Connection,
 }
 
@@ -35,8 +36,8 @@ impl Seed {
         Seed([draw(0), draw(1)])
     }
 
-    /// Returns the number of a packet's flow: the same for all its packets, and another one for another flow,
-    /// but for one pair in 2^64. Packets that are not IP are one flow.
+    /// Returns the number of a packet's flow, equal for all its packets; two flows have the same
+    /// number only with a probability of 2^-64. Packets that are not IP are one flow.
     ///
     /// Cost: two or three multiplications, and the headers' cache line.
     #[inline]
@@ -49,7 +50,7 @@ impl Seed {
             .unwrap_or_else(|| self.flow_of(key, Head::new(bytes, skb.len() - bytes.len())))
     }
 
-    /// Does the same for a packet whose bytes a peer can write.
+    /// Returns the flow number of a packet whose bytes a peer can write.
     #[cold]
     fn flow_of_copy(&self, key: Key, skb: &Skb) -> u64 {
         let mut bytes = [0; HEADERS];
@@ -71,7 +72,8 @@ impl Seed {
         }
     }
 
-    /// Does the same for the packets that are most: IPv4 without tags, options and fragments; `None` for others.
+    /// Returns the flow number of the most frequent packets: IPv4 without tags, options and
+    /// fragments; `None` for others.
     #[inline]
     fn flow_of_plain(&self, key: Key, bytes: &[u8]) -> Option<u64> {
         let head = bytes.first_chunk::<38>()?;
@@ -111,13 +113,13 @@ impl Seed {
     }
 }
 
-/// Returns the word that tells apart the connections between two addresses.
+/// Returns a word that distinguishes connections between two addresses.
 fn protocol_and_ports(protocol: u8, ports: u32) -> u64 {
     u64::from(protocol) << 32 | u64::from(ports)
 }
 
-/// Returns both ports, where the packet has some; a fragment has none, so that all fragments of a datagram are
-/// of one flow.
+/// Returns both ports, if the packet has ports; a fragment has none, so that all fragments of a
+/// datagram are in one flow.
 #[inline]
 fn ports(ip: &IpRef<'_>) -> u32 {
     let fragment = match ip {

@@ -1,4 +1,4 @@
-//! A token bucket for each flow: a rate a source, a destination or a connection.
+//! A token bucket for each flow: a rate for each source, destination or connection.
 //!
 //! ```text
 //!  packet ─number─► table ─► flow: bucket, packets ──► ready ─ one packet each, in turn ─► port
@@ -24,16 +24,16 @@ use super::{Limit, Qdisc, QdiscCounts};
 
 /// Greatest number of flows.
 const FLOWS_MAX: usize = 1 << 20;
-/// Packets whose flows are looked up together: their cache misses overlap.
+/// Packets whose flows are looked up together, so that their cache misses overlap.
 const TOGETHER: usize = 32;
-/// Flows that are looked at for one to forget.
+/// Flows examined to find one to forget.
 const LOOKED_AT: usize = 8;
-/// Packets that all flows hold together, unless told.
+/// Default number of packets that all flows hold together.
 const PACKETS: usize = 1024;
-/// Packets that one flow holds, unless told.
+/// Default number of packets that one flow holds.
 const FLOW_PACKETS: u32 = 64;
 
-/// One flow.
+/// The state of a flow.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Flow {
@@ -41,9 +41,9 @@ struct Flow {
     bucket: Bucket,
     packets: List,
     next: u32,
-    /// True if it is ready or on the wheel.
+    /// True if the flow is ready or on the wheel.
     waits: bool,
-    /// True if it has sent again since it began, or since it was last looked at for one to forget.
+    /// True if the flow has sent again since it began, or since it was last examined.
     is_used: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct FlowTbf {
     flows: Vec<Flow>,
     flows_max: usize,
     table: Table,
-    /// The next flow to look at for one to forget.
+    /// The next flow to examine for one to forget.
     hand: usize,
     flow_packets: u32,
     limit: Limit,
@@ -89,8 +89,8 @@ pub struct FlowTbf {
 }
 
 impl FlowTbf {
-    /// Makes a rate for each of up to `flows` flows, 1 to 1,048,576: `rate_bps` in bits a second, 1 to 10 Tbit/s,
-    /// after bursts of up to `burst_bytes`.
+    /// Creates a limit of the rate for each of up to `flows` flows, 1 to 1,048,576: `rate_bps` in
+    /// bits a second, 1 to 10 Tbit/s, after bursts of up to `burst_bytes`.
     ///
     /// A burst should last for 50 us at least: waiting flows are served every 16 us.
     #[must_use]
@@ -114,8 +114,8 @@ impl FlowTbf {
         }
     }
 
-    /// Sets the most that all flows hold together, 1024 packets unless told, and the packets of one of them, 64
-    /// unless told.
+    /// Sets the most that all flows hold together, by default 1024 packets, and the packets of one
+    /// flow, by default 64.
     #[must_use]
     pub fn limits(mut self, all: Limit, flow_packets: u32) -> FlowTbf {
         self.limit = Limit { packets: all.packets.max(1), ..all };
@@ -140,7 +140,7 @@ impl FlowTbf {
         self.flows.get(i as usize).is_some_and(|flow| flow.number == number)
     }
 
-    /// Returns the place of a new flow; `NONE` if there is none to forget.
+    /// Returns the index of a new flow; `None` if no flow can be forgotten for it.
     #[cold]
     fn begin(&mut self, number: u64, now_ns: u64) -> u32 {
         let flow = Flow {
@@ -166,7 +166,8 @@ impl FlowTbf {
         i as u32
     }
 
-    /// Returns the flow to forget: of the next ones that hold nothing, the first that is not used, or the first.
+    /// Returns the flow to forget: among the next flows without packets, the first unused one, else
+    /// the first.
     fn next_idle(&mut self) -> Option<usize> {
         let mut first = None;
         for _ in 0..LOOKED_AT.min(self.flows.len()) {
@@ -183,7 +184,8 @@ impl FlowTbf {
         first
     }
 
-    /// Reads the entries of the next `n` flows that may be forgotten, so that their cache misses overlap, too.
+    /// Reads the entries of the next `n` flows that may be forgotten, so that their cache misses
+    /// overlap.
     fn warm(&self, n: usize) {
         let next = self.flows[self.hand..].iter().take(n);
         std::hint::black_box(next.fold(0, |sum, flow| sum ^ self.table.first(flow.number)));

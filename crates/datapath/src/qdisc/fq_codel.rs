@@ -1,4 +1,4 @@
-//! Fair queueing with CoDel: each flow its turn, and no flow a standing queue.
+//! Fair queueing with CoDel: flows take turns, and no flow has a standing queue.
 //!
 //! ```text
 //!  packet ─hash─► flow ──┬─ new flows ─► ──┐
@@ -21,7 +21,7 @@ use super::shelf::{Chain, Held, Link, List, NONE, Shelf};
 use super::time::Clock;
 use super::{Limit, Qdisc, QdiscCounts};
 
-/// Packets that one flow loses at most when all of them are too many.
+/// Most packets that one flow loses at once when all flows exceed the limit.
 const DROP_BATCH: u32 = 64;
 
 /// Settings of [`FqCodel`].
@@ -31,13 +31,14 @@ pub struct FqCodelConfig {
     pub limit: Limit,
     /// Queues that flows are hashed to, 1 to 65536.
     pub flows: usize,
-    /// Bytes that a flow sends in its turn.
+    /// Bytes that a flow sends in a turn.
     pub quantum_bytes: u32,
     /// The time that packets may always wait.
     pub target: Duration,
-    /// The time for which they may wait longer before one is dropped; at most 4 s.
+    /// The time for which packets may wait longer than the target before one is dropped; at most 4
+    /// s.
     pub interval: Duration,
-    /// True if packets of transports that understand it are marked instead of dropped.
+    /// True if packets of transports with ECN are marked instead of dropped.
     pub ecn: bool,
 }
 
@@ -55,15 +56,15 @@ impl Default for FqCodelConfig {
     }
 }
 
-/// One queue.
+/// The queue of a flow.
 #[derive(Debug)]
 struct Flow {
     packets: List,
-    /// Bytes that it may still send in this turn.
+    /// Bytes that the flow may still send in this turn.
     deficit: i64,
     codel: Codel,
     next: u32,
-    /// True if it is among the new or the old flows.
+    /// True if the flow is in the list of new or of old flows.
     listed: bool,
 }
 
@@ -122,7 +123,7 @@ impl FqCodel {
         }
     }
 
-    /// Returns the queue of a packet: by its hash, if it has one.
+    /// Returns the queue of a packet: by its hash, if the packet has one.
     fn queue_of(&self, skb: &Skb) -> u32 {
         let hash = skb.hash().unwrap_or_else(|| self.seed.flow(Key::Connection, skb) as u32);
         ((u64::from(hash) * self.flows.len() as u64) >> 32) as u32
@@ -173,7 +174,7 @@ impl FqCodel {
     }
 }
 
-/// A flow's packets, as its CoDel sees them.
+/// A flow's packets as the source for CoDel.
 struct Queue<'a> {
     packets: &'a mut List,
     shelf: &'a mut Shelf,

@@ -44,7 +44,7 @@ pub use text::Setup;
 ///
 /// A program can bring its own. Calls come from one thread at a time; none of them may block.
 pub trait Qdisc: Send {
-    /// Takes the first `n` packets of `batch`; those that its limits leave no room for are dropped.
+    /// Takes the first `n` packets of `batch`; drops those that exceed its limits.
     ///
     /// Shape:  batch[0..n) -> the discipline, which holds or drops each of them; batch[n..) stays the
     ///         caller's.
@@ -52,7 +52,7 @@ pub trait Qdisc: Send {
     /// Cost:   no allocation, lock or clock; dropped packets are freed in bulk.
     fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local);
 
-    /// Moves packets whose time has come to the end of `out`; returns how many, and their bytes.
+    /// Moves packets that are due to the end of `out`; returns their number and bytes.
     ///
     /// Shape:  the discipline -> out[len..len+k), k <= `most.packets`, k <= the room in `out`; it stops
     ///         behind the packet with which they have `most.bytes`.
@@ -60,7 +60,8 @@ pub trait Qdisc: Send {
     /// Cost:   as [`Qdisc::enqueue`].
     fn dequeue(&mut self, out: &mut Batch, most: Moved, now: Instant, mem: &mut Local) -> Moved;
 
-    /// Returns the earliest time at which a packet may leave, which may have passed; `None` if it holds none.
+    /// Returns the earliest time at which a packet may be sent, which may have passed; `None` if
+    /// the discipline holds none.
     fn deadline(&self) -> Option<Instant>;
 
     /// Returns the discipline's counts since it was made.
@@ -74,17 +75,17 @@ pub trait Qdisc: Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QdiscCounts {
-    /// Packets that it was given.
+    /// Packets enqueued.
     pub taken: Moved,
-    /// Packets that left it for the port.
+    /// Packets dequeued for the port.
     pub left: Moved,
-    /// Packets that it dropped, for whichever reason.
+    /// Packets dropped, for any reason.
     pub dropped: Moved,
-    /// Packets that it holds now.
+    /// Packets held now.
     pub held: Moved,
-    /// Packets that it marked as having met congestion, instead of dropping them.
+    /// Packets marked as having met congestion instead of being dropped.
     pub marked: u64,
-    /// Flows that it forgot to make room for others.
+    /// Flows forgotten to make room for others.
     pub evicted: u64,
 }
 
@@ -104,12 +105,12 @@ impl std::ops::AddAssign for QdiscCounts {
 pub struct Limit {
     /// Packets.
     pub packets: usize,
-    /// Their bytes.
+    /// The packets' bytes.
     pub bytes: u64,
 }
 
 impl Limit {
-    /// Limits the packets alone, to at least one.
+    /// Returns a limit of packets only, at least one.
     #[must_use]
     pub const fn packets(packets: usize) -> Limit {
         let packets = if packets == 0 { 1 } else { packets };
@@ -122,14 +123,14 @@ impl Limit {
         Limit { bytes, ..self }
     }
 
-    /// Returns true if `held` is more than the limit.
+    /// Returns true if `held` exceeds the limit.
     const fn is_exceeded_by(self, held: Moved) -> bool {
         held.packets > self.packets || held.bytes > self.bytes
     }
 }
 
-/// Returns the first of the first `n` packets of `batch` that together have `bytes`; all `n` if they have
-/// fewer.
+/// Returns the shortest part of the first `n` packets of `batch` that has `bytes` together; all `n`
+/// if they have fewer.
 pub(crate) fn first_with(batch: &Batch, n: usize, bytes: u64) -> Moved {
     let all = batch.count_first(n);
     if all.bytes <= bytes {

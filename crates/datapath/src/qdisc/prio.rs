@@ -13,7 +13,8 @@ const BANDS: usize = 3;
 /// Source: Linux net/sched/sch_generic.c, sch_default_prio2band.
 const BAND_OF: [u8; 16] = [1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1];
 
-/// Three queues, of which the second is served only while the first is empty, and the third while both are.
+/// Three queues: the second is served only while the first is empty, and the third only while both
+/// are.
 ///
 /// [`Skb::priority`](linerate_skb::Skb::priority) says which: 6 and 7 (interactive, control) go first, 1, 2, 3
 /// and 5 (filler, bulk) last, all others between. Only the low four bits count.
@@ -23,7 +24,8 @@ pub struct PfifoFast {
 }
 
 impl PfifoFast {
-    /// Makes empty queues; `limit` is that of each band, so that bulk leaves room for the others.
+    /// Creates empty queues; `limit` is that of each band, so that bulk traffic leaves room for the
+    /// others.
     #[must_use]
     pub fn new(limit: Limit) -> PfifoFast {
         PfifoFast { bands: [(); BANDS].map(|()| Fifo::new(limit)) }

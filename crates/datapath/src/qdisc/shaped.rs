@@ -7,11 +7,11 @@ use linerate_skb::{Batch, DropReason, Local, Moved};
 
 use super::{Qdisc, QdiscCounts};
 
-/// Packets on their way from the discipline to the device.
+/// Most packets between the discipline and the device.
 const FIFO: usize = 64;
-/// Frames of packets that the discipline drops, kept until there are so many.
+/// Frames of dropped packets that are kept for reuse.
 const HOT_LIST: usize = 64;
-/// Time between two looks at a device that has no room.
+/// Time between two checks of a device without room.
 const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 
 /// A port and its discipline.
@@ -51,8 +51,8 @@ impl<Q: Qdisc> Shaped<Q> {
         Shaped { port, qdisc, fifo: Batch::with_capacity(FIFO), mem }
     }
 
-    /// Gives all packets of `batch` to the discipline, and sends those that are due; returns how many were
-    /// sent.
+    /// Enqueues all packets of `batch` in the discipline, and sends those that are due; returns how
+    /// many were sent.
     ///
     /// Shape:  batch -> the discipline; due packets -> device. Those that the device has no room for go first
     ///         next time. An empty batch sends what is due.
@@ -97,7 +97,7 @@ impl<Q: Qdisc> Shaped<Q> {
         &mut self.port
     }
 
-    /// Drops what waits as `stopped`, and returns the port.
+    /// Drops the waiting packets as `stopped`, and returns the port.
     #[must_use]
     pub fn into_port(mut self) -> Port {
         self.qdisc.purge(DropReason::STOPPED, &mut self.mem);

@@ -1,4 +1,4 @@
-//! Packets in many lists that share one array: a flow costs no memory of its own for packets.
+//! Packets in many lists that share one array, so that a flow needs no memory of its own.
 //!
 //! ```text
 //!  cells   [ skb next bytes at | skb next … | free next | … ]      as many as the discipline may hold
@@ -7,15 +7,15 @@
 
 use linerate_skb::Skb;
 
-/// The end of a list.
+/// The index that ends a list.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A packet with what its discipline knows of it.
+/// A packet with the data that its discipline keeps about it.
 #[derive(Debug)]
 pub(super) struct Held {
     pub skb: Skb,
     pub bytes: u32,
-    /// The time at which it came, in nanoseconds.
+    /// The time at which the packet was enqueued, in nanoseconds.
     pub at_ns: u64,
 }
 
@@ -83,7 +83,7 @@ impl Shelf {
         self.cells.get(list.head as usize).map(|cell| cell.bytes)
     }
 
-    /// Takes the first packet of `list`.
+    /// Removes and returns the first packet of `list`.
     #[inline]
     pub fn pop(&mut self, list: &mut List) -> Option<Held> {
         let i = list.head;
@@ -100,7 +100,7 @@ impl Shelf {
     }
 }
 
-/// A list of flows, by their places in an array; each flow keeps the place of the next one.
+/// A list of flows, by their indices in an array; each flow stores the index of the next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chain {
     pub head: u32,
@@ -115,7 +115,7 @@ impl Default for Chain {
 
 /// A flow that can be in a [`Chain`].
 pub(super) trait Link {
-    /// Returns the index at which the next place is kept.
+    /// Returns the field that stores the index of the next flow.
     fn next(&mut self) -> &mut u32;
 }
 
@@ -136,7 +136,7 @@ impl Chain {
         self.tail = i;
     }
 
-    /// Takes the first flow out.
+    /// Removes and returns the first flow.
     pub fn pop<F: Link>(&mut self, flows: &mut [F]) -> Option<u32> {
         let i = self.head;
         self.head = *flows.get_mut(i as usize)?.next();

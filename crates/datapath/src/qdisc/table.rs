@@ -1,4 +1,4 @@
-//! An index of flows by number, which takes no memory when a flow begins.
+//! A hash table of flows by number, which allocates nothing when a flow begins.
 //!
 //! ```text
 //!  bucket   [ tags: 6 x 8 bits of a number, 0 is free | places: 6 flows ]      half a cache line
@@ -71,7 +71,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Makes room for `flows`, and leaves at least half of the places free.
+    /// Creates a table for `flows` flows, with at least half of the entries free.
     pub fn new(flows: usize) -> Table {
         let buckets = (2 * flows.max(1)).div_ceil(LANES).next_power_of_two();
         let shift = 32 - buckets.ilog2();
@@ -88,13 +88,14 @@ impl Table {
         ((number >> 32) >> self.shift) as usize
     }
 
-    /// Reads that bucket.
+    /// Returns the entry at which the search for the flow `number` starts.
     #[inline]
     pub fn first(&self, number: u64) -> u64 {
         self.buckets[self.home(number)].tags
     }
 
-    /// Returns the place of the flow `number`; `is` tells whether the one at a place is.
+    /// Returns the index of the flow `number`; `is` tells whether the flow at an index has that
+    /// number.
     #[inline]
     pub fn find(&self, number: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let (at, lane) = self.find_lane(number, is)?;
@@ -121,7 +122,8 @@ impl Table {
         }
     }
 
-    /// Enters the flow `number` at place `i`; there are at most as many as it was made for.
+    /// Inserts the flow `number` with index `i`; the caller inserts at most as many as the table
+    /// was created for.
     pub fn insert(&mut self, number: u64, i: u32) {
         let mut at = self.home(number);
         while self.buckets[at].is_full() {
@@ -180,6 +182,7 @@ mod tests {
     }
 
     proptest! {
+        /// Generates numbers with few starting indices, so that they collide.
         #[test]
         fn table_finds_what_a_map_finds(
             steps in prop::collection::vec((0u64..4, 0u64..4, 0u64..8), 1..300),

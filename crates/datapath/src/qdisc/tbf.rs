@@ -16,9 +16,9 @@ const BYTE: u64 = 8_000_000_000;
 pub const RATE_MAX_BPS: u64 = 10_000_000_000_000;
 /// Greatest burst: two full buckets and a nanosecond fit in 64 bits.
 pub(super) const BURST_MAX_BYTES: u64 = 1 << 30;
-/// Time for which a burst that was not asked for lasts: longer than a worker sleeps in between.
+/// Duration of the default burst: longer than a worker's sleep between turns.
 const BURST_NS: u64 = 2_000_000;
-/// Least of these: a superframe and its headers.
+/// Least default burst: a superframe and its headers.
 const BURST_MIN_BYTES: u64 = (1 << 16) + (1 << 11);
 
 /// A rate and a burst, in tokens.
@@ -31,7 +31,7 @@ pub(super) struct Rate {
     fill_ns: u64,
 }
 
-/// The tokens at one time.
+/// The tokens at a given time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bucket {
     tokens: u64,
@@ -58,7 +58,7 @@ impl Rate {
 }
 
 impl Bucket {
-    /// Adds the tokens of the time since the last call.
+    /// Adds the tokens for the time since the last call.
     #[inline]
     pub fn refill(&mut self, rate: &Rate, now_ns: u64) {
         let time = now_ns.saturating_sub(self.at_ns);
@@ -69,20 +69,21 @@ impl Bucket {
         };
     }
 
-    /// Returns the whole bytes that it has tokens of.
+    /// Returns the number of whole bytes for which there are tokens.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.tokens / BYTE
     }
 
-    /// Takes the tokens of `bytes`, at most a burst; false, and takes none, if there are too few.
+    /// Takes the tokens for `bytes`, at most a burst; returns false, and takes none, if there are
+    /// too few.
     #[inline]
     pub fn take(&mut self, bytes: u64) -> bool {
         let left = self.tokens.checked_sub(bytes.saturating_mul(BYTE));
         left.inspect(|left| self.tokens = *left).is_some()
     }
 
-    /// Returns the time at which it has the tokens of `bytes`.
+    /// Returns the time at which there are tokens for `bytes`.
     #[inline]
     pub fn due_ns(&self, rate: &Rate, bytes: u64) -> u64 {
         let missing = bytes.saturating_mul(BYTE).saturating_sub(self.tokens);
@@ -90,7 +91,8 @@ impl Bucket {
     }
 }
 
-/// A rate in front of a port, over another discipline that orders the packets that wait: the kernel's tbf.
+/// A rate limit before a port, over another discipline that orders the waiting packets: the
+/// kernel's tbf.
 ///
 /// In any time `t` it lets no more out than `rate * t + burst`. A packet counts with the bytes of
 /// [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a superframe with its own. One that is
@@ -100,21 +102,21 @@ pub struct Tbf<Q> {
     inner: Q,
     rate: Rate,
     bucket: Option<Bucket>,
-    /// The packet that waits for its tokens.
+    /// The packet that waits for tokens.
     ahead: Batch,
     ahead_bytes: u64,
-    /// Length of the longest packet that came.
+    /// Length of the longest packet so far.
     longest_bytes: u64,
-    /// Packets that were longer than the burst, which `inner` has not seen.
+    /// Packets dropped as longer than the burst, which `inner` does not count.
     too_long: Moved,
-    /// Packets that `inner` counts as those that left, and that were dropped while they waited for tokens.
+    /// Packets that `inner` counts as dequeued, and that were dropped while they waited for tokens.
     purged: Moved,
     clock: Clock,
 }
 
 impl<Q: Qdisc> Tbf<Q> {
-    /// Shapes what `inner` orders to `rate_bps`, 1 bit/s to 10 Tbit/s, after bursts of up to `burst_bytes`, 1
-    /// byte to 1 GiB; unless told, of 2 ms, and 66 KiB at least.
+    /// Limits `inner` to `rate_bps`, 1 bit/s to 10 Tbit/s, after bursts of up to `burst_bytes`, 1
+    /// byte to 1 GiB; by default 2 ms at that rate, and at least 66 KiB.
     #[must_use]
     pub fn new(rate_bps: u64, burst_bytes: impl Into<Option<u64>>, inner: Q) -> Tbf<Q> {
         let usual =
@@ -132,13 +134,14 @@ impl<Q: Qdisc> Tbf<Q> {
         }
     }
 
-    /// Returns the packet that waits for its tokens, if there is one.
+    /// Returns the packet that waits for tokens, if there is one.
     fn waiting(&self) -> Moved {
         let bytes = if self.ahead.is_empty() { 0 } else { self.ahead_bytes };
         Moved { packets: self.ahead.len(), bytes }
     }
 
-    /// Drops those of the first `n` packets that are longer than the burst, and passes the others on.
+    /// Drops those of the first `n` packets that are longer than the burst, and enqueues the others
+    /// in `inner`.
     #[cold]
     fn enqueue_short(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         for _ in 0..n {

@@ -11,12 +11,12 @@ use super::{Fifo, FqCodel, Limit, PfifoFast, Qdisc, Tbf};
 
 /// Disciplines that a text can name.
 const NAMES: &str = "fifo pfifo_fast fq_codel";
-/// Packets of a queue without CoDel: Linux's txqueuelen.
+/// Default packets of a queue without CoDel: Linux's txqueuelen.
 const LIMIT: u64 = 1000;
-/// Greatest number of packets that a discipline holds, as `backlog` has it.
+/// Greatest number of packets that a discipline holds, as for the option `backlog`.
 const LIMIT_MAX: u64 = 1 << 20;
 
-/// A discipline as a text describes it.
+/// A discipline as described by a port text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     kind: Kind,
@@ -32,7 +32,8 @@ enum Kind {
 }
 
 impl Setup {
-    /// Takes the discipline out of a port's text; `None` if it has neither `qdisc=` nor `shape=`.
+    /// Removes the discipline from a port's text and returns it; `None` if it has neither `qdisc=`
+    /// nor `shape=`.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX`, naming the value that does not fit, and what would.
@@ -86,7 +87,7 @@ impl Setup {
         self.shape.is_some()
     }
 
-    /// Returns the most packets that it holds, which the pool must have frames for.
+    /// Returns the most packets that the discipline holds, for which the pool needs frames.
     #[must_use]
     pub fn packets(&self) -> usize {
         match self.kind {
@@ -97,7 +98,7 @@ impl Setup {
     }
 }
 
-/// Displays it as `tc` would: `fq_codel limit 10240p target 5ms`.
+/// Displays the discipline as `tc` would: `fq_codel limit 10240p target 5ms`.
 impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {

@@ -1,8 +1,8 @@
-//! Time as disciplines count it: nanoseconds since the first batch.
+//! Time in disciplines: nanoseconds since the first batch.
 
 use std::time::{Duration, Instant};
 
-/// The times that came in with batches. It never goes back.
+/// Conversion between moments and nanoseconds since the first batch. It never goes back.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Clock {
     origin: Option<Instant>,
@@ -10,7 +10,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Returns `now` in nanoseconds; the time before, if `now` is earlier than that.
+    /// Returns `now` in nanoseconds; the previous time, if `now` is earlier.
     pub fn read(&mut self, now: Instant) -> u64 {
         let origin = *self.origin.get_or_insert(now);
         let ns = u64::try_from(now.saturating_duration_since(origin).as_nanos());
@@ -18,12 +18,12 @@ impl Clock {
         self.last_ns
     }
 
-    /// Returns the time that was read last.
+    /// Returns the last time that was read.
     pub fn last(&self) -> Option<Instant> {
         self.instant(self.last_ns)
     }
 
-    /// Returns the time `ns` as others read it; `None` before the first reading.
+    /// Returns `ns` as a moment; `None` before the first reading.
     pub fn instant(&self, ns: u64) -> Option<Instant> {
         self.origin?.checked_add(Duration::from_nanos(ns))
     }

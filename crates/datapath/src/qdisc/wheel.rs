@@ -1,4 +1,4 @@
-//! A timing wheel: flows that wait for a time, found without sorting them.
+//! A timing wheel: finds flows by the time they wait for, without sorting.
 //!
 //! ```text
 //!  slot    0 │ 1 │ 2 │ ……………………… │ 4095          16 us each, 67 ms in all
@@ -12,15 +12,15 @@ use super::shelf::{Link, NONE};
 
 /// Slots, a power of two.
 const SLOTS: u64 = 4096;
-/// Bits of the time inside a slot.
+/// Bits of the time within a slot.
 const SLOT_BITS: u32 = 14;
 
-/// Flows that wait, by the slot of their time.
+/// Waiting flows, by the slot of their time.
 #[derive(Debug)]
 pub(super) struct Wheel {
     heads: Box<[u32]>,
     occupied: [u64; SLOTS as usize / 64],
-    /// The slot of the time that has come, counted from the beginning of time.
+    /// The slot of the present time, counted from time 0.
     now: u64,
     flows: usize,
 }
@@ -31,7 +31,7 @@ impl Wheel {
         Wheel { heads, occupied: [0; SLOTS as usize / 64], now: 0, flows: 0 }
     }
 
-    /// Has the flow at `i` wait until `due_ns`, or less if that is further off than the wheel turns.
+    /// Makes the flow at `i` wait until `due_ns`, or to the end of the wheel if that is earlier.
     pub fn add<F: Link>(&mut self, flows: &mut [F], i: u32, due_ns: u64) {
         let due = (due_ns >> SLOT_BITS) + 1;
         let slot = (due.clamp(self.now + 1, self.now + SLOTS - 1) % SLOTS) as usize;
@@ -42,7 +42,7 @@ impl Wheel {
         }
     }
 
-    /// Hands each flow whose time has come by `now_ns` to `ready`.
+    /// Passes each flow that is due at `now_ns` to `ready`.
     pub fn advance<F: Link>(
         &mut self,
         flows: &mut [F],
@@ -72,12 +72,12 @@ impl Wheel {
         self.flows = 0;
     }
 
-    /// Returns the time of the next flow.
+    /// Returns the time of the next flow that is due.
     pub fn due_ns(&self) -> Option<u64> {
         self.next_slot().map(|slot| slot << SLOT_BITS)
     }
 
-    /// Returns the first slot behind the present one that has flows.
+    /// Returns the first slot after the present one that has flows.
     fn next_slot(&self) -> Option<u64> {
         if self.flows == 0 {
             return None;

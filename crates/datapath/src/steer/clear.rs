@@ -1,4 +1,5 @@
-//! A worker's page that says what has left it: it is written at the end of each turn that leaves nothing waiting.
+//! A worker's page that tells which packets have left it, written after each turn that leaves none
+//! waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,13 +9,13 @@ use crate::napi::Napi;
 /// The page of one worker. Only the worker writes it.
 #[derive(Debug, Default)]
 pub(crate) struct Clear {
-    /// Turns that left nothing waiting.
+    /// Turns that left no packet waiting.
     times: AtomicU64,
-    /// The rings' ends that the worker has, in the order of its queues.
+    /// The worker's ends of rings, in the order of its queues.
     ends: Box<[EndPage]>,
 }
 
-/// Packets that passed one end of a ring by the end of the last such turn.
+/// Packets that passed one end of a ring up to the end of the last such turn.
 #[derive(Debug, Default)]
 struct EndPage {
     received: AtomicU64,
@@ -29,27 +30,28 @@ impl Clear {
         })
     }
 
-    /// Returns how many turns have left nothing waiting.
+    /// Returns how many turns have left no packet waiting.
     pub fn times(&self) -> u64 {
         self.times.load(Ordering::Acquire)
     }
 
-    /// Returns the packets received by an end of which everything has left: it is read before `sent`.
+    /// Returns the packets received by an end that have all left the worker; to be read before
+    /// `sent`.
     pub fn received(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.received.load(Ordering::Acquire))
     }
 
-    /// Returns the packets that were sent by an end by then, or later.
+    /// Returns the packets that an end had sent by that turn, or later.
     pub fn sent(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.sent.load(Ordering::Relaxed))
     }
 }
 
-/// A worker's side of its page.
+/// A worker's handle for writing its page.
 #[derive(Debug)]
 pub(crate) struct Clearing {
     page: Arc<Clear>,
-    /// Its queues that are ends of rings.
+    /// The worker's queues that are ends of rings.
     ends: Vec<usize>,
 }
 
@@ -58,7 +60,7 @@ impl Clearing {
         Clearing { page, ends }
     }
 
-    /// Says what has left, if nothing waits.
+    /// Writes the page, if no packet waits.
     pub fn turned(&self, napis: &[Napi]) {
         if napis.iter().any(|napi| napi.waiting() > 0) {
             return;

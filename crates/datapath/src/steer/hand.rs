@@ -1,4 +1,4 @@
-//! One output of a division: how far what was handed to it has got.
+//! One output of a division: how many of the packets sent to it have left.
 //!
 //! ```text
 //!   handed ─► near end of the ring ─► far end ─► its worker ─► rings out of it ─► their readers
@@ -17,28 +17,30 @@ use super::Clear;
 
 /// An output. Only the stage has it.
 pub(crate) struct Hand {
-    /// The ring's end here.
+    /// Counters of the ring's near end.
     near: Arc<QueueStats>,
-    /// The worker at its other end; none if the output is no ring, and what was sent by it has left.
+    /// The worker at the ring's far end; `None` if the output is no ring, so that a sent packet has
+    /// left.
     far: Option<Far>,
-    /// Packets handed: as many as were sent by the near end when its worker was last clear, and those since.
-    /// What was dropped on the way is in it until then.
+    /// Packets handed to the output: those that the near end had sent when its worker was last
+    /// clear, and those since. What was dropped on the way is in it until then.
     handed: u64,
-    /// Packets that the near end had sent by then.
+    /// Packets that the near end had sent at that time.
     sent: u64,
     /// Packets of these that are known to have left.
     left: u64,
     mark: Option<u64>,
-    /// Others send there as well: numbers say less than they seem to.
+    /// True if other stages send there as well, so that the counts are only a bound.
     shared: bool,
 }
 
-/// The worker at the other end of an output's ring.
+/// The worker at the far end of an output's ring.
 pub(crate) struct Far {
     pub page: Arc<Clear>,
-    /// The ring's end there, as that page counts.
+    /// The index of the ring's end on that worker's page.
     pub end: usize,
-    /// Each ring out of it: its end there, the counts of its other end, and how many that one is to have received.
+    /// For each ring out of that worker: its end there, the counters of the other end, and how many
+    /// packets that end must have received.
     pub out: Vec<(usize, Arc<QueueStats>, u64)>,
 }
 
@@ -47,13 +49,13 @@ impl Hand {
         Hand { near, far, handed: 0, sent: 0, left: 0, mark: None, shared: false }
     }
 
-    /// Counts a packet; returns its number.
+    /// Counts a packet handed over; returns its number.
     pub fn handed(&mut self) -> u64 {
         self.handed += 1;
         self.handed
     }
 
-    /// Learns, when the own worker is clear, how many were really sent.
+    /// Corrects the count to the packets actually sent, when the own worker is clear.
     pub fn sent(&mut self) {
         self.sent = self.near.counts().tx_packets;
         self.shared |= self.sent > self.handed;
@@ -81,8 +83,8 @@ impl Hand {
         }
     }
 
-    /// Returns true if the packet of that number, and all before it, have left. The own worker has been clear
-    /// since it was handed.
+    /// Returns true if the packet with that number, and all before it, have left. The own worker
+    /// has been clear since it was handed.
     pub fn has_left(&self, number: u64) -> bool {
         // One that was dropped has a number that is not reached; what was sent, all of it, has left then.
         let number = if self.shared { self.sent } else { number.min(self.sent) };

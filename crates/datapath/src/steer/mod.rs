@@ -1,5 +1,5 @@
-//! Divides what comes by a device of one queue among workers, as the device's own queues would, and moves flows
-//! from one worker to another without reordering them.
+//! Division of a single-queue device's packets among workers, as a device with several queues would
+//! do it; moves flows between workers without reordering them.
 //!
 //! ```text
 //!            ┌─ ring ─► worker 1 ─ ring ─┐
@@ -33,13 +33,13 @@ pub(crate) use plan::{Fan, fans, link};
 use crate::knob::BUDGET;
 use crate::stage::{PortId, Stage, Turn};
 
-/// Entries of the table.
+/// Number of buckets, the entries of the table.
 const BUCKETS: usize = 256;
 /// Most outputs.
 const OUTPUTS_MAX: usize = 32;
 
-/// A division of one port's packets among several others, rings to other workers, by flow; and the handle to
-/// change it while packets pass, from any thread.
+/// A division of one port's packets among several others, rings to other workers, by flow; also a
+/// handle to change it while packets pass, from any thread.
 ///
 /// Given to [`Builder::steer`](crate::Builder::steer). Both ways of a flow are in one bucket, and what is not IP is
 /// in the first. At the start the buckets are dealt out evenly.
@@ -73,20 +73,20 @@ pub struct Steering {
     table: Arc<Table>,
 }
 
-/// Words between those who change a division and the stage that follows.
+/// State shared by the threads that change a division and the stage that executes it.
 #[derive(Debug)]
 struct Table {
     /// Output of each bucket that is wanted.
     wanted: [AtomicU8; BUCKETS],
-    /// Changes with every change of the table.
+    /// Counter of the changes of the table.
     version: AtomicU32,
-    /// Buckets that are still elsewhere, and those that were moved. The stage writes them.
+    /// Buckets that have not moved yet, and those that have. The stage writes them.
     waiting: AtomicU64,
     moved: AtomicU64,
 }
 
 impl Steering {
-    /// Divides what comes by the port `from`, a device of one queue, among `outputs`.
+    /// Creates a division of the packets of port `from`, a device with one queue, among `outputs`.
     ///
     /// # Errors
     /// `E-TOPOLOGY` without an output, or with more than 32.
@@ -108,8 +108,8 @@ impl Steering {
         Ok(Steering { from: from.into(), outputs, toeplitz, table: Arc::new(table) })
     }
 
-    /// Divides by another key, as that of a device whose queues are to be met: in a bucket are those whose hashes
-    /// have the same upper 8 bits.
+    /// Uses another hash key, for instance that of a device whose queues are to be matched: a
+    /// bucket has the hashes with the same upper 8 bits.
     #[must_use]
     pub fn by(mut self, toeplitz: Toeplitz) -> Steering {
         self.toeplitz = toeplitz;
@@ -135,13 +135,13 @@ impl Steering {
         Ok(())
     }
 
-    /// Returns the number of buckets that are to move and have not yet.
+    /// Returns the number of buckets that have still to move.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.table.waiting.load(Ordering::Relaxed)
     }
 
-    /// Returns how often a bucket has moved.
+    /// Returns the number of moves of buckets so far.
     #[must_use]
     pub fn moved(&self) -> u64 {
         self.table.moved.load(Ordering::Relaxed)
@@ -153,30 +153,30 @@ impl Steering {
     }
 }
 
-/// A bucket: where its packets go, and its last one.
+/// A bucket: the output of its packets, and its last packet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
     to: u8,
     wanted: u8,
-    /// Number of its last packet among those handed to that output.
+    /// Number of the bucket's last packet among those handed to that output.
     last: u64,
-    /// Times that its own worker had been clear by then.
+    /// Times that the own worker had been clear by then.
     clears: u64,
 }
 
-/// The stage that follows a [`Steering`], on the worker of its device.
+/// The stage that executes a [`Steering`], on the worker of its device.
 pub(crate) struct Steer {
     from: PortId,
     ports: Vec<PortId>,
     hands: Vec<Hand>,
     steering: Steering,
     buckets: Box<[Bucket; BUCKETS]>,
-    /// The worker's own page, and what it said last.
+    /// The worker's own page, and its count at the last look.
     own: Arc<Clear>,
     clears: u64,
     version: u32,
     waiting: u64,
-    /// Those of a batch: it has room for the longest.
+    /// Hashes of a batch's packets: with room for the longest batch.
     hashes: Vec<u32>,
 }
 
@@ -206,7 +206,7 @@ impl Steer {
         }
     }
 
-    /// Looks what is wanted, and what has left since the last batch.
+    /// Reads the wanted table, and which packets have left since the last batch.
     fn look(&mut self) {
         let (clears, version) =
             (self.own.times(), self.steering.table.version.load(Ordering::Acquire));
@@ -232,7 +232,8 @@ impl Steer {
         self.steering.table.waiting.store(self.waiting, Ordering::Relaxed);
     }
 
-    /// Moves a bucket where it is wanted, if its packets have left; a packet of its is to be sent.
+    /// Moves a bucket to its wanted output, if its packets have left; called when one of its
+    /// packets is to be sent.
     #[cold]
     fn follow(&mut self, at: usize) {
         let bucket = &mut self.buckets[at];

@@ -1,4 +1,4 @@
-//! Divisions when an engine is built: their ports, and the pages by which their workers report.
+//! Divisions when an engine is built: their ports, and the pages on which their workers report.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::plan::{self, Wire};
 use crate::ports::{Named, Planned};
 use crate::stage::{PortId, Stage};
 
-/// The ports of a division, by their places in the builder.
+/// The ports of a division, by their indices in the builder.
 #[derive(Debug)]
 pub(crate) struct Fan {
     pub from: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Fan {
 }
 
 impl Fan {
-    /// Returns the wires that it is, one to each output; the first is one like any other.
+    /// Returns the division as wires, one to each output.
     pub fn wires(&self) -> impl Iterator<Item = Wire> {
         self.outputs.iter().map(|output| (self.from, *output))
     }
@@ -39,12 +39,12 @@ pub(crate) fn fans(ports: &[Named], steerings: &[Steering]) -> Result<Vec<Fan>> 
     steerings.iter().map(fan).collect()
 }
 
-/// The stages of a worker that divide, and what it reports by.
+/// The stages of a worker that divide packets, and its page.
 type Steered = (Vec<Box<dyn Stage>>, Option<Clearing>);
-/// A queue of an engine: its worker, its place there, and its counters.
+/// A queue of an engine: its worker, its index there, and its counters.
 type Place = (usize, usize, Arc<QueueStats>);
 
-/// Makes the hand-off rings of each worker, and its steering if it divides a port.
+/// Creates the hand-off rings of each worker, and its steering stage if it divides a port.
 ///
 /// # Errors
 /// `E-TOPOLOGY` if the divided port has several queues, or an output is served by another worker.
