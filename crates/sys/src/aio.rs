@@ -1,4 +1,4 @@
-//! A signal to an eventfd that cannot block, whatever the eventfd's other holders do to it.
+//! A signal to an eventfd that never blocks, whatever its other holders do with it.
 //!
 //! write(2) waits at a counter that is full, if another holder has made the open file blocking. The completion
 //! of an asynchronous request signals an eventfd as the kernel's own drivers do: a full counter stays full, and
@@ -35,7 +35,7 @@ struct Request {
 }
 const _: () = assert!(size_of::<Request>() == 64);
 
-/// The first words of the ring of completions: `struct aio_ring`.
+/// The first fields of the completion ring: `struct aio_ring`.
 #[repr(C)]
 struct Ring {
     id: u32,
@@ -46,7 +46,7 @@ struct Ring {
 }
 const RING_MAGIC: u32 = 0xa10a_10a1;
 
-/// A thread's context, and the file whose nothing is read.
+/// A thread's AIO context, and the file for its empty reads.
 struct Context {
     ring: NonNull<Ring>,
     file: OwnedFd,
@@ -56,7 +56,7 @@ thread_local! {
     static CONTEXT: OnceCell<Option<Context>> = const { OnceCell::new() };
 }
 
-/// Signals `eventfd`; false where the kernel has no such requests, and nothing was done.
+/// Signals `eventfd`; returns false, and does nothing, if the kernel lacks such requests.
 ///
 /// Cost: one syscall; three more on a thread's first call.
 pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> bool {

@@ -1,4 +1,4 @@
-//! Capabilities: those that a port takes, and the command that gives them to the program.
+//! Capabilities: those that a port requires, and the command that gives them to the program.
 //!
 //! `setcap` replaces what a file has. The advised command names what the file has already as
 //! well, so that following one piece of advice does not undo the one before.
@@ -9,7 +9,7 @@ use std::env;
 
 use crate::error::Error;
 
-/// Names by number, without `cap_`.
+/// Names of capabilities by number, without `cap_`.
 const NAMES: [&str; 41] = [
     "chown",
     "dac_override",
@@ -53,10 +53,10 @@ const NAMES: [&str; 41] = [
     "bpf",
     "checkpoint_restore",
 ];
-/// The beginning of advice about a refusal, and its command.
+/// Beginning of the advice on a refusal; the command follows.
 const ROOT: &str = "run as root or with ";
 const SETCAP: &str = "setcap ";
-/// The attribute of a file that has capabilities, and the longest form of it.
+/// The file attribute that holds capabilities; the next is its greatest length.
 const ATTRIBUTE: &str = "security.capability";
 const ATTRIBUTE_BYTES: usize = 24;
 
@@ -65,11 +65,11 @@ const ATTRIBUTE_BYTES: usize = 24;
 pub struct Capabilities(u64);
 
 impl Capabilities {
-    /// None at all.
+    /// No capability.
     pub const NONE: Self = Capabilities(0);
     /// Ports of UDP and TCP below 1024.
     pub const NET_BIND_SERVICE: Self = Capabilities(1 << 10);
-    /// Interfaces and what is attached to them.
+    /// Configure interfaces, and attach programs and queues to them.
     pub const NET_ADMIN: Self = Capabilities(1 << 12);
     /// Packet sockets, AF_XDP sockets.
     pub const NET_RAW: Self = Capabilities(1 << 13);
@@ -77,16 +77,16 @@ impl Capabilities {
     pub const IPC_LOCK: Self = Capabilities(1 << 14);
     /// Programs and maps of BPF.
     pub const BPF: Self = Capabilities(1 << 39);
-    /// The capabilities that a port of AF_XDP takes.
+    /// The capabilities that a port of AF_XDP requires.
     pub const XDP: Self = Self::NET_ADMIN.and(Self::NET_RAW).and(Self::BPF);
 
-    /// Returns both sets.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Capabilities(self.0 | other.0)
     }
 
-    /// Says what to do where these are lacking.
+    /// Returns the remedy for missing capabilities.
     #[must_use]
     pub fn remedy(self) -> String {
         let names: Vec<String> = self.names().iter().map(|n| n.to_ascii_uppercase()).collect();
@@ -97,15 +97,16 @@ impl Capabilities {
         format!("{ROOT}{names}: {}", self.command())
     }
 
-    /// Returns the command that gives these to this program, and takes none away that its file has.
+    /// Returns the command that gives these capabilities to this program, in addition to those that
+    /// its file has.
     #[must_use]
     pub fn command(self) -> String {
         let all = self.and(of_this_file()).names().join(",");
         format!("{SETCAP}{all}+ep {}", this_file())
     }
 
-    /// Returns the error with these added to its advice, where it advises capabilities: whoever
-    /// follows it is not refused the next thing.
+    /// Returns the error with these capabilities added, if its advice names capabilities: following
+    /// it then avoids the next refusal too.
     #[must_use]
     pub fn added_to(self, mut e: Error) -> Error {
         let Some((words, command)) = e.fix.split_once(SETCAP) else { return e };
@@ -138,7 +139,7 @@ fn named(text: &str) -> Capabilities {
     Capabilities(words.filter_map(bit).fold(0, |set, bit| set | 1 << bit))
 }
 
-/// Returns the file of this program, as a shell takes it.
+/// Returns the path of this program, quoted for a shell.
 fn this_file() -> String {
     let Ok(path) = env::current_exe() else { return "PROGRAM".into() };
     let path = path.to_string_lossy().into_owned();
@@ -146,7 +147,7 @@ fn this_file() -> String {
     if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
-/// Returns the capabilities that the file of this program gives to the user who starts it.
+/// Returns the capabilities that this program's file gives to the user who starts it.
 fn of_this_file() -> Capabilities {
     let mut bytes = [0; ATTRIBUTE_BYTES];
     match rustix::fs::getxattr("/proc/self/exe", ATTRIBUTE, &mut bytes) {

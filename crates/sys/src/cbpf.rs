@@ -1,4 +1,5 @@
-//! Classic BPF: a socket's filter, which the kernel runs over every packet before the socket has it.
+//! Classic BPF: a socket's filter, which the kernel runs on every packet before the socket receives
+//! it.
 //!
 //! A program loads a value into A, compares it and goes on or ahead, and returns how many bytes of
 //! the packet the socket is to have; none is none. It has no loops and cannot fault: reading behind
@@ -12,12 +13,13 @@ use rustix::io::{self, Errno};
 
 use crate::error::check;
 
-/// As an address of [`Insn::load_word`]: how the packet came, one of the `PKTTYPE_*` of
+/// Address for [`Insn::load_word`]: the packet's class, one of the `PKTTYPE_*` of
 /// [`packet`](crate::packet).
 pub const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
-/// As an address of [`Insn::load_word`]: 1 if the packet had a VLAN tag, which is not in it any more.
+/// Address for [`Insn::load_word`]: 1 if the packet had a VLAN tag, which is no longer among its
+/// bytes.
 pub const VLAN_TAG_PRESENT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
-/// As an address of [`Insn::load_word`]: the Ethernet type of that tag.
+/// Address for [`Insn::load_word`]: the EtherType of that tag.
 pub const VLAN_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TPID) as u32;
 
 /// The program that lets nothing pass.
@@ -43,13 +45,13 @@ impl Insn {
         Insn::of(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, at)
     }
 
-    /// A = the two bytes at `at`, as a number of the wire.
+    /// A = the two bytes at `at`, as a number in network byte order.
     #[must_use]
     pub const fn load_half(at: u32) -> Insn {
         Insn::of(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, at)
     }
 
-    /// A = the four bytes at `at`, or what one of the named addresses stands for.
+    /// A = the four bytes at `at`, or the value of a named address.
     #[must_use]
     pub const fn load_word(at: u32) -> Insn {
         Insn::of(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at)
@@ -61,7 +63,8 @@ impl Insn {
         Insn::of(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, at)
     }
 
-    /// X = four times the low half of the byte at `at`: the length of an IPv4 header that starts there.
+    /// X = four times the low half of the byte at `at`: the length of an IPv4 header that starts at
+    /// `at`.
     #[must_use]
     pub const fn load_ipv4_length(at: u32) -> Insn {
         Insn::of(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, at)
@@ -73,7 +76,7 @@ impl Insn {
         Insn::of(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, k)
     }
 
-    /// Goes on behind `yes` instructions if A is `k`, else behind `no`.
+    /// Skips `yes` instructions if A is `k`, else `no` instructions.
     #[must_use]
     pub const fn jump_if_equal(k: u32, yes: u8, no: u8) -> Insn {
         Insn { yes, no, ..Insn::of(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, k) }
@@ -91,13 +94,13 @@ impl Insn {
         Insn { yes, no, ..Insn::of(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, k) }
     }
 
-    /// Returns the same instruction with other distances.
+    /// Returns the same instruction with other jump distances.
     #[must_use]
     pub const fn distances(self, yes: u8, no: u8) -> Insn {
         Insn { yes, no, ..self }
     }
 
-    /// Ends the program: the socket has the packet's first `bytes` bytes.
+    /// Ends the program: the socket receives the packet's first `bytes` bytes.
     #[must_use]
     pub const fn ret(bytes: u32) -> Insn {
         Insn::of(libc::BPF_RET | libc::BPF_K, bytes)
@@ -109,8 +112,8 @@ impl Insn {
     }
 }
 
-/// Makes `program` the filter of `socket` (`SO_ATTACH_FILTER`), in place of the one it had, between
-/// two packets. It may be attached before the socket is bound, and stays then.
+/// Attaches `program` as the filter of `socket` (`SO_ATTACH_FILTER`), replacing its previous one
+/// between two packets. It may be attached before the socket is bound, and stays then.
 ///
 /// # Errors
 /// EINVAL for a program that the kernel refuses: none or more than 4096 instructions, a jump out of
@@ -141,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the part of `packet` that is left when the kernel has run `program` over it.
+    /// Returns the part of `packet` that remains after the kernel has run `program` on it.
     fn run(program: &[Insn], packet: &[u8]) -> Option<Vec<u8>> {
         let (a, b) = UnixDatagram::pair().unwrap();
         b.set_nonblocking(true).unwrap();

@@ -1,12 +1,11 @@
-//! The clock that all processes of a machine share, and the one that this process's work drives.
+//! The clock that all processes of a machine share, and the clocks of CPU time.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Returns CLOCK_MONOTONIC in nanoseconds: the time since some moment, the same for every process of this
-/// machine that is in no time namespace of its own. [`std::time::Instant`] is this clock, and does not
-/// give its number out.
+/// Returns CLOCK_MONOTONIC in nanoseconds: the same for every process of this machine outside time
+/// namespaces. [`std::time::Instant`] is this clock, and does not give its number out.
 ///
 /// Cost: some 25 ns, and no system call where the vDSO has the clock.
 ///
@@ -26,7 +25,7 @@ pub fn thread_cpu_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// Returns the time that all threads of this process, ended ones included, have had a CPU.
+/// Returns the CPU time of all threads of this process, including ended ones.
 ///
 /// Cost: a system call.
 ///
@@ -38,8 +37,8 @@ pub fn cpu_time() -> Duration {
     Duration::from_secs(seconds) + Duration::from_nanos(ns)
 }
 
-/// Returns a moment, and what it is on that clock: to within a microsecond, unless the CPU is taken
-/// away at each of eight tries.
+/// Returns a moment and its value on that clock: exact to a microsecond, unless the thread is
+/// preempted at each of eight attempts.
 ///
 /// Cost: three readings of the clock, or some more.
 #[must_use]
@@ -61,7 +60,7 @@ fn nanoseconds(time: Timespec) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(ns)
 }
 
-/// Between two readings that are of one moment.
+/// Largest difference between two readings that count as one moment.
 const CLOSE: Duration = Duration::from_micros(1);
 
 #[cfg(test)]

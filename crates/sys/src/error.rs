@@ -1,4 +1,4 @@
-//! The one setup error of every crate: which call failed, why, and what to do about it.
+//! The setup error of every crate: the failed call, the reason, and the remedy.
 //!
 //! Setup paths return it; the data path never does (it returns counts and drop reasons).
 
@@ -7,7 +7,7 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-/// A setup failure, told so that the reader can act on it.
+/// A setup failure, described so that the reader can act on it.
 ///
 /// `Display` prints `what: why` on one line; the command line prints the four parts apart.
 #[derive(Clone, PartialEq, Eq)]
@@ -17,14 +17,14 @@ pub struct Error {
     pub code: Code,
     /// The attempt, naming the object: `cannot open veth7`.
     pub what: String,
-    /// Why it failed, in the words of the system that refused: `no such device (ENODEV from bind)`.
+    /// The reason, in the words of the system that refused: `no such device (ENODEV from bind)`.
     pub why: String,
-    /// The remedy, a command to paste where there is one. Empty if nothing is known to help.
+    /// The remedy, a command to paste if there is one. Empty if nothing is known to help.
     pub fix: String,
 }
 
 impl Error {
-    /// Makes an error with its code, object and cause; add the remedy with [`Error::fix`].
+    /// Creates an error with its code, object and cause; [`Error::fix`] adds the remedy.
     #[must_use]
     pub fn new(code: Code, what: impl Into<String>, why: impl Into<String>) -> Self {
         Error { code, what: what.into(), why: why.into(), fix: String::new() }
@@ -37,7 +37,7 @@ impl Error {
         self
     }
 
-    /// Makes an error of the operating system: `call` failed with `errno` while doing `what`.
+    /// Creates an error of the operating system: `call` failed with `errno` while doing `what`.
     #[must_use]
     pub fn os(code: Code, what: impl Into<String>, call: &str, errno: Errno) -> Self {
         let text = std::io::Error::from(errno);
@@ -76,7 +76,8 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// The same error, if one of ours is inside; else the call's own words, as [`Code::System`].
+/// Converts an error that wraps one of ours back into it, and any other into [`Code::System`] with
+/// its own text.
 impl From<std::io::Error> for Error {
     fn from(e: std::io::Error) -> Self {
         match e.downcast::<Error>() {

@@ -1,4 +1,5 @@
-//! Says to Linux exactly what its headers say, and owns what it returns.
+//! Linux system interfaces, with the names and layouts of its headers, and ownership of what they
+//! return.
 //!
 //! One file per facility; nothing here knows what a frame means or decides a policy. Every
 //! descriptor is owned by the type that opened it and closed when that is dropped; every mapping

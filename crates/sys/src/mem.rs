@@ -18,18 +18,18 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Code, Error, Result};
 
-/// Bytes of a huge page as asked for (`MFD_HUGE_2MB`).
+/// Size of a huge page in bytes, as requested (`MFD_HUGE_2MB`).
 pub const HUGE_BYTES: usize = 2 << 20;
 
 /// The page size that is wanted for a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Huge {
-    /// Use them if the machine has enough free, else ordinary pages.
+    /// Huge pages if the machine has enough free ones, else ordinary pages.
     #[default]
     Try,
     /// Ordinary pages only.
     Never,
-    /// Fail if there are none.
+    /// Huge pages only; an error if there are too few.
     Require,
 }
 
@@ -38,20 +38,21 @@ pub enum Huge {
 pub enum Pages {
     /// 2 MiB pages.
     Huge2M,
-    /// Ordinary pages of the machine.
+    /// Ordinary pages.
     Base,
 }
 
-/// The access that others have to a region whose descriptor they get.
+/// The access that other processes get to a region whose descriptor they receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
-    /// Map it and write it.
+    /// They can map and write the region.
     Write,
-    /// Map it to read: it is sealed against new writable mappings, and against write(2).
+    /// They can only read the region: it is sealed against new writable mappings and against
+    /// write(2).
     Read,
 }
 
-/// Returns the memory of the machine, in bytes, used or not.
+/// Returns the total memory of the machine in bytes.
 fn machine_bytes() -> usize {
     if cfg!(miri) {
         // Which knows no such call.
@@ -63,7 +64,8 @@ fn machine_bytes() -> usize {
     usize::try_from(pages).map_or(usize::MAX, |n| n.saturating_mul(rustix::param::page_size()))
 }
 
-/// Returns the least limit of this process's cgroup and those above it, in bytes; `None` without one.
+/// Returns the lowest memory limit of this process's cgroup and its ancestors, in bytes; `None`
+/// without a limit.
 ///
 /// Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, cgroups(7) /proc/PID/cgroup.
 pub(crate) fn cgroup_bytes() -> Option<usize> {
@@ -83,14 +85,14 @@ pub(crate) fn cgroup_bytes() -> Option<usize> {
     first.into_iter().chain(limits("", "/sys/fs/cgroup", "memory.max")).min()
 }
 
-/// Adds what may be in the way of memory that the machine has.
+/// Adds limits to the error that may be the reason although the machine has the memory.
 fn limits(error: Error) -> Error {
     error.fix(
         "ask for less, or raise what limits this process (ulimit -v, memory.max of its cgroup)",
     )
 }
 
-/// Returns the bytes that a program may use of a block of the system's allocator: what was asked for, rounded up.
+/// Returns the usable bytes in a block of the system's allocator: the requested ones, rounded up.
 ///
 /// # Safety
 /// `block` came from the system's malloc, with no alignment asked for beyond malloc's own, and has
@@ -117,7 +119,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps at least `len` bytes, zeroed; `name` is what /proc/PID/maps shows.
+    /// Maps at least `len` bytes, zeroed; /proc/PID/maps shows `name`.
     ///
     /// # Errors
     /// `E-MEMORY` with the failing call, and how to make huge pages available if they were
@@ -126,7 +128,8 @@ impl Region {
         Region::for_others(name, len, huge, Others::Write)
     }
 
-    /// Makes a region as [`Region::new`] does, for others to do no more than `others` says.
+    /// Creates a region as [`Region::new`] does, with the access of other processes limited to
+    /// `others`.
     ///
     /// # Errors
     /// As [`Region::new`].
@@ -200,7 +203,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Gives every page its memory now, so that no process that maps the region meets a hole in it.
+    /// Allocates every page now, so that no process that maps the region meets a hole.
     ///
     /// # Errors
     /// `E-MEMORY` if there is not enough.
@@ -220,7 +223,7 @@ impl Region {
         self.base
     }
 
-    /// Returns the bytes mapped: what was asked for, rounded up to whole pages.
+    /// Returns the mapped length in bytes: the requested one, rounded up to whole pages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len

@@ -28,14 +28,14 @@ pub const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 
 /// Interface is administratively up (`IFF_UP`).
 pub const FLAG_UP: u16 = libc::IFF_UP as u16;
-/// Interface is operational (`IFF_RUNNING`): it has a carrier, as far as the kernel has noticed. A
-/// worker of the kernel follows the carrier and starts the transmit queues; frames sent on an
+/// Flag of an operational interface (`IFF_RUNNING`): it has a carrier, as far as the kernel knows.
+/// A worker of the kernel follows the carrier and starts the transmit queues; frames sent on an
 /// interface that came up a moment ago may be refused with ENOBUFS until it has run.
 pub const FLAG_RUNNING: u16 = libc::IFF_RUNNING as u16;
 
-/// Hardware type of Ethernet and everything that looks like it (veth, TAP).
+/// Hardware type of Ethernet and of devices like it (veth, TAP).
 pub const HARDWARE_ETHERNET: u16 = libc::ARPHRD_ETHER;
-/// Hardware type of `lo`, whose frames look like Ethernet's, with addresses of zeroes.
+/// Hardware type of `lo`, whose frames have Ethernet headers with zero addresses.
 pub const HARDWARE_LOOPBACK: u16 = libc::ARPHRD_LOOPBACK;
 
 /// A name that an interface can have: 1 to 15 bytes, no NUL, slash or space.
@@ -73,7 +73,7 @@ impl IfName {
         str::from_utf8(&self.0[..len]).unwrap_or("?")
     }
 
-    /// Returns a request about this interface, all else zero.
+    /// Returns a request for this interface, with all other fields zero.
     pub(crate) fn request(&self) -> libc::ifreq {
         // SAFETY: ifreq is plain integers and a union of such; all zeroes is a valid value.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -108,16 +108,16 @@ impl fmt::Debug for IfName {
 pub struct Hardware {
     /// `ARPHRD_*`: [`HARDWARE_ETHERNET`] or something that does not carry Ethernet frames.
     pub kind: u16,
-    /// Its own address; meaningful for Ethernet.
+    /// The interface's own MAC address; valid for Ethernet only.
     pub mac: [u8; 6],
 }
 
 /// The party that merges received packets into superframes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Merging {
-    /// The kernel, so that they can be cut again as they were (GRO).
+    /// The kernel merges, so that packets can be cut again as they were (GRO).
     pub by_kernel: bool,
-    /// The device, so that they cannot (LRO).
+    /// The device merges, so that packets cannot be cut again as they were (LRO).
     pub by_device: bool,
 }
 
@@ -165,13 +165,13 @@ impl Interface {
         Ok(Interface { socket, name, index })
     }
 
-    /// Returns the interface's name when it was opened.
+    /// Returns the name that the interface had when it was opened.
     #[must_use]
     pub fn name(&self) -> IfName {
         self.name
     }
 
-    /// Returns the number by which sockets are bound to it; above zero.
+    /// Returns the index by which sockets bind to the interface; above zero.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
@@ -187,7 +187,7 @@ impl Interface {
         Ok(unsafe { request.ifr_ifru.ifru_flags } as u16)
     }
 
-    /// Returns the bytes of the longest packet it sends, without the Ethernet header.
+    /// Returns the longest packet that the interface sends, in bytes without the Ethernet header.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone.
@@ -213,7 +213,7 @@ impl Interface {
         Ok(Hardware { kind: address.sa_family, mac })
     }
 
-    /// Brings it up. It changes the machine: for interfaces of one's own making.
+    /// Takes the interface up. It changes the machine: for interfaces of one's own making.
     ///
     /// # Errors
     /// `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is gone.
@@ -226,8 +226,8 @@ impl Interface {
             .map_err(|e| refused(&self.name, "SIOCSIFFLAGS", e))
     }
 
-    /// Lets it take packets whose checksum is still to be computed, or not. Without, it takes no
-    /// superframes either, and its kernel sends what a wire would carry. It changes the machine.
+    /// Turns the offload of outgoing checksums on or off. Without, it takes no superframes either,
+    /// and its kernel sends what a wire would carry. It changes the machine.
     ///
     /// # Errors
     /// As [`Interface::set_up`].
@@ -238,7 +238,7 @@ impl Interface {
         self.ethtool(ETHTOOL_STXCSUM, on.into(), "ETHTOOL_STXCSUM").map(drop)
     }
 
-    /// Returns true if it takes packets whose checksum is still to be computed.
+    /// Returns true if the interface accepts packets whose checksum is still to be computed.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.
@@ -249,7 +249,7 @@ impl Interface {
         Ok(self.ethtool(ETHTOOL_GTXCSUM, 0, "ETHTOOL_GTXCSUM")? != 0)
     }
 
-    /// Returns the party that merges the packets that it receives, if any does.
+    /// Returns who merges received packets: the kernel, the device, or both.
     ///
     /// # Errors
     /// As [`Interface::checksum_offload`].
@@ -264,7 +264,7 @@ impl Interface {
         Ok(Merging { by_kernel, by_device: flags & FLAG_LRO != 0 })
     }
 
-    /// Makes one of ethtool's requests that take a number and answer with one.
+    /// Makes an ethtool request that takes a number and returns one.
     fn ethtool(&self, cmd: u32, data: u32, call: &str) -> Result<u32> {
         #[repr(C)]
         struct EthtoolValue {
@@ -281,7 +281,7 @@ impl Interface {
         Ok(value.data)
     }
 
-    /// Returns the number of its receive queues; 1 where its driver does not tell.
+    /// Returns the number of the interface's receive queues; 1 if its driver does not report it.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone.
@@ -311,8 +311,8 @@ impl Interface {
         }
     }
 
-    /// Returns the driver behind it, and on what it sits: `tun` on `tap`, `veth`, `virtio_net` on a
-    /// PCI address.
+    /// Returns the driver of the interface, and its bus address: `tun` on `tap`, `veth`,
+    /// `virtio_net` on a PCI address.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.
@@ -349,7 +349,7 @@ impl Interface {
         Ok((text(&value.driver), text(&value.bus)))
     }
 
-    /// Has `socket` exchange packets by this interface only.
+    /// Restricts `socket` to packets of this interface.
     ///
     /// # Errors
     /// The system's own: EPERM without CAP_NET_RAW before Linux 5.7, ENODEV if the interface is gone.
@@ -363,8 +363,8 @@ impl Interface {
         check(unsafe { libc::setsockopt(fd, level, libc::SO_BINDTODEVICE, at, bytes) }).map(drop)
     }
 
-    /// Asks about the interface that was opened, whatever it is called by now: never about another
-    /// that has taken its name.
+    /// Makes a request about the opened interface, by its present name: never about another one
+    /// that has taken its old name.
     fn ask(&self, number: libc::Ioctl, call: &str) -> Result<libc::ifreq> {
         let mut request = self.name.request();
         request.ifr_ifru.ifru_ifindex = self.index as c_int;
@@ -381,13 +381,14 @@ impl AsFd for Interface {
     }
 }
 
-/// Opens a socket for requests: any carries them; one of AF_UNIX needs no protocol to be built in.
+/// Opens a socket for ioctl requests: any socket works; one of AF_UNIX requires no protocol in the
+/// kernel.
 fn socket() -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
     rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)
 }
 
-/// Makes a request that takes and answers in an `ifreq`.
+/// Makes a request with an `ifreq` for argument and result.
 ///
 /// `number` must be one of those: the SIOC[GS]IF* family, TUN's TUNSETIFF and TUNGETIFF, or SIOCETHTOOL
 /// with a pointer to what its command takes.

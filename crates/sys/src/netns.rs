@@ -1,4 +1,5 @@
-//! Network namespaces without a name: they exist while a thread is inside or a descriptor holds them.
+//! Network namespaces without a name, which exist while a thread is inside or a descriptor refers
+//! to them.
 //!
 //! A thread makes one and ends; the descriptor of [`Netns`] holds it. There is no mount and no file
 //! of `ip netns` to be left behind: the kernel removes the namespace with everything in it, links
@@ -29,7 +30,7 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Returns an empty namespace, in which even `lo` is down. The calling thread stays where it
+    /// Creates an empty namespace, in which even `lo` is down. The calling thread stays where it
     /// is.
     ///
     /// # Errors
@@ -42,13 +43,14 @@ impl Netns {
         })
     }
 
-    /// Returns a path that names it as long as this value lives: `ip link set … netns PATH`.
+    /// Returns a path that names the namespace as long as this value lives: `ip link set … netns
+    /// PATH`.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
 
-    /// Runs `inside` on a thread in it, and waits for what it returns. A panic goes on here.
+    /// Runs `inside` on a thread in the namespace, and waits for its result. A panic goes on here.
     ///
     /// # Errors
     /// `E-SYSTEM` if the thread cannot be started, `E-PERM` if it may not enter.
@@ -60,7 +62,8 @@ impl Netns {
         })
     }
 
-    /// Starts `inside` on a thread called `name` in it. It runs inside when this returns.
+    /// Starts `inside` on a thread called `name` in the namespace. It runs inside when this
+    /// returns.
     ///
     /// # Errors
     /// As [`Netns::run`].
@@ -84,8 +87,8 @@ impl Netns {
         Ok(thread)
     }
 
-    /// Turns IPv6 off inside, so that no interface talks unasked: no router is solicited, no address
-    /// is tested for duplicates. Interfaces made later have it off as well.
+    /// Turns IPv6 off inside, so that interfaces send nothing by themselves: no router
+    /// solicitation, no duplicate address detection. Interfaces made later have it off as well.
     ///
     /// # Errors
     /// As [`Netns::run`].
@@ -124,7 +127,7 @@ impl Netns {
     }
 }
 
-/// Makes a namespace around the calling thread, which is to end.
+/// Moves the calling thread, which is to end, into a new namespace.
 fn make() -> Result<OwnedFd> {
     // SAFETY: NEWNET changes which interfaces this thread sees and nothing else: it shares memory,
     // descriptors and directories with the others as before. What the function is unsafe for is
@@ -166,7 +169,7 @@ const WHAT: &str = "cannot have a network namespace";
 mod tests {
     use super::*;
 
-    /// Returns a namespace, or why there is none.
+    /// Returns a namespace; prints why if it cannot be created.
     fn netns() -> Option<Netns> {
         match Netns::new() {
             Ok(netns) => Some(netns),

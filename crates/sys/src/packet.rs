@@ -33,14 +33,14 @@ use crate::error::check;
 use crate::error::{Code, Error, Result};
 use crate::netif::Interface;
 
-/// Frame status: the checksum field holds the pseudo-header sum only (sent by this machine).
+/// Frame status: the checksum field has only the pseudo-header sum (sent by this machine).
 pub const STATUS_CSUM_NOT_READY: u32 = libc::TP_STATUS_CSUMNOTREADY;
 
 /// Packet type: link-layer broadcast.
 pub const PKTTYPE_BROADCAST: u8 = libc::PACKET_BROADCAST;
 /// Packet type: link-layer multicast.
 pub const PKTTYPE_MULTICAST: u8 = libc::PACKET_MULTICAST;
-/// Packet type: addressed to another machine, seen in promiscuous mode.
+/// Packet type: addressed to another machine, received in promiscuous mode.
 pub const PKTTYPE_OTHERHOST: u8 = libc::PACKET_OTHERHOST;
 /// Packet type: sent by this machine; never received here, see [`PacketSocket::open`].
 pub const PKTTYPE_OUTGOING: u8 = libc::PACKET_OUTGOING;
@@ -48,15 +48,15 @@ pub const PKTTYPE_OUTGOING: u8 = libc::PACKET_OUTGOING;
 /// The rule by which a group of sockets shares received frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fanout {
-    /// The same for all frames of a flow, and for those of its other direction
-    /// (`PACKET_FANOUT_HASH`): addresses, protocol and ports, of fragments addresses and protocol.
+    /// Equal for all frames of a flow in both directions (`PACKET_FANOUT_HASH`): by addresses,
+    /// protocol and ports; for fragments by addresses and protocol.
     #[default]
     Hash,
-    /// The same for all frames that one CPU receives (`PACKET_FANOUT_CPU`).
+    /// Equal for all frames that one CPU receives (`PACKET_FANOUT_CPU`).
     Cpu,
-    /// Each in turn (`PACKET_FANOUT_LB`): the frames of a flow go to all of them.
+    /// In turn (`PACKET_FANOUT_LB`): the frames of a flow go to all sockets.
     RoundRobin,
-    /// The same for all frames of one receive queue of the device (`PACKET_FANOUT_QM`).
+    /// Equal for all frames of one receive queue of the device (`PACKET_FANOUT_QM`).
     DeviceQueue,
 }
 
@@ -75,24 +75,25 @@ impl Fanout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FanoutGroup(u16);
 
-/// Sockets of one group, at most, unless it is made for more.
+/// Most sockets of a group, unless it is created for more.
 pub const FANOUT_SOCKETS_MAX: u32 = 256;
 
 /// Dimensions of a receive ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingSize {
-    /// Bytes of a block, a multiple of the page size. A frame longer than a block minus about 150
-    /// bytes is cut short, so 256 KiB hold the largest superframe (64 KiB) and three of them.
+    /// Length of a block in bytes, a multiple of the page size. A frame longer than a block minus
+    /// about 150 bytes is cut short, so 256 KiB hold the largest superframe (64 KiB) and three of
+    /// them.
     pub block_bytes: u32,
-    /// Blocks of the ring, at least 1.
+    /// Number of blocks in the ring, at least 1.
     pub blocks: u32,
-    /// After how long a block that holds a frame is handed over although it is not full; at least
-    /// 1, which bounds the time that a lone frame waits unseen.
+    /// Time after which a partly filled block is delivered, at least 1; it bounds how long a single
+    /// frame waits.
     pub retire_ms: u32,
 }
 
 impl Default for RingSize {
-    /// 16 blocks of 256 KiB (4 MiB), handed over after 1 ms at the latest.
+    /// Returns 16 blocks of 256 KiB (4 MiB), delivered after 1 ms at the latest.
     fn default() -> Self {
         RingSize { block_bytes: 256 << 10, blocks: 16, retire_ms: 1 }
     }
@@ -101,7 +102,7 @@ impl Default for RingSize {
 /// The options of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Each frame travels with a [`VnetHdr`](crate::vnet::VnetHdr), both ways. Without it a
+    /// True if each frame has a [`VnetHdr`](crate::vnet::VnetHdr), in both directions. Without it a
     /// missing checksum shows in [`STATUS_CSUM_NOT_READY`] only, superframes arrive without their
     /// segment size, and neither can be sent.
     pub vnet_hdr: bool,
@@ -110,17 +111,17 @@ pub struct Options {
     /// the way: one that the device cannot cut itself, or of its `gso_max_size` (65,536 bytes with
     /// the Ethernet header) or more, is refused with ENOBUFS each time it is tried.
     pub qdisc_bypass: bool,
-    /// The interface accepts frames for other stations as long as the socket is open.
+    /// True if the interface also receives frames for other stations while the socket is open.
     pub promiscuous: bool,
-    /// Bytes of frames that may be on their way out; 0 leaves the default (about 200 KB: three
+    /// Bytes of frames that may wait to be sent; 0 keeps the default (about 200 KB: three
     /// superframes). Above `net.core.wmem_max` only with CAP_NET_ADMIN; cut to it without.
     pub send_buffer_bytes: u32,
 }
 
-/// Counts of a ring since the previous look.
+/// Counts of a ring since the previous reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingStats {
-    /// Frames that arrived, those dropped included.
+    /// Frames that arrived, including dropped ones.
     pub packets: u32,
     /// Frames dropped because every block was full or held by the user.
     pub drops: u32,
@@ -135,7 +136,7 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens `interface` to send and to receive: every frame that arrives from now on, and none
+    /// Opens `interface` to send and to receive: every frame that arrives from now on, but none
     /// that this machine sends.
     ///
     /// # Errors
@@ -149,8 +150,8 @@ impl PacketSocket {
         Self::open_filtered(interface, options, size, &[])
     }
 
-    /// Returns the same for frames that `filter` lets pass; without an instruction it lets all
-    /// pass.
+    /// Opens a socket as [`PacketSocket::open`] does, for frames that `filter` passes; an empty
+    /// filter passes all.
     ///
     /// # Errors
     /// As [`PacketSocket::open`]; `E-SYSTEM` for a filter that the kernel refuses.
@@ -172,7 +173,7 @@ impl PacketSocket {
         Ok((socket, ring))
     }
 
-    /// Opens `interface` to send only; the socket receives nothing.
+    /// Opens `interface` for sending only; the socket receives nothing.
     ///
     /// # Errors
     /// As [`PacketSocket::open`].
@@ -182,7 +183,7 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Receives from now on what `filter` lets pass.
+    /// Sets the filter of received packets.
     ///
     /// # Errors
     /// As [`cbpf::attach`].
@@ -190,9 +191,9 @@ impl PacketSocket {
         cbpf::attach(&self.fd, filter)
     }
 
-    /// Makes the socket one of `group`, or of a new one: each frame is received by one of its
-    /// sockets, which `fanout` chooses. One that is closed leaves the group, and those that stay
-    /// receive its frames: what it chooses by is divided anew.
+    /// Adds the socket to `group`, or to a new group: each frame goes to one socket of the group,
+    /// which `fanout` chooses. One that is closed leaves the group, and those that stay receive its
+    /// frames: what it chooses by is divided anew.
     ///
     /// Of all sockets of a group interface and `fanout` must be the same. Kernels that do not know
     /// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`, and do not say so, have a group receive the frames that
@@ -221,7 +222,7 @@ impl PacketSocket {
         }
     }
 
-    /// Returns the group that it is in: its number is in the low half of what the kernel says.
+    /// Returns the socket's group, whose number is in the low half of the option's value.
     fn fanout_group(&self) -> rustix::io::Result<FanoutGroup> {
         let mut said: u32 = 0;
         let mut len = size_of_val(&said) as libc::socklen_t;

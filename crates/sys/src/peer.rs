@@ -1,4 +1,4 @@
-//! Memory that a peer process can write at any moment, and copies in and out of it.
+//! Memory that a peer process can write at any moment, and copies into and out of it.
 //!
 //! Such bytes never become a `&[u8]`: a data race with a reference is undefined behaviour. They are
 //! moved by instructions that the compiler knows nothing of (on x86-64), or by volatile accesses, into
@@ -41,9 +41,9 @@ enum Owner {
 /// The purpose of a mapping of a peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Only to read it.
+    /// Mapped for reading only.
     Read,
-    /// To write it, too.
+    /// Mapped for reading and writing.
     Write,
 }
 
@@ -64,7 +64,7 @@ impl PeerMemory {
         PeerMemory { base, len, access: Access::Write, owner: Owner::Ours(region) }
     }
 
-    /// Maps a peer's file, which cannot be cut short afterwards: it is sealed against that.
+    /// Maps a peer's file after sealing it, so that the peer cannot truncate it.
     ///
     /// `trusted` takes a file that cannot be sealed, or is of huge pages that have holes or into which
     /// its owner may punch some: such an owner can kill this process by SIGBUS.
@@ -101,7 +101,7 @@ impl PeerMemory {
         Ok(PeerMemory { base, len: bytes, access, owner: Owner::Theirs })
     }
 
-    /// Gives up writing a peer's memory, for good.
+    /// Removes the write access to a peer's memory, for good.
     ///
     /// # Errors
     /// `E-MEMORY` with what mprotect(2) says.
@@ -140,7 +140,8 @@ impl PeerMemory {
         self.len == 0
     }
 
-    /// Copies the bytes from `offset` on into `to`; false, and nothing done, if they are not in it.
+    /// Copies bytes at `offset` into `to`; returns false, and does nothing, if they are outside the
+    /// memory.
     #[inline]
     #[must_use]
     pub fn read(&self, offset: usize, to: &mut [u8]) -> bool {
@@ -152,8 +153,8 @@ impl PeerMemory {
         true
     }
 
-    /// Copies `from` to the bytes from `offset` on; false, and nothing done, if they are not in it, or it
-    /// was mapped to be read only.
+    /// Copies `from` to `offset`; returns false, and does nothing, if that is outside the memory or
+    /// it was mapped for reading only.
     #[inline]
     #[must_use]
     pub fn write(&self, offset: usize, from: &[u8]) -> bool {
@@ -165,32 +166,33 @@ impl PeerMemory {
         true
     }
 
-    /// Returns true if `len` bytes from `offset` on are in it.
+    /// Returns true if `len` bytes at `offset` are within the memory.
     #[inline]
     #[must_use]
     pub fn has(&self, offset: usize, len: usize) -> bool {
         offset <= self.len && len <= self.len - offset
     }
 
-    /// Returns the half-words from `offset` on; `None` if they are not in it, or not aligned.
+    /// Returns `n` half-words at `offset`; `None` if they are outside the memory or not aligned.
     #[must_use]
     pub fn half_words(&self, offset: usize, n: usize) -> Option<&[AtomicU16]> {
         self.atomics(offset, n)
     }
 
-    /// Returns the words from `offset` on, as [`PeerMemory::half_words`].
+    /// Returns `n` words at `offset`, as [`PeerMemory::half_words`].
     #[must_use]
     pub fn words(&self, offset: usize, n: usize) -> Option<&[AtomicU32]> {
         self.atomics(offset, n)
     }
 
-    /// Returns the double words from `offset` on, as [`PeerMemory::half_words`].
+    /// Returns `n` double words at `offset`, as [`PeerMemory::half_words`].
     #[must_use]
     pub fn double_words(&self, offset: usize, n: usize) -> Option<&[AtomicU64]> {
         self.atomics(offset, n)
     }
 
-    /// Checks that `T` is one of the atomics.
+    /// Returns `n` atomics of type `T` at `offset`; `None` if they are outside the memory or not
+    /// aligned.
     fn atomics<T>(&self, offset: usize, n: usize) -> Option<&[T]> {
         let bytes = n.checked_mul(size_of::<T>())?;
         // An atomic may be stored to.
@@ -225,14 +227,14 @@ impl Drop for PeerMemory {
     }
 }
 
-/// Returns true if the kernel gives a hole in a file of memory its page only while there is enough to commit:
-/// where there is not, the access is a SIGBUS.
+/// Returns true if the kernel may refuse to fill a hole in a memory file when memory runs short,
+/// which makes the access a SIGBUS.
 fn counts_commitments(mode: std::io::Result<String>) -> bool {
     mode.is_ok_and(|mode| mode.trim() == "2")
 }
 
-/// Sees to it that no access to the first `len` bytes of the file will ever be a SIGBUS, but where the memory
-/// of a cgroup ends, which kills the processes in it.
+/// Ensures that no access to the first `len` bytes of the file can be a SIGBUS, except when the
+/// memory of a cgroup is exhausted, which kills its processes.
 fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
     if counts_commitments(std::fs::read_to_string("/proc/sys/vm/overcommit_memory")) {
         return Err("with vm.overcommit_memory=2 a hole in it can be a SIGBUS".into());
@@ -259,7 +261,7 @@ fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
     }
 }
 
-/// Copies `n` bytes, also if a peer writes either side meanwhile.
+/// Copies `n` bytes, even if a peer writes either side at the same time.
 ///
 /// # Safety
 /// Both ranges are mapped and stay so; they do not overlap. What is written is not borrowed, or
@@ -278,8 +280,8 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
     }
 }
 
-/// Copies at least 16 bytes, in blocks of 64 and of 16; the last one ends where the range does, and may
-/// overlap the one before it.
+/// Copies at least 16 bytes, in blocks of 64 and of 16; the last block ends with the range, and may
+/// overlap the one before.
 ///
 /// # Safety
 /// As [`copy`]; `n >= 16`.
@@ -475,8 +477,8 @@ mod tests {
         assert!(map(&file, false).is_err());
     }
 
-    /// Regions of huge pages: one that others may write, one that they may only read; `None`, said once,
-    /// where the machine has none.
+    /// Returns two regions of huge pages, writable and read-only for others; `None`, with one
+    /// message, if the machine has none.
     fn huge() -> Option<[Region; 2]> {
         use crate::mem::{HUGE_BYTES, Others};
         let region = |others| Region::for_others("test", HUGE_BYTES, Huge::Require, others);
@@ -511,7 +513,7 @@ mod tests {
         assert_eq!((hole(&written), hole(&read)), (Ok(()), Err(rustix::io::Errno::PERM)));
     }
 
-    /// Its last byte is read: where the file were cut short, that would be a SIGBUS.
+    /// Checks by reading the last byte of each mapping: after a truncation that would be a SIGBUS.
     #[test]
     fn a_file_that_changes_its_size_meanwhile_is_mapped_whole_or_not_at_all() {
         let mut mapped = 0;

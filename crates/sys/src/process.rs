@@ -1,4 +1,4 @@
-//! Programs that were started by this one: what CPU time they took, and that they end with it.
+//! Child programs: their CPU time, and their end together with this process.
 //!
 //! Source: getrusage(2), prctl(2) `PR_SET_PDEATHSIG`.
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
-/// Returns CPU time of all children that have ended and were waited for, and of theirs, in nanoseconds.
+/// Returns the CPU time, in nanoseconds, of all descendants that have ended and were waited for.
 #[must_use]
 pub fn children_cpu_ns() -> u64 {
     // SAFETY: rusage is plain numbers, for which all zeroes are values.
@@ -23,8 +23,8 @@ pub fn children_cpu_ns() -> u64 {
     ns(usage.ru_utime).saturating_add(ns(usage.ru_stime))
 }
 
-/// Lets the kernel kill the program once the *thread* that starts it has ended: with this process at
-/// the latest, however that ends.
+/// Makes the kernel kill the program when the *thread* that starts it ends: at the latest with this
+/// process, however that ends.
 ///
 /// A program whose rights are not its caller's (set-user-ID) is not killed.
 pub fn end_with_this_thread(command: &mut Command) -> &mut Command {

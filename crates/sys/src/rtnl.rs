@@ -1,5 +1,6 @@
-//! The kernel's answers about an interface by rtnetlink: its kind, its other end, its program;
-//! the host's own use of it (host_use.rs); the way to an address by it (route.rs); its driver's XDP (netdev.rs).
+//! Requests to the kernel about an interface, by rtnetlink: its kind, other end and program; the
+//! host's own use of it (host_use.rs); the route to an address through it (route.rs); its driver's
+//! XDP features (netdev.rs).
 //!
 //! One request, one answer. The answer is the kernel's, and is not trusted: every
 //! length is checked against what came.
@@ -35,7 +36,7 @@ const NLM_F_REQUEST: u16 = 1;
 const HEADER_BYTES: usize = 16;
 const LINK_BYTES: usize = 16;
 const ATTRIBUTE_BYTES: usize = 4;
-/// The kind of an attribute, without its flags.
+/// Mask of an attribute's kind, without flags.
 const TYPE_MASK: u16 = 0x3fff;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
@@ -48,28 +49,28 @@ const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
-/// An answer about one interface is a few KiB.
+/// Buffer for an answer about one interface, which has a few KiB.
 const ANSWER_BYTES: usize = 32 << 10;
 
 /// An interface as rtnetlink describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LinkInfo {
-    /// Its kind, as `veth`; empty for hardware.
+    /// The kind of the interface, such as `veth`; empty for hardware.
     pub kind: String,
-    /// Index of the interface that it belongs to: a veth's other end, the parent of a VLAN.
+    /// Index of the related interface: a veth's other end, the parent of a VLAN.
     pub other: Option<u32>,
-    /// Index of the bridge or bond that it is a member of.
+    /// Index of the bridge or bond that the interface is a member of.
     pub master: Option<u32>,
-    /// True if `other` is in another network namespace, where its index says nothing here.
+    /// True if `other` is an index in another network namespace, which has no meaning in this one.
     pub other_is_elsewhere: bool,
-    /// Ids of the XDP programs that are attached to it.
+    /// Ids of the XDP programs attached to the interface.
     pub xdp_programs: Vec<u32>,
-    /// The place where they see packets first.
+    /// Where these programs run; the earliest place, if there are several.
     pub xdp_mode: Option<Mode>,
 }
 
 impl LinkInfo {
-    /// Asks about `interface`.
+    /// Queries `interface`.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone, `E-SYSTEM` if the kernel does not answer.
@@ -84,7 +85,7 @@ impl LinkInfo {
 }
 
 impl LinkInfo {
-    /// Returns the members of `master`, a bridge or bond, as it is now.
+    /// Returns the present members of `master`, a bridge or bond.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer.
@@ -104,12 +105,12 @@ impl LinkInfo {
 
 type Answer<T> = std::result::Result<T, Errno>;
 
-/// Makes a request of rtnetlink; returns a socket that the answer comes by.
+/// Sends a request to rtnetlink; returns the socket that will receive the answer.
 fn send_request(kind: u16, flags: u16, body: &[u8]) -> Answer<OwnedFd> {
     send_by(None, kind, flags, body)
 }
 
-/// Makes a request; without a protocol, which is 0, of rtnetlink.
+/// Sends a request for `protocol`; `None` means rtnetlink.
 fn send_by(protocol: Option<Protocol>, kind: u16, flags: u16, body: &[u8]) -> Answer<OwnedFd> {
     let (family, raw) = (AddressFamily::NETLINK, SocketType::RAW);
     let socket = socket_with(family, raw, SocketFlags::CLOEXEC, protocol)?;
@@ -122,7 +123,8 @@ fn send_by(protocol: Option<Protocol>, kind: u16, flags: u16, body: &[u8]) -> An
     Ok(socket)
 }
 
-/// Makes a request of rtnetlink that has one message of the kind `wanted` for an answer, and returns its body.
+/// Sends a request to rtnetlink whose answer is one message of kind `wanted`; returns that
+/// message's body.
 fn ask(kind: u16, wanted: u16, body: &[u8]) -> Answer<Vec<u8>> {
     ask_by(None, kind, wanted, body)
 }
@@ -134,7 +136,7 @@ fn ask_by(protocol: Option<Protocol>, kind: u16, wanted: u16, body: &[u8]) -> An
     message(&answer[..n.min(ANSWER_BYTES)], wanted).map(<[u8]>::to_vec)
 }
 
-/// Returns the body of the message that `answer` begins with, or the error that it is.
+/// Returns the body of the first message in `answer`, or the error that it contains.
 fn message(answer: &[u8], wanted: u16) -> Answer<&[u8]> {
     let len = u32_at(answer, 0).ok_or(Errno::PROTO)? as usize;
     let message = answer.get(..len).ok_or(Errno::PROTO)?;
@@ -179,7 +181,7 @@ fn read(link: &[u8]) -> LinkInfo {
     info
 }
 
-/// Source: include/uapi/linux/if_link.h, `XDP_ATTACHED_NONE` and what follows: driver, stack, hardware, several.
+/// Returns the mode for the value of an XDP attachment.
 fn xdp_mode(attached: u8) -> Option<Mode> {
     match attached {
         0 => None,
@@ -193,7 +195,7 @@ fn is_program(kind: u16) -> bool {
     kinds.contains(&kind)
 }
 
-/// Returns the attributes that `bytes` begin with; ends at one that is not whole.
+/// Returns the attributes at the start of `bytes`; ends at an incomplete one.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(bytes, 0)?);

@@ -1,4 +1,4 @@
-//! A UNIX socket of whole messages that passes descriptors: the control channel of memif.
+//! A UNIX socket for whole messages and descriptors: the control channel of memif.
 //!
 //! A path that begins with `@` is a name in the network namespace, and no file.
 //!
@@ -18,11 +18,11 @@ use rustix::net::{
 use crate::error::{Code, Result};
 use crate::unix::{self, address, pass_rights, socket};
 
-/// Descriptors of one message: as many as the kernel lets a sender attach (SCM_MAX_FD). None is left for the
-/// kernel to close at once, because to close an unknown file can take for ever.
+/// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). None is left for the kernel to
+/// close at once, because to close an unknown file can take for ever.
 const FDS_MAX: usize = 253;
 
-/// Returns a name in the network namespace that is not taken: `@PREFIX-` and 64 random bits.
+/// Returns an unused name in the network namespace: `@PREFIX-` and 64 random bits.
 ///
 /// # Errors
 /// Those of getrandom(2).
@@ -37,12 +37,13 @@ pub fn secret_name(prefix: &str) -> io::Result<String> {
     }
 }
 
-/// A place where peers connect.
+/// A socket to which peers connect.
 #[derive(Debug)]
 pub struct Listener(unix::Listener);
 
 impl Listener {
-    /// Listens at `path` as [`unix::Listener::bind`] does.
+    /// Listens at `path`; the processes that `mode` lets write the file, which belongs to this
+    /// process's user, can connect. A file there that a dead process has left behind is replaced.
     ///
     /// Peers can send no descriptors before [`Seqpacket::take_descriptors`], where the kernel knows that (6.16).
     ///
@@ -56,7 +57,7 @@ impl Listener {
         })
     }
 
-    /// Returns the next peer, if one waits.
+    /// Returns the next peer, if one is waiting.
     ///
     /// # Errors
     /// Those of [`unix::Listener::accept`].
@@ -77,19 +78,20 @@ pub struct Seqpacket {
     fd: OwnedFd,
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// Its bytes; 0 at the end of the connection.
+    /// The message's length; 0 at the end of the connection.
     pub len: usize,
-    /// It was longer than the room for it, or brought more descriptors than are taken.
+    /// True if the message was longer than the buffer, or had more descriptors than allowed.
     pub cut: bool,
-    /// The descriptors that it brought.
+    /// The message's descriptors.
     pub fds: Vec<OwnedFd>,
 }
 
 impl Seqpacket {
-    /// Returns the user of the process at the other end, as it was when it connected or began to listen.
+    /// Returns the user of the process at the other end, at the time when it connected or began to
+    /// listen.
     ///
     /// # Errors
     /// Those of getsockopt(2).
@@ -113,7 +115,7 @@ impl Seqpacket {
         Ok(Seqpacket { fd })
     }
 
-    /// Sends a message, with a descriptor or none.
+    /// Sends a message, with a descriptor if there is one.
     ///
     /// # Errors
     /// EAGAIN if the peer does not read, EPIPE if it is gone.
@@ -134,7 +136,7 @@ impl Seqpacket {
         }
     }
 
-    /// Returns the next message, if one waits.
+    /// Returns the next message, if one is waiting.
     ///
     /// # Errors
     /// ECONNRESET if the peer is gone and had not read everything.

@@ -1,9 +1,9 @@
-//! Text of others, made harmless, and numbers for people.
+//! Text from other sources, made safe for terminals, and numbers formatted for people.
 
 use std::borrow::Cow;
 
-/// Returns `name` with what is not to be seen as such written out: line ends and escapes, with which a name
-/// could forge rows or give orders to a terminal, and what turns the direction of writing.
+/// Returns `name` with unsafe characters escaped: newlines and terminal escapes, with which a name
+/// could fake rows or control a terminal, and characters that change the writing direction.
 #[must_use]
 pub fn harmless(name: &str) -> Cow<'_, str> {
     if !name.chars().any(is_hostile) {
@@ -16,8 +16,8 @@ pub fn harmless(name: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Returns true for characters that must not be printed: those that give orders to a terminal or turn the
-/// direction of writing, invisible ones, and those that XML has no way to say, not even escaped.
+/// Returns true for characters that must not be printed: those that control a terminal or the
+/// writing direction, invisible ones, and those that XML cannot represent, even escaped.
 fn is_hostile(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}')
@@ -31,7 +31,7 @@ fn is_noncharacter(c: char) -> bool {
     matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe
 }
 
-/// Returns a number with a comma between thousands of its whole part.
+/// Returns a number with commas between the thousands of its integer part.
 #[must_use]
 pub fn grouped(number: &str) -> String {
     let digits = number.trim_start_matches(['+', '-']);

@@ -1,4 +1,4 @@
-//! The calling thread: where it runs, what it is called, how punctually it is woken.
+//! The calling thread: its CPU, its name, and the delay of its wake-ups.
 //!
 //! Everything here acts on the calling thread alone and belongs to its setup.
 //!
@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result};
 
 pub use account::{Account, Accounted};
 
-/// Bytes of a thread's name that the kernel keeps (`TASK_COMM_LEN` without the NUL).
+/// Most bytes of a thread's name (`TASK_COMM_LEN` without the NUL).
 pub const NAME_BYTES_MAX: usize = 15;
 
 /// Binds the calling thread to one CPU. It runs there when this returns.
@@ -27,8 +27,8 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
     run_on(&[cpu])
 }
 
-/// Has the calling thread run on some of these CPUs, and on no other: those that its cpuset has. It runs there
-/// when this returns.
+/// Restricts the calling thread to those of these CPUs that its cpuset has. It runs there when this
+/// returns.
 ///
 /// # Errors
 /// `E-CPU` if not one of them is there, online and in the cpuset: then nothing has changed.
@@ -36,7 +36,7 @@ pub fn run_on(cpus: &[usize]) -> Result<()> {
     set_affinity(None, cpus)
 }
 
-/// Has another thread, of this process or the kernel's, run on some of these CPUs, as [`run_on`] does.
+/// Restricts another thread, of this process or of the kernel, as [`run_on`] does.
 ///
 /// # Errors
 /// `E-CPU` as there, or if it may not be moved; `E-SYSTEM` if there is no such thread.
@@ -76,7 +76,7 @@ fn pid(thread: i32) -> Result<Pid> {
     })
 }
 
-/// Returns the number by which the calling thread is moved.
+/// Returns the number of the calling thread, for [`run_thread_on`].
 #[must_use]
 pub fn id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
@@ -90,7 +90,7 @@ pub fn allowed_cpus_of(thread: i32) -> Result<Vec<usize>> {
     affinity(Some(pid(thread)?))
 }
 
-/// Returns why no thread can run on a CPU, as far as that concerns the machine: it is not there, or offline.
+/// Returns why no thread can run on a CPU: it does not exist, or is offline.
 #[must_use]
 pub fn why_not(cpu: usize) -> Option<String> {
     let list = |file| {
@@ -104,12 +104,13 @@ pub fn why_not(cpu: usize) -> Option<String> {
     (!is_listed(&online, cpu)).then(|| format!("CPU {cpu} is offline; online are {online}"))
 }
 
-/// Returns true if a list as the kernel writes them, such as `0-3,8`, has a number.
+/// Returns true if a list in the kernel's format, such as `0-3,8`, contains a number.
 fn is_listed(list: &str, n: usize) -> bool {
     ranges(list).any(|range| range.contains(&n))
 }
 
-/// Returns the numbers of a list as the kernel writes them, such as `0-3,8`, in its order; of those below 65,536.
+/// Returns the numbers below 65,536 of a list in the kernel's format, such as `0-3,8`, in its
+/// order.
 #[must_use]
 pub fn listed(list: &str) -> Vec<usize> {
     ranges(list).flatten().take_while(|n| *n < 1 << 16).collect()
@@ -137,14 +138,15 @@ fn affinity(thread: Option<Pid>) -> Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// Returns the CPU that the calling thread was on a moment ago; it stays true for a pinned thread.
+/// Returns the CPU that runs the calling thread; for a pinned thread it does not change.
 #[must_use]
 pub fn current_cpu() -> usize {
     // Miri has one CPU, and no such call.
     if cfg!(miri) { 0 } else { rustix::thread::sched_getcpu() }
 }
 
-/// Names the calling thread, as `top -H` shows it; cut to [`NAME_BYTES_MAX`] and to the first NUL.
+/// Names the calling thread, as `top -H` shows it; cuts the name at [`NAME_BYTES_MAX`] and at the
+/// first NUL.
 pub fn set_name(name: &str) {
     let mut cut = name.len().min(NAME_BYTES_MAX);
     while !name.is_char_boundary(cut) {
@@ -171,7 +173,7 @@ pub fn set_timer_slack_ns(slack_ns: NonZeroU64) -> Result<()> {
     })
 }
 
-/// Returns for how long the calling thread was ready to run and not running, since it was started.
+/// Returns how long the calling thread was ready but not running, since its start.
 ///
 /// Cost: opens, reads and closes a file of /proc: about 10 µs. Not for the data path.
 ///
@@ -188,7 +190,8 @@ pub fn run_delay_ns() -> Result<u64> {
     })
 }
 
-/// Returns nanoseconds on a CPU, nanoseconds waiting for one, and how often the thread was put on one.
+/// Returns nanoseconds on a CPU, nanoseconds waiting for one, and the number of times the thread
+/// was scheduled.
 ///
 /// A thread that reads this was put on a CPU at least once: three times 0 is what a kernel writes
 /// that does not know (`proc_pid_schedstat`, fs/proc/base.c).
@@ -203,7 +206,7 @@ fn times_of(schedstat: &str) -> Option<[u64; 3]> {
 mod tests {
     use super::*;
 
-    /// Runs `f` on a thread of its own, so that the test runner's keeps its affinity and name.
+    /// Runs `f` on a new thread, so that the test runner's thread keeps its affinity and name.
     fn apart(f: impl FnOnce() + Send + 'static) {
         std::thread::spawn(f).join().unwrap();
     }

@@ -1,4 +1,5 @@
-//! The CPU's own clock: ticks at a constant rate, read in about 10 ns without a system call.
+//! The CPU's time-stamp counter: ticks at a constant rate, read in about 10 ns without a system
+//! call.
 //!
 //! A tick is not a core cycle: the rate is fixed, the core's is not. Figures in ticks compare on
 //! one machine only, and say so.
@@ -20,7 +21,7 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// Returns the same, in its place: read after everything before it has been done, and before
+/// Returns the ticks in program order: after everything before the reading is complete, and before
 /// anything after it. Stores may still be on their way to the cache: for these, a fence before it.
 ///
 /// Cost: some 10 ns more than [`ticks`]. Without such a clock it is as [`ticks`].
@@ -40,7 +41,8 @@ pub fn ticks_ordered() -> u64 {
     ticks()
 }
 
-/// Returns what timing a call takes, in ticks: two readings of the clock, the median of 31 batches.
+/// Returns the cost of timing a call, in ticks: two readings of the clock, the median of 31
+/// batches.
 ///
 /// Cost: about 2,000 readings.
 #[must_use]
@@ -59,7 +61,7 @@ pub fn timing_ticks() -> u64 {
     batches[BATCHES / 2]
 }
 
-/// Ticks a second, measured against the monotonic clock over `window`.
+/// Returns ticks a second, measured against the monotonic clock over `window`.
 #[must_use]
 pub fn rate_hz(window: Duration) -> f64 {
     let (start, from) = (Instant::now(), ticks());

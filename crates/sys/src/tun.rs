@@ -48,7 +48,7 @@ pub struct TapOffloads {
 impl TapOffloads {
     /// Everything this crate has a name for.
     pub const ALL: TapOffloads = TapOffloads { csum: true, tso: true, uso: true };
-    /// Complete frames only.
+    /// No offloads: frames are complete.
     pub const NONE: TapOffloads = TapOffloads { csum: false, tso: false, uso: false };
 
     fn bits(self) -> c_uint {
@@ -65,7 +65,7 @@ impl TapOffloads {
         bits
     }
 
-    /// Returns the next smaller set to try, if there is one: a superframe needs its checksums filled in.
+    /// Returns the next smaller set to try, if there is one: superframes require checksum offload.
     fn less(self) -> Option<Self> {
         match self {
             TapOffloads { uso: true, .. } => Some(TapOffloads { uso: false, ..self }),
@@ -89,8 +89,8 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Attaches to the TAP interface called `name`, or creates it; `%d` in it stands for the first
-    /// free number. The interface's other settings, up and down included, are left alone.
+    /// Attaches to the TAP interface called `name`, or creates it; `%d` in it is replaced by the
+    /// first free number. The interface's other settings, up and down included, are left alone.
     ///
     /// Of `wanted` the kernel may know less: [`Tap::offloads`] says what was obtained.
     ///
@@ -138,13 +138,14 @@ impl Tap {
         Ok(Tap { fd, name, created, offloads })
     }
 
-    /// Returns the interface's name: the one asked for, with its number.
+    /// Returns the interface's name: the requested one, with its number.
     #[must_use]
     pub fn name(&self) -> IfName {
         self.name
     }
 
-    /// Returns true if the interface was created here, and so goes with this descriptor.
+    /// Returns true if the interface was created by this call, and so is removed with this
+    /// descriptor.
     #[must_use]
     pub fn created(&self) -> bool {
         self.created
@@ -190,7 +191,7 @@ fn open_device(name: &IfName) -> Result<OwnedFd> {
     rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|e| refused(name, OPEN, e, 0))
 }
 
-/// Attaches `fd` to the interface called `name`; returns the name it has.
+/// Attaches `fd` to the interface called `name`; returns its actual name.
 fn attach(fd: &OwnedFd, name: &IfName, more: c_int) -> io::Result<IfName> {
     let mut request = name.request();
     // The kernel reads the flags as 16 bits without sign.
@@ -206,7 +207,7 @@ fn set_header_bytes(fd: &OwnedFd) -> io::Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) }).map(drop)
 }
 
-/// Asks for `wanted`, and for less as long as the kernel does not know it.
+/// Requests `wanted`, and smaller sets while the kernel does not know it.
 fn set_offloads(fd: &OwnedFd, wanted: TapOffloads) -> io::Result<TapOffloads> {
     let mut asked = wanted;
     loop {
@@ -220,7 +221,8 @@ fn set_offloads(fd: &OwnedFd, wanted: TapOffloads) -> io::Result<TapOffloads> {
     }
 }
 
-/// Says why `call` was refused for an interface of `kind`: 0, or with many queues.
+/// Returns the error of a `call` that was refused for an interface of `kind`: 0, or with many
+/// queues.
 fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
     let what = format!("cannot open TAP interface {name}");
     let multi = if kind == 0 { "" } else { " multi_queue" };
@@ -252,7 +254,7 @@ fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
     }
 }
 
-/// Returns the error for an interface that is there and is not what was asked for.
+/// Returns the error for an interface that exists and is of another kind than requested.
 fn other_kind(name: &IfName, what: String, call: &str, kind: c_int) -> Error {
     let is_tap = Interface::open(name.as_str())
         .and_then(|interface| interface.driver())
@@ -302,7 +304,7 @@ mod tests {
         tap.write_vectored(&[IoSlice::new(&header), IoSlice::new(head), IoSlice::new(tail)])
     }
 
-    /// Returns the next frame of these tests that the host sends, and its header.
+    /// Returns the next frame of these tests from the host, with its header.
     fn read(tap: &Tap) -> (VnetHdr, Vec<u8>) {
         let deadline = Instant::now() + WAIT;
         loop {

@@ -1,4 +1,4 @@
-//! The offload header that travels in front of a frame between the kernel and its users.
+//! The offload header before a frame between the kernel and its users.
 //!
 //! It says what is still to be done to the frame: fill in a checksum, cut a superframe into
 //! segments. AF_PACKET (`PACKET_VNET_HDR`) and TAP (`IFF_VNET_HDR`) use the same ten bytes:
@@ -15,7 +15,7 @@
 /// Bytes of the header.
 pub const VNET_HDR_BYTES: usize = 10;
 
-/// `flags`: the checksum field holds the pseudo-header sum only; see `csum_start`.
+/// `flags`: the checksum field has only the pseudo-header sum; see `csum_start`.
 pub const F_NEEDS_CSUM: u8 = 1;
 
 /// `gso_type`: an ordinary frame.
@@ -29,7 +29,7 @@ pub const GSO_TCPV6: u8 = 4;
 /// `gso_type`, or-ed to a TCP type: the first segment alone carries CWR.
 pub const GSO_ECN: u8 = 0x80;
 
-/// Flags of the work still to be done to the frame that follows.
+/// The offload of the frame that follows.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VnetHdr {
@@ -41,9 +41,9 @@ pub struct VnetHdr {
     pub hdr_len: u16,
     /// Payload bytes of each segment but the last.
     pub gso_size: u16,
-    /// First byte to sum, from the start of the frame; meaningful with [`F_NEEDS_CSUM`].
+    /// Offset of the first byte to sum from the start of the frame; valid with [`F_NEEDS_CSUM`].
     pub csum_start: u16,
-    /// Offset of the sum, from `csum_start`.
+    /// Offset of the checksum from `csum_start`.
     pub csum_offset: u16,
 }
 

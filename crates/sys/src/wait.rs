@@ -21,11 +21,11 @@ mod set;
 pub use rustix::event::epoll::{Event, EventFlags};
 pub use set::WaitSet;
 
-/// An event for a caller to fill its buffer with before the first [`Epoll::wait`].
+/// An empty event, to fill a buffer before the first [`Epoll::wait`].
 pub const NO_EVENT: Event =
     Event { flags: EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
-/// Most descriptors that one [`poll_readable`] takes; above it use an [`Epoll`].
+/// Most descriptors for [`poll_readable`]; use an [`Epoll`] for more.
 pub const POLL_FDS_MAX: usize = 64;
 
 /// A set of descriptors to wait for together.
@@ -70,7 +70,7 @@ impl Epoll {
         epoll::delete(&self.fd, source)
     }
 
-    /// Waits until a member is ready and writes what is ready to the front of `events`.
+    /// Waits until a member is ready, and writes the events to the front of `events`.
     ///
     /// Shape:  returns n; `events[..n]` are written, n <= events.len(); 0 means the time is over.
     /// Units:  `timeout`: `None` waits without bound, zero only looks.
@@ -89,8 +89,8 @@ impl Epoll {
         }
     }
 
-    /// Waits as [`Epoll::wait`] where a sandbox does not know the call: seccomp profiles older than it, gVisor,
-    /// valgrind.
+    /// Waits as [`Epoll::wait`] does where a sandbox lacks the newer call: old seccomp profiles,
+    /// gVisor, valgrind.
     ///
     /// Cost: a syscall, two more for each time that it sleeps, after one that failed.
     ///
@@ -108,7 +108,7 @@ impl Epoll {
         }
     }
 
-    /// Returns what is ready now, by the older call.
+    /// Returns the events that are ready now, by the older call.
     fn look(&self, events: &mut [Event]) -> io::Result<usize> {
         let most = i32::try_from(events.len()).unwrap_or(i32::MAX);
         // SAFETY: `events` has room for `most` entries, of which the kernel writes as many as it says.
@@ -137,7 +137,7 @@ pub struct EventFd {
 }
 
 impl EventFd {
-    /// Returns a doorbell that has not been rung.
+    /// Creates a doorbell that has not been rung.
     ///
     /// # Errors
     /// `E-SYSTEM` when the process or the machine is out of descriptors.
@@ -147,7 +147,8 @@ impl EventFd {
         Ok(EventFd { fd })
     }
 
-    /// Takes a doorbell made elsewhere: one that a peer sent. It must not block, see [`EventFd::drain`].
+    /// Creates the value from an existing doorbell's descriptor, such as one that a peer sent. It
+    /// must not block, see [`EventFd::drain`].
     ///
     /// # Errors
     /// `E-SYSTEM` if it cannot be made nonblocking.
@@ -192,7 +193,7 @@ impl EventFd {
         crate::aio::signal(self.fd.as_fd())
     }
 
-    /// Makes it unreadable again and says whether it had been rung.
+    /// Makes the doorbell unreadable again; returns whether it had been rung.
     ///
     /// Cost: one syscall. Never blocks.
     pub fn drain(&self) -> bool {
@@ -206,7 +207,7 @@ impl AsFd for EventFd {
     }
 }
 
-/// An alarm: readable from the set time on, until it is drained or set again.
+/// An alarm: readable after the set time, until it is drained or set again.
 #[derive(Debug)]
 pub struct TimerFd {
     fd: OwnedFd,
@@ -242,7 +243,7 @@ impl TimerFd {
         rustix::time::timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &spec).map(drop)
     }
 
-    /// Makes it unreadable again and says whether it had rung.
+    /// Makes the alarm unreadable again; returns whether it had fired.
     ///
     /// Cost: one syscall. Never blocks.
     pub fn drain(&self) -> bool {
@@ -256,7 +257,7 @@ impl AsFd for TimerFd {
     }
 }
 
-/// Waits until one of `fds` can be read, or is in an error that reading would report.
+/// Waits until one of `fds` can be read, or has an error that reading would report.
 ///
 /// Shape:  true if one is ready, false if the time is over first.
 /// Units:  `timeout`: `None` waits without bound, zero only looks.
@@ -293,7 +294,7 @@ fn poll_retrying(
     }
 }
 
-/// The bound of one wait, from which an interrupted wait computes what is left of it.
+/// The deadline of a wait, from which an interrupted wait computes the remaining time.
 struct Bound {
     first: Option<Timespec>,
     deadline: Option<Instant>,
@@ -325,7 +326,7 @@ fn timespec(d: Duration) -> Timespec {
     }
 }
 
-/// Reads the eight bytes of an eventfd or a timerfd; false if there was nothing to read.
+/// Reads the eight bytes of an eventfd or a timerfd; returns false if there was nothing to read.
 fn read_counter(fd: &OwnedFd) -> bool {
     let mut counter = [0; 8];
     io::read(fd, &mut counter).is_ok_and(|n| n == counter.len())

@@ -1,4 +1,5 @@
-//! AF_XDP sockets: one queue of one interface, frames of a memory that the kernel reads and writes.
+//! AF_XDP sockets: one queue of one interface, with frames in memory that the kernel reads and
+//! writes.
 //!
 //! ```text
 //!   fill ──► kernel ──► rx        addresses of frames to receive into, then descriptors of packets
@@ -32,31 +33,32 @@ use crate::mem::{self, Huge, Pages, Region};
 
 pub use rustix::net::xdp::XdpStatistics;
 
-/// The counts of SO_MEMINFO, and the place among them of the bytes of packets on their way out.
+/// Number of counts of SO_MEMINFO; the next is the index of the bytes that wait to be sent.
 ///
 /// Source: include/uapi/linux/sock_diag.h `SK_MEMINFO_VARS`, `SK_MEMINFO_WMEM_ALLOC`.
 const MEMINFO_VARS: usize = 9;
 const WMEM_ALLOC: usize = 2;
-/// Bytes that the kernel keeps free before a packet that it receives, beyond what it is asked for.
+/// Bytes that the kernel keeps free before a received packet, in addition to the requested
+/// headroom.
 ///
 /// Source: `XDP_PACKET_HEADROOM`, include/uapi/linux/bpf.h.
 pub const HEADROOM_BYTES: u32 = 256;
-/// The packet goes on in the next descriptor.
+/// Flag: the packet continues in the next descriptor.
 pub const CONTINUED: u32 = 1;
 
 /// A packet, or a part of one, in a receive or transmit ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Desc {
-    /// Its first byte, counted from the start of the memory.
+    /// Offset of the first byte from the start of the memory.
     pub addr: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub len: u32,
     /// [`CONTINUED`] or 0.
     pub options: u32,
 }
 
-/// One of the four rings.
+/// A kind of ring: one of four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ring {
     /// Frames to receive into: addresses.
@@ -69,20 +71,20 @@ pub enum Ring {
     Tx,
 }
 
-/// The options by which a socket is bound.
+/// The options for binding a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
     /// Index of the interface.
     pub interface: u32,
     /// Number of the queue.
     pub queue: u32,
-    /// The device reads and writes the frames itself; else the kernel copies.
+    /// True if the device reads and writes the frames itself; else the kernel copies.
     pub zero_copy: bool,
     /// A packet may have several frames.
     pub several: bool,
 }
 
-/// A socket, before and after it is bound.
+/// A socket, bound or not.
 #[derive(Debug)]
 pub struct XdpSocket {
     fd: OwnedFd,
@@ -113,7 +115,7 @@ impl XdpSocket {
         fd.map(|fd| XdpSocket { fd }).map_err(|e| refused("socket(AF_XDP)", e))
     }
 
-    /// Gives it the memory whose frames its rings will name; the region's pages stay in memory.
+    /// Registers the memory that contains the rings' frames; the region's pages stay resident.
     ///
     /// # Errors
     /// `E-MEMORY` beyond what may be locked, which names the limit, and what helps against it;
@@ -159,9 +161,9 @@ impl XdpSocket {
         .map_err(|e| refused("setsockopt(SOL_XDP)", e))
     }
 
-    /// Has one call of [`XdpSocket::wake_tx`] send up to `packets` in copy mode, rather than 32: at
-    /// most as many as the transmit ring has, which is made before. Kernels before 6.17 do not know
-    /// it, and go on sending 32.
+    /// Sets the packets that one call of [`XdpSocket::wake_tx`] sends in copy mode, instead of 32:
+    /// at most the length of the transmit ring, which must exist already. Kernels before 6.17 do
+    /// not know it, and go on sending 32.
     ///
     /// Source: net/xdp/xsk.c, `XDP_MAX_TX_SKB_BUDGET`.
     pub fn set_tx_budget(&self, packets: u32) {
@@ -206,7 +208,7 @@ impl XdpSocket {
         Ok(RingMap { base, bytes, at })
     }
 
-    /// Binds it, with the memory that was registered with it or that is `shared`.
+    /// Binds the socket, with the memory that was registered with it or with `shared`.
     ///
     /// # Errors
     /// The system's own: EBUSY while another socket has the queue, EOPNOTSUPP or EINVAL for a mode
@@ -243,8 +245,8 @@ impl XdpSocket {
         Ok(options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
-    /// Has the kernel poll the device itself at each system call that asks for it, for `usecs` and at most
-    /// `budget` packets, and leave the device's interrupts off meanwhile.
+    /// Makes the kernel poll the device in system calls that ask for it, for `usecs` and at most
+    /// `budget` packets, with the device's interrupts off meanwhile.
     ///
     /// # Errors
     /// `E-PERM` without CAP_NET_ADMIN, `E-UNSUPPORTED` before Linux 5.11.
@@ -274,8 +276,8 @@ impl XdpSocket {
         sockopt::xdp_statistics(&self.fd)
     }
 
-    /// Returns true while the kernel has packets of this socket's, which it has taken from the transmit ring in copy
-    /// mode and not completed; also if that cannot be known.
+    /// Returns true while the kernel has packets of this socket that it took from the transmit ring
+    /// in copy mode and has not completed; also if this is unknown.
     ///
     /// Where a device takes packets in pages (IFF_TX_SKB_NO_LINEAR, as virtio_net), these are read where they lie in
     /// the umem until then.
@@ -293,7 +295,7 @@ impl XdpSocket {
         check(done).is_err() || counts[WMEM_ALLOC] > 0
     }
 
-    /// Has the kernel look into the transmit ring.
+    /// Notifies the kernel of the transmit ring.
     ///
     /// In copy mode it sends about 32 packets a call, and says EAGAIN with more to come; EBUSY and
     /// ENOBUFS say that the device has no place now.
@@ -306,7 +308,7 @@ impl XdpSocket {
         rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT).map(drop)
     }
 
-    /// Has the kernel look into the fill ring.
+    /// Notifies the kernel of the fill ring.
     ///
     /// # Errors
     /// ENETDOWN or ENXIO for an interface that is down or gone.
@@ -324,8 +326,8 @@ impl XdpSocket {
     }
 }
 
-/// Registers `bytes` of memory in frames of 2048, and gives them back: whether a pool of that size can be
-/// had by the kernel.
+/// Registers `bytes` of memory in frames of 2048, and releases them: tests whether the kernel
+/// accepts a pool of that size.
 ///
 /// # Errors
 /// As [`XdpSocket::new`]; `E-MEMORY` beyond what may be locked, or there is.
@@ -367,7 +369,7 @@ impl RingMap {
         self.byte(self.at.desc).cast()
     }
 
-    /// Returns true if the kernel sleeps until a system call tells it of entries in the ring. One
+    /// Returns true if the kernel must be notified of entries in the ring by a system call. One
     /// that does not say wants to be told.
     #[must_use]
     pub fn wants_wakeup(&self) -> bool {
@@ -406,8 +408,8 @@ fn refused(call: &str, errno: Errno) -> Error {
     }
 }
 
-/// Checks that the pages of `region`, which are all to stay in memory, leave room in this process's cgroup: at
-/// the first page that is too many the kernel kills the process, or another one of the cgroup.
+/// Checks that the pages of `region`, all of which must stay resident, fit this process's cgroup:
+/// on the first page too many, the kernel kills the process or another one of the cgroup.
 fn check_cgroup(region: &Region) -> Result<()> {
     // A program, its stacks and its heap.
     const BESIDE_KIB: usize = 8 << 10;
@@ -426,8 +428,8 @@ fn check_cgroup(region: &Region) -> Result<()> {
     }
 }
 
-/// The kernel counts what is registered against what this user may lock in memory, unless the process
-/// may lock what it likes.
+/// Returns the error for memory that exceeds what this user may lock, a limit that applies unless
+/// the process has the privilege to lock any amount.
 ///
 /// Source: net/xdp/xdp_umem.c, `xdp_umem_account_pages`.
 fn beyond_limit(bytes: usize, limit: &Rlimit) -> Error {

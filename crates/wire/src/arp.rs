@@ -1,4 +1,4 @@
-//! ARP between Ethernet and IPv4: requests, and replies made of them in place.
+//! ARP between Ethernet and IPv4: requests, and replies made from them in place.
 //!
 //! Source: RFC 826.
 
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice
 
 use crate::{EthEnds, EtherType, Mac, Malformed, eth};
 
-/// Bytes of a frame that [`arp_request`] makes; the device pads it to the shortest of Ethernet.
+/// Length of a frame made by [`arp_request`]; the device pads it to Ethernet's minimum.
 const REQUEST_BYTES: usize = 42;
 
 /// Returns the ARP packet in `frame`.
@@ -27,7 +27,7 @@ pub fn arp_mut(frame: &mut [u8]) -> Result<ArpMut<'_>, Malformed> {
     Ok(ArpMut { ends: Ref::into_mut(ends), packet: Ref::into_mut(packet) })
 }
 
-/// Returns a frame that asks everyone on the link for the MAC address of `target`.
+/// Returns a broadcast frame that requests the MAC address of `target`.
 #[must_use]
 pub fn arp_request(sender: Mac, sender_ip: Ipv4Addr, target: Ipv4Addr) -> [u8; REQUEST_BYTES] {
     let packet = ArpPacket {
@@ -74,7 +74,7 @@ pub struct ArpMut<'a> {
 }
 
 impl ArpMut<'_> {
-    /// Turns the request into its reply: the address that it asks for is at `mac`.
+    /// Turns the request into its reply: the requested address is at `mac`.
     ///
     /// Errors: [`Malformed::NotRequest`], and nothing changed.
     /// Source: RFC 826, "Packet Reception".
@@ -92,7 +92,7 @@ impl ArpMut<'_> {
 
 derefs!(ArpMut => packet ArpPacket);
 
-/// One request or reply: who has this IPv4 address?
+/// A request or a reply.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ArpPacket {
@@ -127,7 +127,7 @@ impl ArpPacket {
         self.sender_ip.into()
     }
 
-    /// Returns the MAC address of the target; it means nothing in a request.
+    /// Returns the MAC address of the target; it has no meaning in a request.
     #[must_use]
     pub fn target_mac(&self) -> Mac {
         self.target_mac

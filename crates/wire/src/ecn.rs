@@ -1,16 +1,17 @@
-//! The mark of a queue that has met congestion.
+//! The ECN mark of a queue that has met congestion.
 
 use crate::{EtherType, checksum, eth};
 
 /// The code point of a transport that understands no marks.
 const NOT_ECT: u8 = 0;
-/// The code point that says: congestion was met.
+/// The ECN code point for "congestion experienced".
 const CE: u8 = 3;
 /// Bytes of an IPv4 header without options.
 const IPV4_BYTES: usize = 20;
 
-/// Marks the IP packet in `frame` as having met congestion, and keeps an IPv4 header's checksum right; false,
-/// and nothing changed, if its transport does not understand the mark, or it is no IP packet.
+/// Marks the IP packet in `frame` as having met congestion, and keeps an IPv4 header's checksum
+/// right; returns false, and changes nothing, if its transport does not support the mark, or it is
+/// no IP packet.
 ///
 /// Source: RFC 3168 section 5 (code points), RFC 1624 (checksum).
 #[must_use = "a packet that cannot be marked has to be dropped"]

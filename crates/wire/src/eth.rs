@@ -14,10 +14,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice
 
 use crate::Malformed;
 
-/// Tags stepped over: customer and service. A frame with more is not of a known EtherType.
+/// Most VLAN tags that are skipped: customer and service. A frame with more is not of a known
+/// EtherType.
 const TAGS_MAX: usize = 2;
 
-/// Returns a view of `frame` from its MAC addresses on.
+/// Returns a view of `frame`, which begins with the MAC addresses.
 ///
 /// Errors: [`Malformed::Short`].
 pub fn eth(frame: &[u8]) -> Result<EthRef<'_>, Malformed> {
@@ -26,7 +27,7 @@ pub fn eth(frame: &[u8]) -> Result<EthRef<'_>, Malformed> {
     Ok(EthRef { ends, tags, ether_type: parts.ether_type, payload: parts.payload })
 }
 
-/// Returns a view for changing `frame`, from its MAC addresses on.
+/// Returns a writable view of `frame`, which begins with the MAC addresses.
 ///
 /// Errors: [`Malformed::Short`].
 pub fn eth_mut(frame: &mut [u8]) -> Result<EthMut<'_>, Malformed> {
@@ -51,13 +52,13 @@ impl<'a> EthRef<'a> {
         self.tags
     }
 
-    /// Returns the protocol of the payload, behind the tags.
+    /// Returns the protocol of the payload, after the tags.
     #[must_use]
     pub fn ether_type(&self) -> EtherType {
         self.ether_type
     }
 
-    /// Returns all bytes behind the EtherType, padding included: only the payload itself knows its
+    /// Returns all bytes after the EtherType, including padding: only the payload itself has its
     /// length.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
@@ -75,7 +76,7 @@ pub struct EthMut<'a> {
 }
 
 impl EthMut<'_> {
-    /// Makes the sender the receiver and the other way round.
+    /// Swaps sender and receiver.
     pub fn swap_ends(&mut self) {
         self.ends.swap();
     }
@@ -85,7 +86,7 @@ impl EthMut<'_> {
         self.ends.dst = mac;
     }
 
-    /// Makes the frame come from `mac`.
+    /// Sets the sender's MAC address.
     pub fn set_src(&mut self, mac: Mac) {
         self.ends.src = mac;
     }
@@ -108,7 +109,7 @@ impl EthMut<'_> {
         self.ether_type
     }
 
-    /// Returns all bytes behind the EtherType, padding included, for writing. Checksums in them are
+    /// Returns all bytes after the EtherType, including padding, for writing. Checksums in them are
     /// the caller's business.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
@@ -143,7 +144,7 @@ impl EthEnds {
         std::mem::swap(&mut self.dst, &mut self.src);
     }
 
-    /// Sends the frame back to its sender, from `mac`.
+    /// Addresses the frame to its sender, and sets `mac` as the new sender.
     pub(crate) fn turn(&mut self, mac: Mac) {
         self.dst = std::mem::replace(&mut self.src, mac);
     }

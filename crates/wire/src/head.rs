@@ -1,4 +1,4 @@
-//! The first bytes of a packet whose other bytes are elsewhere: in the next frames of a chain.
+//! The first bytes of a packet whose remaining bytes are elsewhere: in the next frames of a chain.
 //!
 //! ```text
 //! packet | MACs | IP | UDP | payload ........................................ |
@@ -16,7 +16,7 @@ use crate::{UdpRef, arp, eth, icmp, ip, ipv4, ipv6, nd, tcp, transport, udp};
 
 /// The first bytes of a packet, read only.
 ///
-/// Each method is the crate's function of that name, for a packet that goes on behind the slice.
+/// Each method is the crate's function of that name, for a packet that goes on outside the slice.
 /// Errors are that function's, and [`Malformed::Short`] for a header that is not all in the slice.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a> {
@@ -26,13 +26,13 @@ pub struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// Describes a packet that starts with `bytes`, after which `behind` more follow elsewhere.
+    /// Describes a packet that starts with `bytes`, followed by `behind` more bytes elsewhere.
     #[must_use]
     pub fn new(bytes: &'a [u8], behind: usize) -> Head<'a> {
         Head { bytes, behind, partial: None }
     }
 
-    /// Marks a checksum of the packet as left to a device: the views read it as such.
+    /// Marks a checksum of the packet as left to a device; the views read it accordingly.
     #[must_use]
     pub fn with_partial(self, partial: impl Into<Option<Partial>>) -> Head<'a> {
         Head { partial: partial.into(), ..self }
@@ -89,7 +89,7 @@ pub struct HeadMut<'a> {
 }
 
 impl<'a> HeadMut<'a> {
-    /// Describes a packet that starts with `bytes`, after which `behind` more follow elsewhere.
+    /// Describes a packet that starts with `bytes`, followed by `behind` more bytes elsewhere.
     #[must_use]
     pub fn new(bytes: &'a mut [u8], behind: usize) -> HeadMut<'a> {
         HeadMut { bytes, behind, partial: None }
@@ -102,7 +102,8 @@ impl<'a> HeadMut<'a> {
         HeadMut { partial: partial.into(), ..self }
     }
 
-    /// Borrows the same packet for a shorter time: a view consumes the result, and this value stays.
+    /// Borrows the same packet for a shorter time: a view consumes the result, and this value
+    /// remains usable.
     #[must_use]
     pub fn reborrow(&mut self) -> HeadMut<'_> {
         HeadMut { bytes: self.bytes, behind: self.behind, partial: self.partial }
@@ -120,7 +121,7 @@ impl<'a> HeadMut<'a> {
     }
 
     /// Returns a view for changing the IPv4 packet, as [`crate::ipv4_mut()`] does. Also fails with
-    /// [`Malformed::Short`] if a UDP or TCP checksum is behind the slice: a new address could not be
+    /// [`Malformed::Short`] if a UDP or TCP checksum is outside the slice: a new address could not be
     /// carried into it.
     pub fn ipv4(self) -> Result<Ipv4Mut<'a>, Malformed> {
         ipv4::write(self)
@@ -164,7 +165,7 @@ impl<'a> HeadMut<'a> {
 }
 
 /// Returns the part of the first `len` bytes that is in `bytes`, and the length of the rest, which
-/// must be among the `behind` bytes that follow elsewhere.
+/// must be within the `behind` bytes elsewhere.
 pub(crate) fn front<B: SplitByteSlice>(
     bytes: B,
     len: usize,

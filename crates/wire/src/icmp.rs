@@ -1,4 +1,4 @@
-//! ICMP over IPv4, and ICMPv6: the header that their messages have in common, and echo.
+//! ICMP over IPv4, and ICMPv6: the common header of their messages, and echo.
 //!
 //! ```text
 //! | type 1 | code 1 | checksum 2 | identifier 2 | sequence number 2 | data
@@ -75,33 +75,33 @@ impl<'a> IcmpRef<'a> {
         self.ip
     }
 
-    /// Returns true for a message of IPv6, whose types are others than those of IPv4.
+    /// Returns true for an ICMPv6 message, which has other types than those of ICMP over IPv4.
     #[must_use]
     pub fn is_v6(&self) -> bool {
         matches!(self.ip, IpRef::V6(_))
     }
 
-    /// Returns true if an echo is asked for.
+    /// Returns true for an echo request.
     #[must_use]
     pub fn is_echo_request(&self) -> bool {
         self.header.is_echo_request(self.is_v6())
     }
 
-    /// Returns the data behind the header.
+    /// Returns the data after the header.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
         self.ip.behind()
     }
 
-    /// Returns true if the checksum is right; as [`crate::UdpRef::checksum_ok`], but there always is
-    /// one.
+    /// Returns true if the checksum is right; as [`crate::UdpRef::checksum_ok`], but it is never
+    /// absent.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use]
@@ -131,8 +131,8 @@ pub struct IcmpMut<'a> {
 }
 
 impl IcmpMut<'_> {
-    /// Turns an echo request into its reply: swaps MAC and IP addresses, sets the type, and gives
-    /// it 64 hops. Checksums stay right.
+    /// Turns an echo request into its reply: swaps MAC and IP addresses, and sets the type and 64
+    /// hops. Checksums stay right.
     ///
     /// Shape:  what was sent to a group ([`crate::Mac::is_multicast`]) would come from it; whether
     ///         to answer such a request is for the caller to decide before.
@@ -148,8 +148,7 @@ impl IcmpMut<'_> {
         Ok(())
     }
 
-    /// Turns the message round: swaps MAC addresses and IP addresses, as
-    /// [`crate::UdpMut::swap_ends`] does.
+    /// Swaps the MAC addresses and the IP addresses, as [`crate::UdpMut::swap_ends`] does.
     pub fn swap_ends(&mut self) {
         self.ends.swap();
         self.ip.swap();
@@ -162,7 +161,7 @@ impl IcmpMut<'_> {
         self.set_kind([icmp_type, self.header.kind[1]]);
     }
 
-    /// Sets the code, which says more than the type, and keeps the checksum right.
+    /// Sets the code, which refines the type, and keeps the checksum right.
     pub fn set_code(&mut self, code: u8) {
         self.set_kind([self.header.kind[0], code]);
     }
@@ -172,7 +171,7 @@ impl IcmpMut<'_> {
         self.renumber(u16::from_be_bytes(old), u16::from_be_bytes(kind));
     }
 
-    /// Makes the message come from `src` and go to `dst`; the checksum is the caller's to fill.
+    /// Sets the addresses `src` and `dst`; the caller fills the checksum.
     pub(crate) fn set_addrs(&mut self, src: IpAddr, dst: IpAddr) -> Result<(), Malformed> {
         let field = &mut self.header.check;
         self.ip.set_src(src, self.check, field, false)?;
@@ -183,13 +182,13 @@ impl IcmpMut<'_> {
         self.check.renumber(&mut self.header.check, false, old, new);
     }
 
-    /// Returns true for a message of IPv6, whose types are others than those of IPv4.
+    /// Returns true for an ICMPv6 message, which has other types than those of ICMP over IPv4.
     #[must_use]
     pub fn is_v6(&self) -> bool {
         matches!(self.ip, HeaderMut::V6(_))
     }
 
-    /// Returns true if an echo is asked for.
+    /// Returns true for an echo request.
     #[must_use]
     pub fn is_echo_request(&self) -> bool {
         self.header.is_echo_request(self.is_v6())
@@ -207,14 +206,14 @@ impl IcmpMut<'_> {
         self.ip.dst()
     }
 
-    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
         self.behind
     }
 
-    /// Computes the checksum anew; otherwise as [`crate::UdpMut::fill_checksum`].
+    /// Recomputes the checksum; otherwise as [`crate::UdpMut::fill_checksum`].
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use = "a payload that is not all here has no new checksum"]
@@ -256,7 +255,7 @@ const ECHO_REPLY_V4: u8 = 0;
 const ECHO_REQUEST_V4: u8 = 8;
 const ECHO_REQUEST_V6: u8 = 128;
 const ECHO_REPLY_V6: u8 = 129;
-/// Hops that a reply gets. Source: RFC 1700, "IP Time to Live".
+/// Hop limit of a reply. Source: RFC 1700, "IP Time to Live".
 const REPLY_HOPS: u8 = 64;
 /// Offset of the checksum in the header.
 const CHECK_AT: usize = 2;
@@ -270,7 +269,7 @@ impl IcmpHeader {
         self.kind[0]
     }
 
-    /// Returns the code, which says more than the type.
+    /// Returns the code, which refines the type.
     #[must_use]
     pub fn code(&self) -> u8 {
         self.kind[1]

@@ -1,4 +1,4 @@
-//! The common part of IPv4 and IPv6: the place and protocol of the transport header.
+//! The common part of IPv4 and IPv6: offset and protocol of the transport header.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -54,7 +54,7 @@ impl<'a> IpRef<'a> {
         }
     }
 
-    /// Returns the protocol of the payload, behind any IPv6 extension headers.
+    /// Returns the protocol of the payload, after any IPv6 extension headers.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         match self {
@@ -72,7 +72,7 @@ impl<'a> IpRef<'a> {
         }
     }
 
-    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -100,7 +100,8 @@ impl<'a> IpRef<'a> {
         }
     }
 
-    /// Returns the payload as a whole segment of `protocol`; `other` if it is another protocol's.
+    /// Returns the payload as a whole segment of `protocol`; the error `other` if it has another
+    /// protocol.
     pub(crate) fn segment(
         &self,
         protocol: Protocol,
@@ -209,7 +210,7 @@ impl HeaderMut<'_> {
         }
     }
 
-    /// Ends the packet `len` bytes behind the first byte of this header.
+    /// Sets the packet's length, counted from the first byte of this header.
     pub fn set_len(&mut self, len: usize) -> Result<(), Malformed> {
         let short = |len| u16::try_from(len).map_err(|_| Malformed::BadLength);
         match self {
@@ -221,8 +222,8 @@ impl HeaderMut<'_> {
         Ok(())
     }
 
-    /// Changes the sender's address and carries it into `field`, the transport checksum, which is
-    /// `check`; fails for an address of the other version.
+    /// Changes the sender's address, and updates `field`, the transport checksum, which `check`
+    /// describes; fails for an address of the other version.
     pub fn set_src(
         &mut self,
         addr: IpAddr,
@@ -270,13 +271,13 @@ impl HeaderMut<'_> {
     }
 }
 
-/// Returns the error for a packet that is not of the version of `addr`.
+/// Returns the error for a packet of the other version than `addr`.
 fn other_version(addr: IpAddr) -> Malformed {
     if addr.is_ipv4() { Malformed::NotIpv4 } else { Malformed::NotIpv6 }
 }
 
-/// Splits `payload` of an Ethernet frame into its IP header and a whole segment of `protocol`, of
-/// which as many bytes as it says are behind.
+/// Splits the `payload` of an Ethernet frame into its IP header and a whole segment of `protocol`,
+/// and returns how many of its bytes are elsewhere.
 pub(crate) fn segment_mut<'a, B>(
     ether_type: EtherType,
     payload: B,
@@ -310,8 +311,8 @@ where
     Ok((header, segment, behind))
 }
 
-/// Returns an error unless all of the segment is here and its addresses are final: only then has it a
-/// transport view.
+/// Returns an error unless the segment is complete and its addresses are final, which a transport
+/// view requires.
 fn whole(fragment: bool, routed: bool) -> Result<(), Malformed> {
     match (fragment, routed) {
         (true, _) => Err(Malformed::Fragment),

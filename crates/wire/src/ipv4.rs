@@ -70,13 +70,13 @@ impl<'a> Ipv4Ref<'a> {
         self.options
     }
 
-    /// Returns all bytes behind the header, up to the total length.
+    /// Returns all bytes after the header, up to the total length.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -104,7 +104,7 @@ pub struct Ipv4Mut<'a> {
 }
 
 impl Ipv4Mut<'_> {
-    /// Makes the packet come from `addr`, and keeps the IP, UDP and TCP checksums right.
+    /// Sets the sender's address, and keeps the IP, UDP and TCP checksums right.
     ///
     /// Shape:  a UDP checksum of zero (none) stays zero; of a fragment, only the first has a
     ///         transport header to change; other protocols' checksums are left alone. A packet
@@ -117,7 +117,7 @@ impl Ipv4Mut<'_> {
         self.readdress(old, addr.to_bits());
     }
 
-    /// Addresses the packet to `addr`; otherwise as [`Ipv4Mut::set_src`].
+    /// Sets the receiver's address; otherwise as [`Ipv4Mut::set_src`].
     pub fn set_dst(&mut self, addr: Ipv4Addr) {
         let old = self.header.set_dst(addr);
         self.readdress(old, addr.to_bits());
@@ -133,13 +133,13 @@ impl Ipv4Mut<'_> {
         self.header.set_tos(self.header.dscp() << 2 | ecn & 3);
     }
 
-    /// Gives the packet `ttl` hops.
+    /// Sets the time to live.
     pub fn set_ttl(&mut self, ttl: u8) {
         self.header.set_ttl(ttl);
     }
 
-    /// Takes one hop off. False, and nothing changed, if the packet has no hop left to spend
-    /// (TTL 0 or 1): a router drops it then.
+    /// Decrements the time to live. False, and nothing changed, if the packet has no hop left to
+    /// spend (TTL 0 or 1): a router drops it then.
     ///
     /// Source: RFC 1812 section 5.3.1.
     #[must_use = "a packet without hops left must not be forwarded"]
@@ -151,7 +151,7 @@ impl Ipv4Mut<'_> {
         true
     }
 
-    /// Returns all bytes behind the header, up to the total length.
+    /// Returns all bytes after the header, up to the total length.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.payload
@@ -163,7 +163,7 @@ impl Ipv4Mut<'_> {
         self.payload
     }
 
-    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -260,8 +260,8 @@ impl Ipv4Header {
         usize::from(self.flags_offset.get() & 0x1fff) * 8
     }
 
-    /// Returns true if a total length of 0 means "all that is there": in a superframe of TCP that is
-    /// too long for the field, and so for one slice of ours.
+    /// Returns true if a total length of 0 means "all bytes present", as in a TCP superframe that
+    /// is too long for the field.
     ///
     /// Source: Linux include/linux/ip.h, iph_set_totlen and iph_totlen (since 6.3).
     fn is_big_tcp(&self, rest_len: usize, behind: usize) -> bool {
@@ -307,8 +307,8 @@ impl Ipv4Header {
         self.update_check(old.get(), len);
     }
 
-    /// Returns the header of a packet of `payload` bytes that may not be fragmented, without options,
-    /// with 64 hops and a right checksum.
+    /// Returns the header of a packet of `payload` bytes without options, with "don't fragment", 64
+    /// hops and a right checksum.
     pub(crate) fn new(
         src: Ipv4Addr,
         dst: Ipv4Addr,
@@ -332,8 +332,8 @@ impl Ipv4Header {
         header
     }
 
-    /// Returns the offset in the payload of the transport checksum, if the packet has one that covers
-    /// the addresses.
+    /// Returns the offset of the transport checksum in the payload, if there is one that covers the
+    /// addresses.
     fn check_at(&self) -> Option<usize> {
         match (self.fragment_offset_bytes(), self.protocol()) {
             (0, Protocol::UDP) => Some(6),
@@ -391,7 +391,7 @@ pub(crate) fn split<B: SplitByteSlice>(packet: B, behind: usize) -> Result<Parts
     Ok(Parts { header, options, payload, behind })
 }
 
-/// Returns true if a source route in `options` still has stops ahead.
+/// Returns true if a source route in `options` has stops left.
 ///
 /// Source: RFC 791 section 3.1 (types 131 and 137: length, then a pointer that is past the length
 /// once the route is used up).

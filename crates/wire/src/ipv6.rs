@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice
 use crate::partial::{self, Check};
 use crate::{EtherType, Head, HeadMut, Malformed, Protocol, eth, head};
 
-/// Extension headers walked before giving up; RFC 8200 section 4.1 lists seven, one of them twice.
+/// Most extension headers that are parsed; RFC 8200 section 4.1 lists seven, one of them twice.
 const HEADERS_MAX: usize = 8;
 
 /// Returns a view of the IPv6 packet in `frame`.
@@ -79,13 +79,13 @@ impl<'a> Ipv6Ref<'a> {
         self.chain.fragment
     }
 
-    /// Returns all bytes behind the extension headers, up to the payload length.
+    /// Returns all bytes after the extension headers, up to the payload length.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
-    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -108,7 +108,7 @@ pub struct Ipv6Mut<'a> {
 }
 
 impl Ipv6Mut<'_> {
-    /// Makes the packet come from `addr`, and keeps the checksum of UDP, TCP or ICMPv6 right.
+    /// Sets the sender's address, and keeps the checksum of UDP, TCP or ICMPv6 right.
     ///
     /// Shape:  a UDP checksum of zero (none) stays zero; of a fragment, only the first has a
     ///         transport header to change; other protocols' checksums are left alone.
@@ -119,7 +119,7 @@ impl Ipv6Mut<'_> {
         self.readdress(old, addr.octets());
     }
 
-    /// Addresses the packet to `addr`; otherwise as [`Ipv6Mut::set_src`]. Of a packet under way by
+    /// Sets the receiver's address; otherwise as [`Ipv6Mut::set_src`]. Of a packet under way by
     /// source route that is the next stop, which no checksum covers.
     pub fn set_dst(&mut self, addr: Ipv6Addr) {
         let old = self.header.set_dst(addr);
@@ -150,12 +150,13 @@ impl Ipv6Mut<'_> {
         self.header.set_ecn(ecn);
     }
 
-    /// Gives the packet `hops` to spend.
+    /// Sets the hop limit.
     pub fn set_hop_limit(&mut self, hops: u8) {
         self.header.set_hop_limit(hops);
     }
 
-    /// Takes one hop off. False, and nothing changed, if the packet has no hop left to spend.
+    /// Decrements the hop limit. False, and nothing changed, if the packet has no hop left to
+    /// spend.
     #[must_use = "a packet without hops left must not be forwarded"]
     pub fn dec_hop_limit(&mut self) -> bool {
         let spare = self.header.hop_limit > 1;
@@ -175,7 +176,7 @@ impl Ipv6Mut<'_> {
         self.chain.fragment
     }
 
-    /// Returns all bytes behind the extension headers, up to the payload length.
+    /// Returns all bytes after the extension headers, up to the payload length.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         self.payload
@@ -187,7 +188,7 @@ impl Ipv6Mut<'_> {
         self.payload
     }
 
-    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -218,7 +219,7 @@ impl Ipv6Header {
         self.src.into()
     }
 
-    /// Returns the receiver's address; for a packet under way by source route, the next stop.
+    /// Returns the receiver's address; for a packet with a source route, the next stop.
     #[must_use]
     pub fn dst(&self) -> Ipv6Addr {
         self.dst.into()
@@ -248,7 +249,7 @@ impl Ipv6Header {
         self.hop_limit
     }
 
-    /// Returns the number of bytes behind this header.
+    /// Returns the number of bytes after this header.
     pub(crate) fn payload_len(&self) -> usize {
         self.payload_len.get().into()
     }
@@ -276,7 +277,7 @@ impl Ipv6Header {
         self.hop_limit = hops;
     }
 
-    /// Changes the number of bytes behind the header.
+    /// Changes the number of bytes after the header.
     pub(crate) fn set_payload_len(&mut self, len: u16) {
         self.payload_len.set(len);
     }
@@ -330,10 +331,10 @@ pub(crate) fn split<B: SplitByteSlice>(packet: B, behind: usize) -> Result<Parts
     Ok(Parts { header, chain, payload, behind })
 }
 
-/// The facts that the extension headers give together.
+/// Properties of all extension headers together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chain {
-    /// The first number that is not an extension header's.
+    /// The first protocol number that is not an extension header's.
     pub protocol: Protocol,
     /// True if there is a fragment header.
     pub fragment: bool,
@@ -346,7 +347,8 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Returns the offset in the payload of the transport checksum, if it has one that covers the addresses.
+    /// Returns the offset of the transport checksum in the payload, if there is one that covers the
+    /// addresses.
     fn check_at(&self) -> Option<usize> {
         match self.protocol {
             _ if self.later => None,

@@ -1,4 +1,4 @@
-//! Reasons why a frame has no such view: one small enum for every protocol.
+//! Reasons why a frame does not have a requested view: one small enum for every protocol.
 
 use std::fmt;
 

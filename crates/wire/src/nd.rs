@@ -16,11 +16,12 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 /// Hops of a message that no router has forwarded.
 const HOPS: u8 = 255;
-/// The flags "solicited" and "override" of an advertisement, in its first word behind the checksum.
+/// The flags "solicited" and "override" of an advertisement, in the first word after the checksum.
 const SOLICITED_OVERRIDE: u16 = 0x6000;
-/// Bytes of the target address, behind which are options.
+/// Length of the target address; options follow it.
 const TARGET_BYTES: usize = 16;
-/// The option with a sender's MAC address, and the one with a target's: kind, and length in 8 bytes.
+/// The option with a sender's MAC address, and next the one with a target's: kind, and length in
+/// units of 8 bytes.
 const SENDERS_MAC: [u8; 2] = [1, 1];
 const TARGETS_MAC: [u8; 2] = [2, 1];
 
@@ -67,14 +68,14 @@ pub struct NdMut<'a> {
 }
 
 impl NdMut<'_> {
-    /// Returns the address that is asked for.
+    /// Returns the requested address.
     #[must_use]
     pub fn target(&self) -> Ipv6Addr {
         let bytes = self.icmp.payload().first_chunk().copied();
         Ipv6Addr::from(bytes.unwrap_or([0; TARGET_BYTES]))
     }
 
-    /// Turns the solicitation into its advertisement: the address that it asks for is at `mac`.
+    /// Turns the solicitation into its advertisement: the requested address is at `mac`.
     ///
     /// Errors: [`Malformed::NotRequest`], and nothing changed, if it is one already; one message has
     ///         one answer.
@@ -98,7 +99,7 @@ impl NdMut<'_> {
         Ok(())
     }
 
-    /// Returns the address of the node that asks.
+    /// Returns the address of the node that sent the solicitation.
     #[must_use]
     pub fn src(&self) -> IpAddr {
         self.icmp.src()

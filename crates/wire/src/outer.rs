@@ -1,4 +1,5 @@
-//! Headers put around a packet, and taken off: VLAN tags, IP in IP, VXLAN, Geneve; those of a datagram.
+//! Headers added around a packet, and removed: VLAN tags, IP in IP, VXLAN, Geneve; those of a
+//! datagram.
 //!
 //! ```text
 //! push_ipv4   | 20 new bytes | MACs type | payload |   ->   | MACs 0x800 | IPv4 | payload |
@@ -37,7 +38,7 @@ const UDP_BYTES: usize = size_of::<UdpHeader>();
 const TUNNEL_BYTES: usize = 8;
 const VXLAN_PORT: u16 = 4789;
 const GENEVE_PORT: u16 = 6081;
-/// The first word of VXLAN's header: there is a network identifier.
+/// The first word of VXLAN's header: the flag for a network identifier.
 const VXLAN_FIRST: u32 = 0x0800_0000;
 /// The first word of Geneve's header: version 0, no options, an Ethernet frame follows.
 const GENEVE_FIRST: u32 = 0x0000_6558;
@@ -55,12 +56,12 @@ pub struct Tunnel {
     pub src: IpAddr,
     /// IP address of the other end, of the same version.
     pub dst: IpAddr,
-    /// Number of the virtual network; its low 24 bits count.
+    /// Number of the virtual network, in the low 24 bits.
     pub vni: u32,
 }
 
 impl Tunnel {
-    /// Returns the number of bytes that the tunnel puts before a frame.
+    /// Returns the number of bytes that the tunnel adds before a frame.
     #[must_use]
     pub fn header_bytes(&self) -> usize {
         let ip = if self.src.is_ipv4() { IPV4_BYTES } else { IPV6_BYTES };
@@ -89,7 +90,8 @@ impl UdpEnds {
         ETH_BYTES + ip + UDP_BYTES
     }
 
-    /// Makes `frame`, from [`UdpEnds::header_bytes`] on the payload, a datagram: writes all before it.
+    /// Makes `frame` a datagram with the payload after [`UdpEnds::header_bytes`]: writes all
+    /// headers.
     ///
     /// Shape:  64 hops, not to be fragmented, checksums right.
     /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] for ends of two versions,
@@ -114,7 +116,8 @@ impl UdpEnds {
         Ok(())
     }
 
-    /// Writes the headers before a payload, without a checksum of UDP's; `udp_len` counts its header.
+    /// Writes the headers before a payload, without a UDP checksum; `udp_len` includes the UDP
+    /// header.
     fn write_headers(&self, bytes: &mut [u8], ecn: u8, udp_len: u16) -> Result<(), Malformed> {
         let ether_type = match (self.src.ip(), self.dst.ip()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -140,8 +143,8 @@ impl UdpEnds {
 }
 
 impl HeadMut<'_> {
-    /// Puts `tag` around the frame, outside of tags that it has; its first [`VLAN_BYTES`] bytes are
-    /// new.
+    /// Adds `tag` as the outermost tag; the first [`VLAN_BYTES`] bytes of the frame are room for
+    /// it.
     ///
     /// Errors: [`Malformed::Short`].
     pub fn push_vlan(self, tag: VlanTag) -> Result<(), Malformed> {
@@ -153,7 +156,7 @@ impl HeadMut<'_> {
         Ok(())
     }
 
-    /// Takes the outermost VLAN tag off, and returns it; the first [`VLAN_BYTES`] bytes are spare
+    /// Removes the outermost VLAN tag, and returns it; the first [`VLAN_BYTES`] bytes are unused
     /// afterwards.
     ///
     /// Errors: [`Malformed::NotTagged`], and nothing changed.
@@ -163,8 +166,8 @@ impl HeadMut<'_> {
         Ok(tag)
     }
 
-    /// Puts an IPv4 header between the frame's Ethernet header and what that carries; the first
-    /// [`IPV4_BYTES`] bytes of the frame are new.
+    /// Inserts an IPv4 header between the frame's Ethernet header and its payload; the first
+    /// [`IPV4_BYTES`] bytes of the frame are room for it.
     ///
     /// Shape:  64 hops, not to be fragmented, the congestion mark of the packet inside, no options,
     ///         checksum right. What is inside ends where its own length says; padding stays padding.
@@ -185,8 +188,8 @@ impl HeadMut<'_> {
         Ok(())
     }
 
-    /// Puts an IPv6 header between the frame's Ethernet header and what that carries; the first
-    /// [`IPV6_BYTES`] bytes of the frame are new. Otherwise as [`HeadMut::push_ipv4`].
+    /// Inserts an IPv6 header between the frame's Ethernet header and its payload; the first
+    /// [`IPV6_BYTES`] bytes of the frame are room for it. Otherwise as [`HeadMut::push_ipv4`].
     pub fn push_ipv6(
         self,
         src: Ipv6Addr,
@@ -200,8 +203,9 @@ impl HeadMut<'_> {
         Ok(())
     }
 
-    /// Takes the outer IP header off a packet that carries an IP packet, with its options or
-    /// extension headers; returns its length: so many of the first bytes are spare afterwards.
+    /// Removes the outer IP header, with its options or extension headers, from a packet that
+    /// carries an IP packet; returns its length, the number of bytes that are unused at the start
+    /// afterwards.
     ///
     /// Shape:  congestion that the outer packet met is marked on the inner one.
     /// Errors: [`Malformed::NotTunnel`], [`Malformed::Fragment`], [`Malformed::Congestion`] if there
@@ -247,7 +251,8 @@ impl HeadMut<'_> {
         Ok(spare)
     }
 
-    /// Puts the frame into a VXLAN tunnel; its first [`Tunnel::header_bytes`] bytes are new.
+    /// Wraps the frame in a VXLAN tunnel; its first [`Tunnel::header_bytes`] bytes are room for the
+    /// headers.
     ///
     /// Shape:  64 hops, not to be fragmented, the congestion mark of the packet inside. The source
     ///         port is of the flow inside, so that links in parallel keep it in order. UDP's
@@ -260,7 +265,7 @@ impl HeadMut<'_> {
         self.push_tunnel(tunnel, VXLAN_PORT, VXLAN_FIRST)
     }
 
-    /// Puts the frame into a Geneve tunnel, without options; otherwise as [`HeadMut::push_vxlan`].
+    /// Wraps the frame in a Geneve tunnel, without options; otherwise as [`HeadMut::push_vxlan`].
     pub fn push_geneve(self, tunnel: &Tunnel) -> Result<(), Malformed> {
         self.push_tunnel(tunnel, GENEVE_PORT, GENEVE_FIRST)
     }
@@ -293,15 +298,15 @@ impl HeadMut<'_> {
 
 /// The facts about a packet that an IP header is put around.
 struct Inside {
-    /// Bytes of its Ethernet header, tags included.
+    /// Length of the frame's Ethernet header, including tags.
     eth: usize,
-    /// Bytes behind that, without Ethernet padding.
+    /// Length of the bytes after it, without Ethernet padding.
     payload: usize,
     ecn: u8,
 }
 
 impl Inside {
-    /// Looks at a frame that begins `new` bytes behind the start of `bytes`.
+    /// Parses a frame that begins `new` bytes after the start of `bytes`.
     fn behind(
         new: usize,
         bytes: &[u8],
@@ -326,8 +331,8 @@ impl Inside {
     }
 }
 
-/// Moves the Ethernet header of `eth` bytes to the start, over bytes of which `header` is as many,
-/// and puts `header` behind it.
+/// Moves the Ethernet header of `eth` bytes to the start, and puts `header` after it, into the room
+/// at the start.
 fn insert(bytes: &mut [u8], eth: usize, ether_type: EtherType, header: &[u8]) {
     bytes.copy_within(header.len()..header.len() + eth, 0);
     put(bytes, eth - 2, &ether_type.0.to_be_bytes());
@@ -338,7 +343,7 @@ fn put(bytes: &mut [u8], at: usize, what: &[u8]) {
     bytes[at..at + what.len()].copy_from_slice(what);
 }
 
-/// Returns `len` if together with `more` it fits a length field.
+/// Returns `len` if `len` plus `more` fits a length field.
 fn short(len: usize, more: usize) -> Result<u16, Malformed> {
     let fits = len.checked_add(more).is_some_and(|all| all <= usize::from(u16::MAX));
     if fits { Ok(len as u16) } else { Err(Malformed::BadLength) }

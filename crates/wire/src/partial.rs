@@ -1,5 +1,5 @@
-//! A checksum that is left to a device: the content of its field until then, and its effect on other
-//! checksums.
+//! A checksum that is left to a device: the contents of its field until then, and its effect on
+//! other checksums.
 //!
 //! ```text
 //! | MACs | IP | UDP  check | payload ...............................|   Whole
@@ -13,13 +13,13 @@ use zerocopy::byteorder::network_endian::U16;
 
 use crate::checksum;
 
-/// A checksum that is left to a device: its field holds only the sum of the pseudo header.
+/// A checksum that is left to a device: its field has only the sum of the pseudo header.
 ///
 /// The frame's metadata know of it; its bytes do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partial {
-    /// Offset of the first byte that is summed, from the first byte of the frame; all bytes from there to the
-    /// end are.
+    /// Offset of the first summed byte from the start of the frame; the sum extends to the frame's
+    /// end.
     pub start: usize,
     /// Offset from `start` at which the checksum is written.
     pub offset: usize,
@@ -30,9 +30,9 @@ pub struct Partial {
 pub(crate) enum Check {
     /// The checksum.
     Whole,
-    /// The sum of the pseudo header: the device makes a checksum of it.
+    /// The sum of the pseudo header, which the device completes to a checksum.
     Pseudo,
-    /// The checksum, around an inner packet whose checksum is left to the device: the offsets of the
+    /// A checksum around an inner packet whose checksum is left to the device: the offsets of the
     /// inner header and of its checksum field, from the first byte of this header.
     Inner { start: usize, field: usize },
 }
@@ -53,8 +53,8 @@ impl Check {
         }
     }
 
-    /// Returns the sum of a segment as it will leave the device; `None` if the sum needs bytes that
-    /// are behind the slice.
+    /// Returns the sum of a segment as the device will send it; `None` if that requires bytes
+    /// outside the slice.
     pub fn sum(self, header: &[u8], payload: &[u8], behind: usize) -> Option<u16> {
         let (summed, rest) = match self {
             Check::Inner { start, field } => {
@@ -72,7 +72,8 @@ impl Check {
         Some(checksum::add(sum, rest))
     }
 
-    /// Carries a changed word of the pseudo header into `field`; one of UDP has a `none` of 0, which stays.
+    /// Updates `field` for a changed word of the pseudo header; a UDP checksum of 0, which means
+    /// none, stays.
     #[inline]
     pub fn readdress(self, field: &mut U16, udp: bool, old: u32, new: u32) {
         let held = field.get();
@@ -83,7 +84,7 @@ impl Check {
         }
     }
 
-    /// Carries a changed address of IPv6 into `field`, otherwise as `readdress`.
+    /// Updates `field` for a changed IPv6 address, otherwise as `readdress`.
     pub fn readdress_v6(self, field: &mut U16, udp: bool, old: [u8; 16], new: [u8; 16]) {
         let (old, _) = old.as_chunks();
         let (new, _) = new.as_chunks();
@@ -93,7 +94,7 @@ impl Check {
         }
     }
 
-    /// Carries a changed word of the transport header into `field`, otherwise as `readdress`.
+    /// Updates `field` for a changed word of the transport header, otherwise as `readdress`.
     #[inline]
     pub fn renumber(self, field: &mut U16, udp: bool, old: u16, new: u16) {
         let held = field.get();
@@ -111,7 +112,8 @@ impl Check {
     }
 }
 
-/// Replaces a UDP checksum of 0, which means none, by all ones, which is equivalent. Source: RFC 768.
+/// Replaces a computed UDP checksum of 0, which would mean none, by all ones, which is equivalent.
+/// Source: RFC 768.
 fn nonzero(udp: bool, check: u16) -> u16 {
     if udp && check == 0 { 0xffff } else { check }
 }
@@ -128,7 +130,7 @@ mod tests {
     use crate::{Head, HeadMut, IpRef, Partial, Protocol, checksum, ip, tcp, udp};
     use proptest::prelude::*;
 
-    /// Returns the place of the transport header of `frame`, and of its checksum in it.
+    /// Returns the offset of the transport header of `frame`, and of its checksum in it.
     fn transport(frame: &[u8]) -> Partial {
         let ip = ip(frame).unwrap();
         let start = if matches!(ip, IpRef::V4(_)) { 34 } else { 54 };
@@ -145,7 +147,7 @@ mod tests {
         partial
     }
 
-    /// Does what a device does.
+    /// Completes the checksum as a device does.
     fn complete(frame: &mut [u8], partial: Partial) {
         let check = checksum::finish(checksum::sum(&frame[partial.start..])).to_be_bytes();
         let at = partial.start + partial.offset;

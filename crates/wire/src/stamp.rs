@@ -1,4 +1,4 @@
-//! The test frame: a generator sends it, and a sink verifies it to the last byte.
+//! The stamped test frame: a generator sends it, and a sink verifies every byte.
 //!
 //! ```text
 //!  0       12     14      18     22    30       38      42
@@ -27,17 +27,18 @@ pub const FRAME_LEN_MIN: usize = 60;
 /// The shortest payload that can be stamped.
 pub const PAYLOAD_LEN_MIN: usize = size_of::<Head>();
 
-/// Marks a stamped frame among others of the same EtherType: "LNRT".
+/// Identifies a stamped frame among others of the same EtherType: "LNRT".
 const MAGIC: u32 = 0x4c4e_5254;
 
-/// The golden ratio in 64 bits, odd: multiples of it never repeat and look unlike each other.
+/// The golden ratio in 64 bits, an odd number: its multiples do not repeat and look unlike each
+/// other.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Bytes of the Ethernet header, and where the EtherType is in it.
 const ETH_BYTES: usize = 14;
 const TYPE_AT: usize = 12;
 
-/// Stamps `frame`: writes all of it but the MAC addresses.
+/// Stamps `frame`: writes all of it except the MAC addresses.
 ///
 /// Shape:  the caller has written the two MAC addresses, once; nothing else needs a template.
 /// Units:  time_ns is the time at which the frame was meant to leave, on the caller's clock.
@@ -53,7 +54,7 @@ pub fn write(frame: &mut [u8], flow: u32, seq: u64, time_ns: u64) -> Result<(), 
     write_payload(payload, flow, seq, time_ns)
 }
 
-/// Stamps `payload`, that of a datagram: writes all of it.
+/// Stamps the `payload` of a datagram: writes all of it.
 ///
 /// Units:  as [`write()`].
 /// Errors: [`StampError::Short`] below [`PAYLOAD_LEN_MIN`], and nothing written.
@@ -83,8 +84,8 @@ pub fn write_payload(
     Ok(())
 }
 
-/// Reads the stamp of `frame` and verifies every byte but the MAC addresses; of a stamped datagram every
-/// byte of the payload.
+/// Reads the stamp of `frame` and verifies every byte except the MAC addresses; in a stamped
+/// datagram every byte of the payload.
 ///
 /// Errors: [`StampError::Foreign`] for frames of anyone else; otherwise what is damaged.
 /// Cost:   two multiplications, then one addition and one comparison for each 8 bytes; of a datagram
@@ -102,14 +103,15 @@ pub fn read(frame: &[u8]) -> Result<Stamp, StampError> {
     read_payload(payload)
 }
 
-/// Returns the payload of a datagram; apart, so that frames without further headers are read in line.
+/// Returns the payload of a datagram; a separate function, so that the code for frames without
+/// further headers stays small.
 #[cold]
 #[inline(never)]
 fn datagram(frame: &[u8]) -> Option<&[u8]> {
     crate::udp(frame).ok().map(|datagram| datagram.payload())
 }
 
-/// Reads the stamp of `payload`, as a socket has received it, and verifies every byte.
+/// Reads the stamp of `payload`, as received from a socket, and verifies every byte.
 ///
 /// Errors: as [`read`].
 /// Cost:   as [`read`].
@@ -145,9 +147,9 @@ pub fn read_payload(payload: &[u8]) -> Result<Stamp, StampError> {
 pub struct Stamp {
     /// The stream that the frame belongs to.
     pub flow: u32,
-    /// Its number within the stream.
+    /// The packet's number within the stream.
     pub seq: u64,
-    /// The time at which it should leave, on the generator's clock.
+    /// The intended time of sending, on the generator's clock.
     pub time_ns: u64,
 }
 
@@ -155,13 +157,13 @@ pub struct Stamp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StampError {
-    /// Shorter than [`FRAME_LEN_MIN`], or [`PAYLOAD_LEN_MIN`] where it is written.
+    /// Shorter than [`FRAME_LEN_MIN`]; or on writing, than [`PAYLOAD_LEN_MIN`].
     Short,
     /// Another EtherType or magic: not a stamped frame, or damaged beyond recognition.
     Foreign,
-    /// Flow, sequence number, time or length are not what was sent.
+    /// Flow, sequence number, time or length differ from what was sent.
     Header,
-    /// The header is right, the pattern behind it is not.
+    /// The header is right, but the pattern after it is not.
     Payload,
 }
 

@@ -87,7 +87,7 @@ impl<'a> TcpRef<'a> {
         self.options
     }
 
-    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -122,33 +122,34 @@ pub struct TcpMut<'a> {
 }
 
 impl TcpMut<'_> {
-    /// Turns the segment round: swaps MAC addresses, IP addresses and ports. Checksums stay right, as
-    /// in [`crate::UdpMut::swap_ends`].
+    /// Swaps the MAC addresses, the IP addresses and the ports. Checksums stay right, as in
+    /// [`crate::UdpMut::swap_ends`].
     pub fn swap_ends(&mut self) {
         self.ends.swap();
         self.ip.swap();
         std::mem::swap(&mut self.header.src, &mut self.header.dst);
     }
 
-    /// Sets the number of the first byte, and keeps the checksum right.
+    /// Sets the sequence number of the first byte, and keeps the checksum right.
     pub fn set_seq(&mut self, seq: u32) {
         let old = std::mem::replace(&mut self.header.seq, seq.into());
         self.check.renumber32(&mut self.header.check, old.get(), seq);
     }
 
-    /// Sets the number of the next byte expected, and keeps the checksum right.
+    /// Sets the acknowledgement, the number of the next byte expected, and keeps the checksum
+    /// right.
     pub fn set_ack(&mut self, ack: u32) {
         let old = std::mem::replace(&mut self.header.ack, ack.into());
         self.check.renumber32(&mut self.header.check, old.get(), ack);
     }
 
-    /// Sets the control bits, all of them, and keeps the checksum right.
+    /// Sets all control bits, and keeps the checksum right.
     pub fn set_flags(&mut self, flags: TcpFlags) {
         let old = std::mem::replace(&mut self.header.flags, flags.0);
         self.check.renumber(&mut self.header.check, false, old.into(), flags.0.into());
     }
 
-    /// Computes the checksum anew; otherwise as [`crate::UdpMut::fill_checksum`].
+    /// Recomputes the checksum; otherwise as [`crate::UdpMut::fill_checksum`].
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use = "a payload that is not all here has no new checksum"]
@@ -173,11 +174,11 @@ impl TcpMut<'_> {
 
 ports!(TcpRef, TcpMut, false);
 setters! {TcpMut, false:
-    /// Makes the segment come from a port, and keeps the checksum right.
+    /// Sets the source port, and keeps the checksum right.
     ///
     /// Cost: constant, whatever the payload.
     set_src_port src;
-    /// Sends the segment to a port; otherwise as [`TcpMut::set_src_port`].
+    /// Sets the destination port; otherwise as [`TcpMut::set_src_port`].
     set_dst_port dst;
     /// Sets the receive window, unscaled, and keeps the checksum right.
     set_window window;
@@ -223,7 +224,7 @@ impl TcpHeader {
         self.seq.get()
     }
 
-    /// Returns the number of the next byte expected; it means something only with [`TcpFlags::ACK`].
+    /// Returns the number of the next byte expected; valid only with [`TcpFlags::ACK`].
     #[must_use]
     pub fn ack(&self) -> u32 {
         self.ack.get()

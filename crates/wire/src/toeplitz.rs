@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use crate::{Head, Protocol, ip};
 
-/// Bytes of a key: addresses of IPv6, two ports, and the 32 bits of the hash.
+/// Length of a key in bytes: IPv6 addresses, two ports, and the 32 bits of the hash.
 const KEY_BYTES: usize = 40;
 /// Bytes that are hashed at most.
 const INPUT_BYTES_MAX: usize = KEY_BYTES - 4;
 
-/// A Toeplitz hash with its key, which decides which flows meet.
+/// A Toeplitz hash with its key, which decides the hash of each flow.
 ///
 /// Source: Microsoft, "RSS Hashing Functions"; the symmetric key is that of Woo and Park, "Scalable TCP
 /// Session Monitoring with Symmetric Receive-side Scaling", 2012.
@@ -17,7 +17,7 @@ const INPUT_BYTES_MAX: usize = KEY_BYTES - 4;
 pub struct Toeplitz([u8; KEY_BYTES]);
 
 impl Toeplitz {
-    /// The hash that is the same for both ways of a flow.
+    /// The hash that is equal for both directions of a flow.
     pub const SYMMETRIC: Toeplitz = {
         let mut key = [0x6d; KEY_BYTES];
         let mut i = 1;
@@ -28,13 +28,13 @@ impl Toeplitz {
         Toeplitz(key)
     };
 
-    /// Returns the hash with a device's key, as `ethtool -x` prints it.
+    /// Returns the hash with a device's key, in the order in which `ethtool -x` prints it.
     #[must_use]
     pub const fn new(key: [u8; KEY_BYTES]) -> Toeplitz {
         Toeplitz(key)
     }
 
-    /// Returns the hash of some bytes, of which the first 36 count.
+    /// Returns the hash of at most 36 bytes of `input`.
     ///
     /// Cost: a step for each bit.
     #[must_use]
@@ -57,8 +57,8 @@ impl Toeplitz {
 }
 
 impl Head<'_> {
-    /// Returns the hash that a device has for the packet: over addresses, and the ports of UDP and TCP; 0 for
-    /// what is not IP.
+    /// Returns the hash that a device computes for the packet: over addresses, and the ports of UDP
+    /// and TCP; 0 for other packets than IP.
     ///
     /// Shape: a fragment, which may have no ports, is hashed by its addresses.
     /// Cost:  a step for each of up to 288 bits.

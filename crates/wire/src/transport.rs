@@ -62,7 +62,7 @@ impl TransportMut<'_> {
         both!(self, view => view.dst_addr())
     }
 
-    /// Makes the packet come from `addr`, as [`UdpMut::set_src`] does.
+    /// Sets the sender's address and port, as [`UdpMut::set_src`] does.
     ///
     /// Errors: as [`UdpMut::set_src`].
     /// Cost:   constant, whatever the payload.
@@ -70,12 +70,12 @@ impl TransportMut<'_> {
         both!(self, view => view.set_src(addr))
     }
 
-    /// Sends the packet to `addr`; otherwise as [`TransportMut::set_src`].
+    /// Sets the receiver's address and port; otherwise as [`TransportMut::set_src`].
     pub fn set_dst(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
         both!(self, view => view.set_dst(addr))
     }
 
-    /// Turns the packet round, as [`UdpMut::swap_ends`] does.
+    /// Swaps sender and receiver, as [`UdpMut::swap_ends`] does.
     pub fn swap_ends(&mut self) {
         both!(self, view => view.swap_ends());
     }

@@ -67,7 +67,7 @@ impl UdpRef<'_> {
         self.check
     }
 
-    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
@@ -105,7 +105,7 @@ pub struct UdpMut<'a> {
 }
 
 impl UdpMut<'_> {
-    /// Turns the datagram round: swaps MAC addresses, IP addresses and ports.
+    /// Swaps the MAC addresses, the IP addresses and the ports.
     ///
     /// Every checksum stays as right as it was without being touched, partial ones too: each is a
     /// sum, the swapped words are all under it or all outside it, and sums commute.
@@ -131,20 +131,21 @@ impl UdpMut<'_> {
         self.ip.dst()
     }
 
-    /// Returns the MAC addresses of the frame around it.
+    /// Returns the MAC addresses of the frame around the datagram.
     #[must_use]
     pub fn ends(&self) -> &EthEnds {
         self.ends
     }
 
-    /// Returns the number of payload bytes that follow behind the slice: 0 unless the view is a
+    /// Returns the number of payload bytes that follow outside the slice: 0 unless the view is a
     /// [`crate::Head`]'s.
     #[must_use]
     pub fn behind(&self) -> usize {
         self.behind
     }
 
-    /// Sets the length of header and payload, from whose end bytes with the sum `removed` went.
+    /// Sets the length of header and payload, after bytes with the sum `removed` were cut off the
+    /// end.
     pub(crate) fn set_len(&mut self, len: u16, removed: u16) {
         let old = std::mem::replace(&mut self.header.len, len.into()).get();
         let field = &mut self.header.check;
@@ -154,9 +155,9 @@ impl UdpMut<'_> {
         self.check.renumber(field, true, removed, 0);
     }
 
-    /// Computes the checksum anew, also where there was none. One that is left to a device
-    /// ([`crate::HeadMut::with_partial`]) stays left to it. False, and nothing changed, if some of the
-    /// payload is [behind](UdpMut::behind) and the checksum covers it.
+    /// Recomputes the checksum, even if it was absent. One that is left to a device
+    /// ([`crate::HeadMut::with_partial`]) stays left to it. False, and nothing changed, if some of
+    /// the payload is [behind](UdpMut::behind) and the checksum covers it.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use = "a payload that is not all here has no new checksum"]
@@ -176,11 +177,11 @@ impl UdpMut<'_> {
 
 ports!(UdpRef, UdpMut, true);
 setters! {UdpMut, true:
-    /// Makes the datagram come from a port, and keeps the checksum right; one of zero (none) stays.
+    /// Sets the source port, and keeps the checksum right; one of zero (none) stays.
     ///
     /// Cost: constant, whatever the payload.
     set_src_port src;
-    /// Sends the datagram to a port; otherwise as [`UdpMut::set_src_port`].
+    /// Sets the destination port; otherwise as [`UdpMut::set_src_port`].
     set_dst_port dst;
 }
 derefs!(UdpRef, UdpMut => header UdpHeader);
@@ -198,7 +199,8 @@ pub struct UdpHeader {
 /// Offset of the checksum in the header.
 pub(crate) const CHECK_AT: usize = 6;
 
-/// Returns what the field has for a datagram of this `sum`: zero would say that there is none.
+/// Returns the value of the checksum field for a datagram with this `sum`, which is never zero,
+/// because zero means none.
 pub(crate) fn check_field(sum: u16) -> u16 {
     match checksum::finish(sum) {
         0 => 0xffff,

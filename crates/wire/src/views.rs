@@ -26,7 +26,7 @@ macro_rules! setters {
                 }
             )+
 
-            /// Returns the data behind the header.
+            /// Returns the data after the header.
             #[must_use]
             pub fn payload(&self) -> &[u8] {
                 self.payload
@@ -41,7 +41,7 @@ macro_rules! setters {
     };
 }
 
-/// Declares the methods that views of protocols with ports have beside `setters`.
+/// Declares the further methods of views of protocols with ports.
 macro_rules! ports {
     ($read:ident, $write:ident, $udp:literal) => {
         impl<'a> $read<'a> {

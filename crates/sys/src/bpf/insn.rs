@@ -1,4 +1,4 @@
-//! Instructions of the kernel's BPF machine, as many as a packet filter takes.
+//! Instructions of the kernel's BPF machine, those that packet filters need.
 //!
 //! Source: Documentation/bpf/standardization/instruction-set.rst.
 
@@ -25,7 +25,7 @@ pub enum Reg {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Size {
-    /// One.
+    /// One byte.
     Byte = 0x10,
     /// Two.
     Half = 0x08,
@@ -33,7 +33,7 @@ pub enum Size {
     Word = 0x00,
 }
 
-/// A comparison of unsigned numbers, and jump if it holds.
+/// A comparison of unsigned numbers, for a conditional jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum If {
@@ -41,7 +41,7 @@ pub enum If {
     Equal = 0x10,
     /// Above.
     Above = 0x20,
-    /// Some bit in both.
+    /// At least one common bit.
     Bits = 0x40,
     /// Not equal.
     Differs = 0x50,
@@ -49,12 +49,12 @@ pub enum If {
     Below = 0xa0,
 }
 
-/// One instruction, or half of a long one.
+/// An instruction, or half of a long one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Insn {
     code: u8,
-    /// Destination in the low half, source in the high one.
+    /// Destination register in the low half, source register in the high half.
     regs: u8,
     off: i16,
     imm: i32,
@@ -74,9 +74,9 @@ const AND: u8 = 0x50;
 const SHL: u8 = 0x60;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
-/// Load of 64 bits that stand in the program.
+/// Opcode: load of a 64-bit constant.
 const LD_IMM64: u8 = 0x18;
-/// In the place of the source: the number is a map's descriptor.
+/// Value of the source field: the constant is a map's descriptor.
 const PSEUDO_MAP_FD: u8 = 1;
 
 impl Insn {
@@ -121,7 +121,7 @@ impl Insn {
         Insn::new(ALU64 | SHL, dst, 0, 0, imm)
     }
 
-    /// `if dst OP imm` jump; the distance is filled in where it is placed.
+    /// `if dst OP imm` jump; the distance is set when the instruction is placed.
     #[must_use]
     pub const fn jump_if(op: If, dst: Reg, imm: i32) -> Insn {
         Insn::new(JMP | op as u8, dst, 0, 0, imm)
@@ -157,7 +157,7 @@ impl Insn {
         [Insn::new(LD_IMM64, dst, PSEUDO_MAP_FD, 0, fd), Insn::new(0, Reg::R0, 0, 0, 0)]
     }
 
-    /// Returns the same jump, so many instructions beyond the next.
+    /// Returns the same jump with its distance, counted from the next instruction.
     #[must_use]
     pub const fn to(mut self, distance: i16) -> Insn {
         self.off = distance;

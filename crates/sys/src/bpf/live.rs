@@ -1,4 +1,5 @@
-//! A program run on frames of ours as if a device had received them: a generator in the kernel.
+//! A program run on given frames as if a device had received them: a packet generator in the
+//! kernel.
 //!
 //! Source: Documentation/bpf/bpf_prog_run.rst, net/bpf/test_run.c `bpf_test_run_xdp_live`.
 
@@ -6,13 +7,13 @@ use std::os::fd::AsRawFd;
 
 use super::{PROG_TEST_RUN, Program, bpf};
 
-/// A program's verdict on a packet: it leaves by the device that it came by.
+/// A program's verdict: send the packet by the device that received it.
 pub const XDP_TX: i32 = 3;
 
-/// Flag of a test run that carries out the verdict, instead of only returning it.
+/// Flag of a test run: execute the verdict instead of only returning it.
 const LIVE_FRAMES: u32 = 1 << 1;
 
-/// `struct xdp_md`, what a program is given.
+/// `struct xdp_md`, the argument of a program.
 #[repr(C)]
 #[derive(Default)]
 struct Context {
@@ -25,8 +26,9 @@ struct Context {
 }
 
 impl Program {
-    /// Runs it on `count` copies of `frame`, in batches of `batch`, as if the interface with index
-    /// `ingress` had received them, and does what it says of each: [`XDP_TX`] sends it from there.
+    /// Runs the program on `count` copies of `frame`, in batches of `batch`, as if the interface
+    /// with index `ingress` had received them, and executes its verdict for each: [`XDP_TX`] sends
+    /// it from there.
     ///
     /// Frames that the device does not take are dropped by the kernel, and not counted here.
     ///

@@ -1,4 +1,4 @@
-//! Maps of AF_XDP sockets: those of our own programs, and those of others'.
+//! Maps of AF_XDP sockets: for our own programs, and for other owners'.
 //!
 //! The kernel takes a socket out of its map when the socket is closed, and no other: who leaves has nothing to
 //! clear up in a map of another owner.
@@ -17,11 +17,11 @@ use crate::error::{Code, Error, Result};
 const MAP_CREATE: c_long = 0;
 const MAP_UPDATE_ELEM: c_long = 2;
 const OBJ_GET: c_long = 7;
-/// Only into an entry that is empty.
+/// Flag: insert only into an empty entry.
 const BPF_NOEXIST: u64 = 1;
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
-/// Kinds of maps that an XDP program may have, as bpftool calls them.
+/// Kinds of maps that an XDP program may use, by bpftool's names.
 const KINDS: [(u32, &str); 7] = [
     (1, "hash"),
     (2, "array"),
@@ -35,7 +35,7 @@ const XSKMAP: u32 = 17;
 /// Bytes of a key, the number of a queue, and of a value, a descriptor.
 const CELL_BYTES: u32 = 4;
 
-/// A map from a queue's number to the AF_XDP socket that gets its packets.
+/// A map from a queue's number to the AF_XDP socket that receives its packets.
 #[derive(Debug)]
 pub struct SocketMap {
     fd: OwnedFd,
@@ -99,7 +99,7 @@ impl SocketMap {
         })
     }
 
-    /// Takes over a map of sockets made elsewhere.
+    /// Creates the value from the descriptor of an existing map of sockets.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` if it is something else: no map, one of another kind, or with other keys or values.
@@ -143,13 +143,14 @@ impl SocketMap {
         Ok(SocketMap { fd, entries: info.entries })
     }
 
-    /// Returns how many entries it has: queues of a lower number can be entered.
+    /// Returns the number of the map's entries; queues below it can be inserted.
     #[must_use]
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Gives the packets of `queue` to `socket`, until that is closed; one that is not bound drops them.
+    /// Directs the packets of `queue` to `socket`, until that is closed; an unbound socket drops
+    /// them.
     ///
     /// # Errors
     /// `E-BUSY` if the queue's packets are another socket's; `E-PERM` if the map may only be read; else whatever
@@ -191,7 +192,7 @@ impl SocketMap {
         }
     }
 
-    /// Returns the number of the map's descriptor, for [`Insn::load_map`](super::Insn::load_map).
+    /// Returns the map's descriptor as a number, for [`Insn::load_map`](super::Insn::load_map).
     #[must_use]
     pub fn raw_fd(&self) -> i32 {
         self.fd.as_raw_fd()

@@ -1,4 +1,4 @@
-//! BPF programs and maps for XDP: loaded, attached, and gone with their descriptors.
+//! BPF programs and maps for XDP; each lives as long as its descriptor.
 //!
 //! Owner: every object here is a descriptor. A program that is attached by a link is detached when
 //! the link's descriptor is closed, also by SIGKILL; nothing is pinned.
@@ -26,23 +26,23 @@ pub use map::SocketMap;
 /// The place where a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// In the driver, before there is an sk_buff.
+    /// In the driver, before the kernel makes an sk_buff.
     Native,
-    /// In the stack, after it: any device.
+    /// In the stack, with an sk_buff: works on any device.
     Generic,
 }
 
-/// A program's verdict on a packet: it goes on as if there were no program.
+/// A program's verdict: pass the packet on as if there were no program.
 pub const XDP_PASS: i32 = 2;
 /// Helper: sends the packet to the socket in a map's entry.
 ///
 /// Source: `bpf_redirect_map(map, key, flags)`, whose low flags are what it says if there is none.
 pub const HELPER_REDIRECT_MAP: i32 = 51;
-/// Offset in a program's context of the packet's first byte.
+/// Offset of the packet's first byte in a program's context.
 pub const CONTEXT_DATA: i16 = 0;
-/// Offset of the pointer to the byte behind the packet's last.
+/// Offset of the pointer to the byte after the packet.
 pub const CONTEXT_DATA_END: i16 = 4;
-/// Offset of the number of the queue that the packet came by.
+/// Offset of the number of the queue that received the packet.
 pub const CONTEXT_RX_QUEUE: i16 = 16;
 
 const PROG_LOAD: c_long = 5;
@@ -54,24 +54,25 @@ const LINK_CREATE: c_long = 28;
 
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// The program takes packets in several buffers.
+/// Flag: the program accepts packets in several buffers.
 const PROG_HAS_FRAGS: u32 = 1 << 5;
 const LINK_GENERIC: u32 = 1 << 1;
 const LINK_NATIVE: u32 = 1 << 2;
 const NAME_BYTES: usize = 16;
-/// The verifier's words are kept to so many bytes.
+/// Most bytes that are kept of the verifier's log.
 const LOG_BYTES: usize = 16 << 10;
 
 /// A loaded program.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
 
-/// A program that is attached to an interface for as long as this lives.
+/// An attachment of a program to an interface, which lasts as long as this value.
 #[derive(Debug)]
 pub struct Link(OwnedFd);
 
 impl Program {
-    /// Has the kernel verify `insns`; `frags` if it takes packets in several buffers.
+    /// Loads `insns` through the kernel's verifier; `frags` is true if the program accepts packets
+    /// in several buffers.
     ///
     /// # Errors
     /// `E-PERM` without CAP_BPF and CAP_NET_ADMIN; `E-SYSTEM` with the verifier's last words.
@@ -125,7 +126,7 @@ impl Program {
         unsafe { open(PROG_LOAD, &attr) }.map(Program)
     }
 
-    /// Runs it once on `packet`, which goes nowhere; what it said.
+    /// Runs the program once on `packet`, which is not sent; returns the verdict.
     ///
     /// # Errors
     /// The system's own: EINVAL for a packet shorter than an Ethernet header.
@@ -155,7 +156,7 @@ impl Program {
         Ok(attr.returned)
     }
 
-    /// Attaches it to the interface with that index, until the link is dropped.
+    /// Attaches the program to the interface with that index, until the link is dropped.
     ///
     /// # Errors
     /// The system's own error: EBUSY if there is a program, EOPNOTSUPP if the driver has no place
@@ -182,7 +183,7 @@ impl Program {
     }
 }
 
-/// Ids of the programs that are loaded, in rising order; none where this process may not ask.
+/// Returns the ids of the loaded programs, in rising order; none if this process may not ask.
 pub fn program_ids() -> impl Iterator<Item = u32> {
     #[repr(C)]
     #[derive(Default)]
@@ -201,7 +202,7 @@ pub fn program_ids() -> impl Iterator<Item = u32> {
     .skip(1)
 }
 
-/// Returns the name of the program with that id, as far as this process may ask.
+/// Returns the name of the program with that id, if this process may ask.
 #[must_use]
 pub fn program_name(id: u32) -> Option<String> {
     #[repr(C)]
@@ -237,7 +238,7 @@ pub fn program_name(id: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&info.name[..end]).into_owned())
 }
 
-/// Reads what the kernel says of an object into `info`, the beginning of the structure that it has for it.
+/// Reads the kernel's information on an object into `info`, the beginning of its structure.
 ///
 /// # Safety
 /// Every address in `info` is of memory that the kernel may write as far as the count beside it says.
@@ -302,7 +303,7 @@ unsafe fn bpf<A>(command: c_long, attr: *const A) -> rustix::io::Result<c_long> 
     if done < 0 { Err(crate::error::last_errno()) } else { Ok(done) }
 }
 
-/// Returns the verifier's last line, which says why it refused.
+/// Returns the last line of the verifier's log, which has the reason for a refusal.
 fn last_words(log: &[u8]) -> String {
     let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
     let text = String::from_utf8_lossy(&log[..end]);

@@ -1,4 +1,4 @@
-//! An interface's folder in sysfs, as the network namespace of the calling thread has it.
+//! An interface's folder in sysfs, in the network namespace of the calling thread.
 //!
 //! `/sys` shows the interfaces of the namespace in which it was mounted. So a sysfs is mounted for the calling
 //! thread's own, detached: no path leads to it, and it is gone with its descriptor. Without the privilege `/sys` is
@@ -22,7 +22,7 @@ use crate::error::Result;
 pub struct NetFolder(OwnedFd);
 
 impl NetFolder {
-    /// Opens the folder of `interface`, which is one of the calling thread's namespace.
+    /// Opens the folder of `interface`, which must be in the calling thread's namespace.
     ///
     /// # Errors
     /// `E-NODEV` if it is not there, `E-PERM` where that takes CAP_SYS_ADMIN.
@@ -45,7 +45,7 @@ impl NetFolder {
         })
     }
 
-    /// Returns true if it is the folder of that interface: its number and its address.
+    /// Returns true if the folder belongs to that interface, by number and MAC address.
     fn is_of(&self, interface: &Interface) -> bool {
         let address = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         let number = self.read("ifindex").and_then(|text| text.parse().ok());
@@ -53,7 +53,8 @@ impl NetFolder {
         number == Some(interface.index()) && self.read("address") == mac
     }
 
-    /// Returns the text of a file in it, without the line's end; `None` where there is none, or it has no value.
+    /// Returns the text of a file in the folder, without the newline; `None` if the file is missing
+    /// or has no value.
     #[must_use]
     pub fn read(&self, file: &str) -> Option<String> {
         let fd = openat(&self.0, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -62,7 +63,7 @@ impl NetFolder {
         Some(text.trim_end().to_owned())
     }
 
-    /// Writes a file in it. It changes the machine.
+    /// Writes a file in the folder. It changes the machine.
     ///
     /// # Errors
     /// The system's own.
@@ -71,7 +72,7 @@ impl NetFolder {
         File::from(fd).write_all(text.as_bytes())
     }
 
-    /// Returns the names in one of its folders, in ascending order; none where there is no such folder.
+    /// Returns the names in a subfolder, in ascending order; none if it is missing.
     #[must_use]
     pub fn names(&self, folder: &str) -> Vec<String> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -85,7 +86,8 @@ impl NetFolder {
     }
 }
 
-/// Returns a sysfs of the calling thread's network namespace, which is nowhere in the tree.
+/// Returns a mount of sysfs for the calling thread's network namespace, which is not attached to
+/// the file tree.
 fn own_sysfs() -> io::Result<OwnedFd> {
     let fs = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&fs)?;

@@ -1,5 +1,5 @@
-//! The division of what a device receives among its queues (receive-side scaling): its table, its key and its
-//! rules, read, and changed for a time.
+//! Receive-side scaling, the division of a device's packets among its queues: table, key and rules,
+//! read, and changed temporarily.
 //!
 //! Source: `struct ethtool_rxfh` and `struct ethtool_rxnfc`, include/uapi/linux/ethtool.h.
 
@@ -12,13 +12,13 @@ use crate::error::{Code, Error, Result};
 const ETHTOOL_GRSSH: u32 = 0x46;
 const ETHTOOL_SRSSH: u32 = 0x47;
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
-/// 32-bit words of a request before the table: command, context, length of the table, length of the key, the
-/// function, and a reserved one.
+/// 32-bit words of a request before the table: command, context, length of the table, length of the
+/// key, hash function, reserved.
 const HEAD_WORDS: usize = 6;
-/// Most entries of a table and bytes of a key: far above what devices have.
+/// Most entries of a table and bytes of a key: far more than devices have.
 const TABLE_MAX: u32 = 1 << 16;
 const KEY_BYTES_MAX: u32 = 1 << 10;
-/// A table that is left as it is: no entries stand for the driver's own.
+/// Table length in a request that keeps the table; 0 would restore the driver's default.
 const TABLE_KEPT: u32 = u32::MAX;
 
 /// A device's division of packets among its queues.
@@ -27,14 +27,14 @@ const TABLE_KEPT: u32 = u32::MAX;
 pub struct Rss {
     /// Queue of each remainder of a packet's hash by the table's length.
     pub table: Vec<u32>,
-    /// Key of the hash; empty where the device does not tell.
+    /// Key of the hash; empty if the device does not report it.
     pub key: Vec<u8>,
     /// Bit of the hash function: 1 is Toeplitz.
     pub function: u8,
 }
 
 impl Rss {
-    /// Returns the queue that a packet with this hash comes by, unless a rule says otherwise.
+    /// Returns the queue for packets with this hash, unless a rule decides otherwise.
     #[must_use]
     pub fn queue_of(&self, hash: u32) -> Option<u32> {
         self.table.get(hash as usize % self.table.len().max(1)).copied()
@@ -51,7 +51,7 @@ impl Rss {
         }
     }
 
-    /// Reads an answer that has a table of `table` entries and a key of `key` bytes.
+    /// Parses an answer with a table of `table` entries and a key of `key` bytes.
     fn read(words: &[u32], table: usize, key: usize) -> Rss {
         let rest = words.get(HEAD_WORDS..).unwrap_or_default();
         let (entries, behind) = rest.split_at(table.min(rest.len()));
@@ -60,7 +60,7 @@ impl Rss {
         Rss { table: entries.to_vec(), key: bytes.take(key).collect(), function }
     }
 
-    /// Makes a request that sets the table and the key, each unless it is empty.
+    /// Returns the request that sets the table and the key, each unless it is empty.
     fn request(&self) -> Vec<u32> {
         let entries = match self.table.len() as u32 {
             0 => TABLE_KEPT,
@@ -77,7 +77,8 @@ impl Rss {
     }
 }
 
-/// Another division of a device's packets. Dropping it puts the old one back, unless it was changed meanwhile.
+/// A changed division of a device's packets, restored when this is dropped. Dropping it puts the
+/// old one back, unless it was changed meanwhile.
 #[derive(Debug)]
 #[must_use = "dropping it puts the old division back"]
 pub struct RssGuard {
@@ -87,7 +88,7 @@ pub struct RssGuard {
 }
 
 impl Interface {
-    /// Reads how it divides what it receives among its queues.
+    /// Reads the device's division of packets among its queues.
     ///
     /// # Errors
     /// `E-UNSUPPORTED` if it does not, or its driver does not tell; `E-NODEV` if it is gone.
@@ -107,7 +108,7 @@ impl Interface {
         Ok(Rss::read(&words, table, key))
     }
 
-    /// Returns how many rules it has that send packets to queues before the division (`ethtool -n`).
+    /// Returns the number of rules that send packets to queues before the division (`ethtool -n`).
     ///
     /// # Errors
     /// As [`Interface::rss`].
@@ -119,8 +120,8 @@ impl Interface {
         Ok(words[RULE_COUNT_AT])
     }
 
-    /// Divides by another table, another key, or both: what is empty stays as it is. It changes the machine, until
-    /// the guard is dropped.
+    /// Sets another table, another key, or both: an empty one is kept. It changes the machine,
+    /// until the guard is dropped.
     ///
     /// # Errors
     /// As [`Interface::rss`]; `E-PERM` without CAP_NET_ADMIN; `E-PORT-SYNTAX` for a length that is not the device's
@@ -144,7 +145,7 @@ impl Interface {
         self.words(&mut rss.request(), "ETHTOOL_SRSSH")
     }
 
-    /// Makes one of ethtool's requests whose lengths are in `words`.
+    /// Makes an ethtool request whose lengths are in `words`.
     fn words(&self, words: &mut [u32], call: &str) -> Result<()> {
         let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
@@ -170,8 +171,8 @@ impl Interface {
     }
 }
 
-/// Word of `rule_cnt` in `struct ethtool_rxnfc`: behind the command, the flow type, 64 bits of data and a rule of
-/// 168 bytes.
+/// Index of `rule_cnt` in `struct ethtool_rxnfc` in words: after the command, the flow type, 64
+/// bits of data and a rule of 168 bytes.
 const RULE_COUNT_AT: usize = (4 + 4 + 8 + 168) / 4;
 
 impl RssGuard {

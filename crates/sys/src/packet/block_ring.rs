@@ -1,5 +1,5 @@
-//! The mapped receive ring of a packet socket (TPACKET_V3): blocks that the kernel packs frames
-//! into and hands over whole.
+//! The mapped receive ring of a packet socket (TPACKET_V3): blocks that the kernel fills with
+//! frames and delivers whole.
 //!
 //! Owner: [`BlockRing`] owns the mapping. A block belongs to the kernel while its status lacks the
 //! USER bit, and to us from the moment we read that bit until we store 0; the kernel does not write
@@ -36,7 +36,8 @@ const FIRST_AT: usize = offset_of!(libc::tpacket_block_desc, hdr)
     + offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt);
 const BLOCK_HDR_BYTES: usize = size_of::<libc::tpacket_block_desc>();
 const FRAME_HDR_BYTES: usize = size_of::<libc::tpacket3_hdr>();
-/// The address follows the header, which is a multiple of the ABI's alignment already.
+/// Offset of the packet type: the address follows the header, whose length is already a multiple of
+/// the ABI's alignment.
 const PKTTYPE_AT: usize = FRAME_HDR_BYTES + offset_of!(libc::sockaddr_ll, sll_pkttype);
 const _: () = assert!(BLOCK_HDR_BYTES == 48);
 const _: () =
@@ -44,7 +45,7 @@ const _: () =
 const _: () = assert!(libc::TPACKET3_HDRLEN == 68);
 const _: () = assert!(STATUS_AT.is_multiple_of(align_of::<AtomicU32>()));
 
-/// A VLAN tag that the kernel took off the frame.
+/// A VLAN tag that the kernel removed from the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vlan {
     /// EtherType of the tag: 0x8100 or 0x88a8.
@@ -53,25 +54,24 @@ pub struct Vlan {
     pub tci: u16,
 }
 
-/// One received frame, lent by its block.
+/// A received frame, borrowed from its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RxFrame<'a> {
-    /// The frame from the destination MAC, without FCS: the first bytes of `len`, all of them
-    /// unless the frame was longer than a block.
+    /// The frame from the destination MAC, without FCS; cut only if it was longer than a block.
     pub data: &'a [u8],
-    /// Bytes of the frame as it arrived.
+    /// Length of the frame on arrival.
     pub len: u32,
-    /// The work still to be done to it; `None` if the socket was opened without.
+    /// The frame's offload; `None` if the socket was opened without offload headers.
     pub vnet: Option<VnetHdr>,
-    /// The tag that was taken off.
+    /// The VLAN tag that was removed.
     pub vlan: Option<Vlan>,
     /// `STATUS_*` bits.
     pub status: u32,
     /// One of `PKTTYPE_*`.
     pub pkttype: u8,
-    /// When it arrived, by the real-time clock: seconds.
+    /// Seconds of the arrival time, by the real-time clock.
     pub sec: u32,
-    /// When it arrived: nanoseconds of the second.
+    /// Nanoseconds of the arrival time.
     pub nsec: u32,
 }
 
@@ -80,7 +80,7 @@ pub struct RxFrame<'a> {
 struct Cursor {
     /// Frames not yet read.
     left: u32,
-    /// The next of them, from the start of the block.
+    /// Offset of the next frame from the start of the block.
     offset: usize,
 }
 
@@ -95,7 +95,7 @@ pub struct BlockRing {
     current: u32,
     /// Set while the current block is ours.
     cursor: Option<Cursor>,
-    /// Offset of the frame read last, if it is in the current block.
+    /// Cursor before the frame read last, if that is in the current block.
     previous: Option<Cursor>,
     bad_blocks: u64,
 }
@@ -105,7 +105,7 @@ pub struct BlockRing {
 unsafe impl Send for BlockRing {}
 
 impl BlockRing {
-    /// Maps the ring that `socket` was given.
+    /// Maps the ring of `socket`.
     pub(super) fn map(
         socket: BorrowedFd<'_>,
         block_bytes: usize,
@@ -120,7 +120,7 @@ impl BlockRing {
         Self::over(base, block_bytes, blocks, vnet)
     }
 
-    /// Takes over the mapping of `block_bytes * blocks` bytes at `base`.
+    /// Takes ownership of the mapping of `block_bytes * blocks` bytes at `base`.
     fn over(base: *mut c_void, block_bytes: usize, blocks: u32, vnet: bool) -> io::Result<Self> {
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::Errno::NOMEM)?;
         let (cursor, previous) = (None, None);
@@ -136,8 +136,7 @@ impl BlockRing {
         })
     }
 
-    /// Returns the block to read: the rest of the one left unfinished, else the next that the kernel has
-    /// handed over.
+    /// Returns the block to read: the unfinished one, else the next that the kernel has delivered.
     ///
     /// Shape:  a block of the kernel's becomes ours and stays so until its frames are all read or
     ///         it is released; `None` leaves every block with the kernel.
@@ -164,13 +163,14 @@ impl BlockRing {
         None
     }
 
-    /// Blocks whose contents contradicted themselves and were given back with frames unread.
+    /// Returns the number of blocks with inconsistent contents, which were returned with frames
+    /// unread.
     #[must_use]
     pub fn bad_blocks(&self) -> u64 {
         self.bad_blocks
     }
 
-    /// Blocks of the ring.
+    /// Returns the number of blocks in the ring.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.blocks
@@ -202,8 +202,8 @@ impl BlockRing {
         None
     }
 
-    /// Returns the frame at `offset` of the current block and the distance to the next, if
-    /// everything it says about itself lies inside the block.
+    /// Returns the frame at `offset` of the current block and the distance to the next, if its
+    /// lengths and offsets lie within the block.
     ///
     /// # Safety
     /// The current block is ours, and `'a` ends before it is given back.
@@ -247,7 +247,7 @@ impl BlockRing {
         Some((frame, hdr.tp_next_offset as usize))
     }
 
-    /// Hands the current block to the kernel and turns to the next.
+    /// Returns the current block to the kernel and advances to the next.
     fn give_back(&mut self) {
         (self.cursor, self.previous) = (None, None);
         // Release: our reads of the block happen before the kernel sees that it may write it.
@@ -267,7 +267,7 @@ impl BlockRing {
         unsafe { AtomicU32::from_ptr(self.block().add(STATUS_AT).cast()) }
     }
 
-    /// Returns a word of the current block's header; the block must be ours.
+    /// Returns a word of the current block's header; the block must belong to us.
     fn word(&self, at: usize) -> u32 {
         // SAFETY: `at` is COUNT_AT or FIRST_AT, aligned and inside the header; the kernel does not
         // write a block of ours.
@@ -284,7 +284,7 @@ impl Drop for BlockRing {
     }
 }
 
-/// A block that the kernel handed over.
+/// A block that the kernel has delivered.
 ///
 /// Dropping it keeps the place: the next [`BlockRing::next_block`] continues behind the last frame
 /// read. Once its frames are all read, dropping it gives it back to the kernel.
@@ -303,20 +303,21 @@ impl Block<'_> {
         self.ring.next_frame()
     }
 
-    /// Puts the frame that was read last back: it is the next again. Once; then there is none.
+    /// Moves back by one frame, so that the frame read last is the next again. Once; then there is
+    /// none.
     pub fn unread(&mut self) {
         if let Some(previous) = self.ring.previous.take() {
             self.ring.cursor = Some(previous);
         }
     }
 
-    /// Returns the number of frames left to read, as far as the kernel says.
+    /// Returns the number of unread frames, according to the kernel.
     #[must_use]
     pub fn frames_left(&self) -> u32 {
         self.ring.cursor.map_or(0, |c| c.left)
     }
 
-    /// Gives the block back with the rest of its frames unread.
+    /// Returns the block to the kernel with its remaining frames unread.
     pub fn release(self) {
         self.ring.previous = None;
         if let Some(cursor) = &mut self.ring.cursor {

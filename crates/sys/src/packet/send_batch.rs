@@ -1,4 +1,4 @@
-//! Many frames, each in segments, sent by one system call.
+//! A batch of frames, each in segments, sent by one system call.
 //!
 //! Owner: [`SendBatch`] owns the arrays that `sendmmsg` reads, allocated once. A [`Sending`] is one
 //! use of them; it borrows the segments, so that they cannot go away before they are sent.
@@ -28,7 +28,7 @@ pub const MESSAGES_MAX: usize = 64;
 /// 64 KiB in 2 KiB frames (33 segments and the header each).
 pub const SEGMENTS_MAX: usize = MESSAGES_MAX * 20;
 
-/// Most segments that the kernel takes in one message (`UIO_MAXIOV`), the header included.
+/// Most segments that the kernel accepts in one message (`UIO_MAXIOV`), including the header.
 pub const MESSAGE_SEGMENTS_MAX: usize = 1024;
 
 /// The arrays of a batch, for use again and again.
@@ -44,7 +44,7 @@ pub struct SendBatch {
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
-    /// Makes an empty batch; allocates all it will ever use (about 25 KB).
+    /// Creates an empty batch; allocates all memory that it will use (about 25 KB).
     #[must_use]
     pub fn new() -> Self {
         SendBatch {
@@ -54,7 +54,7 @@ impl SendBatch {
         }
     }
 
-    /// Begins a batch; whatever an earlier one did not send is forgotten.
+    /// Begins a batch; messages of an earlier one that were not sent are discarded.
     pub fn start<'seg>(&mut self) -> Sending<'_, 'seg> {
         self.msgs.clear();
         self.iov.clear();
@@ -85,7 +85,7 @@ pub struct Sending<'a, 'seg> {
 }
 
 impl<'seg> Sending<'_, 'seg> {
-    /// Appends one message: the header if the socket takes one, then `segments` in order.
+    /// Appends one message: the header if the socket expects one, then `segments` in order.
     ///
     /// Shape:  the segments stay the caller's and are borrowed until the `Sending` ends; false
     ///         leaves the batch as it was.
@@ -135,7 +135,7 @@ impl<'seg> Sending<'_, 'seg> {
         self.batch.msgs.len() - self.first
     }
 
-    /// Sends what is pending, in order, until all is sent or the kernel refuses a message.
+    /// Sends pending messages in order, until all are sent or the kernel refuses one.
     ///
     /// Shape:  returns how many messages were sent now; those leave the batch.
     /// Errors: why the first pending message was refused; it stays pending. EAGAIN (the send buffer
@@ -170,7 +170,7 @@ impl<'seg> Sending<'_, 'seg> {
         (sent, None)
     }
 
-    /// Drops the first pending message: the one that [`Sending::flush`] said was refused.
+    /// Drops the first pending message, which [`Sending::flush`] reported as refused.
     pub fn skip(&mut self) {
         self.first = self.batch.msgs.len().min(self.first + 1);
     }

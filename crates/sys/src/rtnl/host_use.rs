@@ -1,6 +1,6 @@
-//! Finds out whether the host itself is reached by an interface: by an address of it, or because a
-//! default route goes out by it. Interfaces that stand on it count as well: a bridge or a bond that it
-//! is a member of, a VLAN, a macvlan.
+//! Detection of the host's own use of an interface: one of its addresses, or a default route
+//! through it. Interfaces that stand on it count as well: a bridge or a bond that it is a member
+//! of, a VLAN, a macvlan.
 //!
 //! ```text
 //!   eth0 ──► IFLA_MASTER: br0 ──► IFLA_LINK of br0.7: br0.7     all that stand on eth0
@@ -37,16 +37,16 @@ const RTA_GATEWAY: u16 = 5;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const TABLE_MAIN: u32 = 254;
-/// The kind of a route that packets go by: the others are refusals and the host's own addresses.
+/// The kind of a route that forwards packets: other kinds are refusals and local addresses.
 const RTN_UNICAST: u8 = 1;
 const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
-/// Most that the kernel puts into one part of an answer.
+/// Largest part of an answer that the kernel sends.
 const PART_BYTES: usize = 64 << 10;
 
 /// A use that the host makes of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostUse {
-    /// The interface that has it: the one asked for, or one that stands on it.
+    /// The interface with the address: the queried one, or one stacked on it.
     pub interface: IfName,
     /// The address; `None` if it is the output of a default route.
     pub address: Option<IpAddr>,
@@ -54,7 +54,7 @@ pub struct HostUse {
 
 impl HostUse {
     /// Returns the first use that the host makes of `interface`, addresses before routes; `None` if
-    /// nothing of the host's goes by it. A link-local address is no use: every interface has one.
+    /// it makes none. A link-local address is no use: every interface has one.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer.
@@ -106,14 +106,14 @@ fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
     Ok(first)
 }
 
-/// Asks for all objects of a kind, and hands the body of each message over.
+/// Requests all objects of a kind, and passes the body of each message to `each`.
 pub(super) fn dump(kind: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Answer<()> {
     let socket = send_request(kind, NLM_F_DUMP, body)?;
     while !part(&socket, &mut each)? {}
     Ok(())
 }
 
-/// Reads one part of an answer; true if it is the last.
+/// Reads one part of an answer; returns true if it is the last.
 fn part(socket: &OwnedFd, each: &mut impl FnMut(&[u8])) -> Answer<bool> {
     let mut bytes = vec![0; PART_BYTES];
     let (n, _) = recv(socket, &mut bytes[..], RecvFlags::empty())?;
@@ -134,7 +134,7 @@ fn part(socket: &OwnedFd, each: &mut impl FnMut(&[u8])) -> Answer<bool> {
     Ok(false)
 }
 
-/// A link, and those that it stands on: its own master's entry says so the other way round.
+/// A link and the links below it: its master is recorded in the opposite direction.
 struct Link {
     index: u32,
     master: Option<u32>,
@@ -163,15 +163,16 @@ fn link(message: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-/// Interfaces whose packets come by one.
+/// The interfaces that receive packets through a given one.
 pub(super) struct Stack {
-    /// All of them, the one itself first.
+    /// All these interfaces; the given one is the first.
     pub all: Vec<u32>,
-    /// The one itself and its bridge or bond: those whose packets have no tag and no tunnel's header more.
+    /// The given interface and its bridge or bond, whose packets have no additional tag or tunnel
+    /// header.
     pub untagged: Vec<u32>,
 }
 
-/// Asks for the links, and finds those that stand on `index`.
+/// Requests the links, and returns those stacked on `index`.
 pub(super) fn stack_of(index: u32) -> Answer<Stack> {
     let mut links = Vec::new();
     dump(RTM_GETLINK, &[0; LINK_BYTES], |message| links.extend(link(message)))?;
@@ -180,7 +181,7 @@ pub(super) fn stack_of(index: u32) -> Answer<Stack> {
     Ok(Stack { all: standing_on(index, &links), untagged })
 }
 
-/// Returns the link itself, and all whose packets come by it.
+/// Returns the link itself, and all links that receive packets through it.
 fn standing_on(index: u32, links: &[Link]) -> Vec<u32> {
     let mut stack = vec![index];
     let mut next = 0;
@@ -197,7 +198,7 @@ fn standing_on(index: u32, links: &[Link]) -> Vec<u32> {
     stack
 }
 
-/// Returns the interface and the address that a message tells of, unless it is link-local.
+/// Returns the interface and the address in a message, unless the address is link-local.
 fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
     let family = *message.first()?;
     let index = u32_at(message, 4)?;
@@ -217,11 +218,11 @@ fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
 
 /// A route.
 pub(super) struct Route {
-    /// It is one of the main table, for what no other route takes.
+    /// True for a default route of the main table.
     pub is_default: bool,
-    /// Interfaces by which it goes.
+    /// Output interfaces of the route.
     pub out: Vec<u32>,
-    /// The gateway by IPv4, unless it has several.
+    /// The IPv4 gateway, unless the route has several.
     pub gateway: Option<Ipv4Addr>,
 }
 

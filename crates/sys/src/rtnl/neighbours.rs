@@ -1,4 +1,5 @@
-//! The neighbours of an interface by IPv4: the gateway of its default route, and those that the kernel has met.
+//! The IPv4 neighbours of an interface: the gateway of its default route, and the neighbours that
+//! the kernel knows.
 //!
 //! Source: rtnetlink(7), include/uapi/linux/{rtnetlink,neighbour}.h.
 
@@ -14,22 +15,24 @@ const RTM_GETNEIGH: u16 = 30;
 /// `struct rtmsg` and `struct ndmsg`.
 const BODY_BYTES: usize = 12;
 const NDA_DST: u16 = 1;
-/// Reachable, stale, delayed, probed, permanent: it has answered once.
+/// States of a neighbour that has answered at least once: reachable, stale, delayed, probed,
+/// permanent.
 const HAS_ANSWERED: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 
 /// The neighbours of an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Neighbours {
-    /// A default route goes out by the interface, or by one that stands on it.
+    /// True if a default route uses the interface, or one stacked on it.
     pub carries_default: bool,
-    /// The gateway of that route, if it is a neighbour by IPv4 of the interface itself or of its bridge or bond.
+    /// The gateway of that route, if it is an IPv4 neighbour on the interface itself or on its
+    /// bridge or bond.
     pub gateway: Option<Ipv4Addr>,
-    /// Addresses that have answered the kernel there.
+    /// Addresses from which the kernel has had an answer.
     pub known: Vec<Ipv4Addr>,
 }
 
 impl Neighbours {
-    /// Asks about `interface`.
+    /// Queries `interface`.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer.

@@ -1,4 +1,5 @@
-//! A driver's own word on its XDP, by the kernel's `netdev` family of generic netlink: nothing is opened or changed for it.
+//! The XDP features that a driver reports, by the kernel's `netdev` family of generic netlink;
+//! opens and changes nothing.
 //!
 //! Two requests: the number of the family by its name, then the device. Both answers are bounded and checked like those of
 //! rtnetlink.
@@ -12,7 +13,7 @@ use super::{Answer, ask_by, attributes, refused, u16_at, u32_at};
 use crate::error::Result;
 use crate::netif::Interface;
 
-/// `GENL_ID_CTRL`, which is the kind of its answers as well.
+/// `GENL_ID_CTRL`, also the kind of the answers.
 const CONTROL: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -24,7 +25,7 @@ const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 /// `struct genlmsghdr`: command, version, two bytes of nothing.
 const COMMAND_BYTES: usize = 4;
 
-/// `NETDEV_XDP_ACT_*`, and the words of the kernel's own tools.
+/// `NETDEV_XDP_ACT_*`, with the names of the kernel's own tools.
 const FEATURES: [(u64, &str); 7] = [
     (1, "basic"),
     (2, "redirect"),
@@ -35,16 +36,17 @@ const FEATURES: [(u64, &str); 7] = [
     (64, "ndo-xmit-sg"),
 ];
 
-/// The XDP of a driver, as it says itself.
+/// The XDP features of a driver, as it reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct XdpFeatures {
     bits: u64,
-    /// Most frames of a packet that an AF_XDP socket sends without a copy; `None` if the kernel does not say.
+    /// Most frames of a packet that an AF_XDP socket sends without a copy; `None` if the kernel
+    /// does not report it.
     pub zero_copy_frames_max: Option<u32>,
 }
 
 impl XdpFeatures {
-    /// Asks about `interface`; `None` before Linux 6.3, which does not know.
+    /// Queries `interface`; returns `None` before Linux 6.3, which cannot answer.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone, `E-SYSTEM` if the kernel does not answer.
@@ -64,25 +66,25 @@ impl XdpFeatures {
         self.bits & 1 != 0
     }
 
-    /// Returns true if it hands packets to AF_XDP sockets itself.
+    /// Returns true if the driver itself passes packets to AF_XDP sockets.
     #[must_use]
     pub fn redirects(self) -> bool {
         self.bits & 2 != 0
     }
 
-    /// Returns true if it reads and writes the frames of AF_XDP sockets where they lie.
+    /// Returns true if the driver reads and writes the frames of AF_XDP sockets in place.
     #[must_use]
     pub fn has_zero_copy(self) -> bool {
         self.bits & 8 != 0
     }
 
-    /// Returns true if its programs see packets in several frames.
+    /// Returns true if programs receive packets in several frames.
     #[must_use]
     pub fn has_several_frames(self) -> bool {
         self.bits & 32 != 0
     }
 
-    /// Returns its features in the words of the kernel's tools; those that are newer than these, as numbers.
+    /// Returns the features by the names of the kernel's tools; unknown ones as numbers.
     #[must_use]
     pub fn words(self) -> Vec<String> {
         let known = FEATURES.iter().filter(|(bit, _)| self.bits & bit != 0);

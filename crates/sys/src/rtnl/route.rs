@@ -1,4 +1,4 @@
-//! The way to an address by an interface: the kernel's route, and the neighbour that it names.
+//! The route to an address through an interface, and the neighbour that is the next hop.
 //!
 //! ```text
 //!   192.0.2.7 ──► RTM_GETROUTE, out of eth0 ──► next hop, source address
@@ -35,26 +35,27 @@ const NEIGHBOUR_STATE_AT: usize = 8;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NUD_FAILED: u16 = 0x20;
-/// Reachable, stale, delay, probe, no ARP, permanent: the kernel would send to it.
+/// States of a neighbour to which the kernel would send: reachable, stale, delay, probe, no ARP,
+/// permanent.
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
-/// The service that throws away what it gets: RFC 863.
+/// The port of the discard service, which ignores what it receives: RFC 863.
 const DISCARD_PORT: u16 = 9;
-/// Longest wait for a neighbour: the kernel asks three times, a second apart, unless told otherwise.
+/// Longest wait for a neighbour: the kernel sends three requests, a second apart, by default.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The way of packets that leave by an interface for an address.
+/// The route of packets to an address through an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     to: IpAddr,
-    /// The neighbour that gets them; `None` for a group or everyone.
+    /// The next hop; `None` for multicast and broadcast.
     hop: Option<IpAddr>,
-    /// The address that they come from, if the interface has one.
+    /// The source address, if the interface has one.
     pub src: Option<IpAddr>,
 }
 
 impl Route {
-    /// Asks the kernel for the way to `to` out of `interface`.
+    /// Queries the kernel's route to `to` through `interface`.
     ///
     /// # Errors
     /// `E-SYSTEM` if it has none, or if the address is this machine's own.
@@ -78,8 +79,8 @@ impl Route {
         Err(Error::new(Code::System, what, why).fix("an address of the other end"))
     }
 
-    /// Returns the MAC address of the next hop; makes the kernel ask for it if it does not know it,
-    /// which sends the hop an empty datagram to port 9, discard.
+    /// Returns the MAC address of the next hop; if the kernel does not know it, makes it ask, which
+    /// sends the hop an empty datagram to port 9, discard.
     ///
     /// # Errors
     /// `E-SYSTEM` if it does not answer within five seconds.
@@ -119,7 +120,7 @@ fn silent(what: String, name: IfName, hop: IpAddr) -> Error {
     ))
 }
 
-/// Sends an empty datagram, for which the kernel needs the MAC address.
+/// Sends an empty datagram, so that the kernel requests the MAC address.
 fn provoke(interface: &Interface, hop: IpAddr) -> std::io::Result<()> {
     let any: IpAddr = match hop {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -135,7 +136,7 @@ fn provoke(interface: &Interface, hop: IpAddr) -> std::io::Result<()> {
     socket.send_to(&[], to).map(drop)
 }
 
-/// Returns what the kernel knows of a neighbour: its state, and its MAC address.
+/// Returns the kernel's entry for a neighbour: its state and MAC address.
 fn neighbour(interface: &Interface, hop: IpAddr) -> Answer<(u16, Option<[u8; 6]>)> {
     let mut body = vec![0; NEIGHBOUR_BYTES];
     body[0] = family(hop);
@@ -148,7 +149,7 @@ fn neighbour(interface: &Interface, hop: IpAddr) -> Answer<(u16, Option<[u8; 6]>
     }
 }
 
-/// Reads the body of an answer: the kind of route, and the route.
+/// Parses the body of an answer: the kind of the route, and the route.
 fn read_route(to: IpAddr, answer: &[u8]) -> (Option<u8>, Route) {
     let kind = answer.get(ROUTE_TYPE_AT).copied();
     let mut route = Route { to, hop: Some(to), src: None };
@@ -174,7 +175,7 @@ fn read_neighbour(answer: &[u8]) -> (u16, Option<[u8; 6]>) {
     (state, mac.and_then(|(_, mac)| mac.try_into().ok()))
 }
 
-/// Returns the MAC address that stands for a group, or for everyone.
+/// Returns the MAC address for a multicast or broadcast address.
 ///
 /// Source: RFC 1112 section 6.4, RFC 2464 section 7.
 fn group_mac(to: IpAddr) -> [u8; 6] {

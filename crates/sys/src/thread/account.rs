@@ -1,4 +1,4 @@
-//! The kernel's account of one thread: time on a CPU, time ready and without one, preemptions.
+//! The kernel's statistics of one thread: time on a CPU, time ready without one, preemptions.
 //!
 //! Time on a CPU is the thread's clock and not the first number of schedstat: that one is brought up
 //! to date by the timer's tick, and a window of 10 ms would be wrong by up to 4. The run delay is
@@ -21,21 +21,21 @@ const WHAT: &str = "cannot read what the kernel accounts to this thread";
 /// Three numbers of 20 digits, two spaces and a newline.
 const SCHEDSTAT_BYTES_MAX: usize = 64;
 
-/// The calling thread's account, kept open. It stays with its thread.
+/// Open files with the calling thread's statistics. It stays with its thread.
 #[derive(Debug)]
 pub struct Account {
     schedstat: File,
     _of_one_thread: PhantomData<*const ()>,
 }
 
-/// The kernel's account of a thread since it was started.
+/// The kernel's statistics of a thread since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accounted {
     /// On a CPU, in nanoseconds.
     pub cpu_ns: u64,
-    /// Ready to run, and without one, in nanoseconds.
+    /// Time ready but without a CPU, in nanoseconds.
     pub run_delay_ns: u64,
-    /// Times that it was taken off its CPU and would have gone on.
+    /// Times that the thread was preempted.
     pub preemptions: u64,
 }
 
@@ -61,7 +61,7 @@ impl Account {
         Ok(Accounted { cpu_ns: cpu_ns(), run_delay_ns, preemptions: preemptions() })
     }
 
-    /// Returns for how long the thread was ready and had no CPU. Cost: one read(2) of 64 bytes.
+    /// Returns how long the thread was ready but had no CPU. Cost: one read(2) of 64 bytes.
     ///
     /// # Errors
     /// As [`Account::read`].
@@ -89,7 +89,7 @@ pub fn cpu_ns() -> u64 {
     part(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(time.tv_nsec))
 }
 
-/// Returns the number of times that the calling thread was taken off its CPU although it would have gone on.
+/// Returns the number of times that the calling thread was preempted.
 #[must_use]
 pub fn preemptions() -> u64 {
     // SAFETY: rusage is plain numbers, for which all zeroes are values.

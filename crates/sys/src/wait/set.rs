@@ -1,4 +1,4 @@
-//! A descriptor to sleep on: readable when a member is, and from a set time on.
+//! A descriptor to sleep on: readable when a member is, and after a set time.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use rustix::io;
 use super::{Epoll, TimerFd};
 use crate::error::{Code, Error, Result};
 
-/// An [`Epoll`] whose first member is an alarm, which remembers the time that it is set to.
+/// An [`Epoll`] whose first member is an alarm, with the time to which it is set.
 #[derive(Debug)]
 pub struct WaitSet {
     set: Epoll,
@@ -19,7 +19,7 @@ pub struct WaitSet {
 }
 
 impl WaitSet {
-    /// Makes a set without other members, whose alarm is off; events of the alarm will carry `tag`.
+    /// Creates a set without other members, whose alarm is off; the alarm's events carry `tag`.
     ///
     /// # Errors
     /// `E-SYSTEM` when the process or the machine is out of descriptors.
@@ -44,7 +44,8 @@ impl WaitSet {
         Ok(())
     }
 
-    /// Sets the alarm to `at` unless it rings earlier; true if it will have rung by then.
+    /// Sets the alarm to `at` unless it is set to an earlier time; returns true if it will fire by
+    /// then.
     ///
     /// Cost: a syscall if the time changed.
     pub fn no_later(&mut self, at: Instant) -> bool {
