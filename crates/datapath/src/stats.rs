@@ -307,7 +307,7 @@ pub struct PortStats {
     pub obtained: Obtained,
     /// Packets and bytes that passed, over all queues.
     pub counts: QueueCounts,
-    /// Which packets the driver copies: none, all or some.
+    /// The packets that the driver copies: none, all or some.
     pub copies: Copies,
     /// Counters of the driver other than packets, over all queues, updated as often as `flushes`.
     /// The causes come to at most [`QueueCounts::rx_missed`]; the rest has no known cause.

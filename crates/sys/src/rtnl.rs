@@ -65,7 +65,7 @@ pub struct LinkInfo {
     pub other_is_elsewhere: bool,
     /// Ids of the XDP programs attached to the interface.
     pub xdp_programs: Vec<u32>,
-    /// Where these programs run; the earliest place, if there are several.
+    /// The place where these programs run; the earliest one, if there are several.
     pub xdp_mode: Option<Mode>,
 }
 
