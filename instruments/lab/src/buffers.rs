@@ -1,5 +1,5 @@
-//! Packet buffers beside a peer's: one case in one process, so that an experiment can run the two
-//! sides in turn.
+//! The benchmark of packet buffers against a peer's: one case for each process, so that an
+//! experiment can run the two sides in turn.
 //!
 //! Ours are the loops of [`linerate_skb::bench`]. The peer is DPDK's mbufs, mempool and ring, in C
 //! (`peers/mbench.c`): it is compiled for this machine when it is first asked for, as its users do.
@@ -14,10 +14,10 @@ use serde_json::json;
 
 use crate::{Code, Error, Result};
 
-/// Repetitions of one process.
+/// Repetitions in one process.
 const REPS: usize = 15;
 
-/// The smallest number of repetitions that must have had their CPUs to themselves.
+/// Least number of repetitions during which no other thread used the CPUs.
 const CLEAN_MIN: usize = 3;
 
 /// The requested sample.
@@ -29,7 +29,7 @@ struct Request {
     cpus: Vec<usize>,
 }
 
-/// Runs one case, and returns what came of it as one line of JSON.
+/// Runs one case, and returns the result as one line of JSON.
 ///
 /// `args` are a side, `linerate` or `dpdk`, then a case or `probe`, then options as they are given on
 /// a command line: `--cpus A,B`, `--bursts N`, `--reps N`. A probe only says whether the side can be run here.
@@ -64,7 +64,8 @@ pub fn sample(args: &[String]) -> Result<String> {
     Ok(said(&request, &sample))
 }
 
-/// Returns a figure of fewer clean repetitions is not known: it is of whatever else ran.
+/// Formats the result of a case; with fewer clean repetitions the figure is unknown, because other
+/// programs are part of it.
 fn said(request: &Request, sample: &Sample) -> String {
     let Sample { ticks, bursts, reps, clean } = *sample;
     let is_clean = clean >= CLEAN_MIN.min(reps);
@@ -116,8 +117,8 @@ impl Request {
     }
 }
 
-/// Checks that a pool can get huge pages here: the peer has them, and without them our side is a
-/// different case.
+/// Checks that a pool can use huge pages on this machine: the peer does, and without them the
+/// comparison is unfair.
 fn has_huge_pages() -> Result<()> {
     if pool().pages() == Pages::Huge2M {
         return Ok(());
@@ -137,7 +138,7 @@ fn usage(why: String) -> Error {
 
 const SOURCE: &str = include_str!("../peers/mbench.c");
 
-/// Compiles it for this machine, once, and runs it.
+/// The script that compiles the peer's program for this machine, once, and runs it.
 const SCRIPT: &str = include_str!("../peers/mbench.sh");
 
 const INSTALL: &str = "apt install libdpdk-dev gcc pkg-config";
@@ -157,7 +158,7 @@ fn probe_peer() -> Result<()> {
     }
 }
 
-/// Runs its case that ours is compared with.
+/// Runs the peer's case that corresponds to ours.
 fn sample_peer(request: &Request) -> Result<Sample> {
     probe_peer()?;
     let cpus: Vec<String> = request.cpus.iter().take(2).map(usize::to_string).collect();
@@ -179,7 +180,7 @@ fn unsupported(why: impl Into<String>) -> Error {
     Error::new(Code::Unsupported, WHAT, why).fix(INSTALL)
 }
 
-/// Runs a command to its end; fails with the last line of its errors.
+/// Runs a command to its end; returns an error with the last line of its stderr if it fails.
 fn ran(command: &mut Command) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();

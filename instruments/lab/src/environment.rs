@@ -19,8 +19,8 @@ const FILE_BYTES_MAX: usize = 4 << 20;
 /// The largest number of interrupts to list.
 const IRQS_MAX: usize = 1024;
 
-/// Parameters of the kernel that bear on a measurement, by how they begin: what runs where, how a
-/// CPU sleeps and at which clock, mitigations, pages, timers, IOMMU, preemption.
+/// Prefixes of kernel parameters that affect a measurement: what runs where, how a CPU sleeps and
+/// at which clock, mitigations, pages, timers, IOMMU, preemption.
 ///
 /// Source: Documentation/admin-guide/kernel-parameters.txt.
 const PARAMETERS: &str = "\
@@ -33,8 +33,8 @@ const PARAMETERS: &str = "\
     psi pti rcu_nocb rcupdate rcutree reg_file_data_sampling retbleed skew_tick slub_debug \
     spec srbds swiotlb threadirqs transparent_hugepage tsc tsx";
 
-/// Describes this machine, now, as the document's `env`. Its `noise` belongs to no run: a run
-/// replaces it with its own.
+/// Describes the present environment on this machine, as the document's `env`. Its `noise` belongs
+/// to no run: a run replaces it with its own.
 ///
 /// Cost: reads some ten files, and one for each interrupt; where there are counters, the first call
 /// of a process tries them for some milliseconds.
@@ -77,7 +77,7 @@ pub fn here(place: &Place) -> Value {
     env
 }
 
-/// Returns the parameters that bear on a measurement, and how many there are beside.
+/// Returns the parameters that affect a measurement, and the number of the others.
 fn parameters(cmdline: &str) -> String {
     // What follows is for init, not for the kernel.
     let words = cmdline.split_ascii_whitespace().take_while(|word| *word != "--");
@@ -100,7 +100,7 @@ fn mitigations() -> Map<String, Value> {
     names("/sys/devices/system/cpu/vulnerabilities").into_iter().filter_map(said).collect()
 }
 
-/// Returns the CPUs of the run, what each is for, and who shares its core.
+/// Returns the CPUs of the run, with the purpose of each and the CPUs that share its core.
 fn cpus(place: &Place) -> Vec<Value> {
     let role = |at| match at {
         0 => "dut",
@@ -162,7 +162,7 @@ fn psi() -> Map<String, Value> {
     ["cpu", "memory", "io"].into_iter().filter_map(said).collect()
 }
 
-/// Returns the last ten seconds' share of a line `some avg10=17.91 avg60=…`.
+/// Returns the share over the last ten seconds in a line `some avg10=17.91 avg60=…`.
 fn some_avg10(pressure: &str) -> Option<f64> {
     let some = pressure.lines().find_map(|line| line.strip_prefix("some avg10="))?;
     some.split(' ').next()?.parse().ok().filter(|pct: &f64| pct.is_finite())
@@ -188,7 +188,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
 }
 
-/// Returns a number of /proc/meminfo, in its unit.
+/// Returns a number of /proc/meminfo, in the unit of that file.
 fn kib(meminfo: &str, name: &str) -> Option<u64> {
     field(meminfo, name)?.split(' ').next()?.parse().ok()
 }
@@ -209,7 +209,7 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Reads a file's first line, trimmed; returns `None` if that is empty.
+/// Reads a file's first line, trimmed; returns `None` if the line is empty.
 fn line(path: &str) -> Option<String> {
     let text = read(path)?;
     let line = text.lines().next()?.trim();

@@ -1,4 +1,4 @@
-//! The far side of a fabric: a process that looks at packets where their sender has them.
+//! The far side of a fabric: a process that reads packets in their sender's memory.
 //!
 //! ```text
 //!   a bench, its path                                     this process
@@ -27,13 +27,13 @@ use crate::meter::Meter;
 use crate::window::ThreadTime;
 use crate::{Code, Error, Result};
 
-/// Packets that are looked at before they are given back.
+/// Packets that are read before they are returned.
 const BATCH: usize = 64;
-/// Latencies that are kept of a window: the first ones, whatever they are.
+/// Most latencies kept for a window: the first ones.
 const KEPT: usize = 1 << 18;
-/// Parts of a window that are compared with each other.
+/// Length of the parts of a window that are compared with each other.
 const SLICE: Duration = Duration::from_millis(100);
-/// Longest packet that is looked at.
+/// Longest packet that is verified.
 const PACKET_MAX_BYTES: usize = 1 << 16;
 
 /// A window begins.
@@ -44,7 +44,7 @@ pub(crate) const END: u8 = b'e';
 /// The results since the last report.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
-    /// The CPU time of the thread; `None` outside of a window.
+    /// The CPU time of the thread; `None` outside a window.
     pub time: Option<ThreadTime>,
     pub packets: u64,
     pub bytes: u64,
@@ -57,20 +57,22 @@ pub(crate) struct Seen {
     pub foreign: u64,
     /// Packets that were copied because they were held for too long.
     pub copied_out: u64,
-    /// Connections that ended because of a lie.
+    /// Connections that ended because of a protocol violation.
     pub lies: u64,
-    /// Packets whose latency is known, its median, and its 99th percentile.
+    /// Number of packets with a known latency; the next fields are the median and the 99th
+    /// percentile.
     pub receipt_count: u64,
     pub receipt_p50_ns: Option<u64>,
     pub receipt_p99_ns: Option<u64>,
     /// True if every byte was checked, false if only the stamp was read.
     pub is_verified: bool,
-    /// The slowest whole tenth of a second, as a share of the mean of all; `None` of fewer than two.
+    /// The slowest whole tenth of a second, as a share of the mean of all; `None` with fewer than
+    /// two.
     pub slowest_pct: Option<f64>,
 }
 
 impl Seen {
-    /// Returns why nothing of its window is to be believed.
+    /// Returns the reason why the window's results are invalid, if they are.
     pub fn fault(&self) -> Option<String> {
         let wrong = self.corrupted + self.foreign + self.duplicated + self.reordered;
         (wrong + self.lies > 0).then(|| {
@@ -98,8 +100,7 @@ impl Seen {
     }
 }
 
-/// Adds the results of two stretches of time; quantiles and shares are not added, as those of one
-/// stretch do not apply to the sum.
+/// Adds the results of two intervals of time, except quantiles and shares, which cannot be added.
 impl AddAssign<&Seen> for Seen {
     fn add_assign(&mut self, more: &Seen) {
         self.packets += more.packets;
@@ -116,7 +117,7 @@ impl AddAssign<&Seen> for Seen {
     }
 }
 
-/// Looks at packets until its standard input ends.
+/// Reads packets until the standard input ends.
 ///
 /// `args` are a memif's text, the CPU to run on or `-`, and `verify` or `look`: to check every byte,
 /// or to read the stamps only.
@@ -207,7 +208,7 @@ impl Far {
         }
     }
 
-    /// Reads the packets that are there; returns their number.
+    /// Reads the waiting packets; returns their number.
     fn look(&mut self) -> usize {
         let mut n = 0;
         for frame in self.reader.frames(BATCH) {
@@ -303,7 +304,7 @@ impl Far {
 /// Offset of the time in a stamp, in bytes.
 const TIME_AT: usize = 30;
 
-/// Returns the nearest rank of so many per cent; `None` of fewer than `least`.
+/// Returns the quantile of `percent`, by nearest rank; `None` with fewer than `least` values.
 fn quantile(took_ns: &mut [u64], percent: usize, least: usize) -> Option<u64> {
     let rank = (took_ns.len() * percent).div_ceil(100).checked_sub(1)?;
     (took_ns.len() >= least).then(|| *took_ns.select_nth_unstable(rank).1)

@@ -1,5 +1,5 @@
-//! A generator in the kernel: copies of one frame sent out of an interface without a socket, a system
-//! call or an sk_buff for each, so that it is never the limit of what AF_XDP takes.
+//! A packet generator in the kernel: sends copies of one frame without a socket, a system call or
+//! an sk_buff for each, so that it is never the limit of what AF_XDP receives.
 //!
 //! It is a process of its own, because a call lasts for seconds: only a process can be killed in the
 //! middle of one. The script `forward.sh` starts it on a CPU.
@@ -9,15 +9,16 @@ use linerate_sys::netif::Interface;
 
 use crate::{Code, Error, Result};
 
-/// Frames of one call, which ends with a pause of some 10 ms: it should be rare.
+/// Frames of one call; calls should be rare, because each ends with a pause of some 10 ms.
 const CALL_FRAMES: u32 = 1 << 25;
-/// Frames that the kernel sends at once, as a driver's NAPI takes them.
+/// Frames that the kernel sends in one batch, as a driver's NAPI would receive them.
 const BATCH_FRAMES: u32 = 64;
 
 const WHAT: &str = "cannot send live frames";
 
-/// Sends frames of `size` bytes out of `interface` for as long as it is not killed: as if it had
-/// received them, and sent each back. Only a peer of veth with an XDP program takes them.
+/// Sends frames of `size` bytes out of `interface` until the process is killed: the kernel acts as
+/// if the interface had received each frame and sent it back. Only a peer of veth with an XDP
+/// program takes them.
 ///
 /// # Errors
 /// `E-EXPERIMENT` for a size that no frame has; `E-SYSTEM` without the privilege, the interface, or
@@ -34,7 +35,7 @@ pub fn send(interface: &str, size: usize) -> Result<()> {
     }
 }
 
-/// Returns UDP from 10.0.0.1:1000 to 10.0.0.2:9, which discards, with zeroes in it.
+/// Returns a UDP frame of zeros from 10.0.0.1:1000 to 10.0.0.2:9, the discard service.
 fn frame(size: usize) -> Result<Vec<u8>> {
     if !(60..=1514).contains(&size) {
         let why = format!("a frame has 60 to 1514 bytes, and not {size}");

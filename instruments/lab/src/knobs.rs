@@ -1,4 +1,4 @@
-//! A scenario's settings, each declared once: name, values, default, effect.
+//! The settings of a scenario, each declared in one place: name, values, default, effect.
 //!
 //! `lab show` prints the declarations, and `Reading` holds a file's values against them.
 
@@ -11,11 +11,11 @@ use crate::{Error, Result};
 /// A setting that a scenario has.
 #[derive(Debug, Clone, Copy)]
 pub struct Knob {
-    /// Its name in files.
+    /// The setting's name in files.
     pub name: &'static str,
-    /// The values that it takes.
+    /// The valid values.
     pub values: Values,
-    /// Its value unless a file says another, as printed; words if it depends on other settings.
+    /// The default as printed; words if it depends on other settings.
     pub default: &'static str,
     /// Its effect, in a sentence.
     pub about: &'static str,
@@ -32,23 +32,23 @@ pub enum Values {
     OneOf(&'static dyn Words),
     /// `true` or `false`.
     Flag,
-    /// A whole number within the range of a setting of the engine.
+    /// A whole number in the range of an engine's setting.
     Core(&'static linerate_skb::Knob),
-    /// Others, which the scenario checks itself; described in words.
+    /// Other values, checked by the scenario and described in words.
     Other(&'static str),
 }
 
-/// The words of a choice.
+/// The words of a choice, without their values.
 pub trait Words: fmt::Debug + Sync {
-    /// Returns them, in the order in which they are printed.
+    /// Returns the words, in the order of printing.
     fn words(&self) -> Vec<&'static str>;
 }
 
-/// A choice: words and what each stands for.
+/// A choice: words, each with its value.
 pub(crate) type Choice<T, const N: usize> = [(&'static str, T); N];
 
-/// Settings, held against the knobs of a scenario: a setting without a knob, or a value that its knob
-/// does not take, is `E-EXPERIMENT` with its line.
+/// Settings to be checked against the knobs of a scenario: an unknown setting, or an invalid value,
+/// is `E-EXPERIMENT` with its line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading<'a> {
     settings: &'a Settings,
@@ -66,10 +66,10 @@ impl Knob {
     }
 }
 
-/// Declares the settings of a scenario, each once: the name in files, the field, its type, the values
-/// that it takes, its default (computed by `or` where it depends on the settings before it), and its
-/// effect. They become the struct that holds them, the list of knobs, and the function that reads one
-/// by the other; `$told` is what the expressions in it call the [`Reading`].
+/// Declares the settings of a scenario, each in one place: the name in files, the field, its type,
+/// its valid values, its default (computed by `or` if it depends on earlier settings), and its
+/// effect. They become the struct that holds them, the list of knobs, and the function that reads
+/// one by the other; `$told` is what the expressions in it call the [`Reading`].
 macro_rules! knobs {
     ($(#[$doc:meta])* $config:ident of $scenario:literal, told as $told:ident:
      $($name:literal $field:ident: $type:ty = $kind:ident($($args:expr),*) $(or $or:expr)?, $default:literal, $about:expr;)*) => {
@@ -85,7 +85,7 @@ macro_rules! knobs {
         }),*];
 
         impl $config {
-            /// Reads the settings, and holds each against its knob.
+            /// Reads the settings, and checks each against its knob.
             fn read(settings: &crate::settings::Settings) -> crate::Result<$config> {
                 let $told = crate::knobs::Reading::new(settings, $scenario, KNOBS)?;
                 $(let $field: $type = crate::knobs::read!($told $name $kind $($args),* $(; $or)?);)*
@@ -198,7 +198,7 @@ impl<'a> Reading<'a> {
         self.read(name, "a text", |value, _| value.as_text().map(str::to_owned))
     }
 
-    /// Returns what a text or a number stands for, or what the default does.
+    /// Returns the value for a text or a number, or for the default.
     pub(crate) fn parsed<T: FromStr<Err = Error>>(&self, name: &str) -> Result<T> {
         let (text, line) = match self.settings.get(name) {
             Some(setting) => (setting.value.to_string(), setting.line),
@@ -255,7 +255,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Returns the setting `name` as the file has it.
+    /// Returns the setting `name` if the file has it.
     pub(crate) fn said(&self, name: &str) -> Option<&'a Setting> {
         self.settings.get(name)
     }

@@ -1,4 +1,4 @@
-//! Experiments on a packet path, and the posts that they come from.
+//! Experiments on a packet path, and the posts that they reproduce.
 //!
 //! An experiment is a claim as data ([`experiment`]): two sides of one [`scenario`], the factors that
 //! are varied, what is measured and what is expected, written down before the first run. The

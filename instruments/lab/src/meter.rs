@@ -14,8 +14,8 @@ use linerate_sys::thread::{Account, Accounted};
 use crate::window::{PmuCount, ThreadTime};
 use crate::{Code, Error, Result};
 
-/// The events to count, as many as can count at once: first those that every CPU has, then those
-/// that show a cache line moving from core to core, then those that posts 000 and 003 looked at.
+/// The events to count, as many as can be counted together: first those of every CPU, then those of
+/// cache lines moving between cores, then those of posts 000 and 003.
 const WANTED: [Quantity; 7] = [
     Quantity::Instructions,
     Quantity::Cycles,
@@ -26,7 +26,7 @@ const WANTED: [Quantity; 7] = [
     Quantity::LlcMisses,
 ];
 
-/// Measures the thread that made it. It stays with its thread.
+/// A meter of the thread that created it. It stays with its thread.
 #[derive(Debug)]
 pub struct Meter {
     role: String,
@@ -92,7 +92,8 @@ impl Meter {
     }
 }
 
-/// Returns those of [`WANTED`] that can be counted at once here; the first caller finds them out.
+/// Returns those of [`WANTED`] that this machine can count together, determined by the first
+/// caller.
 fn countable() -> &'static Result<Vec<Event>> {
     static COUNTABLE: OnceLock<Result<Vec<Event>>> = OnceLock::new();
     COUNTABLE.get_or_init(|| {
@@ -114,7 +115,7 @@ fn countable() -> &'static Result<Vec<Event>> {
     })
 }
 
-/// Returns the machine's own reason, where it has one: "no event is named" is not it.
+/// Returns the machine's own reason if there is one, instead of "no event is named".
 fn why_none(error: Error) -> Error {
     match &capacity().why_none {
         Some(why) => Error::new(Code::Unsupported, "cannot count a CPU's events", why.as_str())

@@ -15,23 +15,23 @@ use linerate_sys::tsc;
 use crate::record::PlacementRecord;
 use crate::{Code, Error, Result};
 
-/// Round trips that are timed together: enough to hide what reading the clock takes.
+/// Round trips that are timed together: enough to make the clock reading negligible.
 const TRIPS: u64 = 20;
 
-/// Times that they are. An interrupt or a preemption spoils one of them, and not their median.
+/// Number of readings. An interrupt or a preemption spoils one of them, and not their median.
 const READINGS: usize = 101;
 
-/// Readings that a median takes.
+/// Least number of readings for a median.
 const READINGS_MIN: usize = 11;
 
-/// The longest wait of the two threads for each other: without disturbance they meet within 2 ms.
+/// The longest wait of the two threads for each other: undisturbed, they meet within 2 ms.
 const TIME_MAX: Duration = Duration::from_millis(250);
 
-/// Turns of a waiting loop between two looks at the clock.
+/// Iterations of a waiting loop between two clock readings.
 const SPINS: u32 = 4096;
 
-/// Two readings that differ by more are of two placements: on one they differ by a fifth, and from
-/// one to the next by five times.
+/// Ratio of two readings above which they are of two placements: within one they differ by a fifth,
+/// between two by a factor of five.
 pub const RATIO_MAX: f64 = 2.0;
 
 /// The most ticks of a round trip that are near. Measured on a time stamp counter of 2.6 GHz: 124
@@ -39,14 +39,14 @@ pub const RATIO_MAX: f64 = 2.0;
 /// a counter of half or twice that rate decides alike.
 pub const NEAR_TICKS_MAX: f64 = 450.0;
 
-/// The thread that is waited for will not come.
+/// The value by which a thread signals that it has given up.
 const GONE: u64 = u64::MAX;
 
 /// Two lines, because CPUs fetch lines in pairs.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Ticks of a cache line's round trip between two CPUs, the median of many.
+/// Returns the ticks of a cache line's round trip between two CPUs, the median of many readings.
 ///
 /// Cost: two threads for some milliseconds; a quarter of a second where the CPUs are busy.
 ///
@@ -99,8 +99,7 @@ fn pinned<T>(line: &Line, cpu: usize, f: impl FnOnce() -> T) -> Result<T> {
     Ok(f())
 }
 
-/// Sends the line away and waits for it, and says how many ticks a round trip took, reading by
-/// reading.
+/// Sends the line and waits for its return; returns the ticks of a round trip for each reading.
 fn ask(line: &Line, end: Instant) -> Vec<f64> {
     let mut readings = Vec::with_capacity(READINGS);
     let mut trip = 0;
@@ -120,7 +119,7 @@ fn ask(line: &Line, end: Instant) -> Vec<f64> {
     readings
 }
 
-/// Sends the line back, as often as it comes.
+/// Returns the line each time it arrives.
 fn answer(line: &Line, end: Instant) {
     let mut trip = 0;
     while comes(line, 2 * trip + 1, end) {
@@ -130,7 +129,7 @@ fn answer(line: &Line, end: Instant) {
     }
 }
 
-/// Waits until the line says `value`; false if it will not.
+/// Waits until the line has `value`; returns false if that cannot happen any more.
 fn comes(line: &Line, value: u64, end: Instant) -> bool {
     loop {
         for _ in 0..SPINS {

@@ -1,4 +1,4 @@
-//! A repeatable stream of numbers: the order of sides, resampling, traffic.
+//! A repeatable stream of random numbers, for the order of sides, resampling and traffic.
 //!
 //! Not `rand`: a run is repeated from its recorded seed, also by a later version, so that the
 //! sequence is part of the format.
@@ -27,7 +27,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number below `end`, each as likely as any other to one part in 2⁶⁴⁄`end`; 0 if `end` is 0.
+    /// Returns a number below `end`, uniform to one part in 2⁶⁴⁄`end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }

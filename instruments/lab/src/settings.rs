@@ -17,19 +17,19 @@ pub enum Value {
     Int(i64),
     /// A number.
     Float(f64),
-    /// A word.
+    /// A text.
     Text(String),
-    /// Several, as the arguments of a command.
+    /// A list of values, such as the arguments of a command.
     List(Vec<Value>),
 }
 
-/// A value and where it was said.
+/// A value and its line in the file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(into = "Value")]
 pub struct Setting {
     /// The value.
     pub value: Value,
-    /// The line of the file; 0 if no file said it.
+    /// The line of the file; 0 if the value is from no file.
     pub line: usize,
 }
 
@@ -64,7 +64,7 @@ impl Settings {
         both
     }
 
-    /// Returns the settings with `line` of their lines in place of these.
+    /// Returns the settings with their line numbers mapped by `line`.
     pub(crate) fn in_lines(mut self, line: impl Fn(usize) -> usize) -> Settings {
         self.0.values_mut().for_each(|setting| setting.line = line(setting.line));
         self
@@ -82,8 +82,8 @@ impl Settings {
     }
 }
 
-/// Builds the error for a fault of an experiment, with the line of its file; a caller that knows
-/// the file's name adds it.
+/// Returns the error for a mistake in an experiment, with its line; a caller that knows the file's
+/// name adds it.
 #[must_use]
 pub fn wrong(line: usize, why: impl fmt::Display) -> Error {
     let why = if line == 0 { why.to_string() } else { format!("line {line}: {why}") };
@@ -103,7 +103,7 @@ pub fn in_file(mut e: Error, file: &str) -> Error {
 }
 
 impl Value {
-    /// Returns the text, if it is one.
+    /// Returns the text, if the value is one.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {

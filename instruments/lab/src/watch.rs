@@ -1,4 +1,4 @@
-//! Activity of the machine beside a window, and the decision on its use.
+//! Activity of the machine during a window, and the decision whether the window counts.
 //!
 //! Admission looks at the environment and never at results: discarding results that look odd finds
 //! what he expects. What counts against a window is what others took from its CPUs: exactly, by the
@@ -34,21 +34,20 @@ use linerate_sys::process::children_cpu_ns;
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
 
-/// The largest run delay of a pinned thread, in per cent of its wall time: ready, but without a
-/// CPU.
+/// Largest run delay (ready, but without a CPU) of a pinned thread, in per cent of its wall time.
 pub const RUN_DELAY_PCT_MAX: f64 = 1.0;
 
-/// The largest share of the side's CPUs that other programs may take, in per cent.
+/// Largest share of the side's CPUs that other programs may use, in per cent.
 pub const FOREIGN_CPU_PCT_MAX: f64 = 2.0;
 
 /// The largest share of the side's CPUs that the host may take, in per cent.
 pub const STEAL_PCT_MAX: f64 = 0.5;
 
-/// The smallest share of a window for which its events must be counted, in per cent.
+/// Smallest share of a window for which its events must be counted, in per cent.
 pub const PMU_RUNNING_PCT_MIN: f64 = 100.0;
 
-/// Ticks of each CPU that foreign CPU time may be wrong by: /proc/stat has programs' and the
-/// kernel's time in whole ticks, each cut off.
+/// Error of foreign CPU time for each CPU, in ticks: /proc/stat has the time of programs and of the
+/// kernel in whole ticks, each rounded down.
 const FOREIGN_TICKS_UNSURE: u64 = 2;
 
 /// The fields of /proc/stat for time in programs: user, nice, system. The guests' time is in the
@@ -59,7 +58,7 @@ const STEAL: usize = 7;
 const PATH: &str = "/proc/stat";
 const WHAT: &str = "cannot watch the machine";
 
-/// A look at the machine.
+/// An observation of the machine.
 #[derive(Debug)]
 pub struct Watch {
     cpus: Vec<usize>,
@@ -67,19 +66,19 @@ pub struct Watch {
     own_ns: u64,
 }
 
-/// The uses that a window or a pair is admitted for, and the reason against others.
+/// The purposes for which a window or a pair counts, and the reason against the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
-    /// Rates may be taken from it.
+    /// True if rates count.
     pub rate: bool,
     /// Costs and counts may be.
     pub cost: bool,
-    /// Why not.
+    /// The reason why it does not count for a purpose.
     pub reason: Option<String>,
 }
 
 impl Watch {
-    /// Begins to look at `cpus`; at all of them, if none are named.
+    /// Begins to observe `cpus`, or all CPUs if none are named.
     ///
     /// Cost: reads /proc/stat, some ten microseconds and some more for each CPU and interrupt of the
     /// machine. Not within a window.
@@ -119,8 +118,8 @@ impl Watch {
     }
 }
 
-/// Judges windows that belong together, by their environment and never by their results: one that
-/// was disturbed takes the others with it.
+/// Judges windows that belong together, by their environment and never by their results: one
+/// disturbed window excludes the others too.
 #[must_use]
 pub fn admit(windows: &[&Window]) -> Admission {
     let against_rates: Vec<String> = windows.iter().flat_map(|w| against_rates(w)).collect();
@@ -136,7 +135,7 @@ pub fn admit(windows: &[&Window]) -> Admission {
     Admission { rate, cost, reason }
 }
 
-/// Returns why wall time of this window is not the side's own.
+/// Returns the reasons why this window's wall time is not the side's own.
 fn against_rates(window: &Window) -> Vec<String> {
     let alone = window.threads.iter().filter(|thread| has_a_cpu_to_itself(thread, window));
     let mut reasons: Vec<String> = alone.filter_map(waited).collect();
@@ -147,7 +146,7 @@ fn against_rates(window: &Window) -> Vec<String> {
     reasons
 }
 
-/// Returns the reasons that the costs and counts of a window may include other work. CPU time and ticks
+/// Returns the reasons why costs and counts of a window may include other work. CPU time and ticks
 /// contain what the host took from the CPU while a thread had it.
 fn against_costs(window: &Window) -> Vec<String> {
     let shared = window.pmu.iter().filter(|(_, count)| count.running_pct < PMU_RUNNING_PCT_MIN);
@@ -207,7 +206,7 @@ fn stolen(window: &Window) -> Option<String> {
         .then(|| format!("the host took {ms} ms, {pct:.1} % (limit {STEAL_PCT_MAX} %)"))
 }
 
-/// Returns the percentage of a part; 0 of 0 is 0 %, and more than 0 of 0 counts as of 1 ns.
+/// Returns the percentage of a part; 0 of 0 is 0 %, and a positive part of 0 is divided by 1 ns.
 fn pct(part_ns: u64, whole_ns: u64) -> f64 {
     if part_ns == 0 { 0.0 } else { 100.0 * part_ns as f64 / whole_ns.max(1) as f64 }
 }
@@ -217,7 +216,7 @@ fn read() -> Result<String> {
         .map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")).fix("mount /proc"))
 }
 
-/// Returns the times of `cpus`, in their order; of every CPU on line, if none are named.
+/// Returns the times of `cpus`, in their order, or of every CPU that is online if none are named.
 fn times_of(stat: &str, cpus: &[usize]) -> Result<Vec<CpuTimes>> {
     let of_one = |line: &str| {
         let (number, times) = line.strip_prefix("cpu")?.split_once(' ')?;
@@ -243,7 +242,7 @@ fn own_ns() -> u64 {
     own_ns.saturating_add(children_cpu_ns())
 }
 
-/// Returns 10 ms on every architecture that we know; the kernel says.
+/// Returns the length of a tick, which the kernel reports: 10 ms on every known architecture.
 pub(crate) fn tick_ns() -> u64 {
     1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }

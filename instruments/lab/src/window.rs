@@ -1,94 +1,96 @@
-//! Raw figures of one side over a stretch of time, from which all other values are computed.
+//! Raw figures of one side in a time interval, from which all other values are computed.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One side over a stretch of time.
+/// One side in a time interval.
 ///
 /// Its figures have names, so that an experiment's file can say `cost_ns / packets`:
 /// [`Window::figure`] has them all.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Window {
-    /// Wall time, between the two readings of the clock.
+    /// Wall time between the two clock readings.
     pub wall_ns: u64,
-    /// The time that its threads were ready without a CPU, added up.
+    /// Sum of the times that the side's threads were ready without a CPU.
     pub run_delay_ns: u64,
-    /// The CPU time of its threads, added up.
+    /// Sum of the CPU times of the side's threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ns: Option<u64>,
-    /// Times that a thread was taken off its CPU, added up.
+    /// Number of preemptions of the side's threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nivcsw: Option<u64>,
     /// Time that the host took from the CPUs of this side, in ticks of USER_HZ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steal_ticks: Option<u64>,
-    /// CPU time of others on the CPUs of this side.
+    /// CPU time of other programs on the CPUs of this side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_cpu_ns: Option<u64>,
-    /// CPU time of a process of the side's that is not this one.
+    /// CPU time of another process that belongs to the side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside_cpu_ns: Option<u64>,
-    /// The number of CPUs that these two values cover.
+    /// The number of CPUs that the two foreign times cover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u64>,
-    /// Packets that went through.
+    /// Packets that passed.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// Times that a thread was woken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeups: Option<u64>,
-    /// System calls, where they were counted.
+    /// System calls, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syscalls: Option<u64>,
-    /// Events of the CPUs, where they can be counted, by their names.
+    /// Events of the CPUs by name, if they can be counted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pmu: BTreeMap<String, PmuCount>,
-    /// Each thread by itself.
+    /// Figures of each thread.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<ThreadTime>,
     /// The other figures of the scenario, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, f64>,
-    /// Why a rate of this window is not to be believed although its CPUs were ours: a generator that
-    /// fell behind, a peer that stalled.
+    /// The reason why the window's rates are invalid although no other program used its CPUs: a
+    /// generator that fell behind, a peer that stalled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disturbed: Option<String>,
-    /// Why no figure of this window is to be believed: the program that it is of says so itself.
+    /// The reason why all figures of the window are invalid, as reported by the measured program
+    /// itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void: Option<String>,
-    /// CPUs of the side that also run threads which are not among [`Window::threads`]: the run
-    /// delay of a thread on one of them is part of the workload.
+    /// CPUs of the side that also run threads outside [`Window::threads`]: run delay on these CPUs
+    /// is part of the workload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_cpus: Vec<usize>,
 }
 
-/// An event's count, and how much of the time it was counted.
+/// The count of an event, with the share of time in which it was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PmuCount {
     /// The number of events.
     pub value: u64,
-    /// Share of the time in which it was looked for: below 100 the count is an estimate.
+    /// Share of the time in which the event was counted, in per cent: below 100 the count is an
+    /// estimate.
     pub running_pct: f64,
 }
 
 /// The cost of one thread in a window.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ThreadTime {
-    /// The purpose of the thread, as `worker 0` or `traffic`.
+    /// The purpose of the thread, such as `worker 0` or `traffic`.
     pub role: String,
-    /// The CPU that it is pinned to; `None` if it is free.
+    /// The CPU to which the thread is pinned; `None` if it is not pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
     /// Wall time.
     pub wall_ns: u64,
     /// Time on a CPU.
     pub cpu_ns: u64,
-    /// Ready, and without one.
+    /// Time ready but without a CPU.
     pub run_delay_ns: u64,
-    /// Times that it was taken off its CPU.
+    /// Number of preemptions.
     pub nivcsw: u64,
     /// Events of the CPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -97,7 +99,7 @@ pub struct ThreadTime {
     pub measured: bool,
 }
 
-/// The figures that every scenario's windows have, with what they mean.
+/// The figures that windows of every scenario have, with their meaning.
 pub const COMMON: [(&str, &str); 10] = [
     ("wall_ns", "wall time"),
     ("seconds", "wall time, in seconds"),
@@ -112,8 +114,8 @@ pub const COMMON: [(&str, &str); 10] = [
 ];
 
 impl Window {
-    /// Returns a window of threads that were measured together; the costs are those of the measured
-    /// ones.
+    /// Returns a window of threads that ran at the same time; its costs are those of the measured
+    /// threads.
     #[must_use]
     pub fn of(threads: Vec<ThreadTime>) -> Window {
         let measured = || threads.iter().filter(|thread| thread.measured);
@@ -158,8 +160,8 @@ impl Window {
         }
     }
 
-    /// Returns the wall time of the measured threads, each by its own clock, less their run delay; of a window
-    /// that does not tell its threads apart, its own.
+    /// Returns the wall time of the measured threads, each by its own clock, less their run delay;
+    /// the window's own wall time if it has no figures by thread.
     #[must_use]
     pub fn cost_ns(&self) -> u64 {
         let measured = self.threads.iter().filter(|thread| thread.measured);

@@ -9,22 +9,23 @@ use super::{pairs_needed, pct, signs, sums, verdict};
 use crate::experiment::{Estimate, Metric};
 use crate::record::{Effect, Elsewhere, Expected, PairRecord, Verdict};
 
-/// One pair has no spread: what it says stands in the record, and is no effect.
+/// Pairs below which a cell has no effect: one pair has no spread, so only its figures are
+/// recorded.
 const PAIRS_MIN: usize = 2;
 
-/// A look at a cell: early looks take a wider interval.
+/// A look at a cell during its run: early looks use a wider interval.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
-    /// Its number, from 0.
+    /// The look's number, from 0.
     pub index: usize,
-    /// Looks that there will have been in all.
+    /// Planned number of looks.
     pub of: usize,
-    /// Hypotheses of the family that the metric's is one of: what is expected of each of them has
-    /// to be certain of all together.
+    /// Number of hypotheses in the metric's family; expectations must hold for all of them
+    /// together.
     pub family: usize,
 }
 
-/// A change, in logarithms, and what may be held against it.
+/// A change, as a logarithm, with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Change {
     /// The first side.
@@ -35,9 +36,9 @@ pub(super) struct Change {
     pub(super) log: f64,
     /// Confidence interval of that logarithm.
     pub(super) interval: Interval,
-    /// Probability of such pairs if there is no difference.
+    /// Probability of such pairs if there were no difference.
     pub(super) chance: f64,
-    /// A side that was never seen to count is below this.
+    /// Upper bound of a side that counted nothing; `None` otherwise.
     pub(super) censored_below: Option<f64>,
 }
 
@@ -108,7 +109,8 @@ pub fn effect(
     Some(effect)
 }
 
-/// Returns the effect in pairs of the other class of placement; `None` if they are too few to have one.
+/// Returns the effect in the pairs of the less frequent placement class; `None` if they are too
+/// few.
 fn elsewhere(metric: &Metric, pairs: &[&PairRecord], level: f64) -> Option<Elsewhere> {
     let class = class_of(pairs.first()?)?.to_owned();
     let of_b = parts(metric, pairs, |pair| Some(&pair.b));
@@ -123,7 +125,7 @@ fn elsewhere(metric: &Metric, pairs: &[&PairRecord], level: f64) -> Option<Elsew
     is_finite.then_some(Elsewhere { class, n_pairs, change_pct, ci95_pct })
 }
 
-/// Computes the change over the pairs of all set-ups, by the metric's one estimate.
+/// Computes the change over the pairs of all set-ups, by the metric's estimate.
 ///
 /// The set-up is the unit. What is of too few for a verdict is of pairs, so that its interval has a
 /// width, and says nothing of other set-ups: the chance is of set-ups always.
@@ -140,24 +142,24 @@ fn change(metric: &Metric, set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<
     Some(Change { chance: found.chance, ..of(&pairs)? })
 }
 
-/// Returns half the width of an effect's interval, in hundredths of a natural logarithm: the value
-/// that a plan wants to be narrow enough. It is equal for `b` by `a` and for `a` by `b`, and the
-/// same noise gives the same width around any change, so that the result cannot decide when a run
-/// stops. It is infinite if the interval has no end.
+/// Returns half the width of an effect's interval, in hundredths of a natural logarithm, for
+/// comparison with the plan's limit. It is equal for `b` by `a` and for `a` by `b`, and the same
+/// noise gives the same width around any change, so that the result cannot decide when a run stops.
+/// It is infinite if the interval has no end.
 #[must_use]
 pub fn half_width_pct(effect: &Effect) -> f64 {
     let log = |pct: f64| 100.0 * (pct / 100.0).ln_1p();
     (log(effect.ci95_pct.1) - log(effect.ci95_pct.0)) / 2.0
 }
 
-/// Returns the value of one event in `metric`; `None` for a metric that is measured and not
-/// counted, where a value of 0 is no count.
+/// Returns the value of one event in `metric`; `None` for a metric that is measured instead of
+/// counted.
 pub(crate) fn one_event(metric: &Metric) -> Option<f64> {
     (metric.estimate() == Estimate::Events).then(|| metric.formula.scale.abs())
 }
 
-/// Returns true if an interval tells that a range is met or not; beside a control that is off, only
-/// if the change measured from the control gives the same result.
+/// Returns true if an interval decides whether a range is met; if the control is off, the change
+/// relative to the control must give the same result.
 fn settled(effect: &Effect, range: (f64, f64), interval: (f64, f64)) -> bool {
     if !control_is_off(effect) {
         return settles(range, interval);
@@ -167,7 +169,7 @@ fn settled(effect: &Effect, range: (f64, f64), interval: (f64, f64)) -> bool {
     settles(range, interval) && settles(range, beside) && within(interval) == within(beside)
 }
 
-/// Says that it is open whether an expectation was met: nothing is said by pairs that were disturbed.
+/// Marks an expectation as undecided, because most pairs were disturbed.
 pub(super) fn unsettle(effect: &mut Effect) {
     if let Some(expected) = &mut effect.expected {
         expected.certain = false;
@@ -208,7 +210,7 @@ fn ratios(set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<Change> {
 }
 
 impl Change {
-    /// Returns the change from `a` to `b` where there is none.
+    /// Returns the change from `a` to `b` as one without an interval.
     pub(super) fn none(a: f64, b: f64) -> Change {
         let interval = Interval { low: 0.0, high: 0.0 };
         Change { a, b, log: 0.0, interval, chance: 1.0, censored_below: None }

@@ -1,4 +1,4 @@
-//! Lines over groups of cells.
+//! Summary lines over groups of cells.
 
 use linerate_seeds::stats::{Goal, Overall, Pair, geometric_mean};
 
@@ -7,7 +7,8 @@ use crate::analysis::samples::noisy;
 use crate::experiment::{Experiment, Metric};
 use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
 
-/// Returns the lines over groups of cells: all, and each value of each factor that has several.
+/// Returns the summary lines of groups of cells: all cells, and the cells of each value of each
+/// factor with several.
 ///
 /// Only metrics of which one direction is better have such lines. The sum is of the cells' figures,
 /// as printed; the geometric mean is of their changes, which are of pairs. Cells that were too noisy
@@ -78,7 +79,7 @@ fn line(
 // Source: Zou and Donner, "Construction of confidence limits about effect measures: a general
 // approach", Statistics in Medicine 27 (2008), the method of variance estimates recovery.
 
-/// Returns the ends of the interval of `sum`, of terms that are an estimate and its interval's ends.
+/// Returns the interval of `sum`, from its terms, each an estimate with its interval.
 fn recovered(sum: f64, terms: impl Iterator<Item = (f64, f64, f64)>) -> Option<(f64, f64)> {
     let (below, above) = terms.fold((0.0_f64, 0.0_f64), |(below, above), (at, low, high)| {
         (below + (at - low).powi(2), above + (high - at).powi(2))
@@ -142,8 +143,8 @@ mod tests {
         assert_eq!(sum_interval(0.0, &[&one, &endless]), None);
     }
 
-    /// Ten cells of 15 set-ups, each with a change and a noise of its own, as medians and their
-    /// intervals: the mean's interval holds the mean in 95 % of runs, give or take what 500 runs can tell.
+    /// Checks the interval of the mean by simulation: in runs of ten cells with 15 set-ups each,
+    /// the 95 % interval contains the mean in 95 % of runs, within the error of 500 runs.
     #[test]
     fn the_interval_of_the_mean_holds_it_as_often_as_it_says() {
         let mut random = Random::new(7);

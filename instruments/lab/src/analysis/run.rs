@@ -1,4 +1,5 @@
-//! A whole run: every cell's effects, the grid's correction, the verdict, the noise, the warnings.
+//! Analysis of a whole run: every cell's effects, the correction for the grid, the verdict, the
+//! noise, the warnings.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +13,7 @@ use crate::record::{CellRecord, Effect, PairRecord, Run, Status, Verdict, Warnin
 use crate::watch::tick_ns;
 use crate::window::Window;
 
-/// The codes of the warnings that are computed, and replaced when they are computed again.
+/// The codes of computed warnings, which are replaced when they are computed again.
 const CODES: [&str; 9] = [
     "W-NOISY",
     "W-FEW-PAIRS",
@@ -25,8 +26,8 @@ const CODES: [&str; 9] = [
     "W-LEDGER",
 ];
 
-/// Computes everything of `run` that is computed: each cell's effects and status, the overall
-/// lines, the verdict, the noise of its environment, and the warnings that follow from the pairs.
+/// Computes all derived parts of `run`: each cell's effects and status, the summary lines, the
+/// verdict, the noise of its environment, and the warnings that follow from the pairs.
 ///
 /// What it said before is replaced; pairs, ledgers and profiles are left alone. Cells that could not
 /// be run have no effects.
@@ -83,9 +84,9 @@ fn measure(experiment: &Experiment, cell: &mut CellRecord, looks: &[u32], family
     cell.metrics = effects.collect();
 }
 
-/// Corrects the chances of a family's metrics over the `family` hypotheses that were planned, so
-/// that one does not mean more for others that did not run, and judges again. Cells whose pairs were
-/// mostly disturbed for a metric's clock keep their figures, and are unclear.
+/// Corrects the probabilities of a family's metrics for the `family` planned hypotheses,
+/// independent of how many ran, and judges them again. Cells whose pairs were mostly disturbed for
+/// a metric's clock keep their figures, and are unclear.
 fn correct(metrics: &[Metric], cells: &mut [CellRecord], family: usize) {
     let all = |cell: &CellRecord| -> Vec<f64> {
         let found = metrics.iter().filter_map(|metric| cell.metrics.get(&metric.name)?.p_holm);
@@ -109,9 +110,9 @@ fn correct(metrics: &[Metric], cells: &mut [CellRecord], family: usize) {
     }
 }
 
-/// Returns a run's overall verdict by its headline: better or worse if cells are and none is the
-/// opposite; mixed if some are; the same if all are; else inconclusive. If neither direction of the
-/// headline is better, cells that differ make the verdict mixed.
+/// Returns a run's verdict by its headline metric: better or worse if some cells are and none is
+/// the opposite; mixed if both occur; the same if all cells are; else inconclusive. If neither
+/// direction of the headline is better, cells that differ make the verdict mixed.
 fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
     let found: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((cell, cell.metrics.get(&headline.name)?))).collect();
@@ -128,7 +129,7 @@ fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
     }
 }
 
-/// Puts `noise` into the environment, beside its other entries.
+/// Inserts `noise` into the environment, beside its other entries.
 fn put_noise(env: &mut Value, headline: &Metric, cells: &[CellRecord]) {
     if !env.is_object() {
         *env = Value::Object(Map::new());
@@ -253,7 +254,7 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     told
 }
 
-/// Returns the cells whose number of set-ups cannot tell a difference from chance, whatever they show.
+/// Returns the cells with too few set-ups to distinguish any difference from chance.
 fn too_few(experiment: &Experiment, cells: &[CellRecord], family: usize) -> Option<Warning> {
     let headline = experiment.headline()?;
     let pairs = |cell: &CellRecord| {
@@ -274,14 +275,14 @@ fn too_few(experiment: &Experiment, cells: &[CellRecord], family: usize) -> Opti
     (least < needed).then(|| Warning { code: "W-FEW-PAIRS".into(), text, fix })
 }
 
-/// Returns the units, that is set-ups of the sides, from which a difference can be told from chance in each of
-/// so many hypotheses: 6 of one.
+/// Returns the number of set-ups from which a difference can be distinguished from chance in each
+/// of `family` hypotheses: 6 for one.
 pub(crate) fn pairs_needed(family: usize) -> usize {
     // The least chance of n units is 2¹⁻ⁿ, and Holm's first is that times the family.
     (1..64).find(|n| family as f64 * 2_f64.powi(1 - n) < 0.05).unwrap_or(64) as usize
 }
 
-/// Returns the metrics of a cell of whose effects something is true, in the experiment's order.
+/// Returns a cell's metrics whose effects fulfil a condition, in the experiment's order.
 fn names<'a>(
     experiment: &'a Experiment,
     cell: &CellRecord,
@@ -402,8 +403,8 @@ mod tests {
         assert!(width(59, false) >= width(60, false));
     }
 
-    /// A difference of two measured figures may come out below 0, and must not be left out for it:
-    /// what is left would be the larger ones.
+    /// Checks that a difference that is negative in some windows is withheld: leaving those windows
+    /// out would keep only the larger values.
     #[test]
     fn a_metric_that_is_negative_in_a_window_is_withheld_with_a_warning() {
         let mut pairs = vec![pair(100.0, 90.0, 100.0); 15];
@@ -421,7 +422,8 @@ mod tests {
         assert_eq!((effect_of(&run, 0).n_pairs, codes(&run).len()), (14, 0), "not admitted");
     }
 
-    /// One estimate a metric: a window of 0 does not make a median of ratios a ratio of sums.
+    /// Checks that each metric has one estimate: a window of 0 does not turn a median of ratios
+    /// into a ratio of sums.
     #[test]
     fn a_window_without_any_withholds_a_ratio_and_is_part_of_a_sum() {
         let mut pairs = vec![pair(100.0, 90.0, 105.0); 15];
@@ -445,8 +447,8 @@ mod tests {
         assert!(run.cells[0].metrics.is_empty(), "a cost of nothing has no bound");
     }
 
-    /// Losses are of windows in which the CPUs were ours, and are events all the same: a change that
-    /// ends them is one, and meets what is expected of it.
+    /// Checks that losses in windows of wall time are treated as events: a change that ends them is
+    /// an effect and meets its expectation.
     #[test]
     fn losses_by_the_walls_clock_that_end_are_an_effect_and_meet_their_expectation() {
         let mut losses = experiment();

@@ -1,10 +1,10 @@
-//! Selection of the pairs that a metric is computed from, and its value in each pair, by set-up.
+//! Selection of the pairs from which a metric is computed, with its value in each pair, by set-up.
 
 use crate::experiment::{Clock, Formula, Metric};
 use crate::record::PairRecord;
 use crate::window::Window;
 
-/// A metric in one window, before it is divided.
+/// The numerator and denominator of a metric in one window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Part {
     /// The numerator: the measured sum, times the metric's constant.
@@ -13,19 +13,19 @@ pub(crate) struct Part {
     pub(crate) under: f64,
 }
 
-/// Returns the pairs that `clock` may be read from: admitted for it, and of the placement class
-/// that most of those have. Pairs whose placement is not known are of one class.
+/// Returns the pairs admitted for `clock`, of the most frequent placement class among them. Pairs
+/// whose placement is not known are of one class.
 #[must_use]
 pub fn admitted(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRecord> {
     by_class(clock, pairs).0
 }
 
-/// Returns the pairs that are admitted for `clock`, and of the class of placement that fewer of them have.
+/// Returns the pairs admitted for `clock`, of the less frequent placement class.
 pub(super) fn of_other_class(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRecord> {
     by_class(clock, pairs).1
 }
 
-/// Returns the admitted pairs of the class that most have, and the others.
+/// Returns the admitted pairs of the most frequent placement class, and the other admitted pairs.
 fn by_class(clock: Clock, pairs: &[PairRecord]) -> (Vec<&PairRecord>, Vec<&PairRecord>) {
     let ours: Vec<&PairRecord> = pairs.iter().filter(|pair| admits(clock, pair)).collect();
     let count = |class| ours.iter().filter(|pair| class_of(pair) == class).count();
@@ -54,13 +54,13 @@ pub fn look_reached(looks: &[u32], admitted: usize) -> usize {
     looks.iter().rposition(|look| admitted >= *look as usize).unwrap_or(0)
 }
 
-/// Returns the class of a pair's placement, `None` if it is not known.
+/// Returns the class of a pair's placement; `None` if it is unknown.
 pub(crate) fn class_of(pair: &PairRecord) -> Option<&str> {
     pair.placement.as_ref().map(|placement| placement.class.as_str())
 }
 
-/// Returns in how many windows of `pairs`, and of how many that have it, a half of `metric` is below 0: it
-/// is a difference then, and has no ratio.
+/// Returns the number of windows of `pairs` in which a part of `metric` is negative, and the number
+/// of windows that have it: a difference with negative values has no ratio.
 pub(super) fn negatives(metric: &Metric, pairs: &[&PairRecord]) -> (usize, usize) {
     let parting = Parting::of(&metric.formula);
     let windows =
@@ -69,7 +69,8 @@ pub(super) fn negatives(metric: &Metric, pairs: &[&PairRecord]) -> (usize, usize
     parts.fold((0, 0), |(below, all), part| (below + usize::from(part.is_negative()), all + 1))
 }
 
-/// Returns in how many windows of `pairs` `metric` is 0 or is divided by 0, so that it has no ratio.
+/// Returns the number of windows of `pairs` in which `metric` is 0 or divided by 0, so that it has
+/// no ratio.
 pub(super) fn zeros(metric: &Metric, pairs: &[&PairRecord]) -> usize {
     let parting = Parting::of(&metric.formula);
     let windows =
@@ -78,8 +79,8 @@ pub(super) fn zeros(metric: &Metric, pairs: &[&PairRecord]) -> usize {
     parts.filter(|part| part.is_nothing()).count()
 }
 
-/// Returns `metric` in both windows of each pair that has it, by set-up: of `b` beside `a`, or of what
-/// `other` takes.
+/// Returns `metric` in both windows of each pair that has it, by set-up: of side `b`, and of the
+/// window that `other` selects.
 pub(super) fn parts<'a>(
     metric: &Metric,
     pairs: &[&'a PairRecord],
@@ -95,8 +96,8 @@ pub(crate) fn parts_of_b(metric: &Metric, pairs: &[&PairRecord]) -> Vec<Vec<Part
     by_set_up(pairs, |pair| parting.part(&pair.b))
 }
 
-/// Groups what `of` takes from pairs by the set-up of their sides. A pair that names none has one
-/// of its own; the pairs of one follow each other.
+/// Groups the values that `of` returns for pairs by the set-up of their sides. A pair that names
+/// none has one of its own; the pairs of one follow each other.
 fn by_set_up<'a, T>(
     pairs: &[&'a PairRecord],
     of: impl Fn(&'a PairRecord) -> Option<T>,
@@ -119,7 +120,7 @@ fn admits(clock: Clock, pair: &PairRecord) -> bool {
     }
 }
 
-/// A formula as its two halves.
+/// A metric's formula, split into numerator and denominator.
 struct Parting {
     over: Formula,
     under: Formula,
@@ -133,7 +134,7 @@ impl Parting {
         Parting { over, under }
     }
 
-    /// Returns the part of a window; `None` if a figure is missing, for any values of the others.
+    /// Returns the parts for a window; `None` if a figure is missing.
     fn part(&self, window: &Window) -> Option<Part> {
         let over = self.over.of(window)?;
         let under = if self.under.over.is_empty() { 1.0 } else { self.under.of(window)? };
@@ -142,17 +143,17 @@ impl Parting {
 }
 
 impl Part {
-    /// Returns true if it is a difference with a result below 0.
+    /// Returns true if a part is negative.
     pub(crate) fn is_negative(self) -> bool {
         self.over < 0.0 || self.under < 0.0
     }
 
-    /// Returns true if it has no logarithm: numerator or denominator is 0.
+    /// Returns true if the numerator or the denominator is 0, so that there is no logarithm.
     pub(crate) fn is_nothing(self) -> bool {
         self.over == 0.0 || self.under == 0.0
     }
 
-    /// Returns the metric; `None` where it is divided by nothing.
+    /// Returns the metric's value; `None` if the denominator is 0.
     pub(crate) fn value(self) -> Option<f64> {
         (self.under > 0.0).then(|| self.over / self.under)
     }

@@ -1,15 +1,16 @@
-//! Sign test: the probability of such differences if there is none, when every sign is a fair coin.
+//! Sign test: the probability of such differences if every sign is a fair coin.
 //!
 //! The statistic is the sum of the ranks of the positive differences, as Wilcoxon's: among ranks one
 //! wild pair weighs no more than n, where in a sum of logarithms it would hide all others. All 2ⁿ
 //! ways to flip the signs of up to 256 differences are counted at once, by the number of ways to
 //! reach each sum, so that no sampling and no seed is in it; the sums of more are as good as normal. Differences of 0 take the lowest ranks and part in no sum (Pratt).
 
-/// Differences up to which the ways are counted. The limit beyond is within 0.002 of the count.
+/// Most differences for which the combinations of signs are counted exactly. The limit beyond is
+/// within 0.002 of the count.
 const EXACT: usize = 256;
 
-/// Returns the probability of a sum of ranks at least as far from its middle as this one, on either
-/// side of it; 1 of no difference.
+/// Returns the two-sided probability of a sum of ranks at least as far from its mean as the given
+/// one; 1 without a difference.
 ///
 /// It cannot be below 2¹⁻ⁿ of n differences: five never say anything at 5 %.
 pub(super) fn chance(differences: &[f64]) -> f64 {
@@ -24,10 +25,10 @@ pub(super) fn chance(differences: &[f64]) -> f64 {
     if ranks.len() <= EXACT { by_counting(&ranks, total, off) } else { by_limit(&ranks, off) }
 }
 
-/// Returns `chances` corrected for a family of at least `family` of them (Holm 1979): each is multiplied by
-/// how many are not smaller, and none is below one before it. Where no cell has a difference, the
-/// chance that any of them comes out below 5 % is then at most 5 %. Those of the family that are not
-/// there count as the largest.
+/// Returns `chances` corrected for a family of at least `family` hypotheses (Holm 1979): each is
+/// multiplied by the number of chances that are not smaller, and none is below the one before it.
+/// Where no cell has a difference, the chance that any of them comes out below 5 % is then at most
+/// 5 %. Those of the family that are not there count as the largest.
 pub(super) fn holm(chances: &[f64], family: usize) -> Vec<f64> {
     let family = family.max(chances.len());
     let mut order: Vec<usize> = (0..chances.len()).collect();
@@ -41,7 +42,8 @@ pub(super) fn holm(chances: &[f64], family: usize) -> Vec<f64> {
     corrected
 }
 
-/// Returns twice the rank of each difference that is not 0, by size, equals sharing theirs; and its sign.
+/// Returns twice the rank of each difference other than 0, by size, with equal ones sharing their
+/// ranks; and its sign.
 fn doubled_ranks(differences: &[f64]) -> Vec<(usize, bool)> {
     let mut by_size: Vec<f64> = differences.iter().copied().filter(|d| d.is_finite()).collect();
     by_size.sort_by(|x, y| x.abs().total_cmp(&y.abs()));
@@ -55,7 +57,7 @@ fn doubled_ranks(differences: &[f64]) -> Vec<(usize, bool)> {
     ranked.filter(|(_, d)| *d != 0.0).map(|(rank, d)| (rank, d > 0.0)).collect()
 }
 
-/// Returns the share of the ways to choose signs whose sum is at least `off` from the middle.
+/// Returns the share of all choices of signs whose sum is at least `off` from the mean.
 fn by_counting(ranks: &[usize], total: usize, off: usize) -> f64 {
     let mut share = vec![0.0; total + 1];
     share[0] = 1.0;
@@ -77,8 +79,9 @@ fn by_limit(ranks: &[usize], off: usize) -> f64 {
     two_tails(off as f64 / variance.sqrt())
 }
 
-/// Returns the probability that a normal variable is further from its mean than `z` standard deviations, to 1.2
-/// parts in 10⁷: Numerical Recipes' rational Chebyshev fit of the complementary error function.
+/// Returns the probability that a normal variable is more than `z` standard deviations from its
+/// mean, to 1.2 parts in 10⁷: Numerical Recipes' rational Chebyshev fit of the complementary error
+/// function.
 fn two_tails(z: f64) -> f64 {
     const FIT: [f64; 10] = [
         -1.265_512_23,
@@ -97,8 +100,8 @@ fn two_tails(z: f64) -> f64 {
     t * (FIT.iter().rev().fold(0.0, |sum, c| sum * t + c) - x * x).exp()
 }
 
-/// Returns how many standard errors on both sides of a mean hold it with probability `level`:
-/// Student's t, of so many degrees of freedom.
+/// Returns the number of standard errors on either side of a mean that contain it with probability
+/// `level`: Student's t, of so many degrees of freedom.
 pub(super) fn student(freedom: usize, level: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1e6);
     for _ in 0..80 {
@@ -149,15 +152,16 @@ pub(crate) struct Interval {
     pub(crate) high: f64,
 }
 
-/// Returns the middle of `sorted`, or half-way between the two middle ones; `None` of none.
+/// Returns the median of `sorted`: the middle value, or the mean of the two middle ones; `None` if
+/// there are no values.
 pub(crate) fn median(sorted: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     let lower = *sorted.get(sorted.len().saturating_sub(1) / 2)?;
     Some(if lower == upper { upper } else { lower + (upper - lower) / 2.0 })
 }
 
-/// Returns an interval that holds the median of the distribution that `sorted` was drawn from, with
-/// probability `level`; `None` if `sorted` is empty.
+/// Returns an interval that contains the median of the distribution from which `sorted` was drawn,
+/// with probability `level`; `None` if `sorted` is empty.
 ///
 /// So few values that even their whole range holds it less often give that range: fewer than 6 for
 /// 95 %, fewer than 8 for 99 %.
@@ -190,9 +194,9 @@ pub(crate) fn median_interval(sorted: &[f64], level: f64) -> Option<Interval> {
     Some(Interval { low: toward(inner, inner + 1), high: toward(n - 1 - inner, n - 2 - inner) })
 }
 
-/// Returns the fraction of the step from the k-th value inward, where the outer interval holds the
-/// median with probability `outer` and the next one with `inner`. It is exact in the middle of a
-/// Laplace distribution, and close elsewhere.
+/// Returns the fraction of the step from the k-th value inward, for which the interval has
+/// probability `level`; the outer interval contains the median with probability `outer`, the inner
+/// one with `inner`. It is exact in the middle of a Laplace distribution, and close elsewhere.
 fn interpolation(n: usize, k: usize, outer: f64, inner: f64, level: f64) -> f64 {
     let (n, k) = (n as f64, k as f64);
     let part = (outer - level) / (outer - inner);
@@ -292,8 +296,8 @@ mod tests {
         assert_eq!(median_interval(&counting(7), 0.99), Some(Interval { low: 1.0, high: 7.0 }));
     }
 
-    /// Tables of the sign test: of 15 values the 4th and the 12th hold it 96.5 % of the time, the
-    /// 5th and the 11th 88.2 %; the 3rd 99.3 %.
+    /// Checks intervals against tables of the sign test: of 15 values, the 4th to the 12th contain
+    /// the median with 96.5 %, the 5th to the 11th with 88.2 %, the 3rd to the 13th with 99.3 %.
     #[test]
     fn the_interval_lies_between_the_order_statistics_of_the_tables() {
         let fifteen = counting(15);

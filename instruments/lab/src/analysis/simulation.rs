@@ -16,11 +16,11 @@ use crate::record::{Effect, Order, PairRecord, PlacementRecord, Verdict};
 struct Noise {
     /// Standard deviation of a window's logarithm.
     spread: f64,
-    /// One window in so many is made longer by a disturbance. 0: none.
+    /// Interval of windows that a disturbance lengthens; 0 for none.
     wild_one_in: usize,
-    /// Height of the wave.
+    /// Amplitude of the slow wave in the cost.
     drift: f64,
-    /// Standard deviation of a side's logarithm from one set-up to another.
+    /// Standard deviation of a side's logarithm between set-ups.
     set_up: f64,
     /// Pairs of a set-up.
     per: usize,
@@ -72,7 +72,7 @@ fn at(index: usize, of: usize) -> Look {
     Look { index, of, family: 1 }
 }
 
-/// Returns the same of what is counted, an event at a time.
+/// Returns the effect of the counted metric, whose windows count one event at a time.
 fn counted(pairs: &[PairRecord], look: usize, looks: usize) -> Effect {
     let counts = Metric { clock: Clock::Count, ..metric("cost") };
     effect(&counts, &[], pairs, at(look, looks)).unwrap()
@@ -91,7 +91,7 @@ fn decided(effect: &Effect) -> bool {
     matches!(effect.verdict, Verdict::Better | Verdict::Worse)
 }
 
-/// Returns the share of `tries` for which it is true.
+/// Returns the share of `tries` calls of `is` that return true.
 fn share(tries: usize, mut is: impl FnMut() -> bool) -> f64 {
     (0..tries).filter(|_| is()).count() as f64 / tries as f64
 }
@@ -117,8 +117,8 @@ fn without_a_difference_few_runs_find_one_even_if_they_stop_when_they_do() {
     }
 }
 
-/// Sides that are set up once differ for as long as they live: in 16 to 29 runs of 100 that was
-/// called a difference, when each pair counted by itself.
+/// Checks that sides that are set up only once are not called different: with every pair counted by
+/// itself, 16 to 29 of 100 runs were.
 #[test]
 fn luck_of_set_ups_is_no_difference_however_many_pairs_share_it() {
     for (seed, set_up) in [0.005, 0.01, 0.02, 0.05].into_iter().enumerate() {
@@ -131,9 +131,10 @@ fn luck_of_set_ups_is_no_difference_however_many_pairs_share_it() {
     }
 }
 
-/// *Unclear* is no refuge: at the last look of the plans that there are, of 60 pairs set up anew for
-/// each or of 240 with 6 to a set-up, twice the declared margin is found. Where set-ups differ by
-/// 5 %, 1 % cannot be told, and a margin below 5 % never gives a verdict.
+/// Checks that *unclear* is not the usual result: at the last look of existing plans, 60 pairs with
+/// a set-up each or 240 with 6 to a set-up, twice the declared margin is found in four of five
+/// runs. Where set-ups differ by 5 %, 1 % cannot be told, and a margin below 5 % never gives a
+/// verdict.
 #[test]
 fn twice_the_margin_is_found_four_times_in_five() {
     for (set_up, margin_pct) in [(0.0, 1.0), (0.005, 1.0), (0.01, 1.0), (0.02, 2.0), (0.05, 5.0)] {
@@ -184,8 +185,8 @@ fn intervals_of_sums_hold_the_truth_as_often_as_they_say() {
     }
 }
 
-/// The hurdles one by one: without the noise floor, the interval and the chance of all looks
-/// together. The bound is 5 % and 2.5 standard deviations of 1000 tries.
+/// Checks the conditions of a difference one by one: the interval alone, without the noise floor
+/// and the probability. The bound is 5 % and 2.5 standard deviations of 1000 tries.
 #[test]
 fn the_interval_alone_excludes_the_truth_at_any_look_about_one_time_in_twenty() {
     let mut random = Random::new(5);

@@ -1,4 +1,4 @@
-//! Ratios of sums: the estimate of what is counted, or is 0 in some windows.
+//! Ratios of sums: the estimate for metrics that are counted, or are 0 in some windows.
 //!
 //! Sums of set-ups are held beside each other, and the interval is that of a ratio of two means:
 //! Student's, of the logarithm, with the standard error of the residuals (the delta method). It takes
@@ -15,9 +15,9 @@ use super::effect::Change;
 use super::samples::Part;
 use super::signs::{self, Interval};
 
-/// Computes the change from the first to the second of `set_ups`, each added up; `one` is the value
-/// of one event, if events are counted. Returns `None` if nothing was measured or one event counts
-/// nothing; without events also if a side has nothing.
+/// Computes the change from the first to the second part of `set_ups`, each summed; `one` is the
+/// value of one event, if events are counted. Returns `None` if nothing was measured or one event
+/// counts nothing; without events also if a side has nothing.
 pub(super) fn change(
     set_ups: &[Vec<(Part, Part)>],
     one: Option<f64>,
@@ -64,19 +64,19 @@ pub(super) fn change(
     }
 }
 
-/// The figure of one side alone.
+/// The figure of one side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sum {
     /// The value; a bound, if nothing was counted.
     pub(crate) value: f64,
-    /// The interval of its logarithm.
+    /// The interval of the figure's logarithm.
     pub(crate) interval: Interval,
-    /// By how much an interval of a ratio to a side that counted nothing ends above its bound, as
-    /// a factor; `None` if this one counted nothing.
+    /// Factor by which the interval of a ratio to a side that counted nothing extends above its
+    /// bound; `None` if this side counted nothing.
     pub(crate) unseen: Option<f64>,
 }
 
-/// Computes the figure of one side alone, from its windows by set-up.
+/// Computes the figure of one side from its windows, by set-up.
 pub(crate) fn value(set_ups: &[Vec<Part>], one: Option<f64>, level: f64) -> Option<Sum> {
     let units: Vec<Part> = set_ups.iter().map(|windows| sum(windows, |window| *window)).collect();
     let all = sum(&units, |unit| *unit);
@@ -93,7 +93,7 @@ pub(crate) fn value(set_ups: &[Vec<Part>], one: Option<f64>, level: f64) -> Opti
     Some(Sum { value, interval, unseen })
 }
 
-/// Returns half of the interval of a sum of so many residuals, each a share of the whole.
+/// Returns half of the interval of a sum of `n` residuals, each a share of the whole.
 fn half_width(residuals: impl Iterator<Item = f64>, n: usize, level: f64) -> Option<f64> {
     let squares: f64 = residuals.map(|residual| residual * residual).sum();
     let freedom = n.checked_sub(1).filter(|freedom| *freedom > 0)?;
@@ -101,8 +101,8 @@ fn half_width(residuals: impl Iterator<Item = f64>, n: usize, level: f64) -> Opt
     Some(error * signs::student(freedom, level))
 }
 
-/// Returns how many times what one event would be the side that counted none may be at, as a
-/// factor: with k events on the other side it is k · ((α/2)^(-1/k) − 1), and 3.7 of very many.
+/// Returns the upper bound of the side that counted nothing, as a factor on the value of one event:
+/// with k events on the other side it is k · ((α/2)^(-1/k) − 1), and 3.7 for very many.
 fn unseen(units: impl Iterator<Item = Part> + Clone, one: f64, level: f64) -> f64 {
     let all = units.clone().fold(NOTHING, plus);
     let events = all.over / one;
@@ -150,7 +150,8 @@ mod tests {
         assert_eq!((none.chance, none.censored_below), (1.0, None));
     }
 
-    /// Six events beside none: 0.85 of the other's rate, where 3.69 events would say 0.61.
+    /// Checks the bound with six events against none: 0.85 of the other side's rate, where 3.69
+    /// events would give 0.61.
     #[test]
     fn side_without_counts_gets_the_exact_upper_bound() {
         for (events, ratio) in [(6.0, 0.849_311), (10.0, 0.446_126)] {

@@ -2,18 +2,17 @@
 
 use crate::record::{Effect, Verdict};
 
-/// The margin of `same` in per cent, where an experiment declares none, and the tolerance of a
-/// control.
+/// The margin of `same` in per cent if an experiment declares none, and the tolerance of a control.
 pub const SAME_PCT: f64 = 1.0;
 
-/// Set-ups of the sides below which nothing is said: five have no chance below 5 %.
+/// Set-ups of the sides below which there is no verdict: five cannot have a probability below 5 %.
 pub(crate) const SET_UPS_MIN: usize = 6;
 
 /// Chance below which a difference is believed, the grid corrected for.
 const ALPHA: f64 = 0.05;
 
 /// Returns true if the sides differ, in either direction: the interval excludes no change, the
-/// change is beyond the noise floor, and chance is below 5 %.
+/// change exceeds the noise floor, and the probability is below 5 %.
 ///
 /// Without a control the floor is not known; it is taken as 1 %.
 #[must_use]
@@ -34,13 +33,13 @@ fn is_beyond_control(effect: &Effect) -> bool {
         && (!control_is_off(effect) || beyond(from_control(effect, effect.change_pct)))
 }
 
-/// Returns a change of the second side from the first as it is from the control.
+/// Returns the second side's change relative to the control instead of to the first side.
 pub(super) fn from_control(effect: &Effect, change_pct: f64) -> f64 {
     let control_pct = effect.aa_pct.map_or(0.0, |(median, ..)| median);
     100.0 * ((1.0 + change_pct / 100.0) / (1.0 + control_pct / 100.0) - 1.0)
 }
 
-/// Returns true if identical code measured differently: by more than 1 %, with its whole interval
+/// Returns true if identical code measured differently: by more than 1 %, with the whole interval
 /// on one side of zero.
 pub(super) fn control_is_off(effect: &Effect) -> bool {
     effect
@@ -48,8 +47,8 @@ pub(super) fn control_is_off(effect: &Effect) -> bool {
         .is_some_and(|(median, low, high)| excludes_none((low, high)) && median.abs() > SAME_PCT)
 }
 
-/// Returns the verdict, from the effect's other figures: *same* is an interval within the declared
-/// margin, which no noise makes wider.
+/// Returns the verdict from the effect's other figures: *same* means an interval within the
+/// declared margin, which noise does not widen.
 ///
 /// Where neither direction is better, a difference has no name: it is unclear what to say of it,
 /// and [`distinct`] tells it from one that is not known.

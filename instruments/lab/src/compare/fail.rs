@@ -14,11 +14,11 @@ const CELLS_NAMED: usize = 4;
 /// A condition on a metric's change.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FailOn {
-    /// The cells that are looked at: those that have all of these values; all if empty.
+    /// Factor values of the cells that the condition covers; all cells if empty.
     pub cell: Vec<String>,
     /// The metric.
     pub metric: String,
-    /// The side of the bound that fails.
+    /// The side of the bound on which a change fails.
     pub over: Over,
     /// The bound, in per cent.
     pub bound_pct: f64,
@@ -28,15 +28,15 @@ pub struct FailOn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Over {
-    /// `>`: changes above it.
+    /// `>`: changes above the bound.
     Above,
-    /// `<`: changes below it.
+    /// `<`: changes below the bound.
     Below,
 }
 
 impl FailOn {
-    /// Reads a condition: a metric, `>` or `<`, and a signed change in per cent; before it, if it is
-    /// not of all cells, factor values and a colon: `rate=max change=both:cycles>+1%`.
+    /// Parses a condition: a metric, `>` or `<`, and a signed change in per cent; before these,
+    /// factor values and a colon restrict it to some cells: `rate=max change=both:cycles>+1%`.
     ///
     /// # Errors
     /// `E-EXPERIMENT` with what is wrong.
@@ -74,9 +74,10 @@ impl FailOn {
         self.metric == metric && self.cell.iter().all(has)
     }
 
-    /// Judges a row by the condition: all of the interval must be on one side of the bound, and the
+    /// Judges a row by the condition: the whole interval must be on one side of the bound, and the
     /// change must exceed the difference between identical code. Counts are judged in the same way,
-    /// as those of sleeps or hits are as random as times; one that is exact has an interval of none.
+    /// as those of sleeps or hits are as random as times; one that is exact has an interval of
+    /// none.
     fn judge(&self, row: &Row) -> Judged {
         let beyond = |pct: f64| match self.over {
             Over::Above => pct > self.bound_pct,
@@ -147,7 +148,7 @@ impl FailOn {
 /// The judgement of a row by a condition.
 #[derive(Debug, PartialEq)]
 enum Judged {
-    /// The row does not meet the condition.
+    /// The condition is not met: the row passes.
     Held,
     /// The row meets the condition.
     Failed,
@@ -165,8 +166,8 @@ impl fmt::Display for FailOn {
     }
 }
 
-/// Marks the rows that are looked at, those that fail, and those that cannot tell. What is withheld
-/// cannot tell either: a condition never holds because nothing was looked at.
+/// Marks the rows that conditions cover, those that fail, and those that are undecided. What is
+/// withheld cannot tell either: a condition never holds because nothing was looked at.
 pub(super) fn judge(conditions: &[FailOn], comparison: &mut Comparison) {
     for condition in conditions {
         let mut untold: Vec<(String, Vec<String>)> = Vec::new();
@@ -209,7 +210,7 @@ fn add(all: &mut Vec<(String, Vec<String>)>, why: String, cell: String) {
     }
 }
 
-/// Returns ` at rate=max, rate=fixed`; many are counted.
+/// Returns ` at rate=max, rate=fixed`, or the number of cells if they are many.
 fn at(cells: &[String]) -> String {
     let named: Vec<&str> =
         cells.iter().map(String::as_str).filter(|cell| !cell.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! Two runs or more beside each other, and what fails on a difference.
+//! Comparison of two or more runs, with conditions that fail on a difference.
 //!
 //! What is compared is the changed side, `b`, of one run with that of the other. They ran at
 //! different times, so that nothing is paired: each median has its own interval, and the interval of
@@ -25,10 +25,10 @@ pub use row::{Row, Withheld};
 pub use side::Difference;
 pub use trend::{Trend, TrendPoint, trends};
 
-/// Two runs beside each other.
+/// A comparison of two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The experiment of both.
+    /// The experiment of both runs.
     pub experiment: String,
     /// The label of the first run: its commit or its name.
     pub a: String,
@@ -40,16 +40,17 @@ pub struct Comparison {
     pub withheld: Vec<Withheld>,
     /// The differences between their environments.
     pub environment: Vec<Difference>,
-    /// The conditions that are met, and rows that meet them, in sentences: not empty is exit 3.
+    /// Sentences on conditions that are met, with the rows that meet them; if there are any, the
+    /// exit status is 3.
     pub failed: Vec<String>,
-    /// The conditions that the runs cannot decide, with place and reason, in sentences: if there
-    /// are any the exit status is 4, unless another condition is met.
+    /// Sentences on conditions that the runs cannot decide, with place and reason; if there are
+    /// any, the exit status is 4, unless a condition is met.
     pub undecided: Vec<String>,
-    /// Remarks that the reader must know.
+    /// Remarks that readers must know.
     pub notes: Vec<String>,
 }
 
-/// Compares the changed side of two runs of one experiment.
+/// Compares side B of two runs of one experiment.
 ///
 /// Counts are compared whatever the machines are, times between machines that are alike; and both
 /// between CPUs that were as far from each other. `allow_env` compares all; else
@@ -105,7 +106,7 @@ fn compared(
 }
 
 impl Comparison {
-    /// Returns the differences that keep times from being compared, on a line.
+    /// Returns a line with the differences that keep times from being compared.
     #[must_use]
     pub fn differing(&self) -> String {
         let deciding = self.environment.iter().filter(|difference| difference.decides);
@@ -121,7 +122,7 @@ impl Comparison {
         }
     }
 
-    /// Returns why there is nothing to compare.
+    /// Returns the error of two runs that have nothing to compare.
     fn nothing(&self, unlike: bool) -> Error {
         let fix = "linerate lab compare … --allow-env";
         if unlike {
@@ -137,7 +138,7 @@ impl Comparison {
     }
 }
 
-/// Returns the experiment that a run was of, from its own record.
+/// Returns the experiment of a run, from the run's own record.
 fn experiment(run: &Run) -> Result<Experiment> {
     let id = &run.run.id;
     let toml = run.run.config_toml.as_deref();
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!((counts.rows.len(), counts.failed.len()), (1, 1));
     }
 
-    /// Sleeps are counted, and are random all the same.
+    /// Checks a condition on sleeps, which are counted and nevertheless vary.
     #[test]
     fn a_gate_on_a_count_that_varies_is_decided_by_its_interval() {
         let run = |name: &str, most: usize| {

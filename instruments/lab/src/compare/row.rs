@@ -1,4 +1,4 @@
-//! A metric of a cell in both runs; or why it is not compared.
+//! A metric of a cell in both runs, or the reason why it is not compared.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::record::{CellRecord, Effect, Run, Status, Verdict};
 /// A metric of a cell in both runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// The cell, as `change=both rate=fixed`; empty without factors.
+    /// The cell, such as `change=both rate=fixed`; empty without factors.
     pub cell: String,
     /// The metric.
     pub metric: String,
@@ -24,7 +24,7 @@ pub struct Row {
     pub a: f64,
     /// In the second.
     pub b: f64,
-    /// `a` in cycles, of times where the clock rate of the first run's CPU is known.
+    /// `a` in cycles, for times if the clock rate of the first run's CPU is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub a_cycles: Option<f64>,
     /// `b` in cycles of the second run's CPU.
@@ -34,16 +34,16 @@ pub struct Row {
     pub change_pct: f64,
     /// The confidence interval of the change: 95 % for all rows of the family together (Bonferroni).
     pub ci95_pct: (f64, f64),
-    /// Windows of both runs that it is from.
+    /// Number of windows of each run.
     pub n_windows: (usize, usize),
-    /// The distance between the CPUs in these windows, `near` or `far`, in either run; `None` if
-    /// that is not known, as where there is one CPU only.
+    /// The distance between the CPUs in these windows of each run, `near` or `far`; `None` if
+    /// unknown, for instance with a single CPU.
     pub placement: (Option<String>, Option<String>),
     /// The sum of both runs' noise floors.
     pub floor_pct: f64,
     /// The margin of *same*, in per cent, as the experiment declares it.
     pub same_pct: f64,
-    /// True if a run set its sides up too few times to tell anything of so many rows.
+    /// True if a run has too few set-ups to distinguish any of so many rows from chance.
     pub too_few: bool,
     /// True for each of `a` and `b` that is an upper bound, because its run counted nothing.
     pub below: (bool, bool),
@@ -64,9 +64,9 @@ pub struct Row {
 pub struct Withheld {
     /// The metric.
     pub metric: String,
-    /// The cell; `None` for all of them.
+    /// The cell; `None` for all cells.
     pub cell: Option<String>,
-    /// Why.
+    /// The reason.
     pub why: String,
     /// True if the reason is that the distance between the CPUs differs between the runs.
     pub unlike_cpus: bool,
@@ -83,8 +83,8 @@ impl fmt::Display for Withheld {
 }
 
 impl Row {
-    /// Judges a change: better or worse beyond both noise floors; the same if all of the interval is within
-    /// the margin.
+    /// Judges a change: better or worse beyond both noise floors; the same if the whole interval is
+    /// within the margin.
     fn judged(&self, better_when: Option<&str>) -> Verdict {
         if self.disturbed || self.too_few {
             return Verdict::Unclear;
@@ -98,7 +98,7 @@ impl Row {
     }
 }
 
-/// Returns why a metric is compared in no cell; `None` if it is.
+/// Returns the reason why a metric is not compared in any cell; `None` if it is.
 pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) -> Option<Withheld> {
     let why = |why: &str| {
         let (metric, why) = (metric.name.clone(), why.to_owned());
@@ -114,7 +114,8 @@ pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) ->
     if unlike && timed { why("it is a time, and the machines differ") } else { None }
 }
 
-/// Returns a metric in each cell that both runs have, or that one of them was interrupted before.
+/// Returns a metric in each cell that both runs have, or that one of them did not reach before it
+/// was interrupted.
 pub(super) fn rows<'a>(
     metric: &'a Metric,
     experiment: &'a Experiment,
@@ -157,7 +158,7 @@ pub(super) fn rows<'a>(
     })
 }
 
-/// Returns the cells that only one of two whole runs has, in a sentence.
+/// Returns a sentence on the cells that only one of two complete runs has.
 pub(super) fn alone(one: &Run, other: &Run) -> Vec<String> {
     let beyond = |run: &Run, other: &Run| {
         run.cells.iter().filter(|cell| !other.cells.iter().any(|one| one.at == cell.at)).count()
@@ -209,7 +210,7 @@ fn row(
     figures.iter().all(|figure| figure.is_finite()).then_some(row)
 }
 
-/// Returns why cells that should have a metric do not; `None` if none of them should.
+/// Returns the reason why cells lack a metric that they should have; `None` if none does.
 fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option<String> {
     let why = |cell: &CellRecord| match cell.status {
         _ if !cell.ledger.balanced() => "withholds it: packets are not accounted for",
@@ -233,13 +234,14 @@ fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option
     }
 }
 
-/// Returns the distance class of the CPUs in the windows that a metric is taken from.
+/// Returns the distance class of the CPUs in a metric's windows.
 fn placement(metric: &Metric, cell: &CellRecord) -> Option<String> {
     let pairs = admitted(metric.clock, &cell.pairs);
     pairs.first().and_then(|pair| class_of(pair)).map(str::to_owned)
 }
 
-/// Returns the class of a placement, escaped and no longer than a word: it comes from a document.
+/// Returns the class of a placement, escaped and shortened to a word, because it comes from a
+/// document.
 fn apart(class: Option<&str>) -> String {
     let word = class.map(|class| harmless(class).chars().take(20).collect());
     word.unwrap_or_else(|| "at a distance that is not known".into())

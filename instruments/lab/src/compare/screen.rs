@@ -11,7 +11,7 @@ use linerate_show::words::{WIDTH, wrapped};
 use super::{Comparison, Row, Withheld};
 use crate::report::words::within;
 
-/// Letters of a metric's name that are kept where a line is too long.
+/// Letters of a metric's name that remain when a line is shortened.
 const NAME_MIN: usize = 8;
 /// The maximum length of a run's label, of a unit, and of two distances, in letters.
 const LABEL_MAX: usize = 40;
@@ -65,8 +65,8 @@ impl fmt::Display for Comparison {
 }
 
 impl Comparison {
-    /// Returns the rows, those of a cell below its name. A column of distances is there if one is
-    /// known.
+    /// Returns the table of rows, with those of a cell below the cell's name. A column of distances
+    /// is there if one is known.
     fn table(&self) -> Table {
         let mut table = Table::new("comparison", "", &COLUMNS);
         let mut heading = "";
@@ -113,7 +113,7 @@ fn cells(row: &Row) -> Vec<Cell> {
     ]
 }
 
-/// Formats the distance between the CPUs of both runs: once if it is equal.
+/// Formats the distance between the CPUs of both runs, once if it is equal.
 fn apart((first, second): &(Option<String>, Option<String>)) -> String {
     let [one, other] = [first, second]
         .map(|class| class.as_ref().map_or("–".into(), |class| harmless(class).into_owned()));
@@ -131,7 +131,8 @@ fn without(mut table: Table, column: usize) -> Table {
     table
 }
 
-/// Returns a table that is too wide gives up the middle of its names, then its gates' words.
+/// Returns a table that fits the screen: shortens the middle of names, then the words of
+/// conditions.
 fn fitted(mut table: Table) -> Table {
     let over = |table: &Table| {
         let widest = table.to_string().lines().map(|line| line.chars().count()).max();

@@ -1,4 +1,4 @@
-//! Figures of one run's changed side alone, and in what the environments of two runs differ.
+//! Figures of one run's changed side, and the differences between the environments of two runs.
 
 use std::fmt;
 
@@ -14,25 +14,25 @@ use crate::record::{PairRecord, Run};
 /// The confidence level of the intervals of all rows of a family together.
 pub(super) const LEVEL: f64 = 0.95;
 
-/// A metric over the changed side's windows.
+/// A metric over the windows of the changed side.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Side {
-    /// The median of the side's set-ups, or the ratio of their sums.
+    /// The median over the side's set-ups, or the ratio of their sums.
     pub(super) value: f64,
     /// The confidence interval of that logarithm.
     interval: Interval,
     /// Windows.
     pub(super) windows: usize,
-    /// Set-ups of the side that these are of.
+    /// Number of set-ups of the side.
     pub(super) set_ups: usize,
     /// True if nothing was counted: the value is then an upper bound.
     pub(super) censored: bool,
-    /// By how much a side that counted nothing may be above its bound beside this one.
+    /// Factor by which a side that counted nothing may exceed its bound against this one.
     unseen: Option<f64>,
 }
 
 impl Side {
-    /// Returns a side's figure; `None` if no window has it, or it has no ratio.
+    /// Returns a side's figure; `None` if no window has the metric, or it has no ratio.
     pub(super) fn of(metric: &Metric, pairs: &[PairRecord], level: f64) -> Option<Side> {
         let parts = parts_of_b(metric, &admitted(metric.clock, pairs));
         let (windows, set_ups) = (parts.iter().map(Vec::len).sum(), parts.len());
@@ -63,7 +63,7 @@ impl Side {
         (self.interval.low.exp(), self.interval.high.exp())
     }
 
-    /// Returns the logarithm of the ratio to `other`, and where that lies.
+    /// Returns the logarithm of the ratio to `other`, with its interval.
     ///
     /// As of an effect: from a side that counted nothing there is no end to it, and it ends at the
     /// bound.
@@ -88,11 +88,11 @@ impl Side {
     }
 }
 
-/// The properties that must be equal before times may be compared.
+/// Properties of the environment that must be equal for times to be compared.
 const DECIDES: [&str; 8] =
     ["kernel", "cmdline", "cpu", "microcode", "virt", "governor", "clocksource", "mitigations"];
 
-/// The properties whose difference is only noted: it may be the change under test.
+/// Properties whose difference is only reported, because it may be the change under test.
 const TOLD: [&str; 2] = ["mhz", "thp"];
 
 /// The properties that identify the program.
@@ -135,7 +135,7 @@ pub(super) fn differences(one: &Run, other: &Run) -> Vec<Difference> {
         .collect()
 }
 
-/// Returns a time in nanoseconds as cycles of the CPU that a run was made on, at its nominal rate.
+/// Returns a time in nanoseconds as cycles of the run's CPU at its nominal rate.
 pub(super) fn cycles(run: &Run, ns: f64) -> Option<f64> {
     let mhz = run.env.get("mhz")?.as_f64().filter(|mhz| *mhz > 0.0)?;
     Some(ns * mhz / 1e3)
@@ -163,7 +163,8 @@ mod tests {
         Side { value, interval, windows: n, set_ups: n, censored: false, unseen: None }
     }
 
-    /// Rather more often than it says: ends that are far out are so by chance, and are added.
+    /// Checks the interval's coverage, which exceeds its level: the distances of both ends are
+    /// added although both are rarely large.
     #[test]
     fn the_interval_of_unpaired_medians_covers() {
         let mut random = Random::new(11);

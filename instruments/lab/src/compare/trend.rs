@@ -1,4 +1,4 @@
-//! Trend of a metric over many runs, as of a program's versions.
+//! Trend of a metric over many runs, for instance over a program's versions.
 
 use serde::Serialize;
 
@@ -8,23 +8,23 @@ use crate::Result;
 use crate::experiment::{Cell, Experiment, Metric};
 use crate::record::Run;
 
-/// A metric's changed side over several runs.
+/// A metric of the changed side over several runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trend {
     /// The metric.
     pub metric: String,
-    /// Its unit.
+    /// The metric's unit.
     pub unit: String,
     /// The cell, as `rate=max`; empty without factors.
     pub cell: String,
-    /// One for each run that has it, in the order in which they were started.
+    /// A point for each run that has the metric, in the order of their start.
     pub points: Vec<TrendPoint>,
 }
 
 /// A run's figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrendPoint {
-    /// The commit or version of the program, or the run's name.
+    /// The commit or version of the program, else the run's name.
     pub label: String,
     /// When the run was started, RFC 3339.
     pub started: String,

@@ -1,4 +1,4 @@
-//! The experiments that come with the program, those that do not, and their list.
+//! The experiments built into the program, those in files, and their list.
 
 use std::fmt;
 use std::fs::File;
@@ -83,7 +83,7 @@ impl Experiment {
     }
 }
 
-/// Returns the text of a file, no more of it than an experiment has.
+/// Returns the text of a file, up to the size limit of an experiment.
 fn text(path: &Path) -> Result<String> {
     let failed = |e: io::Error| wrong(0, format!("cannot be read: {e}"));
     // A pipe would be waited for; a device may have no end.
@@ -100,12 +100,13 @@ fn text(path: &Path) -> Result<String> {
     })
 }
 
-/// A list with one line for each experiment: its post, its cells, its time, and if it can run here.
+/// A list with a line for each experiment: its post, its cells, its time, and whether it can run on
+/// this machine.
 #[derive(Debug)]
 pub struct List<'a> {
     /// The experiments to list.
     pub experiments: &'a [Experiment],
-    /// The place to check them for.
+    /// The place for which experiments are checked.
     pub place: &'a Place,
 }
 

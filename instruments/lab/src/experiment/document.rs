@@ -1,4 +1,4 @@
-//! An experiment's file as serde reads it: its tables and keys, and what each value may be.
+//! An experiment's file as parsed by serde: its tables and keys, and the valid values.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -21,11 +21,11 @@ use crate::{Error, Result};
 /// A value read from `D`.
 type Read<'de, T, D> = std::result::Result<T, <D as Deserializer<'de>>::Error>;
 
-/// Keys in one table of settings, and values in one list.
+/// Most keys in one table of settings, and most values in one list.
 const SETTINGS_MAX: usize = 64;
 /// The maximum length of a name that is printed in a column, in letters.
 const NAME_MAX: usize = 48;
-/// Pairs of a cell: beyond it a window is too short, not their number too small.
+/// Most pairs of a cell: if they do not suffice, the windows are too short.
 const PAIRS_MAX: i64 = 10_000;
 const WINDOW: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(1);
 
@@ -45,7 +45,8 @@ pub(super) struct Document {
     pub reproduces: Option<String>,
     #[serde(deserialize_with = "scenario")]
     pub scenario: Option<String>,
-    /// The crates whose code the figures are of: `cargo xtask tables` says which kept runs are older.
+    /// The crates whose code the experiment measures: `cargo xtask tables` says which kept runs are
+    /// older.
     #[serde(default, rename = "measures", deserialize_with = "crates")]
     _measures: (),
     #[serde(default)]
@@ -117,7 +118,7 @@ pub(super) fn read(text: &str) -> Result<(Document, Lines)> {
     }
 }
 
-/// Words an error of serde's as this crate's: its line, its key, and the name that was meant.
+/// Converts serde's error into this crate's: with its line, its key, and the closest valid name.
 fn refused(e: &toml::de::Error, lines: &Lines) -> Error {
     let line = lines.line(e.span().map_or(0, |span| span.start));
     let (text, message) = (e.to_string(), e.message());
@@ -144,7 +145,7 @@ fn refused(e: &toml::de::Error, lines: &Lines) -> Error {
     wrong(line, why).fix(fix)
 }
 
-/// Returns the error that there is no such thing, with the one that was meant or all that there are.
+/// Returns the error for an unknown name, with the closest valid name or the list of all.
 pub(super) fn unknown<'a>(
     line: usize,
     what: &str,
@@ -177,7 +178,7 @@ fn parsed<'de, D: Deserializer<'de>, T>(
     parse(&Toml::deserialize(from)?).ok_or_else(|| D::Error::custom(format!("is not {wanted}")))
 }
 
-/// Reads a text that is one of `known`.
+/// Deserializes a text that is one of `known`.
 fn one_of<'de, D: Deserializer<'de>>(
     from: D,
     what: &str,
@@ -218,7 +219,7 @@ fn id<'de, D: Deserializer<'de>>(from: D) -> Read<'de, String, D> {
     })
 }
 
-/// Reads a text with something in it.
+/// Deserializes a text that is not empty.
 pub(super) fn sentence<'de, D: Deserializer<'de>>(from: D) -> Read<'de, String, D> {
     match String::deserialize(from)?.trim() {
         "" => Err(D::Error::custom("is empty")),
@@ -226,7 +227,7 @@ pub(super) fn sentence<'de, D: Deserializer<'de>>(from: D) -> Read<'de, String, 
     }
 }
 
-/// Reads a name as it is printed in a column and written on the command line.
+/// Deserializes a name that fits a column of a table and the command line.
 pub(super) fn name<'de, D: Deserializer<'de>>(from: D) -> Read<'de, String, D> {
     let text = String::deserialize(from)?;
     let free = |c: char| !c.is_control() && !c.is_whitespace() && !",=/".contains(c);
@@ -272,7 +273,7 @@ fn above_zero<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<f64>, D> {
     parsed(from, "a number above 0", |value| finite(value).filter(|n| *n > 0.0).map(Some))
 }
 
-/// Returns the margin of a metric that declares none.
+/// Returns the default margin of a metric.
 pub(super) fn same_pct() -> f64 {
     SAME_PCT
 }
@@ -283,7 +284,7 @@ pub(super) fn margin<'de, D: Deserializer<'de>>(from: D) -> Read<'de, f64, D> {
     parsed(from, wanted, |value| finite(value).filter(|pct| *pct > 0.0 && *pct <= 50.0))
 }
 
-/// Reads two numbers, the second not below the first.
+/// Deserializes two numbers, the second not below the first.
 pub(super) fn range<'de, D: Deserializer<'de>>(from: D) -> Read<'de, (f64, f64), D> {
     parsed(from, "two numbers, the lower first, as [-100, -51]", |value| {
         let [low, high] = value.as_array()?.as_slice() else { return None };
@@ -311,7 +312,7 @@ pub(super) fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST
     }
 }
 
-/// Reads a table of settings, of which the scenario says which names it knows. Each has the byte at
+/// Deserializes a table of settings; the scenario checks their names later. Each has the byte at
 /// which it stands for its line, until `Settings::in_lines`.
 impl<'de> Deserialize<'de> for Settings {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Read<'de, Settings, D> {

@@ -77,7 +77,7 @@ fn experiment(text: &str) -> Result<Experiment> {
     })
 }
 
-/// Refuses a cell in which a level has made both sides the same, in a file whose sides are not.
+/// Refuses a cell in which a level makes both sides equal, if the file's sides differ.
 fn differ(cells: &[Cell], sides_do: bool) -> Result<()> {
     let same = |cell: &&Cell| cell.a.iter().map(said).eq(cell.b.iter().map(said));
     let some_do = sides_do || cells.iter().any(|cell| !same(&cell));
@@ -87,7 +87,7 @@ fn differ(cells: &[Cell], sides_do: bool) -> Result<()> {
     Err(wrong(line, why).fix("a level's `set` is for both sides; `a` and `b` are for one"))
 }
 
-/// Returns a setting without the place where it was said.
+/// Returns a setting without its position in the file.
 fn said<'a>((name, setting): (&'a str, &'a Setting)) -> (&'a str, &'a Value) {
     (name, &setting.value)
 }
@@ -124,7 +124,7 @@ fn check_factor(factor: &Factor, before: &[Factor], line: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks a metric that begins on `line`: its figures, and the cells that something is expected of.
+/// Checks a metric that begins on `line`: its figures, and the cells of its expectations.
 fn check_metric(
     metric: &Metric,
     before: &[Metric],
@@ -160,7 +160,7 @@ fn check_metric(
     Ok(())
 }
 
-/// Refuses a name that another has already.
+/// Refuses a duplicate name.
 fn once<'a>(
     of: &str,
     name: &str,
@@ -173,8 +173,8 @@ fn once<'a>(
     }
 }
 
-/// Returns the names of all figures that the windows of all cells count: the common ones, those of
-/// their scenarios, and those that a cell's own settings name (`json` of the scenario `command`:
+/// Returns the names of all figures that windows of the cells have: the common ones, those of their
+/// scenarios, and those that a cell's own settings name (`json` of the scenario `command`:
 /// `name=/pointer`).
 fn figures<'a>(scenarios: &[&'a dyn Scenario], cells: &'a [Cell]) -> BTreeSet<&'a str> {
     let common = window::COMMON.iter().map(|(name, _)| *name);
@@ -193,7 +193,7 @@ fn figures<'a>(scenarios: &[&'a dyn Scenario], cells: &'a [Cell]) -> BTreeSet<&'
 
 /// Cells of a grid.
 const CELLS_MAX: usize = 4096;
-/// The limit of the settings of all cells, in bytes: each cell holds its settings in full.
+/// Limit of the settings of all cells, in bytes: each cell has a full copy of its settings.
 const BYTES_MAX: usize = 64 << 20;
 
 /// The parts that a grid is made from.
@@ -257,8 +257,8 @@ impl Grid<'_> {
     }
 }
 
-/// Merges the settings of a side: a more specific setting overrides a general one, and of equals
-/// the later wins.
+/// Merges the settings of a side: a more specific setting overrides a general one, and among equals
+/// the later one wins.
 fn told(side: &Settings, levels: &[&Level], own: fn(&Level) -> &Settings) -> Settings {
     let both = levels.iter().fold(side.clone(), |told, level| told.and(&level.both));
     levels.iter().fold(both, |told, level| told.and(own(level)))

@@ -16,22 +16,22 @@ use crate::Result;
 use crate::settings::wrong;
 use crate::window::Window;
 
-/// Figures in one sum, so that a file cannot make a window's evaluation long.
+/// Most figures in one sum, which bounds the time of an evaluation.
 const TERMS_MAX: usize = 32;
 
 /// A constant, times a sum of figures, divided by a sum of figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Formula {
-    /// The constant; 1 unless said.
+    /// The constant factor, by default 1.
     pub scale: f64,
-    /// Figures that are added, or taken away if false.
+    /// Figures of the numerator: added if true, subtracted if false.
     pub over: Vec<(bool, String)>,
-    /// Figures that are divided by; none: by 1.
+    /// Figures of the denominator; 1 if there are none.
     pub under: Vec<(bool, String)>,
 }
 
 impl Formula {
-    /// Reads one.
+    /// Parses a formula.
     ///
     /// # Errors
     /// `E-EXPERIMENT` with the formula and what it lacks.
@@ -64,7 +64,7 @@ impl Formula {
         (under != 0.0 && value.is_finite()).then_some(value)
     }
 
-    /// Returns the figures that it is made from.
+    /// Returns the figures in the formula.
     pub fn figures(&self) -> impl Iterator<Item = &str> {
         self.over.iter().chain(&self.under).map(|(_, name)| name.as_str())
     }

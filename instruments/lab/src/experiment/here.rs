@@ -10,37 +10,37 @@ use crate::scenario::{Place, Scenario, named};
 use crate::settings::wrong;
 use crate::{Error, Result};
 
-/// Windows of a unit: both sides, and the control.
+/// Windows of a unit: both sides and the control.
 const UNIT: u64 = 3;
 
-/// The part of an experiment that can run here.
+/// The part of an experiment that can run on this machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Here {
     /// Cells that can.
     pub cells: usize,
-    /// Cells that there are.
+    /// Number of all cells.
     pub of: usize,
-    /// Why the others cannot, each reason once.
+    /// Reasons why the others cannot run, without repetition.
     pub obstacles: Vec<Obstacle>,
 }
 
-/// Why some cells cannot be run here.
+/// The reason why some cells cannot run on this machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Obstacle {
     /// The number of cells with this obstacle.
     pub cells: usize,
-    /// The first of them, as `case=host-joined`.
+    /// The first of these cells, such as `case=host-joined`.
     pub first: String,
     /// The error's code.
     pub code: &'static str,
-    /// Why.
+    /// The reason.
     pub why: String,
     /// A way to remove the obstacle; empty if none is known.
     pub fix: String,
 }
 
 impl Experiment {
-    /// Returns what can be run at `place`, as far as is known without starting a program.
+    /// Returns the cells that can run at `place`, as far as is known without starting a program.
     #[must_use]
     pub fn here(&self, place: &Place) -> Here {
         let mut here = Here { cells: 0, of: self.cells.len(), obstacles: Vec::new() };
@@ -53,8 +53,8 @@ impl Experiment {
         here
     }
 
-    /// Returns the time of a run if every cell goes to its last look and no pair is repeated;
-    /// `None` if it is unknown, because windows of its cells take as long as a program does.
+    /// Returns the time of a run if every cell reaches its last look and no pair is repeated;
+    /// `None` if it is unknown, because windows last as long as a program runs.
     #[must_use]
     pub fn planned(&self, quick: bool) -> Option<Duration> {
         let last = self.plan.looks(quick).last().copied().unwrap_or(0);
@@ -67,14 +67,14 @@ impl Experiment {
 }
 
 impl Cell {
-    /// Returns true if the cell's windows take as long as requested.
+    /// Returns true if the length of the cell's windows can be set.
     fn keeps_time(&self) -> bool {
         let keeps =
             |scenario: &dyn Scenario| scenario.keeps_time(&self.a) && scenario.keeps_time(&self.b);
         named(&self.scenario).is_none_or(keeps)
     }
 
-    /// Checks that its scenario can run both sides at `place`. It starts nothing.
+    /// Checks that the cell's scenario can run both sides at `place`. It starts nothing.
     ///
     /// # Errors
     /// As [`Scenario::check`].
@@ -83,8 +83,7 @@ impl Cell {
         scenario.check(&self.a, place).and_then(|()| scenario.check(&self.b, place))
     }
 
-    /// Checks the experiment as [`Cell::check`] does, and starts the programs of both sides to
-    /// probe them.
+    /// Checks the cell as [`Cell::check`] does, and also starts the programs of both sides.
     ///
     /// # Errors
     /// As [`Scenario::probe`].
@@ -115,7 +114,7 @@ pub fn commands<'a>(cells: impl IntoIterator<Item = &'a Cell>, place: &Place) ->
 }
 
 impl Here {
-    /// Returns the answer in a word or two: `yes`, `no`, `9 of 13 cells`.
+    /// Returns the result in a word or two: `yes`, `no`, `9 of 13 cells`.
     #[must_use]
     pub fn in_short(&self) -> String {
         match self.cells {
@@ -140,7 +139,7 @@ impl Here {
     }
 }
 
-/// Why, for how many, and what to do.
+/// Displays the reason, the number of cells, and the remedy.
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.cells, self.first.as_str()) {
@@ -155,7 +154,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Returns a time as planned: `at most 45 s`; or that it is not known, and why.
+/// Formats an upper bound of the planned time: `at most 45 s`; or that it is not known, and why.
 #[must_use]
 pub fn at_most(planned: Option<Duration>) -> String {
     match planned {
@@ -164,7 +163,7 @@ pub fn at_most(planned: Option<Duration>) -> String {
     }
 }
 
-/// Returns a time as planned or left, to two parts: `45 s`, `2 min 5 s`, `1 h 10 min`.
+/// Formats a planned or remaining time in two units: `45 s`, `2 min 5 s`, `1 h 10 min`.
 #[must_use]
 pub fn lasting(time: Duration) -> String {
     let s = time.as_secs() + u64::from(time.subsec_nanos() > 0);

@@ -1,4 +1,4 @@
-//! An experiment: a claim as data, written down before the first run.
+//! An experiment: a claim as data, declared before the first run.
 //!
 //! It says which scenario is run, how its two sides differ, what is varied beside (a grid of cells),
 //! what is measured, and what is expected with its source. Ours are files as a user's own is.
@@ -24,36 +24,36 @@ pub use formula::Formula;
 pub use here::{Here, Obstacle, at_most, commands, lasting};
 pub use show::Show;
 
-/// A claim, and how it is tried.
+/// A claim, and the method to test it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Its name: lower-case letters, digits, hyphens.
+    /// The experiment's name: lower-case letters, digits, hyphens.
     pub id: String,
-    /// One line.
+    /// The title, in one line.
     pub title: String,
-    /// The question, and what an answer would mean, in sentences.
+    /// The question and the meaning of an answer, in sentences.
     pub question: String,
-    /// The post whose experiment it is, by its number, as `000`.
+    /// The number of the post that the experiment reproduces, such as `000`.
     pub post: Option<String>,
-    /// The scenario, by its name, unless a factor's value says another.
+    /// The name of the scenario, unless a factor's level sets another.
     pub scenario: String,
     /// The first side: the baseline.
     pub a: Side,
     /// The second side.
     pub b: Side,
-    /// The factors that vary beside the sides; their product is the grid.
+    /// The factors that vary besides the sides; their product is the grid.
     pub factors: Vec<Factor>,
-    /// The grid, in the order in which it is run.
+    /// The cells of the grid, in the order of the run.
     pub cells: Vec<Cell>,
     /// The metrics; the first is the headline.
     pub metrics: Vec<Metric>,
-    /// Values that others published, for comparison with ours.
+    /// Values published by others, for comparison with ours.
     pub fixed_points: Vec<FixedPoint>,
     /// The number of pairs, looks and windows to run.
     pub plan: Plan,
-    /// True if a profile of each side is taken in each cell, after its pairs.
+    /// True if each cell takes a profile of each side after its pairs.
     pub profiles: bool,
-    /// The file, as it was read: a run keeps it.
+    /// The text of the file, of which a run stores a copy.
     pub toml: String,
 }
 
@@ -64,7 +64,7 @@ pub struct Side {
     /// The name of the side in tables.
     #[serde(deserialize_with = "document::sentence")]
     pub name: String,
-    /// The settings of its scenario.
+    /// The settings of the side's scenario.
     #[serde(default, rename(deserialize = "set"))]
     pub settings: Settings,
 }
@@ -73,13 +73,13 @@ pub struct Side {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Factor {
-    /// Its name.
+    /// The factor's name.
     #[serde(deserialize_with = "document::name")]
     pub name: String,
     /// A description of the factor, in a sentence.
     #[serde(deserialize_with = "document::sentence")]
     pub about: String,
-    /// Its values, in order.
+    /// The factor's levels, in order.
     #[serde(
         default,
         rename(deserialize = "level"),
@@ -88,17 +88,17 @@ pub struct Factor {
     pub levels: Vec<Level>,
 }
 
-/// One value of a factor, and its settings for the sides.
+/// A value of a factor, with its settings for the sides.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Level {
     /// The printed name.
     #[serde(deserialize_with = "document::name")]
     pub name: String,
-    /// The scenario of its cells, if it is not the experiment's.
+    /// The scenario of the level's cells, if it differs from the experiment's.
     #[serde(default, deserialize_with = "document::scenario")]
     pub scenario: Option<String>,
-    /// Length of its cells' windows, if it is not the plan's.
+    /// Length of the windows in the level's cells, if it differs from the plan's.
     #[serde(
         default,
         rename = "window",
@@ -106,7 +106,7 @@ pub struct Level {
         skip_serializing
     )]
     pub window_ns: Option<u64>,
-    /// Overrides [`Plan::fresh`] for its cells: true sets up the sides anew for every pair.
+    /// Overrides [`Plan::fresh`] in the level's cells: true sets up the sides again for every pair.
     pub fresh: Option<bool>,
     /// The settings for both sides.
     #[serde(default, rename = "set")]
@@ -120,7 +120,8 @@ pub struct Level {
     /// True if the level is part of the quick subset.
     #[serde(default)]
     pub quick: bool,
-    /// Length of its cells' windows in a quick run, if it is neither the level's own nor the plan's.
+    /// Length of the windows in the level's cells in a quick run, if it differs from the level's
+    /// and the plan's.
     #[serde(
         default,
         rename = "quick_window",
@@ -130,18 +131,18 @@ pub struct Level {
     pub quick_window_ns: Option<u64>,
 }
 
-/// One place of the grid.
+/// A cell of the grid: one combination of the factors' levels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cell {
     /// The factors' values, in the factors' order; empty without factors.
     pub at: Vec<(String, String)>,
-    /// Its scenario.
+    /// The cell's scenario.
     pub scenario: String,
     /// Length of a window, in nanoseconds.
     pub window_ns: u64,
     /// Length of a window of a quick run.
     pub quick_window_ns: u64,
-    /// True if the cell's sides are set up anew for every pair: see [`Plan::fresh`].
+    /// True if the cell's sides are set up again for every pair: see [`Plan::fresh`].
     pub fresh: bool,
     /// The scenario's settings for the first side.
     pub a: Settings,
@@ -155,28 +156,28 @@ pub struct Cell {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metric {
-    /// Its name, as `cost_ns_per_packet`.
+    /// The metric's name, such as `cost_ns_per_packet`.
     #[serde(deserialize_with = "document::name")]
     pub name: String,
-    /// Its unit.
+    /// The metric's unit.
     #[serde(deserialize_with = "document::sentence")]
     pub unit: String,
     /// A description of the metric, in a sentence.
     #[serde(deserialize_with = "document::sentence")]
     pub about: String,
-    /// The formula of the metric, as `cost_ns / packets`.
+    /// The formula of the metric, such as `cost_ns / packets`.
     #[serde(rename = "value")]
     pub formula: Formula,
     /// The better direction; `None` if neither is better.
     #[serde(rename = "better")]
     pub goal: Option<Goal>,
-    /// The clock, which decides the windows that the metric is taken from.
+    /// The clock, which decides the windows that the metric may use.
     pub clock: Clock,
-    /// The estimate of a change, whatever the windows hold; `None` leaves it to the clock:
+    /// The estimate of a change, independent of the data; `None` uses the clock's default:
     /// [`Metric::estimate`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
-    /// The margin of *same*: a change within it, in per cent, is none.
+    /// The margin of *same*: changes within it, in per cent, do not count.
     #[serde(default = "document::same_pct", deserialize_with = "document::margin")]
     pub same_pct: f64,
     /// The expected values, for given cells or for all of them.
@@ -188,11 +189,12 @@ pub struct Metric {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Estimate {
-    /// The median of ratios: of what is measured, and is never 0.
+    /// The median of ratios: for metrics that are measured and never 0.
     Ratios,
-    /// The ratio of sums: of what is 0 in some windows.
+    /// The ratio of sums: for metrics that are 0 in some windows.
     Sums,
-    /// The same of events, counted one by one: a side that has none is below one of them.
+    /// The ratio of sums of events, counted one by one: a side without events has one event as its
+    /// upper bound.
     Events,
 }
 
@@ -200,10 +202,10 @@ pub enum Estimate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
-    /// The cells of one metric: each metric is a question of its own.
+    /// The cells of one metric: each metric is a separate question.
     #[default]
     Metric,
-    /// All cells of all metrics: a verdict is of the experiment as a whole.
+    /// All cells of all metrics: the verdict covers the whole experiment.
     Experiment,
 }
 
@@ -211,9 +213,10 @@ pub enum Family {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Clock {
-    /// CPU time, less what others took: any window will do in which counters were not shared.
+    /// CPU time, without that of other programs: all windows count in which the counters were not
+    /// shared.
     Cost,
-    /// Wall time: only windows will do in which the CPUs were ours.
+    /// Wall time: only windows count in which no other program used the CPUs.
     Wall,
     /// No clock: the metric is counted.
     Count,
@@ -223,25 +226,25 @@ pub enum Clock {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expectation {
-    /// The cells it is said of: those that have all of these values; all if empty.
+    /// Factor values of the cells to which the expectation applies; all cells if empty.
     #[serde(default, deserialize_with = "document::at", serialize_with = "show::as_map")]
     pub at: Vec<(String, String)>,
     /// Change from the first side to the second, in per cent, lowest and highest.
     #[serde(deserialize_with = "document::range")]
     pub change_pct: (f64, f64),
-    /// The origin of that value, or the reason for it.
+    /// The source of the value, or the reason for it.
     #[serde(deserialize_with = "document::sentence")]
     pub source: String,
 }
 
-/// A pair of values that others published.
+/// A pair of values published by others.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct FixedPoint {
-    /// The name of what was measured.
+    /// The name of the measured quantity.
     #[serde(deserialize_with = "document::sentence")]
     pub name: String,
-    /// Its unit.
+    /// The values' unit.
     #[serde(deserialize_with = "document::sentence")]
     pub unit: String,
     /// The first side.
@@ -260,26 +263,26 @@ pub struct FixedPoint {
 pub struct Plan {
     /// Length of a window, in nanoseconds.
     pub window_ns: u64,
-    /// Windows of each side that are run first, and not counted.
+    /// Windows of each side that run first and are not counted.
     pub warmup: u32,
-    /// True if the sides are set up anew for every pair, unless a factor's level says otherwise; else
+    /// True if the sides are set up again for every pair, unless a factor's level changes it; else
     /// every few pairs: [`Experiment::pairs_per_set_up`]. Each set-up gets other memory, so that a
     /// difference between two areas of memory is not taken for an effect.
     pub fresh: bool,
-    /// Pairs at which it is looked whether they are enough; the last is the end.
+    /// Numbers of pairs at which the run checks whether they suffice; the last is the end.
     pub looks: Vec<u32>,
-    /// Half of the interval's width, in per cent, that is enough.
+    /// Half of the interval's width, in per cent, that suffices.
     pub half_width_pct: f64,
     /// The hypotheses that chances are corrected for together.
     pub family: Family,
-    /// Pairs of a quick run, which looks once.
+    /// Pairs of a quick run, which has a single look.
     pub quick_pairs: u32,
     /// Length of a window of a quick run.
     pub quick_window_ns: u64,
 }
 
 impl Experiment {
-    /// Reads an experiment's file; `name` is what its errors call it.
+    /// Parses an experiment's file; errors call it `name`.
     ///
     /// # Errors
     /// `E-EXPERIMENT` with file and line: syntax, an unknown key, a scenario, figure or factor that
@@ -293,8 +296,8 @@ impl Experiment {
         self.cells.iter().enumerate().filter(move |(_, cell)| cell.quick || !quick)
     }
 
-    /// Returns the number of hypotheses in a family: the cells that a run is planned to have, of one
-    /// metric or of all.
+    /// Returns the number of hypotheses in a family: the planned cells of a run, of one metric or
+    /// of all.
     #[must_use]
     pub fn family(&self, quick: bool) -> usize {
         let metrics = match self.plan.family {
@@ -304,8 +307,8 @@ impl Experiment {
         self.cells(quick).count().saturating_mul(metrics)
     }
 
-    /// Returns after how many pairs of `cell` the sides are set up anew: so often that the first
-    /// look has as many set-ups as the family needs. `None` if each window is a set-up already.
+    /// Returns after how many pairs of `cell` the sides are set up again: few enough that the first
+    /// look has the set-ups that the family needs. `None` if each window is a set-up already.
     #[must_use]
     pub fn pairs_per_set_up(&self, cell: &Cell, quick: bool) -> Option<u32> {
         if named(&cell.scenario).is_some_and(Scenario::sets_up_each_window) {
@@ -316,7 +319,7 @@ impl Experiment {
         Some(if cell.fresh { 1 } else { (first / needed).max(1) })
     }
 
-    /// Returns the windows of each bench of `cell` in which `pairs` are run, those of warm-ups too.
+    /// Returns the windows of each bench of `cell` when `pairs` are run, including warm-ups.
     #[must_use]
     pub fn windows(&self, cell: &Cell, quick: bool, pairs: u32) -> u64 {
         let set_ups =
@@ -332,7 +335,8 @@ impl Experiment {
 }
 
 impl Metric {
-    /// Returns the estimate: as declared, else events of what is counted and ratios of the rest.
+    /// Returns the metric's estimate: the declared one, else events for counts and ratios for the
+    /// rest.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         let by_clock = if self.clock == Clock::Count { Estimate::Events } else { Estimate::Ratios };
@@ -363,7 +367,7 @@ impl Cell {
 }
 
 impl Plan {
-    /// Returns the pairs at which it is looked.
+    /// Returns the numbers of pairs at which the run looks.
     #[must_use]
     pub fn looks(&self, quick: bool) -> Vec<u32> {
         if quick { vec![self.quick_pairs] } else { self.looks.clone() }

@@ -21,7 +21,7 @@ use crate::settings::Settings;
 pub struct Show<'a> {
     /// The experiment to show.
     pub experiment: &'a Experiment,
-    /// The place to check it for.
+    /// The place for which the experiment is checked.
     pub place: &'a Place,
 }
 
@@ -144,7 +144,7 @@ impl Show<'_> {
         text
     }
 
-    /// Returns the scenarios of its cells, in order of first use.
+    /// Returns the scenarios of the experiment's cells, in order of first use.
     fn scenarios(&self) -> Vec<&'static dyn Scenario> {
         let mut names: Vec<&str> = Vec::new();
         for cell in &self.experiment.cells {
@@ -156,7 +156,7 @@ impl Show<'_> {
     }
 }
 
-/// Serializes everything that the text says.
+/// Serializes everything that the text contains.
 impl Serialize for Show<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let one = self.experiment;
@@ -241,7 +241,7 @@ fn scenario(scenario: &dyn Scenario) -> Json {
     })
 }
 
-/// Returns the settings that both sides share, and those that only the first has.
+/// Returns the settings that both sides share, and those of the first side only.
 fn shared(one: &Settings, other: &Settings) -> (String, String) {
     let alike = |name: &str, value| other.get(name).is_some_and(|said| said.value == value);
     let all = || one.iter().map(|(name, one)| (name, one.value.clone()));
@@ -269,7 +269,7 @@ pub(super) fn as_map<S: Serializer>(
     serializer.collect_map(at.iter().map(|(factor, level)| (factor, level)))
 }
 
-/// Returns when it is looked at, and how long a window is.
+/// Returns a description of the looks and of a window's length.
 fn pairs(one: &Experiment, quick: bool) -> String {
     let plan = &one.plan;
     let looks: Vec<String> = plan.looks(quick).iter().map(u32::to_string).collect();

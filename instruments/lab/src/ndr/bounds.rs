@@ -9,7 +9,7 @@ use serde::Serialize;
 pub enum Class {
     /// The rate is carried, independent of further trials.
     Lower,
-    /// The rate is not carried, independent of further trials.
+    /// The path does not carry the rate, whatever further trials show.
     Upper,
     /// Further trials are needed to decide.
     Undecided,
@@ -19,16 +19,16 @@ pub enum Class {
 #[derive(Debug, Default)]
 pub struct Trials(BTreeMap<u64, Vec<Trial>>);
 
-/// Highest rate that is carried, and lowest that is not.
+/// Highest rate that the path carries, and lowest that it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bounds {
-    /// The highest that is carried, of those below the lowest that is not.
+    /// The highest rate that is carried, below the lowest that is not.
     pub lower: Option<u64>,
-    /// The lowest that is not.
+    /// The lowest rate that is not carried.
     pub upper: Option<u64>,
 }
 
-/// Trials at one rate, as times.
+/// Total times of the trials at one rate, by result.
 struct Times {
     low_loss_s: f64,
     high_loss_s: f64,
@@ -59,7 +59,7 @@ impl Times {
     }
 }
 
-/// Classifies a rate by `trials`, which were all made at it.
+/// Classifies a rate by `trials`, all at that rate.
 #[must_use]
 pub fn classify(goal: &Goal, trials: &[Trial]) -> Class {
     let times = Times::of(goal, trials);
@@ -74,8 +74,8 @@ pub fn classify(goal: &Goal, trials: &[Trial]) -> Class {
     }
 }
 
-/// Returns the number of packets a second that can be counted on at a rate that is carried: what came out in
-/// all but the worst of the trials.
+/// Returns the packets a second that are guaranteed at a rate that is carried: the output in all
+/// but the worst of the trials.
 ///
 /// Source: draft-ietf-bmwg-mlrsearch-15, "Conditional Throughput Code".
 #[must_use]
@@ -99,7 +99,7 @@ pub fn throughput_pps(goal: &Goal, load_pps: u64, trials: &[Trial]) -> f64 {
 }
 
 impl Trials {
-    /// Adds one.
+    /// Adds a trial.
     pub fn add(&mut self, trial: Trial) {
         self.0.entry(trial.load_pps).or_default().push(trial);
     }
@@ -134,25 +134,25 @@ impl Trials {
     }
 }
 
-/// A loss that is accepted, and how much has to be seen before a rate is said to keep it.
+/// A tolerated loss, with the evidence required to accept a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Goal {
     /// `NDR`, or `PDR`.
     pub name: &'static str,
     /// Share of packets that may be lost in a trial.
     pub loss_ratio: f64,
-    /// Share of the trials' time in which more may be lost.
+    /// Share of the trials' time in which the loss may be exceeded.
     pub exceed_ratio: f64,
-    /// The interval's width at which it is done, as a share of its upper end.
+    /// The width of the interval at which the search ends, as a share of its upper end.
     pub width: f64,
     /// Length of a trial, in seconds.
     pub trial_s: f64,
-    /// Time of trials at one rate after which it is always decided, in seconds.
+    /// Time of trials at one rate, in seconds, after which the rate is decided.
     pub sum_s: f64,
 }
 
 impl Goal {
-    /// No loss, in trials of 1 s: what FD.io CSIT asks.
+    /// No loss, in trials of 1 s: the requirement of FD.io CSIT.
     pub const NDR: Goal = Goal {
         name: "NDR",
         loss_ratio: 0.0,
@@ -168,8 +168,8 @@ impl Goal {
     /// No loss in one trial of 60 s: the throughput of RFC 2544.
     pub const RFC_2544: Goal = Goal { exceed_ratio: 0.0, trial_s: 60.0, sum_s: 60.0, ..Goal::NDR };
 
-    /// Returns the coarser forms of it, the goal itself last. Each begins where the one before ended, so that
-    /// most of the way is gone in few trials.
+    /// Returns coarser versions of the goal, followed by the goal itself. Each begins where the one
+    /// before ended, so that most of the way is gone in few trials.
     #[must_use]
     pub fn phases(&self) -> Vec<Goal> {
         // Geometric from one trial to all: 1 s, 4.6 s, 21 s.
@@ -190,13 +190,13 @@ pub struct GoalResult {
     pub goal: Goal,
     /// The highest rate that is carried. `None`: not even the lowest is.
     pub lower_pps: Option<u64>,
-    /// The lowest rate that is not. `None`: even the highest is.
+    /// The lowest rate that is not carried. `None`: even the highest is.
     pub upper_pps: Option<u64>,
     /// Packets a second that can be counted on at the lower bound.
     pub throughput_pps: Option<f64>,
-    /// Why it is not an interval of the width asked for; `None` if it is one.
+    /// The reason why the interval is wider than requested; `None` if it is not.
     pub irregular: Option<&'static str>,
-    /// Trials, those of earlier goals that served this one too not counted.
+    /// Number of trials, without those of earlier goals that also counted for this one.
     pub trials: usize,
 }
 
@@ -207,18 +207,18 @@ pub struct Outcome {
     pub found: Vec<GoalResult>,
     /// The trials that were accepted.
     pub trials: Vec<Trial>,
-    /// Trials from which something took the CPUs: those that were made again, and those that counted.
+    /// Number of trials in which other programs used the CPUs, both repeated and accepted ones.
     pub disturbed: usize,
     /// The disturbance of the last of those trials.
     pub disturbed_last: Option<String>,
-    /// False if it was interrupted, or made as many trials as it may.
+    /// False if the search was interrupted, or reached its limit of trials.
     pub complete: bool,
 }
 
-/// A trial: so many packets offered at a rate, and what came of them.
+/// A trial: packets offered at a rate, and the result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trial {
-    /// The rate that was asked for, in packets a second.
+    /// The requested rate, in packets a second.
     pub load_pps: u64,
     /// The requested length of the trial, in seconds.
     pub asked_s: f64,
@@ -226,22 +226,22 @@ pub struct Trial {
     pub offered: u64,
     /// Offered packets that never left the generator. They count as lost.
     pub unsent: u64,
-    /// Packets that came out at the other end, once each and whole.
+    /// Packets that arrived at the other end, whole and without duplicates.
     pub forwarded: u64,
-    /// Packets that came twice, out of order or damaged.
+    /// Packets that arrived twice, out of order or damaged.
     pub faults: u64,
-    /// 99th percentile of how late packets left; `None` if it is not known.
+    /// 99th percentile of the lateness of sent packets; `None` if unknown.
     pub late_p99_ns: Option<u64>,
-    /// Share of the trial that the path's own worker slept, for want of packets; `None` for a path
-    /// that is not ours. One that slept had time left, whatever was lost.
+    /// Share of the trial in which the path's own worker slept for lack of packets; `None` for an
+    /// external path. One that slept had time left, whatever was lost.
     pub path_asleep_pct: Option<f64>,
-    /// The disturbance that took CPU time from the trial; such a trial is repeated unless all
+    /// The disturbance that took CPU time during the trial; such a trial is repeated unless all
     /// trials count.
     pub disturbed: Option<String>,
 }
 
 impl Trial {
-    /// Returns the share of the offered packets that did not come out.
+    /// Returns the share of the offered packets that did not arrive.
     #[must_use]
     pub fn loss_ratio(&self) -> f64 {
         if self.offered == 0 {
@@ -250,7 +250,7 @@ impl Trial {
         self.offered.saturating_sub(self.forwarded) as f64 / self.offered as f64
     }
 
-    /// Returns the number of packets a second that came out.
+    /// Returns the packets a second that arrived.
     #[must_use]
     pub fn forwarded_pps(&self) -> u64 {
         (self.load_pps as f64 * (1.0 - self.loss_ratio())) as u64

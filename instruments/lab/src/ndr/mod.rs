@@ -1,4 +1,4 @@
-//! The highest rate that a path carries without loss (NDR), or with a little of it (PDR).
+//! Search for the highest rate that a path carries without loss (NDR), or with a little loss (PDR).
 //!
 //! [`search`] decides what is tried next and what the trials so far mean; it has no clock and no
 //! device. [`Path`] makes a trial: a generator, the path, a sink that verifies.

@@ -19,7 +19,7 @@ pub trait Prober {
 pub struct Step<'a> {
     /// The goal that is searched for.
     pub goal: &'a Goal,
-    /// Its phase, from 1, and how many there are.
+    /// The phase, from 1, and the number of phases.
     pub phase: (usize, usize),
     /// The interval so far.
     pub bounds: (Option<u64>, Option<u64>),
@@ -38,7 +38,7 @@ pub struct Limits {
     pub min_pps: u64,
     /// The highest rate: the limit of the generator or the link.
     pub max_pps: u64,
-    /// Trials after which it gives up.
+    /// Most trials of a search.
     pub trials_max: usize,
     /// The treatment of disturbed trials.
     pub disturbed: Disturbed,
@@ -49,14 +49,15 @@ pub struct Limits {
 pub enum Disturbed {
     /// The trial is discarded and repeated.
     Again {
-        /// The number of repetitions in a row; after it a disturbed trial is accepted and its rate
-        /// marked irregular, because the machine is never quiet.
+        /// Most repetitions in a row; after them a disturbed trial is accepted and its rate marked
+        /// irregular, because the machine is never quiet.
         again_max: usize,
-        /// Disturbed trials for each that was not, after the first dozen, at which the search gives up.
+        /// Number of disturbed trials for each undisturbed one, after the first dozen, at which the
+        /// search gives up.
         per_trial_max: usize,
     },
-    /// The trial counts as any other: the result describes the machine as it is, its neighbours
-    /// included. A carried rate is truly carried; a rate that is not carried might be without the
+    /// A disturbed trial counts as any other: the result describes the machine with its other
+    /// programs. A carried rate is truly carried; a rate that is not carried might be without the
     /// neighbours.
     Counts,
 }
@@ -72,7 +73,7 @@ struct Search<'a> {
     later_s: f64,
 }
 
-/// Searches for each of `goals`, in their order; trials for one serve the others as well.
+/// Searches for each of `goals`, in order; trials for one count for the others as well.
 ///
 /// It ends: every trial is at a rate that is undecided, and there are at most
 /// [`Limits::trials_max`].
@@ -149,13 +150,13 @@ impl Search<'_> {
         }
     }
 
-    /// Returns true if a trial at a bound was accepted although it was disturbed.
+    /// Returns true if a disturbed trial at a bound was accepted.
     fn is_doubtful(&self, bound: Option<u64>) -> bool {
         let disturbed = |load| self.trials.at(load).iter().any(|trial| trial.disturbed.is_some());
         self.limits.disturbed != Disturbed::Counts && bound.is_some_and(disturbed)
     }
 
-    /// Tries rates until the interval is as narrow as `goal` requires, or cannot become so.
+    /// Tries rates until the interval is as narrow as `goal` requires, or cannot become narrower.
     fn narrow(&mut self, goal: &Goal, phase: (usize, usize)) -> Result<()> {
         // How far outside the interval the next rate is, in widths: doubled with each step.
         let mut stride = 1.0;
@@ -170,7 +171,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Returns the rate to try; `None` if there is nothing left to try.
+    /// Returns the next rate to try; `None` if there is none.
     fn next(&self, goal: &Goal, bounds: Bounds, stride: f64) -> Option<u64> {
         let Limits { min_pps, max_pps, .. } = self.limits;
         let step = (1.0 - goal.width).powf(stride);
@@ -247,14 +248,14 @@ impl Search<'_> {
     }
 }
 
-/// Trials that may be disturbed before their share is looked at.
+/// Trials that may be disturbed before their share is checked.
 const DISTURBED_FREE: usize = 12;
-/// Rates that are tried in a phase: the two ends of the one before, and one between.
+/// Rates tried in a phase: the two ends of the previous interval, and one between.
 const RATES: f64 = 3.0;
-/// Rates that are tried until there is an interval at all.
+/// Rates tried before there is an interval.
 const OUTSIDE: f64 = 6.0;
 
-/// Returns the time of the trials that decide a rate about which they agree.
+/// Returns the time of the trials that decide a rate if they agree.
 fn rate_s(goal: &Goal) -> f64 {
     let trials = goal.sum_s / goal.trial_s * goal.exceed_ratio.max(1.0 - goal.exceed_ratio);
     goal.trial_s * trials.ceil().max(1.0)
@@ -282,7 +283,7 @@ mod tests {
         disturbed: Disturbed::Again { again_max: 3, per_trial_max: 9 },
     };
 
-    /// A path that carries `capacity_pps`, and in a share of trials a tenth less.
+    /// A simulated path that carries `capacity_pps`, and a tenth less in a share of trials.
     struct Simulated {
         capacity_pps: u64,
         bad_share: f64,

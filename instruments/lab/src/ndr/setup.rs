@@ -1,5 +1,5 @@
-//! The setup of a trial: two ends, packets, CPUs, refused early if no packet could get from A to B; and the
-//! trial: a generator before the path, a verifying sink behind it.
+//! The setup of a trial (two ends, packets, CPUs), refused early if no packet could get from A to
+//! B; and the trial itself: a generator before the path, a verifying sink after it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,26 +15,26 @@ use crate::watch::{self, Watch};
 use crate::window::Window;
 use crate::{Code, Error, Result};
 
-/// Time that packets under way are given to come out.
+/// Time that packets in flight have to arrive.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
 /// The length of the trial of the generator alone.
 const ALONE: Duration = Duration::from_millis(500);
-/// Drivers of devices that something else may join.
+/// Drivers of devices that other programs can connect to.
 const DEVICES: [&str; 4] = ["memif", "packet", "tap", "xdp"];
 const FIX: &str = "linerate ndr ring:a ring:b, or linerate ndr packet:veth0 packet:veth1";
 
 /// The setup of a trial.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// The port that packets go in by, as text.
+    /// The port that sends into the path, as text.
     pub a: String,
-    /// The port that packets come out by, as text.
+    /// The port that receives from the path, as text.
     pub b: String,
-    /// Bytes of a packet without FCS.
+    /// Length of a packet in bytes without FCS.
     pub size: u32,
     /// Flows.
     pub flows: u32,
-    /// CPUs: of the path, if it is ours, and of the generator and the sink.
+    /// CPUs of the path, if it is ours, and of the generator and the sink.
     pub cpus: Vec<usize>,
 }
 
@@ -61,8 +61,8 @@ impl Setup {
         }
     }
 
-    /// Opens the ports as a trial does and closes them again, so that what keeps every trial from
-    /// being made is said before the first.
+    /// Opens the ports as a trial does and closes them again, so that an error that would stop
+    /// every trial is reported before the first.
     ///
     /// # Errors
     /// Whatever opening them fails with; `E-DEVICE-DOWN` as the device says it; `E-TOPOLOGY` for
@@ -82,8 +82,8 @@ impl Setup {
         Ok(())
     }
 
-    /// Returns the packets a second that the generator makes and the sink verifies when nothing is between
-    /// them: no path is faster by this instrument.
+    /// Returns the packets a second that generator and sink handle without a path between them: no
+    /// path can measure faster.
     ///
     /// # Errors
     /// What the engine fails with.
@@ -100,7 +100,7 @@ impl Setup {
         Ok(verified(&stopped).0 as f64 / wall.as_secs_f64())
     }
 
-    /// Returns true if the path is one of our own workers.
+    /// Returns true if the path consists of our own workers.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         parse(&self.a).is_ok_and(|spec| spec.driver == ring::NAME)
@@ -146,7 +146,7 @@ fn bad<T>(why: impl Into<String>) -> Result<T> {
     Err(Error::new(Code::Topology, "cannot search this path", why).fix(FIX))
 }
 
-/// Returns why a port of this driver is no end of a path; `None` if it is one.
+/// Returns the reason why a port of this driver cannot be an end of a path; `None` if it can.
 fn no_end(spec: &Spec) -> Option<&'static str> {
     match spec.driver.as_str() {
         ring::NAME => None,
@@ -164,18 +164,18 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Extra time that packets due at the very end may take to leave. It hides an overload of a
 /// thousandth of a trial of 1 s, which is a fifth of the width that is searched for.
 const GRACE: Duration = Duration::from_millis(1);
-/// The delay of a trial's end after which the trial has hidden more than that.
+/// The delay of a trial's end that counts as a disturbance.
 const LATE: Duration = Duration::from_millis(2);
 
-/// A path, and who follows the trials on it.
+/// A path, with the function that follows the trials.
 pub struct Path<'a> {
     setup: &'a Setup,
     follow: &'a mut dyn FnMut(&Step<'_>) -> bool,
 }
 
 impl<'a> Path<'a> {
-    /// Creates a path to search; `follow` receives each trial, and ends the search by returning
-    /// false.
+    /// Creates a path to search; `follow` is called with each trial, and ends the search by
+    /// returning false.
     pub fn new(setup: &'a Setup, follow: &'a mut dyn FnMut(&Step<'_>) -> bool) -> Path<'a> {
         Path { setup, follow }
     }
@@ -241,8 +241,8 @@ fn one(setup: &Setup, load_pps: u64, seconds: f64) -> Result<Trial> {
     })
 }
 
-/// Returns the disturbance that took CPU time from a trial, if there was one; the trial's result
-/// plays no part.
+/// Returns the disturbance that took CPU time during a trial, if there was one, independent of the
+/// trial's result.
 ///
 /// By the CPUs, not by how long the path's worker waited for its own: one that sleeps between bursts
 /// waits a little at every wake-up, about 1 % of a trial that is otherwise undisturbed.
@@ -258,7 +258,7 @@ fn asleep_pct(worker: &WorkerStats) -> Option<f64> {
     Some((100.0 * worker.asleep_ns as f64 / worker.ran_ns?.max(1) as f64).min(100.0))
 }
 
-/// Waits for `time`, or until a worker fails; how long it was.
+/// Waits for `time`, or until a worker fails; returns the time waited.
 ///
 /// Not until it has finished, as [`Running::wait`] does: a trial through rings may a moment earlier,
 /// and every trial is to be as long.
@@ -274,7 +274,7 @@ fn lost(why: impl Into<String>) -> Error {
     Error::new(Code::System, "cannot wait for a trial", why)
 }
 
-/// Returns a trial that ended whole; its failure if it did not.
+/// Returns the results of a trial that ended normally, else its error.
 pub(super) fn settled(stopped: Stopped) -> Result<Stopped> {
     stopped.check()?;
     if stopped.ledger.difference() != 0 {
@@ -284,7 +284,8 @@ pub(super) fn settled(stopped: Stopped) -> Result<Stopped> {
     Ok(stopped)
 }
 
-/// Returns the packets that came out whole, each once; and those that were twice, out of order or damaged.
+/// Returns the number of packets that arrived whole, without duplicates; and of those that arrived
+/// twice, out of order or damaged.
 pub(super) fn verified(stopped: &Stopped) -> (u64, u64) {
     let found = |port: &PortStats| port.verified;
     let Some(found) = stopped.ports.iter().find_map(found) else { return (0, 0) };

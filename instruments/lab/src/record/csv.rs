@@ -10,8 +10,8 @@ use linerate_show::table::quoted;
 use crate::record::{CellRecord, Effect, Order, PairRecord, Run};
 use crate::window::{COMMON, Window};
 
-/// Returns every window of every pair, a line each, in the order in which they ran, with its
-/// figures: those that every window has, the events of the CPUs, and the scenario's own.
+/// Returns a line for every window of every pair, in the order of the run, with its figures: those
+/// of every window, the CPU's events, and the scenario's own.
 #[must_use]
 pub fn csv(run: &Run) -> String {
     let factors = factors(run);
@@ -51,7 +51,7 @@ pub fn effects_csv(run: &Run) -> String {
     out
 }
 
-/// Returns the columns of [`effects_csv`] behind the factors, with their values.
+/// Returns the columns of [`effects_csv`] after the factors, with their values.
 fn effect_fields(
     cell: &CellRecord,
     named: Option<(&String, &Effect)>,
@@ -90,7 +90,7 @@ fn factors(run: &Run) -> Vec<&str> {
     all.into_iter().collect()
 }
 
-/// Returns every figure that a window has: the common ones in their order, events and the
+/// Returns the names of all figures in the windows: the common ones in their order, events and the
 /// scenario's by name.
 fn figures(run: &Run) -> Vec<String> {
     let all = || run.cells.iter().flat_map(|cell| &cell.pairs).flat_map(windows);

@@ -13,27 +13,26 @@ use serde::{Deserialize, Serialize};
 use crate::record::SCHEMA;
 use crate::{Code, Error, Result};
 
-/// The longest line that is written or read, in bytes, its line feed among them: a window of a
-/// hundred threads takes 30 KiB.
+/// The longest line in bytes, including its newline: a window of a hundred threads takes 30 KiB.
 const LINE_MAX_BYTES: u64 = 4 << 20;
 /// The largest file that is read, in bytes.
 pub(super) const FILE_MAX_BYTES: u64 = 1 << 30;
 
-/// Such a file, open for writing.
+/// A file of JSON lines, open for writing.
 #[derive(Debug)]
 pub(super) struct Lines {
     file: File,
     path: PathBuf,
 }
 
-/// The contents of such a file.
+/// The contents of a file of JSON lines.
 #[derive(Debug)]
 pub(super) struct Contents<T> {
-    /// The lines behind the header, each with its number.
+    /// The lines after the header, each with its number.
     pub(super) lines: Vec<(usize, T)>,
     /// The length of the intact part, in bytes.
     pub(super) whole_bytes: u64,
-    /// Bytes behind that, which are dropped.
+    /// Bytes after the intact part, which are dropped.
     pub(super) cut_bytes: u64,
 }
 
@@ -44,7 +43,7 @@ struct Header {
 }
 
 impl Lines {
-    /// Returns a new file of `what`.
+    /// Creates a new file of `what`.
     ///
     /// # Errors
     /// `E-FILE` if it is there already or cannot be made; `E-BUSY` if another process writes it.
@@ -56,7 +55,7 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Opens an existing file to append to it, with a lock that keeps other processes out.
+    /// Opens an existing file for appending, and locks it against other processes.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be written; `E-BUSY` if another process writes it.
@@ -73,7 +72,7 @@ impl Lines {
         if whole_bytes == 0 { self.header(what) } else { Ok(()) }
     }
 
-    /// Adds a line, and hands it to the kernel: it outlives this process.
+    /// Appends a line and writes it to the kernel, so that it survives the end of this process.
     pub(super) fn append(&mut self, line: &impl Serialize) -> Result<()> {
         let mut text = serde_json::to_vec(line)
             .map_err(|e| Error::new(Code::File, self.writing(), e.to_string()))?;
@@ -85,7 +84,7 @@ impl Lines {
         self.file.write_all(&text).map_err(|e| failed("write", &self.path, &e))
     }
 
-    /// Has the kernel hand it to the disk: it outlives a power failure.
+    /// Makes the kernel write the file to the disk, so that it survives a power failure.
     pub(super) fn sync(&self) -> Result<()> {
         self.file.sync_data().map_err(|e| failed("write", &self.path, &e))
     }
@@ -110,7 +109,7 @@ impl Lines {
     }
 }
 
-/// Reads such a file.
+/// Reads a file of JSON lines.
 ///
 /// # Errors
 /// `E-FILE` if it cannot be read; `E-RUN` with its line where it is not what it should be.
@@ -148,7 +147,7 @@ pub(super) fn read<T: DeserializeOwned>(
     Ok(found)
 }
 
-/// Returns the size of a file, if it is one and not too large.
+/// Returns the size of a regular file that is not too large.
 ///
 /// # Errors
 /// `E-FILE` if it is not there; `E-RUN` if it is no file or larger than 1 GiB.
@@ -165,7 +164,7 @@ pub(super) fn size(path: &Path) -> Result<u64> {
     Ok(about.len())
 }
 
-/// Refuses what another version has written.
+/// Refuses a file that another version has written.
 pub(super) fn is_ours(path: &Path, schema: &str) -> Result<()> {
     if schema == SCHEMA {
         return Ok(());

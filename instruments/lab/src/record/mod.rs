@@ -1,4 +1,4 @@
-//! A run, as it is kept: raw pairs, the environment, the experiment's own file.
+//! A run as it is stored: raw pairs, the environment, a copy of the experiment's file.
 //!
 //! The document is `linerate-lab-run/1`. Whatever is in it beside the pairs is computed from them.
 //! A directory has `experiment.toml` and `pairs.ndjson` while it runs, `run.json` once it has ended.
@@ -40,9 +40,9 @@ pub struct Run {
     pub experiment: Compared,
     /// The grid.
     pub cells: Vec<CellRecord>,
-    /// The grid as a whole, a line for each metric and group.
+    /// Summary lines over groups of cells: one for each metric and group.
     pub overall: Vec<OverallRecord>,
-    /// Per-function counts: one entry a side and event.
+    /// Counts by function: an entry for each side and event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<ProfileRecord>,
     /// Matrices, as `cell/side/free_matrix`.
@@ -67,13 +67,13 @@ pub struct Head {
     pub started: String,
     /// RFC 3339.
     pub finished: String,
-    /// The program: version, commit, `build_id`, rustc, `target_cpu`; `unknown` where it is not.
+    /// The program: version, commit, `build_id`, rustc, `target_cpu`; each may be `unknown`.
     pub tool: BTreeMap<String, String>,
     /// The command.
     pub argv: Vec<String>,
     /// The seed of the order of sides, and of the traffic.
     pub seed: u64,
-    /// False if it was interrupted: the cells so far are valid.
+    /// False if the run was interrupted: the finished cells are valid.
     pub complete: bool,
     /// The user's note, and a mark if the run was quick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub struct Head {
 pub struct Compared {
     /// The experiment.
     pub id: String,
-    /// Its post's number, or empty.
+    /// The number of the experiment's post, or empty.
     pub seed_post: String,
     /// The first side.
     pub a: String,
@@ -96,7 +96,7 @@ pub struct Compared {
     pub b: String,
     /// Factors and their values.
     pub factors: BTreeMap<String, Vec<String>>,
-    /// True if the run covered the declared subset, which has a plan of its own.
+    /// True if the run covered the declared quick subset, which has a plan of its own.
     #[serde(default)]
     pub quick: bool,
     /// The descriptions of the metrics.
@@ -104,12 +104,12 @@ pub struct Compared {
     pub definitions: BTreeMap<String, String>,
 }
 
-/// One place of the grid.
+/// The results of one cell.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CellRecord {
     /// The factors' values.
     pub at: BTreeMap<String, String>,
-    /// The end of the cell.
+    /// How the cell ended.
     #[serde(default)]
     pub status: Status,
     /// Every pair, accepted or not.
@@ -120,23 +120,23 @@ pub struct CellRecord {
     pub ledger: Ledgers,
 }
 
-/// The end of a cell.
+/// How a cell ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// The cell has figures.
     #[default]
     Ok,
-    /// The load that it names was not reached: `-`.
+    /// The cell's load was not reached: `-`.
     Unreachable,
-    /// This machine or privilege cannot run it; a warning says why.
+    /// This machine or its privileges cannot run the cell; a warning has the reason.
     Unsupported,
-    /// Most of its pairs were disturbed.
+    /// Most of the cell's pairs were disturbed.
     Inconclusive,
 }
 
 impl Status {
-    /// Returns its word in documents.
+    /// Returns the status as documents have it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -148,21 +148,21 @@ impl Status {
     }
 }
 
-/// Both sides' ledgers.
+/// The ledgers of both sides.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Ledgers {
     /// The ledger of the first side.
     pub a: Ledger,
     /// The ledger of the second side.
     pub b: Ledger,
-    /// The ledger of the first side's control.
+    /// The ledger of the control, which repeats the first side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<Ledger>,
 }
 
 impl Run {
-    /// Returns true if every packet of every cell is accounted for; the results of other cells are
-    /// withheld.
+    /// Returns true if every packet of every cell is accounted for; results of cells with an error
+    /// are withheld.
     #[must_use]
     pub fn conserved(&self) -> bool {
         self.cells.iter().all(|cell| cell.ledger.balanced())
@@ -170,7 +170,7 @@ impl Run {
 }
 
 impl Ledgers {
-    /// Returns true if all ledgers balance, that of the control included.
+    /// Returns true if all ledgers balance, including the control's.
     #[must_use]
     pub fn balanced(&self) -> bool {
         let control = self.control.as_ref().is_none_or(|control| control.balanced);
@@ -178,14 +178,14 @@ impl Ledgers {
     }
 }
 
-/// A unit: both sides in adjacent windows, and the first side's control on its other side.
+/// A unit: both sides in adjacent windows, and the control next to the first side.
 ///
 /// The windows ran in the order `b a control` or `control a b`, so that each pair is adjacent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PairRecord {
     /// The order in which the two sides ran.
     pub order: Order,
-    /// The set-up that the three sides of the pair are of, from 0; `None` if it is the pair's own.
+    /// Number of the set-up that the pair's sides share, from 0; `None` if the pair has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_up: Option<u32>,
     /// The first side.
@@ -195,13 +195,13 @@ pub struct PairRecord {
     /// The first side again, set up a second time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<Window>,
-    /// True if rates may be taken from the pair: no one else used the CPUs.
+    /// True if rates of the pair count: no other program used the CPUs.
     pub accepted: bool,
-    /// True if costs and counts may be taken from the pair: no one else used the counters, and the
-    /// placement stayed.
+    /// True if costs and counts of the pair count: no other program used the counters, and the
+    /// placement did not change.
     #[serde(default = "yes")]
     pub cost_accepted: bool,
-    /// Why not.
+    /// The reason why they do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reject_reason: Option<String>,
     /// The distance between the CPUs, in ticks of a cache line's round trip, and its class: `near`,
@@ -215,7 +215,7 @@ pub struct PairRecord {
 pub struct PlacementRecord {
     /// Ticks of a cache line's round trip, before the pair.
     pub before_ticks: f64,
-    /// After it.
+    /// Ticks of a cache line's round trip, after the pair.
     pub after_ticks: f64,
     /// `near` or `far`.
     pub class: String,
@@ -245,21 +245,22 @@ pub struct Effect {
     pub better_when: Option<String>,
     /// Median of the first side's windows.
     pub a: f64,
-    /// Median of the second's.
+    /// Median of the second side's windows.
     pub b: f64,
     /// Median of the set-ups' changes, or the change of their sums, in per cent.
     pub change_pct: f64,
-    /// The 95 % confidence interval of the change, at an early look 99 %.
+    /// The 95 % confidence interval of the change; 99 % at an early look.
     pub ci95_pct: (f64, f64),
-    /// Pairs that it is from.
+    /// Number of pairs.
     pub n_pairs: usize,
-    /// Set-ups of the sides that these pairs are of: the unit of the interval and of the chance.
+    /// Number of set-ups of the sides in these pairs, the unit of the interval and of the
+    /// probability.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_set_ups: Option<usize>,
     /// The margin of *same*, in per cent, as the experiment declares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_pct: Option<f64>,
-    /// One side counted nothing: its value is below this, not 0.
+    /// Upper bound of a side that counted nothing, in place of its value 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub censored_below: Option<f64>,
     /// The noise floor from the control of identical code: the largest change within its interval.
@@ -268,13 +269,15 @@ pub struct Effect {
     /// The control's median and interval, in per cent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa_pct: Option<(f64, f64, f64)>,
-    /// Probability of such pairs if there were no difference, corrected for the grid by Holm.
+    /// Probability of such pairs if there were no difference, corrected for the grid by Holm's
+    /// method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_holm: Option<f64>,
     /// The expected change in per cent, its source, and the comparison with the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
-    /// The effect in the pairs whose CPUs were as far apart as in fewer pairs: these are in nothing else.
+    /// The effect in the pairs of the less frequent placement class, which are not included
+    /// elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<Elsewhere>,
     /// The verdict on the effect.
@@ -286,25 +289,25 @@ pub struct Effect {
 pub struct Elsewhere {
     /// `near` or `far`.
     pub class: String,
-    /// Pairs that it is from.
+    /// Number of pairs.
     pub n_pairs: usize,
     /// The change in per cent.
     pub change_pct: f64,
-    /// Its interval, at the level of the effect's.
+    /// The interval, at the same level as the effect's.
     pub ci95_pct: (f64, f64),
 }
 
-/// An expectation and what became of it.
+/// An expectation, with the comparison to the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Expected {
     /// From, to.
     pub change_pct: (f64, f64),
     /// The source of the expectation.
     pub source: String,
-    /// True if the change lies within; a disagreement is a result.
+    /// True if the change is within the expected range; a disagreement is also a result.
     pub met: bool,
-    /// True if the interval, and not only its median, decides: it lies entirely within the range or
-    /// entirely outside it, and neither a disturbance nor the control contradicts.
+    /// True if the whole interval decides, not only its median: it lies entirely within the range
+    /// or entirely outside it, and neither a disturbance nor the control contradicts.
     #[serde(default)]
     pub certain: bool,
 }
@@ -319,13 +322,13 @@ pub enum Verdict {
     Worse,
     /// No difference beyond the declared margin.
     Same,
-    /// The sides cannot be told apart.
+    /// The data do not distinguish the sides.
     #[default]
     Unclear,
 }
 
 impl Verdict {
-    /// Returns its word in documents and on screens.
+    /// Returns the verdict as documents and screens have it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -346,20 +349,20 @@ pub struct OverallRecord {
     pub group: String,
     /// Change of the sum: large cells dominate it.
     pub sum_ratio_pct: f64,
-    /// Every cell weighs the same.
+    /// Mean change in which every cell has the same weight.
     pub geomean_pct: f64,
-    /// Interval of the change of the sum, of 95 % or more, as the cells' intervals add up if their noise is each
-    /// cell's own. `None` where a cell's has no end.
+    /// Interval of the change of the sum, of at least 95 %, from the cells' intervals under the
+    /// assumption of independent noise. `None` where a cell's has no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum_ci95_pct: Option<(f64, f64)>,
-    /// The same of the geometric mean.
+    /// Interval of the geometric mean, under the same assumption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub geomean_ci95_pct: Option<(f64, f64)>,
     /// Cells that are better.
     pub better: usize,
     /// Worse.
     pub worse: usize,
-    /// The same.
+    /// Number of cells that are the same.
     pub same: usize,
     /// Unclear.
     pub unclear: usize,
@@ -379,26 +382,26 @@ pub struct ProfileRecord {
     pub unit: String,
     /// Packets that passed during the profile.
     pub packets: u64,
-    /// A function that is not listed was seen fewer times than this.
+    /// Bound of the counts: a function that is not listed was seen fewer times than this.
     pub cutoff: u64,
-    /// Remarks that its reader must know: what sampling cost, what was lost.
+    /// Remarks for readers: the cost of sampling, lost samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
     /// Functions.
     pub rows: Vec<ProfileRow>,
 }
 
-/// One function.
+/// The count of one function.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProfileRow {
-    /// Its name.
+    /// The function's name.
     pub symbol: String,
     /// The number of events.
     pub count: u64,
-    /// Bytes of its code.
+    /// Length of the function's code in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code_bytes: Option<u64>,
-    /// Its stage.
+    /// The stage to which the function belongs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
 }

@@ -20,7 +20,7 @@ use crate::{Code, Error, Result, analysis};
 const UNBALANCED: &str = "W-LEDGER";
 
 impl RunState {
-    /// Returns the run, with all that is computed of it.
+    /// Returns the run with all computed results.
     pub(crate) fn run(
         &self,
         experiment: &Experiment,
@@ -57,7 +57,7 @@ impl RunState {
         Ok(run)
     }
 
-    /// Returns a run's head, without its cells.
+    /// Returns a run's head, the part without cells.
     pub(super) fn head(&self, experiment: &Experiment, finished: String, complete: bool) -> Head {
         let request = &self.request;
         let quick = request.quick.then(|| "quick: the declared subset, few pairs".to_owned());
@@ -110,8 +110,8 @@ impl CellState {
     }
 }
 
-/// Marks the pairs of `cell` as of one set-up if its sides lived longer than a pair and nothing says
-/// which they are of, as in runs that were made before that was kept.
+/// Marks the pairs of `cell` as sharing one set-up if its sides lived longer than a pair and no
+/// set-up is recorded, as in runs of older versions.
 pub(super) fn know_set_ups(cell: &Cell, pairs: &mut [PairRecord]) {
     let outlive = !cell.fresh && named(&cell.scenario).is_none_or(|one| !one.sets_up_each_window());
     if outlive && pairs.iter().all(|pair| pair.set_up.is_none()) {
@@ -197,7 +197,8 @@ fn before_and_after(before: &Value, after: Option<&Value>) -> Value {
     Value::Object(env)
 }
 
-/// Returns a warning for each thing that must be the same of two machines, and is not.
+/// Returns a warning for each property that differs between the machines of two parts of a run and
+/// must not.
 fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warning> + 'a {
     ["kernel", "cpu", "microcode", "virt", "clocksource"].into_iter().filter_map(move |name| {
         let (was, is) = (first.get(name)?, later.env.get(name)?);

@@ -1,4 +1,4 @@
-//! A run's directory: what is in it, while it is written and afterwards.
+//! A run's directory: its files during the run and afterwards.
 //!
 //! ```text
 //! DIR/ID/experiment.toml   the experiment's file
@@ -37,12 +37,12 @@ pub(super) const PAIRS: &str = "pairs.ndjson";
 pub(super) const CELLS: &str = "cells.ndjson";
 /// The file of the times and environments at which the run was resumed.
 pub(super) const RESUMED: &str = "resumed.ndjson";
-/// The run, once it has ended.
+/// The document of the run, written at its end.
 pub(super) const RUN: &str = "run.json";
 
 /// Most pairs that a run may have.
 pub(super) const PAIRS_MAX: usize = 1_000_000;
-/// Most lines of the other two files.
+/// Most lines of the files other than that of pairs.
 const OTHERS_MAX: usize = 100_000;
 
 /// The request with its time and environment: `request.json`.
@@ -76,12 +76,12 @@ pub(super) struct PairLine<P> {
 /// A line of `cells.ndjson`: the results of a cell whose benches have ended.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct CellEnd {
-    /// Its place in the experiment's grid.
+    /// The cell's index in the experiment's grid.
     pub(crate) cell: usize,
-    /// False if the cell was interrupted or could not run here: it has to be continued.
+    /// False if the cell was interrupted or could not run here, so that it has to be continued.
     pub(crate) finished: bool,
     pub(crate) status: Status,
-    /// Pairs that its benches have run: more of them if the cell was interrupted before.
+    /// Pairs that the benches have run: more of them if the cell was interrupted before.
     pub(crate) pairs: usize,
     pub(crate) ledger: Ledgers,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,7 +94,7 @@ pub(crate) struct CellEnd {
     pub(crate) warnings: Vec<Warning>,
 }
 
-/// A figure of a whole side, as the mean of all the times that it was set up.
+/// A figure of a whole side: the mean over all its set-ups.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Total {
     pub(crate) mean: f64,
@@ -107,7 +107,7 @@ pub(crate) struct Total {
 pub(crate) struct Resumed {
     pub(crate) started: String,
     pub(crate) argv: Vec<String>,
-    /// The program that went on with it; empty in runs that did not keep it.
+    /// The program that continued the run; empty in runs of older versions.
     #[serde(default)]
     pub(crate) tool: BTreeMap<String, String>,
     pub(crate) env: Value,
@@ -119,7 +119,7 @@ pub(crate) struct RunState {
     pub(crate) request: RequestRecord,
     pub(crate) toml: String,
     pub(crate) resumed: Vec<Resumed>,
-    /// The cells that were begun, by their place in the grid.
+    /// The cells that were started, by their index in the grid.
     pub(crate) cells: BTreeMap<usize, CellState>,
     /// The problems found while it was read.
     pub(crate) warnings: Vec<Warning>,
@@ -133,13 +133,14 @@ pub(crate) struct CellState {
 }
 
 impl RunState {
-    /// Creates a state without results, for a request.
+    /// Creates the state of a new run, for a request.
     pub(crate) fn new(request: RequestRecord, toml: &str) -> RunState {
         let (resumed, cells, warnings) = (Vec::new(), BTreeMap::new(), Vec::new());
         RunState { request, toml: toml.into(), resumed, cells, warnings }
     }
 
-    /// Reads a directory; returns the lengths of the intact parts of the growing files too, in bytes.
+    /// Reads a directory; also returns the lengths of the intact parts of the growing files, in
+    /// bytes.
     ///
     /// # Errors
     /// `E-FILE` if a file of it is missing; `E-RUN` with file and line for one that is not ours.
@@ -161,7 +162,7 @@ impl RunState {
         Ok((state, whole))
     }
 
-    /// Reads the request in a directory and the name of its experiment's file, and nothing else.
+    /// Reads only the request in a directory, and the name of its experiment's file.
     pub(crate) fn begun(dir: &Path) -> Result<(RunState, String)> {
         let path = dir.join(EXPERIMENT);
         Ok((RunState::new(request(dir)?, &text(&path)?), path.display().to_string()))
@@ -211,13 +212,13 @@ pub(super) fn request(dir: &Path) -> Result<RequestRecord> {
     parsed(&path)
 }
 
-/// Returns when the last pair was written: the end of a run that did not say when it ended.
+/// Returns when the last pair was written: the end time of an interrupted run.
 pub(super) fn last_written(dir: &Path) -> String {
     let time = fs::metadata(dir.join(PAIRS)).and_then(|about| about.modified());
     rfc3339(time.unwrap_or(UNIX_EPOCH).min(SystemTime::now()))
 }
 
-/// Reads a document; its schema is checked first.
+/// Reads a document, after checking its schema.
 ///
 /// # Errors
 /// `E-FILE` if it cannot be read; `E-RUN` for another schema, and with its line for what is wrong.
@@ -253,7 +254,8 @@ fn text(path: &Path) -> Result<String> {
     }
 }
 
-/// Reads what `gzip` has packed, by the program of that name: a kept document is the only such file.
+/// Returns the text of a file compressed with `gzip`, by running that program: only stored
+/// documents are compressed.
 fn unpacked(path: &Path) -> std::io::Result<String> {
     let mut gzip = Command::new("gzip");
     let mut gzip = gzip.arg("-dc").stdin(File::open(path)?).stdout(Stdio::piped());
@@ -278,7 +280,7 @@ fn cut_off(name: &str, bytes: u64) -> Option<Warning> {
     })
 }
 
-/// Runs of one experiment that may begin in the same second.
+/// Most runs of one experiment that begin in the same second.
 const SAME_SECOND_MAX: u32 = 1000;
 
 /// A run's directory that is being written. A lock keeps other writers out.
@@ -291,8 +293,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Creates a new directory in `dir`, never an existing one, and stores the run's name in
-    /// `request`.
+    /// Creates a new directory in `dir`, and stores the run's name in `request`.
     pub(crate) fn create(
         dir: &Path,
         experiment: &Experiment,
@@ -349,7 +350,8 @@ impl Store {
         }
     }
 
-    /// Keeps a pair. It is handed to the kernel, and to the disk when its cell ends.
+    /// Writes a pair to the run's file. It is handed to the kernel, and to the disk when its cell
+    /// ends.
     pub(crate) fn pair(&mut self, cell: usize, number: usize, pair: &PairRecord) -> Result<()> {
         self.pairs.append(&PairLine { cell, number, pair })
     }
@@ -366,7 +368,8 @@ impl Store {
         put(&self.dir.join(RUN), run).map_err(|e| self.kept(e))
     }
 
-    /// Returns an error that ends the run, with where its pairs are and how to go on with them.
+    /// Returns an error that ends the run, with the location of its pairs and the command that
+    /// continues it.
     pub(crate) fn kept(&self, mut error: Error) -> Error {
         let dir = self.dir.display();
         let go_on = format!("linerate lab run --resume {dir}");
@@ -376,7 +379,7 @@ impl Store {
     }
 }
 
-/// Makes the first of `ID`, `ID-2`, `ID-3` that is not there.
+/// Creates the first of `ID`, `ID-2`, `ID-3` that does not exist.
 fn unused(dir: &Path, request: &mut RequestRecord) -> Result<PathBuf> {
     let id = request.id.clone();
     for number in 1..=SAME_SECOND_MAX {
@@ -394,7 +397,7 @@ fn unused(dir: &Path, request: &mut RequestRecord) -> Result<PathBuf> {
     Err(Error::new(Code::File, format!("cannot make {}", dir.join(&id).display()), why))
 }
 
-/// Writes a document, so that at any moment there is all of it or none.
+/// Writes a document atomically: other processes see all of it or none.
 fn put(path: &Path, document: &impl serde::Serialize) -> Result<()> {
     let part = path.with_extension("json.part");
     let io = |e: std::io::Error| failed("write", path, &e);
@@ -407,11 +410,11 @@ fn put(path: &Path, document: &impl serde::Serialize) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(io)
 }
 
-/// Directories that are looked at for runs.
+/// Most directories that are searched for runs.
 const LISTED_MAX: usize = 100_000;
 
-/// Reads a run: its directory, or its `run.json`, which may be packed (`.json.gz`). One that was killed before it came to that is put
-/// together from its pairs, incomplete.
+/// Reads a run from its directory or from its `run.json`, which may be compressed (`.json.gz`). One
+/// that was killed before it came to that is put together from its pairs, incomplete.
 ///
 /// # Errors
 /// `E-FILE`; `E-RUN` for another schema or something else, with file and line.
@@ -440,8 +443,8 @@ pub(crate) fn runs(dir: &Path) -> Result<Vec<(Head, PathBuf)>> {
     Ok(runs)
 }
 
-/// Returns the run that is meant by `name`: a path, `last` for the latest in `dir`, or the name of
-/// one there.
+/// Returns the run that `name` denotes: a path, `last` for the latest in `dir`, or the name of a
+/// run in `dir`.
 ///
 /// # Errors
 /// `E-RUN` if there is none.
@@ -460,8 +463,8 @@ pub fn find(dir: &Path, name: &str) -> Result<PathBuf> {
         .ok_or_else(|| missing(format!("neither a path, nor in {}", dir.display())))
 }
 
-/// Returns the head of the run in `dir`: its document's, or what it was begun with if there is none
-/// yet or it is broken.
+/// Returns the head of the run in `dir`: that of its document, or of its request if the document is
+/// missing or broken.
 pub(super) fn head(dir: &Path) -> Result<Head> {
     #[derive(Deserialize)]
     struct Document {

@@ -1,5 +1,5 @@
-//! The price of register access from which on the changed side takes less CPU: a line for each level of the other
-//! factors, with an interval. The price is a model's, and so is the line.
+//! The price of register access above which the changed side takes less CPU: a line for each level
+//! of the other factors, with an interval. The price is a model's, and so is the line.
 //!
 //! Between two prices that were tried the change is taken to be on a straight line. The crossover is where the change
 //! is 0 for the last time; its interval is from where the lower end of the change's interval is to where the upper is.
@@ -11,12 +11,12 @@ use super::view::View;
 use crate::experiment::Experiment;
 use crate::record::{CellRecord, Effect};
 
-/// The factor whose levels are prices, and the setting in which they stand.
+/// The factor whose levels are prices, and the setting that has them.
 const TOLL: &str = "toll";
 /// The metric that crosses.
 const CPU: &str = "cpu_pct";
 
-/// Returns the lines of a run that tries prices of register access; none of another.
+/// Returns the lines for a run that varies the price of register access; none for other runs.
 pub(super) fn lines(view: &View<'_>) -> Vec<String> {
     let Some(experiment) = &view.experiment else { return Vec::new() };
     let groups = groups(view, &[TOLL]).into_iter();
@@ -59,7 +59,7 @@ fn told(tried: &[(f64, &Effect)]) -> String {
     }
 }
 
-/// A place among the prices.
+/// A position on the scale of prices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum At {
     /// Below the lowest.
@@ -69,7 +69,7 @@ enum At {
     Above,
 }
 
-/// Returns where `points` are 0 for the last time and below it from then on.
+/// Returns the position of the last zero crossing of `points`, after which they are negative.
 fn last_zero(points: &[(f64, f64)]) -> At {
     let Some(i) = points.iter().rposition(|(_, change)| *change >= 0.0) else { return At::Below };
     match (points.get(i), points.get(i + 1)) {

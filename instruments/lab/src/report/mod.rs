@@ -1,4 +1,4 @@
-//! A run, told: as text, and as one HTML file.
+//! Reports of a run: as text, and as one HTML file.
 //!
 //! Both say the same from the same tables. The texts of a run's document come from outside:
 //! it is made harmless, bounded, and never believed to be well formed.

@@ -18,10 +18,10 @@ use crate::record::{CellRecord, Verdict};
 
 /// The factor whose levels are the rows.
 const LOAD: &str = "load";
-/// Part of what was due that has to arrive for a load to be reached, in per cent.
+/// Share of due packets that must arrive for a load to count as reached, in per cent.
 const REACHED_PCT: f64 = 98.0;
 
-/// The factors whose levels are the rows of post 002, from the outermost on.
+/// The factors whose levels are the rows of post 002, outermost first.
 const TESTS: [&str; 3] = ["test", "procs", "size"];
 /// The rate that post 002's columns are filled with.
 const RATE: &str = "goodput_kb_s";
@@ -31,7 +31,7 @@ const GROUP_INDENT: usize = 31;
 /// Functions that fell most, and that rose most.
 const FUNCTIONS_MAX: usize = 12;
 
-/// A table in the post's layout, and what stands beside it.
+/// A table in the post's layout, with additional figures.
 pub(super) struct Posted {
     /// The post's names of both sides.
     pub sides: [&'static str; 2],
@@ -39,11 +39,12 @@ pub(super) struct Posted {
     pub title: String,
     /// The post's columns.
     pub text: String,
-    /// The loads that were reached, the latency and the CPU time of others.
+    /// Additional figures: the loads that were reached, the latency, and the CPU time of other
+    /// programs.
     pub beside: Table,
 }
 
-/// Returns the tables of a run that reproduces post 001, 002 or 003; none of another.
+/// Returns the tables of a run that reproduces post 001, 002 or 003; none for other runs.
 pub(super) fn of(view: &View<'_>) -> Vec<Posted> {
     let tables = |rows: &[&str], posted: fn(String, &[&CellRecord]) -> Posted| {
         let groups = groups(view, rows).into_iter();
@@ -57,7 +58,8 @@ pub(super) fn of(view: &View<'_>) -> Vec<Posted> {
     }
 }
 
-/// Returns the cells that have a level of each factor of `rows`, in groups of which the other factors have one level.
+/// Returns the cells that have a level of each factor of `rows`, grouped by the levels of the other
+/// factors.
 pub(super) fn groups<'a>(view: &'a View<'_>, rows: &[&str]) -> Vec<(String, Vec<&'a CellRecord>)> {
     let mut groups: Vec<(String, Vec<&CellRecord>)> = Vec::new();
     for (_, cell) in view.told() {
@@ -119,7 +121,7 @@ fn tests(title: String, cells: &[&CellRecord]) -> Posted {
     Posted { sides: ["ORG", "NEW"], title, text, beside: beside_tests(cells) }
 }
 
-/// Returns the difference of both sides' profiles, and what stands beside it.
+/// Returns the difference between both sides' profiles, with additional figures.
 fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
     let Profiles { cell, a, b, .. } = profiles;
     let at = view.told().find(|(name, _)| *name == short(cell));
@@ -139,7 +141,7 @@ fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
     Posted { sides: ["without", "with"], title, text, beside }
 }
 
-/// Returns the price of batching, which the post's table does not show, and the mean of its gains.
+/// Returns the price of batching, which the post's table lacks, and the mean of its gains.
 fn beside_tests(cells: &[&CellRecord]) -> Table {
     let columns = tables::columns(
         "test=test, procs=procs [n], size=size [bytes], a_bells=bells A [/packet], b_bells=bells B [/packet], \
@@ -190,7 +192,7 @@ fn both(cell: &CellRecord, metric: &str) -> [String; 2] {
     [text(a, effect.map(|effect| effect.a)), text(b, effect.map(|effect| effect.b))]
 }
 
-/// Returns true for each side that reached the load, as far as is known.
+/// Returns for each side whether it reached the load, true if that is unknown.
 fn reached(cell: &CellRecord) -> [bool; 2] {
     let achieved = cell.metrics.get("achieved_pct");
     achieved.map_or([true; 2], |effect| [effect.a, effect.b].map(|pct| pct >= REACHED_PCT))

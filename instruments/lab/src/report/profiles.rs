@@ -1,4 +1,4 @@
-//! Profiles of a run, in pairs: both sides of a cell, and their difference.
+//! Profiles of a run as pairs: both sides of a cell, and their difference.
 
 use linerate_prof::diff::{By, Diff};
 use linerate_prof::profile::{Event, Origin, Profile, Row as ProfRow, Unit};
@@ -13,7 +13,7 @@ pub(super) struct Profiles {
     pub a: Profile,
     /// The profile of the second side.
     pub b: Profile,
-    /// The moved and the vanished costs, per packet where packets were counted.
+    /// The difference, for each packet if packets were counted.
     pub diff: Diff,
 }
 

@@ -1,5 +1,5 @@
-//! Warnings, notes and reasons for the reader of a run: texts that differ only in numbers once, with the
-//! cells and sides that they are about.
+//! Warnings, notes and reasons for readers of a run: texts that differ only in numbers are printed
+//! once, with their cells and sides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::record::{CellRecord, PairRecord, Status, Warning};
 /// The code of a note, which is no warning.
 const NOTE: &str = "W-NOTE";
 
-/// One text.
+/// A text for readers.
 pub(super) struct Remark {
     /// Its code.
     pub code: String,
@@ -34,14 +34,14 @@ pub(super) fn notes(view: &View<'_>) -> Vec<Remark> {
     remarks(view, |warning| warning.code == NOTE)
 }
 
-/// Returns the cells, by their place, that a warning is about.
+/// Returns the indices of the cells that have warnings.
 pub(super) fn warned(view: &View<'_>) -> BTreeSet<usize> {
     let places = Places::of(view);
     let warnings = view.run.warnings.iter().filter(|warning| warning.code != NOTE);
     warnings.filter_map(|warning| Some(places.split(&warning.text).0?.cell)).collect()
 }
 
-/// The subject of a text: a cell, and its sides as a set of bits; 0 if no side is named.
+/// The subject of a text: a cell, and its sides as a bit set; 0 if no side is named.
 #[derive(Clone, Copy)]
 struct Place {
     cell: usize,
@@ -51,7 +51,7 @@ struct Place {
 /// The prefixes of a run's texts that name a side, and their bits.
 const SIDES: [(&str, u8); 3] = [(", side a", 1), (", side b", 2), (", the control of a", 4)];
 
-/// Texts that are printed as one.
+/// Texts printed as one.
 struct Group<'a> {
     first: &'a Warning,
     folded: Folded,
@@ -86,7 +86,7 @@ fn remarks(view: &View<'_>, is_one: impl Fn(&Warning) -> bool) -> Vec<Remark> {
     groups.iter().take(ROWS_MAX).map(told).collect()
 }
 
-/// Returns `case=remote: all sides; case=local: b`, or how much of the run that is.
+/// Returns `case=remote: all sides; case=local: b`, or the share of the run's cells.
 fn of(view: &View<'_>, sides_of: &BTreeMap<usize, u8>) -> String {
     let mut alike: BTreeMap<u8, Vec<&str>> = BTreeMap::new();
     for (cell, sides) in sides_of {
@@ -109,7 +109,7 @@ fn of(view: &View<'_>, sides_of: &BTreeMap<usize, u8>) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-/// The cells by their factors, in whichever order a text names them.
+/// The cells by their factors, in any order of the factors.
 struct Places<'a> {
     cells: BTreeMap<Vec<String>, usize>,
     /// The cell's names, if the run has only one.
@@ -147,15 +147,15 @@ impl<'a> Places<'a> {
 /// The largest number of kinds of disturbance that are named, most rejections first.
 const KINDS_MAX: usize = 4;
 
-/// Why.
+/// The reason why a cell has few figures.
 pub(super) struct Reason {
-    /// In a word or two.
+    /// The reason in a word or two.
     pub short: &'static str,
     /// In a sentence.
     pub long: String,
 }
 
-/// Returns why a cell has few figures, or none; `None` if nothing is wrong with it.
+/// Returns the reason why a cell has few figures, or none; `None` if it has all.
 pub(super) fn reason(view: &View<'_>, cell: &CellRecord) -> Option<Reason> {
     let reason = |short, long: &str| Some(Reason { short, long: long.to_owned() });
     match cell.status {
@@ -235,8 +235,8 @@ fn fold(all: &mut BTreeMap<String, Folded>, one: Folded) {
     }
 }
 
-/// Returns a disturbance less what does not matter for its kind: whose window it was in, and that others had
-/// *at least* as much, which its largest figure says too.
+/// Returns the kind of a disturbance: without its window, and without *at least*, because texts
+/// with the same kind are combined.
 fn kind(part: &str) -> String {
     let part = part.replacen("others had at least ", "others had ", 1);
     let of_thread = part.split_once(" of ").zip(part.split_once(" (limit "));
@@ -248,9 +248,9 @@ fn kind(part: &str) -> String {
     }
 }
 
-/// A text, and from where to where each number of it goes.
+/// A text, with the range of each of its numbers.
 pub(super) struct Folded {
-    /// The text before the first number, between numbers, and after the last.
+    /// The words before the first number, between numbers, and after the last.
     words: Vec<String>,
     ranges: Vec<(Number, Number)>,
 }
@@ -293,12 +293,12 @@ impl Folded {
         folded
     }
 
-    /// Returns the text without its numbers: texts with the same key are printed as one.
+    /// Returns the text without its numbers: texts with equal keys are printed as one.
     pub fn key(&self) -> String {
         self.words.join("\0")
     }
 
-    /// Takes another text of the same key in.
+    /// Adds another text with the same key.
     pub fn take(&mut self, other: Folded) {
         for ((low, high), (least, most)) in self.ranges.iter_mut().zip(other.ranges) {
             if least.value < low.value {
@@ -326,8 +326,8 @@ impl Folded {
     }
 }
 
-/// Returns the number that `rest` begins with, if it stands alone: neither part of a name, as in
-/// `r0` and `len=256`, nor of a word, as in `64k`.
+/// Returns the number at the start of `rest`, if it stands alone: not part of a name, as in `r0`
+/// and `len=256`, nor of a word, as in `64k`.
 fn number(before: Option<char>, rest: &str) -> Option<&str> {
     if before.is_some_and(|c| c.is_alphanumeric() || "_=.-".contains(c)) {
         return None;

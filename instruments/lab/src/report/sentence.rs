@@ -1,4 +1,5 @@
-//! Sentences about a run: its verdict, the outcome of each expectation, and the facts to trust it by.
+//! Sentences about a run: its verdict, the result for each expectation, and facts about its
+//! reliability.
 
 use linerate_show::number::{change, count, interval, range};
 
@@ -10,7 +11,7 @@ use super::words::{cells, n, overall_changes, shown};
 use crate::analysis::noisy;
 use crate::record::{CellRecord, Effect, Verdict};
 
-/// Why a cell with figures tells nothing.
+/// The reason for a cell that has figures but no verdict.
 const UNCLEAR: &str = "unclear";
 
 /// Counts of cells by their verdict on the headline.
@@ -19,7 +20,7 @@ struct Tally {
     better: usize,
     worse: usize,
     same: usize,
-    /// Why nothing is said, and of how many cells.
+    /// Reasons for a missing verdict, each with its number of cells.
     untold: Vec<(&'static str, usize)>,
 }
 
@@ -47,7 +48,7 @@ impl View<'_> {
         said || self.run.experiment.quick || head.argv.iter().any(|arg| arg == "--quick")
     }
 
-    /// Returns the marks of a run that is less than a whole one.
+    /// Returns the marks of a run that is incomplete or quick.
     pub fn marks(&self) -> Vec<&'static str> {
         let marks = [
             (self.is_quick(), "QUICK: a declared subset, few pairs"),
@@ -133,7 +134,7 @@ impl Tally {
     }
 }
 
-/// The outcome if the interval lies neither within the range nor entirely outside it.
+/// The result if the interval is neither entirely within the range nor entirely outside it.
 const OPEN: &str = "open: the interval does not tell";
 
 /// An expectation of one metric, in every cell that has it.
@@ -255,7 +256,7 @@ impl View<'_> {
         facts
     }
 
-    /// Returns the command, as a shell takes it again: the program by its name, wherever it was.
+    /// Returns the command, quoted for a shell, with the program's name instead of its path.
     pub fn command(&self) -> String {
         let quoted = |arg: &String| {
             let arg = shown(arg);

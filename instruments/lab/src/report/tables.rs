@@ -10,24 +10,23 @@ use super::view::View;
 use super::words::{counts, overall_changes, said, short, shown};
 use crate::record::{CellRecord, Effect, Elsewhere, Ledger};
 
-/// More cells than this make a table for each metric, fewer one for each cell.
+/// Number of cells above which there is a table for each metric; up to it, one for each cell.
 const CELLS_A_TABLE_EACH: usize = 2;
 
-/// The largest number of cells and metrics that are shown; the rest is in the document only.
+/// Most cells and metrics shown; the document has the others.
 pub(super) const ROWS_MAX: usize = 400;
 
 const NONE: &str = "the cell has no figures";
 
-/// Words of the note on pairs of the other class of placement.
+/// Words of the note on pairs of the less frequent placement class.
 pub(super) const ELSEWHERE: &str = "whose CPUs were";
 
-/// Returns true if there are so few cells that a table for each cell says more than one for each
-/// metric.
+/// Returns true if there are so few cells that tables by cell are clearer than tables by metric.
 pub(super) fn are_few_cells(view: &View<'_>) -> bool {
     view.told().count() <= CELLS_A_TABLE_EACH
 }
 
-/// Returns one metric in every cell that has figures.
+/// Returns the table of one metric in every cell that has it.
 pub(super) fn of_metric(view: &View<'_>, metric: &Shown) -> Table {
     let unit = if metric.unit.is_empty() { "no unit" } else { &metric.unit };
     let (names, cells): (Vec<&str>, Vec<&CellRecord>) = view.told().unzip();
@@ -57,14 +56,14 @@ pub(super) fn of_metric(view: &View<'_>, metric: &Shown) -> Table {
     without_empty(table)
 }
 
-/// Tells the effect in the pairs whose CPUs were as far apart as in fewer of them.
+/// Describes the effect in the pairs of the less frequent placement class.
 fn elsewhere(name: &str, effect: &Effect) -> Option<String> {
     let Elsewhere { class, n_pairs, change_pct, ci95_pct } = effect.elsewhere.as_ref()?;
     let (pct, ci, class) = (change(*change_pct), interval(*ci95_pct), short(class));
     Some(format!("{name}: {pct} % {ci} in {n_pairs} pairs {ELSEWHERE} {class}, in nothing above"))
 }
 
-/// Returns one cell: those of the metrics that it has.
+/// Returns the table of one cell, with the metrics that it has.
 pub(super) fn of_cell(name: &str, cell: &CellRecord, metrics: &[&Shown]) -> Table {
     let title = if name.is_empty() { "Effects".into() } else { format!("Effects, {name}") };
     let mut table = Table::new(
@@ -120,13 +119,14 @@ pub(super) fn ledgers(view: &View<'_>) -> Table {
     table
 }
 
-/// Returns true if any side counted a packet: an external program counts none.
+/// Returns true if any side counted a packet, which external programs do not.
 pub(super) fn has_packets(view: &View<'_>) -> bool {
     let mut ledgers = view.run.cells.iter().flat_map(|cell| view.ledgers(cell));
     ledgers.any(|(_, ledger)| *ledger != Ledger::default())
 }
 
-/// Returns the sides' ledgers over all cells, with their names; the control's, if any was kept.
+/// Returns the sides' ledgers over all cells, with their names; with the control's, if there is
+/// one.
 pub(super) fn sums(view: &View<'_>) -> Vec<(String, Ledger)> {
     let mut sums: Vec<(String, Ledger)> = Vec::new();
     for cell in &view.run.cells {
@@ -160,7 +160,7 @@ pub(super) fn uncounted<'v>(view: &'v View<'_>) -> Vec<(&'static str, Vec<&'v st
     reasons.map(|(why, metrics)| (why, names(metrics))).collect()
 }
 
-/// Drops by reason; `None` if nothing was dropped.
+/// Returns the table of drops by reason; `None` if there were none.
 pub(super) fn drops(view: &View<'_>) -> Option<Table> {
     let columns = columns("cell, reason, a_packets=A [packets], b_packets=B [packets]");
     let mut table = Table::new("drops", "Dropped, by reason", &columns);
@@ -178,7 +178,8 @@ pub(super) fn drops(view: &View<'_>) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// Returns the figures of whole sides: memory held, packets outstanding; `None` without any.
+/// Returns the table of figures that a side has as a whole, such as memory held and packets
+/// outstanding; `None` without any.
 pub(super) fn totals(view: &View<'_>) -> Option<Table> {
     let columns = columns("what=of the whole side, cell, a=A, b=B");
     let mut rows: BTreeMap<(&str, &str), [Option<f64>; 2]> = BTreeMap::new();
@@ -251,7 +252,7 @@ pub(super) fn columns(spec: &'static str) -> Vec<Column> {
     spec.split(", ").map(one).collect()
 }
 
-/// Returns `table` without the column of expectations, if there is none.
+/// Returns `table` without the column of expectations if it is empty.
 fn without_empty(mut table: Table) -> Table {
     let at = table.columns.iter().position(|column| column.key == "expected");
     let is_empty = |at| table.figures().all(|cells| matches!(cells.get(at), Some(Cell::Empty)));
@@ -291,7 +292,7 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
     row
 }
 
-/// Formats a side's value; one too small to be seen is an upper bound, never 0.
+/// Formats a side's value; a side that counted nothing has an upper bound, never 0.
 pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
     match effect.censored_below {
         Some(bound) if value < bound => number::under(bound),
@@ -299,7 +300,7 @@ pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
     }
 }
 
-/// Returns the change, or its bound if a side's value is one.
+/// Formats the change, or its bound if a side's value is a bound.
 pub(super) fn changed(effect: &Effect) -> Cell {
     let is_below = |value: f64| effect.censored_below.is_some_and(|bound| value < bound);
     match number::change_cell(effect.change_pct) {
@@ -309,7 +310,7 @@ pub(super) fn changed(effect: &Effect) -> Cell {
     }
 }
 
-/// Returns the names of several cells less the factors that are the same in all of them, and these
+/// Returns the names of several cells without the factors that are equal in all of them, and these
 /// factors.
 pub(super) fn apart(names: &[&str]) -> (Vec<String>, String) {
     let [first, _, ..] = names else {
@@ -324,7 +325,7 @@ pub(super) fn apart(names: &[&str]) -> (Vec<String>, String) {
     (names.iter().map(own).collect(), shared.join(" "))
 }
 
-/// Returns the names of cells with their values below each other.
+/// Returns the names of cells with their values aligned in columns.
 fn aligned(names: &[String]) -> Vec<String> {
     let parts: Vec<Vec<&str>> = names.iter().map(|name| name.split(' ').collect()).collect();
     let same = parts.windows(2).all(|two| matches!(two, [a, b] if a.len() == b.len()));

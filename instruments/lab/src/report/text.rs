@@ -1,4 +1,4 @@
-//! A run as text, for a screen of 100 columns: short enough to be read to its end. What it leaves
+//! A run as text for a screen of 100 columns, short enough to be read to its end. What it leaves
 //! out, it names.
 
 use linerate_seeds::Post;
@@ -21,19 +21,19 @@ use crate::record::{Effect, Ledger, Run, Verdict};
 /// Tables in a post's layout that are printed.
 const POSTED_MAX: usize = 4;
 
-/// Lines of tables; the metrics that do not fit are named. The headline is never left out.
+/// Most lines of tables; metrics that do not fit are named. The headline is never left out.
 const LINES_MAX: usize = 30;
 
 /// Notes that are printed.
 const NOTES_MAX: usize = 8;
 
-/// Reasons of drops that are named beside their sum.
+/// Most reasons for drops that are named beside their sum.
 const DROPS_MAX: usize = 4;
 
 /// The label of metrics that have no better direction and are only named.
 const NEITHER: &str = "neither better nor worse";
 
-/// Returns the whole of it.
+/// Formats the whole run as text.
 pub(super) fn text(run: &Run) -> String {
     let view = View::new(run);
     let parts = [head, few, effects, posted, expected, ledger, elsewhere, noted];
@@ -172,7 +172,7 @@ fn changed(view: &View<'_>, metric: &Shown) -> usize {
     effects_of(view, metric).filter(is).count()
 }
 
-/// Returns true if the metric certainly contradicts its expected value in some cell.
+/// Returns true if the metric certainly contradicts its expectation in some cell.
 fn is_surprise(view: &View<'_>, metric: &Shown) -> bool {
     let mut expected = effects_of(view, metric).filter_map(|effect| effect.expected.as_ref());
     expected.any(|expected| expected.certain && !expected.met)
@@ -190,7 +190,7 @@ fn expected(view: &View<'_>) -> String {
     if lines.is_empty() { lines } else { format!("\nWhat was expected\n{lines}") }
 }
 
-/// Formats the ledgers as equations: of each side over all cells, and of each cell in which the
+/// Formats the ledgers as equations: for each side over all cells, and for each cell in which the
 /// equation does not hold.
 fn ledger(view: &View<'_>) -> String {
     if !tables::has_packets(view) {
@@ -253,7 +253,7 @@ fn equation(ledger: &Ledger) -> String {
     text
 }
 
-/// Formats those of two counts that are not 0; the first if both are.
+/// Formats the sum of two counts, without a term that is 0; the first term if both are.
 fn sum(terms: [(&str, u64); 2]) -> String {
     let [first, _] = terms;
     let some: Vec<(&str, u64)> = terms.into_iter().filter(|(_, n)| *n > 0).collect();
@@ -262,7 +262,7 @@ fn sum(terms: [(&str, u64); 2]) -> String {
     each.collect::<Vec<_>>().join(" + ")
 }
 
-/// Describes the data that this text omits, and the commands that print it.
+/// Describes the data that this text omits, with the commands that print it.
 fn elsewhere(view: &View<'_>) -> String {
     let run = view.run;
     let some = |count: usize, what: &str| (count > 0).then(|| format!("{what} ({})", n(count)));

@@ -1,4 +1,4 @@
-//! A run, as every telling of it needs it: its metrics in order, its cells by name.
+//! A run prepared for every kind of report: its metrics in order, its cells by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use crate::experiment::{Clock, Experiment, FixedPoint, Formula};
 use crate::record::{CellRecord, Effect, Ledger, Ledgers, OverallRecord, PairRecord, Run};
 use crate::window::Window;
 
-/// A run, and its experiment as far as its file can be read.
+/// A run, with its experiment if the file can be parsed.
 pub(super) struct View<'a> {
-    /// It.
+    /// The run.
     pub run: &'a Run,
     /// The run's copy of the experiment; `None` if it is missing.
     pub experiment: Option<Experiment>,
@@ -20,7 +20,7 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Reads what there is to read of `run`.
+    /// Prepares `run`, as far as its parts can be read.
     pub fn new(run: &'a Run) -> View<'a> {
         let toml = run.run.config_toml.as_deref();
         let experiment = toml.and_then(|text| Experiment::parse(text, &run.experiment.id).ok());
@@ -44,7 +44,7 @@ impl<'a> View<'a> {
         [shown(&self.run.experiment.a), shown(&self.run.experiment.b)]
     }
 
-    /// Returns a cell's ledgers, each with its side's name; the control's, where it was kept.
+    /// Returns a cell's ledgers, each with its side's name; also the control's, if there is one.
     pub fn ledgers(&self, cell: &'a CellRecord) -> impl Iterator<Item = (String, &'a Ledger)> {
         let Ledgers { a, b, control } = &cell.ledger;
         let control = control.as_ref().map(|ledger| ("control".to_owned(), ledger));
@@ -56,8 +56,8 @@ impl<'a> View<'a> {
         self.metrics.iter().filter(|metric| self.is_measured(metric))
     }
 
-    /// Metrics that no cell has a value of, though something was measured: of these, whether it is
-    /// the CPU's events that they need and that this machine does not let be counted.
+    /// Returns the metrics without a value in any cell although the run measured something; true if
+    /// the reason is that this machine cannot count the CPU's events for them.
     pub fn unmeasured(&self) -> impl Iterator<Item = (&Shown, bool)> {
         let any = self.run.cells.iter().any(|cell| !cell.metrics.is_empty());
         let counts = self.run.env["pmu"]["available"].as_bool() != Some(false);
@@ -80,8 +80,7 @@ impl<'a> View<'a> {
         self.named().filter(|(_, cell)| !cell.metrics.is_empty())
     }
 
-    /// Returns the lines over groups of cells: all, and each value of each factor that has several.
-    /// over all.
+    /// Returns the summary lines over groups of cells without the one over all cells.
     pub fn groups<'s>(&'s self, metric: &'s str) -> impl Iterator<Item = &'a OverallRecord> + 's {
         let all = self.overall(metric).find(|line| line.group == "all");
         self.overall(metric).filter(move |line| {
@@ -95,7 +94,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Returns the lines over groups of cells: all, and each value of each factor that has several.
+    /// Returns the summary lines over groups of cells: all cells, and the cells of each value of
+    /// each factor with several.
     pub fn overall<'s>(&'s self, metric: &'s str) -> impl Iterator<Item = &'a OverallRecord> + 's {
         self.run.overall.iter().filter(move |line| line.metric == metric)
     }
@@ -105,15 +105,15 @@ impl<'a> View<'a> {
         self.experiment.as_ref().map_or(&[], |experiment| &experiment.fixed_points)
     }
 
-    /// Returns the pairs whose rates may be used, and all.
+    /// Returns the numbers of pairs whose rates count, whose costs count, and of all pairs.
     pub fn pairs(&self) -> (usize, usize, usize) {
         let all = || self.run.cells.iter().flat_map(|cell| &cell.pairs);
         let costs = all().filter(|pair| pair.cost_accepted).count();
         (all().filter(|pair| pair.accepted).count(), costs, all().count())
     }
 
-    /// Returns the widest floor of the headline, in per cent: what identical code was seen to
-    /// differ by.
+    /// Returns the largest noise floor of the headline in per cent: the largest difference between
+    /// identical code.
     pub fn floor_pct(&self) -> Option<f64> {
         let name = &self.headline()?.name;
         let floors = self.run.cells.iter().filter_map(|cell| {
@@ -149,7 +149,7 @@ impl Side {
         }
     }
 
-    /// Returns the sum of a figure; `None` if a window has it not, or no window may be used.
+    /// Returns the sum of a figure; `None` if a window lacks it, or no window counts.
     pub fn sum(self, cell: &CellRecord, name: &str) -> Option<f64> {
         let admitted = cell.pairs.iter().filter(|pair| pair.cost_accepted);
         let figures = admitted.map(|pair| self.of(pair).figure(name));
@@ -158,7 +158,8 @@ impl Side {
     }
 }
 
-/// Returns the workers that a cell's figures tell apart: of `allocs_w0` and `allocs_w1`, 0 and 1.
+/// Returns the workers with figures of their own in a cell: from `allocs_w0` and `allocs_w1`, 0 and
+/// 1.
 pub(super) fn workers(cell: &CellRecord) -> Vec<usize> {
     let windows = cell.pairs.iter().flat_map(|pair| [&pair.a, &pair.b]);
     let names = windows.flat_map(|window| window.figures.keys());
@@ -168,11 +169,11 @@ pub(super) fn workers(cell: &CellRecord) -> Vec<usize> {
 
 /// A metric of a run.
 pub(super) struct Shown {
-    /// Its key in the document.
+    /// The metric's key in the document.
     pub name: String,
-    /// Its name, as shown.
+    /// The metric's name as shown.
     pub label: String,
-    /// Its unit.
+    /// The metric's unit.
     pub unit: String,
     /// A description of the metric, in a sentence; empty if there is none.
     pub about: String,
@@ -182,7 +183,7 @@ pub(super) struct Shown {
     pub clock: Option<Clock>,
 }
 
-/// A ratio of one pair, of those that a metric can be taken from.
+/// A pair's ratio, with whether the pair is admitted for the metric.
 pub(super) struct Ratio {
     /// The pair's number, from 0.
     pub pair: usize,
@@ -203,7 +204,7 @@ impl Shown {
         self.each(pairs, |pair| pair.control.as_ref())
     }
 
-    /// Returns true if the metric is computed from events of the CPU.
+    /// Returns true if the metric uses events of the CPU.
     pub fn needs_events(&self) -> bool {
         let mut figures = self.formula.iter().flat_map(Formula::figures);
         figures.any(|figure| figure.starts_with("pmu."))

@@ -1,4 +1,4 @@
-//! Words of a run's document and of its tellings.
+//! Words in a run's document and in its reports.
 
 use linerate_show::number::{change, count, interval};
 use linerate_show::words::harmless;
@@ -9,7 +9,7 @@ use crate::record::{Effect, OverallRecord, Verdict};
 /// Letters of a name that are shown.
 const NAME_MAX: usize = 120;
 
-/// Margins that are printed: a document may say anything.
+/// Largest margin that is printed, because a document may have any value.
 const MARGIN_MAX_PCT: f64 = 1e6;
 
 /// Letters of a paragraph, and paragraphs of a text, that are shown.
@@ -45,7 +45,7 @@ pub(super) fn overall_changes(line: &OverallRecord) -> (String, String) {
     (told(line.sum_ratio_pct, line.sum_ci95_pct), told(line.geomean_pct, line.geomean_ci95_pct))
 }
 
-/// Counts the cells by their verdicts, those that there are.
+/// Counts the cells by verdict, without verdicts that do not occur.
 pub(super) fn counts(line: &OverallRecord) -> String {
     let OverallRecord { better, worse, same, unclear, .. } = line;
     let all = [(better, "better"), (worse, "worse"), (same, "same"), (unclear, "unclear")];
@@ -60,7 +60,7 @@ pub(super) fn said(effect: &Effect) -> String {
     within(effect.verdict, effect.same_pct.unwrap_or_else(noise_pct))
 }
 
-/// Returns `same ±1.0 %`; other verdicts by themselves.
+/// Returns `same ±1.0 %`; other verdicts without a margin.
 pub(crate) fn within(said: Verdict, margin_pct: f64) -> String {
     let digits = usize::from(margin_pct.abs() < 100.0);
     match said {
@@ -69,7 +69,8 @@ pub(crate) fn within(said: Verdict, margin_pct: f64) -> String {
     }
 }
 
-/// Returns the paragraphs of a text: an empty line begins another, all other white space flows.
+/// Returns the paragraphs of a text: an empty line separates them, all other white space is one
+/// blank.
 pub(super) fn paragraphs(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.lines() {
@@ -91,7 +92,7 @@ pub(super) fn paragraphs(text: &str) -> Vec<String> {
     all.iter().take(PARAGRAPHS_MAX).map(bounded).collect()
 }
 
-/// Formats the names of cells for a sentence: each, or their number.
+/// Formats the names of cells for a sentence, or only their number.
 pub(super) fn cells(names: &[&str], all: usize) -> String {
     match names {
         [] => String::new(),
@@ -102,7 +103,7 @@ pub(super) fn cells(names: &[&str], all: usize) -> String {
     }
 }
 
-/// Returns a number of things, as printed.
+/// Formats a count.
 pub(super) fn n(count_of: usize) -> String {
     count(count_of as u64)
 }

@@ -1,5 +1,5 @@
-//! A cell: its sides are set up, warmed up, run pair by pair until it is enough, profiled and ended; and
-//! how long the rest will take.
+//! The life of a cell: its sides are set up, warmed up, run pair by pair until the pairs suffice,
+//! profiled and ended; also the estimate of the remaining time.
 
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,11 @@ use crate::{Error, Kind, Result, analysis};
 
 /// The length of a side's profile.
 const PROFILE: Duration = Duration::from_secs(2);
-/// The same in a quick run.
+/// Length of a profile in a quick run.
 const QUICK_PROFILE: Duration = Duration::from_millis(300);
-/// When a quick run, which has 60 s, no longer runs rejected pairs again.
+/// Time after which a quick run, which has 60 s, no longer repeats rejected pairs.
 const QUICK_AGAIN: Duration = Duration::from_secs(40);
-/// Pairs that are tried at most, as a multiple of those that are wanted.
+/// Most pairs that are tried, as a multiple of the pairs wanted.
 const ATTEMPTS: usize = 2;
 
 impl Running<'_> {
@@ -53,7 +53,7 @@ impl Running<'_> {
         Ok(true)
     }
 
-    /// Checks and sets up both sides, and the first a second time.
+    /// Checks and sets up both sides, and the first side a second time as the control.
     fn open(&self, index: usize, cell: &Cell) -> Result<Benches> {
         let name = &cell.scenario;
         let scenario: &dyn Scenario = self
@@ -71,7 +71,7 @@ impl Running<'_> {
         })
     }
 
-    /// Runs one cell from where it is to its end; false if it was interrupted.
+    /// Runs one cell from its present state to its end; returns false if it was interrupted.
     fn cell(&mut self, place: Place<'_>, mut benches: Benches) -> Result<bool> {
         let Place { index, cell, .. } = place;
         let mut before: Option<CellEnd> = None;
@@ -97,7 +97,7 @@ impl Running<'_> {
         Ok(finished)
     }
 
-    /// Warms up what has been set up, runs pairs of it, and ends it.
+    /// Warms up a set-up, runs pairs of it, and ends it.
     fn session(&mut self, place: Place<'_>, mut benches: Benches) -> Result<(Outcome, CellEnd)> {
         let Place { index, cell, .. } = place;
         let plan = &self.request.experiment.plan;
@@ -118,7 +118,7 @@ impl Running<'_> {
         Ok((outcome, end))
     }
 
-    /// Runs pairs until they are enough, or until others are to be set up.
+    /// Runs pairs until they suffice, or until the sides must be set up again.
     fn pairs(
         &mut self,
         place: Place<'_>,
@@ -180,7 +180,7 @@ impl Running<'_> {
         analysis::set_ups(&ours) >= needed && effect.is_some_and(|effect| narrow(&effect))
     }
 
-    /// Computes the headline's effect from `pairs`, at the next look that they will reach.
+    /// Computes the headline's effect from `pairs`, as of the next look.
     fn effect(&self, cell: &Cell, pairs: &[PairRecord]) -> Option<Effect> {
         let headline = self.request.experiment.headline()?;
         let accepted = self.accepted(pairs);
@@ -195,8 +195,8 @@ impl Running<'_> {
         self.admitted(pairs).len()
     }
 
-    /// Returns the pairs that the headline's effect is from: those that are admitted for its
-    /// clock, of the placement class that most of them have.
+    /// Returns the pairs for the headline's effect: those admitted for its clock, of the most
+    /// frequent placement class.
     fn admitted<'p>(&self, pairs: &'p [PairRecord]) -> Vec<&'p PairRecord> {
         let clock = self.request.experiment.headline().map_or(Clock::Wall, |metric| metric.clock);
         analysis::admitted(clock, pairs)
@@ -250,18 +250,18 @@ impl Running<'_> {
     }
 }
 
-/// The outcome of a session: one set-up of both sides and the control.
+/// The result of a session: one set-up of both sides and the control.
 #[derive(Clone, Copy)]
 enum Outcome {
     /// The cell has its pairs.
     Complete,
-    /// The cell needs more pairs, of sides that are set up anew.
+    /// The cell needs more pairs, with the sides set up again.
     Reopen,
     /// The user ended the run.
     Interrupted,
 }
 
-/// A cell, and where it stands.
+/// A cell, with its progress.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     /// In the experiment's grid, from 0.
@@ -274,7 +274,7 @@ struct Place<'a> {
 }
 
 impl CellEnd {
-    /// Takes what its benches have left.
+    /// Stores the results of the cell's benches.
     fn take(&mut self, cell: &Cell, left: Left) {
         let Left { a, b, control } = left;
         self.ledger =
@@ -305,7 +305,7 @@ impl CellEnd {
     }
 }
 
-/// Rows that are kept.
+/// Most rows of a profile that are stored.
 const ROWS_MAX: usize = 500;
 
 /// Returns the profile of one side of a cell.
@@ -355,9 +355,9 @@ const WINDOWS: u64 = 3;
 #[derive(Debug)]
 pub(super) struct Pace {
     began: Instant,
-    /// Window time that is planned at most for the cells behind this one.
+    /// Upper bound of the window time planned for the cells after this one.
     later_ns: u64,
-    /// Window time that has passed: that of the warm-up with that of the pair behind it.
+    /// Window time so far: a warm-up counts together with the pair after it.
     done_ns: u64,
     /// Pairs of this cell that were run.
     ran: u32,
@@ -367,7 +367,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Creates the pace of a run of `cells`, each until the last of `looks`.
+    /// Creates the pace of a run of `cells`, each up to the last of `looks`.
     pub(super) fn of(cells: &[(usize, &Cell)], request: &Request, looks: &[u32]) -> Pace {
         let (pairs, quick) = (looks.last().copied().unwrap_or(0), request.quick);
         let (began, experiment) = (Instant::now(), request.experiment.clone());
@@ -378,7 +378,7 @@ impl Pace {
         pace
     }
 
-    /// Notes that a cell begins, or is left out: it is no more among the later ones.
+    /// Notes that a cell begins or is skipped, so that it no longer counts as a later cell.
     pub(super) fn cell(&mut self, cell: &Cell) {
         self.later_ns = self.later_ns.saturating_sub(self.window_ns(cell, self.pairs));
         self.ran = 0;

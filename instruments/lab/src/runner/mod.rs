@@ -1,4 +1,5 @@
-//! Runs an experiment as requested: cell by cell, pair by pair, until enough is known or it is interrupted.
+//! Runs an experiment as requested: cell by cell, pair by pair, until the pairs suffice or it is
+//! interrupted.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,15 +26,15 @@ mod unit;
 pub struct Request {
     /// The experiment to run.
     pub experiment: Experiment,
-    /// Only the quick subset, in at most 60 s.
+    /// True for the quick subset only, in at most 60 s.
     pub quick: bool,
-    /// Only cells that have all of these factor values.
+    /// Factor values of the cells to run.
     pub only: Vec<(String, String)>,
     /// The seed of the order of sides, and of the traffic.
     pub seed: u64,
-    /// The place of the run: CPUs and this program.
+    /// Where the run takes place: CPUs and this program.
     pub place: Place,
-    /// The directory that runs are kept in.
+    /// The directory for runs.
     pub dir: PathBuf,
     /// The directory of an interrupted run to continue.
     pub resume: Option<PathBuf>,
@@ -45,19 +46,19 @@ pub struct Request {
     pub built: Built,
 }
 
-/// The origin of a program, as far as its build knew.
+/// The origin of a program, as far as its build recorded it.
 #[derive(Debug, Clone, Default)]
 pub struct Built {
     /// The commit.
     pub commit: Option<String>,
-    /// The compiler's version, as it prints it.
+    /// The compiler's version, as the compiler prints it.
     pub rustc: Option<String>,
 }
 
 /// The progress of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress<'a> {
-    /// The cell that runs, as `change=both rate=fixed`.
+    /// The running cell, such as `change=both rate=fixed`.
     pub cell: &'a str,
     /// The cell's number, from 1, and the number of cells.
     pub cell_number: usize,
@@ -69,7 +70,7 @@ pub struct Progress<'a> {
     pub attempted: usize,
     /// The headline's effect so far.
     pub effect: Option<&'a Effect>,
-    /// The time left at the current pace; at most, as a cell may end early.
+    /// Upper bound of the time left at the current pace; a cell may end earlier.
     pub left: Option<Duration>,
 }
 
@@ -78,14 +79,14 @@ pub trait Observer {
     /// Reports that a pair or a cell is done.
     fn progress(&mut self, progress: &Progress<'_>);
 
-    /// Receives a remark, as the reason that a cell cannot run here.
+    /// Receives a remark, such as the reason why a cell cannot run here.
     fn note(&mut self, text: &str);
 
-    /// Returns true once the run is to end early; what there is is kept.
+    /// Returns true once the run is to end early; finished pairs are kept.
     fn interrupted(&self) -> bool;
 }
 
-/// Runs it, and keeps it. An interrupted run is returned too, incomplete.
+/// Runs the experiment and stores the run. An interrupted run is returned too, incomplete.
 ///
 /// # Errors
 /// `E-EXPERIMENT`, `E-RUN`, `E-FILE` if it cannot be kept, and what a scenario fails with. The pairs
@@ -104,7 +105,7 @@ struct Running<'a> {
     /// The results so far.
     state: RunState,
     pace: Pace,
-    /// Pairs at which it is looked whether they are enough.
+    /// Numbers of pairs at which the run checks whether they suffice.
     looks: Vec<u32>,
 }
 
@@ -165,7 +166,7 @@ impl Request {
         })
     }
 
-    /// Returns the selected cells, in the experiment's order, with their places in the grid.
+    /// Returns the selected cells, in the experiment's order, with their indices in the grid.
     pub(super) fn cells(&self) -> Result<Vec<(usize, &Cell)>> {
         let wanted = |cell: &Cell| self.only.iter().all(|one| cell.at.contains(one));
         let all = self.experiment.cells(self.quick);
@@ -179,7 +180,7 @@ impl Request {
         Err(wrong(0, why).fix(format!("it has: {}", factors(&self.experiment))))
     }
 
-    /// Begins a run of it, on a machine that is `env`.
+    /// Begins a new run of the request, on a machine described by `env`.
     pub(super) fn begin(&self, env: Value) -> Result<(Store, RunState)> {
         let started = rfc3339(SystemTime::now());
         let id = started.replace(['-', ':'], "") + "-" + &self.experiment.id;
@@ -230,7 +231,7 @@ fn factors(experiment: &Experiment) -> String {
     if each.is_empty() { "no factors".into() } else { each.join("; ") }
 }
 
-/// Returns the version, commit, `build_id`, rustc and `target_cpu`; `unknown` where it is not known.
+/// Returns the version, commit, `build_id`, rustc and `target_cpu`; `unknown` for each that is.
 ///
 /// The commit and the compiler are the caller's to say: only the program's build knows what it is built
 /// from and by. The build ID is a sum over the program's file.
@@ -253,7 +254,7 @@ pub(super) fn tool(built: &Built) -> BTreeMap<String, String> {
     ])
 }
 
-/// Returns the architecture, and what of its extensions the compiler was allowed to use.
+/// Returns the architecture, with the extensions that the compiler was allowed to use.
 fn target_cpu() -> String {
     let features = [
         ("sse4.2", cfg!(target_feature = "sse4.2")),

@@ -1,4 +1,5 @@
-//! A unit: three adjacent windows, and the activity of the machine during them, which a test can replace.
+//! A unit of three adjacent windows, and the interface through which the machine's activity is
+//! observed, which a test can replace.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use crate::watch::{self, Admission, Watch};
 use crate::window::Window;
 use crate::{Result, environment, place};
 
-/// The first side, the second side, and the control: all set up, of which one runs at a time.
+/// The benches of the first side, the second side, and the control: all set up, with one running at
+/// a time.
 pub(super) struct Benches {
     pub(super) a: PlacedBench,
     pub(super) b: PlacedBench,
@@ -22,10 +24,10 @@ pub(super) struct Benches {
 /// A bench and its CPUs.
 pub(super) struct PlacedBench {
     pub(super) bench: Box<dyn Bench>,
-    /// The CPUs that the bench may use, as far as the run knows.
+    /// The CPUs that the bench may use, as assigned by the run.
     told: Vec<usize>,
-    /// The CPUs that the bench runs on: its own report, else the CPUs that its threads were found
-    /// pinned to.
+    /// The CPUs of the bench's threads: its own report, else the CPUs to which they were found
+    /// pinned.
     pinned: Vec<usize>,
 }
 
@@ -36,10 +38,11 @@ pub(super) struct Left {
     pub(super) control: Finished,
 }
 
-/// Windows from which on the distance of the CPUs is measured between the windows of a pair, too.
+/// Length of windows from which the distance of the CPUs is also measured between the windows of a
+/// pair.
 const LONG: Duration = Duration::from_millis(500);
 
-/// Pairs of a block, in half of which either side runs first.
+/// Pairs of a block; each side runs first in half of them.
 const BLOCK: usize = 4;
 
 /// Returns the side that runs first in a pair, at random in balanced blocks. It follows from the
@@ -53,8 +56,8 @@ pub(super) fn order(seed: u64, cell: usize, number: usize) -> Order {
     block[number % BLOCK]
 }
 
-/// Returns the order in which the three benches are set up for a fresh pair, at random: the first
-/// bench gets other memory than the last.
+/// Returns a random order in which the three benches are set up for a fresh pair, because the first
+/// one gets other memory than the last.
 pub(super) fn setup_order(seed: u64, cell: usize, number: usize) -> [Role; 3] {
     // Other than those of the order.
     let mut coins = coins(!seed, cell, number);
@@ -78,7 +81,7 @@ pub(super) enum Role {
 }
 
 impl Order {
-    /// Returns the bench whose window is a pair's first.
+    /// Returns the bench that runs first in a pair.
     fn first(self) -> Role {
         match self {
             Order::AB => Role::Control,
@@ -88,7 +91,7 @@ impl Order {
 }
 
 impl Benches {
-    /// Sets them up in that order.
+    /// Sets the benches up in that order.
     pub(super) fn open(
         order: [Role; 3],
         mut open: impl FnMut(Role) -> Result<PlacedBench>,
@@ -100,7 +103,7 @@ impl Benches {
         Ok(Benches { a, b, control })
     }
 
-    /// Runs each for some windows that are not counted, and learns which CPUs they are on.
+    /// Runs each bench for some windows that do not count, and records its CPUs.
     ///
     /// False if it was interrupted.
     pub(super) fn warm_up(
@@ -179,8 +182,9 @@ impl Benches {
         }
     }
 
-    /// Checks that all benches have the same page size; the error says why they cannot be compared.
-    /// One that got the last huge pages would have fewer TLB misses through no merit of its side.
+    /// Checks that all benches have the same page size; an error has the reason why they cannot be
+    /// compared. One that got the last huge pages would have fewer TLB misses through no merit of
+    /// its side.
     fn alike(&self) -> std::result::Result<(), String> {
         let pages = [&self.a, &self.b, &self.control].map(|placed| placed.bench.pages());
         let [Some(a), b, Some(control)] = pages else { return Ok(()) };
@@ -193,7 +197,7 @@ impl Benches {
         ))
     }
 
-    /// Ends all three.
+    /// Ends all three benches.
     pub(super) fn finish(self) -> Result<Left> {
         Ok(Left {
             a: self.a.bench.finish()?,
@@ -204,7 +208,7 @@ impl Benches {
 }
 
 impl PlacedBench {
-    /// Creates a bench with the CPUs that it was given.
+    /// Creates a bench with its assigned CPUs.
     pub(super) fn new(bench: Box<dyn Bench>, cpus: &[usize]) -> PlacedBench {
         let pinned = bench.cpus();
         PlacedBench { bench, told: cpus.to_vec(), pinned }
@@ -224,8 +228,8 @@ impl PlacedBench {
         world.watched(cpus, &mut || self.bench.window(time)).map(Some)
     }
 
-    /// Keeps the CPUs that the threads of a window were pinned to, in the threads' order; if the
-    /// bench reports its CPUs itself, its report is all that counts.
+    /// Records the CPUs to which a window's threads were pinned, in the threads' order; a bench
+    /// that reports its CPUs itself overrides them.
     fn learn(&mut self, window: &Window) {
         if !self.bench.cpus().is_empty() {
             return;
@@ -237,7 +241,7 @@ impl PlacedBench {
         }
     }
 
-    /// Measures the distance between its first two CPUs; `None` if it has only one.
+    /// Measures the distance between the bench's first two CPUs; `None` if it has only one.
     fn distance(&self, world: &dyn World) -> Option<Result<f64>> {
         match self.pinned[..] {
             [one, other, ..] => Some(world.round_trip_ticks(one, other)),
@@ -246,8 +250,8 @@ impl PlacedBench {
     }
 }
 
-/// Returns the placement of the CPUs during a pair, from the readings around its windows; the error
-/// says why the pair cannot be compared: the CPUs moved, or were too busy to tell.
+/// Returns the placement of the CPUs during a pair, from the measurements around its windows; an
+/// error has the reason why the pair cannot be compared: the CPUs moved, or were too busy.
 fn placed(ticks: Vec<Result<f64>>) -> std::result::Result<Option<PlacementRecord>, String> {
     let ticks: Result<Vec<f64>> = ticks.into_iter().collect();
     let ticks = ticks.map_err(|e| e.to_string())?;
@@ -266,7 +270,7 @@ fn placed(ticks: Vec<Result<f64>>) -> std::result::Result<Option<PlacementRecord
     }
 }
 
-/// The machine and the code that runs on it.
+/// The machine and the runs of code on it.
 pub(super) trait World {
     /// Returns the scenario of that name.
     fn scenario(&self, name: &str) -> Option<&dyn Scenario>;
@@ -274,11 +278,11 @@ pub(super) trait World {
     /// Describes the current machine.
     fn here(&self, place: &Place) -> Value;
 
-    /// Runs a window, and adds the activity of the machine on `cpus` during it.
+    /// Runs a window, and adds the activity of the machine on `cpus` to it.
     fn watched(&self, cpus: &[usize], window: &mut dyn FnMut() -> Result<Window>)
     -> Result<Window>;
 
-    /// Decides if windows that belong together may be used, by the machine's activity in them.
+    /// Decides whether windows that belong together count, by the machine's activity in them.
     fn admit(&self, windows: &[&Window]) -> Admission;
 
     /// Measures the distance between two CPUs.
@@ -323,7 +327,8 @@ mod tests {
     use super::*;
     use crate::window::ThreadTime;
 
-    /// Measures a thread on CPU 4; has traffic on CPU 5 and says so, or says nothing.
+    /// A test bench that measures a thread on CPU 4 and has traffic on CPU 5, which it may report
+    /// or not.
     struct Half {
         says: Vec<usize>,
     }

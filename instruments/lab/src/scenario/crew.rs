@@ -15,15 +15,15 @@ use crate::meter::Meter;
 use crate::window::ThreadTime;
 use crate::{Code, Error, Result};
 
-/// The duty of a thread: what it does in a window by an order `O`, to report `T`.
+/// The duty of a thread: in each window it executes an order `O` and reports `T`.
 pub(super) trait Duty<O, T>: Send {
-    /// Gets ready, once, on its CPU.
+    /// Prepares the duty, once, on its CPU.
     fn settle(&mut self) {}
 
-    /// Does it.
+    /// Executes an order.
     fn run(&mut self, order: O) -> io::Result<T>;
 
-    /// Ends, and gives out the workers that it has turned, to be drained.
+    /// Ends the duty, and returns its workers, to be drained.
     fn end(self: Box<Self>) -> Vec<Worker> {
         Vec::new()
     }
@@ -33,7 +33,7 @@ type Report<T> = Result<(ThreadTime, T)>;
 
 /// A thread at the bench's service.
 struct Hand<O, T> {
-    /// Dropped to end it.
+    /// Sender of orders; dropping it ends the thread.
     orders: Sender<O>,
     reports: Receiver<Report<T>>,
     thread: JoinHandle<Vec<Worker>>,
@@ -48,7 +48,7 @@ impl<O: Clone + Send + 'static, T: Send + 'static> Crew<O, T> {
         Crew(Vec::new())
     }
 
-    /// Starts one more, pinned to `cpu`; it is ready when this returns.
+    /// Adds a thread, pinned to `cpu`; it is ready when this returns.
     pub fn hire(
         &mut self,
         role: &'static str,
@@ -79,7 +79,7 @@ impl<O: Clone + Send + 'static, T: Send + 'static> Crew<O, T> {
         Ok(())
     }
 
-    /// Has each of them work by `order`. A time counts from the thread's own start: one that is woken
+    /// Sends `order` to every thread. A time counts from the thread's own start: one that is woken
     /// late has its window nevertheless.
     pub fn order(&self, order: &O) {
         for hand in &self.0 {
@@ -88,7 +88,8 @@ impl<O: Clone + Send + 'static, T: Send + 'static> Crew<O, T> {
         }
     }
 
-    /// Waits for all reports; returns the cost of each thread in order of hiring, and what it reports.
+    /// Waits for all reports; returns the cost and the report of each thread, in the order of
+    /// hiring.
     ///
     /// An error is that of the first that failed; the others have ended their window too.
     pub fn collect(&self) -> Result<(Vec<ThreadTime>, Vec<T>)> {
@@ -99,7 +100,7 @@ impl<O: Clone + Send + 'static, T: Send + 'static> Crew<O, T> {
         Ok(reports.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip())
     }
 
-    /// Ends the threads, all of them together, and gives out their workers.
+    /// Ends all threads, and returns their workers.
     pub fn dismiss(self) -> Result<Vec<Worker>> {
         let hands = self.0.into_iter().map(|hand| (hand.orders, hand.thread));
         let (orders, threads): (Vec<_>, Vec<_>) = hands.unzip();

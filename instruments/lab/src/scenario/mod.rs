@@ -40,7 +40,7 @@ pub fn named(name: &str) -> Option<&'static dyn Scenario> {
 
 /// A scenario to measure.
 pub trait Scenario: Sync {
-    /// Returns its name in files.
+    /// Returns the scenario's name in files.
     fn name(&self) -> &'static str;
 
     /// Describes the scenario, in sentences: `lab show` prints it.
@@ -49,22 +49,24 @@ pub trait Scenario: Sync {
     /// Returns the settings that the scenario accepts.
     fn knobs(&self) -> &'static [Knob];
 
-    /// Returns the figures of its windows, beside the [common](crate::window::COMMON) figures.
+    /// Returns the figures of the scenario's windows, in addition to the
+    /// [common](crate::window::COMMON) figures.
     ///
     /// A `command` scenario's are named by its file; it says so by an empty list.
     fn figures(&self) -> &'static [Figure];
 
-    /// Checks that a side told `settings` makes sense, and can be run on this machine. It starts nothing.
+    /// Checks that `settings` are valid for a side, and that it can run on this machine. It starts
+    /// nothing.
     fn check(&self, settings: &Settings, place: &Place) -> Result<()>;
 
-    /// Returns the commands in a side's `settings`, with their arguments: the one that
-    /// [`Scenario::probe`] starts, then a window's. Programs that the scenario always starts, as
+    /// Returns the commands in a side's `settings`, with their arguments: first that of
+    /// [`Scenario::probe`], then that of a window. Programs that the scenario always starts, as
     /// `ip`, are left out.
     fn commands(&self, _settings: &Settings, _place: &Place) -> Vec<String> {
         Vec::new()
     }
 
-    /// Starts the program in a side's `settings` to ask if it can run here.
+    /// Starts the program in a side's `settings` to test whether it can run here.
     fn probe(&self, _settings: &Settings, _place: &Place) -> Result<()> {
         Ok(())
     }
@@ -75,7 +77,7 @@ pub trait Scenario: Sync {
         true
     }
 
-    /// Returns true if every window is set up anew, as that of a process of its own is.
+    /// Returns true if every window is a set-up of its own, as that of a separate process is.
     fn sets_up_each_window(&self) -> bool {
         false
     }
@@ -89,7 +91,7 @@ pub trait Bench {
     /// Runs the side for about `time`; returns its figures.
     fn window(&mut self, time: Duration) -> Result<Window>;
 
-    /// Makes the caches its own before a window: runs for 2 ms, and nothing is counted.
+    /// Fills the caches before a window: runs for 2 ms, without counting.
     ///
     /// Windows of a unit follow each other closely, and one that follows another of its own side
     /// would find its lines where it left them. Nothing to do for windows so long that it is no
@@ -98,8 +100,8 @@ pub trait Bench {
         Ok(())
     }
 
-    /// Returns all CPUs of the side: those that are measured, then those that make the traffic;
-    /// each once.
+    /// Returns all CPUs of the side, without repetition: first the measured ones, then those of the
+    /// traffic.
     ///
     /// What others take from them is held against its windows. None: those that its windows' threads
     /// are pinned to are all there are.
@@ -107,27 +109,27 @@ pub trait Bench {
         Vec::new()
     }
 
-    /// Returns the page size of the packets' memory, as `2 MiB`; `None` if the side has no memory
-    /// of its own.
+    /// Returns the page size of the packets' memory, such as `2 MiB`; `None` if the side has no
+    /// memory of its own.
     fn pages(&self) -> Option<String> {
         None
     }
 
-    /// Runs it for about `time` more, and says in which functions the time passed.
+    /// Runs the side for about `time` more, and returns its profile.
     fn profile(&mut self, _time: Duration) -> Result<Vec<Profile>> {
         Ok(Vec::new())
     }
 
-    /// Ends it, and says what became of every packet of all its windows.
+    /// Ends the side, and returns the fate of every packet of all its windows.
     fn finish(self: Box<Self>) -> Result<Finished>;
 }
 
-/// A cache of 2 MiB is filled again within half of it.
+/// Length of the lead-in: half of it suffices to refill a cache of 2 MiB.
 ///
 /// Source: measured, docs/adr/0009.
 const LEAD_IN: Duration = Duration::from_millis(2);
 
-/// Returns the pages of a pool's frames; the allocator's blocks are none of them.
+/// Returns the page size of a pool's frames; `None` for the allocator's blocks.
 fn pages(pool: &Pool) -> Option<String> {
     (pool.data_from() == Data::Frames).then(|| match pool.pages() {
         Pages::Huge2M => "2 MiB".to_owned(),
@@ -138,15 +140,15 @@ fn pages(pool: &Pool) -> Option<String> {
 /// A value that a scenario counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Figure {
-    /// Its name in formulas.
+    /// The figure's name in formulas.
     pub name: &'static str,
-    /// Its unit.
+    /// The figure's unit.
     pub unit: &'static str,
     /// A description of the figure, in a sentence.
     pub about: &'static str,
 }
 
-/// Declares figures, each by its name, its unit and what it counts.
+/// Declares figures, each with its name, its unit and its meaning.
 macro_rules! figures {
     ($($name:literal $unit:literal $about:literal;)*) => {
         &[$(Figure { name: $name, unit: $unit, about: $about }),*]
@@ -168,19 +170,19 @@ const fn joined<const N: usize>(one: &[Figure], other: &[Figure]) -> [Figure; N]
 /// The place where a side runs.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
-    /// The CPUs to run on: the first is the measured one, the second its peer's or generator's.
+    /// The CPUs to run on: first the measured CPU, second that of its peer or generator.
     pub cpus: Vec<usize>,
     /// The seed of the traffic.
     pub seed: u64,
-    /// This program, to be started again as a child; `None` if it is not known.
+    /// The path of this program, for child processes; `None` if unknown.
     pub program: Option<PathBuf>,
-    /// True once a run has to end: a window that waits for another process then ends with an error.
+    /// True once a run must end: a window that waits for another process then ends with an error.
     pub stop: Arc<AtomicBool>,
 }
 
 impl Place {
     /// Creates a place of this program on `cpus`, or on the last two CPUs that it may use if none
-    /// is named: a kernel sends interrupts to the first CPUs, unless configured otherwise.
+    /// is given, because kernels send interrupts to the first CPUs by default.
     ///
     /// # Errors
     /// `E-CPU` for a CPU that it may not use, or that is named twice.
@@ -208,37 +210,38 @@ impl Place {
 pub struct Finished {
     /// The ledger of all packets.
     pub ledger: Ledger,
-    /// Matrices by name, as `free_matrix[alloc CPU][free CPU]`.
+    /// Matrices by name, such as `free_matrix[alloc CPU][free CPU]`.
     pub matrices: BTreeMap<String, Vec<Vec<u64>>>,
-    /// Figures of the whole side rather than of a window, by name: memory held, packets
-    /// outstanding and by whom. Of a side that is set up many times the run keeps their means.
+    /// Figures of the whole side instead of a window, by name: memory held, packets outstanding at
+    /// each holder. Of a side that is set up many times the run keeps their means.
     pub totals: BTreeMap<String, f64>,
-    /// Remarks that the reader must know, in sentences.
+    /// Remarks that readers must know, in sentences.
     pub notes: Vec<String>,
 }
 
-/// `received + created = sent + consumed + dropped + in_flight`, over all windows of a side.
+/// The equation `received + created = sent + consumed + dropped + in_flight`, over all windows of a
+/// side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Packets that a generator was asked for.
+    /// Packets requested from a generator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered: Option<u64>,
     /// Offered packets that did not leave the generator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsent: Option<u64>,
-    /// Came in by a device.
+    /// Received from a device.
     pub received: u64,
     /// Made by the program.
     pub created: u64,
-    /// Taken by a device.
+    /// Accepted by a device.
     pub sent: u64,
     /// Done with by the program.
     pub consumed: u64,
     /// Dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// Still somewhere in the path.
+    /// In flight on the path.
     pub in_flight: u64,
-    /// Out of the order of their flow.
+    /// Received out of the order of their flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reordered: Option<u64>,
     /// Twice.

@@ -11,7 +11,7 @@ pub(crate) fn pause(time: Duration) {
     wait_until(Instant::now() + time);
 }
 
-/// Waits until `at`, or not at all if it is over.
+/// Waits until `at`; returns immediately if that has passed.
 pub(crate) fn wait_until(at: Instant) {
     // A lock of its own, to wait on: the caller's park token is not ours to take.
     let (lock, never) = (Mutex::new(()), Condvar::new());
@@ -25,7 +25,7 @@ pub(crate) fn wait_until(at: Instant) {
     }
 }
 
-/// Looks whether `done`, for up to `timeout`; true if it was.
+/// Polls `done` for up to `timeout`; returns true if it became true.
 pub(crate) fn look_until(timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + timeout;
     while !done() {

@@ -69,7 +69,7 @@ impl Reading {
         }
     }
 
-    /// Reads a pool that no engine has, with no port: a loop of a scenario's own.
+    /// Reads a pool outside an engine, with no port: that of a scenario's own loop.
     pub fn of_pool(pool: &Pool) -> Reading {
         Reading::new(pool, &pool.ledger())
     }
@@ -89,7 +89,7 @@ impl Reading {
         }
     }
 
-    /// Adds a pool that the engine does not know of.
+    /// Adds a pool that is not among the engine's.
     pub fn plus(mut self, other: &Reading) -> Reading {
         self.pool = self.pool.plus(&other.pool);
         for (reason, n) in &other.dropped {
@@ -110,7 +110,7 @@ impl Reading {
         sent(&self.ports)
     }
 
-    /// Returns the packets that came in by the engine's devices.
+    /// Returns the packets that the engine's devices received.
     pub fn received(&self) -> u64 {
         let devices = self.ports.iter().filter(|port| !port.flags.paired);
         devices.map(|port| port.counts.rx_packets).sum()
@@ -178,7 +178,7 @@ impl Reading {
         self.by_worker(before, window);
     }
 
-    /// Adds the counts of the engine's devices: not those of rings inside it.
+    /// Adds the counts of the engine's devices, without rings inside the engine.
     pub fn by_device(&self, before: &Reading, window: &mut Window) {
         let mut add = |name: &str, value: f64| {
             window.figures.insert(name.into(), value);
@@ -213,7 +213,8 @@ impl Reading {
         add("asleep_ns", self.asleep_ns.saturating_sub(before.asleep_ns) as f64);
     }
 
-    /// Adds the counts of each worker, as `allocs_w0`: post 004 has a column for each CPU.
+    /// Adds the counts of each worker, such as `allocs_w0`, because post 004 has a column for each
+    /// CPU.
     fn by_worker(&self, before: &Reading, window: &mut Window) {
         for core in &self.pool.cores {
             let Some(worker) = core.name.strip_prefix("worker ") else { continue };
@@ -239,8 +240,7 @@ impl Reading {
         }
     }
 
-    /// Sums up the timed calls of one kind, core by core: a core that allocates much weighs as
-    /// much.
+    /// Sums up the timed calls of one kind over all cores, each weighted by its number of calls.
     fn timed(&self, before: &Reading, of: fn(&CoreStats) -> (Sampled, u64)) -> Timed {
         let mut sum = Timed { timed: 0, all: 0, ticks: Some(0.0) };
         for core in &self.pool.cores {
@@ -269,23 +269,23 @@ fn registers(port: &PortStats) -> Registers {
     port.driver_counts.registers.unwrap_or_default()
 }
 
-/// Calls that were timed, and what all of their kind took.
+/// Timed calls of one kind, with the extrapolated cost of all calls.
 struct Timed {
     timed: u64,
     all: u64,
     ticks: Option<f64>,
 }
 
-/// The traffic that left an engine so far, without rings inside it.
+/// The traffic that has left an engine so far, without rings inside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Sent {
     pub packets: u64,
     pub bytes: u64,
-    /// Times that a worker was woken by any of the ports.
+    /// Times that any of the ports woke a worker.
     pub wakeups: u64,
 }
 
-/// Sums up the traffic that left an engine by these ports.
+/// Sums up the traffic that has left an engine through these ports.
 pub(super) fn sent(ports: &[PortStats]) -> Sent {
     let mut sent = Sent::default();
     for port in ports {
@@ -310,7 +310,8 @@ pub(super) fn totals(stats: &Stats) -> BTreeMap<String, f64> {
     totals
 }
 
-/// Returns the packets that are still out, and with whom. Read after its workers have ended: there are none then.
+/// Returns the outstanding packets by holder. Read after its workers have ended: there are none
+/// then.
 pub(super) fn outstanding(stats: &Stats) -> BTreeMap<String, f64> {
     let ledger = stats.ledger();
     let mut totals = BTreeMap::from([("outstanding".into(), ledger.in_flight as f64)]);

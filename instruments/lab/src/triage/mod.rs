@@ -1,4 +1,5 @@
-//! From a run of transmit batches to one named cause of its losses and disorder: core, driver, device or receiver.
+//! Triage of a run with transmit batches: names the cause of losses and disorder among core,
+//! driver, device and receiver.
 //!
 //! ```text
 //!  taken.rs   what was seen: of a kept run, and in windows that are run for it     needs root
@@ -21,7 +22,7 @@ use serde::Serialize;
 pub use rules::judge;
 pub use taken::{Case, Extra};
 
-/// A part of the way that can be at fault.
+/// A part of the path that can be at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -31,19 +32,19 @@ pub enum Cause {
     Driver,
     /// An interface, its queue, its ring or its wire.
     Device,
-    /// The host that gets the packets, and its programs.
+    /// The receiving host and its programs.
     Receiver,
 }
 
-/// The cap of what was seen.
+/// The cap on batches of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cap {
     /// One packet: no batches.
     One,
-    /// Two, as the post has it.
+    /// Two packets, as the post recommends.
     Two,
-    /// The case's own.
+    /// The cap of the case.
     Batch,
 }
 
@@ -52,9 +53,9 @@ pub enum Cap {
 pub struct Seen {
     /// The engine's ports: `xdp`, `packet`.
     pub device: String,
-    /// True if they are those of the case, and not the ones to compare them with.
+    /// True if the device is that of the case, false if it is the one for comparison.
     pub own: bool,
-    /// The cap on its batches.
+    /// The cap on batches.
     pub cap: Cap,
     /// Packets that the engine sent.
     pub packets: u64,
@@ -62,11 +63,11 @@ pub struct Seen {
     pub sums: BTreeMap<String, f64>,
 }
 
-/// Datagrams that were read after a later one of their flow, less those that the engine sent so: known where
-/// windows were run for it.
+/// Datagrams read after a later one of their flow, less those that the engine sent in that order:
+/// known only if windows were run for it.
 pub const LATE_AFTER: &str = "late_after";
 
-/// A cause and what speaks for it.
+/// A cause with its evidence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
     /// The part at fault.
@@ -75,36 +76,36 @@ pub struct Finding {
     pub why: String,
     /// Packets of a million, with batches.
     pub per_million: f64,
-    /// The same with a cap of one packet; `None` if that was not run.
+    /// The same count with a cap of one packet; `None` if that was not run.
     pub without_per_million: Option<f64>,
-    /// The same with batches on the other device; `None` if that was not run.
+    /// The same count with batches on the other device; `None` if that was not run.
     pub elsewhere_per_million: Option<f64>,
 }
 
-/// The answer.
+/// The result of a triage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The causes, the one with most packets first; none if nothing is wrong, or nothing can be told.
+    /// The causes, that of most packets first; empty if nothing is wrong or the data do not decide.
     pub causes: Vec<Finding>,
-    /// Questions that are open, and what would answer them.
+    /// Open questions, with the measurements that would answer them.
     pub untold: Vec<String>,
 }
 
-/// A case with its answer.
+/// A case with its result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Triage {
     /// The run.
     pub run: String,
-    /// The cell of it.
+    /// The factor values of the case's cell.
     pub at: BTreeMap<String, String>,
-    /// The answer.
+    /// The result.
     pub verdict: Verdict,
-    /// The counts that the answer rests on.
+    /// The observations on which the result is based.
     pub seen: Vec<Seen>,
 }
 
 impl Cause {
-    /// Returns its word.
+    /// Returns the word for the cause.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

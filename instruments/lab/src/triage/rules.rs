@@ -1,19 +1,20 @@
-//! The rules, in the order of the way. Each part has a count of its own, so that one fault does not hide another.
+//! The rules, in the order of the path. Each part has a count of its own, so that one fault does
+//! not hide another.
 
 use super::{Cap, Cause, Finding, LATE_AFTER, Seen, Verdict};
 
-/// Fewer events, or fewer of a million packets, are no fault: a timer's packet at the edge of a window, a
-/// moment in which the machine was away.
+/// Events up to which there is no fault, and next the limit for a million packets: few can be a
+/// timer's packet at the edge of a window, or a moment in which the machine was stopped.
 const EVENTS_MIN: f64 = 5.0;
 const PER_MILLION_MIN: f64 = 100.0;
-/// A cap of 2 that leaves less than this part of a loss has told an overloaded receiver.
+/// Share of a loss: if a cap of 2 leaves less than this, the receiver was overloaded.
 ///
 /// Source: post 002: "a cap of 2 … tells an overloaded receiver from a faulty driver".
 const GONE: f64 = 0.1;
-/// Part of what TCP sent again that the losses have to explain.
+/// Share of TCP's retransmissions that losses must explain.
 const EXPLAINED: f64 = 0.5;
 
-/// Parts of the way whose count is their own, and what each loss is.
+/// Parts of the path with a loss count of their own, and the description of each loss.
 const PARTS: [(&str, Cause, &str); 5] = [
     (
         "inlet_lost",
@@ -39,7 +40,7 @@ const PARTS: [(&str, Cause, &str); 5] = [
     ),
 ];
 
-/// Names what is wrong with the case's own device and batches, by all that was seen.
+/// Returns the faults of the case's own device and batches, from all observations.
 ///
 /// Shape: `seen` has one entry at most for each device and cap.
 #[must_use]
@@ -101,7 +102,8 @@ fn is_fault(seen: &Seen, name: &str) -> Option<bool> {
     Some(events >= EVENTS_MIN && seen.per_million(name)? >= PER_MILLION_MIN)
 }
 
-/// Names who loses packets that the device took and the host's kernel did not count.
+/// Returns the cause of losses after the device has accepted packets and before the host's kernel
+/// counts them.
 fn behind_the_device(batch: &Seen, two: Option<&Seen>) -> (Cause, &'static str) {
     let rate = |seen: &Seen| seen.per_million("outlet_lost").unwrap_or(0.0);
     match two {
@@ -113,7 +115,7 @@ fn behind_the_device(batch: &Seen, two: Option<&Seen>) -> (Cause, &'static str) 
     }
 }
 
-/// Says so where TCP sends more again with batches, and no loss or disorder explains it.
+/// Adds an open question if TCP retransmits more with batches, and no loss or disorder explains it.
 fn unexplained(batch: &Seen, one: Option<&Seen>, verdict: &mut Verdict) {
     let again = |seen: &Seen| seen.per_million("tcp_retrans_segs");
     let Some((with, without)) = again(batch).zip(one.and_then(again)) else { return };
@@ -149,7 +151,7 @@ mod tests {
     const ALL: [&str; 5] =
         ["inlet_lost", "core_lost", "driver_lost", "outlet_lost", "receiver_lost"];
 
-    /// Returns a million packets, none lost but these.
+    /// Returns an observation of a million packets with these counts of lost ones.
     fn seen(own: bool, cap: Cap, counts: &[(&str, f64)]) -> Seen {
         let device = if own { "xdp" } else { "packet" }.to_owned();
         let mut sums: std::collections::BTreeMap<String, f64> =

@@ -1,4 +1,4 @@
-//! The windows that a triage looks at: those of a kept run, and those that are run for it.
+//! The windows for a triage: those of a stored run, and those run for the triage.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::{Code, Error, Result};
 
 /// The scenario whose figures the rules know.
 const SCENARIO: &str = "host";
-/// The factor that tells a run's devices apart.
+/// The factor whose values are a run's devices.
 const DEVICE: &str = "device";
-/// The figure by which the worst cell is known.
+/// The figure that selects the worst cell.
 const RESENT: &str = "tcp_retrans_segs";
 
-/// A cell of a kept run: what it was run with, and what was seen.
+/// A cell of a stored run, with its settings and observations.
 #[derive(Debug, Clone)]
 pub struct Case {
     run: String,
@@ -32,11 +32,11 @@ pub struct Case {
 pub struct Extra {
     /// Windows of each workload, after one that does not count.
     pub windows: u32,
-    /// Their length.
+    /// Length of a window.
     pub window: Duration,
-    /// Also with the other device.
+    /// True if the other device is run as well.
     pub second: bool,
-    /// Caps beside the case's own.
+    /// Caps to run in addition to the case's own.
     pub caps: Vec<Cap>,
 }
 
@@ -48,7 +48,8 @@ impl Default for Extra {
 }
 
 impl Case {
-    /// Takes the cell of `run` in which most is sent again with batches, among those that have all of `only`.
+    /// Selects the cell of `run` with the most retransmissions with batches, among those that match
+    /// all of `only`.
     ///
     /// # Errors
     /// `E-RUN` if there is none, or if the sides are not a cap of one packet and a longer one.
@@ -99,15 +100,15 @@ impl Case {
         Ok(Case { run, at, settings: cell.b.clone(), seen })
     }
 
-    /// Returns a case that is not of a run: a side's settings, of which nothing was seen yet.
+    /// Creates a case without a run, from a side's settings, without observations.
     #[must_use]
     pub fn new(settings: &Settings) -> Case {
         let settings = settings.clone();
         Case { run: "-".into(), at: BTreeMap::new(), settings, seen: Vec::new() }
     }
 
-    /// Runs windows for it, of its own workload and of datagrams in bursts, in place of what was kept. `told` hears
-    /// what comes next.
+    /// Runs windows for the case, with its own workload and with datagrams in bursts, replacing the
+    /// stored observations. `told` hears what comes next.
     ///
     /// # Errors
     /// Those of the scenario: `E-PERM` without root.
@@ -145,7 +146,7 @@ impl Case {
         Ok(())
     }
 
-    /// Returns the answer.
+    /// Returns the result.
     #[must_use]
     pub fn answer(self) -> Triage {
         let verdict = judge(&self.seen);
@@ -153,7 +154,7 @@ impl Case {
     }
 }
 
-/// Runs the windows of one workload, and adds them up.
+/// Runs the windows of one workload, and sums them up.
 fn take(
     settings: &Settings,
     is_load: bool,
@@ -180,8 +181,8 @@ fn take(
     bench.finish().map(drop)
 }
 
-/// Returns settings of a load in bursts with the same engine: datagrams have numbers, and their order is known to
-/// the program that reads them.
+/// Returns settings for a load in bursts with the same engine: datagrams are numbered, so that the
+/// reading program knows their order.
 fn datagrams(side: &Settings) -> Settings {
     let kept = ["port", "cpus", "moderation", "tx_batch", "senders", "check", "fault", "hot_list"];
     let mut load = Settings::new().with("workload", "load").with("probes", 0);

@@ -1,4 +1,4 @@
-//! The answer as text.
+//! The result of a triage as text.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ const FIGURES: [&str; 8] = [
     LATE_AFTER,
 ];
 
-/// Counts of the receivers that are told by name where they are not 0.
+/// Counts of the receivers that are named if they are not 0.
 const RECEIVERS: [&str; 18] = [
     "missed",
     "backlog_drop",
@@ -56,7 +56,7 @@ const RECEIVERS: [&str; 18] = [
 ];
 
 impl Triage {
-    /// Returns the answer in a line: the causes, `none`, or that it cannot be told.
+    /// Returns the result in a line: the causes, `none`, or that it is undecided.
     #[must_use]
     pub fn in_short(&self) -> String {
         let causes = &self.verdict.causes;
@@ -120,7 +120,7 @@ impl fmt::Display for Triage {
     }
 }
 
-/// Returns the kernel's counts with batches, those that are not 0.
+/// Returns the receivers' kernel counts with batches that are not 0.
 fn receivers(seen: &Seen) -> String {
     let some = |name: &&&str| seen.sums.get(**name).is_some_and(|n| *n > 0.0);
     let told: Vec<String> = RECEIVERS

@@ -1,4 +1,5 @@
-//! The forest plot: a change in per cent and where it lies, a row for each cell, or for each run of several.
+//! The forest plot: a change in per cent with its interval, in a row for each cell, or for each of
+//! several runs.
 
 use linerate_show::escape::escape;
 use linerate_show::number;
@@ -14,7 +15,7 @@ use crate::report::tables;
 use crate::report::view::{Shown, View};
 use crate::report::words::short;
 
-/// A row of it.
+/// A row of the plot.
 pub(super) struct Line<'a> {
     /// The name of the cell or group.
     pub name: String,
@@ -22,10 +23,10 @@ pub(super) struct Line<'a> {
     pub effect: Result<&'a Effect, String>,
 }
 
-/// Rows that are drawn; the table has them all.
+/// Most rows drawn; the table has all.
 const LINES_MAX: usize = 60;
 
-/// Returns one metric in every cell.
+/// Returns the plot of one metric in every cell.
 pub(super) fn metric(view: &View<'_>, metric: &Shown) -> String {
     let lines: Vec<Line<'_>> = view
         .named()
@@ -156,7 +157,8 @@ pub(super) fn section(told: &[Run]) -> String {
     format!("<div class=\"charts\">{charts}</div>\n{}", values(told, &metric.name))
 }
 
-/// Returns the value of the changed side in each run; runs that used another formula for the metric are left out.
+/// Returns the values of the changed side in each run; runs with another formula for the metric are
+/// left out.
 fn values(runs: &[Run], metric: &str) -> String {
     let trends = match trends(runs) {
         Ok(trends) => trends,
@@ -183,8 +185,8 @@ fn values(runs: &[Run], metric: &str) -> String {
     table.html()
 }
 
-/// Returns the version of a run, its commit if that is known, and when it was started: `0.1.0 84064f3c 2026-11-21
-/// 10:15`.
+/// Returns the label of a run: its version, its commit if known, and its start time: `0.1.0
+/// 84064f3c 2026-11-21 10:15`.
 fn label(run: &Run) -> String {
     let tool = |key: &str| run.run.tool.get(key).map_or("unknown", String::as_str);
     let commit: String = match tool("commit") {

@@ -1,4 +1,4 @@
-//! Matrices of counts as tables that are darker where there is more.
+//! Matrices of counts, as tables with darker cells for higher counts.
 
 use linerate_show::escape::escape;
 use linerate_show::number::count;

@@ -1,5 +1,5 @@
-//! A run as one HTML file: no network, no script, no font of ours; figures are inline SVG, and every
-//! one of them has its table and its CSV below.
+//! A run as one HTML file: no network, no script, no embedded font; figures are inline SVG, each
+//! with its table and CSV below.
 
 mod forest;
 mod matrices;
@@ -19,16 +19,17 @@ use super::view::View;
 use super::words::paragraphs;
 use crate::record::Run;
 
-/// A light and a dark page, a wide and a narrow one, and paper.
+/// The style for light and dark pages, wide and narrow ones, and paper.
 const STYLE: &str = include_str!("page.css");
 
-/// Even if something of a document got through as markup, nothing of it would run or be fetched.
+/// A content security policy: even if text of a document became markup, nothing of it would run or
+/// be fetched.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// Notes that are not folded away.
+/// Most notes that are shown unfolded.
 const NOTES_OPEN_MAX: usize = 5;
 
-/// A part of the page: its anchor, its head, what stands in it.
+/// A part of the page: its anchor, its heading, its contents.
 type Section = (&'static str, &'static str, String);
 
 /// Returns the page.
@@ -168,7 +169,7 @@ fn expected(view: &View<'_>) -> String {
     if lines.is_empty() { lines } else { format!("<ul class=\"list\">{lines}</ul>\n") }
 }
 
-/// Formats the notes that are no warnings; folded away if there are many.
+/// Formats the notes other than warnings; folded if they are many.
 fn notes(view: &View<'_>) -> String {
     let notes = remarks::notes(view);
     let lines: String = notes.iter().map(remark).collect();
@@ -266,7 +267,8 @@ fn conditions(view: &View<'_>) -> String {
     format!("<dl>{facts}</dl>\n{file}")
 }
 
-/// Embeds the first run's document, so that all of it can be computed again, and the others' without pairs.
+/// Embeds the first run's document, so that all results can be computed again, and the other runs'
+/// without pairs.
 fn documents(runs: &[Run]) -> String {
     let mut all = String::new();
     for (i, run) in runs.iter().enumerate() {
@@ -290,8 +292,8 @@ fn figure_of(chart: &str, caption: &str) -> String {
     format!("<figure>\n{chart}\n<figcaption>{}</figcaption>\n</figure>\n", escape(caption))
 }
 
-/// Draws a chart of rows below each other: each has a head, its name and what is said of it, and `high`
-/// pixels below it, which `draw` fills from their top on.
+/// Draws a chart of rows: each has a line with its name and description, and `high` pixels below
+/// it, which `draw` fills.
 fn rows<T>(
     (title, desc): (&str, &str),
     axis: Option<&Axis>,

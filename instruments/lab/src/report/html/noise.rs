@@ -1,4 +1,4 @@
-//! Differences of identical code, and every pair in its order.
+//! Differences between identical code, and every pair in order.
 
 use linerate_show::number::{self, change, interval};
 use linerate_show::svg::{Anchor, Axis, Svg};
@@ -17,7 +17,7 @@ const POINTS_IN_ALL: usize = 20_000;
 /// Cells that are drawn.
 const CELLS_MAX: usize = 60;
 
-/// Pairs of a chart that its table lists.
+/// Most pairs of a chart that its table lists.
 const LISTED_MAX: usize = 60;
 
 /// Pairs of a running median.
@@ -98,7 +98,7 @@ fn line_of(ratio: &Ratio) -> String {
     format!("{},{:.4},{}\n", ratio.pair + 1, ratio.change_pct, ratio.accepted)
 }
 
-/// Returns the run charts: the change of every pair over its number, a chart for each cell.
+/// Returns the run charts: the change of every pair over its number, one chart for each cell.
 pub(super) fn run_charts(view: &View<'_>, metric: &Shown) -> String {
     let drawn = view.run.cells.len().min(CELLS_MAX);
     let charts: String = view
@@ -151,7 +151,7 @@ fn chart(metric: &Shown, name: &str, cell: &CellRecord, ratios: &[Ratio], points
     format!("<div>{chart}{}</div>", pairs_table(title, ratios, points))
 }
 
-/// Returns the pairs in figures, folded away; the file has every one that is drawn.
+/// Returns the table of pairs, folded; the CSV file has every pair that is drawn.
 fn pairs_table(title: &str, ratios: &[Ratio], points: usize) -> String {
     let columns = tables::columns("pair, change_pct=change [%], admitted");
     let mut table = Table::new("pairs", format!("{title}: change of each pair"), &columns);

@@ -1,4 +1,4 @@
-//! The post whose experiment it is, beside, for its shape.
+//! The experiment's post beside the run, for comparison.
 
 use linerate_seeds::{Part, Post};
 use linerate_show::escape::{escape, escape_lines};

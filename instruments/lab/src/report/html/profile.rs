@@ -1,4 +1,4 @@
-//! Profile of each side: a bar for each function, and the sum of each stage.
+//! Profile of each side: a bar for each function, and the sum for each stage.
 
 use linerate_prof::diff::{Change, Count, Diff, Row, Scale};
 use linerate_prof::print::{Ranked, Readprofile, unit_of};
@@ -24,13 +24,13 @@ const LISTED_MAX: usize = 60;
 /// Functions that the file has: the rest is in the run's document.
 const FILED_MAX: usize = 1000;
 
-/// Stages that have a bar of their own; the rest is one.
+/// Stages with a bar of their own; the others are combined.
 const STAGES_MAX: usize = 6;
 
 /// The largest number of cells whose profiles are shown.
 const CELLS_MAX: usize = 24;
 
-/// A bar, and what is left free below it.
+/// Height of a bar, and of the gap below it.
 const BAR: (f64, f64) = (12.0, 6.0);
 
 /// Letters of a function's name.
@@ -99,7 +99,7 @@ fn csv(diff: &Diff) -> String {
     csv
 }
 
-/// Functions that changed, as bars to both sides of none.
+/// Draws the functions that changed, as bars to the left and right of zero.
 fn diverging(diff: &Diff, desc: &str) -> String {
     let rows = drawn(diff);
     let change = |row: &Row| -row.sum().saved(diff.scale);
@@ -118,8 +118,8 @@ fn diverging(diff: &Diff, desc: &str) -> String {
     })
 }
 
-/// Returns the functions of the path that fell most, and those that rose most, ordered by the saved
-/// counts.
+/// Returns the functions of the path that fell most and those that rose most, ordered by the
+/// change.
 fn drawn(diff: &Diff) -> Vec<&Row> {
     let is_drawn = |row: &&Row| {
         let is_ours = row.stage.part() == Part::Path || row.stage == Stage::User;
@@ -146,7 +146,7 @@ fn fell_or_rose(change: Change) -> (&'static str, &'static str) {
     }
 }
 
-/// Returns a count as it is compared; below a cut-off it is a bound, not 0.
+/// Formats a count for comparison; below a cut-off it is a bound, not 0.
 fn seen(count: Count, factor: f64) -> String {
     match count {
         Count::Is(n) => figure(n as f64 * factor),
@@ -154,7 +154,7 @@ fn seen(count: Count, factor: f64) -> String {
     }
 }
 
-/// Draws both sides, stage upon stage, to one scale; idle is below, thin.
+/// Draws both sides as stacked stages on one scale, with idle time as a thin layer below.
 fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
     let scale = diff.scale;
     let stages = largest(diff);
@@ -204,7 +204,7 @@ struct Layer {
     name: &'static str,
     /// The listed counts of A and of B.
     listed: [f64; 2],
-    /// The bound of the counts of A and of B below the cut-off; 0 if the cut-off hides nothing.
+    /// Upper bounds of the counts hidden by the cut-off, for A and B; 0 if it hides none.
     hidden: [f64; 2],
 }
 
@@ -220,7 +220,7 @@ impl Layer {
     }
 }
 
-/// Returns the stages with the largest counts of both sides, and the rest.
+/// Returns the stages with the largest counts on both sides, and the rest as one.
 fn largest(diff: &Diff) -> Vec<Layer> {
     let scale = diff.scale;
     let of = |stage: Stage| {

@@ -1,5 +1,6 @@
-//! In the post's shape: cost of a call to allocate and to free for each worker, each bar as thick as its calls; and cost
-//! of a packet, where every call weighs the same.
+//! Figures in the post's layout: the cost of calls to allocate and to free for each worker, each
+//! bar as thick as its number of calls; and the cost of a packet, in which every call has the same
+//! weight.
 
 use linerate_show::escape::escape;
 use linerate_show::number::{self, count, figure};
@@ -29,7 +30,8 @@ struct Group {
     sides: [Option<(f64, f64)>; 2],
 }
 
-/// Returns a chart and a table for each cell whose workers were timed apart; nothing if none was.
+/// Returns a chart and a table for each cell whose workers were timed separately; empty if none
+/// was.
 pub(super) fn calls(view: &View<'_>) -> String {
     let cell = |(name, cell): (&str, &CellRecord)| {
         let groups = groups(cell);
@@ -141,8 +143,8 @@ fn row(name: &str, a: Option<f64>, b: Option<f64>) -> Vec<Cell> {
     vec![Cell::text(name), known(a), known(b), change]
 }
 
-/// Returns the costs of allocating and freeing, each the mean of the workers' averages; `None` unless all were
-/// timed that called.
+/// Returns the cost of allocating and of freeing, each the mean of the workers' averages; `None`
+/// unless every worker that called was timed.
 fn mean_of_averages(groups: &[Group], side: usize) -> Option<f64> {
     let of = |kind: &str| {
         let same = groups.iter().filter(|group| group.name.starts_with(kind));

@@ -17,7 +17,7 @@ const CONSUMER: Choice<Consumer, 3> =
     [("none", Consumer::None), ("reads", Consumer::Reads), ("writes", Consumer::Writes)];
 const TIMING: Choice<bool, 2> = [("settled", true), ("plain", false)];
 
-/// Bytes that a producer commits: the shortest frame of Ethernet, without its checksum.
+/// Bytes of a packet that a producer commits: Ethernet's shortest frame, without its checksum.
 pub(super) const COMMITTED_BYTES: usize = 60;
 
 /// The CPU that frees.
@@ -27,7 +27,7 @@ pub(super) enum Free {
     Remote,
 }
 
-/// The access of the freeing side to metadata.
+/// How the freeing side accesses metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Consumer {
     None,
@@ -59,8 +59,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Refuses settings that would stop the traffic: a queue without room for a batch, and a pool
-    /// whose frames are all on a list or on their way while a CPU waits for one.
+    /// Refuses settings that would block the traffic: a queue without room for a batch, or a pool
+    /// whose frames can all be on lists or in flight while a CPU waits for one.
     fn fits(&self, settings: &Settings) -> Result<()> {
         let refuse = |name: &str, why: String| -> Error {
             wrong(settings.get(name).map_or(0, |said| said.line), why)
@@ -80,8 +80,8 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the number of frames that may be elsewhere than in the depot: lists, ring, a batch in each hand,
-    /// and under [`Return::Home`] an eighth of the pool on its way.
+    /// Returns the number of frames that may be outside the depot: lists, ring, a batch on each
+    /// CPU, and under [`Return::Home`] an eighth of the pool on its way.
     fn frames_held(&self) -> usize {
         let away = match self.return_to {
             Return::Home => self.pool_frames as usize / 8,
@@ -93,7 +93,7 @@ impl Config {
         }
     }
 
-    /// Returns CPUs that it runs on.
+    /// Returns the number of CPUs that the side uses.
     pub fn cpus(&self) -> usize {
         match self.free {
             Free::Local => 1,
@@ -101,7 +101,7 @@ impl Config {
         }
     }
 
-    /// Returns a pool with its policies.
+    /// Returns a pool with the side's policies.
     pub fn pool(&self, frames: u32) -> Result<Pool> {
         let builder = Pool::builder().name(NAME).frames(frames).huge_pages(Huge::Try);
         builder.data(self.data).init(self.init).return_to(self.return_to).build()

@@ -120,8 +120,8 @@ fn counts(each: &Each, add: &mut impl FnMut(&str, Option<f64>)) {
     add("timer_ticks", (!each.is_empty()).then(|| timer / each.len() as f64));
 }
 
-/// Returns the ticks of all calls of a kind, on all CPUs; `None` if a CPU made calls that were
-/// never timed.
+/// Returns the ticks of all calls of a kind, on all CPUs; `None` if a CPU made calls and none was
+/// timed.
 fn ticks(each: &Each, of: Of) -> Option<f64> {
     let did = each.iter().filter(|(counts, _)| of(counts).all() > 0);
     let ticks: Option<Vec<f64>> = did.map(|(counts, watch)| watch.of_all(of(counts))).collect();
@@ -137,8 +137,7 @@ pub(super) fn by_call(each: &Each) -> Option<f64> {
     mean(|counts| &counts.alloc).zip(mean(|counts| &counts.free)).map(|(alloc, free)| alloc + free)
 }
 
-/// Returns the mean with equal weight for every CPU: its mean of an allocation plus its mean of a
-/// free.
+/// Returns the mean cost with equal weight for every CPU: of an allocation plus a free.
 pub(super) fn by_cpu(each: &Each) -> Option<f64> {
     let of_one = |(counts, watch): &(Counts, Stopwatch)| {
         let (alloc, free) = (watch.per_packet(&counts.alloc), watch.per_packet(&counts.free));
@@ -162,7 +161,8 @@ mod tests {
         watch
     }
 
-    /// The post's own table, calls in hundreds: each of its means and both of its sums.
+    /// Checks the means against the post's own table, with calls in hundreds: each of its means and
+    /// both of its sums.
     #[test]
     fn the_means_of_the_posts_table_are_those_that_it_gives_and_the_weighted_one() {
         let cpu = |allocs: u64, alloc: f64, frees: u64, free: f64| {

@@ -1,4 +1,5 @@
-//! Packets are allocated on one CPU and freed on the same or on another: post 004 without a network.
+//! The scenario `churn`: packets allocated on one CPU and freed on the same or on another; post 004
+//! without a network.
 
 mod config;
 mod figures;
@@ -70,7 +71,7 @@ impl Scenario for Churn {
     }
 }
 
-/// Returns the CPUs that it is going to use.
+/// Returns the CPUs for the side.
 fn cpus(config: &Config, place: &Place) -> Result<Vec<usize>> {
     let wanted = config.cpus();
     let mut cpus = place.cpus.clone();
@@ -84,11 +85,11 @@ fn cpus(config: &Config, place: &Place) -> Result<Vec<usize>> {
         .fix("free = \"local\", or a machine with two CPUs"))
 }
 
-/// One side, open.
+/// A side that is set up.
 struct Side {
     crew: Crew<Arc<AtomicBool>, (Counts, Stopwatch)>,
     pool: Pool,
-    /// The pool of the split, with its own accounting.
+    /// The probe's own pool, with an accounting of its own.
     apart: Pool,
     /// The counts of each thread in all windows.
     each: Each,
@@ -115,8 +116,8 @@ impl Side {
         Ok(Side { crew, pool, apart, each: Vec::new() })
     }
 
-    /// Returns the places of packets that were allocated and not freed, computed from the threads'
-    /// counts.
+    /// Returns the locations of packets that were allocated and not freed, computed from the
+    /// threads' counts.
     fn outstanding(&self) -> [(&'static str, u64); 3] {
         let sum =
             |of: fn(&Counts) -> u64| self.each.iter().map(|(counts, _)| of(counts)).sum::<u64>();
@@ -175,7 +176,7 @@ impl Bench for Side {
     }
 }
 
-/// Returns the figures of all windows, those for warming up too.
+/// Returns the figures of all windows, including those for warming up.
 fn totals(each: &Each, stats: &PoolStats) -> BTreeMap<String, f64> {
     let mut totals = BTreeMap::new();
     let mut add = |name: &str, value: Option<f64>| {
@@ -213,8 +214,8 @@ fn notes(outstanding: u64, stats: &PoolStats) -> Vec<String> {
     notes
 }
 
-/// Returns the clock's ticks a second; measured once in a process, as only the bound of an
-/// interruption needs it.
+/// Returns the clock's ticks a second, measured once in a process because only the limit for
+/// interruptions needs it.
 fn ticks_hz() -> f64 {
     static HZ: OnceLock<f64> = OnceLock::new();
     *HZ.get_or_init(|| rate_hz(Duration::from_millis(5)))

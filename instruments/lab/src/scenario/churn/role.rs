@@ -1,4 +1,5 @@
-//! Work of the CPUs: each allocates and frees, or each does one of them with a queue between.
+//! Roles of the CPUs: each allocates and frees, or one allocates and the other frees, with a queue
+//! between them.
 
 use std::hint::{black_box, spin_loop};
 use std::io;
@@ -17,10 +18,10 @@ use crate::scenario::crew::Duty;
 
 /// The work that a thread repeats.
 pub(super) trait Role: Send + 'static {
-    /// Repeats its work until `stop` is set; returns the counts.
+    /// Repeats the role's work until `stop` is set; returns the counts.
     fn turn(&mut self, stop: &AtomicBool, watch: &Stopwatch) -> Counts;
 
-    /// Ends the role: packets that it still holds go to their usual destination.
+    /// Ends the role: packets that it still holds go on as usual.
     fn end(self);
 }
 
@@ -63,7 +64,7 @@ pub(super) struct Counts {
     pub produce: Timed,
     pub consume: Timed,
     pub free: Timed,
-    /// Packets put into the queue, and taken from it.
+    /// Packets put into the queue, and packets taken from it.
     pub handed: u64,
     pub taken: u64,
     /// Waiting for the queue, or for a frame.
@@ -91,7 +92,7 @@ impl Counts {
     }
 }
 
-/// One CPU for everything.
+/// One CPU for both roles.
 pub(super) struct Both {
     mem: Local,
     batch: Batch,
@@ -149,7 +150,7 @@ impl Role for Both {
     }
 }
 
-/// Creates both ends of a path from one CPU to the other.
+/// Creates both ends of a path from one CPU to another.
 ///
 /// The queue is of batches, not of a port: a port counts bytes, for which it reads the length of
 /// every packet, and then no consumer would be one that looks at nothing. Handles are copied from
@@ -199,7 +200,7 @@ impl Near {
         full
     }
 
-    /// Hands a full batch over; false while there is no room.
+    /// Passes a full batch on; returns false without room for it.
     fn hand_over(&mut self, counts: &mut Counts) -> bool {
         let Ok(mut travels) = self.empty.try_recv() else { return false };
         let moved = self.batch.move_to(&mut travels, usize::MAX);
@@ -269,7 +270,7 @@ impl Far {
     }
 }
 
-/// Time passed without a thing to do.
+/// A spinning wait without work.
 #[derive(Debug, Default)]
 struct Wait {
     since: Option<u64>,
@@ -277,7 +278,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// Notes that there was something to do, or not.
+    /// Notes whether there was work.
     #[inline]
     fn note(&mut self, done: bool) {
         if done {
@@ -338,16 +339,16 @@ impl Touch {
     }
 }
 
-/// Reads the fields that a filter or a counter reads: all are on one cache line, unless the packet
-/// was stamped.
+/// Reads the fields that a filter or a counter would read: all are on one cache line, unless the
+/// packet was stamped.
 fn read(skb: &Skb) -> u64 {
     let kind = u64::from(skb.packet_type() != PacketType::Host);
     let stamp = skb.stamp_ns().unwrap_or(0);
     stamp.wrapping_add(skb.len() as u64 + kind + u64::from(skb.priority()))
 }
 
-/// Writes the fields that a forwarder sets for later stages: priority, type, control block, and a
-/// mark, which has its own cache line.
+/// Writes the fields that a forwarder would set for later stages: priority, type, control block,
+/// and a mark, which has its own cache line.
 fn write(skb: &mut Skb) {
     let seen = read(skb) as u32;
     skb.set_priority(seen & 7);

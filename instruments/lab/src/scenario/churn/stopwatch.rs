@@ -1,4 +1,5 @@
-//! Time of a call, corrected for the cost of timing, and its split into initialisation, allocator and misses.
+//! The time of a call, corrected for the cost of timing, and split into initialisation, allocator
+//! and misses.
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
@@ -10,13 +11,12 @@ use linerate_sys::tsc::{ticks, ticks_ordered};
 use super::config::Config;
 use crate::Result;
 
-/// The longest call that is not counted as interrupted, without [`INTERRUPTED_EACH`] for each
-/// packet of a batch. The bound is fixed, so that the results do not decide which calls are left
-/// out.
+/// Time from which a call counts as interrupted, before the addition of [`INTERRUPTED_EACH`] for
+/// each packet. The bound is fixed, so that the results do not decide which calls are left out.
 const INTERRUPTED: Duration = Duration::from_micros(100);
 
-/// The addition for each packet: about ten cache lines from another CPU, or an allocator's slow
-/// path.
+/// Addition to that limit for each packet: about ten cache lines from another CPU, or an
+/// allocator's slow path.
 const INTERRUPTED_EACH: Duration = Duration::from_micros(1);
 
 /// Empty calls whose median is the cost of timing.
@@ -40,20 +40,21 @@ pub(super) struct Stopwatch {
 /// Calls that were timed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Timed {
-    /// Packets in them.
+    /// Packets in the timed calls.
     pub packets: u64,
     /// The number of calls.
     pub calls: u64,
-    /// Ticks of them, with what timing costs.
+    /// Ticks of the timed calls, including the cost of timing.
     pub raw_ticks: u64,
-    /// Packets in calls that were too long to be the call's own doing: in no other figure.
+    /// Packets in calls that were too long to be uninterrupted; other figures do not include them.
     pub interrupted_packets: u64,
     /// The number of interrupted calls.
     pub interrupted_calls: u64,
 }
 
 impl Stopwatch {
-    /// Finds out what timing costs, on the calling thread's CPU, for calls of at most `batch` packets.
+    /// Measures the cost of timing on the calling thread's CPU, for calls of at most `batch`
+    /// packets.
     pub fn calibrated(settled: bool, batch: usize, ticks_hz: f64) -> Stopwatch {
         let bound = INTERRUPTED + INTERRUPTED_EACH * u32::try_from(batch).unwrap_or(u32::MAX);
         let interrupted_ticks = (bound.as_secs_f64() * ticks_hz) as u64;
@@ -72,7 +73,8 @@ impl Stopwatch {
         (result, self.now().saturating_sub(start))
     }
 
-    /// Reads the counter; if settled, after every store before it has reached the cache, and before anything after it.
+    /// Reads the counter; if `settled`, after every earlier store has reached the cache, and before
+    /// anything later.
     #[inline(always)]
     fn now(&self) -> u64 {
         if self.settled {
@@ -83,8 +85,8 @@ impl Stopwatch {
         }
     }
 
-    /// Runs `call`, which says how many packets it had to do with, and counts it in `timed`. A call
-    /// that had none is no call: it found the pool dry.
+    /// Runs `call`, which returns its number of packets, and counts it in `timed`. A call that had
+    /// none is no call: it found the pool dry.
     #[inline(always)]
     pub fn count(&self, timed: &mut Timed, call: impl FnOnce() -> usize) -> usize {
         let (packets, ticks) = self.time(call);
@@ -104,30 +106,29 @@ impl Stopwatch {
         packets
     }
 
-    /// Ticks of these calls without what timing took: never below 0, as calls cannot be.
+    /// Returns the ticks of timed calls without the cost of timing: at least 0.
     pub fn ticks(&self, timed: &Timed) -> f64 {
         timed.raw_ticks.saturating_sub(timed.calls.saturating_mul(self.cost_ticks)) as f64
     }
 
-    /// Ticks a packet; `None` if none was timed.
+    /// Returns the ticks for each packet; `None` if none was timed.
     pub fn per_packet(&self, timed: &Timed) -> Option<f64> {
         (timed.packets > 0).then(|| self.ticks(timed) / timed.packets as f64)
     }
 
-    /// Returns the ticks of all packets, with the mean of the other calls in place of interrupted
-    /// ones.
+    /// Returns the ticks of all packets, with the mean of the other calls for interrupted ones.
     pub fn of_all(&self, timed: &Timed) -> Option<f64> {
         self.per_packet(timed).map(|ticks| ticks * timed.all() as f64)
     }
 }
 
 impl Timed {
-    /// Returns the packets, those of interrupted calls too.
+    /// Returns the number of packets, including those of interrupted calls.
     pub fn all(&self) -> u64 {
         self.packets + self.interrupted_packets
     }
 
-    /// Adds both.
+    /// Returns the sum of both.
     pub fn plus(&self, other: &Timed) -> Timed {
         Timed {
             packets: self.packets + other.packets,
@@ -150,9 +151,10 @@ impl Timed {
 // *Allocator* is warm less init. What a packet of the window costs beyond warm is *miss*: lines
 // that were elsewhere, lists that had to be refilled, whatever crossing CPUs brings.
 
-/// Times round: with 32 packets a call about 100 µs together, less than 1 % of a short window.
+/// Rounds of a measurement: with 32 packets a call they take about 100 µs, less than 1 % of a short
+/// window.
 const ROUNDS: usize = 32;
-/// The number of first rounds that do not count: they refill the cache after the window.
+/// Number of first rounds that do not count, because they refill the cache after the window.
 const UNCOUNTED: usize = 4;
 
 /// The first CPU's part.
@@ -172,15 +174,15 @@ pub(super) struct Split {
     pub init_cold: Timed,
 }
 
-/// A way for packets from a CPU to another and back.
+/// A path for packets from one CPU to another and back.
 pub(super) struct Way {
     pub to: SyncSender<Batch>,
     pub from: Receiver<Batch>,
 }
 
 impl Probe {
-    /// Creates a probe and its own pool with the policies of `config`, so that the side's
-    /// accounting covers its traffic only.
+    /// Creates a probe with its own pool, which has the policies of `config`, so that the side's
+    /// accounting covers only its own traffic.
     pub fn new(config: &Config) -> Result<(Pool, Probe)> {
         // Fits: a batch has at most 1024.
         let pool = config.pool(4 * config.batch as u32)?;
@@ -189,7 +191,7 @@ impl Probe {
         Ok((pool, Probe { mem, batch, packets }))
     }
 
-    /// Measures the parts that one CPU can measure alone.
+    /// Measures the parts of the cost that one CPU can measure alone.
     pub fn measure(&mut self, watch: &Stopwatch) -> Split {
         let mut split = Split::default();
         let (batch, mem, packets) = (&mut self.batch, &mut self.mem, self.packets);
@@ -209,8 +211,8 @@ impl Probe {
         split
     }
 
-    /// Gives lines that it has just written to the other CPU, and takes them back, until all rounds
-    /// are done or the other one is gone.
+    /// Sends cache lines that it has just written to the other CPU and receives them back, until
+    /// all rounds are done or the other CPU has ended.
     pub fn serve(&mut self, way: &Way) {
         self.mem.alloc(&mut self.batch, self.packets);
         for _ in 0..ROUNDS {

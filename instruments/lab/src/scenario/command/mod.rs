@@ -1,4 +1,5 @@
-//! A program as a side: each window is one run of it, and its figures are those that it prints.
+//! The scenario `command`, a program as a side: each window is one run of it, and its output has
+//! the figures.
 //!
 //! The program says what it did, as JSON on its standard output; the experiment's file says where in
 //! that each figure stands. A program that measures itself is right about what it measures, so this
@@ -26,8 +27,8 @@ use crate::{Code, Error, Result};
 #[derive(Debug)]
 pub(super) struct Program;
 
-/// Scripts that come with this program and are named like programs, each run by bash: what a side
-/// takes that is more than one command.
+/// Scripts that come with this program and are run by bash, named like programs: for sides that
+/// need more than one command.
 const SCRIPTS: [(&str, &str); 1] = [("forward.sh", include_str!("../../../peers/forward.sh"))];
 
 static KNOBS: [Knob; 9] = [
@@ -162,11 +163,11 @@ impl Scenario for Program {
     }
 }
 
-/// The settings of the file.
+/// The settings of the scenario.
 #[derive(Debug, Clone, PartialEq)]
 struct Config {
     program: String,
-    /// The commit whose command is built, in place of a program.
+    /// The commit whose command is built and run, instead of a program.
     commit: Option<String>,
     args: Vec<String>,
     probe: Option<Vec<String>>,
@@ -207,7 +208,8 @@ impl Config {
         Ok(Config { program, commit, args, probe, figures, packets, disturbed, timeout })
     }
 
-    /// Returns where the program is, built if it is a commit's, and the whole name of that commit.
+    /// Returns the path of the program, after building it if it is a commit's, and the full name of
+    /// that commit.
     fn find(&self, place: &Place) -> Result<(PathBuf, Option<String>)> {
         match &self.commit {
             Some(commit) => version::built(commit, place).map(|(path, whole)| (path, Some(whole))),
@@ -215,12 +217,12 @@ impl Config {
         }
     }
 
-    /// Returns the name and the text of the script that it is, if it is one of ours.
+    /// Returns the name and the text of the side's script, if it is a built-in one.
     fn script(&self) -> Option<(&'static str, &'static str)> {
         SCRIPTS.into_iter().find(|(name, _)| *name == self.program)
     }
 
-    /// Returns the whole command line behind the program that [`find`] finds.
+    /// Returns the whole command line after the program, which [`find`] finds.
     fn line(&self, args: &[String], place: &Place, time: Duration) -> Vec<OsString> {
         let script = self.script().map(|(name, text)| ["-c", text, name]);
         let script = script.into_iter().flatten().map(OsString::from);
@@ -239,7 +241,7 @@ fn named(text: &str, line: usize) -> Result<(String, String)> {
     Ok((name.into(), pointer.into()))
 }
 
-/// Returns where the program is.
+/// Returns the path of the program.
 ///
 /// # Errors
 /// `E-UNSUPPORTED` if it is nowhere.
@@ -270,7 +272,7 @@ pub(super) fn find(program: &str, place: &Place) -> Result<PathBuf> {
     found.ok_or_else(|| absent("it is not on the PATH".into()))
 }
 
-/// Returns a command line, in which a word that is not plain is quoted and a control character is
+/// Formats a command line, with quotes around words with special characters, and control characters
 /// escaped.
 fn typed(program: &str, args: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%{}".contains(c);
@@ -297,7 +299,7 @@ fn expand(arg: &str, place: &Place, time: Duration) -> OsString {
 struct Side {
     config: Config,
     path: PathBuf,
-    /// The commit that was built for it.
+    /// The commit from which the side was built.
     built_from: Option<String>,
     place: Place,
 }
@@ -372,7 +374,7 @@ impl Side {
     }
 }
 
-/// Returns the last line, if it is a document; else all of it.
+/// Returns the last line of the output if it is a JSON document; else the whole output.
 fn document(stdout: &[u8]) -> Option<Value> {
     let text = stdout.trim_ascii();
     let last = text.rsplit(|&byte| byte == b'\n').next().unwrap_or(text);

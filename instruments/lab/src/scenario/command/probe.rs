@@ -1,4 +1,4 @@
-//! Check that a program can run here: the program is asked once.
+//! Check that a program can run on this machine, by asking it once.
 //!
 //! Every cell of an experiment asks the same, for each of its sides, and again when they are set up.
 //! What a program said is remembered for as long as this process lives. If it is no longer true, the
@@ -10,10 +10,10 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::Result;
 
-/// Answers that are remembered; beyond these a program is asked again.
+/// Most answers that are cached; beyond it a program is asked again.
 const KEPT_MAX: usize = 256;
 
-/// A program, its arguments, and its answer.
+/// A program with its arguments and its answer.
 struct Answer {
     path: PathBuf,
     args: Vec<OsString>,
@@ -22,8 +22,7 @@ struct Answer {
 
 static ANSWERS: Mutex<Vec<Answer>> = Mutex::new(Vec::new());
 
-/// Returns the program's answer to `args`: remembered from the first call, otherwise fetched by
-/// `ask`.
+/// Returns the program's answer to `args`: cached from the first call, or from `ask`.
 ///
 /// # Errors
 /// What `ask` fails with, or did.

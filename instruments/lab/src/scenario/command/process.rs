@@ -1,4 +1,4 @@
-//! One run of a program: bounded in time and in what it may print, and never left behind.
+//! One run of a program: bounded in time and output, and always ended.
 //!
 //! It is the leader of a process group, which is killed with it; and the kernel kills it if the
 //! thread ends that started it, however this program ends.
@@ -20,12 +20,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::{Code, Error, Result};
 
-/// The longest time until a waiting run notices that it must stop.
+/// Interval at which a waiting run checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(100);
 /// The limit of a program's standard output; a program that prints more is refused.
 const STDOUT_BYTES_MAX: u64 = 16 << 20;
 
-/// The part of the standard error that is kept, at its end.
+/// Bytes kept from the end of the standard error.
 const STDERR_BYTES_KEPT: usize = 4096;
 
 /// The result of a run.
@@ -33,13 +33,13 @@ const STDERR_BYTES_KEPT: usize = 4096;
 pub(super) struct Ran {
     pub(super) stdout: Vec<u8>,
     pub(super) wall_ns: u64,
-    /// CPU time of the process and of all children that it waited for.
+    /// CPU time of the process and of all its descendants that were waited for.
     pub(super) cpu_ns: u64,
-    /// Run delay of the first thread: the kernel keeps no sum for a process.
+    /// Run delay of the first thread, because the kernel keeps no sum for a process.
     pub(super) run_delay_ns: u64,
 }
 
-/// Runs it to its end.
+/// Runs a program to its end.
 ///
 /// # Errors
 /// `E-SYSTEM` if it cannot be started, does not end in time, prints too much, or fails: with the
@@ -53,7 +53,7 @@ pub(super) fn run(
     run_telling(program, args, timeout, stop, 1)
 }
 
-/// Runs it to its end; of a program that fails so many of its last lines are told.
+/// Runs a program to its end; if it fails, the error has its last lines, as many as given.
 ///
 /// # Errors
 /// As [`run`].
@@ -98,7 +98,7 @@ pub(super) fn run_telling(
     Ok(Ran { stdout, wall_ns, cpu_ns: children_cpu_ns().saturating_sub(cpu_ns), run_delay_ns })
 }
 
-/// A child and the group that it leads; killed when dropped, unless it has ended.
+/// A child process and its process group, killed when this is dropped unless it has ended.
 struct Started {
     child: Child,
     reaped: bool,
@@ -112,7 +112,8 @@ struct Ended {
 }
 
 impl Started {
-    /// Waits for its end, until `deadline`; then it is killed, with all that it started.
+    /// Waits for the child's end until `deadline`; then kills it with all processes that it
+    /// started.
     fn wait(&mut self, deadline: Instant, start: Instant, stop: &AtomicBool) -> io::Result<Ended> {
         let in_time = self.has_ended_by(deadline, stop);
         let wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -143,7 +144,7 @@ impl Started {
         }
     }
 
-    /// Kills the rest of the process group, so that no process holds the pipes open, and reaps the
+    /// Kills the rest of the process group, so that no process keeps the pipes open, and reaps the
     /// child.
     fn end(&mut self) -> io::Result<ExitStatus> {
         if let Some(pid) = self.pid() {
@@ -174,7 +175,7 @@ impl Drop for Started {
     }
 }
 
-/// Reads the output, up to one byte more than is allowed.
+/// Reads the output, up to one byte beyond the limit.
 fn whole(pipe: Option<impl Read>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {

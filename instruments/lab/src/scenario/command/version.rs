@@ -1,4 +1,4 @@
-//! Another version of the engine: the command of a commit, built from a worktree of its own.
+//! Another version of the engine: the command of a commit, built in a git worktree.
 //!
 //! ```text
 //!  target/lab-versions/COMMIT/tree      the commit's files (git worktree)
@@ -19,17 +19,17 @@ use super::{find, process};
 use crate::scenario::Place;
 use crate::{Code, Error, Result};
 
-/// The longest time that git and a build may take.
+/// The longest time for git and a build.
 const PATIENCE: Duration = Duration::from_hours(1);
-/// Lines of a failed build that are told: the last ones.
+/// Number of last lines of a failed build in the error.
 const LINES: usize = 6;
 /// Digits of a commit in the name of its folder.
 const DIGITS: usize = 12;
-/// The package of the command, and what it is called.
+/// The package of the command; the next is the command's name.
 const PACKAGE: &str = "linerate-cli";
 const COMMAND: &str = "linerate";
 
-/// Returns the programs that build `commit`, as they would be typed.
+/// Returns the commands that build `commit`, as typed in a shell.
 pub(super) fn commands(commit: &str) -> [String; 2] {
     let folder = format!("target/lab-versions/{commit}");
     [
@@ -40,8 +40,8 @@ pub(super) fn commands(commit: &str) -> [String; 2] {
     ]
 }
 
-/// Returns the command of `commit`, of the repository around the working directory, and the whole name of the
-/// commit: built, if it is not there yet.
+/// Returns the command of `commit`, built if it does not exist yet, and the full name of the
+/// commit; the repository is that of the working directory.
 ///
 /// # Errors
 /// `E-EXPERIMENT` for a commit that there is not, `E-UNSUPPORTED` outside of a repository, without git or cargo,
@@ -112,7 +112,7 @@ fn said(git: &Path, dir: &Path, args: &[&str], stop: &AtomicBool) -> Result<Stri
 mod tests {
     use super::*;
 
-    /// Makes a repository of one commit, whose command is `main`; `None` without git.
+    /// Creates a repository with one commit, whose command is `main`; returns `None` without git.
     fn repository(name: &str, main: &str) -> Option<PathBuf> {
         let dir = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);

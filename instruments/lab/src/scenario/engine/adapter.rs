@@ -1,5 +1,5 @@
-//! An adapter with a ring of posted buffers, as post 000's: bursts at line rate, and overruns if the
-//! receiving thread does not fill the ring in time.
+//! An adapter with a ring of posted buffers, as in post 000: bursts at line rate, and overruns if
+//! the receiving thread does not refill the ring in time.
 //!
 //! ```text
 //!  wire (its own CPU)                                   receiver (the measured CPU)
@@ -34,10 +34,10 @@ use crate::scenario::crew::{Crew, Duty};
 use crate::settings::wrong;
 use crate::{Code, Error, Result};
 
-/// The longest time that the receiver waits for a wire that does not end its window.
+/// The longest wait of the receiver for a wire that does not end its window.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The interval at which a receiver without a frame for its ring looks for one.
+/// Interval at which a receiver without a free frame for its ring tries again.
 const STARVED: Duration = Duration::from_millis(1);
 
 /// The number of polls of the receiver.
@@ -52,7 +52,7 @@ impl Polls {
 /// State shared between both threads.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// The receiver owes the ring buffers that its pool does not have.
+    /// True if the receiver could not refill the ring, because its pool had no frame.
     pub starving: AtomicBool,
     /// Windows that the receiver has begun.
     pub begun: AtomicU64,
@@ -60,7 +60,7 @@ pub(super) struct Shared {
     pub ended: AtomicU64,
 }
 
-/// Sets up both ends; the ring is full of buffers when the first window begins.
+/// Sets up both ends, with the ring full of buffers for the first window.
 pub(super) fn build(
     config: &Config,
     cpus: &[usize],
@@ -127,7 +127,7 @@ pub(super) fn build(
     Ok((crew, Gauge::Pool(pool, polls)))
 }
 
-/// Returns the port by which packets leave for another process, once it is there.
+/// Returns the port that sends packets to another process, once that is connected.
 fn leave_by(port: &str, config: &Config, pool: &Pool) -> Result<Queue> {
     let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let port = Port::open_with(&format!("{port},{options}"), pool)?;
@@ -146,7 +146,7 @@ fn leave_by(port: &str, config: &Config, pool: &Pool) -> Result<Queue> {
     Ok(queue)
 }
 
-/// Builds the pool: as many frames as all holders can hold, unless configured otherwise.
+/// Builds the pool: as many frames as all holders need, unless configured otherwise.
 fn pool(config: &Config) -> Result<Pool> {
     let mut holders = Holders::new();
     holders.add("posted buffers", u64::from(config.ring_len));
@@ -165,9 +165,9 @@ fn pool(config: &Config) -> Result<Pool> {
     Ok(pool)
 }
 
-/// The end where packets leave; the hot list is where they end.
+/// The end where packets leave, with the hot list onto which they are freed.
 enum End {
-    /// A transmitter without a device: it keeps packets for a while.
+    /// A transmitter without a device, which holds packets for a while.
     Transmitter(Local),
     /// A ring to another process.
     Fabric(Box<Queue>),
@@ -186,11 +186,11 @@ impl End {
 struct Receiver {
     queue: Queue,
     end: End,
-    /// Bytes that the fabric had copied when it was asked last.
+    /// Bytes that the fabric had copied at the last reading.
     told_bytes: u64,
     inbox: Batch,
     fresh: Batch,
-    /// Packets whose transmission is not over.
+    /// Packets that are still being transmitted.
     held: Batch,
     /// Buffers that are missing from the ring.
     owed: usize,
@@ -202,7 +202,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Takes what came, fills the ring again, passes on; returns how many packets.
+    /// Receives packets, refills the ring, passes packets on; returns how many.
     fn turn(&mut self, done: &mut Done) -> usize {
         let n = self.queue.rx(&mut self.inbox);
         if n > 0 {
@@ -250,7 +250,7 @@ impl Receiver {
         }
     }
 
-    /// Passes on the held packets, and takes back those that have left.
+    /// Passes on held packets, and takes back those that were sent.
     fn release(&mut self, done: &mut Done) {
         let n = self.held.len();
         match &mut self.end {
@@ -273,14 +273,14 @@ impl Receiver {
         }
     }
 
-    /// Returns the bytes that were copied since it was asked last.
+    /// Returns the bytes copied since the last reading.
     fn copied(&mut self) -> u64 {
         let End::Fabric(queue) = &mut self.end else { return 0 };
         let now = queue.driver_counts().copied_bytes.unwrap_or(0);
         now.saturating_sub(std::mem::replace(&mut self.told_bytes, now))
     }
 
-    /// Sleeps until a packet comes, a held packet can leave, or the window is over.
+    /// Sleeps until a packet arrives, a held packet can be sent, or the window is over.
     fn rest(&mut self, left: Duration, done: &mut Done) -> io::Result<()> {
         let since = Instant::now();
         let left = left.max(Duration::from_millis(1));
@@ -341,7 +341,7 @@ impl Duty<Duration, Done> for Receiver {
     }
 }
 
-/// A wire that puts packets into posted buffers at their arrival times.
+/// A simulated wire that writes packets into posted buffers at their arrival times.
 pub(super) struct Wire {
     pub queue: Queue,
     pub posted: Batch,
@@ -349,11 +349,11 @@ pub(super) struct Wire {
     pub beat: Beat,
     pub burst: u64,
     pub line_pps: f64,
-    /// Arrivals at one look from which on the wire itself was late.
+    /// Number of arrivals in one check from which the wire itself counts as late.
     pub late: u64,
     pub size: usize,
     pub touch: bool,
-    /// True if every byte is written, as a generator does, and packets are numbered.
+    /// True if the wire writes every byte and numbers the packets, as a generator does.
     pub stamped: bool,
     pub seq: u64,
     pub windows: u64,
@@ -361,17 +361,17 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Waits for the receiver, which may wake up later: packets sent earlier would overrun only
-    /// because of the order of two wake-ups. The wait spins on the wire's own CPU and ends with the
-    /// window.
+    /// Waits for the receiver to wake up: packets sent before would overrun only because of the
+    /// order of two wake-ups. The wait spins on the wire's own CPU and ends with the window.
     fn meet(&self, until: Instant) {
         while self.shared.begun.load(Ordering::Acquire) < self.windows && Instant::now() < until {
             std::hint::spin_loop();
         }
     }
 
-    /// Sends one burst, each packet at its moment. If at some look too many had come due, the wire was late,
-    /// and the whole burst is set apart, whatever was lost of it: the ring recovers in the pause.
+    /// Sends one burst, each packet at its time. If at some look too many had come due, the wire
+    /// was late, and the whole burst is set apart, whatever was lost of it: the ring recovers in
+    /// the pause.
     fn burst(&mut self, start: Instant, done: &mut Done) {
         let (mut gone, mut late) = (0, false);
         let (mut ring_full, mut no_frame) = (0, 0);

@@ -1,4 +1,4 @@
-//! One side: its windows, its profile, its end.
+//! A bench of the engine: its windows, its profile, its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -21,17 +21,18 @@ use crate::scenario::{Bench, Finished, LEAD_IN, Ledger as Books, free_matrix, pa
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
 
-/// Samples for each second of CPU time: a prime, out of step with the kernel's own timers.
+/// Samples for each second of CPU time: a prime number, so that they do not run in step with the
+/// kernel's timers.
 const HZ: u32 = 1999;
-/// Share of a window that what offers packets may be late: as long as a measured thread may be without
-/// its CPU.
+/// Share of a window that the source of packets may be late, equal to the time that a measured
+/// thread may lack its CPU.
 const LATE_MAX: f64 = 0.01;
-/// The longest time that another process may take to empty its ring, each time.
+/// The longest time for another process to empty its ring, each time.
 const TAKEN: Duration = Duration::from_millis(100);
-/// Times that a path is emptied at its end, a full ring each.
+/// Times that a path is emptied at its end, each time a full ring.
 const DRAINS: u32 = 64;
 
-/// The note for a side whose bytes come from the system's allocator.
+/// The note for a side whose buffers come from the system's allocator.
 const TRIMMED: &str = "general buffers: where a burst is freed at once, glibc gives the memory at the top \
      of its arena back to the kernel and takes it again for the next one; that is in the cost, and may be \
      most of it";
@@ -52,17 +53,17 @@ pub(super) struct EngineBench {
     done: Done,
     threads: usize,
     beyond: Option<Beyond>,
-    /// The device's, which goes last.
+    /// The link of a device, dropped last.
     link: Option<Link>,
-    /// The CPUs of the path and of the other process; empty without one, as the threads then report
-    /// theirs.
+    /// The CPUs of the path and of the other process; empty without one, because the threads then
+    /// report theirs.
     cpus: Vec<usize>,
     /// The results of the other process in all windows.
     seen: Seen,
 }
 
 impl EngineBench {
-    /// Sets it up; its threads wait.
+    /// Sets up the side; its threads wait.
     pub fn open(
         config: &Config,
         cpus: &[usize],
@@ -113,8 +114,8 @@ impl EngineBench {
     }
 }
 
-/// Returns the reason that the rates of a window are not valid: the source of the packets was late
-/// through its own fault.
+/// Returns the reason why the rates of a window do not count: the source of the packets was late by
+/// its own fault.
 ///
 /// Never by what was lost or not sent: a slow path loses and holds up, too, and that is what is asked
 /// for ([`unsent`](super::reading)). A measured thread without its CPU is the runner's to see.
@@ -204,7 +205,7 @@ impl Bench for EngineBench {
     }
 }
 
-/// Returns the engine's warnings once for the side: each worker gets the same.
+/// Returns the engine's warnings without repetition, because each worker has the same.
 fn warnings(warnings: &[String]) -> BTreeSet<String> {
     let of_worker = |warning: &String| match warning.split_once(": ") {
         Some((worker, what)) if worker.starts_with("worker ") => what.to_owned(),
@@ -213,7 +214,7 @@ fn warnings(warnings: &[String]) -> BTreeSet<String> {
     warnings.iter().map(of_worker).collect()
 }
 
-/// Returns the figures of the whole side: memory, frames, packets that are out, hot lists.
+/// Returns the figures of the whole side: memory, frames, packets outstanding, hot lists.
 fn totals(gauge: &Gauge) -> BTreeMap<String, f64> {
     let (pool, stats, ledger) = (gauge.pool(), gauge.memory(), gauge.ledger());
     let mut totals = BTreeMap::from([
@@ -232,7 +233,7 @@ fn totals(gauge: &Gauge) -> BTreeMap<String, f64> {
     totals
 }
 
-/// Sends the packets that are still on their way and ends the workers, the source's first of each
+/// Sends the packets that are still in flight and ends the workers, the source's first in each
 /// round.
 fn drain(mut workers: Vec<Worker>, patience: Duration) -> Result<()> {
     let failed =

@@ -1,4 +1,5 @@
-//! The second process of a side: this program again, which sees the side's packets in its memory.
+//! The second process of a side: this program again, which reads the side's packets in shared
+//! memory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -15,7 +16,7 @@ use crate::far::{BEGIN, END, Seen};
 use crate::window::Window;
 use crate::{Code, Error, Result};
 
-/// The longest time for the process to get ready or to answer: far more than it needs on a busy
+/// The longest time for the process to start or to answer: far more than it needs on a busy
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -30,7 +31,7 @@ pub(super) struct Beyond {
 }
 
 impl Beyond {
-    /// Starts it on `cpu`; it listens when this returns.
+    /// Starts the process on `cpu`; it listens when this returns.
     pub fn start(program: &Path, cpu: usize, verify: bool) -> Result<Beyond> {
         // A name in the network namespace: nothing to remove, however this ends. Whose process is at the
         // other end is asked by both.
@@ -62,7 +63,7 @@ impl Beyond {
         Ok(beyond)
     }
 
-    /// Returns the text of a port whose packets it sees; options can follow.
+    /// Returns the text of a port that sends packets to the process; options can be appended.
     pub fn port(&self) -> &str {
         &self.place
     }

@@ -1,4 +1,4 @@
-//! Settings of a side.
+//! Settings of a side of the scenario `engine`.
 
 use std::ops::RangeInclusive;
 
@@ -15,16 +15,16 @@ use crate::{Code, Error, Result};
 
 /// Gigabit Ethernet's packets a second: 60 bytes, FCS, preamble and gap.
 const LINE_PPS: f64 = 1_488_095.0;
-/// Packets a second that can be told apart.
+/// Rates in packets a second that are valid.
 const PPS: RangeInclusive<f64> = 1.0..=1e9;
 /// The mean packet size of an IMIX: of 12 packets, 7 have 60 bytes, 4 have 590 and 1 has 1514.
 const IMIX_MEAN_BYTES: f64 = (7.0 * 60.0 + 4.0 * 590.0 + 1514.0) / 12.0;
-/// Ethernet's shortest frame without FCS, and the shortest that a generator numbers.
+/// Ethernet's shortest frame without FCS, which is also the shortest that a generator can number.
 const SIZE_MIN: u64 = 60;
 const SIZE_MAX: u64 = 65_536;
 /// Ethernet's longest frame without FCS.
 const ETHERNET_MAX: u64 = 1514;
-/// The shortest ring that `xdp:` takes.
+/// The shortest ring that `xdp:` accepts.
 const XDP_RING_MIN: u32 = 64;
 
 const PATH: Choice<Kind, 5> = [
@@ -48,17 +48,18 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns true if a thread on a CPU of its own sends.
+    /// Returns true if the source is a thread with a CPU of its own.
     fn has_wire(self) -> bool {
         matches!(self, Kind::Adapter | Kind::Device)
     }
 
-    /// Returns true if there is nowhere to send to but another process.
+    /// Returns true if packets can only leave to another process.
     fn needs_out(self) -> bool {
         matches!(self, Kind::Fabric | Kind::Device)
     }
 
-    /// Returns the number of packets that a turn of a source's worker offers; `None` without a worker.
+    /// Returns the number of packets that a turn of the source's worker offers; `None` without a
+    /// worker.
     pub fn turn(self, budget: usize) -> Option<usize> {
         match self {
             // Both ports are sources.
@@ -69,17 +70,17 @@ impl Kind {
     }
 }
 
-/// The form in which packets reach another process.
+/// How packets reach another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Out {
-    /// Another process sees them where they lie.
+    /// The other process reads packets in the sender's memory.
     CutThrough,
-    /// Another process sees them where they were copied to.
+    /// The other process reads copies of packets.
     Copy,
 }
 
 impl Out {
-    /// Returns the options of the port that they leave by.
+    /// Returns the options of the port through which packets leave.
     pub fn options(self, ring_len: u32) -> String {
         let sharing = match self {
             // Its pool is sealed against writing, and stays private.
@@ -141,7 +142,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns the CPUs of the threads, the measured one's first.
+    /// Returns the CPUs of the threads, the measured thread's first.
     pub fn placed(&self, place: &Place) -> Result<Vec<usize>> {
         let mut cpus = place.cpus.clone();
         cpus.truncate(self.threads);
@@ -157,8 +158,8 @@ impl Config {
             .fix("grep Cpus_allowed_list /proc/self/status; or threads = 1"))
     }
 
-    /// Returns the CPU of the other process: its own CPU if there is one, else the last thread's
-    /// neighbour's.
+    /// Returns the CPU of the other process: a CPU of its own if there is one, else one that it
+    /// shares with the last thread.
     pub fn beyond(&self, place: &Place) -> Option<usize> {
         let cpu = place.cpus.get(self.threads).or(place.cpus.last()).copied();
         self.out.and(cpu)
@@ -221,8 +222,8 @@ impl Config {
     }
 }
 
-/// Returns a rate as `"100kpps"`, `"100Mbps"` or a number of bytes a second, in packets of `bytes`;
-/// `None` if it is not said, or said to be `unbound`.
+/// Returns a rate, given as `"100kpps"`, `"100Mbps"` or a number of bytes a second, in packets of
+/// `bytes`; `None` if it is absent, or is `unbound`.
 fn rate(told: &Reading<'_>, name: &str, unbound: Option<&str>, bytes: f64) -> Result<Option<f64>> {
     let Some(Setting { value, line }) = told.said(name) else { return Ok(None) };
     let pps = match value {

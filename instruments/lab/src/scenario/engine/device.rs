@@ -1,4 +1,5 @@
-//! A device of the kernel's in front of the fabric: a thread sends into a veth pair, and AF_XDP takes what comes out.
+//! A kernel device before the fabric: a thread sends into a veth pair, and AF_XDP receives at its
+//! other end.
 //!
 //! ```text
 //!  outside, on its own CPU                inside, on the measured CPU
@@ -26,14 +27,15 @@ use crate::scenario::host::wait_for_carrier;
 use crate::settings::wrong;
 use crate::{Code, Error, Result};
 
-/// Frames of the pool that only fills the veth pair.
+/// Frames of the pool for the sending end of the veth pair.
 const OUTSIDE_FRAMES: u32 = 2048;
 
-/// A veth pair between two namespaces, which go with this value, and the thread that keeps the process beyond.
+/// A veth pair between two namespaces, removed with this value, and the thread that keeps the other
+/// process alive.
 pub(super) struct Link {
     outside: Netns,
     inside: Netns,
-    /// Dropped to end the thread.
+    /// Sender whose drop ends the thread.
     _keeps: Option<Sender<()>>,
 }
 
@@ -55,8 +57,9 @@ impl Link {
         Ok(Link { outside, inside, _keeps: None })
     }
 
-    /// Starts the process beyond inside, where the engine finds its socket: an abstract name is its namespace's.
-    /// The kernel ends it with the thread that has started it, which stays.
+    /// Starts the other process inside the namespace, where the engine finds its socket: an
+    /// abstract name is valid in one namespace only. The kernel ends it with the thread that has
+    /// started it, which stays.
     pub fn start(
         &mut self,
         start: impl FnOnce() -> Result<Beyond> + Send + 'static,
@@ -74,7 +77,7 @@ impl Link {
     }
 }
 
-/// Sets up the engine, and the one that sends to it.
+/// Sets up the measured engine, and the one that sends to it.
 pub(super) fn build(
     config: &Config,
     cpus: &[usize],
@@ -120,7 +123,8 @@ pub(super) fn build(
     Ok((crew, Gauge::Device(stats, blocks.map(|pool| (pool, bytes)))))
 }
 
-/// Returns the measured engine: it looks until nothing is there, so that latencies are those of the path.
+/// Returns the measured engine, which polls until nothing is left, so that latencies are those of
+/// the path.
 fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> Builder {
     let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let mut engine = tuned(Engine::builder(), config)
@@ -139,7 +143,7 @@ fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> Builder {
     engine
 }
 
-/// Returns the pool of the allocator's blocks: as many of them as there are frames.
+/// Returns the pool of the allocator's blocks: as many blocks as there are frames.
 fn blocks(config: &Config) -> Result<Pool> {
     let pool = Pool::builder().frames(config.pool_frames.unwrap_or(32_768)).data(Data::General);
     let pool = pool.name("blocks").frame_size(config.frame_size).init(config.init);
@@ -148,7 +152,7 @@ fn blocks(config: &Config) -> Result<Pool> {
     Ok(pool)
 }
 
-/// Moves each packet into a block of the system's allocator.
+/// Stage that moves each packet into a block of the system's allocator.
 struct Blocks {
     mem: Local,
     fresh: Batch,
@@ -166,7 +170,7 @@ impl Stage for Blocks {
     }
 }
 
-/// The thread of the wire: what it has sent is what was offered.
+/// The duty of the sending thread: the packets that it has sent count as offered.
 struct Sending {
     turning: Turning,
     stats: Stats,

@@ -1,4 +1,5 @@
-//! The scenario `engine`: the engine itself on threads of the lab's own, without privilege but with a device.
+//! The scenario `engine`: the engine on threads of the lab, which requires privileges only with a
+//! device.
 //!
 //! ```text
 //!  null     null ⇄ null                     one worker: allocates and frees on one hot list
@@ -37,7 +38,7 @@ use beyond::Beyond;
 use config::{Config, KNOBS, Kind};
 use device::Link;
 
-/// The engine on threads of the lab's own.
+/// The scenario that runs the engine on threads of the lab.
 #[derive(Debug)]
 pub(super) struct Engine;
 
@@ -105,7 +106,7 @@ impl Scenario for Engine {
     }
 }
 
-/// Returns the path of this program, which is also started as the other process.
+/// Returns the path of this program, which is started again as the other process.
 fn program(place: &Place) -> Result<&Path> {
     let none = || {
         let why = "it needs a second process of this program, whose file is not known";

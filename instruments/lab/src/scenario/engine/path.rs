@@ -1,5 +1,5 @@
-//! The paths, built: an engine's workers or an adapter's two ends, each on its thread; and what is read off
-//! them before and after a window.
+//! The paths of sides: an engine's workers or an adapter's two ends, each on its thread, with
+//! readings before and after a window.
 
 use std::time::Duration;
 
@@ -22,14 +22,15 @@ pub(super) const MEET: Duration = Duration::from_secs(5);
 pub(super) enum Gauge {
     /// An engine's.
     Engine(Stats),
-    /// An engine's with a device, and the pool of blocks that packets of so many bytes are moved into.
+    /// An engine with a device, and the pool of blocks into which packets of the given length are
+    /// moved.
     Device(Stats, Option<(Pool, u64)>),
-    /// A loop of the lab's own: its pool, and how often it looked for packets.
+    /// A loop of the lab, with its pool and its number of polls.
     Pool(Pool, adapter::Polls),
 }
 
 impl Gauge {
-    /// Returns the pool of all its packets.
+    /// Returns the pool of the path's packets.
     pub fn pool(&self) -> &Pool {
         match self {
             Gauge::Engine(stats) | Gauge::Device(stats, _) => stats.pool(),
@@ -45,7 +46,7 @@ impl Gauge {
         }
     }
 
-    /// Returns the pool of the blocks that packets are moved into, and their bytes.
+    /// Returns the pool of the blocks into which packets are moved, and their length in bytes.
     fn blocks(&self) -> Option<&(Pool, u64)> {
         match self {
             Gauge::Device(_, blocks) => blocks.as_ref(),
@@ -58,13 +59,13 @@ impl Gauge {
         self.blocks().is_some() || self.pool().data_from() == Data::General
     }
 
-    /// Returns the readings of all its pools.
+    /// Returns the statistics of all pools of the path.
     pub fn memory(&self) -> PoolStats {
         let all = self.pool().stats();
         self.blocks().map_or_else(|| all.clone(), |(blocks, _)| all.clone().plus(&blocks.stats()))
     }
 
-    /// Returns the ledger of all its packets.
+    /// Returns the ledger of the path's packets.
     pub fn ledger(&self) -> Ledger {
         let all = self.pool().ledger();
         match self.blocks() {
@@ -74,7 +75,7 @@ impl Gauge {
     }
 }
 
-/// Sets up a side's path and its threads; nothing runs yet.
+/// Sets up a side's path and its threads, without running it.
 pub(super) fn build(
     config: &Config,
     cpus: &[usize],
@@ -126,7 +127,7 @@ fn size(size: Size) -> String {
     }
 }
 
-/// Makes two processes that share no memory, and says why, as the port does.
+/// Returns the error of two processes that share no memory, with the port's reason.
 pub(super) fn apart(said: Option<Error>) -> Error {
     let said = said.map_or("it does not answer".into(), |e| e.why);
     let why = format!("the process at the far side does not come to terms with this one: {said}");
@@ -186,7 +187,7 @@ fn engine(
     Ok((crew, Gauge::Engine(stats)))
 }
 
-/// The figures of a window, without those of the pool and the ports.
+/// The figures of a window other than those of the pool and the ports.
 const OWN: &[Figure] = figures! {
     "offered" "packets" "Packets that the source made, or the wire had.";
     "due" "packets" "Packets whose time had come; 0 without a rate.";
@@ -223,16 +224,17 @@ pub(super) static FIGURES: [Figure; OWN.len() + pool_figures::FIGURES.len()] =
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pool: pool_figures::Reading,
-    /// Packets that left by ports other than rings, and their bytes.
+    /// Packets sent by ports other than rings, and their bytes.
     packets: u64,
     bytes: u64,
     wakeups: u64,
     offered: u64,
-    /// The number of polls of the lab's own loop, and of those that found nothing.
+    /// The number of polls of the lab's loop, and of empty polls.
     polls: [u64; 2],
     asleep_ns: u64,
     copied_bytes: u64,
-    /// Packets lost before the engine: all, for want of room in the ring, and for want of a frame.
+    /// Packets lost before the engine: in total, for lack of room in the ring, and for lack of a
+    /// frame.
     missed: [u64; 3],
 }
 

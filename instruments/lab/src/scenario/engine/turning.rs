@@ -1,4 +1,4 @@
-//! Work of threads that own workers: each turns its worker, a burst at a time, with or without a
+//! Duties of threads that own workers: each turns its worker, a burst at a time, with or without a
 //! pace, and counts.
 
 use std::io;
@@ -30,36 +30,36 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Packets whose time had come; 0 without a rate.
+    /// Packets that were due; 0 without a rate.
     due
-    /// Packets that a wire of the lab's own offered.
+    /// Packets that a wire of the lab offered.
     offered
     /// Offered packets that found no posted buffer although the receiver had frames.
     ring_full
-    /// Those that found none because the receiver's pool had no frame.
+    /// Packets lost because the receiver's pool had no frame.
     no_frame
-    /// Packets of `late` that were lost: the receiver may not be the cause.
+    /// Packets of `late` that were lost, possibly not by the receiver's fault.
     wire_late
-    /// Packets that the receiver had, but the ring behind it had no room for.
+    /// Packets received for which the ring behind the receiver had no room.
     fabric_full
-    /// Packets, lost or not, of bursts in which many came due together because the wire's own thread
+    /// Packets, lost or not, of bursts in which many were due together because the wire's thread
     /// was late.
     late
     /// The latest that a sleep for the next burst ended. Not of one that a full ring held up.
     late_ns
-    /// Packets that a loop of the lab's own passed on.
+    /// Packets that a loop of the lab passed on.
     packets
-    /// Their bytes.
+    /// Bytes of these packets.
     bytes
-    /// Bytes that the port behind it copied.
+    /// Bytes that the port after the loop copied.
     copied_bytes
-    /// Times that it slept in a wait of its own.
+    /// Sleeps of the loop.
     sleeps
     /// The total time of those sleeps.
     asleep_ns
 }
 
-/// When bursts are due: open loop from each window's start, or as fast as they are taken.
+/// The schedule of bursts: an open loop from each window's start, or as fast as they are accepted.
 #[derive(Debug)]
 pub(super) struct Beat {
     timer: TimerFd,
@@ -132,11 +132,11 @@ impl Beat {
     }
 }
 
-/// A source's worker, and the receiver's behind it if it is on this thread too.
+/// A source's worker, with the receiver's after it if it is on the same thread.
 pub(super) struct Turning {
     pub source: Worker,
     pub receiver: Option<Worker>,
-    /// Turns that offer a burst, and its packets.
+    /// Turns that offer a burst, and the packets of a burst.
     pub turns: usize,
     pub burst: usize,
     pub beat: Beat,
@@ -179,7 +179,7 @@ impl Duty<Duration, Done> for Turning {
     }
 }
 
-/// A worker that takes what another thread sends.
+/// A worker that receives what another thread sends.
 pub(super) struct Receiving(pub Worker);
 
 impl Duty<Duration, Done> for Receiving {
@@ -205,7 +205,7 @@ impl Duty<Duration, Done> for Receiving {
     }
 }
 
-/// Turns a receiver until nothing is left for it, at most as often as a full ring takes.
+/// Turns a receiver until it has no packets left, at most as often as a full ring requires.
 pub(super) fn empty(receiver: &mut Worker) {
     let now = Instant::now();
     for _ in 0..TURNS_MAX {
@@ -215,7 +215,7 @@ pub(super) fn empty(receiver: &mut Worker) {
     }
 }
 
-/// Turns that empty the longest ring with the smallest budget.
+/// Turns that suffice to empty the longest ring with the smallest budget.
 const TURNS_MAX: usize = 1 << 16;
 
 pub(super) fn nanos(time: Duration) -> u64 {

@@ -1,4 +1,4 @@
-//! When the datagrams of a load are due: at equal gaps, or by shapes that a controller was not tuned on.
+//! The schedule of a load's datagrams: equal gaps, or shapes for which no controller was tuned.
 //!
 //! ```text
 //!  constant  | | | | | | | | | | | |
@@ -19,14 +19,15 @@ use serde::{Deserialize, Serialize};
 use crate::random::Random;
 use crate::{Code, Error, Result};
 
-/// Gaps that are drawn, and the most that are taken from a capture; behind them they begin again.
+/// Gaps that are drawn at random, and the most that are read from a capture; afterwards they
+/// repeat.
 const GAPS: usize = 8192;
-/// The gaps of a capture that comes with this program.
+/// The gaps of the built-in capture.
 const TCP: &str = include_str!("../../../captures/tcp.txt");
-/// Time of a burst, and from one to the next.
+/// Length of a burst; the next is the time between bursts.
 const ON_S: f64 = 0.010;
 const PERIOD_S: f64 = 0.050;
-/// Rates of the quarters of a window, of the mean.
+/// Rates in the quarters of a window, relative to the mean.
 const STEPS: [f64; 4] = [0.4, 1.6, 0.8, 1.2];
 
 /// The shape of a load over time.
@@ -37,12 +38,13 @@ pub(super) enum Arrivals {
     Poisson,
     Bursts,
     Steps,
-    /// When each of them is due, in mean gaps from the first on; the last is that of the next round of them.
+    /// The due time of each arrival in mean gaps, counted from the first; the last entry begins the
+    /// next repetition.
     Gaps(Vec<f64>),
 }
 
 impl Arrivals {
-    /// Returns the shape of that name, or that of a capture by its path.
+    /// Returns the shape with that name, or of the capture at that path.
     ///
     /// # Errors
     /// `E-EXPERIMENT` for a name that there is not, or a capture without two moments; those of reading a capture.
@@ -86,7 +88,7 @@ impl Arrivals {
         Arrivals::of_gaps((0..GAPS).map(|_| gap()).collect()).unwrap_or_default()
     }
 
-    /// Returns the shape of these gaps, of whatever unit; `None` if their sum is nothing.
+    /// Returns the shape of these gaps, in any unit; `None` if their sum is 0.
     fn of_gaps(gaps: Vec<f64>) -> Option<Arrivals> {
         let sum: f64 = gaps.iter().sum();
         let scale = gaps.len() as f64 / sum;
@@ -98,7 +100,8 @@ impl Arrivals {
         (sum > 0.0).then(|| Arrivals::Gaps([0.0].into_iter().chain(ends).collect()))
     }
 
-    /// Returns when arrival `i` is due, in mean gaps; `per_second` of them are due in a second, `all` in a window.
+    /// Returns the due time of arrival `i` in mean gaps, for `per_second` arrivals a second and
+    /// `all` in a window.
     ///
     /// Cost: a few operations, whatever `i` is.
     pub fn place(&self, i: u64, per_second: f64, all: f64) -> f64 {
@@ -120,7 +123,7 @@ impl Arrivals {
     }
 }
 
-/// Returns the part of a window that has passed when the part `due` of its arrivals has come.
+/// Returns the elapsed share of a window when the share `due` of its arrivals has occurred.
 fn stepped(due: f64) -> f64 {
     let mut before = 0.0;
     for (quarter, rate) in STEPS.iter().enumerate() {

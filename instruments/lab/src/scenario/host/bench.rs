@@ -30,14 +30,14 @@ use crate::scenario::pool_figures::{self, Reading};
 use crate::scenario::{Bench, Finished, Ledger, free_matrix};
 use crate::window::Window;
 
-/// Time without a packet after which the path is empty.
+/// Time without a packet after which the path counts as empty.
 const QUIET: Duration = Duration::from_millis(3);
 /// Longest wait for that.
 const QUIET_WAIT: Duration = Duration::from_millis(500);
 /// Samples for each second of a worker's CPU time.
 const PROFILE_HZ: u32 = 2000;
 
-/// The same of the whole machine, whose idle time is sampled, too.
+/// Samples a second for a profile of the whole machine, whose idle time is also sampled.
 const MACHINE_HZ: u32 = 1000;
 /// Events for each sample of lines that leave a cache. A prime.
 const LINES_PERIOD: u64 = 10_007;
@@ -48,7 +48,7 @@ pub(super) struct HostBench {
     load: Box<dyn Load>,
     probe: Option<Datagrams>,
     counters: Counters,
-    /// Before the first window.
+    /// The kernel's counts before the first window.
     first: Option<Kernel>,
     rounds: u64,
     placed: Option<Placed>,
@@ -59,7 +59,7 @@ pub(super) struct HostBench {
     remarks: Remarks,
 }
 
-/// The readings at an edge of a window, while the workers stand still.
+/// The readings at the start or end of a window, while the workers pause.
 struct Edge {
     reading: Reading,
     counts: Counts,
@@ -73,7 +73,7 @@ struct Edge {
 }
 
 impl HostBench {
-    /// Sets it up: hosts, engine, connections.
+    /// Sets up the side: hosts, engine, connections.
     pub fn open(config: Config) -> Result<HostBench> {
         let hosts = Hosts::new(&config)?;
         let path = Path::open(&config, &hosts)?;
@@ -352,15 +352,15 @@ fn figures(
     figures
 }
 
-/// Returns the CPU time of the hosts' programs: of this process what its workers did not take, and that of
-/// the senders' processes.
+/// Returns the CPU time of the hosts' programs: that of this process without its workers, plus that
+/// of sender processes.
 fn programs_ns(config: &Config, before: &Edge, after: &Edge, window: &Window, told: &Told) -> u64 {
     let ours = after.cpu.saturating_sub(before.cpu).as_nanos() as u64;
     let ours = ours.saturating_sub(window.cpu_ns.unwrap_or(0));
     if config.processes { ours + told.cpu_ns } else { ours }
 }
 
-/// Returns the workers' profiles added up, over `packets` packets; `None` of none.
+/// Returns the sum of the workers' profiles, over `packets` packets; `None` without profiles.
 fn together(profiles: Vec<Profile>, packets: u64, config: &Config) -> Option<Profile> {
     let mut profiles = profiles.into_iter();
     let mut all = profiles.next()?;
@@ -402,14 +402,14 @@ fn together(profiles: Vec<Profile>, packets: u64, config: &Config) -> Option<Pro
     Some(all)
 }
 
-/// Senders that sent less than this share of what was due did not reach the rate.
+/// Share of due messages below which senders have not reached the rate, in per cent.
 const REACHED_PCT: f64 = 98.0;
 
 /// The events of a side's windows so far that need a remark.
 #[derive(Debug, Default)]
 pub(super) struct Remarks {
     windows: u64,
-    /// Windows in which the rate was not reached, and the least share of one, in per cent.
+    /// Windows in which the rate was not reached, and the smallest share among them, in per cent.
     short: u64,
     least_pct: Option<f64>,
     requests: Sum,

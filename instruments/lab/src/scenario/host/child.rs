@@ -48,13 +48,13 @@ pub(super) struct Child {
     child: process::Child,
     stdin: Option<ChildStdin>,
     stdout: ChildStdout,
-    /// Bytes that were read and are no whole line yet.
+    /// Bytes read that are not a complete line yet.
     read: Vec<u8>,
 }
 
 impl Child {
-    /// Starts it on `cpu`, in the namespace of the calling thread, with which it ends; it is ready when
-    /// this returns.
+    /// Starts the process on `cpu`, in the namespace of the calling thread, with which it ends; it
+    /// is ready when this returns.
     pub fn start(program: &Path, cpu: usize, part: &Part) -> io::Result<Child> {
         let mut command = Command::new(program);
         command.args(["lab", "play"]);
@@ -71,7 +71,7 @@ impl Child {
         Ok(child)
     }
 
-    /// Sends it a line, and waits until then for the one that it answers.
+    /// Sends a line to the process, and waits until the deadline for a line in reply.
     fn ask<T: DeserializeOwned>(&mut self, line: &impl Serialize, until: Instant) -> io::Result<T> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
@@ -148,7 +148,8 @@ fn nanos(time: Duration) -> u64 {
     time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
-/// Plays the part that the first line of standard input says, in the rounds that the others say.
+/// Plays the part described in the first line of standard input, in the rounds of the further
+/// lines.
 ///
 /// # Errors
 /// `E-EXPERIMENT` for a line that makes no sense; whatever its pipes say.

@@ -1,4 +1,4 @@
-//! Settings of a side.
+//! Settings of a side of the scenario `host`.
 
 use std::path::PathBuf;
 
@@ -16,13 +16,13 @@ use crate::scenario::Place;
 use crate::settings::{Settings, Value, wrong};
 use crate::{Code, Error, Result};
 
-/// Messages or requests a second that a connection may be asked for: each that is due is counted,
-/// however few of them are sent.
+/// Most messages or requests a second on a connection: each that is due is counted, even if few are
+/// sent.
 const PER_SECOND_MAX: f64 = 1e6;
 
 /// Frames of 1514 bytes a second on Gigabit Ethernet, with FCS, preamble and gap.
 const LINK_FRAMES: f64 = 1e9 / (8.0 * 1538.0);
-/// Bytes of a stream in such a frame: less the headers of IP and TCP, with timestamps.
+/// Payload bytes of a stream in a full frame: without the headers of IP and TCP, with timestamps.
 const TCP_BYTES: f64 = 1448.0;
 
 const TOPOLOGY: Choice<bool, 2> = [("joined", false), ("split", true)];
@@ -43,7 +43,7 @@ const WORKLOAD: Choice<Workload, 4> = [
     ("load", Workload::Load),
 ];
 const SENDERS: Choice<bool, 2> = [("threads", false), ("processes", true)];
-/// Beside a number.
+/// The words that a rate accepts in addition to numbers.
 const RATE: Choice<Option<f64>, 1> = [("max", None)];
 const SYSCTL: Choice<bool, 2> = [("post-002", true), ("system", false)];
 const OFFLOAD: Choice<bool, 2> = [("on", true), ("off", false)];
@@ -55,9 +55,9 @@ pub(super) enum Workload {
     Stream,
     /// Short responses.
     Web,
-    /// Requests over TCP, each answered by as many bytes.
+    /// Requests over TCP, each answered by the same number of bytes.
     Rpc,
-    /// Datagrams, each at its time.
+    /// Datagrams, each sent at its time.
     Load,
 }
 
@@ -72,26 +72,27 @@ pub(super) enum Port {
 /// The CPUs of the engine and of the hosts' programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cpus {
-    /// A worker a pair of ports, in turn on two CPUs; the programs on a third if there is one.
+    /// A worker for each pair of ports, alternating between two CPUs; the programs on a third CPU
+    /// if there is one.
     Spread,
     /// The engine on the first, the programs on the second.
     Apart,
-    /// Both on the first.
+    /// Engine and programs on the first CPU.
     One,
 }
 
 /// The parts of an adapter's path that are bound to a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// Those that `cpus` says.
+    /// The CPUs that `cpus` lists.
     Fixed,
-    /// None: the kernel's scheduler places them all.
+    /// Nothing is placed: the kernel's scheduler decides.
     None,
     /// The interrupts of the engine's devices, and the worker that polls them.
     Irq,
     /// The program that reads in the east.
     Process,
-    /// All of these.
+    /// Interrupts, workers and programs.
     Both,
 }
 
@@ -141,7 +142,8 @@ pub(super) struct Config {
     pub workers: Vec<usize>,
     /// CPU of the hosts' programs.
     pub traffic: usize,
-    /// The CPUs that adapters are dealt out to, or roam; of a side whose placement is fixed, none.
+    /// The CPUs that adapters are assigned to, or move among; empty for a side with a fixed
+    /// placement.
     pub roamed: Vec<usize>,
     pub seed: u64,
     /// This program, which a sender's process runs.
@@ -157,7 +159,7 @@ impl std::ops::Deref for Config {
 }
 
 impl Config {
-    /// Reads `settings`, and deals out the CPUs of `place`.
+    /// Reads `settings`, and assigns the CPUs of `place`.
     ///
     /// # Errors
     /// `E-EXPERIMENT` with the line of what is wrong; `E-UNSUPPORTED` with too few CPUs.
@@ -180,19 +182,20 @@ impl Config {
         Ok(Config { told, workers, traffic, roamed, seed: place.seed, program })
     }
 
-    /// Returns the CPUs of a worker and, where adapters are placed, of its devices' interrupts.
+    /// Returns the CPUs of a worker and, if adapters are placed, of its devices' interrupts.
     pub fn worker_cpus(&self, worker: usize) -> Vec<usize> {
         let fixed = self.workers.get(worker).copied().unwrap_or(self.traffic);
         self.seat(worker, fixed, matches!(self.placement, Placement::Irq | Placement::Both))
     }
 
-    /// Returns the CPUs of the program that reads in the east.
+    /// Returns the CPUs of the program that reads on the eastern host.
     pub fn reader_cpus(&self, adapter: usize) -> Vec<usize> {
         let is_bound = matches!(self.placement, Placement::Process | Placement::Both);
         self.seat(adapter, self.traffic, is_bound)
     }
 
-    /// Returns the CPU of the program that sends in the west: the same, however the rest is placed.
+    /// Returns the CPU of the program that sends on the western host, which placement does not
+    /// change.
     pub fn sender_cpu(&self, adapter: usize) -> usize {
         self.seat(adapter, self.traffic, true)[0]
     }
@@ -205,7 +208,7 @@ impl Config {
         }
     }
 
-    /// Returns the CPUs of its workers, then that of the traffic, each once.
+    /// Returns the CPUs of the workers and of the traffic, without repetition.
     pub fn cpus(&self) -> Vec<usize> {
         let mut cpus = Vec::new();
         for cpu in self.workers.iter().chain([&self.traffic]).chain(&self.roamed) {
@@ -223,7 +226,7 @@ impl Config {
 }
 
 impl Told {
-    /// Returns the rate, of the link or as it is set.
+    /// Returns the rate: that of the link, or the one set.
     fn rate_of_link(&self, settings: &Settings) -> Result<Option<f64>> {
         let Some(link_pct) = self.link_pct else { return Ok(self.rate) };
         let line = settings.get("link_pct").map_or(0, |setting| setting.line);
@@ -245,7 +248,7 @@ impl Told {
 }
 
 impl Workload {
-    /// Returns the connections of a side that does not say how many.
+    /// Returns the default number of connections.
     fn connections(self) -> usize {
         match self {
             Workload::Stream | Workload::Rpc | Workload::Load => 1,
@@ -253,7 +256,7 @@ impl Workload {
         }
     }
 
-    /// Returns the bytes of a message of a side that does not say how many.
+    /// Returns the default length of a message in bytes.
     fn message(self) -> usize {
         match self {
             Workload::Stream | Workload::Web => 4096,
@@ -262,7 +265,7 @@ impl Workload {
         }
     }
 
-    /// Returns the unit of its rate.
+    /// Returns the unit of the workload's rate.
     pub fn unit(self) -> &'static str {
         match self {
             Workload::Stream => "bytes/s",
@@ -337,7 +340,7 @@ fn cpus(told: &Told, cpus: &[usize]) -> Result<(Vec<usize>, usize)> {
     Ok((workers, traffic))
 }
 
-/// Refuses settings that do not go together.
+/// Refuses settings that contradict each other.
 fn fitting(settings: &Settings, told: &Told) -> Result<()> {
     let refuse = |name: &str, why: &str, fix: &str| {
         let line = settings.get(name).map_or(0, |setting| setting.line);
@@ -380,7 +383,7 @@ fn fitting(settings: &Settings, told: &Told) -> Result<()> {
     }
 }
 
-/// Refuses a rate of more messages a second over a connection than may be asked for.
+/// Refuses a rate that exceeds the limit of messages a second on a connection.
 fn possible(settings: &Settings, per_second: f64) -> Result<()> {
     let line = settings.get("rate").map_or(0, |setting| setting.line);
     if per_second <= PER_SECOND_MAX {

@@ -1,4 +1,5 @@
-//! The kernel's counts of both hosts and of the engine's devices; and, of packets that were lost, where.
+//! The kernel's counts of both hosts and of the engine's devices, and the location of lost packets
+//! derived from them.
 //!
 //! ```text
 //!  host ── eth0 ═══ w0 ── engine ── e0 ═══ eth0 ── host       and the same way back: both ways are added up
@@ -16,8 +17,8 @@ use super::hosts::Hosts;
 use crate::scenario::pool_figures::Reading;
 use crate::{Code, Error, Result};
 
-/// Counts of a host's kernel, each by its protocol, its name and ours; the first [`DROPS`] are packets that
-/// the host got and threw away.
+/// Counts of a host's kernel, each by its protocol, its name and our name; the first [`DROPS`] are
+/// packets that the host received and dropped.
 const COUNTED: [(&str, &str, &str); 23] = [
     ("Ip:", "InHdrErrors", "ip_in_hdr_errors"),
     ("Ip:", "InDiscards", "ip_in_discards"),
@@ -50,25 +51,25 @@ const OUT_OF_ORDER: usize = 14;
 /// The counts so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Kernel {
-    /// By [`COUNTED`]; `None` where the kernel has no such count.
+    /// Values in the order of [`COUNTED`]; `None` if the kernel lacks the count.
     named: [Option<u64>; COUNTED.len()],
-    /// Given to the hosts' devices, taken or not.
+    /// Packets given to the hosts' devices, accepted or not.
     hosts_out: u64,
-    /// Packets that IP of the hosts has got.
+    /// Packets received by the hosts' IP layers.
     hosts_in: u64,
-    /// Given to the engine's devices, taken or not; and those that they have refused.
+    /// Packets given to the engine's devices, accepted or not; and those that the devices refused.
     devices: [u64; 2],
-    /// Packets for which some CPU's input backlog had no room, of all namespaces.
+    /// Packets for which a CPU's input backlog had no room, over all namespaces.
     backlog: u64,
     /// Packets that the engine received and sent.
     engine: [u64; 2],
 }
 
-/// The files of the counts.
+/// The open files of the counts.
 #[derive(Debug)]
 pub(super) struct Counters {
     hosts: Vec<[File; 3]>,
-    /// None with TAP, whose packets the engine gives the hosts itself.
+    /// `None` with TAP, where the engine itself passes packets to the hosts.
     devices: Option<File>,
     softnet: File,
 }
@@ -79,7 +80,7 @@ impl Kernel {
         self.named[RETRANSMITTED].unwrap_or(0)
     }
 
-    /// Segments that came before an earlier one, which was late or lost.
+    /// Returns the segments that arrived before an earlier one, which was late or lost.
     pub fn out_of_order(&self) -> u64 {
         self.named[OUT_OF_ORDER].unwrap_or(0)
     }
@@ -97,7 +98,8 @@ impl Kernel {
         named.chain(devices).collect::<Vec<_>>().join(", ")
     }
 
-    /// Tells what was counted since `before`: each count by its name, and the losses of each part of the way.
+    /// Passes the counts since `before` to `tell`: each count by its name, and the losses on each
+    /// part of the path.
     pub fn since(&self, before: &Kernel, mut tell: impl FnMut(&str, f64)) {
         let pairs = self.named.iter().zip(&before.named);
         let named: Vec<Option<u64>> =
@@ -140,7 +142,7 @@ impl Counters {
         })
     }
 
-    /// Returns the counts so far, those of the engine among them.
+    /// Reads the counts so far, including those of the engine.
     pub fn read(&mut self, engine: &Reading) -> Result<Kernel> {
         let engine = [engine.received(), engine.sent().packets];
         let mut kernel = Kernel { engine, ..Kernel::default() };
@@ -177,7 +179,7 @@ fn text(file: &mut File) -> Result<String> {
     read.map(|_| text).map_err(|e| unreadable(&e))
 }
 
-/// Reads a number of /proc/net/snmp or netstat, whose lines come in pairs: names, then values.
+/// Reads a number from /proc/net/snmp or netstat, whose lines come in pairs of names and values.
 fn field(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
     let mut lines = snmp.lines().filter_map(|line| line.strip_prefix(protocol));
     let (names, values) = (lines.next()?, lines.next()?);
@@ -185,7 +187,8 @@ fn field(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
     values.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// Packets sent, refused and received of /proc/net/dev, over all interfaces but the loopback.
+/// Reads the packets sent, refused and received from /proc/net/dev, over all interfaces except the
+/// loopback.
 fn devices(dev: &str) -> [u64; 3] {
     let mut sums = [0; 3];
     for (name, counts) in dev.lines().filter_map(|line| line.split_once(':')) {
@@ -200,7 +203,8 @@ fn devices(dev: &str) -> [u64; 3] {
     sums
 }
 
-/// Packets dropped for want of room in an input backlog, of /proc/net/softnet_stat: a line a CPU, in hexadecimal.
+/// Reads the packets dropped for lack of room in an input backlog from /proc/net/softnet_stat: a
+/// line for each CPU, in hexadecimal.
 fn dropped(softnet: &str) -> u64 {
     let of = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
     softnet.lines().filter_map(of).sum()

@@ -1,5 +1,5 @@
-//! The programs on the hosts: threads that send while a round lasts, and wait for the next one; and the
-//! traffic that they make. A program's thread sends itself, or has a process send ([`super::child`]).
+//! The programs on the hosts, with their traffic: threads that send during a round and wait for the
+//! next one. A program's thread sends itself, or has a process send ([`super::child`]).
 
 use std::io;
 use std::num::NonZeroU64;
@@ -21,10 +21,10 @@ use super::tcp::{Connected, PATIENCE, Tcp};
 use super::web::Web;
 use crate::{Code, Error, Result};
 
-/// A stretch of time in which there is traffic.
+/// A time interval with traffic.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Round {
-    /// Its number, from 1.
+    /// The round's number, from 1.
     pub number: u64,
     pub from: Instant,
     pub until: Instant,
@@ -33,21 +33,21 @@ pub(super) struct Round {
 /// The results of a round.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Told {
-    /// Messages, requests or datagrams whose time had come; without a rate, those that were sent.
+    /// Messages, requests or datagrams that were due; without a rate, those that were sent.
     pub due: u64,
-    /// Those that were sent within the round.
+    /// Messages, requests or datagrams sent within the round.
     pub sent: u64,
-    /// Those that were answered, or read, within the round.
+    /// Messages, requests or datagrams answered, or read, within the round.
     pub answered: u64,
-    /// The time from when each request was due to its answer.
+    /// Latency of each request, from its due time to its answer.
     pub latencies: Latencies,
-    /// The delay of each request after it was due, where that is known separately.
+    /// Delay of sending each request after its due time, where that is known separately.
     pub lateness: Latencies,
     /// Requests that were sent but not fully answered.
     pub failed: u64,
     /// Datagrams that arrived after a later one of their flow.
     pub reordered: u64,
-    /// Why the first of them was not.
+    /// The reason for the first failure.
     pub failure: Option<String>,
     /// CPU time of the senders.
     pub cpu_ns: u64,
@@ -55,16 +55,16 @@ pub(super) struct Told {
 
 /// A program that sends.
 pub(super) trait Player {
-    /// Sends until the round is over, then finishes the open requests.
+    /// Sends until the round is over, then waits for open requests.
     fn play(&mut self, round: Round) -> Told;
 }
 
-/// The part of a sender, as it is given to a thread or to another process.
+/// The part of a sender, to be played by a thread or by another process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Part {
-    /// Over a connection of TCP.
+    /// Messages over a TCP connection.
     Tcp(Connected),
-    /// Datagrams, each at its time.
+    /// Datagrams, each sent at its time.
     Datagrams(Sending),
 }
 
@@ -93,7 +93,7 @@ impl Crew {
         Crew { hands: Vec::new(), outbox, told }
     }
 
-    /// Starts one on `host`, on `cpu`. It is made on its thread, and ready when this returns.
+    /// Starts a program on `host`, on `cpu`. It is made on its thread, and ready when this returns.
     pub fn hire(
         &mut self,
         host: &Netns,
@@ -125,7 +125,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Starts one in west, on `cpu`, that plays `part`, in a process of its own if so asked.
+    /// Starts a program on the western host, on `cpu`, that plays `part`, in a process of its own
+    /// if requested.
     pub fn employ(
         &mut self,
         config: &Config,
@@ -142,7 +143,7 @@ impl Crew {
         })
     }
 
-    /// Has all of them play.
+    /// Starts a round in all programs.
     pub fn go(&self, round: Round) {
         for (rounds, _) in &self.hands {
             // One that is gone is missed in `gather`.
@@ -189,7 +190,7 @@ impl Drop for Crew {
     }
 }
 
-/// Makes the calling thread a host's program: on its CPUs, and punctual.
+/// Makes the calling thread a host's program: sets its CPUs and its timer slack.
 pub(super) fn settle_down(cpus: &[usize]) {
     // Where that is refused the traffic is less punctual, which its own figures show.
     let _ = thread::run_on(cpus);
@@ -201,29 +202,29 @@ pub(super) fn settle_down(cpus: &[usize]) {
 pub(super) struct Counts {
     /// Bytes that programs have read.
     pub goodput_bytes: u64,
-    /// Connections of TCP over which nothing has arrived in this round.
+    /// TCP connections over which nothing has arrived in this round.
     pub idle: u64,
-    /// Requests of the web sent.
+    /// HTTP requests sent.
     pub requests: u64,
-    /// Responses of the web that have arrived in whole.
+    /// HTTP responses that have arrived completely.
     pub responses: u64,
 }
 
 /// Traffic between two hosts, in rounds.
 pub(super) trait Load {
-    /// Begins one.
+    /// Begins a round.
     fn go(&mut self, round: Round);
 
     /// Returns the arrivals so far.
     fn counts(&self) -> Counts;
 
-    /// Waits until all traffic of the round has arrived; the path must carry packets meanwhile.
+    /// Waits until all traffic of the round has arrived, while the path carries packets.
     fn settle(&mut self, round: Round) -> Result<Told>;
 
     /// Closes the connections; the path must carry packets meanwhile.
     fn end(&mut self);
 
-    /// Returns the numbers of the threads that read in the east, as far as they are told apart.
+    /// Returns the ids of the threads that read on the eastern host, if they are known.
     fn readers(&self) -> Vec<i32> {
         Vec::new()
     }

@@ -1,5 +1,6 @@
-//! Datagrams from west to east, each at its time, whatever became of those before it: the probes, which
-//! time the way of small packets beside other traffic, and the load of the workload `load`.
+//! Datagrams from the western to the eastern host, each sent at its time, however late earlier ones
+//! were: the probes, which measure the latency of small packets beside other traffic, and the load
+//! of the workload `load`.
 //!
 //! A datagram is due at its time, whether or not its sender has the CPU by then, and it is on its way
 //! until the receiving program has read it: the time until either program has the CPU is in it. How
@@ -24,17 +25,18 @@ use super::latencies::Latencies;
 use crate::scenario::pause::{look_until, pause, wait_until};
 use crate::{Code, Error, Result};
 
-/// Bytes of a probe: as many as a small packet has.
+/// Length of a probe in bytes: that of a small packet.
 const PROBE_BYTES: usize = 64;
-/// Bytes of the number of its round, and of its own.
+/// Bytes for the number of the round, and of the datagram.
 pub(super) const BYTES_MIN: usize = 16;
-/// Bytes of the longest that is a packet of its own.
+/// Longest datagram that is a single packet.
 pub(super) const BYTES_MAX: usize = 1472;
-/// Datagrams of a round whose arrivals are noted: the first ones of each flow.
+/// Most datagrams of a round whose arrivals are recorded: the first ones of each flow.
 const NOTED: usize = 1 << 18;
-/// The longest wait for datagrams that are still on their way after a round.
+/// The longest wait for datagrams that are still in flight after a round.
 const STRAGGLE: Duration = Duration::from_millis(200);
-/// Bytes asked for the receivers' sockets: what a reader has no CPU for waits there and is not lost.
+/// Requested size of the receivers' socket buffers: datagrams wait there, instead of being lost,
+/// while their reader has no CPU.
 const BUFFER_BYTES: usize = 4 << 20;
 
 /// Flows of datagrams, each with a sender in west and a receiver in east.
@@ -50,9 +52,9 @@ pub(super) struct Datagrams {
 pub(super) struct Pace {
     bytes: usize,
     per_second: f64,
-    /// Datagrams that are due at once.
+    /// Datagrams that are due together.
     burst: u64,
-    /// The offset within an interval, so that flows do not send at once.
+    /// The offset within an interval, so that flows do not send at the same time.
     phase: f64,
     arrivals: Arrivals,
 }
@@ -76,13 +78,13 @@ struct Flow {
 /// The datagrams of a round that have arrived.
 #[derive(Debug, Default)]
 struct Heard {
-    /// The number of the round: a datagram of another round does not count.
+    /// The number of the round: datagrams of another round do not count.
     round: u64,
     arrived: u64,
     /// Arrivals after one with a higher number.
     reordered: u64,
     highest: u64,
-    /// When each datagram was read, by its number.
+    /// When each datagram was read, by the datagram's number.
     read: Vec<Option<Instant>>,
 }
 
@@ -175,8 +177,8 @@ impl Load for Datagrams {
         Counts { goodput_bytes, ..Counts::default() }
     }
 
-    /// Waits for late datagrams, and returns the numbers due, sent, read in time and lost, and the time of
-    /// each from when it was due.
+    /// Waits for late datagrams, and returns the numbers due, sent, read in time and lost, and the
+    /// latency of each from its due time.
     fn settle(&mut self, round: Round) -> Result<Told> {
         let mut told = self.crew.gather(round)?;
         if let Some(why) = told.failure {
@@ -223,7 +225,7 @@ impl Pace {
         round.from + Duration::from_secs_f64(place / per_second + phase_s)
     }
 
-    /// Returns the number of datagrams due in a round, and at most so many as are noted.
+    /// Returns the number of datagrams due in a round, limited to those that are recorded.
     fn due_in(&self, round: Round) -> usize {
         let (mut due, mut beyond) = (0, NOTED as u64);
         while due < beyond {
@@ -237,7 +239,7 @@ impl Pace {
         due as usize
     }
 
-    /// Computes the time of each datagram from when it was due to when it was `read`.
+    /// Computes the latency of each datagram, from its due time to when it was `read`.
     fn latencies(&self, round: Round, read: &[Option<Instant>]) -> Latencies {
         let mut latencies = Latencies::default();
         for (number, read) in (0..).zip(read) {
@@ -256,7 +258,7 @@ impl Sending {
     }
 }
 
-/// Sends so many datagrams a second, at their times.
+/// A sender of datagrams at a given rate.
 struct Sender {
     socket: UdpSocket,
     pace: Pace,

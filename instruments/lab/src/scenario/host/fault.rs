@@ -1,4 +1,4 @@
-//! Faults that are planted on the way, each in one of the four places that a triage names.
+//! Faults injected on the path, each in one of the four places that a triage distinguishes.
 //!
 //! ```text
 //!  core      a stage that reorders where there are batches
@@ -26,47 +26,48 @@ use crate::Result;
 pub(super) const SLOW_BUFFER_BYTES: usize = 8 << 10;
 /// The longest batch: the knob's.
 const BATCH_MAX: usize = 1024;
-/// Helper of the kernel: a random number of 32 bits.
+/// BPF helper of the kernel that returns a random number of 32 bits.
 ///
 /// Source: include/uapi/linux/bpf.h, `bpf_get_prandom_u32`.
 const HELPER_RANDOM: i32 = 7;
-/// A program's verdict on a packet: it is lost.
+/// A program's verdict: drop the packet.
 const XDP_DROP: i32 = 1;
-/// Offset of the port that a packet of TCP goes to, behind Ethernet and IPv4 without options.
+/// Offset of a TCP packet's destination port, after Ethernet and IPv4 without options.
 const PORT_AT: usize = 14 + 20 + 2;
 /// Priority of pfifo_fast's first band.
 ///
 /// Source: include/uapi/linux/pkt_sched.h, `TC_PRIO_INTERACTIVE`.
 const INTERACTIVE: u32 = 6;
-/// The bits of a random number that are looked at: comparisons have a number with a sign.
+/// Bits of a random number that are used, because comparisons are signed.
 const RANDOM_MASK: i32 = i32::MAX;
 
 /// Faults that are planted on a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Faults {
-    /// One pair in so many changes places in the engine.
+    /// The engine swaps one pair of packets in this many.
     core_reorders: Option<u32>,
-    /// The engine prefers one connection in so many, where a discipline has bands.
+    /// The engine gives one connection in this many a higher priority, if the queueing discipline
+    /// has bands.
     pub core_prefers: Option<u32>,
-    /// Ports of that driver do that to one packet in so many.
+    /// Ports of this driver have this fault for one packet in so many.
     driver: Option<(Port, Lie, u32)>,
-    /// One packet in so many is lost on its way to the eastern host.
+    /// One packet in this many is lost on its way to the eastern host.
     device_loses: Option<u32>,
-    /// Programs of the eastern host sleep so long after each read.
+    /// Programs of the eastern host sleep for this long after each read.
     pub receiver_sleeps: Option<Duration>,
 }
 
 /// The fault of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lie {
-    /// It says that it has sent the packet.
+    /// Reports a packet as sent without sending it.
     Lose,
-    /// It sends the packet after the next one.
+    /// Sends a packet after the next one.
     Reorder,
 }
 
 impl Faults {
-    /// Reads faults with a blank between them.
+    /// Parses faults separated by blanks.
     pub fn parse(text: &str) -> std::result::Result<Faults, String> {
         let mut faults = Faults::default();
         for word in text.split_whitespace().filter(|word| *word != "none") {
@@ -98,13 +99,13 @@ impl Faults {
         Ok(faults)
     }
 
-    /// Returns a maker of the stage that has the core's fault.
+    /// Returns a function that creates the stage with the core's fault.
     pub fn stage(&self, cap: TxBatch) -> Option<impl Fn() -> Swaps + use<>> {
         let one_in = self.core_reorders.filter(|_| cap != TxBatch::Packets(1))?;
         Some(move || Swaps::new(one_in))
     }
 
-    /// Returns what has the driver's fault, for a port of `driver`.
+    /// Returns the wrapper with the driver's fault, for a port of `driver`.
     pub fn queue(
         &self,
         driver: Port,
@@ -116,7 +117,7 @@ impl Faults {
         })
     }
 
-    /// Plants the device's fault at an interface of `host`, until what is returned is dropped.
+    /// Injects the device's fault at an interface of `host`, until the returned value is dropped.
     pub fn device(&self, host: &Netns, interface: &str) -> Result<Option<Link>> {
         let Some(one_in) = self.device_loses else { return Ok(None) };
         let lost = RANDOM_MASK / i32::try_from(one_in).unwrap_or(i32::MAX);
@@ -141,7 +142,7 @@ impl Faults {
     }
 }
 
-/// Gives the packets of one connection in so many the priority of what is to go first.
+/// Stage that gives packets of one connection in this many the highest priority.
 pub(super) struct Prefers(pub u32);
 
 impl Stage for Prefers {
@@ -157,7 +158,7 @@ impl Stage for Prefers {
     }
 }
 
-/// Lets one pair of neighbours in so many change places.
+/// Stage that swaps one pair of neighbouring packets in this many.
 pub(super) struct Swaps {
     one_in: u32,
     seen: u32,
@@ -169,7 +170,7 @@ impl Swaps {
         Swaps { one_in, seen: 0, spare: Batch::with_capacity(BATCH_MAX) }
     }
 
-    /// Returns true once in so many times.
+    /// Returns true once in this many calls.
     fn turn(&mut self) -> bool {
         self.seen = (self.seen + 1) % self.one_in;
         self.seen == 0
@@ -195,11 +196,11 @@ impl Stage for Swaps {
     }
 }
 
-/// A driver that is at fault where it is given several packets.
+/// A driver that is faulty when it is given several packets.
 struct Liar {
     lie: Lie,
     swaps: Swaps,
-    /// The one that is lost.
+    /// The packet that is lost.
     own: Batch,
 }
 

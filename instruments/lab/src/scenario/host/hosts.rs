@@ -1,4 +1,4 @@
-//! Hosts in namespaces without a name, and links to a third one between them.
+//! Hosts in unnamed namespaces, with links to a third namespace between them.
 //!
 //! ```text
 //!   west               middle               east
@@ -22,9 +22,9 @@ use super::config::{Config, Port};
 use crate::scenario::pause::pause;
 use crate::{Code, Error, Result};
 
-/// The longest time for a link to get a carrier.
+/// The longest wait for a link's carrier.
 const CARRIER: Duration = Duration::from_secs(10);
-/// The number of TCP retransmissions on a connection that its program has closed and no process
+/// Number of TCP retransmissions for a connection that its program has closed and no process
 /// answers: some seconds by the kernel's timers. The default is 8, which takes minutes.
 const ORPHAN_RETRIES: &str = "3";
 
@@ -38,7 +38,7 @@ const POST_002: [(&str, &str); 5] = [
     ("net.core.wmem_max", "4194304"),
     ("net.core.netdev_max_backlog", "120000"),
 ];
-/// The lengths of its device's queues, which a veth pair has none of.
+/// Settings for the lengths of device queues, which a veth pair lacks.
 const QUEUES: &str =
     "n/a: its send and receive queues of 512 and 4096, which are a device's with work queues";
 
@@ -48,14 +48,14 @@ pub(super) struct Hosts {
     pub west: Netns,
     pub middle: Netns,
     pub east: Netns,
-    /// Settings that were asked for, and those that are the namespace's.
+    /// Settings that were requested, and those that a namespace has.
     tunings: Vec<String>,
 }
 
 impl Hosts {
-    /// Creates two hosts with `adapters` links each, to interfaces of the engine's or, with port `tap`, to
-    /// the engine itself, which makes them: [`Hosts::adopt`] is called then. Without `offload`, packets
-    /// have the size that a wire would carry.
+    /// Creates two hosts with `adapters` links each, to interfaces of the engine or, with port
+    /// `tap`, to the engine itself, which creates them: [`Hosts::adopt`] is called then. Without
+    /// `offload`, packets have the size that a wire would carry.
     ///
     /// # Errors
     /// `E-PERM` without the privilege, `E-UNSUPPORTED` without `ip` or without veth.
@@ -85,7 +85,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Gives both hosts the settings of post 002, as far as they are a namespace's.
+    /// Applies the settings of post 002 to both hosts, as far as a namespace has them.
     fn tune(&mut self) -> Result<()> {
         for (name, value) in POST_002 {
             let set = || tune(name, value);
@@ -99,13 +99,13 @@ impl Hosts {
         Ok(())
     }
 
-    /// Returns a remark with the settings that were asked for; none if none were.
+    /// Returns a remark on the requested settings; `None` if there were none.
     pub fn tunings(&self) -> Option<String> {
         let told = self.tunings.join("; ");
         (!told.is_empty()).then(|| format!("Settings of post 002 in both hosts: {told}."))
     }
 
-    /// Gives the hosts the interfaces that the engine has made.
+    /// Moves the interfaces that the engine has created to the hosts.
     pub fn adopt(&self, config: &Config) -> Result<()> {
         if config.port != Port::Tap {
             return Ok(());
@@ -117,7 +117,7 @@ impl Hosts {
         self.set_up(config)
     }
 
-    /// Each host with the engine's interface that leads to it, and the number of the pair.
+    /// Returns each host with the engine's interface that leads to it, and the number of the pair.
     fn ends(&self, config: &Config) -> Vec<(&Netns, String, usize)> {
         let both = |adapter| {
             [
@@ -128,7 +128,7 @@ impl Hosts {
         (0..config.adapters).flat_map(both).collect()
     }
 
-    /// Gives the hosts' interfaces addresses, and waits for their carriers.
+    /// Sets addresses on the hosts' interfaces, and waits for their carriers.
     fn set_up(&self, config: &Config) -> Result<()> {
         for (host, end, adapter) in self.ends(config) {
             let last = if end.starts_with('w') { 1 } else { 2 };
@@ -149,9 +149,8 @@ impl Hosts {
     }
 }
 
-/// Lets the namespace go soon after a program that was killed: the kernel sends on for the connections
-/// that it leaves, through a path that is gone with it, and each of them holds its namespace until
-/// the kernel gives up.
+/// Limits how long a namespace outlives a killed program: the kernel retransmits for the program's
+/// connections through a path that no longer exists, and each of them keeps the namespace alive.
 fn forget_orphans(netns: &Netns) -> Result<()> {
     netns.run(|| {
         // The namespace's own. Where it may not be set, that takes the default's minutes.
@@ -159,7 +158,7 @@ fn forget_orphans(netns: &Netns) -> Result<()> {
     })
 }
 
-/// Sets it in the calling thread's namespace, and looks if it is there.
+/// Applies a setting in the calling thread's namespace, and checks it.
 fn tune(name: &str, value: &str) -> std::result::Result<(), String> {
     let file = format!("/proc/sys/{}", name.replace('.', "/"));
     let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -193,7 +192,7 @@ fn mac(adapter: usize, last: u8) -> String {
     format!("02:00:00:00:{adapter:02x}:{last:02x}")
 }
 
-/// Waits until the kernel has noticed that `interface` has a carrier and started its queues.
+/// Waits until the kernel has noticed the carrier of `interface` and started its queues.
 pub(in crate::scenario) fn wait_for_carrier(netns: &Netns, interface: &str) -> Result<()> {
     // Not IFF_RUNNING: it is set as well while the state is not known yet.
     let show = format!("-o -d link show dev {interface}");

@@ -1,4 +1,4 @@
-//! Latencies of a round: each from when its request was due.
+//! Latencies of a round, each measured from the request's due time.
 //!
 //! An answer is waited for from the moment at which its request was *due*, whether or not the sender
 //! was there by then. A request that has no answer when its round ends is not left out, for that
@@ -23,21 +23,21 @@ use serde::{Deserialize, Serialize};
 
 use super::crew::Round;
 
-/// The divisor for the last part of a round: requests in its last tenth do not count.
+/// Divisor of the round for its last part: requests due in the last tenth do not count.
 const EDGE: u32 = 10;
-/// Latencies that are kept of a sender's round: the first ones, whatever they are.
+/// Most latencies kept for a sender's round: the first ones.
 const KEPT: usize = 1 << 18;
 
 /// Latencies of requests that were due in a round.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Latencies {
     took_ns: Vec<u64>,
-    /// Answers still missing at the end: their latency is a lower bound.
+    /// Requests without an answer at the end: their latency is a lower bound.
     pending: u64,
 }
 
 impl Latencies {
-    /// Notes a request that was due at `due`, and when it was `answered`, if ever.
+    /// Records a request that was due at `due`, and when it was `answered`, if it was.
     pub fn note(&mut self, round: Round, due: Instant, answered: Option<Instant>) {
         let edge = round.until.saturating_duration_since(round.from) / EDGE;
         let counts = due + edge < round.until;
@@ -50,7 +50,7 @@ impl Latencies {
         self.took_ns.push(took.as_nanos().try_into().unwrap_or(u64::MAX));
     }
 
-    /// Adds another sender's of the same round.
+    /// Adds another sender's latencies in the same round.
     pub fn join(&mut self, other: Latencies) {
         self.took_ns.extend(other.took_ns);
         self.pending += other.pending;
@@ -74,8 +74,8 @@ impl Latencies {
         self.quantiles(name, figures);
     }
 
-    /// Adds the median, the 99th percentile and the 99.9th, each of as many as it takes to know it:
-    /// n ≥ 10/(1 − q).
+    /// Adds the median, the 99th and the 99.9th percentile, each if there are enough values: n ≥
+    /// 10/(1 − q).
     pub fn quantiles(&self, name: &str, figures: &mut BTreeMap<String, f64>) {
         let mut sorted = self.took_ns.clone();
         sorted.sort_unstable();
@@ -124,8 +124,8 @@ mod tests {
         assert_eq!(of(1000), (Some(1000.0), Some(500.0), Some(990.0)));
     }
 
-    /// 1000 requests a second, each answered within 1 ms unless the path stalls from `stall_ms` on:
-    /// then none of them is.
+    /// Returns 1000 requests a second, each answered within 1 ms until the path stalls at
+    /// `stall_ms`; later ones are not answered.
     fn stalled_from(stall_ms: u64) -> Latencies {
         let (round, mut latencies) = (round(), Latencies::default());
         for ms in 0..1000 {

@@ -38,7 +38,7 @@ use crate::{Code, Error, Kind, Result};
 use bench::HostBench;
 use config::{Config, KNOBS};
 
-/// Hosts with the engine between them.
+/// The scenario `host`: hosts with the engine between them.
 #[derive(Debug)]
 pub(super) struct Host;
 
@@ -81,13 +81,13 @@ impl Scenario for Host {
     }
 }
 
-/// Creates a namespace and a link in it, as a side does. Both are removed on return.
+/// Creates a namespace and a link in it, as a side would. Both are removed on return.
 fn try_links() -> Result<()> {
     let link = "link add dev try0 type veth peer name try1";
     permitted(Netns::new().and_then(|netns| netns.ip(link))).map(drop)
 }
 
-/// Adds what to do where a privilege is missing.
+/// Adds the remedy for a missing privilege.
 pub(super) fn permitted<T>(made: Result<T>) -> Result<T> {
     made.map_err(|e| match (e.code, e.kind()) {
         (Code::Unsupported, _) => e,

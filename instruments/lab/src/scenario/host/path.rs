@@ -29,26 +29,26 @@ use crate::meter::Meter;
 use crate::window::ThreadTime;
 use crate::{Code, Error, Result};
 
-/// Longest sleep of a worker that is to notice that it is to rest.
+/// Longest sleep of a worker, so that it notices the order to rest.
 const NOTICE: Duration = Duration::from_millis(5);
-/// The interval at which a worker empties the rings of its recording, which hold seconds.
+/// Interval at which a worker empties the buffers of its recording, which have room for seconds.
 const EMPTY: Duration = Duration::from_millis(200);
-/// The longest time that a worker may take to answer.
+/// The longest wait for a worker's answer.
 const LATE: Duration = Duration::from_secs(20);
 /// The longest time for packets queued in the engine to leave it at its end.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// Lateness of a timer that lets the kernel combine wake-ups: that of the engine's own threads.
+/// Timer slack of the workers' threads, within which the kernel may combine wake-ups: that of the
+/// engine's own threads.
 const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
 /// An order to a worker's thread.
 enum Order {
-    /// Carry packets until then, and say what that took.
+    /// Carry packets until this time, and report the cost.
     Measure { until: Instant },
-    /// Get ready to be sampled, say so, carry packets for so long from then on, and say in which
-    /// functions the time passed.
+    /// Prepare for sampling, report that, carry packets for this time, and return the profile.
     Profile { time: Duration, hz: u32 },
-    /// Carry packets until told to rest.
+    /// Carry packets until ordered to rest.
     Carry,
     /// Send the queued packets, and end.
     Drain,
@@ -68,7 +68,7 @@ pub(super) struct Path {
     sequence: Option<Sequence>,
     carrying: Arc<AtomicBool>,
     hands: Vec<Hand>,
-    /// The numbers of the workers' threads.
+    /// The ids of the workers' threads.
     pub threads: Vec<i32>,
 }
 
@@ -127,7 +127,8 @@ impl Path {
         &self.stats
     }
 
-    /// Returns the packets so far that left the engine after one that had come later; `None` unless checked.
+    /// Returns the number of packets so far that left the engine after one that had been received
+    /// later; `None` if order is not checked.
     pub fn late(&self) -> Option<u64> {
         self.sequence.as_ref().map(Sequence::late)
     }
@@ -149,7 +150,7 @@ impl Path {
         self.all(|| Order::Measure { until });
     }
 
-    /// Returns the cost of each worker since [`Path::begin`]; all of them stand still.
+    /// Returns the cost of each worker since [`Path::begin`]; all workers pause.
     pub fn measured(&self, until: Instant) -> Result<Vec<ThreadTime>> {
         let take = |i| match self.answer(i, until)? {
             Answer::Measured(time) => time,
@@ -158,8 +159,8 @@ impl Path {
         (0..self.hands.len()).map(take).collect()
     }
 
-    /// Has the workers carry packets for so long, sampled so often in a second. When this returns,
-    /// each of them is being sampled: to get that ready takes longer than some windows.
+    /// Makes the workers carry packets for `time`, sampled at `hz`. When this returns, each of them
+    /// is being sampled: to get that ready takes longer than some windows.
     pub fn begin_profile(&self, time: Duration, hz: u32) -> Result<()> {
         self.all(|| Order::Profile { time, hz });
         let ready = |i| match self.answer(i, Instant::now())? {
@@ -339,7 +340,7 @@ fn profile(worker: &mut Worker, time: Duration, hz: u32, ready: impl FnOnce()) -
     recording.finish()
 }
 
-/// Takes the samples in, now and then.
+/// Empties the buffers of samples from time to time.
 fn empty(recording: &mut Recording, emptied: &mut Instant, now: Instant) -> Result<()> {
     if now.saturating_duration_since(*emptied) >= EMPTY {
         *emptied = now;
@@ -348,7 +349,7 @@ fn empty(recording: &mut Recording, emptied: &mut Instant, now: Instant) -> Resu
     Ok(())
 }
 
-/// Turns and parks until then; `beside` is done at each turn.
+/// Turns and parks until a given time, and calls `beside` in each turn.
 fn turn(
     worker: &mut Worker,
     until: Instant,

@@ -1,5 +1,5 @@
-//! A side whose adapters are placed: the interrupts of the engine's devices, and what all of an adapter's
-//! threads took.
+//! Placement of a side's adapters: the interrupts of the engine's devices, and the cost of all of
+//! an adapter's threads.
 //!
 //! ```text
 //!  sender ─ veth ─► NAPI's thread ─► worker ─ veth ─► TCP, on the worker's CPU ─► reader
@@ -33,14 +33,14 @@ pub(super) struct Taken {
     pub napi_ns: u64,
     workers_ns: u64,
     readers_ns: u64,
-    /// Context switches, where the kernel tells; and moves to another CPU.
+    /// Context switches, if the kernel counts them; the next is the number of moves to another CPU.
     switches: Option<u64>,
     migrations: Option<u64>,
 }
 
 impl Placed {
-    /// Gives the engine's devices threads for NAPI, and binds those, if so asked; `None` of a side whose
-    /// placement is fixed. The ports are open.
+    /// Gives the engine's devices threads for NAPI and binds these, if requested; returns `None`
+    /// for a side with a fixed placement. The ports are open.
     ///
     /// # Errors
     /// Those of [`InterruptGuard`]: `E-UNSUPPORTED` before Linux 5.12.
@@ -69,7 +69,7 @@ impl Placed {
         Ok(Some(Placed { _interrupts: interrupts, napi, workers, readers, notes }))
     }
 
-    /// Returns what may have undone it.
+    /// Returns remarks on other programs that may have undone the placement.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -90,7 +90,7 @@ impl Placed {
 }
 
 impl Taken {
-    /// Returns the figures of a window that began with `before`.
+    /// Returns the figures of a window whose start was `before`.
     pub fn since(&self, before: &Taken) -> Vec<(String, f64)> {
         let ns = |of: fn(&Taken) -> u64| of(self).saturating_sub(of(before)) as f64;
         let napi_ns = ns(|taken| taken.napi_ns);
@@ -120,7 +120,7 @@ fn cpu_ns(thread: i32) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns a count of the scheduler's for a thread; `None` where the kernel was built without.
+/// Returns one of the scheduler's counts of a thread; `None` if the kernel was built without them.
 fn accounted(thread: i32, name: &str) -> Option<u64> {
     field(&fs::read_to_string(format!("/proc/{thread}/sched")).ok()?, name)
 }

@@ -1,5 +1,5 @@
-//! A check of the engine's order: packets are numbered where a port receives them, and looked at where another
-//! one sends them.
+//! A check of the engine's packet order: a port numbers packets that it receives, and another
+//! checks the numbers of those that it sends.
 //!
 //! The number of a packet stands in a table, at its frame: a packet keeps its frame from one port to the other,
 //! and nobody else writes there meanwhile.
@@ -11,21 +11,22 @@ use linerate_port::QueueOps;
 use linerate_port::wrap::{Layer, Wrapped};
 use linerate_skb::{Batch, Local, Moved};
 
-/// Frames of a pool, at most: the lower bits of a packet's handle are its frame's number.
+/// Most frames of a pool: the lower bits of a packet's handle are its frame's number.
 const FRAMES: usize = 1 << 20;
 
-/// The numbers of packets under way, and what was seen of their order; clones share it.
+/// The numbers of packets in flight, with the observed order; clones share both.
 #[derive(Debug, Clone)]
 pub(super) struct Sequence(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// By frame: the number of its packet, from 1.
+    /// For each frame, the number of its packet, from 1.
     numbers: Box<[AtomicU32]>,
     late: AtomicU64,
 }
 
-/// One queue's part in it: what it has received, and the newest packet that it was given to send.
+/// A queue's part in the check: the packets that it has received, and the newest packet that it was
+/// given to send.
 struct Checked {
     sequence: Sequence,
     received: u32,
@@ -39,12 +40,12 @@ impl Sequence {
         Sequence(Arc::new(Shared { numbers, late: AtomicU64::new(0) }))
     }
 
-    /// Returns the packets so far that were sent after one that had come later.
+    /// Returns the number of packets so far that were sent after one that had been received later.
     pub fn late(&self) -> u64 {
         self.0.late.load(Ordering::Relaxed)
     }
 
-    /// Puts the check around a queue that exchanges packets with one other.
+    /// Wraps the check around a queue that exchanges packets with one other queue.
     pub fn around(&self, ops: Box<dyn QueueOps>) -> Box<dyn QueueOps> {
         Box::new(Wrapped::around(ops, Checked { sequence: self.clone(), received: 0, newest: 0 }))
     }

@@ -1,5 +1,5 @@
-//! The files of the short responses, how often each is asked for, and their server: as many threads as
-//! connections, all of one socket.
+//! The files of the short responses with their request frequencies, and their server: as many
+//! threads as connections, all on one socket.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use super::hosts::Hosts;
 use crate::Result;
 use crate::random::Random;
 
-/// Bytes of the longest request that is taken.
+/// Longest request that is accepted, in bytes.
 const REQUEST_BYTES_MAX: usize = 1024;
 
 /// Threads that serve.
@@ -25,7 +25,7 @@ pub(super) struct Servers {
 #[derive(Debug)]
 struct Shared {
     listener: TcpListener,
-    /// The responses as they are sent, by the file's number.
+    /// The responses as sent, by the file's number.
     responses: Vec<Vec<u8>>,
     ended: AtomicBool,
     /// The connection that each thread serves.
@@ -33,7 +33,7 @@ struct Shared {
 }
 
 impl Servers {
-    /// Starts `threads` of them in east, on `cpu`.
+    /// Starts `threads` servers on the eastern host, on `cpu`.
     pub fn start(
         hosts: &Hosts,
         listener: TcpListener,
@@ -56,7 +56,7 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Ends them, whatever they wait for.
+    /// Ends the servers, even while they wait.
     pub fn end(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         // It wakes those who wait for a connection: accept(2) fails then.
@@ -150,15 +150,16 @@ fn parse(request: &[u8]) -> Option<(File, bool)> {
 // Source: SPEC, "SPECweb99 Benchmark" (white paper and run rules); Nahum, "Deconstructing
 // SPECweb99", 2002.
 
-/// Share of each class of files, in per cent: up to 1 KB, 10 KB, 100 KB, 1 MB.
+/// Share of requests for each class of files, in per cent: up to 1 KB, 10 KB, 100 KB, 1 MB.
 pub(super) const CLASS_PCT: [usize; 4] = [35, 50, 14, 1];
-/// Files of a class: one tenth of its limit, two tenths, to nine tenths.
+/// Files of a class: one tenth to nine tenths of its limit.
 pub(super) const STEPS: usize = 9;
-/// Rank of each file of a class by popularity, which falls as 1/rank (Zipf): the middle one is first.
+/// Rank of each file of a class by popularity, which falls as 1/rank (Zipf): the middle file is the
+/// most popular.
 const RANKS: [f64; STEPS] = [9.0, 6.0, 4.0, 2.0, 1.0, 3.0, 5.0, 7.0, 8.0];
-/// Connections, in per cent, that stay open for more than one request.
+/// Share of connections, in per cent, that stay open for more than one request.
 const KEPT_PCT: usize = 70;
-/// Requests over such a connection, on average.
+/// Mean number of requests over such a connection.
 const KEPT_REQUESTS: usize = 10;
 /// Bytes of a request.
 const REQUEST_BYTES: std::ops::Range<usize> = 100..300;
@@ -178,7 +179,7 @@ pub(super) struct Ask {
     pub file: File,
     /// Bytes that the request has.
     pub bytes: usize,
-    /// The server is to close the connection after it.
+    /// True if the server is to close the connection after the response.
     pub last: bool,
 }
 
@@ -186,7 +187,7 @@ pub(super) struct Ask {
 #[derive(Debug)]
 pub(super) struct Mix {
     random: Random,
-    /// Requests that the open connection still has.
+    /// Requests left on the open connection.
     left: usize,
 }
 
@@ -214,7 +215,7 @@ impl Mix {
         Mix { random: Random::new(seed), left: 0 }
     }
 
-    /// Returns the next request; after one that is the last, a new connection is to be opened.
+    /// Returns the next request; after one marked as the last, a new connection is needed.
     pub fn next(&mut self) -> Ask {
         if self.left == 0 {
             self.left = self.requests();
@@ -224,19 +225,19 @@ impl Mix {
         Ask { file: self.file(), bytes, last: self.left == 0 }
     }
 
-    /// Forgets a lost connection: its remaining requests are not sent over another one.
+    /// Forgets a lost connection: its remaining requests are not sent.
     pub fn reconnect(&mut self) {
         self.left = 0;
     }
 
-    /// Draws a time between two requests that arrive at random, so many a second, in nanoseconds.
+    /// Draws the time between two random arrivals, in nanoseconds, for a rate of `per_second`.
     pub fn gap_ns(&mut self, per_second: f64) -> u64 {
         // Above 0 and at most 1.
         let share = ((self.random.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         (-share.ln() / per_second * 1e9) as u64
     }
 
-    /// Requests over a new connection: one, or a geometric number of them.
+    /// Draws the number of requests over a new connection: one, or a geometric number.
     fn requests(&mut self) -> usize {
         let mut n = 1;
         if self.random.below(100) < KEPT_PCT {

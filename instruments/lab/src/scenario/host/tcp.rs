@@ -1,6 +1,6 @@
-//! Connections of TCP from west to east that stay open over all windows: bulk, as netperf's TCP_STREAM, in
-//! writes of one size; and requests that are answered by as many bytes, as its TCP_RR. Either as fast as
-//! it goes, or so many a second.
+//! TCP connections from west to east that stay open over all windows: bulk transfer in writes of
+//! one size, as netperf's TCP_STREAM; and requests that are answered by the same number of bytes,
+//! as TCP_RR. Either as fast as it goes, or so many a second.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -26,11 +26,11 @@ use crate::{Code, Error, Result};
 /// Bytes of a receiver's read.
 const READ_BYTES: usize = 64 << 10;
 
-/// Connections from west to east, and the programs at their ends.
+/// Connections from west to east, with the programs at their ends.
 #[derive(Debug)]
 pub(super) struct Tcp {
     crew: Crew,
-    /// Bytes of a write, if nothing answers it: all of them are waited for after a round.
+    /// Bytes of a write if no answer is expected: a round then waits until all are read.
     unanswered: Option<u64>,
     written: u64,
     readers: Vec<Reader>,
@@ -43,11 +43,12 @@ pub(super) struct Connected {
     buffer_bytes: usize,
     nodelay: bool,
     message: usize,
-    /// A message is answered by as many bytes, and the next one waits for that.
+    /// True if a message is answered by the same number of bytes, and the next message waits for
+    /// the answer.
     answered: bool,
     per_second: Option<f64>,
     /// The offset of this connection within a message's interval, so that connections do not send
-    /// at once.
+    /// at the same time.
     phase: f64,
 }
 
@@ -55,9 +56,9 @@ pub(super) struct Connected {
 #[derive(Debug)]
 struct Reader {
     stream: Arc<TcpStream>,
-    /// Its thread's number.
+    /// Id of the reader's thread.
     id: i32,
-    /// Bytes read; and those before this round.
+    /// Bytes read so far; the next field is that number at the start of the round.
     read: Arc<AtomicU64>,
     before: u64,
     thread: Option<JoinHandle<Option<()>>>,
@@ -251,7 +252,8 @@ fn failed(mut told: Told, e: &io::Error) -> Told {
 }
 
 impl Reader {
-    /// Starts a thread that reads, and answers each `echo` bytes by as many, if so asked.
+    /// Starts a thread that reads, and answers every `echo` bytes with the same number, if
+    /// requested.
     fn start(
         config: &Config,
         hosts: &Hosts,
@@ -298,14 +300,13 @@ impl Drop for Reader {
     }
 }
 
-/// The longest time that a socket of the traffic waits for its peer; a longer wait means that the
-/// path is broken.
+/// The longest time that a socket waits for its peer; a longer wait means that the path is broken.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A socket that listens at `address`, and whose connections have buffers of so many bytes. To be
-/// called in the host's namespace.
+/// Returns a socket that listens at `address`, with buffers of `buffer_bytes` for its connections.
+/// To be called in the host's namespace.
 pub(super) fn listen(address: Ipv4Addr, buffer_bytes: usize) -> io::Result<TcpListener> {
     let socket = socket(buffer_bytes)?;
     rustix::net::bind(&socket, &SocketAddrV4::new(address, 0))?;

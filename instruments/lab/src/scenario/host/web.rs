@@ -1,5 +1,5 @@
-//! Short requests from west, responses of mixed sizes from east: a client a connection, and as many
-//! servers. The server closes, after the request that says so.
+//! Short requests from the western host, responses of mixed sizes from the eastern: a client for
+//! each connection, and as many servers. The server closes, after the request that says so.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
@@ -101,7 +101,7 @@ struct Client {
     to: SocketAddrV4,
     buffer_bytes: usize,
     mix: Mix,
-    /// Requests a second; `None`: the next as soon as the last is answered.
+    /// Requests a second; `None` means the next request follows immediately after a response.
     per_second: Option<f64>,
     tally: Arc<Tally>,
     open: Option<TcpStream>,
@@ -196,7 +196,7 @@ impl Client {
     }
 }
 
-/// A request, padded to the length that was drawn for it.
+/// Returns a request, padded to the length that was drawn for it.
 fn request(ask: Ask) -> Vec<u8> {
     let (class, step) = (ask.file.class, ask.file.step);
     let connection = if ask.last { "close" } else { "keep-alive" };
@@ -209,7 +209,8 @@ fn request(ask: Ask) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The length of a response's body, and how much of it `bytes` has; `None` before its head is whole.
+/// Returns the length of a response's body, and how much of it is in `bytes`; `None` before the
+/// head is complete.
 fn response(bytes: &[u8]) -> io::Result<Option<(usize, usize)>> {
     const HEAD_BYTES_MAX: usize = 1024;
     let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
