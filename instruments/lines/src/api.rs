@@ -1,4 +1,4 @@
-//! The functions of QEMU's that the plugin calls, found by name in the process that loaded it.
+//! QEMU's functions that the plugin calls, looked up by name in the process that loaded it.
 //!
 //! No header of them is packaged, and nothing links against QEMU: a version without one of them is told at the start
 //! instead of by the loader. Their types are the same in versions 1 to 5 of the interface.
@@ -12,14 +12,14 @@ pub(crate) type Id = u64;
 /// The description of an access, packed.
 pub(crate) type MemInfo = u32;
 
-/// A block of code while it is translated.
+/// A block of code during its translation.
 pub(crate) enum Tb {}
-/// An instruction of such a block.
+/// An instruction of a block.
 pub(crate) enum Insn {}
 /// The physical side of an address.
 pub(crate) enum HwAddr {}
 
-/// The head of `qemu_info_t`: what follows differs with the mode.
+/// The beginning of `qemu_info_t`, whose further fields depend on the mode.
 #[repr(C)]
 pub(crate) struct Info {
     pub(crate) target_name: *const c_char,
@@ -40,7 +40,7 @@ pub(crate) type OnSyscall =
     unsafe extern "C" fn(Id, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
 pub(crate) type OnSyscallRet = unsafe extern "C" fn(Id, c_uint, i64, i64);
 
-/// Declares the table of functions and how it is filled.
+/// Declares the table of functions and the function that fills it.
 macro_rules! functions {
     ($($name:ident: $symbol:literal $type:ty,)*) => {
         /// QEMU's functions.
@@ -50,7 +50,7 @@ macro_rules! functions {
         }
 
         impl Api {
-            /// Finds them all; the error is the name of one that this QEMU has not.
+            /// Looks up all functions; an error is the name of one that this QEMU lacks.
             pub(crate) fn find() -> Result<Api, &'static str> {
                 Ok(Api {
                     $($name: {
@@ -83,8 +83,8 @@ functions! {
         unsafe extern "C" fn(Id, OnSyscallRet),
 }
 
-/// Returns the version of the interface to claim: QEMU 7.2 and 8 have 1 and take no more, from 9.0 on they take 2
-/// and no less. The function that came with 2 tells them apart.
+/// Returns the plugin interface version to declare: QEMU 7.2 and 8 have 1 and take no more, from
+/// 9.0 on they take 2 and no less. The function that came with 2 tells them apart.
 pub(crate) fn version() -> c_int {
     if symbol(c"qemu_plugin_num_vcpus").is_some() { 2 } else { 1 }
 }

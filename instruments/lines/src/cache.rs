@@ -1,4 +1,4 @@
-//! A cache of limited size, of one CPU: sets of ways, the least recently used line leaves.
+//! A CPU's cache of limited size: sets of ways, from which the least recently used line is evicted.
 
 /// The size of each CPU's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Makes a cache of `bytes` with `ways`; `None` if these make no whole number of sets that is a power of two.
+    /// Returns the shape of a cache of `bytes` with `ways`; `None` if the number of sets is not a
+    /// power of two.
     #[must_use]
     pub const fn of(bytes: usize, ways: usize) -> Option<Shape> {
         if ways == 0 || bytes == 0 || !bytes.is_multiple_of(64 * ways) {
@@ -21,12 +22,13 @@ impl Shape {
     }
 }
 
-/// The lines that a CPU's cache holds, as far as the CPU knows: one that another CPU took is here until its place
-/// is needed.
+/// The lines in a CPU's cache, as far as the CPU knows: a line that another CPU has taken stays
+/// until its place is needed.
 #[derive(Debug)]
 pub struct Cache {
     shape: Shape,
-    /// By set, the most recently used first; 0 is no line, as nothing is kept at address 0.
+    /// For each set its lines, most recently used first; 0 means no line, because nothing is stored
+    /// at address 0.
     lines: Vec<u64>,
 }
 
@@ -37,8 +39,8 @@ impl Cache {
         Cache { shape, lines: vec![0; shape.sets * shape.ways] }
     }
 
-    /// Uses `line`, and returns the line that leaves to make room for it. `held` says of a line if it is still this
-    /// CPU's: one that is not leaves first, and that is no eviction.
+    /// Uses `line`, and returns the line that was evicted to make room for it. `held` says of a
+    /// line if it is still this CPU's: one that is not leaves first, and that is no eviction.
     pub fn use_line(&mut self, line: u64, held: impl Fn(u64) -> bool) -> Option<u64> {
         let at = (line as usize & (self.shape.sets - 1)) * self.shape.ways;
         let set = &mut self.lines[at..at + self.shape.ways];

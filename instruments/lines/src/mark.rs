@@ -1,4 +1,5 @@
-//! Marks: how a program, or one beside it in a guest, says from where to where to count.
+//! Marks: stores to a special page, by which a program, or one beside it in a guest, tells the
+//! plugin when to count.
 //!
 //! A mark is a store of one byte into a page that nothing else uses, at an address by which the plugin knows it, in
 //! QEMU's user mode as in a guest. It needs no privilege, and without the plugin it does nothing.
@@ -14,31 +15,31 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Address of the page of marks.
 pub const MARKS: u64 = 0x11e5_0000_0000;
-/// Bytes of it.
+/// Length of the page in bytes.
 pub const BYTES: u64 = 4096;
 
 const FOLLOW: u64 = 0;
 const BEGIN: u64 = 64;
 const END: u64 = 128;
 const PACKETS: u64 = 1024;
-/// Packets of one store.
+/// Most packets that one store can report.
 const MOST: u64 = BYTES - PACKETS - 1;
 
-/// The words that a program can say.
+/// The messages of a program to the plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// Lines are followed from here on.
+    /// Start following lines.
     Follow,
     /// And counted.
     Begin,
-    /// Nothing is counted from here on.
+    /// Stop counting.
     End,
-    /// So many packets have passed since the last such mark.
+    /// This many packets have passed since the last such mark.
     Packets(u64),
 }
 
 impl Mark {
-    /// Returns the mark that a store to `address` stands for.
+    /// Returns the mark for a store to `address`.
     #[must_use]
     pub const fn at(address: u64) -> Option<Mark> {
         match address.wrapping_sub(MARKS) {
@@ -50,7 +51,8 @@ impl Mark {
         }
     }
 
-    /// Returns where in the page it is said, at most [`MOST`] packets at a time.
+    /// Returns the offset in the page of the store for this mark, at most [`MOST`] packets at a
+    /// time.
     const fn offset(self) -> u64 {
         match self {
             Mark::Follow => FOLLOW,
@@ -66,7 +68,7 @@ impl Mark {
 pub struct Page(());
 
 impl Page {
-    /// Maps it.
+    /// Maps the page.
     ///
     /// # Errors
     /// The kernel's, if something is mapped there or no memory is left.
@@ -87,7 +89,7 @@ impl Page {
         Ok(Page(()))
     }
 
-    /// Says `mark`.
+    /// Sends `mark`.
     pub fn say(&self, mark: Mark) {
         if mark == Mark::Packets(0) {
             return;

@@ -1,4 +1,4 @@
-//! Lines and their holders: what each access makes travel.
+//! The model: cache lines and their holders, and the transfers that each access causes.
 //!
 //! ```text
 //!             a load of CPU c                         a store of CPU c
@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::cache::{Cache, Shape};
 
-/// CPUs that are told apart; one beyond shares the place of an earlier one.
+/// Most CPUs that are distinguished; a further CPU shares the entry of an earlier one.
 pub const CPUS: usize = 56;
 /// Bytes of a line.
 pub const LINE: u64 = 64;
@@ -36,13 +36,13 @@ const HOLDERS: u64 = (1 << CPUS) - 1;
 pub struct Site {
     /// Address of the instruction.
     pub pc: u64,
-    /// Loads that had to get a line which another CPU wrote.
+    /// Loads of a line that another CPU wrote.
     pub read: AtomicU64,
     /// Stores to a line that other CPUs held.
     pub write: AtomicU64,
-    /// Lines that came into the CPU's cache, wherever from.
+    /// Lines that entered the CPU's cache, from anywhere.
     pub lines_in: AtomicU64,
-    /// Lines that left the CPU's cache while it was here: to make room, or because another CPU wrote them.
+    /// Lines that left the CPU's cache during this instruction: evicted, or written by another CPU.
     pub lines_out: AtomicU64,
 }
 
@@ -56,7 +56,7 @@ pub struct Model {
     pub follows: AtomicBool,
     /// Transfers are counted.
     pub counts: AtomicBool,
-    /// Lines that a device wrote while a CPU held them, by CPU: no instruction is to blame.
+    /// Lines that a device wrote while a CPU held them, by CPU; they belong to no instruction.
     pub device: AtomicU64,
 }
 
@@ -66,7 +66,7 @@ type Page = [AtomicU64; LINES_A_PAGE];
 #[derive(Debug)]
 #[repr(align(128))]
 struct Cpu {
-    /// The instruction by which it accessed memory last.
+    /// The CPU's last instruction that accessed memory.
     site: AtomicPtr<Site>,
     cache: Option<Mutex<Cache>>,
     /// Accesses that were followed.
@@ -74,13 +74,14 @@ struct Cpu {
 }
 
 thread_local! {
-    /// Pages that this thread used, so that most accesses look nothing up: number and page, by the number's last bits.
+    /// Cache of the pages that this thread used, by the last bits of their number: it makes most
+    /// lookups unnecessary.
     static AT_HAND: RefCell<Vec<Option<(u64, &'static Page)>>> =
         RefCell::new(vec![None; PAGES_AT_HAND]);
 }
 
 impl Model {
-    /// Makes a model without a line; each CPU's cache is unlimited without a `shape`.
+    /// Creates a model without lines; without a `shape`, each CPU's cache is unlimited.
     #[must_use]
     pub fn new(shape: Option<Shape>, follows: bool) -> Model {
         let cpu = || Cpu {
@@ -104,7 +105,7 @@ impl Model {
         self.shape
     }
 
-    /// Returns the number of accesses that were followed, and of CPUs that made them.
+    /// Returns the number of accesses followed, and of CPUs that made them.
     #[must_use]
     pub fn accesses(&self) -> (u64, usize) {
         let each = self.cpus.iter().map(|cpu| cpu.accesses.load(Ordering::Relaxed));
@@ -124,7 +125,7 @@ impl Model {
         }
     }
 
-    /// Takes the lines from `address` on from every CPU: a device writes them.
+    /// Removes the lines of a range from every CPU's cache, because a device writes them.
     pub fn written_by_device(&self, address: u64, bytes: u64) {
         for line in address / LINE..=(address + bytes.max(1) - 1) / LINE {
             let held = with_state(self, line, |state| state.swap(0, Ordering::AcqRel)) & HOLDERS;
@@ -171,7 +172,7 @@ impl Model {
         }
     }
 
-    /// Charges each CPU in `losers` with a line, where it runs now.
+    /// Charges each CPU in `losers` with a lost line, at its present instruction.
     fn lost(&self, losers: u64) {
         for (cpu, here) in self.cpus.iter().enumerate() {
             if losers & 1 << cpu != 0
@@ -204,7 +205,7 @@ impl Model {
 }
 
 impl Cpu {
-    /// Returns the instruction by which it accessed memory last.
+    /// Returns the CPU's last instruction that accessed memory.
     fn site(&self) -> Option<&'static Site> {
         let site = self.site.load(Ordering::Relaxed);
         // SAFETY: null, or made from a `&'static Site` by `Model::access`, the only place that stores it; a site is
@@ -240,7 +241,8 @@ mod tests {
             .map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Returns the start of an address range of the test's own: pages at hand belong to a thread, whatever its model.
+    /// Returns an address range for one test, because the threads' cache of pages is shared by all
+    /// models.
     fn apart(test: u64) -> u64 {
         test << 30
     }

@@ -1,4 +1,5 @@
-//! The calls of QEMU: at the start, for each block that it translates, each access, each system call, and at the end.
+//! QEMU's callbacks: at the start, for each translated block, each access, each system call, and at
+//! the end.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -26,28 +27,28 @@ struct Plugin {
     system: bool,
 }
 
-/// The words `key=value` behind the plugin's name.
+/// The options `key=value` after the plugin's name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Asked {
     /// The file to leave.
     out: String,
-    /// Bytes and ways of each CPU's cache; without, it is unlimited.
+    /// Size and ways of each CPU's cache; `None` for an unlimited cache.
     l2: Option<Shape>,
-    /// Nothing is followed before a mark says so.
+    /// True if nothing is followed before a mark starts it.
     marked: bool,
-    /// Code in this range that stores 8 bytes at the start of a line arms a buffer of so many bytes, which a
-    /// device writes before any CPU reads it.
+    /// Address range of code whose stores of 8 bytes at the start of a line post a buffer of the
+    /// given length, which a device writes before any CPU reads it.
     arm: Option<(u64, u64, u64)>,
 }
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
 
-/// The version of the interface, which QEMU reads after it has loaded us and before it calls anything.
+/// The interface version, which QEMU reads after loading the plugin and before calling it.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name that QEMU looks for")]
 pub static qemu_plugin_version: AtomicI32 = AtomicI32::new(1);
 
-/// Runs when the library is loaded, which is before the version is read.
+/// Constructor that runs when the library is loaded, before the version is read.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static CHOOSE: extern "C" fn() = choose_version;
@@ -56,7 +57,8 @@ extern "C" fn choose_version() {
     qemu_plugin_version.store(api::version(), Ordering::Relaxed);
 }
 
-/// Starts the plugin; anything but 0 makes QEMU give up, with what was printed.
+/// Starts the plugin; with a result other than 0 QEMU ends, after the plugin has printed the
+/// reason.
 ///
 /// # Safety
 /// QEMU's alone to call: `info` is its description of itself, and `argv` holds `argc` texts.
@@ -107,7 +109,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     0
 }
 
-/// Asks for a call at each access of each instruction of a block.
+/// Registers a callback for each memory access of each instruction of a block.
 unsafe extern "C" fn translate(_: Id, tb: *mut Tb) {
     let Some(plugin) = PLUGIN.get() else { return };
     let api = &plugin.api;
@@ -165,11 +167,11 @@ unsafe extern "C" fn exit(_: Id, _: *mut c_void) {
 }
 
 thread_local! {
-    /// First three arguments of the system call that this thread is in.
+    /// First three arguments of the thread's current system call.
     static CALL: Cell<[u64; 3]> = const { Cell::new([0; 3]) };
 }
 
-/// Keeps the arguments of a call.
+/// Stores the arguments of a system call.
 unsafe extern "C" fn syscall(
     _: Id,
     _: c_uint,
@@ -186,7 +188,7 @@ unsafe extern "C" fn syscall(
     CALL.set([a, b, c]);
 }
 
-/// Notes a call that the emulator refused and Linux would not have.
+/// Records a system call that the emulator refused and Linux supports.
 unsafe extern "C" fn syscall_ret(_: Id, _: c_uint, number: i64, ret: i64) {
     let Some(plugin) = PLUGIN.get() else { return };
     plugin.refused.note(number, CALL.get(), ret);
@@ -199,7 +201,8 @@ impl Plugin {
         sites.entry(pc).or_insert_with(|| Box::leak(Box::new(Site { pc, ..Site::default() })))
     }
 
-    /// Returns where in memory an access goes: in a guest the physical address, `None` for a device's register.
+    /// Returns the address of an access: in a guest the physical address, or `None` for a device's
+    /// register.
     fn address(&self, info: MemInfo, vaddr: u64) -> Option<u64> {
         if !self.system {
             return Some(vaddr);

@@ -1,4 +1,4 @@
-//! The file that the plugin leaves: plain lines, each a word and its values.
+//! The plugin's output file: plain lines, each with a word and its values.
 //!
 //! ```text
 //! linerate-lines 1
@@ -19,15 +19,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::model::{Model, Site};
 
-/// The requests of a program that QEMU's user mode refused, though Linux has them.
+/// A program's requests that QEMU's user mode refused although Linux supports them.
 #[derive(Debug, Default)]
 pub struct Refused([AtomicBool; 3]);
 
-/// Names of what can be refused.
+/// Names of requests that can be refused.
 const NAMES: [&str; 3] = ["AF_XDP", "AF_PACKET-rings", "bpf"];
 
 impl Refused {
-    /// Takes the outcome of a system call of x86-64.
+    /// Records the result of a system call of x86-64.
     pub fn note(&self, number: i64, args: [u64; 3], ret: i64) {
         const SOCKET: i64 = 41;
         const SETSOCKOPT: i64 = 54;
@@ -86,7 +86,8 @@ pub fn text(
     text
 }
 
-/// Turns a line of /proc/self/maps of a file into one of ours. A guest's code is not executable on this side.
+/// Converts a line of /proc/self/maps for a file into one of the output. A guest's code is not
+/// executable on this side.
 fn map(line: &str) -> Option<String> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
@@ -95,7 +96,7 @@ fn map(line: &str) -> Option<String> {
     file.starts_with('/').then(|| format!("map {start} {end} {offset} {file}\n"))
 }
 
-/// Says on stderr why the plugin does not do what it was asked for: QEMU has no other way.
+/// Prints on stderr why the plugin cannot do what was requested: QEMU has no other way.
 pub(crate) fn complain(why: &str) {
     let _ = writeln!(std::io::stderr(), "linerate-lines: {why}");
 }

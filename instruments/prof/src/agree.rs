@@ -1,4 +1,5 @@
-//! One headline, two instruments: both figures are printed, and flagged if they disagree.
+//! Comparison of a figure by two instruments: both readings are printed, and marked if they
+//! disagree.
 //!
 //! A figure that only one tool gives is that tool's word. A second one that measures the same thing
 //! in another way either corroborates it or shows that one of the two does not measure what it is
@@ -9,29 +10,29 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// A figure that matters, by every instrument that gives it.
+/// A figure, with the readings of every instrument that has it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Headline {
     /// Name of the figure: `CPU busy`.
     pub name: String,
     /// Its unit: `%`, `cycles/packet`.
     pub unit: String,
-    /// Digits behind the point that it is printed with.
+    /// Digits after the decimal point for printing.
     pub digits: u8,
     /// The figures.
     pub by: Vec<Reading>,
 }
 
-/// A figure as one instrument gives it.
+/// A figure as measured by one instrument.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Reading {
-    /// Its name: `readprofile`, `top`.
+    /// Name of the instrument: `readprofile`, `top`.
     pub instrument: String,
     /// Method of measurement.
     pub means: Means,
-    /// The figure; `None` if it could not be read, and then `measures` says why.
+    /// The figure; `None` if it could not be measured, with the reason in `measures`.
     pub value: Option<f64>,
-    /// The thing measured, with its count: `8280 of 36324 ticks, all but default_idle`.
+    /// The measured quantity, with its count: `8280 of 36324 ticks, all but default_idle`.
     pub measures: String,
 }
 
@@ -41,7 +42,7 @@ pub struct Reading {
 pub enum Means {
     /// The timer's tick samples the code that the CPU is in: readprofile, and kernprof by time.
     TickProfile,
-    /// In whose account the timer's tick put itself: `top`, /proc/stat.
+    /// The account to which the timer tick charged itself: `top`, /proc/stat.
     TickAccount,
     /// The scheduler's clock: CPU time of a thread, schedstat.
     CpuTime,
@@ -71,20 +72,20 @@ pub struct Spread {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "verdict")]
 pub enum Verdict {
-    /// Fewer than two gave a figure: nothing corroborates it.
+    /// Fewer than two instruments have a figure, so that nothing confirms it.
     Alone,
-    /// They do.
+    /// The instruments agree.
     Agree(Spread),
-    /// They do not.
+    /// The instruments disagree.
     Disagree {
-        /// By how much.
+        /// The difference.
         spread: Spread,
-        /// Known causes of such a difference, likeliest first.
+        /// Known causes of such a difference, the most likely first.
         likely: Vec<&'static str>,
     },
 }
 
-/// A headline that was judged: it prints itself.
+/// A compared headline, which can be printed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judged<'a> {
     /// The figures that were compared.
@@ -96,7 +97,7 @@ pub struct Judged<'a> {
 }
 
 impl Tolerance {
-    /// Returns a bound in the headline's own unit, as in percentage points.
+    /// Returns an absolute bound in the headline's unit, such as percentage points.
     #[must_use]
     pub const fn within(absolute: f64) -> Tolerance {
         Tolerance { absolute, relative_pct: 0.0 }
@@ -131,7 +132,7 @@ impl Reading {
         Reading { instrument, means, value: Some(value), measures }
     }
 
-    /// Returns an instrument that was asked and has no figure, with its reason.
+    /// Returns an instrument without a figure, with the reason.
     #[must_use]
     pub fn missing(instrument: impl Into<String>, means: Means, why: impl Into<String>) -> Reading {
         Reading { instrument: instrument.into(), means, value: None, measures: why.into() }
@@ -139,20 +140,20 @@ impl Reading {
 }
 
 impl Headline {
-    /// Returns a headline that has not been given yet.
+    /// Returns a headline without readings.
     #[must_use]
     pub fn new(name: impl Into<String>, unit: impl Into<String>, digits: u8) -> Headline {
         Headline { name: name.into(), unit: unit.into(), digits, by: Vec::new() }
     }
 
-    /// Returns the same with another figure.
+    /// Returns the headline with a further reading.
     #[must_use]
     pub fn by(mut self, reading: Reading) -> Headline {
         self.by.push(reading);
         self
     }
 
-    /// Holds the figures against each other.
+    /// Compares the readings.
     #[must_use]
     pub fn judge(&self, tolerance: Tolerance) -> Judged<'_> {
         Judged { headline: self, verdict: self.verdict(tolerance) }
@@ -206,7 +207,7 @@ impl fmt::Display for Judged<'_> {
     }
 }
 
-/// Reasons, by the pair that they part; the likelier first.
+/// Reasons for differences, by the pair of instruments; more likely ones first.
 const REASONS: &[(Means, Means, &str)] = {
     use Means::{ClockSamples, CpuTime, TickAccount, TickProfile};
     &[

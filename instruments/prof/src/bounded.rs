@@ -1,4 +1,4 @@
-//! Lists of a document that are no longer than a bound, however long they are in it.
+//! Lists that are read up to a bound, however long they are in a document.
 
 use std::fmt;
 use std::marker::PhantomData;

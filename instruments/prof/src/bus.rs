@@ -1,4 +1,4 @@
-//! Use of the memory bus, where it can be counted: by a proxy.
+//! Use of the memory bus, measured by proxy where possible.
 //!
 //! The bus has counters of its own, which belong to a socket and not to a thread, and which a
 //! virtual machine does not show. What a thread's core does show is lines into and out of its L2:
@@ -19,15 +19,15 @@ use serde::Serialize;
 use crate::pmu::table::{self, Entry};
 use crate::pmu::{Counts, Event, Fallback, Family, Quantity};
 
-/// Bus traffic of a thread, or the reason why it is not known.
+/// Bus traffic of a thread, or the reason why it is unknown.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bus {
-    /// By lines into and out of the L2.
+    /// Measured by lines into and out of the L2.
     Proxy(Proxy),
-    /// Not known.
+    /// Not available.
     NotAvailable {
-        /// Why.
+        /// The reason.
         why: String,
         /// The measurement to use instead.
         fallback: Fallback,
@@ -39,22 +39,23 @@ pub enum Bus {
 pub struct Proxy {
     /// Lines into the L2.
     pub lines_in: Lines,
-    /// Lines out of the L2, those that go somewhere.
+    /// Lines out of the L2 that go to memory or another cache.
     pub lines_out: Lines,
-    /// Wall time in which they passed, in nanoseconds.
+    /// Wall time of the measurement, in nanoseconds.
     pub wall_ns: u64,
-    /// Packets that were handled meanwhile, if they were counted.
+    /// Packets handled during it, if they were counted.
     pub packets: Option<u64>,
 }
 
-/// Lines that passed one way.
+/// Lines that passed in one direction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Lines {
     /// Number of cache lines.
     pub lines: u64,
-    /// The event by which they were counted, with its raw code.
+    /// The event that counted them, with its raw code.
     pub event: String,
-    /// Limits of the event: traffic that it misses or counts by surprise; empty if none is known.
+    /// Limits of the event: traffic that it misses, or counts unexpectedly; empty if none are
+    /// known.
     pub caveat: &'static str,
 }
 
@@ -75,7 +76,7 @@ impl Bus {
         Bus::of_on(Family::here(), counts, packets)
     }
 
-    /// Returns the same on a machine of `family`.
+    /// Returns the use of the bus as on a machine of `family`.
     fn of_on(family: Family, counts: &Counts, packets: Option<u64>) -> Bus {
         if !counts.is_whole() {
             let pct = counts.running_pct();
@@ -161,7 +162,8 @@ fn lines(entry: &'static Entry, counts: &Counts) -> Option<Lines> {
     Some(Lines { lines, event: entry.event().to_string(), caveat: entry.caveat })
 }
 
-/// Returns the lines in and lines out, on a machine of `family`; or why there is none.
+/// Returns the events for lines in and lines out on a machine of `family`, or the reason why there
+/// are none.
 fn wanted(family: Family) -> std::result::Result<[&'static Entry; 2], &'static str> {
     let of = |quantity| table::entry(family, quantity);
     Ok([of(Quantity::L2LinesIn)?, of(Quantity::L2LinesOut)?])

@@ -1,4 +1,4 @@
-//! Under which conditions a figure was taken: without them it is a rumour.
+//! Conditions of a measurement, without which its figures mean little.
 //!
 //! Everything here is read once, outside any measured window, from /proc and /sys. What cannot be
 //! read is `None`.
@@ -19,7 +19,7 @@ pub use traffic::{Passed, Traffic};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Conditions {
-    /// The program that recorded it, with its version: `linerate 0.1.0`.
+    /// The recording program, with its version: `linerate 0.1.0`.
     pub tool: Option<String>,
     /// The quantity that the program measures, in a sentence.
     pub measures: Option<String>,
@@ -27,7 +27,7 @@ pub struct Conditions {
     pub kernel: Option<String>,
     /// Model of the CPU.
     pub cpu: Option<String>,
-    /// Its clock, or its time stamp counter's, in MHz.
+    /// Clock of the CPU, or of its time stamp counter, in MHz.
     pub mhz: Option<f64>,
     /// CPUs on line.
     pub cpus: Option<u32>,
@@ -38,23 +38,23 @@ pub struct Conditions {
     pub netdevs: Vec<Netdev>,
     /// The workload: a command line, or a post's description of it.
     pub workload: Option<String>,
-    /// When it began, RFC 3339.
+    /// Start time, as RFC 3339.
     pub started: Option<String>,
     /// Duration of the recording, in nanoseconds.
     pub wall_ns: Option<u64>,
-    /// CPU time of what was measured, in nanoseconds.
+    /// CPU time of the measured code, in nanoseconds.
     pub cpu_ns: Option<u64>,
-    /// Packets that went through meanwhile, if they were counted.
+    /// Packets during the recording, if they were counted.
     pub packets: Option<u64>,
 }
 
-/// A network device and what passed it meanwhile.
+/// A network device, with its traffic during the recording.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Netdev {
-    /// Its name.
+    /// The device's name.
     pub name: String,
-    /// Its driver.
+    /// The device's driver.
     pub driver: Option<String>,
     /// Received from it, in packets.
     pub rx_packets: u64,
@@ -67,8 +67,8 @@ pub struct Netdev {
 }
 
 impl Conditions {
-    /// Returns the conditions of this machine, now: tool, kernel, CPU, its clock, CPUs on line, hypervisor and
-    /// the time.
+    /// Returns the present conditions on this machine: tool, kernel, CPU, clock, online CPUs,
+    /// hypervisor and time.
     ///
     /// What a measurement has to add stays `None`: the workload, how long it lasted, the packets
     /// and, by [`Traffic`], the devices that carried them.

@@ -1,4 +1,4 @@
-//! Changes between two profiles, ranked by the saving.
+//! Differences between two profiles, ranked by saving.
 //!
 //! ```text
 //! without (the baseline)   f 3358   g 900   h 494        smallest listed: 494
@@ -31,7 +31,7 @@ pub use sum::{Figures, Sum};
 pub(crate) use warning::warnings;
 pub use warning::{About, Warning};
 
-/// Two profiles, held against each other.
+/// A comparison of two profiles.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diff {
     /// Functions that are listed on either side, by falling saving.
@@ -40,26 +40,26 @@ pub struct Diff {
     pub without: Side,
     /// With the change.
     pub with: Side,
-    /// Factors that counts are multiplied by before they are compared.
+    /// Factors by which counts are multiplied before the comparison.
     pub scale: Scale,
-    /// Why the two may not be comparable. To be printed before any figure.
+    /// Reasons why the two may not be comparable. To be printed before any figure.
     pub warnings: Vec<Warning>,
     /// Remarks for the reader, in sentences.
     pub remarks: Vec<String>,
 }
 
-/// A function on both sides.
+/// A function in both profiles.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Its name.
+    /// The function's name.
     pub symbol: String,
-    /// File that it is in, if a side says.
+    /// The function's file, if a side has it.
     pub object: Option<String>,
     /// Stage of the packet path.
     pub stage: Stage,
-    /// Seen in the baseline, as listed.
+    /// The count in the baseline, as listed.
     pub without: Count,
-    /// Seen with the change, as listed.
+    /// The count with the change, as listed.
     pub with: Count,
 }
 
@@ -67,10 +67,10 @@ pub struct Row {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Count {
-    /// As listed, or 0 where every event was counted.
+    /// A listed count, or 0 if every event was counted.
     Is(u64),
-    /// Not listed, hence fewer than this. Fewer than 1 is a function of which no sample was taken:
-    /// it may have run for less than what a sample stands for.
+    /// Not listed, and therefore fewer than this. Fewer than 1 is a function of which no sample was
+    /// taken: it may have run for less than what a sample stands for.
     Below(u64),
 }
 
@@ -79,15 +79,15 @@ pub enum Count {
 pub struct Side {
     /// The event counted.
     pub event: Event,
-    /// By what.
+    /// The means by which the profile was made.
     pub origin: Origin,
     /// Functions listed, each name once.
     pub functions: u64,
-    /// Sum of what is listed.
+    /// Sum of the listed counts.
     pub counted: u64,
     /// Total as the profile's source gives it.
     pub total: Option<u64>,
-    /// Absent is fewer than this; `None`: all that were seen are listed.
+    /// Functions below this count are not listed; `None` if all are.
     pub cutoff: Option<u64>,
     /// Samples that the kernel could not deliver.
     pub lost: u64,
@@ -100,13 +100,14 @@ pub struct Side {
 }
 
 impl Diff {
-    /// Compares counts as they are: the baseline first, then the profile with the change.
+    /// Compares counts without scaling: `without` is the baseline, `with` the profile with the
+    /// change.
     #[must_use]
     pub fn between(without: &Profile, with: &Profile) -> Diff {
         Diff::with_scale(without, with, Scale::as_they_are())
     }
 
-    /// Compares what is left when differences of time, load or total are divided out.
+    /// Compares counts after dividing out differences of time, load or total.
     ///
     /// # Errors
     /// `E-UNSUPPORTED` if a side does not say by what it would have to be divided.
@@ -129,8 +130,8 @@ impl Diff {
         diff
     }
 
-    /// Compares by falling saving, absent taken as 0, as the post does. Among equals what is known goes
-    /// before what is a bound, then the smaller baseline, then the name.
+    /// Sorts rows by falling saving, with absent counts as 0, as the post does. Among equals what
+    /// is known goes before what is a bound, then the smaller baseline, then the name.
     fn rank(&mut self) {
         let scale = self.scale;
         self.rows.sort_by(|a, b| {
@@ -204,15 +205,15 @@ impl Diff {
         self.rows.iter().filter(move |row| row.stage.part() == part)
     }
 
-    /// Subtotals of the stages that have rows, in the order of [`Stage::ALL`].
+    /// Returns the subtotals of the stages that have rows, in the order of [`Stage::ALL`].
     #[must_use]
     pub fn stages(&self) -> Vec<(Stage, Sum)> {
         let sums = Stage::ALL.iter().map(|&stage| (stage, self.sum_of(|row| row.stage == stage)));
         sums.filter(|(_, sum)| sum.functions > 0).collect()
     }
 
-    /// Returns the cost of the path that vanished, and cost that moved to other functions or grew in them: a
-    /// change that saves in one place may only have put it off to another.
+    /// Returns the path's cost that vanished, and the cost that moved to other functions or grew: a
+    /// saving in one place may only have shifted it.
     #[must_use]
     pub fn moved(&self) -> Moved {
         let of = |is: fn(Change) -> bool| {
@@ -226,36 +227,35 @@ impl Diff {
         }
     }
 
-    /// Returns the makers' totals of both sides, listed or not; `None` unless both give one.
+    /// Returns the totals of both sides as their sources give them; `None` unless both do.
     #[must_use]
     pub fn makers_total(&self) -> Option<Sum> {
         let sum = |without, with| Sum { functions: 0, without, with, ..Sum::default() };
         Some(sum(self.without.total?, self.with.total?))
     }
 
-    /// Returns true if a warning says that the difference is meaningless.
+    /// Returns true if a warning makes the difference meaningless.
     #[must_use]
     pub fn is_doubtful(&self) -> bool {
         self.warnings.iter().any(Warning::is_grave)
     }
 }
 
-/// Changes of the packet path's cost that are larger than noise.
+/// Changes of the packet path's cost that exceed noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
-    /// Functions that were seen less often.
+    /// Functions whose count fell.
     pub fell: Sum,
     /// Functions that were seen more often.
     pub rose: Sum,
-    /// Functions of which a cut-off hides whether they rose or fell.
+    /// Functions for which a cut-off hides whether they rose or fell.
     pub unclear: Sum,
-    /// Functions of which two samplings of the same may differ as much; of events, those of which
-    /// there were as many as before.
+    /// Functions whose change may be sampling noise; for exact events, those without a change.
     pub noise: Sum,
 }
 
 impl Row {
-    /// Returns its figures.
+    /// Returns the row's figures.
     #[must_use]
     pub fn sum(&self) -> Sum {
         let (without, hidden_without) = self.without.parts();
@@ -276,7 +276,7 @@ impl Count {
         }
     }
 
-    /// Returns the listed count and the bound of a count hidden below a cut-off.
+    /// Returns the listed count, and the bound of a count below a cut-off.
     const fn parts(self) -> (u64, u64) {
         match self {
             Count::Is(n) => (n, 0),
@@ -307,7 +307,7 @@ impl Side {
         }
     }
 
-    /// Returns true if functions that were seen are not listed.
+    /// Returns true if functions with a count may be missing from the list.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.cutoff.is_some_and(|n| n > 1)

@@ -1,4 +1,4 @@
-//! Folded stacks and flame graphs, also of what changed between two profiles.
+//! Folded stacks and flame graphs, also of the difference between two profiles.
 //!
 //! ```text
 //! net_rx_action;process_backlog;ip_rcv 12          folded: outermost first, then the count
@@ -15,15 +15,16 @@ use crate::diff::{About, By, Scale, Warning, warnings};
 use crate::profile::{Event, Profile};
 use crate::{Code, Error, Result};
 
-/// The largest sum of counts that is drawn: inferno adds them in machine words, and widths are
-/// fractions of the sum anyway. Above it every count is divided by the same number.
+/// The largest sum of counts that is drawn; larger counts are scaled down, because inferno adds
+/// them in machine words and draws only fractions of the sum. Above it every count is divided by
+/// the same number.
 const DRAWN_MAX: u64 = 1 << 40;
 
-/// Boxes narrower than this, in per cent, are not drawn: they are thinner than a line, and one deep
-/// stack that was seen once would make the picture as tall as itself.
+/// Width in per cent below which boxes are not drawn: they are thinner than a line, and a single
+/// deep stack would make the picture very tall.
 const NARROWEST_PCT: f64 = 0.1;
 
-/// A profile's stacks, folded: a line for each, in the order of their names.
+/// A profile's folded stacks: one line for each, in the order of their names.
 ///
 /// `;` and what ends a line or gives orders to a terminal is escaped in names; of a name that ends in
 /// a number as a count would, the last blank is a `_`.
@@ -39,7 +40,7 @@ impl fmt::Display for Folded<'_> {
     }
 }
 
-/// Draws a flame graph: an SVG that needs nothing else, its script included.
+/// Draws a flame graph as a self-contained SVG, including its script.
 ///
 /// # Errors
 /// `E-FILE` if the profile is empty, or is not to be drawn.
@@ -55,9 +56,9 @@ pub fn svg(profile: &Profile) -> Result<String> {
     draw(options, lines, profile)
 }
 
-/// Draws what changed: boxes are as wide as the profile with the change has them, red where it was
-/// seen more often than without, blue where less. Counts are those with the change; those without
-/// are first multiplied by what makes the two comparable `by` time, load or total.
+/// Draws a difference: boxes have the widths of the profile with the change, red where the count
+/// rose, blue where it fell. Counts are those with the change; those without are first multiplied
+/// by what makes the two comparable `by` time, load or total.
 ///
 /// # Errors
 /// `E-FILE` if the profile with the change is empty, or is not to be drawn; `E-UNSUPPORTED` if the
@@ -106,7 +107,7 @@ fn compared(by: By, ratio: f64) -> String {
     }
 }
 
-/// Returns the warning's text if the difference colours the whole picture when counts are not scaled.
+/// Returns the warning's text if unscaled counts would colour the whole picture.
 fn unlike(warning: &Warning) -> Option<String> {
     let is_of_all = matches!(warning.about, About::Duration | About::Load);
     is_of_all.then(|| harmless(warning.to_string().trim_end_matches('.')).into_owned())
@@ -134,7 +135,7 @@ fn fold(profile: &Profile) -> BTreeMap<String, u64> {
     fold_as(profile, profile.stacks.is_empty())
 }
 
-/// Folds the stacks of a profile, or its rows if it is to be `flat`.
+/// Folds the stacks of a profile, or its rows if `flat`.
 fn fold_as(profile: &Profile, flat: bool) -> BTreeMap<String, u64> {
     let mut folded: BTreeMap<String, u64> = BTreeMap::new();
     let mut add = |stack: String, count: u64| {
@@ -152,8 +153,8 @@ fn fold_as(profile: &Profile, flat: bool) -> BTreeMap<String, u64> {
     folded
 }
 
-/// Folds both into one map. If only one has stacks, the other's rows would be no part of them: then rows
-/// are taken of both.
+/// Folds both profiles into one map. If only one has stacks, the other's rows would be no part of
+/// them: then rows are taken of both.
 fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
     let flat = profiles.iter().any(|profile| profile.stacks.is_empty());
     let mut both: BTreeMap<String, [u64; 2]> = BTreeMap::new();
@@ -165,7 +166,7 @@ fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
     both
 }
 
-/// Returns a name, escaped so that it stays one frame of one line.
+/// Returns a name, escaped so that it is one frame on one line.
 fn frame(name: &str) -> String {
     let mut text = harmless(name.trim()).replace(';', "\\u{3b}");
     if text.is_empty() {

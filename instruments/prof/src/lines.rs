@@ -1,4 +1,5 @@
-//! Transfers of cache lines by function, as the plugin of `instruments/lines` leaves them: a model's figures.
+//! Transfers of cache lines by function, as the plugin of `instruments/lines` writes them: figures
+//! of a model.
 //!
 //! ```text
 //! file of the plugin ─ Transfers ─ names ─ Function, Function, … ─┬─ Profile of one event
@@ -27,7 +28,7 @@ use crate::stage::stage_of;
 
 /// The first line of a file.
 const FIRST: &str = "linerate-lines 1";
-/// Addresses from here on are the kernel's.
+/// First address of the kernel.
 const KERNEL: u64 = 1 << 47;
 /// The most instructions and mappings that are read.
 const MOST: usize = 1 << 21;
@@ -35,19 +36,19 @@ const MOST: usize = 1 << 21;
 /// The content of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transfers {
-    /// It was a guest's kernel, not a program.
+    /// True for a guest's kernel, false for a program.
     pub system: bool,
     /// Threads, or the guest's CPUs, that accessed memory.
     pub cpus: u64,
     /// Accesses that were followed.
     pub accesses: u64,
-    /// Packets, if the program said how many.
+    /// Number of packets, if the program reported it.
     pub packets: u64,
     /// Lines that a device took from a cache by writing them.
     pub device: u64,
-    /// Sets and ways of each cache, if it was limited.
+    /// Sets and ways of each cache, if its size was limited.
     pub l2: Option<(u64, u64)>,
-    /// Names of what the emulator refused to the program.
+    /// Names of requests that the emulator refused.
     pub refused: Vec<String>,
     maps: Vec<Map>,
     sites: Vec<(u64, Counts)>,
@@ -60,26 +61,26 @@ pub struct Counts {
     pub read: u64,
     /// Stores to a line that other CPUs held.
     pub write: u64,
-    /// Lines that came into the cache.
+    /// Lines that entered the cache.
     pub lines_in: u64,
-    /// Lines that left it.
+    /// Lines that left the cache.
     pub lines_out: u64,
 }
 
 /// A function and its counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Function {
-    /// Its name.
+    /// The function's name.
     pub symbol: String,
-    /// The file that it is in, or `[module]`.
+    /// The function's file, or `[module]`.
     pub object: Option<String>,
-    /// On which side of the system call it is.
+    /// The function's side of the system call.
     #[serde(skip)]
     pub space: Space,
     /// Start address, in its file or in the kernel.
     #[serde(skip)]
     pub address: Option<u64>,
-    /// Bytes of its code.
+    /// Length of the function's code in bytes.
     #[serde(skip)]
     pub code_bytes: Option<u64>,
     /// The counts.
@@ -136,7 +137,7 @@ pub fn event(name: &str) -> Result<Quantity> {
 }
 
 impl Transfers {
-    /// Reads what the plugin left.
+    /// Parses the plugin's output.
     ///
     /// # Errors
     /// `E-FILE` with the number of the first line that is not understood.
@@ -190,8 +191,8 @@ impl Transfers {
         Some(())
     }
 
-    /// Names the functions and sums up their instructions: by the files of a program, or by the text of a guest's
-    /// /proc/kallsyms; there all programs are one row, `USER`, as in the post.
+    /// Names the functions and sums up their instructions: by the files of a program, or by the
+    /// text of a guest's /proc/kallsyms, where all programs are one row, `USER`, as in the post.
     #[must_use]
     pub fn functions(&self, kallsyms: Option<impl BufRead>) -> Vec<Function> {
         let named = match kallsyms {
@@ -271,7 +272,7 @@ impl Transfers {
         named
     }
 
-    /// Makes a profile of `event` of the functions: a model's, with what a reader has to know.
+    /// Makes a profile of `event` from the functions, marked as a model's, with remarks.
     #[must_use]
     pub fn profile(&self, functions: &[Function], event: Quantity) -> Profile {
         let name = event.as_str().to_owned();
@@ -320,7 +321,7 @@ impl Transfers {
     }
 }
 
-/// Says what an emulator does not let a program have, and what does run there.
+/// Returns the requests that an emulator refused, and what works there.
 fn refusal(refused: &[String]) -> String {
     let names: Vec<String> = refused.iter().map(|name| harmless(name).into_owned()).collect();
     format!(
@@ -337,7 +338,7 @@ impl Function {
     }
 }
 
-/// All kinds of transfers by function, those with most of `event` first.
+/// All kinds of transfers by function, sorted by `event`.
 #[derive(Debug)]
 pub struct Kinds<'a> {
     /// The functions.

@@ -1,7 +1,7 @@
 //! Enumerations whose variants have names.
 
-/// Declares a plain enum with `ALL`, its variants in the order in which they are printed; `as_str`, the
-/// name of each; and `Display` by that name.
+/// Declares an enum with `ALL`, its variants in the order of printing; `as_str`, the name of each;
+/// and `Display` by that name.
 macro_rules! named {
     (
         $(#[$meta:meta])*
@@ -12,7 +12,7 @@ macro_rules! named {
         pub enum $name { $($(#[$doc])* $variant,)+ }
 
         impl $name {
-            /// All of them, in the order in which they are printed.
+            /// All variants, in the order of printing.
             pub const ALL: &[$name] = &[$($name::$variant,)+];
 
             /// Returns the name that is printed.

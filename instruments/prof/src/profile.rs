@@ -1,5 +1,4 @@
-//! A profile: how often an event was seen in each function, and all that one must know to believe
-//! it.
+//! A profile: the count of an event in each function, with everything needed to judge it.
 //!
 //! One type for what we sampled ourselves, what `perf` did, and what was posted to a mailing list
 //! twenty years ago: readers make it, printers and differences take it. What its maker did not say
@@ -11,7 +10,7 @@ use crate::bounded::at_most;
 use crate::conditions::Conditions;
 use crate::proc::head::Head;
 
-/// The schema that [`Profile`] is written under.
+/// The schema version of a [`Profile`].
 pub const SCHEMA: &str = "linerate-profile/1";
 
 /// The counts of an event by function.
@@ -19,19 +18,19 @@ pub const SCHEMA: &str = "linerate-profile/1";
 pub struct Profile {
     /// The event counted.
     pub event: Event,
-    /// By what.
+    /// The means by which the profile was made.
     pub origin: Origin,
-    /// Functions, in the order in which they were read or found.
+    /// Functions, in the order of the source.
     pub rows: Vec<Row>,
     /// Total as the profile's source gives it. [`Profile::counted`] is the sum of the rows, and a listing
     /// that was cut off sums to less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<Total>,
-    /// A function that is not listed was seen fewer times than this. `None`: every function that
-    /// was seen is listed, so that absent is 0.
+    /// Functions with a count below this are not listed. `None`: every function that was seen is
+    /// listed, so that absent is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cutoff: Option<u64>,
-    /// Call chains and how often each was seen; empty if none were recorded.
+    /// Call chains with their counts; empty if none were recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<Stack>,
     /// Samples that the kernel could not deliver. They are in no row.
@@ -40,7 +39,7 @@ pub struct Profile {
     /// Place, time and load of the recording.
     #[serde(default)]
     pub conditions: Conditions,
-    /// State of the whole machine meanwhile, as `top` heads it.
+    /// State of the whole machine at the time, as in the first lines of `top`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<Head>,
     /// Cost of the instrument itself.
@@ -58,14 +57,15 @@ pub struct Profile {
 /// The event that a profile counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// As one asks for it: `cycles`, `L2_LINES_OUT`, `cpu-clock`; `unknown` if the maker is silent.
+    /// The name as users type it: `cycles`, `L2_LINES_OUT`, `cpu-clock`; `unknown` if the maker is
+    /// silent.
     pub name: String,
     /// Unit of a row's count.
     pub unit: Unit,
     /// Events for each sample, if [`Unit::Samples`] were taken by counting events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
-    /// The raw code that was given to the CPU, as in `r1643`.
+    /// The raw code given to the CPU, such as `r1643`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<String>,
 }
@@ -75,19 +75,19 @@ named! {
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Unit {
-        /// Interrupts of a clock that found the CPU there.
+        /// Interrupts of a clock that found the CPU in the function.
         Ticks = "ticks",
         /// Samples of the event.
         Samples = "samples",
         /// The event itself.
         Events = "events",
-        /// The maker does not say.
+        /// The source does not say.
         Unknown = "counts (of what, is not said)",
     }
 }
 
 named! {
-    /// By what a profile was made. A model's figures stay a model's wherever they go.
+    /// The means by which a profile was made. A model's figures stay a model's wherever they go.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Origin {
@@ -95,7 +95,7 @@ named! {
         Counter = "counter of the CPU",
         /// A clock of the kernel.
         Clock = "clock",
-        /// A count that the kernel keeps, as of page faults.
+        /// A count kept by the kernel, such as page faults.
         Kernel = "count kept by the kernel",
         /// A model of a CPU or of its caches. Never a measurement.
         Model = "model, not a measurement",
@@ -107,20 +107,20 @@ named! {
 /// A function.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its name, demangled; an address in hexadecimal if it has none.
+    /// The function's name, demangled; an address in hexadecimal if it has none.
     pub symbol: String,
     /// Start address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<u64>,
     /// Count, in the profile's unit.
     pub count: u64,
-    /// Bytes of its code, if its object says.
+    /// Length of the function's code in bytes, if its object has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code_bytes: Option<u64>,
-    /// Count for each byte of its code, as the maker printed it.
+    /// Count for each byte of code, as the source printed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
-    /// File that it is in, as a path, or `[kernel]`.
+    /// Path of the function's file, or `[kernel]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
     /// Kernel or user space.
@@ -128,7 +128,7 @@ pub struct Row {
     pub space: Space,
 }
 
-/// A normalised load as it was printed, with the digits that it was printed with.
+/// A normalised load, with the digits with which it was printed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Load {
     /// Count for each byte.
@@ -138,7 +138,7 @@ pub struct Load {
 }
 
 named! {
-    /// On which side of the system call a function is.
+    /// The side of the system call on which a function is.
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Space {
@@ -146,7 +146,7 @@ named! {
         Kernel = "kernel",
         /// In a program.
         User = "program",
-        /// Not known.
+        /// Unknown.
         #[default]
         Unknown = "n/a",
     }
@@ -165,29 +165,29 @@ pub struct Total {
 /// A call chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stack {
-    /// Names, from the outermost caller to where the sample fell.
+    /// Names of the frames, from the outermost caller to the sampled function.
     pub frames: Vec<String>,
     /// Count of the stack.
     pub count: u64,
 }
 
-/// The cost of the instrument itself, so that a reader can judge its influence.
+/// The cost of the instrument itself, which tells readers its influence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OwnCost {
     /// CPU time of the recorder, in nanoseconds.
     pub recorder_cpu_ns: u64,
-    /// CPU time that one sample takes from what is sampled, calibrated on this machine just
-    /// before; `None` if it could not be told from 0.
+    /// CPU time that one sample takes from the target, calibrated on this machine just before;
+    /// `None` if it cannot be distinguished from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_ns: Option<f64>,
-    /// CPU time that what was sampled had, in nanoseconds, the samples' own included.
+    /// CPU time of the target in nanoseconds, including the samples'.
     pub target_cpu_ns: u64,
-    /// Samples taken from it.
+    /// Samples taken from the target.
     pub samples: u64,
 }
 
 impl OwnCost {
-    /// Returns the share of the target's CPU time that went to being sampled, in per cent.
+    /// Returns the share of the target's CPU time that sampling took, in per cent.
     #[must_use]
     pub fn sampling_pct(&self) -> Option<f64> {
         let target = (self.target_cpu_ns > 0).then_some(self.target_cpu_ns as f64)?;
@@ -220,7 +220,7 @@ impl Profile {
         self.rows.iter().fold(0, |sum, row| sum.saturating_add(row.count))
     }
 
-    /// Returns the maker's total, or the sum of the rows.
+    /// Returns the source's total, or the sum of the rows.
     #[must_use]
     pub fn total_count(&self) -> u64 {
         self.total.map_or_else(|| self.counted(), |total| total.count)
@@ -233,13 +233,14 @@ impl Profile {
 }
 
 impl Row {
-    /// Returns a function of which nothing but name and count is known.
+    /// Returns a function with nothing but a name and a count.
     #[must_use]
     pub fn new(symbol: impl Into<String>, count: u64) -> Row {
         Row { symbol: symbol.into(), count, ..Row::default() }
     }
 
-    /// Returns the bytes of code: as its object says, or the one whole number that the printed load allows.
+    /// Returns the length of the code in bytes: from its object, or the only whole number that
+    /// matches the printed load.
     ///
     /// `None` if neither is known, or the load was printed with too few digits to tell.
     #[must_use]

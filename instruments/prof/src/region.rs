@@ -1,4 +1,4 @@
-//! The duration of a stretch of code, by the CPU's own clock.
+//! Timing of a code region with the CPU's own clock.
 //!
 //! A region is entered and left on the data path, thousands of times a millisecond, also where
 //! nothing may wake the thread or send it to sleep: in a poll section, between masking an event and
@@ -35,17 +35,17 @@ use linerate_sys::tsc::{rate_hz, ticks};
 
 use crate::text::figure;
 
-/// Longest region that the histogram tells from longer ones: about 25 s.
+/// Longest duration that the histogram distinguishes: about 25 s.
 const TOP_TICKS: u64 = (1 << 36) - 1;
 
 /// Significant digits of the percentiles.
 const DIGITS: u8 = 3;
 
-/// A stretch of code, and how long it took each time. 220 KiB, of which one touches little.
+/// A code region with the histogram of its durations; 220 KiB, of which few are touched.
 #[derive(Debug, Clone)]
 pub struct Region {
     name: String,
-    /// Ticks of each time, less the cost of having timed it.
+    /// Ticks of each run, less the cost of timing.
     histogram: Histogram<u64>,
     cost_ticks: u64,
     sum_ticks: u64,
@@ -61,23 +61,23 @@ pub struct Entered(u64);
 /// The durations of a region. A figure that the times do not support is `None`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timing {
-    /// Its name.
+    /// The region's name.
     pub name: String,
-    /// Times that it was left. Every figure below is of these.
+    /// Number of runs. Every figure below is of these.
     pub count: u64,
     /// Mean.
     pub mean_ticks: Option<f64>,
-    /// Median, from at least 20 times; three digits, as all percentiles.
+    /// Median, if there are at least 20 runs; with three digits, as all percentiles.
     pub p50_ticks: Option<u64>,
     /// 99th percentile, from at least 1,000 times.
     pub p99_ticks: Option<u64>,
     /// The longest, exactly.
     pub max_ticks: Option<u64>,
-    /// Rate of the clock: ticks become nanoseconds by it.
+    /// Rate of the clock, which converts ticks to nanoseconds.
     pub ticks_hz: f64,
-    /// Apparent duration of an empty region: it was taken off every time.
+    /// Apparent duration of an empty region, which was subtracted from every run.
     pub cost_ticks: u64,
-    /// Times that seemed to end before they began; they are in nothing else.
+    /// Runs that seemed to end before they began; other figures do not include them.
     pub backwards: u64,
 }
 
@@ -103,7 +103,7 @@ impl Region {
         Entered(ticks())
     }
 
-    /// Leaves, and records how long it took.
+    /// Leaves the region, and records the duration.
     ///
     /// Cost:   one reading of the clock and a few lines of memory; no system call, no lock, no
     ///         allocation.
@@ -141,7 +141,7 @@ impl Region {
         }
     }
 
-    /// Returns a quantile, if at least ten times lie above it.
+    /// Returns a quantile, if at least ten values are above it.
     fn quantile(&self, q: f64) -> Option<u64> {
         // Rounded first: 1 - 0.99 is a little more than 0.01.
         let enough = (10.0 / (1.0 - q)).round() as u64;
@@ -151,8 +151,8 @@ impl Region {
     }
 }
 
-/// Returns the median duration of an empty region: a minimum would be of the luckiest time, and a mean of the
-/// interrupts.
+/// Returns the median duration of an empty region, because the minimum is a lucky value and the
+/// mean includes interrupts.
 fn empty_ticks() -> u64 {
     let region = Region::with_cost(String::new(), 0);
     let mut empty = [(); 1001].map(|()| {
@@ -163,8 +163,8 @@ fn empty_ticks() -> u64 {
     empty[empty.len() / 2]
 }
 
-/// Returns the ticks a second: the median of three measurements, so that one during which we lost the CPU at
-/// the wrong moment does not count. Measured once in a process.
+/// Returns the ticks a second: the median of three measurements, so that a single preemption does
+/// not matter. Measured once in a process.
 fn ticks_hz() -> f64 {
     static HZ: OnceLock<f64> = OnceLock::new();
     *HZ.get_or_init(|| {
@@ -174,7 +174,7 @@ fn ticks_hz() -> f64 {
     })
 }
 
-/// Prints the figures below their heads, and behind them what was subtracted and left out.
+/// Displays the figures below their headings, followed by what was subtracted and left out.
 impl fmt::Display for Timing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let na = || "n/a".to_owned();

@@ -1,4 +1,4 @@
-//! The stage of the packet path that a function belongs to, by its name.
+//! The stage of the packet path to which a function belongs, by its name.
 //!
 //! A name is all that a listing gives. So this is a table of names, of the kernels of the posts and
 //! of today's, and a name that is not in it is [`Stage::Other`], never a guess. What a function costs
@@ -16,13 +16,13 @@ use crate::profile::Space;
 use index::Index;
 
 named! {
-    /// A stage of the path, or what is not of the path at all.
+    /// A stage of the path, or a part of the machine outside it.
     #[derive(PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Stage {
         /// A network device's driver, its rings and its DMA.
         Driver = "driver",
-        /// Code that every packet passes whatever its protocol: NAPI, queues, type, filters, XDP.
+        /// Code that every packet of any protocol passes: NAPI, queues, type, filters, XDP.
         Core = "core",
         /// IP: routes, forwarding, fragments.
         Ip = "IP",
@@ -38,19 +38,20 @@ named! {
         Memory = "memory",
         /// Interrupts, soft interrupts, timers, clocks.
         Irq = "irq/timer",
-        /// The way into the kernel and out again, whatever the call.
+        /// Entry into the kernel and exit, for any system call.
         Syscall = "syscall",
         /// The CPU waits at full speed: delay loops. On whose behalf, a flat profile cannot say.
         Spin = "spin",
-        /// Locks, taken, waited for and let go. Whose lock it is, a flat profile cannot say.
+        /// Locks: taking them, waiting for them, releasing them. Whose lock it is, a flat profile
+        /// cannot say.
         Lock = "locks",
         /// Not in the table.
         Other = "other",
         /// Programs.
         User = "user",
-        /// Disks and file systems: not of the packet path, background.
+        /// Disks and file systems: background, outside the packet path.
         Disk = "disk",
-        /// Code that was there only to measure.
+        /// Code that exists only for measuring.
         Instrument = "instrument",
         /// The CPU has nothing to do.
         Idle = "idle",
@@ -62,7 +63,7 @@ named! {
     #[derive(PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Part {
-        /// Work for packets, as far as a name tells.
+        /// Work for packets, judging by names.
         Path = "packet path",
         /// Programs.
         User = "programs",
@@ -76,7 +77,7 @@ named! {
 }
 
 impl Stage {
-    /// Returns the part with which a stage is added up.
+    /// Returns the part to which a stage is added.
     #[must_use]
     pub const fn part(self) -> Part {
         match self {
@@ -89,7 +90,7 @@ impl Stage {
     }
 }
 
-/// Returns the stage of `symbol`, which is in `object` and in `space` as far as these are known.
+/// Returns the stage of `symbol`; `object` and `space` are its object and space, as far as known.
 #[must_use]
 pub fn stage_of(symbol: &str, object: Option<&str>, space: Space) -> Stage {
     let name = bare(symbol);
@@ -105,7 +106,7 @@ pub fn stage_of(symbol: &str, object: Option<&str>, space: Space) -> Stage {
     }
 }
 
-/// Returns true if `symbol` makes or frees packet buffers, or the memory under them.
+/// Returns true if `symbol` allocates or frees packet buffers, or the memory under them.
 #[must_use]
 pub fn is_buffer(symbol: &str) -> bool {
     names::BUFFER.contains(&bare(symbol))
@@ -145,7 +146,7 @@ fn bare(symbol: &str) -> &str {
         .unwrap_or(name)
 }
 
-/// Returns on which side of the system call what is in `object` is, as far as that or `space` says.
+/// Returns the side of the system call of code in `object`, from that name or from `space`.
 pub(crate) fn side_of(object: Option<&str>, space: Space) -> Space {
     match (space, object) {
         (Space::Unknown, Some(object)) if is_kernel_object(object) => Space::Kernel,
@@ -158,7 +159,7 @@ fn is_kernel_object(object: &str) -> bool {
     module(object).is_some() || object.contains("vmlinux") || object.starts_with("[kernel")
 }
 
-/// Returns the name of the module that `object` is: `[e1000e]`, `/lib/modules/…/e1000e.ko.xz`.
+/// Returns the module named by `object`: `[e1000e]`, `/lib/modules/…/e1000e.ko.xz`.
 fn module(object: &str) -> Option<&str> {
     if let Some(name) = object.strip_prefix('[').and_then(|o| o.strip_suffix(']')) {
         let is_mapping = matches!(name, "vdso" | "vsyscall" | "stack" | "heap" | "unknown");

@@ -1,4 +1,4 @@
-//! Figures and sentences as the parts of this crate print them.
+//! Formatting of figures and sentences in this crate.
 
 use linerate_show::number;
 use linerate_show::words::{WIDTH, wrapped_at};

@@ -109,7 +109,7 @@ pub struct Compared {
 pub struct CellRecord {
     /// The factors' values.
     pub at: BTreeMap<String, String>,
-    /// How the cell ended.
+    /// The end of the cell: finished, or why not.
     #[serde(default)]
     pub status: Status,
     /// Every pair, accepted or not.
@@ -120,7 +120,7 @@ pub struct CellRecord {
     pub ledger: Ledgers,
 }
 
-/// How a cell ended.
+/// The ways in which a cell can end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {

@@ -32,7 +32,7 @@ pub struct Request {
     pub only: Vec<(String, String)>,
     /// The seed of the order of sides, and of the traffic.
     pub seed: u64,
-    /// Where the run takes place: CPUs and this program.
+    /// The place of the run: CPUs and this program.
     pub place: Place,
     /// The directory for runs.
     pub dir: PathBuf,

@@ -1,6 +1,6 @@
-//! Programs whose lines are known before they run: `lines-load bounce|false-shared|private N` and `lines-load skb INIT
-//! TOUCH N`, and the load of a guest: `lines-load receive PORT WARM COUNT [CPU]`, `lines-load rotate MS IRQ..` and
-//! `lines-load datagrams PORT`.
+//! Test programs whose cache-line transfers are known in advance: `lines-load
+//! bounce|false-shared|private N`, and the load of a guest: `lines-load receive PORT WARM COUNT
+//! [CPU]`, `lines-load rotate MS IRQ..` and `lines-load datagrams PORT`.
 //!
 //! Two threads take turns, N in all. In each turn the thread whose it is adds one to a counter, then passes the turn on:
 //! by `bounce` the two have one counter, by `false-shared` each its own on the same line, by `private` each its own on a
@@ -32,7 +32,7 @@ const BURST: usize = 32;
 const DEPTH: usize = 32;
 const POOL_FRAMES: u32 = 8191;
 
-/// Two lines: what lies in each is the thread's whose turn it is.
+/// Two cache lines whose counters belong to the thread whose turn it is.
 #[repr(align(128))]
 struct Counters([AtomicU64; 16]);
 
@@ -42,14 +42,14 @@ struct Turn(AtomicU64);
 static COUNTERS: Counters = Counters([const { AtomicU64::new(0) }; 16]);
 static TURN: Turn = Turn(AtomicU64::new(0));
 
-/// Counts; the function is known by its name.
+/// Increments a counter, in a function with a known name.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn lines_load_touch(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Waits for the turn `turn`, and calls `then` in it.
+/// Waits for turn `turn`, and calls `then` during it.
 fn take(turn: u64, then: impl FnOnce()) {
     while TURN.0.load(Ordering::Acquire) != turn {
         thread::yield_now();
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     if done.is_some() { ExitCode::SUCCESS } else { ExitCode::from(2) }
 }
 
-/// Takes turns on two counters that are `apart` words.
+/// Takes turns on two counters that are `apart` words from each other.
 fn turns_of(apart: usize, turns: &str) -> Option<()> {
     let (turns, marks) = (turns.parse::<u64>().ok()?, Page::map().ok()?);
     let half = |first: u64| {
@@ -216,7 +216,8 @@ fn pin(cpu: &str) -> Option<()> {
     (ret == 0).then_some(())
 }
 
-/// Hands each irq to the next of four CPUs, again and again, as an IO-APIC did that gave each interrupt to another CPU.
+/// Moves each irq to the next of four CPUs, repeatedly, as an IO-APIC did that gave each interrupt
+/// to another CPU.
 fn rotate(ms: &str, irqs: &[&str]) -> Option<()> {
     let rest = Duration::from_millis(ms.parse().ok()?);
     for first in 0.. {

@@ -43,7 +43,8 @@ pub(super) fn cpu_model(cpuinfo: &str) -> Option<String> {
     Some(format!("Arm implementer {maker}, part {part}"))
 }
 
-/// Returns the clock of the first CPU: as cpufreq has it, as /proc/cpuinfo has it, or its time stamp counter's.
+/// Returns the clock of the first CPU: from cpufreq, else from /proc/cpuinfo, else that of its time
+/// stamp counter.
 pub(super) fn mhz(cpuinfo: &str) -> Option<f64> {
     let khz = line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq");
     let cpufreq = khz.and_then(|khz| khz.parse().ok()).map(|khz: f64| khz / 1e3);
@@ -75,7 +76,7 @@ pub(crate) fn cpus_on_line() -> Option<Vec<usize>> {
     listed(&line("/sys/devices/system/cpu/online")?)
 }
 
-/// Reads the CPUs of a list of the kernel's: `0-3,8`.
+/// Parses a list of CPUs in the kernel's format: `0-3,8`.
 fn listed(list: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for range in list.split(',') {
@@ -110,7 +111,7 @@ fn has_flag(cpuinfo: &str, flag: &str) -> bool {
     value(cpuinfo, "flags").is_some_and(|flags| flags.split_ascii_whitespace().any(|f| f == flag))
 }
 
-/// Returns the twelve letters with which a hypervisor signs itself.
+/// Returns the twelve letters of the hypervisor's CPUID signature.
 ///
 /// Source: leaf 0x4000_0000, if bit 31 of ECX of leaf 1 is set; both are reserved for hypervisors
 /// by Intel and AMD.
@@ -132,7 +133,7 @@ fn signature() -> Option<[u8; 12]> {
     None
 }
 
-/// Returns the name behind a signature, or the signature.
+/// Returns the hypervisor's name for a signature, else the signature.
 fn signer(signature: &[u8; 12]) -> String {
     let letters = signature.iter().filter(|b| b.is_ascii_graphic());
     let letters: String = letters.map(|&b| b as char).collect();

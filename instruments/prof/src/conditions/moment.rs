@@ -1,4 +1,4 @@
-//! A moment as people write it.
+//! A moment in RFC 3339 format.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Returns the year, month and day of the day so many days after 1970-01-01, in the Gregorian calendar.
+/// Returns the year, month and day of the day `days` after 1970-01-01, in the Gregorian calendar.
 ///
 /// Years are counted from the first of March: then the leap day is the last of its year, and every
 /// year starts on the same day of a cycle of 400 years, which has 146,097 days.

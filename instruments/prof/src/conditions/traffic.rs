@@ -7,11 +7,11 @@ use linerate_sys::{Code, Error, Result};
 use super::{Netdev, machine};
 use crate::proc::netdev::{self, RX_BYTES, RX_PACKETS, TX_BYTES, TX_PACKETS};
 
-/// A reading of every network device of a namespace, to be compared with a later one.
+/// A reading of every network device of a namespace, for comparison with a later one.
 #[derive(Debug, Clone)]
 pub struct Traffic {
     path: String,
-    /// True if its devices are those in our /sys.
+    /// True if the devices are those in our /sys.
     ours: bool,
     before: Vec<netdev::Device>,
 }
@@ -21,8 +21,7 @@ pub struct Traffic {
 pub struct Passed {
     /// Devices that carried traffic, in the kernel's order.
     pub netdevs: Vec<Netdev>,
-    /// Devices whose counters went backwards meanwhile, or that were made anew: what passed them is
-    /// not known.
+    /// Devices whose counters went backwards, or that were recreated: their traffic is unknown.
     pub reset: Vec<String>,
 }
 
@@ -38,8 +37,8 @@ impl Traffic {
         Ok(Traffic { path, ours, before })
     }
 
-    /// Reads them again, and says what passed. A device that came meanwhile counts from 0, one that
-    /// went is not seen.
+    /// Reads the devices again, and returns the traffic between the readings. A device that came
+    /// meanwhile counts from 0, one that went is not seen.
     ///
     /// # Errors
     /// `E-FILE` if the process has ended.
@@ -83,8 +82,8 @@ fn between(
     passed
 }
 
-/// Returns the driver of a device of our own namespace; another's has devices of the same names,
-/// which our /sys does not show.
+/// Returns the driver of a device in our own namespace; `None` for another namespace, whose devices
+/// our /sys does not show.
 ///
 /// A device without hardware has a kind (`bridge`, `vlan`) that its driver is known by; a veth and
 /// the loopback have not even that, and are `None`.

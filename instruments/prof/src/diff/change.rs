@@ -1,4 +1,4 @@
-//! Classes of change: real ones, and those that may be noise.
+//! Classes of change, which separate real ones from possible noise.
 //!
 //! A sample falls where the CPU happens to be: run the same twice, and every function's count is
 //! another. Of a count that comes of many chances, each small, the variance is the count (Poisson),
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::{Count, Row, Scale};
 
-/// Standard deviations by which two counts of the same thing may differ.
+/// Standard deviations within which two counts of the same thing may differ.
 pub const SIGMAS: f64 = 2.0;
 
 named! {
@@ -25,17 +25,17 @@ named! {
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Change {
-        /// It was seen less often.
+        /// The count fell.
         Fell = "fell",
-        /// It was seen more often.
+        /// The count rose.
         Rose = "rose",
-        /// Something of it is below a cut-off, and it may have fallen.
+        /// A count is below a cut-off, and may have fallen.
         MayHaveFallen = "may_have_fallen",
-        /// Something of it is below a cut-off, and it may have risen.
+        /// A count is below a cut-off, and may have risen.
         MayHaveRisen = "may_have_risen",
-        /// Two samplings of the same may differ as much.
+        /// The change may be sampling noise.
         Noise = "noise",
-        /// The same number of events.
+        /// The number of events is the same.
         Unchanged = "unchanged",
     }
 }
@@ -61,7 +61,7 @@ impl Change {
         }
     }
 
-    /// Returns the mark as it stands in a table; that a function fell is what its saving says.
+    /// Returns the class's mark in tables; a fall has none, because its saving shows it.
     #[must_use]
     pub fn mark(self) -> String {
         match self {
@@ -78,7 +78,7 @@ impl Change {
 }
 
 impl Count {
-    /// Returns the fewest and the most that it may be.
+    /// Returns the lowest and the highest possible count.
     const fn range(self) -> (u64, u64) {
         match self {
             Count::Is(n) => (n, n),
@@ -87,7 +87,7 @@ impl Count {
     }
 }
 
-/// Returns the standard deviation of the difference of two counts, scaled as they are.
+/// Returns the standard deviation of the difference of two counts, after scaling.
 fn deviation(without: u64, with: u64, scale: Scale) -> f64 {
     (scale.without(without) * scale.without_factor + scale.with(with) * scale.with_factor).sqrt()
 }

@@ -1,4 +1,4 @@
-//! Rows of two profiles, brought together.
+//! Merging of the rows of two profiles.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -56,8 +56,8 @@ pub(super) fn merge(without: &Profile, with: &Profile, remarks: &mut Vec<String>
     seen.into_iter().map(row).collect()
 }
 
-/// Returns on which side each name is, where that is one and a row says so: a listing that does not say is
-/// then of the same.
+/// Returns for each name its side of the system call, if rows agree on one: rows that do not say it
+/// are assumed to be on that side.
 fn sides(profiles: [&Profile; 2]) -> HashMap<&str, Option<Space>> {
     let mut sides: HashMap<&str, Option<Space>> = HashMap::new();
     for row in profiles.into_iter().flat_map(|profile| &profile.rows) {

@@ -1,4 +1,4 @@
-//! Factors that counts are multiplied by before they are compared.
+//! Factors by which counts are multiplied before a comparison.
 
 use serde::Serialize;
 
@@ -6,26 +6,26 @@ use crate::profile::Profile;
 use crate::{Code, Error, Result};
 
 named! {
-    /// By what two profiles are made comparable.
+    /// The quantity by which two profiles are made comparable.
     #[derive(Default, Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum By {
-        /// By nothing: both saw the same time and load, says who compares them.
+        /// No scaling: the user states that time and load were equal.
         #[default]
         AsTheyAre = "counts as they are",
         /// Counts for each second of wall time.
         Second = "per second",
         /// Counts for each thousand packets.
         KiloPacket = "per thousand packets",
-        /// Per cent of each side's own total. It hides that the whole got dearer or cheaper.
+        /// Each side's own total, as per cent. It hides that the whole got dearer or cheaper.
         Share = "as shares of each side's own total",
     }
 }
 
-/// Factors of both sides.
+/// The factors of both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Scale {
-    /// Why.
+    /// The quantity of the scaling.
     pub by: By,
     /// Factor of the baseline.
     pub without_factor: f64,
@@ -34,7 +34,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Counts stay as they are.
+    /// Returns the scale that leaves counts unchanged.
     #[must_use]
     pub const fn as_they_are() -> Scale {
         Scale { by: By::AsTheyAre, without_factor: 1.0, with_factor: 1.0 }
@@ -56,7 +56,7 @@ impl Scale {
         Ok(Scale { by, without_factor, with_factor: factor(with, "with the change")? })
     }
 
-    /// Returns a count of the baseline.
+    /// Returns a scaled count of the baseline.
     #[must_use]
     pub fn without(self, count: u64) -> f64 {
         count as f64 * self.without_factor
@@ -81,7 +81,7 @@ impl By {
         }
     }
 
-    /// Returns what a profile has to say, and what to do if it does not.
+    /// Returns the property that the scaling needs in a profile, and the remedy if it is missing.
     const fn needs(self) -> (&'static str, &'static str) {
         let record = "compare as they are, or record both with `linerate profile record`";
         match self {

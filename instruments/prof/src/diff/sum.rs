@@ -1,14 +1,14 @@
-//! Figures of both sides, and what may be said of their difference.
+//! Sums of both sides, and the bounds of their difference.
 
 use serde::Serialize;
 
 use super::Scale;
 
-/// Counts of both sides, of one function or of many: of those that are listed on either side. What is
-/// below a cut-off on both, or below one and not seen on the other, is in no sum.
+/// Counts of both sides, for one function or many that are listed on either side. What is below a
+/// cut-off on both, or below one and not seen on the other, is in no sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Sum {
-    /// Functions that it is of.
+    /// Number of functions in the sum.
     pub functions: u64,
     /// Listed in the baseline.
     pub without: u64,
@@ -23,24 +23,24 @@ pub struct Sum {
 /// Saving in the unit of the counts, scaled; negative for a rise. `None` is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
-    /// This, if nothing is hidden below a cut-off.
+    /// The saving, if nothing is hidden below a cut-off.
     pub saved: Option<f64>,
-    /// Not less than this.
+    /// Lower bound of the saving.
     pub saved_least: Option<f64>,
-    /// Not more than this.
+    /// Upper bound of the saving.
     pub saved_most: Option<f64>,
-    /// This of what is listed: if what is absent were 0.
+    /// The saving in listed counts, as if absent ones were 0.
     pub saved_as_listed: f64,
-    /// In per cent of the baseline, if nothing is hidden.
+    /// The saving in per cent of the baseline, if nothing is hidden.
     pub saving_pct: Option<f64>,
-    /// Not less than this many per cent of the baseline.
+    /// Lower bound of the saving in per cent of the baseline.
     pub saving_pct_at_least: Option<f64>,
-    /// In per cent of what is listed of the baseline.
+    /// The saving in listed counts, in per cent of the baseline's listed counts.
     pub saving_as_listed_pct: Option<f64>,
 }
 
 impl Figures {
-    /// Returns the difference without what is claimed beyond what is listed.
+    /// Returns the difference of listed counts only.
     pub(super) const fn as_listed(self) -> Figures {
         Figures {
             saved: None,
@@ -54,7 +54,7 @@ impl Figures {
 }
 
 impl Sum {
-    /// Returns both together.
+    /// Returns the sum of both.
     #[must_use]
     pub const fn plus(self, more: Sum) -> Sum {
         Sum {
@@ -91,13 +91,13 @@ impl Sum {
         self.saved(scale) - scale.with(self.hidden_with)
     }
 
-    /// Returns the most that was saved; less, if something is hidden in the baseline.
+    /// Returns the upper bound of the saving; the true one is lower if the baseline hides less.
     #[must_use]
     pub fn saved_most(self, scale: Scale) -> f64 {
         self.saved(scale) + scale.without(self.hidden_without)
     }
 
-    /// Returns its figures as programs get them.
+    /// Returns the figures for JSON.
     #[must_use]
     pub fn figures(self, scale: Scale) -> Figures {
         let base = scale.without(self.without);
@@ -123,7 +123,7 @@ impl Sum {
     }
 }
 
-/// Returns `a - b`; what does not fit is the largest that does, of either sign alike.
+/// Returns `a - b`, limited to the range of the type.
 const fn minus(a: u64, b: u64) -> i64 {
     const fn fit(n: u64) -> i64 {
         if n > i64::MAX as u64 { i64::MAX } else { n as i64 }

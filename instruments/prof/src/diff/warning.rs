@@ -1,4 +1,4 @@
-//! Why two profiles may not be comparable.
+//! Reasons why two profiles may not be comparable.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{By, Scale};
 use crate::profile::{Event, Origin, Profile};
 
-/// Two durations that differ by more than this many per cent are not the same time.
+/// Difference of two durations, in per cent, above which they are not equal.
 const DURATION_PCT: f64 = 2.0;
 
 /// A reason for doubt.
@@ -15,9 +15,9 @@ const DURATION_PCT: f64 = 2.0;
 pub struct Warning {
     /// Subject of the warning.
     pub about: About,
-    /// Its value in the baseline.
+    /// The subject's value in the baseline.
     pub without: String,
-    /// Its value with the change.
+    /// The subject's value with the change.
     pub with: String,
 }
 
@@ -36,7 +36,7 @@ named! {
         Period = "different periods",
         /// A model on one side and a measurement on the other.
         ModelAgainstMeasurement = "a model against a measurement",
-        /// By what it was seen.
+        /// The means by which the profiles were made.
         Origin = "made by different means",
         /// Kernels.
         Kernel = "different kernels",
@@ -44,9 +44,9 @@ named! {
         Cpu = "different CPUs",
         /// Number of CPUs, their clock, or the hypervisor.
         Machine = "different machines",
-        /// The durations, while nothing is divided by them.
+        /// The durations, when counts are not divided by them.
         Duration = "different durations",
-        /// Packets that went through, and nothing is divided by them.
+        /// The numbers of packets, when counts are not divided by them.
         Load = "different loads",
         /// Samples that the kernel could not deliver.
         Lost = "lost samples",
@@ -58,7 +58,7 @@ named! {
 }
 
 impl About {
-    /// Returns the advice to the reader, with a blank before it.
+    /// Returns the advice for readers, with a leading blank.
     const fn advice(self) -> &'static str {
         match self {
             About::Event => " Unless these are two names for one, no difference can be taken.",
@@ -154,8 +154,8 @@ fn of_names(without: &Event, with: &Event) -> Option<Warning> {
     (a != b).then(|| warn(About::Event, a, b))
 }
 
-/// Returns a P6's event as its manual spells it: post 003 says `L2_LINES_OUT`, and
-/// `L2_CACHE_LINES_OUT` of the same.
+/// Returns a P6 event as its manual spells it, because post 003 writes both `L2_LINES_OUT` and
+/// `L2_CACHE_LINES_OUT`.
 fn spelled(event: &str) -> String {
     event.to_ascii_uppercase().replace("_CACHE_LINES_", "_LINES_")
 }
@@ -166,7 +166,8 @@ fn of_origins(without: Origin, with: Origin) -> Option<Warning> {
     (without != with).then(|| warn(about, without, with))
 }
 
-/// Returns true if two figures differ by more than repeated readings do. NaN differs from every number.
+/// Returns true if two figures differ by more than repeated readings do. NaN differs from every
+/// number.
 fn differ(x: f64, y: f64) -> bool {
     let within = (x - y).abs() <= x.abs().max(y.abs()) * DURATION_PCT / 100.0;
     !within

@@ -1,4 +1,5 @@
-//! The number of events that count at once, and the generic ones that count at all: found by counting.
+//! The number of events that can be counted together, and the generic events that count, determined
+//! by counting.
 //!
 //! A CPU's manual says how many counters it has; how many of them a hypervisor passes on, and what
 //! the kernel keeps for itself, it does not. Some virtual machines accept one event more than they
@@ -17,25 +18,25 @@ use super::open::Opened;
 /// The capacity of this machine's counters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capacity {
-    /// Events that count at once, whichever they are; 0 without counters.
+    /// Number of any events that can be counted together; 0 without counters.
     pub at_once: usize,
-    /// Number of cycles and instructions that count beside [`Capacity::at_once`] others, on counters of
-    /// their own.
+    /// Number of cycles and instructions that have counters of their own, in addition to
+    /// [`Capacity::at_once`] others.
     pub beside: usize,
-    /// Why there are none, with the remedy; `None` if there are.
+    /// The reason why there are no counters, with the remedy; `None` if there are some.
     pub why_none: Option<String>,
-    /// The kernel's generic events, and whether they count here.
+    /// The kernel's generic events, and whether each works.
     pub generic: Vec<Generic>,
 }
 
 /// A generic event of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Generic {
-    /// As `perf` calls it.
+    /// The event's name in `perf`.
     pub name: &'static str,
-    /// True if it opened, ran, and counted something in a loop of a millisecond.
+    /// True if the event opened, ran, and counted in a loop of a millisecond.
     pub counts: bool,
-    /// Why not.
+    /// The reason why it does not count.
     pub why_not: Option<String>,
 }
 
@@ -72,13 +73,13 @@ impl Capacity {
         Capacity { at_once, beside, why_none: None, generic }
     }
 
-    /// Returns true if `events` count at once, as far as numbers tell.
+    /// Returns true if `events` can be counted together, judging by their number.
     #[must_use]
     pub fn holds(&self, events: &[Event]) -> bool {
         self.first_too_many(events).is_none()
     }
 
-    /// Returns the index of the first of `events` that does not fit.
+    /// Returns the index of the first of `events` that is one too many.
     fn first_too_many(&self, events: &[Event]) -> Option<usize> {
         let (mut general, mut beside) = (self.at_once, self.beside);
         events.iter().position(|event| {
@@ -93,7 +94,8 @@ impl Capacity {
         })
     }
 
-    /// Returns the same events in as few runs as their order allows, each of which counts at once.
+    /// Returns the events split in order into as few groups as possible, each of which can be
+    /// counted together.
     pub(super) fn runs<'a>(&self, mut events: &'a [Event]) -> Vec<&'a [Event]> {
         let mut runs = Vec::new();
         while let Some(at) = self.first_too_many(events).filter(|&at| at > 0) {
@@ -134,8 +136,8 @@ const CYCLES: u64 = 0;
 const INSTRUCTIONS: u64 = 1;
 const BRANCHES: u64 = 4;
 
-/// Events put on every counter to find the number of counters: first an event that has no counter of its
-/// own on any CPU.
+/// Events used to find the number of counters: first an event that has no counter of its own on any
+/// CPU.
 const PROBES: [u64; 3] = [BRANCHES, INSTRUCTIONS, CYCLES];
 
 /// No CPU has more counters.
@@ -166,7 +168,7 @@ fn try_one(event: &Event) -> Result<u64, String> {
     Ok(reading.counts.first().copied().unwrap_or(0))
 }
 
-/// Returns true if all of `events` count for as long as they are enabled.
+/// Returns true if all of `events` count during the whole time that they are enabled.
 fn all_count(events: &[Event]) -> bool {
     let Ok(mut group) = Opened::of_this_thread(events, Scope::User) else { return false };
     work();

@@ -1,4 +1,4 @@
-//! A description of the events that this machine can count, for a person: the table, tried out.
+//! A description of the events that this machine can count, each tried, for users.
 
 use std::fmt;
 
@@ -22,19 +22,19 @@ pub struct Described {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 struct DescribedEvent {
     name: &'static str,
-    /// The CPU's own code; `None` for an event of the kernel's and where there is none.
+    /// The CPU's own code; `None` for an event of the kernel, or if there is none.
     raw: Option<String>,
     /// Evidence for the event's meaning; `None` if there is no event.
     standing: Option<Standing>,
-    /// Meaning of the event, as of what follows; empty if there is none.
+    /// Meaning of the event; empty if there is none.
     meaning: &'static str,
     source: &'static str,
     caveat: &'static str,
-    /// Why it cannot be counted here; `None` if it was, when tried.
+    /// The reason why the event cannot be counted here; `None` if a trial counted it.
     refused: Option<Refusal>,
 }
 
-/// Why an event cannot be counted, and what there is instead.
+/// The reason why an event cannot be counted, and the alternative.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Refusal {
     code: &'static str,

@@ -1,4 +1,4 @@
-//! An event as a user types it, and as the kernel wants it.
+//! An event as users type it, and as the kernel expects it.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::table::{self, Family};
 
 named! {
-    /// A quantity of a CPU, by one name for all models.
+    /// A quantity of a CPU, under the same name for all models.
     #[derive(Serialize)]
     pub enum Quantity {
         /// Cycles of the core's clock while it was not halted.
@@ -19,11 +19,11 @@ named! {
         L2LinesIn = "L2_LINES_IN",
         /// Cache lines that left the core's L2 to make room.
         L2LinesOut = "L2_LINES_OUT",
-        /// Cache lines that came out of another core's cache.
+        /// Cache lines that came from another core's cache.
         LinesFromOtherCore = "LINES_FROM_OTHER_CORE",
         /// Accesses that the first data cache had no line for.
         L1dMisses = "L1D_MISSES",
-        /// Accesses that the last cache before memory had no line for.
+        /// Accesses that missed the last cache before memory.
         LlcMisses = "LLC_MISSES",
     }
 }
@@ -31,15 +31,16 @@ named! {
 /// An event to count or to sample by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Event {
-    /// As one asks for it: `cycles`, `L2_LINES_OUT`, `task-clock`, `r1643`.
+    /// The name as users type it: `cycles`, `L2_LINES_OUT`, `task-clock`, `r1643`.
     pub name: String,
     /// `type` of `perf_event_attr`.
     pub type_: u32,
     /// `config` of `perf_event_attr`.
     pub config: u64,
-    /// The CPU's own code, as in `r1643`; `None` for an event of the kernel's.
+    /// The CPU's own code, such as `r1643`; `None` for an event of the kernel.
     pub raw: Option<String>,
-    /// The quantity it stands for; `None` for a raw code that the user chose and for the kernel's events.
+    /// The quantity that the event measures; `None` for a user's raw code and for the kernel's
+    /// events.
     pub quantity: Option<Quantity>,
 }
 
@@ -60,7 +61,7 @@ impl Event {
         Event { name: name.into(), type_, config, raw, quantity: None }
     }
 
-    /// Reads the event called `text`, on this machine: a name of [`Quantity`], of a software event, or a
+    /// Parses the name of an event of this machine: of a [`Quantity`], of a software event, or a
     /// raw code `rNNNN`. Case does not matter.
     ///
     /// # Errors
@@ -70,7 +71,7 @@ impl Event {
         Event::parse_on(Family::here(), text)
     }
 
-    /// Does the same on a machine of `family`.
+    /// Parses the name of an event as on a machine of `family`.
     ///
     /// # Errors
     /// As [`Event::parse`].
@@ -104,19 +105,19 @@ impl Event {
         })
     }
 
-    /// Returns true if the kernel counts it without a counter of the CPU.
+    /// Returns true if the kernel counts the event without a CPU counter.
     #[must_use]
     pub const fn is_software(&self) -> bool {
         // 2 is a tracepoint, 5 a breakpoint: none takes one of the counters that we are short of.
         !matches!(self.type_, Event::HARDWARE | Event::CACHE | Event::RAW)
     }
 
-    /// Returns true for `cpu-clock` and `task-clock`, whose events are nanoseconds.
+    /// Returns true for `cpu-clock` and `task-clock`, which count nanoseconds.
     pub(crate) fn is_clock(&self) -> bool {
         self.type_ == Event::SOFTWARE && self.config <= 1
     }
 
-    /// Returns the name by which perf(1) knows it.
+    /// Returns the event's name in perf(1).
     #[must_use]
     pub fn perf_name(&self) -> String {
         match (self.type_, self.config) {
@@ -126,7 +127,7 @@ impl Event {
         }
     }
 
-    /// Returns the measurement to use where it cannot be counted.
+    /// Returns the measurement to use if the event cannot be counted.
     #[must_use]
     pub fn fallback(&self) -> Fallback {
         self.quantity.map_or(Fallback::Nothing, Fallback::of)
@@ -143,7 +144,7 @@ impl fmt::Display for Event {
 }
 
 impl Quantity {
-    /// Returns the quantity of that name, by itself or as `perf` calls it.
+    /// Returns the quantity with that name, ours or the one in `perf`.
     fn named(text: &str) -> Option<Quantity> {
         let lower = text.to_ascii_lowercase().replace('-', "_");
         Some(match lower.as_str() {
@@ -156,8 +157,8 @@ impl Quantity {
 }
 
 named! {
-    /// Another instrument for the same question. Its figure is printed under its own name, never
-    /// under the counter's.
+    /// Another instrument that answers the same question. Its figure is printed under its own name,
+    /// never under the counter's.
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Fallback {
@@ -173,7 +174,7 @@ named! {
 }
 
 impl Fallback {
-    /// Returns the stand-in for a counter of `quantity`.
+    /// Returns the replacement for a counter of `quantity`.
     #[must_use]
     pub const fn of(quantity: Quantity) -> Fallback {
         match quantity {
@@ -203,7 +204,7 @@ fn software(text: &str) -> Option<Event> {
     Some(Event::new(SOFTWARE[config].0, Event::SOFTWARE, config as u64))
 }
 
-/// Returns `r` and 1 to 16 hexadecimal digits, as `perf` takes them.
+/// Parses `r` and 1 to 16 hexadecimal digits, as `perf` does.
 fn raw(text: &str) -> Option<Event> {
     let digits = text.strip_prefix(['r', 'R'])?;
     // from_str_radix takes a sign, a code has none.

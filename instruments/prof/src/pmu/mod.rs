@@ -1,4 +1,4 @@
-//! The CPU's event counters: what this CPU can count, how much of it at once, and counts over a
+//! The CPU's event counters: which events they can count, how many together, and counts in a
 //! window.
 //!
 //! | part | says |
@@ -32,9 +32,9 @@ pub use window::{Count, Counting, Counts};
 named! {
     /// The privilege levels whose work is counted.
     pub enum Scope {
-        /// The program's, and the kernel's on its behalf.
+        /// The program's work, and the kernel's on its behalf.
         UserAndKernel = "user+kernel",
-        /// The program's only: the kernel does not let us see more.
+        /// The program's work only: the kernel does not allow more.
         User = "user",
     }
 }

@@ -1,4 +1,4 @@
-//! Opening counters of the calling thread, and what it means when the kernel refuses.
+//! Opening of counters for the calling thread, and the meaning of the kernel's refusals.
 //!
 //! Source: perf_event_open(2), `ERRORS`.
 
@@ -13,17 +13,17 @@ use rustix::io::Errno;
 use super::Scope;
 use super::event::Event;
 
-/// Counters of the calling thread that the kernel switches on, off and reads as one.
+/// A group of counters of the calling thread, enabled, disabled and read together.
 #[derive(Debug)]
 pub(super) struct Opened {
     leader: Counter,
     counters: Vec<Counter>,
 }
 
-/// Why a group was not opened.
+/// The reason why a group was not opened.
 #[derive(Debug)]
 pub(super) struct Refused {
-    /// Index of the event that the kernel refused; the number of events if it refused none of them.
+    /// Index of the event that the kernel refused; the number of events if it refused another step.
     pub index: usize,
     pub error: io::Error,
 }
@@ -57,7 +57,7 @@ pub(super) struct Reading {
 }
 
 impl Opened {
-    /// Opens all of `events` or none, and switches them on.
+    /// Opens all of `events` or none, and enables them.
     pub(super) fn of_this_thread(events: &[Event], scope: Scope) -> Result<Opened, Refused> {
         let none = |error| Refused { index: events.len(), error };
         // The leader counts nothing: it is what the others are read by.
@@ -71,7 +71,7 @@ impl Opened {
         Ok(Opened { leader, counters })
     }
 
-    /// Reads all of them at once. Cost: one read(2).
+    /// Reads all counters together. Cost: one read(2).
     pub(super) fn read(&mut self) -> io::Result<Reading> {
         let data = self.leader.read_group()?;
         // Every member of the group is in what the group reads.
@@ -84,12 +84,12 @@ impl Opened {
     }
 }
 
-/// Returns the nanoseconds of a time that the kernel was asked for.
+/// Returns a time from the kernel in nanoseconds.
 pub(crate) fn ns(time: Option<Duration>) -> u64 {
     time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Returns a builder of `event`, which is yet to be told whose it is.
+/// Returns a builder for `event`, to which the caller adds the target.
 pub(crate) fn builder(event: &Event) -> Builder<'static> {
     let mut builder = Builder::new(Software::DUMMY);
     let attrs = builder.attrs_mut();
@@ -138,7 +138,7 @@ pub(crate) fn remedy(event: Option<&Event>, e: &io::Error) -> (Code, String, Str
     }
 }
 
-/// Returns true if we may use the CPU's counters: the one event that every CPU has opens.
+/// Returns true if this process may use the CPU's counters: tries the one event that every CPU has.
 fn has_pmu() -> bool {
     Opened::of_this_thread(&[Event::new("cycles", Event::HARDWARE, 0)], Scope::User).is_ok()
 }
@@ -147,7 +147,7 @@ fn has_pmu() -> bool {
 const SECCOMP: &str = "docker run --cap-add PERFMON, or a seccomp profile that allows \
      perf_event_open";
 
-/// Returns true if `event` counts the kernel's own work: without the kernel it reads 0.
+/// Returns true if `event` counts the kernel's work, so that it reads 0 without the kernel.
 ///
 /// Source: `perf_swevent_event` gets the registers of the kernel, and `exclude_kernel` drops it.
 pub(super) fn is_of_the_kernel(event: &Event) -> bool {

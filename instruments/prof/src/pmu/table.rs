@@ -1,4 +1,4 @@
-//! The families of CPUs, and the events that answer a [`Quantity`] on each: code, standing, caveat.
+//! The families of CPUs, and the events for each [`Quantity`] on them: code, standing, caveat.
 //!
 //! Cycles and instructions are the kernel's generic events on every CPU: its driver knows the best
 //! counter for them (Intel's fixed ones cost none of the general ones). All else is the CPU's own
@@ -18,19 +18,19 @@ use super::Quantity::{self, *};
 use super::event::Event;
 
 named! {
-    /// A family of CPUs whose events the table knows, or any other.
+    /// A family of CPUs with events in the table, or any other.
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Family {
         /// AMD 1Ah, models 00h to 2Fh, 40h to 4Fh and 60h to 7Fh: Zen 5. The others are Zen 6.
         Amd1Ah = "AMD family 1Ah, Zen 5",
-        /// Any other, and CPUs whose cores differ from each other.
+        /// Any other, or CPUs with different kinds of cores.
         Unknown = "not in the table: the kernel's generic events only",
     }
 }
 
 impl Family {
-    /// Returns the family of this machine's CPU; asked once.
+    /// Returns the family of this machine's CPU, determined once.
     #[must_use]
     pub fn here() -> Family {
         static HERE: OnceLock<Family> = OnceLock::new();
@@ -51,7 +51,7 @@ impl Family {
     }
 }
 
-/// Returns true if one core's block of lines is of Zen 5.
+/// Returns true if the block of lines describes a core of Zen 5.
 fn is_zen_5(core: &str) -> bool {
     let field = |name: &str| {
         let pairs = core.lines().filter_map(|line| line.split_once(':'));
@@ -68,11 +68,11 @@ named! {
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Standing {
-        /// Its vendor says so.
+        /// The vendor's documentation.
         Documented = "documented",
-        /// It follows from what the vendor says, of parts of it or of a neighbour; not tried.
+        /// Inferred from the vendor's documentation of a part or a related event; not tested.
         Inferred = "inferred",
-        /// We tried it against known answers.
+        /// Measured against known answers.
         Measured = "measured",
     }
 }
@@ -80,7 +80,7 @@ named! {
 /// An event of a family.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Quantity that it stands for.
+    /// Quantity that the event measures.
     pub quantity: Quantity,
     /// `type` and `config` of `perf_event_attr`.
     attr: (u32, u64),
@@ -88,14 +88,15 @@ pub struct Entry {
     pub standing: Standing,
     /// Meaning of the event, in a sentence.
     pub meaning: &'static str,
-    /// The vendor's name for it, or what was measured.
+    /// The vendor's name of the event, or a description of our measurement.
     pub source: &'static str,
-    /// Limits of the event: what it misses or counts by surprise; empty if none is known.
+    /// Limits of the event: occurrences that it misses, or counts unexpectedly; empty if none are
+    /// known.
     pub caveat: &'static str,
 }
 
 impl Entry {
-    /// Returns the event, to count it or to sample by it.
+    /// Returns the event, for counting or sampling.
     #[must_use]
     pub fn event(&self) -> Event {
         let (type_, config) = self.attr;
@@ -104,7 +105,7 @@ impl Entry {
     }
 }
 
-/// Returns the event that counts `quantity` on `family`, or why there is none.
+/// Returns the event that counts `quantity` on `family`, or the reason why there is none.
 ///
 /// # Errors
 /// The reason, in a sentence.
@@ -165,7 +166,7 @@ static AMD_1AH: [Entry; 5] = [
     },
 ];
 
-/// The kernel's generic events, for every CPU that has no code of its own above.
+/// The kernel's generic events, for CPUs without an entry above.
 static GENERIC: [Entry; 4] = [
     Entry {
         quantity: Cycles,

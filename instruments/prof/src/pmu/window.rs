@@ -1,4 +1,4 @@
-//! Counts of one thread over a window.
+//! Counts of one thread in a window.
 //!
 //! The counters run from when they are opened; an edge of a window reads them, all in one read(2),
 //! and a window is the difference of two readings. So between its edges runs no code of ours, and
@@ -19,7 +19,7 @@ use super::capacity::{Capacity, capacity};
 use super::event::{Event, Quantity};
 use super::open::{Opened, Reading, Refused, is_of_the_kernel};
 
-/// Events of one thread, being counted.
+/// Events of one thread that are being counted.
 #[derive(Debug)]
 pub struct Counting {
     opened: Opened,
@@ -32,19 +32,19 @@ pub struct Counting {
 /// Counts of a thread in a window.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Counts {
-    /// Each event, in the order in which they were asked for.
+    /// The events' counts, in the order of the request.
     pub counted: Vec<Count>,
     /// Wall time between the edges, in nanoseconds.
     pub wall_ns: u64,
     /// Time that the thread ran with its counters enabled, in nanoseconds.
     pub enabled_ns: u64,
-    /// Time of that in which the counters were ours, in nanoseconds.
+    /// Part of that time in which the events had counters, in nanoseconds.
     pub running_ns: u64,
     /// Privilege levels counted: `user+kernel` or `user`.
     pub scope: &'static str,
 }
 
-/// An event and how often it happened.
+/// An event and its number of occurrences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Count {
     /// The event.
@@ -54,7 +54,7 @@ pub struct Count {
 }
 
 impl Counting {
-    /// Opens `events` as one group of the calling thread's, all or none, and opens a window.
+    /// Opens `events` as one group for the calling thread, all or none, and starts a window.
     ///
     /// The kernel's share is counted too, if it lets us.
     ///
@@ -79,7 +79,7 @@ impl Counting {
         Ok(counting)
     }
 
-    /// Opens a window here. Cost: one read(2).
+    /// Starts a window now. Cost: one read(2).
     ///
     /// # Errors
     /// `E-SYSTEM` if the counters cannot be read.
@@ -89,7 +89,7 @@ impl Counting {
         Ok(())
     }
 
-    /// Returns the counts since the window was opened; it stays open. Cost: one read(2).
+    /// Returns the counts since the window started, and continues it. Cost: one read(2).
     ///
     /// # Errors
     /// `E-BUSY` if the counters were others' for part of the time, `E-SYSTEM` if they cannot be
@@ -104,8 +104,8 @@ impl Counting {
         Err(Error::new(Code::Busy, "cannot count the whole window", why).fix(fix))
     }
 
-    /// Returns the same, also if the counters were others' for part of the time: the counts are then of
-    /// that part alone, not extrapolated.
+    /// Returns the counts even if the events lacked counters for part of the time, without
+    /// extrapolating them.
     ///
     /// # Errors
     /// `E-SYSTEM` if the counters cannot be read.
@@ -158,7 +158,7 @@ impl Counts {
         self.running_ns.saturating_add(self.enabled_ns / 1000) >= self.enabled_ns
     }
 
-    /// Returns the share of the time in which the counters were ours, in per cent.
+    /// Returns the share of the time in which the events had counters, in per cent.
     #[must_use]
     pub fn running_pct(&self) -> f64 {
         if self.enabled_ns == 0 {

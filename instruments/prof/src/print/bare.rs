@@ -1,5 +1,5 @@
-//! Bare listings, as kernprof and readprofile print them: `function [address]: count`, and
-//! `ticks function load` with the total first.
+//! Plain listings, as kernprof and readprofile print them: `function [address]: count`, and `ticks
+//! function load` with the total first.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Display for Kernprof<'_> {
     }
 }
 
-/// A load that is not known.
+/// The value printed for an unknown load.
 const UNKNOWN: &str = "0.0";
 
 /// A profile as readprofile lists it: the total, then functions by falling ticks, idle and spinning
@@ -54,7 +54,7 @@ fn known(load: Option<&str>) -> &str {
     load.filter(|load| *load != "n/a").unwrap_or(UNKNOWN)
 }
 
-/// Returns a load with the digits that it came with.
+/// Returns a load with its original digits.
 pub(super) fn printed(load: Load) -> String {
     if !load.value.is_finite() {
         return "n/a".to_owned();

@@ -1,4 +1,4 @@
-//! CSV, for spreadsheets and `join`: a head with units, then a line for each function or stage.
+//! CSV, for spreadsheets and `join`: a header with units, then a line for each function or stage.
 //!
 //! Of a stage nothing but what is listed is known if a listing was cut off: its bounds are empty too.
 //!
@@ -17,7 +17,7 @@ use crate::diff::{Count, Diff, Figures, Sum};
 use crate::profile::{self, Event, Space};
 use crate::stage::stage_of;
 
-/// A profile, a line for each row in its order.
+/// A profile with a line for each row, in its order.
 #[derive(Debug, Clone, Copy)]
 pub struct Profile<'a>(pub &'a profile::Profile);
 
@@ -153,7 +153,7 @@ where
     f.write_str("\n")
 }
 
-/// Returns a name, not a formula.
+/// Returns a name, escaped so that spreadsheets do not read it as a formula.
 fn text(name: &str) -> Cow<'_, str> {
     if name.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         return Cow::Owned(format!("'{name}"));

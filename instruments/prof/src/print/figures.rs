@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formatting of numbers for people.
 
 use linerate_show::number;
 
@@ -18,12 +18,12 @@ const fn plural(n: u64) -> &'static str {
     if n == 1 { "" } else { "s" }
 }
 
-/// Returns per cent with one digit.
+/// Formats per cent with one digit.
 pub(super) fn percent(pct: f64) -> String {
     number::real(pct, 1)
 }
 
-/// Returns `-53.0 %` for what was saved: a change of the cost, so that less is less.
+/// Formats a saving as a change of the cost: `-53.0 %` for a saving of 53 %.
 pub(super) fn change(saved_pct: Option<f64>) -> String {
     saved_pct.map_or_else(
         || "n/a (nothing is listed without the change)".to_owned(),
@@ -44,7 +44,7 @@ pub(super) fn saving(figures: Figures) -> String {
     }
 }
 
-/// Digits behind the point that a scaled count is worth: as many that a single sample is seen.
+/// Returns the digits after the decimal point with which a scaled count shows a single sample.
 pub(super) fn digits(scale: Scale) -> usize {
     let one = scale.without_factor.min(scale.with_factor);
     let seen = if one > 0.0 { (-one.log10()).ceil().clamp(0.0, DIGITS_MAX) as usize } else { 0 };
@@ -55,7 +55,7 @@ pub(super) fn digits(scale: Scale) -> usize {
     }
 }
 
-/// As many as a share of the largest total takes.
+/// Most digits: those for a share of the largest total.
 const DIGITS_MAX: f64 = 18.0;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Profiles and differences, set as text: each form is a struct with [`Display`](std::fmt::Display).
+//! Profiles and differences formatted as text: each format is a struct with
+//! [`Display`](std::fmt::Display).
 //!
 //! - [`Readprofile`] and [`Kernprof`]: as those tools print them, bare, so that what a post has can
 //!   be printed again to the byte, and so that others' programs can read it;
@@ -30,15 +31,15 @@ pub use table::Table;
 
 pub(crate) use preface::unit;
 
-/// Sorts the rows by falling count, equal ones in the order that they have.
+/// Returns the rows by falling count; equal counts stay in the profile's order.
 fn by_falling_count(profile: &Profile) -> Vec<&Row> {
     let mut rows: Vec<&Row> = profile.rows.iter().collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.count));
     rows
 }
 
-/// Returns the count for each byte of code: as the maker printed it, else computed with four digits, else
-/// `n/a`.
+/// Returns the count for each byte of code: as printed by the source, else computed with four
+/// digits, else `n/a`.
 fn load_of(row: &Row) -> String {
     match (row.load, row.code_bytes) {
         (Some(load), _) => bare::printed(load),
@@ -57,7 +58,7 @@ pub(crate) const MODEL: Mark = Mark("MODEL");
 const NONE: Mark = Mark("");
 
 impl Mark {
-    /// Returns the mark of figures by such a maker.
+    /// Returns the mark for figures of this origin.
     fn of(origin: Origin) -> Mark {
         if origin == Origin::Model { MODEL } else { NONE }
     }
@@ -82,12 +83,13 @@ impl Mark {
     }
 }
 
-/// Returns `name`, harmless, in at most `width` characters, without the middle of a long one.
+/// Returns `name` with unsafe characters escaped, in at most `width` characters; a long name loses
+/// its middle.
 pub(crate) fn short(name: &str, width: usize) -> String {
     elided(&harmless(name), width)
 }
 
-/// Returns the file of `object`, without its folders.
+/// Returns the file name of `object`, without folders.
 fn file_of(object: &str) -> &str {
     match object.rsplit('/').next() {
         Some(file) if !file.is_empty() => file,

@@ -45,7 +45,7 @@ pub(crate) const fn unit(unit: Unit) -> &'static str {
     }
 }
 
-/// Returns the unit of a difference's counts as it is scaled: `samples/s`.
+/// Returns the unit of a difference's counts after scaling: `samples/s`.
 #[must_use]
 pub fn unit_of(diff: &Diff) -> String {
     match diff.scale.by {

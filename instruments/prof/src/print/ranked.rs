@@ -1,4 +1,4 @@
-//! The ranked difference: what was saved, function by function.
+//! The ranked difference: savings by function.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::text::wrapped;
 
 const NAME_WIDTH: usize = 36;
 
-/// A difference as a table: for people, or bare as McKenney posted his.
+/// A difference as a table: for people, or in the plain layout of McKenney's post.
 #[derive(Debug, Clone, Copy)]
 pub struct Ranked<'a> {
     diff: &'a Diff,
@@ -22,7 +22,7 @@ pub struct Ranked<'a> {
 }
 
 impl<'a> Ranked<'a> {
-    /// Returns all of its rows, for people.
+    /// Returns a table of all rows, for people.
     #[must_use]
     pub fn new(diff: &'a Diff) -> Ranked<'a> {
         Ranked { diff, as_posted: false, top: None }
@@ -35,8 +35,8 @@ impl<'a> Ranked<'a> {
         Ranked { as_posted, ..self }
     }
 
-    /// Shows of each part only the `top` largest savings and the `top` largest rises; the others are
-    /// summed: those that fell, those within sampling, those that rose.
+    /// Shows only the `top` largest savings and the `top` largest rises of each part; the other
+    /// functions are summed by class: fell, within sampling noise, rose.
     #[must_use]
     pub fn top(self, top: Option<usize>) -> Ranked<'a> {
         Ranked { top, ..self }
@@ -51,7 +51,7 @@ impl<'a> Ranked<'a> {
         Ok(())
     }
 
-    /// Functions, the path's first, then what is apart from it.
+    /// Builds the table of functions: the path's first, then the others.
     fn functions(&self) -> Grid {
         let unit = preface::unit_of(self.diff);
         let mut grid = Grid::new("llrrrrrl");
@@ -93,7 +93,7 @@ impl<'a> Ranked<'a> {
         last.iter().for_each(|row| grid.cells(self.row(row)));
     }
 
-    /// Functions that are not shown, summed.
+    /// Sums up the functions that are not shown.
     fn rest(&self, rows: &[&Row], name: fn(u64) -> String, grid: &mut Grid) {
         if rows.is_empty() {
             return;
@@ -134,7 +134,7 @@ impl<'a> Ranked<'a> {
         }
     }
 
-    /// Sums what is listed: with, without and their difference.
+    /// Formats listed counts: with, without and their difference.
     fn sum(&self, sum: Sum) -> [String; 3] {
         let scale = self.diff.scale;
         [
@@ -144,8 +144,8 @@ impl<'a> Ranked<'a> {
         ]
     }
 
-    /// Returns the scale of a column for each thousand packets, if both sides counted theirs and
-    /// nothing is scaled yet.
+    /// Returns the scale for a column of counts for each thousand packets, if both sides counted
+    /// packets and nothing is scaled yet.
     fn packets(&self) -> Option<Scale> {
         let factor =
             |side: &Side| side.conditions.packets.filter(|n| *n > 0).map(|n| 1e3 / n as f64);
@@ -154,7 +154,7 @@ impl<'a> Ranked<'a> {
         (self.diff.scale.by == By::AsTheyAre).then_some(scale)
     }
 
-    /// Subtotals of the stages, then the totals.
+    /// Builds the table of the stages' subtotals and the totals.
     fn totals(&self) -> Grid {
         let diff = self.diff;
         let unit = preface::unit_of(self.diff);
@@ -294,7 +294,7 @@ fn real(x: f64, scale: Scale) -> String {
     number::real(x, digits(scale))
 }
 
-/// Returns the saving of a function; for one below a cut-off, the bound of the saving and its side.
+/// Formats the saving of a function; below a cut-off, its bound.
 fn difference(row: &Row, scale: Scale) -> String {
     let sum = row.sum();
     match (row.with, row.without) {
@@ -320,7 +320,7 @@ fn side_line(name: &str, side: &Side) -> String {
     )
 }
 
-/// Returns the count that the profile's source gives and does not list.
+/// Returns the count that is in the source's total but not listed.
 fn not_listed(side: &Side) -> Option<String> {
     let unit = preface::unit(side.event.unit);
     let rest = match side.total {

@@ -14,7 +14,7 @@ use crate::text::wrapped;
 const NAME_WIDTH: usize = 44;
 const OBJECT_WIDTH: usize = 20;
 
-/// A profile with its conditions, its cost and what speaks against it.
+/// A profile with its conditions, its cost and caveats.
 #[derive(Debug, Clone, Copy)]
 pub struct Table<'a> {
     profile: &'a Profile,
@@ -22,13 +22,13 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Returns all of its rows.
+    /// Returns a table of all rows.
     #[must_use]
     pub fn new(profile: &'a Profile) -> Table<'a> {
         Table { profile, top: None }
     }
 
-    /// Keeps only the `top` largest; the rest is summed in a row of its own.
+    /// Shows only the `top` largest rows; the rest is summed in one row.
     #[must_use]
     pub fn top(self, top: Option<usize>) -> Table<'a> {
         Table { top, ..self }
@@ -92,7 +92,7 @@ impl fmt::Display for Table<'_> {
 }
 
 impl Table<'_> {
-    /// Returns the lines above the functions: what was counted, where, and what speaks against it.
+    /// Returns the lines above the functions: event, conditions, and caveats.
     #[must_use]
     pub fn preface(&self) -> String {
         let mark = Mark::of(self.profile.origin);

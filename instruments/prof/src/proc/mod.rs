@@ -1,4 +1,4 @@
-//! The kernel's figures of the machine: a series read at a fixed period, and the head of `top`.
+//! The kernel's figures of the machine: a series sampled at a fixed period, and the head of `top`.
 //!
 //! - [`Sampler`] reads the files of /proc that count interrupts, CPU time and packets, at fixed
 //!   deadlines; [`Writer`] puts what it reads in a file, a line a sample; [`Replay`] reads that file

@@ -1,8 +1,8 @@
-//! /proc/net/dev: what passed each network device.
+//! /proc/net/dev: traffic of each network device.
 //!
 //! Source: net/core/net-procfs.c, `dev_seq_printf_stats`.
 
-/// Fields of a line behind the name, in order: eight received, eight sent.
+/// Fields of a line after the name, in order: eight received, eight sent.
 pub(crate) const FIELDS: [&str; 16] = [
     "rx_bytes",
     "rx_packets",
@@ -25,7 +25,7 @@ pub(crate) const FIELDS: [&str; 16] = [
 /// A device and its counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Device {
-    /// Its name.
+    /// The device's name.
     pub(crate) name: String,
     /// Counters, in the order of [`FIELDS`].
     pub(crate) counts: [u64; FIELDS.len()],
@@ -37,8 +37,7 @@ pub(crate) const RX_PACKETS: usize = 1;
 pub(crate) const TX_BYTES: usize = 8;
 pub(crate) const TX_PACKETS: usize = 9;
 
-/// Returns the devices of a file, and how many lines behind the two of its head were not
-/// understood.
+/// Returns the devices in a file, and the number of invalid lines after the two header lines.
 pub(crate) fn devices(text: &str) -> (Vec<Device>, u64) {
     let lines = text.lines().skip(2);
     let devices: Vec<Device> = lines.clone().filter_map(device).collect();

@@ -1,4 +1,4 @@
-//! Rates: what a counter grew by from one sample to the next.
+//! Rates: the growth of a counter from one sample to the next.
 
 use super::series::{Column, Kind, Sample};
 
@@ -11,20 +11,21 @@ pub struct Rates {
 /// The rate of a column between two samples.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Rate {
-    /// When it ended: the time of the later sample.
+    /// End of the interval: the time of the later sample.
     pub t_ns: u64,
-    /// Time between the samples; more than a period where periods were missed.
+    /// Time between the samples; longer than a period if periods were missed.
     pub span_ns: u64,
     /// For each column, in its [`rate_unit`](Column::rate_unit): a counter's rate, a gauge's value
     /// at the end. `None` where a sample had no value, and where the counter wrapped or started
     /// anew: how far it came is not known.
     pub values: Vec<Option<f64>>,
-    /// Counters that wrapped or started anew.
+    /// Counters that wrapped or restarted.
     pub resets: u64,
 }
 
 impl Rates {
-    /// Puts in `rate` what was between the sample before and this one; false for the first.
+    /// Stores the rates between the previous sample and this one in `rate`; returns false for the
+    /// first sample.
     pub fn step(&mut self, columns: &[Column], sample: &Sample, rate: &mut Rate) -> bool {
         let Some(before) = &mut self.before else {
             self.before = Some(sample.clone());

@@ -26,7 +26,7 @@ pub struct Replay<R> {
     complaints_total: u64,
 }
 
-/// The state after the lines so far.
+/// The state after the lines read so far.
 #[derive(Debug, Default)]
 struct SoFar {
     columns: Vec<Column>,
@@ -34,7 +34,7 @@ struct SoFar {
     end: Option<End>,
 }
 
-/// A line behind the first.
+/// A line after the first.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
@@ -89,7 +89,7 @@ fn unreadable(e: &std::io::Error) -> Error {
 }
 
 impl SoFar {
-    /// Returns the sample of the line, if it fits the lines before.
+    /// Returns the sample in the line, if it is consistent with the lines before.
     fn sample(&mut self, line: &str) -> std::result::Result<Option<Sample>, String> {
         match serde_json::from_str(line).map_err(|e| e.to_string())? {
             Line::Columns(new) if new.len() > COLUMNS_MAX - self.columns.len() => {
@@ -173,7 +173,8 @@ mod tests {
         )
     }
 
-    /// Time and first value of each sample; line and text of each complaint; and the end.
+    /// A test's result: time and first value of each sample; line and text of each complaint; and
+    /// the end.
     type Replayed = (Vec<(u64, Option<u64>)>, Vec<(u64, String)>, Option<End>);
 
     fn replayed(text: &str) -> Replayed {

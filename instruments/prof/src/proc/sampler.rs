@@ -1,4 +1,4 @@
-//! Reading /proc at fixed deadlines.
+//! Sampling of /proc at fixed deadlines.
 //!
 //! Deadlines are multiples of the period since the first, so that a late sample does not delay the
 //! next one. A sample says how late it is; a period that went by without one is counted, and its
@@ -39,7 +39,7 @@ named! {
 }
 
 impl Source {
-    /// Returns its path. The files of `net` are those of our own network namespace.
+    /// Returns the file's path. The files of `net` are those of our own network namespace.
     fn path(self, root: &Path) -> PathBuf {
         match self {
             Source::NetDev | Source::SoftnetStat => root.join("self").join(self.as_str()),
@@ -62,11 +62,11 @@ impl Source {
 /// The sources to sample, and the period.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// From one deadline to the next; at least [`PERIOD_MIN`].
+    /// Time between deadlines; at least [`PERIOD_MIN`].
     pub period: Duration,
     /// The sources to read.
     pub sources: Vec<Source>,
-    /// Samples to take; `None`: until told to stop.
+    /// Number of samples; `None` for no limit.
     pub samples: Option<u64>,
     /// Ends the series when it becomes true, within a tenth of a second.
     pub stop: Arc<AtomicBool>,
@@ -75,7 +75,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Returns options that record everything, once a second, until told to stop.
+    /// Returns options that record everything, once a second, until stopped.
     fn default() -> Options {
         Options {
             period: Duration::from_secs(1),
@@ -90,13 +90,13 @@ impl Default for Options {
 /// Shortest period: reading takes a third of a millisecond on a small machine.
 pub const PERIOD_MIN: Duration = Duration::from_millis(1);
 
-/// Longest sleep before one looks whether to stop.
+/// Longest sleep between checks of the stop flag.
 const NAP: Duration = Duration::from_millis(100);
 
 /// Bytes of a file that are read: /proc/interrupts of 512 CPUs with 1000 interrupts is 6 MB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Samples of this machine, as they are taken.
+/// An iterator over samples of this machine.
 #[derive(Debug)]
 pub struct Sampler {
     header: Header,
@@ -109,7 +109,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Finds out what can be read. The first deadline is now.
+    /// Determines which files can be read. The first deadline is now.
     ///
     /// # Errors
     /// `E-FILE` if nothing that was asked for can be read, `E-UNSUPPORTED` for a period below
@@ -172,7 +172,7 @@ impl Sampler {
         }
     }
 
-    /// Sleeps until the next deadline; false if told to stop.
+    /// Sleeps until the next deadline; returns false if stopped.
     fn sleep(&self) -> bool {
         sleep_until(self.deadlines.at_ns(), || !self.options.stop.load(Ordering::Relaxed))
     }
@@ -211,18 +211,18 @@ impl Feed for Sampler {
 struct Deadlines {
     start_ns: u64,
     period_ns: u64,
-    /// Number of the next one.
+    /// Number of the next deadline.
     next: u64,
 }
 
 impl Deadlines {
-    /// Returns the next one.
+    /// Returns the time of the next deadline.
     fn at_ns(&self) -> u64 {
         self.start_ns.saturating_add(self.next.saturating_mul(self.period_ns))
     }
 
-    /// Meets the last deadline that is not after `now_ns`; those before it were missed. Returns the time
-    /// since the first, the lateness, and how many were missed.
+    /// Selects the last deadline that is not after `now_ns`; earlier ones were missed. Returns the
+    /// time since the first, the lateness, and how many were missed.
     fn meet(&mut self, now_ns: u64) -> (u64, u64, u64) {
         let t_ns = now_ns.saturating_sub(self.start_ns);
         let met = (t_ns / self.period_ns).max(self.next);
@@ -232,7 +232,8 @@ impl Deadlines {
     }
 }
 
-/// Sleeps until a moment of the monotonic clock, as long as `go_on`; false if it did not.
+/// Sleeps until a moment of the monotonic clock, while `go_on` returns true; returns false if it
+/// did not.
 fn sleep_until(at_ns: u64, go_on: impl Fn() -> bool) -> bool {
     loop {
         if !go_on() {

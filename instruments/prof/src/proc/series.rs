@@ -19,34 +19,34 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::conditions::Conditions;
 
-/// The schema that a series is written under.
+/// The schema version of a series.
 pub const SCHEMA: &str = "linerate-series/1";
 
-/// Columns that a series can have; more are refused and counted. 512 CPUs have about 300,000
-/// interrupt counters: there, each line of interrupts is one column, their sum.
+/// Most columns of a series; further ones are refused and counted. 512 CPUs have about 300,000
+/// interrupt counters: on such machines each line of interrupts is one column with their sum.
 pub(super) const COLUMNS_MAX: usize = 1 << 16;
 
-/// The description before the first sample of a series.
+/// The description that precedes the samples of a series.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Header {
     /// [`SCHEMA`].
     pub schema: String,
     /// Time from one deadline to the next.
     pub period_ns: u64,
-    /// Place and time.
+    /// Place and time of the series.
     #[serde(default)]
     pub conditions: Conditions,
-    /// Sources that were asked for and are absent.
+    /// Requested sources that are absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<Absent>,
 }
 
-/// A file that was to be read and could not.
+/// A requested file that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absent {
-    /// Its path.
+    /// The file's path.
     pub path: String,
-    /// Why, in the kernel's words.
+    /// The reason, in the kernel's words.
     pub why: String,
 }
 
@@ -59,7 +59,7 @@ pub struct Column {
     pub unit: String,
     /// Counter or gauge.
     pub kind: Kind,
-    /// The text beside the value when it was first seen: the device of an interrupt.
+    /// The text beside the value at its first occurrence, such as an interrupt's device.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
 }
@@ -68,34 +68,34 @@ pub struct Column {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// They only grow, until they wrap or start anew: their rate says something.
+    /// A value that only grows, until it wraps or restarts: its rate is of interest.
     #[default]
     Counter,
-    /// They rise and fall: they say something themselves.
+    /// A value that rises and falls: the value itself is of interest.
     Gauge,
 }
 
 /// The values of a moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sample {
-    /// When it was taken, since the first deadline.
+    /// Time of the sample, since the first deadline.
     pub t_ns: u64,
-    /// Delay after its deadline.
+    /// Delay of the sample after its deadline.
     pub late_ns: u64,
-    /// Periods without a sample just before it.
+    /// Periods without a sample directly before this one.
     pub missed: u64,
-    /// CPU time that taking it cost.
+    /// CPU time of taking the sample.
     pub own_ns: u64,
-    /// A value for each column that there was when it was taken; `None` if it had none then.
+    /// A value for each column that existed at the time; `None` if the column had none.
     pub values: Vec<Option<u64>>,
 }
 
-/// The description after the last sample of a series.
+/// The description that follows the last sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct End {
     /// Samples taken.
     pub samples: u64,
-    /// Samples of these that were late by more than a tenth of the period.
+    /// Samples that were late by more than a tenth of the period.
     pub late: u64,
     /// Periods without a sample.
     pub missed: u64,
@@ -109,29 +109,29 @@ pub struct End {
 
 /// A source of samples: the machine, or a file.
 pub trait Feed {
-    /// Returns the description before the first sample.
+    /// Returns the description that precedes the samples.
     fn header(&self) -> &Header;
 
     /// Returns the columns so far. [`Feed::next`] adds some behind them; it never moves one.
     fn columns(&self) -> &[Column];
 
-    /// Puts the next sample in `sample`, and says whether there was one.
+    /// Stores the next sample in `sample`; returns whether there was one.
     ///
     /// # Errors
     /// Whatever its source failed with. What it gave before is good.
     fn next(&mut self, sample: &mut Sample) -> Result<bool>;
 
-    /// Returns the description after the last sample: of the machine, so far; of a file, as it ends. `None`
-    /// before its end, and for a file that was cut off.
+    /// Returns the description that follows the samples: of a machine so far; of a file at its end.
+    /// `None` before its end, and for a file that was cut off.
     fn end(&self) -> Option<End>;
 }
 
-/// Bytes of a column's texts together: no kernel's is a quarter of it.
+/// Most bytes of a column's texts together, four times what any kernel has.
 const COLUMN_BYTES_MAX: usize = 1024;
 
 impl Column {
-    /// Returns true if its texts can be kept and printed. They come from a file, or from the name that
-    /// a user gave to a network device.
+    /// Returns true if the column's texts can be stored and printed. They come from a file, or from
+    /// the name that a user gave to a network device.
     pub(super) fn is_sound(&self) -> bool {
         let texts = [&self.name, &self.unit, &self.about];
         texts.iter().map(|text| text.len()).sum::<usize>() <= COLUMN_BYTES_MAX
@@ -145,7 +145,7 @@ impl Column {
         if self.unit == "ns" { 100.0 * of_time } else { 1e9 * of_time }
     }
 
-    /// Returns the unit of what is printed of it: `packets/s`, `%` of time for a counter of
+    /// Returns the unit of the printed value: `packets/s`, `%` of time for a counter of
     /// nanoseconds, the unit itself for a gauge.
     #[must_use]
     pub fn rate_unit(&self) -> String {
@@ -157,8 +157,8 @@ impl Column {
     }
 }
 
-/// Returns true if a text can be shown unchanged on a terminal or in a picture: it has no
-/// escapes, no change of the direction of writing, and nothing invisible.
+/// Returns true if a text can be shown unchanged on a terminal or in a picture: without escapes,
+/// changes of writing direction, and invisible characters.
 pub(super) fn is_plain(text: &str) -> bool {
     let hidden = ['\u{ad}', '\u{61c}', '\u{180e}', '\u{fffe}', '\u{ffff}'];
     harmless(text) == text && !text.contains(hidden)

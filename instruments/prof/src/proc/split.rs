@@ -1,19 +1,19 @@
-//! CPU time, by what it went to.
+//! CPU time by its use.
 
 use super::series::{Column, Sample};
 
-/// Fields of a line `cpu` of /proc/stat, in its order, in ticks of 1/100 s.
+/// The fields of a line `cpu` in /proc/stat, in order, in ticks of 1/100 s.
 ///
 /// The kernel has `guest` in `user` too, and `guest_nice` in `nice`. An old one does not count the
 /// later fields; those are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuTimes(pub [Option<u64>; 10]);
 
-/// Names of what a line holds.
+/// Names of the fields.
 const FIELDS: [&str; 10] =
     ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice"];
 
-/// Fields that sum to all time: the rest is in these already.
+/// Number of fields that sum to the whole time: the others are already included in these.
 const PARTS: usize = 8;
 
 /// Shares of CPU time in the order of /proc/stat, in per cent: user, nice, system, idle, iowait, irq,
@@ -23,7 +23,7 @@ const PARTS: usize = 8;
 pub struct Split(pub [Option<f64>; PARTS]);
 
 impl CpuTimes {
-    /// Returns the numbers behind the name. Kernels before 2.6 have four of them, and none of the
+    /// Parses the numbers after the name. Kernels before 2.6 have four of them, and none of the
     /// rest.
     #[must_use]
     pub fn parse(numbers: &str) -> Option<CpuTimes> {
@@ -36,12 +36,12 @@ impl CpuTimes {
         (count >= 4).then_some(CpuTimes(times))
     }
 
-    /// Returns names and ticks, of what the kernel counts.
+    /// Returns the name and ticks of each field that the kernel counts.
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         FIELDS.into_iter().zip(self.0).filter_map(|(name, ticks)| Some((name, ticks?)))
     }
 
-    /// Returns the times since `before`; `None` if time went backwards, as it does of a CPU that was
+    /// Returns the times since `before`; `None` if a time went backwards, as for a CPU that was
     /// offline meanwhile. The kernel sometimes takes back some idle time: that counts as 0.
     #[must_use]
     pub fn since(&self, before: &CpuTimes) -> Option<CpuTimes> {
@@ -57,7 +57,7 @@ impl CpuTimes {
         Some(since)
     }
 
-    /// Returns the shares of a time; `None` if it is no time at all.
+    /// Returns the shares of a time; `None` if the time is 0.
     #[must_use]
     pub fn split(&self) -> Option<Split> {
         let whole: u128 = self.0.iter().take(PARTS).flatten().map(|&ticks| u128::from(ticks)).sum();
@@ -74,7 +74,8 @@ impl CpuTimes {
 }
 
 impl Split {
-    /// Returns the sum of the shares of these names; what is not told apart is in another.
+    /// Returns the sum of the shares with these names; a share that the kernel does not separate is
+    /// part of another.
     #[must_use]
     pub fn sum(&self, names: &[&str]) -> f64 {
         let named = FIELDS.iter().zip(self.0).filter(|(name, _)| names.contains(name));

@@ -1,4 +1,4 @@
-//! A series as a table: what changed, how fast at least, on average and at most.
+//! A series as a table: the changed columns, with lowest, mean and highest rate.
 
 use std::fmt;
 
@@ -14,17 +14,17 @@ use crate::text::figure;
 /// The summary of a series. Its size is that of the columns, however long the series is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Description before the first sample.
+    /// Description that precedes the samples.
     pub header: Header,
     /// Columns, changed or not.
     pub columns: Vec<Changed>,
-    /// Time split of each CPU between the first sample and the last.
+    /// Use of CPU time for each CPU between the first sample and the last.
     pub cpus: Vec<(String, Split)>,
-    /// Samples, late and missed ones, and what taking them cost.
+    /// Numbers of samples, also of late and missed ones, and the cost of sampling.
     pub end: End,
-    /// True if the series was cut off: its writer could not end it.
+    /// True if the series is incomplete, because its writer could not end it.
     pub cut_off: bool,
-    /// From the first sample to the last.
+    /// Time from the first sample to the last.
     pub span_ns: u64,
 }
 
@@ -33,17 +33,17 @@ pub struct Summary {
 pub struct Changed {
     /// The column.
     pub column: Column,
-    /// True if any two of its values differ.
+    /// True if any two values differ.
     pub changed: bool,
     /// Intervals, or values of a gauge, that the figures are of.
     pub count: u64,
     /// Lowest, in the column's [`rate_unit`](Column::rate_unit).
     pub min: Option<f64>,
-    /// Mean over the time of the intervals; of a gauge, the mean of its values.
+    /// Mean over the intervals, weighted by time; for a gauge, the mean of its values.
     pub mean: Option<f64>,
     /// Highest.
     pub max: Option<f64>,
-    /// Times that it was not to be told: a value was missing, the counter wrapped or began anew.
+    /// Times that the rate was unknown: a value was missing, or the counter wrapped or restarted.
     pub gaps: u64,
     /// Sums for the mean: value times weight, and weight.
     sums: (f64, f64),
@@ -51,7 +51,7 @@ pub struct Changed {
 }
 
 impl Summary {
-    /// Takes all that `feed` gives.
+    /// Reads all samples of `feed`.
     ///
     /// # Errors
     /// What `feed` failed with.
@@ -59,8 +59,8 @@ impl Summary {
         Summary::watching(feed, |_, _| Ok(()))
     }
 
-    /// Takes all that `feed` gives, and shows every sample to `watch`: a [`Writer`](super::Writer).
-    /// What watching costs is not in `end`; [`Writer::finish`](super::Writer::finish) says it.
+    /// Reads all samples of `feed`, and passes each to `watch`: a [`Writer`](super::Writer). What
+    /// watching costs is not in `end`; [`Writer::finish`](super::Writer::finish) says it.
     ///
     /// # Errors
     /// What `feed` or `watch` failed with.
@@ -131,7 +131,7 @@ impl Changed {
         self.mean = (self.sums.1 > 0.0).then(|| self.sums.0 / self.sums.1);
     }
 
-    /// Returns true if it changed, or is a gauge other than 0.
+    /// Returns true if the column changed, or is a gauge other than 0.
     fn says_something(&self) -> bool {
         let stood = self.column.kind == Kind::Gauge && self.max.is_some_and(|max| max > 0.0);
         self.changed || stood

@@ -1,4 +1,4 @@
-//! A series, put in a file line by line.
+//! A writer of a series to a file, line by line.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::series::{Column, End, Header, Sample};
 
-/// Writes a series as it is sampled; see the [schema](super::SCHEMA). Every line is handed over
+/// Writes a series during sampling; see the [schema](super::SCHEMA). Every line is handed over
 /// whole and flushed: who is killed leaves what he has.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
@@ -19,7 +19,7 @@ pub struct Writer<W: Write> {
     own_ns: u64,
 }
 
-/// A line behind the first.
+/// A line after the first.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Line<'a> {
@@ -39,7 +39,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes a sample, and before it the columns that are new in it.
+    /// Writes a sample, preceded by the columns that are new in it.
     ///
     /// # Errors
     /// `E-FILE` if the file does not take it: a full disk.
@@ -54,7 +54,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes what the series came to, with the cost of having written it, and returns that.
+    /// Writes the end of the series, with the cost of writing it, and returns that end.
     ///
     /// # Errors
     /// `E-FILE` if the file does not take it.

@@ -1,5 +1,5 @@
-//! Detection of a text's form: the one that most of its rows have. One line of prose may look like a row
-//! of any form; a listing has more of them.
+//! Detection of a text's form, which is that of most of its rows. One line of prose may look like a
+//! row of any form; a listing has more of them.
 
 use linerate_sys::{Code, Error, Result};
 
@@ -7,13 +7,13 @@ use super::lines::{Line, Lines, excerpt, unquoted};
 use super::listing::Parsed;
 use super::{Form, WHAT, kernprof, perf_script, readprofile};
 
-/// The forms that can be read, for the error on any other.
+/// The supported forms, for the error on any other.
 const FORMS: &str = "read are listings of kernprof (function [address]: count) and readprofile \
                      (ticks function load), also quoted in mail, the text that `perf script` \
                      prints, and linerate's JSON";
 
-/// Returns the form of the text that begins with `head`: that of most rows in it, and of the first
-/// of them if several have as many.
+/// Returns the form of the text that begins with `head`: that of most of its rows, and of the
+/// earliest among equals.
 ///
 /// # Errors
 /// `E-FILE` if there is no row in it, with what there is instead.
@@ -57,7 +57,7 @@ pub(super) fn of(head: &[u8]) -> Result<Form> {
     Err(Error::new(Code::File, WHAT, why))
 }
 
-/// Returns the form of a row, or what is wrong with the line, if it has the shape of one.
+/// Returns the form of a row; an error for a line that has the shape of a row but is invalid.
 fn row(line: &str) -> std::result::Result<Form, Option<String>> {
     let mut why = None;
     for syntax in [kernprof::SYNTAX, readprofile::SYNTAX] {

@@ -1,4 +1,4 @@
-//! Our own form: a profile as a JSON object, with the schema that it is written under.
+//! Our own form: a profile as a JSON object, with its schema version.
 //!
 //! ```text
 //! {"schema":"linerate-profile/1","event":{"name":"cycles","unit":"samples"},"origin":"counter",
@@ -29,7 +29,7 @@ pub use write::write;
 /// The longest text that is read. In memory, a profile is at most some ten times as long.
 pub const TEXT_MAX_BYTES: u64 = 64 << 20;
 
-/// The most values of a text: a name takes up to 56 bytes in memory, and 4 in the text.
+/// Most values of a text: a name takes up to 56 bytes in memory, and 4 in the text.
 ///
 /// Counted are the commas, those in names too: each value but the first of a list or an object has
 /// one before it.
@@ -69,7 +69,7 @@ fn commas(text: &[u8]) -> u64 {
     text.iter().filter(|&&byte| byte == b',').count() as u64
 }
 
-/// As much of a document as every version of it has. The rest is passed over, not kept.
+/// The part of a document that is the same in every version. The rest is passed over, not kept.
 #[derive(Deserialize)]
 struct Schema {
     schema: Option<String>,
@@ -92,7 +92,7 @@ fn refused(why: String) -> Error {
     Error::new(Code::File, WHAT, why)
 }
 
-/// Returns the first figure that is none, if any.
+/// Returns the first number that is not finite, if there is one.
 fn not_a_figure(profile: &Profile) -> Option<String> {
     let bad = |load: Option<Load>| load.is_some_and(|l| !l.value.is_finite() || l.value < 0.0);
     if bad(profile.total.and_then(|total| total.load)) {

@@ -31,12 +31,13 @@ fn parse(line: &str, inside: bool) -> Parsed<'_> {
     }
 }
 
-/// Returns `meant` as a row: the lines before it were rows, or the rest of it is as it must be.
+/// Returns a row as invalid if `meant` says that it was meant as one, else as prose.
 fn unless_prose(meant: bool, why: String) -> Parsed<'static> {
     if meant { Parsed::Broken(why) } else { Parsed::Prose }
 }
 
-/// Returns the event: kernprof counts any event of the CPU, and does not print which. The caption may.
+/// Returns the event of a listing: kernprof counts any event of the CPU, and does not print which.
+/// The caption may.
 fn event(caption: &str) -> (Event, Option<String>) {
     let (name, unit) = match named_in(caption) {
         Some(name) => (name, Unit::Samples),
@@ -46,7 +47,7 @@ fn event(caption: &str) -> (Event, Option<String>) {
     (Event { name: name.to_owned(), unit, period: None, raw: None }, remark)
 }
 
-/// Returns the one event of a CPU that a text names; none if it names several.
+/// Returns the CPU event that a text names; `None` if it names several.
 fn named_in(text: &str) -> Option<&str> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_event = |name: &&str| {
@@ -58,7 +59,7 @@ fn named_in(text: &str) -> Option<&str> {
     names.all(|other| other == first).then_some(first)
 }
 
-/// First parts of the names of events that the CPUs of kernprof's time could count.
+/// Prefixes of events that the CPUs of kernprof's time could count.
 ///
 /// Source: Intel, Software Developer's Manual vol. 3, performance events of the P6 family.
 const FAMILIES: [&str; 14] = [

@@ -1,4 +1,4 @@
-//! A text line by line, none of them longer than a bound.
+//! A text read line by line, with a bound on the length of a line.
 
 use std::fmt;
 use std::io::{self, BufRead, Read};
@@ -15,16 +15,16 @@ pub(crate) struct Lines<R> {
     max_bytes: usize,
     number: u64,
     bytes: Vec<u8>,
-    /// The line again if it is not UTF-8: old mail often is Latin-1.
+    /// The line converted from Latin-1, if it is not UTF-8, as in old mail.
     text: String,
 }
 
 /// A line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
-    /// Without its end. What is not UTF-8 in it is replaced.
+    /// A line without its newline. What is not UTF-8 in it is replaced.
     Text(&'a str),
-    /// More than the bound: passed over.
+    /// A line longer than the bound, which was skipped.
     TooLong,
 }
 
@@ -33,12 +33,12 @@ impl<R: BufRead> Lines<R> {
         Lines::within(input, LINE_MAX_BYTES)
     }
 
-    /// Reads lines of at most so many bytes.
+    /// Reads lines of at most `max_bytes` bytes.
     pub(crate) fn within(input: R, max_bytes: usize) -> Lines<R> {
         Lines { input, max_bytes, number: 0, bytes: Vec::new(), text: String::new() }
     }
 
-    /// Returns the next line with its number, `None` after the last.
+    /// Returns the next line with its number; `None` after the last.
     ///
     /// # Errors
     /// What the input says.
@@ -69,8 +69,8 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// Returns the line without the marks of mail that quotes it, `>`, `> >`, `>>>` or `|`, and without
-/// blanks at its ends.
+/// Returns the line without quotation marks of mail (`>`, `> >`, `>>>` or `|`), and without blanks
+/// at its ends.
 pub(crate) fn unquoted(line: &str) -> &str {
     line.trim_start_matches(|c: char| matches!(c, '>' | '|') || c.is_whitespace()).trim_end()
 }
@@ -86,20 +86,20 @@ pub(crate) fn excerpt(line: &str) -> String {
 /// A line that was left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
-    /// Its number; the first is 1.
+    /// Number of the line; the first is 1.
     pub line: u64,
-    /// The fault of the line. Its quotation of the line is harmless to a terminal.
+    /// The error in the line. Its quotation of the line is harmless to a terminal.
     pub why: String,
 }
 
 impl Complaint {
-    /// `why` may quote what a file says: in the words of another crate, too.
+    /// Creates a complaint; `why` may quote the file, also through another crate's error.
     pub(crate) fn new(line: u64, why: &str) -> Complaint {
         Complaint { line, why: harmless(why).into_owned() }
     }
 }
 
-/// Complaints that are kept with their text; later ones are only counted.
+/// Complaints that are stored with their text; later ones are only counted.
 pub const COMPLAINTS_KEPT: usize = 100;
 
 impl fmt::Display for Complaint {

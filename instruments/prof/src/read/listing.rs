@@ -1,4 +1,4 @@
-//! Listings in the midst of prose, as a mail has them: several, each under a caption, and quoted.
+//! Listings within prose, such as in a mail: several, each with a caption, and quoted.
 //!
 //! ```text
 //! > I have profiled …                 a paragraph of prose: the caption
@@ -22,9 +22,9 @@ use crate::profile::{Event, Origin, Profile, Total};
 pub(super) enum Parsed<'a> {
     /// A function.
     Row(ListedRow<'a>),
-    /// The total that the maker gives.
+    /// The total that the source gives.
     Total(Total),
-    /// A row that cannot be read, and why.
+    /// An invalid row, with the reason.
     Broken(String),
     /// Anything else.
     Prose,
@@ -34,9 +34,9 @@ pub(super) enum Parsed<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Syntax {
     pub(super) form: Form,
-    /// Parses a line without its marks of quoting. `inside`: the line before it was a row.
+    /// Parses a line without quotation marks. `inside`: the line before it was a row.
     pub(super) line: fn(&str, bool) -> Parsed<'_>,
-    /// Returns the event of a listing by its caption, with a remark on it if necessary.
+    /// Returns the event of a listing from its caption, with a remark if necessary.
     pub(super) event: fn(&str) -> (Event, Option<String>),
 }
 
@@ -69,9 +69,9 @@ struct Listings {
     budget: Budget,
     caption: Caption,
     current: Listing,
-    /// The line before was part of a listing.
+    /// True if the previous line was part of a listing.
     inside: bool,
-    /// Within a listing beyond the most that are kept.
+    /// True within a listing beyond the limit of stored ones.
     dropping: bool,
 }
 
@@ -80,10 +80,11 @@ struct Listings {
 struct Listing {
     rows: Rows,
     total: Option<Total>,
-    /// The total came after the last blank line.
+    /// True if the total came after the last blank line.
     total_is_late: bool,
     caption: String,
-    /// Its total came last and is the sum of its rows: what follows is another listing.
+    /// True if the listing's total came last and equals the sum of its rows, so that what follows
+    /// is another listing.
     complete: bool,
     broken: u64,
 }
@@ -134,7 +135,7 @@ impl Listings {
         }
     }
 
-    /// Begins a listing, unless there is one. False if there are too many of them.
+    /// Begins a listing, unless one is open. False if there are too many of them.
     fn begin(&mut self, number: u64) -> bool {
         self.inside = true;
         if self.budget.profiles > 0 {
@@ -155,7 +156,7 @@ impl Listings {
         self.read.complain(number, why);
     }
 
-    /// Ends the listing, if there is one.
+    /// Ends the open listing, if there is one.
     fn finish(&mut self) {
         self.dropping = false;
         let listing = std::mem::take(&mut self.current);
@@ -171,7 +172,7 @@ impl Listing {
         self.rows.is_empty() && self.total.is_none()
     }
 
-    /// Splits off the rows after the last blank line, as a listing of its own.
+    /// Splits off the rows after the last blank line as another listing.
     fn split_off(&mut self) -> Listing {
         let total = if self.total_is_late { self.total.take() } else { None };
         Listing { rows: self.rows.split_off(), total, ..Listing::default() }
@@ -205,8 +206,8 @@ impl Listing {
     }
 }
 
-/// Infers below what a listing was cut off that does not say so. `other`: its last row sums those
-/// that there was no room for.
+/// Infers the cut-off of a listing that does not state it. `other`: its last row sums those that
+/// there was no room for.
 pub(super) fn cut_off(profile: &mut Profile, other: bool) {
     let least = profile.rows.iter().map(|row| row.count).min();
     let (below, why) = match (least, profile.rows.last()) {
@@ -224,7 +225,7 @@ pub(super) fn cut_off(profile: &mut Profile, other: bool) {
     profile.remarks.push(say);
 }
 
-/// The last paragraph of prose, of which the end is kept: that is nearest to the listing.
+/// The last paragraph of prose, of which the end, nearest to the listing, is stored.
 #[derive(Debug, Default)]
 struct Caption {
     text: String,

@@ -1,5 +1,5 @@
-//! Profiles that others made: kernprof's and readprofile's listings, also quoted in old mail, the
-//! text of `perf script`, and our own JSON.
+//! Readers of profiles from other programs: listings of kernprof and readprofile, also quoted in
+//! old mail, the text of `perf script`, and our own JSON.
 //!
 //! ```text
 //! file ─ lines ─┬─ kernprof ────┐
@@ -35,18 +35,18 @@ mod token;
 pub use lines::{COMPLAINTS_KEPT, Complaint};
 
 named! {
-    /// Profiles as they are written down.
+    /// Forms in which profiles are written.
     #[derive(Default)]
     pub enum Form {
-        /// `function [address]: count`, as SGI's kernprof prints it.
+        /// `function [address]: count`, as SGI's kernprof prints.
         #[default]
         Kernprof = "kernprof",
-        /// `ticks function load`, as readprofile prints it, or with the address first, as
-        /// `readprofile -v` does.
+        /// `ticks function load`, as readprofile prints, or with the address first, as `readprofile
+        /// -v` does.
         Readprofile = "readprofile",
         /// The output of `perf script` without options.
         PerfScript = "perf script",
-        /// Our own: see [`json`].
+        /// Our own form: see [`json`].
         Json = "linerate's JSON",
     }
 }
@@ -54,18 +54,17 @@ named! {
 /// The content of a file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Read {
-    /// One for each listing, or for each event of a `perf script`, in the file's order.
+    /// A profile for each listing, or for each event of a `perf script`, in the file's order.
     pub profiles: Vec<Profile>,
-    /// Their form.
+    /// The profiles' form.
     pub form: Form,
-    /// The first lines that had the shape of a row and were none. At most [`COMPLAINTS_KEPT`].
+    /// The first lines with the shape of a row that are invalid. At most [`COMPLAINTS_KEPT`].
     pub complaints: Vec<Complaint>,
-    /// All such lines.
+    /// The number of such lines.
     pub complaints_total: u64,
-    /// Lines that are not part of a listing, and not blank.
+    /// Lines outside listings that are not blank.
     pub prose_lines: u64,
-    /// Listings beyond the most that are read of one file, and the line where the first of them
-    /// begins.
+    /// Number of listings beyond the limit, and the line on which the first of them begins.
     pub listings_left_out: Option<(u64, u64)>,
 }
 
@@ -86,7 +85,7 @@ pub fn open(path: &Path) -> Result<Read> {
     })
 }
 
-/// Reads the profiles in a text of `form`, or of the form that most rows of its first MiB have.
+/// Reads the profiles in a text of `form`, or of the form of most rows in its first MiB.
 ///
 /// # Errors
 /// `E-FILE` if it cannot be read, or if there is no profile in it; then the reason says what is

@@ -1,5 +1,5 @@
-//! The text of `perf script`: a line for each sample, and under it, if they were recorded, the
-//! functions that it was called through, the innermost first.
+//! The text of `perf script`: a line for each sample, followed by its call chain, innermost first,
+//! if it was recorded.
 //!
 //! ```text
 //! spin  8297 [001] 22984.992094:    5025125 cpu-clock:
@@ -55,12 +55,12 @@ fn read_within(input: impl BufRead, budget: Budget) -> io::Result<Read> {
     Ok(script.finish())
 }
 
-/// Returns true if the line, without marks of quoting, is the first of a sample.
+/// Returns true if the line, without quotation marks, is the first of a sample.
 pub(super) fn is_sample(line: &str) -> bool {
     matches!(line::head(line), Some(Ok(Head::Sample(_))))
 }
 
-/// Name of a function, or of a place in a chain, that perf could not name.
+/// The name for a function, or a frame of a chain, that perf could not name.
 const UNKNOWN: &str = "[unknown]";
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ struct Script {
     events: Vec<OfEvent>,
     /// Index of each event by its name.
     by_name: HashMap<String, usize>,
-    /// The functions of the sample that is being read.
+    /// The call chain of the sample being read.
     chain: Chain,
     state: State,
 }
@@ -81,9 +81,9 @@ struct Script {
 enum State {
     /// The next line should be a sample's first.
     Between,
-    /// Lines of a chain follow, of a sample of the event with that index.
+    /// Lines of a call chain follow, for a sample of the event with that index.
     In(usize),
-    /// The sample's first line could not be read; nor are those that follow.
+    /// The sample's first line is invalid, so that the lines after it are skipped.
     Skipping,
 }
 
@@ -94,7 +94,7 @@ struct OfEvent {
     rows: Rows,
     stacks: Stacks,
     cut_chains: u64,
-    /// The least and the most events that a sample stands for.
+    /// The lowest and the highest number of events for which a sample stands.
     periods: Option<(u64, u64)>,
 }
 
@@ -124,7 +124,7 @@ impl Script {
         }
     }
 
-    /// Takes a function of the chain that is being read, if the line is one.
+    /// Adds the line's function to the current chain, if it has one.
     fn function(&mut self, number: u64, text: &str) {
         let frame = if self.state == State::Between { None } else { line::frame(text) };
         match frame {
@@ -160,7 +160,8 @@ impl Script {
         }
     }
 
-    /// Returns the index of the event of that name; `None` if there are too many of them, or it is too long.
+    /// Returns the index of the event with that name; `None` if there are too many events, or the
+    /// name is too long.
     fn event(&mut self, name: &str) -> Option<usize> {
         if name.len() > EVENT_MAX_BYTES {
             return None;
@@ -174,7 +175,7 @@ impl Script {
         Some(self.events.len() - 1)
     }
 
-    /// Counts the sample that was read, if one was.
+    /// Counts the sample that was just read, if there was one.
     fn end_sample(&mut self) {
         if let State::In(at) = self.state
             && let Some(event) = self.events.get_mut(at)
@@ -254,13 +255,13 @@ impl OfEvent {
 struct Chain {
     names: Vec<String>,
     bytes: usize,
-    /// Object of the innermost frame if known, its start if in the kernel, and its space.
+    /// Object of the innermost frame, if known, its start address if in the kernel, and its space.
     object: Option<String>,
     start: Option<u64>,
     space: Space,
-    /// There were more than are kept.
+    /// True if the chain had more functions than are stored.
     cut: bool,
-    /// It was printed without its callers, and is not a chain.
+    /// True for a sample printed without its callers, which has no chain.
     one_line: bool,
 }
 
@@ -279,11 +280,10 @@ impl Chain {
     }
 }
 
-/// The longest name of an event: no kernel's is a quarter of it.
+/// The longest name of an event, four times that of any in the kernel.
 const EVENT_MAX_BYTES: usize = 1024;
 
-/// The longest chain: eight times what the kernel records unless told otherwise
-/// (kernel.perf_event_max_stack).
+/// The longest chain: eight times the kernel's default (kernel.perf_event_max_stack).
 const FRAMES_MAX: usize = 1024;
 
 /// The most bytes of names in a chain.

@@ -31,7 +31,7 @@ fn parse(line: &str, inside: bool) -> Parsed<'_> {
     }
 }
 
-/// Returns a row of `readprofile -v`, of which the last two columns are ticks and load.
+/// Returns a row of `readprofile -v`, whose last two columns are ticks and load.
 fn verbose<'a>(first: &'a str, middle: &'a str, load: &'a str) -> Option<Parsed<'a>> {
     // As it is printed: 8 or 16 digits. A count has so many in no listing that anyone has seen.
     let address = token::address(first).ok().filter(|_| first.len() == 8 || first.len() == 16)?;
@@ -40,7 +40,7 @@ fn verbose<'a>(first: &'a str, middle: &'a str, load: &'a str) -> Option<Parsed<
     row_or_total(symbol.trim_end(), Some(address), count, load)
 }
 
-/// Returns a row, or the total; `None` if `symbol` is no name.
+/// Returns a row, or the total; `None` if `symbol` is not a name.
 fn row_or_total(symbol: &str, address: Option<u64>, count: u64, load: Load) -> Option<Parsed<'_>> {
     let load = Some(load);
     match symbol {
@@ -74,7 +74,7 @@ fn numeric(text: &str) -> bool {
     text.trim_start_matches(['-', '+']).starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Returns the event: readprofile shows the kernel's own clock, unless the kernel was told otherwise as it booted.
+/// Returns the event: readprofile shows the kernel's clock, unless a boot parameter changed it.
 fn event(_caption: &str) -> (Event, Option<String>) {
     (Event { name: "clock".to_owned(), unit: Unit::Ticks, period: None, raw: None }, None)
 }
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(counts, [3, 4]);
     }
 
-    /// Found by fuzzing: a listing of a total without rows passed for one that is complete.
+    /// Checks a case found by fuzzing: a total without rows was accepted as a complete listing.
     #[test]
     fn a_cut_off_listing_says_below_what_it_was_cut_unless_it_has_rows_of_zero() {
         let read = text("9 total 0.1\n3 a 0.5\n2 b 0.1\n");

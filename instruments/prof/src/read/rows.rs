@@ -1,5 +1,5 @@
-//! Rows and call chains as they come in: each kept once with its sum, and no more of them than a
-//! budget allows, whatever the input says.
+//! Rows and call chains during reading: each is stored once with its sum, up to a budget that holds
+//! for any input.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -16,11 +16,11 @@ pub(super) struct Budget {
     pub(super) profiles: usize,
     /// Functions.
     pub(super) functions: usize,
-    /// Bytes of their names.
+    /// Bytes left for names.
     pub(super) name_bytes: usize,
     /// Call chains.
     pub(super) stacks: usize,
-    /// Bytes of those.
+    /// Bytes left for call chains.
     pub(super) stack_bytes: usize,
 }
 
@@ -36,10 +36,10 @@ impl Default for Budget {
     }
 }
 
-/// Name of the row, or the frame, that counts what there was no room for.
+/// Name of the row or frame that sums up those without room.
 pub(super) const OTHER: &str = "[other]";
 
-/// A function as a line of a listing has it.
+/// A function in a line of a listing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ListedRow<'a> {
     pub(super) symbol: &'a str,
@@ -68,16 +68,16 @@ pub(super) struct Rows {
     kept: Index<Row>,
     /// Lines that repeat a row.
     pub(super) repeated: u64,
-    /// Lines that there was no room for, and their counts.
+    /// Number of lines without room; the next is the sum of their counts.
     pub(super) other_lines: u64,
     other: u64,
-    /// Rows that there were at the last blank line.
+    /// Number of rows at the last blank line.
     before_blank: usize,
 }
 
 impl Rows {
-    /// Adds a line: to its row, as a row of its own, or to what there is no room for. The row, if
-    /// it has one.
+    /// Adds a line: to an existing row, as a new row, or to the sum of those without room. The row,
+    /// if it has one.
     pub(super) fn add(&mut self, budget: &mut Budget, found: ListedRow<'_>) -> Option<&mut Row> {
         let hash = self.kept.hasher.hash_one(found.key());
         if let Some(at) = self.kept.find(hash, |row| key(row) == found.key()) {
@@ -106,7 +106,7 @@ impl Rows {
         )
     }
 
-    /// Marks that a blank line came.
+    /// Notes a blank line.
     pub(super) fn blank(&mut self) {
         self.before_blank = self.kept.items.len();
     }
@@ -136,7 +136,7 @@ impl Rows {
         self.kept.items.iter().fold(self.other, |sum, row| sum.saturating_add(row.count))
     }
 
-    /// Returns the rows, the one for what there was no room for last, and a sentence that says so.
+    /// Returns the rows, that for lines without room last, and a sentence about them.
     pub(super) fn into_rows(self) -> (Vec<Row>, Option<String>) {
         let mut rows = self.kept.items;
         if self.other_lines == 0 {
@@ -156,7 +156,7 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// Counts one sample of the chain `frames`, which come with the outermost caller first.
+    /// Counts one sample of the chain `frames`, in which the outermost caller is first.
     pub(super) fn add<'a, I>(&mut self, budget: &mut Budget, frames: I)
     where
         I: Iterator<Item = &'a str> + Clone,
@@ -180,7 +180,7 @@ impl Stacks {
         self.kept.push(hash, Stack { frames: frames.map(str::to_owned).collect(), count: 1 });
     }
 
-    /// Returns the chains, the one for what there was no room for last, and a sentence that says so.
+    /// Returns the chains, that for chains without room last, and a sentence about them.
     pub(super) fn into_stacks(self) -> (Vec<Stack>, Option<String>) {
         let mut stacks = self.kept.items;
         if self.other == 0 {
@@ -194,13 +194,13 @@ impl Stacks {
 /// Overhead of an allocation.
 const ALLOCATION_BYTES: usize = 16;
 
-/// Items that are found again by their hash, and not held twice for it as a `HashMap` with them as
-/// keys would: those with the same hash are a chain.
+/// An index of items by hash that stores each once, unlike a `HashMap` with them as keys: items
+/// with equal hashes are linked.
 #[derive(Debug)]
 struct Index<T> {
     items: Vec<T>,
     hasher: RandomState,
-    /// The last item of each hash, and for each item the one before it.
+    /// The last item of each hash, and next for each item the one before it with the same hash.
     last: HashMap<u64, u32>,
     before: Vec<Option<u32>>,
 }
@@ -214,7 +214,7 @@ impl<T> Index<T> {
         Some(at)
     }
 
-    /// Adds an item that is not there yet; `None` beyond 2³² of them.
+    /// Adds an item that is not present yet; returns `None` beyond 2³² items.
     fn push(&mut self, hash: u64, item: T) -> Option<&mut T> {
         let at = u32::try_from(self.items.len()).ok()?;
         self.before.push(self.last.insert(hash, at));

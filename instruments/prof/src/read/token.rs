@@ -1,9 +1,9 @@
-//! The words of a row: counts, addresses, loads and names, read strictly.
+//! Strict parsers for the words of a row: counts, addresses, loads and names.
 
 use super::lines::excerpt;
 use crate::profile::Load;
 
-/// Returns a count: digits, and nothing else.
+/// Parses a count, which has digits only.
 ///
 /// # Errors
 /// Why it is none.
@@ -14,7 +14,7 @@ pub(super) fn count(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("the count {text:.40} does not fit in 64 bits"))
 }
 
-/// Returns an address: hexadecimal digits, with or without `0x`.
+/// Parses an address: hexadecimal digits, with or without `0x`.
 ///
 /// # Errors
 /// Why it is none.
@@ -42,8 +42,8 @@ pub(super) fn load(text: &str) -> Result<Load, String> {
     }
 }
 
-/// Returns true if the text can be the name of a function: demangled ones have blanks, but then brackets
-/// too.
+/// Returns true if the text can be the name of a function: a demangled name may have blanks, but
+/// then also brackets.
 pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && (!text.contains(char::is_whitespace) || text.contains(['<', '(', '{']))
 }

@@ -1,4 +1,4 @@
-//! Opens the events of a target: which threads, which CPUs, and what to make of a refusal.
+//! Opening of the events of a target: its threads and CPUs, and the handling of refusals.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::rings::{Refusal, Rings};
 use crate::conditions::cpus_on_line;
 use crate::pmu::{Event, open};
 
-/// An event as it is to be opened, and what the kernel did not grant of it.
+/// An event to be opened, and the parts of it that the kernel did not grant.
 #[derive(Debug, Clone)]
 pub(super) struct Setup {
     builder: Builder<'static>,
@@ -25,7 +25,7 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// Tries the events on the calling thread: without the kernel if it refuses.
+    /// Tries the events on the calling thread; leaves the kernel out if it refuses.
     ///
     /// # Errors
     /// `E-PERM` or `E-UNSUPPORTED`.
@@ -53,7 +53,7 @@ impl Setup {
         Ok(setup)
     }
 
-    /// Gives up what this kernel lacks or refuses, until it opens the event.
+    /// Drops the options that this kernel lacks or refuses, until it opens the event.
     fn grant(&mut self) -> Result<()> {
         let mut tells_lost = true;
         loop {
@@ -73,7 +73,7 @@ impl Setup {
         }
     }
 
-    /// Opens the event of the calling thread, and of no thread that it starts.
+    /// Opens the event for the calling thread, without threads that it starts later.
     ///
     /// # Errors
     /// As [`Setup::explain`].
@@ -85,8 +85,8 @@ impl Setup {
         Ok(rings)
     }
 
-    /// Opens the events of all threads of this process and of those that they will start, and returns the
-    /// number of threads that started while we looked and may be sampled twice.
+    /// Opens the events for all threads of this process, present and future, and returns the number
+    /// of threads that started meanwhile and may be sampled twice.
     ///
     /// A thread that shows up while we open events has inherited its starter's, or was started
     /// before its starter had any: we cannot tell. So we begin again until none shows up; if that
@@ -111,7 +111,7 @@ impl Setup {
         unreachable!("an attempt is the last")
     }
 
-    /// Opens the events of all CPUs on line, whatever runs there.
+    /// Opens the events for all online CPUs, with everything that runs on them.
     ///
     /// # Errors
     /// As [`Setup::explain`].
@@ -168,7 +168,7 @@ impl Setup {
     }
 }
 
-/// Returns the event of `what`, its period, and what it is called in an error.
+/// Returns the event of `what`, its period, and its name for errors.
 fn asked(what: &What) -> Result<(Event, u64, String)> {
     let refuse = |name: &str, why: String, fix: &str| {
         Err(Error::new(Code::Unsupported, format!("cannot sample {name}"), why).fix(fix))
@@ -197,7 +197,7 @@ fn asked(what: &What) -> Result<(Event, u64, String)> {
     }
 }
 
-/// Returns the limits as they are, and a command that gives what is needed and what the program may use beside.
+/// Returns the error of a limit that is too low, with the command that raises it enough.
 fn too_many(what: &str, needed: usize, soft: Option<u64>, hard: Option<u64>) -> Error {
     let shown = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |n| n.to_string());
     let why = format!(
@@ -214,7 +214,7 @@ fn too_many(what: &str, needed: usize, soft: Option<u64>, hard: Option<u64>) -> 
     Error::new(Code::System, what, why).fix(fix)
 }
 
-/// Returns the CPUs that are on line, as events are opened on them.
+/// Returns the online CPUs, in the form for opening events.
 fn on_line() -> Result<Vec<Option<usize>>> {
     let cpus = cpus_on_line().ok_or_else(|| {
         let why = "/sys/devices/system/cpu/online does not say";
@@ -246,8 +246,8 @@ const READ_FORMAT: ReadFormat =
     ReadFormat::TOTAL_TIME_ENABLED.union(ReadFormat::TOTAL_TIME_RUNNING);
 /// The kernel's timer makes no period below 10 us (`perf_swevent_start_hrtimer`).
 const HZ_MAX: u32 = 100_000;
-/// A sample may take 20 to 30 us in a virtual machine, and the timer goes on meanwhile: with a period
-/// of 10 us nothing else would run.
+/// Shortest period of a clock: a sample may take 20 to 30 us in a virtual machine while the timer
+/// continues, so that with 10 us nothing else would run.
 const CLOCK_PERIOD_NS_MIN: u64 = 100_000;
 const DESCRIPTORS_BESIDE: u64 = 1024;
 const RING_BYTES_MAX: usize = 64 << 20;

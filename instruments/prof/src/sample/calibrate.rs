@@ -13,7 +13,8 @@ use linerate_sys::{Code, Error, Result};
 use super::What;
 use super::attach::Setup;
 
-/// Returns the cost of one sample in nanoseconds of CPU time; `None` if it cannot be told from 0.
+/// Returns the cost of one sample in nanoseconds of CPU time; `None` if it cannot be distinguished
+/// from 0.
 ///
 /// It is a sample of the clock's, whatever is to be sampled: no loop gives every event at a known
 /// rate. An event's interrupt takes about as long.
@@ -35,7 +36,7 @@ pub(super) fn sample_ns(call_chains: bool, kernel: bool) -> Option<f64> {
     distinct(&mut costs)
 }
 
-/// Refuses to sample by time so often that the target does little else. The timer fires again while
+/// Refuses a sampling rate at which the target could do little else. The timer fires again while
 /// the last sample is still taken, and a run of a tenth of a second may never come back.
 ///
 /// # Errors
@@ -77,7 +78,7 @@ fn distinct(costs: &mut [f64]) -> Option<f64> {
     costs.get(costs.len() / 2).copied().filter(|&cost| cost > 0.0)
 }
 
-/// Turns of the loop that take about [`SPIN`].
+/// Returns the iterations of the loop that take about [`SPIN`].
 fn turns() -> u64 {
     const TRIAL: u64 = 100_000;
     // The shortest of three: the first is cold.
@@ -110,12 +111,13 @@ fn work(turns: u64) {
     black_box((0..black_box(turns)).fold(black_box(1), shift));
 }
 
-/// Fast enough for a difference that shows in so short a time; slow enough that the thread runs its
-/// own code in between, as caches that are always warm would flatter.
+/// Sampling rate of the calibration: high enough for a measurable difference in a short time, low
+/// enough that the thread runs its own code in between, because permanently warm caches would
+/// underestimate the cost.
 const CALIBRATION_HZ: u32 = 10_000;
-/// Unless it is known what a sample takes: in a virtual machine 20 to 30 us are common.
+/// Highest rate while the cost of a sample is unknown: in a virtual machine 20 to 30 us are common.
 const HZ_MAX: u32 = 20_000;
-/// Share of the target's CPU time that samples may take.
+/// Largest share of the target's CPU time for samples.
 const SHARE_MAX: f64 = 0.5;
 const SPIN: Duration = Duration::from_millis(5);
 const ROUNDS: usize = 9;

@@ -1,5 +1,5 @@
-//! The kernel's functions by /proc/kallsyms: with the module that each is in and its size, which the
-//! list does not give and which is taken to be the distance to the next.
+//! The kernel's functions from /proc/kallsyms: each with its module and its size, which the file
+//! lacks and which is taken as the distance to the next function.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -9,9 +9,9 @@ use crate::profile::{Load, Profile, Space, Total};
 /// The kernel's functions.
 #[derive(Debug, Default)]
 pub(crate) struct Kallsyms {
-    /// By address: the name, a tab, and the module if it is in one.
+    /// By address: the name, followed by a tab and the module if it has one.
     functions: Vec<(u64, Box<str>)>,
-    /// Bytes of the kernel's own text, without its modules.
+    /// Length of the kernel's own text in bytes, without modules.
     text_bytes: Option<u64>,
 }
 
@@ -20,20 +20,20 @@ pub(crate) struct Kallsyms {
 pub(crate) struct KernelSymbol<'a> {
     pub(crate) name: &'a str,
     pub(crate) address: u64,
-    /// To the next function; with what pads it.
+    /// Distance to the next function in bytes, including padding.
     pub(crate) bytes: Option<u64>,
-    /// As listed, without brackets; `None` if it is built in.
+    /// The module, without brackets; `None` for a built-in function.
     pub(crate) module: Option<&'a str>,
 }
 
 impl Kallsyms {
-    /// Returns the running kernel's; empty if it hides them from us.
+    /// Returns the running kernel's functions; empty if the kernel hides them.
     pub(crate) fn here() -> Kallsyms {
         File::open("/proc/kallsyms")
             .map_or_else(|_| Kallsyms::default(), |file| Kallsyms::read(BufReader::new(file)))
     }
 
-    /// Reads lines of `address type name [module]`; whatever else is skipped.
+    /// Reads lines of `address type name [module]`; skips all others.
     pub(crate) fn read(input: impl BufRead) -> Kallsyms {
         let lines = input.lines().map_while(Result::ok).take(LINES_MAX);
         let mut all: Vec<_> = lines.filter_map(|line| function(&line)).collect();
@@ -46,7 +46,7 @@ impl Kallsyms {
         Kallsyms { functions: all, text_bytes }
     }
 
-    /// Returns true if no function is known.
+    /// Returns true if there are no functions.
     pub(crate) fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
@@ -69,8 +69,9 @@ impl Kallsyms {
     }
 }
 
-/// Gives the functions of this machine's kernel the bytes of their code, and the total its samples for each byte of
-/// the kernel's text, as readprofile has them. Nothing changes where the kernel hides its functions.
+/// Sets the code length of functions of this machine's kernel, and the total's samples for each
+/// byte of the kernel's text, as readprofile has them. Nothing changes where the kernel hides its
+/// functions.
 ///
 /// Sizes are the distance to the next function. A total that the profile's maker gave stays.
 pub fn size_kernel(profile: &mut Profile) {
@@ -110,7 +111,8 @@ fn function(line: &str) -> Option<(u64, Box<str>)> {
 }
 
 const LINES_MAX: usize = 8 << 20;
-/// No function is longer; between the kernel and its modules there is more.
+/// Upper bound of a function's length: larger distances are gaps between the kernel and its
+/// modules.
 const BYTES_MAX: u64 = 1 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Samples of our own threads: in which function an event, or the clock, found them.
+//! Samples of our own threads: the functions in which an event, or the clock, found them.
 //!
 //! A [`Recorder`] says what is sampled and how, [`Recorder::start`] whose threads are. The
 //! [`Recording`] that comes of it is to be polled while it runs: [`Recording::poll`] empties the
@@ -51,18 +51,18 @@ pub use remarks::{KERNEL_LEFT_OUT, cost_remark};
 /// The subject of a sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// Time that the target has a CPU: so many samples for each second of it.
+    /// CPU time of the target: this many samples a second.
     ///
     /// The kernel's `cpu-clock`, a timer that runs while the thread does: it needs no counter of the
     /// CPU, works in a virtual machine, and what sleeps is not sampled. `task-clock` would tick at
     /// the same moments; this is the name under which perf shows such profiles. Each thread begins a
     /// period of its own, so that one which lives shorter than a period gives no sample.
     Time {
-        /// Samples for each second of CPU time, from 1 to 100,000; no more than 20,000 where it is not
-        /// calibrated what one takes, and no more than take half of the target's CPU time.
+        /// Samples for each second of CPU time, from 1 to 100,000; at most 20,000 without
+        /// calibration, and at most as many as take half of the target's CPU time.
         hz: u32,
     },
-    /// An event: one sample for every so many of it.
+    /// An event: one sample for each `period` occurrences.
     Event {
         /// The event.
         event: Event,
@@ -72,12 +72,12 @@ pub enum What {
     },
 }
 
-/// Threads whose samples are taken.
+/// Threads that are sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// The thread that calls [`Recorder::start`], and no other.
+    /// The thread that calls [`Recorder::start`] only.
     ThisThread,
-    /// Every thread of this process, and those that it will start; also the one that polls.
+    /// Every thread of this process, present and future, including the one that polls.
     ThisProcess,
     /// All that runs on any CPU: programs, the kernel's threads, interrupts, and the idle task. Functions of
     /// other programs are one row, `USER`, as the posts have them. It takes CAP_PERFMON.

@@ -24,24 +24,25 @@ pub struct Recorder {
     pub call_chains: bool,
     /// Samples the kernel's functions, too. They are left out, with a remark, if it refuses.
     pub kernel: bool,
-    /// Bytes of each ring, rounded up to a power of two pages, 64 MiB at most.
+    /// Length of each ring in bytes, rounded up to a power of two pages, at most 64 MiB.
     pub ring_bytes: usize,
-    /// Measures the cost of one sample before the start, which takes about 0.1 s. Of a cost that is not
-    /// known more than 20,000 samples a second are refused.
+    /// True to measure the cost of one sample before the start, which takes about 0.1 s. Of a cost
+    /// that is not known more than 20,000 samples a second are refused.
     pub calibrate: bool,
 }
 
 /// Outcome of a trial on the calling thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trial {
-    /// The kernel lets us sample its functions, or was not asked.
+    /// True if the kernel's functions are sampled, or were not requested.
     pub kernel: bool,
-    /// CPU time that one sample takes, in nanoseconds; `None` if it could not be told from 0.
+    /// CPU time of one sample, in nanoseconds; `None` if it cannot be distinguished from 0.
     pub sample_ns: Option<f64>,
 }
 
 impl Recorder {
-    /// Returns a recorder of `what`: in user and kernel, no call chains, rings of 512 KiB, own cost calibrated.
+    /// Returns a recorder of `what` with the defaults: user and kernel, no call chains, rings of
+    /// 512 KiB, calibration.
     ///
     /// Such a ring for each CPU is what the kernel lends to a user without privilege
     /// (kernel.perf_event_mlock_kb).
@@ -50,7 +51,7 @@ impl Recorder {
         Recorder { what, call_chains: false, kernel: true, ring_bytes: 512 << 10, calibrate: true }
     }
 
-    /// Opens the event on the calling thread, measures what a sample takes, and closes it again.
+    /// Opens the event on the calling thread, measures the cost of a sample, and closes it again.
     ///
     /// # Errors
     /// As [`Recorder::start`].
@@ -107,7 +108,7 @@ impl Recorder {
     }
 }
 
-/// Returns this process's command line as it was typed, as far as /proc tells.
+/// Returns this process's command line as typed, from /proc.
 fn command_line() -> String {
     let mut bytes = Vec::new();
     // What has been read until it failed is as good as any.
@@ -115,7 +116,7 @@ fn command_line() -> String {
     String::from_utf8_lossy(&bytes).replace(['\0', '\n'], " ").trim_end().to_owned()
 }
 
-/// Samples while they are taken. Dropping it ends the sampling.
+/// A running recording, with its samples. Dropping it ends the sampling.
 #[derive(Debug)]
 pub struct Recording {
     pub(super) recorder: Recorder,
@@ -134,8 +135,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Waits for samples and takes them in: until a ring is half full or the time is over, and never
-    /// longer than 0.1 s, for the kernel does not wake us for every ring.
+    /// Waits for samples and stores them: until a ring is half full or the time is over, and at
+    /// most 0.1 s, because the kernel does not wake us for every ring.
     ///
     /// # Panics
     /// If the kernel writes a record that is longer than what it has written: perf-event2 asserts it
@@ -153,7 +154,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Stops, names the functions and sorts them by falling count.
+    /// Ends the recording, names the functions and sorts them by falling count.
     ///
     /// # Errors
     /// `E-SYSTEM` if the events cannot be stopped or read.

@@ -1,4 +1,4 @@
-//! Sentences that the reader of a profile needs to believe it, or not to.
+//! Remarks that tell readers how far to trust a profile.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use super::symbols::Names;
 use super::{Recording, What};
 use crate::profile::OwnCost;
 
-/// Remark of a profile in which the kernel's functions are missing though they were asked for.
+/// The remark on a profile without the kernel's functions, although they were requested.
 pub const KERNEL_LEFT_OUT: &str = "the kernel's functions are left out: it does not let us sample \
      them (sysctl kernel.perf_event_paranoid=1, or run with CAP_PERFMON)";
 
-/// Returns all that is to be said of a recording.
+/// Returns all remarks on a recording.
 pub(super) fn of(
     recording: &Recording,
     counted: &Counted,
@@ -82,9 +82,9 @@ fn gaps(what: &What, cpu_ns: u64, seen: u64) -> Option<String> {
     })
 }
 
-/// Returns what is to be said of the cost of sampling, if it is more than a hundredth of the target's
-/// CPU time: in a virtual machine, whose timers its host makes, a sample may take twenty times what it
-/// takes on hardware.
+/// Returns the remark on the cost of sampling, if that exceeds a hundredth of the target's CPU
+/// time: in a virtual machine, whose timers are emulated, a sample may cost twenty times as much as
+/// on hardware.
 #[must_use]
 pub fn cost_remark(what: &What, cost: &OwnCost) -> Option<String> {
     let pct = cost.sampling_pct().filter(|pct| *pct > COST_PCT_TOLD)?;

@@ -1,4 +1,4 @@
-//! The open events and the rings that they write into, one for each CPU.
+//! The open events and their rings, one for each CPU.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,12 +12,12 @@ use rustix::ioctl::{IntegerSetter, Opcode, ioctl, opcode};
 use crate::pmu::open::ns;
 use crate::profile::Space;
 
-/// Open events and their rings. Closed, and the kernel's memory given back, when dropped.
+/// Open events with their rings. Closed, and the kernel's memory given back, when dropped.
 #[derive(Default)]
 pub(super) struct Rings {
-    /// By CPU; `None` is the ring of an event that follows its thread to any CPU.
+    /// Rings by CPU; `None` is the ring of an event that follows its thread to any CPU.
     rings: BTreeMap<Option<usize>, Ring>,
-    /// Events of further threads, by the thread's number, which write into the ring of their CPU.
+    /// Events of further threads, by the thread's index, which write into the ring of their CPU.
     others: Vec<(usize, Counter)>,
     threads: usize,
 }
@@ -26,14 +26,14 @@ struct Ring {
     sampler: Sampler,
     thread: usize,
     bytes: usize,
-    /// The first thread has ended: the kernel no longer wakes us for this ring.
+    /// True if the first thread has ended, so that the kernel no longer wakes us for this ring.
     hung_up: bool,
 }
 
 /// The step that the kernel refused.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// To open the event, or to redirect it.
+    /// Opening or redirecting the event failed.
     Event(io::Error),
     /// To lend memory for a ring.
     Ring(io::Error),
@@ -44,15 +44,15 @@ pub(super) enum Refusal {
 pub(super) struct Counted {
     /// Time that the threads had a CPU, in nanoseconds.
     pub(super) cpu_ns: u64,
-    /// Time of it in which the event had a counter.
+    /// Part of the time in which the event had a counter.
     pub(super) running_ns: u64,
-    /// Records that found no room; 0 if the kernel (before 6.0) does not say.
+    /// Records without room; 0 if the kernel (before 6.0) does not report them.
     pub(super) lost: u64,
 }
 
 impl Rings {
-    /// Opens the event that `builder` describes for one thread, once for each CPU. One that has gone
-    /// off line since the CPUs were listed is left out.
+    /// Opens the event of `builder` for one thread, once for each CPU. One that has gone off line
+    /// since the CPUs were listed is left out.
     ///
     /// # Errors
     /// As perf_event_open, the ioctl or mmap says.
@@ -89,17 +89,21 @@ impl Rings {
         refused.map_or(Ok(()), |e| Err(Refusal::Event(e)))
     }
 
-    /// Returns the threads whose events are open.
+    /// Returns the number of threads whose events are open.
     pub(super) fn threads(&self) -> usize {
         self.threads
     }
 
+    /// Enables the events.
+    ///
     /// # Errors
     /// As the ioctl says.
     pub(super) fn enable(&mut self) -> io::Result<()> {
         self.counters().try_for_each(|(_, counter)| counter.enable())
     }
 
+    /// Disables the events.
+    ///
     /// # Errors
     /// As the ioctl says.
     pub(super) fn disable(&mut self) -> io::Result<()> {
@@ -125,8 +129,8 @@ impl Rings {
         Ok(())
     }
 
-    /// Hands every record to `take` with the space that it fell in, `None` for one that makes no sense.
-    /// At most what each ring holds: a target that writes faster than we read does not keep us here.
+    /// Passes every record to `take` with its space; an invalid record is `None`. At most what each
+    /// ring holds: a target that writes faster than we read does not keep us here.
     pub(super) fn drain(&mut self, mut take: impl FnMut(Space, Option<Record<'_>>)) {
         for ring in self.rings.values_mut() {
             let mut left = ring.bytes;
@@ -141,7 +145,7 @@ impl Rings {
         }
     }
 
-    /// Returns the counts so far, with those of inherited events.
+    /// Returns the counts so far, including those of inherited events.
     ///
     /// # Errors
     /// As read says.
@@ -162,7 +166,7 @@ impl Rings {
         Ok(sum)
     }
 
-    /// Returns every event, with the number of its thread.
+    /// Returns every event, with the index of its thread.
     fn counters(&mut self) -> impl Iterator<Item = (usize, &mut Counter)> {
         let rings = self.rings.values_mut().map(|ring| (ring.thread, &mut *ring.sampler));
         rings.chain(self.others.iter_mut().map(|(thread, counter)| (*thread, counter)))
@@ -204,5 +208,5 @@ const fn space(misc: u16) -> Space {
 const HEADER_BYTES: usize = 8;
 /// Error for an event of one CPU that is offline (Linux kernel/events/core.c, perf_event_open).
 const ENODEV: i32 = 19;
-/// Flags that poll returns from then on for an event whose threads have ended, or that failed.
+/// Flags that poll returns permanently for an event whose threads have ended, or that failed.
 const ENDED: PollFlags = PollFlags::HUP.union(PollFlags::ERR);

@@ -1,4 +1,4 @@
-//! A profile out of what was taken: rows, stacks, and under what conditions.
+//! Conversion of a tally into a profile: rows, stacks, and conditions.
 
 use std::collections::HashMap;
 
@@ -94,7 +94,8 @@ fn stacks(tally: &Tally, names: &Names) -> Vec<Stack> {
     sorted.into_iter().map(stack).collect()
 }
 
-/// A function may call itself; an object without symbols is said once.
+/// Returns the names of frames without repetition: recursion of a function without symbols appears
+/// once.
 fn frames<'a>(names: impl Iterator<Item = Option<&'a Name>>) -> Vec<&'a str> {
     let named = |name: Option<&'a Name>| {
         name.map_or(("[unknown]", false), |name| (name.symbol.as_str(), name.function))

@@ -1,4 +1,4 @@
-//! Names for places: the function, its size, its object.
+//! Names of addresses: the function, its size, its object.
 //!
 //! The code is this process's own, so its files are those that run, and are taken at their word.
 //! Nothing here is an error: what has no name is called by its object, and said so.
@@ -15,7 +15,7 @@ use super::kallsyms::Kallsyms;
 use super::tally::{Place, Tally};
 use crate::profile::Space;
 
-/// Name and description of a place.
+/// Name and description of an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     pub(super) symbol: String,
@@ -27,13 +27,13 @@ pub(super) struct Name {
     pub(super) function: bool,
 }
 
-/// The names of places, and what stood in their way.
+/// The names of all addresses, and the reasons for missing ones.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     names: HashMap<Place, Name>,
-    /// The kernel hides its functions from us.
+    /// True if the kernel hides its functions from us.
     pub(super) kernel_hidden: bool,
-    /// Why our own functions have no names, if none has.
+    /// The reason why our own functions have no names, if none has.
     pub(super) unread: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Names {
 type Mapping = (u64, u64, Arc<str>);
 
 impl Name {
-    /// Returns a name of which nothing else is known.
+    /// Returns a name without further data.
     pub(super) fn plain(symbol: &str) -> Name {
         Name { symbol: symbol.to_owned(), ..Name::default() }
     }
@@ -69,7 +69,7 @@ impl Names {
         names
     }
 
-    /// Returns the name of `place`, one of the tally's.
+    /// Returns the name of `place`, which is from the tally.
     pub(super) fn find(&self, place: Place) -> Option<&Name> {
         self.names.get(&place)
     }
@@ -134,13 +134,13 @@ impl Names {
     }
 }
 
-/// Returns what is mapped as code in this process, by rising address.
+/// Returns the mappings of code in this process, by rising address.
 fn mappings() -> Vec<Mapping> {
     let text = fs::read("/proc/self/maps").unwrap_or_default();
     String::from_utf8_lossy(&text).lines().filter_map(executable).collect()
 }
 
-/// Reads a line of /proc/self/maps, if it is of code: `start-end perms offset dev inode path`.
+/// Parses a line of /proc/self/maps if it maps code: `start-end perms offset dev inode path`.
 fn executable(line: &str) -> Option<Mapping> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
@@ -158,7 +158,8 @@ fn object(mappings: &[Mapping], address: u64) -> Option<Arc<str>> {
     (address < *end).then(|| Arc::clone(path))
 }
 
-/// Returns one name for all of an object: a row for each address would be many, and tell nothing.
+/// Returns one name for all addresses of an object without symbols, because a row for each would be
+/// of no use.
 fn nameless(object: &str) -> String {
     format!("[{object}: no symbol]")
 }

@@ -1,4 +1,4 @@
-//! Samples added up: how many fell where, by which callers. Bounded, whatever is sampled.
+//! Sums of samples by place and by call chain. Bounded, whatever is sampled.
 
 use std::collections::HashMap;
 
@@ -6,46 +6,46 @@ use perf_event::data::Record;
 
 use crate::profile::Space;
 
-/// A place in which a sample fell, or through which it was called.
+/// An address at which a sample was taken, or which is in its call chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Place {
-    /// An address of the kernel's.
+    /// An address in the kernel.
     Kernel(u64),
     /// An address of ours.
     User(u64),
-    /// An address of another program's.
+    /// An address in another program.
     Other,
-    /// None of these.
+    /// An unknown address.
     Unknown,
-    /// All places for which there was no room.
+    /// All addresses for which there was no room.
     Beyond,
 }
 
-/// Contents of the rings: samples by place and by call chain, and what there was instead of samples.
+/// The contents of the rings: samples by place and by call chain, and counts of other records.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// This process, if others are sampled, too: addresses of theirs are no addresses of ours.
+    /// This process, if others are sampled as well, because their addresses cannot be named.
     pub(super) own: Option<u32>,
     pub(super) samples: u64,
-    /// Records that found no room in a ring, as far as the kernel has told.
+    /// Records that found no room in a ring, as the kernel reports.
     pub(super) lost: u64,
-    /// Pauses of an event that came too often.
+    /// Times that the kernel paused an event that was too frequent.
     pub(super) throttled: u64,
     /// Records that make no sense.
     pub(super) broken: u64,
     pub(super) places: HashMap<Place, u64>,
-    /// From where the sample fell to the outermost caller.
+    /// Call chains, from the sampled place to the outermost caller.
     pub(super) stacks: HashMap<Box<[Place]>, u64>,
-    /// Samples with a chain for which there was no room.
+    /// Samples whose call chain found no room.
     pub(super) stacks_beyond: u64,
     /// Samples with a chain that fell in user code.
     pub(super) user_chains: u64,
-    /// Those of them in which at most one caller was found.
+    /// Samples whose call chain has at most one caller.
     pub(super) shallow_chains: u64,
 }
 
 impl Tally {
-    /// Takes a record, which fell in `space`; `None` is one that makes no sense.
+    /// Adds a record of `space`; `None` is an invalid record.
     pub(super) fn take(&mut self, space: Space, record: Option<Record<'_>>) {
         match record {
             Some(Record::Sample(sample)) => {
@@ -112,7 +112,7 @@ fn place(space: Space, address: u64) -> Place {
     }
 }
 
-/// Returns the space of the next entries if `entry` is the mark of one and no address.
+/// Returns the space of the next entries if `entry` is a mark instead of an address.
 ///
 /// Source: include/uapi/linux/perf_event.h, `enum perf_callchain_context`.
 fn mark(entry: u64) -> Option<Space> {
@@ -128,7 +128,8 @@ fn mark(entry: u64) -> Option<Space> {
 
 const KERNEL: u64 = -128i64 as u64;
 const USER: u64 = -512i64 as u64;
-/// A place takes about 32 bytes, a stack of 20 callers 350, the longest 2,000: 100 MiB at the most.
+/// Most places; each takes about 32 bytes, a stack of 20 callers 350, the longest 2,000: 100 MiB in
+/// total at most.
 const PLACES_MAX: usize = 1 << 20;
 const STACKS_MAX: usize = 1 << 15;
 

@@ -1,4 +1,4 @@
-//! A table of names, hashed once: a profile may have a million of them to look up.
+//! A hash table of names, built once: a profile may have a million names to look up.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::names::Names;
 pub(super) struct Index {
     whole: HashMap<&'static str, Stage>,
     prefixes: HashMap<&'static str, Stage>,
-    /// Bytes of the longest prefix.
+    /// Length of the longest prefix in bytes.
     longest: usize,
 }
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the same by reading the whole table.
+    /// Returns the stage by scanning the whole table, for comparison.
     fn scanned(table: &[Names], name: &str) -> Option<Stage> {
         let mut best: Option<(usize, Stage)> = None;
         for &(stage, patterns) in table {

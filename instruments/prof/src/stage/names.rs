@@ -5,7 +5,7 @@
 
 use super::Stage;
 
-/// A stage and the names that are of it.
+/// A stage with its names.
 pub(super) type Names = (Stage, &'static [&'static str]);
 
 /// Functions that make and free packet buffers: the rows that the post of March 2002 is about.
@@ -194,7 +194,7 @@ pub(super) const KERNEL: &[Names] = &[
     ]),
 ];
 
-/// Modules of the kernel, for functions that the names above leave open.
+/// Modules of the kernel, for functions that are not in the names above.
 #[rustfmt::skip]
 pub(super) const MODULES: &[Names] = &[
     (Stage::Driver, &[

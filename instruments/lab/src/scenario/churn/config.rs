@@ -27,7 +27,7 @@ pub(super) enum Free {
     Remote,
 }
 
-/// How the freeing side accesses metadata.
+/// Access of the freeing side to metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Consumer {
     None,

@@ -70,7 +70,7 @@ impl Kind {
     }
 }
 
-/// How packets reach another process.
+/// The way in which packets reach another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Out {
     /// The other process reads packets in the sender's memory.

@@ -89,7 +89,7 @@ fn row(
     Some(())
 }
 
-/// Takes a number off the front, with the blanks behind it.
+/// Takes a number off the front, with the blanks after it.
 fn number(rest: &mut &str) -> Option<u64> {
     let end = rest.find(|c: char| c.is_ascii_whitespace()).unwrap_or(rest.len());
     let (word, behind) = rest.split_at(end);

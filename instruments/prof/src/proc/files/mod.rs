@@ -1,4 +1,4 @@
-//! The files of /proc that are counted in, each by a function of its text.
+//! Parsers of the files of /proc that have counts, a function for each file's text.
 
 mod interrupts;
 mod schedstat;
@@ -23,19 +23,20 @@ pub(super) struct Readings {
     /// Value of each column in this sample.
     values: Vec<Option<u64>>,
     by_name: HashMap<String, usize>,
-    /// Column that is likely next: files keep their order.
+    /// The column that is probably next, because files keep their order.
     next: usize,
     name: String,
-    /// True if we keep one column for each CPU of an interrupt, which we do for few CPUs; `None` until the first reading.
+    /// True if each CPU's interrupts have a column of their own, which is so for few CPUs; `None`
+    /// until the first reading.
     interrupts_by_cpu: Option<bool>,
     /// Lines that were not understood.
     pub unread: u64,
-    /// Values that found no column: there are too many, or its name cannot be printed.
+    /// Values without a column: there are too many columns, or the name cannot be printed.
     pub refused: u64,
 }
 
 impl Readings {
-    /// Forgets the values, and keeps the columns.
+    /// Clears the values, and keeps the columns.
     pub fn begin(&mut self) {
         self.values.fill(None);
         self.next = 0;
@@ -56,8 +57,8 @@ impl Readings {
         self.put(name, unit, Kind::Counter, "", value);
     }
 
-    /// Puts a value under its name, in a new column if there is none of that name. Two of one name
-    /// in one sample are added up.
+    /// Stores a value under its name, and adds a column if there is none. Two of one name in one
+    /// sample are added up.
     pub fn put(
         &mut self,
         name: Arguments<'_>,
@@ -168,8 +169,8 @@ mod tests {
 pub(super) mod testing {
     use super::*;
 
-    /// Returns the names with units and values that `parse` finds in `text`, and the number of lines not
-    /// understood.
+    /// Returns the names, units and values that `parse` finds in `text`, and the number of lines
+    /// not understood.
     pub fn found(parse: fn(&str, &mut Readings), text: &str) -> (Vec<String>, u64) {
         let mut readings = Readings::default();
         parse(text, &mut readings);

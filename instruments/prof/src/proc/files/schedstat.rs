@@ -1,10 +1,10 @@
-//! /proc/schedstat: time that was run, and time that was waited to run.
+//! /proc/schedstat: time running, and time waiting to run.
 //!
 //! Source: Documentation/scheduler/sched-stats.rst; versions 15 and later.
 
 use super::Readings;
 
-/// Fields at the end of a line `cpuN`, since version 15.
+/// Last fields of a line `cpuN`, since version 15.
 const FIELDS: [(&str, &str); 3] = [("run", "ns"), ("run_delay", "ns"), ("slices", "slices")];
 
 /// Reads the time run and waited for on each CPU. An older version holds other things, and is not read.

@@ -1,4 +1,4 @@
-//! /proc/net/softnet_stat: what each CPU's receive path did.
+//! /proc/net/softnet_stat: work of each CPU's receive path.
 //!
 //! Numbers in hexadecimal, of 32 bits: at ten million packets a second `processed` wraps every
 //! seven minutes. Kernels have added numbers at the end of the line and left those before in place,
@@ -23,10 +23,11 @@ const FIELDS: [(usize, &str, &str, Kind); 9] = [
 /// Index of the field with the CPU's number, since 5.10. Before, lines are in the order of online CPUs.
 const CPU_AT: usize = 12;
 
-/// Times that two CPUs wanted to send by one device. Kernels that say their CPU do not count it.
+/// Index of the number of times that two CPUs tried to send by one device. Kernels that say their
+/// CPU do not count it.
 const COLLISION_AT: usize = 8;
 
-/// Reads the packets that each CPU processed and dropped, and how often it ran out of time.
+/// Reads the packets that each CPU processed and dropped, and how often its time ended.
 pub(crate) fn softnet_stat(text: &str, readings: &mut Readings) {
     for (line_at, line) in text.lines().enumerate() {
         let words = line.split_ascii_whitespace();

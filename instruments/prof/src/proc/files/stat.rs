@@ -5,7 +5,7 @@
 use super::{Kind, Readings};
 use crate::proc::split::CpuTimes;
 
-/// Reads CPU time, and the counters behind it.
+/// Reads CPU times, and the counters after them.
 pub(crate) fn stat(text: &str, readings: &mut Readings) {
     // 100 on every architecture that we know; the kernel says.
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);

@@ -1,4 +1,4 @@
-//! The head of this machine, over an interval.
+//! Measurement of this machine's head, over an interval.
 
 use std::fs;
 
@@ -23,8 +23,9 @@ impl Head {
 }
 
 impl Started {
-    /// Ends the interval: CPU time is of it, processes and memory are of now. The kernel counts CPU
-    /// time in ticks of 1/100 s on each CPU: of a shorter interval there is little to say.
+    /// Ends the interval and returns its head: CPU time is of it, processes and memory are of now.
+    /// The kernel counts CPU time in ticks of 1/100 s on each CPU: of a shorter interval there is
+    /// little to say.
     ///
     /// # Errors
     /// `E-FILE` without /proc, `E-SYSTEM` if the interval was too short for any CPU time to be
@@ -41,7 +42,7 @@ impl Started {
     }
 }
 
-/// The four shares of Linux 2.4, with the finer ones that later kernels count as part of them.
+/// The four shares of Linux 2.4, with the finer ones that later kernels report included.
 impl From<Split> for Cpu {
     fn from(split: Split) -> Cpu {
         let [.., iowait_pct, irq_pct, softirq_pct, steal_pct] = split.0;
@@ -108,7 +109,8 @@ fn processes() -> Result<Processes> {
     Ok(processes)
 }
 
-/// Returns the letter behind the program's name, which is in brackets and may hold any.
+/// Returns the letter after the program's name, which is in brackets and may itself contain
+/// brackets.
 fn state(stat: &[u8]) -> Option<u8> {
     let behind = stat.iter().rposition(|&b| b == b')')?;
     stat.get(behind + 2).copied()

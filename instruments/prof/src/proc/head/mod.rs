@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use measure::Started;
 
-/// The state of a machine, as `top` heads it.
+/// The state of a machine, as in the first lines of `top`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Head {
     /// Processes, by state.
@@ -29,15 +29,15 @@ pub struct Head {
 pub struct Processes {
     /// All.
     pub total: u64,
-    /// Asleep, those that wait for a disk and idle threads of the kernel included.
+    /// Processes asleep, including those that wait for a disk and idle kernel threads.
     pub sleeping: u64,
     /// Running, or ready to.
     pub running: u64,
-    /// Ended, and not asked for yet.
+    /// Processes that have ended and were not waited for.
     pub zombie: u64,
     /// Stopped, by a signal or a debugger.
     pub stopped: u64,
-    /// There are others that we may not see: /proc hides them.
+    /// True if /proc hides other processes from us.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub some_hidden: bool,
 }
@@ -48,7 +48,7 @@ pub struct Processes {
 /// them, and is `None` where the source does not tell it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Programs that are not nice.
+    /// Share of programs that are not nice.
     pub user_pct: f64,
     /// The kernel. `irq_pct` and `softirq_pct` are in it, as 2.4 had them.
     pub system_pct: f64,
@@ -62,10 +62,10 @@ pub struct Cpu {
     /// Part of system: interrupts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub irq_pct: Option<f64>,
-    /// Part of system: soft interrupts, where packets are received.
+    /// Share of soft interrupts, in which packets are received; part of system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softirq_pct: Option<f64>,
-    /// Beside the four: what the hypervisor says that it took. Some say nothing.
+    /// Share taken by the hypervisor, as it reports it; in addition to the four. Some say nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steal_pct: Option<f64>,
 }
@@ -73,13 +73,13 @@ pub struct Cpu {
 /// Memory, in KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Mem {
-    /// Available to the kernel: all of it.
+    /// Memory available to the kernel.
     pub av_kb: u64,
     /// Memory that is not free, with buffers and caches.
     pub used_kb: u64,
     /// Free.
     pub free_kb: u64,
-    /// Shared; kernels before 2.6.32 do not say.
+    /// Shared memory; unknown with kernels before 2.6.32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrd_kb: Option<u64>,
     /// Buffers of block devices.
@@ -91,7 +91,7 @@ pub struct Mem {
 /// Swap, in KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Swap {
-    /// All of it.
+    /// Total swap.
     pub av_kb: u64,
     /// Used.
     pub used_kb: u64,
@@ -99,7 +99,7 @@ pub struct Swap {
     pub free_kb: u64,
 }
 
-/// Four lines, as `top` printed them.
+/// Displays four lines, as `top` printed them.
 impl fmt::Display for Head {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Head { processes: p, cpu, mem, swap } = self;

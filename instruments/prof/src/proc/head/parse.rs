@@ -1,14 +1,14 @@
-//! The head read back from what `top` printed, also out of a mail, quoted or not.
+//! Parser of the head that `top` printed, also in quoted mail.
 
 use linerate_sys::{Code, Error, Result};
 
 use super::{Cpu, Head, Mem, Processes, Swap};
 use crate::read::lines::{COMPLAINTS_KEPT, Complaint, unquoted};
 
-/// Heads of one text; more are complained of.
+/// Most heads of one text; for further ones there is a complaint.
 const HEADS_MAX: usize = 1000;
 
-/// A value that was read, or the reason why it cannot be.
+/// A parsed value, or the reason why it is invalid.
 type Parsed<T> = std::result::Result<T, String>;
 
 impl Head {
@@ -25,8 +25,8 @@ impl Head {
         })
     }
 
-    /// Returns every head in a text, and what looked like one and was not understood. Lines of
-    /// other things may be before and behind a head, not inside it, except blank ones.
+    /// Returns every head in a text, and a complaint on each that looks like one but is invalid.
+    /// Lines of other things may be before and behind a head, not inside it, except blank ones.
     #[must_use]
     pub fn all(text: &str) -> (Vec<Head>, Vec<Complaint>) {
         let (mut heads, mut complaints) = (Vec::new(), Vec::new());
@@ -51,7 +51,7 @@ impl Head {
     }
 }
 
-/// Returns the head that begins with the first of `lines`, or what is wrong in which of them.
+/// Returns the head that begins with the first of `lines`, or the invalid line with its error.
 fn head(lines: &[(&str, u64)]) -> std::result::Result<Head, Complaint> {
     let mut head = Head::default();
     for at in 0..4 {
@@ -115,7 +115,7 @@ fn behind<'a>(line: &'a str, label: &str) -> Parsed<&'a str> {
     line.strip_prefix(label).ok_or_else(|| format!("expected {label:?}"))
 }
 
-/// Reads `1K av, 2K used 3K free` as numbers with their words; `unit` is what ends a number.
+/// Parses `1K av, 2K used 3K free` into numbers with their words; `unit` is the suffix of a number.
 fn pairs<'a, T: std::str::FromStr>(line: &'a str, unit: &str) -> Parsed<Vec<(T, &'a str)>> {
     let mut words = line.split([',', ' ', '\t']).filter(|word| !word.is_empty());
     let mut pairs = Vec::new();

@@ -1,4 +1,4 @@
-//! A profile written so that it can be read again.
+//! Writing of profiles in a form that can be read again.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -32,8 +32,8 @@ struct Written<'a> {
     profile: &'a Profile,
 }
 
-/// Returns the text of `profile`, with as many of its call chains as fit in so many bytes and
-/// values: of those seen most often, half as many until they do.
+/// Returns the text of `profile`, with as many call chains as fit the given bytes and values:
+/// starts with all, and keeps the most frequent half until they fit.
 fn fitted(profile: &Profile, most: (u64, u64)) -> std::result::Result<Vec<u8>, String> {
     let text = |profile: &Profile| {
         let mut text =

@@ -1,4 +1,4 @@
-//! The lines of `perf script`, each by itself.
+//! Parsers of single lines of `perf script`.
 
 use super::UNKNOWN;
 use crate::conditions::Conditions;
@@ -13,7 +13,7 @@ pub(super) enum Head<'a> {
     Sample(Sample<'a>),
     /// Samples that the kernel could not deliver.
     Lost(u64),
-    /// Another record, which `perf script` prints if it is asked to.
+    /// Another record, which `perf script` prints on request.
     Record,
 }
 
@@ -21,13 +21,13 @@ pub(super) enum Head<'a> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Sample<'a> {
     pub(super) event: &'a str,
-    /// Events that it stands for.
+    /// Events for which the sample stands.
     pub(super) period: Option<u64>,
     /// Frame of the sample, if it is on the same line.
     pub(super) frame: Option<Frame<'a>>,
 }
 
-/// A function in which, or through which, a sample fell.
+/// A frame of a sample's call chain.
 #[derive(Debug, PartialEq)]
 pub(super) struct Frame<'a> {
     pub(super) symbol: &'a str,
@@ -42,7 +42,7 @@ impl Frame<'_> {
         Frame { symbol: UNKNOWN, start: None, object: None, space: Space::Unknown };
 }
 
-/// Reads `comm pid [cpu] time: …`; `None` if it is something else.
+/// Parses `comm pid [cpu] time: …`; `None` for another kind of line.
 ///
 /// # Errors
 /// What is wrong, if it begins as that and does not go on so.
@@ -54,7 +54,7 @@ pub(super) fn head(line: &str) -> Option<Result<Head<'_>, String>> {
     })
 }
 
-/// Returns the number of samples that a record says were lost: `LOST lost 7`, or `LOST_SAMPLES lost 7`.
+/// Returns the number of lost samples in a record: `LOST lost 7`, or `LOST_SAMPLES lost 7`.
 fn lost(record: &str) -> Option<u64> {
     let (kind, rest) = record.split_once(char::is_whitespace)?;
     let count = rest.trim().strip_prefix("lost ")?;
@@ -76,7 +76,7 @@ fn after_time(line: &str) -> Option<&str> {
     None
 }
 
-/// Returns the words of a line and where each begins.
+/// Returns the words of a line with their positions.
 fn tokens(line: &str) -> impl Iterator<Item = (usize, &str)> {
     let at = move |token: &str| token.as_ptr() as usize - line.as_ptr() as usize;
     line.split_whitespace().map(move |token| (at(token), token))
@@ -88,7 +88,7 @@ fn is_cpu(token: &str) -> bool {
     number.is_some_and(|number| token::count(number).is_ok())
 }
 
-/// Reads `8297` or `8297/8298`; -1 if perf does not know.
+/// Returns true for `8297` or `8297/8298`, or -1, which perf prints for an unknown process.
 fn is_pid(token: &str) -> bool {
     let is_one = |one: &str| one == "-1" || token::count(one).is_ok();
     match token.split_once('/') {
@@ -102,7 +102,7 @@ fn is_time(token: &str) -> bool {
     token.strip_suffix(':').is_some_and(|time| token::load(time).is_ok())
 }
 
-/// Reads `period event: frame`, of which the period and the frame may be absent.
+/// Parses `period event: frame`, where period and frame are optional.
 fn what_happened(rest: &str) -> Result<Sample<'_>, String> {
     let (first, after) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let counted = !first.is_empty() && first.bytes().all(|b| b.is_ascii_digit());
@@ -124,8 +124,8 @@ fn what_happened(rest: &str) -> Result<Sample<'_>, String> {
     Ok(Sample { event, period, frame })
 }
 
-/// Reads `address symbol+offset (object)`, of which all but the address may be absent; `None` if it is
-/// something else.
+/// Parses `address symbol+offset (object)`, where all but the address is optional; `None` for
+/// another kind of line.
 ///
 /// # Errors
 /// What is wrong with the address.
@@ -156,7 +156,7 @@ fn place(address: u64, rest: &str) -> Frame<'_> {
     }
 }
 
-/// Splits `symbol (object)`: both may have brackets of their own.
+/// Splits `symbol (object)`, both of which may contain brackets.
 fn object_at_end(text: &str) -> Option<(&str, &str)> {
     let inner = text.strip_suffix(')')?;
     let mut depth = 1_u32;
@@ -175,7 +175,7 @@ fn object_at_end(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// Returns the kernel by one name, whether perf had its symbols from kallsyms or from an image.
+/// Returns one name for the kernel, whether perf read its symbols from kallsyms or from an image.
 fn named(object: &str) -> &str {
     let image = object.rsplit('/').next().is_some_and(|file| file.starts_with("vmlinux"));
     if image || object.starts_with("[kernel.") { "[kernel]" } else { object }
@@ -196,7 +196,7 @@ fn space_of(address: u64, object: Option<&str>) -> Space {
     }
 }
 
-/// Reads a line of the head that `perf script --header` prints: where and of what it was taken.
+/// Parses a line of the header that `perf script --header` prints: the conditions of the recording.
 pub(super) fn header(comment: &str, conditions: &mut Conditions) {
     let Some((key, value)) = comment.split_once(':') else { return };
     let (key, value) = (key.trim(), value.trim());
