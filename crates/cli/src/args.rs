@@ -206,7 +206,7 @@ Programs of their own, which measure:
 
 PORT is [name=]driver:arg[,key=value]…
 ";
-/// Columns before the text of a driver.
+/// Column at which the text of a driver begins.
 const PORT_COLUMNS: usize = 24;
 
 const STATUS: &str = "
@@ -261,7 +261,7 @@ pub fn definition(drivers: &Registry) -> clap::Command {
     Args::command().after_help(after_help(drivers))
 }
 
-/// Returns what stands behind the options: the programs, the ports and the exit statuses.
+/// Returns the text after the options: the programs, the ports and the exit statuses.
 fn after_help(drivers: &Registry) -> String {
     let mut text = PROGRAMS.to_owned();
     for driver in drivers.drivers() {
@@ -306,7 +306,7 @@ pub fn refuse(e: &clap::Error) -> u8 {
     if asked_for_help { 0 } else { USAGE }
 }
 
-/// Cuts clap's text into its parts: what is wrong, a tip if there is one, the usage.
+/// Splits clap's text into its parts: the error, a tip if there is one, the usage.
 fn usage(text: &str) -> Failure {
     let text = screen::one_line(text.trim());
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -346,7 +346,7 @@ fn receiver(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "an address and a port: 192.0.2.7:7777 or [2001:db8::7]:7777".into())
 }
 
-/// Returns one of two words, as what it stands for.
+/// Returns a parser that accepts one of two words and returns its value.
 fn one_of<T>(words: &'static [(&'static str, T); 2]) -> impl TypedValueParser<Value = T>
 where
     T: Copy + Send + Sync + 'static,
@@ -356,7 +356,7 @@ where
         .map(|word| if word == first.0 { first.1 } else { second.1 })
 }
 
-/// Reads the number of frames, and their bytes if 16384 is not what is wanted.
+/// Parses the number of frames, optionally with their size in bytes; the default size is 16384.
 fn jumbo(text: &str) -> Result<(u32, u32), String> {
     let (count, bytes) = text.split_once(':').unwrap_or((text, "16384"));
     Ok((frames(count)?, frames(bytes)?))

@@ -1,5 +1,5 @@
-//! Cycles and instructions of this process: of the calling thread, and of every thread that it or
-//! its descendants start from then on.
+//! Counters of cycles and instructions for this process: for the calling thread, and every thread
+//! that it or its descendants start later.
 //!
 //! Two counters, not a group: the kernel does not read a group of inherited counters at once.
 //! What a thread counted is added to ours when the thread ends, and read from it while it runs.
@@ -24,7 +24,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Starts to count, with the kernel's share if we may, else without it.
+    /// Starts the counters, including the kernel's work if that is permitted.
     ///
     /// Start it before the threads that are to be counted; those that run already are not.
     ///
@@ -52,7 +52,7 @@ impl Counters {
         self.cycles.read().map_or(f64::NAN, |cycles| cycles as f64)
     }
 
-    /// Stops, and says what was counted.
+    /// Stops the counters, and returns the counts.
     ///
     /// # Errors
     /// `E-SYSTEM` if the counters cannot be read, `E-BUSY` if others took them for part of the time:
@@ -70,11 +70,11 @@ impl Counters {
 /// Cycles and instructions that were counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counted {
-    /// Cycles of the core's clock, which is not the wall's.
+    /// Cycles of the core's clock, whose rate varies.
     pub cycles: u64,
     /// Instructions retired.
     pub instructions: u64,
-    /// The scope in which they were counted.
+    /// The privilege levels that were counted.
     pub scope: Scope,
 }
 
@@ -83,7 +83,7 @@ pub struct Counted {
 pub enum Scope {
     /// Work of the program, and of the kernel on its behalf.
     UserAndKernel,
-    /// Work of the program only: the kernel does not let us see more.
+    /// Work of the program only, because the kernel permits no more.
     User,
 }
 
@@ -104,8 +104,8 @@ impl fmt::Display for Scope {
     }
 }
 
-/// Returns a counter of the calling thread and of those that it will start, on any CPU; not yet
-/// enabled.
+/// Returns a counter for the calling thread and those that it starts later, on any CPU; not enabled
+/// yet.
 fn counter(event: impl Event, scope: Scope) -> io::Result<Counter> {
     Builder::new(event)
         .observe_self()
@@ -140,7 +140,7 @@ fn explain(e: &io::Error) -> Error {
     }
 }
 
-/// Returns the count, unless it was taken for only a part of the time.
+/// Returns the count, or an error if it covers only a part of the time.
 fn whole(data: &CounterData) -> Result<u64> {
     let enabled = data.time_enabled().unwrap_or(Duration::ZERO);
     let running = data.time_running().unwrap_or(Duration::ZERO);
@@ -183,7 +183,8 @@ mod tests {
         assert!(one.instructions > 2 * TURNS, "one thread's only: {one:?}");
     }
 
-    /// A machine without a counter of cycles has one of time: the same calls, read the same way.
+    /// Checks counting over threads with a counter of time, which every machine has and which is
+    /// read in the same way.
     #[test]
     fn work_of_later_and_of_ended_threads_is_counted() {
         use perf_event::events::Software;

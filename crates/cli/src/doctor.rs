@@ -15,7 +15,7 @@ use crate::errors::{CHECK, Failure, USAGE};
 use crate::screen::Screen;
 use crate::undo;
 
-/// Columns of a line, a command to paste apart.
+/// Greatest width of a line, except a command to paste.
 const COLUMNS: usize = 80;
 /// Column at which the text of a finding begins: `warn  `.
 const INDENT: usize = 6;
@@ -73,7 +73,7 @@ their program is there; else they are marked unverified.
 Exit status: 0 nothing is missing, 2 wrong request, 3 something is missing.";
 
 impl Doctor {
-    /// Looks, and prints what was found; the exit status.
+    /// Examines the port or the machine and prints the findings; returns the exit status.
     ///
     /// # Errors
     /// A port text that makes no sense.
@@ -161,7 +161,7 @@ fn port_text(text: &str, full: bool, of_links: Option<&dyn Driver>) -> String {
     }
 }
 
-/// Returns the machine, and what only the tools use of it.
+/// Returns the findings on the machine, including those that only the tools need.
 fn machine() -> Vec<Finding> {
     let mut findings = doctor::machine();
     findings.push(match Counters::start() {
@@ -171,14 +171,14 @@ fn machine() -> Vec<Finding> {
     findings
 }
 
-/// Returns a request that makes no sense is refused as every command does.
+/// Returns the failure of an invalid request, as other commands have it.
 fn refusal(finding: &Finding) -> Failure {
     let fix = finding.fix.as_ref().map_or("", |fix| &fix.text);
     let (code, why) = (finding.code.unwrap_or_default(), finding.why.clone().unwrap_or_default());
     Failure::new(USAGE, code, &finding.what, why, fix)
 }
 
-/// Formats all findings, in the order in which they were made.
+/// Formats all findings, in order.
 fn text(findings: &[Finding]) -> String {
     findings.iter().map(lines).collect()
 }
@@ -199,8 +199,8 @@ fn lines(finding: &Finding) -> String {
     text
 }
 
-/// Returns the remedy as lines: words are wrapped; a command has a line of its own, however long, so that it
-/// can be pasted.
+/// Formats the remedy in lines: words are wrapped, but a command stays on one line, so that it can
+/// be pasted.
 fn remedy(fix: &Fix) -> String {
     let label = "      fix: ";
     match &fix.command {
@@ -220,7 +220,7 @@ fn remedy(fix: &Fix) -> String {
     }
 }
 
-/// Returns `text` behind `label`, in lines that begin at `indent`.
+/// Formats `text` after `label`, in lines that begin at `indent`.
 fn wrapped(label: &str, text: &str, indent: usize) -> String {
     let mut lines = label.to_owned();
     let mut column = label.chars().count();

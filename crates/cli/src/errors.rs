@@ -5,23 +5,23 @@ use linerate_ctl::ErrorReport;
 
 /// Failure of a run that could start: a port that died, a worker that ended early.
 pub const RUNTIME: u8 = 1;
-/// The request itself is wrong.
+/// The request is invalid.
 pub const USAGE: u8 = 2;
-/// A check failed: a sink found packets lost, out of order, twice or damaged; doctor found something
-/// missing.
+/// A check failed: a sink found packets lost, out of order, duplicated or damaged; doctor found
+/// something missing.
 pub const CHECK: u8 = 3;
-/// The code of the error that goes with it.
+/// The error code for a failed verification.
 pub const UNVERIFIED: &str = "E-VERIFY";
-/// The machine was too noisy to say anything.
+/// The machine was too noisy for a result.
 pub const INCONCLUSIVE: u8 = 4;
 /// This machine, kernel or privilege cannot do it.
 pub const UNSUPPORTED: u8 = 5;
 /// The ledger does not balance.
 pub const UNBALANCED: u8 = 6;
-/// Added to the number of the signal that ended a run.
+/// Base of the exit status after a signal; the signal's number is added.
 pub const SIGNAL: u8 = 128;
 
-/// A command that gives no result.
+/// The failure of a command without a result.
 #[derive(Debug)]
 pub struct Failure {
     /// The failure in its parts: what, why and what to do.
@@ -31,7 +31,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Returns a failure that no part of the library has a code for.
+    /// Returns a failure whose code is not one of the library's.
     pub fn new(exit: u8, code: &str, what: &str, why: String, fix: &str) -> Failure {
         let error = ErrorReport { code: code.into(), what: what.into(), why, fix: fix.into() };
         Failure { error, exit }
@@ -49,7 +49,7 @@ impl From<linerate::Error> for Failure {
     }
 }
 
-/// Returns the parts of a failure, each on a line of its own.
+/// Formats the parts of a failure, each on a line of its own.
 pub fn text(error: &ErrorReport) -> String {
     let mut text = format!("error[{}]: {}\n  why: {}\n", error.code, error.what, error.why);
     if !error.fix.is_empty() {

@@ -23,13 +23,13 @@ use serde_json::Value;
 
 /// The line that the far process prints once its ports are open.
 pub const READY: &str = "ready";
-/// This program, even if its file was replaced meanwhile.
+/// The path of this program, which stays valid if its file is replaced.
 const SELF: &str = "/proc/self/exe";
 /// Longest time for the far process to get ready, and to end: far more than it needs on a busy
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A process that listens for this one's packets. Dropping it ends it.
+/// A process that receives this one's packets in shared memory. Dropping it ends it.
 #[derive(Debug)]
 pub struct Far {
     child: Child,
@@ -86,7 +86,7 @@ impl Far {
         self.child.id()
     }
 
-    /// Tells it to end, and waits for what it found.
+    /// Tells the process to end, and waits for its result.
     ///
     /// # Errors
     /// Why there is none, in words.
@@ -113,7 +113,8 @@ impl Drop for Far {
     }
 }
 
-/// Returns CPU time of all threads of a process so far; `None` if the kernel does not tell.
+/// Returns the CPU time of all threads of a process so far; `None` if the kernel does not report
+/// it.
 ///
 /// Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat: the first is time on a CPU.
 pub fn cpu_time(process: u32) -> Option<Duration> {
@@ -126,7 +127,7 @@ pub fn cpu_time(process: u32) -> Option<Duration> {
     Some(Duration::from_nanos(ns))
 }
 
-/// Reads the report out of the process's document; `None` if it is not one of a run.
+/// Extracts the report from the process's JSON document; `None` if it is not the document of a run.
 fn report(process: u32, document: &str) -> Option<(FarReport, Verify)> {
     let document: Value = serde_json::from_str(document).ok()?;
     let (ledger, port, found) =

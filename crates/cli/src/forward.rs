@@ -12,7 +12,7 @@ use crate::report;
 use crate::run::{Path, Ran, open, run, run_opened};
 use crate::screen::{Screen, is_pipe};
 
-/// Time of a run without ports, unless told.
+/// Default time of a run without ports.
 const TRIAL: Duration = Duration::from_secs(3);
 /// Rate at the start: the 124 MB/s that post 000's system ran at on 1 Gbit/s, in full frames.
 const TRIAL_RATE: &str = "992Mbps";
@@ -64,18 +64,18 @@ fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Resu
     })
 }
 
-/// Returns true if the text gives the port a name.
+/// Returns true if the text names the port.
 fn is_named(port: &Spec) -> bool {
     port.text().split(':').next().is_some_and(|front| front.contains('='))
 }
 
-/// Returns the name to print for a port: for a pipe that of its owner, not `-`.
+/// Returns the name to print for a port: for a pipe the name of its owner instead of `-`.
 fn called(port: &Spec, pipe: &str, drivers: &Registry) -> String {
     if is_pipe(port, drivers) && !is_named(port) { pipe.into() } else { port.name.clone() }
 }
 
-/// Returns the text of a port that ends after `count` packets, if it is one that can count; of a
-/// count of its own and this one the smaller holds.
+/// Returns the text of a port that ends after `count` packets, if its driver can count; the smaller
+/// of this count and the text's own is used.
 fn counting(port: &Spec, count: Option<u64>, drivers: &Registry) -> Result<String, Failure> {
     let text = port.text().to_owned();
     let Some(count) = count.filter(|_| drivers.flags(port).generates) else { return Ok(text) };
@@ -111,7 +111,7 @@ fn meet(args: &Forward, drivers: &Registry) -> Result<(Engine, Path, Far), Strin
     }
 }
 
-/// Returns the port's reason why the two processes share no memory.
+/// Returns the port's reason for two processes that share no memory.
 fn reason(stats: &Stats) -> String {
     let said = stats.down().map_or("it does not answer".into(), |e| e.why);
     format!("the second process does not come to terms with this one: {said}")
@@ -137,7 +137,8 @@ fn fabric(args: &Forward, far: &str, process: u32) -> Path {
     }
 }
 
-/// Runs two threads and a ring instead, where there can be no second process for the reason `why`.
+/// Runs two threads with a ring instead, because a second process is impossible for the reason
+/// `why`.
 fn alone(args: &Forward, why: &str, screen: &Screen) -> Result<Ran, Failure> {
     let path = through_ring(args);
     let engine = open(&path, &args.run)?;

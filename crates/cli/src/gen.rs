@@ -13,7 +13,7 @@ use crate::report;
 use crate::run::{Ended, Path, Ran, run};
 use crate::screen::Screen;
 
-/// Time that the last packets, due at the very end, are given beyond it.
+/// Extra time for the last packets, which are due at the end.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// Runs the command; returns the exit status.
@@ -29,7 +29,7 @@ pub fn generate(args: &Gen, drivers: &Registry, screen: &Screen) -> Result<u8, F
     Ok(ran.exit())
 }
 
-/// Returns the report of a run, with what was asked of it.
+/// Returns the report of a run, with the requested numbers.
 fn kept(ran: &Ran, asked: Option<u64>) -> GenReport {
     let pace = ran.stopped.ports.iter().find_map(|p| p.pace);
     let asked = match (ran.ended, pace) {
@@ -40,7 +40,7 @@ fn kept(ran: &Ran, asked: Option<u64>) -> GenReport {
     GenReport::new(ran.report.clone(), asked, pace)
 }
 
-/// Returns the number of packets that was requested, if that is known before the run.
+/// Returns the requested number of packets, if it is known before the run.
 fn asked(args: &Gen) -> Option<u64> {
     let paced = paced(args);
     match (paced, args.limits.count) {
@@ -49,7 +49,7 @@ fn asked(args: &Gen) -> Option<u64> {
     }
 }
 
-/// Returns the packets whose time comes within `--for`, at `--rate`.
+/// Returns the packets that are due within `--for`, at `--rate`.
 fn paced(args: &Gen) -> Option<u64> {
     // Both were checked when they were parsed; a size that is wrong is refused by the driver.
     let rate = units::rate(args.rate.as_deref()?).ok()?;

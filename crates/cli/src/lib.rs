@@ -40,13 +40,13 @@ pub fn command() -> clap::Command {
     args::definition(&Registry::default())
 }
 
-/// Runs the command that this process was started as.
+/// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
     main_with(&[])
 }
 
-/// Runs the command that this process was started as; the texts of ports can name `drivers`, too.
+/// Runs the command line of this process; port texts can also name `drivers`.
 ///
 /// ```no_run
 /// # struct Mine;
@@ -91,7 +91,7 @@ pub fn main_with(drivers: &[&'static dyn Driver]) -> ExitCode {
     end(screen, done)
 }
 
-/// Prints why there is no result, if there is none; returns the exit status.
+/// Prints the failure, if there is one; returns the exit status.
 pub fn end(screen: Screen, done: Result<u8, Failure>) -> ExitCode {
     ExitCode::from(done.unwrap_or_else(|failure| {
         screen.failure(&failure.error);

@@ -1,4 +1,4 @@
-//! Commands that are programs of their own: `linerate lab` runs `linerate-lab lab`, as cargo and git
+//! Commands that are separate programs: `linerate lab` runs `linerate-lab lab`, as cargo and git
 //! run their subcommands.
 
 use std::env;
@@ -11,10 +11,10 @@ use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 
 /// The program that measures.
 const PROGRAM: &str = "linerate-lab";
-/// Commands that run as programs of their own.
+/// Names of the commands that are separate programs.
 pub const COMMANDS: [&str; 4] = ["lab", "lines", "ndr", "profile"];
 
-/// Becomes the program that `words` name: beside this one, else on the `PATH`.
+/// Executes the program that `words` name: from this program's folder, else from the `PATH`.
 ///
 /// # Errors
 /// `E-USAGE` for a word that is no command; `E-UNSUPPORTED` if the program is not there.

@@ -1,4 +1,4 @@
-//! Parts of a run of which different things are asked: what left in each, and what it took.
+//! Phases of a run with different rates: the packets sent in each, and their cost.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,16 @@ use linerate_sys::clock::cpu_time;
 use crate::far;
 use crate::run::Path;
 
-/// CPU share of post 000's system at the rate that is kept here, with buffers of its own.
+/// CPU share of post 000's system at the same rate, with its own buffers.
 ///
 /// Source: post 000, system CPU at the adapter's full rate.
 const POST_CPU_PCT: f64 = 27.5;
 
-/// The parts of one run, as it goes on: paced, then flat out.
+/// The phases of one run: paced, then at full speed.
 #[derive(Debug)]
 pub struct Phases {
-    /// When the pace ends, and the process that gets the packets; `None` if there are no parts.
+    /// End of the paced phase, and the process that receives the packets; `None` for a run without
+    /// phases.
     paced: Option<(Duration, u32)>,
     /// Readings at the start, at the change, and at the end.
     readings: Vec<Reading>,
@@ -40,7 +41,8 @@ impl Phases {
         phases
     }
 
-    /// Returns the time until the pace is over; for ever if it is, or there is none.
+    /// Returns the time left in the paced phase; the longest possible time if it is over or there
+    /// is none.
     pub fn left(&self) -> Duration {
         match (self.paced, &self.readings[..]) {
             (Some((paced, _)), [first]) => paced.saturating_sub(first.at.elapsed()),
@@ -48,7 +50,7 @@ impl Phases {
         }
     }
 
-    /// Reads if the pace is over.
+    /// Takes a reading once the paced phase is over.
     pub fn look(&mut self, stats: &Stats) {
         if self.left().is_zero() {
             self.read(stats);
@@ -60,7 +62,7 @@ impl Phases {
         self.read(stats);
     }
 
-    /// Returns the parts that there were, of which the first kept its pace like this.
+    /// Returns the phases of the run; `pace` is the report of the first one's pace.
     pub fn reports(&self, pace: Option<Pace>) -> Vec<PhaseReport> {
         let pairs = self.readings.iter().zip(self.readings.iter().skip(1));
         let parts = pairs.zip(["paced", "flat out"]);
@@ -100,7 +102,7 @@ impl Reading {
     }
 }
 
-/// Returns the packets and bytes that have left by ports that are not paired, as rings are.
+/// Returns the packets and bytes sent by ports that are not paired as rings are.
 pub fn sent(stats: &Stats) -> Passed {
     let ports = stats.ports();
     let outside = ports.iter().filter(|port| !port.flags.paired);

@@ -9,7 +9,7 @@ use linerate_ctl::placement::{EngineGauge, PlacementReport};
 
 use crate::counters::Counters;
 
-/// A search that runs on a thread of its own.
+/// A search for CPUs that runs on its own thread.
 #[derive(Debug)]
 pub struct Placing {
     over: Arc<AtomicBool>,
@@ -17,7 +17,8 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// Starts it. `counters` were started before the workers; without, their CPU time is what is compared.
+    /// Starts the search. `counters` were started before the workers; without, their CPU time is
+    /// what is compared.
     pub fn start(running: &Running, counters: Option<Counters>) -> Placing {
         let over = Arc::new(AtomicBool::new(false));
         let mut gauge = EngineGauge::new(&running.control(), running.stats(), &over);

@@ -1,4 +1,4 @@
-//! The packets' memory and its cost, on the screen: a line of every result, and a table if asked.
+//! The packets' memory and its cost on the screen: a line in every result, and a table on request.
 
 use std::fmt::Write;
 
@@ -6,8 +6,9 @@ use linerate_ctl::PoolReport;
 use linerate_ctl::pool::{CoreReport, DwellTimes, RemoteFrees};
 use linerate_sys::text::thousands;
 
-/// Returns the line of a pool: memory held, how often a hot list served, who freed; what was sampled, if
-/// anything was, and what that took at most: `timing_ticks` for each call that was timed.
+/// Formats the line of a pool: memory held, share of hits in hot lists, and who freed; also the
+/// samples, if there are any, with the upper bound of their cost: `timing_ticks` for each call that
+/// was timed.
 pub fn line(pool: &PoolReport, timing_ticks: impl FnOnce() -> u64) -> String {
     let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1} %", s * 100.0));
     let mut text = format!(
@@ -41,7 +42,7 @@ fn sampling(cores: &[CoreReport], timing_ticks: u64) -> String {
     format!("         {timed} calls timed at {timing_ticks} ticks: {each} ticks/pkt at most\n")
 }
 
-/// Returns the mean ticks a packet over all cores that were timed, weighted by their packets.
+/// Returns the mean ticks for each packet over all timed cores, weighted by their packets.
 fn mean(cores: &[CoreReport], of: impl Fn(&CoreReport) -> (Option<f64>, u64)) -> String {
     let timed = cores.iter().map(of).filter_map(|(ticks, n)| ticks.map(|ticks| (ticks, n as f64)));
     let sum = |(ticks, packets), (t, n)| (ticks + t * n, packets + n);
@@ -49,7 +50,7 @@ fn mean(cores: &[CoreReport], of: impl Fn(&CoreReport) -> (Option<f64>, u64)) ->
     if packets > 0.0 { format!("{:.1}", ticks / packets) } else { "-".into() }
 }
 
-/// Returns the lifetimes of the packets of a kind that were watched.
+/// Formats the sampled lifetimes of packets of one kind.
 fn lived(what: &str, times: &DwellTimes) -> String {
     let ticks = |n: Option<u64>| n.map_or("-".into(), thousands);
     format!("  {what} p50 {} p99 {} ticks", ticks(times.p50_ticks), ticks(times.p99_ticks))
@@ -101,8 +102,8 @@ fn cores(cores: &[CoreReport]) -> Vec<Vec<String>> {
     rows
 }
 
-/// Returns a row for each CPU that allocated, a column for each that freed; nothing if there is
-/// only one.
+/// Returns a row for each CPU that allocated, with a column for each that freed; empty with a
+/// single CPU.
 fn matrix(frees: &RemoteFrees) -> Vec<Vec<String>> {
     if frees.cpus.len() < 2 {
         return Vec::new();
@@ -115,7 +116,7 @@ fn matrix(frees: &RemoteFrees) -> Vec<Vec<String>> {
     rows
 }
 
-/// Lays rows of equal length out: the first column to the left, the others to the right.
+/// Formats rows of equal length: the first column left-aligned, the others right-aligned.
 fn columns(rows: &[Vec<String>]) -> String {
     let width = |i: usize| rows.iter().map(|row| row[i].len()).max().unwrap_or(0);
     let widths: Vec<_> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();

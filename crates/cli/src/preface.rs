@@ -31,7 +31,7 @@ fn pages(pool: &Pool) -> &'static str {
     }
 }
 
-/// Describes the pool: its frames, their size, and what is not as it usually is.
+/// Describes the pool: its frames, their size, and settings other than the defaults.
 fn memory(engine: &Engine, asked: &Memory) -> String {
     let stats = engine.stats();
     let pool = stats.pool();

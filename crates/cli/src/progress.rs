@@ -1,4 +1,4 @@
-//! The line on stderr that shows a run at work, if a person is looking.
+//! The progress line on stderr, shown at a terminal.
 
 use linerate_sys::text::thousands;
 use std::io::{self, IsTerminal, Write};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::report::rate;
 
-/// Time between two drawings of the line.
+/// Interval at which the line is redrawn.
 pub const REDRAW: Duration = Duration::from_millis(250);
 
-/// One line, drawn over and over.
+/// A line that is redrawn in place.
 #[derive(Debug)]
 pub struct Line {
-    /// When it was last drawn.
+    /// The time of the last drawing.
     last: Option<Instant>,
     drawn: bool,
 }
@@ -22,9 +22,9 @@ pub struct Line {
 pub struct Progress {
     line: Line,
     started: Instant,
-    /// The run's time, if it has one.
+    /// The duration of the run, if it is limited.
     total: Option<Duration>,
-    /// When it was last drawn, and the packets then.
+    /// The time of the last drawing, and the packets at that time.
     last: (Instant, u64),
 }
 
@@ -34,7 +34,7 @@ impl Line {
         io::stderr().is_terminal().then_some(Line { last: None, drawn: false })
     }
 
-    /// Draws it, unless that was done a moment ago.
+    /// Draws the line, unless it was drawn a moment ago.
     pub fn draw(&mut self, text: impl FnOnce() -> String) {
         let now = Instant::now();
         if self.last.is_some_and(|last| now - last < REDRAW) {
@@ -45,7 +45,7 @@ impl Line {
         let _ = write!(io::stderr(), "\r{}\x1b[K", text());
     }
 
-    /// Wipes the line of progress away.
+    /// Erases the line.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -68,7 +68,7 @@ impl Progress {
         Some(Progress { line, started: now, total, last: (now, 0) })
     }
 
-    /// Draws it, unless that was done a moment ago; `packets` have left so far.
+    /// Draws the progress, unless it was drawn a moment ago; `packets` have left so far.
     pub fn draw(&mut self, packets: u64) {
         let (started, total, last) = (self.started, self.total, &mut self.last);
         self.line.draw(|| {

@@ -1,4 +1,4 @@
-//! The tables that a run ends with. What is not known is printed as `-`, what cannot be as n/a.
+//! The tables at the end of a run. What is not known is printed as `-`, what cannot be as n/a.
 
 use std::fmt::Write;
 
@@ -10,11 +10,11 @@ use linerate_sys::tsc;
 
 use crate::{pool, sends, troubles};
 
-/// Largest difference of two clocks that is not flagged, in per cent of the larger figure: each
-/// leaves out a part that the other has, and on a busy path that is a few per cent.
+/// Difference of two clocks, in per cent of the larger figure, above which they are marked: each
+/// leaves out a part that the other includes, a few per cent on a busy path.
 const AGREE_PCT: f64 = 10.0;
 
-/// Returns the result of `forward`; with `whole_pool`, also what each worker did with the pool.
+/// Formats the result of `forward`; with `whole_pool`, also each worker's use of the pool.
 pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     let mut text = ports(report) + &troubles::lines(&report.ports) + &balance(&report.ledger);
     if let Some(verify) = &report.verify {
@@ -36,7 +36,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     if whole_pool { text + &pool::table(&report.pool) } else { text }
 }
 
-/// Returns the result of `gen`; `whole_pool` as for `forward`.
+/// Formats the result of `gen`; `whole_pool` as for `forward`.
 pub fn generated(report: &GenReport, whole_pool: bool) -> String {
     let p = &report.pace;
     let number = |n: Option<u64>| n.map_or("-".into(), thousands);
@@ -57,7 +57,7 @@ fn late(ns: Option<u64>) -> String {
     ns.map_or("-".into(), |ns| format!("{:.0} us", ns as f64 / 1e3))
 }
 
-/// Returns a line for each port: its name, and what was obtained.
+/// Formats a line for each port: its name and properties.
 pub fn obtained<'a>(ports: impl Iterator<Item = (&'a str, &'a Obtained)> + Clone) -> String {
     let width = ports.clone().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
@@ -71,7 +71,7 @@ pub fn obtained<'a>(ports: impl Iterator<Item = (&'a str, &'a Obtained)> + Clone
     text
 }
 
-/// Returns the rows of the ports, then of what was dropped: the path knows reasons, not ports.
+/// Formats the rows of the ports, then of the drops, which have reasons but no ports.
 fn ports(report: &ForwardReport) -> String {
     let mut rows = vec![["ports", "rx pkts", "tx pkts", "dropped", "reason"].map(str::to_owned)];
     for port in &report.ports {
@@ -88,7 +88,7 @@ fn ports(report: &ForwardReport) -> String {
     table(&rows)
 }
 
-/// Lays out rows: the first and last column to the left, the others to the right.
+/// Formats rows: the first and last column left-aligned, the others right-aligned.
 fn table(rows: &[[String; 5]]) -> String {
     let mut widths = [0; 5];
     for row in rows {
@@ -207,8 +207,7 @@ fn cost(cost: &Cost) -> String {
     )
 }
 
-/// Returns a line for each queue of the ports whose packets a moderation may hold: what it did; and what is
-/// poor about the port's.
+/// Formats a line for each port with moderation: its effect, and a wasteful use if there is one.
 fn irqs(ports: &[PortReport]) -> String {
     let mut text = String::new();
     for port in ports.iter().filter(|port| !port.moderation.is_empty()) {
@@ -224,7 +223,7 @@ fn irqs(ports: &[PortReport]) -> String {
     text
 }
 
-/// Returns the two clocks for the same packets; then locks, calls and waits, a packet.
+/// Formats both clocks' time for the same packets; then locks, calls and waits for each packet.
 fn excess(report: &ForwardReport) -> String {
     if report.packets_out() == 0 {
         let line = |label| format!("{label:<7}  n/a: no packet left\n");
@@ -233,7 +232,7 @@ fn excess(report: &ForwardReport) -> String {
     time(&report.cost) + &locks(&report.locks) + &calls(&report.calls) + &waits(&report.waits)
 }
 
-/// Returns the lines about a packet's CPU time: as the kernel accounts for the process, and by its
+/// Formats the CPU time of a packet: from the kernel's accounting of the process, and from its
 /// workers' clocks.
 fn time(cost: &Cost) -> String {
     let (cpu, awake) = (cost.cpu_ns_per_packet, cost.awake_ns_per_packet);
@@ -308,14 +307,14 @@ fn waits(waits: &Waits) -> String {
     )
 }
 
-/// Returns the same, of a figure that some of what it is about stood for: `~32.1`.
+/// Formats a figure that was estimated from a sample: `~32.1`.
 fn estimated(n: Option<f64>, decimals: usize) -> String {
     let text = fine(n, decimals);
     // What is unknown or below something is about nothing.
     if text.starts_with(|first: char| first.is_ascii_digit()) { format!("~{text}") } else { text }
 }
 
-/// Returns a figure with so many decimals; what they cannot show is not shown as 0.
+/// Formats a figure with `decimals` digits; a smaller one is not shown as 0.
 fn fine(n: Option<f64>, decimals: usize) -> String {
     let least = 0.1_f64.powi(decimals as i32);
     match n {

@@ -1,4 +1,4 @@
-//! One run of a path: start, watch, stop, and what it took.
+//! One run of a path: start, wait, stop, and its cost.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -21,18 +21,19 @@ use crate::screen::Screen;
 use crate::signals::{self, Signals};
 use crate::undo;
 
-/// Longest time that packets under way are given to leave.
+/// Longest time for packets in flight to be sent at the end.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Remedy for a ledger that does not balance.
 const FAULT: &str =
     "this is a fault of the path itself: report it with the command and this ledger";
-/// Time between two looks at a path that may end by itself.
+/// Interval of checks for a path that may end by itself.
 const LOOK_OFTEN: Duration = Duration::from_millis(10);
-/// Time between two looks at a path that does not: a port in trouble is noticed, an idle machine
-/// sleeps. With the wake-ups of two xdp ports, the process is woken less than twice a second.
+/// Interval of checks for a path that does not: short enough to notice a port in trouble, long
+/// enough to let an idle machine sleep. With the wake-ups of two xdp ports, the process is woken
+/// less than twice a second.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Longest time that a run waits for a port's peer, which may be there and not have answered yet.
+/// Longest wait for a port's peer, which may exist and not have answered yet.
 const MEET: Duration = Duration::from_millis(250);
 
 /// The path of a run.
@@ -44,24 +45,24 @@ pub struct Path {
     pub wires: Vec<(String, String)>,
     /// Longest time of the run.
     pub time: Option<Duration>,
-    /// Packets out after which to end.
+    /// Number of sent packets at which the run ends.
     pub count: Option<u64>,
     /// The end of the run as the options line prints it: `for 3s`.
     pub until: String,
-    /// Time for which its source keeps a pace, and the process that gets the packets: packets sent
-    /// until then are reported apart from those sent later, with the CPU time of both processes.
+    /// Duration of the source's pace, and the process that receives the packets: packets sent in
+    /// that time are reported separately from later ones, with the CPU time of both processes.
     pub paced: Option<(Duration, u32)>,
     /// The drivers that the texts of its ports can name.
     pub drivers: Registry,
-    /// True for the second process of a trial: it says when its ports are open, and ends with its
-    /// input.
+    /// True for the second process of a trial: it reports when its ports are open, and ends with
+    /// its standard input.
     pub beside: bool,
 }
 
 /// The cause of a run's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Its sources had, or its time or count was reached.
+    /// Its sources ended, or its time or count was reached.
     Done,
     /// A port failed for good, or a worker ended early.
     Failed,
@@ -75,7 +76,7 @@ pub struct Ran {
     pub report: ForwardReport,
     pub stopped: Stopped,
     pub ended: Ended,
-    /// The error because of which cycles and instructions are not known, if they are not.
+    /// The error for which cycles and instructions are unknown, if they are.
     uncounted: Option<linerate::Error>,
 }
 
@@ -94,7 +95,7 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     run_opened(engine, path, run, screen)
 }
 
-/// Opens the ports of a path, and joins them.
+/// Opens the ports of a path, and connects them.
 ///
 /// # Errors
 /// Errors of ports, and of memory.
@@ -171,8 +172,7 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
 }
 
-/// Watches for the events that end a run; prints `ready` when ports are open if a first process
-/// waits for it.
+/// Watches for events that end a run; prints `ready` if a first process waits for the open ports.
 fn signals(path: &Path, screen: &Screen) -> Result<Signals, Failure> {
     let fail = |e: io::Error| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
@@ -205,7 +205,7 @@ fn with_memory(mut builder: Builder, memory: &Memory) -> Builder {
 }
 
 impl Ran {
-    /// Adds what the process found that the packets went to.
+    /// Adds the result of the process that received the packets.
     ///
     /// # Errors
     /// Packets that left and did not arrive there: they are in no ledger.
@@ -234,7 +234,7 @@ impl Ran {
         Ok(())
     }
 
-    /// Says, after the result, what was wrong with the run and what could not be known.
+    /// Prints, after the result, the run's errors and the figures that are unknown.
     pub fn notes(&self, screen: &Screen) {
         if let Some(e) = &self.uncounted {
             screen.note(&format!("note: {}: {}; ticks of CPU time instead\n", e.what, e.why));
@@ -250,7 +250,7 @@ impl Ran {
         }
     }
 
-    /// Returns the exit status; what is wrong with the run goes before what ended it.
+    /// Returns the exit status; an error of the run takes precedence over the cause of its end.
     pub fn exit(&self) -> u8 {
         match (&self.report.error, self.ended) {
             (Some(error), _) if error.code == UNVERIFIED => CHECK,
@@ -261,7 +261,7 @@ impl Ran {
     }
 }
 
-/// Waits until the run is to end, and shows it at work.
+/// Waits until the run must end, and shows its progress.
 fn watch(
     running: &Running,
     path: &Path,
@@ -311,7 +311,7 @@ fn packets_out(stats: &Stats) -> u64 {
     phases::sent(stats).packets
 }
 
-/// Returns true if a port has failed; says once for each time that one goes down.
+/// Returns true if a port has failed; prints a message each time that a port goes down.
 fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
     for port in stats.ports() {
         let was_down = down.contains(&port.name);
@@ -374,7 +374,7 @@ mod tests {
     use linerate::{Code, Error};
     use linerate_ctl::report::Passed;
 
-    /// Returns a run of ten packets, after which `spoil` may change what is known of it.
+    /// Returns a run of ten packets, whose results `spoil` may change.
     fn ran(spoil: impl FnOnce(&mut Stopped, &mut Option<Verify>), ended: Ended) -> Ran {
         let mut engine = Engine::builder();
         for (name, text) in [("gen", "gen:,count=10"), ("sink", "sink:")] {

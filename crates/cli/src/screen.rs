@@ -17,16 +17,17 @@ pub fn is_pipe(port: &Spec, drivers: &Registry) -> bool {
 /// Destination and form of a run's text.
 #[derive(Debug, Clone, Copy)]
 pub struct Screen {
-    /// One document instead of screens.
+    /// True for one JSON document instead of screens.
     pub json: bool,
-    /// No more than the result.
+    /// True for nothing but the result.
     pub quiet: bool,
-    /// A port writes packets to stdout, so that nothing else may.
+    /// True if a port writes packets to stdout, so that text must not go there.
     stdout_taken: bool,
 }
 
 impl Screen {
-    /// Returns the screen of a run between these ports: the last one named is written to, the first is read.
+    /// Returns the screen of a run between these ports: the last one is written to, the first is
+    /// read.
     pub fn new(json: bool, quiet: bool, ports: &[&str], drivers: &Registry) -> Screen {
         let taken = ports.iter().enumerate().any(|(i, port)| {
             let written = i + 1 == ports.len() || port.contains(",write");
@@ -40,12 +41,12 @@ impl Screen {
         Screen { json, quiet: false, stdout_taken: false }
     }
 
-    /// Creates a screen for messages before the request is understood.
+    /// Creates a screen for messages before the command line is parsed.
     pub fn json_only() -> Screen {
         Screen { json: true, quiet: true, stdout_taken: false }
     }
 
-    /// Prints what goes before the result.
+    /// Prints text before the result.
     ///
     /// # Errors
     /// A result that cannot be written is a failed run: a full disk behind stdout.
@@ -80,7 +81,7 @@ impl Screen {
         }
     }
 
-    /// Says why there is no result.
+    /// Prints the failure of a command without a result.
     pub fn failure(&self, error: &ErrorReport) {
         let document = || quoted(&json::error(error)) + "\n";
         if !self.json || self.print(&document()).is_err() {
@@ -107,12 +108,13 @@ impl Screen {
     }
 }
 
-/// Writes to the standard error, which is the last resort: if it is closed, there is nowhere to say so.
+/// Writes to the standard error; ignores a failure, for which there is no other channel.
 fn eprint_all(text: &str) {
     let _ = io::stderr().write_all(plain(text).as_bytes());
 }
 
-/// Returns the lines without what a terminal would obey: names and reasons in them may be another user's.
+/// Returns the lines with escapes removed that a terminal would obey: names and reasons may come
+/// from another user.
 fn plain(text: &str) -> String {
     let parts =
         text.split_inclusive(['\n', '\t']).map(|part| match part.char_indices().next_back() {
@@ -124,7 +126,7 @@ fn plain(text: &str) -> String {
     parts.collect()
 }
 
-/// Returns a document with the same characters written out as JSON does: they are in strings only.
+/// Returns a JSON document with these characters escaped, which occur in strings only.
 fn quoted(document: &str) -> String {
     let mut text = String::with_capacity(document.len());
     for c in document.chars() {

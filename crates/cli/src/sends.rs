@@ -1,11 +1,11 @@
-//! Lines of a report about the calls by which packets left, and about queueing disciplines.
+//! Lines of a report about transmit calls and queueing disciplines.
 
 use std::fmt::Write;
 
 use linerate_ctl::report::{PortReport, TxCalls};
 use linerate_sys::text::thousands;
 
-/// Returns a line for each port with a cap on its batches or a discipline: its transmit calls by
+/// Formats a line for each port with a cap on its batches or a discipline: its transmit calls by
 /// their packets, and the discipline's losses.
 pub fn lines(ports: &[PortReport]) -> String {
     let mut text = String::new();

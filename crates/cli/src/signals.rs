@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first ends the run in order, the second at once.
+//! SIGINT and SIGTERM: the first ends the run in order, the second immediately.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals as Incoming;
 
 use crate::errors::SIGNAL;
 
-/// Value that stands for the end of the standard input, in place of a signal's number.
+/// Value for the end of the standard input, used like a signal's number.
 pub const HANGUP: i32 = 0;
 
 /// The signals that end a run.
@@ -20,7 +20,7 @@ pub const HANGUP: i32 = 0;
 pub struct Signals(Receiver<i32>, Sender<i32>);
 
 impl Signals {
-    /// Watches for them from now on, on a thread of its own.
+    /// Watches for the signals from now on, on a thread of its own.
     ///
     /// # Errors
     /// Whatever sigaction(2) or the thread's start says.
@@ -28,7 +28,8 @@ impl Signals {
         Signals::telling(&Arc::default())
     }
 
-    /// Does the same, and sets `flag` at the first signal: for code that cannot receive them.
+    /// Watches as [`Signals::watch`] does, and sets `flag` at the first signal: for code that
+    /// polls.
     ///
     /// # Errors
     /// As above.
@@ -48,7 +49,7 @@ impl Signals {
         Ok(Signals(told, another))
     }
 
-    /// Sends [`HANGUP`], like a signal, when the standard input has ended: the process at its other
+    /// Sends [`HANGUP`], like a signal, at the end of the standard input: the process at its other
     /// end wants the run to end, or has died.
     ///
     /// # Errors

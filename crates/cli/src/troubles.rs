@@ -1,4 +1,5 @@
-//! Troubles of ports beside their packets: losses before them, an empty pool, copies, resets.
+//! Problems of ports other than their packets: losses before reception, an empty pool, copies,
+//! resets.
 
 use std::fmt::Write;
 
@@ -6,7 +7,7 @@ use linerate_ctl::report::PortReport;
 
 use linerate_sys::text::thousands;
 
-/// Returns the lines of the ports that have something to say; none of the others.
+/// Formats the lines of the ports with problems.
 pub fn lines(ports: &[PortReport]) -> String {
     let mut text = String::new();
     for port in ports.iter().filter(|p| p.rx_missed > 0) {
@@ -34,15 +35,15 @@ pub fn lines(ports: &[PortReport]) -> String {
     text
 }
 
-/// Returns the driver's counts with their words: those of causes of lost packets, or the others.
+/// Returns the driver's counts with their words: causes of lost packets, or the other counts.
 fn counts(port: &PortReport, causes: bool) -> impl Iterator<Item = (u64, &'static str)> {
     let counts = port.driver_counts.named().into_iter();
     let counts = counts.filter(move |(key, ..)| key.starts_with("missed_") == causes);
     counts.map(|(_, words, n)| (n, words))
 }
 
-/// Formats the causes of lost packets, as far as the driver knows:
-/// `: 300,000 ring full, 47,457 no frame`.
+/// Formats the causes of lost packets that the driver knows: `: 300,000 ring full, 47,457 no
+/// frame`.
 fn causes(port: &PortReport) -> String {
     let mut causes: Vec<_> = counts(port, true).collect();
     let known = causes.iter().fold(0u64, |sum, (n, _)| sum.saturating_add(*n));
@@ -53,7 +54,7 @@ fn causes(port: &PortReport) -> String {
     format!(": {}", counted(&causes))
 }
 
-/// Returns the counts that are not 0, with what they count.
+/// Formats the counts that are not 0, with their words.
 fn counted(counts: &[(u64, &str)]) -> String {
     let some = counts.iter().filter(|(n, _)| *n > 0);
     some.map(|(n, what)| format!("{} {what}", thousands(*n))).collect::<Vec<_>>().join(", ")

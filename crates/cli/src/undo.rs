@@ -34,7 +34,7 @@ impl Drop for Record {
     }
 }
 
-/// Says what opening `ports` will change, and writes it down; none if that is nothing.
+/// Records the changes that opening `ports` will make; returns `None` if it makes none.
 pub fn record<'a>(
     ports: impl IntoIterator<Item = &'a str>,
     drivers: &Registry,
@@ -78,7 +78,7 @@ fn write(changes: &[Change]) -> Result<Option<Record>, Errno> {
     Ok(Some(record))
 }
 
-/// Opens the folder of the records: no link, this user's, and written by no one else.
+/// Opens the folder of the records: it must not be a link, and only this user may own and write it.
 fn folder(make: bool) -> Result<(PathBuf, OwnedFd), Errno> {
     let user = rustix::process::geteuid();
     let base = if user.is_root() {
@@ -114,7 +114,8 @@ fn netns() -> Option<u64> {
     fs::metadata("/proc/thread-self/ns/net").ok().map(|found| found.ino())
 }
 
-/// Returns the time at which a process was started, which tells it from a later one of the same number.
+/// Returns the start time of a process, which distinguishes it from a later one with the same
+/// number.
 ///
 /// Source: proc_pid_stat(5), field 22; the second is a name in parentheses, which may have any in it.
 fn started(pid: u32) -> Option<u64> {
@@ -146,7 +147,7 @@ impl Line {
         Some(Line { pid, start, netns: netns.parse().ok()?, index: index.parse().ok()?, interface })
     }
 
-    /// Undoes it; true if nothing is left to be undone.
+    /// Undoes the recorded changes; returns true if none is left.
     fn undo(&self, screen: &Screen, found: &mut Vec<Finding>) -> bool {
         let Line { pid, interface, .. } = self;
         let mut left = |why: &str, fix: String| {
@@ -193,7 +194,7 @@ impl Line {
     }
 }
 
-/// Undoes what runs have left that were killed, and says what.
+/// Undoes the changes of killed runs, and returns findings about them.
 pub fn undo(screen: &Screen) -> Vec<Finding> {
     let mut found = Vec::new();
     let (path, folder) = match folder(false) {

@@ -1,5 +1,6 @@
-//! The three affinities, each alone and for a time: where a device's interrupt work runs, where a worker polls,
-//! where an application's thread runs. Dropping a guard puts back what it found.
+//! The three affinities, each set separately and temporarily: the CPUs of a device's interrupt
+//! work, of a polling worker, and of an application's thread. Dropping a guard puts back what it
+//! found.
 //!
 //! ```text
 //!   interrupt    a device's own irq               /proc/irq/N/smp_affinity_list
@@ -23,7 +24,7 @@ use linerate_sys::capability::Capabilities;
 use linerate_sys::netif::{Interface, NetFolder};
 use linerate_sys::thread;
 
-/// Longest wait for a worker to obey: one that shares its CPU with much else may take its time.
+/// Longest wait for a worker to execute an order; a worker that shares its CPU may need long.
 const OBEYS: Duration = Duration::from_secs(10);
 /// Longest wait for the kernel to start NAPI's threads.
 const SOON: Duration = Duration::from_secs(2);
@@ -31,10 +32,10 @@ const STEP: Duration = Duration::from_millis(1);
 
 /// Something that can be pinned, for the guards and for `placement`.
 pub trait Pin {
-    /// Returns its name for a reader: `worker 1`, `interrupts of eth0`.
+    /// Returns the name for readers: `worker 1`, `interrupts of eth0`.
     fn name(&self) -> String;
 
-    /// Has it run on these CPUs alone, until told otherwise; returns those on which it could before.
+    /// Restricts it to these CPUs until the next call; returns those on which it could run before.
     ///
     /// # Errors
     /// `E-CPU` if it may run on none of them: then it stays where it was.
@@ -49,7 +50,7 @@ pub struct WorkerPin {
 }
 
 impl WorkerPin {
-    /// Names a worker by its number.
+    /// Creates a handle for a worker, by number.
     #[must_use]
     pub fn new(control: &Control, worker: usize) -> WorkerPin {
         WorkerPin { control: control.clone(), worker }
@@ -66,7 +67,7 @@ impl Pin for WorkerPin {
     }
 }
 
-/// A thread, by the number that the kernel has for it.
+/// A thread, identified by the kernel's number.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadPin(i32);
 
@@ -77,7 +78,7 @@ impl ThreadPin {
         ThreadPin(thread::id())
     }
 
-    /// Names a thread by its number, as `ps -L` shows it.
+    /// Creates a handle for a thread, by its number in `ps -L`.
     #[must_use]
     pub fn of(thread: i32) -> ThreadPin {
         ThreadPin(thread)
@@ -105,7 +106,7 @@ pub struct Pinned<P: Pin> {
 }
 
 impl<P: Pin> Pinned<P> {
-    /// Has something run on these CPUs alone.
+    /// Restricts `pin` to these CPUs for as long as the result lives.
     ///
     /// # Errors
     /// Those of [`Pin::pin`].
@@ -114,7 +115,7 @@ impl<P: Pin> Pinned<P> {
         Ok(Pinned { pin, before })
     }
 
-    /// Moves it on; what is put back stays the same.
+    /// Moves it to other CPUs; dropping still restores the original ones.
     ///
     /// # Errors
     /// Those of [`Pin::pin`].
@@ -136,8 +137,8 @@ impl<P: Pin> Drop for Pinned<P> {
     }
 }
 
-/// The work that an interface's interrupts cause, moved as one. Dropping it puts everything back: CPUs, and
-/// whether NAPI has threads.
+/// The work of an interface's interrupts, moved together. Dropping it puts everything back: CPUs,
+/// and whether NAPI has threads.
 #[derive(Debug)]
 #[must_use = "dropping it puts the interrupts back"]
 pub struct InterruptGuard {
@@ -147,15 +148,16 @@ pub struct InterruptGuard {
     irqs: Vec<(u32, String)>,
     /// NAPI's threads with the CPUs that each had.
     threads: Vec<(i32, Vec<usize>)>,
-    /// The interface was given threads.
+    /// True if we gave the interface NAPI threads.
     is_threaded_by_us: bool,
     notes: Vec<String>,
 }
 
 impl InterruptGuard {
-    /// Finds an interface's irqs; or of one without, whose packets the kernel moves in soft interrupts of the
-    /// sender's CPU, gives it a thread for each NAPI instance. It is the interface of that name in the calling
-    /// thread's network namespace, and its port is open: before, a veth may have no NAPI.
+    /// Finds an interface's irqs; for one without, whose packets the kernel moves in soft
+    /// interrupts of the sender's CPU, gives each NAPI instance a thread. It is the interface of
+    /// that name in the calling thread's network namespace, and its port is open: before, a veth
+    /// may have no NAPI.
     ///
     /// # Errors
     /// `E-UNSUPPORTED` if it has neither, `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is not there.
@@ -180,7 +182,7 @@ impl InterruptGuard {
         Ok(guard)
     }
 
-    /// Returns what is moved, for a reader.
+    /// Returns what is moved, in words for readers.
     #[must_use]
     pub fn moved(&self) -> String {
         let join = |all: Vec<String>| all.join(",");
@@ -192,13 +194,13 @@ impl InterruptGuard {
         format!("irqs {} of {}", join(irqs), self.name)
     }
 
-    /// Returns the numbers of NAPI's threads, if those are moved.
+    /// Returns the ids of the NAPI threads, if those are moved.
     #[must_use]
     pub fn threads(&self) -> Vec<i32> {
         self.threads.iter().map(|(thread, _)| *thread).collect()
     }
 
-    /// Returns what may undo it: a program that balances interrupts.
+    /// Returns remarks on programs that may undo the move: those that balance interrupts.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -298,8 +300,8 @@ fn list_of(irq: u32) -> String {
     format!("/proc/irq/{irq}/smp_affinity_list")
 }
 
-/// Returns the irqs of an interface's device: those of its own messages, or of the device below a virtio one, or the
-/// line that it shares; as far as a handler is there.
+/// Returns the irqs of an interface's device that have a handler: its own messages, those of the
+/// device below a virtio one, or its shared line.
 fn irqs(folder: &NetFolder) -> Vec<u32> {
     let messages = || ["device/msi_irqs", "device/../msi_irqs"].map(|at| folder.names(at));
     let line = || ["device/irq", "device/../irq"].into_iter().filter_map(|at| folder.read(at));
@@ -310,7 +312,8 @@ fn irqs(folder: &NetFolder) -> Vec<u32> {
     names.iter().filter_map(|name| name.parse().ok()).filter(has_handler).collect()
 }
 
-/// Returns true if /proc/interrupts names an irq that carries packets: not one that tells of changes only.
+/// Returns true if /proc/interrupts names an irq that carries packets, not one for configuration
+/// changes only.
 fn handled(text: &str, irq: u32) -> bool {
     let line = text
         .lines()
@@ -318,7 +321,7 @@ fn handled(text: &str, irq: u32) -> bool {
     line.is_some_and(|line| !line.ends_with("-config"))
 }
 
-/// Returns the program that balances interrupts, if one runs, in words.
+/// Returns the name of a running program that balances interrupts, if there is one.
 fn balancer() -> Option<String> {
     let process = processes("irqbalance").into_iter().next()?;
     Some(format!(
@@ -331,7 +334,7 @@ fn napi_threads(interface: &str) -> Vec<i32> {
     processes(&format!("napi/{interface}-"))
 }
 
-/// Returns the processes whose names begin so.
+/// Returns the processes whose names begin with `name`.
 fn processes(name: &str) -> Vec<i32> {
     // Longer names are cut by kernels before 5.17.
     let cut = name.get(..15).unwrap_or(name);
@@ -383,7 +386,7 @@ mod tests {
         assert!(!handled("", 1));
     }
 
-    /// Returns how often these irqs came on each CPU.
+    /// Returns the number of these irqs on each CPU.
     fn came(irqs: &[(u32, String)]) -> Vec<u64> {
         let text = fs::read_to_string("/proc/interrupts").unwrap();
         // The head names the CPUs that are on line.
@@ -399,8 +402,8 @@ mod tests {
         sums
     }
 
-    /// It moves the interrupts of a real device, and puts them back: only of one that is named, with an
-    /// address that is reached by it: `LINERATE_TEST_IRQ=eth0/192.0.2.1`, as root.
+    /// Checks moving and restoring the interrupts of a real device, if one is named with an address
+    /// that is reached through it: `LINERATE_TEST_IRQ=eth0/192.0.2.1`, as root.
     #[test]
     fn the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back() {
         let named = std::env::var("LINERATE_TEST_IRQ").unwrap_or_default();

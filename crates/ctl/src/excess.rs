@@ -1,4 +1,4 @@
-//! Locks, calls and waits, a packet: what post 000 finds excessive in its title.
+//! Locks, calls and waits for each packet, which the title of post 000 calls excessive.
 //!
 //! All of them are counted always. The pool counts an allocation and a free with the batch, a lock
 //! when it is taken; a worker counts its calls of drivers with the batch, its sleeps when it wakes.
@@ -24,15 +24,16 @@ use crate::report::Spent;
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Locks {
-    /// Times that one was taken.
+    /// Times that a lock was taken.
     pub taken: u64,
-    /// Times that another thread had it when it was taken.
+    /// Times that a lock was taken while another thread held it.
     pub contended: u64,
-    /// Time that takers waited; `None` if they did and the rate of the ticks is not known.
+    /// Time that threads waited for locks; `None` if some waited and the rate of the ticks is
+    /// unknown.
     pub wait_ns: Option<u64>,
-    /// Times that a lock was taken, a packet; `None` without one.
+    /// Locks taken for each packet; `None` without packets.
     pub taken_per_packet: Option<f64>,
-    /// Times that another thread had it, a packet.
+    /// Contended locks for each packet.
     pub contended_per_packet: Option<f64>,
     /// Time that takers waited, a packet.
     pub wait_ns_per_packet: Option<f64>,
@@ -42,42 +43,43 @@ pub struct Locks {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Calls {
-    /// Buffers allocated on any thread, those that never became a packet included.
+    /// Buffers allocated on any thread, including those that never became packets.
     pub allocs: u64,
     /// Buffers freed.
     pub frees: u64,
-    /// Times that a packet's bytes crossed between a frame of the pool and other memory, by what
-    /// passed the ports whose drivers copy; `None` with a driver of which that is not known, or that
-    /// has copied where it had to: it counts bytes and no packets. What a driver copies once more
-    /// (a VLAN tag put in, memory that a peer may write) is not in it, nor what the kernel copies.
+    /// Times that a packet's bytes were copied between a frame of the pool and other memory, for
+    /// ports whose drivers copy; `None` with a driver that does not report it, or that copies only
+    /// some packets, for which only bytes are known. What a driver copies once more (a VLAN tag put
+    /// in, memory that a peer may write) is not in it, nor what the kernel copies.
     pub copies: Option<u64>,
-    /// Bytes of them; `None` with a driver of which they are not known.
+    /// Bytes copied; `None` with a driver that does not report them.
     pub copied_bytes: Option<u64>,
-    /// Calls of drivers, one a queue and batch: of `rx`, also if it finds nothing, and of `xmit`. No
-    /// count of syscalls: a driver whose rings are mapped may need none for a call, and one without
-    /// needs several.
+    /// Calls of drivers, one for each queue and batch: of `rx`, even without packets, and of
+    /// `xmit`. No count of syscalls: a driver whose rings are mapped may need none for a call, and
+    /// one without needs several.
     pub device_calls: u64,
-    /// Buffers allocated, a packet; `None` without one.
+    /// Buffers allocated for each packet; `None` without packets.
     pub allocs_per_packet: Option<f64>,
     /// Buffers freed, a packet.
     pub frees_per_packet: Option<f64>,
     /// Copies, a packet.
     pub copies_per_packet: Option<f64>,
-    /// Calls of drivers, a packet: few if batches are full, more than one if most find nothing.
+    /// Calls of drivers for each packet: few if batches are full, more than one if most polls find
+    /// nothing.
     pub device_calls_per_packet: Option<f64>,
-    /// Time in which all of these were counted: from the start of the workers to the end of the
-    /// last of them, the drain included, by their own clocks. Longer than the run's duration, which
+    /// Time over which all of these were counted: from the start of the workers to the end of the
+    /// last one, including the drain, by their own clocks. Longer than the run's duration, which
     /// ends when they are told to drain. `None` unless all workers have told.
     pub counted_seconds: Option<f64>,
-    /// Buffers allocated, a second of that; `None` without it.
+    /// Buffers allocated each second of that time; `None` without it.
     pub allocs_per_second: Option<f64>,
     /// Buffers freed, a second.
     pub frees_per_second: Option<f64>,
     /// Copies, a second.
     pub copies_per_second: Option<f64>,
-    /// Buffers that one call allocates, as far as calls were timed; `None` unless some were.
+    /// Buffers allocated by one call, as far as calls were timed; `None` if none were.
     pub buffers_per_alloc_call: Option<f64>,
-    /// Buffers that one call frees, likewise. A plain drop is none of them.
+    /// Buffers freed by one call, likewise. A plain drop is none of them.
     pub buffers_per_free_call: Option<f64>,
 }
 
@@ -85,34 +87,33 @@ pub struct Calls {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Waits {
-    /// Time of waiting for locks, as in [`Locks`].
+    /// Time waiting for locks, as in [`Locks`].
     pub lock_ns: Option<u64>,
     /// Calls that send to a device, each with one doorbell.
     pub flushes: u64,
-    /// The part of these that was timed: one in 256.
+    /// Number of these calls that were timed: one in 256.
     pub flushes_timed: u64,
-    /// Time in all of them, estimated from those that were timed; the device's own copying is in it.
+    /// Time in all these calls, estimated from the timed ones; includes the device's own copying.
     /// `None` if too few were, which is fewer than 30 of a port.
     pub flush_ns: Option<u64>,
     /// Times that a worker slept for want of work or of room.
     pub sleeps: u64,
-    /// Time asleep, until the worker was awake again: idle time and late wake-ups are not told
-    /// apart here.
+    /// Time asleep, until the worker ran again, which includes idle time and late wake-ups.
     pub asleep_ns: u64,
-    /// Time that workers were ready and had no CPU, as the kernel accounts: late wake-ups, which
-    /// are part of `asleep_ns`, and preemption, which is not. `None` if a worker cannot say.
+    /// Time that workers were ready without a CPU, by the kernel's accounting: late wake-ups, which
+    /// `asleep_ns` includes, and preemption, which it does not. `None` if a worker cannot say.
     pub run_delay_ns: Option<u64>,
-    /// Time of waiting for locks, a packet; `None` without one.
+    /// Time waiting for locks for each packet; `None` without packets.
     pub lock_ns_per_packet: Option<f64>,
     /// Time in flushes, a packet.
     pub flush_ns_per_packet: Option<f64>,
     /// Asleep, a packet.
     pub asleep_ns_per_packet: Option<f64>,
-    /// Time without a CPU, a packet.
+    /// Time without a CPU for each packet.
     pub run_delay_ns_per_packet: Option<f64>,
 }
 
-/// Figures of a run, each divided by its packets.
+/// A divisor: the packets of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PerPacket(pub u64);
 
@@ -123,7 +124,7 @@ impl PerPacket {
         PerPacket(outside.map(|p| p.counts.tx_packets).sum())
     }
 
-    /// Returns `n` a packet; `None` without one.
+    /// Returns `n` for each packet; `None` without packets.
     pub fn of(self, n: u64) -> Option<f64> {
         (self.0 > 0).then(|| n as f64 / self.0 as f64)
     }
@@ -189,7 +190,7 @@ impl Calls {
     }
 }
 
-/// Packets and bytes that a port copied, as far as they are known.
+/// Packets and bytes that a port copied, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Copied {
     packets: Option<u64>,
@@ -229,8 +230,8 @@ impl Waits {
     }
 }
 
-/// Sums all flushes and the time in them; the time is `None` if more than one flush in a hundred
-/// was of a port of which too few were timed.
+/// Sums all flushes and their time; the time is `None` if more than one flush in a hundred was on a
+/// port with too few timed ones.
 ///
 /// Ports differ too much for one to stand for another, so each is estimated by itself. One that
 /// has sent a few packets only does not spoil the figure of those that sent millions.
@@ -246,8 +247,8 @@ fn flushed(ports: &[PortStats]) -> (Flushes, Option<u64>) {
     (all, (known > 0 && (all.calls - known) * 100 <= all.calls).then_some(time_ns))
 }
 
-/// Returns the time that the workers ran, the longest of them, which is as long as anything was
-/// counted; `None` unless all have reported, and if it is zero.
+/// Returns the longest running time of a worker, over which everything was counted; `None` if it is
+/// zero, or a worker has not reported.
 ///
 /// They start together, and end together unless one fails.
 fn ran_ns(workers: &[WorkerStats]) -> Option<u64> {
@@ -255,7 +256,7 @@ fn ran_ns(workers: &[WorkerStats]) -> Option<u64> {
     all?.into_iter().max().filter(|&ns| ns > 0)
 }
 
-/// Returns the time that the workers were not asleep, by their own clocks; `None` unless all have
+/// Returns the time that the workers were awake, by their own clocks; `None` if a worker has not
 /// reported.
 ///
 /// A second instrument beside the kernel's account of CPU time: it is that, and what preemption
@@ -272,7 +273,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// Runs an engine until it ends by itself, and returns its result.
+    /// Runs an engine until it ends by itself, and returns the result.
     fn ran(build: impl FnOnce(Builder) -> Builder) -> Stopped {
         let running = build(Engine::builder()).build().unwrap().start().unwrap();
         assert!(running.wait(LONG).unwrap());
@@ -292,7 +293,7 @@ mod tests {
         Spent { ticks_per_second, ..Spent::default() }
     }
 
-    /// Returns the same run as if it had taken that long.
+    /// Returns the same run with the given duration.
     fn lasted(mut stopped: Stopped, seconds: u64) -> Stopped {
         stopped.workers.iter_mut().for_each(|w| w.ran_ns = Some(seconds * 1_000_000_000));
         stopped

@@ -1,4 +1,4 @@
-//! The documents of `--json`: one object each, named by its schema.
+//! The documents of `--json`: one object each, with its schema.
 //!
 //! A field is never taken away or given another meaning within a schema's number; new ones may come.
 
@@ -19,8 +19,7 @@ pub fn generated(report: &GenReport) -> String {
     document("linerate-gen/1", report)
 }
 
-/// Returns the document of what was found about a port, or about the machine without one,
-/// `linerate-doctor/1`.
+/// Returns the document of findings on a port, or on the machine without one, `linerate-doctor/1`.
 #[must_use]
 pub fn doctor(port: Option<&str>, findings: &[Finding]) -> String {
     #[derive(Serialize)]
@@ -240,8 +239,8 @@ mod tests {
         r#""warnings":["worker 0: short"],"error":null}"#
     );
 
-    /// Returns `document` without the driver's counters that [`PATH`] does not know: a new one is declared where the
-    /// others are, and nowhere else.
+    /// Returns `document` without driver counters that [`PATH`] does not know, so that a new
+    /// counter is declared in one place only.
     fn known(mut document: String) -> String {
         for (key, _, _) in linerate_port::DriverCounts::default().named() {
             let key = format!("\"{key}\":");

@@ -1,4 +1,4 @@
-//! Reports what a path did, as plain data that screens, scripts and metrics are made from.
+//! Results of a path as plain data, for screens, scripts and metrics.
 //!
 //! [`report`], [`pool`] and [`excess`] hold the data. With the feature `json`, the module of that name writes
 //! the documents of `--json`. [`doctor`] says whether a port can be opened here, and how well.

@@ -1,15 +1,15 @@
-//! A pool's setup and its cost: memory, hot lists, locks, frees across CPUs, dwell.
+//! A pool's settings and cost: memory, hot lists, locks, frees across CPUs, dwell.
 
 use linerate_datapath::{CoreStats, Data, Dwell, Init, Return, Stats, Stopped};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
 
-/// Sources of packets' bytes, in words.
+/// Words for the sources of packets' bytes.
 pub const BUFFERS: [(&str, Data); 2] = [("frames", Data::Frames), ("general", Data::General)];
-/// Times at which a packet's metadata is initialised, in words.
+/// Words for the times at which a packet's metadata is initialised.
 pub const INIT: [(&str, Init); 2] = [("at_alloc", Init::AtAlloc), ("at_free", Init::AtFree)];
-/// Places to which a frame returns when another core frees it, in words.
+/// Words for the lists to which a frame returns when another core frees it.
 pub const RETURN: [(&str, Return); 2] = [("local", Return::Local), ("home", Return::Home)];
 
 /// The pool of a run.
@@ -22,22 +22,22 @@ pub struct PoolReport {
     pub frame_bytes: u64,
     /// Frames of the jumbo class.
     pub jumbo_frames: u64,
-    /// Bytes of each, headroom included; 0 if there are none.
+    /// Size of a jumbo frame in bytes, headroom included; 0 if there are none.
     pub jumbo_bytes: u64,
-    /// Memory held for packets when the run ended: mapped, and the system allocator's.
+    /// Memory held for packets at the end of the run: mapped, and from the system allocator.
     pub memory_bytes: u64,
     /// Source of packets' bytes, one of [`BUFFERS`].
     pub buffers: &'static str,
-    /// Time at which their metadata was initialised, one of [`INIT`].
+    /// Time at which packets' metadata is initialised, one of [`INIT`].
     pub init: &'static str,
-    /// Place to which frames returned that another core freed, one of [`RETURN`].
+    /// List to which frames freed by another core return, one of [`RETURN`].
     #[cfg_attr(feature = "json", serde(rename = "return"))]
     pub return_to: &'static str,
     /// Each worker, and each thread that dropped packets.
     pub cores: Vec<CoreReport>,
     /// The depot's locks.
     pub locks: LocksReport,
-    /// Frees on another CPU than the allocation's.
+    /// Frees on another CPU than the allocating one.
     pub remote_frees: RemoteFrees,
     /// Lifetimes of packets; `None` unless calls were sampled.
     pub dwell: Option<DwellReport>,
@@ -47,19 +47,19 @@ pub struct PoolReport {
 #[derive(Debug, Clone, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct CoreReport {
-    /// Its name.
+    /// The worker's or thread's name.
     pub name: String,
-    /// The CPU that it was last seen on.
+    /// The CPU on which it was last seen.
     pub cpu: Option<usize>,
     /// Packets allocated.
     pub allocs: u64,
-    /// Packets freed here, allocated on any CPU.
+    /// Packets that it freed, allocated on any CPU.
     pub frees: u64,
-    /// Allocations that its hot list served.
+    /// Allocations served by its hot list.
     pub hits: u64,
-    /// Allocations for which it went to the depot.
+    /// Allocations served by the depot.
     pub misses: u64,
-    /// Frees that its hot list had no room for.
+    /// Frees for which its hot list had no room.
     pub discards: u64,
     /// Allocations that found no frame anywhere.
     pub no_frame: u64,
@@ -67,9 +67,9 @@ pub struct CoreReport {
     pub hot_list_len: u64,
     /// TSC ticks to allocate a packet; `None` unless calls were sampled.
     pub ticks_per_alloc: Option<f64>,
-    /// TSC ticks to free one.
+    /// TSC ticks to free a packet.
     pub ticks_per_free: Option<f64>,
-    /// Calls that were timed, of those that allocate and of those that free.
+    /// Number of timed calls: of allocating and of freeing.
     pub calls_timed: [u64; 2],
 }
 
@@ -77,11 +77,11 @@ pub struct CoreReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct LocksReport {
-    /// Times they were taken.
+    /// Times that a lock was taken.
     pub taken: u64,
-    /// Times that another thread had it when it was taken.
+    /// Times that a lock was taken while another thread held it.
     pub contended: u64,
-    /// TSC ticks for which takers waited.
+    /// TSC ticks that threads waited.
     pub wait_ticks: u64,
 }
 
@@ -91,11 +91,11 @@ pub struct LocksReport {
 pub struct RemoteFrees {
     /// Packets freed on another CPU than the one that allocated them.
     pub count: u64,
-    /// Their share of all whose allocator is known; `None` before the first.
+    /// Share of these among all packets with a known allocator; `None` before the first.
     pub share: Option<f64>,
     /// The CPUs, in the order of the matrix.
     pub cpus: Vec<usize>,
-    /// A row for each CPU that allocated, in it a column for each that freed.
+    /// A row for each CPU that allocated, with a column for each that freed.
     pub matrix: Vec<Vec<u64>>,
 }
 
@@ -103,9 +103,9 @@ pub struct RemoteFrees {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct DwellReport {
-    /// Those that were freed by the core that allocated them.
+    /// Packets freed by the core that allocated them.
     pub local: DwellTimes,
-    /// Those that another core freed.
+    /// Packets freed by another core.
     pub remote: DwellTimes,
 }
 
@@ -115,9 +115,9 @@ pub struct DwellReport {
 pub struct DwellTimes {
     /// Packets that were watched.
     pub packets: u64,
-    /// TSC ticks that half of them did not exceed.
+    /// Median lifetime in TSC ticks.
     pub p50_ticks: Option<u64>,
-    /// TSC ticks that 99 of 100 did not exceed.
+    /// 99th percentile of the lifetime in TSC ticks.
     pub p99_ticks: Option<u64>,
 }
 
@@ -165,7 +165,7 @@ impl PoolReport {
     }
 }
 
-/// Returns the word for a policy.
+/// Returns the word for a setting.
 pub fn word<T: PartialEq + Copy>(words: &[(&'static str, T); 2], policy: T) -> &'static str {
     let [(first, named), (second, _)] = words;
     if *named == policy { first } else { second }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use linerate_port::{QueueCounts, Registers};
 
-/// Tells modelled register access by irq and by packet, and its part of the run.
+/// Formats modelled register accesses for each irq and packet, and their share of the run.
 pub(crate) fn told(taken: Registers, counts: &QueueCounts, time: Duration) -> String {
     let packets = counts.rx_packets + counts.tx_packets;
     let kind = |n: u64, ns: u64, what: &str| {

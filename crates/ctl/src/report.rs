@@ -20,75 +20,76 @@ use crate::registers::told;
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct ForwardReport {
-    /// Wall time from the start of the workers to when they were told to drain.
+    /// Wall time from the start of the workers to the order to drain.
     pub duration_seconds: f64,
-    /// Every port, in the order in which they were named.
+    /// Reports of all ports, in the order of their definition.
     pub ports: Vec<PortReport>,
     /// The account of every packet.
     pub ledger: LedgerReport,
-    /// CPU time and cycles that it took.
+    /// CPU time and cycles of the run.
     pub cost: Cost,
     /// Locks that the path took.
     pub locks: Locks,
-    /// Calls that allocated, freed and copied packets, and those to devices.
+    /// Calls that allocated, freed and copied packets, and calls of drivers.
     pub calls: Calls,
     /// Waits of the path.
     pub waits: Waits,
-    /// The pool of its packets, and its cost.
+    /// The pool of the path's packets, with its cost.
     pub pool: PoolReport,
-    /// The verifying sinks' joint result, that of a far process included; `None` without one.
+    /// The combined result of the verifying sinks, including that of a far process; `None` without
+    /// one.
     pub verify: Option<Verify>,
-    /// Parts of the run of which something else was asked, in their order; none if nothing was.
+    /// Phases of the run with different rates, in order; empty if there were none.
     pub phases: Vec<PhaseReport>,
-    /// The process that the packets went to, where the run had one of its own.
+    /// The process that received the packets, if the run started one.
     pub far: Option<FarReport>,
-    /// The search for the workers' CPUs, if one was asked for and came to its end.
+    /// The search for the workers' CPUs, if one was requested and completed.
     #[cfg_attr(feature = "json", serde(skip_serializing_if = "Option::is_none"))]
     pub placement: Option<PlacementReport>,
-    /// Settings that were not applied as asked, or are not as they should be.
+    /// Warnings on settings that have another effect than requested.
     pub warnings: Vec<String>,
     /// The cause of an early end, or the trouble of a port.
     pub error: Option<ErrorReport>,
 }
 
-/// Time of a run after which a filter that let nothing in is told.
+/// Duration of a run from which a filter that matched nothing is reported.
 const SILENT: Duration = Duration::from_secs(5);
 
 /// Packets that passed a port, and the port's troubles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PortReport {
-    /// Its name in the engine.
+    /// The port's name in the engine.
     pub name: String,
-    /// Its driver.
+    /// The port's driver.
     pub driver: String,
     /// Flags that hold for every port of that driver.
     #[cfg_attr(feature = "json", serde(skip))]
     pub flags: DriverFlags,
-    /// Driver and mode, as obtained.
+    /// Driver and mode of the opened port.
     pub mode: String,
-    /// Received from it.
+    /// Packets and bytes received from the port.
     pub rx: Passed,
-    /// Sent to it.
+    /// Packets and bytes sent to the port.
     pub tx: Passed,
-    /// Packets that the kernel or peer counts as lost before the port had them. No ledger of ours
-    /// has ever seen them.
+    /// Packets that the kernel or peer counts as lost before the port received them. No ledger of
+    /// ours has ever seen them.
     #[cfg_attr(feature = "json", serde(rename = "missed"))]
     pub rx_missed: u64,
-    /// Times that it had packets and the pool no frame; they waited where they were.
+    /// Times that the port had packets and the pool no frame; the packets waited in the device.
     #[cfg_attr(feature = "json", serde(rename = "no_frame"))]
     pub rx_nombuf: u64,
-    /// Its driver's counters: causes of the packets in `rx_missed`, as far as the driver asks for them, resets,
-    /// lies. Each has the key that [`DriverCounts::named`] says.
+    /// The driver's counters: causes of the packets in `rx_missed` that the driver knows, resets,
+    /// protocol violations. Each has the key that [`DriverCounts::named`] says.
     #[cfg_attr(feature = "json", serde(flatten, serialize_with = "named"))]
     pub driver_counts: DriverCounts,
-    /// Bytes that its driver copied since it could not send packets from where they lay; `None` if
-    /// it does not count them, as those do not that copy every packet or none: their share is in
+    /// Bytes that the driver copied because it could not send packets in place; `None` if it does
+    /// not count them, like drivers that copy every packet or none, which are in
     /// [`Calls::copied_bytes`].
     pub copied_bytes: Option<u64>,
     /// Ends of a worker's sleep by this port's device.
     pub irqs_by_device: u64,
-    /// Ends of a worker's sleep by the timer that let this port's packets gather.
+    /// Ends of a worker's sleep by the timer of a hold for this port.
     pub irqs_by_timer: u64,
     /// Times that a worker was about to sleep, and this port had something.
     pub rechecks: u64,
@@ -98,47 +99,48 @@ pub struct PortReport {
     pub poor_use: Option<String>,
     /// The filter of a port that has let nothing in, in a run long enough to wonder.
     pub silent: Option<String>,
-    /// The packets that go to its device with one transmit call: a number, or auto.
+    /// The cap on packets for one transmit call to the device: a number, or auto.
     pub tx_batch: String,
-    /// Doorbells of its transmit rings: system calls that sent, tails shown to a peer; `None` of a device
-    /// without one.
+    /// Doorbells of the transmit rings: system calls that sent, or index updates that a peer can
+    /// see; `None` for a device without doorbells.
     pub doorbells: Option<u64>,
-    /// Its transmit calls by the packets that its device took, in ranges of powers of two.
+    /// The port's transmit calls by the packets that the device accepted, in ranges of powers of
+    /// two.
     pub tx_calls: Vec<TxCalls>,
-    /// Its queueing discipline's counts.
+    /// The counts of the port's queueing discipline.
     pub qdisc: Option<QdiscReport>,
     /// Modelled register access, of a port with the option `toll=`; empty without it.
     pub registers: String,
 }
 
-/// Transmit calls of about one size.
+/// Transmit calls of similar size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct TxCalls {
-    /// Least number of packets of the range; none is twice as many. 0 is that of calls that found the
-    /// device full.
+    /// Lower end of the range; the upper end is less than twice as much. 0 is for calls that found
+    /// the device full.
     pub packets: u64,
-    /// Calls in it.
+    /// Number of calls in the range.
     pub calls: u64,
 }
 
-/// `taken = left + dropped + held`.
+/// A discipline's counts, for which `taken = left + dropped + held`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct QdiscReport {
-    /// Packets that it was given.
+    /// Packets enqueued.
     pub taken: Passed,
-    /// Packets that left it for the device.
+    /// Packets dequeued for the device.
     pub left: Passed,
-    /// Packets that it dropped.
+    /// Packets dropped.
     pub dropped: Passed,
-    /// Packets that it held at the end.
+    /// Packets still held at the end.
     pub held: Passed,
-    /// Packets that it marked instead of dropping them.
+    /// Packets marked instead of dropped.
     pub marked: u64,
 }
 
-/// Packets and their bytes, from the destination MAC, without FCS.
+/// A number of packets, and their bytes from the destination MAC, without FCS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Passed {
@@ -152,17 +154,17 @@ pub struct Passed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct LedgerReport {
-    /// Came in by a device.
+    /// Received from a device.
     pub received: u64,
     /// Made by the program.
     pub created: u64,
-    /// Taken by a device.
+    /// Accepted by a device.
     pub sent: u64,
     /// Done with by the program.
     pub consumed: u64,
     /// Dropped, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// Still somewhere in the path.
+    /// In flight on the path.
     pub in_flight: u64,
     /// True if the two sides are equal.
     pub balanced: bool,
@@ -172,48 +174,48 @@ pub struct LedgerReport {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Cost {
-    /// Cycles for each packet, of the clock that `scope` says. By [`TSC`] they are
+    /// Cycles for each packet, of the clock named by `scope`. By [`TSC`] they are
     /// `cpu_ns_per_packet` in other units, and no second opinion on it.
     pub cycles_per_packet: Option<f64>,
     /// Instructions for each packet.
     pub instructions_per_packet: Option<f64>,
-    /// Packets for each time that a worker was woken by a device; `None` if none ever was. The ends of holds
+    /// Packets for each wake-up of a worker by a device; `None` without wake-ups. The ends of holds
     /// are not counted, as in `packets_per_irq`.
     pub packets_per_wakeup: Option<f64>,
-    /// Packets for each irq, which is the end of a worker's sleep, by a device or by a timer; `None` if none
-    /// ever slept.
+    /// Packets for each irq, the end of a worker's sleep by a device or by a timer; `None` if no
+    /// worker slept.
     pub packets_per_irq: Option<f64>,
     /// CPU time of the whole process, in seconds.
     pub cpu_seconds: f64,
     /// Scope of `cycles_per_packet`: `user+kernel` or `user`, cycles of the core; or [`TSC`].
     pub scope: Option<&'static str>,
-    /// CPU time of the whole process for each packet, as the kernel accounts.
+    /// CPU time of the whole process for each packet, by the kernel's accounting.
     pub cpu_ns_per_packet: Option<f64>,
-    /// Time that the workers were awake for each packet, by their own clocks: a second instrument
-    /// for the same. It is longer by what preemption took, of [`Waits::run_delay_ns`], and shorter
+    /// Time that the workers were awake for each packet, by their own clocks: a second measurement
+    /// of the same. It is longer by what preemption took, of [`Waits::run_delay_ns`], and shorter
     /// by what it takes to fall asleep and to wake, and what the process does beside its workers.
     /// `None` unless all workers have told.
     pub awake_ns_per_packet: Option<f64>,
 }
 
-/// Scope of cycles that are CPU time in ticks of the time stamp counter, for want of a counter of
-/// the core's cycles.
+/// Scope for cycles computed from CPU time in ticks of the time stamp counter, if the core's cycles
+/// cannot be counted.
 pub const TSC: &str = "tsc";
 
 /// CPU time and cycles of the process, as measured around a run.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Spent {
-    /// Wall time, from the start of the workers to when they were told to drain.
+    /// Wall time from the start of the workers to the order to drain.
     pub wall: Duration,
     /// CPU time of the process.
     pub cpu: Duration,
-    /// Cycles, where they can be counted.
+    /// Cycles, if they can be counted.
     pub cycles: Option<u64>,
-    /// Instructions, where they can be counted.
+    /// Instructions, if they can be counted.
     pub instructions: Option<u64>,
     /// Scope of cycles and instructions, or [`TSC`].
     pub scope: Option<&'static str>,
-    /// Ticks a second of the clock that locks are timed by, where it is known.
+    /// Ticks a second of the clock that times locks, if known.
     pub ticks_per_second: Option<f64>,
 }
 
@@ -221,17 +223,17 @@ pub struct Spent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Verify {
-    /// Stamped packets that came.
+    /// Stamped packets received.
     pub packets: u64,
-    /// Numbers that never came, below the highest that did.
+    /// Sequence numbers that never arrived, below the highest received.
     pub lost: u64,
-    /// Packets that came after a later one of their flow.
+    /// Packets that arrived after a later one of their flow.
     pub reordered: u64,
-    /// Packets that came again.
+    /// Packets that arrived more than once.
     pub duplicated: u64,
-    /// Packets too far behind to tell whether they came again.
+    /// Packets so late that it is unknown whether they are duplicates.
     pub late: u64,
-    /// Packets with a byte that was not sent.
+    /// Packets with a changed byte.
     pub corrupted: u64,
     /// Packets without a stamp, which cannot be verified.
     pub foreign: u64,
@@ -241,21 +243,23 @@ pub struct Verify {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PhaseReport {
-    /// The rate asked of it: `paced` or `flat out`.
+    /// The rate requested in the phase: `paced` or `flat out`.
     pub name: &'static str,
-    /// Its wall time.
+    /// Wall time of the phase.
     pub seconds: f64,
-    /// Packets and bytes that left meanwhile by ports other than rings.
+    /// Packets and bytes sent in the phase by ports other than rings.
     pub sent: Passed,
     /// CPU time of the whole process.
     pub cpu_seconds: f64,
-    /// CPU time of the far process; `None` without one, or where the kernel does not tell.
+    /// CPU time of the far process; `None` without one, or if the kernel does not report it.
     pub far_cpu_seconds: Option<f64>,
-    /// Share of a CPU in per cent that the system of post 000 took at this rate; `None` of other rates.
+    /// Share of a CPU, in per cent, that the system of post 000 used at this rate; `None` for other
+    /// rates.
     pub post_cpu_pct: Option<f64>,
-    /// Median lateness of its packets against their intended times; `None` without a pace, or of too few.
+    /// Median lateness of packets against their intended times; `None` without a pace, or with too
+    /// few packets.
     pub late_p50_ns: Option<u64>,
-    /// 99th percentile of it.
+    /// 99th percentile of the lateness.
     pub late_p99_ns: Option<u64>,
 }
 
@@ -263,15 +267,15 @@ pub struct PhaseReport {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct FarReport {
-    /// Its number.
+    /// The process's number.
     pub process: u32,
-    /// Packets and bytes that it took out of the memory that it maps.
+    /// Packets and bytes that the process received from the memory that it maps.
     pub received: Passed,
-    /// True if its own ledger balances, with nothing dropped and nothing in flight.
+    /// True if the process's ledger balances, with nothing dropped and nothing in flight.
     pub whole: bool,
-    /// Packets that its sink verified.
+    /// Packets that the process's sink verified.
     pub verified: u64,
-    /// Bytes that its port copied out of that memory; `None` if it did not tell.
+    /// Bytes that the process's port copied from that memory; `None` if unknown.
     pub copied_bytes: Option<u64>,
     /// CPU time of the process, from the start of its workers to their end.
     pub cpu_seconds: f64,
@@ -291,35 +295,35 @@ pub struct ErrorReport {
     pub fix: String,
 }
 
-/// A run of `gen`: the same, and how the pace was kept.
+/// The report of `gen`: that of its path, and how the pace was kept.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct GenReport {
-    /// Packets asked for, and those that left.
+    /// Packets requested, and packets sent.
     pub pace: PaceReport,
-    /// The path behind it.
+    /// The path from the generator.
     #[cfg_attr(feature = "json", serde(flatten))]
     pub path: ForwardReport,
 }
 
-/// A generator's pace: packets asked for, and those that left.
+/// A generator's pace: packets requested, and packets sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PaceReport {
-    /// Packets that the request amounts to; `None` if it named no number.
+    /// Number of requested packets; `None` if the request has no number.
     pub asked: Option<u64>,
     /// Packets that left.
     pub sent: u64,
-    /// Packets asked for that did not leave.
+    /// Requested packets that were not sent.
     pub unsent: Option<u64>,
-    /// Median lateness against the intended time; `None` without a rate or from too few packets.
+    /// Median lateness against the intended time; `None` without a rate, or with too few packets.
     pub late_p50_ns: Option<u64>,
-    /// 99th percentile of it.
+    /// 99th percentile of the lateness.
     pub late_p99_ns: Option<u64>,
 }
 
 impl ForwardReport {
-    /// Puts together what an engine did and what it took; `stats` is its own.
+    /// Builds the report from an engine's results and cost; `stats` are the engine's.
     #[must_use]
     pub fn new(stopped: &Stopped, stats: &Stats, spent: &Spent) -> ForwardReport {
         let error = stopped.check().err().as_ref().map(ErrorReport::from);
@@ -342,15 +346,15 @@ impl ForwardReport {
         }
     }
 
-    /// Returns the number of packets that left by ports other than rings, and whatever else is paired: what
-    /// `cost` divides by.
+    /// Returns the number of packets sent by ports that are not paired as rings are: the divisor of
+    /// `cost`.
     #[must_use]
     pub fn packets_out(&self) -> u64 {
         let outside = self.ports.iter().filter(|p| !p.flags.paired);
         outside.map(|p| p.tx.packets).sum()
     }
 
-    /// Returns false if a generator of this run fed a sink of it, and the sink found a fault.
+    /// Returns false if a sink of this run found a fault in packets of a generator of this run.
     #[must_use]
     pub fn verified(&self) -> bool {
         let generated = self.ports.iter().any(|p| p.flags.generates);
@@ -359,7 +363,7 @@ impl ForwardReport {
 }
 
 impl GenReport {
-    /// Adds how the pace was kept; `asked` is what the request amounts to.
+    /// Adds the pace; `asked` is the number of requested packets.
     #[must_use]
     pub fn new(path: ForwardReport, asked: Option<u64>, pace: Option<Pace>) -> GenReport {
         let sent = path.packets_out();
@@ -437,7 +441,7 @@ impl Verify {
         }
     }
 
-    /// Returns the packets lost, out of order, twice (as far as can be told) or damaged.
+    /// Returns the packets lost, out of order, duplicated (as far as known) or damaged.
     #[must_use]
     pub fn faults(&self) -> u64 {
         let came = self.reordered + self.duplicated + self.late + self.corrupted;
@@ -556,7 +560,7 @@ mod tests {
     use super::*;
     use linerate_datapath::Engine;
 
-    /// Runs `gen → ring → sink` with 1000 packets, and returns the result and its readings.
+    /// Runs `gen → ring → sink` with 1000 packets, and returns the result and its statistics.
     fn stopped() -> (Stopped, Stats) {
         let engine = Engine::builder()
             .port("gen", "gen:,count=1000")

@@ -1,4 +1,4 @@
-//! The machine: what matters to linerate whatever the port.
+//! The examination of the machine, independent of a port.
 
 use std::thread::available_parallelism;
 
@@ -8,13 +8,12 @@ use linerate_port::{Driver, Obtained, Port, Registry, Result};
 use linerate_sys::mem::{Huge, Region};
 use linerate_sys::netns::Netns;
 
-/// Frames of the memory that is registered: 64 MiB, a path of some queues.
+/// Frames of the memory that is registered as a test: 64 MiB, enough for a path of some queues.
 const FRAMES: usize = 32 << 10;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Highest share of time, in per cent since the machine started, that its host may take without a
-/// warning.
+/// Highest share of time, in per cent since boot, that the host may take without a warning.
 const STEAL_PCT: f64 = 1.0;
-/// Programs that the commands in these pages use, each with its package.
+/// Programs that remedies in our pages use, each with its package.
 const PROGRAMS: [(&str, &str); 3] =
     [("ip", "iproute2"), ("ss", "iproute2"), ("ethtool", "ethtool")];
 
@@ -34,7 +33,7 @@ pub fn machine() -> Vec<Finding> {
     found.into_vec()
 }
 
-/// Opens a port of each driver of the host in a network namespace of its own.
+/// Opens a port of each host driver in a network namespace of its own.
 fn drivers(found: &mut Findings) {
     let registry = Registry::default();
     let with_trial = |driver: &&&dyn Driver| !driver.on_machine().trial.is_empty();
@@ -95,7 +94,7 @@ fn jit(found: &mut Findings) {
     }
 }
 
-/// CPUs that threads may run on, and the share of them that a cgroup leaves.
+/// Reports the CPUs that threads may use, and the share of them that a cgroup allows.
 fn cpus(found: &mut Findings) {
     let Ok(cpus) = allowed_cpus() else { return };
     let time_of = available_parallelism().map_or(cpus.len(), usize::from);
@@ -110,7 +109,7 @@ fn cpus(found: &mut Findings) {
     }
 }
 
-/// A governor that lets the clock sink makes every figure one of the governor.
+/// Warns of a governor that lowers the clock, which makes measurements depend on it.
 fn governor(found: &mut Findings) {
     let path = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
     match proc::text(path).as_deref().map(str::trim) {
@@ -129,7 +128,7 @@ fn governor(found: &mut Findings) {
     }
 }
 
-/// Warns if other programs here, or the host, take much of the CPUs' time.
+/// Warns if other programs, or the host, use much of the CPUs' time.
 fn noise(found: &mut Findings) {
     let cpus = allowed_cpus().map_or(1, |cpus| cpus.len());
     let load = proc::text("/proc/loadavg");
@@ -165,7 +164,7 @@ fn steal_pct(stat: &str) -> Option<f64> {
     (all > 0).then(|| steal as f64 * 100.0 / all as f64)
 }
 
-/// Warns of each missing program that the fixes of other findings use.
+/// Warns of each missing program that remedies of other findings use.
 fn programs(found: &mut Findings) {
     for (program, package) in PROGRAMS {
         if !is_here(program) {
@@ -177,7 +176,7 @@ fn programs(found: &mut Findings) {
     }
 }
 
-/// Compares the kernel with what is used of it.
+/// Compares the kernel's version with the features that ports use.
 fn examine_kernel(found: &mut Findings) {
     match host::version() {
         Some(version) => judge_kernel(version, found),

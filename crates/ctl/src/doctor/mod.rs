@@ -1,4 +1,5 @@
-//! Says whether a port can be opened here, how well, and what to do about it.
+//! The examination of ports and of the machine: whether a port can be opened, how well, and the
+//! remedies.
 //!
 //! It tries the real operations and undoes them: a socket, a map and a program are made and closed, a
 //! port is opened as it will be, and what it obtained is told. Nothing is inferred where it can be
@@ -42,8 +43,7 @@ pub use machine::machine;
 use linerate_port::doctor::Findings;
 use linerate_port::{Kind, Port, Registry, Result};
 
-/// Checks whether the port of that text can be opened here, and how well; changes nothing that
-/// others could notice.
+/// Checks whether a port can be opened and how well; changes nothing that others could notice.
 #[must_use]
 pub fn check(port: &str) -> Vec<Finding> {
     check_with(port, Trial::Careful, &Registry::default())
@@ -59,7 +59,7 @@ pub fn check_with(port: &str, trial: Trial, drivers: &Registry) -> Vec<Finding> 
     found.into_vec()
 }
 
-/// Stops at what makes all else pointless.
+/// Examines a port, and stops at a finding that makes the rest pointless.
 fn examine(port: &str, trial: Trial, drivers: &Registry, found: &mut Findings) -> Result<()> {
     let spec = drivers.parse(port)?;
     let driver = drivers.driver(&spec)?;

@@ -1,4 +1,4 @@
-//! Round trips of a line between CPUs: two threads that answer each other.
+//! Round trips of a cache line between CPUs: two threads that answer each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,12 +10,13 @@ use linerate_sys::thread::pin_to_cpu;
 
 use super::topology::{Near, Topology};
 
-/// Round trips of one measurement, and measurements of a pair, of which the shortest counts.
+/// Round trips of one measurement; the next is the number of measurements of a pair, of which the
+/// shortest counts.
 const TRIPS: u32 = 200;
 const TIMES: u32 = 5;
-/// Longest time for one pair: on a busy CPU a partner may be away.
+/// Longest time for one pair, because on a busy CPU the partner may not run.
 const LIMIT: Duration = Duration::from_millis(200);
-/// Looks before a thread lets others run.
+/// Polls before a thread yields its CPU.
 const LOOKS: u32 = 1 << 12;
 
 /// The round trip between two CPUs.
@@ -25,9 +26,9 @@ const LOOKS: u32 = 1 << 12;
 pub struct RoundTrip {
     /// The two.
     pub cpus: (usize, usize),
-    /// Their nearness.
+    /// The nearness of the two CPUs.
     pub near: Near,
-    /// Nanoseconds there and back; the shortest mean that was measured.
+    /// Time of a round trip in nanoseconds: the shortest mean measured.
     pub ns: u64,
 }
 

@@ -1,4 +1,5 @@
-//! A running engine's workers as what is placed, and what it says of itself as what they are judged by.
+//! A running engine as the subject of placement: its workers are moved, and its own statistics
+//! judge the result.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,23 +14,23 @@ use linerate_sys::clock::cpu_time;
 use super::{Found, Gauge, Places, Reading, RoundTrip, Search, Topology, round_trips, told};
 use crate::affinity::{Pin, WorkerPin};
 
-/// Time of a reading, and time that passes between a move and it.
+/// Length of a reading, and of the pause between a move and a reading.
 const WINDOW: Duration = Duration::from_millis(100);
 const SETTLES: Duration = Duration::from_millis(10);
-/// Time between two looks at whether the run is over.
+/// Interval of checks whether the run is over.
 const STEP: Duration = Duration::from_millis(10);
-/// Packets of a reading that tells something.
+/// Least number of packets for a reading to count.
 const PACKETS_MIN: u64 = 200;
-/// Readings that a search takes at most: with windows of 0.1 s, a few seconds.
+/// Most readings of a search: with windows of 0.1 s, a few seconds.
 const READINGS_MAX: usize = 40;
 
-/// A count that grows with the work that is done: of cycles, if the CPU counts, or of nanoseconds.
+/// A count that grows with the work done: cycles if the CPU counts them, else nanoseconds.
 pub type Meter = Box<dyn FnMut() -> f64 + Send>;
 
 /// A search for places of a running engine's workers.
 pub struct EngineGauge {
     pins: Vec<WorkerPin>,
-    /// CPUs on which each could run when it was found, once it was moved; and its place now.
+    /// For each moved worker the CPUs on which it could run before; and its present place.
     before: Vec<Option<Vec<usize>>>,
     now: Places,
     stats: Stats,
@@ -48,7 +49,8 @@ struct Counts {
 }
 
 impl EngineGauge {
-    /// Describes it. A search ends, with everything as it was found, soon after `over` is set: then the run ends.
+    /// Creates a gauge for the engine. A search ends, with everything as it was found, soon after
+    /// `over` is set: then the run ends.
     #[must_use]
     pub fn new(control: &Control, stats: &Stats, over: &Arc<AtomicBool>) -> EngineGauge {
         let workers = stats.workers().len();
@@ -63,14 +65,14 @@ impl EngineGauge {
         }
     }
 
-    /// Judges by another count than the CPU time of this process, in that unit.
+    /// Judges by another count than the CPU time of this process, with that unit.
     #[must_use]
     pub fn meter(mut self, unit: &'static str, meter: Meter) -> Self {
         (self.unit, self.meter) = (unit, meter);
         self
     }
 
-    /// Searches, on the calling thread, which is none of the workers'.
+    /// Searches on the calling thread, which must not be a worker's.
     ///
     /// # Errors
     /// `E-CPU` if the machine's CPUs are not known; `E-BUSY` if the run ended first; `E-UNSUPPORTED` if the meter
@@ -174,13 +176,13 @@ impl fmt::Debug for EngineGauge {
 #[cfg_attr(feature = "json", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PlacementReport {
-    /// The things, in the order of their places.
+    /// The placed things, in the order of their places.
     pub names: Vec<String>,
     /// Unit of the cost: `ns`, or `cycles`.
     pub unit: &'static str,
     /// Round trips between CPUs, one of each nearness.
     pub round_trips: Vec<RoundTrip>,
-    /// The search; `None` if too little passed to tell anything, and everything stayed as it was.
+    /// The result; `None` if too few packets passed for one, and nothing was moved.
     pub found: Option<Found>,
 }
 

@@ -1,4 +1,5 @@
-//! Finds CPUs for what runs: proposes by the machine's topology, applies, measures, and keeps what is better.
+//! Placement of threads on CPUs: proposes places from the machine's topology, applies and measures
+//! them, and keeps better ones.
 //!
 //! ```text
 //!   topology.rs   sockets, cores and their siblings, small cores, as /sys describes them
@@ -21,7 +22,7 @@ pub use engine::{EngineGauge, Meter, PlacementReport};
 pub use search::{Found, Gauge, Reading, Search, Tried};
 pub use topology::{Cpu, Near, Topology};
 
-/// Places: the CPU of each thing, or none where it runs as it was found.
+/// The places: a CPU for each thing, or `None` where it runs as it was found.
 pub type Places = Vec<Option<usize>>;
 
 /// Returns places for a reader: `worker 0 on 1, worker 1 as it was`.

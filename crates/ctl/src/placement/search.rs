@@ -1,26 +1,27 @@
-//! The search: places are tried one after the other, and judged by the spread of the start itself.
+//! The search: tries places one after the other, and judges them by the spread of repeated readings
+//! at the start.
 
 use linerate_port::Result;
 
 use super::Places;
 use super::topology::Topology;
 
-/// Readings of the start against itself: the floor below which nothing is a difference.
+/// Readings of the start, whose spread is the floor for differences.
 const FLOOR_TIMES: usize = 6;
-/// Readings of each side before the last word.
+/// Readings of each side for the final comparison.
 const CONFIRM_TIMES: usize = 5;
-/// Least floor, as a share: clocks and counters are no better.
+/// Lowest floor, as a share: the precision of clocks and counters.
 const FLOOR_LEAST: f64 = 0.01;
 
-/// The things that are placed, and the way they are judged.
+/// The things to place, and the way to measure them.
 pub trait Gauge {
-    /// Has each thing run on the CPUs that were chosen, or as it was found.
+    /// Moves each thing to its chosen CPU, or back to where it was found.
     ///
     /// # Errors
     /// A thing that cannot run there: the places are left out.
     fn place(&mut self, places: &[Option<usize>]) -> Result<()>;
 
-    /// Measures for a while; `None` if too little passed to tell.
+    /// Takes a reading; `None` if too few packets passed.
     ///
     /// # Errors
     /// What ends the search: it is over, and the start is put back.
@@ -32,13 +33,13 @@ pub trait Gauge {
 #[cfg_attr(feature = "json", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Reading {
-    /// The figure that decides: nanoseconds of CPU, or cycles if the CPU counts them.
+    /// The deciding figure: nanoseconds of CPU, or cycles if the CPU counts them.
     pub cost: f64,
-    /// Packets a second: of places that cost the same, those with more are better.
+    /// Packets a second: among places of equal cost, a higher rate is better.
     pub rate: f64,
-    /// Frees on another core than the allocation's.
+    /// Frees on another core than the allocating one.
     pub remote_frees: f64,
-    /// Packets handed from one worker to another.
+    /// Packets passed from one worker to another.
     pub handed_over: f64,
 }
 
@@ -49,7 +50,8 @@ impl Reading {
         Reading { cost, rate, remote_frees, handed_over }
     }
 
-    /// Returns true if it is better than `other` by more than the floors, in cost or in rate, and in neither worse.
+    /// Returns true if the reading is better than `other` by more than the floors, in cost or in
+    /// rate, and worse in neither.
     fn is_better(&self, other: &Reading, floor: &Floor) -> bool {
         let (cheaper, dearer) = (1.0 - floor.cost, 1.0 + floor.cost);
         let (slower, faster) = (1.0 - floor.rate, 1.0 + floor.rate);
@@ -65,9 +67,9 @@ impl Reading {
 pub struct Tried {
     /// The places.
     pub places: Places,
-    /// Reads what passed meanwhile; none if a reading failed, or too little passed.
+    /// The reading at these places; `None` if it failed, or too few packets passed.
     pub reading: Option<Reading>,
-    /// True if they were better than all before.
+    /// True if the places were better than all before.
     pub kept: bool,
 }
 
@@ -76,13 +78,13 @@ pub struct Tried {
 #[cfg_attr(feature = "json", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Found {
-    /// The places in which everything is now: all as found, unless better ones were.
+    /// The final places: as found, unless better ones were found.
     pub places: Places,
-    /// Median before, of readings taken in turn with those after.
+    /// Median of readings at the original places, taken alternately with those after.
     pub before: Reading,
-    /// Median after.
+    /// Median of readings at the new places.
     pub after: Reading,
-    /// The start's spread against itself, as a share.
+    /// The spread of readings at the start, as a share.
     pub floor: f64,
     /// All that was tried, in order.
     pub tried: Vec<Tried>,
@@ -110,8 +112,8 @@ impl<'a> Search<'a> {
         self
     }
 
-    /// Searches; everything is where [`Found::places`] says afterwards, or as it was found after an error.
-    /// `None` if too little passed to tell anything.
+    /// Runs the search; afterwards everything is at [`Found::places`], or as it was found after an
+    /// error. `None` if too little passed to tell anything.
     ///
     /// # Errors
     /// Those of [`Gauge::read`], and of putting things back.
@@ -160,7 +162,7 @@ impl<'a> Search<'a> {
         Ok(Some(Found { places, before, after, floor: floor.cost, tried }))
     }
 
-    /// Tries places that were not tried yet; true if they are the best by more than the floor.
+    /// Measures new places; returns true if they are the best by more than the floor.
     fn judge(&self, places: Places, state: &mut State, gauge: &mut dyn Gauge) -> Result<bool> {
         if state.tried.iter().any(|tried| tried.places == places) || places == state.best {
             return Ok(false);
@@ -183,7 +185,8 @@ impl<'a> Search<'a> {
         Ok(kept)
     }
 
-    /// Returns places by what the topology alone says: near each other, apart, in pairs of siblings, all on one.
+    /// Returns places from the topology alone: near each other, spread out, in pairs of siblings,
+    /// all on one CPU.
     fn proposals(&self) -> Vec<Places> {
         let deal = |cpus: Vec<usize>| -> Places {
             (0..self.things).map(|i| cpus.get(i % cpus.len().max(1)).copied()).collect()
@@ -197,7 +200,7 @@ impl<'a> Search<'a> {
         vec![deal(near.clone()), deal(apart), deal(siblings), halves.collect(), deal(first)]
     }
 
-    /// Returns places that differ by one thing on another CPU, two things changed for each other, or two things
+    /// Returns places that differ by one thing on another CPU, two things swapped, or two things
     /// moved together.
     fn neighbours(&self, places: &Places) -> Vec<Places> {
         let cpus = self.topology.order(false);
@@ -237,14 +240,14 @@ struct State {
     tried: Vec<Tried>,
 }
 
-/// The start's spread against itself, as shares.
+/// The spread of readings at the start, as shares.
 #[derive(Debug, Clone, Copy)]
 struct Floor {
     cost: f64,
     rate: f64,
 }
 
-/// Reads the start several times; its median and its spread.
+/// Reads the start several times; returns the median and the spread.
 fn floor(gauge: &mut dyn Gauge) -> Result<Option<(Reading, Floor)>> {
     let mut readings = Vec::new();
     for _ in 0..FLOOR_TIMES {

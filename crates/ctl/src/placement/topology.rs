@@ -1,4 +1,4 @@
-//! The CPUs of a machine as /sys describes them.
+//! The CPUs of a machine, from /sys.
 //!
 //! Source: Documentation/admin-guide/cputopology.rst, Documentation/ABI/testing/sysfs-devices-system-cpu.
 
@@ -10,20 +10,20 @@ use linerate_sys::thread;
 
 /// Capacity of the largest core.
 const FULL: u32 = 1024;
-/// Capacity of a small core whose kernel says no number.
+/// Capacity assumed for a small core whose kernel reports none.
 const SMALL: u32 = FULL / 2;
 
 /// One CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cpu {
-    /// Its number.
+    /// The CPU's number.
     pub number: usize,
-    /// The first CPU of its core: siblings have the same.
+    /// The first CPU of the core, which siblings share.
     pub core: usize,
-    /// Its socket.
+    /// The CPU's socket.
     pub socket: usize,
-    /// Its share of the largest core's work, of 1024.
+    /// Relative capacity of the core; the largest core has 1024.
     pub capacity: u32,
 }
 
@@ -31,9 +31,9 @@ pub struct Cpu {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "json", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 pub enum Near {
-    /// One and the same.
+    /// The same CPU.
     Same,
-    /// Two threads of one core.
+    /// Two hardware threads of one core.
     Sibling,
     /// Two cores of one socket.
     Socket,
@@ -59,7 +59,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads the machine's, as far as the calling thread may use it.
+    /// Reads the topology of this machine, limited to CPUs that the calling thread may use.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel tells of no CPU.
@@ -67,8 +67,9 @@ impl Topology {
         Topology::read(Path::new("/sys/devices"), &thread::allowed_cpus()?)
     }
 
-    /// Reads those of `allowed` that are online from a folder as `/sys/devices`. What a kernel does not tell of a
-    /// CPU is taken to be alike: a core of its own, on the first socket, of full capacity.
+    /// Reads those CPUs of `allowed` that are online, from a folder like `/sys/devices`. What a
+    /// kernel does not tell of a CPU is taken to be alike: a core of its own, on the first socket,
+    /// of full capacity.
     ///
     /// # Errors
     /// `E-SYSTEM` if none of them is online.
@@ -116,7 +117,7 @@ impl Topology {
         self.cpus.iter().find(|cpu| cpu.number == number)
     }
 
-    /// Returns how near two CPUs are.
+    /// Returns the nearness of two CPUs.
     #[must_use]
     pub fn near(&self, a: usize, b: usize) -> Near {
         match (self.cpu(a), self.cpu(b)) {
@@ -127,9 +128,9 @@ impl Topology {
         }
     }
 
-    /// Returns the numbers of the CPUs in the order in which `things` that work together are best dealt out, by
-    /// what is known before anything is measured: large cores first, one thread of each core before the
-    /// second ones, one socket before the next; or, if `apart`, sockets in turn.
+    /// Returns the CPUs in the order in which threads that work together are best assigned to them
+    /// before any measurement: large cores first, one hardware thread of each core before the
+    /// second ones, one socket before the next; with `apart`, sockets alternate.
     #[must_use]
     pub fn order(&self, apart: bool) -> Vec<usize> {
         let nth = |cpu: &Cpu| {
