@@ -1,6 +1,6 @@
-//! Records the program's commit and compiler at build time, so that its measurements can be assigned to
-//! a build: `LINERATE_COMMIT` if set, else git's, with `-dirty` behind it where the sources differ; nothing
-//! outside our repository.
+//! Records the program's commit and compiler at build time, so that measurements can be attributed
+//! to a build: `LINERATE_COMMIT` if set, else git's, with `-dirty` behind it where the sources
+//! differ; nothing outside our repository.
 
 use std::process::Command;
 
@@ -35,7 +35,7 @@ fn git(args: &[&str]) -> Option<String> {
     output("git", args)
 }
 
-/// Returns what a program prints; `None` if it is missing, fails or prints nothing.
+/// Returns the output of a program; `None` if it is missing, fails or prints nothing.
 fn output(program: &str, args: &[&str]) -> Option<String> {
     let output = Command::new(program).args(args).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

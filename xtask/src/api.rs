@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail};
 use crate::cargo;
 
 const LIST: &str = "docs/api.txt";
-/// The facade, with what it re-exports item by item, the crate that it re-exports as a whole, and those that
-/// programs add to it.
+/// The crates in the list: the facade, with its re-exported items, the crate that it re-exports as
+/// a whole, and the crates that programs add.
 const CRATES: [&str; 4] = ["linerate", "linerate_smoltcp", "linerate_tokio", "linerate_wire"];
-/// Kinds of items that have a page of their own.
+/// Kinds of items with a page of their own.
 const KINDS: [&str; 8] = ["struct", "enum", "trait", "fn", "type", "constant", "macro", "union"];
 /// Kinds of members that have an anchor on a page.
 const MEMBERS: [&str; 7] = [
@@ -29,7 +29,7 @@ const MEMBERS: [&str; 7] = [
     "reexport",
 ];
 
-/// Removes the pages, so that what is gone from the sources is gone from the list.
+/// Removes the pages, so that items removed from the sources are missing from the list.
 pub fn forget(root: &Path) {
     for name in CRATES {
         // Pages that are not there need not be removed.
@@ -37,7 +37,7 @@ pub fn forget(root: &Path) {
     }
 }
 
-/// Compares the list with the pages, or writes it where `UPDATE_API` is set; returns its length.
+/// Compares the list with the pages, or writes it if `UPDATE_API` is set; returns its length.
 pub fn compare(root: &Path) -> Result<String> {
     let mut items = BTreeSet::new();
     for name in CRATES {
@@ -89,7 +89,7 @@ fn collect(folder: &Path, path: &str, items: &mut BTreeSet<String>) -> Result<()
     Ok(())
 }
 
-/// Returns `: a b c`, the members of a page in order of their names.
+/// Formats the members of a page as `: a b c`, in order of their names.
 fn members(page: &str) -> String {
     let own = page.split("id=\"trait-implementations\"").next().unwrap_or(page);
     let own = own.split("id=\"foreign-impls\"").next().unwrap_or(own);

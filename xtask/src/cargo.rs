@@ -7,15 +7,16 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Limit of one command, in the words of timeout(1): a hang fails its step by name.
+/// Limit of one command, in the syntax of timeout(1): a command that hangs fails its step.
 const LIMIT: &str = "30m";
 
-/// Returns the cargo that runs us, or the one in `PATH`, in the workspace's folder and without stdin.
+/// Returns the cargo that started us, or the one in `PATH`, for the workspace's folder and without
+/// stdin.
 pub fn cargo(root: &Path) -> Command {
     cargo_within(root, LIMIT)
 }
 
-/// Returns the same with a limit of its own.
+/// Returns the cargo command with another limit.
 pub fn cargo_within(root: &Path, limit: &str) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // timeout(1) kills the whole group that it makes, which a terminal's Ctrl-C would not reach:
@@ -36,7 +37,7 @@ pub fn target_dir(root: &Path) -> PathBuf {
     root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
-/// Runs `command` and returns its stdout; all it printed is shown only if it fails.
+/// Runs `command` and returns its stdout; prints its output only if it fails.
 pub fn quiet(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -53,7 +54,8 @@ pub fn streamed(command: &mut Command, keep: fn(&str) -> bool) -> Result<Vec<Str
     error.map_or(Ok(kept), Err)
 }
 
-/// Does the same, and returns the lines of a command that failed, too: the cause may be among them.
+/// Runs `command` as [`streamed`] does, and also returns the lines if it fails, because they may
+/// have the cause.
 pub fn told(
     command: &mut Command,
     keep: fn(&str) -> bool,

@@ -1,4 +1,4 @@
-//! Step `commits`: a change says what it is of, and holds nothing unrelated to it.
+//! Step `commits`: a commit's subject names its area, and the commit has no unrelated changes.
 //!
 //! Post 002 had to take stray edits out of `sch_generic.c`. What a machine can see of that: a
 //! subject of the form `area: what`, no file of a change that differs in white space only, and no
@@ -12,10 +12,10 @@ use anyhow::{Result, bail};
 use crate::cargo;
 use crate::steps::Done;
 
-/// The look back: further than any change that is still to be put in.
+/// Number of commits checked: more than any change that is not merged yet.
 const LOG: [&str; 5] = ["log", "-60", "--no-merges", "--no-renames", "--numstat"];
 
-/// Checks the last changes.
+/// Checks the last commits.
 pub fn run(root: &Path) -> Result<Done> {
     if !root.join(".git").exists() {
         return Ok(Done::skipped("this is no clone", "git clone it"));
@@ -56,7 +56,7 @@ fn well_formed(subject: &str) -> bool {
     })
 }
 
-/// Returns the sources of crates that a subject names neither by the crate nor by a part of their path.
+/// Returns the changed sources that a subject names neither by crate nor by a part of their path.
 fn unnamed<'a>(subject: &str, all: &'a str) -> Vec<&'a str> {
     let (areas, _) = subject.split_once(": ").unwrap_or(("", ""));
     let areas: Vec<&str> = areas.split([',', ' ', '/']).filter(|area| !area.is_empty()).collect();
@@ -72,7 +72,7 @@ fn unnamed<'a>(subject: &str, all: &'a str) -> Vec<&'a str> {
     files.filter(is_source).filter(|file| !is_named(file)).collect()
 }
 
-/// Returns the files that a change touches, and does not any more once white space is left out.
+/// Returns the files that a commit changes in white space only.
 fn stray<'a>(all: &'a str, dense: &str) -> Vec<&'a str> {
     // `added TAB removed TAB file`; new and deleted files have a 0, and stay.
     let changed = all.lines().filter_map(|line| {

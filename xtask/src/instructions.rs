@@ -1,4 +1,5 @@
-//! Step `count`: instructions a packet, the one cost that is the same on a busy machine.
+//! Step `count`: instructions for each packet, a cost that does not depend on other load of the
+//! machine.
 //!
 //! Valgrind's callgrind counts them in two runs of different length; the difference belongs to the
 //! packets. Time is never gated: it says more about the neighbours than about the change.
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::ratchet::Ratchet;
 use crate::{cargo, skipped};
 
-/// A package, its bench, the turns of its two runs, and each case with the packets of one turn.
+/// A package, its bench, the turns of its two runs, and each case with its packets in one turn.
 type Bench = (&'static str, &'static str, [u64; 2], &'static [(&'static str, u64)]);
 const BENCHES: [Bench; 3] = [
     (
@@ -58,16 +59,18 @@ const BENCHES: [Bench; 3] = [
         ],
     ),
 ];
-/// Largest share of a copy's instructions that passing 1514 bytes without a copy may take.
+/// Largest ratio of instructions for passing 1514 bytes without a copy to those with one.
 const CUT_THROUGH_MAX: f64 = 0.7;
 
-/// The function of each bench that has the turns: how long two ends of a memif take to meet is not counted.
+/// The function of each bench that runs the turns: the time until two ends of a memif connect is
+/// not counted.
 const COUNTED: &str = "--toggle-collect=*::counted*";
 
-/// Difference of two counts a packet that are the same: of a run's first turns, not of the packets'.
+/// Difference of two counts for each packet within which they are equal: it comes from a run's
+/// first turns.
 const SAME: f64 = 0.1;
 
-/// Counts all cases and compares them with the ratchet; returns the counts and what was skipped.
+/// Counts all cases and compares them with the ratchet; returns the counts and the skipped cases.
 pub fn run(root: &Path) -> Result<(String, Vec<String>)> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Ok((String::new(), vec!["skipped: no valgrind to count instructions with".into()]));
@@ -133,7 +136,8 @@ fn build(root: &Path, package: &str, bench: &str) -> Result<String> {
     Ok(root.join(path).display().to_string())
 }
 
-/// Counts the instructions of one run's turns; the inner error is the line with which it skipped itself.
+/// Counts the instructions of one run's turns; the inner error is the line with which the run
+/// skipped itself.
 fn count(bench: &str, case: &str, turns: u64) -> Result<Result<u64, String>> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", COUNTED])
@@ -151,7 +155,7 @@ fn count(bench: &str, case: &str, turns: u64) -> Result<Result<u64, String>> {
     refs(&text).map(Ok).with_context(|| format!("valgrind counted nothing:\n{text}"))
 }
 
-/// Returns the number behind `refs:`.
+/// Returns the number after `refs:`.
 fn refs(text: &str) -> Option<u64> {
     let (_, number) = text.lines().find(|l| l.contains("refs:"))?.split_once("refs:")?;
     number.trim().replace(',', "").parse().ok()

@@ -1,5 +1,5 @@
-//! `cargo xtask lines`: the lines of all tracked text, and the code of the packet half beside that of the
-//! instruments.
+//! `cargo xtask lines`: the lines of all tracked text, and the code lines of the packet half and of
+//! the instruments.
 //!
 //! Code is a line of shipped Rust that is neither blank nor a comment: no tests, no conformance suite, no
 //! examples. Benches count as code.
@@ -83,7 +83,7 @@ fn house(path: &str) -> &'static str {
     }
 }
 
-/// Returns the folder that a file is counted under: `crates/skb`, `examples`.
+/// Returns the folder to which a file is counted: `crates/skb`, `examples`.
 fn folder(path: &str) -> String {
     let depth = if path.starts_with("crates/") || path.starts_with("instruments/") { 2 } else { 1 };
     path.split('/').take(depth).collect::<Vec<_>>().join("/")

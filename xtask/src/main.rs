@@ -1,4 +1,4 @@
-//! `cargo xtask`: everything that decides whether a change may go in.
+//! `cargo xtask`: all checks that a change must pass.
 //!
 //! `cargo xtask check` runs every step of [`steps::STEPS`]; CI runs the same command and
 //! nothing else. Each step can be called alone by its name, and so can the campaigns, which are no
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the workspace's folder: the nearest one above the current folder that holds our ratchet.
+/// Returns the workspace's folder: the nearest parent folder with our ratchet.
 fn root() -> Result<PathBuf> {
     let here = std::env::current_dir().context("cannot tell the current folder")?;
     here.ancestors()

@@ -1,4 +1,4 @@
-//! Step `msrv`: the libraries build with the oldest Rust that they promise.
+//! Step `msrv`: the libraries build with the oldest Rust version that they declare.
 //!
 //! Cargo refuses a dependency that needs a newer one. Where the toolchain is not installed, clippy's
 //! `incompatible_msrv`, which the workspace denies, has looked at our own sources in step `clippy`.
@@ -12,7 +12,7 @@ use crate::cargo;
 use crate::steps::Done;
 use crate::tidy::Tree;
 
-/// Builds the crates that promise the workspace's `rust-version` with it.
+/// Builds the crates that declare the workspace's `rust-version` with that version.
 pub fn run(root: &Path) -> Result<Done> {
     let tree = Tree::read(root)?;
     let manifest = tree.text("Cargo.toml").context("there is no Cargo.toml")?;

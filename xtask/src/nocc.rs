@@ -1,4 +1,5 @@
-//! Step `nocc`: what we ship builds on a machine that has Rust and a linker, and no C tools.
+//! Step `nocc`: our programs and libraries build on a machine with Rust and a linker, without C
+//! tools.
 //!
 //! The build sees an empty environment and a `PATH` of a few tools. `cc` is there because rustc
 //! links with it, behind a script that refuses to compile. A build script could still call a tool
@@ -15,16 +16,16 @@ use anyhow::{Context, Result, bail};
 use crate::cargo;
 use crate::shipped;
 
-/// The packages whose trees are built.
+/// The packages to build, with their dependencies.
 const SHIPPED: [&str; 3] = ["linerate", "linerate-cli", "linerate-lab-cli"];
 
 /// Packages that exist to run C tools.
 const C_TOOLS: [&str; 6] = ["autotools", "bindgen", "cc", "cmake", "pkg-config", "vcpkg"];
 
-/// Tools that a linker needs from `PATH` besides `cc`, and those that build scripts take for granted.
+/// Tools that a linker needs in `PATH` besides `cc`, and tools that build scripts expect.
 const TOOLS: [&str; 10] = ["as", "ld", "sh", "cat", "cp", "ls", "mkdir", "mv", "rm", "uname"];
 
-/// Variables that the build may see of our environment: the places of Rust and its downloads.
+/// Environment variables that the build keeps: the folders of Rust and its downloads.
 const KEPT: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
 
 /// Builds the shipped tree with the C tools hidden.
@@ -56,7 +57,7 @@ pub fn run(root: &Path) -> Result<String> {
     Ok(format!("{} packages, none with C", packages.len()))
 }
 
-/// Returns a folder that holds Rust, the tools above and a `cc` that only links.
+/// Returns a folder with Rust, the tools above and a `cc` that only links.
 fn bare_path(root: &Path, target: &Path) -> Result<PathBuf> {
     let path = target.join("path");
     if path.exists() {

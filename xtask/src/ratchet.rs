@@ -1,11 +1,11 @@
-//! The limits that may only get tighter: `xtask/ratchet.toml`.
+//! The limits that can only become tighter: `xtask/ratchet.toml`.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Path of the ratchet from the workspace's folder.
+/// Path of the ratchet file, relative to the workspace.
 pub const PATH: &str = "xtask/ratchet.toml";
 
 /// The limits of the tree.
@@ -24,13 +24,13 @@ impl Ratchet {
         self.0.get("packages")?.as_integer()?.try_into().ok()
     }
 
-    /// Returns the limit of a count called `name`; 0 without one.
+    /// Returns the limit called `name`; 0 if it is missing.
     pub fn limit(&self, name: &str) -> usize {
         let most = self.0.get(name).and_then(toml::Value::as_integer);
         most.and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
     }
 
-    /// Returns the instructions that a packet may cost in `case`; a case without a number may cost none.
+    /// Returns the most instructions for a packet in `case`; 0 if the case has no number.
     pub fn instructions(&self, case: &str) -> f64 {
         let number = self.0.get("instructions").and_then(|table| table.get(case));
         number.and_then(toml::Value::as_integer).map_or(0.0, |n| n as f64)

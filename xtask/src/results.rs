@@ -1,4 +1,4 @@
-//! The documents of runs that are kept in `results/`, and the tables of the pages that are rendered from them.
+//! The stored documents of runs in `results/`, and the tables in pages that are rendered from them.
 //!
 //! ```text
 //! results/MACHINE/EXPERIMENT.json.gz   a run of `linerate lab run`, as `cargo xtask keep` wrote it
@@ -28,7 +28,7 @@ pub use keep::keep;
 
 /// The folder of the documents.
 const FOLDER: &str = "results/";
-/// The end of a document's name.
+/// The suffix of a document's name.
 const ENDING: &str = ".json.gz";
 /// Schema of the documents.
 const SCHEMA: &str = "linerate-lab-run/1";
@@ -38,14 +38,14 @@ const DOCUMENT_MAX_BYTES: u64 = 64 << 20;
 /// Reads the document at a path.
 type Reader<'a> = Box<dyn Fn(&str) -> Result<Value> + 'a>;
 
-/// The documents of a tree by their paths; each is read when it is first asked for.
+/// The documents of a tree by path; each is read on first use.
 pub struct Documents<'a> {
     read: Reader<'a>,
     known: BTreeMap<String, Value>,
 }
 
 impl<'a> Documents<'a> {
-    /// Creates the documents that `read` returns by their paths.
+    /// Creates the documents, which `read` reads by path.
     fn new(read: impl Fn(&str) -> Result<Value> + 'a) -> Documents<'a> {
         Documents { read: Box::new(read), known: BTreeMap::new() }
     }
@@ -61,8 +61,8 @@ impl<'a> Documents<'a> {
     }
 }
 
-/// Renders the tables of every page again; returns how many pages changed, and which documents are older than the
-/// code that they measured.
+/// Renders the tables of every page again; returns the number of changed pages, and the documents
+/// that are older than the code they measured.
 pub fn tables(root: &Path, args: &[String]) -> Result<Done> {
     if !args.is_empty() {
         bail!("`cargo xtask tables` takes no arguments");
@@ -88,7 +88,7 @@ pub fn tables(root: &Path, args: &[String]) -> Result<Done> {
     }))
 }
 
-/// Finds tables that differ from what their documents say, and figures that name no document.
+/// Finds tables that differ from their documents, and figures without a document.
 ///
 /// Documents that are older than the code that they measured are printed as warnings.
 pub fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>> {
@@ -100,7 +100,7 @@ pub fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// Finds what is wrong with the figures of a page.
+/// Finds errors in the figures of a page.
 fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> Vec<Finding> {
     let (rendered, mut found) = render::page(path, text, documents);
     let differs = text.lines().zip(rendered.lines()).position(|(is, should)| is != should);
@@ -137,7 +137,7 @@ fn unpacked(path: &Path) -> Result<Value> {
     Ok(document)
 }
 
-/// Returns a word of the document, `-` where it has none.
+/// Returns a word of the document; `-` if it is missing.
 fn word<'a>(document: &'a Value, pointer: &str) -> &'a str {
     document.pointer(pointer).and_then(Value::as_str).unwrap_or("-")
 }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Returns a document of two cells, of which the second has no figure.
+    /// Returns a document with two cells, the second without a figure.
     pub(super) fn document() -> Value {
         let metric = json!({
             "unit": "ticks/packet", "a": 8.733, "b": 2.316, "change_pct": -73.3, "ci95_pct": [-74.5, -73.2],

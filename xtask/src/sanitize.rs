@@ -1,5 +1,5 @@
-//! Campaigns `tsan` and `miri`: the crates with `unsafe` on the data path under tools that see what
-//! no assertion can. Both need a nightly compiler, which nothing else here does.
+//! Campaigns `tsan` and `miri`: the crates with `unsafe` on the data path under tools that detect
+//! races and undefined behaviour. Both need a nightly compiler, which nothing else here does.
 //!
 //! ThreadSanitizer runs the tests on real cores and reports two accesses that no synchronisation
 //! orders. Miri interprets them, one thread at a time, and reports undefined behaviour of any kind;
@@ -13,14 +13,14 @@ use anyhow::{Context, Result, bail};
 use crate::cargo;
 use crate::steps::{Done, passed};
 
-/// Packets of the churn: seconds of two cores.
+/// Packets of the churn: some seconds on two cores.
 const TSAN_COUNT: &str = "5000000";
 
-/// The tests of the buffers that two threads can race in.
+/// The tests of the buffers in which two threads can race.
 const TESTS: [&str; 5] = ["--lib", "--test", "hostile", "--test", "churn"];
 
-/// The tests of ports that ask no kernel, by parts of their names: what reads the bytes of a peer, a file or a frame,
-/// and hands packets over by their handles; and the one of them that does ask.
+/// Tests of ports that need no kernel, by parts of their names: those that parse bytes of a peer, a
+/// file or a frame, and those that pass packets by handle.
 const PORTS: [&str; 10] = [
     "memif::fuzzing::",
     "memif::ring::",
@@ -73,7 +73,7 @@ pub fn miri(root: &Path) -> Result<Done> {
     Ok(Done::from(format!("rings and buffers: {}; ports: {}", rings.note(), ports.note())))
 }
 
-/// Runs a test command of so many programs with its output passed through.
+/// Runs a test command of `programs` programs with its output passed through.
 fn run(command: &mut Command, programs: usize) -> Result<Done> {
     let closing = cargo::streamed(command, |line| passed(line).is_some())?;
     let tests: Vec<usize> = closing.iter().filter_map(|line| passed(line)).collect();
@@ -93,7 +93,7 @@ fn nightly(root: &Path, folder: &str) -> Command {
     command
 }
 
-/// Returns the output of such a command, if there is one.
+/// Returns the output of a nightly command, if it succeeds.
 fn says(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = nightly(root, "nightly").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())

@@ -1,4 +1,5 @@
-//! Step `packages`: what a user compiles below a crate of ours, without development dependencies.
+//! Step `packages`: the packages that a user compiles with a crate of ours, without development
+//! dependencies.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,10 +13,10 @@ use crate::ratchet::{self, Ratchet};
 /// The platform that the shipped tree is judged on.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// The most that the facade may ever bring in; the ratchet holds a number at or below it.
+/// Upper limit for the packages of the facade; the ratchet has a number at or below it.
 const CEILING: usize = 25;
 
-/// Counts the foreign packages below `linerate` and compares them with the ratchet.
+/// Counts the foreign packages that `linerate` depends on and compares them with the ratchet.
 pub fn packages(root: &Path) -> Result<String> {
     let packages = tree(root, &["linerate"])?;
     // Our own have a path behind the version: `linerate v0.1.0 (/path)`.

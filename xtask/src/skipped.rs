@@ -1,22 +1,23 @@
-//! Counts what the tests could not run here: each says so in a line `skipped: why`, and the harness whose it is.
-//! Says which rows of the specification have lost evidence by that, and names the tests that failed, which stand
-//! far up in what the others print.
+//! Counts the tests that could not run here: each prints a line `skipped: why`, and the harness
+//! names the test. Says which rows of the specification have lost evidence by that, and names the
+//! tests that failed, which stand far up in what the others print.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns true if a line of output says that a test was skipped.
+/// Returns true if a line of output reports a skipped test.
 pub fn says_so(line: &str) -> bool {
     line.starts_with("skipped: ")
 }
 
-/// Returns true if a line of the harness says that a test failed, or cargo that a program of tests did: by a signal,
-/// or its time's end, which no test of it says.
+/// Returns true if a line of the harness reports a failed test, or a line of cargo a failed test
+/// program, which died by a signal or a time limit.
 pub fn failed(line: &str) -> bool {
     (line.starts_with("test ") && line.ends_with("FAILED"))
         || line.starts_with("error: test failed")
 }
 
-/// Returns the tests that failed, by the harness' names; `None` if a program of tests died without naming one.
+/// Returns the failed tests, by the harness's names; `None` if a test program died without naming
+/// one.
 pub fn failed_tests(lines: &[String]) -> Option<Vec<String>> {
     let count = |head: &str| lines.iter().filter(|line| line.starts_with(head)).count();
     let named = |line: &String| {
@@ -27,20 +28,21 @@ pub fn failed_tests(lines: &[String]) -> Option<Vec<String>> {
     is_whole.then(|| lines.iter().filter_map(named).collect())
 }
 
-/// The last line of a program of tests, some of which failed.
+/// The last line of a test program with failures.
 const FAILED_PROGRAM: &str = "test result: FAILED";
 
-/// Returns the test whose output follows, if a line of the harness says so: `---- tests::name stdout ----`.
+/// Returns the test whose output follows, if a line of the harness announces it: `---- tests::name
+/// stdout ----`.
 fn heads(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
-/// Returns true if a line is one that this module reads.
+/// Returns true if this module needs a line.
 pub fn matters(line: &str) -> bool {
     says_so(line) || failed(line) || line.starts_with(FAILED_PROGRAM) || heads(line).is_some()
 }
 
-/// Returns the tests that said, in what they printed, that they were skipped.
+/// Returns the tests whose output reports that they were skipped.
 pub fn tests(lines: &[String]) -> BTreeSet<&str> {
     let mut now = None;
     let mut skipped = BTreeSet::new();
@@ -51,8 +53,7 @@ pub fn tests(lines: &[String]) -> BTreeSet<&str> {
     skipped
 }
 
-/// Returns a line for each of `rows`, a row's number and its evidence, of which a test was skipped, with how many of
-/// its tests were.
+/// Returns a line for each of `rows` (number and evidence) with skipped tests, with their number.
 ///
 /// A harness says a test's path in its own program only: two tests of one path in different programs pass for one.
 pub fn lost<'a>(
@@ -78,7 +79,7 @@ pub fn lost<'a>(
     }
 }
 
-/// Returns one line for each reason, with how many tests gave it.
+/// Returns a line for each reason, with its number of tests.
 pub fn summary(lines: &[String]) -> String {
     let mut reasons = BTreeMap::<&str, usize>::new();
     for line in lines.iter().filter(|line| says_so(line)) {

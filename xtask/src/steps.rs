@@ -1,5 +1,5 @@
-//! The steps of `cargo xtask check`, in the order in which they fail soonest, and the campaigns
-//! that are no part of it, because they take long or need another compiler.
+//! The steps of `cargo xtask check`, those that fail soonest first; and the campaigns, which are
+//! separate because they take long or need another compiler.
 
 use std::fs;
 use std::path::Path;
@@ -14,9 +14,9 @@ use crate::{
     skipped, tidy,
 };
 
-/// One thing that must hold.
+/// A check.
 pub struct Step {
-    /// Its name on the command line.
+    /// The step's name on the command line.
     pub name: &'static str,
     about: &'static str,
     act: fn(&Path) -> Result<Done>,
@@ -37,17 +37,18 @@ pub struct Done {
 }
 
 impl Done {
-    /// Says that a step could not be done here: what is missing, and how to get it.
+    /// Returns the result of a step that cannot run here: the missing part, and how to get it.
     pub fn skipped(why: &str, fix: &str) -> Done {
         Done { note: String::new(), skipped: vec![format!("skipped: {why} ({fix})")] }
     }
 
-    /// Returns its note.
+    /// Returns the step's note.
     pub fn note(&self) -> &str {
         &self.note
     }
 
-    /// Returns a result with a note, and a line `skipped: why` for each part that could not be done here.
+    /// Returns a result with a note, and a line `skipped: why` for each part that could not run
+    /// here.
     pub fn with(note: String, skipped: Vec<String>) -> Done {
         Done { note, skipped }
     }
@@ -181,7 +182,7 @@ pub fn campaign(name: &str) -> Option<&'static Campaign> {
     CAMPAIGNS.iter().find(|campaign| campaign.name == name)
 }
 
-/// Runs a campaign with what stood behind its name, and says whether it passed.
+/// Runs a campaign with the arguments after its name, and returns whether it passed.
 pub fn run_campaign(root: &Path, campaign: &Campaign, args: &[String]) -> Result<bool> {
     let start = Instant::now();
     let done = (campaign.act)(root, args)?;
@@ -192,7 +193,7 @@ pub fn run_campaign(root: &Path, campaign: &Campaign, args: &[String]) -> Result
     Ok(true)
 }
 
-/// Runs each of `steps`, the later ones also after a failure, and says whether all passed.
+/// Runs each of `steps`, even after a failure, and returns whether all passed.
 pub fn run(root: &Path, steps: &[&Step]) -> Result<bool> {
     let mut rows = Vec::new();
     let mut skipped = Vec::new();
@@ -293,11 +294,11 @@ fn test(root: &Path) -> Result<Done> {
     Ok(Done { note: format!("{} skipped{unstable}", kept.len()), skipped: kept })
 }
 
-/// Times that a test which failed among the others has to pass alone. A machine that lends its CPUs to others
-/// makes tests late that wait for each other; a test that is wrong fails again.
+/// Times that a failed test has to pass alone. A machine that lends its CPUs to others makes tests
+/// late that wait for each other; a test that is wrong fails again.
 const RETRIES: usize = 3;
 
-/// Runs tests by themselves, one after the other; `None` stands for a program of tests that died.
+/// Runs tests alone, one after the other; `None` stands for a test program that died.
 fn retry_alone(root: &Path, failed: Option<&[String]>) -> Result<()> {
     let Some(failed) = failed.filter(|failed| !failed.is_empty()) else {
         bail!("a program of tests did not end by itself");
@@ -334,7 +335,7 @@ fn count(root: &Path) -> Result<Done> {
     Ok(Done { note, skipped })
 }
 
-/// Returns a command of the README, word for word, less the `cargo` at its start.
+/// Returns the words of a command in the README, without the `cargo` at its start.
 fn words(command: &str) -> impl Iterator<Item = &str> {
     command.split_whitespace().skip(1)
 }

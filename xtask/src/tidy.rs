@@ -1,4 +1,4 @@
-//! Step `tidy`: the rules of the tree that no compiler knows. It reads text and compiles nothing.
+//! Step `tidy`: rules of the tree that no compiler checks. It reads text and compiles nothing.
 //!
 //! Each file has one `check`, from the [`Tree`] to its findings; the tests are small trees in memory, each broken
 //! in the way that a rule forbids.
@@ -25,11 +25,11 @@ pub use tree::Tree;
 use crate::ratchet::Ratchet;
 use crate::results;
 
-/// One place that breaks a rule.
+/// A place that violates a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     path: String,
-    /// Counted from 1; 0 means the file as a whole.
+    /// Line number from 1; 0 means the whole file.
     line: usize,
     what: String,
 }
@@ -55,7 +55,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks every rule and prints what breaks one.
+/// Checks every rule and prints the findings.
 pub fn run(root: &Path) -> Result<String> {
     let (tree, ratchet) = (Tree::read(root)?, Ratchet::read(root)?);
     let found = [

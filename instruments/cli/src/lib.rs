@@ -1,5 +1,5 @@
-//! The `linerate-lab` command: reruns experiments, says where the CPU's time goes, models which
-//! cache lines travel, and finds the highest rate at which nothing is lost. `linerate lab` and the others run it.
+//! The `linerate-lab` command: reruns experiments, profiles CPU time, models cache-line transfers,
+//! and searches for the highest rate without loss. `linerate lab` and the others run it.
 //!
 //! A library so that its man pages and completions are made of its own definition.
 #![forbid(unsafe_code)]
@@ -48,13 +48,13 @@ enum Instrument {
     Ndr(ndr::Ndr),
 }
 
-/// Returns the definition of the command line.
+/// Returns the command line's definition.
 #[must_use]
 pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs the command that this process was started as.
+/// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {

@@ -1,4 +1,5 @@
-//! `linerate lines`: which functions make cache lines travel, by a model, under real code in QEMU's user mode.
+//! `linerate lines`: cache-line transfers by function, from a model that observes real code in
+//! QEMU's user mode.
 
 use std::fs;
 use std::io::{self, BufReader};
@@ -23,9 +24,9 @@ use crate::profile::file::{Draft, Place};
 use crate::screen::Screen;
 use crate::signals::Signals;
 
-/// The emulator of one program.
+/// The emulator for a single program.
 const QEMU: &str = "qemu-x86_64";
-/// Time between two looks at the command and the signals.
+/// Interval of checks of the command and of signals.
 const LOOK: Duration = Duration::from_millis(20);
 /// The plugin's file.
 const PLUGIN: &str = "liblinerate_lines.so";
@@ -159,7 +160,8 @@ impl Lines {
         screen.result(table, || json)
     }
 
-    /// Runs the command in QEMU, and returns what the plugin left, the command's status and what is known of the run.
+    /// Runs the command in QEMU, and returns the plugin's output, the command's status and the
+    /// conditions of the run.
     fn emulate(&self, screen: &Screen) -> Result<(String, u8, Conditions), Failure> {
         let Some(program) = self.command.first() else {
             let why = "no command is named".to_owned();
@@ -203,7 +205,7 @@ impl Lines {
         Ok((left, signal.map_or(exit, |n| SIGNAL.saturating_add(n)), conditions))
     }
 
-    /// Returns the path of the plugin: as told, or beside this program.
+    /// Returns the path of the plugin: as given, or beside this program.
     fn plugin(&self) -> Result<PathBuf, Failure> {
         let own = std::env::current_exe().unwrap_or_default();
         let beside = own.parent().unwrap_or(Path::new(""));
@@ -251,12 +253,12 @@ fn ended(mut child: Child, signals: &Signals) -> io::Result<ExitStatus> {
     }
 }
 
-/// Writes a path as QEMU's options take it: a comma ends an option, two stand for one.
+/// Formats a path for QEMU's options, where a comma ends an option and two commas mean one.
 fn comma(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// Finds a program as a shell does.
+/// Finds a program in the `PATH`, as a shell does.
 fn located(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program)).filter(|file| file.is_file());
@@ -266,7 +268,8 @@ fn located(program: &str) -> Option<PathBuf> {
     files.find(|file| file.is_file())
 }
 
-/// Returns the profile as `linerate profile list` reads it, with all kinds by function.
+/// Formats the profile as `linerate profile list` reads it, with all kinds of transfers by
+/// function.
 fn document(profile: &Profile, functions: &[Function]) -> io::Result<String> {
     let mut text = Vec::new();
     read::json::write(profile, &mut text).map_err(|e| io::Error::other(e.why))?;
@@ -290,7 +293,7 @@ fn not_started(e: &io::Error) -> Failure {
     Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot start the emulator", why, fix)
 }
 
-/// Returns the failure of a run of which nothing is left: QEMU's own words have gone to stderr.
+/// Returns the failure of a run without output: QEMU's own words have gone to stderr.
 fn nothing_left(status: ExitStatus) -> Failure {
     let why = format!("QEMU ended with {status}, and the plugin left nothing");
     let fix = "QEMU's words are above; the command must be a program for x86-64 that ends by itself, and QEMU one that \

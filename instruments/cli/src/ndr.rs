@@ -16,15 +16,15 @@ use crate::progress::Line;
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
 
-/// Trials after which a search gives up: an hour and a half of trials of a second.
+/// Most trials of a search: an hour and a half of trials of a second.
 const TRIALS_MAX: usize = 5000;
-/// A trial that something took the CPUs from is made again, five times at most, and where that goes
-/// on two trials are made again for each that counts it gives up.
+/// Treatment of disturbed trials: a trial is repeated at most five times, and the search gives up
+/// when two trials are repeated for each that counts.
 const AGAIN: Disturbed = Disturbed::Again { again_max: 5, per_trial_max: 2 };
-/// A path's worker that slept for more of the time than this, in per cent, was not what limited: one
-/// at its limit never sleeps, but before the first packet and after the last.
+/// Share of time asleep, in per cent, above which a path's worker was not the limit: a worker at
+/// its limit sleeps only before the first packet and after the last.
 const ASLEEP_PCT: f64 = 10.0;
-/// A search whose trials were mostly disturbed says nothing.
+/// Exit status of a search whose trials were mostly disturbed.
 const INCONCLUSIVE: u8 = 4;
 
 /// Search for the highest rate that a path carries
@@ -77,7 +77,7 @@ pub struct Ndr {
     pub quiet: bool,
 }
 
-/// A share of packets, if a goal is to have one.
+/// The accepted share of lost packets, or none.
 #[derive(Debug, Clone, Copy)]
 pub struct Loss(Option<f64>);
 
@@ -250,7 +250,7 @@ fn given_up(outcome: &Outcome, limits: Limits) -> bool {
     limits.disturbed != Disturbed::Counts && outcome.disturbed > outcome.trials.len()
 }
 
-/// Describes the number of trials and the treatment of those that were disturbed.
+/// Formats the number of trials and the treatment of the disturbed ones.
 fn made(outcome: &Outcome, limits: Limits) -> String {
     let mut text = match outcome.found.first() {
         Some(found) => {
@@ -269,8 +269,8 @@ fn made(outcome: &Outcome, limits: Limits) -> String {
     text + "\n"
 }
 
-/// Describes the losses at the lowest rate that is not carried: their number, their place, and the
-/// spare time of the path's worker, so that the reader can tell if the worker is the limit.
+/// Formats the losses at the lowest rate that is not carried: their number, their place, and the
+/// spare time of the path's worker, which shows whether the worker is the limit.
 fn limit(outcome: &Outcome, found: &GoalResult, limits: Limits) -> Option<String> {
     let Some(upper) = found.upper_pps else {
         return found

@@ -13,7 +13,7 @@ use linerate_prof::stage::Stage;
 
 use super::{Post, Printed, Report, Text};
 
-/// A row of the posted table.
+/// A row of the post's table.
 #[derive(Debug, PartialEq)]
 struct Ranked<'a> {
     line: usize,
@@ -44,7 +44,7 @@ pub(super) fn report(post: &'static Post, text: &str) -> Result<Report> {
     Ok(report)
 }
 
-/// Returns the two listings: without affinity, which the post has first, and with it.
+/// Returns the two listings: first that without affinity, as in the post, then that with it.
 fn listings(post: &Post, text: &str) -> Result<[Profile; 2]> {
     let read = read::parse(text.as_bytes(), Some(Form::Kernprof))?;
     super::two(post, read)
@@ -193,7 +193,7 @@ fn idle(report: &mut Report, text: &Text<'_>, diff: &Diff) -> Result<()> {
     Ok(())
 }
 
-/// Functions that are at another address in the other list: then it is of another kernel.
+/// Reports functions whose address differs in the other list, which is therefore of another kernel.
 fn another_kernel(report: &mut Report, text: &Text<'_>, sides: [&Profile; 2]) -> Result<()> {
     let [without, with] = sides;
     let both: Vec<_> = with

@@ -1,4 +1,4 @@
-//! Post 002: tests of TCP with and without batching, and the retransmissions that it cost.
+//! Post 002: tests of TCP with and without batching, and the additional retransmissions.
 
 use linerate_prof::Result;
 use linerate_show::table::{Cell, Column, Row, Table};
@@ -14,7 +14,7 @@ use parse::{Grid, Test};
 
 const NO_RATIO: &str = "a ratio of nothing";
 
-/// A rate of transfer: more is better, and the post knows of no noise.
+/// The goal of a transfer rate, where more is better; the post does not mention noise.
 const GOAL: Goal = Goal::More;
 const NOISE_PCT: f64 = 0.0;
 
@@ -45,7 +45,7 @@ impl Test<'_> {
         Pair { before: self.org.to_f64(), after: self.new.to_f64() }
     }
 
-    /// Returns the change with two digits, as the post prints it; `None` of nothing.
+    /// Returns the change with two digits, as the post prints it; `None` for a zero divisor.
     fn change(&self, rounding: Rounding) -> Option<Decimal> {
         Decimal::change_pct(self.org, self.new, 2, rounding)
     }
@@ -131,7 +131,7 @@ fn groups(grid: &Grid<'_>) -> Table {
     table
 }
 
-/// Returns the values that `key` takes, in the order of the post.
+/// Returns the distinct values of `key`, in the order of the post.
 fn distinct(grid: &Grid<'_>, key: impl Fn(&Test) -> Decimal) -> Vec<Decimal> {
     let mut values = Vec::new();
     for value in grid.tests.iter().map(key) {
@@ -142,7 +142,7 @@ fn distinct(grid: &Grid<'_>, key: impl Fn(&Test) -> Decimal) -> Vec<Decimal> {
     values
 }
 
-/// Returns the price of retransmissions, which the table does not show.
+/// Returns the number of additional retransmissions, which the table lacks.
 fn retransmissions(report: &mut Report, text: &Text<'_>) -> Result<()> {
     let regular = text.number_before("retransmissions, while there were")?;
     let batching = text.number_after("retransmissions, while there were")?;
@@ -172,7 +172,7 @@ fn retransmissions(report: &mut Report, text: &Text<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Reports every % change, to the last digit.
+/// Checks every % change, to the last digit.
 fn changes(report: &mut Report, grid: &Grid<'_>) {
     let printed = |test: &Test| {
         let change = test.change(Rounding::Truncate);
@@ -311,7 +311,7 @@ fn as_posted(grid: &Grid<'_>) -> String {
 /// A row in the layout of the post's table.
 #[derive(Debug)]
 pub struct BatchRow {
-    /// The group of tests that it is in.
+    /// The group of the test.
     pub group: String,
     /// The processes; a blank line parts rows of different numbers.
     pub processes: String,
@@ -319,7 +319,7 @@ pub struct BatchRow {
     pub label: String,
     /// The rate without batching.
     pub org: String,
-    /// The rate with it.
+    /// The rate with batching.
     pub new: String,
     /// The change in per cent.
     pub change: String,

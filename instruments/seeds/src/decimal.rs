@@ -1,4 +1,4 @@
-//! A number with the digits that it was printed with, and arithmetic that keeps every one of them.
+//! A decimal number with its printed digits, and exact arithmetic.
 //!
 //! Old posts were made with `bc`, which truncates and leaves the 0 before the point out. To say
 //! that a figure is equal to the last digit, one must do as `bc` does, and not as binary floating
@@ -19,12 +19,12 @@ pub struct Decimal {
     digits: u8,
 }
 
-/// The treatment of the digits that are not printed.
+/// The treatment of digits that are not printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
-    /// The nearest is taken; from the middle, away from 0.
+    /// To the nearest; ties away from 0.
     Nearest,
-    /// They are cut off, towards 0, as `bc` does.
+    /// Truncated towards 0, as `bc` does.
     Truncate,
 }
 
@@ -35,7 +35,7 @@ impl Decimal {
         Decimal { units: i128::from(n), digits: 0 }
     }
 
-    /// Reads `1.51`, `.72`, `-8.65`, `235,478`; `None` if it is anything else, or longer than 15
+    /// Parses `1.51`, `.72`, `-8.65`, `235,478`; `None` for anything else, and for more than 15
     /// digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Decimal> {
@@ -57,8 +57,8 @@ impl Decimal {
         Some(Decimal { units: if negative { -units } else { units }, digits })
     }
 
-    /// Returns the change from `before` to `after` in per cent of `before`, exactly, with `digits`
-    /// behind the point; `None` of nothing.
+    /// Returns the exact change from `before` to `after` in per cent of `before`, with `digits`
+    /// after the decimal point; `None` if `before` is 0.
     #[must_use]
     pub fn change_pct(
         before: Decimal,
@@ -71,7 +71,7 @@ impl Decimal {
         Some(Decimal { units: divided(change, before, rounding)?, digits })
     }
 
-    /// Returns `self / by` with `digits` behind the point; `None` by nothing.
+    /// Returns `self / by` with `digits` after the decimal point; `None` if `by` is 0.
     #[must_use]
     pub fn divided_by(self, by: Decimal, digits: u8, rounding: Rounding) -> Option<Decimal> {
         let (dividend, divisor) = aligned(self, by)?;
@@ -79,7 +79,7 @@ impl Decimal {
         Some(Decimal { units: divided(dividend, divisor, rounding)?, digits })
     }
 
-    /// Returns the same number with fewer digits behind the point, or with zeros added to it.
+    /// Returns the same number with fewer digits after the decimal point, or with zeros appended.
     #[must_use]
     pub fn with_digits(self, digits: u8, rounding: Rounding) -> Option<Decimal> {
         self.divided_by(Decimal::whole(1), digits, rounding)
@@ -92,7 +92,7 @@ impl Decimal {
         Some(Decimal { units: a.checked_add(b)?, digits: self.digits.max(other.digits) })
     }
 
-    /// Returns the whole number that it is, if it is one and not negative.
+    /// Returns the number as an integer, if it is one and not negative.
     #[must_use]
     pub fn as_count(self) -> Option<u64> {
         let one = power(self.digits)?;
@@ -141,7 +141,7 @@ impl Serialize for Decimal {
     }
 }
 
-/// Digits without the commas between thousands; `None` if the commas are anywhere else.
+/// Returns the digits without the commas between thousands; `None` if a comma is anywhere else.
 fn grouped(whole: &str) -> Option<String> {
     let mut groups = whole.split(',');
     let first = groups.next()?;
@@ -154,7 +154,7 @@ fn dotted(fraction: &str) -> String {
     format!(".{fraction}")
 }
 
-/// Returns both numbers in units of the finer one's last digit.
+/// Returns both numbers in units of the last digit of the finer one.
 fn aligned(a: Decimal, b: Decimal) -> Option<(i128, i128)> {
     let digits = a.digits.max(b.digits);
     let scaled = |d: Decimal| d.units.checked_mul(power(digits - d.digits)?);

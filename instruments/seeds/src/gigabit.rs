@@ -1,4 +1,4 @@
-//! Post 000: two profiles of a gigabit path, with buffers as they were and with fixed frames.
+//! Post 000: two profiles of a gigabit path, with the original buffers and with fixed frames.
 
 use linerate_prof::Result;
 use linerate_prof::diff::{self, Change, Count, Diff, Sum};
@@ -117,7 +117,7 @@ fn grown(diff: &Diff) -> Sum {
     diff.sum_of(|row| row.stage.part() == Part::Path && row.sum().saved_counts() < 0)
 }
 
-/// Returns true if a function changed by no more than two profiles of the same kernel may differ.
+/// Returns true if a function's change is within the difference of two profiles of the same kernel.
 fn is_noise(diff: &Diff, row: &diff::Row) -> bool {
     diff.change(row) == Change::Noise
 }
@@ -179,7 +179,7 @@ fn buffers(diff: &Diff) -> Table {
     table
 }
 
-/// The total that a share is taken of.
+/// The total to which a share refers.
 #[derive(Clone, Copy, PartialEq)]
 enum All {
     /// The maker's total.
@@ -210,7 +210,7 @@ fn is_buffer(row: &diff::Row) -> bool {
     stage::is_buffer(&row.symbol)
 }
 
-/// Returns the normalised loads side by side, and the size of the code that they imply.
+/// Returns the normalised loads side by side, and the code sizes computed from them.
 fn loads(as_is: &Profile, frames: &Profile) -> Table {
     let columns = [
         Column::new("function", "function", ""),
@@ -242,7 +242,7 @@ fn loads(as_is: &Profile, frames: &Profile) -> Table {
     table
 }
 
-/// Checks the values that both listings must share if they are of one kind of kernel.
+/// Checks the values that both listings must have in common if they are of one kind of kernel.
 fn checks(report: &mut Report, text: &Text<'_>, sides: [&Profile; 2]) -> Result<()> {
     let [as_is, frames] = sides;
     let both: Vec<(&Row, &Row)> = as_is
@@ -258,7 +258,7 @@ fn checks(report: &mut Report, text: &Text<'_>, sides: [&Profile; 2]) -> Result<
     Ok(())
 }
 
-/// Formats both listings and heads as they were posted.
+/// Formats both listings and heads as posted.
 fn as_posted(sides: [&Profile; 2], heads: &[heads::Posted; 2]) -> String {
     let side = |(profile, head): (&Profile, &heads::Posted)| {
         format!("{}\n{}", print::Readprofile(profile), head.head)

@@ -1,4 +1,4 @@
-//! The five posts, read by the same readers and printed by the same printers as a run of today.
+//! The five posts, read and printed by the same code as a run of today.
 //!
 //! Nothing here knows a result: every figure is computed from the text of the post, and held
 //! against what the post says. [`Outcome`] says how many agree; what is wrong in a post is said
@@ -36,9 +36,9 @@ pub use text::{Statement, Text};
 /// A post.
 #[derive(Debug, Serialize)]
 pub struct Post {
-    /// Its number: `000`.
+    /// The post's number: `000`.
     pub id: &'static str,
-    /// The experiment that reproduces it.
+    /// The experiment that reproduces the post.
     pub experiment: &'static str,
     /// The title of the post.
     pub title: &'static str,
@@ -48,9 +48,9 @@ pub struct Post {
     pub list: &'static str,
     /// When.
     pub date: &'static str,
-    /// Its file's name.
+    /// The file's name.
     pub file: &'static str,
-    /// Its text, as archived.
+    /// The post's text, as archived.
     #[serde(skip)]
     pub text: &'static str,
     #[serde(skip)]
@@ -123,7 +123,7 @@ pub static POSTS: [Post; 5] = [
 ];
 
 impl Post {
-    /// Returns the post of that number, with or without its zeros, or of that experiment.
+    /// Returns the post with that number, with or without leading zeros, or of that experiment.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Post> {
         let number = name.parse::<usize>().ok().filter(|_| name.len() <= 3);
@@ -133,7 +133,7 @@ impl Post {
             .find_map(|(i, post)| (number == Some(i) || post.experiment == name).then_some(post))
     }
 
-    /// Computes its figures again, from the archived text.
+    /// Recomputes the post's figures from the archived text.
     ///
     /// # Errors
     /// As [`Post::report_of`]; the archived text is whole.
@@ -141,7 +141,7 @@ impl Post {
         self.report_of(self.text)
     }
 
-    /// Computes its figures again, from another copy of it.
+    /// Recomputes the post's figures from another copy of the text.
     ///
     /// # Errors
     /// `E-FILE` with the line that is not as it should be, or with what the copy lacks.
@@ -149,7 +149,7 @@ impl Post {
         (self.compute)(self, text)
     }
 
-    /// Returns the copy of it in `directory`.
+    /// Returns the text of the post's copy in `directory`.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be read, is too large for a post, or is not UTF-8.
@@ -173,7 +173,7 @@ impl Post {
     }
 }
 
-/// Returns the two profiles that a post holds, all of whose lines could be read.
+/// Returns the two profiles of a post, after checking that all their lines were read.
 fn two(post: &Post, read: read::Read) -> Result<[Profile; 2]> {
     let what = format!("cannot read post {}", post.id);
     if let Some(why) = read.left_out() {

@@ -7,14 +7,14 @@ use super::{Post, Report, Statement, Text};
 use crate::decimal::Decimal;
 use crate::stats::{self, Pair};
 
-/// Why a cell of a load is empty.
+/// The reason for an empty cell of a load.
 const NOT_REACHED: &str = "this load was not reached";
 
 /// A row of the post's table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Load {
     link_pct: Decimal,
-    /// `None` where the mode did not reach the load.
+    /// The mode's figures; `None` if it did not reach the load.
     napi: Option<Mode>,
     coalescing: Option<Mode>,
 }
@@ -27,7 +27,7 @@ struct Mode {
 }
 
 impl Load {
-    /// Returns both modes, if both reached the load.
+    /// Returns both modes' figures, if both reached the load.
     fn both(&self) -> Option<(Mode, Mode)> {
         self.napi.zip(self.coalescing)
     }
@@ -116,7 +116,7 @@ fn taken(report: &mut Report, text: &Text<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Tools that the post names, and what each of them measures.
+/// Tools that the post names, and what each measures.
 const TOOLS: [(&str, &str); 5] = [
     ("\"/proc/\"", "the kernel's own counters: interrupts, packets, ticks by account"),
     ("PCP", "gathers /proc at a fixed period into a series; measures nothing itself"),
@@ -298,7 +298,7 @@ fn rough(report: &mut Report, first: usize, loads: &[Load]) {
     report.erratum(first + i, "The figures were read off graphs by eye", gives);
 }
 
-/// Returns the table as it was posted.
+/// Formats the table as posted.
 fn as_posted(loads: &[Load]) -> String {
     let row = |load: &Load| {
         let packets =

@@ -9,11 +9,11 @@ use super::{Check, Report};
 /// The number of figures that agree with the posts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// Figures held against a post.
+    /// Number of figures compared with a post.
     pub checks: usize,
-    /// The checks whose values should be equal and are not, each with the post's number.
+    /// Checks whose values differ, each with the post's number.
     pub failed: Vec<(&'static str, Check)>,
-    /// The number of errors in the posts, and of statements that say less than they seem to.
+    /// Number of errors and misleading statements in the posts.
     pub errata: usize,
 }
 
@@ -33,7 +33,7 @@ impl Outcome {
     }
 }
 
-/// Returns the document of `reports` and what came of them, `linerate-seeds/1`, on one line.
+/// Formats the document of `reports` and `outcome`, `linerate-seeds/1`, on one line.
 #[must_use]
 pub fn document(reports: &[Report], outcome: &Outcome) -> String {
     #[derive(Serialize)]

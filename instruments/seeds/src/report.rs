@@ -1,4 +1,4 @@
-//! Report on a post: its contents, read and computed again.
+//! A report on a post: its contents, parsed and recomputed.
 
 use std::fmt;
 
@@ -18,27 +18,27 @@ pub struct Report {
     /// The post.
     #[serde(flatten)]
     pub post: &'static Post,
-    /// The conditions under which its figures were taken.
+    /// The conditions of the post's measurements.
     pub taken: Vec<Fact>,
-    /// Its figures, in order of printing.
+    /// The post's figures, in order of printing.
     pub parts: Vec<Part>,
-    /// The post's figures beside ours, which should be equal.
+    /// The post's figures with ours, which should be equal.
     pub checks: Vec<Check>,
-    /// Errors of the post, and statements that say less than they seem to.
+    /// Errors and misleading statements in the post.
     pub errata: Vec<Erratum>,
-    /// Its tables, computed again and printed in its own form.
+    /// The post's tables, recomputed and printed in its own form.
     #[serde(skip)]
     pub as_posted: String,
 }
 
-/// A condition, as the post tells it.
+/// A condition stated in the post.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
     /// The subject: `kernel`.
     pub about: &'static str,
     /// The value.
     pub is: String,
-    /// The line that says so; `None` if no line does.
+    /// The line of the statement; `None` if there is none.
     pub line: Option<usize>,
 }
 
@@ -50,18 +50,18 @@ pub enum Part {
     Table(Table),
     /// A figure by two instruments.
     Headline(Held),
-    /// A table of one of the profiler's printers.
+    /// A table from one of the profiler's printers.
     Profile(Printed),
     /// Sentences.
     Remarks {
         /// The subject of the remarks.
         title: String,
-        /// Each to be printed on its own.
+        /// Remarks, each printed separately.
         remarks: Vec<String>,
     },
 }
 
-/// A headline and what came of holding its figures against each other.
+/// A headline, with the comparison of its figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Held {
     /// Readings and verdict.
@@ -78,22 +78,22 @@ pub struct Printed {
     pub name: &'static str,
     /// The title of the output.
     pub title: String,
-    /// Its document.
+    /// Its JSON document.
     pub document: Value,
-    /// Its table.
+    /// Its text.
     #[serde(skip)]
     pub text: String,
-    /// The same as CSV.
+    /// Its CSV.
     #[serde(skip)]
     pub csv: String,
 }
 
-/// A figure of the post beside the same one computed.
+/// A figure of the post, with the recomputed one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// The subject of the check.
     pub what: String,
-    /// The line that states it.
+    /// The line of the statement.
     pub line: usize,
     /// The value in the post.
     pub posted: String,
@@ -106,7 +106,7 @@ pub struct Check {
 /// An error or an imprecise statement in a post.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Erratum {
-    /// The line that says it; `None` if it is what no line says.
+    /// The line of the statement; `None` if the error is an omission.
     pub line: Option<usize>,
     /// The statement of the post.
     pub says: String,
@@ -115,7 +115,7 @@ pub struct Erratum {
 }
 
 impl Report {
-    /// Returns a report in which nothing stands yet.
+    /// Returns an empty report.
     #[must_use]
     pub fn new(post: &'static Post) -> Report {
         Report {
@@ -179,7 +179,7 @@ impl Report {
         self.errata.push(erratum);
     }
 
-    /// Returns the tables: a name and the figures as CSV.
+    /// Returns the tables as CSV, each with its name.
     pub fn csv(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.parts.iter().filter_map(|part| match part {
             Part::Table(table) => Some((table.name, table.csv())),
@@ -256,7 +256,8 @@ impl fmt::Display for Part {
     }
 }
 
-/// Writes a line that was set already: broken only if it is too long, and then further to the right.
+/// Writes a line that is formatted already; breaks it only if it is too long, with deeper
+/// indentation.
 fn write_line(f: &mut fmt::Formatter<'_>, line: &str, indent: &str) -> fmt::Result {
     if indent.len() + line.chars().count() <= WIDTH {
         return writeln!(f, "{}", format!("{indent}{line}").trim_end());

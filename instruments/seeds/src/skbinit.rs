@@ -1,4 +1,4 @@
-//! Post 004: cycles to initialise an skb's header, CPU by CPU, before the patch and with it.
+//! Post 004: cycles for initialising an skb's header on each CPU, before the patch and with it.
 
 use linerate_prof::Result;
 use linerate_show::table::{Cell, Column, Row, Table};
@@ -38,7 +38,7 @@ impl Call {
         self.calls.iter().sum()
     }
 
-    /// Returns the cycles of a call, each weighing the same.
+    /// Returns the mean cycles of a call, with equal weight for all calls.
     fn weighted(&self) -> Option<f64> {
         let cycles = self.cycles.iter().map(|cycles| cycles.to_f64());
         let calls = self.calls.iter().map(|calls| *calls as f64);
@@ -58,19 +58,19 @@ impl Kernel {
         self.alloc.cycles.iter().enumerate().filter_map(sum).collect()
     }
 
-    /// Returns the cycles of an skb, as the mean of the CPUs' means.
+    /// Returns the cycles for an skb, as the mean of the CPUs' means.
     fn unweighted(&self) -> Option<f64> {
         stats::mean(&self.totals().iter().map(|d| d.to_f64()).collect::<Vec<_>>())
     }
 
-    /// Returns the cycles of an skb, with every call weighing the same.
+    /// Returns the cycles for an skb, with equal weight for all calls.
     fn weighted(&self) -> Option<f64> {
         let free = self.free.as_ref().map_or(Some(0.0), Call::weighted)?;
         Some(self.alloc.weighted()? + free)
     }
 
-    /// Returns the least number of skbs that another CPU freed than the one that allocated them: a
-    /// CPU that freed more than it allocated must have got the rest from others.
+    /// Returns the least number of skbs freed on another CPU than the allocating one: a CPU that
+    /// freed more than it allocated must have received the rest.
     fn freed_elsewhere(&self) -> Option<u64> {
         let free = self.free.as_ref()?;
         let surplus = free.calls.iter().zip(&self.alloc.calls);
@@ -124,7 +124,7 @@ fn table(measured: &Measured) -> Table {
     table
 }
 
-/// Returns a sum without the side that was not posted is a lower bound.
+/// Returns a value, marked as a lower bound if one side was not posted.
 fn bounded(kernel: &Kernel, exact: Cell, value: f64) -> Cell {
     if kernel.free.is_some() { exact } else { Cell::AtLeast(value, 2) }
 }
@@ -271,7 +271,7 @@ fn errata(report: &mut Report, text: &Text<'_>, measured: &Measured) -> Result<(
     Ok(())
 }
 
-/// Returns the two tables as they were posted.
+/// Formats the two tables as posted.
 fn as_posted(measured: &Measured) -> String {
     let spaced =
         |values: &[Decimal]| values.iter().map(Decimal::to_string).collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! Ratios, and what may be said of many of them.
+//! Ratios, and summaries of many ratios.
 //!
 //! A grid of tests has no one change: the ratio of sums weighs each test by the size of its
 //! figures, the geometric mean weighs all alike, the counts do not weigh at all. [`Overall`] gives
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A figure before a change and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pair {
-    /// The value without the change.
+    /// The value before the change.
     pub before: f64,
     /// The value with the change.
     pub after: f64,
@@ -18,10 +18,10 @@ pub struct Pair {
 /// The better direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Goal {
-    /// A rate: more of it.
+    /// A rate: more is better.
     #[serde(rename = "higher")]
     More,
-    /// A cost: less of it.
+    /// A cost: less is better.
     #[serde(rename = "lower")]
     Less,
 }
@@ -34,7 +34,7 @@ pub enum Direction {
     Better,
     /// The change was for the worse.
     Worse,
-    /// Neither, or less than the noise.
+    /// Neither, or a difference within the noise.
     Same,
 }
 
@@ -45,7 +45,7 @@ pub struct Counts {
     pub better: usize,
     /// Tests that changed for the worse.
     pub worse: usize,
-    /// Neither.
+    /// Number of pairs that are neither better nor worse.
     pub same: usize,
 }
 
@@ -58,28 +58,28 @@ pub struct Overall {
     pub before: f64,
     /// Sum of the figures after.
     pub after: f64,
-    /// Change of the sum, in per cent: large figures dominate it.
+    /// Change of the sum, in per cent, dominated by large figures.
     pub sums_pct: Option<f64>,
-    /// Geometric mean of the ratios, as a change in per cent: every test weighs the same.
+    /// Geometric mean of the ratios, as a change in per cent, with equal weight for all tests.
     pub geometric_pct: Option<f64>,
     /// The number of tests for each direction.
     pub counts: Counts,
 }
 
 impl Pair {
-    /// Returns a pair of whole numbers, as exact as an `f64`.
+    /// Returns a pair of whole numbers, as exact as `f64` can represent them.
     #[must_use]
     pub fn of(before: u64, after: u64) -> Pair {
         Pair { before: before as f64, after: after as f64 }
     }
 
-    /// Returns `after / before`; `None` of nothing.
+    /// Returns `after / before`; `None` if `before` is 0.
     #[must_use]
     pub fn ratio(self) -> Option<f64> {
         finite(self.after / self.before)
     }
 
-    /// Returns the change in per cent of `before`; `None` of nothing.
+    /// Returns the change in per cent of `before`; `None` if `before` is 0.
     #[must_use]
     pub fn change_pct(self) -> Option<f64> {
         self.ratio().map(|ratio| 100.0 * (ratio - 1.0))
@@ -109,7 +109,7 @@ impl Direction {
 }
 
 impl Counts {
-    /// Counts which way each pair went.
+    /// Counts the pairs by direction.
     #[must_use]
     pub fn of(pairs: &[Pair], goal: Goal, noise_pct: f64) -> Counts {
         let mut counts = Counts::default();
@@ -143,13 +143,13 @@ impl Overall {
     }
 }
 
-/// Returns the mean of `values`, each weighing the same; `None` of none.
+/// Returns the mean of `values` with equal weights; `None` if there are none.
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
     finite(values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Returns the mean of values, each with its weight; `None` if they weigh nothing.
+/// Returns the weighted mean of values; `None` if the sum of weights is 0.
 ///
 /// A mean of means is only right if it is weighted by the calls that each of them is a mean of.
 #[must_use]
@@ -158,7 +158,7 @@ pub fn weighted_mean(values: &[(f64, f64)]) -> Option<f64> {
     finite(values.iter().map(|(value, weight)| value * weight).sum::<f64>() / weight)
 }
 
-/// Returns the geometric mean of `ratios`; `None` of none, or if one of them is not above 0.
+/// Returns the geometric mean of `ratios`; `None` if there are none, or if one is not above 0.
 #[must_use]
 pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     if ratios.iter().any(|ratio| *ratio <= 0.0) {
@@ -168,7 +168,7 @@ pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     mean(&logs).and_then(|mean| finite(mean.exp()))
 }
 
-/// Returns the smallest and the largest; `None` of none, or if one of them is no number.
+/// Returns the smallest and the largest value; `None` if there are none, or if one is not a number.
 #[must_use]
 pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     let low = values.iter().copied().reduce(f64::min)?;
@@ -176,7 +176,7 @@ pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     values.iter().all(|value| value.is_finite()).then_some((low, high))
 }
 
-/// Returns `None` for a quotient by nothing, which is no figure.
+/// Returns `value` if it is finite; `None` for a division by zero.
 fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }

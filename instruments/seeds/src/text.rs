@@ -7,18 +7,18 @@ use linerate_prof::{Code, Error, Result};
 
 use crate::decimal::Decimal;
 
-/// The largest text that is taken for a post. The largest of the five has 7 KB.
+/// The largest text that is accepted as a post. The largest of the five has 7 KB.
 const BYTES_MAX: usize = 1 << 20;
-/// The longest that is taken for one statement, in bytes.
+/// The longest statement in bytes.
 const SAID_MAX: usize = 2000;
 
-/// A post, line by line and as running words.
+/// A post, both line by line and as continuous words.
 #[derive(Debug)]
 pub struct Text<'a> {
-    /// Its number, for errors.
+    /// The post's number, for errors.
     id: &'static str,
     lines: Vec<&'a str>,
-    /// Its words with one space between, without the marks of quoting mail.
+    /// The post's words with one space between, without quotation marks of mail.
     flat: String,
     /// The offset in `flat` at which each line starts.
     starts: Vec<usize>,
@@ -60,7 +60,7 @@ impl<'a> Text<'a> {
         self.lines.iter().enumerate().skip(first.saturating_sub(1)).map(|(i, line)| (i + 1, *line))
     }
 
-    /// Returns the first line at or after `first` that holds `part`.
+    /// Returns the first line at or after `first` that contains `part`.
     ///
     /// # Errors
     /// `E-FILE` if none does.
@@ -69,7 +69,7 @@ impl<'a> Text<'a> {
         found.map(|(line, is)| Statement { line, is }).ok_or_else(|| self.lacks(part))
     }
 
-    /// Searches the running text for `phrase`, and returns the line of the first match.
+    /// Searches the continuous text for `phrase`, and returns the line of the first match.
     #[must_use]
     pub fn says(&self, phrase: &str) -> Option<usize> {
         self.flat.find(phrase).map(|at| self.line_at(at))
@@ -87,7 +87,7 @@ impl<'a> Text<'a> {
         Ok(Statement { line: self.line_at(start), is })
     }
 
-    /// Returns the number behind a phrase.
+    /// Returns the number after a phrase.
     ///
     /// # Errors
     /// `E-FILE` if the phrase is not there, or no number follows it.
@@ -132,7 +132,7 @@ impl<'a> Text<'a> {
         Ok(end + usize::from(self.flat.get(end..).is_some_and(|rest| rest.starts_with(' '))))
     }
 
-    /// Returns the line that byte `at` of the running words is in.
+    /// Returns the line that contains byte `at` of the continuous words.
     fn line_at(&self, at: usize) -> usize {
         // Blank lines start where the next one does: the last of them is meant.
         self.starts.partition_point(|start| *start <= at)
@@ -150,7 +150,7 @@ fn unreadable(id: &str) -> String {
     format!("cannot read post {id}")
 }
 
-/// Returns a line without the marks of mail that quotes it.
+/// Returns a line without quotation marks of mail.
 fn unquoted(line: &str) -> &str {
     line.trim_start_matches(|c: char| c == '>' || c.is_whitespace())
 }

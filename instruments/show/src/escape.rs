@@ -1,9 +1,9 @@
-//! Text of a document as text of a page.
+//! Escaping of a document's text for a page.
 
 use crate::words::harmless;
 
-/// Returns `text` as it may stand in an element or in a quoted attribute: nothing in it is markup, nothing
-/// is invisible, and XML has a way to say all of it.
+/// Escapes `text` for an element or a quoted attribute: the result has no markup and nothing
+/// invisible, and XML can represent all of it.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -20,19 +20,19 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Returns lines of text, each as [`escape`] has it.
+/// Escapes lines of text, each as [`escape`] does.
 #[must_use]
 pub fn escape_lines(text: &str) -> String {
     text.lines().map(|line| escape(line) + "\n").collect()
 }
 
-/// Returns a JSON document as the content of a script element: `<` ends or begins nothing.
+/// Escapes a JSON document for a script element: `<` ends or begins nothing.
 #[must_use]
 pub fn escape_json(json: &str) -> String {
     json.replace('<', "\\u003c")
 }
 
-/// Returns a text as a `data:` URI of type `text/csv`.
+/// Encodes a text as a `data:` URI of type `text/csv`.
 #[must_use]
 pub fn data_uri(text: &str) -> String {
     let mut uri = "data:text/csv;charset=utf-8,".to_owned();

@@ -1,4 +1,4 @@
-//! Columns as wide as their widest cell: the layout of every table that is printed as text.
+//! Columns as wide as their widest cell: the layout of every text table.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub struct Grid {
     lines: Vec<Line>,
 }
 
-/// The side to which a column is set.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// For names.

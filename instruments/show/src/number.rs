@@ -1,4 +1,4 @@
-//! Numbers, set so that they can be read, whatever they are.
+//! Formatting of numbers, readable for any value.
 //!
 //! A document may say anything: what is no number is a dash, and what is larger than any figure of
 //! ours is set with an exponent, so that no cell is longer than a few characters.
@@ -7,16 +7,18 @@ pub use linerate_sys::text::grouped;
 
 use crate::table::Cell;
 
-/// Numbers from here on are printed with an exponent: they have more digits than a column.
+/// Values from which numbers are printed with an exponent, because they have more digits than a
+/// column.
 const EXPONENT_FROM: f64 = 1e13;
 
-/// Why there is none.
+/// The text for a missing figure.
 const NONE: &str = "no figure";
 
-/// Below this a number has fewer than three digits that are not 0 among six behind the point.
+/// Values below which numbers are printed with an exponent, because six digits after the point
+/// would show fewer than three that are not 0.
 const EXPONENT_BELOW: f64 = 1e-4;
 
-/// Returns the digits behind the point that show four in all of `x`, and no more than six.
+/// Returns the digits after the decimal point with which `x` has four in all, and at most six.
 #[must_use]
 pub fn digits(x: f64) -> u8 {
     match x.abs() {
@@ -30,7 +32,7 @@ pub fn digits(x: f64) -> u8 {
     }
 }
 
-/// Returns the digits behind the point of a change of so many per cent.
+/// Returns the digits after the decimal point for a change of `pct` per cent.
 #[must_use]
 pub fn change_digits(pct: f64) -> u8 {
     match pct.abs() {
@@ -66,13 +68,14 @@ pub fn figure(x: f64) -> String {
     cell(x).to_string()
 }
 
-/// Formats a change alone, with its sign.
+/// Formats a change without its unit, with its sign.
 #[must_use]
 pub fn change(pct: f64) -> String {
     change_cell(pct).to_string()
 }
 
-/// Sets the ends between which a change lies: `[-52.1, -50.3]`, both ends with the digits of the larger.
+/// Formats the ends of a change's interval: `[-52.1, -50.3]`, both ends with the digits of the
+/// larger.
 #[must_use]
 pub fn interval((low, high): (f64, f64)) -> String {
     if !plain(low) || !plain(high) {
@@ -96,7 +99,7 @@ pub fn count(n: u64) -> String {
     grouped(&n.to_string())
 }
 
-/// Sets a bound below which a value is, where that is all that is known.
+/// Formats the upper bound of a value of which nothing else is known.
 #[must_use]
 pub fn under(bound: f64) -> Cell {
     match cell(bound) {
@@ -106,8 +109,8 @@ pub fn under(bound: f64) -> Cell {
     }
 }
 
-/// Sets a number with so many digits behind the point: `-1,234.50`. There is no `-0.0`, and `n/a` stands
-/// for NaN and infinity.
+/// Formats a number with `digits` after the decimal point: `-1,234.50`. There is no `-0.0`, and
+/// `n/a` stands for NaN and infinity.
 #[must_use]
 pub fn real(x: f64, digits: usize) -> String {
     if !x.is_finite() {
@@ -122,7 +125,7 @@ fn plain(x: f64) -> bool {
     x.is_finite() && x.abs() < EXPONENT_FROM
 }
 
-/// Returns true for what would be set as 0, or nearly, and is not.
+/// Returns true for a value other than 0 that would be printed as 0, or nearly.
 fn tiny(x: f64) -> bool {
     x != 0.0 && x.abs() < EXPONENT_BELOW
 }

@@ -1,4 +1,4 @@
-//! Charts as inline SVG that fit any width without becoming small.
+//! Charts as inline SVG that fit any width without shrinking the text.
 //!
 //! Places along x are shares of the width, written in per cent; places along y, letters and strokes
 //! are in pixels. A chart is as wide as the page lets it be, and its letters stay as large as those
@@ -11,10 +11,10 @@ use crate::escape::escape;
 use crate::number::grouped;
 use crate::words::elided;
 
-/// Pixels of a letter of a label, the wide ones of a fallback font among them.
+/// Width in pixels of a label's letter, even of wide letters in a fallback font.
 const LETTER: f64 = 7.4;
 
-/// Letters of labels that fit beside each other on the narrowest page, of 360 pixels.
+/// Letters of labels that fit side by side on the narrowest page, of 360 pixels.
 pub const LETTERS: usize = (290.0 / LETTER) as usize;
 
 /// A chart that is being drawn.
@@ -23,27 +23,27 @@ pub struct Svg {
     text: String,
 }
 
-/// The place of a label's text that stands at its position.
+/// The part of a label's text that is at its position.
 #[derive(Debug, Clone, Copy)]
 pub enum Anchor {
     /// The first letter.
     Start,
     /// The middle.
     Middle,
-    /// The last letter.
+    /// The end of the text.
     End,
 }
 
-/// A mark at a place; its form says what its colour says.
+/// A mark at a position; its shape and its colour have the same meaning.
 #[derive(Debug, Clone, Copy)]
 pub enum Mark {
     /// Better: a disc.
     Disc,
     /// Worse: a diamond.
     Diamond,
-    /// The same: a ring.
+    /// No difference: a ring.
     Ring,
-    /// Not known: a cross.
+    /// Unknown: a cross.
     Cross,
 }
 
@@ -94,7 +94,7 @@ impl Svg {
         ));
     }
 
-    /// Writes a label, its foot at `at`, moved by `dx` pixels.
+    /// Writes a label with its baseline at `at`, moved by `dx` pixels.
     pub fn label(&mut self, at: (f64, f64), dx: f64, anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -108,8 +108,8 @@ impl Svg {
         ));
     }
 
-    /// Writes the head of a row: its name to the left, its text to the right, or below if both do
-    /// not fit on the narrowest page.
+    /// Writes the heading of a row: its name on the left, its text on the right, or below if both
+    /// do not fit on the narrowest page.
     pub fn head(&mut self, top: f64, name: &str, said: &str) {
         let below = head_height(name, said) - HEAD;
         self.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &elided(name, LETTERS));
@@ -127,7 +127,7 @@ impl Svg {
         }
     }
 
-    /// Draws the grid of an axis along y, each line labelled on it.
+    /// Draws the grid of a vertical axis, with a label on each line.
     pub fn grid_y(&mut self, axis: &Axis, (top, bottom): (f64, f64)) {
         for tick in axis.ticks() {
             let y = bottom + (top - bottom) * axis.at(tick);
@@ -137,7 +137,7 @@ impl Svg {
         }
     }
 
-    /// Returns the chart, so many pixels high.
+    /// Returns the finished chart, `height` pixels high.
     #[must_use]
     pub fn finish(self, height: f64) -> String {
         let (height, text) = (px(height), self.text);
@@ -150,7 +150,7 @@ impl Svg {
     }
 }
 
-/// Pixels of a row's head of one line.
+/// Height of a row's heading with one line, in pixels.
 const HEAD: f64 = 20.0;
 
 /// Pixels of a row's head.
@@ -172,7 +172,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Makes an axis over the finite `values`, with about `ticks` ticks.
+    /// Creates an axis over the finite `values`, with about `ticks` ticks.
     #[must_use]
     pub fn over(values: impl IntoIterator<Item = f64>, ticks: f64, unit: &'static str) -> Axis {
         // What is larger would lose its ticks to rounding; it is drawn at the end.
@@ -189,13 +189,13 @@ impl Axis {
         Axis { low, high, step, unit, signed: false }
     }
 
-    /// Returns the same with signs at its labels.
+    /// Returns the axis with signs in its labels.
     #[must_use]
     pub fn signed(self) -> Axis {
         Axis { signed: true, ..self }
     }
 
-    /// Returns the place of `x`, from 0 to 1; at an end if it is beyond.
+    /// Returns the position of `x`, from 0 to 1; values outside the axis are at an end.
     #[must_use]
     pub fn at(&self, x: f64) -> f64 {
         let share = (x - self.low) / (self.high - self.low);
@@ -208,7 +208,7 @@ impl Axis {
         (self.low..=self.high).contains(&x)
     }
 
-    /// Returns its ticks: a few, whatever it is over.
+    /// Returns the axis's ticks: few, whatever its range.
     pub fn ticks(&self) -> impl Iterator<Item = f64> + use<> {
         let (low, step) = (self.low, self.step);
         let n = ((self.high - low) / step).round().clamp(0.0, 20.0) as u32;

@@ -1,12 +1,12 @@
-//! Sentences and names in the width of a line, with nothing hostile in them.
+//! Sentences and names fitted to the width of a line, with unsafe characters escaped.
 
 pub use linerate_sys::text::harmless;
 
 /// Columns of a screen that prints are made for.
 pub const WIDTH: usize = 100;
 
-/// Returns `text` in at most `letters`, without its middle: a path begins with its crate and ends with its
-/// function.
+/// Returns `text` in at most `letters`, without its middle, because a path begins with its crate
+/// and ends with its function.
 #[must_use]
 pub fn elided(text: &str, letters: usize) -> String {
     let length = text.chars().count();

@@ -1,4 +1,4 @@
-//! Static programs: built, looked at and tried.
+//! Static programs: building, inspection and trial.
 
 use std::fs;
 use std::process::Command;
@@ -24,7 +24,7 @@ pub fn native(place: &Place) -> Result<Outcome> {
     Ok(Outcome::Done(format!("{note}; `linerate forward` verified every byte")))
 }
 
-/// Builds them for aarch64, and has packets pass in QEMU's user mode.
+/// Builds the programs for aarch64, and runs packets through them in QEMU's user mode.
 pub fn foreign(place: &Place) -> Result<Outcome> {
     if let Some(skipped) = absent(FOREIGN) {
         return Ok(skipped);
@@ -65,7 +65,7 @@ pub fn tests(place: &Place) -> Result<Outcome> {
     Ok(Outcome::Done(format!("{passed} tests passed")))
 }
 
-/// Returns the reason why a target cannot be built for, after an attempt to get it.
+/// Returns the reason why a target is unavailable, after trying to install it.
 fn absent(target: &str) -> Option<Outcome> {
     let mut rustup = Command::new("rustup");
     let added =
@@ -79,13 +79,14 @@ fn variable(name: &str, target: &str) -> String {
     format!("CARGO_TARGET_{}_{name}", target.replace('-', "_").to_uppercase())
 }
 
-/// Returns what links for another architecture without that architecture's C tools: Rust's own linker.
+/// Returns a linker for another architecture that needs none of that architecture's C tools: Rust's
+/// own linker.
 fn linking(target: &str) -> Option<(String, &'static str)> {
     let name = variable("LINKER", target);
     (target == FOREIGN && std::env::var_os(&name).is_none()).then_some((name, "rust-lld"))
 }
 
-/// Builds the programs, refuses those that would want a loader, and puts them beside the other gifts.
+/// Builds the programs, refuses those that need a loader, and copies them to the distribution.
 fn build(place: &Place, target: &str) -> Result<String> {
     let mut command = cargo::cargo(&place.root);
     command.args(["build", "--locked", "--release", "--target", target]);
@@ -110,7 +111,7 @@ fn build(place: &Place, target: &str) -> Result<String> {
     Ok(sizes.join(", "))
 }
 
-/// Returns true if a 64-bit ELF file names a loader (PT_INTERP); none if it is no such file.
+/// Returns true if a 64-bit ELF file names a loader (PT_INTERP); `None` if it is no such file.
 fn wants_loader(elf: &[u8]) -> Option<bool> {
     const PT_INTERP: [u8; 4] = 3u32.to_le_bytes();
     if !elf.starts_with(b"\x7fELF\x02\x01") {

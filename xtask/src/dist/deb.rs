@@ -13,7 +13,7 @@ const UNIT: &str = "linerate@.service";
 /// The highest exposure that `systemd-analyze security` may find, of 100.
 const EXPOSURE: &str = "30";
 
-/// Writes the man pages and completions where the package wants them.
+/// Writes the man pages and completions at their paths in the package.
 pub fn pages(place: &Place) -> Result<Outcome> {
     let folder = place.built(NATIVE).join("pages");
     if folder.exists() {
@@ -43,7 +43,7 @@ pub fn pages(place: &Place) -> Result<Outcome> {
     Ok(Outcome::Done(format!("{pages} man pages, completions for bash, zsh and fish")))
 }
 
-/// Has systemd read the unit, and judge how much a service of it could do.
+/// Checks the unit with systemd, including its rating of the service's privileges.
 pub fn unit(place: &Place) -> Result<Outcome> {
     if !is_here("systemd-analyze") {
         return Ok(Outcome::Skipped(
@@ -74,7 +74,7 @@ pub fn unit(place: &Place) -> Result<Outcome> {
     Ok(Outcome::Done(format!("verified; its exposure is {exposure} of 10")))
 }
 
-/// Makes the package, and compares what is in it with what must be.
+/// Builds the package, and compares its contents with the expected ones.
 pub fn package(place: &Place) -> Result<Outcome> {
     if !is_here("cargo-deb") {
         return Ok(Outcome::Skipped(

@@ -1,4 +1,4 @@
-//! Campaign `dist`: what is given to others, each tried as far as this machine can.
+//! Campaign `dist`: the files for distribution, each tested as far as this machine can.
 //!
 //! ```text
 //! target/dist/  linerate-VERSION-TARGET, linerate-lab-VERSION-TARGET   static programs
@@ -23,7 +23,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo;
 use crate::steps::Done;
 
-/// One step: its name, what it makes or asks, and its function.
+/// One step: its name, what it makes or checks, and its function.
 type Step = (&'static str, &'static str, fn(&Place) -> Result<Outcome>);
 
 const STEPS: [Step; 9] = [
@@ -58,14 +58,14 @@ const STEPS: [Step; 9] = [
     ),
 ];
 
-/// Result of a step that did not fail.
+/// Result of a step without failure.
 pub enum Outcome {
     Done(String),
-    /// The reason, and a way out.
+    /// The reason for skipping it, and a remedy.
     Skipped(&'static str, String),
 }
 
-/// The tree, where its gifts go, and what they are called.
+/// The source tree, and the folder and names of the files for distribution.
 pub struct Place {
     root: PathBuf,
     out: PathBuf,
@@ -149,7 +149,7 @@ impl Place {
         cargo::target_dir(&self.root).join(target).join("release")
     }
 
-    /// Writes the checksums of everything there is, and returns how many that are.
+    /// Writes the checksums of all files, and returns their number.
     fn checksums(&self) -> Result<usize> {
         let mut names: Vec<String> = fs::read_dir(&self.out)?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())

@@ -1,4 +1,5 @@
-//! Questions of registries and of a version's users: crates that build from what is uploaded, interfaces that keep.
+//! Checks for registries and for users of a version: crates that build from their packages,
+//! interfaces that stay compatible.
 
 use std::process::Command;
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 use super::{Outcome, Place, is_here};
 use crate::cargo;
 
-/// Packs every crate that is to be published, and builds each from its pack alone.
+/// Packs every crate to be published, and builds each from its package only.
 pub fn package(place: &Place) -> Result<Outcome> {
     let crates = crates(place, |_| true)?;
     let mut command = cargo::cargo(&place.root);

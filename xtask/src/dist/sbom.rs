@@ -1,4 +1,4 @@
-//! The list of parts: every package in the programs, as CycloneDX has it.
+//! The software bill of materials: every package in the programs, as CycloneDX.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Debian's kernel packages by apt, whose own lists, sources and settings stay as they are.
+//! Debian's kernel packages through apt, with lists and settings separate from the system's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Time limit of one command of apt, in the words of timeout(1).
+/// Time limit of one apt command, in the syntax of timeout(1).
 const LIMIT: &str = "180s";
 /// The release whose security archive has 6.1 and whose backports have 6.12.
 const RELEASE: &str = "bookworm";
@@ -67,7 +67,7 @@ impl Apt {
     }
 }
 
-/// Runs `command` and returns its stdout; the error is the first that it printed.
+/// Runs `command` and returns its stdout; an error is the first one that it printed.
 fn said(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     if !output.status.success() {
@@ -78,8 +78,8 @@ fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the sources of both series, from the archives `URI RELEASE` that the machine already
-/// uses.
+/// Returns the sources of both series, from the archives `URI RELEASE` that the machine uses
+/// already.
 fn sources(known: &str) -> Option<String> {
     let rows: Vec<(&str, &str)> = known.lines().filter_map(|line| line.split_once(' ')).collect();
     let uri = |wanted: &str| rows.iter().find(|(_, release)| *release == wanted).map(|row| row.0);

@@ -1,4 +1,4 @@
-//! One run of QEMU: a guest from its first message to its last.
+//! One run of QEMU: from the guest's first message to its last.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -9,21 +9,21 @@ use anyhow::{Context, Result};
 
 use crate::qemu::BOOT_LIMIT;
 
-/// The variable by which another emulator is taken.
+/// The variable that selects another emulator.
 pub const OWN_QEMU: &str = "LINERATE_QEMU";
 
 /// The emulator.
 pub const QEMU: &str = "qemu-system-x86_64";
 
-/// A machine without anything that the tests do not use. Never KVM: what a test meets must not
-/// depend on the machine below. One CPU, for there is a guest for each of ours; and with two a 6.12
-/// died once in code that it rewrites while it runs, where XDP programs come and go.
+/// A machine with only the devices that tests use. Never KVM: what a test meets must not depend on
+/// the machine below. One CPU, for there is a guest for each of ours; and with two a 6.12 died once
+/// in code that it rewrites while it runs, where XDP programs come and go.
 const MACHINE: &str = "-accel tcg -cpu max -smp 1 -m 1024 -M q35 -nodefaults \
     -no-user-config -display none -monitor none -serial stdio -no-reboot \
     -device isa-debug-exit,iobase=0xf4,iosize=0x04";
 
-/// Three pairs of cards, each joined by a cable, and one that divides by RSS: the guest knows them by their
-/// addresses. The first of the third pair takes what it is to send after four seconds.
+/// Three pairs of cards, each connected by a cable, and one card with RSS: the guest identifies
+/// them by MAC address. The first of the third pair takes what it is to send after four seconds.
 const CARDS: &str = "-netdev hubport,id=v0,hubid=0 -netdev hubport,id=v1,hubid=0 \
     -netdev hubport,id=e0,hubid=1 -netdev hubport,id=e1,hubid=1 \
     -netdev hubport,id=r0,hubid=2 \
@@ -36,7 +36,7 @@ const CARDS: &str = "-netdev hubport,id=v0,hubid=0 -netdev hubport,id=v1,hubid=0
     -device e1000,netdev=e0,mac=02:00:00:00:02:00,romfile= \
     -device e1000,netdev=e1,mac=02:00:00:00:02:01,romfile=";
 
-/// Speculation is not worth its cost here, and nothing else shares the guest.
+/// Kernel options; mitigations of speculation are off because nothing else shares the guest.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off";
 
 /// Returns the command that boots `image` with the root file system `root`.
@@ -46,7 +46,7 @@ pub fn command(image: &Path, root: &Path) -> Command {
     command
 }
 
-/// Returns the command that boots them on a machine without cards, with more words for the kernel.
+/// Returns the command that boots a guest without cards, with additional kernel options.
 pub fn bare(image: &Path, root: &Path, words: &str) -> Command {
     let mut command = within_limit();
     command.args(MACHINE.split_whitespace());
@@ -68,7 +68,7 @@ pub fn within_limit() -> Command {
     command
 }
 
-/// Runs the guest to its end; each line of its console goes to `log` and to `seen`.
+/// Runs the guest to its end; passes each line of its console to `log` and to `seen`.
 pub fn run(mut command: Command, log: &Path, mut seen: impl FnMut(&str)) -> Result<ExitStatus> {
     let mut log = File::create(log).with_context(|| format!("{}", log.display()))?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?);

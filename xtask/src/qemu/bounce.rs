@@ -1,5 +1,6 @@
-//! `cargo xtask qemu bounce`: post 003 again, by a model: which of the kernel's functions lose cache lines while four
-//! adapters each receive a TCP stream, with affinity of interrupts and processes and without.
+//! `cargo xtask qemu bounce`: post 003 reproduced by a model: the kernel's functions that lose
+//! cache lines while four adapters each receive a TCP stream, with and without affinity of
+//! interrupts and processes.
 //!
 //! ```text
 //! host: 4 senders ── QEMU's user network ── 4 × i82559 ── Debian's kernel, 4 CPUs, idle=poll ── 4 × lines-load receive
@@ -41,23 +42,24 @@ usage: cargo xtask qemu bounce [--runs N] [--event EVENT] [--kib N] [--path kern
 ";
 
 const INIT: &str = include_str!("bounce.sh");
-/// Linux 2.4.17's listing and McKenney's differences of it.
+/// Linux 2.4.17's listing, and McKenney's differences.
 const POST: &str = include_str!("../../../instruments/seeds/posts/003_5ab5121f9d39ea70.txt");
-/// Modules of the adapters, and of the taps behind linerate.
+/// Kernel modules of the adapters, and of the taps for linerate.
 const MODULES: [&str; 2] = ["e100", "tun"];
 const ADAPTERS: u16 = 4;
-/// Bytes that the driver gives a device for a packet, with its own 16 before: RFD_BUF_LEN.
+/// Bytes that the driver gives a device for a packet, after the driver's own 16: RFD_BUF_LEN.
 const BUFFER: u64 = 0x602;
 /// The post's CPUs had caches of 1 MB. One thread of QEMU's runs all CPUs in turn: with several, this kernel died in code
 /// that it rewrites while another CPU runs it.
 const L2: &str = "1048576x8";
 const MACHINE: &str = "-accel tcg,thread=single -cpu max -smp 4 -m 1024 -M q35 -nodefaults -no-user-config \
     -display none -monitor none -serial stdio -no-reboot";
-/// 2.4 cleared no page that it gave to the kernel; Debian's kernels do unless told.
+/// Kernel options: 2.4 did not clear pages on allocation, as Debian's kernels do by default.
 const KERNEL_OPTIONS: &str =
     "console=ttyS0 panic=-1 loglevel=4 mitigations=off nokaslr init_on_alloc=0 init_on_free=0";
 
-/// Tries of a run: one in which the driver lies elsewhere in memory than in the first boot counts for nothing.
+/// Most attempts of a run: one in which the driver is at another address than in the first boot
+/// does not count.
 const TRIES: u32 = 3;
 
 /// The baseline, and with the change.
@@ -80,7 +82,7 @@ struct Bounce {
     kallsyms: PathBuf,
 }
 
-/// One run of a side, and the file that it was read from.
+/// One run of a side, with the file of its results.
 struct Ran {
     file: PathBuf,
     /// Counts by function, for each of the model's events.
@@ -157,7 +159,7 @@ impl Asked {
 }
 
 impl Bounce {
-    /// Packs the guest and finds out its kernel's symbols.
+    /// Packs the guest and determines its kernel's symbols.
     fn new(kernel: Kernel, target: &Path, folder: PathBuf, linerate: bool) -> Result<Bounce> {
         let root = folder.join("bounce.cpio");
         let guest = Root::new(&root)?;
@@ -184,7 +186,7 @@ impl Bounce {
         Ok(bounce)
     }
 
-    /// Boots the guest, and returns what its first process said.
+    /// Boots the guest, and returns the output of its first process.
     fn boot(
         &self,
         log: &str,
@@ -270,7 +272,7 @@ impl Bounce {
         Ok((start.0, end.with_context(|| name.to_owned())?))
     }
 
-    /// Returns the command that reads what the plugin left.
+    /// Returns the command that reads the plugin's output.
     fn lines(&self, target: &Path, file: &Path, event: &str) -> Command {
         let mut command = Command::new(target.join("debug/linerate-lab"));
         command.args(["lines", "--event", event, "--kallsyms"]).arg(&self.kallsyms);
@@ -287,17 +289,17 @@ impl Bounce {
     }
 }
 
-/// Says why a run is made again.
+/// Prints why a run is repeated.
 fn complain(ran: &Result<Ran>) {
     if let Err(e) = ran {
         eprintln!("qemu: bounce: {e:#}");
     }
 }
 
-/// Ports of the host by which the adapters' streams enter.
+/// First port of the host for the adapters' streams.
 const BASE_PORT: u16 = 28_430;
 
-/// Sends a stream until it is over.
+/// Sends a stream until `over` is set.
 fn send(port: u16, over: &Arc<AtomicBool>) {
     let over = Arc::clone(over);
     thread::spawn(move || {
@@ -325,7 +327,7 @@ impl Ran {
         Ok(Ran { file, counts, packets })
     }
 
-    /// Counts of an event in 1000 packets, of the functions that `keep` keeps.
+    /// Returns the counts of an event for each 1000 packets, in functions that `keep` accepts.
     fn rate(&self, event: usize, keep: impl Fn(&str) -> bool) -> f64 {
         let kept = self.counts[event].iter().filter(|(name, _)| keep(name));
         1000.0 * kept.map(|(_, n)| n).sum::<u64>() as f64 / self.packets as f64
@@ -347,7 +349,7 @@ fn median(mut rates: Vec<f64>) -> f64 {
     if rates.len() % 2 == 1 { rates[half] } else { (rates[half - 1] + rates[half]) / 2.0 }
 }
 
-/// The post's list with ours beside it, function by function, and both totals.
+/// Formats the post's list beside ours, function by function, with both totals.
 fn beside(none: &[Ran], both: &[Ran]) -> String {
     let heads = names::EVENTS.map(|event| format!("{event:>24}"));
     let under = format!("{:>8} {:>8} {:>6}", "without", "with", "%");
@@ -391,7 +393,7 @@ fn beside(none: &[Ran], both: &[Ran]) -> String {
     text
 }
 
-/// Returns by how much the runs of a side are apart.
+/// Formats the spread between the runs of a side.
 fn spread(rans: &[Vec<Ran>; 2]) -> String {
     let mut text = String::new();
     for (side, rans) in SIDES.iter().zip(rans) {

@@ -1,5 +1,5 @@
 //! The guest's root file system: programs of this machine with their libraries, the kernel's
-//! modules, the tests, and a first process that runs them. It lives in memory and ends with it.
+//! modules, the tests, and an init that runs them. It lives in memory and ends with it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,7 +13,7 @@ use crate::qemu::kernel::Kernel;
 use crate::qemu::programs::{self, Programs};
 use crate::qemu::{TEST_LIMIT_SECONDS, modules};
 
-/// The first process, and the scenarios that it runs behind the tests.
+/// The init, and the scenarios that it runs after the tests.
 const INIT: &str = include_str!("init.sh");
 const SCENARIOS: &str = include_str!("scenarios.sh");
 
@@ -21,11 +21,11 @@ const SCENARIOS: &str = include_str!("scenarios.sh");
 /// so.
 const PROGRAMS: [&str; 7] = ["ip", "tc", "ping", "ethtool", "tcpdump", "strace", "iperf3"];
 
-/// Programs of every guest, with their packages; busybox answers to all other names.
+/// Programs of every guest, with their packages; busybox provides all others.
 pub const NEEDED: [(&str, &str); 4] =
     [("busybox", "busybox-static"), ("dash", "dash"), ("ip", "iproute2"), ("tc", "iproute2")];
 
-/// Users of the guest. tcpdump becomes its own user after it has opened what only root may.
+/// Users of the guest: tcpdump changes to its own user after opening files as root.
 const USERS: &str = "root:x:0:0::/tmp:/bin/sh\ntcpdump:x:100:100::/tmp:/bin/false\n";
 
 /// The programs to run in a guest.
@@ -43,7 +43,7 @@ impl Load<'_> {
             + scenarios(self.only).count()
     }
 
-    /// Returns the number of programs that will report their end.
+    /// Returns the number of programs whose end will be reported.
     pub fn ends(&self) -> usize {
         self.programs.tests.len() + usize::from(scenarios(self.only).next().is_some())
     }
@@ -65,11 +65,11 @@ pub fn write(path: &Path, kernel: &Kernel, load: &Load<'_>) -> Result<()> {
     root.pack(INIT, path)
 }
 
-/// A root file system while it is put together.
+/// A root file system during its construction.
 pub struct Root(PathBuf);
 
 impl Root {
-    /// One with the programs of every guest, beside the file that it will be packed into.
+    /// Creates a root file system with the programs of every guest, beside its later image file.
     pub fn new(path: &Path) -> Result<Root> {
         let root = Root(path.with_extension("root"));
         if root.0.exists() {
@@ -93,13 +93,14 @@ impl Root {
         Ok(root)
     }
 
-    /// Adds a program of this machine, if it is here.
+    /// Adds a program of this machine, if it is installed.
     pub fn located(&self, name: &str) -> Result<()> {
         let program = programs::located(name);
         program.map_or(Ok(()), |program| self.program(&program, &format!("bin/{name}")))
     }
 
-    /// Adds a program at a path of its own, and the libraries that it loads at the paths that they have here.
+    /// Adds a program at the path `to`, with its libraries at the paths that they have on this
+    /// machine.
     pub fn program(&self, program: &Path, to: &str) -> Result<()> {
         let copy = |from: &Path, to: PathBuf| {
             fs::create_dir_all(to.parent().unwrap_or(&self.0))?;
@@ -112,7 +113,7 @@ impl Root {
         Ok(())
     }
 
-    /// Adds modules with all that they depend on, and their order.
+    /// Adds modules with their dependencies, in loading order.
     pub fn modules(&self, kernel: &Kernel, wanted: &[&str]) -> Result<()> {
         let mut order = String::new();
         for module in modules::in_order(&kernel.modules(), wanted)? {
@@ -127,7 +128,7 @@ impl Root {
         Ok(fs::write(self.0.join(path), text)?)
     }
 
-    /// Packs it into `path`, with `init` as its first process.
+    /// Packs the file system into `path`, with `init` as its first process.
     pub fn pack(self, init: &str, path: &Path) -> Result<()> {
         self.text("init", init)?;
         fs::set_permissions(self.0.join("init"), Permissions::from_mode(0o755))?;
@@ -138,7 +139,7 @@ impl Root {
     }
 }
 
-/// Returns the settings for the first process, as a shell reads them.
+/// Formats the settings for init, as shell variables.
 fn settings(load: &Load<'_>) -> String {
     let tests: Vec<&str> = load.programs.tests.iter().map(|tests| tests.name.as_str()).collect();
     let scenarios: Vec<&str> = scenarios(load.only).collect();
@@ -150,8 +151,8 @@ fn settings(load: &Load<'_>) -> String {
     )
 }
 
-/// Returns the scenarios whose names, with `scenarios::` before them, contain one of `only`: a
-/// function `scenario_` each.
+/// Returns the scenarios whose names, with the prefix `scenarios::`, contain one of `only`; each is
+/// a function `scenario_…`.
 fn scenarios(only: &str) -> impl Iterator<Item = &'static str> {
     let names = SCENARIOS.lines().filter_map(|line| line.strip_prefix("scenario_"));
     let asked = move |name: &&str| {

@@ -9,11 +9,11 @@ use crate::qemu::apt;
 
 /// A long-term series that people run.
 pub struct Series {
-    /// Its number, as one asks for it.
+    /// The series's number, as given on the command line.
     pub name: &'static str,
-    /// Its folder in the cache.
+    /// The series's folder in the cache.
     folder: &'static str,
-    /// The package that depends on its newest kernel.
+    /// The package that depends on the newest kernel of the series.
     package: &'static str,
 }
 
@@ -22,7 +22,7 @@ pub struct Series {
 pub const SERIES: [Series; 2] =
     [Series { name: "6.1", folder: "6.1", package: "linux-image-cloud-amd64" }, NEWEST];
 
-/// The same in the flavour that has the drivers of old cards.
+/// The series in the flavour with drivers of old cards.
 pub const WITH_CARDS: [Series; 2] =
     [Series { name: "6.1", folder: "6.1-cards", package: "linux-image-amd64" }, NEWEST];
 
@@ -30,7 +30,7 @@ const NEWEST: Series = Series { name: "6.12", folder: "6.12", package: "linux-im
 
 /// A kernel that can be booted.
 pub struct Kernel {
-    /// Its series, as one asks for it.
+    /// The kernel's series, as given on the command line.
     pub series: &'static str,
     /// Output of `uname -r`.
     pub version: String,
@@ -38,7 +38,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the kernel of `series` in `cache`, brought there first if it is not.
+    /// Returns the kernel of `series` from `cache`, after downloading it if necessary.
     ///
     /// Nothing is looked for in the network once it is there: who wants a newer one deletes it.
     pub fn obtain(cache: &Path, series: &Series) -> Result<Kernel> {
@@ -57,7 +57,8 @@ impl Kernel {
         Kernel::at(folder, series.name)
     }
 
-    /// Returns the kernel in the folder that the variable `LINERATE_GUEST_KERNEL` names, if it does.
+    /// Returns the kernel in the folder that the variable `LINERATE_GUEST_KERNEL` names, if it is
+    /// set.
     pub fn told() -> Option<Result<Kernel>> {
         let folder = std::env::var_os("LINERATE_GUEST_KERNEL")?;
         Some(Kernel::at(folder.into(), "told"))
@@ -81,7 +82,7 @@ impl Kernel {
         self.folder.join("boot").join(format!("vmlinuz-{}", self.version))
     }
 
-    /// Returns the folder of its modules.
+    /// Returns the folder of the kernel's modules.
     pub fn modules(&self) -> PathBuf {
         self.folder.join("lib/modules").join(&self.version)
     }

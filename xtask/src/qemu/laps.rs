@@ -1,8 +1,8 @@
-//! The durations of several things that came one after the other.
+//! The durations of successive parts of a run.
 
 use std::time::Duration;
 
-/// Times from the start of a run, in the order in which they came.
+/// Times since the start of a run, in order.
 #[derive(Debug)]
 pub struct Laps {
     name: String,
@@ -11,7 +11,7 @@ pub struct Laps {
 }
 
 impl Laps {
-    /// Returns the first of them began with the run.
+    /// Creates laps whose first one began with the run.
     pub fn from_the_start(name: &str) -> Laps {
         Laps { name: name.to_owned(), since: Duration::ZERO, done: Vec::new() }
     }
@@ -25,7 +25,7 @@ impl Laps {
         self.since = at;
     }
 
-    /// Returns all that ended, in their order.
+    /// Formats all laps that ended, in order.
     pub fn all(&self) -> String {
         shown(self.done.iter())
     }

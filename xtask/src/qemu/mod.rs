@@ -1,4 +1,5 @@
-//! Campaign `qemu`, and of it step `kernels`: the tests that need privileges, on other kernels than this machine's.
+//! Campaign `qemu`, and step `kernels`, a part of it: the tests that need privileges, on other
+//! kernels than this machine's.
 //!
 //! ```text
 //!   apt ── kernel ──┐
@@ -52,9 +53,9 @@ usage: cargo xtask qemu [--kernel 6.1|6.12] [--only NAME,..] [--keep]
 /// Time limit of one test program, or of all scenarios, in a guest. This and the next are far above the
 /// usual time: they end a program that hangs, and do not judge a slow one.
 const TEST_LIMIT_SECONDS: u32 = 600;
-/// Time limit of one guest from its start to its end, in the words of timeout(1).
+/// Time limit of one guest, in the syntax of timeout(1).
 const BOOT_LIMIT: &str = "900s";
-/// Number of the slowest tests that are named.
+/// Number of slowest tests to name.
 const LONGEST: usize = 12;
 
 /// The options of the command line.
@@ -64,7 +65,7 @@ struct Options {
     keep: bool,
 }
 
-/// One guest that ran to its end, or did not.
+/// A guest that has ended, normally or not.
 struct Ran {
     kernel: Kernel,
     outcome: Outcome,
@@ -72,8 +73,8 @@ struct Ran {
     took: Duration,
 }
 
-/// Runs the part that every change is tried with, where the emulator is: tests that need a kernel of their
-/// own, in a minute or two after the download of the kernels.
+/// Runs the part of the campaign for every change, if the emulator is installed: tests that need
+/// their own kernel, in a minute or two after the kernels are downloaded.
 pub fn step(root: &Path) -> Result<Done> {
     run(root, &["--only".into(), "xdp::tests,::xdp_sockets::,scenarios::".into()])
 }
@@ -133,7 +134,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
     Ok(Done::with(format!("{passed} tests under {} kernels", rans.len()), skipped))
 }
 
-/// Returns a guest for each of `kernels`, all at the same time.
+/// Runs a guest for each of `kernels`, all at the same time.
 fn side_by_side(
     kernels: Vec<Kernel>,
     load: &Load<'_>,
@@ -149,7 +150,7 @@ fn side_by_side(
     })
 }
 
-/// One guest with `kernel`, its console and, if asked, its file system kept in `folder`.
+/// Runs one guest with `kernel`; stores its console and, on request, its file system in `folder`.
 fn one(
     kernel: Kernel,
     load: &Load<'_>,
@@ -214,19 +215,20 @@ impl Options {
     }
 }
 
-/// Returns true if a shell takes it for a word, and a name can contain it.
+/// Returns true if a part of a test's name is valid: a single shell word of the characters of
+/// names.
 fn is_a_name(part: &str) -> bool {
     !part.is_empty() && part.chars().all(|c| ":_".contains(c) || c.is_ascii_alphanumeric())
 }
 
-/// Returns the first program that has to be here and is not, and the package that brings it.
+/// Returns the first required program that is missing, with its package.
 fn missing() -> Option<(&'static str, &'static str)> {
     let needed = [(boot::QEMU, "qemu-system-x86"), ("xz", "xz-utils"), ("ldd", "libc-bin")];
     let mut needed = needed.into_iter().chain(guest::NEEDED);
     needed.find(|(program, _)| programs::located(program).is_none())
 }
 
-/// Returns the kernels that are available, and a line for each of the others.
+/// Returns the available kernels, and a line for each of the others.
 fn kernels(cache: &Path, series: &[&Series]) -> Result<(Vec<Kernel>, Vec<String>)> {
     fs::create_dir_all(cache)?;
     let (mut kernels, mut skipped) = (Vec::new(), Vec::new());
@@ -239,7 +241,7 @@ fn kernels(cache: &Path, series: &[&Series]) -> Result<(Vec<Kernel>, Vec<String>
     Ok((kernels, skipped))
 }
 
-/// One row for each guest, and what each complains of or skipped.
+/// Formats a row for each guest, with its complaints and skipped tests.
 fn table(rans: &[Ran]) -> String {
     let mut text = format!("{:<24} passed failed skipped seconds\n", "kernel");
     for Ran { kernel, outcome, took, .. } in rans {
@@ -270,7 +272,7 @@ fn table(rans: &[Ran]) -> String {
     text
 }
 
-/// Returns a command as one would type it.
+/// Formats a command as typed.
 fn shown(command: &std::process::Command) -> String {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     let words = words.map(|word| word.to_string_lossy());

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Modules that the tests and scenarios need, where a kernel has them as modules: devices to send and
-/// receive by, and what stands between. One that is missing is built in, or its tests say so.
+/// Modules that the tests and scenarios need, if a kernel has them as modules: devices for sending
+/// and receiving, and those between them. One that is missing is built in, or its tests say so.
 pub const WANTED: [&str; 19] = [
     "virtio_pci",
     "virtio_net",
@@ -34,15 +34,15 @@ pub const WANTED: [&str; 19] = [
     "xsk_diag",
 ];
 
-/// A module as the guest's `insmod` takes it.
+/// A module, as input for the guest's `insmod`.
 pub struct Module {
-    /// The name that the kernel knows it by.
+    /// The module's name in the kernel.
     pub name: String,
-    /// The object file, not compressed.
+    /// The object file, uncompressed.
     pub object: Vec<u8>,
 }
 
-/// Returns the modules `wanted` and all that they depend on, each behind what it depends on.
+/// Returns the modules `wanted` with their dependencies, each after its own dependencies.
 pub fn in_order(folder: &Path, wanted: &[&str]) -> Result<Vec<Module>> {
     let list = folder.join("modules.order");
     let list = fs::read_to_string(&list).with_context(|| format!("{}", list.display()))?;
@@ -57,7 +57,7 @@ pub fn in_order(folder: &Path, wanted: &[&str]) -> Result<Vec<Module>> {
     Ok(modules)
 }
 
-/// Adds the module `name` behind what it depends on, unless it is there or there is none.
+/// Adds the module `name` after its dependencies, unless it is present already or does not exist.
 fn add(
     name: &str,
     modules: &mut Vec<Module>,
@@ -74,7 +74,7 @@ fn add(
     Ok(())
 }
 
-/// `kernel/net/sched/sch-netem.ko` as the kernel calls it.
+/// Returns the kernel's name of a module file such as `kernel/net/sched/sch-netem.ko`.
 fn name_of(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.split('.').next().unwrap_or(file).replace('-', "_")
@@ -90,8 +90,7 @@ fn depends(object: &[u8]) -> Vec<String> {
     names.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
 }
 
-/// Returns the object file at `path`, which lists name without the `.xz` of a kernel that
-/// compresses them.
+/// Returns the object file at `path`, or the one with `.xz` if the kernel compresses its modules.
 fn object(path: &Path) -> Result<Vec<u8>> {
     if let Ok(bytes) = fs::read(path) {
         return Ok(bytes);

@@ -1,4 +1,4 @@
-//! The functions of post 003 and what became of them: Linux 2.4.17's names to those of 6.12.
+//! The functions of post 003 and their successors: Linux 2.4.17's names to those of 6.12.
 //!
 //! A function of today may be part of its caller there; where code moved to several, all of them are named, and
 //! nothing is in two rows.
@@ -13,13 +13,13 @@ pub const IDLE: &str = "poll_idle";
 pub struct Name {
     /// The function in 2.4.17.
     pub old: &'static str,
-    /// Its count with affinity.
+    /// The function's count with affinity.
     pub with: u64,
-    /// And without.
+    /// The function's count without affinity.
     pub without: u64,
 }
 
-/// Reads `function with without difference` in the post.
+/// Parses rows `function with without difference` of the post.
 pub fn posted(post: &'static str) -> Vec<Name> {
     let row = |line: &'static str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -33,12 +33,12 @@ pub fn posted(post: &'static str) -> Vec<Name> {
     post.lines().filter_map(row).collect()
 }
 
-/// Returns true for the functions of today in which a CPU waits for work under `idle=poll`.
+/// Returns true for today's functions in which a CPU waits for work under `idle=poll`.
 pub fn is_idle(name: &str) -> bool {
     today(IDLE).contains(&name)
 }
 
-/// Returns the names by which the code of `old` goes in 6.12; none if it is gone.
+/// Returns the names of the functions in 6.12 that have the code of `old`; empty if it is gone.
 pub fn today(old: &str) -> &'static [&'static str] {
     let found = TODAY.iter().find(|(name, _)| *name == old);
     found.map_or(&[], |(_, today)| today)

@@ -1,19 +1,19 @@
-//! A guest's output on its console: the lines of its first process, which start with `guest: `,
-//! and those of the test programs, which run one test after the other.
+//! Parser of a guest's console: the lines of its init, which start with `guest: `, and those of the
+//! test programs, which run one test after the other.
 
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::qemu::laps::Laps;
 
-/// The tests of one guest.
+/// The results of one guest's tests.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Tests that the programs call passed: those that were skipped are among them.
+    /// Tests reported as passed, including skipped ones.
     passed: usize,
-    /// Failures: tests, and programs that ended otherwise than by their tests.
+    /// Failures: tests, and programs that ended without reporting their tests.
     pub failed: Vec<String>,
-    /// Each test that was skipped, and why.
+    /// Skipped tests, each with the reason.
     pub skipped: Vec<(String, String)>,
     /// Tests that have begun.
     pub begun: usize,
@@ -25,7 +25,7 @@ pub struct Outcome {
     pub tests: Laps,
     program: String,
     test: String,
-    /// Last words of the first process.
+    /// The final message of init.
     done: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl Outcome {
         }
     }
 
-    /// Takes the next line of the console, which came so long after the start.
+    /// Parses the next line of the console; `at` is the time since the start.
     pub fn line(&mut self, line: &str, at: Duration) {
         if let Some(said) = line.strip_prefix("guest: ") {
             return self.guest(said, at);
@@ -104,7 +104,7 @@ impl Outcome {
         }
     }
 
-    /// Everything that keeps the run from having passed, once QEMU ended with `status`.
+    /// Returns everything for which the run has not passed, after QEMU ended with `status`.
     ///
     /// A guest that tells its status by the debug port ends QEMU with twice that and one; a guest
     /// without the port turns itself off, with 0. The mark on the console is asked for in any case.

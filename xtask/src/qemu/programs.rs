@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::cargo;
 
-/// The folders of the crates whose tests need privileges or depend on the kernel.
+/// The crates whose tests need privileges or depend on the kernel.
 const CRATES: [&str; 2] = ["crates/port", "crates/sys"];
 
-/// Tests of theirs that are left out, by parts of their names, and why.
+/// Tests that are left out, by parts of their names, with the reason.
 pub const LEFT_OUT: [(&[&str], &str); 3] = [
     (
         &[
@@ -36,11 +36,11 @@ pub const LEFT_OUT: [(&[&str], &str); 3] = [
 
 /// A program of tests.
 pub struct Tests {
-    /// Name of its cargo target.
+    /// Name of the program's cargo target.
     pub name: String,
     /// Path of the program.
     pub path: PathBuf,
-    /// Number of tests it would run.
+    /// Number of tests that the program would run.
     pub count: usize,
 }
 
@@ -53,8 +53,9 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds everything as step `test` does, which leaves nothing to build behind it, and leaves out
-    /// programs without a test whose name contains one of `only`. What it writes goes to `folder`.
+    /// Builds the programs with the same settings as step `test`, so that nothing is built twice,
+    /// and leaves out those without a test whose name contains one of `only`. What it writes goes
+    /// to `folder`.
     pub fn build(root: &Path, only: &str, folder: &Path) -> Result<Programs> {
         let mut command = cargo::cargo(root);
         command.args(["test", "--workspace", "--no-run"]);
@@ -95,7 +96,7 @@ struct Built {
     test: bool,
 }
 
-/// Returns the executables in what cargo says of a build.
+/// Returns the executables in cargo's JSON messages.
 fn built(messages: &str) -> Vec<Built> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let executable = |message: Value| {
@@ -124,8 +125,8 @@ pub fn filter(only: &str) -> Vec<&str> {
     only.chain(names.flat_map(|name| ["--skip", name])).collect()
 }
 
-/// Returns the program at `path` without what only a debugger reads: nine tenths of it. It is a file in
-/// `folder`, unless there is no strip(1).
+/// Returns the path of a copy of the program without debug information, which is nine tenths of it.
+/// It is a file in `folder`, unless there is no strip(1).
 pub fn stripped(path: &Path, folder: &Path) -> PathBuf {
     let to = folder.join(path.file_name().unwrap_or_default());
     let mut strip = Command::new("strip");
@@ -136,7 +137,7 @@ pub fn stripped(path: &Path, folder: &Path) -> PathBuf {
     }
 }
 
-/// Returns the path of `name` in `PATH` or in the folders of the system's own programs.
+/// Returns the path of `name` in `PATH` or in the system's folders.
 pub fn located(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
@@ -144,8 +145,7 @@ pub fn located(name: &str) -> Option<PathBuf> {
     files.into_iter().find(|file| file.is_file())
 }
 
-/// Returns the shared libraries that a program loads, its loader included, by the paths that it
-/// names.
+/// Returns the shared libraries that a program loads, with its loader, by the paths that it names.
 pub fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
     if !output.status.success() {

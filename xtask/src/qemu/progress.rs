@@ -1,4 +1,4 @@
-//! The progress of the guests: a line on stderr now and then.
+//! The progress of the guests: lines on stderr at intervals.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 /// Time between two lines.
 const REST: Duration = Duration::from_secs(15);
 
-/// All tests of all guests, which run at the same time.
+/// Progress over all tests of all guests, which run at the same time.
 pub struct Progress {
     total: usize,
     start: Instant,
-    /// Tests that have begun, and the time of the last line.
+    /// Number of started tests, and the time of the last line.
     told: Mutex<(usize, Instant)>,
 }
 
@@ -21,7 +21,7 @@ impl Progress {
         Progress { total, start, told: Mutex::new((0, start)) }
     }
 
-    /// Counts `more` tests that have begun, and says how many did, if it is time to say so.
+    /// Adds `more` started tests, and prints their number if the last line is old enough.
     pub fn add(&self, more: usize) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.0 += more;

@@ -1,5 +1,6 @@
-//! `cargo xtask qemu irqs` and its like: a guest that prints a table. Its first process, a script of that name, says
-//! `guest: cell PART|..|COLUMN|FIGURE` for each figure, and `guest: n/a WHAT|WHY` for what it could not do.
+//! `cargo xtask qemu irqs` and similar commands: a guest whose output is a table. Its first
+//! process, a script of that name, says `guest: cell PART|..|COLUMN|FIGURE` for each figure, and
+//! `guest: n/a WHAT|WHY` for what it could not do.
 //!
 //! Where a guest's time is the number of its instructions (`-icount`), nothing that this machine does beside changes a figure,
 //! and a guest that waits skips the wait. What is counted is the driver's and the kernel's; how fast it goes is no machine's.
@@ -18,22 +19,22 @@ use crate::steps::Done;
 
 /// A kind of guest with its script.
 pub struct Subject {
-    /// Its name on the command line.
+    /// The name on the command line.
     pub name: &'static str,
-    /// The head of its table.
+    /// The title of the table.
     title: &'static str,
-    /// Settings for the script, by name, and what they are unless told: numbers.
+    /// Settings for the script, by name, with their numeric defaults.
     settings: &'static [(&'static str, &'static str)],
     init: &'static str,
     kernels: &'static [Series],
     modules: &'static [&'static str],
     /// QEMU's device and hub of each card, in the order of their addresses.
     cards: &'static [(&'static str, u32)],
-    /// More words for QEMU.
+    /// Additional options for QEMU.
     machine: &'static [&'static str],
-    /// This machine's programs, beside `linerate` and `lines-load`.
+    /// This machine's programs, in addition to `linerate` and `lines-load`.
     programs: &'static [&'static str],
-    /// A package whose library's tests the script runs, as `/tests/NAME`.
+    /// A package whose library's tests the script runs, at `/tests/NAME`.
     tests: &'static str,
 }
 
@@ -113,13 +114,13 @@ pub const SUBJECTS: [Subject; 5] = [
 /// The figures of a guest.
 #[derive(Default)]
 struct Told {
-    /// In the order in which they came.
+    /// Rows in the order of their arrival.
     rows: Vec<Row>,
     columns: Vec<String>,
     lacking: Vec<String>,
 }
 
-/// A row: the parts of its name, and figures by column.
+/// A row: the parts of its name, and its figures by column.
 struct Row {
     name: Vec<String>,
     figures: BTreeMap<String, String>,
@@ -131,7 +132,7 @@ pub fn named(name: &str) -> Option<&'static Subject> {
 }
 
 impl Subject {
-    /// Runs a guest for each kernel, one behind the other, and prints the table.
+    /// Runs a guest for each kernel, one after the other, and prints the table.
     pub fn run(&self, root: &Path, args: &[String]) -> Result<Done> {
         if args.iter().any(|arg| arg == "--help" || arg == "-h") {
             print!("{}", self.usage());
@@ -178,7 +179,7 @@ impl Subject {
         text
     }
 
-    /// Returns the settings as the kernel's command line carries them to the script.
+    /// Formats the settings for the kernel's command line, from which the script reads them.
     fn settings(&self, args: &[String]) -> Result<String> {
         let mut settings = self.settings.to_vec();
         for arg in args {
@@ -195,7 +196,7 @@ impl Subject {
         Ok(words.join(" "))
     }
 
-    /// Boots a guest, and returns what it told.
+    /// Boots a guest, and returns its rows.
     fn one(
         &self,
         kernel: &Kernel,
@@ -242,7 +243,7 @@ impl Subject {
 }
 
 impl Told {
-    /// Reads a line of the guest's.
+    /// Parses a line of the guest.
     fn line(&mut self, line: &str) {
         if let Some(lacking) = line.strip_prefix("n/a ") {
             self.lacking.push(lacking.replace('|', ": "));
@@ -262,7 +263,8 @@ impl Told {
     }
 }
 
-/// A row for each that a guest told of, with a group of columns for each kernel; "-" is what was not told.
+/// Formats a row for each of the guests' rows, with a group of columns for each kernel; "-" is a
+/// missing figure.
 fn table(tolds: &[(String, Told)]) -> String {
     let (mut rows, mut columns) = (Vec::<&[String]>::new(), Vec::<&str>::new());
     for (_, told) in tolds {

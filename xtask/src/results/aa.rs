@@ -1,4 +1,5 @@
-//! `cargo xtask aa`: real runs of two sides that are the same, and how many of them were told apart.
+//! `cargo xtask aa`: runs with two identical sides, and the number of runs that reported a
+//! difference.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,13 +15,14 @@ use crate::cargo;
 use crate::steps::Done;
 
 const SCHEMA: &str = "linerate-aa/1";
-/// Runs unless told otherwise.
+/// Default number of runs.
 const RUNS: usize = 100;
 /// The folder of the experiments.
 const EXPERIMENTS: &str = "instruments/lab/experiments";
-/// The quick plan of `noise`, and the one that a run has here: some seconds on a machine of its own.
+/// The quick plan of `noise`, and its shorter replacement here: some seconds a run on a quiet
+/// machine.
 const PLANS: [&str; 2] = ["quick = { pairs = 320, ", "quick = { pairs = 40, "];
-/// The experiments whose sides are the same, and their cells, which are run in turn.
+/// The experiments with identical sides, and their cells, which are run in turn.
 const CELLS: [(&str, &str); 4] = [
     ("noise", "path=null"),
     ("noise-host", "port=xdp"),
@@ -78,7 +80,7 @@ pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
     Ok(Done::from(note))
 }
 
-/// Writes the experiments there, `noise` with fewer pairs.
+/// Writes the experiments into `kept`, with fewer pairs for `noise`.
 fn shorten(root: &Path, kept: &Path) -> Result<()> {
     fs::create_dir_all(kept)?;
     for (name, _) in &CELLS[..2] {
@@ -123,7 +125,7 @@ impl Asked {
     }
 }
 
-/// Returns of a run what it said of each metric in each cell, and on what.
+/// Returns a run's verdict on each metric in each cell, with its data.
 fn summary(run: &Value) -> Value {
     let mut said = BTreeMap::new();
     for cell in run["cells"].as_array().into_iter().flatten() {
@@ -145,8 +147,8 @@ fn summary(run: &Value) -> Value {
     })
 }
 
-/// Returns the number of runs that called the same code better or worse in anything, and the exact upper bound of
-/// their share.
+/// Returns the number of runs that called identical code better or worse in any metric, and the
+/// exact upper bound of their share.
 fn counted(told: &[Value]) -> (usize, f64) {
     let is_false = |effect: &Value| effect[0] == "better" || effect[0] == "worse";
     let any =
@@ -173,7 +175,7 @@ fn in_short(told: &[Value]) -> String {
     )
 }
 
-/// Returns the upper end of the exact one-sided interval of a share of which `k` of `n` were seen.
+/// Returns the upper end of the exact one-sided interval for a share, observed as `k` of `n`.
 ///
 /// Source: Clopper and Pearson, "The use of confidence or fiducial limits", Biometrika 26 (1934).
 fn at_most(k: usize, n: usize) -> f64 {

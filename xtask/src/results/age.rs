@@ -1,4 +1,4 @@
-//! Documents that are older than the code that they measured.
+//! Detection of documents that are older than the code they measured.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,8 +26,8 @@ pub fn older(
     Ok(lines)
 }
 
-/// Returns the line for a document from the commits that touched its crates since; `None` as their number means that
-/// the commit is not known here.
+/// Returns the line for a document from the commits that changed its crates since; `None` for their
+/// number means that its commit is unknown here.
 fn warning(path: &str, commit: &str, crates: &[String], since: Option<usize>) -> Option<String> {
     let measured = crates.join(", ");
     match since {
@@ -44,8 +44,8 @@ fn warning(path: &str, commit: &str, crates: &[String], since: Option<usize>) ->
     }
 }
 
-/// Returns the crates that an experiment measures, by its file in the document, or by the one in the tree where the
-/// document is from before files said it.
+/// Returns the crates that an experiment measures, from its file in the document, or from the one
+/// in the tree for documents of older versions.
 fn measured(document: &Value, tree: &Tree) -> Vec<String> {
     let id = word(document, "/experiment/id");
     let now = tree.text(&format!("instruments/lab/experiments/{id}.toml"));

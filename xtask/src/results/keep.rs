@@ -1,4 +1,5 @@
-//! `cargo xtask keep`: puts the document of a run into `results/`, without what names a machine or a person.
+//! `cargo xtask keep`: copies the document of a run into `results/`, without names of a machine or
+//! a person.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +11,13 @@ use serde_json::Value;
 use super::{ENDING, FOLDER, SCHEMA};
 use crate::steps::Done;
 
-/// Parts of the environment that are of one machine and bear on no figure.
+/// Parts of the environment that identify a machine and affect no figure.
 const OF_A_MACHINE: [&str; 4] = ["irq_affinity", "cmdline", "load", "psi"];
-/// Folders at the root that a kept document may not name: they are of a person or a machine.
+/// Folders at the root that a stored document must not name, because they belong to a person or a
+/// machine.
 const PRIVATE: [&str; 5] = ["home", "root", "tmp", "work", "srv"];
 
-/// Keeps a run: `keep RUN MACHINE`, with the run's `run.json` or its directory.
+/// Stores a run: `keep RUN MACHINE`, with the run's `run.json` or its directory.
 ///
 /// MACHINE is the make of the CPU, its family and its model: `amd-family26-model2`.
 pub fn keep(root: &Path, args: &[String]) -> Result<Done> {
@@ -58,7 +60,7 @@ pub fn keep(root: &Path, args: &[String]) -> Result<Done> {
     Ok(Done::from(format!("{at} ({bytes} bytes); now: cargo xtask tables")))
 }
 
-/// Writes a document through gzip, without a time or a name in its head.
+/// Writes a document through gzip, without a time or a name in its header.
 pub(super) fn pack(document: &Value, to: &Path) -> Result<()> {
     let mut gzip = Command::new("gzip")
         .args(["-9", "-n", "-c"])
@@ -74,7 +76,7 @@ pub(super) fn pack(document: &Value, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes out of a document what is of one machine or person.
+/// Removes everything about a machine or person from a document.
 fn strip(document: &mut Value) {
     for env in ["/env", "/env/after"] {
         let Some(env) = document.pointer_mut(env).and_then(Value::as_object_mut) else { continue };

@@ -17,12 +17,12 @@ use crate::tidy::Finding;
 
 const BEGIN: &str = "<!-- results: ";
 const END: &str = "<!-- end of results -->";
-/// Words that a page says of figures without a document.
+/// Words in a page for figures without a document.
 const UNKEPT: &str = "reported, not kept";
-/// Pages on which a table of measured figures is rendered, or says that it is not.
+/// Pages on which every table of measured figures is rendered, or says that it is not.
 const MEASURED: [&str; 2] = ["README.md", "docs/performance.md"];
 
-/// One block, as its mark asks for it.
+/// One rendered block, as its mark describes it.
 struct Block<'a> {
     experiment: &'a str,
     metric: &'a str,
@@ -45,7 +45,7 @@ pub fn has_blocks(text: &str) -> bool {
     text.lines().any(|line| line.starts_with(BEGIN))
 }
 
-/// Returns the page with every table rendered, and what could not be.
+/// Returns the page with every table rendered, and the errors.
 pub fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> (String, Vec<Finding>) {
     let (mut out, mut found) = (String::with_capacity(text.len()), Vec::new());
     let (mut lines, mut fenced) = (text.lines().enumerate(), false);
@@ -69,7 +69,7 @@ pub fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> (String, V
     (out, found)
 }
 
-/// Finds tables of measured figures that neither come from a document nor say that there is none.
+/// Finds tables of measured figures that neither are rendered nor say that there is no document.
 ///
 /// A figure is measured if it stands beside its interval or range, as in `1.43 [1.40, 1.54]`.
 pub fn unsupported(path: &str, text: &str) -> Option<Finding> {
@@ -100,7 +100,7 @@ fn has_interval(line: &str) -> bool {
 }
 
 impl<'a> Block<'a> {
-    /// Reads a mark, less its beginning.
+    /// Parses a mark, without its beginning.
     fn parse(asked: &'a str) -> Result<Block<'a>> {
         let words = asked.strip_suffix(" -->").context("the mark does not end with -->")?;
         let mut words = words.split_whitespace();
@@ -125,7 +125,7 @@ impl<'a> Block<'a> {
         Ok(Block { experiment, metric, style, machines, levels })
     }
 
-    /// Returns the table and, below it, the documents that it is from.
+    /// Returns the table, and below it the documents that it is rendered from.
     fn render(&self, page: &str, documents: &mut Documents<'_>) -> Result<String> {
         let mut rows: Vec<(&Value, Vec<String>)> = Vec::new();
         let first = documents.get(self.machines[0], self.experiment)?.clone();
@@ -198,7 +198,7 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Returns the figures of a machine in one cell of the grid.
+    /// Returns the figures of a machine in one cell of the grid, formatted.
     fn figure(&self, document: &Value, at: &Value) -> String {
         let cells = document["cells"].as_array();
         let Some(cell) = cells.and_then(|cells| cells.iter().find(|cell| cell["at"] == *at)) else {
@@ -251,7 +251,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Returns what was expected of a ratio and what became of it, in words that need no key.
+/// Formats the expected ratio and the result, in words that need no legend.
 fn plain(effect: &Value, disturbed: bool) -> (String, String) {
     let bound = |i: usize| effect["expected"]["change_pct"][i].as_f64();
     let ratio = |pct: f64| number(1.0 + pct / 100.0);
@@ -272,7 +272,7 @@ fn plain(effect: &Value, disturbed: bool) -> (String, String) {
     (expected, outcome + if disturbed { " (disturbed)" } else { "" })
 }
 
-/// Returns `case=bulk` without the factor's name where there is one factor only.
+/// Returns `case=bulk` without the factor's name if there is only one factor.
 fn name_of(at: &Value) -> String {
     let pairs = at.as_object().into_iter().flatten();
     let pairs: Vec<(&str, &str)> =
@@ -283,7 +283,8 @@ fn name_of(at: &Value) -> String {
     }
 }
 
-/// Returns a figure of a whole side, kept under `case=bulk load=max/a` with the factors in any order.
+/// Returns a figure of a whole side, stored under `case=bulk load=max/a` with the factors in any
+/// order.
 fn of_side(document: &Value, at: &Value, side: &str, name: &str) -> Option<f64> {
     let wanted = at.as_object()?;
     let is = |key: &str| {
@@ -298,7 +299,8 @@ fn of_side(document: &Value, at: &Value, side: &str, name: &str) -> Option<f64> 
     figures[name].as_f64()
 }
 
-/// Formats a number with three digits that count, and thousands apart: `0.267`, `8.73`, `1,449`.
+/// Formats a number with three significant digits, and separated thousands: `0.267`, `8.73`,
+/// `1,449`.
 fn number(x: f64) -> String {
     let digits = match x.abs() {
         x if x >= 99.95 => 0,
@@ -319,7 +321,7 @@ fn number(x: f64) -> String {
     format!("{sign}{grouped}{}", rest.map_or(String::new(), |rest| format!(".{rest}")))
 }
 
-/// Returns the same with its sign, one digit behind the point.
+/// Formats a number with its sign and one digit after the decimal point.
 fn signed(pct: f64) -> String {
     let sign = if pct < 0.0 { "−" } else { "+" };
     format!("{sign}{:.1}", pct.abs())

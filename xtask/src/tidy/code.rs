@@ -7,25 +7,25 @@ use std::process::Command;
 
 use crate::tidy::{Finding, Tree, source};
 
-/// Words that stand where a noun of the field should.
+/// Words that stand in place of a precise noun.
 const EMPTY_WORDS: [&str; 6] = ["helper", "helpers", "manager", "managers", "util", "utils"];
-/// First words of a function's name that say less than no word.
+/// First words of a function's name that carry no meaning.
 const EMPTY_STARTS: [&str; 2] = ["get_", "handle_"];
-/// Words of Rust that a name follows.
+/// Rust keywords that are followed by a name.
 const NAMING: [&str; 6] = ["enum", "fn", "mod", "struct", "trait", "type"];
-/// Words that may stand before those.
+/// Keywords that may precede those.
 const BEFORE: [&str; 6] = ["pub", "pub(crate)", "pub(super)", "async", "const", "unsafe"];
 
-/// Folders that exist on one machine only.
+/// Folders that exist only on one machine.
 const PRIVATE_FOLDERS: [&str; 3] =
     [concat!("/", "home/"), concat!("/", "root/"), concat!("/", "work/")];
 
 const FILE_LINES: usize = 600;
 
-/// The crates that may hold `unsafe`.
+/// The crates that may contain `unsafe`.
 const UNSAFE: [&str; 7] = ["sys", "ring", "skb", "port", "tokio", "prof", "lines"];
 
-/// Calls that a library may not make outside its tests. The command line owns its process and may.
+/// Calls that a library must not make outside its tests. The command line owns its process and may.
 const LOUD: [&str; 9] = [
     "print!(",
     "println!(",
@@ -51,7 +51,7 @@ pub fn of_this_machine(root: &Path) -> Vec<String> {
     String::from_utf8_lossy(&listed).lines().map(str::to_owned).collect()
 }
 
-/// Finds empty names, texts of one machine, and what a source may not be or do.
+/// Finds empty names, texts of one machine, and violations of rules for sources.
 pub fn check(tree: &Tree, local: &[String]) -> Vec<Finding> {
     let mut found = Vec::new();
     let private: Vec<&str> =
@@ -148,13 +148,14 @@ fn lines(
     code.filter_map(|(i, line)| Some(Finding::at(path, i, wrong(line)?))).collect()
 }
 
-/// Returns true if `line` has `call` as a word of its own: `eprintln!` does not contain `println!`.
+/// Returns true if `line` contains `call` as a separate word: `eprintln!` does not contain
+/// `println!`.
 fn calls(line: &str, call: &str) -> bool {
     line.match_indices(call)
         .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
-/// Says what is wrong with the name that a line defines.
+/// Returns the error in the name that a line defines, if it has one.
 fn empty_name(line: &str) -> Option<String> {
     let mut words = line.split([' ', '(', '<', ':', ';']).skip_while(|word| BEFORE.contains(word));
     let (kind, name) = (words.next()?, words.next()?);
@@ -183,7 +184,7 @@ fn empty_word(name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Returns the lines with findings in a file that stands beside the root that declares it.
+    /// Returns the lines with findings in a file beside its crate root.
     fn found(path: &str, text: &str) -> Vec<usize> {
         let local = ["secret-host".to_owned()];
         let root = "//! x\n#![forbid(unsafe_code)]\nmod a;\n#[cfg(test)]\nmod only_tests;\n";

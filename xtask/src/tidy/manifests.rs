@@ -1,9 +1,10 @@
-//! Rules of the manifests: crates depend on each other in one direction, those to be published say what a registry
-//! shows, and foreign packages come from the public index.
+//! Rules of the manifests: the direction of dependencies between crates, the metadata that a
+//! registry shows, and foreign packages from the public index only.
 
 use crate::tidy::{Finding, Tree};
 
-/// Each crate of ours with those it may use. Development dependencies are free: they ship nothing.
+/// Our crates, each with those that it may depend on. Development dependencies are free: they ship
+/// nothing.
 const ARROWS: [(&str, &[&str]); 17] = [
     ("sys", &[]),
     ("ring", &[]),
@@ -40,7 +41,7 @@ const PUBLISHED: [&str; 7] = [
 
 const INDEX: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Finds dependencies that point against the arrows, and packages that come from elsewhere.
+/// Finds dependencies in the wrong direction, and packages from other sources.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (path, text) in tree.ending("/Cargo.toml") {
@@ -71,7 +72,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Returns what a registry would miss in a crate; nothing of one that is not to be published.
+/// Returns the metadata that a registry would miss in a crate; nothing for one that is not
+/// published.
 fn unpublishable<'a>(
     tree: &'a Tree,
     path: &'a str,
@@ -86,7 +88,7 @@ fn unpublishable<'a>(
     absent.filter(move |_| !is_private).map(|what| format!("lacks {what}, or `publish = false`"))
 }
 
-/// Returns the folders of our crates that a manifest depends on, with the lines that say so.
+/// Returns the folders of our crates that a manifest depends on, with their lines.
 fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
     let (mut found, mut counts) = (Vec::new(), false);
     for (i, line) in manifest.lines().enumerate() {

@@ -1,21 +1,21 @@
-//! Rules of the pages: links lead somewhere, quoted code is live, the README's commands are the ones that are
-//! run, each driver has its page, and each decision its reason.
+//! Rules of the pages: valid links, quoted code that exists, README commands that are also run, a
+//! page for each driver, and a reason for each decision.
 
 use crate::tidy::{Finding, Tree, source};
 
-/// Commands that a newcomer is asked to type, in this order; `cargo xtask check` runs the same.
+/// Commands for newcomers, in order; `cargo xtask check` runs the same.
 pub const README_COMMANDS: [&str; 2] = ["cargo run --release -- forward", "cargo test --workspace"];
 
 const ERRORS: &str = "docs/errors.md";
 const WALK: &str = "docs/walk.md";
 const DECISIONS: &str = "docs/decisions.md";
-/// Words that may follow `state:` on a driver's page.
+/// Valid words after `state:` on a driver's page.
 const STATES: [&str; 2] = ["stable", "experimental"];
 
-/// Origins of a proposal that do not say whose it was.
+/// Origins of a proposal that do not name its author.
 const ORIGINS: [&str; 4] = ["prototype", "design", "review", "first version"];
 
-/// Finds pages that say what is not so, or leave out what they must say.
+/// Finds pages with wrong or missing statements.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (path, text) in tree.ending(".md") {
@@ -38,7 +38,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Finds relative links to files that are not there.
+/// Finds relative links to files that do not exist.
 fn dead_links(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
     let (mut found, mut fenced) = (Vec::new(), false);
     for (i, line) in text.lines().enumerate() {
@@ -59,7 +59,7 @@ fn dead_links(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
     found
 }
 
-/// Returns the path of a link from the workspace's folder; none if it leaves that.
+/// Returns the path of a link, relative to the workspace; `None` if it leads outside.
 fn resolved(page: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -73,7 +73,7 @@ fn resolved(page: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Finds the blocks "```rust path" that do not stand in that file in one piece, however far indented.
+/// Finds blocks "```rust path" that do not occur in that file as a whole, with any indentation.
 fn stale_quotes(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -92,7 +92,7 @@ fn stale_quotes(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
     found
 }
 
-/// Returns the lines of shell under `## Try it`.
+/// Returns the shell commands under `## Try it`.
 fn commands(readme: &str) -> Vec<&str> {
     let section = readme.split("\n## ").find(|section| section.starts_with("Try it"));
     let blocks = section.unwrap_or("").split("```sh\n").skip(1);
@@ -100,7 +100,7 @@ fn commands(readme: &str) -> Vec<&str> {
     shell.flat_map(str::lines).map(str::trim).filter(|line| !line.is_empty()).collect()
 }
 
-/// Finds drivers without a page, and pages without a state or a limit's cause.
+/// Finds drivers without a page, and pages without a state or without the cause of a limit.
 fn drivers(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with("crates/")) {
@@ -131,7 +131,7 @@ fn drivers(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Finds codes of errors without a row that tells their cause and cure.
+/// Finds error codes without a row that explains their cause and remedy.
 fn errors(tree: &Tree) -> Vec<Finding> {
     let page = tree.text(ERRORS).unwrap_or("");
     let mut found = Vec::new();
@@ -147,7 +147,7 @@ fn errors(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Finds rows of the log of decisions that leave something out.
+/// Finds incomplete rows in the log of decisions.
 fn decisions(tree: &Tree) -> Vec<Finding> {
     let lines = tree.text(DECISIONS).unwrap_or("").lines().enumerate();
     let rows: Vec<_> = lines.filter(|(_, line)| line.starts_with('|')).skip(2).collect();
@@ -184,7 +184,7 @@ mod tests {
     const HEAD: &str = "| proposal | by | | what decided | where |\n|---|---|---|---|---|\n";
     const ROW: &str = "| x | post 004 | adopted | 2.6 against 4.3 ticks | [6](a.md) |";
 
-    /// Returns the findings in a sound tree in which the text of `page` is replaced.
+    /// Returns the findings for a valid tree in which the text of `page` is replaced.
     fn found(page: &str, text: &str) -> Vec<String> {
         let readme = format!(
             "# x\n## Try it, no root\n```sh\n{}\n{}\n```\n## Next\n```sh\nls\n```\n",

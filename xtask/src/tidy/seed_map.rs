@@ -1,4 +1,5 @@
-//! docs/seed-map.md maps every name of the five posts to ours, and what it calls ours exists.
+//! The rule for docs/seed-map.md: it maps every name of the five posts to ours, and our names in it
+//! exist.
 //!
 //! A row is `| theirs | post | ours | note |`. Ours is one or more code spans, or `none`, or both
 //! spans and the mark of the pending with its subject; the note says what differs.
@@ -12,7 +13,7 @@ const COLUMNS: [&str; 4] = ["theirs", "post", "ours", "note"];
 const POSTS: [&str; 5] = ["000", "001", "002", "003", "004"];
 const PENDING: &str = "[pending]";
 
-/// Subjects that may be named as still to come.
+/// Subjects that may be named as planned.
 const SUBJECTS: [&str; 11] = [
     "buffers",
     "control",
@@ -27,7 +28,7 @@ const SUBJECTS: [&str; 11] = [
     "xdp port",
 ];
 
-/// Every name in the patch of post 004, its context lines included.
+/// Every name in the patch of post 004, including its context lines.
 const PATCH: &str = "skb->next | skb->prev | skb->list | skb->sk | skb->stamp.tv_sec | skb->dev | skb->dst | skb->cb | \
     skb->len | skb->data_len | skb->csum | skb->cloned | skb->pkt_type | skb->ip_summed | skb->priority \
     | skb->security | skb->truesize | skb->head | skb->data | skb->tail | skb->end | skb->users | \
@@ -37,7 +38,7 @@ const PATCH: &str = "skb->next | skb->prev | skb->list | skb->sk | skb->stamp.tv
     skbuff_head_cache | skb_headerinit | skb_shinfo | alloc_skb | __free_skb | __kfree_skb | \
     kfree_skbmem | nf_conntrack_put | atomic_set | memset | nodata | panic";
 
-/// Finds rows that say nothing or what is not so, and names of the patch without a row.
+/// Finds empty or wrong rows, and names of the patch without a row.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let Some(text) = tree.text(PAGE) else { return vec![Finding::of(PAGE, "is missing")] };
     let mut found = Vec::new();
@@ -93,7 +94,7 @@ fn cells(line: &str) -> Option<Vec<&str>> {
     Some(cells)
 }
 
-/// Returns the code spans that a cell starts with, commas between them, and what follows them.
+/// Returns the code spans at the start of a cell, separated by commas, and the rest of the cell.
 fn spans(cell: &str) -> (Vec<&str>, &str) {
     let mut spans = Vec::new();
     let mut rest = cell;
@@ -104,7 +105,7 @@ fn spans(cell: &str) -> (Vec<&str>, &str) {
     (spans, rest)
 }
 
-/// Says why the cell `ours` does not count; nothing if it names something and all of that exists.
+/// Returns why the cell `ours` is invalid; `None` if it names something and all of that exists.
 fn false_evidence(tree: &Tree, items: &Items<'_>, ours: &str) -> Vec<String> {
     let (spans, rest) = spans(ours);
     let mut wrong: Vec<String> = spans
@@ -123,8 +124,8 @@ fn false_evidence(tree: &Tree, items: &Items<'_>, ours: &str) -> Vec<String> {
     wrong
 }
 
-/// Returns true if a code span names something of ours: a command with flags, a port with options, a file, or
-/// an item of a crate.
+/// Returns true if a code span names an existing part of ours: a command with flags, a port with
+/// options, a file, or an item of a crate.
 fn exists(tree: &Tree, items: &Items<'_>, span: &str) -> bool {
     if span.starts_with("linerate ") {
         return command_exists(tree, span);
@@ -148,7 +149,7 @@ fn command_exists(tree: &Tree, words: &str) -> bool {
     flags.all(|flag| help.split([' ', '\n']).any(|word| word.strip_prefix("--") == Some(flag)))
 }
 
-/// Every name that a line of a crate defines: its file, and true for an item that says `pub`.
+/// Every name that a line of a crate defines: its file, and whether it is a `pub` item.
 type Items<'a> = HashMap<&'a str, Vec<(&'a str, bool)>>;
 
 fn items(tree: &Tree) -> Items<'_> {
@@ -164,7 +165,8 @@ fn items(tree: &Tree) -> Items<'_> {
     items
 }
 
-/// Returns the names that a line defines, each word of a `pub use`; true if they are items that say `pub`.
+/// Returns the names that a line defines, each word of a `pub use`, and true if they are `pub`
+/// items.
 fn defined(line: &str) -> (impl Iterator<Item = &str>, bool) {
     const HEADS: [&str; 10] =
         ["fn", "struct", "enum", "trait", "type", "mod", "const", "static", "unsafe", "async"];
@@ -188,8 +190,8 @@ fn defined(line: &str) -> (impl Iterator<Item = &str>, bool) {
     (name.split(is_between as fn(char) -> bool), is_public && has_head)
 }
 
-/// Returns true if a crate defines `[crate::][module::…][Type::]name` as far as its lines tell: the name, in a
-/// file that has or mentions the type or module before it.
+/// Returns true if a crate defines `[crate::][module::…][Type::]name`, judging by its lines: the
+/// name, in a file that is or mentions the type or module before it.
 fn item_exists(tree: &Tree, items: &Items<'_>, path: &str) -> bool {
     let mut parts: Vec<&str> = path.trim_end_matches("()").split("::").collect();
     let package = parts[0].strip_prefix("linerate_").map(|name| format!("/{name}/src/"));
@@ -221,7 +223,7 @@ mod tests {
         PATCH.split(" | ").map(|name| format!("| `{name}` | 004 | none | - |\n")).collect()
     }
 
-    /// Returns the findings in a page with `row` beside a row for each name of the patch.
+    /// Returns the findings in a page with `row` in addition to a row for each name of the patch.
     fn found(row: &str) -> Vec<String> {
         let patch = patch();
         let page = format!("{HEAD}{row}\n{patch}");

@@ -1,4 +1,4 @@
-//! Rust sources as text: the lines that ship, and the `mod` that declares a file.
+//! Rust sources as text: the lines outside tests, and the `mod` that declares a file.
 //!
 //! It relies on what rustfmt and this tree's habits guarantee: one item a line, and tests last in a file.
 

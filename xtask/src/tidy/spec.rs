@@ -1,16 +1,16 @@
-//! SPECIFICATION.md has every row once, in order, and no evidence that does not exist.
+//! The rule for SPECIFICATION.md: it has every row once, in order, and only evidence that exists.
 
 use crate::tidy::{Finding, Tree};
 
 /// The file.
 pub const SPEC: &str = "SPECIFICATION.md";
 
-/// Number of rows that each of the five posts gave.
+/// Number of rows for each of the five posts.
 const ROWS: [usize; 5] = [31, 25, 41, 24, 19];
 
 const PENDING: &str = "[pending]";
 
-/// Finds rows that are missing, out of order, without an end, or with false evidence.
+/// Finds rows that are missing, out of order, incomplete, or with false evidence.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let Some(text) = tree.text(SPEC) else { return vec![Finding::of(SPEC, "is missing")] };
     let mut found = Vec::new();
@@ -52,7 +52,8 @@ fn row(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("- **")?.split_once("** ")
 }
 
-/// Returns the evidence at the end of a row: code spans `kind: name` and perhaps the mark of the pending.
+/// Returns the evidence at the end of a row: code spans `kind: name` and optionally the mark for
+/// pending.
 ///
 /// None if there is neither. Both together mean that a part is shown and a part is not.
 fn evidence(text: &str) -> Option<Vec<&str>> {
@@ -69,7 +70,7 @@ fn evidence(text: &str) -> Option<Vec<&str>> {
     (pending.is_some() || !named.is_empty()).then_some(named)
 }
 
-/// Says why a piece of evidence does not count; none if its object exists.
+/// Returns why a piece of evidence is invalid; `None` if its object exists.
 fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
     let (kind, name) = evidence.split_once(": ")?;
     let exists = match kind {
@@ -101,7 +102,7 @@ fn test_exists(tree: &Tree, name: &str) -> bool {
     })
 }
 
-/// Returns the files that may hold the module at `path`.
+/// Returns the files that may contain the module at `path`.
 fn files(folder: &str, path: &str) -> Vec<String> {
     if path.is_empty() {
         return vec![format!("{folder}src/lib.rs"), format!("{folder}src/main.rs")];
@@ -111,7 +112,7 @@ fn files(folder: &str, path: &str) -> Vec<String> {
     within.flat_map(|at| endings.map(|end| format!("{folder}{at}{path}{end}"))).collect()
 }
 
-/// Returns true if `text` has a function of that name with the attribute of a test that is not ignored.
+/// Returns true if `text` has a test function of that name that is not ignored.
 fn has_test(text: &str, name: &str) -> bool {
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     let head = format!("fn {name}(");
@@ -127,7 +128,7 @@ fn has_test(text: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns a specification whose rows all end so.
+    /// Returns a specification whose rows all end with `end`.
     fn all(end: &str) -> String {
         let posts = ROWS.iter().enumerate();
         posts

@@ -49,12 +49,12 @@ impl Tree {
         self.files.len()
     }
 
-    /// Returns the text of the file at `path`, if it is there.
+    /// Returns the text of the file at `path`, if it exists.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Returns true if `path` is a file or a folder with something in it.
+    /// Returns true if `path` is a file or a non-empty folder.
     pub fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         let folder = format!("{path}/");

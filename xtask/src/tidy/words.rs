@@ -1,22 +1,22 @@
-//! Plain English in the sources: how a summary opens, and words that a field term replaces.
+//! Plain English in the sources: first words of summaries, and words that a field term replaces.
 
 use crate::tidy::{Finding, Tree};
 
-/// Words that open a subordinate clause. A function's summary starts with a verb in the third person, a type's with a
-/// noun.
+/// Words that begin a subordinate clause. A function's summary starts with a verb in the third
+/// person, a type's with a noun.
 const OPENINGS: [&str; 11] = [
     "What", "Whatever", "Whether", "Who", "Whoever", "Whose", "Which", "Where", "How", "Of", "That",
 ];
 
-/// Pronouns and turns of phrase that stand where a noun of the field should.
+/// Pronouns and phrases that stand in place of a noun of the field.
 const VAGUE: [&str; 7] =
     ["whoever", "whomever", "nobody", "somebody", "anybody", "is told", "be had"];
 
-/// Words that open the summary of a function that does not say what the function does.
+/// First words of a function's summary that does not begin with a verb.
 const NOUNS: [&str; 6] = ["The", "A", "An", "As", "True", "Why"];
 
-/// Finds summaries that open with a clause, more vague words than `most`, and more summaries of functions
-/// without a verb than `most_nouns`.
+/// Finds summaries that begin with a clause, more vague words than `most`, and more summaries of
+/// functions without a verb than `most_nouns`.
 pub fn check(tree: &Tree, most: usize, most_nouns: usize) -> Vec<Finding> {
     let mut found = Vec::new();
     let (mut vague, mut nouns) = (0, 0);
@@ -44,7 +44,7 @@ pub fn check(tree: &Tree, most: usize, most_nouns: usize) -> Vec<Finding> {
     found
 }
 
-/// Returns the word that should not open the summary in `line`, if a summary begins there.
+/// Returns the first word of a summary that starts on `line`, if it is one of [`OPENINGS`].
 fn opening(before: &str, line: &str) -> Option<&'static str> {
     let doc = |line: &str| line.starts_with("///") || line.starts_with("//!");
     if !doc(line) || doc(before) {
@@ -70,7 +70,7 @@ fn noun_summaries(text: &str) -> usize {
     count
 }
 
-/// Returns how many vague words a line of comment or text has.
+/// Returns the number of vague words in a line of comment or text.
 fn vague_words(line: &str) -> usize {
     if !(line.contains("//") || line.contains('"')) {
         return 0;

@@ -99,7 +99,7 @@ pub struct Run {
     pub quiet: bool,
 }
 
-/// The directory that runs are looked up in.
+/// The directory in which runs are looked up.
 #[derive(Debug, clap::Args)]
 pub struct Kept {
     /// The folder in which runs are kept
@@ -245,7 +245,7 @@ pub struct Flood {
     pub size: usize,
 }
 
-/// Returns a factor and its value.
+/// Parses a factor and its value.
 fn level(text: &str) -> Result<(String, String), String> {
     let (factor, level) = text.split_once('=').ok_or("it is not FACTOR=LEVEL")?;
     Ok((factor.trim().to_owned(), level.trim().to_owned()))

@@ -1,4 +1,4 @@
-//! `linerate lab`: the experiments, and the posts that they come from.
+//! `linerate lab`: the experiments, and the posts that they reproduce.
 
 mod args;
 mod report;

@@ -14,7 +14,7 @@ use super::args::{Compare, Export, Report, Show};
 use crate::errors::{CHECK, Failure, INCONCLUSIVE, RUNTIME, UNBALANCED};
 use crate::screen::Screen;
 
-/// Tells runs; returns the exit status.
+/// Reports runs; returns the exit status.
 pub fn report(asked: &Report, screen: &Screen) -> Result<u8, Failure> {
     let runs = asked.runs.iter().map(|name| read(name, &asked.kept.dir));
     let runs: Vec<Run> = runs.collect::<Result<_, _>>()?;
@@ -35,8 +35,8 @@ pub fn report(asked: &Report, screen: &Screen) -> Result<u8, Failure> {
     Ok(exit(&runs, 0))
 }
 
-/// Writes a file completely, or keeps the old file and returns the reason. A path that is not a
-/// regular file is written to directly.
+/// Writes a file completely; on an error keeps the old file and returns the error. A path that is
+/// not a regular file is written to directly.
 pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
     let is_other = fs::metadata(file).is_ok_and(|kind| !kind.is_file());
     let written = if is_other { fs::write(file, text) } else { replace(file, text) };
@@ -114,7 +114,7 @@ pub fn list(screen: &Screen) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Tells one; returns the exit status.
+/// Shows an experiment; returns the exit status.
 pub fn show(asked: &Show, screen: &Screen) -> Result<u8, Failure> {
     let experiment = Experiment::find(&asked.experiment)?;
     if asked.toml {

@@ -1,4 +1,4 @@
-//! `linerate lab run`, and its progress on stderr.
+//! `linerate lab run`, with its progress on stderr.
 
 use std::env;
 use std::path::Path;
@@ -85,13 +85,13 @@ fn resuming(asked: &Run, name: &str) -> Result<Request, Failure> {
     }
 }
 
-/// Returns what this program was built from, as far as its build knew.
+/// Returns the origin of this program, as far as its build recorded it.
 fn built() -> Built {
     let [commit, rustc] = [option_env!("LINERATE_COMMIT"), option_env!("LINERATE_RUSTC")];
     Built { commit: commit.map(str::to_owned), rustc: rustc.map(str::to_owned) }
 }
 
-/// Refuses factor values that there are not.
+/// Refuses factor values that the experiment does not have.
 fn only(experiment: &Experiment, only: &[(String, String)]) -> Result<(), Failure> {
     for (name, level) in only {
         let Some(factor) = experiment.factors.iter().find(|factor| factor.name == *name) else {
@@ -108,8 +108,8 @@ fn only(experiment: &Experiment, only: &[(String, String)]) -> Result<(), Failur
     Ok(())
 }
 
-/// Refuses requests that cannot run, as `check` finds: no cell, none that this machine can run, or
-/// a setting that its scenario does not know.
+/// Refuses requests that cannot run: no matching cell, none that this machine can run, or a setting
+/// that the scenario does not know.
 fn possible(
     request: &Request,
     file: Option<&str>,
@@ -168,7 +168,7 @@ fn preface(request: &Request) -> String {
     text + "\n"
 }
 
-/// Returns the result, and how to see more of it.
+/// Formats the result, with the commands that show more of it.
 fn told(run: &record::Run, directory: &Path, dir: &Path) -> String {
     let mut text = report::text(run);
     let below = match dir == Path::new("lab") {
@@ -183,7 +183,7 @@ fn told(run: &record::Run, directory: &Path, dir: &Path) -> String {
     text + &format!("plots:  linerate lab report {id}{below} --html {id}.html\n")
 }
 
-/// Returns the exit status that tells the result of a finished run.
+/// Returns the exit status for the result of a finished run.
 fn exit(run: &record::Run) -> u8 {
     let all = |status| !run.cells.is_empty() && run.cells.iter().all(|cell| cell.status == status);
     match run.verdict.as_str() {
@@ -204,7 +204,7 @@ fn any_seed() -> u64 {
     u64::from(since.subsec_nanos() ^ since.as_secs() as u32)
 }
 
-/// Columns of the line: a longer one would not be overwritten as a whole.
+/// Width of the progress line: a longer one would not be overwritten completely.
 const WIDTH: usize = 79;
 
 /// An observer that prints the progress of a run.
@@ -213,7 +213,7 @@ pub struct Follower<'a> {
     experiment: &'a str,
     screen: &'a Screen,
     signals: Signals,
-    /// The signal that has come, if one has.
+    /// The signal received, if any.
     signal: std::cell::Cell<Option<i32>>,
     line: Option<Line>,
 }
@@ -232,7 +232,7 @@ impl<'a> Follower<'a> {
         Ok(Follower { experiment, screen, signals, signal: std::cell::Cell::new(None), line })
     }
 
-    /// Ends it: the line is wiped away.
+    /// Ends the progress: erases the line, and returns the signal.
     pub fn end(self) -> Option<i32> {
         self.interrupted();
         self.signal.get()

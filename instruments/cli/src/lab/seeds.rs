@@ -10,7 +10,7 @@ use super::args::Seeds;
 use crate::errors::{CHECK, Failure, RUNTIME, USAGE};
 use crate::screen::Screen;
 
-/// Runs it; returns the exit status.
+/// Runs the command; returns the exit status.
 pub fn seeds(asked: &Seeds, screen: &Screen) -> Result<u8, Failure> {
     let posts = chosen(&asked.posts)?;
     let mut reports = Vec::with_capacity(posts.len());
@@ -41,7 +41,7 @@ pub fn seeds(asked: &Seeds, screen: &Screen) -> Result<u8, Failure> {
     Ok(exit)
 }
 
-/// Returns the posts that were named, each once and in order; all if none was.
+/// Returns the named posts without repetition and in order; all if none is named.
 fn chosen(names: &[String]) -> Result<Vec<&'static Post>, Failure> {
     let mut wanted = Vec::new();
     for name in names {
@@ -62,7 +62,7 @@ fn text(reports: &[Report], outcome: &Outcome) -> String {
     format!("{}\n{outcome}\n", each.join("\n"))
 }
 
-/// Returns the posts' tables and nothing else, with a blank line between.
+/// Formats only the posts' tables, with a blank line between.
 fn as_posted(reports: &[Report]) -> String {
     reports.iter().map(|report| report.as_posted.as_str()).collect::<Vec<_>>().join("\n")
 }

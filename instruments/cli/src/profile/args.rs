@@ -211,7 +211,7 @@ pub struct Watch {
     pub json: bool,
 }
 
-/// Returns a time from one look to the next.
+/// Parses a period of the series.
 fn period(text: &str) -> Result<Duration, String> {
     let period = units::duration(text)?;
     match period < PERIOD_MIN {

@@ -1,4 +1,4 @@
-//! Profiles in files: which one of a file, and where a new one goes.
+//! Profiles in files: selection of one in a file, and the names of new files.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use linerate_prof::read;
 use crate::errors::{Failure, RUNTIME};
 use crate::screen::Screen;
 
-/// A profile: a file, and which of those in it.
+/// A profile: its file, and its number in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub file: PathBuf,
@@ -43,7 +43,7 @@ impl Place {
         self.file == Path::new("-")
     }
 
-    /// Reads the profile, and says on `screen` which lines of its file were left out.
+    /// Reads the profile, and prints on `screen` which lines of its file were left out.
     pub fn read(&self, screen: &Screen) -> Result<Profile, Failure> {
         let read = match self.is_stdin() {
             true => read::parse(io::stdin().lock(), None),
@@ -70,18 +70,18 @@ impl Place {
     }
 }
 
-/// A file that is going to be saved: that it can be is found out before the work is done.
+/// A file to be saved later; opening it first detects errors before the work is done.
 #[derive(Debug)]
 pub struct Draft {
     file: PathBuf,
-    /// Beside it, until it is whole. A device or pipe takes the text itself: to put a file in its
-    /// place would break it.
+    /// The temporary file beside it, until it is complete. A device or pipe takes the text itself:
+    /// to put a file in its place would break it.
     beside: Option<PathBuf>,
     text: fs::File,
 }
 
 impl Draft {
-    /// Opens it.
+    /// Opens a draft of `file`.
     pub fn of(file: &Path) -> Result<Draft, Failure> {
         let special = fs::metadata(file).is_ok_and(|m| !m.is_file());
         let beside = (!special).then(|| with_ending(file, ".new"));
@@ -93,8 +93,7 @@ impl Draft {
         Ok(Draft { file: file.to_owned(), beside, text })
     }
 
-    /// Saves `text`, whole or not at all; a file of that name is kept as `FILE.old`, and that is
-    /// returned.
+    /// Saves `text` atomically; an existing file is kept as `FILE.old`, whose path is returned.
     pub fn save(
         mut self,
         text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -121,8 +120,8 @@ impl Drop for Draft {
     }
 }
 
-/// Makes a new file: one that is there is of a run that was killed, or a link through which we would write
-/// into another one.
+/// Creates a new file; an existing one is removed first, because it is left from a killed run, or
+/// is a link into another file.
 fn fresh(path: &Path) -> io::Result<fs::File> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
@@ -130,7 +129,7 @@ fn fresh(path: &Path) -> io::Result<fs::File> {
     }
 }
 
-/// Moves a file that is there out of the way, to `FILE.old`, and returns that.
+/// Renames an existing file to `FILE.old`, and returns that path.
 pub fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
     if !fs::metadata(file).is_ok_and(|m| m.is_file()) {
         return Ok(None);
@@ -140,7 +139,7 @@ pub fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(old))
 }
 
-/// Writes the drawing to `file` and replaces its contents.
+/// Writes the drawing to `file`, replacing its contents.
 pub fn draw(file: &Path, svg: &str) -> Result<(), Failure> {
     fs::write(file, svg).map_err(|e| failure("draw into", file, &e))
 }

@@ -36,7 +36,7 @@ impl Profile {
     }
 }
 
-/// Returns a value as one JSON document.
+/// Formats a value as one JSON document.
 fn document(value: &impl serde::Serialize) -> String {
     // To write into memory fails only if the value's own Serialize does, and none of ours has a
     // map with keys that are no text.

@@ -1,4 +1,4 @@
-//! `linerate profile record`: perf(1) samples, and its text is made a profile.
+//! `linerate profile record`: samples with perf(1), and converts its text into a profile.
 
 use std::fs;
 use std::io;
@@ -25,24 +25,24 @@ use crate::report::thousands;
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
 
-/// Samples for each second of CPU time, unless told.
+/// Default samples for each second of CPU time.
 const RATE: u32 = 1000;
-/// Events of the CPU for each sample, unless told. A prime, so that it falls out of step with loops.
+/// Default events of the CPU for each sample. A prime, so that it falls out of step with loops.
 const PERIOD: u64 = 10_007;
-/// Two instruments that are further apart than this do not measure the same thing.
+/// Difference of two instruments, in per cent, above which they do not measure the same.
 const APART_PCT: f64 = 5.0;
-/// The number of samples below which a share of one twentieth may be chance: each thread's first sample comes at any moment
-/// of a period.
+/// Number of samples below which a share of one twentieth may be chance, because each thread's
+/// first sample comes at a random moment of a period.
 const SAMPLES_JUDGED: u64 = 100;
 /// The kernel accounts a process's CPU time in hundredths of a second.
 const CPU_JUDGED: Duration = Duration::from_millis(500);
 
-/// The event to sample, in perf's words and in those of the profile.
+/// The event to sample, in perf's terms and in those of the profile.
 struct Sampling {
-    /// As perf is asked for it, without who is to be counted.
+    /// The event in perf's syntax, without the privilege levels.
     perf: String,
     period: u64,
-    /// As it is tried out on this thread; time for an event that only perf knows.
+    /// The event for a trial on this thread; time for an event that only perf knows.
     what: What,
     event: Event,
     origin: Origin,
@@ -112,7 +112,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     Ok(ended.signal.map_or_else(|| ended.exit(!args.command.is_empty()), status))
 }
 
-/// Reads what is to be sampled.
+/// Parses the event to sample.
 fn sampling(args: &Record) -> Result<Sampling, Failure> {
     let refuse = |what: &str, why: &str, fix: &str| {
         Err(Failure::new(USAGE, "E-USAGE", what, why.into(), fix))
@@ -167,14 +167,14 @@ fn sampling(args: &Record) -> Result<Sampling, Failure> {
     }
 }
 
-/// Tells whether only perf knows the event. What we know, with a mode behind it (`cycles:u`), is not
-/// passed on: without a counter perf would sample time instead, and not say so.
+/// Returns true if only perf knows the event. What we know, with a mode behind it (`cycles:u`), is
+/// not passed on: without a counter perf would sample time instead, and not say so.
 fn is_perf_s(name: &str) -> bool {
     let base = name.split_once(':').map_or(name, |(base, _)| base);
     name.contains([':', '/', '.']) && pmu::Event::parse(base).is_err()
 }
 
-/// Refuses a target that is not there, before anything is started.
+/// Refuses a target that does not exist, before anything is started.
 fn check_target(args: &Record) -> Result<(), Failure> {
     if let Some(pid) = args.pid {
         if Path::new(&format!("/proc/{pid}/task/{pid}")).exists() {
@@ -223,14 +223,14 @@ fn refused(mut failure: Failure, is_event: bool) -> Failure {
     failure
 }
 
-/// Returns the failure of a perf that wrote nothing: its own words have gone to stderr.
+/// Returns the failure of a perf without output, whose own message has gone to stderr.
 fn no_data(ended: &Ended) -> Failure {
     let why = format!("perf record ended with {} and no data; its words are above", ended.status);
     let fix = "perf list shows the events that it knows";
     Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot record", why, fix)
 }
 
-/// Returns the command as it was typed, or the process's.
+/// Returns the command as typed, or that of the process.
 fn workload(args: &Record) -> String {
     let Some(pid) = args.pid else {
         let machine = if args.all_cpus { "the whole machine" } else { "" };
@@ -246,7 +246,7 @@ fn workload(args: &Record) -> String {
     text.replace(['\0', '\n'], " ").trim_end().to_owned()
 }
 
-/// Completes what perf has found by what was asked and what the target did.
+/// Completes the profile from perf with the request and the target's activity.
 fn profile(
     found: Option<Profile>,
     args: &Record,
@@ -369,7 +369,7 @@ fn say(
     Ok(())
 }
 
-/// Says where the profile is, and what can be done with it.
+/// Formats the path of the profile, and commands that use it.
 fn saved(args: &Record, kept: Option<&Path>) -> String {
     let file = args.output.display();
     let old = kept.map_or_else(String::new, |old| format!("; what was there is {}", old.display()));

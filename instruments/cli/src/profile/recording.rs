@@ -1,5 +1,5 @@
-//! perf(1), which samples other processes: where it is, what it is asked and has found; and a running
-//! `perf record`: when it began to sample, when its target ended, and how it is ended.
+//! Use of perf(1), which samples other processes: finds and queries it; and a running `perf
+//! record`: when sampling began, when the target ended, and how perf is ended.
 //!
 //! A command that is recorded does not outlive its recording: perf sends it SIGTERM, and waits for it.
 
@@ -23,30 +23,30 @@ use crate::errors::{Failure, RUNTIME, SIGNAL, UNSUPPORTED};
 use crate::screen::Screen;
 use crate::signals::Signals;
 
-/// Time between two looks at perf, its target and the signals.
+/// Interval of checks of perf, its target and signals.
 const LOOK: Duration = Duration::from_millis(20);
-/// Time that a command has to end in when it was asked to, before it is named.
+/// Time that a command has to end on request, before a message names it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A `perf record` that runs.
 #[derive(Debug)]
 pub struct Recording {
     perf: Child,
-    /// The process that was asked for, or the command that perf has started.
+    /// The process given, or the command that perf has started.
     target: Option<u32>,
     is_command: bool,
-    /// When perf had its events open.
+    /// The time at which perf had opened its events.
     began: Option<Instant>,
-    /// CPU time of the process when perf had.
+    /// CPU time of the process at that time.
     cpu_before_ns: Option<u64>,
     cpu_now_ns: Option<u64>,
 }
 
-/// The end of a recording.
+/// The way in which a recording ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
     pub status: ExitStatus,
-    /// It was ended by us, and by this signal to us if there was one.
+    /// True if we ended the recording; with the signal that we received, if there was one.
     pub asked: bool,
     pub signal: Option<i32>,
     /// Time that the target was recorded.
@@ -75,7 +75,8 @@ impl Recording {
         })
     }
 
-    /// Waits until the target ends, the time is over, or a signal comes; then until perf has ended.
+    /// Waits until the target ends, the time is over, or a signal arrives; then until perf has
+    /// ended.
     pub fn wait(
         mut self,
         args: &Record,
@@ -121,15 +122,15 @@ impl Recording {
         Ok(Ended { status, asked: asked.is_some(), signal, wall, cpu_ns, perf_cpu_ns: own.own_ns })
     }
 
-    /// Tells whether perf has ended. It stays in the table of processes, so that its CPU time and its
-    /// children's can still be read.
+    /// Returns true if perf has ended. It stays in the table of processes, so that its CPU time and
+    /// its children's can still be read.
     fn has_ended(&self) -> Result<bool, Failure> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let ended = waitid(WaitId::Pid(Pid::from_child(&self.perf)), options);
         ended.map(|ended| ended.is_some()).map_err(|e| failed(&e.into()))
     }
 
-    /// Brings up to date what is known of perf and of its target.
+    /// Updates the state of perf and of its target.
     fn look(&mut self) {
         if self.began.is_none() && has_events(self.perf.id()) {
             self.began = Some(Instant::now());
@@ -156,7 +157,8 @@ impl Recording {
 }
 
 impl Ended {
-    /// Returns the exit status, as shells say it. That we have ended a command ourselves is no failure.
+    /// Returns the exit status, as shells report it. That we have ended a command ourselves is no
+    /// failure.
     pub fn exit(&self, is_command: bool) -> u8 {
         if self.asked || !is_command {
             return 0;
@@ -166,7 +168,7 @@ impl Ended {
         self.status.code().or_else(by_signal).and_then(|n| u8::try_from(n).ok()).unwrap_or(u8::MAX)
     }
 
-    /// Returns what the profile's reader must know of the target's end.
+    /// Returns the remark on the target's end, if there is one.
     pub fn remark(&self, is_command: bool) -> Option<String> {
         match (is_command, self.asked) {
             (_, true) => None,
@@ -181,7 +183,7 @@ impl Ended {
     }
 }
 
-/// CPU time of a process, and of those of its children that it has waited for.
+/// CPU time of a process, and of its children that it has waited for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct CpuTimes {
     own_ns: u64,
@@ -198,8 +200,8 @@ fn cpu_times(pid: u32) -> Option<CpuTimes> {
     })
 }
 
-/// Returns what follows the name in /proc/PID/stat: proc_pid_stat(5) from field 3 on. The name is of
-/// any characters in parentheses.
+/// Returns the text after the name in /proc/PID/stat: proc_pid_stat(5) from field 3 on. The name is
+/// of any characters in parentheses.
 fn stat(pid: u32) -> Option<String> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let text = String::from_utf8_lossy(&text);
@@ -212,7 +214,7 @@ fn ticks(stat: &str) -> Option<[u64; 4]> {
     Some([fields.next()??, fields.next()??, fields.next()??, fields.next()??])
 }
 
-/// Tells whether the process is there and has not ended.
+/// Returns true if the process exists and has not ended.
 fn runs(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
 }
@@ -234,20 +236,20 @@ fn failed(e: &std::io::Error) -> Failure {
     Failure::new(RUNTIME, "E-SYSTEM", "cannot run perf record", e.to_string(), "")
 }
 
-/// An observation of the target's surroundings. A profile without it is still valid, so a part that
-/// cannot be observed becomes a remark.
+/// Observations of the machine around the target. A profile without it is still valid, so a part
+/// that cannot be observed becomes a remark.
 pub struct Around {
     head: linerate_prof::Result<Started>,
     traffic: linerate_prof::Result<Traffic>,
 }
 
 impl Around {
-    /// Looks for the first time. The network devices are those that the process sees.
+    /// Takes the first observation. The network devices are those that the process sees.
     pub fn start(pid: Option<u32>) -> Around {
         Around { head: Head::start(), traffic: Traffic::start(pid) }
     }
 
-    /// Looks for the second time; returns what puts both observations into a profile.
+    /// Takes the second observation; returns a function that stores both in a profile.
     pub fn stop(self) -> impl FnOnce(&mut Profile) {
         let head = self.head.and_then(|started| started.stop());
         let passed = self.traffic.and_then(|traffic| traffic.stop());
@@ -273,17 +275,18 @@ impl Around {
 #[derive(Debug)]
 pub struct Perf {
     program: PathBuf,
-    /// As it says itself: `6.1.192`.
+    /// The version as perf prints it: `6.1.192`.
     pub version: String,
 }
 
-/// A private folder for what perf records; gone when dropped.
+/// A private folder for perf's recording, removed when dropped.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Perf {
-    /// Finds the first perf that runs: by PATH, then where distributions put one for each kernel.
-    /// A `perf` may be a wrapper that refuses to run unless there is one for the running kernel.
+    /// Finds the first perf that runs: in the `PATH`, then where distributions install one for each
+    /// kernel. A `perf` may be a wrapper that refuses to run unless there is one for the running
+    /// kernel.
     pub fn find() -> Result<Perf, Failure> {
         let mut tried = Vec::new();
         let beside = versioned(Path::new("/usr/bin"), "perf_", "");
@@ -318,7 +321,7 @@ impl Perf {
         command
     }
 
-    /// Returns the profile that was recorded; `None` if there is no sample in it.
+    /// Returns the recorded profile; `None` if it has no sample.
     pub fn script(&self, folder: &Folder) -> Result<Option<Profile>, Failure> {
         let failed = |why: String| {
             Failure::new(RUNTIME, "E-SYSTEM", "cannot read what perf has recorded", why, "")
@@ -348,7 +351,7 @@ impl Perf {
 }
 
 impl Folder {
-    /// Makes one among the system's temporary files, which no other user can look into.
+    /// Creates a folder in the system's temporary directory that no other user can read.
     pub fn new() -> Result<Folder, Failure> {
         let folder = std::env::temp_dir().join(format!("linerate-profile-{}", std::process::id()));
         DirBuilder::new()
@@ -358,7 +361,7 @@ impl Folder {
         Ok(Folder(folder))
     }
 
-    /// Returns perf's own file.
+    /// Returns the path of perf's data file.
     pub fn data(&self) -> PathBuf {
         self.0.join("perf.data")
     }

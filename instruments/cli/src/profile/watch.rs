@@ -1,4 +1,4 @@
-//! `linerate profile watch`: a line for each look, and a summary.
+//! `linerate profile watch`: a line for each sample, and a summary.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -19,7 +19,7 @@ use crate::report::thousands;
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
 
-/// Time between two looks at the signals.
+/// Interval of checks for signals.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Runs the command; returns the exit status.
@@ -107,7 +107,7 @@ impl Source {
     }
 }
 
-/// Sets `stop` when the first signal comes, and keeps its number.
+/// Sets `stop` at the first signal, and stores its number.
 fn tell_of_signals(signal: &Arc<AtomicI32>, stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     let failed = |e: io::Error| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
@@ -127,7 +127,7 @@ fn tell_of_signals(signal: &Arc<AtomicI32>, stop: &Arc<AtomicBool>) -> Result<()
     Ok(())
 }
 
-/// Returns a new file; one of that name is kept as `FILE.old`.
+/// Creates a file; an existing one is kept as `FILE.old`.
 fn create(path: &Path) -> Result<File, Failure> {
     file::keep(path)?;
     File::create(path).map_err(|e| file::failure("save to", path, &e))
@@ -156,11 +156,11 @@ no figure has such a name and unit: names begin with interrupts/, softirqs/, sta
 net/softnet_stat/ or schedstat/, and units are such as interrupts/s, packets/s, bytes/s or %
 ";
 
-/// Standard output until its reader closes it; then the command can end.
+/// Standard output until its reader closes it; the command can end then.
 #[derive(Clone)]
 struct Out {
     closed: bool,
-    /// Told that it is closed, if that ends the watch.
+    /// Flag to set when the output is closed, if that ends the watch.
     stop: Option<Arc<AtomicBool>>,
 }
 
@@ -261,7 +261,7 @@ impl Glance {
         )
     }
 
-    /// Returns the sum of the rates of the columns of that name; `None` if there is none.
+    /// Returns the sum of the rates of the columns with that name; `None` if there are none.
     fn sum(&self, columns: &[Column], of: impl Fn(&str) -> bool) -> Option<f64> {
         let of = |(column, rate): (&Column, &Option<f64>)| rate.filter(|_| of(&column.name));
         columns.iter().zip(&self.rate.values).filter_map(of).reduce(|a, b| a + b)

@@ -1,4 +1,4 @@
-//! Facts of post 002 beside its table: the environment, and the proposals.
+//! Facts in post 002 other than its table: the environment, and the proposals.
 
 use linerate_prof::Result;
 use linerate_show::table::{Cell, Column, Table};
@@ -43,7 +43,7 @@ pub(super) fn settings(text: &Text<'_>) -> Result<Table> {
     Ok(table)
 }
 
-/// Lists the proposals: those taken up, and those tried, measured and dropped.
+/// Lists the proposals: those adopted, and those tried, measured and dropped.
 pub(super) fn decisions(report: &mut Report, text: &Text<'_>) -> Result<()> {
     let adopted = items(text, "List of changes from original submission:")?;
     report.remarks("Proposed and taken up", adopted);

@@ -8,7 +8,7 @@ use crate::decimal::Decimal;
 /// The table.
 #[derive(Debug)]
 pub(super) struct Grid<'a> {
-    /// Headings in it, each with the blanks in front of it.
+    /// Headings in the table, each with the number of blanks before it.
     headings: Vec<(&'a str, usize)>,
     pub(super) tests: Vec<Test<'a>>,
     pub(super) overall: Total<'a>,
@@ -20,28 +20,28 @@ pub(super) struct Grid<'a> {
 #[derive(Debug)]
 pub(super) struct Test<'a> {
     pub(super) line: usize,
-    /// The heading above it.
+    /// The heading above the row.
     pub(super) group: &'a str,
     pub(super) size_bytes: Decimal,
     pub(super) processes: Decimal,
     pub(super) org: Decimal,
     pub(super) new: Decimal,
-    /// The change as it was posted.
+    /// The change as posted.
     pub(super) posted: &'a str,
 }
 
-/// The last line.
+/// The last line of the table.
 #[derive(Debug)]
 pub(super) struct Total<'a> {
     pub(super) line: usize,
     pub(super) org: Decimal,
     pub(super) new: Decimal,
-    /// The change as it was posted, without its sign of per cent.
+    /// The change as posted, without the per cent sign.
     pub(super) posted: &'a str,
 }
 
 impl Test<'_> {
-    /// Returns the name that the post gives it.
+    /// Returns the test's name in the post.
     pub(super) fn label(&self) -> String {
         format!("Size:{} Procs:{}", self.size_bytes, self.processes)
     }

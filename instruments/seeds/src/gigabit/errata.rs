@@ -1,4 +1,4 @@
-//! Errata of post 000: errors, and statements that say less than they seem to.
+//! Errata of post 000: errors, and misleading statements.
 
 use linerate_prof::Result;
 use linerate_prof::diff::Diff;
@@ -40,7 +40,7 @@ pub(super) fn errata(
     Ok(())
 }
 
-/// "(@ 7%)": of what?
+/// Checks the statement "(@ 7%)", whose base is unclear.
 fn utilization(
     report: &mut Report,
     text: &Text<'_>,
@@ -101,7 +101,7 @@ fn latency(report: &mut Report, text: &Text<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Not all that was freed is gain.
+/// Checks the gain: not all of the freed time is saved.
 fn moved(report: &mut Report, text: &Text<'_>, diff: &Diff) -> Result<()> {
     let rose: Vec<String> = diff
         .rows

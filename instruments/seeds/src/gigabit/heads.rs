@@ -1,4 +1,4 @@
-//! The two heads of `top` in post 000, and the profiles held against them.
+//! The two heads of `top` in post 000, compared with the profiles.
 
 use linerate_prof::agree::{Headline, Means, Reading, Tolerance};
 use linerate_prof::proc::Head;
@@ -9,10 +9,10 @@ use linerate_show::table::{Cell, Column, Row, Table};
 
 use super::super::{Report, Text};
 
-/// A profile and `top` may be so far apart.
+/// Tolerated difference between a profile and `top`.
 const TOLERANCE: Tolerance = Tolerance::within(2.0);
 
-/// A head and where it stands.
+/// A head, with its line in the post.
 #[derive(Debug)]
 pub(super) struct Posted {
     pub(super) line: usize,
@@ -30,7 +30,7 @@ impl Posted {
 /// Names of the two sides.
 const SIDES: [&str; 2] = ["as is", "frames"];
 
-/// Reads both heads: as is, and with frames.
+/// Parses both heads: as is, and with frames.
 pub(super) fn heads(text: &Text<'_>, all: &str) -> Result<[Posted; 2]> {
     let (heads, complaints) = Head::all(all);
     if let Some(first) = complaints.first() {
@@ -107,7 +107,7 @@ pub(super) fn table(posted: &[Posted; 2]) -> Table {
     table
 }
 
-/// Returns how busy the CPU was, by the profile and by top.
+/// Compares how busy the CPU was, by the profile and by top.
 pub(super) fn busy(report: &mut Report, profiles: [&Profile; 2], posted: &[Posted; 2]) {
     for ((profile, posted), side) in profiles.into_iter().zip(posted).zip(SIDES) {
         let idle: u64 = profile

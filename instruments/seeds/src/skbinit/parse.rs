@@ -5,7 +5,7 @@ use linerate_prof::Result;
 use super::super::{Statement, Text};
 use crate::decimal::Decimal;
 
-/// CPUs of the machine, and columns of the tables.
+/// Number of CPUs of the machine, and of columns of the tables.
 const CPUS: usize = 2;
 
 /// Both tables.
@@ -13,18 +13,18 @@ const CPUS: usize = 2;
 pub(super) struct Measured {
     pub(super) before: Kernel,
     pub(super) after: Kernel,
-    /// The totals of the first, as posted.
+    /// The totals of the first table, as posted.
     pub(super) totals: Statement<Vec<Decimal>>,
 }
 
 /// A kernel.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// Its title in the post, and the line of it.
+    /// The table's title in the post, with its line.
     pub(super) title: String,
     pub(super) line: usize,
     pub(super) alloc: Call,
-    /// `None` if it was not posted.
+    /// The figures of freeing; `None` if they were not posted.
     pub(super) free: Option<Call>,
 }
 
@@ -43,7 +43,7 @@ impl Measured {
     }
 }
 
-/// Reads them.
+/// Parses the tables.
 ///
 /// # Errors
 /// `E-FILE` with the line that is not as it should be.
@@ -77,7 +77,7 @@ pub(super) fn measured(text: &Text<'_>) -> Result<Measured> {
     })
 }
 
-/// Returns the numbers behind `label`, one for each CPU.
+/// Returns the numbers after `label`, one for each CPU.
 fn cycles(text: &Text<'_>, from: usize, label: &str) -> Result<Statement<Vec<Decimal>>> {
     let said = text.line_with(from, label)?;
     let fields = said.is.trim().strip_prefix(label).unwrap_or("");

@@ -3,8 +3,8 @@
 use super::{Cell, Table};
 
 impl Table {
-    /// Formats the rows that hold figures as CSV, under the columns' keys. A bound is `<n` or
-    /// `>=n`, an absent value is empty.
+    /// Formats the rows with figures as CSV, under the columns' keys. A bound is `<n` or `>=n`, an
+    /// absent value is empty.
     #[must_use]
     pub fn csv(&self) -> String {
         let keys = self.columns.iter().map(|column| quoted(column.key)).collect();
@@ -28,7 +28,7 @@ fn field(cell: &Cell) -> String {
     }
 }
 
-/// Returns a field of CSV, in quotes if it has to be.
+/// Formats a CSV field, in quotes if necessary.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {

@@ -1,11 +1,11 @@
-//! Tables in the width of a screen.
+//! Fitting of tables to the width of a screen.
 
 use super::{Cell, Row, Table};
 use crate::words::{WIDTH, elided};
 
 impl Table {
-    /// Returns it in no more letters than a line has: factors of names as `burst=64` are said once, in
-    /// the head, and if that is not enough the longest names lose their middle.
+    /// Returns the table with lines of limited width: factors in names such as `burst=64` move to
+    /// the title, and if that is not enough the longest names lose their middle.
     #[must_use]
     pub fn fitted(self) -> Table {
         fitted(self)
@@ -39,14 +39,14 @@ fn fitted(mut table: Table) -> Table {
     }
 }
 
-/// Returns the letters by which it is too wide.
+/// Returns the number of letters by which the table is too wide.
 fn over(table: &Table) -> Option<usize> {
     let widest = table.to_string().lines().map(|line| line.chars().count()).max().unwrap_or(0);
     widest.checked_sub(WIDTH).filter(|over| *over > 0)
 }
 
-/// Says the factors of cells once, in the head, instead of in each row: `buffers burst` over
-/// `malloc  1024`. A middle that is left out may be all that tells two cells apart.
+/// Moves factors that are equal in all rows' names to the title: `buffers burst` over `malloc
+/// 1024`. A middle that is left out may be all that tells two cells apart.
 fn headed(table: &mut Table) {
     let mut names: Vec<&mut String> = Vec::new();
     for row in &mut table.rows {

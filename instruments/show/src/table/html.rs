@@ -4,14 +4,14 @@ use super::{Cell, Row, Table};
 use crate::escape::{data_uri, escape};
 
 impl Table {
-    /// Returns it as HTML with its own figures as its file.
+    /// Formats the table as HTML, with its own figures as the CSV file.
     #[must_use]
     pub fn html(&self) -> String {
         self.html_with(&self.csv())
     }
 
-    /// Formats the table as HTML under its title, in a box that scrolls if the page is narrow, with
-    /// `csv` as its file.
+    /// Formats the table as HTML under its title, in a box that scrolls on narrow pages, with `csv`
+    /// as its file.
     #[must_use]
     pub fn html_with(&self, csv: &str) -> String {
         let title = escape(&self.title);
@@ -30,7 +30,7 @@ impl Table {
     }
 }
 
-/// Returns figures as a file that a link holds.
+/// Formats a link that contains the figures as a file.
 #[must_use]
 pub fn csv_link(name: &str, title: &str, csv: &str) -> String {
     let (name, title, csv) = (escape(name), escape(title), data_uri(csv));
@@ -82,7 +82,7 @@ fn html_cell(place: usize, cell: &Cell) -> String {
     }
 }
 
-/// Returns the class of a word, by which a page marks it.
+/// Returns the CSS class of a word, by which a page marks it.
 fn class(word: &str) -> &'static str {
     match word {
         "better" | "met" | "OK" => "better",
@@ -93,7 +93,7 @@ fn class(word: &str) -> &'static str {
     }
 }
 
-/// Returns true for a number that is set with an exponent, or a bound of one.
+/// Returns true for a number with an exponent, or a bound of one.
 fn is_number(word: &str) -> bool {
     word.trim_start_matches("< ").parse::<f64>().is_ok()
 }

@@ -14,27 +14,27 @@ use serde::{Serialize, Serializer};
 pub use csv::quoted;
 pub use html::csv_link;
 
-/// Rows of figures under heads with units.
+/// Rows of figures under headings with units.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     /// Short name, for files and documents: `profile`.
     pub name: &'static str,
     /// The title of the table, in a line.
     pub title: String,
-    /// Its columns.
+    /// The table's columns.
     pub columns: Vec<Column>,
-    /// Its rows, in order of printing.
+    /// The table's rows, in order of printing.
     pub rows: Vec<Row>,
-    /// Remarks that the reader must know, in sentences.
+    /// Remarks that readers must know, in sentences.
     pub notes: Vec<String>,
 }
 
 /// The head of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Column {
-    /// Key in documents and CSV, its unit last: `cpu_napi_pct`.
+    /// Key in documents and CSV, with its unit last: `cpu_napi_pct`.
     pub key: &'static str,
-    /// The printed head; a line break splits it.
+    /// The printed heading; a line break splits it.
     pub head: &'static str,
     /// The printed unit below the head; empty for names.
     pub unit: &'static str,
@@ -47,11 +47,11 @@ pub enum Row {
     Cells(Vec<Cell>),
     /// The name of a group, in the text only.
     Heading(String),
-    /// A line between, in the text only.
+    /// A line between rows, in the text only.
     Rule,
 }
 
-/// A figure, or why there is none.
+/// A figure, or the reason for its absence.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
     /// A name.
@@ -60,17 +60,17 @@ pub enum Cell {
     Count(u64),
     /// A difference of counts, printed with its sign.
     Gain(i128),
-    /// A number with the digits that it was printed with.
+    /// A number with its original digits.
     Printed(String),
-    /// A number and the digits that it is printed with.
+    /// A number, and the digits for printing it.
     Real(f64, u8),
-    /// A change, printed with its sign and so many digits.
+    /// A change, printed with its sign and this many digits.
     Change(f64, u8),
-    /// Seen fewer times than this, or not at all: the list was cut off there.
+    /// A count below this, possibly 0: the list was cut off there.
     Below(u64),
-    /// Less than this, of a figure that was not seen at all, and the digits of the bound.
+    /// An upper bound of a figure that counted nothing, and the digits of the bound.
     Under(f64, u8),
-    /// A lower bound, because the other side is below a bound.
+    /// A lower bound, because the other side has an upper bound only.
     AtLeast(f64, u8),
     /// An upper bound, because this side is below a bound.
     AtMost(f64, u8),
@@ -128,13 +128,13 @@ impl Cell {
         Cell::Text(text.into())
     }
 
-    /// Returns a number with `digits`, or none because `why`.
+    /// Returns a number with `digits`, or the reason `why` there is none.
     #[must_use]
     pub fn real(value: Option<f64>, digits: u8, why: &'static str) -> Cell {
         value.map_or(Cell::Absent(why), |value| Cell::Real(value, digits))
     }
 
-    /// Returns a change with `digits`, or none because `why`.
+    /// Returns a change with `digits`, or the reason `why` there is none.
     #[must_use]
     pub fn change(value: Option<f64>, digits: u8, why: &'static str) -> Cell {
         value.map_or(Cell::Absent(why), |value| Cell::Change(value, digits))

@@ -1,4 +1,4 @@
-//! A table as text: names to the left, figures to the right, units below the heads.
+//! A table as text: names on the left, figures on the right, units below the headings.
 
 use std::fmt;
 use std::iter;
@@ -28,7 +28,7 @@ impl fmt::Display for Table {
 }
 
 impl Table {
-    /// Returns the lines of the heads, the units last; empty lines are left out.
+    /// Returns the lines of the headings, with the units last, without empty lines.
     fn heads(&self) -> Vec<Vec<String>> {
         let parts: Vec<Vec<&str>> =
             self.columns.iter().map(|column| column.head.split('\n').collect()).collect();
