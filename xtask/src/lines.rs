@@ -33,7 +33,7 @@ struct Count {
     code: usize,
 }
 
-/// Prints the table.
+/// Prints the table of lines.
 pub fn run(root: &Path) -> Result<Done> {
     print!("{}", table(&Tree::read(root)?));
     Ok(Done::default())

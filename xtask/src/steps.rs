@@ -60,7 +60,7 @@ impl From<String> for Done {
     }
 }
 
-/// Every step.
+/// All steps of `cargo xtask check`.
 pub const STEPS: [Step; 14] = [
     Step { name: "fmt", about: "rustfmt has nothing to change", act: fmt },
     Step { name: "tidy", about: "the rules of the tree that no compiler knows", act: tidy_step },
@@ -110,7 +110,7 @@ pub const STEPS: [Step; 14] = [
     },
 ];
 
-/// Every campaign.
+/// All campaigns.
 const CAMPAIGNS: [Campaign; 8] = [
     Campaign {
         name: "lines",

@@ -15,7 +15,7 @@ use perf_event::{Builder, Counter, CounterData};
 
 const WHAT: &str = "cannot count cycles and instructions";
 
-/// Running counters.
+/// The running counters of cycles and instructions.
 #[derive(Debug)]
 pub struct Counters {
     cycles: Counter,

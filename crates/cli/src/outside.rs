@@ -44,7 +44,7 @@ fn unknown(word: &str) -> Failure {
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why, &fix)
 }
 
-/// Finds the program.
+/// Finds the program beside this one or in the `PATH`.
 fn find() -> Option<PathBuf> {
     let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
     let path = env::var_os("PATH").unwrap_or_default();

@@ -45,7 +45,7 @@ impl Line {
         let _ = write!(io::stderr(), "\r{}\x1b[K", text());
     }
 
-    /// Erases the line.
+    /// Erases the progress line.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
             let _ = write!(io::stderr(), "\r\x1b[K");

@@ -39,9 +39,9 @@ const MEET: Duration = Duration::from_millis(250);
 /// The path of a run.
 #[derive(Debug, Default)]
 pub struct Path {
-    /// Names and texts.
+    /// The ports' names and texts.
     pub ports: Vec<(String, String)>,
-    /// Pairs of names.
+    /// The wires, as pairs of port names.
     pub wires: Vec<(String, String)>,
     /// Longest time of the run.
     pub time: Option<Duration>,

@@ -45,7 +45,7 @@ pub struct Locks {
 pub struct Calls {
     /// Buffers allocated on any thread, including those that never became packets.
     pub allocs: u64,
-    /// Buffers freed.
+    /// Buffers freed on any thread.
     pub frees: u64,
     /// Times that a packet's bytes were copied between a frame of the pool and other memory, for
     /// ports whose drivers copy; `None` with a driver that does not report it, or that copies only
@@ -62,7 +62,7 @@ pub struct Calls {
     pub allocs_per_packet: Option<f64>,
     /// Buffers freed, a packet.
     pub frees_per_packet: Option<f64>,
-    /// Copies, a packet.
+    /// Copies for each packet.
     pub copies_per_packet: Option<f64>,
     /// Calls of drivers for each packet: few if batches are full, more than one if most polls find
     /// nothing.
@@ -75,7 +75,7 @@ pub struct Calls {
     pub allocs_per_second: Option<f64>,
     /// Buffers freed, a second.
     pub frees_per_second: Option<f64>,
-    /// Copies, a second.
+    /// Copies each second.
     pub copies_per_second: Option<f64>,
     /// Buffers allocated by one call, as far as calls were timed; `None` if none were.
     pub buffers_per_alloc_call: Option<f64>,
@@ -107,7 +107,7 @@ pub struct Waits {
     pub lock_ns_per_packet: Option<f64>,
     /// Time in flushes, a packet.
     pub flush_ns_per_packet: Option<f64>,
-    /// Asleep, a packet.
+    /// Time asleep for each packet.
     pub asleep_ns_per_packet: Option<f64>,
     /// Time without a CPU for each packet.
     pub run_delay_ns_per_packet: Option<f64>,

@@ -35,7 +35,7 @@ pub struct PoolReport {
     pub return_to: &'static str,
     /// Each worker, and each thread that dropped packets.
     pub cores: Vec<CoreReport>,
-    /// The depot's locks.
+    /// The cost of the depot's locks.
     pub locks: LocksReport,
     /// Frees on another CPU than the allocating one.
     pub remote_frees: RemoteFrees,

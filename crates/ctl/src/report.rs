@@ -144,9 +144,9 @@ pub struct QdiscReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Passed {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -162,7 +162,7 @@ pub struct LedgerReport {
     pub sent: u64,
     /// Done with by the program.
     pub consumed: u64,
-    /// Dropped, by reason.
+    /// Packets dropped, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
     /// In flight on the path.
     pub in_flight: u64,
@@ -289,7 +289,7 @@ pub struct ErrorReport {
     pub code: String,
     /// The attempt, or the event.
     pub what: String,
-    /// The cause.
+    /// The cause, in words.
     pub why: String,
     /// The remedy; empty if none is known.
     pub fix: String,
@@ -312,7 +312,7 @@ pub struct GenReport {
 pub struct PaceReport {
     /// Number of requested packets; `None` if the request has no number.
     pub asked: Option<u64>,
-    /// Packets that left.
+    /// Packets that left the generator.
     pub sent: u64,
     /// Requested packets that were not sent.
     pub unsent: Option<u64>,

@@ -206,7 +206,7 @@ impl<A> Answer<A> {
         Arc::new(Answer { given, asked_at, packets, waiter: current() })
     }
 
-    /// Answers the order. Only the worker calls it.
+    /// Stores the answer to the order. Only the worker calls it.
     pub fn give(&self, result: Result<A>) {
         // Never refused: there is one worker.
         let _ = self.given.set(result);

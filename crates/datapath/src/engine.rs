@@ -26,7 +26,7 @@ use crate::wrapping::{self, Around};
 
 /// The longest wait for one port to come up, before all ports are checked again.
 const STEP: Duration = Duration::from_millis(10);
-/// Describes an engine.
+/// A description of an engine, from which it is built.
 pub struct Builder {
     drivers: Registry,
     ports: Vec<(String, String)>,
@@ -421,7 +421,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Describes an engine.
+    /// Returns an empty description of an engine.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::new()

@@ -17,7 +17,7 @@ pub struct BatchSizes {
 }
 
 impl BatchSizes {
-    /// Counts a call.
+    /// Counts a transmit call of `packets`.
     #[inline]
     pub(crate) fn count(&mut self, packets: usize) {
         let range = usize::BITS - packets.leading_zeros();

@@ -27,7 +27,7 @@ pub(crate) enum Phase {
     Run,
     /// Receives nothing more, and sends waiting packets.
     Drain,
-    /// Return.
+    /// Return from the worker's thread.
     Halt,
 }
 

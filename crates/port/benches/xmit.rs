@@ -91,7 +91,8 @@ fn run(port: &str, work: Work, turns: u64, took: impl FnOnce(Duration)) {
     assert_eq!(pool.ledger().dropped_total(), 0, "{}", pool.ledger());
 }
 
-/// Sends `turns` batches. `cargo xtask count` counts in this function alone, by its name.
+/// Sends `turns` batches, within the part that is counted. `cargo xtask count` counts in this
+/// function alone, by its name.
 #[inline(never)]
 fn counted(
     queue: &mut Queue,

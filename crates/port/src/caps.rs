@@ -64,7 +64,7 @@ pub enum Copies {
 /// Packets of which a device does a kind of work itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TxOffload {
-    /// None.
+    /// No packets: the device does none of this work.
     None,
     /// Packets whose offload is at the first transport header: the device has no way to describe a
     /// tunnel.

@@ -20,7 +20,7 @@ pub enum Direction {
 pub struct Obtained {
     /// The name of the device: interface, file, ring.
     pub device: String,
-    /// Driver and mode: `AF_PACKET TPACKET_V3 copy`.
+    /// Driver and mode of the device, such as: `AF_PACKET TPACKET_V3 copy`.
     pub mode: String,
     /// Number of the port's queues.
     pub queues: usize,

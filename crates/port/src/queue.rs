@@ -22,7 +22,7 @@ pub enum Want {
     Frames,
     /// Room to send.
     Room,
-    /// Either.
+    /// Packets to receive, or room to send.
     Both,
 }
 
@@ -191,7 +191,7 @@ enum Sleep {
     Awake,
     /// Until the device has something.
     Device,
-    /// Until a time.
+    /// Sleeps until a time.
     Timer,
 }
 

@@ -25,7 +25,7 @@ pub struct Spec {
     pub moderation: Option<Moderation>,
     /// The price of the port's register access, if the text has one: an option of every port.
     pub toll: Option<Toll>,
-    /// The rest.
+    /// The options of the text.
     pub options: Options,
     text: String,
 }

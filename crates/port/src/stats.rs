@@ -105,7 +105,7 @@ driver_counts! {
 /// [`toll`](crate::wrap::toll).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Registers {
-    /// Posted writes.
+    /// Posted register writes.
     pub writes: u64,
     /// Flushing reads, for which the CPU spins.
     pub reads: u64,
@@ -137,7 +137,7 @@ pub struct Counters {
 pub struct Pace {
     /// Packets that were due.
     pub asked: u64,
-    /// Packets that left.
+    /// Packets that left the source.
     pub sent: u64,
     /// Packets that were due and were not sent.
     pub unsent: u64,

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A packet rate, given in packets, in bits, or as a share of the possible.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
-    /// Packets a second.
+    /// A rate in packets a second.
     Pps(f64),
     /// Bits a second, counting frames without preamble and gap.
     Bps(f64),

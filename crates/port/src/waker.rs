@@ -41,7 +41,7 @@ impl Waker {
     }
 }
 
-/// The owner's end.
+/// The owner's end of a waker.
 #[derive(Debug)]
 pub(crate) struct WakeEnd {
     bell: Arc<WakeBell>,

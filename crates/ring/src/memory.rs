@@ -41,14 +41,14 @@ pub unsafe trait Memory {
     /// Releases every slot before `index`; Release. Called by the consumer only.
     fn store_consumer(&self, index: u32);
 
-    /// Writes one slot.
+    /// Writes an entry into one slot.
     ///
     /// # Safety
     ///
     /// `slot < len_descs()`; the caller is the producer, and the slot is free.
     unsafe fn write(&self, slot: u32, entry: Self::Entry);
 
-    /// Reads one slot.
+    /// Reads the entry of one slot.
     ///
     /// # Safety
     ///

@@ -144,7 +144,7 @@ impl<S> Batch<S> {
         &self.slots[from..end]
     }
 
-    /// Appends a packet.
+    /// Appends a packet to the batch; returns it if the batch is full.
     ///
     /// # Errors
     /// Hands it back if the batch is full.

@@ -194,7 +194,7 @@ impl Books {
         tally
     }
 
-    /// Forgets a holder.
+    /// Removes a holder's tally.
     pub fn untally(&self, tally: &Arc<TallyPage>) {
         self.lock().tallies.retain(|t| !Arc::ptr_eq(t, tally));
     }
@@ -213,7 +213,7 @@ impl Books {
         self.lock().names.clone()
     }
 
-    /// Adds everything up.
+    /// Returns the sums over all pages.
     pub fn sums(&self) -> Sums {
         let pages = self.lock();
         let mut sums = Sums::zero();

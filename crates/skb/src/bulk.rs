@@ -46,7 +46,7 @@ pub(crate) struct Bulk {
 /// Handles whose flags are tested in one call.
 pub(crate) const FLAGS_MAX: usize = 64;
 
-/// For any CPU.
+/// The operations in portable code, for any CPU.
 pub(crate) static PORTABLE: Bulk = Bulk {
     write: portable_write,
     begin: portable_begin,

@@ -184,7 +184,7 @@ pub fn skb_shinfo<S>(skb: &Skb<S>) -> SharedInfo<'_> {
     }
 }
 
-/// See [`skb_shinfo`].
+/// The result of [`skb_shinfo`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SharedInfo<'a> {

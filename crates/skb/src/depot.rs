@@ -7,9 +7,9 @@ use crate::sync::{Mutex, MutexGuard, PoisonError, TryLockError, ticks};
 
 /// Size classes of a umem: ordinary frames and jumbo frames.
 pub(crate) const CLASSES: usize = 2;
-/// Ordinary frames.
+/// Index of the class of ordinary frames.
 pub(crate) const PLAIN: usize = 0;
-/// Jumbo frames.
+/// Index of the class of jumbo frames.
 pub(crate) const JUMBO: usize = 1;
 
 /// Free frames of one umem, last in, first out: the frame freed last is the likeliest to be in the

@@ -53,7 +53,7 @@ pub(crate) struct Frames {
     /// The generation of the id: it tells thread caches of an earlier umem with this id from those
     /// of this one.
     pub serial: u64,
-    /// Ordinary frames.
+    /// Number of ordinary frames.
     pub frames: u32,
     jumbo_frames: u32,
     jumbo_bytes: u32,
@@ -163,7 +163,7 @@ impl Frames {
         Lines { table: self.meta, blank: &self.blank }
     }
 
-    /// Writes blank lines.
+    /// Writes the line of a new packet for each handle.
     ///
     /// # Safety
     /// The frames are in no skb, and the caller alone has them.

@@ -12,9 +12,9 @@ pub struct Knob {
     pub name: &'static str,
     /// The unit of the setting's values.
     pub unit: &'static str,
-    /// The least value.
+    /// The least valid value.
     pub min: u64,
-    /// The greatest value.
+    /// The greatest valid value.
     pub max: u64,
     /// The default; where `or` is not empty, the lower bound of the default.
     pub default: u64,

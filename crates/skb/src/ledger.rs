@@ -7,7 +7,8 @@ use crate::reason::DropReason;
 use crate::umem::Umem;
 
 impl Ledger {
-    /// Adds everything up. If frames move meanwhile it looks again, a few times.
+    /// Returns the ledger of a umem, summed over its pages. If frames move meanwhile it looks
+    /// again, a few times.
     pub(crate) fn of(umem: &Umem) -> Ledger {
         let mut settled = false;
         let look = || (umem.books.sums(), umem.home_level());
@@ -88,7 +89,7 @@ pub struct Ledger {
     pub consumed: u64,
     /// Dropped for a reason, each with its count, none of them zero.
     pub dropped: Vec<(DropReason, u64)>,
-    /// Skbs alive.
+    /// Packets that exist at this time.
     pub in_flight: u64,
     /// Times an allocation found no frame.
     pub starved: u64,

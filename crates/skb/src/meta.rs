@@ -20,9 +20,9 @@ pub enum PacketType {
     /// Addressed to this host (the default, as in post 004's `PACKET_HOST`).
     #[default]
     Host,
-    /// To everybody.
+    /// Addressed to everyone.
     Broadcast,
-    /// To a group.
+    /// Addressed to a group.
     Multicast,
     /// Addressed to another host; received because the device is promiscuous.
     OtherHost,

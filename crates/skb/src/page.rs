@@ -19,7 +19,7 @@ impl Counter {
         Counter(AtomicU64::new(0))
     }
 
-    /// Adds `n`. Only the page's owner calls it, so it need not be one atomic step.
+    /// Adds `n` to the counter. Only the page's owner calls it, so it need not be one atomic step.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
@@ -82,7 +82,7 @@ pub(crate) struct Page {
     cpu: Counter,
     /// Times that the writer was seen on another CPU than before.
     pub moves: Counter,
-    /// Packets handed out.
+    /// Packets allocated by the writer.
     pub alloc: Counter,
     /// Packets of `alloc` that a device received.
     pub received: Counter,

@@ -259,7 +259,7 @@ impl Drop for Pool {
     }
 }
 
-/// Describes a [`Pool`].
+/// A description of a [`Pool`], from which it is built.
 #[derive(Debug, Clone)]
 pub struct Builder {
     shape: Shape,
@@ -346,7 +346,7 @@ impl Builder {
         self.shape.frame_bytes.saturating_sub(self.shape.headroom_bytes).max(1) as usize
     }
 
-    /// Maps the memory.
+    /// Builds the pool, and maps its memory.
     ///
     /// # Errors
     /// `E-POOL-SIZE` for a shape that cannot be, `E-MEMORY` if the memory cannot be mapped,

@@ -13,7 +13,7 @@ use crate::policy::{Data, Init, Return, Trust};
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     pub name: String,
-    /// Ordinary frames.
+    /// Number of ordinary frames.
     pub frames: u32,
     pub frame_bytes: u32,
     pub headroom_bytes: u32,

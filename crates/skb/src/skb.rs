@@ -35,7 +35,7 @@ pub struct Unique(());
 #[derive(Debug)]
 pub struct Shared(());
 
-/// A packet. Dropped exactly once, by its last owner, on any thread.
+/// A packet, owned by this handle. Dropped exactly once, by its last owner, on any thread.
 ///
 /// A plain drop counts the packet as *consumed*; [`discard`](Skb::discard) names a reason.
 #[repr(transparent)]

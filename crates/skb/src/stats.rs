@@ -72,9 +72,9 @@ pub struct CoreStats {
     /// Panics of objects that packets [held](crate::Skb::hold), caught when the objects were
     /// released.
     pub release_panics: u64,
-    /// Allocation, timed.
+    /// Timed calls of allocation.
     pub alloc_time: Sampled,
-    /// Freeing, timed. A plain drop is counted and not timed.
+    /// Timed calls of freeing. A plain drop is counted and not timed.
     pub free_time: Sampled,
     freed: [u64; CORES],
 }
@@ -227,7 +227,7 @@ impl FreeMatrix {
 pub struct PoolStats {
     /// The counts of each core, those of living cores first.
     pub cores: Vec<CoreStats>,
-    /// The depot's lock.
+    /// The counts of the depot's lock.
     pub locks: Locks,
     /// Frees by freeing and allocating CPU.
     pub matrix: FreeMatrix,

@@ -41,7 +41,7 @@ static IDS_LOCK: Mutex<()> = Mutex::new(());
 #[repr(align(128))]
 pub(crate) struct Umem {
     fixed: UnsafeCell<Frames>,
-    /// `Pool`s and `Local`s.
+    /// Number of `Pool`s and `Local`s that use the umem.
     users: AtomicUsize,
     /// Frames that thread caches may still reserve for themselves.
     pub cache_budget: AtomicI64,

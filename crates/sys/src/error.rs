@@ -104,7 +104,7 @@ pub enum Kind {
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $kind:ident;)*) => {
-        /// Stable error identifiers.
+        /// The stable identifiers of errors.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Code { $($(#[$doc])* $name,)* }

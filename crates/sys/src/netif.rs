@@ -43,7 +43,7 @@ pub const HARDWARE_LOOPBACK: u16 = libc::ARPHRD_LOOPBACK;
 pub struct IfName([u8; libc::IFNAMSIZ]);
 
 impl IfName {
-    /// Checks `name`.
+    /// Checks `name` and converts it.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` for a name that no interface can have.

@@ -21,7 +21,7 @@ use crate::mem::Region;
 /// Files of huge pages, by statfs(2). Source: include/uapi/linux/magic.h.
 const HUGETLBFS: i64 = 0x9584_58f6;
 
-/// A shared mapping.
+/// A shared mapping of a peer's file.
 #[derive(Debug)]
 pub struct PeerMemory {
     base: NonNull<u8>,

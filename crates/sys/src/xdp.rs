@@ -65,9 +65,9 @@ pub enum Ring {
     Fill,
     /// Frames that were sent: addresses.
     Completion,
-    /// Packets received.
+    /// The ring of received packets.
     Rx,
-    /// Packets to send.
+    /// The ring of packets to send.
     Tx,
 }
 

@@ -230,7 +230,7 @@ impl Ipv4Header {
         self.tos & 3
     }
 
-    /// Hops left.
+    /// Returns the number of hops left.
     #[must_use]
     pub fn ttl(&self) -> u8 {
         self.ttl

@@ -243,7 +243,7 @@ impl Ipv6Header {
         self.version_class_flow.get() & 0xf_ffff
     }
 
-    /// Hops left.
+    /// Returns the number of hops left.
     #[must_use]
     pub fn hop_limit(&self) -> u8 {
         self.hop_limit

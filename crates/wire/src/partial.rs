@@ -28,7 +28,7 @@ pub struct Partial {
 /// The content of a transport header's checksum field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Check {
-    /// The checksum.
+    /// The complete checksum.
     Whole,
     /// The sum of the pseudo header, which the device completes to a checksum.
     Pseudo,

@@ -254,7 +254,7 @@ impl TcpFlags {
     pub const SYN: TcpFlags = TcpFlags(0x02);
     /// Reset the connection.
     pub const RST: TcpFlags = TcpFlags(0x04);
-    /// Push.
+    /// Push: deliver without delay.
     pub const PSH: TcpFlags = TcpFlags(0x08);
     /// The acknowledgement number counts.
     pub const ACK: TcpFlags = TcpFlags(0x10);

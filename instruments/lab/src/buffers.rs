@@ -20,7 +20,7 @@ const REPS: usize = 15;
 /// Least number of repetitions during which no other thread used the CPUs.
 const CLEAN_MIN: usize = 3;
 
-/// The requested sample.
+/// The requested case and options.
 #[derive(Debug)]
 struct Request {
     case: &'static Case,

@@ -36,7 +36,7 @@ const SLICE: Duration = Duration::from_millis(100);
 /// Longest packet that is verified.
 const PACKET_MAX_BYTES: usize = 1 << 16;
 
-/// A window begins.
+/// Order that begins a window.
 pub(crate) const BEGIN: u8 = b'b';
 /// The message that a window has ended: the rest is read and reported.
 pub(crate) const END: u8 = b'e';

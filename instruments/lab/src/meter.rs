@@ -51,7 +51,7 @@ impl Meter {
         Meter { role: role.into(), cpu, measured, account, counting, begun: None }
     }
 
-    /// Begins.
+    /// Begins a window.
     ///
     /// # Errors
     /// `E-UNSUPPORTED` where the kernel does not account for it.

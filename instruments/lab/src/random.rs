@@ -6,7 +6,7 @@
 //! Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014,
 //! and the public-domain reference of its mixing function by Vigna.
 
-/// SplitMix64.
+/// The generator of random numbers, SplitMix64.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -32,7 +32,7 @@ impl Random {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// Heads or tails.
+    /// Returns true or false with equal probability.
     pub fn coin(&mut self) -> bool {
         self.next() >> 63 == 1
     }

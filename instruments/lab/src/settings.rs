@@ -27,13 +27,13 @@ pub enum Value {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(into = "Value")]
 pub struct Setting {
-    /// The value.
+    /// The value of the setting.
     pub value: Value,
     /// The line of the file; 0 if the value is from no file.
     pub line: usize,
 }
 
-/// Names and values.
+/// A scenario's settings, by name.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Settings(BTreeMap<String, Setting>);
 

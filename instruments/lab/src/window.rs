@@ -84,7 +84,7 @@ pub struct ThreadTime {
     /// The CPU to which the thread is pinned; `None` if it is not pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<usize>,
-    /// Wall time.
+    /// Wall time of the thread.
     pub wall_ns: u64,
     /// Time on a CPU.
     pub cpu_ns: u64,

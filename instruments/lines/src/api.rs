@@ -43,7 +43,7 @@ pub(crate) type OnSyscallRet = unsafe extern "C" fn(Id, c_uint, i64, i64);
 /// Declares the table of functions and the function that fills it.
 macro_rules! functions {
     ($($name:ident: $symbol:literal $type:ty,)*) => {
-        /// QEMU's functions.
+        /// The table of QEMU's functions.
         #[derive(Clone, Copy)]
         pub(crate) struct Api {
             $(pub(crate) $name: $type,)*

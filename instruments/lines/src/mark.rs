@@ -30,7 +30,7 @@ const MOST: u64 = BYTES - PACKETS - 1;
 pub enum Mark {
     /// Start following lines.
     Follow,
-    /// And counted.
+    /// Start following lines and counting transfers.
     Begin,
     /// Stop counting.
     End,

@@ -52,9 +52,9 @@ pub struct Model {
     shards: Vec<Mutex<HashMap<u64, &'static Page>>>,
     cpus: Vec<Cpu>,
     shape: Option<Shape>,
-    /// Lines are followed.
+    /// True while lines are followed.
     pub follows: AtomicBool,
-    /// Transfers are counted.
+    /// True while transfers are counted.
     pub counts: AtomicBool,
     /// Lines that a device wrote while a CPU held them, by CPU; they belong to no instruction.
     pub device: AtomicU64,

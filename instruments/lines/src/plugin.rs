@@ -125,7 +125,7 @@ unsafe extern "C" fn translate(_: Id, tb: *mut Tb) {
     }
 }
 
-/// Follows an access.
+/// Passes an access to the model.
 unsafe extern "C" fn access(cpu: c_uint, info: MemInfo, vaddr: u64, site: *mut c_void) {
     let Some(plugin) = PLUGIN.get() else { return };
     // SAFETY: the pointer is the one that `translate` gave, to a site that is never freed.
@@ -151,7 +151,7 @@ unsafe extern "C" fn access(cpu: c_uint, info: MemInfo, vaddr: u64, site: *mut c
     }
 }
 
-/// Leaves the file.
+/// Writes the output file.
 unsafe extern "C" fn exit(_: Id, _: *mut c_void) {
     let Some(plugin) = PLUGIN.get() else { return };
     if std::process::id() != plugin.pid {

@@ -19,7 +19,7 @@ pub struct Headline {
     pub unit: String,
     /// Digits after the decimal point for printing.
     pub digits: u8,
-    /// The figures.
+    /// The readings of the figure.
     pub by: Vec<Reading>,
 }
 

@@ -29,7 +29,7 @@ pub struct Conditions {
     pub cpu: Option<String>,
     /// Clock of the CPU, or of its time stamp counter, in MHz.
     pub mhz: Option<f64>,
-    /// CPUs on line.
+    /// Number of online CPUs.
     pub cpus: Option<u32>,
     /// Hypervisor, if the machine is virtual.
     pub hypervisor: Option<String>,

@@ -36,9 +36,9 @@ pub use warning::{About, Warning};
 pub struct Diff {
     /// Functions that are listed on either side, by falling saving.
     pub rows: Vec<Row>,
-    /// The baseline.
+    /// The profile without the change.
     pub without: Side,
-    /// With the change.
+    /// The profile with the change.
     pub with: Side,
     /// Factors by which counts are multiplied before the comparison.
     pub scale: Scale,

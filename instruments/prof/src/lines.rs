@@ -341,7 +341,7 @@ impl Function {
 /// All kinds of transfers by function, sorted by `event`.
 #[derive(Debug)]
 pub struct Kinds<'a> {
-    /// The functions.
+    /// The functions to print.
     pub functions: &'a [Function],
     /// The event by which they are ranked.
     pub event: Quantity,

@@ -104,12 +104,12 @@ named! {
     }
 }
 
-/// A function.
+/// A function, with its count.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The function's name, demangled; an address in hexadecimal if it has none.
     pub symbol: String,
-    /// Start address.
+    /// Start address of the function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<u64>,
     /// Count, in the profile's unit.
@@ -162,7 +162,7 @@ pub struct Total {
     pub load: Option<Load>,
 }
 
-/// A call chain.
+/// A call chain, with its count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stack {
     /// Names of the frames, from the outermost caller to the sampled function.

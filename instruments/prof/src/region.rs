@@ -65,13 +65,13 @@ pub struct Timing {
     pub name: String,
     /// Number of runs. Every figure below is of these.
     pub count: u64,
-    /// Mean.
+    /// Mean duration of a run.
     pub mean_ticks: Option<f64>,
     /// Median, if there are at least 20 runs; with three digits, as all percentiles.
     pub p50_ticks: Option<u64>,
     /// 99th percentile, from at least 1,000 times.
     pub p99_ticks: Option<u64>,
-    /// The longest, exactly.
+    /// The longest duration, exactly.
     pub max_ticks: Option<u64>,
     /// Rate of the clock, which converts ticks to nanoseconds.
     pub ticks_hz: f64,
@@ -97,7 +97,8 @@ impl Region {
         Region { name, histogram, cost_ticks, sum_ticks: 0, max_ticks: 0, backwards: 0 }
     }
 
-    /// Enters. May be called again before leaving: the caller holds the time of each entry.
+    /// Enters the region. May be called again before leaving: the caller holds the time of each
+    /// entry.
     #[inline]
     pub fn enter(&self) -> Entered {
         Entered(ticks())

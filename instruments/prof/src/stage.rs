@@ -26,7 +26,7 @@ named! {
         Core = "core",
         /// IP: routes, forwarding, fragments.
         Ip = "IP",
-        /// TCP and UDP.
+        /// The protocols TCP and UDP.
         Tcp = "TCP/UDP",
         /// Sockets and the calls on them.
         Socket = "socket",
@@ -47,7 +47,7 @@ named! {
         Lock = "locks",
         /// Not in the table.
         Other = "other",
-        /// Programs.
+        /// Code of programs.
         User = "user",
         /// Disks and file systems: background, outside the packet path.
         Disk = "disk",
@@ -65,13 +65,13 @@ named! {
     pub enum Part {
         /// Work for packets, judging by names.
         Path = "packet path",
-        /// Programs.
+        /// Work of programs.
         User = "programs",
         /// Other work on the machine.
         Background = "background",
         /// The instrument itself.
         Instrument = "instrument",
-        /// Nothing to do.
+        /// Idle time.
         Idle = "idle",
     }
 }

@@ -182,7 +182,7 @@ fn buffers(diff: &Diff) -> Table {
 /// The total to which a share refers.
 #[derive(Clone, Copy, PartialEq)]
 enum All {
-    /// The maker's total.
+    /// The total that the source gives.
     Ticks,
     /// The total without idle.
     Busy,

@@ -33,7 +33,7 @@ pub use outcome::{Outcome, document};
 pub use report::{Check, Erratum, Fact, Held, Part, Printed, Report};
 pub use text::{Statement, Text};
 
-/// A post.
+/// A post, with its archived text.
 #[derive(Debug, Serialize)]
 pub struct Post {
     /// The post's number: `000`.
@@ -46,7 +46,7 @@ pub struct Post {
     pub author: &'static str,
     /// The mailing list that the post was sent to.
     pub list: &'static str,
-    /// When.
+    /// The date of the post.
     pub date: &'static str,
     /// The file's name.
     pub file: &'static str,

@@ -34,9 +34,9 @@ pub struct Report {
 /// A condition stated in the post.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fact {
-    /// The subject: `kernel`.
+    /// The subject of the condition: `kernel`.
     pub about: &'static str,
-    /// The value.
+    /// The value of the condition.
     pub is: String,
     /// The line of the statement; `None` if there is none.
     pub line: Option<usize>,
@@ -46,13 +46,13 @@ pub struct Fact {
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Part {
-    /// Figures.
+    /// A table of figures.
     Table(Table),
     /// A figure by two instruments.
     Headline(Held),
     /// A table from one of the profiler's printers.
     Profile(Printed),
-    /// Sentences.
+    /// Remarks in sentences.
     Remarks {
         /// The subject of the remarks.
         title: String,
@@ -64,7 +64,7 @@ pub enum Part {
 /// A headline, with the comparison of its figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Held {
-    /// Readings and verdict.
+    /// The readings and the verdict, as JSON.
     #[serde(flatten)]
     document: Value,
     #[serde(skip)]
@@ -188,7 +188,7 @@ impl Report {
         })
     }
 
-    /// Checks that failed.
+    /// Returns the checks that failed.
     pub fn failed(&self) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(|check| !check.equal)
     }

@@ -52,7 +52,7 @@ pub struct Counts {
 /// The summary of a grid of tests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Overall {
-    /// Tests.
+    /// Number of tests.
     pub tests: usize,
     /// Sum of the figures before.
     pub before: f64,

@@ -29,7 +29,7 @@ pub struct Text<'a> {
 pub struct Statement<T> {
     /// The line in which the statement begins; the first is 1.
     pub line: usize,
-    /// The value.
+    /// The value of the statement.
     pub is: T,
 }
 

@@ -15,9 +15,9 @@ pub struct Grid {
 /// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// For names.
+    /// Left, for names.
     Left,
-    /// For figures.
+    /// Right, for figures.
     Right,
 }
 

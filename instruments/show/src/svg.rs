@@ -26,9 +26,9 @@ pub struct Svg {
 /// The part of a label's text that is at its position.
 #[derive(Debug, Clone, Copy)]
 pub enum Anchor {
-    /// The first letter.
+    /// The start of the text.
     Start,
-    /// The middle.
+    /// The middle of the text.
     Middle,
     /// The end of the text.
     End,

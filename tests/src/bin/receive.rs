@@ -22,7 +22,7 @@ use linerate_tests::wait::{SOON, until_true};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const RATES: [u64; 3] = [10_000, 50_000, 200_000];
-/// At rest first.
+/// Packets a second, beginning with none.
 const SMALL_RATES: [u64; 4] = [0, 1_000, 10_000, 50_000];
 const FORWARD_RATES: [u64; 3] = [9_500, 50_000, 150_000];
 const MODES: [&str; 5] = ["adaptive", "fixed", "dim", "napi", "interrupt"];

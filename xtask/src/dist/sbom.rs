@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Outcome, Place};
 use crate::{cargo, shipped};
 
-/// Writes the list.
+/// Writes the list of packages.
 pub fn write(place: &Place) -> Result<Outcome> {
     let parts = shipped::tree(&place.root, &["linerate-cli", "linerate-lab-cli"])?;
     let lock: toml::Table = fs::read_to_string(place.root.join("Cargo.lock"))?.parse()?;

@@ -12,7 +12,7 @@ use crate::qemu::BOOT_LIMIT;
 /// The variable that selects another emulator.
 pub const OWN_QEMU: &str = "LINERATE_QEMU";
 
-/// The emulator.
+/// The emulator's program.
 pub const QEMU: &str = "qemu-system-x86_64";
 
 /// A machine with only the devices that tests use. Never KVM: what a test meets must not depend on

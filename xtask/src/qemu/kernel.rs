@@ -17,8 +17,8 @@ pub struct Series {
     package: &'static str,
 }
 
-/// Every series. The first is of the flavour for virtual machines, which boots fastest; it has
-/// neither `/dev/port` nor drivers of old cards, so the other is not.
+/// All series of kernels. The first is of the flavour for virtual machines, which boots fastest; it
+/// has neither `/dev/port` nor drivers of old cards, so the other is not.
 pub const SERIES: [Series; 2] =
     [Series { name: "6.1", folder: "6.1", package: "linux-image-cloud-amd64" }, NEWEST];
 

@@ -48,7 +48,7 @@ pub struct Tests {
 pub struct Programs {
     /// The test programs that have a test to run.
     pub tests: Vec<Tests>,
-    /// The command line.
+    /// Path of the command `linerate`.
     pub linerate: PathBuf,
 }
 

@@ -42,7 +42,8 @@ pub struct Subject {
 const BY_INSTRUCTIONS: &[&str] = &["-icount", "shift=2,sleep=off"];
 const NEWEST: &[Series] = kernel::WITH_CARDS.split_at(1).1;
 
-/// Every subject. The driver sets no time to hold interrupts on an 82540, which QEMU calls e1000.
+/// All kinds of guests. The driver sets no time to hold interrupts on an 82540, which QEMU calls
+/// e1000.
 pub const SUBJECTS: [Subject; 5] = [
     Subject {
         name: "irqs",

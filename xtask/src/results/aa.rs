@@ -34,8 +34,8 @@ const PROMISED: f64 = 0.05;
 /// Probability that the true share is above the reported bound.
 const RISK: f64 = 0.05;
 
-/// Runs: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`, as root: two of the cells are hosts. It ends with what
-/// it has when the time is over.
+/// Runs the experiments: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`, as root: two
+/// of the cells are hosts. It ends with what it has when the time is over.
 pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
     let Asked { runs, limit, out, program } = Asked::read(args)?;
     let program = program.unwrap_or_else(|| cargo::target_dir(root).join("release/linerate-lab"));

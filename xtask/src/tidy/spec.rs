@@ -2,7 +2,7 @@
 
 use crate::tidy::{Finding, Tree};
 
-/// The file.
+/// The file that the rule checks.
 pub const SPEC: &str = "SPECIFICATION.md";
 
 /// Number of rows for each of the five posts.

@@ -24,7 +24,7 @@ const LOOKS: u32 = 1 << 12;
 #[cfg_attr(feature = "json", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct RoundTrip {
-    /// The two.
+    /// The two CPUs.
     pub cpus: (usize, usize),
     /// The nearness of the two CPUs.
     pub near: Near,

@@ -65,7 +65,7 @@ impl Reading {
 #[cfg_attr(feature = "json", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Tried {
-    /// The places.
+    /// The places that were tried.
     pub places: Places,
     /// The reading at these places; `None` if it failed, or too few packets passed.
     pub reading: Option<Reading>,

@@ -13,7 +13,7 @@ const FULL: u32 = 1024;
 /// Capacity assumed for a small core whose kernel reports none.
 const SMALL: u32 = FULL / 2;
 
-/// One CPU.
+/// A CPU and its position in the topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cpu {

@@ -35,7 +35,7 @@ pub(super) struct Codel {
 
 /// The queue that CoDel controls.
 pub(super) trait Source {
-    /// A packet.
+    /// The type of the queue's packets.
     type Packet;
     /// Takes the first packet, with the time at which it was enqueued.
     fn take(&mut self) -> Option<(Self::Packet, u64)>;

@@ -26,7 +26,7 @@ pub enum Key {
 pub(super) struct Seed([u64; 2]);
 
 impl Seed {
-    /// Draws a seed.
+    /// Draws a random seed.
     pub fn random() -> Seed {
         let draw = |n| {
             let mut hasher = RandomState::new().build_hasher();

@@ -42,7 +42,7 @@ pub struct FqCodelConfig {
     pub ecn: bool,
 }
 
-/// Linux's defaults.
+/// Returns Linux's defaults.
 impl Default for FqCodelConfig {
     fn default() -> FqCodelConfig {
         FqCodelConfig {
@@ -91,7 +91,8 @@ pub struct FqCodel {
 }
 
 impl FqCodel {
-    /// Makes empty queues. Settings outside their ranges become the nearest inside.
+    /// Creates empty queues with these settings. Settings outside their ranges become the nearest
+    /// inside.
     #[must_use]
     pub fn new(config: FqCodelConfig) -> FqCodel {
         let limit = Limit { packets: config.limit.packets.max(1), ..config.limit };

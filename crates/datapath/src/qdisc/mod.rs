@@ -103,9 +103,9 @@ impl std::ops::AddAssign for QdiscCounts {
 /// The most that a discipline may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Packets.
+    /// Most packets.
     pub packets: usize,
-    /// The packets' bytes.
+    /// Most bytes.
     pub bytes: u64,
 }
 

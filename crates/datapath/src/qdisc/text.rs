@@ -62,7 +62,7 @@ impl Setup {
         Ok(Some(Setup { kind, shape }))
     }
 
-    /// Makes the discipline.
+    /// Creates the described discipline.
     #[must_use]
     pub fn build(&self) -> Box<dyn Qdisc> {
         fn shaped<Q: Qdisc + 'static>(

@@ -65,7 +65,7 @@ impl Wheel {
         self.now = now;
     }
 
-    /// Forgets all flows.
+    /// Removes all flows from the wheel.
     pub fn clear(&mut self) {
         self.heads.fill(NONE);
         self.occupied.fill(0);

@@ -15,7 +15,7 @@ use linerate_port::QueueStats;
 
 use super::Clear;
 
-/// An output. Only the stage has it.
+/// An output of a division, with the progress of its packets. Only the stage has it.
 pub(crate) struct Hand {
     /// Counters of the ring's near end.
     near: Arc<QueueStats>,

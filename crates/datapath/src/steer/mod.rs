@@ -35,7 +35,7 @@ use crate::stage::{PortId, Stage, Turn};
 
 /// Number of buckets, the entries of the table.
 const BUCKETS: usize = 256;
-/// Most outputs.
+/// Most outputs of a division.
 const OUTPUTS_MAX: usize = 32;
 
 /// A division of one port's packets among several others, rings to other workers, by flow; also a

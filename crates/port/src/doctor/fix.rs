@@ -39,7 +39,7 @@ pub enum Proof {
     Ran,
     /// The command's program is installed.
     Found,
-    /// Not at all.
+    /// The command was not tested.
     Unverified,
 }
 

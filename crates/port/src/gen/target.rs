@@ -29,6 +29,8 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// Parses the receiver's options.
+    ///
     /// Errors: `E-PORT-SYNTAX` for addresses that make no sense together.
     pub fn of(spec: &Spec) -> Result<Option<Target>> {
         let receiver = |text: &str| {

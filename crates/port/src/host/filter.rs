@@ -16,7 +16,7 @@ use crate::spec::Spec;
 /// A selection of packets that a port receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Filter {
-    /// Everything.
+    /// All packets.
     All,
     /// The matching packets only.
     Only(Match),

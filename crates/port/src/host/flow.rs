@@ -63,7 +63,7 @@ impl fmt::Display for Flow {
     }
 }
 
-/// Reads ports: `7777`, `80+443`; returns them in rising order, each once.
+/// Parses a list of ports: `7777`, `80+443`; returns them in rising order, each once.
 pub(crate) fn ports(text: &str) -> std::result::Result<Vec<u16>, String> {
     let mut ports = Vec::new();
     for one in text.split('+') {

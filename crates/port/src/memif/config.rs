@@ -45,7 +45,7 @@ pub(super) enum Sharing {
 /// A port text's options, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
-    /// The socket's path.
+    /// The path of the socket.
     pub path: PathBuf,
     pub role: Role,
     /// The interface's number on the socket.

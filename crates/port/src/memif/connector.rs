@@ -21,7 +21,7 @@ use super::ring::REGION_BYTES_MAX;
 /// Interval between attempts to reach a server that is absent.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The client's end.
+/// The client's end of the socket, with its present connection.
 pub(super) struct Connector {
     pool: Pool,
     watch: WaitSet,
@@ -40,7 +40,7 @@ struct Handshake {
     channel: Channel,
     machine: Client,
     memory: Option<ClientMemory>,
-    /// The server's deadline.
+    /// The time by which the server must answer.
     until: Instant,
 }
 

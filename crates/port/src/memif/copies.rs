@@ -30,7 +30,7 @@ pub(super) trait Buffers {
 #[derive(Default)]
 pub(super) struct Copies {
     scratch: Vec<u8>,
-    /// Bytes copied.
+    /// Bytes copied so far.
     pub bytes: u64,
     /// Receives that the pool ended early.
     pub no_frame: u64,

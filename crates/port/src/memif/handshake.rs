@@ -103,7 +103,7 @@ impl Server {
         Ok(Reply::Ack)
     }
 
-    /// Maps a region. Its file is not needed any more then.
+    /// Maps a region that the client has added. Its file is not needed any more then.
     fn add_region(
         &mut self,
         index: u16,
@@ -232,7 +232,7 @@ pub struct Limits {
     pub to_client: u16,
     /// Descriptors of each ring, as a power of two.
     pub power: u8,
-    /// Regions.
+    /// Number of regions.
     pub regions: u32,
 }
 
@@ -264,7 +264,7 @@ enum State {
     Admission(Limits),
     /// Each message sent must be acknowledged.
     Offering,
-    /// All was sent.
+    /// The client has sent everything and waits for the server.
     Connecting,
 }
 

@@ -42,7 +42,7 @@ const MESSAGES_MAX: usize = 64;
 /// Interval at which a listener that is not watched is checked.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The server's end.
+/// The server's end of the socket, with its clients.
 pub(super) struct Listener {
     // Dropped first.
     listener: seqpacket::Listener,

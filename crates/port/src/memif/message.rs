@@ -35,12 +35,12 @@ const DISCONNECT: u16 = 8;
 /// The flag of a ring that the client sends by.
 const FROM_CLIENT: u16 = 1;
 
-/// A message.
+/// A message of the control channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
     /// Acknowledges the last message.
     Ack,
-    /// The server's abilities.
+    /// The limits that the server supports.
     Hello {
         /// Lowest and highest version that the server supports.
         versions: (u16, u16),
@@ -57,9 +57,9 @@ pub enum Message {
     Init {
         /// Version of the protocol.
         version: u16,
-        /// The interface.
+        /// The number of the interface.
         id: u32,
-        /// 0 for Ethernet.
+        /// The interface's mode: 0 for Ethernet.
         mode: u8,
         /// The secret that admits the client.
         secret: [u8; SECRET_BYTES],

@@ -170,7 +170,7 @@ impl Shared {
         }
     }
 
-    /// Writes a slot.
+    /// Writes a slot's descriptor.
     #[inline]
     pub fn set(&self, slot: u16, desc: Desc) {
         self.set_filled(slot, desc);

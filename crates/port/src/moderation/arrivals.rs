@@ -33,7 +33,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Counts packets.
+    /// Counts packets that arrived.
     pub fn add(&mut self, packets: u32) {
         self.packets = self.packets.saturating_add(packets);
     }

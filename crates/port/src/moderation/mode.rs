@@ -30,7 +30,7 @@ pub enum Moderation {
     Dim,
     /// Computes the time from a goal, the rate, and the measured cost of a wake-up and of a packet.
     Adaptive(Goal),
-    /// Never sleeps.
+    /// Polls without sleeping.
     Busy,
 }
 

@@ -37,7 +37,7 @@ pub enum Rest {
     Look,
     /// At a time; until then the device is left alone.
     Hold {
-        /// The time.
+        /// The time at which the hold ends.
         until: Instant,
         /// True if a sleep would end too late, and the wait is short enough for a busy wait.
         spin: bool,
@@ -381,7 +381,7 @@ fn from_nanos(ns: f64) -> Duration {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Moderated {
-    /// The mode.
+    /// The moderation mode.
     pub mode: Moderation,
     /// The time for which the device is not polled; `None` if packets are not held.
     pub hold: Option<Duration>,

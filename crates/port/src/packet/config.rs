@@ -24,7 +24,7 @@ const FANOUTS: [(&str, Fanout); 4] = [
 /// A port text's options, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
-    /// The interface.
+    /// The name of the interface.
     pub interface: String,
     /// Send past the qdisc.
     pub bypass: bool,
@@ -40,7 +40,7 @@ pub(super) struct Config {
     pub retire_ms: u32,
     /// Length of each queue's receive ring in bytes, a power of two.
     pub ring_bytes: u32,
-    /// Exchange offload headers.
+    /// True to exchange offload headers with the kernel.
     pub vnet: bool,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Rx {
 /// Outcome for one frame.
 enum RxOutcome {
     Received(Skb),
-    /// Dropped, and counted.
+    /// The frame was dropped and counted.
     Dropped,
     /// No frame is free for it now.
     NoFrame,

@@ -45,7 +45,7 @@ fn longest(interface: &Interface, vnet: bool) -> Result<usize> {
     Ok(longest_frame(interface)?.clamp(FRAME_BYTES_MIN, PACKET_BYTES_MAX))
 }
 
-/// Opens the port.
+/// Opens a packet port.
 pub(super) fn open(config: &Config) -> Result<Opened> {
     let link = Link::open(&config.interface)?;
     let name = link.interface().name();

@@ -43,6 +43,8 @@ pub(super) struct Config {
 }
 
 impl Config {
+    /// Parses the options of a capture's port text.
+    ///
     /// Errors: `E-PORT-SYNTAX` without a file, for both flags, or for an unknown option.
     pub fn of(spec: &Spec) -> Result<Config> {
         let (read, write) = (spec.flag("read")?, spec.flag("write")?);

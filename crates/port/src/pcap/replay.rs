@@ -47,7 +47,7 @@ impl Replay {
     }
 }
 
-/// Reads a factor: `1` as captured, `2` in half the time.
+/// Parses the factor of the pace: `1` as captured, `2` in half the time.
 pub(super) fn pace(text: &str) -> Result<f64, String> {
     let pace = text.parse::<f64>().ok().filter(|pace| (PACE_MIN..=PACE_MAX).contains(pace));
     pace.ok_or_else(|| "1 as captured, 2 twice as fast; from 0.001 to 1000000".into())

@@ -14,7 +14,7 @@ use super::config::Config;
 use super::rx::Rx;
 use super::tx::Tx;
 
-/// Opens the port.
+/// Opens a tap port.
 pub(super) fn open(config: &Config) -> Result<Opened> {
     let taps = match config.queues {
         1 => vec![Tap::open(&config.name, TapOffloads::ALL)?],

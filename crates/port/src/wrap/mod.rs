@@ -37,9 +37,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// A packet's direction, as the program sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Received.
+    /// Received from the device.
     Rx,
-    /// Sent.
+    /// Sent to the device.
     Tx,
 }
 

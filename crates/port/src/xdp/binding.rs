@@ -69,7 +69,7 @@ pub(super) struct Bound {
 /// The reason why a socket was not bound.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// By bind(2).
+    /// bind(2) refused, with this errno.
     Bind(Errno),
     /// Another step failed, before or after bind(2).
     Other(Error),

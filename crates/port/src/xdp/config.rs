@@ -43,7 +43,7 @@ pub(super) enum Map {
 /// A port text's options, checked.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
-    /// The interface.
+    /// The name of the interface.
     pub interface: String,
     /// Filter of the packets to take from the kernel's stack; `All` if another owner's program
     /// decides.

@@ -14,7 +14,7 @@ const POSTED: u32 = 1;
 /// State of a frame in the transmit ring that is not the last of its packet.
 const PART: u32 = 2;
 
-/// The table.
+/// The table of a queue's frames in the rings.
 pub(super) struct Held {
     /// For each frame [`FREE`], [`POSTED`], [`PART`], or the handle of the packet whose last frame
     /// it is.

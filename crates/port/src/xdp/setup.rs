@@ -83,7 +83,7 @@ fn chosen(config: &Config, there: u32) -> Result<Vec<u32>> {
     }
 }
 
-/// Opens the port.
+/// Opens an xdp port.
 pub(super) fn open(config: &Config, pool: &Pool) -> Result<Opened> {
     let (queues, obtained) = open_queues(config, pool)?;
     let boxed = |queue| Box::new(queue) as Box<dyn QueueOps>;

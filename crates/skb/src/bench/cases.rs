@@ -29,7 +29,7 @@ pub struct Case {
     run: fn(&[usize], &mut Timer),
 }
 
-/// Every case.
+/// All cases of the benchmark.
 pub const CASES: [Case; 8] = [
     Case {
         // 32 allocated and initialised, freed in bulk

@@ -18,7 +18,7 @@ pub struct Timer {
     done: Vec<Rep>,
 }
 
-/// One repetition.
+/// The result of one repetition.
 #[derive(Debug, Clone, Copy)]
 struct Rep {
     /// Ticks of the TSC a packet.
@@ -72,7 +72,7 @@ pub struct Sample {
     pub ticks: f64,
     /// Bursts of a repetition.
     pub bursts: u64,
-    /// Repetitions.
+    /// Number of repetitions.
     pub reps: usize,
     /// TSC ticks for each packet.
     pub clean: usize,

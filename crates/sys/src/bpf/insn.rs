@@ -27,9 +27,9 @@ pub enum Reg {
 pub enum Size {
     /// One byte.
     Byte = 0x10,
-    /// Two.
+    /// Two bytes.
     Half = 0x08,
-    /// Four.
+    /// Four bytes.
     Word = 0x00,
 }
 
@@ -37,15 +37,15 @@ pub enum Size {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum If {
-    /// Equal.
+    /// Operands are equal.
     Equal = 0x10,
-    /// Above.
+    /// The first operand is greater.
     Above = 0x20,
     /// At least one common bit.
     Bits = 0x40,
-    /// Not equal.
+    /// Operands differ.
     Differs = 0x50,
-    /// Below.
+    /// The first operand is less.
     Below = 0xa0,
 }
 
@@ -133,7 +133,7 @@ impl Insn {
         Insn::new(JMP | op as u8 | X, dst, src as u8, 0, 0)
     }
 
-    /// Jump.
+    /// Jumps; the distance is set when the instruction is placed.
     #[must_use]
     pub const fn jump() -> Insn {
         Insn::new(JMP, Reg::R0, 0, 0, 0)

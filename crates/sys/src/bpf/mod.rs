@@ -291,7 +291,7 @@ unsafe fn open<A>(command: c_long, attr: &A) -> rustix::io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// bpf(2).
+/// Calls bpf(2).
 ///
 /// # Safety
 /// `attr` is what `command` takes, or the beginning of it, and every address in it is of memory

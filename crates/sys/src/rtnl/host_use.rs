@@ -216,7 +216,7 @@ fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
     Some((index, address))
 }
 
-/// A route.
+/// A route, as far as it matters here.
 pub(super) struct Route {
     /// True for a default route of the main table.
     pub is_default: bool,

@@ -28,9 +28,9 @@ pub struct Look {
 /// A change, as a logarithm, with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Change {
-    /// The first side.
+    /// The first side's value.
     pub(super) a: f64,
-    /// The second.
+    /// The second side's value.
     pub(super) b: f64,
     /// Logarithm of the ratio.
     pub(super) log: f64,

@@ -9,7 +9,7 @@ use crate::window::Window;
 pub(crate) struct Part {
     /// The numerator: the measured sum, times the metric's constant.
     pub(crate) over: f64,
-    /// The denominator.
+    /// The denominator of the metric.
     pub(crate) under: f64,
 }
 

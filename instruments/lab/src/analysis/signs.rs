@@ -143,7 +143,7 @@ fn held_by(t: f64, freedom: usize) -> f64 {
 // Source: Hettmansperger and Sheather, "Confidence intervals based on interpolated order
 // statistics", Statistics & Probability Letters 4 (1986).
 
-/// From, to.
+/// An interval, given by its two ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Interval {
     /// Lower end.

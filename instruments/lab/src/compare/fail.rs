@@ -16,7 +16,7 @@ const CELLS_NAMED: usize = 4;
 pub struct FailOn {
     /// Factor values of the cells that the condition covers; all cells if empty.
     pub cell: Vec<String>,
-    /// The metric.
+    /// The metric that the condition is about.
     pub metric: String,
     /// The side of the bound on which a change fails.
     pub over: Over,

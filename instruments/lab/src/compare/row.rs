@@ -22,7 +22,7 @@ pub struct Row {
     pub unit: String,
     /// The changed side's median in the first run.
     pub a: f64,
-    /// In the second.
+    /// The metric's value in the second run.
     pub b: f64,
     /// `a` in cycles, for times if the clock rate of the first run's CPU is known.
     #[serde(skip_serializing_if = "Option::is_none")]

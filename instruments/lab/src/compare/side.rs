@@ -21,7 +21,7 @@ pub(super) struct Side {
     pub(super) value: f64,
     /// The confidence interval of that logarithm.
     interval: Interval,
-    /// Windows.
+    /// Number of windows.
     pub(super) windows: usize,
     /// Number of set-ups of the side.
     pub(super) set_ups: usize,
@@ -103,9 +103,9 @@ const TOOL: [&str; 4] = ["version", "commit", "rustc", "target_cpu"];
 pub struct Difference {
     /// The name of the property, as `kernel`.
     pub name: String,
-    /// In the first.
+    /// The property's value in the first run.
     pub a: String,
-    /// In the second.
+    /// The property's value in the second run.
     pub b: String,
     /// True if the difference makes times incomparable.
     pub decides: bool,

@@ -21,7 +21,7 @@ pub struct Trend {
     pub points: Vec<TrendPoint>,
 }
 
-/// A run's figure.
+/// The metric's figure in one run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrendPoint {
     /// The commit or version of the program, else the run's name.
@@ -32,7 +32,7 @@ pub struct TrendPoint {
     pub value: f64,
     /// The lower end of the 95 % confidence interval.
     pub lo: f64,
-    /// To.
+    /// The upper end of the interval.
     pub hi: f64,
 }
 

@@ -29,7 +29,7 @@ const NAME_MAX: usize = 48;
 const PAIRS_MAX: i64 = 10_000;
 const WINDOW: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(1);
 
-/// The whole file.
+/// The whole file of an experiment.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Document {
@@ -65,7 +65,7 @@ pub(super) struct Document {
     pub fixed_points: Vec<FixedPoint>,
 }
 
-/// `[plan]`.
+/// The table `[plan]`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Plan {

@@ -16,7 +16,7 @@ const UNIT: u64 = 3;
 /// The part of an experiment that can run on this machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Here {
-    /// Cells that can.
+    /// Number of cells that can run.
     pub cells: usize,
     /// Number of all cells.
     pub of: usize,
@@ -31,7 +31,7 @@ pub struct Obstacle {
     pub cells: usize,
     /// The first of these cells, such as `case=host-joined`.
     pub first: String,
-    /// The error's code.
+    /// The code of the error.
     pub code: &'static str,
     /// The reason.
     pub why: String,

@@ -92,7 +92,7 @@ pub struct Factor {
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Level {
-    /// The printed name.
+    /// The level's name, as printed.
     #[serde(deserialize_with = "document::name")]
     pub name: String,
     /// The scenario of the level's cells, if it differs from the experiment's.
@@ -247,10 +247,10 @@ pub struct FixedPoint {
     /// The values' unit.
     #[serde(deserialize_with = "document::sentence")]
     pub unit: String,
-    /// The first side.
+    /// The value of the first side.
     #[serde(deserialize_with = "document::number")]
     pub a: f64,
-    /// The second.
+    /// The value of the second side.
     #[serde(deserialize_with = "document::number")]
     pub b: f64,
     /// The author of the values.

@@ -186,7 +186,7 @@ impl Goal {
 /// The result for one goal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GoalResult {
-    /// The goal.
+    /// The goal of the search.
     pub goal: Goal,
     /// The highest rate that is carried. `None`: not even the lowest is.
     pub lower_pps: Option<u64>,
@@ -203,7 +203,7 @@ pub struct GoalResult {
 /// The result of a search, over all goals.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Each goal.
+    /// The result for each goal.
     pub found: Vec<GoalResult>,
     /// The trials that were accepted.
     pub trials: Vec<Trial>,

@@ -23,9 +23,9 @@ pub struct Step<'a> {
     pub phase: (usize, usize),
     /// The interval so far.
     pub bounds: (Option<u64>, Option<u64>),
-    /// The trial.
+    /// The trial that was just made.
     pub trial: &'a Trial,
-    /// Trials so far.
+    /// Number of trials so far.
     pub trials: usize,
     /// The time left if no rate surprises, in seconds of trials.
     pub left_s: f64,

@@ -32,7 +32,7 @@ pub struct Setup {
     pub b: String,
     /// Length of a packet in bytes without FCS.
     pub size: u32,
-    /// Flows.
+    /// Number of flows.
     pub flows: u32,
     /// CPUs of the path, if it is ours, and of the generator and the sink.
     pub cpus: Vec<usize>,

@@ -27,10 +27,10 @@ pub use state::{find, read};
 /// The schema that a run is written under.
 pub const SCHEMA: &str = "linerate-lab-run/1";
 
-/// One run.
+/// A run with its results, as stored.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Run {
-    /// [`SCHEMA`].
+    /// The schema version, [`SCHEMA`].
     pub schema: String,
     /// The program, time and conditions of the run.
     pub run: Head,
@@ -38,7 +38,7 @@ pub struct Run {
     pub env: serde_json::Value,
     /// The compared sides, factors and metrics.
     pub experiment: Compared,
-    /// The grid.
+    /// The cells of the grid.
     pub cells: Vec<CellRecord>,
     /// Summary lines over groups of cells: one for each metric and group.
     pub overall: Vec<OverallRecord>,
@@ -63,13 +63,13 @@ pub struct Run {
 pub struct Head {
     /// `2026-11-21T101500Z-pool`, with digits, `T`, `Z`, hyphens and lower-case letters only.
     pub id: String,
-    /// RFC 3339.
+    /// Start time, as RFC 3339.
     pub started: String,
-    /// RFC 3339.
+    /// End time, as RFC 3339.
     pub finished: String,
     /// The program: version, commit, `build_id`, rustc, `target_cpu`; each may be `unknown`.
     pub tool: BTreeMap<String, String>,
-    /// The command.
+    /// The command line of the run.
     pub argv: Vec<String>,
     /// The seed of the order of sides, and of the traffic.
     pub seed: u64,
@@ -78,7 +78,7 @@ pub struct Head {
     /// The user's note, and a mark if the run was quick.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The experiment's file.
+    /// The text of the experiment's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_toml: Option<String>,
 }
@@ -86,13 +86,13 @@ pub struct Head {
 /// The experiment that was run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Compared {
-    /// The experiment.
+    /// The experiment's name.
     pub id: String,
     /// The number of the experiment's post, or empty.
     pub seed_post: String,
-    /// The first side.
+    /// The first side's name.
     pub a: String,
-    /// The second.
+    /// The second side's name.
     pub b: String,
     /// Factors and their values.
     pub factors: BTreeMap<String, Vec<String>>,
@@ -107,7 +107,7 @@ pub struct Compared {
 /// The results of one cell.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CellRecord {
-    /// The factors' values.
+    /// The factors' values in the cell.
     pub at: BTreeMap<String, String>,
     /// The end of the cell: finished, or why not.
     #[serde(default)]
@@ -188,9 +188,9 @@ pub struct PairRecord {
     /// Number of the set-up that the pair's sides share, from 0; `None` if the pair has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_up: Option<u32>,
-    /// The first side.
+    /// The first side's window.
     pub a: Window,
-    /// The second.
+    /// The second side's window.
     pub b: Window,
     /// The first side again, set up a second time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,10 +228,10 @@ fn yes() -> bool {
 /// The side that ran first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Order {
-    /// The first side: `a b`.
+    /// The first side ran first: `a b`.
     #[default]
     AB,
-    /// The second side: `b a`.
+    /// The second side ran first: `b a`.
     BA,
 }
 
@@ -300,7 +300,7 @@ pub struct Elsewhere {
 /// An expectation, with the comparison to the result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Expected {
-    /// From, to.
+    /// The ends of the expected range.
     pub change_pct: (f64, f64),
     /// The source of the expectation.
     pub source: String,
@@ -360,11 +360,11 @@ pub struct OverallRecord {
     pub geomean_ci95_pct: Option<(f64, f64)>,
     /// Cells that are better.
     pub better: usize,
-    /// Worse.
+    /// Number of cells that are worse.
     pub worse: usize,
     /// Number of cells that are the same.
     pub same: usize,
-    /// Unclear.
+    /// Number of cells without a clear verdict.
     pub unclear: usize,
 }
 
@@ -387,7 +387,7 @@ pub struct ProfileRecord {
     /// Remarks for readers: the cost of sampling, lost samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
-    /// Functions.
+    /// Counts by function.
     pub rows: Vec<ProfileRow>,
 }
 
@@ -411,9 +411,9 @@ pub struct ProfileRow {
 pub struct Warning {
     /// Stable identifier, as `W-NO-PMU`.
     pub code: String,
-    /// In a sentence.
+    /// The warning, in a sentence.
     pub text: String,
-    /// A remedy.
+    /// A remedy, if one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }

@@ -62,10 +62,10 @@ fn told(tried: &[(f64, &Effect)]) -> String {
 /// A position on the scale of prices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum At {
-    /// Below the lowest.
+    /// Below the lowest price.
     Below,
     Price(f64),
-    /// Above the highest.
+    /// Above the highest price.
     Above,
 }
 

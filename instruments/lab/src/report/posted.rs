@@ -37,7 +37,7 @@ pub(super) struct Posted {
     pub sides: [&'static str; 2],
     /// The levels of the other factors, as `port=xdp, mode=fixed`.
     pub title: String,
-    /// The post's columns.
+    /// The table in the post's columns.
     pub text: String,
     /// Additional figures: the loads that were reached, the latency, and the CPU time of other
     /// programs.

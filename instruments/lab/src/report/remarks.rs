@@ -16,11 +16,11 @@ const NOTE: &str = "W-NOTE";
 
 /// A text for readers.
 pub(super) struct Remark {
-    /// Its code.
+    /// The remark's code.
     pub code: String,
     /// The text, with its cells and sides.
     pub text: String,
-    /// A remedy.
+    /// A remedy, if one is known.
     pub fix: Option<String>,
 }
 
@@ -151,7 +151,7 @@ const KINDS_MAX: usize = 4;
 pub(super) struct Reason {
     /// The reason in a word or two.
     pub short: &'static str,
-    /// In a sentence.
+    /// The reason in a sentence.
     pub long: String,
 }
 

@@ -49,7 +49,7 @@ pub struct Request {
 /// The origin of a program, as far as its build recorded it.
 #[derive(Debug, Clone, Default)]
 pub struct Built {
-    /// The commit.
+    /// The commit of the program.
     pub commit: Option<String>,
     /// The compiler's version, as the compiler prints it.
     pub rustc: Option<String>,
@@ -66,7 +66,7 @@ pub struct Progress<'a> {
     pub cells: usize,
     /// Pairs accepted, for the headline's clock.
     pub accepted: usize,
-    /// Pairs tried.
+    /// Number of pairs tried.
     pub attempted: usize,
     /// The headline's effect so far.
     pub effect: Option<&'a Effect>,

@@ -289,7 +289,7 @@ pub(super) trait World {
     fn round_trip_ticks(&self, one: usize, other: usize) -> Result<f64>;
 }
 
-/// This machine.
+/// The machine on which the program runs.
 #[derive(Debug)]
 pub(super) struct Machine;
 

@@ -28,7 +28,7 @@ mod pool_figures;
 
 pub use host::play;
 
-/// Every scenario.
+/// All scenarios of this crate.
 pub static SCENARIOS: [&dyn Scenario; 4] =
     [&engine::Engine, &churn::Churn, &host::Host, &command::Program];
 
@@ -237,14 +237,14 @@ pub struct Ledger {
     pub sent: u64,
     /// Done with by the program.
     pub consumed: u64,
-    /// Dropped, by reason.
+    /// Packets dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
     /// In flight on the path.
     pub in_flight: u64,
     /// Received out of the order of their flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reordered: Option<u64>,
-    /// Twice.
+    /// Packets received twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicated: Option<u64>,
     /// Sent again by TCP.

@@ -59,7 +59,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads the counts. The workers must be stopped: else the parts are of different moments.
+    /// Reads the counts of an engine. The workers must be stopped: else the parts are of different
+    /// moments.
     pub fn of(stats: &Stats) -> Reading {
         Reading {
             ports: stats.ports(),

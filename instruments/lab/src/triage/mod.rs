@@ -51,7 +51,7 @@ pub enum Cap {
 /// The sums over all windows with one device and one cap.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Seen {
-    /// The engine's ports: `xdp`, `packet`.
+    /// The driver of the engine's ports: `xdp`, `packet`.
     pub device: String,
     /// True if the device is that of the case, false if it is the one for comparison.
     pub own: bool,
@@ -72,7 +72,7 @@ pub const LATE_AFTER: &str = "late_after";
 pub struct Finding {
     /// The part at fault.
     pub cause: Cause,
-    /// In sentences.
+    /// The evidence, in sentences.
     pub why: String,
     /// Packets of a million, with batches.
     pub per_million: f64,
@@ -94,7 +94,7 @@ pub struct Verdict {
 /// A case with its result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Triage {
-    /// The run.
+    /// The name of the run.
     pub run: String,
     /// The factor values of the case's cell.
     pub at: BTreeMap<String, String>,

@@ -38,9 +38,9 @@ named! {
         ModelAgainstMeasurement = "a model against a measurement",
         /// The means by which the profiles were made.
         Origin = "made by different means",
-        /// Kernels.
+        /// The versions of the kernels.
         Kernel = "different kernels",
-        /// Models of CPU.
+        /// The models of CPU.
         Cpu = "different CPUs",
         /// Number of CPUs, their clock, or the hypervisor.
         Machine = "different machines",

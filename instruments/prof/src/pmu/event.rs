@@ -162,9 +162,10 @@ named! {
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Fallback {
-        /// For cycles. The time stamp counter takes no part in the core's changes of clock.
+        /// Replacement for cycles. The time stamp counter takes no part in the core's changes of
+        /// clock.
         CpuTimeInTscTicks = "CPU time in ticks of the TSC",
-        /// For instructions. User space only, and exact.
+        /// Replacement for instructions. User space only, and exact.
         CallgrindInstructions = "callgrind's count of instructions, user space only",
         /// For lines that move between caches. A model's, for a program that an emulator can run.
         LineModel = "a model of coherent caches, by `linerate lines -- COMMAND`",

@@ -115,7 +115,8 @@ pub fn entry(family: Family, quantity: Quantity) -> Result<&'static Entry, &'sta
     found.ok_or("no code of this CPU was tried, and the kernel has no generic event for it")
 }
 
-/// Codes of AMD's: `umask` in bits 8 to 15, `event` below; bits 8 to 11 of an event would be at 32 to 35.
+/// Codes of AMD's family 1Ah: `umask` in bits 8 to 15, `event` below; bits 8 to 11 of an event
+/// would be at 32 to 35.
 static AMD_1AH: [Entry; 5] = [
     Entry {
         quantity: L2LinesIn,

@@ -47,7 +47,7 @@ pub struct Counts {
 /// An event and its number of occurrences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// The event.
+    /// The counted event.
     pub event: Event,
     /// Number of its occurrences.
     pub count: u64,

@@ -152,7 +152,8 @@ impl Sampler {
         })
     }
 
-    /// Reads every file. One that has become unreadable (a process ended) has no values.
+    /// Reads every file of the sample. One that has become unreadable (a process ended) has no
+    /// values.
     fn read(&mut self) {
         self.readings.begin();
         for (source, path) in &self.files {

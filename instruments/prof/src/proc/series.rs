@@ -29,7 +29,7 @@ pub(super) const COLUMNS_MAX: usize = 1 << 16;
 /// The description that precedes the samples of a series.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Header {
-    /// [`SCHEMA`].
+    /// The schema version, [`SCHEMA`].
     pub schema: String,
     /// Time from one deadline to the next.
     pub period_ns: u64,
@@ -53,11 +53,11 @@ pub struct Absent {
 /// The description of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Column {
-    /// File and key: `net/dev/eth0/rx_packets`, `stat/cpu0/softirq`.
+    /// File and key of the value: `net/dev/eth0/rx_packets`, `stat/cpu0/softirq`.
     pub name: String,
     /// Unit of the value: `packets`, `ns`.
     pub unit: String,
-    /// Counter or gauge.
+    /// The kind of value: counter or gauge.
     pub kind: Kind,
     /// The text beside the value at its first occurrence, such as an interrupt's device.
     #[serde(default, skip_serializing_if = "String::is_empty")]

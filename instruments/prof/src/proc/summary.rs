@@ -31,7 +31,7 @@ pub struct Summary {
 /// The change of a column.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Changed {
-    /// The column.
+    /// The column that is summarised.
     pub column: Column,
     /// True if any two values differ.
     pub changed: bool,
@@ -41,7 +41,7 @@ pub struct Changed {
     pub min: Option<f64>,
     /// Mean over the intervals, weighted by time; for a gauge, the mean of its values.
     pub mean: Option<f64>,
-    /// Highest.
+    /// Highest rate or value.
     pub max: Option<f64>,
     /// Times that the rate was unknown: a value was missing, or the counter wrapped or restarted.
     pub gaps: u64,

@@ -19,7 +19,7 @@ pub(crate) struct Lines<R> {
     text: String,
 }
 
-/// A line.
+/// A line of the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
     /// A line without its newline. What is not UTF-8 in it is replaced.

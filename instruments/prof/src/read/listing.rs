@@ -20,7 +20,7 @@ use crate::profile::{Event, Origin, Profile, Total};
 /// The content of a line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Parsed<'a> {
-    /// A function.
+    /// A row of a listing.
     Row(ListedRow<'a>),
     /// The total that the source gives.
     Total(Total),

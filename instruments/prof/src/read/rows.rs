@@ -12,13 +12,13 @@ use crate::profile::{Load, Row, Stack};
 /// MB with short names.
 #[derive(Debug, Clone)]
 pub(super) struct Budget {
-    /// Profiles.
+    /// Profiles that may still be read.
     pub(super) profiles: usize,
-    /// Functions.
+    /// Functions that may still be added.
     pub(super) functions: usize,
     /// Bytes left for names.
     pub(super) name_bytes: usize,
-    /// Call chains.
+    /// Call chains that may still be added.
     pub(super) stacks: usize,
     /// Bytes left for call chains.
     pub(super) stack_bytes: usize,

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 
 use crate::profile::{Load, Profile, Space, Total};
 
-/// The kernel's functions.
+/// The kernel's functions, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Kallsyms {
     /// By address: the name, followed by a tab and the module if it has one.

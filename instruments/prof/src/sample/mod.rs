@@ -64,7 +64,7 @@ pub enum What {
     },
     /// An event: one sample for each `period` occurrences.
     Event {
-        /// The event.
+        /// The event to sample by.
         event: Event,
         /// Events for each sample. A prime keeps it out of step with loops. Of `cpu-clock` and
         /// `task-clock`, whose events are nanoseconds, 100,000 at least.

@@ -18,7 +18,7 @@ use crate::profile::Profile;
 /// The settings of a recording, before it starts.
 #[derive(Debug, Clone)]
 pub struct Recorder {
-    /// The subject.
+    /// The quantity to sample.
     pub what: What,
     /// Records the chain of callers with each sample, by frame pointers.
     pub call_chains: bool,

@@ -196,6 +196,8 @@ fn descriptor(counter: &Counter) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(counter.as_raw_fd()) }
 }
 
+/// Returns the space of a record.
+///
 /// Source: include/uapi/linux/perf_event.h, PERF_RECORD_MISC_CPUMODE_MASK.
 const fn space(misc: u16) -> Space {
     match misc & 7 {

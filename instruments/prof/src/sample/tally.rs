@@ -61,8 +61,8 @@ impl Tally {
         }
     }
 
-    /// Adds a sample. Its chain is as the kernel gives it, with its marks between the spaces; empty if
-    /// not asked for.
+    /// Adds a sample to its place and call chain. Its chain is as the kernel gives it, with its
+    /// marks between the spaces; empty if not asked for.
     fn sample(&mut self, (space, is_ours): (Space, bool), address: u64, chain: &[u64]) {
         let place = |space, address| match place(space, address) {
             Place::User(_) if !is_ours => Place::Other,

@@ -5,18 +5,18 @@ use linerate_prof::Result;
 use super::super::Text;
 use crate::decimal::Decimal;
 
-/// The table.
+/// The table of the post.
 #[derive(Debug)]
 pub(super) struct Grid<'a> {
     /// Headings in the table, each with the number of blanks before it.
     headings: Vec<(&'a str, usize)>,
     pub(super) tests: Vec<Test<'a>>,
     pub(super) overall: Total<'a>,
-    /// Line, better, worse.
+    /// Line of the summary, and its numbers of better and worse tests.
     pub(super) summary: (usize, u64, u64),
 }
 
-/// A row.
+/// A test, which is one row of the table.
 #[derive(Debug)]
 pub(super) struct Test<'a> {
     pub(super) line: usize,

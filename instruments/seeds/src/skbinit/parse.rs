@@ -8,7 +8,7 @@ use crate::decimal::Decimal;
 /// Number of CPUs of the machine, and of columns of the tables.
 const CPUS: usize = 2;
 
-/// Both tables.
+/// Both tables of the post.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) before: Kernel,
@@ -17,7 +17,7 @@ pub(super) struct Measured {
     pub(super) totals: Statement<Vec<Decimal>>,
 }
 
-/// A kernel.
+/// The figures of one kernel.
 #[derive(Debug)]
 pub(super) struct Kernel {
     /// The table's title in the post, with its line.

@@ -23,28 +23,28 @@ pub enum Fault {
     NotCapture([u8; 4]),
     /// An unknown version of the format.
     Version {
-        /// Major version.
+        /// Major version of the file.
         major: u16,
-        /// Minor version.
+        /// Minor version of the file.
         minor: u16,
     },
     /// The file ends inside of a record or block.
     Truncated {
         /// Missing bytes that should follow here.
         want: u64,
-        /// Bytes that do.
+        /// Bytes that do follow.
         found: u64,
     },
     /// A packet longer than allowed.
     PacketTooLong {
-        /// Bytes claimed.
+        /// Length that the packet claims, in bytes.
         len: u64,
         /// Bytes allowed here: by the snapshot length, or by [`super::PACKET_LEN_MAX`].
         max: u64,
     },
     /// A packet longer than its block.
     PacketOverBlock {
-        /// Bytes claimed.
+        /// Length that the packet claims, in bytes.
         len: u64,
         /// Bytes in the block.
         found: u64,
@@ -70,7 +70,7 @@ pub enum Fault {
     Option {
         /// The option code.
         code: u16,
-        /// The length claimed.
+        /// The length that the option claims.
         len: u16,
     },
     /// A packet from an interface that the section has not declared.

@@ -280,7 +280,7 @@ impl Ng {
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     unit: Unit,
-    /// Seconds to add.
+    /// Seconds to add to each time.
     offset_s: i64,
 }
 

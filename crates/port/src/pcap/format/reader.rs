@@ -33,7 +33,7 @@ enum Format {
 /// Result of one step through a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A packet: [`Reader::current`] has it.
+    /// A packet was found: [`Reader::current`] has it.
     Packet,
     /// The file has no more bytes for now (`WouldBlock`); the next step continues here.
     Blocked,

@@ -37,7 +37,7 @@ pub enum Fault {
     /// The queue accepts, or delivers, nothing for a number of calls, as on ENOBUFS. `one_in` as
     /// for [`Fault::Stall`].
     Refuse {
-        /// Number of calls.
+        /// Number of calls that are refused.
         calls: u32,
     },
 }

@@ -29,7 +29,7 @@ pub struct FaultCounts {
     pub delayed: u64,
     /// Packets with a flipped bit.
     pub corrupted: u64,
-    /// Packets cut.
+    /// Packets cut short.
     pub shortened: u64,
     /// Times that the device stalled.
     pub stalled: u64,

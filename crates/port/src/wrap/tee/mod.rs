@@ -70,9 +70,9 @@ struct Shared {
     limits: Limits,
     /// The number of the running capture, or 0.
     capture: AtomicU32,
-    /// Captures so far.
+    /// Number of captures so far.
     captures: AtomicU32,
-    /// A thread writes.
+    /// True while a thread writes the capture.
     busy: AtomicBool,
     copied: AtomicU64,
     dropped: AtomicU64,
@@ -84,7 +84,7 @@ struct Shared {
     reading: Mutex<Reading>,
 }
 
-/// The writer's side. No path ever takes its lock.
+/// The writer's side of the captures. No path ever takes its lock.
 struct Reading {
     inboxes: Vec<Inbox>,
     waiter: Waiter,

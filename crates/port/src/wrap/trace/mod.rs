@@ -41,7 +41,7 @@ pub enum What {
     },
     /// Packets of an `xmit` that left the batch without being sent: the ledger has the reasons.
     Dropped {
-        /// Number of packets.
+        /// Number of packets in the record.
         packets: u32,
     },
 }
@@ -55,7 +55,7 @@ pub struct Record {
     pub call: u64,
     /// The packet's direction.
     pub way: Way,
-    /// The subject.
+    /// The event that the record describes.
     pub what: What,
     /// Packets of the batch that the call received, or was offered.
     pub batch: u32,

@@ -30,7 +30,7 @@ use role::{Both, Counts, Timing, across};
 use stopwatch::Probe;
 use stopwatch::Stopwatch;
 
-/// The scenario `churn`.
+/// The scenario `churn` itself.
 #[derive(Debug)]
 pub(super) struct Churn;
 

@@ -22,7 +22,7 @@ const INTERRUPTED_EACH: Duration = Duration::from_micros(1);
 /// Empty calls whose median is the cost of timing.
 const EMPTY_CALLS: usize = 1001;
 
-/// Times calls.
+/// A stopwatch for single calls.
 ///
 /// Out-of-order CPUs return from a function before its stores are in the cache: a line that is
 /// fetched from another CPU for a store is paid for later, in whatever waits for the store buffer.

@@ -23,7 +23,7 @@ use crate::settings::{Settings, wrong};
 use crate::window::Window;
 use crate::{Code, Error, Result};
 
-/// A program.
+/// The scenario that runs a program.
 #[derive(Debug)]
 pub(super) struct Program;
 
@@ -171,7 +171,7 @@ struct Config {
     commit: Option<String>,
     args: Vec<String>,
     probe: Option<Vec<String>>,
-    /// Names and pointers.
+    /// The figures' names, with JSON pointers into the output.
     figures: Vec<(String, String)>,
     packets: Option<String>,
     disturbed: Option<String>,
@@ -230,7 +230,7 @@ impl Config {
     }
 }
 
-/// Reads `NAME=/pointer`.
+/// Parses `NAME=/pointer`.
 fn named(text: &str, line: usize) -> Result<(String, String)> {
     let refused = || wrong(line, format!("{text:?} is not \"NAME=/pointer\""));
     let (name, pointer) = text.split_once('=').ok_or_else(refused)?;

@@ -91,7 +91,7 @@ impl Out {
     }
 }
 
-/// Sizes of packets.
+/// The sizes of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
     Bytes(u64),

@@ -20,7 +20,7 @@ pub(super) const MEET: Duration = Duration::from_secs(5);
 
 /// The source of a path's readings.
 pub(super) enum Gauge {
-    /// An engine's.
+    /// A path of the engine, with its statistics.
     Engine(Stats),
     /// An engine with a device, and the pool of blocks into which packets of the given length are
     /// moved.

@@ -440,7 +440,7 @@ pub(super) fn offered_pct(told: &Told) -> Option<f64> {
 }
 
 impl Remarks {
-    /// Notes a window.
+    /// Adds a window's figures to the sum.
     pub fn note(&mut self, config: &Config, told: &Told, probed: Option<&Told>) {
         self.windows += 1;
         let pct = offered_pct(told).filter(|_| config.rate.is_some());

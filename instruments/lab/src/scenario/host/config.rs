@@ -51,9 +51,9 @@ const OFFLOAD: Choice<bool, 2> = [("on", true), ("off", false)];
 /// The traffic of the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Workload {
-    /// Bulk TCP.
+    /// Bulk transfer over TCP.
     Stream,
-    /// Short responses.
+    /// Short responses over HTTP.
     Web,
     /// Requests over TCP, each answered by the same number of bytes.
     Rpc,
@@ -134,7 +134,7 @@ knobs! {
     "ring_bytes" ring_bytes: u64 = power_of_two(524_288, 1_073_741_824), "8388608", "bytes of each port's receive ring in the kernel (packet)";
 }
 
-/// A side, checked.
+/// A side's settings after all checks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Config {
     told: Told,

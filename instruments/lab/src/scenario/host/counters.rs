@@ -75,7 +75,7 @@ pub(super) struct Counters {
 }
 
 impl Kernel {
-    /// Segments sent again.
+    /// Returns the number of retransmitted segments.
     pub fn retransmitted(&self) -> u64 {
         self.named[RETRANSMITTED].unwrap_or(0)
     }

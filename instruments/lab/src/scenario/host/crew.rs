@@ -78,7 +78,7 @@ impl Part {
     }
 }
 
-/// Programs that send.
+/// The programs that send.
 #[derive(Debug)]
 pub(super) struct Crew {
     hands: Vec<(Sender<Round>, JoinHandle<Option<()>>)>,

@@ -59,7 +59,7 @@ pub(super) struct Pace {
     arrivals: Arrivals,
 }
 
-/// A flow's sender.
+/// The sender of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Sending {
     from: SocketAddrV4,

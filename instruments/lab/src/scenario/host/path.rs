@@ -295,7 +295,7 @@ fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
     engine.build()
 }
 
-/// A worker's thread.
+/// Runs a worker's thread.
 fn serve(
     mut worker: Worker,
     mut meter: Meter,

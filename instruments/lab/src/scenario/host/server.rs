@@ -15,7 +15,7 @@ use crate::random::Random;
 /// Longest request that is accepted, in bytes.
 const REQUEST_BYTES_MAX: usize = 1024;
 
-/// Threads that serve.
+/// The server's threads.
 #[derive(Debug)]
 pub(super) struct Servers {
     shared: Arc<Shared>,
@@ -164,16 +164,16 @@ const KEPT_REQUESTS: usize = 10;
 /// Bytes of a request.
 const REQUEST_BYTES: std::ops::Range<usize> = 100..300;
 
-/// A file.
+/// A file that can be requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct File {
-    /// Below 4.
+    /// The class of its size, below 4.
     pub class: usize,
-    /// Below [`STEPS`].
+    /// The step within its class, below [`STEPS`].
     pub step: usize,
 }
 
-/// The next request.
+/// A request to be sent next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ask {
     pub file: File,

@@ -174,7 +174,7 @@ impl Load for Tcp {
 }
 
 impl Connected {
-    /// Connects. To be called in the host's namespace.
+    /// Opens the connection. To be called in the host's namespace.
     pub fn open(self) -> io::Result<Box<dyn Player>> {
         let stream = self.stream()?;
         let message = vec![0x5a; self.message];
@@ -196,7 +196,7 @@ impl Connected {
     }
 }
 
-/// Writes messages.
+/// A sender of messages.
 struct Sender {
     stream: TcpStream,
     message: Vec<u8>,

@@ -23,7 +23,7 @@ const READ_BYTES: usize = 64 << 10;
 /// The wait of a client after a failed connection.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Clients and servers.
+/// The clients and servers of the workload.
 #[derive(Debug)]
 pub(super) struct Web {
     crew: Crew,

@@ -52,7 +52,7 @@ impl Readings {
         &self.values
     }
 
-    /// Puts a counter.
+    /// Stores the value of a counter.
     pub fn counter(&mut self, name: Arguments<'_>, unit: &'static str, value: u64) {
         self.put(name, unit, Kind::Counter, "", value);
     }

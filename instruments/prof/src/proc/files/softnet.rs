@@ -6,8 +6,8 @@
 
 use super::{Kind, Readings};
 
-/// The fields. The fourth to the eighth, of throttling and fast routing, were of Linux 2.4
-/// and are 0 since.
+/// The fields of a line. The fourth to the eighth, of throttling and fast routing, were of Linux
+/// 2.4 and are 0 since.
 const FIELDS: [(usize, &str, &str, Kind); 9] = [
     (0, "processed", "packets", Kind::Counter),
     (1, "dropped", "packets", Kind::Counter),

@@ -116,6 +116,8 @@ fn state(stat: &[u8]) -> Option<u8> {
     stat.get(behind + 2).copied()
 }
 
+/// Counts a process of the given state.
+///
 /// Source: proc_pid_stat(5).
 fn count(processes: &mut Processes, state: u8) {
     match state {

@@ -18,16 +18,16 @@ pub struct Head {
     pub processes: Processes,
     /// CPU time of all CPUs, by kind.
     pub cpu: Cpu,
-    /// Memory.
+    /// The use of memory.
     pub mem: Mem,
-    /// Swap.
+    /// The use of swap.
     pub swap: Swap,
 }
 
 /// Processes, by the state of their main threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Processes {
-    /// All.
+    /// Number of all processes.
     pub total: u64,
     /// Processes asleep, including those that wait for a disk and idle kernel threads.
     pub sleeping: u64,
@@ -50,11 +50,11 @@ pub struct Processes {
 pub struct Cpu {
     /// Share of programs that are not nice.
     pub user_pct: f64,
-    /// The kernel. `irq_pct` and `softirq_pct` are in it, as 2.4 had them.
+    /// Share of the kernel. `irq_pct` and `softirq_pct` are in it, as 2.4 had them.
     pub system_pct: f64,
-    /// Programs that are.
+    /// Share of programs that are nice.
     pub nice_pct: f64,
-    /// Nothing. `iowait_pct` is in it.
+    /// Share of idle time. `iowait_pct` is in it.
     pub idle_pct: f64,
     /// Part of idle: waiting for a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,32 +70,32 @@ pub struct Cpu {
     pub steal_pct: Option<f64>,
 }
 
-/// Memory, in KiB.
+/// The use of memory, in KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Mem {
     /// Memory available to the kernel.
     pub av_kb: u64,
     /// Memory that is not free, with buffers and caches.
     pub used_kb: u64,
-    /// Free.
+    /// Free memory.
     pub free_kb: u64,
     /// Shared memory; unknown with kernels before 2.6.32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrd_kb: Option<u64>,
     /// Buffers of block devices.
     pub buff_kb: u64,
-    /// Cached files. Printed in the line of the swap.
+    /// Memory of cached files. Printed in the line of the swap.
     pub cached_kb: u64,
 }
 
-/// Swap, in KiB.
+/// The use of swap, in KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Swap {
     /// Total swap.
     pub av_kb: u64,
-    /// Used.
+    /// Used swap.
     pub used_kb: u64,
-    /// Free.
+    /// Free swap.
     pub free_kb: u64,
 }
 
