@@ -17,8 +17,8 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// Starts the search. `counters` were started before the workers; without, their CPU time is
-    /// what is compared.
+    /// Starts the search. `counters` were started before the workers; without counters, the search
+    /// compares CPU time.
     pub fn start(running: &Running, counters: Option<Counters>) -> Placing {
         let over = Arc::new(AtomicBool::new(false));
         let mut gauge = EngineGauge::new(&running.control(), running.stats(), &over);

@@ -1,4 +1,5 @@
-//! The tables at the end of a run. What is not known is printed as `-`, what cannot be as n/a.
+//! The tables at the end of a run. An unknown figure is printed as `-`, one that cannot be measured
+//! as n/a.
 
 use std::fmt::Write;
 

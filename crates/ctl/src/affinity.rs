@@ -1,5 +1,5 @@
 //! The three affinities, each set separately and temporarily: the CPUs of a device's interrupt
-//! work, of a polling worker, and of an application's thread. Dropping a guard puts back what it
+//! work, of a polling worker, and of an application's thread. Dropping a guard restores what it
 //! found.
 //!
 //! ```text
@@ -137,8 +137,8 @@ impl<P: Pin> Drop for Pinned<P> {
     }
 }
 
-/// The work of an interface's interrupts, moved together. Dropping it puts everything back: CPUs,
-/// and whether NAPI has threads.
+/// The work of an interface's interrupts, moved together. Dropping it restores the CPUs, and
+/// removes NAPI threads that it added.
 #[derive(Debug)]
 #[must_use = "dropping it puts the interrupts back"]
 pub struct InterruptGuard {
@@ -155,9 +155,9 @@ pub struct InterruptGuard {
 
 impl InterruptGuard {
     /// Finds an interface's irqs; for one without, whose packets the kernel moves in soft
-    /// interrupts of the sender's CPU, gives each NAPI instance a thread. It is the interface of
-    /// that name in the calling thread's network namespace, and its port is open: before, a veth
-    /// may have no NAPI.
+    /// interrupts of the sender's CPU, gives each NAPI instance a thread. The interface is looked
+    /// up in the calling thread's network namespace; its port must be open, because a veth may have
+    /// no NAPI before.
     ///
     /// # Errors
     /// `E-UNSUPPORTED` if it has neither, `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is not there.

@@ -49,14 +49,14 @@ pub struct Calls {
     pub frees: u64,
     /// Times that a packet's bytes were copied between a frame of the pool and other memory, for
     /// ports whose drivers copy; `None` with a driver that does not report it, or that copies only
-    /// some packets, for which only bytes are known. What a driver copies once more (a VLAN tag put
-    /// in, memory that a peer may write) is not in it, nor what the kernel copies.
+    /// some packets, for which only bytes are known. Additional copies by a driver (to insert a
+    /// VLAN tag, or from memory that a peer may write) and by the kernel are not included.
     pub copies: Option<u64>,
     /// Bytes copied; `None` with a driver that does not report them.
     pub copied_bytes: Option<u64>,
     /// Calls of drivers, one for each queue and batch: of `rx`, even without packets, and of
-    /// `xmit`. No count of syscalls: a driver whose rings are mapped may need none for a call, and
-    /// one without needs several.
+    /// `xmit`. These are not syscalls: a driver with mapped rings may need none for a call, and
+    /// another one several.
     pub device_calls: u64,
     /// Buffers allocated for each packet; `None` without packets.
     pub allocs_per_packet: Option<f64>,
@@ -68,8 +68,8 @@ pub struct Calls {
     /// nothing.
     pub device_calls_per_packet: Option<f64>,
     /// Time over which all of these were counted: from the start of the workers to the end of the
-    /// last one, including the drain, by their own clocks. Longer than the run's duration, which
-    /// ends when they are told to drain. `None` unless all workers have told.
+    /// last one, including the drain, by their own clocks. It is longer than the run's duration,
+    /// which ends with the order to drain. `None` if a worker has not reported.
     pub counted_seconds: Option<f64>,
     /// Buffers allocated each second of that time; `None` without it.
     pub allocs_per_second: Option<f64>,
@@ -79,7 +79,7 @@ pub struct Calls {
     pub copies_per_second: Option<f64>,
     /// Buffers allocated by one call, as far as calls were timed; `None` if none were.
     pub buffers_per_alloc_call: Option<f64>,
-    /// Buffers freed by one call, likewise. A plain drop is none of them.
+    /// Buffers freed by one call, likewise. Plain drops of packets do not count as calls.
     pub buffers_per_free_call: Option<f64>,
 }
 
@@ -94,14 +94,15 @@ pub struct Waits {
     /// Number of these calls that were timed: one in 256.
     pub flushes_timed: u64,
     /// Time in all these calls, estimated from the timed ones; includes the device's own copying.
-    /// `None` if too few were, which is fewer than 30 of a port.
+    /// `None` if a port has fewer than 30 timed calls.
     pub flush_ns: Option<u64>,
     /// Times that a worker slept for want of work or of room.
     pub sleeps: u64,
     /// Time asleep, until the worker ran again, which includes idle time and late wake-ups.
     pub asleep_ns: u64,
     /// Time that workers were ready without a CPU, by the kernel's accounting: late wake-ups, which
-    /// `asleep_ns` includes, and preemption, which it does not. `None` if a worker cannot say.
+    /// `asleep_ns` includes, and preemption, which it does not. `None` if a worker could not read
+    /// it.
     pub run_delay_ns: Option<u64>,
     /// Time waiting for locks for each packet; `None` without packets.
     pub lock_ns_per_packet: Option<f64>,

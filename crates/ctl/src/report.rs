@@ -72,15 +72,15 @@ pub struct PortReport {
     pub rx: Passed,
     /// Packets and bytes sent to the port.
     pub tx: Passed,
-    /// Packets that the kernel or peer counts as lost before the port received them. No ledger of
-    /// ours has ever seen them.
+    /// Packets that the kernel or peer counts as lost before the port received them. They are in no
+    /// ledger.
     #[cfg_attr(feature = "json", serde(rename = "missed"))]
     pub rx_missed: u64,
     /// Times that the port had packets and the pool no frame; the packets waited in the device.
     #[cfg_attr(feature = "json", serde(rename = "no_frame"))]
     pub rx_nombuf: u64,
     /// The driver's counters: causes of the packets in `rx_missed` that the driver knows, resets,
-    /// protocol violations. Each has the key that [`DriverCounts::named`] says.
+    /// protocol violations. [`DriverCounts::named`] has their keys.
     #[cfg_attr(feature = "json", serde(flatten, serialize_with = "named"))]
     pub driver_counts: DriverCounts,
     /// Bytes that the driver copied because it could not send packets in place; `None` if it does
@@ -174,8 +174,8 @@ pub struct LedgerReport {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Cost {
-    /// Cycles for each packet, of the clock named by `scope`. By [`TSC`] they are
-    /// `cpu_ns_per_packet` in other units, and no second opinion on it.
+    /// Cycles for each packet, of the clock named by `scope`. With the scope [`TSC`] they are
+    /// `cpu_ns_per_packet` in another unit, and not an independent measurement.
     pub cycles_per_packet: Option<f64>,
     /// Instructions for each packet.
     pub instructions_per_packet: Option<f64>,
@@ -192,9 +192,9 @@ pub struct Cost {
     /// CPU time of the whole process for each packet, by the kernel's accounting.
     pub cpu_ns_per_packet: Option<f64>,
     /// Time that the workers were awake for each packet, by their own clocks: a second measurement
-    /// of the same. It is longer by what preemption took, of [`Waits::run_delay_ns`], and shorter
-    /// by what it takes to fall asleep and to wake, and what the process does beside its workers.
-    /// `None` unless all workers have told.
+    /// of the same. It is longer by preemption, which is part of [`Waits::run_delay_ns`], and
+    /// shorter by the time for falling asleep and waking, and by the work of the process outside
+    /// its workers. `None` if a worker has not reported.
     pub awake_ns_per_packet: Option<f64>,
 }
 

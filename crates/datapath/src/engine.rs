@@ -101,9 +101,9 @@ impl Builder {
     }
 
     /// Wraps each queue of a port when it is opened: in a trace, a tee, faults, or a
-    /// [`Layer`](linerate_port::wrap::Layer) of the program's own. What is put around last is
-    /// nearest to the worker. What stays with the program, as a
-    /// [`Tee`](linerate_port::wrap::tee::Tee) does, is its hold on the port while the engine runs.
+    /// [`Layer`](linerate_port::wrap::Layer) of the program's own. The last wrapper added is
+    /// nearest to the worker. The program keeps its own handle, such as a
+    /// [`Tee`](linerate_port::wrap::tee::Tee), for control while the engine runs.
     ///
     /// Shape:  `wrap` gets a queue and its number, and returns what the worker has in its place.
     /// Errors: those of `wrap` are those of [`Builder::build`].
@@ -173,8 +173,8 @@ impl Builder {
         self
     }
 
-    /// Sets when ports are polled again, except those whose texts have `moderation=`: `adaptive`
-    /// unless told, with at most 250 µs for 99 of 100 packets.
+    /// Sets when ports are polled again, except those whose texts have `moderation=`: by default
+    /// `adaptive`, with at most 250 µs for 99 of 100 packets.
     ///
     /// A packet that comes alone after quiet is never held, unless another queue of its worker is. It can be
     /// changed while packets pass ([`Running::control`]). docs/moderation.md says how to choose.
@@ -241,7 +241,7 @@ impl Builder {
     }
 
     /// Adds frames of a second class, for packets longer than an ordinary frame: `bytes` is a power
-    /// of two, as 16384 for frames of 9000 bytes. None unless told.
+    /// of two, such as 16384 for frames of 9000 bytes. The default is none.
     #[must_use]
     pub fn jumbo(mut self, frames: u32, bytes: u32) -> Self {
         self.memory.jumbo = Some((frames, bytes));
@@ -249,7 +249,7 @@ impl Builder {
     }
 
     /// Makes frames as large as the longest packet of any port, up to 64 KiB, so that every packet
-    /// is in one frame. What does not fit even so is warned about.
+    /// is in one frame. There is a warning for longer packets.
     ///
     /// It trades memory for simplicity: a small packet takes as much as the longest. The pool is
     /// made once, before anything runs, and no piece is allocated later.
@@ -299,7 +299,8 @@ impl Builder {
     }
 
     /// Sets the CPUs to which the workers' threads are pinned, in order; by default they are not
-    /// pinned. More than there are wires divide these by queue, as [`Builder::workers`] does.
+    /// pinned. If there are more CPUs than wires, the wires are divided by queue, as
+    /// [`Builder::workers`] does.
     #[must_use]
     pub fn cpus(mut self, cpus: &[usize]) -> Self {
         self.cpus = cpus.to_vec();
@@ -447,8 +448,8 @@ impl Engine {
         self.stats.warnings()
     }
 
-    /// Waits until no port is down, or for `timeout`; returns true if none is. A port whose peer is
-    /// still to come to terms drops what it is sent meanwhile.
+    /// Waits until no port is down, or for `timeout`; returns true if none is. A port whose peer
+    /// has not connected yet drops packets sent to it.
     #[must_use]
     pub fn wait_until_up(&mut self, timeout: Duration) -> bool {
         let until = Instant::now().checked_add(timeout);

@@ -16,7 +16,7 @@ use crate::ports::DECLARE;
 /// Largest frame that a pool can have, as a power of two.
 const FRAME_POWER_MAX: u32 = 16;
 
-/// The requested memory settings. Those left out take the pool's own defaults.
+/// The requested memory settings. Settings left out have the pool's defaults.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemoryConfig {
     /// A pool of the program's own, which makes the settings of a new one irrelevant.

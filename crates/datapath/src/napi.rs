@@ -172,8 +172,8 @@ impl Napi {
         self.egress.purge(mem);
     }
 
-    /// Arms the queue for `want`; returns false if that has occurred already. `None` means: leave
-    /// me alone.
+    /// Arms the queue for `want`; returns false if that has occurred already. `None` disarms the
+    /// queue.
     pub fn arm(&mut self, want: Option<Want>) -> bool {
         let armed = want.is_none_or(|want| self.ops.arm(want));
         if !armed {

@@ -27,8 +27,8 @@ pub(crate) const TIMER: u64 = u64::MAX - 1;
 const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 
 impl Worker {
-    /// Decides when to poll next. Under load the decision stays: a queue that gave all it was asked
-    /// for is looked at again.
+    /// Decides when to poll next. Under load the decision is kept: a queue that returned its whole
+    /// budget is polled again.
     #[inline]
     pub(crate) fn decide(&mut self, now: Instant, received: bool, goes_on: bool) {
         if !goes_on || self.holds || self.rest != Rest::Look {
@@ -37,8 +37,8 @@ impl Worker {
     }
 
     /// Determines when to poll next: the earliest end of a hold, or of the time for which a quiet
-    /// queue may be left alone. Packets that wait for room come before a hold where the device
-    /// tells of room, and shorten it where only a look does.
+    /// queue may be left alone. If packets wait for room, a device that signals room is armed
+    /// instead of held; for others the hold is shortened to the next check.
     fn rest(&mut self, now: Instant, received: bool) -> Rest {
         let (mut look, mut earliest) = (false, None::<(Instant, bool)>);
         for napi in &mut self.napis {

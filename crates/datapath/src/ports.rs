@@ -65,7 +65,7 @@ impl Planned {
 }
 
 /// Sets the mode of a port that is either read or written: the left end of a wire is read. Between
-/// two of these packets of any link type pass, unless a stage `looks` at them and takes them for
+/// two such ports packets of any link type pass, unless a stage `looks` at them and assumes
 /// Ethernet.
 pub(crate) fn direct(ports: &mut [Named], wires: &[Wire], looks: bool) {
     for &(a, b) in wires.iter().filter(|_| !looks) {

@@ -92,7 +92,7 @@ impl Running {
     }
 
     /// Waits until the engine has finished, or for `timeout`; returns true if it has. A port that
-    /// goes down, and may come back, does not end it: [`Running::watch`] tells of that.
+    /// goes down but may recover does not end it: [`Running::watch`] reports that.
     ///
     /// # Errors
     /// Why a worker has ended early, or what a port says that has failed for good. The rest of the
@@ -215,8 +215,8 @@ impl Stopped {
         Ok(())
     }
 
-    /// Returns the first port that failed for good, with its error. One that is down may come back:
-    /// that is no failure of the run.
+    /// Returns the first port that failed for good, with its error. A port that is down but may
+    /// recover is no failure of the run.
     #[must_use]
     pub fn trouble(&self) -> Option<(&str, &Error)> {
         trouble(&self.ports)

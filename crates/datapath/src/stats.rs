@@ -248,8 +248,8 @@ impl Slot {
         self.rx_nombuf.store(counters.rx_nombuf, Ordering::Relaxed);
     }
 
-    /// Queries a device and publishes its figures. Never waits: if a reader has the lock, the news
-    /// come next time.
+    /// Queries a device and publishes its figures. Never waits: if a reader has the lock, they are
+    /// published next time.
     pub fn publish(&self, ops: &mut DriverQueue, egress: &Egress) {
         let counters = ops.counters();
         let report = DeviceReport::of(ops, &counters, egress);
@@ -310,7 +310,7 @@ pub struct PortStats {
     /// The packets that the driver copies: none, all or some.
     pub copies: Copies,
     /// Counters of the driver other than packets, over all queues, updated as often as `flushes`.
-    /// The causes come to at most [`QueueCounts::rx_missed`]; the rest has no known cause.
+    /// The sum of the causes is at most [`QueueCounts::rx_missed`]; the rest has no known cause.
     pub driver_counts: DriverCounts,
     /// The port's transmit calls, as of its worker's last report: workers report from time to time
     /// when they are not busy, and at the end.
@@ -375,8 +375,8 @@ impl Stats {
     }
 
     /// Returns the engine's pools: one, unless a peer can write the packets of some wires, and
-    /// there are other wires. Then the first one is of those, and each further one of the wires
-    /// that lead to one peer.
+    /// there are other wires. Then the first pool is for the other wires, and each further one for
+    /// the wires to one peer.
     #[must_use]
     pub fn pools(&self) -> &[Pool] {
         &self.pools

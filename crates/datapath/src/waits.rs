@@ -15,8 +15,8 @@ use crate::sizes::{BatchSizes, SizesPage};
 
 /// Interval of timed flushes.
 const TIMED: u64 = 256;
-/// Timed flushes that suffice for an estimate of all. One of them stands for 256, and may have been
-/// preempted: of a few, that one is the figure.
+/// Timed flushes that suffice for an estimate of all. Each stands for 256 flushes and may have been
+/// preempted, which would dominate an estimate from few.
 const ENOUGH: u64 = 30;
 /// Value of a time that was not reported yet.
 const UNKNOWN: u64 = u64::MAX;
@@ -36,8 +36,8 @@ pub struct WorkerStats {
     /// program's own thread.
     pub ran_ns: Option<u64>,
     /// Part of that time in which the worker was ready and had no CPU, as the kernel counts it;
-    /// `None` as above, and if the kernel does not count it. The time after a wake-up is in
-    /// `asleep_ns`, too.
+    /// `None` as above, and if the kernel does not count it. The part after a wake-up is also in
+    /// `asleep_ns`.
     pub run_delay_ns: Option<u64>,
     /// The CPU of the worker's thread at its last report; `None` before the first.
     pub cpu: Option<usize>,

@@ -27,8 +27,8 @@ impl Watch {
     }
 
     /// Waits until a port's health has changed, or for `timeout`; returns the ports whose health
-    /// has, by name. The first call tells of those that are not up already. A change and its
-    /// reverse between two calls are none.
+    /// has, by name. The first call returns the ports that are not up. A change that is reversed
+    /// between two calls is not reported.
     ///
     /// Cost:   asleep throughout; a worker wakes it when it notices, at once if it sleeps.
     pub fn next(&mut self, timeout: Duration) -> Vec<(String, Health)> {

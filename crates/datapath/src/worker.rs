@@ -43,7 +43,7 @@ pub enum Turned {
     /// There was work, and there may be more: turn again immediately.
     Again,
     /// There may be work at this time: sleep until then. Packets gather meanwhile, and no device
-    /// says so.
+    /// signals them.
     Until(Instant),
     /// There was no work: sleep until a device or a peer signals some.
     Idle,

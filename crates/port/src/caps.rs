@@ -14,8 +14,8 @@ pub struct Caps {
     pub rx_ring_len: Option<u32>,
     /// True if sleeping in [`QueueOps::arm`](crate::QueueOps::arm) for transmit room is better than
     /// polling within 50 µs: the device signals room, or continues to send only when it is called.
-    /// False if room is not announced and the peer makes progress by itself: then a caller that
-    /// polls that soon need not be woken earlier.
+    /// False if the device does not signal room and the peer makes progress by itself, so that
+    /// polling soon is enough.
     pub notifies_tx_space: bool,
     /// Packets for which the device completes the checksum; for all others it is computed before
     /// they are sent.

@@ -54,8 +54,8 @@ pub struct DriverFlags {
     pub nameless: bool,
     /// True if a port is either read or written, selected by its flags `read` and `write`.
     pub directed: bool,
-    /// True if the flag `write` makes a port receive nothing. An engine sets the flag where no wire
-    /// would get what comes in.
+    /// True if the flag `write` makes a port receive nothing. An engine sets the flag if no wire
+    /// would take the received packets.
     pub can_only_write: bool,
     /// True if a port is one of two ends that are opened by the same name in one process: they
     /// [meet](OpenContext::meet), and packets between them stay in the process.
@@ -149,7 +149,7 @@ pub trait Plan {
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened>;
 
     /// Returns a plan of the same port that copies packets, so that its pool's frames stay private.
-    /// It is asked for where [`Needs::trust`] is exported, and a stage reads packets in place.
+    /// Called if [`Needs::trust`] is exported and a stage reads packets in place.
     ///
     /// # Errors
     /// The text that would let the port copy, or the port to use instead.
@@ -164,7 +164,8 @@ pub trait Plan {
     }
 
     /// Examines whether and how well the port of `spec` can be opened, by means that `how` allows,
-    /// and restores everything. A port that has nothing to say is tried by opening it.
+    /// and restores everything. The default adds no finding, and the port is then tried by opening
+    /// it.
     fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}
 }
 
@@ -195,11 +196,12 @@ pub struct Needs {
     /// device is open.
     pub packet_max_bytes: usize,
     /// Frames of the pool that the device's own rings can hold, over all its queues; it sets the
-    /// sizes of hot lists and of the pool. None for a driver that copies: its rings are not of the
-    /// pool. Two ends of a pair say the same: the packets of both ways.
+    /// sizes of hot lists and of the pool. 0 for a driver that copies, because its rings hold no
+    /// frames of the pool. Both ends of a pair report the same number: the packets in both
+    /// directions.
     pub ring_frames: usize,
-    /// The writers of the frames of a pool for this port. A driver that shares frames with a peer
-    /// sets it; all others leave the frames private.
+    /// The writers of the frames of a pool for this port: a peer for a driver that shares frames
+    /// with one, else private.
     pub trust: Trust,
     /// The directions in which packets can go, as far as the text determines them.
     pub direction: Direction,

@@ -197,7 +197,7 @@ impl Port {
     }
 
     /// Makes the queues' descriptors readable when `want` occurs; returns false if it has occurred
-    /// on one of them. As [`Queue::arm`] of each, up to the first that has.
+    /// on one of them. Calls [`Queue::arm`] for each, up to the first that returns false.
     pub fn arm(&mut self, want: Want) -> bool {
         self.queues.iter_mut().all(|q| q.arm(want))
     }
@@ -215,8 +215,8 @@ impl Port {
         self.wait_for(Want::Frames, timeout)
     }
 
-    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. As
-    /// [`Port::wait`], but for room there is no end.
+    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. Otherwise as
+    /// [`Port::wait`], except that waiting for room never returns an end.
     ///
     /// # Errors
     /// As [`Port::wait`].
@@ -225,8 +225,8 @@ impl Port {
     }
 
     /// Returns a handle by which any thread, or a signal handler, ends the present or the next wait
-    /// of this port: [`Port::wait`] and [`wait_any`] return `Ok(false)`. Each part of a port that
-    /// is [split](Port::split) is woken by it.
+    /// of this port: [`Port::wait`] and [`wait_any`] then return `Ok(false)`. The handle wakes each
+    /// part of a port that is [split](Port::split).
     ///
     /// ```
     /// # fn main() -> linerate_port::Result<()> {

@@ -112,8 +112,8 @@ pub trait QueueOps: AsFd + Send {
     fn arm(&mut self, want: Want) -> bool;
 
     /// Makes the descriptor also readable at `at`, after [`arm`](QueueOps::arm) has returned true;
-    /// returns false if the driver cannot, so that the caller must not sleep. It is used when a
-    /// segment waits for a free frame, because no event announces one.
+    /// returns false if the driver cannot, so that the caller must not sleep. Used when a segment
+    /// waits for a free frame, which no event signals.
     ///
     /// Cost: a syscall.
     fn alarm(&mut self, at: Instant) -> bool {
@@ -122,8 +122,8 @@ pub trait QueueOps: AsFd + Send {
     }
 
     /// Makes the descriptor readable at `at`, and not for the device until it is armed again, so
-    /// that no sender pays for waking the caller. False if the driver cannot, and then the caller
-    /// arms.
+    /// that no sender pays for waking the caller. Returns false if the driver cannot, so that the
+    /// caller arms instead.
     ///
     /// Cost: a syscall; one more for the first of several in a row.
     fn hold(&mut self, at: Instant) -> bool {
@@ -136,8 +136,8 @@ pub trait QueueOps: AsFd + Send {
     fn irq(&mut self) {}
 
     /// Takes back the packets that the device has sent; returns how many packets, or parts of
-    /// packets, it still has to send, 0 if unknown. A caller that wants to close the queue waits
-    /// until it is 0.
+    /// packets, it still has to send, 0 if unknown. A caller that closes the queue waits until this
+    /// is 0.
     ///
     /// Shape:  sent packets -> freed as sent.
     /// Cost:   as the look that `xmit` takes.
@@ -159,8 +159,8 @@ pub trait QueueOps: AsFd + Send {
         Counters::default()
     }
 
-    /// Returns the current facts of the queue. They are read when it is put to use, and ring
-    /// lengths now and then.
+    /// Returns the current facts of the queue. Callers read them when they start using the queue,
+    /// and ring lengths also later.
     fn caps(&self) -> Caps {
         Caps::default()
     }
@@ -328,8 +328,8 @@ impl Queue {
         }
     }
 
-    /// Changes when the queue is polled again, by [`Queue::wait`] and [`Queue::arm`]: `adaptive`
-    /// unless told.
+    /// Changes when the queue is polled again, by [`Queue::wait`] and [`Queue::arm`]: by default
+    /// `adaptive`.
     pub fn set_moderation(&mut self, mode: Moderation) {
         self.ops.moderator().set_mode(mode);
     }
@@ -384,8 +384,8 @@ impl Queue {
         self.wait_for(Want::Frames, timeout)
     }
 
-    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. As
-    /// [`Queue::wait`], but for room there is no end.
+    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. Otherwise as
+    /// [`Queue::wait`], except that waiting for room never returns an end.
     ///
     /// # Errors
     /// As [`Queue::wait`].

@@ -278,8 +278,8 @@ impl Options {
         Ok((key.to_owned(), value))
     }
 
-    /// Removes and returns the text of a moderation. The numbers of `fixed` are behind commas, too:
-    /// `moderation=fixed:usecs=100,frames=32`.
+    /// Removes and returns the text of a moderation, including the numbers of `fixed`, which follow
+    /// a comma: `moderation=fixed:usecs=100,frames=32`.
     fn take_moderation(&mut self) -> Option<String> {
         let at = self.pairs.iter().position(|(key, _)| key == "moderation")?;
         let mut text = self.pairs.remove(at).1.unwrap_or_default();

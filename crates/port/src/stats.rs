@@ -70,7 +70,7 @@ macro_rules! driver_counts {
 
         impl DriverCounts {
             /// Returns the counters that every driver has, each with its key, words and count. A
-            /// key that begins with `missed_` is that of a cause of lost packets.
+            /// key that begins with `missed_` belongs to a cause of lost packets.
             #[must_use]
             pub fn named(&self) -> Vec<(&'static str, &'static str, u64)> {
                 vec![$(($key, $words, self.$name),)*]
@@ -120,8 +120,8 @@ pub struct Registers {
 pub struct Counters {
     /// Packets that the kernel or the peer counts as lost before they reached the queue.
     pub rx_missed: u64,
-    /// Receives that ended early because the pool had no frame. What they left waits where it is:
-    /// in the device's ring, in the file, or to be made.
+    /// Receives that ended early because the pool had no frame. The remaining packets wait in the
+    /// device's ring or in the file, or are made later.
     pub rx_nombuf: u64,
     /// Causes of losses, bytes copied.
     pub driver: DriverCounts,
@@ -177,8 +177,8 @@ pub struct Verified {
     pub reordered: u64,
     /// Packets that arrived more than once.
     pub duplicated: u64,
-    /// Packets more than 64 numbers late, so that it is unknown whether they are duplicates. Their
-    /// numbers stay in `lost` if they were there.
+    /// Packets more than 64 numbers late, so that it is unknown whether they are duplicates. If
+    /// they are not, their numbers are still counted as `lost`.
     pub late: u64,
     /// Stamped packets with a changed byte.
     pub corrupted: u64,

@@ -27,8 +27,8 @@ impl Waker {
         Waker { bells: bells.collect() }
     }
 
-    /// Ends the owner's present or next wait, which returns `Ok(false)`. Several before that are
-    /// one.
+    /// Ends the owner's present or next wait, which returns `Ok(false)`. Several calls before that
+    /// count as one.
     ///
     /// It may be called by a signal's handler.
     ///

@@ -38,7 +38,8 @@ pub unsafe trait Memory {
     /// reused.
     fn load_consumer(&self) -> u32;
 
-    /// Releases every slot before `index`; Release. Called by the consumer only.
+    /// Gives every slot before `index` back to the producer; Release ordering. Called by the
+    /// consumer only.
     fn store_consumer(&self, index: u32);
 
     /// Writes an entry into one slot.

@@ -73,7 +73,8 @@ pub(crate) fn retain(umem: &'static Umem, head: u32) {
 }
 
 /// Releases a flagged handle whose packet has been counted; returns the freed frames if it was the
-/// last handle. What the packet holds is released first; `lived` if it was a packet at all.
+/// last handle. Objects held by the packet are released first; `lived` is true if it was used as a
+/// packet.
 #[inline]
 pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page, lived: bool) -> Option<Freed> {
     let meta = line(umem, head);

@@ -191,7 +191,8 @@ impl Skb<Unique> {
     }
 
     /// Attaches `what` to the packet. It is released when the last handle is freed, on the thread
-    /// that frees it, before the packet's memory is returned. A copy does not hold it.
+    /// that frees it, before the packet's memory is returned. A copy of the packet does not hold
+    /// `what`.
     ///
     /// # Errors
     /// Hands it back if the packet holds something already, or is shared and could not be copied.

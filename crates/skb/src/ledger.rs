@@ -7,8 +7,8 @@ use crate::reason::DropReason;
 use crate::umem::Umem;
 
 impl Ledger {
-    /// Returns the ledger of a umem, summed over its pages. If frames move meanwhile it looks
-    /// again, a few times.
+    /// Returns the ledger of a umem, summed over its pages. If frames move meanwhile, the sum is
+    /// repeated a few times.
     pub(crate) fn of(umem: &Umem) -> Ledger {
         let mut settled = false;
         let look = || (umem.books.sums(), umem.home_level());

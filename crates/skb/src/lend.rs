@@ -67,7 +67,7 @@ impl Local {
     }
 
     /// Makes a packet of each span in a lent frame; a span that does not lie within the data of one
-    /// frame of this pool is skipped, and its frame stays lent. Returns how many are packets.
+    /// frame of this pool is skipped, and its frame stays lent. Returns the number of packets.
     ///
     /// Shape:  spans -> out[len..len+n]; the caller owns them.
     /// Errors: none; see above.

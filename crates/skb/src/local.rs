@@ -25,8 +25,8 @@ use crate::umem::Umem;
 
 /// Frames moved in one call when the hot list is off.
 const UNLISTED: usize = 64;
-/// Most jumbo frames on the list: few, and at most an eighth of the pool's. Filling one takes
-/// longer than taking the depot's lock.
+/// Most jumbo frames on the list: few, and at most an eighth of the pool's. Filling a jumbo frame
+/// takes longer than the depot's lock.
 const JUMBO_LISTED: usize = 32;
 /// Frames of other cores that are gathered before they are returned.
 pub(crate) const AWAY: usize = 64;

@@ -19,7 +19,7 @@ use crate::verdict::Moved;
 
 impl Batch<Unique> {
     /// Returns true if `left` returns true for a packet that leaves a checksum or a cut to the
-    /// device. It is asked of these only, up to the first.
+    /// device. `left` is called for such packets only, up to the first for which it returns true.
     ///
     /// Cost: a cache line read a packet, and one more of those that leave work.
     #[must_use]
@@ -61,7 +61,7 @@ impl Batch<Unique> {
 
     /// Passes the bytes of the first packets to `visit`, one packet at a time; stops at a packet
     /// that is not plain, is of another pool or of one that a peer can write, or for which `visit`
-    /// returns false. Returns the packets and bytes for which it returned true.
+    /// returns false. Returns the packets and bytes for which `visit` returned true.
     ///
     /// Cost: a cache line read a packet, beside its bytes.
     pub fn plain_data(&self, mut visit: impl FnMut(&[u8]) -> bool) -> Moved {

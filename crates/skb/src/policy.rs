@@ -20,8 +20,8 @@ pub enum Data {
     #[default]
     Frames,
     /// A block of the system's allocator for each packet, freed with the packet: `alloc_skb` of
-    /// post 000 "as is". Only the header comes from a hot list. It is the baseline that frames are
-    /// compared with: no device can share such memory.
+    /// post 000 "as is". Only the metadata comes from a hot list. This is the baseline for
+    /// comparison with frames: no device can share such memory.
     General,
 }
 

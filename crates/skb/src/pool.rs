@@ -219,7 +219,7 @@ impl Pool {
     }
 
     /// Returns a value that a driver attaches to the pool for as long as the driver's queues live:
-    /// `find` picks one of the values that are there, or makes a new one.
+    /// `find` picks one of the existing values, or creates one.
     ///
     /// # Errors
     /// Of `find`.

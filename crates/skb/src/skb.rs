@@ -235,8 +235,8 @@ impl Skb<Unique> {
     }
 
     /// Overwrites the packet's bytes from offset `at` with `bytes`, even if others can write the
-    /// memory; returns the number of bytes written, at most those of the packet. It writes none if
-    /// the bytes are shared and the pool has no frame left to copy them into.
+    /// memory; returns the number of bytes written, at most those of the packet: none if the bytes
+    /// are shared and the pool has no frame for a copy.
     ///
     /// Cost: a copy a frame.
     pub fn copy_from(&mut self, at: usize, bytes: &[u8]) -> usize {
@@ -361,7 +361,7 @@ impl Skb<Unique> {
         }
     }
 
-    /// Appends `fragment` after the packet's last byte. What it leaves to the device is the
+    /// Appends `fragment` after the packet's last byte. The fragment's offload becomes the
     /// packet's.
     ///
     /// # Errors

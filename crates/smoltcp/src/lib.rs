@@ -102,7 +102,8 @@ impl Device {
     }
 
     /// Sends waiting packets, and sleeps until there is work, or for `timeout`: that of
-    /// `Interface::poll_delay`. False if the time passed, or without one, if the source has ended.
+    /// `Interface::poll_delay`. Returns false after the timeout, or without one, if the source has
+    /// ended.
     ///
     /// # Errors
     /// Those of a device that has failed for good.

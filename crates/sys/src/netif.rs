@@ -29,8 +29,8 @@ pub const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 /// Interface is administratively up (`IFF_UP`).
 pub const FLAG_UP: u16 = libc::IFF_UP as u16;
 /// Flag of an operational interface (`IFF_RUNNING`): it has a carrier, as far as the kernel knows.
-/// A worker of the kernel follows the carrier and starts the transmit queues; frames sent on an
-/// interface that came up a moment ago may be refused with ENOBUFS until it has run.
+/// A kernel worker tracks the carrier and starts the transmit queues; until it has run, frames sent
+/// on an interface that just came up may be refused with ENOBUFS.
 pub const FLAG_RUNNING: u16 = libc::IFF_RUNNING as u16;
 
 /// Hardware type of Ethernet and of devices like it (veth, TAP).
@@ -213,7 +213,8 @@ impl Interface {
         Ok(Hardware { kind: address.sa_family, mac })
     }
 
-    /// Takes the interface up. It changes the machine: for interfaces of one's own making.
+    /// Takes the interface up. This changes the machine: use it for interfaces that the program
+    /// created.
     ///
     /// # Errors
     /// `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is gone.
@@ -226,8 +227,8 @@ impl Interface {
             .map_err(|e| refused(&self.name, "SIOCSIFFLAGS", e))
     }
 
-    /// Turns the offload of outgoing checksums on or off. Without, it takes no superframes either,
-    /// and its kernel sends what a wire would carry. It changes the machine.
+    /// Turns the offload of outgoing checksums on or off. Without it the interface accepts no
+    /// superframes either, and its kernel sends complete packets. This changes the machine.
     ///
     /// # Errors
     /// As [`Interface::set_up`].

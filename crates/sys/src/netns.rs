@@ -50,7 +50,8 @@ impl Netns {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
 
-    /// Runs `inside` on a thread in the namespace, and waits for its result. A panic goes on here.
+    /// Runs `inside` on a thread in the namespace, and waits for its result. A panic of `inside`
+    /// continues in the caller.
     ///
     /// # Errors
     /// `E-SYSTEM` if the thread cannot be started, `E-PERM` if it may not enter.

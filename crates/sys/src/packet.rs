@@ -192,8 +192,8 @@ impl PacketSocket {
     }
 
     /// Adds the socket to `group`, or to a new group: each frame goes to one socket of the group,
-    /// which `fanout` chooses. One that is closed leaves the group, and those that stay receive its
-    /// frames: what it chooses by is divided anew.
+    /// which `fanout` chooses. A socket that is closed leaves the group, and `fanout` divides the
+    /// frames among the others.
     ///
     /// Of all sockets of a group interface and `fanout` must be the same. Kernels that do not know
     /// `PACKET_FANOUT_FLAG_IGNORE_OUTGOING`, and do not say so, have a group receive the frames that

@@ -18,8 +18,8 @@ use rustix::net::{
 use crate::error::{Code, Result};
 use crate::unix::{self, address, pass_rights, socket};
 
-/// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). None is left for the kernel to
-/// close at once, because to close an unknown file can take for ever.
+/// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). With room for all, the kernel
+/// closes none itself, which could block for ever on an unknown file.
 const FDS_MAX: usize = 253;
 
 /// Returns an unused name in the network namespace: `@PREFIX-` and 64 random bits.
@@ -43,7 +43,7 @@ pub struct Listener(unix::Listener);
 
 impl Listener {
     /// Listens at `path`; the processes that `mode` lets write the file, which belongs to this
-    /// process's user, can connect. A file there that a dead process has left behind is replaced.
+    /// process's user, can connect. Replaces a file that a dead process has left there.
     ///
     /// Peers can send no descriptors before [`Seqpacket::take_descriptors`], where the kernel knows that (6.16).
     ///

@@ -27,8 +27,8 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
     run_on(&[cpu])
 }
 
-/// Restricts the calling thread to those of these CPUs that its cpuset has. It runs there when this
-/// returns.
+/// Restricts the calling thread to those of these CPUs that its cpuset has. The thread runs on one
+/// of them when this returns.
 ///
 /// # Errors
 /// `E-CPU` if not one of them is there, online and in the cpuset: then nothing has changed.

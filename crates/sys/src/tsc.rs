@@ -22,7 +22,7 @@ pub fn ticks() -> u64 {
 }
 
 /// Returns the ticks in program order: after everything before the reading is complete, and before
-/// anything after it. Stores may still be on their way to the cache: for these, a fence before it.
+/// anything after it. Stores may not have reached the cache yet, which would need a fence.
 ///
 /// Cost: some 10 ns more than [`ticks`]. Without such a clock it is as [`ticks`].
 #[must_use]

@@ -147,8 +147,8 @@ impl EventFd {
         Ok(EventFd { fd })
     }
 
-    /// Creates the value from an existing doorbell's descriptor, such as one that a peer sent. It
-    /// must not block, see [`EventFd::drain`].
+    /// Creates the value from an existing doorbell's descriptor, such as one that a peer sent. The
+    /// descriptor must not block, see [`EventFd::drain`].
     ///
     /// # Errors
     /// `E-SYSTEM` if it cannot be made nonblocking.

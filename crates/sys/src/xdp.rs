@@ -162,8 +162,8 @@ impl XdpSocket {
     }
 
     /// Sets the packets that one call of [`XdpSocket::wake_tx`] sends in copy mode, instead of 32:
-    /// at most the length of the transmit ring, which must exist already. Kernels before 6.17 do
-    /// not know it, and go on sending 32.
+    /// at most the length of the transmit ring, which must exist already. Kernels before 6.17 lack
+    /// this and send 32.
     ///
     /// Source: net/xdp/xsk.c, `XDP_MAX_TX_SKB_BUDGET`.
     pub fn set_tx_budget(&self, packets: u32) {
@@ -369,8 +369,8 @@ impl RingMap {
         self.byte(self.at.desc).cast()
     }
 
-    /// Returns true if the kernel must be notified of entries in the ring by a system call. One
-    /// that does not say wants to be told.
+    /// Returns true if the kernel must be notified of entries in the ring by a system call. A
+    /// kernel that does not say counts as one that must be notified.
     #[must_use]
     pub fn wants_wakeup(&self) -> bool {
         let Some(at) = self.at.flags else { return true };

@@ -107,8 +107,8 @@ impl AsyncPort {
         self.port.rx(batch)
     }
 
-    /// Sends all packets of `batch`, in order, and waits for room as often as necessary. What has
-    /// not left when the future is dropped stays in the batch.
+    /// Sends all packets of `batch`, in order, and waits for room as often as necessary. Packets
+    /// that were not sent when the future is dropped stay in the batch.
     ///
     /// # Errors
     /// Those of a device that has failed for good; the rest stays in the batch.
@@ -132,8 +132,8 @@ impl AsyncPort {
     }
 
     /// Returns the port, for everything that does not wait: allocation, counts, moderation, sending
-    /// what fits. Receive by [`AsyncPort::rx`], or until nothing comes: the next wait takes it that
-    /// all was looked at.
+    /// what fits. Receive with [`AsyncPort::rx`], or until no packet is left, because the next wait
+    /// assumes that all were received.
     pub fn port_mut(&mut self) -> &mut Port {
         self.told = false;
         &mut self.port

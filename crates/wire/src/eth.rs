@@ -109,8 +109,8 @@ impl EthMut<'_> {
         self.ether_type
     }
 
-    /// Returns all bytes after the EtherType, including padding, for writing. Checksums in them are
-    /// the caller's business.
+    /// Returns all bytes after the EtherType, including padding, for writing. The caller updates
+    /// checksums in them.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload

@@ -121,8 +121,8 @@ impl<'a> HeadMut<'a> {
     }
 
     /// Returns a view for changing the IPv4 packet, as [`crate::ipv4_mut()`] does. Also fails with
-    /// [`Malformed::Short`] if a UDP or TCP checksum is outside the slice: a new address could not be
-    /// carried into it.
+    /// [`Malformed::Short`] if a UDP or TCP checksum is outside the slice, where a new address
+    /// could not update it.
     pub fn ipv4(self) -> Result<Ipv4Mut<'a>, Malformed> {
         ipv4::write(self)
     }

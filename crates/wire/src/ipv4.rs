@@ -138,8 +138,8 @@ impl Ipv4Mut<'_> {
         self.header.set_ttl(ttl);
     }
 
-    /// Decrements the time to live. False, and nothing changed, if the packet has no hop left to
-    /// spend (TTL 0 or 1): a router drops it then.
+    /// Decrements the time to live. Returns false, and changes nothing, if it is 0 or 1: a router
+    /// then drops the packet.
     ///
     /// Source: RFC 1812 section 5.3.1.
     #[must_use = "a packet without hops left must not be forwarded"]

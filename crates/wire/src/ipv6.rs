@@ -119,8 +119,8 @@ impl Ipv6Mut<'_> {
         self.readdress(old, addr.octets());
     }
 
-    /// Sets the receiver's address; otherwise as [`Ipv6Mut::set_src`]. Of a packet under way by
-    /// source route that is the next stop, which no checksum covers.
+    /// Sets the receiver's address; otherwise as [`Ipv6Mut::set_src`]. For a packet with a source
+    /// route that is the next stop, which no checksum covers.
     pub fn set_dst(&mut self, addr: Ipv6Addr) {
         let old = self.header.set_dst(addr);
         if !self.chain.routed {
@@ -155,8 +155,7 @@ impl Ipv6Mut<'_> {
         self.header.set_hop_limit(hops);
     }
 
-    /// Decrements the hop limit. False, and nothing changed, if the packet has no hop left to
-    /// spend.
+    /// Decrements the hop limit. Returns false, and changes nothing, if it is 0 or 1.
     #[must_use = "a packet without hops left must not be forwarded"]
     pub fn dec_hop_limit(&mut self) -> bool {
         let spare = self.header.hop_limit > 1;

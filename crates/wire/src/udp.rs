@@ -155,8 +155,8 @@ impl UdpMut<'_> {
         self.check.renumber(field, true, removed, 0);
     }
 
-    /// Recomputes the checksum, even if it was absent. One that is left to a device
-    /// ([`crate::HeadMut::with_partial`]) stays left to it. False, and nothing changed, if some of
+    /// Recomputes the checksum, even if it was absent. A checksum that is left to a device
+    /// ([`crate::HeadMut::with_partial`]) stays so. Returns false, and changes nothing, if some of
     /// the payload is [behind](UdpMut::behind) and the checksum covers it.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.

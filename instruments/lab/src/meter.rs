@@ -26,7 +26,7 @@ const WANTED: [Quantity; 7] = [
     Quantity::LlcMisses,
 ];
 
-/// A meter of the thread that created it. It stays with its thread.
+/// A meter of the thread that created it. The meter cannot move to another thread.
 #[derive(Debug)]
 pub struct Meter {
     role: String,

@@ -49,8 +49,8 @@ struct Counts {
 }
 
 impl EngineGauge {
-    /// Creates a gauge for the engine. A search ends, with everything as it was found, soon after
-    /// `over` is set: then the run ends.
+    /// Creates a gauge for the engine. Soon after `over` is set, a search ends and restores
+    /// everything, because the run ends.
     #[must_use]
     pub fn new(control: &Control, stats: &Stats, over: &Arc<AtomicBool>) -> EngineGauge {
         let workers = stats.workers().len();

@@ -113,7 +113,7 @@ impl<'a> Search<'a> {
     }
 
     /// Runs the search; afterwards everything is at [`Found::places`], or as it was found after an
-    /// error. `None` if too little passed to tell anything.
+    /// error. Returns `None` if too few packets passed for a result.
     ///
     /// # Errors
     /// Those of [`Gauge::read`], and of putting things back.

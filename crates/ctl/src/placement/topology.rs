@@ -67,9 +67,9 @@ impl Topology {
         Topology::read(Path::new("/sys/devices"), &thread::allowed_cpus()?)
     }
 
-    /// Reads those CPUs of `allowed` that are online, from a folder like `/sys/devices`. What a
-    /// kernel does not tell of a CPU is taken to be alike: a core of its own, on the first socket,
-    /// of full capacity.
+    /// Reads those CPUs of `allowed` that are online, from a folder like `/sys/devices`. A CPU that
+    /// the kernel does not describe counts as a core of its own, on the first socket, of full
+    /// capacity.
     ///
     /// # Errors
     /// `E-SYSTEM` if none of them is online.

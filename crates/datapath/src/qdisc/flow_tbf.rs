@@ -89,8 +89,8 @@ pub struct FlowTbf {
 }
 
 impl FlowTbf {
-    /// Creates a limit of the rate for each of up to `flows` flows, 1 to 1,048,576: `rate_bps` in
-    /// bits a second, 1 to 10 Tbit/s, after bursts of up to `burst_bytes`.
+    /// Creates a rate limit for each of up to `flows` flows, 1 to 1,048,576: `rate_bps` in bits a
+    /// second, 1 to 10 Tbit/s, after bursts of up to `burst_bytes`.
     ///
     /// A burst should last for 50 us at least: waiting flows are served every 16 us.
     #[must_use]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Conversion between moments and nanoseconds since the first batch. It never goes back.
+/// Conversion between moments and nanoseconds since the first batch, which never decrease.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Clock {
     origin: Option<Instant>,

@@ -23,7 +23,8 @@ pub(crate) struct Hand {
     /// left.
     far: Option<Far>,
     /// Packets handed to the output: those that the near end had sent when its worker was last
-    /// clear, and those since. What was dropped on the way is in it until then.
+    /// clear, and those since. Packets dropped on the way are included until the worker is clear
+    /// again.
     handed: u64,
     /// Packets that the near end had sent at that time.
     sent: u64,

@@ -114,8 +114,8 @@ impl Pacer {
         }
     }
 
-    /// Corrects the counts after one round: `sent` packets left, what is in `batch` did not and is
-    /// dropped as `unsent`; so counts what was due and never made.
+    /// Corrects the counts after one round: `sent` packets left; those still in `batch` are dropped
+    /// and counted as `unsent`, as are packets that were due and never made.
     pub fn settle(&mut self, sent: usize, batch: &mut Batch) {
         batch.discard(DropReason::UNSENT);
         self.sent += sent as u64;

@@ -88,8 +88,8 @@ impl Filter {
         }
     }
 
-    /// Returns true if the filter selects frames that are addressed to the host's MAC. An address
-    /// may have a station of its own.
+    /// Returns true if the filter selects frames that are addressed to the host's MAC. The
+    /// exception is a filter by address, because an address may have another MAC.
     pub fn is_of_a_host(&self) -> bool {
         matches!(self, Filter::Only(Match::Flow(_) | Match::Icmp | Match::Answer(_)))
     }

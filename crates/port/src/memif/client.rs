@@ -21,7 +21,7 @@ use super::copies::{Buffers, Copies, Stop};
 use super::ring::{Checked, ClientRing, Desc, NEXT, ProtocolError, Shared};
 use super::rings::{RxRing, TxRing};
 
-/// Number of the region that is the pool. That of the rings and buffers is 0.
+/// Number of the region that is the pool. The region of the rings and buffers is 0.
 pub(super) const POOL: u16 = 1;
 /// Packets or frames that one step handles.
 const STRIDE: usize = 64;

@@ -210,7 +210,7 @@ impl Copies {
     }
 
     /// Replaces the first packet by a copy in a frame of `home`'s pool; returns false without a
-    /// free frame. A packet that no frames of the pool are enough for is dropped.
+    /// free frame. A packet that needs more frames than the pool has is dropped.
     #[cold]
     pub fn replace_first(&mut self, home: &mut Local, batch: &mut Batch, mem: &mut Local) -> bool {
         let Some(skb) = batch.iter_mut().next() else { return false };

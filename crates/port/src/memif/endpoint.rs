@@ -54,7 +54,7 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// Creates an end that is readable immediately, for callers that wait before they arm. It is
-    /// stale.
+    /// stale until it is attached.
     pub fn new(link: Arc<Link>, queues: Range<usize>) -> Result<Endpoint> {
         let mut set = WaitSet::new(ALARM)?;
         let fail = |e| Error::os(Code::System, "cannot wait for a peer", "epoll_ctl", e);
@@ -83,7 +83,7 @@ impl Endpoint {
     }
 
     /// Takes the rings of the present connection; if it has no `wanted` ring, the port is down with
-    /// the reason `why`. Without an answer the endpoint stays stale, and has no rings.
+    /// the reason `why`. If the state is locked, the endpoint stays stale and has no rings.
     #[cold]
     pub fn attach(&mut self, wanted: fn(&Rings) -> bool, why: &str) -> Vec<Rings> {
         let present = self.link.generation();

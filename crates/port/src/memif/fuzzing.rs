@@ -144,8 +144,8 @@ enum We {
 }
 
 /// Runs rings while a peer writes what `script` says: four bytes for each step, ours or the peer's.
-/// With an odd first byte, what is the peer's happens on another thread, over and over. Says
-/// whether the peer lied.
+/// With an odd first byte, the peer's steps are repeated on another thread. Returns whether the
+/// peer violated the protocol.
 ///
 /// # Panics
 /// If a frame or a packet is lost, or found twice.

@@ -44,8 +44,8 @@ impl<H: Clone, R, W> Handover<H, R, W> {
     }
 
     /// Returns `retired`, and takes the present state for `queues`: the generation, the health, and
-    /// the queues' rings if they are new. Calls `silence` for the endpoint's bell. `None` if the
-    /// lock is taken.
+    /// the queues' rings if they are new. Calls `silence` for the endpoint's bell. Returns `None`
+    /// if the lock is taken.
     pub fn exchange(
         &self,
         queues: Range<usize>,

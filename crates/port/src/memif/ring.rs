@@ -188,8 +188,8 @@ impl Shared {
         self.double(2 * usize::from(slot & self.mask)).store(word, Ordering::Relaxed);
     }
 
-    /// Sets whether the peer is to ring the doorbell. After `true` the caller looks at the ring
-    /// once more: what was published before may not have rung it.
+    /// Sets whether the peer is to ring the doorbell. After setting `true` the caller checks the
+    /// ring once more, because packets published before may not have rung it.
     pub fn want_bell(&self, wanted: bool) {
         self.half(FLAGS_AT).store(if wanted { 0 } else { MASKED }, Ordering::Relaxed);
         if wanted {

@@ -14,8 +14,8 @@ use crate::host::RETRY;
 ///
 /// Source: docs/adr/0011.
 const WAIT_MIN: Duration = Duration::from_micros(50);
-/// The longest time between two checks. For a peer that takes nothing it grows with the time since
-/// it last did.
+/// The longest time between two checks. For a peer that takes no packets the interval grows with
+/// the time since it last took one.
 const LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// A sender's wait for room.

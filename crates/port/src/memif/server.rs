@@ -116,7 +116,7 @@ impl TxRing for MappedRing {
     }
 
     /// Returns the number of buffers that were filled and not posted again. A client that has taken
-    /// what is in them posts as many as ever, at once or soon.
+    /// their contents soon posts as many as before.
     fn under_way(&self) -> usize {
         (self.most - self.ring.known()).into()
     }

@@ -88,7 +88,8 @@ impl Default for Adaptive {
 
 impl Adaptive {
     /// Returns the hold after a poll at `now` that emptied the device; `None` if no hold pays.
-    /// `target` is the longest hold that the goal allows at a rate; each gathers for `late` longer.
+    /// `target` returns the longest hold that the goal allows at a rate; packets gather for `late`
+    /// longer than the hold.
     pub fn round(
         &mut self,
         now: Instant,

@@ -80,7 +80,7 @@ impl CostMeter {
     }
 
     /// Takes a sample after a sleep: the thread's CPU clock, and its irqs and packets so far.
-    /// Returns the cost if it learned something.
+    /// Returns the new cost if the sample changed it.
     ///
     /// A sample that cannot be of one thread is not used: more CPU time than time, or less than none.
     pub fn woke(&mut self, now: Instant, cpu_ns: u64, irqs: u64, packets: u64) -> Option<Cost> {

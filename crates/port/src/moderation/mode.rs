@@ -9,8 +9,8 @@ use super::knob::{CPU, FRAMES, LATENCY, USECS};
 use crate::spec::nearest;
 use crate::units;
 
-/// A way to decide when a queue is polled again. Every mode takes a packet that comes alone after
-/// quiet at once.
+/// A way to decide when a queue is polled again. In every mode a single packet after a quiet time
+/// is received immediately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moderation {
     /// Waits for the descriptor after every poll: an interrupt for each batch.

@@ -87,7 +87,7 @@ pub struct Moderator {
 
 impl Moderator {
     /// Creates the moderation of a queue; `gathers` is true if packets wait in a device's ring
-    /// until they are received, and arrive at times that others determine. Those of other queues
+    /// until they are received, and arrive at times that others determine. Packets of other queues
     /// are never held.
     #[must_use]
     pub fn new(mode: Moderation, gathers: bool) -> Moderator {
@@ -275,7 +275,7 @@ impl Moderator {
         Rest::Hold { until, spin }
     }
 
-    /// Measures how late holds end. One that ends much later than that counts little.
+    /// Measures how late holds end. An end much later than usual has little weight.
     fn note_lateness(&mut self, now: Instant) {
         let Some(due) = self.due.take() else { return };
         if let Some(late) = now.checked_duration_since(due) {

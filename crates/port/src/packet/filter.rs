@@ -54,8 +54,8 @@ const TO_PORT_AT: u32 = 2;
 // All jumps go ahead, over less than the program: their distance fits.
 const _: () = assert!(2 * PORTS_MAX + 64 < u8::MAX as usize);
 
-/// Returns the program of `filter`; `grouped` is true if the socket is one of several. Without an
-/// instruction none is needed.
+/// Returns the program of `filter`; `grouped` is true if the socket is one of several. An empty
+/// program means that none is needed.
 pub(super) fn program(filter: &Filter, grouped: bool) -> Vec<Insn> {
     let mut asm = Assembly::default();
     if grouped {
@@ -231,7 +231,8 @@ impl Assembly {
         }
     }
 
-    /// Ends the program and resolves its jumps. What no test has led elsewhere is taken.
+    /// Ends the program and resolves its jumps. Packets that no test has matched or rejected are
+    /// accepted.
     fn finish(mut self, drops_matches: bool) -> Vec<Insn> {
         let take = self.insns.len();
         self.insns.extend([Insn::ret(u32::MAX), Insn::ret(0)]);

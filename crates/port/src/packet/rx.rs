@@ -14,7 +14,7 @@ pub(super) struct Rx {
     ring: BlockRing,
     /// Length of the longest packet that is delivered.
     longest: usize,
-    /// Buffer in which a frame and its tag are joined. One such copy is what tagged frames cost.
+    /// Buffer in which a frame and its tag are joined: a tagged frame costs one such copy.
     scratch: Vec<u8>,
     /// Pending while the pool has no frame; the ring may be readable meanwhile without effect.
     pub starved: Retry,

@@ -50,8 +50,8 @@ pub(super) struct Config {
     pub filter: Filter,
     /// The map of another owner's program for the sockets.
     pub map: Option<Map>,
-    /// True if the text has a filter. If it does not, everything is taken where that is nobody
-    /// else's.
+    /// True if the text has a filter. Without one, all packets are taken, but only on an interface
+    /// that the host does not use.
     pub is_said: bool,
     /// Filter of the port text that has no effect, because the port only sends.
     pub unused: Option<Filter>,

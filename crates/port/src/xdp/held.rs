@@ -85,7 +85,7 @@ impl Held {
     }
 
     /// Keeps the first packet of `batch`, whose frames have these offsets, until the device returns
-    /// the last of them. All of them are free.
+    /// the last of them. All these frames are free in the table.
     pub fn send(&mut self, offsets: impl Iterator<Item = u64>, batch: &mut Batch) {
         let Some(handle) = batch.handles().first().copied() else { return };
         let mut last = None;

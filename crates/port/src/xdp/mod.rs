@@ -74,8 +74,8 @@ impl Xdp {
     }
 
     /// Returns the driver with the map of sockets of the XDP program on `interface`: ports of that
-    /// interface leave the program unchanged, and enter their sockets into the map. It takes
-    /// CAP_NET_RAW alone.
+    /// interface leave the program unchanged, and enter their sockets into the map. Such ports
+    /// require CAP_NET_RAW only.
     ///
     /// ```no_run
     /// use linerate_port::{Port, xdp::Xdp};

@@ -228,8 +228,8 @@ impl Device {
     }
 
     /// Takes back the frames of a closed socket, once its device uses none. Packets that the kernel
-    /// may still read stay in flight for good, and their memory with them: nothing says when it is
-    /// done with them.
+    /// may still read stay in flight for good, with their memory, because no event signals their
+    /// completion.
     fn reclaim_frames(&mut self, reason: DropReason) {
         let Some(mut held) = self.lost.take() else { return };
         let (mut frames, mut kept) = (Vec::new(), 0);

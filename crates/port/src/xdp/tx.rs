@@ -272,7 +272,7 @@ impl Tx {
     }
 
     /// Returns the time of the next check for completions, which no event signals. The interval
-    /// grows while none come.
+    /// grows while there are none.
     pub fn look_at(&mut self, held: &Held) -> Option<Instant> {
         if held.sending == 0 {
             return self.retry.at();

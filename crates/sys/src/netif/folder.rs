@@ -63,7 +63,7 @@ impl NetFolder {
         Some(text.trim_end().to_owned())
     }
 
-    /// Writes a file in the folder. It changes the machine.
+    /// Writes a file in the folder. This changes the machine.
     ///
     /// # Errors
     /// The system's own.

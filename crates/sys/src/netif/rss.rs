@@ -77,8 +77,8 @@ impl Rss {
     }
 }
 
-/// A changed division of a device's packets, restored when this is dropped. Dropping it puts the
-/// old one back, unless it was changed meanwhile.
+/// A changed division of a device's packets. Dropping the guard restores the old division, unless
+/// it was changed meanwhile.
 #[derive(Debug)]
 #[must_use = "dropping it puts the old division back"]
 pub struct RssGuard {
@@ -120,7 +120,7 @@ impl Interface {
         Ok(words[RULE_COUNT_AT])
     }
 
-    /// Sets another table, another key, or both: an empty one is kept. It changes the machine,
+    /// Sets another table, another key, or both: an empty one is kept. This changes the machine,
     /// until the guard is dropped.
     ///
     /// # Errors

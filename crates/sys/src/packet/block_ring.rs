@@ -303,8 +303,8 @@ impl Block<'_> {
         self.ring.next_frame()
     }
 
-    /// Moves back by one frame, so that the frame read last is the next again. Once; then there is
-    /// none.
+    /// Moves back by one frame, so that the frame read last is the next again. This works once,
+    /// until another frame is read.
     pub fn unread(&mut self) {
         if let Some(previous) = self.ring.previous.take() {
             self.ring.cursor = Some(previous);

@@ -1,6 +1,6 @@
 //! Detection of the host's own use of an interface: one of its addresses, or a default route
-//! through it. Interfaces that stand on it count as well: a bridge or a bond that it is a member
-//! of, a VLAN, a macvlan.
+//! through it. Interfaces stacked on it count as well: a bridge or a bond that it is a member of, a
+//! VLAN, a macvlan.
 //!
 //! ```text
 //!   eth0 ──► IFLA_MASTER: br0 ──► IFLA_LINK of br0.7: br0.7     all that stand on eth0
@@ -54,7 +54,7 @@ pub struct HostUse {
 
 impl HostUse {
     /// Returns the first use that the host makes of `interface`, addresses before routes; `None` if
-    /// it makes none. A link-local address is no use: every interface has one.
+    /// it makes none. A link-local address does not count, because every interface has one.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer.

@@ -21,7 +21,7 @@ const WHAT: &str = "cannot read what the kernel accounts to this thread";
 /// Three numbers of 20 digits, two spaces and a newline.
 const SCHEDSTAT_BYTES_MAX: usize = 64;
 
-/// Open files with the calling thread's statistics. It stays with its thread.
+/// Open files with the calling thread's statistics. The value cannot move to another thread.
 #[derive(Debug)]
 pub struct Account {
     schedstat: File,

@@ -14,8 +14,8 @@ const ROUNDS: u32 = 200;
 
 /// Checks that with no packet waiting `arm` returns true and the descriptor is not readable, and
 /// that with a packet waiting `arm` returns false or the descriptor is readable at once, on every
-/// call. Of what was left there it is false: a poller of an edge-triggered epoll has seen the
-/// change.
+/// call. For packets left from an earlier call `arm` must return false, because a poller of an
+/// edge-triggered epoll has already seen the change.
 pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {

@@ -71,7 +71,8 @@ impl fmt::Debug for Frames<'_> {
     }
 }
 
-/// A packet in its producer's memory, in one or more pieces. Dropped, it goes back.
+/// A packet in its producer's memory, in one or more pieces. Dropping it returns its slots to the
+/// producer.
 ///
 /// Its bytes may change while it is read: see [`Reader`](super::Reader)'s module.
 pub struct Frame<'a> {

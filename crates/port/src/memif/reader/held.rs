@@ -125,7 +125,7 @@ impl Held {
     }
 
     /// Returns true if the producer has disconnected before the packet was copied: reading it is
-    /// safe, but its bytes may be another packet's. Ask after reading.
+    /// safe, but its bytes may be another packet's. Call this after reading.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.hold.gone.load(Ordering::Acquire)
@@ -166,7 +166,7 @@ impl Hold {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Copies the packet into our memory. Its slots go back after this.
+    /// Copies the packet into our memory, after which its slots can be returned.
     #[cold]
     pub fn copy_out(&self) {
         let mut bytes = vec![0; self.len].into_boxed_slice();

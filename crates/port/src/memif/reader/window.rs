@@ -196,7 +196,8 @@ impl Window {
     }
 
     /// Moves the tail past returned frames, and past frames held for so long that they block more
-    /// than half of the ring, after copying them. `over` if nothing is lent any more.
+    /// than half of the ring, after copying them. `over` is true if the program borrows no frame
+    /// any more.
     ///
     /// Cost: a Release store if it moves.
     pub fn settle(&self, over: bool) {

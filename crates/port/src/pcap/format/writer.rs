@@ -221,8 +221,8 @@ impl<W: Write> Drop for Writer<W> {
     }
 }
 
-/// Writes `bytes`; returns how many the sink accepted, and why not all. `write_all` tells only the
-/// latter.
+/// Writes `bytes`; returns how many the sink accepted, and why not all. `write_all` would report
+/// only the error.
 fn offer(sink: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut taken = 0;
     while taken < bytes.len() {

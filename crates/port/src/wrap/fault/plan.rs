@@ -28,11 +28,10 @@ pub enum Fault {
     DelayTurns(u32),
     /// One bit of a packet is flipped.
     Corrupt,
-    /// A packet loses its end, but not all of its bytes. One that is a list of fragments stays as
-    /// it is.
+    /// A packet loses its end, but not all of its bytes. A packet with fragments stays as it is.
     Short,
     /// The device stalls for a time: it returns no frames and no room, and keeps its packets.
-    /// `one_in` counts calls; between two faults of this kind and the next, one call goes through.
+    /// `one_in` counts calls; at least one call succeeds between two such faults.
     Stall(Duration),
     /// The queue accepts, or delivers, nothing for a number of calls, as on ENOBUFS. `one_in` as
     /// for [`Fault::Stall`].
@@ -89,7 +88,7 @@ impl Plan {
     }
 
     /// Sets the most packets held in each direction, 256 by default: those delayed, and those that
-    /// the device has not accepted yet. Taken as 4 to 65,536.
+    /// the device has not accepted yet. Other values than 4 to 65,536 are limited to that range.
     #[must_use]
     pub fn hold_packets(mut self, packets: usize) -> Plan {
         self.hold_packets = packets.clamp(HOLD_PACKETS_MIN, HOLD_PACKETS_MAX);

@@ -181,8 +181,8 @@ impl Tee {
         Ok(writer)
     }
 
-    /// Ends the running capture: copying stops, and existing copies are still written. A packet
-    /// path that is in a call finishes it first.
+    /// Ends the running capture: copying stops, and existing copies are still written. A call that
+    /// is in progress is still copied.
     pub fn stop(&self) {
         self.shared.end(self.shared.capture.load(Ordering::Acquire));
     }

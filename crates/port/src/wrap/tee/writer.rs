@@ -107,7 +107,7 @@ impl<W: Write> TeeWriter<W> {
     }
 
     /// Returns true once the capture has ended: it was stopped, has failed, or the file has reached
-    /// its limit. What was copied before may still be written.
+    /// its limit. Earlier copies may still be written.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.shared.capture.load(Ordering::Acquire) != self.number
