@@ -10,6 +10,7 @@ mod aa;
 mod age;
 mod keep;
 mod render;
+mod scatter;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,12 +43,14 @@ type Reader<'a> = Box<dyn Fn(&str) -> Result<Value> + 'a>;
 pub struct Documents<'a> {
     read: Reader<'a>,
     known: BTreeMap<String, Value>,
+    /// The pictures of the pages that were rendered, by their paths.
+    pictures: BTreeMap<String, String>,
 }
 
 impl<'a> Documents<'a> {
     /// Creates the documents, which `read` reads by path.
     fn new(read: impl Fn(&str) -> Result<Value> + 'a) -> Documents<'a> {
-        Documents { read: Box::new(read), known: BTreeMap::new() }
+        Documents { read: Box::new(read), known: BTreeMap::new(), pictures: BTreeMap::new() }
     }
 
     /// Returns the document of an experiment on a machine.
@@ -80,11 +83,19 @@ pub fn tables(root: &Path, args: &[String]) -> Result<Done> {
             changed.push(path);
         }
     }
+    for (path, picture) in &documents.pictures {
+        if tree.text(path) != Some(picture) {
+            let to = root.join(path);
+            fs::create_dir_all(to.parent().unwrap_or(root))?;
+            fs::write(&to, picture).with_context(|| format!("cannot write {path}"))?;
+            changed.push(path);
+        }
+    }
     let older = age::older(root, &tree, |path| unpacked(&root.join(path)))?;
     older.iter().for_each(|line| eprintln!("{line}"));
     Ok(Done::from(match changed.len() {
         0 => "every table is as rendered".to_owned(),
-        n => format!("{n} pages written: {}", changed.join(", ")),
+        n => format!("{n} files written: {}", changed.join(", ")),
     }))
 }
 
@@ -95,12 +106,24 @@ pub fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>> {
     let read = |path: &str| unpacked(&root.join(path));
     let mut documents = Documents::new(read);
     let found = tree.ending(".md").flat_map(|(path, text)| page(path, text, &mut documents));
-    let found = found.collect();
+    let mut found: Vec<Finding> = found.collect();
+    found.extend(pictures(tree, &documents));
     age::older(root, tree, read)?.iter().for_each(|line| eprintln!("{line}"));
     Ok(found)
 }
 
-/// Finds errors in the figures of a page.
+/// Finds pictures that are not what their documents say, and those that no page shows any more.
+fn pictures(tree: &Tree, documents: &Documents<'_>) -> Vec<Finding> {
+    let of = |what: &str, path: &str| Finding::at(path, 1, format!("{what}: cargo xtask tables"));
+    let drawn = documents.pictures.iter().filter(|(path, svg)| tree.text(path) != Some(svg));
+    let shown =
+        |path: &str| path.starts_with(scatter::FOLDER) && !documents.pictures.contains_key(path);
+    let left = tree.ending(".svg").filter(|(path, _)| shown(path));
+    let stale = drawn.map(|(path, _)| of("is not what its document says", path));
+    stale.chain(left.map(|(path, _)| of("is shown by no mark", path))).collect()
+}
+
+/// Finds what is wrong with the figures of a page.
 fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> Vec<Finding> {
     let (rendered, mut found) = render::page(path, text, documents);
     let differs = text.lines().zip(rendered.lines()).position(|(is, should)| is != should);
@@ -195,5 +218,25 @@ mod tests {
         let found = page("docs/x.md", &edited, &mut documents);
         assert!(found.len() == 1 && found[0].to_string().starts_with("docs/x.md:6:"), "{found:?}");
         assert_eq!(page("docs/x.md", bare, &mut documents).len(), 1, "not rendered yet");
+    }
+
+    #[test]
+    fn a_picture_that_differs_and_one_that_no_page_shows_are_found() {
+        let mut documents = Documents::new(|_| {
+            let mut document = document();
+            document["cells"][0]["metrics"]["y"] = json!({"unit": "us", "a": 1.0, "b": 2.0});
+            Ok(document)
+        });
+        let mark = "<!-- results: buffers ticks_per_packet,y scatter amd case=bulk -->\n";
+        let page = format!("{mark}<!-- end of results -->\n");
+        let (rendered, wrong) = render::page("docs/x.md", &page, &mut documents);
+        let path = "docs/img/buffers-bulk.svg";
+        assert!(wrong.is_empty() && rendered.contains(&format!("(../{path})")), "{rendered}");
+        let svg = documents.pictures[path].clone();
+        let found = |files: &[(&str, &str)]| pictures(&Tree::of(files), &documents);
+        assert!(found(&[(path, &svg)]).is_empty());
+        let both = found(&[(path, "<svg/>"), ("docs/img/old.svg", &svg)]);
+        assert!(both[0].to_string().contains("not what its document says"), "{both:?}");
+        assert!(both[1].to_string().contains("old.svg:1: is shown by no mark"), "{both:?}");
     }
 }

@@ -7,12 +7,13 @@
 //! METRIC is a metric of the experiment, or `head:NAME` for a figure of whole sides. STYLE is `change` (both sides'
 //! values, the change in per cent and its interval), `ratio` (of the second side to the first) or `values`; each
 //! machine has a column. `plain` is for readers who see such a table for the first time: one machine, and columns for the
-//! sides, for what was expected, and for what became of that. Several levels of one factor are alternatives.
+//! sides, for what was expected, and for what became of that. `scatter` draws two metrics, `X,Y`, of one machine, and
+//! lists them ([`super::scatter`]). Several levels of one factor are alternatives.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
-use super::{Documents, ENDING, FOLDER, word};
+use super::{Documents, ENDING, FOLDER, scatter, word};
 use crate::tidy::Finding;
 
 const BEGIN: &str = "<!-- results: ";
@@ -38,6 +39,7 @@ enum Style {
     Ratio,
     Values,
     Plain,
+    Scatter,
 }
 
 /// Returns true if a page has tables to be rendered.
@@ -104,7 +106,7 @@ impl<'a> Block<'a> {
     fn parse(asked: &'a str) -> Result<Block<'a>> {
         let words = asked.strip_suffix(" -->").context("the mark does not end with -->")?;
         let mut words = words.split_whitespace();
-        let what = "a mark is <!-- results: EXPERIMENT METRIC change|ratio|values|plain MACHINE.. [FACTOR=LEVEL..] -->";
+        let what = "a mark is <!-- results: EXPERIMENT METRIC change|ratio|values|plain|scatter MACHINE.. [FACTOR=LEVEL..] -->";
         let mut next = || words.next().context(what);
         let (experiment, metric) = (next()?, next()?);
         let style = match next()? {
@@ -112,6 +114,7 @@ impl<'a> Block<'a> {
             "ratio" => Style::Ratio,
             "values" => Style::Values,
             "plain" => Style::Plain,
+            "scatter" => Style::Scatter,
             other => bail!("{other}: {what}"),
         };
         let (levels, machines): (Vec<&str>, Vec<&str>) = words.partition(|word| word.contains('='));
@@ -119,8 +122,8 @@ impl<'a> Block<'a> {
         if machines.is_empty() {
             bail!("no machine: {what}");
         }
-        if style == Style::Plain && machines.len() > 1 {
-            bail!("a plain table is of one machine");
+        if matches!(style, Style::Plain | Style::Scatter) && machines.len() > 1 {
+            bail!("a plain table and a scatter are of one machine");
         }
         Ok(Block { experiment, metric, style, machines, levels })
     }
@@ -157,6 +160,17 @@ impl<'a> Block<'a> {
                 word(run, "/tool/commit"),
                 noise.as_f64().map_or("-".to_owned(), number),
             );
+        }
+        if self.style == Style::Scatter {
+            let cells = cells.iter().filter(|cell| self.wants(&cell["at"]));
+            let metrics =
+                self.metric.split_once(',').context("a scatter is of two metrics: X,Y")?;
+            let (table, picture) =
+                scatter::draw(&first, &cells.collect::<Vec<_>>(), metrics.into())?;
+            let path = scatter::path(self.experiment, &self.levels)?;
+            let shown = format!("![{}]({up}{path})", self.metric.replace(',', " and "));
+            documents.pictures.insert(path, picture);
+            return Ok(format!("\n{shown}\n\n{table}\nFrom {sources}.\n\n"));
         }
         if let Some(metrics) = cells.iter().find_map(|cell| cell["metrics"].get(self.metric)) {
             unit = word(metrics, "/unit");
@@ -222,6 +236,7 @@ impl<'a> Block<'a> {
         let ratio = |pct: f64| number(1.0 + pct / 100.0);
         let mut text = match self.style {
             Style::Values => return Ok(format!("{} → {}", number(get("a")?), number(get("b")?))),
+            Style::Scatter => return Ok(String::new()),
             Style::Plain => {
                 let sides = format!("{} | {}", number(get("a")?), number(get("b")?));
                 let (of, outcome) = plain(effect, status == "inconclusive");
@@ -299,9 +314,8 @@ fn of_side(document: &Value, at: &Value, side: &str, name: &str) -> Option<f64> 
     figures[name].as_f64()
 }
 
-/// Formats a number with three significant digits, and separated thousands: `0.267`, `8.73`,
-/// `1,449`.
-fn number(x: f64) -> String {
+/// Formats a number with three digits that count, and thousands apart: `0.267`, `8.73`, `1,449`.
+pub(super) fn number(x: f64) -> String {
     let digits = match x.abs() {
         x if x >= 99.95 => 0,
         x if x >= 9.995 => 1,
