@@ -150,16 +150,8 @@ impl<'a> Block<'a> {
             for (at, columns) in &mut rows {
                 columns.push(self.figure(document, at));
             }
-            let (run, noise) = (&document["run"], &document["env"]["noise"]["aa_half_width_pct"]);
-            sources += &format!(
-                "{}[{machine}]({up}{FOLDER}{machine}/{}{ENDING}): {}, {}, commit {:.7}, A/A ±{} %",
-                if sources.is_empty() { "" } else { "; " },
-                self.experiment,
-                word(document, "/env/cpu"),
-                word(run, "/started").split('T').next().unwrap_or("-"),
-                word(run, "/tool/commit"),
-                noise.as_f64().map_or("-".to_owned(), number),
-            );
+            sources += if sources.is_empty() { "" } else { "; " };
+            sources += &self.source(machine, document, &up);
         }
         if self.style == Style::Scatter {
             let cells = cells.iter().filter(|cell| self.wants(&cell["at"]));
@@ -203,6 +195,19 @@ impl<'a> Block<'a> {
             table += &format!("| {} | {} |\n", name_of(at), columns.join(" | "));
         }
         Ok(format!("{table}\nFrom {sources}.\n\n"))
+    }
+
+    /// Returns what a figure is from, with a link to the document.
+    fn source(&self, machine: &str, document: &Value, up: &str) -> String {
+        let (run, noise) = (&document["run"], &document["env"]["noise"]["aa_half_width_pct"]);
+        format!(
+            "[{machine}]({up}{FOLDER}{machine}/{}{ENDING}): {}, {}, commit {:.7}, A/A ±{} %",
+            self.experiment,
+            word(document, "/env/cpu"),
+            word(run, "/started").split('T').next().unwrap_or("-"),
+            word(run, "/tool/commit"),
+            noise.as_f64().map_or("-".to_owned(), number),
+        )
     }
 
     fn wants(&self, at: &Value) -> bool {

@@ -42,8 +42,8 @@ pub fn draw(document: &Value, cells: &[&Value], metrics: [&str; 2]) -> Result<(S
         bail!("no cell has both {} and {}", metrics[0], metrics[1]);
     }
     let [x, y] = metrics.map(|metric| {
-        let unit = cells.iter().map(|cell| word(cell, &format!("/metrics/{metric}/unit")));
-        format!("{metric}, {}", unit.filter(|unit| *unit != "-").next().unwrap_or("-"))
+        let mut units = cells.iter().map(|cell| word(cell, &format!("/metrics/{metric}/unit")));
+        format!("{metric}, {}", units.find(|unit| *unit != "-").unwrap_or("-"))
     });
     let mut table = format!("| | {x} | {y} |\n|---|---|---|\n");
     for (name, [x, y]) in &points {
