@@ -24,6 +24,7 @@ use super::hosts::Hosts;
 use super::latencies::Latencies;
 use super::path::Path;
 use super::placed::{Placed, Taken};
+use super::split::Split;
 use crate::Result;
 use crate::scenario::pause::{look_until, pause};
 use crate::scenario::pool_figures::{self, Reading};
@@ -66,6 +67,7 @@ struct Edge {
     kernel: Kernel,
     late: Option<u64>,
     taken: Option<Taken>,
+    split: Split,
     /// CPU time of this process.
     cpu: Duration,
     at: Instant,
@@ -125,8 +127,8 @@ impl HostBench {
         let (reading, counts) = (Reading::of(self.path.stats()), self.load.counts());
         let (kernel, late) = (self.counters.read(&reading)?, self.path.late());
         let taken = self.placed.as_ref().map(Placed::taken);
-        let (cpu, at) = (cpu_time(), Instant::now());
-        Ok(Edge { reading, counts, kernel, late, taken, cpu, at, ticks: ticks() })
+        let (cpu, at, split) = (cpu_time(), Instant::now(), Split::read(&self.path.threads));
+        Ok(Edge { reading, counts, kernel, late, taken, split, cpu, at, ticks: ticks() })
     }
 
     fn go(&mut self, time: Duration) -> Round {
@@ -173,7 +175,7 @@ impl Bench for HostBench {
         window.bytes = Some(now.bytes.saturating_sub(then.bytes));
         window.wakeups = Some(now.wakeups.saturating_sub(then.wakeups));
         let figures = figures(&self.config, &before, &after, &told, probed.as_ref());
-        window.figures.extend(figures);
+        window.figures.extend(figures.into_iter().chain(after.split.since(&before.split)));
         settled.kernel.since(&before.kernel, |name, n| {
             window.figures.insert(name.into(), n);
         });

@@ -20,6 +20,7 @@ mod path;
 mod placed;
 mod sequence;
 mod server;
+mod split;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -116,6 +117,11 @@ const OWN: &[Figure] = figures! {
     "switches" "times" "Context switches of all these threads, where the kernel tells.";
     "migrations" "times" "Moves of one of them to another CPU, where the kernel tells.";
     "programs_cpu_ns" "ns" "CPU time of the hosts' programs, senders and receivers, and of the lab beside them.";
+    "workers_user_ns" "ns" "CPU time of the workers in user space: polling with and without work, the engine. This and the next four in ticks, rough in one window.";
+    "workers_system_ns" "ns" "The same in the kernel: system calls, the device, and IP and TCP of the host that a packet goes to.";
+    "programs_user_ns" "ns" "CPU time of the hosts' programs, and of the lab beside them, in user space: the application.";
+    "programs_system_ns" "ns" "The same in the kernel: their sockets, IP and TCP, and their devices.";
+    "interrupts_ns" "ns" "Time of all CPUs in hard and soft interrupts that the kernel bills to no thread.";
     "reordered" "segments" "Segments of TCP that came before an earlier one, late or lost; of a load, datagrams that came after a later one of their flow.";
     "lost" "datagrams" "Datagrams of the load that were sent and did not arrive within 0.2 s of the window either.";
     "load_count" "datagrams" "Datagrams of the load whose latency counts: all that were due, but for the window's last tenth.";

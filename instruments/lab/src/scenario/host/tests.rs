@@ -228,6 +228,8 @@ fn every_port_carries_every_workload_and_accounts_for_every_packet() {
         assert!(figure("senders_cpu_ns") > 0.0 && figure("doorbells") > 0.0, "{window:?}");
         assert_eq!(window.threads.len(), 1, "one worker serves all adapters");
         if more.1 == "busy" {
+            assert!(figure("workers_user_ns") + figure("workers_system_ns") > 0.0, "{window:?}");
+            assert!(figure("programs_user_ns") + figure("programs_system_ns") > 0.0, "{window:?}");
             assert_eq!((figure("irqs_device"), figure("irqs_timer")), (0.0, 0.0), "{window:?}");
         }
         match workload {

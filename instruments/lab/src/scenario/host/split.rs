@@ -1,0 +1,105 @@
+//! The CPU time of a side in user space and in the kernel: of its workers, of the hosts' programs, and of soft interrupts.
+//!
+//! ```text
+//!  workers   user    looking for packets and moving them       system  device, and IP and TCP of the host that a packet goes to
+//!  programs  user    the application                           system  its sockets: IP and TCP, the device to the engine
+//!  CPUs      softirq what the kernel does for neither, NAPI's threads and interrupts
+//! ```
+//!
+//! The kernel tells it in ticks (proc(5): utime, stime), and divides a thread's time by what the ticks met: of a
+//! single window it is rough.
+
+use std::fs;
+
+use linerate_prof::proc::CpuTimes;
+
+use crate::watch::tick_ns;
+
+/// Ticks so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Split {
+    /// User and system of the workers, and of all other threads of this process and its children.
+    workers: [u64; 2],
+    programs: [u64; 2],
+    /// Hard and soft interrupts, of all CPUs.
+    interrupts: u64,
+}
+
+impl Split {
+    /// Reads it; `workers` are the workers' threads.
+    pub fn read(workers: &[i32]) -> Split {
+        let mut split = Split::default();
+        for thread in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+            let name = thread.file_name().to_string_lossy().into_owned();
+            let is_worker = workers.iter().any(|worker| worker.to_string() == name);
+            add(if is_worker { &mut split.workers } else { &mut split.programs }, &name);
+            // Senders' processes: a kernel that does not list them leaves them out.
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            children.split_whitespace().for_each(|child| add(&mut split.programs, child));
+        }
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let all = stat.lines().find_map(|line| CpuTimes::parse(line.strip_prefix("cpu ")?));
+        let interrupts = all.iter().flat_map(CpuTimes::fields);
+        let interrupts = interrupts.filter(|(name, _)| ["irq", "softirq"].contains(name));
+        split.interrupts = interrupts.map(|(_, ticks)| ticks).sum();
+        split
+    }
+
+    /// Returns the figures of a window that began with `before`.
+    pub fn since(&self, before: &Split) -> [(String, f64); 5] {
+        let ns = |now: u64, then: u64| now.saturating_sub(then) as f64 * tick_ns() as f64;
+        [
+            ("workers_user_ns", ns(self.workers[0], before.workers[0])),
+            ("workers_system_ns", ns(self.workers[1], before.workers[1])),
+            ("programs_user_ns", ns(self.programs[0], before.programs[0])),
+            ("programs_system_ns", ns(self.programs[1], before.programs[1])),
+            ("interrupts_ns", ns(self.interrupts, before.interrupts)),
+        ]
+        .map(|(name, ns)| (name.to_owned(), ns))
+    }
+}
+
+/// Adds the ticks of a thread, or of a process.
+fn add(sum: &mut [u64; 2], id: &str) {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    if let Some(ticks) = ticks(&stat) {
+        sum.iter_mut().zip(ticks).for_each(|(sum, ticks)| *sum += ticks);
+    }
+}
+
+/// Returns utime and stime of a line as the kernel prints it; the name in it may have spaces and parentheses.
+fn ticks(stat: &str) -> Option<[u64; 2]> {
+    let mut fields = stat.rsplit_once(") ")?.1.split_whitespace().skip(11);
+    Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_found_behind_any_name() {
+        let stat = "7 (a) R 1 (b) S 1 7 7 0 -1 4194560 1 0 0 0 12 34 5 6 20 0 1 0 99 1 2";
+        assert_eq!(ticks(stat), Some([12, 34]));
+        assert_eq!(
+            (ticks(""), ticks("7 (a) S 1"), ticks("7 (a) S 1 1 1 1 1 1 1 1 1 1 x 2")),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn work_of_a_thread_is_in_its_share_and_in_no_other() {
+        let me = linerate_sys::thread::id();
+        let before = Split::read(&[me]);
+        let mut now = before;
+        // Until the kernel has met it: however long that takes.
+        while now.workers == before.workers {
+            std::hint::black_box((0..1_000_000).sum::<u64>());
+            now = Split::read(&[me]);
+        }
+        let figures = now.since(&before);
+        assert!(figures[0].1 + figures[1].1 >= tick_ns() as f64, "{figures:?}");
+        assert!(Split::read(&[]).programs.iter().sum::<u64>() >= now.workers.iter().sum::<u64>());
+        assert_eq!(Split::read(&[]).workers, [0, 0]);
+    }
+}
