@@ -171,7 +171,15 @@ impl Interface {
         self.name
     }
 
-    /// Returns the index by which sockets bind to the interface; above zero.
+    /// Returns the name that it has by now; the one when it was opened if it is gone.
+    ///
+    /// Cost: a syscall.
+    #[must_use]
+    pub fn present_name(&self) -> IfName {
+        self.named().map_or(self.name, |request| IfName::of_request(&request))
+    }
+
+    /// Returns the number by which sockets are bound to it; above zero.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
@@ -367,11 +375,17 @@ impl Interface {
     /// Makes a request about the opened interface, by its present name: never about another one
     /// that has taken its old name.
     fn ask(&self, number: libc::Ioctl, call: &str) -> Result<libc::ifreq> {
+        let mut request = self.named()?;
+        ioctl(&self.socket, number, &mut request).map_err(|e| refused(&self.name, call, e))?;
+        Ok(request)
+    }
+
+    /// Returns a request with the name that it has by now.
+    fn named(&self) -> Result<libc::ifreq> {
         let mut request = self.name.request();
         request.ifr_ifru.ifru_ifindex = self.index as c_int;
         ioctl(&self.socket, libc::SIOCGIFNAME as libc::Ioctl, &mut request)
             .map_err(|e| refused(&self.name, "SIOCGIFNAME", e))?;
-        ioctl(&self.socket, number, &mut request).map_err(|e| refused(&self.name, call, e))?;
         Ok(request)
     }
 }

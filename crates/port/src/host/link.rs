@@ -11,9 +11,7 @@
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
-use linerate_sys::netif::{
-    FLAG_RUNNING, FLAG_UP, HARDWARE_ETHERNET, HARDWARE_LOOPBACK, IfName, Interface,
-};
+use linerate_sys::netif::{FLAG_RUNNING, FLAG_UP, HARDWARE_ETHERNET, HARDWARE_LOOPBACK, Interface};
 
 use crate::queue::Health;
 
@@ -60,7 +58,7 @@ impl Link {
     pub fn refused(&mut self) {
         self.look();
         if self.is_up() && self.by_descriptor {
-            self.turn(Health::Down(down(self.interface.name())));
+            self.turn(Health::Down(down(&self.interface)));
         }
     }
 
@@ -106,7 +104,7 @@ impl Link {
 
     /// Queries the interface, if it is down and the query is due.
     ///
-    /// Cost: nothing while it is up; else a clock read, and two syscalls once in [`LOOK`].
+    /// Cost: nothing while it is up; else a clock read, and three syscalls once in [`LOOK`].
     pub fn refresh(&mut self) {
         if self.look_at.is_some_and(|at| Instant::now() >= at) {
             self.look();
@@ -115,14 +113,14 @@ impl Link {
 
     /// Queries the interface.
     ///
-    /// Cost: two syscalls.
+    /// Cost: two syscalls; three if it is down.
     pub fn look(&mut self) {
         if self.is_gone() {
             return;
         }
         let health = match self.interface.flags() {
             Ok(flags) if flags & FLAG_UP != 0 => Health::Up,
-            Ok(_) => Health::Down(down(self.interface.name())),
+            Ok(_) => Health::Down(down(&self.interface)),
             // In another namespace, for all we know: what it takes decides.
             Err(e) if e.code == Code::NoDevice && self.by_descriptor => Health::Up,
             Err(e) if e.code == Code::NoDevice => Health::Failed(e),
@@ -140,9 +138,11 @@ impl Link {
     }
 }
 
-/// Returns the error that `name` is down, with the remedy.
-pub(crate) fn down(name: IfName) -> Error {
-    Error::new(Code::DeviceDown, format!("cannot use {name}"), "the interface is down")
+/// Says that an interface is down, and what to do about it; one that was renamed has both names.
+fn down(interface: &Interface) -> Error {
+    let (name, opened) = (interface.present_name(), interface.name());
+    let was = if name == opened { String::new() } else { format!(" (it was {opened})") };
+    Error::new(Code::DeviceDown, format!("cannot use {name}{was}"), "the interface is down")
         .fix(format!("ip link set {name} up"))
 }
 
@@ -163,4 +163,29 @@ pub(crate) fn check_ethernet(interface: &Interface, what: impl FnOnce() -> Strin
 /// Returns the length of the longest frame that `interface` passes, with a VLAN tag.
 pub(crate) fn longest_frame(interface: &Interface) -> Result<usize> {
     Ok(interface.mtu_bytes()? as usize + LINK_HEADER_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::{in_netns, ip, veth};
+
+    #[test]
+    fn an_interface_that_was_renamed_is_told_by_the_name_that_it_has() {
+        in_netns(|| {
+            veth(1500);
+            let mut link = Link::open("v0").unwrap();
+            let mut said = |change: &str| {
+                ip(&format!("link set {change}"));
+                link.look();
+                match link.health() {
+                    Health::Down(e) | Health::Failed(e) => format!("{}; {}", e.what, e.fix),
+                    _ => "up".to_owned(),
+                }
+            };
+            assert_eq!(said("v0 down"), "cannot use v0; ip link set v0 up");
+            assert_eq!(said("v0 name x0"), "cannot use x0 (it was v0); ip link set x0 up");
+            assert_eq!(said("x0 up"), "up");
+        });
+    }
 }
