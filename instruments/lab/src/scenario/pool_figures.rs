@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use linerate_datapath::{BatchSizes, CoreStats, PoolStats, PortStats, Stats};
 use linerate_port::Registers;
+use linerate_prof::region::Region;
 use linerate_skb::{Data, Pool, Sampled};
 
 use super::{Figure, dropped, figures};
@@ -18,6 +19,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     "missed" "packets" "Packets lost in a device's ring before the engine saw them.";
     "in_flight" "packets" "Packets in the path at the end, less those at the start.";
     "allocs" "buffers" "Buffers allocated.";
+    "allocs_most" "buffers" "Of these, those of the CPU that allocated most.";
     "frees" "buffers" "Buffers freed.";
     "hits" "buffers" "Allocations that a hot list served with what was freed onto it.";
     "misses" "buffers" "Allocations for which the depot was visited.";
@@ -30,6 +32,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     "free_ticks" "TSC ticks" "Time in freeing, likewise.";
     "buffer_ticks" "TSC ticks" "Both, an estimate as they are.";
     "timed_calls" "calls" "Calls that were timed: what the estimate rests on.";
+    "sampling_ticks" "TSC ticks" "What timing them took: their number, times the ticks between two readings of the clock with nothing between.";
     "allocator_calls" "calls" "Calls of the system's allocator: one to allocate and one to free a general buffer, none for a frame. Derived from the pool's counts, not counted in the allocator.";
     "locks" "locks" "Times that a lock of the pool was taken.";
     "locks_contended" "locks" "Of these, times that another thread had it.";
@@ -135,6 +138,7 @@ impl Reading {
             sum(self).saturating_sub(sum(before)) as f64
         };
         add("allocs", calls(|core| core.allocs));
+        add("allocs_most", self.allocs_most(before) as f64);
         add("frees", calls(|core| core.frees));
         add("hits", calls(|core| core.hits));
         add("misses", calls(|core| core.misses));
@@ -165,6 +169,10 @@ impl Reading {
         let alloc = self.timed(before, |core| (core.alloc_time, core.allocs));
         let free = self.timed(before, |core| (core.free_time, core.frees));
         add("timed_calls", (alloc.timed + free.timed) as f64);
+        add(
+            "sampling_ticks",
+            (alloc.timed + free.timed) as f64 * Region::new("call").timing().cost_ticks as f64,
+        );
         add("in_flight", self.in_flight as f64 - before.in_flight as f64);
         add("sleeps", self.sleeps.saturating_sub(before.sleeps) as f64);
         add("memory_bytes", self.pool.memory_bytes() as f64);
@@ -241,7 +249,19 @@ impl Reading {
         }
     }
 
-    /// Sums up the timed calls of one kind over all cores, each weighted by its number of calls.
+    /// Returns the allocations since `before` on the CPU that has most of them.
+    fn allocs_most(&self, before: &Reading) -> u64 {
+        let mut by_cpu: BTreeMap<Option<usize>, u64> = BTreeMap::new();
+        for core in &self.pool.cores {
+            let same = |other: &&CoreStats| other.name == core.name && other.core == core.core;
+            let then = before.pool.cores.iter().find(same).map_or(0, |core| core.allocs);
+            *by_cpu.entry(core.cpu).or_default() += core.allocs.saturating_sub(then);
+        }
+        by_cpu.into_values().max().unwrap_or(0)
+    }
+
+    /// Sums up the timed calls of one kind, core by core: a core that allocates much weighs as
+    /// much.
     fn timed(&self, before: &Reading, of: fn(&CoreStats) -> (Sampled, u64)) -> Timed {
         let mut sum = Timed { timed: 0, all: 0, ticks: Some(0.0) };
         for core in &self.pool.cores {

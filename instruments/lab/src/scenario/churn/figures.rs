@@ -11,6 +11,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     "allocs" "packets" "packets allocated";
     "allocs_w0" "packets" "of these, on the first CPU";
     "allocs_w1" "packets" "and on the second";
+    "allocs_most" "packets" "of these, on the CPU that allocated most";
     "frees" "packets" "packets freed";
     "frees_w0" "packets" "of these, on the first CPU";
     "frees_w1" "packets" "and on the second";
@@ -54,6 +55,8 @@ pub(super) fn of(each: &Each) -> BTreeMap<String, f64> {
     };
     let all = |of: Of| each.iter().map(|(counts, _)| of(counts).all()).sum::<u64>();
     add("allocs", Some(all(|counts| &counts.alloc) as f64));
+    let most = each.iter().map(|(counts, _)| counts.alloc.all()).max();
+    add("allocs_most", Some(most.unwrap_or(0) as f64));
     add("frees", Some(all(|counts| &counts.free) as f64));
     let timed = |of: Of| each.iter().map(|(counts, _)| of(counts).packets).sum::<u64>() as f64;
     add("alloc_timed", Some(timed(|counts| &counts.alloc)));
