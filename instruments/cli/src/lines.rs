@@ -136,6 +136,11 @@ impl Lines {
         Ok(status)
     }
 
+    /// Returns true if the model has the event, and the emulator and its plugin are here.
+    pub fn is_possible(&self) -> bool {
+        lines::event(&self.event).is_ok() && self.plugin().is_ok() && located(QEMU).is_some()
+    }
+
     fn say(
         &self,
         screen: &Screen,

@@ -99,18 +99,35 @@ fn what_the_emulator_refuses_is_named_when_the_program_fails_by_it() {
 
 #[test]
 fn an_event_that_is_not_counted_is_refused_with_the_model_that_stands_in() {
-    let ended = run("profile record --json --event L2_LINES_OUT -- true");
+    // Of a process that runs there is no model.
+    let own = std::process::id();
+    let ended = run(&format!("profile record --json --event L2_LINES_OUT --pid {own} --for 100ms"));
     if ended.exit == Some(0) {
         eprintln!("skipped: this machine counts L2_LINES_OUT");
-        return;
-    }
-    if !ended.err.contains("L2_LINES_OUT") && !ended.out.contains("L2_LINES_OUT") {
-        eprintln!("skipped: there is no perf, which is refused before the event");
         return;
     }
     let error = &ended.document()["error"];
     assert_eq!(error["code"], "E-UNSUPPORTED", "{error}");
     assert!(error["fix"].to_string().contains("linerate lines -- COMMAND"), "{error}");
+}
+
+#[test]
+fn a_command_is_recorded_by_the_model_where_no_counter_counts_lines_and_every_line_says_so() {
+    let Some(_) = lines("--json -- true") else { return };
+    let load = built("lines-load").unwrap();
+    let file = std::env::temp_dir().join(format!("modelled-{}.json", std::process::id()));
+    let (load, name) = (load.display(), file.display());
+    let words = format!("profile record --event lines-from-other-core -o {name}");
+    let ended = run(&format!("{words} -- {load} bounce {TURNS}"));
+    let _ = std::fs::remove_file(&file);
+    if ended.exit == Some(0) && !ended.err.contains("MODEL") {
+        eprintln!("skipped: this machine counts lines");
+        return;
+    }
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+    assert!(ended.err.contains("not a counter's"), "{}", ended.err);
+    assert!(ended.out.lines().all(|line| line.starts_with("MODEL")), "{}", ended.out);
+    assert!(ended.out.contains("lines_load_touch"), "{}", ended.out);
 }
 
 #[test]

@@ -27,7 +27,8 @@ pub enum Profile {
 ///
 /// It runs perf, which must be installed. It ends with the process or command, when --for is over, or on
 /// Ctrl-C; what was sampled until then is saved. A command does not outlive its recording: perf sends
-/// it SIGTERM, and waits for it.
+/// it SIGTERM, and waits for it. Where no counter counts an event of cache lines, a command runs under the
+/// MODEL of `linerate lines` instead, which every line says.
 #[derive(Debug, Parser)]
 #[command(after_long_help = RECORD, override_usage = RECORD_USAGE)]
 pub struct Record {

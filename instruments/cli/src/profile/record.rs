@@ -21,6 +21,7 @@ use super::recording::Around;
 use super::recording::{Ended, Recording};
 use super::recording::{Folder, Perf};
 use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
+use crate::lines::Lines;
 use crate::report::thousands;
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
@@ -57,15 +58,11 @@ impl Sampling {
 
 /// Runs the command; returns the exit status.
 pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
-    let sampling = sampling(args)?;
-    check_target(args)?;
-    let recorder = Recorder {
-        call_chains: args.call_chains,
-        kernel: !args.user,
-        ..Recorder::new(sampling.what.clone())
+    let (sampling, recorder, trial) = match tried_out(args) {
+        Ok(tried_out) => tried_out,
+        Err(refusal) => return modelled(args, screen, refusal),
     };
     let is_event = matches!(sampling.what, What::Event { .. });
-    let trial = recorder.try_out().map_err(|e| refused(e.into(), is_event))?;
     if args.all_cpus {
         // perf says less of a refusal.
         let once = Recorder { calibrate: false, ..recorder };
@@ -112,7 +109,50 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     Ok(ended.signal.map_or_else(|| ended.exit(!args.command.is_empty()), status))
 }
 
-/// Parses the event to sample.
+/// Reads what is to be sampled, and samples it for a moment.
+fn tried_out(args: &Record) -> Result<(Sampling, Recorder, Trial), Failure> {
+    let sampling = sampling(args)?;
+    check_target(args)?;
+    let recorder = Recorder {
+        call_chains: args.call_chains,
+        kernel: !args.user,
+        ..Recorder::new(sampling.what.clone())
+    };
+    let is_event = matches!(sampling.what, What::Event { .. });
+    let trial = recorder.try_out().map_err(|e| refused(e.into(), is_event))?;
+    Ok((sampling, recorder, trial))
+}
+
+/// Runs the command under the model of caches, if what no counter counts here are events of cache lines; refuses all else.
+fn modelled(args: &Record, screen: &Screen, refusal: Failure) -> Result<u8, Failure> {
+    let is_command = args.pid.is_none() && !args.all_cpus && !args.command.is_empty();
+    let is_counter_missing = refusal.error.code == "E-UNSUPPORTED";
+    let lines = Lines {
+        event: args.event.clone(),
+        l2: None,
+        packets: args.packets,
+        marked: false,
+        without: None,
+        output: (!args.json).then(|| args.output.clone()),
+        top: args.top,
+        plugin: None,
+        read: None,
+        kallsyms: None,
+        json: args.json,
+        command: args.command.clone(),
+    };
+    if !(is_command && is_counter_missing && lines.is_possible()) {
+        return Err(refusal);
+    }
+    let why = &refusal.error.why;
+    screen.note(&format!(
+        "MODEL: {why}; so this is not a counter's: the command runs in an emulator with a model of caches, tens of times \
+         slower (linerate lines)\n"
+    ));
+    lines.run(screen)
+}
+
+/// Reads what is to be sampled.
 fn sampling(args: &Record) -> Result<Sampling, Failure> {
     let refuse = |what: &str, why: &str, fix: &str| {
         Err(Failure::new(USAGE, "E-USAGE", what, why.into(), fix))
