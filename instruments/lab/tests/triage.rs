@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use linerate_lab::scenario::Place;
 use linerate_lab::settings::Settings;
-use linerate_lab::triage::{Case, Cause, Extra, Triage};
+use linerate_lab::triage::{Cap, Case, Cause, Extra, Triage};
 use linerate_lab::{Kind, Result};
 
 /// One at a time: each of them takes every CPU that there is.
@@ -19,12 +19,12 @@ fn settings(fault: &str) -> Settings {
     settings.with("connections", 2).with("cpus", "one").with("probes", 0).with("port", "packet")
 }
 
-fn look(settings: &Settings, second: bool) -> Result<Triage> {
+fn look(settings: &Settings, second: bool, caps: &[Cap]) -> Result<Triage> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cpus = linerate_sys::thread::allowed_cpus().unwrap();
     let place = Place { cpus, seed: 7, program: None, stop: Arc::default() };
     let window = Duration::from_millis(200);
-    let extra = Extra { windows: 1, window, second, caps: Vec::new() };
+    let extra = Extra { windows: 1, window, second, caps: caps.to_vec() };
     let mut case = Case::new(settings);
     case.look(&extra, &place, |_| {})?;
     Ok(case.answer())
@@ -32,7 +32,12 @@ fn look(settings: &Settings, second: bool) -> Result<Triage> {
 
 /// Expects these causes of what is planted, in any order.
 fn expect(fault: &str, second: bool, causes: &[Cause]) {
-    let triage = match look(&settings(fault), second) {
+    expect_with(fault, second, &[], causes);
+}
+
+/// Expects them where these caps are tried beside the case's own.
+fn expect_with(fault: &str, second: bool, caps: &[Cap], causes: &[Cause]) {
+    let triage = match look(&settings(fault), second, caps) {
         Err(e) if e.kind() == Kind::Unsupported => {
             println!("skipped: {e}");
             return;
@@ -78,4 +83,16 @@ fn programs_that_read_too_slowly_are_the_receiver() {
 #[test]
 fn two_faults_at_once_are_both_found() {
     expect("packet:lose=19 receiver:sleep=1300", false, &[Cause::Driver, Cause::Receiver]);
+}
+
+#[test]
+fn cap_of_two_tells_an_overrun_host_from_a_faulty_driver_and_a_device_that_loses() {
+    expect_with("receiver:overrun=5", false, &[Cap::Two], &[Cause::Receiver]);
+    expect_with("packet:lose=17", false, &[Cap::Two], &[Cause::Driver]);
+    expect_with("device:lose=31", false, &[Cap::Two], &[Cause::Device]);
+}
+
+#[test]
+fn overrun_host_is_not_told_from_a_device_that_loses_without_a_cap_of_two() {
+    expect("receiver:overrun=5", false, &[Cause::Device]);
 }

@@ -4,10 +4,11 @@
 //!  core      a stage that reorders where there are batches
 //!  driver    a queue that lies or reorders where it is given batches
 //!  device    an interface of the eastern host that loses packets
-//!  receiver  programs of the eastern host that read slowly, from small buffers
+//!  receiver  programs of the eastern host that read slowly, from small buffers; or hosts that are overrun
 //! ```
 //!
-//! The first two do nothing with a cap of one packet, as a fault of batching does.
+//! The first two do nothing with a cap of one packet, as a fault of batching does, and the last one with as many
+//! as a host takes at once.
 
 use std::time::Duration;
 
@@ -38,7 +39,9 @@ const PORT_AT: usize = 14 + 20 + 2;
 ///
 /// Source: include/uapi/linux/pkt_sched.h, `TC_PRIO_INTERACTIVE`.
 const INTERACTIVE: u32 = 6;
-/// Bits of a random number that are used, because comparisons are signed.
+/// An address of no host, to which IP of one that gets the packet does not listen, nor counts it.
+const NOBODY: [u8; 6] = [2, 0, 0, 0xff, 0xff, 0xff];
+/// The bits of a random number that are looked at: comparisons have a number with a sign.
 const RANDOM_MASK: i32 = i32::MAX;
 
 /// Faults that are planted on a side.
@@ -55,6 +58,8 @@ pub(super) struct Faults {
     device_loses: Option<u32>,
     /// Programs of the eastern host sleep for this long after each read.
     pub receiver_sleeps: Option<Duration>,
+    /// A host takes so many packets of a doorbell, and has no room for the others.
+    receiver_takes: Option<u32>,
 }
 
 /// The fault of a driver.
@@ -74,13 +79,13 @@ impl Faults {
             let unknown = || {
                 format!(
                     "{word:?} is no fault: core:reorder=N, core:prefer=N, xdp:lose=N, xdp:reorder=N, packet:lose=N, \
-                     packet:reorder=N, device:lose=N or receiver:sleep=MICROSECONDS"
+                     packet:reorder=N, device:lose=N, receiver:sleep=MICROSECONDS or receiver:overrun=N"
                 )
             };
             let (what, n) = word.split_once('=').ok_or_else(unknown)?;
             let n: u32 =
                 n.parse().ok().filter(|n| (1..=1_000_000).contains(n)).ok_or_else(|| {
-                    format!("{word:?}: the number is one in so many, or microseconds: 1 to 1000000")
+                    format!("{word:?}: the number is one in so many, so many, or microseconds: 1 to 1000000")
                 })?;
             match what {
                 "core:reorder" => faults.core_reorders = Some(n),
@@ -93,6 +98,7 @@ impl Faults {
                 "receiver:sleep" => {
                     faults.receiver_sleeps = Some(Duration::from_micros(n.into()));
                 }
+                "receiver:overrun" => faults.receiver_takes = Some(n),
                 _ => return Err(unknown()),
             }
         }
@@ -117,7 +123,13 @@ impl Faults {
         })
     }
 
-    /// Injects the device's fault at an interface of `host`, until the returned value is dropped.
+    /// Returns what has hosts overrun, for a port that leads to one.
+    pub fn overrun(&self) -> Option<impl Fn(Box<dyn QueueOps>) -> Box<dyn QueueOps> + use<>> {
+        let takes = self.receiver_takes? as usize;
+        Some(move |ops| -> Box<dyn QueueOps> { Box::new(Wrapped::around(ops, Overrun(takes))) })
+    }
+
+    /// Plants the device's fault at an interface of `host`, until what is returned is dropped.
     pub fn device(&self, host: &Netns, interface: &str) -> Result<Option<Link>> {
         let Some(one_in) = self.device_loses else { return Ok(None) };
         let lost = RANDOM_MASK / i32::try_from(one_in).unwrap_or(i32::MAX);
@@ -227,6 +239,18 @@ impl Layer for Liar {
         }
         lost += below.xmit(mem, batch);
         lost
+    }
+}
+
+/// Addresses to nobody what comes behind the first packets of a doorbell: the device counts it, and no host does.
+struct Overrun(usize);
+
+impl Layer for Overrun {
+    fn xmit(&mut self, below: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
+        for skb in batch.iter_mut().skip(self.0) {
+            skb.copy_from(0, &NOBODY);
+        }
+        below.xmit(mem, batch)
     }
 }
 

@@ -275,6 +275,9 @@ fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
         let behind = config.qdisc.as_deref().map_or(String::new(), |text| format!(",{text}"));
         engine = engine.port(&west, &port(&west)).port(&east, &(port(&east) + &behind));
         for end in [&west, &east] {
+            if let Some(overrun) = config.fault.overrun() {
+                engine = engine.wrap(end, move |ops, _| Ok(overrun(ops)));
+            }
             if let Some(faulty) = config.fault.queue(config.port) {
                 engine = engine.wrap(end, move |ops, _| Ok(faulty(ops)));
             }
