@@ -25,9 +25,11 @@ macro_rules! ours {
 }
 
 /// Name and text of each.
-pub static BUILTIN: [(&str, &str); 19] = ours![
+pub static BUILTIN: [(&str, &str); 21] = ours![
     "batch",
     "batch-fault",
+    "batch-bus",
+    "shape",
     "bounce",
     "pool",
     "pool-bursts",
