@@ -1,5 +1,5 @@
 # Post 002's matrix on a second type of device: TCP from a host through linerate to another, by veth and by e1000, a doorbell
-# for each packet (org) or for 64 (new), with the post's queues and sysctls. Setting: `writes`, how many of each size.
+# for each packet (org) or for 64 (new), with the post's queues and sysctls. Setting: `seconds`, for each test.
 
 # The five settings of the post; the first three are the machine's, the others a namespace's.
 settings() {
@@ -35,10 +35,9 @@ number() {
 matrix() {
     for size in 32 128 512 4096; do
         for streams in 1 8 16; do
-            bytes=$((size * writes))
             # shellcheck disable=SC2086
-            ip netns exec west timeout 60 iperf3 -c 10.7.0.2 -l "$size" -P "$streams" -n "$bytes" $delay -J >came 2>&1 ||
-                echo "guest: n/a iperf3|$(tail -1 came)"
+            ip netns exec west timeout 60 iperf3 -c 10.7.0.2 -l "$size" -P "$streams" -t "$seconds" $delay -J >came 2>&1 ||
+                echo "guest: n/a iperf3|$(sed -n 's/.*"error"://p' came)"
             rate=$(number sum_received bits_per_second)
             echo "guest: cell $test|size $size|connections $streams|$device $side kB/s|$(awk "BEGIN { print int(${rate:-0} / 8000) }")"
             echo "guest: cell $test|size $size|connections $streams|$device $side again|$(number sum_sent retransmits)"
@@ -51,6 +50,7 @@ through() {
     for cap in 1 64; do
         [ $cap = 1 ] && side=org || side=new
         begun 2 packet:w0 "packet:$out,tx_batch=$cap"
+        soon ip netns exec west ping -c 1 -W 1 10.7.0.2 >/dev/null
         for test in TCP 'TCP No Delay'; do
             delay=
             [ "$test" = TCP ] || delay=-N
@@ -83,8 +83,8 @@ queues ethtool -G "$out"
 queue=4096
 queues ip netns exec east ethtool -G eth0
 ip link set "$out" up
-ethtool -g "$out" | sed -n '/Current/,$s/^.X:/guest: set queues of the engine&/p'
-ip netns exec east ethtool -g eth0 | sed -n '/Current/,$s/^.X:/guest: set queues of the receiver&/p'
+ethtool -g "$out" | sed -n '/Current/,$s/^\(.X\):[[:space:]]*/guest: set queue of the engine \1 /p'
+ip netns exec east ethtool -g eth0 | sed -n '/Current/,$s/^\(.X\):[[:space:]]*/guest: set queue of the receiver \1 /p'
 applied east 'ipv4/tcp_wmem=4096 524288 4194304'
 applied east 'ipv4/tcp_rmem=4096 1048576 4194304'
 sleep 3

@@ -1,6 +1,6 @@
-//! `cargo xtask qemu irqs` and similar commands: a guest whose output is a table. Its first
-//! process, a script of that name, says `guest: cell PART|..|COLUMN|FIGURE` for each figure, and
-//! `guest: n/a WHAT|WHY` for what it could not do.
+//! `cargo xtask qemu irqs` and its like: a guest that prints a table. Its first process, a script of that name, says
+//! `guest: cell PART|..|COLUMN|FIGURE` for each figure, `guest: n/a WHAT|WHY` for what it could not do, and
+//! `guest: set WHERE WHAT` for what it applied.
 //!
 //! Where a guest's time is the number of its instructions (`-icount`), nothing that this machine does beside changes a figure,
 //! and a guest that waits skips the wait. What is counted is the driver's and the kernel's; how fast it goes is no machine's.
@@ -65,7 +65,7 @@ pub const SUBJECTS: [Subject; 5] = [
     Subject {
         name: "batch",
         title: "Post 002's matrix on veth and on e1000, in the guest's time: kB/s, and segments sent again",
-        settings: &[("writes", "2048")],
+        settings: &[("seconds", "1")],
         init: concat!(include_str!("table.sh"), include_str!("batch.sh")),
         kernels: NEWEST,
         modules: &["e1000", "veth"],
@@ -119,6 +119,7 @@ struct Told {
     rows: Vec<Row>,
     columns: Vec<String>,
     lacking: Vec<String>,
+    applied: Vec<String>,
 }
 
 /// A row: the parts of its name, and its figures by column.
@@ -249,6 +250,9 @@ impl Told {
         if let Some(lacking) = line.strip_prefix("n/a ") {
             self.lacking.push(lacking.replace('|', ": "));
         }
+        if let Some(applied) = line.strip_prefix("set ") {
+            self.applied.push(applied.to_owned());
+        }
         let Some(cell) = line.strip_prefix("cell ") else { return };
         let mut parts: Vec<String> = cell.split('|').map(str::to_owned).collect();
         let (Some(figure), Some(column)) = (parts.pop(), parts.pop()) else { return };
@@ -316,6 +320,7 @@ fn table(tolds: &[(String, Told)]) -> String {
     for (version, told) in tolds {
         let lacking = told.lacking.iter().map(|why| format!("n/a under {version}: {why}\n"));
         text.extend(lacking);
+        text.extend(told.applied.iter().map(|what| format!("set under {version}: {what}\n")));
     }
     text
 }
@@ -346,7 +351,10 @@ mod tests {
             told
         };
         let tolds = [
-            ("6.1".into(), told("cell e1000|held|2000/s|4.0\nn/a virtio-net|not supported")),
+            (
+                "6.1".into(),
+                told("cell e1000|held|2000/s|4.0\nn/a virtio-net|not supported\nset queue 512"),
+            ),
             ("6.12".into(), told("cell e1000|held|2000/s|5.0\ncell e1000|held|5000/s|9.0")),
         ];
         let text = table(&tolds);
@@ -356,5 +364,6 @@ mod tests {
         assert_eq!(words[1], ["2000/s", "5000/s", "2000/s", "5000/s"]);
         assert_eq!(words[2], ["e1000", "held", "4.0", "-", "5.0", "9.0"]);
         assert_eq!(words[3].join(" "), "n/a under 6.1: virtio-net: not supported");
+        assert_eq!(words[4].join(" "), "set under 6.1: queue 512");
     }
 }
