@@ -160,8 +160,13 @@ impl Control {
         Ok(PendingOrder { answers, join: Applied::join })
     }
 
-    /// Orders a worker to run on these CPUs only: on one, to pin it; on several, to let it move
-    /// among them.
+    /// Returns the number of the worker that has queue number `queue` of a port, if there is such a queue.
+    #[must_use]
+    pub fn worker_of(&self, port: &str, queue: usize) -> Option<usize> {
+        self.slots.iter().position(|slot| !slot.queues_of(port, Some(queue)).is_empty())
+    }
+
+    /// Orders a worker to run on these CPUs alone: on one, to pin it; on several, to let it float there.
     ///
     /// The thread that turns the worker is moved between two turns, so no packet is on its way through the
     /// stages. Its packet memory stays where it is. [`Pinned::before`] puts it back.

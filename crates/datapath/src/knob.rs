@@ -1,6 +1,6 @@
 //! The numeric settings of an engine, each declared in one place: see [`linerate_skb::knob`].
 
-use linerate_skb::Knob;
+pub use linerate_skb::Knob;
 
 /// Packets from one queue in one turn: NAPI's weight.
 pub const BUDGET: Knob = Knob {

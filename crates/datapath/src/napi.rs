@@ -50,9 +50,14 @@ impl Napi {
         egress: Egress,
         tally: Tally,
     ) -> Napi {
+        let (mut ops, slot) = (DriverQueue::new(ops), Arc::<Slot>::default());
+        let gathers = ops.moderator().gathers() && direction != Direction::Sink;
+        slot.settings.set_moderation(ops.moderator().mode(), gathers);
+        slot.settings.set_tx_batch(egress.cap());
+        slot.settings.set_rx_ring_len(ops.caps().rx_ring_len);
         Napi {
-            ops: DriverQueue::new(ops),
-            slot: Arc::default(),
+            ops,
+            slot,
             direction,
             port,
             peer: None,
@@ -141,6 +146,7 @@ impl Napi {
     /// Changes the cap on packets for one doorbell.
     pub fn set_tx_batch(&mut self, cap: TxBatch) {
         self.egress.set_cap(cap);
+        self.slot.settings.set_tx_batch(self.egress.cap());
     }
 
     /// Takes the first `n` packets of `batch`; drops those without room.
@@ -233,7 +239,9 @@ impl Napi {
         let rx_ring_len = self.ops.caps().rx_ring_len;
         let moderator = self.ops.moderator();
         moderator.set_mode(mode);
-        if moderator.gathers() {
+        let gathers = moderator.gathers() && self.direction != Direction::Sink;
+        self.slot.settings.set_moderation(mode, gathers);
+        if gathers {
             return mode.warning(rx_ring_len?);
         }
         Some("n/a: its packets wait in no device".into())

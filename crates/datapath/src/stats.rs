@@ -16,6 +16,7 @@ use crate::egress::Egress;
 use crate::mailbox::{Mailbox, Word};
 use crate::notice::Notice;
 use crate::qdisc::QdiscCounts;
+use crate::settings::{QueueSettings, SettingsPage};
 use crate::tx_batch::TxBatch;
 use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
 
@@ -214,6 +215,8 @@ pub(crate) struct Slot {
     rx_missed: AtomicU64,
     rx_nombuf: AtomicU64,
     flushes: FlushPage,
+    /// Written with every change of one.
+    pub settings: SettingsPage,
     report: Mutex<DeviceReport>,
 }
 
@@ -254,6 +257,7 @@ impl Slot {
         let counters = ops.counters();
         let report = DeviceReport::of(ops, &counters, egress);
         self.count(&counters, egress);
+        self.settings.set_rx_ring_len(ops.caps().rx_ring_len);
         if let Ok(mut known) = self.report.try_lock() {
             *known = report;
         }
@@ -325,7 +329,7 @@ pub struct PortStats {
     pub queues: Vec<QueueReading>,
     /// The packets that go to its first queue's device with one doorbell.
     pub tx_batch: TxBatch,
-    /// The counts of the port's queueing discipline, if it has one, over all queues.
+    /// The counts of its queueing discipline, if it has one, over all queues.
     pub qdisc: Option<QdiscCounts>,
 }
 
@@ -337,6 +341,8 @@ pub struct QueueReading {
     pub counts: QueueCounts,
     /// Its moderation, and what it did lately; displays as a line.
     pub moderation: Moderated,
+    /// Its settings, as they are now.
+    pub settings: QueueSettings,
 }
 
 impl Stats {
@@ -435,7 +441,8 @@ impl PortStats {
             }
             stats.verified = stats.verified.or(report.verified);
             stats.pace = stats.pace.or(report.pace);
-            stats.queues.push(QueueReading { counts: c, moderation: report.moderation });
+            let (moderation, settings) = (report.moderation, slot.settings.read());
+            stats.queues.push(QueueReading { counts: c, moderation, settings });
             if i == 0 {
                 stats.tx_batch = report.tx_batch;
             }

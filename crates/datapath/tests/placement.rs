@@ -365,6 +365,15 @@ fn an_order_for_a_port_reaches_its_queues_on_all_workers() {
         let applied = control.set_moderation("a", queue, Moderation::Busy).unwrap().wait(LONG);
         assert_eq!(applied.unwrap().applied, Setting::Moderation(Moderation::Busy));
     }
+    let napi = control.set_moderation("a", Some(1), Moderation::Napi).unwrap().wait(LONG);
+    assert_eq!(napi.unwrap().note, None);
+    let ports = running.stats().ports();
+    let modes: Vec<_> = ports[0].queues.iter().map(|queue| queue.moderation).collect();
+    assert_eq!(modes, [Moderation::Busy, Moderation::Napi, Moderation::Busy]);
+    assert_eq!(
+        [0, 1, 2, 3].map(|queue| control.worker_of("b", queue)),
+        [Some(0), Some(1), Some(0), None]
+    );
     let e = control.set_moderation("a", Some(3), Moderation::Busy).map(drop).unwrap_err();
     assert!(e.why == "it has no queue 3" && e.fix == "its queues: 0..3", "{e}");
     let e = control.set_moderation("c", None, Moderation::Busy).map(drop).unwrap_err();

@@ -44,6 +44,9 @@ fn ten_thousand_changes_of_the_cap_under_load_lose_double_and_reorder_nothing() 
             (applied.asked, applied.applied),
             (Setting::TxBatch(cap), Setting::TxBatch(cap))
         );
+        let ports = running.stats().ports();
+        let set = ports.iter().find(|read| read.name == port).unwrap();
+        assert_eq!(set.queues[0].settings.tx_batch, cap, "a reading shows what the last order did");
     }
     assert!(stop_whole(running) > 10_000);
 }

@@ -30,8 +30,8 @@
 pub use linerate_ctl::{affinity, doctor, placement};
 pub use linerate_datapath::{
     Applied, BatchSizes, Builder, Control, Engine, Holder, PendingOrder, Pinned, PortId, PortStats,
-    QueueReading, Running, Setting, Stage, StageContext, Stats, Steering, Stopped, Turn, Turned,
-    TxBatch, Watch, Worker, WorkerStats, Xconnect, qdisc, testing,
+    QueueReading, QueueSettings, Running, Setting, Stage, StageContext, Stats, Steering, Stopped,
+    Turn, Turned, TxBatch, Watch, Worker, WorkerStats, Xconnect, qdisc, testing,
 };
 #[cfg(feature = "conformance")]
 pub use linerate_port::conformance;

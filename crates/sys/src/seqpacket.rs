@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 use crate::error::{Code, Result};
-use crate::unix::{self, address, pass_rights, socket};
+use crate::unix::{self, pass_rights};
 
 /// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). With room for all, the kernel
 /// closes none itself, which could block for ever on an unknown file.
@@ -110,9 +110,7 @@ impl Seqpacket {
     /// # Errors
     /// ECONNREFUSED or ENOENT if none does, EAGAIN if too many wait to be accepted.
     pub fn connect(path: &Path) -> io::Result<Seqpacket> {
-        let fd = socket(SocketType::SEQPACKET)?;
-        rustix::net::connect(&fd, &address(path)?)?;
-        Ok(Seqpacket { fd })
+        unix::connect(path, SocketType::SEQPACKET).map(|fd| Seqpacket { fd })
     }
 
     /// Sends a message, with a descriptor if there is one.

@@ -112,8 +112,24 @@ pub fn peer_user(socket: impl AsFd) -> io::Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
 }
 
+/// Returns the user that this process acts as.
+#[must_use]
+pub fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Connects to the socket of a type that listens at `path`; the descriptor never blocks.
+///
+/// # Errors
+/// ECONNREFUSED or ENOENT if none does, EAGAIN if too many wait to be accepted, EPROTOTYPE if it is of another type.
+pub fn connect(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
+    let fd = socket(kind)?;
+    rustix::net::connect(&fd, &address(path)?)?;
+    Ok(fd)
+}
+
 /// Makes a socket that never blocks.
-pub(crate) fn socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
+fn socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
 }
@@ -151,7 +167,7 @@ fn is_abstract(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().first() == Some(&b'@')
 }
 
-pub(crate) fn address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
+fn address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
     match path.as_os_str().as_encoded_bytes() {
         [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name),
         path => SocketAddrUnix::new(path),
@@ -174,7 +190,7 @@ fn taken_by(path: &Path, address: &SocketAddrUnix) -> Option<(&'static str, &'st
     if refused() != Err(Errno::CONNREFUSED) {
         return Some(LISTENED);
     }
-    let is_own = file.uid() == rustix::process::geteuid().as_raw();
+    let is_own = file.uid() == own_user();
     (!is_own).then_some(("a dead process of another user left that socket behind", other))
 }
 
@@ -197,14 +213,13 @@ mod tests {
     use super::testing::path;
     use super::*;
     use std::os::unix::fs::symlink;
-    use std::os::unix::net::UnixStream;
 
     fn bind(path: &Path) -> Result<Listener> {
         Listener::bind(path, 0o600, SocketType::STREAM)
     }
 
-    fn connect(path: &Path) -> io::Result<UnixStream> {
-        UnixStream::connect(path)
+    fn connect(path: &Path) -> io::Result<OwnedFd> {
+        super::connect(path, SocketType::STREAM)
     }
 
     /// Leaves a socket behind as SIGKILL does.
@@ -303,6 +318,6 @@ mod tests {
         let listener = bind(&path).unwrap();
         let _near = connect(&path).unwrap();
         let far = listener.accept().unwrap().unwrap();
-        assert_eq!(peer_user(&far).unwrap(), rustix::process::geteuid().as_raw());
+        assert_eq!(peer_user(&far).unwrap(), own_user());
     }
 }
