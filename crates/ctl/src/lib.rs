@@ -1,7 +1,7 @@
 //! Results of a path as plain data, for screens, scripts and metrics.
 //!
 //! [`report`], [`pool`] and [`excess`] hold the data. With the feature `json`, the module of that name writes
-//! the documents of `--json`. [`doctor`] says whether a port can be opened here, and how well.
+//! the documents of `--json`, and `tune` changes a run's settings from outside. [`doctor`] says whether a port can be opened here, and how well.
 #![forbid(unsafe_code)]
 
 pub mod affinity;
@@ -13,6 +13,8 @@ pub mod placement;
 pub mod pool;
 mod registers;
 pub mod report;
+#[cfg(feature = "json")]
+pub mod tune;
 
 pub use excess::{Calls, Locks, Waits};
 pub use pool::PoolReport;

@@ -464,8 +464,8 @@ impl From<Verified> for Verify {
 }
 
 impl PortReport {
-    /// Reports a port after a run of `time`.
-    fn of(port: &PortStats, time: Duration) -> PortReport {
+    /// Reports a port after a run of `time`, or in it.
+    pub(crate) fn of(port: &PortStats, time: Duration) -> PortReport {
         let (c, d) = (&port.counts, &port.driver_counts);
         let gathers = c.polls > 0 && gathers(port);
         PortReport {

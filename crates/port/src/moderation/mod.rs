@@ -25,5 +25,5 @@ mod mode;
 mod moderator;
 
 pub use cost::{Cost, CostMeter};
-pub use mode::{Goal, Moderation};
+pub use mode::{FORMS, Goal, Moderation};
 pub use moderator::{Moderated, Moderator, Rest, poor_use};

@@ -1,0 +1,91 @@
+//! The other end of the socket: one request, one answer.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use linerate_port::Code;
+use linerate_sys::unix::{SocketType, connect};
+use serde_json::Value;
+
+use super::refusal;
+use super::request::Request;
+use crate::report::ErrorReport;
+
+/// Longest time without a byte of the answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two tries to connect.
+const RETRY: Duration = Duration::from_millis(2);
+/// Longest answer: that of a run with thousands of queues.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// Connects; while too many others wait to be accepted, tries again.
+fn connected(path: &Path) -> std::io::Result<OwnedFd> {
+    let until = Instant::now() + ANSWER_TIMEOUT;
+    loop {
+        match connect(path, SocketType::STREAM) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < until => {
+                std::thread::sleep(RETRY);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Asks the run whose socket is at `path`; returns its answer, a document of the schema `linerate-tune/1`.
+///
+/// # Errors
+/// What the run refuses; `E-FILE` if nobody listens there, `E-PERM` if the socket is another user's, `E-BUSY` if the
+/// run does not answer.
+pub fn ask(path: &Path, request: &Request) -> Result<Value, ErrorReport> {
+    let what = format!("cannot ask the run at {}", path.display());
+    let start = format!("start the run with it: linerate forward A B --control {}", path.display());
+    let refuse = |code: Code, why: String, fix: &str| refusal(code.as_str(), &what, why, fix);
+    let fd = connected(path).map_err(|e| {
+        let (code, why, fix) = match e.kind() {
+            ErrorKind::NotFound => (Code::File, "there is no such file", &*start),
+            ErrorKind::ConnectionRefused => (Code::File, "no process listens there", &*start),
+            ErrorKind::WouldBlock => (Code::Busy, "too many clients wait", "ask again"),
+            ErrorKind::PermissionDenied => {
+                (Code::Permission, "it belongs to another user", "ask as its user, or as root")
+            }
+            _ => (Code::File, "it is not the control socket of a run", &*start),
+        };
+        refuse(code, format!("{why} (connect: {e})"), fix)
+    })?;
+    let broken = |e: std::io::Error| {
+        let late = matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        match late {
+            true => refuse(Code::Busy, format!("no answer in {ANSWER_TIMEOUT:?}"), "ask again"),
+            false => refuse(Code::System, format!("the connection broke: {e}"), "ask again"),
+        }
+    };
+    let mut stream = UnixStream::from(fd);
+    stream.set_nonblocking(false).map_err(broken)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(broken)?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(broken)?;
+    // A run that does not hear this client has answered before, and closed its end.
+    let _ = stream.write_all(request.line().as_bytes());
+    let mut line = Vec::new();
+    let read = BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_until(b'\n', &mut line);
+    if let Err(e) = read
+        && line.is_empty()
+    {
+        return Err(broken(e));
+    }
+    if line.is_empty() {
+        let why = "it closed the connection without an answer: it ended, or has too many clients";
+        return Err(refuse(Code::Busy, why.into(), "ask again"));
+    }
+    let answer: Value = serde_json::from_slice(&line)
+        .map_err(|e| refuse(Code::System, format!("its answer is no JSON: {e}"), ""))?;
+    match answer.get("error") {
+        Some(error) => {
+            let part = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
+            Err(refusal(&part("code"), &part("what"), part("why"), part("fix")))
+        }
+        None => Ok(answer),
+    }
+}

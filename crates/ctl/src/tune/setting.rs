@@ -1,0 +1,180 @@
+//! The settings of a run, each in one row: what it is called, which letter of ethtool's shows it, what it can be.
+
+use linerate_datapath::{PortStats, QueueSettings, WorkerStats, knob};
+use linerate_port::moderation::{FORMS, Moderation};
+use linerate_port::thread;
+
+use serde::Serialize;
+
+/// ethtool's letters under which there are settings: the one that shows, the one that changes, and what it is of.
+pub const LETTERS: [(char, char, &str); 4] = [
+    ('c', 'C', "coalescing: when a queue is looked at again"),
+    ('k', 'K', "features: how packets leave"),
+    ('g', 'G', "rings"),
+    ('l', 'L', "channels: the workers that have the queues"),
+];
+
+/// A setting of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SettingRow {
+    /// Its name; the command writes `-` for `_`.
+    pub name: &'static str,
+    /// ethtool's letter under which it is shown.
+    pub letter: char,
+    /// The knobs that declare its numbers.
+    pub knobs: &'static [&'static knob::Knob],
+    /// Its other values.
+    words: &'static str,
+    /// The reason why it cannot be changed while packets pass; empty if it can.
+    pub fixed: &'static str,
+}
+
+/// Every setting.
+pub const SETTINGS: [SettingRow; 7] = [
+    SettingRow {
+        name: "moderation",
+        letter: 'c',
+        knobs: &[&knob::LATENCY, &knob::CPU],
+        words: FORMS,
+        fixed: "",
+    },
+    SettingRow { name: "rx_usecs", letter: 'c', knobs: &[&knob::USECS], words: "", fixed: "" },
+    SettingRow { name: "rx_frames", letter: 'c', knobs: &[&knob::FRAMES], words: "", fixed: "" },
+    SettingRow {
+        name: "tx_batch",
+        letter: 'k',
+        knobs: &[&knob::TX_BATCH],
+        words: "auto",
+        fixed: "",
+    },
+    SettingRow {
+        name: "qdisc",
+        letter: 'k',
+        knobs: &[],
+        words: "yes, no",
+        fixed: "a discipline is built with its port: name it in the port's text, as shape= or qdisc=",
+    },
+    SettingRow {
+        name: "rx_ring",
+        letter: 'g',
+        knobs: &[],
+        words: "packets",
+        fixed: "a device's rings are made when it is opened: start the run again with another port text",
+    },
+    SettingRow {
+        name: "cpu",
+        letter: 'l',
+        knobs: &[],
+        words: "a CPU of the process, or any",
+        fixed: "",
+    },
+];
+
+impl SettingRow {
+    /// Returns the row of a name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static SettingRow> {
+        SETTINGS.iter().find(|row| row.name == name)
+    }
+
+    /// Returns the values that it can have, as text.
+    #[must_use]
+    pub fn values(&self) -> String {
+        match (self.knobs, self.words) {
+            ([knob], "") => format!("{knob} {}", knob.unit),
+            ([knob], words) => format!("{knob} {}, or {words}", knob.unit),
+            (_, words) => words.to_owned(),
+        }
+    }
+}
+
+/// A setting of a queue, as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Shown {
+    name: &'static str,
+    letter: char,
+    /// Its value; `None` if it has none now, for the reason `why`.
+    value: Option<String>,
+    why: Option<&'static str>,
+    values: String,
+    /// False if it cannot be changed while packets pass.
+    live: bool,
+}
+
+/// Returns every setting of a queue, in the order of [`SETTINGS`].
+pub(super) fn show(port: &PortStats, queue: &QueueSettings, worker: WorkerStats) -> Vec<Shown> {
+    let shown = |row: &SettingRow| {
+        let (value, why) = match value(row.name, port, queue, worker) {
+            Ok(value) => (Some(value), None),
+            Err(why) => (None, Some(why)),
+        };
+        let (name, letter, values) = (row.name, row.letter, row.values());
+        Shown { name, letter, value, why, values, live: row.fixed.is_empty() }
+    };
+    SETTINGS.iter().map(shown).collect()
+}
+
+/// Returns a setting's value, or why it has none.
+fn value(
+    name: &str,
+    port: &PortStats,
+    queue: &QueueSettings,
+    worker: WorkerStats,
+) -> Result<String, &'static str> {
+    let fixed = match queue.moderation {
+        _ if !queue.gathers => Err("its packets wait in no device"),
+        Moderation::Fixed { usecs, frames } => Ok((usecs, frames)),
+        _ => Err("its moderation is not fixed"),
+    };
+    match name {
+        "moderation" => Ok(queue.moderation.to_string()),
+        "rx_usecs" => fixed.map(|(usecs, _)| usecs.to_string()),
+        "rx_frames" => fixed.map(|(_, frames)| frames.to_string()),
+        "tx_batch" => Ok(queue.tx_batch.to_string()),
+        "qdisc" => Ok(if port.qdisc.is_some() { "yes" } else { "no" }.to_owned()),
+        "rx_ring" => queue.rx_ring_len.map(|len| len.to_string()).ok_or("its driver has none"),
+        "cpu" => Ok(worker.pinned.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())),
+        _ => Err("it is not shown"),
+    }
+}
+
+/// Returns the CPUs that a text names, of those that the process may use.
+pub(super) fn cpus(text: &str) -> Result<Vec<usize>, String> {
+    let allowed = thread::allowed_cpus().map_err(|e| e.why)?;
+    if matches!(text, "any") {
+        return Ok(allowed);
+    }
+    match text.parse::<usize>().ok().filter(|cpu| allowed.contains(cpu)) {
+        Some(cpu) => Ok(vec![cpu]),
+        None => {
+            let all: Vec<String> = allowed.iter().map(usize::to_string).collect();
+            Err(format!("{text:?} is none of the CPUs that the run may use: {}", all.join(" ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_letter_and_every_letter_a_row() {
+        for row in &SETTINGS {
+            assert!(LETTERS.iter().any(|(show, ..)| *show == row.letter), "{}", row.name);
+            assert!(!row.values().is_empty(), "{}", row.name);
+            assert!(row.knobs.iter().all(|knob| knob.live == row.fixed.is_empty()), "{}", row.name);
+        }
+        assert!(LETTERS.iter().all(|(show, ..)| SETTINGS.iter().any(|row| row.letter == *show)));
+        let values = SettingRow::find("tx_batch").unwrap().values();
+        assert_eq!(values, "1..=1024 packets, or auto");
+    }
+
+    #[test]
+    fn cpu_is_one_that_the_process_may_use() {
+        let all = cpus("any").unwrap();
+        assert_eq!(cpus(&all[0].to_string()), Ok(vec![all[0]]));
+        for bad in ["", "-1", "1048576", "none", "0,1,99999"] {
+            assert!(cpus(bad).unwrap_err().contains("may use"), "{bad}");
+        }
+    }
+}

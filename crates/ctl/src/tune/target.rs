@@ -1,0 +1,429 @@
+//! The run that is asked: shows its settings, changes them, and takes changes back that nobody keeps.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{
+    Applied, Control, Moderation, PendingOrder, Pinned, PortStats, QueueReading, Setting, Stats,
+    TxBatch, knob,
+};
+use linerate_port::{Code, Error};
+use serde::Serialize;
+
+use super::request::{Change, SCHEMA};
+use super::setting::{Shown, cpus, show};
+use super::{SETTINGS, SettingRow, USAGE, refusal, unknown};
+use crate::report::{ErrorReport, PortReport};
+
+/// Longest time for a worker to obey.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A run, as its socket's thread reaches it.
+#[derive(Debug)]
+pub(super) struct Target {
+    control: Control,
+    stats: Stats,
+    started: Instant,
+    /// The orders that take changes back, one for each setting of each queue.
+    reverts: BTreeMap<(String, usize, &'static str), Ordered>,
+    revert_at: Option<Instant>,
+}
+
+/// A value that workers are ordered to set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Ordered {
+    Moderation(Moderation),
+    TxBatch(TxBatch),
+    Cpu(Vec<usize>),
+}
+
+/// The order behind one value.
+#[derive(Debug)]
+enum Order {
+    Setting(PendingOrder<Applied>),
+    Cpu(PendingOrder<Pinned>),
+}
+
+/// A change that was ordered, and may not have been made everywhere yet.
+#[derive(Debug)]
+pub(super) struct Pending {
+    port: String,
+    queues: Vec<usize>,
+    /// Each value with its order, and those before it, one of each queue.
+    values: Vec<(Ordered, Vec<Ordered>, Vec<Order>)>,
+    revert_after: Option<Duration>,
+    until: Instant,
+}
+
+#[derive(Debug, Serialize)]
+struct PortShown {
+    driver: String,
+    device: String,
+    mode: String,
+    queues: Vec<QueueShown>,
+    statistics: PortReport,
+}
+
+#[derive(Debug, Serialize)]
+struct QueueShown {
+    queue: usize,
+    worker: Option<usize>,
+    settings: Vec<Shown>,
+}
+
+/// The result of setting one value.
+#[derive(Debug, Serialize)]
+struct SetShown {
+    name: &'static str,
+    /// The values before, one of each queue.
+    before: Vec<String>,
+    asked: String,
+    applied: String,
+    note: Option<String>,
+    /// Packets that the queues received between question and change.
+    packets: u64,
+    took_us: f64,
+}
+
+impl Target {
+    pub fn new(control: Control, stats: Stats) -> Target {
+        let (reverts, revert_at) = (BTreeMap::new(), None);
+        Target { control, stats, started: Instant::now(), reverts, revert_at }
+    }
+
+    /// Returns the document of a port, or of all.
+    ///
+    /// # Errors
+    /// `E-TOPOLOGY` if there is no such port.
+    pub fn show(&self, port: Option<&str>) -> Result<String, ErrorReport> {
+        let ports = match port {
+            Some(name) => vec![self.port(name, &format!("cannot show '{name}'"))?],
+            None => self.stats.ports(),
+        };
+        #[derive(Serialize)]
+        struct Document {
+            schema: &'static str,
+            ports: BTreeMap<String, PortShown>,
+            reverts_in_seconds: Option<f64>,
+        }
+        let shown = |port: PortStats| (port.name.clone(), self.shown(&port));
+        let ports = ports.into_iter().map(shown).collect();
+        Ok(line(&Document { schema: SCHEMA, ports, reverts_in_seconds: self.reverts_in() }))
+    }
+
+    fn shown(&self, port: &PortStats) -> PortShown {
+        let workers = self.stats.workers();
+        let queue = |(number, queue): (usize, &QueueReading)| {
+            let worker = self.control.worker_of(&port.name, number);
+            let time = worker.and_then(|worker| workers.get(worker)).copied().unwrap_or_default();
+            QueueShown { queue: number, worker, settings: show(port, &queue.settings, time) }
+        };
+        PortShown {
+            driver: port.driver.clone(),
+            device: port.obtained.device.clone(),
+            mode: port.obtained.mode.clone(),
+            queues: port.queues.iter().enumerate().map(queue).collect(),
+            statistics: PortReport::of(port, self.started.elapsed()),
+        }
+    }
+
+    fn port(&self, name: &str, what: &str) -> Result<PortStats, ErrorReport> {
+        let ports = self.stats.ports();
+        let found = ports.iter().find(|port| port.name == name).cloned();
+        found.ok_or_else(|| unknown(what, "port", name, ports.iter().map(|port| &*port.name)))
+    }
+
+    /// Orders a change, once all of it is known to be possible.
+    ///
+    /// # Errors
+    /// `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`, and nothing was ordered; `E-BUSY` of a worker that does
+    /// not obey.
+    pub fn begin(&self, change: &Change) -> Result<Pending, ErrorReport> {
+        let what = format!("cannot set '{}'", change.port);
+        let port = self.port(&change.port, &what)?;
+        let queues: Vec<usize> = match change.queue {
+            Some(queue) if queue < port.queues.len() => vec![queue],
+            Some(queue) => {
+                let fix = format!("its queues: 0..{}", port.queues.len());
+                return Err(refusal(USAGE, &what, format!("it has no queue {queue}"), fix));
+            }
+            None => (0..port.queues.len()).collect(),
+        };
+        let Some(first) = queues.first().and_then(|queue| port.queues.get(*queue)) else {
+            return Err(refusal(USAGE, &what, "it has no queue", ""));
+        };
+        let asked = parse(&what, change, first.settings.moderation)?;
+        let mut values = Vec::new();
+        for value in asked {
+            let before = queues.iter().map(|queue| self.now(&port, *queue, &value)).collect();
+            values.push((value, before, Vec::new()));
+        }
+        for (value, _, orders) in &mut values {
+            orders.extend(self.order(&change.port, change.queue, &queues, value)?);
+        }
+        let (port, until) = (change.port.clone(), Instant::now() + ORDER_TIMEOUT);
+        Ok(Pending { port, queues, values, revert_after: change.revert_after, until })
+    }
+
+    /// Returns the value that a queue has, of the setting that `like` is of.
+    fn now(&self, port: &PortStats, queue: usize, like: &Ordered) -> Ordered {
+        match like {
+            Ordered::Moderation(_) => Ordered::Moderation(port.queues[queue].settings.moderation),
+            Ordered::TxBatch(_) => Ordered::TxBatch(port.queues[queue].settings.tx_batch),
+            Ordered::Cpu(_) => {
+                let worker = self.control.worker_of(&port.name, queue).unwrap_or_default();
+                let pinned = self.stats.workers().get(worker).and_then(|worker| worker.pinned);
+                Ordered::Cpu(match pinned {
+                    Some(cpu) => vec![cpu],
+                    None => cpus("any").unwrap_or_default(),
+                })
+            }
+        }
+    }
+
+    /// Orders one value of a port's queues.
+    fn order(
+        &self,
+        port: &str,
+        queue: Option<usize>,
+        queues: &[usize],
+        value: &Ordered,
+    ) -> Result<Vec<Order>, Error> {
+        let setting = |order| vec![Order::Setting(order)];
+        match value {
+            Ordered::Moderation(mode) => {
+                self.control.set_moderation(port, queue, *mode).map(setting)
+            }
+            Ordered::TxBatch(cap) => self.control.set_tx_batch(port, queue, *cap).map(setting),
+            Ordered::Cpu(cpus) => {
+                let workers =
+                    queues.iter().filter_map(|queue| self.control.worker_of(port, *queue));
+                let mut workers: Vec<usize> = workers.collect();
+                workers.sort_unstable();
+                workers.dedup();
+                let order = |worker| self.control.set_cpus(worker, cpus).map(Order::Cpu);
+                workers.into_iter().map(order).collect()
+            }
+        }
+    }
+
+    /// Returns the answer to a change, once every worker has obeyed or its time is over.
+    pub fn finish(
+        &mut self,
+        pending: &mut Pending,
+        now: Instant,
+    ) -> Option<Result<String, ErrorReport>> {
+        let results: Option<Vec<_>> = pending.values.iter().map(SetShown::of).collect();
+        match results {
+            None if now < pending.until => None,
+            None => {
+                let why = format!("its worker did not turn for {ORDER_TIMEOUT:?}");
+                let what = format!("'{}' was not set", pending.port);
+                Some(Err(ErrorReport::from(
+                    &Error::new(Code::Busy, what, why).fix("show it: the change may still come"),
+                )))
+            }
+            Some(results) => {
+                let set: Result<Vec<SetShown>, ErrorReport> = results.into_iter().collect();
+                self.remember(pending, now);
+                Some(set.map(|set| self.document(pending, &set)))
+            }
+        }
+    }
+
+    fn document(&self, pending: &Pending, set: &[SetShown]) -> String {
+        #[derive(Serialize)]
+        struct Document<'a> {
+            schema: &'static str,
+            port: &'a str,
+            queues: &'a [usize],
+            set: &'a [SetShown],
+            reverts_in_seconds: Option<f64>,
+        }
+        let reverts_in_seconds = self.reverts_in();
+        let Pending { port, queues, .. } = pending;
+        line(&Document { schema: SCHEMA, port, queues, set, reverts_in_seconds })
+    }
+
+    /// Notes how a change is taken back; one that is to stay takes the place of what would have been.
+    fn remember(&mut self, pending: &mut Pending, now: Instant) {
+        for (value, before, _) in &pending.values {
+            for (queue, before) in pending.queues.iter().zip(before) {
+                let key = (pending.port.clone(), *queue, value.name());
+                match pending.revert_after {
+                    Some(_) => _ = self.reverts.entry(key).or_insert_with(|| before.clone()),
+                    None => _ = self.reverts.remove(&key),
+                }
+            }
+        }
+        match pending.revert_after {
+            Some(time) => self.revert_at = Some(now + time),
+            None if self.reverts.is_empty() => self.revert_at = None,
+            None => {}
+        }
+    }
+
+    /// Keeps what would be taken back; returns the document that says how many settings that is.
+    pub fn keep(&mut self) -> String {
+        #[derive(Serialize)]
+        struct Document {
+            schema: &'static str,
+            kept: usize,
+        }
+        let kept = self.reverts.len();
+        self.reverts.clear();
+        self.revert_at = None;
+        line(&Document { schema: SCHEMA, kept })
+    }
+
+    /// Returns when changes are to be taken back.
+    pub fn revert_at(&self) -> Option<Instant> {
+        self.revert_at
+    }
+
+    /// Takes changes back whose time has come; a worker that has too many orders is asked again in `pause`.
+    pub fn revert(&mut self, now: Instant, pause: Duration) {
+        if self.revert_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let reverts = std::mem::take(&mut self.reverts);
+        for (key, value) in reverts {
+            let (port, queue, _) = &key;
+            if let Err(e) = self.order(port, Some(*queue), &[*queue], &value)
+                && e.code == Code::Busy
+            {
+                self.reverts.insert(key, value);
+            }
+        }
+        self.revert_at = (!self.reverts.is_empty()).then(|| now + pause);
+    }
+
+    fn reverts_in(&self) -> Option<f64> {
+        let left = |at: Instant| at.saturating_duration_since(Instant::now()).as_secs_f64();
+        self.revert_at.map(left)
+    }
+}
+
+impl Ordered {
+    /// Returns the name of its setting.
+    fn name(&self) -> &'static str {
+        match self {
+            Ordered::Moderation(_) => "moderation",
+            Ordered::TxBatch(_) => "tx_batch",
+            Ordered::Cpu(_) => "cpu",
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Ordered::Moderation(mode) => mode.to_string(),
+            Ordered::TxBatch(cap) => cap.to_string(),
+            Ordered::Cpu(cpus) => match cpus[..] {
+                [cpu] => cpu.to_string(),
+                _ => "any".into(),
+            },
+        }
+    }
+}
+
+impl SetShown {
+    /// Returns the result of a value's orders, once there is one of each.
+    fn of(
+        (value, before, orders): &(Ordered, Vec<Ordered>, Vec<Order>),
+    ) -> Option<Result<SetShown, ErrorReport>> {
+        let mut shown = SetShown {
+            name: value.name(),
+            before: before.iter().map(Ordered::text).collect(),
+            asked: value.text(),
+            applied: value.text(),
+            note: None,
+            packets: 0,
+            took_us: 0.0,
+        };
+        for order in orders {
+            let done = match order {
+                Order::Setting(order) => order.answer()?.map(|answer| {
+                    shown.applied = match answer.applied {
+                        Setting::Moderation(mode) => mode.to_string(),
+                        Setting::TxBatch(cap) => cap.to_string(),
+                        _ => String::new(),
+                    };
+                    shown.note = answer.note;
+                    shown.packets = answer.packets;
+                    answer.took
+                }),
+                Order::Cpu(order) => order.answer()?.map(|answer| {
+                    shown.applied = Ordered::Cpu(answer.cpus).text();
+                    answer.took
+                }),
+            };
+            match done {
+                Ok(took) => shown.took_us = shown.took_us.max(took.as_secs_f64() * 1e6),
+                Err(e) => return Some(Err(ErrorReport::from(&e))),
+            }
+        }
+        Some(Ok(shown))
+    }
+}
+
+/// Reads every value of a change; `now` is the moderation of its first queue.
+fn parse(what: &str, change: &Change, now: Moderation) -> Result<Vec<Ordered>, ErrorReport> {
+    for name in change.settings.keys() {
+        let names = SETTINGS.iter().map(|row| row.name);
+        let row = SettingRow::find(name).ok_or_else(|| unknown(what, "setting", name, names))?;
+        if !row.fixed.is_empty() {
+            let why = format!("{name} cannot be changed while packets pass");
+            return Err(refusal(Code::Unsupported.as_str(), what, why, row.fixed));
+        }
+    }
+    let asked = |name: &str| change.settings.get(name).map(String::as_str);
+    let mut values = Vec::new();
+    let mode: Option<Moderation> = asked("moderation").map(str::parse).transpose()?;
+    let number = |knob: &'static knob::Knob, name: &str| match asked(name) {
+        None => Ok(None),
+        Some(text) => match text.parse::<u64>().ok().filter(|n| knob.allows(*n)) {
+            Some(n) => Ok(Some(n as u32)),
+            None => {
+                let why = format!("{name} is {knob} {}, not {text:?}", knob.unit);
+                Err(refusal(USAGE, what, why, format!("{} is usual", knob.default)))
+            }
+        },
+    };
+    let (usecs, frames) = (number(&knob::USECS, "rx_usecs")?, number(&knob::FRAMES, "rx_frames")?);
+    if usecs.is_some() || frames.is_some() {
+        let (old_usecs, old_frames) = match (mode, now) {
+            (Some(Moderation::Fixed { usecs, frames }), _)
+            | (None, Moderation::Fixed { usecs, frames }) => (usecs, frames),
+            (None, _) => (knob::USECS.default as u32, knob::FRAMES.default as u32),
+            (Some(other), _) => {
+                let why = format!("moderation {other} has no rx_usecs and no rx_frames");
+                return Err(refusal(USAGE, what, why, "leave the one or the other out"));
+            }
+        };
+        let (usecs, frames) = (usecs.unwrap_or(old_usecs), frames.unwrap_or(old_frames));
+        values.push(Ordered::Moderation(Moderation::Fixed { usecs, frames }));
+    } else {
+        values.extend(mode.map(Ordered::Moderation));
+    }
+    let cap: Option<TxBatch> = asked("tx_batch").map(str::parse).transpose()?;
+    values.extend(cap.map(Ordered::TxBatch));
+    if let Some(text) = asked("cpu") {
+        let list = cpus(text).map_err(|why| {
+            refusal(Code::Cpu.as_str(), what, why, "grep Cpus_allowed_list /proc/PID/status")
+        })?;
+        values.push(Ordered::Cpu(list));
+    }
+    Ok(values)
+}
+
+impl From<Error> for ErrorReport {
+    fn from(e: Error) -> ErrorReport {
+        ErrorReport::from(&e)
+    }
+}
+
+/// Returns a document as its line.
+fn line(document: &impl Serialize) -> String {
+    // Cannot fail: every key is a string, and a number that is not finite becomes null.
+    serde_json::to_string(document).unwrap_or_default() + "\n"
+}

@@ -1,0 +1,239 @@
+//! A run and its clients, in one process and without privilege.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Engine, Running};
+use serde_json::Value;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A run of `gen → sink` with its socket.
+struct Run {
+    path: PathBuf,
+    running: Running,
+    server: Server,
+}
+
+impl Run {
+    fn start(name: &str) -> Run {
+        let path = std::env::temp_dir().join(format!("tune-{}-{name}.sock", std::process::id()));
+        let listening = Listening::at(&path).unwrap();
+        let engine = Engine::builder().port("east", "gen:").port("west", "sink:");
+        let engine = engine.wire("east", "west").build().unwrap();
+        let stats = engine.stats();
+        let running = engine.start().unwrap();
+        let server = listening.serve(running.control(), stats).unwrap();
+        Run { path, running, server }
+    }
+
+    fn show(&self, port: &str) -> Value {
+        ask(&self.path, &Request::Show { port: Some(port.into()) }).unwrap()
+    }
+
+    /// Returns a setting of a port's first queue.
+    fn value(&self, port: &str, name: &str) -> Value {
+        let shown = self.show(port);
+        let settings = shown["ports"][port]["queues"][0]["settings"].as_array().unwrap().clone();
+        let row = settings.into_iter().find(|row| row["name"] == name).unwrap();
+        if row["value"].is_null() { row["why"].clone() } else { row["value"].clone() }
+    }
+
+    fn set(
+        &self,
+        settings: &[(&str, &str)],
+        revert: Option<Duration>,
+    ) -> Result<Value, ErrorReport> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let settings = settings.iter().map(owned).collect();
+        let (port, queue, revert_after) = ("west".into(), None, revert);
+        ask(&self.path, &Request::Set(Change { port, queue, settings, revert_after }))
+    }
+
+    /// Ends it; nothing was lost.
+    fn end(self) {
+        drop(self.server);
+        assert!(!self.path.exists(), "the socket goes with the server");
+        let stopped = self.running.stop(LONG);
+        stopped.check().unwrap();
+        assert_eq!(stopped.ledger.sent, stopped.ledger.created, "{stopped}");
+        let found = stopped.ports[1].verified.unwrap();
+        assert_eq!((found.lost, found.reordered, found.duplicated, found.corrupted), (0, 0, 0, 0));
+    }
+}
+
+fn connect(path: &Path) -> UnixStream {
+    let stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream
+}
+
+/// Sends bytes, and returns the line that comes back.
+fn send(path: &Path, bytes: &[u8]) -> String {
+    let mut stream = connect(path);
+    // A server that has heard enough closes its end.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut line = String::new();
+    let _ = BufReader::new(stream).read_line(&mut line);
+    line
+}
+
+#[test]
+fn every_setting_that_can_be_set_is_shown_as_it_was_set() {
+    let run = Run::start("all");
+    let cpu = linerate_port::thread::allowed_cpus().unwrap()[0].to_string();
+    for (name, value) in [
+        ("tx_batch", "1"),
+        ("tx_batch", "auto"),
+        ("moderation", "busy"),
+        ("cpu", &*cpu),
+        ("cpu", "any"),
+    ] {
+        let before = run.value("west", name);
+        let answer = run.set(&[(name, value)], None).unwrap();
+        let set = &answer["set"][0];
+        assert_eq!((&set["name"], &set["before"][0]), (&name.into(), &before), "{answer}");
+        assert_eq!((&set["asked"], &set["applied"]), (&value.into(), &value.into()), "{answer}");
+        let one_cpu = name == "cpu" && linerate_port::thread::allowed_cpus().unwrap().len() == 1;
+        assert!(run.value("west", name) == value || one_cpu, "{}", run.show("west"));
+    }
+    let answer = run.set(&[("rx_usecs", "50")], None).unwrap();
+    assert_eq!(answer["set"][0]["applied"], "fixed:usecs=50,frames=32");
+    let note = answer["set"][0]["note"].as_str().unwrap();
+    assert!(note.contains("wait in no device"), "{note}");
+    assert!(run.value("west", "rx_usecs").as_str().unwrap().contains("wait in no device"));
+    assert_eq!(run.value("east", "moderation"), "adaptive:latency=250us", "another port's");
+    let answer = run.set(&[("rx_frames", "7"), ("tx_batch", "9")], None).unwrap();
+    assert_eq!(answer["set"][0]["applied"], "fixed:usecs=50,frames=7", "the other number stays");
+    assert_eq!(answer["set"][1]["applied"], "9");
+    run.end();
+}
+
+#[test]
+fn change_that_cannot_be_made_is_refused_and_nothing_of_it_is_made() {
+    let run = Run::start("refused");
+    for (name, value, code, why, fix) in [
+        ("tx_bach", "1", "E-USAGE", "no setting", "did you mean tx_batch"),
+        ("tx_batch", "0", "E-PORT-SYNTAX", "no number of packets", "1 to 1024"),
+        ("moderation", "nappi", "E-PORT-SYNTAX", "no mode", "did you mean napi"),
+        ("rx_usecs", "0", "E-USAGE", "1..=10000 us", "100 is usual"),
+        ("rx_frames", "many", "E-USAGE", "1..=65536 packets", "32 is usual"),
+        ("rx_ring", "4096", "E-UNSUPPORTED", "while packets pass", "when it is opened"),
+        ("qdisc", "fq_codel", "E-UNSUPPORTED", "while packets pass", "qdisc="),
+        ("cpu", "99999", "E-CPU", "may use", "Cpus_allowed_list"),
+    ] {
+        let other = if name == "tx_batch" { ("rx_usecs", "20") } else { ("tx_batch", "2") };
+        let e = run.set(&[(name, value), other], None).unwrap_err();
+        assert!(e.code == code && e.why.contains(why) && e.fix.contains(fix), "{name}: {e:?}");
+        assert_eq!(run.value("west", "tx_batch"), "auto");
+        assert_eq!(run.value("west", "moderation"), "adaptive:latency=250us");
+    }
+    let e = run.set(&[("moderation", "napi"), ("rx_usecs", "9")], None).unwrap_err();
+    assert!(e.why.contains("napi has no rx_usecs"), "{e:?}");
+    let e = ask(&run.path, &Request::Show { port: Some("wes".into()) }).unwrap_err();
+    assert!(e.fix.contains("did you mean west"), "{e:?}");
+    let settings = [("tx_batch".to_owned(), "2".to_owned())].into();
+    let (port, queue, revert_after) = ("west".into(), Some(1), None);
+    let change = Request::Set(Change { port, queue, settings, revert_after });
+    assert_eq!(ask(&run.path, &change).unwrap_err().fix, "its queues: 0..1");
+    run.end();
+}
+
+#[test]
+fn change_is_taken_back_unless_it_is_kept_or_made_again() {
+    let run = Run::start("revert");
+    let (soon, later) = (Some(Duration::from_millis(1)), Some(Duration::from_secs(600)));
+    run.set(&[("tx_batch", "64")], None).unwrap();
+    run.set(&[("tx_batch", "2"), ("moderation", "busy")], later).unwrap();
+    let answer = run.set(&[("tx_batch", "1")], soon).unwrap();
+    assert!(answer["reverts_in_seconds"].is_number(), "{answer}");
+    let start = Instant::now();
+    while run.value("west", "tx_batch") != "64" || run.value("west", "moderation") == "busy" {
+        assert!(start.elapsed() < LONG, "{}", run.show("west"));
+    }
+    assert!(run.show("west")["reverts_in_seconds"].is_null());
+    run.set(&[("tx_batch", "3")], later).unwrap();
+    assert_eq!(ask(&run.path, &Request::Keep).unwrap()["kept"], 1);
+    assert!(run.show("west")["reverts_in_seconds"].is_null());
+    run.set(&[("tx_batch", "4"), ("moderation", "napi")], later).unwrap();
+    run.set(&[("tx_batch", "5")], None).unwrap();
+    assert!(run.show("west")["reverts_in_seconds"].is_number(), "the moderation is taken back");
+    assert_eq!(ask(&run.path, &Request::Keep).unwrap()["kept"], 1);
+    assert_eq!(run.value("west", "tx_batch"), "5");
+    run.end();
+}
+
+#[test]
+fn hundred_silent_clients_block_neither_an_honest_one_nor_the_end() {
+    let run = Run::start("silent");
+    let mut silent = Vec::new();
+    let mut half = |i: usize| {
+        let mut stream = connect(&run.path);
+        // Some send half of a line, some ask and take no answer.
+        match i % 3 {
+            0 => {}
+            1 => stream.write_all(b"{\"schema\":").unwrap(),
+            _ => stream.write_all(Request::Show { port: None }.line().as_bytes()).unwrap(),
+        }
+        silent.push(stream);
+    };
+    (0..50).for_each(&mut half);
+    assert_eq!(run.set(&[("tx_batch", "8")], None).unwrap()["set"][0]["applied"], "8");
+    (50..100).for_each(&mut half);
+    assert_eq!(run.value("west", "tx_batch"), "8");
+    run.end();
+    drop(silent);
+}
+
+#[test]
+fn hostile_bytes_get_an_error_and_change_nothing() {
+    let run = Run::start("hostile");
+    let long = vec![b'x'; 1 << 20];
+    for bytes in [
+        &b"\n"[..],
+        b"\0\0\0\0",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"{\"schema\":\"linerate-tune/1\",\"do\":\"set\",\"port\":\"west\",\"settings\":{\"tx_batch\":\"1",
+        b"{\"schema\":\"linerate-tune/1\",\"do\":\"show\",\"port\":\"\\u001b[2J\"}\n",
+        &long,
+    ] {
+        let answer = send(&run.path, bytes);
+        let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|e| panic!("{answer}: {e}"));
+        assert!(answer["error"]["why"].is_string(), "{answer}");
+    }
+    assert_eq!(send(&run.path, b""), "", "nothing asked, nothing said");
+    let line = Request::Show { port: None }.line();
+    let ends = send(&run.path, line.trim_end().as_bytes());
+    assert!(ends.contains(SCHEMA), "the end of what is sent ends the line");
+    assert_eq!(run.value("west", "tx_batch"), "auto");
+    run.end();
+}
+
+#[test]
+fn run_that_is_not_there_is_told_apart_from_one_that_does_not_answer() {
+    let path = std::env::temp_dir().join(format!("tune-{}-none.sock", std::process::id()));
+    let e = ask(&path, &Request::Keep).unwrap_err();
+    assert!(e.why.contains("no such file") && e.fix.contains("--control"), "{e:?}");
+    std::fs::write(&path, "a file").unwrap();
+    assert!(Listening::at(&path).unwrap_err().why.contains("no socket"));
+    let e = ask(&path, &Request::Keep).unwrap_err();
+    assert!(e.code == "E-FILE" && e.why.contains("no process listens"), "{e:?}");
+    std::fs::remove_file(&path).unwrap();
+    let e = Listening::at(Path::new("@name")).unwrap_err();
+    assert!(e.why.contains("no owner"), "{e}");
+    let listening = Listening::at(&path).unwrap();
+    let deaf = std::thread::spawn({
+        let path = path.clone();
+        move || ask(&path, &Request::Keep).unwrap_err()
+    });
+    // Once it waits there, the socket goes without an answer.
+    std::thread::sleep(Duration::from_millis(20));
+    drop(listening);
+    let e = deaf.join().unwrap();
+    assert!(["E-BUSY", "E-FILE", "E-SYSTEM"].contains(&&*e.code), "{e:?}");
+}
