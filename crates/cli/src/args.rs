@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -36,6 +37,7 @@ pub enum Command {
     Forward(Forward),
     Gen(Gen),
     Doctor(crate::doctor::Doctor),
+    Tune(crate::tune::Tune),
     /// Print version
     Version,
     #[command(external_subcommand)]
@@ -152,6 +154,10 @@ pub struct Run {
     /// each its own, to 1024, or auto
     #[arg(long, value_name = "N", default_value = "auto", value_parser = tx_batch)]
     pub tx_batch: TxBatch,
+    /// Make a socket there, by which `linerate tune PATH` shows and changes the settings of the run; only this
+    /// user and root are heard
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
     /// Print what the pool cost, worker by worker
     #[arg(long)]
     pub pool: bool,

@@ -22,6 +22,7 @@ pub mod screen;
 mod sends;
 pub mod signals;
 mod troubles;
+mod tune;
 mod undo;
 
 use std::process::ExitCode;
@@ -72,6 +73,10 @@ pub fn main_with(drivers: &[&'static dyn Driver]) -> ExitCode {
         Command::Doctor(doctor) => {
             let screen = Screen::plain(doctor.json);
             (screen, doctor.run(&drivers, &screen))
+        }
+        Command::Tune(tune) => {
+            let screen = Screen::plain(tune.json);
+            (screen, tune.run(&screen))
         }
         Command::Forward(forward) => {
             let run = &forward.run;

@@ -37,7 +37,7 @@ pub fn run(words: &[OsString]) -> Result<u8, Failure> {
 
 /// Refuses a word that is no command of either program.
 fn unknown(word: &str) -> Failure {
-    let known = ["forward", "gen", "doctor", "version", "help"].into_iter().chain(COMMANDS);
+    let known = ["forward", "gen", "doctor", "tune", "version", "help"].into_iter().chain(COMMANDS);
     let near = linerate::nearest(word, known);
     let fix = near.map_or_else(|| "linerate --help".into(), |near| format!("linerate {near}"));
     let why = format!("there is no command {word:?}");

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use linerate::{Builder, Engine, Health, PortStats, Registry, Running, Stats, Stopped};
 use linerate_ctl::report::{FarReport, Verify, poorly_used};
+use linerate_ctl::tune::Listening;
 use linerate_ctl::{ErrorReport, ForwardReport, Spent, TSC};
 use linerate_sys::clock::cpu_time;
 use linerate_sys::tsc::ticks;
@@ -130,7 +131,10 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     let placed = run.place.as_ref().map(|_| Counters::start().ok());
     let (cpu, start, tick) = (cpu_time(), Instant::now(), ticks());
     let mut phases = Phases::start(path, &stats);
+    let listening = run.control.as_deref().map(Listening::at).transpose()?;
     let running = engine.start()?;
+    let serve = |listening: Listening| listening.serve(running.control(), stats.clone());
+    let control = listening.map(serve).transpose()?;
     let placing = placed.map(|counters| Placing::start(&running, counters));
     let ended = watch(&running, path, &mut phases, screen, &signals);
     // The rate is that of the run. What is under way then may leave late, or wait for its end in
@@ -138,6 +142,8 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     let wall = start.elapsed();
     phases.end(&stats);
     let placed = placing.map(Placing::end).transpose();
+    // Nobody changes a run that ends.
+    drop(control);
     let stopped = running.stop(DRAIN);
     let cpu = cpu_time().saturating_sub(cpu);
     let ticks_per_second = ticks().wrapping_sub(tick) as f64 / start.elapsed().as_secs_f64();

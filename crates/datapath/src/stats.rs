@@ -229,7 +229,6 @@ struct DeviceReport {
     verified: Option<Verified>,
     pace: Option<Pace>,
     moderation: Moderated,
-    tx_batch: TxBatch,
     qdisc: Option<QdiscCounts>,
 }
 
@@ -238,8 +237,8 @@ impl DeviceReport {
         let Counters { driver, verified, pace, .. } = *counters;
         let (health, copies) = (ops.health(), ops.caps().copies);
         let moderation = ops.moderator().moderated();
-        let (tx_batch, qdisc) = (egress.cap(), egress.qdisc_counts());
-        DeviceReport { health, copies, counts: driver, verified, pace, moderation, tx_batch, qdisc }
+        let qdisc = egress.qdisc_counts();
+        DeviceReport { health, copies, counts: driver, verified, pace, moderation, qdisc }
     }
 }
 
@@ -444,7 +443,7 @@ impl PortStats {
             let (moderation, settings) = (report.moderation, slot.settings.read());
             stats.queues.push(QueueReading { counts: c, moderation, settings });
             if i == 0 {
-                stats.tx_batch = report.tx_batch;
+                stats.tx_batch = stats.queues[0].settings.tx_batch;
             }
             if let Some(counts) = report.qdisc {
                 *stats.qdisc.get_or_insert_default() += counts;

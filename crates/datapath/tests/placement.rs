@@ -368,7 +368,7 @@ fn an_order_for_a_port_reaches_its_queues_on_all_workers() {
     let napi = control.set_moderation("a", Some(1), Moderation::Napi).unwrap().wait(LONG);
     assert_eq!(napi.unwrap().note, None);
     let ports = running.stats().ports();
-    let modes: Vec<_> = ports[0].queues.iter().map(|queue| queue.moderation).collect();
+    let modes: Vec<_> = ports[0].queues.iter().map(|queue| queue.settings.moderation).collect();
     assert_eq!(modes, [Moderation::Busy, Moderation::Napi, Moderation::Busy]);
     assert_eq!(
         [0, 1, 2, 3].map(|queue| control.worker_of("b", queue)),

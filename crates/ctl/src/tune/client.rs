@@ -34,12 +34,21 @@ fn connected(path: &Path) -> std::io::Result<OwnedFd> {
     }
 }
 
-/// Asks the run whose socket is at `path`; returns its answer, a document of the schema `linerate-tune/1`.
+/// An answer of a run: a document of the schema `linerate-tune/1`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// As it came.
+    pub line: String,
+    /// As it is read.
+    pub document: Value,
+}
+
+/// Asks the run whose socket is at `path`; returns its answer.
 ///
 /// # Errors
 /// What the run refuses; `E-FILE` if nobody listens there, `E-PERM` if the socket is another user's, `E-BUSY` if the
 /// run does not answer.
-pub fn ask(path: &Path, request: &Request) -> Result<Value, ErrorReport> {
+pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     let what = format!("cannot ask the run at {}", path.display());
     let start = format!("start the run with it: linerate forward A B --control {}", path.display());
     let refuse = |code: Code, why: String, fix: &str| refusal(code.as_str(), &what, why, fix);
@@ -68,8 +77,8 @@ pub fn ask(path: &Path, request: &Request) -> Result<Value, ErrorReport> {
     stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(broken)?;
     // A run that does not hear this client has answered before, and closed its end.
     let _ = stream.write_all(request.line().as_bytes());
-    let mut line = Vec::new();
-    let read = BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_until(b'\n', &mut line);
+    let mut line = String::new();
+    let read = BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line);
     if let Err(e) = read
         && line.is_empty()
     {
@@ -79,13 +88,13 @@ pub fn ask(path: &Path, request: &Request) -> Result<Value, ErrorReport> {
         let why = "it closed the connection without an answer: it ended, or has too many clients";
         return Err(refuse(Code::Busy, why.into(), "ask again"));
     }
-    let answer: Value = serde_json::from_slice(&line)
+    let document: Value = serde_json::from_str(&line)
         .map_err(|e| refuse(Code::System, format!("its answer is no JSON: {e}"), ""))?;
-    match answer.get("error") {
+    match document.get("error") {
         Some(error) => {
             let part = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
             Err(refusal(&part("code"), &part("what"), part("why"), part("fix")))
         }
-        None => Ok(answer),
+        None => Ok(Answer { line: line.trim_end().to_owned(), document }),
     }
 }

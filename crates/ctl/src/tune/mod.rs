@@ -16,8 +16,9 @@ mod setting;
 mod target;
 #[cfg(test)]
 mod tests;
+mod value;
 
-pub use client::ask;
+pub use client::{Answer, ask};
 pub use request::{Change, REQUEST_BYTES_MAX, Request, SCHEMA};
 pub use server::{Listening, Server};
 pub use setting::{LETTERS, SETTINGS, SettingRow};

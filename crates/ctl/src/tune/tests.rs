@@ -32,7 +32,7 @@ impl Run {
     }
 
     fn show(&self, port: &str) -> Value {
-        ask(&self.path, &Request::Show { port: Some(port.into()) }).unwrap()
+        ask(&self.path, &Request::Show { port: Some(port.into()) }).unwrap().document
     }
 
     /// Returns a setting of a port's first queue.
@@ -51,7 +51,8 @@ impl Run {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let settings = settings.iter().map(owned).collect();
         let (port, queue, revert_after) = ("west".into(), None, revert);
-        ask(&self.path, &Request::Set(Change { port, queue, settings, revert_after }))
+        let change = Request::Set(Change { port, queue, settings, revert_after });
+        ask(&self.path, &change).map(|answer| answer.document)
     }
 
     /// Ends it; nothing was lost.
@@ -158,12 +159,12 @@ fn change_is_taken_back_unless_it_is_kept_or_made_again() {
     }
     assert!(run.show("west")["reverts_in_seconds"].is_null());
     run.set(&[("tx_batch", "3")], later).unwrap();
-    assert_eq!(ask(&run.path, &Request::Keep).unwrap()["kept"], 1);
+    assert_eq!(ask(&run.path, &Request::Keep).unwrap().document["kept"], 1);
     assert!(run.show("west")["reverts_in_seconds"].is_null());
     run.set(&[("tx_batch", "4"), ("moderation", "napi")], later).unwrap();
     run.set(&[("tx_batch", "5")], None).unwrap();
     assert!(run.show("west")["reverts_in_seconds"].is_number(), "the moderation is taken back");
-    assert_eq!(ask(&run.path, &Request::Keep).unwrap()["kept"], 1);
+    assert_eq!(ask(&run.path, &Request::Keep).unwrap().document["kept"], 1);
     assert_eq!(run.value("west", "tx_batch"), "5");
     run.end();
 }

@@ -1,0 +1,233 @@
+//! `linerate tune`: shows and changes the settings of a run, in ethtool's manner.
+
+mod show;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use linerate::{Code, units};
+use linerate_ctl::ErrorReport;
+use linerate_ctl::tune::{Change, LETTERS, Request, SettingRow, ask};
+
+use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
+use crate::screen::Screen;
+use show::{View, table};
+
+/// Show and change the settings of a run, in ethtool's manner
+///
+/// The run was started with --control PATH. Without a letter, every setting of every port is shown.
+/// A change is made between two turns of the workers: packets that wait keep their order, and none
+/// is lost. The answer says what was set before and is now, how many packets came meanwhile, and
+/// how long it took.
+#[derive(Debug, clap::Parser)]
+#[command(after_long_help = EXAMPLES)]
+#[command(group = clap::ArgGroup::new("letter").multiple(false))]
+pub struct Tune {
+    /// The socket of the run
+    pub path: PathBuf,
+    /// Show coalescing: when queues are looked at again
+    #[arg(short = 'c', long, group = "letter", value_name = "PORT",
+        num_args = 0..=1, default_missing_value = "")]
+    pub show_coalesce: Option<String>,
+    /// Change it: moderation MODE, rx-usecs N, rx-frames N
+    #[arg(short = 'C', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
+        num_args = 3..)]
+    pub coalesce: Option<Vec<String>>,
+    /// Show features: how packets leave
+    #[arg(short = 'k', long, group = "letter", value_name = "PORT",
+        num_args = 0..=1, default_missing_value = "")]
+    pub show_features: Option<String>,
+    /// Change them: tx-batch N or auto
+    #[arg(short = 'K', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
+        num_args = 3..)]
+    pub features: Option<Vec<String>>,
+    /// Show rings
+    #[arg(short = 'g', long, group = "letter", value_name = "PORT",
+        num_args = 0..=1, default_missing_value = "")]
+    pub show_ring: Option<String>,
+    /// Refused, with what to do instead: rings are made when a port is opened
+    #[arg(short = 'G', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
+        num_args = 3..)]
+    pub set_ring: Option<Vec<String>>,
+    /// Show channels: the workers that have the queues, and their CPUs
+    #[arg(short = 'l', long, group = "letter", value_name = "PORT",
+        num_args = 0..=1, default_missing_value = "")]
+    pub show_channels: Option<String>,
+    /// Move the workers of the queues: cpu N or any
+    #[arg(short = 'L', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
+        num_args = 3..)]
+    pub set_channels: Option<Vec<String>>,
+    /// Show the driver, and what it obtained
+    #[arg(short = 'i', long, group = "letter", value_name = "PORT",
+        num_args = 0..=1, default_missing_value = "")]
+    pub driver: Option<String>,
+    /// Show what was counted
+    #[arg(short = 'S', long, group = "letter", value_name = "PORT",
+        num_args = 0..=1, default_missing_value = "")]
+    pub statistics: Option<String>,
+    /// Take the change back after this time, as in 60s, unless `--keep` comes before
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub revert_after: Option<Duration>,
+    /// Keep what would be taken back
+    #[arg(long, group = "letter")]
+    pub keep: bool,
+    /// Print the whole answer as one JSON document, whatever the letter
+    #[arg(long)]
+    pub json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  linerate forward xdp:veth0 xdp:veth1 --control /run/x.sock
+  linerate tune /run/x.sock                          every setting of every port
+  linerate tune /run/x.sock -K veth0 tx-batch 1      each packet its own doorbell
+  linerate tune /run/x.sock -C veth0 rx-usecs 50 rx-frames 16
+  linerate tune /run/x.sock -C veth0/1 moderation adaptive:latency=100us
+  linerate tune /run/x.sock -L veth0 cpu 1 --revert-after 60s
+  linerate tune /run/x.sock --keep
+  linerate tune /run/x.sock -S veth1                 what was counted
+
+Only the user of the run, and root, are heard. n/a says why a setting has no value now.";
+
+impl Tune {
+    /// Runs the command; returns the exit status.
+    ///
+    /// # Errors
+    /// What the run refuses, and why it does not answer.
+    pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
+        let (view, request) = self.request()?;
+        if self.revert_after.is_some() && !matches!(view, View::Set) {
+            return Err(refuse("--revert-after is of a change", "name one: -C -K -L"));
+        }
+        let answer = ask(&self.path, &request).map_err(failure)?;
+        screen.result(|| table(&view, &answer.document), || answer.line.clone())?;
+        Ok(0)
+    }
+
+    /// Returns the request, and the part of its answer that is printed.
+    fn request(&self) -> Result<(View, Request), Failure> {
+        let show = |view, port: &String| {
+            let port = Some(port.clone()).filter(|port| !port.is_empty());
+            Ok((view, Request::Show { port }))
+        };
+        let shows =
+            [&self.show_coalesce, &self.show_features, &self.show_ring, &self.show_channels];
+        let sets = [&self.coalesce, &self.features, &self.set_ring, &self.set_channels];
+        for ((shown, set), (letter, capital, _)) in shows.into_iter().zip(sets).zip(LETTERS) {
+            if let Some(port) = shown {
+                return show(View::Settings(Some(letter)), port);
+            }
+            if let Some(words) = set {
+                let change = self.change(words, letter, capital)?;
+                return Ok((View::Set, Request::Set(change)));
+            }
+        }
+        match (&self.driver, &self.statistics) {
+            (Some(port), _) => show(View::Driver, port),
+            (_, Some(port)) => show(View::Statistics, port),
+            _ if self.keep => Ok((View::Keep, Request::Keep)),
+            _ => Ok((View::Settings(None), Request::Show { port: None })),
+        }
+    }
+
+    /// Reads a port, with a queue or without, and pairs of a name and a value.
+    fn change(&self, words: &[String], letter: char, capital: char) -> Result<Change, Failure> {
+        let (place, pairs) = words.split_first().map_or(("", words), |(first, rest)| (first, rest));
+        let queue = place.rsplit_once('/').and_then(|(port, n)| Some((port, n.parse().ok()?)));
+        let (port, queue) = queue.map_or((place, None), |(port, queue)| (port, Some(queue)));
+        let mut settings = std::collections::BTreeMap::new();
+        for pair in pairs.chunks(2) {
+            let name = pair[0].replace('-', "_");
+            let Some(value) = pair.get(1) else {
+                let fix = format!("-{capital} PORT NAME VALUE [NAME VALUE]…");
+                return Err(refuse(&format!("{} has no value", pair[0]), &fix));
+            };
+            if let Some(row) = SettingRow::find(&name).filter(|row| row.letter != letter) {
+                let other = LETTERS.iter().find(|(shown, ..)| *shown == row.letter);
+                let other = other.map_or(capital, |(_, capital, _)| *capital);
+                let why = format!("{} is under another letter", pair[0]);
+                return Err(refuse(&why, &format!("-{other} {place} {} {value}", pair[0])));
+            }
+            if settings.insert(name, value.clone()).is_some() {
+                return Err(refuse(&format!("{} is there twice", pair[0]), "name it once"));
+            }
+        }
+        Ok(Change { port: port.to_owned(), queue, settings, revert_after: self.revert_after })
+    }
+}
+
+fn refuse(why: &str, fix: &str) -> Failure {
+    Failure::new(USAGE, "E-USAGE", "cannot understand the command", why.to_owned(), fix)
+}
+
+/// Returns the failure of an error that a run has told, with the exit status of its code.
+fn failure(error: ErrorReport) -> Failure {
+    let code = Code::ALL.iter().find(|code| code.as_str() == error.code);
+    let exit = match code.map(|code| code.kind()) {
+        Some(linerate::Kind::Usage) => USAGE,
+        Some(linerate::Kind::Unsupported) => UNSUPPORTED,
+        None if error.code == "E-USAGE" => USAGE,
+        _ => RUNTIME,
+    };
+    Failure { error, exit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Args, Command};
+    use clap::Parser;
+    use linerate::knob::{ENGINE, MODERATION, POOL, PORT};
+    use linerate_ctl::tune::SETTINGS;
+
+    fn read(words: &str) -> Result<Tune, clap::Error> {
+        let all = ["linerate", "tune", "/run/x.sock"].into_iter().chain(words.split_whitespace());
+        Args::try_parse_from(all).map(|args| match args.command {
+            Command::Tune(tune) => tune,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn letters_are_read_as_ethtool_reads_them() {
+        let request = |words: &str| read(words).unwrap().request().map(|(_, request)| request);
+        let show = |port: Option<&str>| Request::Show { port: port.map(str::to_owned) };
+        assert_eq!(request("").unwrap(), show(None));
+        assert_eq!(request("-c").unwrap(), show(None));
+        assert_eq!(request("-S west").unwrap(), show(Some("west")));
+        assert_eq!(request("--keep").unwrap(), Request::Keep);
+        let change = |words: &str| match request(words).unwrap() {
+            Request::Set(change) => change,
+            other => panic!("{other:?}"),
+        };
+        let both = change("-C west rx-usecs 50 rx-frames 16 --revert-after 2s");
+        assert_eq!((&*both.port, both.queue), ("west", None));
+        assert_eq!(both.revert_after, Some(Duration::from_secs(2)));
+        assert_eq!((&*both.settings["rx_usecs"], &*both.settings["rx_frames"]), ("50", "16"));
+        let one = change("-K west/3 tx-batch auto");
+        assert_eq!((&*one.port, one.queue, &*one.settings["tx_batch"]), ("west", Some(3), "auto"));
+        assert_eq!(change("-K a/b tx-batch 1").port, "a/b", "no number, no queue");
+        for (words, why) in [
+            ("-C west tx-batch 1", "another letter"),
+            ("-K west tx-batch 1 tx-batch", "has no value"),
+            ("-K west tx-batch 1 tx-batch 2", "twice"),
+        ] {
+            assert!(request(words).unwrap_err().error.why.contains(why), "{words}");
+        }
+        for bad in ["-K west", "-K west tx-batch", "-c west -k west", "-c --keep"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// Settings of programs that no run has: a list of a thread's own, and a pool's that costs time.
+    const ELSEWHERE: [&str; 2] = ["hot_list", "sample"];
+
+    #[test]
+    fn every_knob_that_can_be_changed_while_packets_pass_is_in_the_table() {
+        let knobs = POOL.into_iter().chain(ENGINE).chain(MODERATION).chain(PORT);
+        for knob in knobs.filter(|knob| knob.live) {
+            let is_there = SETTINGS.iter().any(|row| row.knobs.contains(&knob));
+            assert!(is_there != ELSEWHERE.contains(&knob.name), "{}", knob.name);
+        }
+    }
+}

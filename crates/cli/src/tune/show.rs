@@ -1,0 +1,160 @@
+//! What `linerate tune` prints: an answer in ethtool's words.
+
+use serde_json::Value;
+
+/// The part of an answer that is printed.
+pub(super) enum View {
+    /// Settings under a letter; all without.
+    Settings(Option<char>),
+    Driver,
+    Statistics,
+    Set,
+    Keep,
+}
+
+/// Returns the answer as a person reads it.
+pub(super) fn table(view: &View, answer: &Value) -> String {
+    let mut text = String::new();
+    match view {
+        View::Keep => return format!("kept {} settings\n", answer["kept"]),
+        View::Set => set(answer, &mut text),
+        _ => {
+            for (name, port) in answer["ports"].as_object().into_iter().flatten() {
+                match view {
+                    View::Driver => {
+                        text += &format!("Driver of {name}:\n");
+                        for key in ["driver", "device", "mode"] {
+                            text += &format!("  {key:11} {}\n", word(&port[key]));
+                        }
+                        let queues = port["queues"].as_array().map_or(0, Vec::len);
+                        text += &format!("  {:11} {queues}\n", "queues");
+                    }
+                    View::Statistics => {
+                        text += &format!("Statistics of {name}:\n");
+                        counts("", &port["statistics"], &mut text);
+                    }
+                    View::Settings(letter) => settings(name, port, *letter, &mut text),
+                    View::Set | View::Keep => {}
+                }
+            }
+        }
+    }
+    if let Some(left) = answer["reverts_in_seconds"].as_f64() {
+        text += &format!("reverts in {left:.0} s unless: linerate tune PATH --keep\n");
+    }
+    text
+}
+
+/// Adds what was set before, and what is now.
+fn set(answer: &Value, text: &mut String) {
+    for set in answer["set"].as_array().into_iter().flatten() {
+        let mut before: Vec<String> =
+            set["before"].as_array().into_iter().flatten().map(word).collect();
+        before.dedup();
+        let (name, applied, asked) = (dashed(&set["name"]), word(&set["applied"]), &set["asked"]);
+        *text += &format!("{name}  {} -> {applied}", before.join(" "));
+        if *asked != set["applied"] {
+            *text += &format!("  (asked {})", word(asked));
+        }
+        let (packets, us) = (&set["packets"], set["took_us"].as_f64().unwrap_or_default());
+        *text += &format!("  after {packets} packets, {us:.0} us\n");
+        if let Some(note) = set["note"].as_str() {
+            *text += &format!("  note: {note}\n");
+        }
+    }
+}
+
+/// Adds the settings of a port's queues under a letter; queues that are alike are shown once.
+fn settings(name: &str, port: &Value, letter: Option<char>, text: &mut String) {
+    let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut from = 0;
+    while let Some(queue) = queues.get(from) {
+        let is_like = |other: &&Value| {
+            other["settings"] == queue["settings"]
+                && (letter != Some('l') || other["worker"] == queue["worker"])
+        };
+        let alike = queues[from..].iter().take_while(is_like).count();
+        let of = match (alike, queues.len()) {
+            (_, 1) => String::new(),
+            (1, _) => format!(", queue {from}"),
+            _ => format!(", queues {from} to {}", from + alike - 1),
+        };
+        *text += &format!("Settings of {name}{of}:\n");
+        if letter == Some('l') {
+            *text += &format!("  {:11} {}\n", "worker", word(&queue["worker"]));
+        }
+        for row in queue["settings"].as_array().into_iter().flatten() {
+            if letter.is_some_and(|letter| word(&row["letter"]) != letter.to_string()) {
+                continue;
+            }
+            let (name, values) = (dashed(&row["name"]), word(&row["values"]));
+            let (value, more) = match row["value"].as_str() {
+                Some(value) => (value, values),
+                None => ("n/a", word(&row["why"])),
+            };
+            let more =
+                if row["live"] == false { format!("{more}; fixed at the start") } else { more };
+            *text += &format!("  {name:11} {value:25} {more}\n");
+        }
+        from += alike.max(1);
+    }
+}
+
+/// Adds each number and text of an object, with the path to it.
+fn counts(path: &str, value: &Value, text: &mut String) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(key, value)| {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            counts(&path, value, text);
+        }),
+        Value::Array(values) => values.iter().for_each(|value| match &value["packets"] {
+            Value::Null => {}
+            packets => *text += &format!("  {path}.{packets}: {}\n", value["calls"]),
+        }),
+        Value::Null => {}
+        Value::String(empty) if empty.is_empty() => {}
+        value => *text += &format!("  {path}: {}\n", word(value)),
+    }
+}
+
+/// Returns a name as ethtool writes one.
+fn dashed(name: &Value) -> String {
+    word(name).replace('_', "-")
+}
+
+/// Returns a text without its quotes, and anything else as it is.
+fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_is_printed_in_ethtools_words() {
+        let row = |name: &str, value: Value, why: Value, live: bool| {
+            serde_json::json!({"name": name, "letter": "c", "value": value, "why": why,
+                "values": "1..=9", "live": live})
+        };
+        let rows = [
+            row("rx_usecs", Value::Null, "its moderation is not fixed".into(), true),
+            row("rx_ring", "256".into(), Value::Null, false),
+        ];
+        let queue = |n| serde_json::json!({"queue": n, "worker": n, "settings": rows});
+        let port = serde_json::json!({"queues": [queue(0), queue(1)]});
+        let shown = serde_json::json!({"ports": {"west": port}, "reverts_in_seconds": 9.6});
+        let text = table(&View::Settings(None), &shown);
+        let lines = [
+            "Settings of west, queues 0 to 1:",
+            "  rx-usecs    n/a                       its moderation is not fixed",
+            "  rx-ring     256                       1..=9; fixed at the start",
+            "reverts in 10 s unless: linerate tune PATH --keep",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+        let done = serde_json::json!({"set": [{"name": "tx_batch", "before": ["64", "64"],
+            "asked": "1", "applied": "1", "note": "n/a", "packets": 7, "took_us": 31.4}]});
+        let text = table(&View::Set, &done);
+        assert_eq!(text, "tx-batch  64 -> 1  after 7 packets, 31 us\n  note: n/a\n");
+    }
+}

@@ -1,0 +1,155 @@
+//! The values of a change: read from a request, ordered from workers, and what became of them.
+
+use linerate_datapath::{Applied, Moderation, PendingOrder, Pinned, Setting, TxBatch, knob};
+use linerate_port::Code;
+use serde::Serialize;
+
+use super::request::Change;
+use super::setting::cpus;
+use super::{SETTINGS, SettingRow, USAGE, refusal, unknown};
+use crate::report::ErrorReport;
+
+/// A value that workers are ordered to set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ordered {
+    Moderation(Moderation),
+    TxBatch(TxBatch),
+    Cpu(Vec<usize>),
+}
+
+/// The order behind one value.
+#[derive(Debug)]
+pub(super) enum Order {
+    Setting(PendingOrder<Applied>),
+    Cpu(PendingOrder<Pinned>),
+}
+
+/// The result of setting one value.
+#[derive(Debug, Serialize)]
+pub(super) struct SetShown {
+    name: &'static str,
+    /// The values before, one of each queue.
+    before: Vec<String>,
+    asked: String,
+    applied: String,
+    note: Option<String>,
+    /// Packets that the queues received between question and change.
+    packets: u64,
+    took_us: f64,
+}
+
+impl Ordered {
+    /// Returns the name of its setting.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Ordered::Moderation(_) => "moderation",
+            Ordered::TxBatch(_) => "tx_batch",
+            Ordered::Cpu(_) => "cpu",
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Ordered::Moderation(mode) => mode.to_string(),
+            Ordered::TxBatch(cap) => cap.to_string(),
+            Ordered::Cpu(cpus) => match cpus[..] {
+                [cpu] => cpu.to_string(),
+                _ => "any".into(),
+            },
+        }
+    }
+}
+
+impl SetShown {
+    /// Returns the result of a value's orders, once there is one of each.
+    pub fn of(
+        (value, before, orders): &(Ordered, Vec<Ordered>, Vec<Order>),
+    ) -> Option<Result<SetShown, ErrorReport>> {
+        let mut shown = SetShown {
+            name: value.name(),
+            before: before.iter().map(Ordered::text).collect(),
+            asked: value.text(),
+            applied: value.text(),
+            note: None,
+            packets: 0,
+            took_us: 0.0,
+        };
+        for order in orders {
+            let done = match order {
+                Order::Setting(order) => order.answer()?.map(|answer| {
+                    shown.applied = match answer.applied {
+                        Setting::Moderation(mode) => mode.to_string(),
+                        Setting::TxBatch(cap) => cap.to_string(),
+                        _ => String::new(),
+                    };
+                    shown.note = answer.note;
+                    shown.packets = answer.packets;
+                    answer.took
+                }),
+                Order::Cpu(order) => order.answer()?.map(|answer| {
+                    shown.applied = Ordered::Cpu(answer.cpus).text();
+                    answer.took
+                }),
+            };
+            match done {
+                Ok(took) => shown.took_us = shown.took_us.max(took.as_secs_f64() * 1e6),
+                Err(e) => return Some(Err(ErrorReport::from(&e))),
+            }
+        }
+        Some(Ok(shown))
+    }
+}
+
+/// Reads every value of a change; `now` is the moderation of its first queue.
+pub(super) fn parse(
+    what: &str,
+    change: &Change,
+    now: Moderation,
+) -> Result<Vec<Ordered>, ErrorReport> {
+    for name in change.settings.keys() {
+        let names = SETTINGS.iter().map(|row| row.name);
+        let row = SettingRow::find(name).ok_or_else(|| unknown(what, "setting", name, names))?;
+        if !row.fixed.is_empty() {
+            let why = format!("{name} cannot be changed while packets pass");
+            return Err(refusal(Code::Unsupported.as_str(), what, why, row.fixed));
+        }
+    }
+    let asked = |name: &str| change.settings.get(name).map(String::as_str);
+    let mut values = Vec::new();
+    let mode: Option<Moderation> = asked("moderation").map(str::parse).transpose()?;
+    let number = |knob: &'static knob::Knob, name: &str| match asked(name) {
+        None => Ok(None),
+        Some(text) => match text.parse::<u64>().ok().filter(|n| knob.allows(*n)) {
+            Some(n) => Ok(Some(n as u32)),
+            None => {
+                let why = format!("{name} is {knob} {}, not {text:?}", knob.unit);
+                Err(refusal(USAGE, what, why, format!("{} is usual", knob.default)))
+            }
+        },
+    };
+    let (usecs, frames) = (number(&knob::USECS, "rx_usecs")?, number(&knob::FRAMES, "rx_frames")?);
+    if usecs.is_some() || frames.is_some() {
+        let (old_usecs, old_frames) = match (mode, now) {
+            (Some(Moderation::Fixed { usecs, frames }), _)
+            | (None, Moderation::Fixed { usecs, frames }) => (usecs, frames),
+            (None, _) => (knob::USECS.default as u32, knob::FRAMES.default as u32),
+            (Some(other), _) => {
+                let why = format!("moderation {other} has no rx_usecs and no rx_frames");
+                return Err(refusal(USAGE, what, why, "leave the one or the other out"));
+            }
+        };
+        let (usecs, frames) = (usecs.unwrap_or(old_usecs), frames.unwrap_or(old_frames));
+        values.push(Ordered::Moderation(Moderation::Fixed { usecs, frames }));
+    } else {
+        values.extend(mode.map(Ordered::Moderation));
+    }
+    let cap: Option<TxBatch> = asked("tx_batch").map(str::parse).transpose()?;
+    values.extend(cap.map(Ordered::TxBatch));
+    if let Some(text) = asked("cpu") {
+        let list = cpus(text).map_err(|why| {
+            refusal(Code::Cpu.as_str(), what, why, "grep Cpus_allowed_list /proc/PID/status")
+        })?;
+        values.push(Ordered::Cpu(list));
+    }
+    Ok(values)
+}
