@@ -142,7 +142,7 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     let wall = start.elapsed();
     phases.end(&stats);
     let placed = placing.map(Placing::end).transpose();
-    // Nobody changes a run that ends.
+    // A run that ends is not changed any more.
     drop(control);
     let stopped = running.stop(DRAIN);
     let cpu = cpu_time().saturating_sub(cpu);

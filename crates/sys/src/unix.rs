@@ -36,7 +36,7 @@ pub struct Listener {
 
 impl Listener {
     /// Listens at `path`, where those connect whom `mode` lets write the file, which belongs to this process's
-    /// user. A socket of that user there on which nobody listens is replaced; a link is not followed.
+    /// user. A socket of that user there on which no process listens is replaced; a link is not followed.
     ///
     /// Peers can send no descriptors, where the kernel knows that (6.16).
     ///
@@ -178,9 +178,9 @@ fn address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
 const LISTENED: (&str, &str) = ("another process listens there", "end it, or take another path");
 
 /// Returns what keeps a path that is taken from being replaced, and the remedy; `None` of a socket of this
-/// process's user on which nobody listens.
+/// process's user on which no process listens.
 fn taken_by(path: &Path, address: &SocketAddrUnix) -> Option<(&'static str, &'static str)> {
-    let other = "take another path, or remove it if nobody needs it";
+    let other = "take another path, or remove the file if no program needs it";
     let file = std::fs::symlink_metadata(path).ok().filter(|_| !is_abstract(path));
     let Some(file) = file else { return Some(LISTENED) };
     if !file.file_type().is_socket() {

@@ -1,4 +1,4 @@
-//! What `linerate tune` prints: an answer in ethtool's words.
+//! Prints the answers to `linerate tune` in ethtool's words.
 
 use serde_json::Value;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use linerate_port::Code;
 use linerate_sys::unix::{SocketType, connect};
+use linerate_sys::wait::poll_readable;
 use serde_json::Value;
 
 use super::refusal;
@@ -27,7 +28,7 @@ fn connected(path: &Path) -> std::io::Result<OwnedFd> {
     loop {
         match connect(path, SocketType::STREAM) {
             Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < until => {
-                std::thread::sleep(RETRY);
+                let _ = poll_readable(&[], Some(RETRY));
             }
             other => return other,
         }
@@ -46,7 +47,7 @@ pub struct Answer {
 /// Asks the run whose socket is at `path`; returns its answer.
 ///
 /// # Errors
-/// What the run refuses; `E-FILE` if nobody listens there, `E-PERM` if the socket is another user's, `E-BUSY` if the
+/// What the run refuses; `E-FILE` if no process listens there, `E-PERM` if the socket is another user's, `E-BUSY` if the
 /// run does not answer.
 pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     let what = format!("cannot ask the run at {}", path.display());

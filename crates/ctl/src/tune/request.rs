@@ -1,6 +1,7 @@
 //! A request: a line of JSON, read with nothing left out and nothing taken for something else.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -12,10 +13,10 @@ use crate::report::ErrorReport;
 pub const SCHEMA: &str = "linerate-tune/1";
 /// Longest request, with the end of its line.
 pub const REQUEST_BYTES_MAX: usize = 4096;
-/// Longest time after which a change is taken back.
-const REVERT_SECONDS_MAX: f64 = 86_400.0;
+/// Times after which a change can be taken back, in seconds.
+const REVERT_SECONDS: RangeInclusive<f64> = 0.001..=86_400.0;
 
-/// What is refused, in an error's words.
+/// The attempt, in an error's words.
 const WHAT: &str = "cannot understand the request";
 /// An example of a request, as a remedy.
 const EXAMPLE: &str = r#"{"schema":"linerate-tune/1","do":"show"}"#;
@@ -128,11 +129,9 @@ impl Change {
         let revert_after = match object.remove("revert_after_seconds").unwrap_or_default() {
             Value::Null => None,
             seconds => {
-                let seconds =
-                    seconds.as_f64().filter(|s| (f64::EPSILON..=REVERT_SECONDS_MAX).contains(s));
-                let seconds = seconds.ok_or_else(|| {
-                    bad(format!("revert_after_seconds is above 0 and at most {REVERT_SECONDS_MAX}"))
-                })?;
+                let seconds = seconds.as_f64().filter(|s| REVERT_SECONDS.contains(s));
+                let seconds = seconds
+                    .ok_or_else(|| bad(format!("revert_after_seconds is {REVERT_SECONDS:?}")))?;
                 Some(Duration::from_secs_f64(seconds))
             }
         };
@@ -178,6 +177,28 @@ mod tests {
         }
     }
 
+    /// As the fuzz target of that name asks of any bytes.
+    #[test]
+    fn request_with_a_byte_changed_is_refused_with_a_reason_or_is_another_request() {
+        let mut read = 0;
+        for request in [change(Some(3), Some(Duration::from_secs(2))), Request::Keep] {
+            let line = request.line().into_bytes();
+            let places = (0..line.len()).flat_map(|at| (0..=255).map(move |byte| (at, byte)));
+            for (at, byte) in places {
+                let mut line = line.clone();
+                line[at] = byte;
+                match Request::parse(&line) {
+                    Ok(request) => {
+                        assert_eq!(Request::parse(request.line().as_bytes()), Ok(request));
+                        read += 1;
+                    }
+                    Err(e) => assert!(!e.why.is_empty() && !e.fix.is_empty(), "{e:?}"),
+                }
+            }
+        }
+        assert!(read > 1000, "{read} of them make sense");
+    }
+
     #[test]
     fn number_is_a_value_as_its_text_is() {
         let line =
@@ -210,12 +231,12 @@ mod tests {
             (r#"H"set","port":"a","queue":1.5,"settings":{"a":1}}"#, "no number of", "schema"),
             (
                 r#"H"set","port":"a","settings":{"a":1},"revert_after_seconds":0}"#,
-                "above 0",
+                "is 0.001..=86400",
                 "schema",
             ),
             (
                 r#"H"set","port":"a","settings":{"a":1},"revert_after_seconds":1e300}"#,
-                "above 0",
+                "is 0.001..=86400",
                 "schema",
             ),
             (r#"H"show"} x"#, "trailing", "schema"),

@@ -1,7 +1,7 @@
 //! The socket of a run, and the thread that serves it.
 //!
 //! Owner: the program that was asked for it; dropping the [`Server`] ends the thread and takes the file away. The
-//! thread sleeps until someone connects. It waits for nobody: clients are read and written as far as they go, and one
+//! thread sleeps until someone connects. It waits for no client: they are read and written as far as they go, and one
 //! that is slow, or the oldest when all places are taken, is let go.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -31,7 +31,7 @@ const ACCEPTS_MAX: usize = 64;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between two looks at orders that workers have not obeyed yet.
 const LOOK: Duration = Duration::from_millis(1);
-/// Time for which nobody is accepted when there was no descriptor for a client.
+/// Time for which no client is accepted when there was no descriptor for one.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A socket where clients connect, and wait for [`Listening::serve`].
@@ -105,7 +105,7 @@ struct Service {
     target: Target,
     /// In the order in which they came.
     clients: Vec<Client>,
-    /// Nobody is accepted until then.
+    /// No client is accepted until then.
     paused: Option<Instant>,
 }
 
@@ -116,7 +116,7 @@ struct Client {
     until: Instant,
 }
 
-/// What a client waits for.
+/// The state of a client: what it waits for.
 enum State {
     /// The rest of its line.
     Asking(Vec<u8>),

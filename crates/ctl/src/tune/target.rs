@@ -1,4 +1,4 @@
-//! The run that is asked: shows its settings, changes them, and takes changes back that nobody keeps.
+//! The run that is asked: shows its settings, changes them, and takes back the changes that are not kept.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
