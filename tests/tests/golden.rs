@@ -13,7 +13,7 @@ use linerate_tests::command::linerate;
 use serde_json::Value;
 
 /// Requests that are refused on every machine alike.
-const REFUSED: [&str; 25] = [
+const REFUSED: [&str; 26] = [
     "forwrd",
     "forward null:",
     "forward --for 10",
@@ -35,6 +35,7 @@ const REFUSED: [&str; 25] = [
     "lab show nothing",
     "lab run nothing",
     "lab report /nonexistent",
+    "tune /nonexistent",
     "profile list /nonexistent",
     "profile list",
     "lines",

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Control, Stats};
-use linerate_port::wait::{EventFd, EventFlags, WaitSet};
+use linerate_port::wait::{Epoll, EventFd, EventFlags};
 use linerate_port::{Code, Error, Result};
 use linerate_sys::unix::{Listener, SocketType, peer_user};
 use linerate_sys::wait::NO_EVENT;
@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Listening {
     listener: Listener,
-    watch: WaitSet,
+    watch: Epoll,
     bell: Arc<EventFd>,
 }
 
@@ -62,7 +62,7 @@ impl Listening {
             return Err(Error::new(Code::System, what, why).fix("name a file"));
         }
         let listener = Listener::bind(path, 0o600, SocketType::STREAM)?;
-        let (watch, bell) = (WaitSet::new(0)?, Arc::new(EventFd::new()?));
+        let (watch, bell) = (Epoll::new()?, Arc::new(EventFd::new()?));
         let what = || format!("cannot listen at {}", path.display());
         let fail = |e| Error::os(Code::System, what(), "epoll_ctl", e);
         watch.add(&listener, 0, EventFlags::IN).map_err(fail)?;
@@ -198,7 +198,7 @@ impl Service {
 
 impl Client {
     /// Goes on as far as it can; false if the client is done with, or too slow.
-    fn turn(&mut self, target: &mut Target, watch: &WaitSet, now: Instant) -> bool {
+    fn turn(&mut self, target: &mut Target, watch: &Epoll, now: Instant) -> bool {
         loop {
             let next = match &mut self.state {
                 State::Asking(line) => match read_line(&mut self.stream, line) {
@@ -231,7 +231,7 @@ impl Client {
     }
 
     /// Does what the client's line says.
-    fn heard(&mut self, target: &mut Target, watch: &WaitSet, now: Instant) -> State {
+    fn heard(&mut self, target: &mut Target, watch: &Epoll, now: Instant) -> State {
         let State::Asking(line) = &self.state else { return State::Asking(Vec::new()) };
         let answer = match Request::parse(line) {
             Ok(Request::Show { port }) => target.show(port.as_deref()),
