@@ -1,6 +1,6 @@
-//! Requests to the kernel about an interface, by rtnetlink: its kind, other end and program; the
-//! host's own use of it (host_use.rs); the route to an address through it (route.rs); its driver's
-//! XDP features (netdev.rs).
+//! The kernel's answers about an interface by rtnetlink: its kind, its other end, its program;
+//! the host's own use of it (host_use.rs); the way to an address by it (route.rs); its driver's XDP (netdev.rs)
+//! and NAPI's instances (napi.rs).
 //!
 //! One request, one answer. The answer is the kernel's, and is not trusted: every
 //! length is checked against what came.
@@ -19,12 +19,14 @@ use crate::error::{Code, Error, Result};
 use crate::netif::{IfName, Interface};
 
 mod host_use;
+mod napi;
 mod neighbours;
 mod netdev;
 mod route;
 
 pub use host_use::HostUse;
-use host_use::dump;
+use host_use::{dump, dump_by};
+pub use napi::Napi;
 pub use neighbours::Neighbours;
 pub use netdev::XdpFeatures;
 pub use route::Route;
@@ -105,12 +107,7 @@ impl LinkInfo {
 
 type Answer<T> = std::result::Result<T, Errno>;
 
-/// Sends a request to rtnetlink; returns the socket that will receive the answer.
-fn send_request(kind: u16, flags: u16, body: &[u8]) -> Answer<OwnedFd> {
-    send_by(None, kind, flags, body)
-}
-
-/// Sends a request for `protocol`; `None` means rtnetlink.
+/// Makes a request, without a protocol of rtnetlink; returns a socket that the answer comes by.
 fn send_by(protocol: Option<Protocol>, kind: u16, flags: u16, body: &[u8]) -> Answer<OwnedFd> {
     let (family, raw) = (AddressFamily::NETLINK, SocketType::RAW);
     let socket = socket_with(family, raw, SocketFlags::CLOEXEC, protocol)?;

@@ -45,7 +45,16 @@ impl NetFolder {
         })
     }
 
-    /// Returns true if the folder belongs to that interface, by number and MAC address.
+    /// Opens a folder that stands for an interface's: for tests of devices that are not there.
+    ///
+    /// # Errors
+    /// The system's own.
+    #[doc(hidden)]
+    pub fn at(path: &std::path::Path) -> std::io::Result<NetFolder> {
+        std::fs::File::open(path).map(|folder| NetFolder(folder.into()))
+    }
+
+    /// Returns true if it is the folder of that interface: its number and its address.
     fn is_of(&self, interface: &Interface) -> bool {
         let address = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         let number = self.read("ifindex").and_then(|text| text.parse().ok());

@@ -12,12 +12,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{Protocol, RecvFlags, recv};
 
 use super::{
     ATTRIBUTE_BYTES, Answer, HEADER_BYTES, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
     IFLA_LINKINFO, IFLA_MASTER, LINK_BYTES, NLMSG_ERROR, RTM_GETLINK, attributes, errno, refused,
-    send_request, u16_at, u32_at,
+    send_by, u16_at, u32_at,
 };
 use crate::error::Result;
 use crate::netif::{IfName, Interface};
@@ -106,9 +106,19 @@ fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
     Ok(first)
 }
 
-/// Requests all objects of a kind, and passes the body of each message to `each`.
-pub(super) fn dump(kind: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Answer<()> {
-    let socket = send_request(kind, NLM_F_DUMP, body)?;
+/// Asks for all objects of a kind, and hands the body of each message over.
+pub(super) fn dump(kind: u16, body: &[u8], each: impl FnMut(&[u8])) -> Answer<()> {
+    dump_by(None, kind, body, each)
+}
+
+/// Asks by a protocol; without one, of rtnetlink.
+pub(super) fn dump_by(
+    protocol: Option<Protocol>,
+    kind: u16,
+    body: &[u8],
+    mut each: impl FnMut(&[u8]),
+) -> Answer<()> {
+    let socket = send_by(protocol, kind, NLM_F_DUMP, body)?;
     while !part(&socket, &mut each)? {}
     Ok(())
 }

@@ -97,11 +97,15 @@ impl XdpFeatures {
     }
 }
 
-fn ask_device(index: u32) -> Answer<XdpFeatures> {
+/// Asks for the number of the family, which the kernel gives out.
+pub(super) fn family() -> Answer<u16> {
     let name = attribute(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
     let answer = ask_by(Some(GENERIC), CONTROL, CONTROL, &command(CTRL_CMD_GETFAMILY, &name))?;
-    let family = find(&answer, CTRL_ATTR_FAMILY_ID).and_then(|value| u16_at(value, 0));
-    let family = family.ok_or(Errno::PROTO)?;
+    find(&answer, CTRL_ATTR_FAMILY_ID).and_then(|value| u16_at(value, 0)).ok_or(Errno::PROTO)
+}
+
+fn ask_device(index: u32) -> Answer<XdpFeatures> {
+    let family = family()?;
     let about = attribute(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
     let answer = ask_by(Some(GENERIC), family, family, &command(NETDEV_CMD_DEV_GET, &about))?;
     read(&answer).ok_or(Errno::PROTO)
@@ -114,17 +118,17 @@ fn read(answer: &[u8]) -> Option<XdpFeatures> {
     Some(XdpFeatures { bits, zero_copy_frames_max: most })
 }
 
-fn find(answer: &[u8], wanted: u16) -> Option<&[u8]> {
+pub(super) fn find(answer: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(answer.get(COMMAND_BYTES..)?)
         .find(|(kind, _)| *kind == wanted)
         .map(|(_, value)| value)
 }
 
-fn command(command: u8, body: &[u8]) -> Vec<u8> {
+pub(super) fn command(command: u8, body: &[u8]) -> Vec<u8> {
     [&[command, 1, 0, 0], body].concat()
 }
 
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(value);

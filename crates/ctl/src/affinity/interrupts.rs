@@ -1,0 +1,482 @@
+//! The interrupts of an interface: found, moved together or queue by queue, put back.
+//!
+//! ```text
+//!   /sys/class/net/X/device/msi_irqs ─► irqs with a handler (/proc/interrupts) ─► smp_affinity_list
+//!   NAPI is threaded: netdev-genl, or threads called napi/X-N                  ─► sched_setaffinity(2)
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use linerate_port::wait::poll_readable;
+use linerate_port::{Code, Error, Result};
+use linerate_sys::capability::Capabilities;
+use linerate_sys::netif::{Interface, NetFolder};
+use linerate_sys::rtnl::Napi;
+use linerate_sys::thread;
+
+use super::Pin;
+use super::queue::{QueuePin, Was, list_of, refused};
+
+/// Longest wait for the kernel to start NAPI's threads.
+const SOON: Duration = Duration::from_secs(2);
+const STEP: Duration = Duration::from_millis(1);
+
+/// The work that an interface's interrupts cause, moved as one. Dropping it puts everything back: CPUs, and
+/// whether NAPI has threads.
+#[derive(Debug)]
+#[must_use = "dropping it puts the interrupts back"]
+pub struct InterruptGuard {
+    name: String,
+    folder: NetFolder,
+    /// Interrupts of each queue, irqs before threads.
+    queues: Vec<QueuePin>,
+    /// The interface was given threads.
+    is_threaded_by_us: bool,
+    notes: Vec<String>,
+}
+
+impl InterruptGuard {
+    /// Finds an interface's irqs; or of one without, whose packets the kernel moves in soft interrupts of the
+    /// sender's CPU, gives it a thread for each NAPI instance. It is the interface of that name in the calling
+    /// thread's network namespace, and its port is open: before, a veth may have no NAPI.
+    ///
+    /// # Errors
+    /// `E-UNSUPPORTED` if it has neither, `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is not there, `E-CPU` if
+    /// none of its irqs can be moved.
+    pub fn of(interface: &str) -> Result<InterruptGuard> {
+        let (found, mut guard) = InterruptGuard::look(interface)?;
+        if guard.queues.is_empty() {
+            guard.have_threads(&found)?;
+        }
+        Ok(guard)
+    }
+
+    /// Finds what an interface has already, and gives it nothing: its irqs, and NAPI's threads if NAPI is threaded.
+    ///
+    /// # Errors
+    /// Those of [`InterruptGuard::of`].
+    pub fn found(interface: &str) -> Result<InterruptGuard> {
+        let (_, guard) = InterruptGuard::look(interface)?;
+        if guard.queues.is_empty() {
+            return Err(guard.unsupported("it has no irq, and its NAPI has no threads"));
+        }
+        Ok(guard)
+    }
+
+    fn look(interface: &str) -> Result<(Interface, InterruptGuard)> {
+        let found = Interface::open(interface)?;
+        let mut guard =
+            InterruptGuard::at(Path::new("/proc"), NetFolder::open(&found)?, interface)?;
+        if guard.folder.read("threaded").is_some_and(|now| now != "0") {
+            guard.take(threads(&found))?;
+        }
+        Ok((found, guard))
+    }
+
+    /// Finds the irqs by the folders of the interface and of the kernel's processes.
+    fn at(proc: &Path, folder: NetFolder, interface: &str) -> Result<InterruptGuard> {
+        let mut guard = InterruptGuard {
+            name: interface.to_owned(),
+            queues: Vec::new(),
+            is_threaded_by_us: false,
+            notes: balancer(proc).into_iter().collect(),
+            folder,
+        };
+        let mut fixed = Ok(());
+        for (irq, queue) in irqs(proc, &guard.folder) {
+            // What an irq has is written again: of one that its controller does not move, that is refused too.
+            let path = list_of(proc, irq);
+            let list = fs::read_to_string(&path).map(|list| list.trim().to_owned());
+            match list.and_then(|list| fs::write(&path, &list).map(|()| list)) {
+                Ok(list) => guard.add(proc, queue, Was::Irq(irq, list)),
+                Err(e) => {
+                    guard.notes.push(format!("irq {irq} of {interface} stays where it is: {e}"));
+                    fixed = Err(refused(interface, irq, &e));
+                }
+            }
+        }
+        if guard.queues.is_empty() { fixed.map(|()| guard) } else { Ok(guard) }
+    }
+
+    /// Adds an irq to those of its queue; each thread is a part of its own.
+    fn add(&mut self, proc: &Path, queue: usize, was: Was) {
+        let is_same = |pin: &&mut QueuePin| {
+            pin.queue == queue
+                && matches!((&was, &pin.found[..]), (Was::Irq(..), [Was::Irq(..), ..]))
+        };
+        if let Some(pin) = self.queues.iter_mut().find(is_same) {
+            return pin.found.push(was);
+        }
+        let (proc, interface) = (PathBuf::from(proc), self.name.clone());
+        self.queues.push(QueuePin { proc, interface, queue, found: vec![was] });
+    }
+
+    fn take(&mut self, threads: Vec<i32>) -> Result<()> {
+        for (queue, thread) in threads.into_iter().enumerate() {
+            let was = Was::Thread(thread, thread::allowed_cpus_of(thread)?);
+            self.add(Path::new("/proc"), queue, was);
+        }
+        Ok(())
+    }
+
+    /// Returns what is moved, for a reader.
+    #[must_use]
+    pub fn moved(&self) -> String {
+        let join = |all: Vec<String>| all.join(",");
+        let threads = join(self.threads().iter().map(i32::to_string).collect());
+        let irqs = join(self.irqs().iter().map(u32::to_string).collect());
+        match (irqs.as_str(), threads.as_str()) {
+            ("", threads) => format!("NAPI threads {threads} of {}", self.name),
+            (irqs, "") => format!("irqs {irqs} of {}", self.name),
+            (irqs, threads) => format!("irqs {irqs} and NAPI threads {threads} of {}", self.name),
+        }
+    }
+
+    /// Returns the interrupts of each queue, to be placed each for itself. It is the guard that puts them back.
+    #[must_use]
+    pub fn queues(&self) -> &[QueuePin] {
+        &self.queues
+    }
+
+    /// Returns all that is changed, or may be, as it was found.
+    pub fn was(&self) -> impl Iterator<Item = &Was> {
+        self.queues.iter().flat_map(|pin| &pin.found)
+    }
+
+    /// Returns the numbers of NAPI's threads, if those are moved.
+    #[must_use]
+    pub fn threads(&self) -> Vec<i32> {
+        let thread =
+            |was: &Was| if let Was::Thread(thread, _) = was { Some(*thread) } else { None };
+        self.was().filter_map(thread).collect()
+    }
+
+    fn irqs(&self) -> Vec<u32> {
+        let irq = |was: &Was| if let Was::Irq(irq, _) = was { Some(*irq) } else { None };
+        self.was().filter_map(irq).collect()
+    }
+
+    /// Returns what may undo it, a program that balances interrupts, and irqs that cannot be moved.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Puts back a setting of an interface of the calling thread's namespace that a killed program has left. What is
+    /// gone needs no putting back; an irq or a thread that is not the interface's is left alone.
+    ///
+    /// # Errors
+    /// Those of [`InterruptGuard::of`], and of moving it.
+    pub fn put_back(interface: &str, was: &Was) -> Result<()> {
+        let (_, mut guard) = InterruptGuard::look(interface)?;
+        if *was == Was::NotThreaded {
+            return guard.folder.write("threaded", "0").map_err(|e| guard.not_threaded(&e));
+        }
+        let is_it = |now: &Was| match (now, was) {
+            (Was::Irq(now, _), Was::Irq(irq, _)) => now == irq,
+            (Was::Thread(now, _), Was::Thread(thread, _)) => now == thread,
+            _ => false,
+        };
+        // The guard goes with what it found, and puts nothing else back.
+        let queues = std::mem::take(&mut guard.queues);
+        match queues.into_iter().find(|pin| pin.found.iter().any(is_it)) {
+            Some(pin) => QueuePin { found: vec![was.clone()], ..pin }.restore(),
+            None => Ok(()),
+        }
+    }
+
+    fn unsupported(&self, why: &str) -> Error {
+        let what = format!("cannot move the interrupts of {}", self.name);
+        let fix = format!("open its port first; see: ip -d link show {}", self.name);
+        Error::new(Code::Unsupported, what, why).fix(fix)
+    }
+
+    fn not_threaded(&self, e: &std::io::Error) -> Error {
+        let what = format!("cannot change whether NAPI of {} has threads", self.name);
+        Error::new(Code::Permission, what, e.to_string()).fix(Capabilities::NET_ADMIN.remedy())
+    }
+
+    fn have_threads(&mut self, interface: &Interface) -> Result<()> {
+        if self.folder.read("threaded").is_none() {
+            return Err(
+                self.unsupported("it has no irq, and NAPI has no threads before Linux 5.12")
+            );
+        }
+        let others = threads(interface);
+        match self.folder.write("threaded", "1") {
+            Ok(()) => self.is_threaded_by_us = true,
+            // Source: net/core/dev.c, `dev_set_threaded`.
+            Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
+                return Err(self.unsupported("it has no irq and no NAPI"));
+            }
+            Err(e) => return Err(self.not_threaded(&e)),
+        }
+        let (until, queues) = (Instant::now() + SOON, interface.rx_queues()? as usize);
+        loop {
+            let mut threads = threads(interface);
+            threads.retain(|thread| !others.contains(thread));
+            if !threads.is_empty() && threads.len() <= queues {
+                return self.take(threads);
+            }
+            if Instant::now() >= until {
+                return Err(self.unsupported(match threads.len() {
+                    0 => "it has no irq and no NAPI",
+                    _ => "interfaces of several network namespaces are called so",
+                }));
+            }
+            // The kernel starts them in its own time, and announces nothing.
+            let _ = poll_readable(&[], Some(STEP));
+        }
+    }
+}
+
+impl Pin for InterruptGuard {
+    fn name(&self) -> String {
+        format!("interrupts of {}", self.name)
+    }
+
+    fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
+        let mut before = Vec::new();
+        for pin in &mut self.queues {
+            before.extend(pin.pin(cpus)?);
+        }
+        before.sort_unstable();
+        before.dedup();
+        Ok(before)
+    }
+
+    fn put_back(&mut self, _before: &[usize]) -> Result<()> {
+        self.queues.iter().try_for_each(QueuePin::restore)
+    }
+}
+
+impl Drop for InterruptGuard {
+    fn drop(&mut self) {
+        for pin in &self.queues {
+            let _ = pin.restore();
+        }
+        if self.is_threaded_by_us {
+            let _ = self.folder.write("threaded", "0");
+        }
+    }
+}
+
+/// Returns the irqs of an interface's device with their queues: those of its own messages, or of the device below a
+/// virtio one, or the line that it shares; as far as a handler is there.
+fn irqs(proc: &Path, folder: &NetFolder) -> Vec<(u32, usize)> {
+    let messages = || ["device/msi_irqs", "device/../msi_irqs"].map(|at| folder.names(at));
+    let line = || ["device/irq", "device/../irq"].into_iter().filter_map(|at| folder.read(at));
+    let found = messages().into_iter().find(|names| !names.is_empty());
+    let names = found.unwrap_or_else(|| line().collect());
+    let known = fs::read_to_string(proc.join("interrupts")).unwrap_or_default();
+    let irqs = names.iter().filter_map(|name| name.parse().ok());
+    let mut irqs: Vec<(u32, usize)> =
+        irqs.filter_map(|irq| Some((irq, handled(&known, irq)?))).collect();
+    irqs.sort_unstable_by_key(|(irq, queue)| (*queue, *irq));
+    irqs
+}
+
+/// Returns the queue of an irq that /proc/interrupts names as one that carries packets: not one that tells of changes
+/// only. Drivers number their queues at the end of the irq's name; what has no number is queue 0.
+fn handled(text: &str, irq: u32) -> Option<usize> {
+    let number = irq.to_string();
+    let of_irq = |line: &&str| line.split(':').next().is_some_and(|n| n.trim() == number);
+    let line = text.lines().find(of_irq).filter(|line| !line.ends_with("-config"))?;
+    let name = line.split_whitespace().last()?;
+    // mlx5_comp3@pci:0000:3b:00.0
+    let (name, is_cut) = name.split_once('@').map_or((name, false), |(name, _)| (name, true));
+    let before = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let is_a_queue = is_cut || before.ends_with(['-', '.', '_']);
+    Some(name[before.len()..].parse().ok().filter(|_| is_a_queue).unwrap_or(0))
+}
+
+/// Returns the program that balances interrupts, if one runs, in words.
+fn balancer(proc: &Path) -> Option<String> {
+    let process = processes(proc, "irqbalance").into_iter().next()?;
+    Some(format!(
+        "irqbalance (process {process}) may move interrupts again: systemctl stop irqbalance"
+    ))
+}
+
+/// Returns NAPI's threads of an interface in the order of its queues, as the kernel tells; where it does not, those that
+/// are called so, in any network namespace.
+fn threads(interface: &Interface) -> Vec<i32> {
+    let proc = Path::new("/proc");
+    let named = named(proc, &interface.name().to_string());
+    let Ok(Some(all)) = Napi::of(interface) else { return named };
+    let told: Vec<i32> = all.iter().filter_map(|napi| napi.thread).collect();
+    // In another namespace of processes these are others' numbers.
+    if told.iter().all(|thread| named.contains(thread)) { told } else { named }
+}
+
+/// Returns the kernel's threads for NAPI of interfaces of that name, in the order of NAPI's numbers.
+fn named(proc: &Path, interface: &str) -> Vec<i32> {
+    let mut all = processes(proc, &format!("napi/{interface}-"));
+    let id = |thread: &i32| {
+        let name = fs::read_to_string(proc.join(format!("{thread}/comm"))).unwrap_or_default();
+        name.trim_end().rsplit('-').next().and_then(|id| id.parse::<u32>().ok())
+    };
+    all.sort_by_cached_key(|thread| (id(thread), *thread));
+    all
+}
+
+/// Returns the processes whose names begin so.
+fn processes(proc: &Path, name: &str) -> Vec<i32> {
+    // Longer names are cut by kernels before 5.17.
+    let cut = name.get(..15).unwrap_or(name);
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    let process = |entry: fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        let comm = fs::read_to_string(entry.path().join("comm")).ok()?;
+        let is_it = comm.starts_with(name) || (comm.trim_end() == cut && cut.len() < name.len());
+        is_it.then_some(number)
+    };
+    let mut all: Vec<i32> = entries.filter_map(process).collect();
+    all.sort_unstable();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_irq_that_carries_packets_is_told_from_others() {
+        let text = "    CPU0 CPU1\n 37:  0 0 PCI-MSIX-0000:00:03.0 0-edge virtio2-config\n \
+                    38:  0 9 PCI-MSIX-0000:00:03.0 1-edge virtio2-input.0\nNMI: 0 0 x\n";
+        assert_eq!([37, 38, 3, 39].map(|irq| handled(text, irq)), [None, Some(0), None, None]);
+        assert_eq!(handled("", 1), None);
+        for (name, queue) in [
+            ("virtio2-output.1", 1),
+            ("eth0-TxRx-13", 13),
+            ("eth3", 0),
+            ("ens5-Tx-Rx-2", 2),
+            ("mlx5_comp3@pci:0000:3b:00.7", 3),
+            ("e1000-99999999999999999999", 0),
+        ] {
+            assert_eq!(handled(&format!(" 5:  1 2 PCI-MSIX 1-edge {name}\n"), 5), Some(queue));
+        }
+    }
+
+    /// Returns how often these irqs came on each CPU.
+    fn came(irqs: &[u32]) -> Vec<u64> {
+        let text = fs::read_to_string("/proc/interrupts").unwrap();
+        // The head names the CPUs that are on line.
+        let cpus = text.lines().next().unwrap().split_whitespace().count();
+        let mut sums = vec![0; cpus];
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let number = words.next().and_then(|n| n.trim_end_matches(':').parse().ok());
+            if irqs.iter().any(|irq| Some(*irq) == number) {
+                sums.iter_mut().zip(words).for_each(|(sum, n)| *sum += n.parse::<u64>().unwrap());
+            }
+        }
+        sums
+    }
+
+    /// It moves the interrupts of a real device, and puts them back: only of one that is named, with an
+    /// address that is reached by it: `LINERATE_TEST_IRQ=eth0/192.0.2.1`, as root.
+    #[test]
+    fn the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back() {
+        let named = std::env::var("LINERATE_TEST_IRQ").unwrap_or_default();
+        let all = thread::allowed_cpus().unwrap();
+        let (Some((device, address)), [first, .., last]) = (named.split_once('/'), &all[..]) else {
+            return println!("skipped: LINERATE_TEST_IRQ=DEVICE/ADDRESS, on two CPUs, is not set");
+        };
+        let mut guard = InterruptGuard::of(device).unwrap();
+        let lists = |guard: &InterruptGuard| -> Vec<String> {
+            let list = |irq: &u32| fs::read_to_string(list_of(Path::new("/proc"), *irq)).unwrap();
+            guard.irqs().iter().map(list).collect()
+        };
+        let (before, irqs) = (lists(&guard), guard.irqs());
+        assert!(!irqs.is_empty() && guard.threads().is_empty(), "{}", guard.moved());
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        for cpu in [*first, *last, *first] {
+            let _ = guard.pin(&[cpu]).unwrap();
+            assert!(lists(&guard).iter().all(|list| list.trim() == cpu.to_string()));
+            let (then, until) = (came(&irqs), Instant::now() + Duration::from_secs(20));
+            while came(&irqs)[cpu] < then[cpu] + 10 {
+                assert!(Instant::now() < until, "CPU {cpu}: {then:?} to {:?}", came(&irqs));
+                let _ = socket.send_to(b"x", (address, 9));
+                let _ = poll_readable(&[], Some(STEP));
+            }
+            println!("{} on CPU {cpu}: {then:?} to {:?}", guard.moved(), came(&irqs));
+        }
+        let e = guard.pin(&[60_000]).unwrap_err();
+        assert!(e.code == Code::Cpu && !e.fix.is_empty(), "{e}");
+        drop(guard);
+        let now: Vec<String> = irqs
+            .iter()
+            .map(|irq| fs::read_to_string(list_of(Path::new("/proc"), *irq)).unwrap())
+            .collect();
+        assert_eq!(now, before);
+    }
+
+    /// Folders as the kernel's: a device of two queues with two irqs each and one for changes, and irqbalance.
+    fn machine(name: &str) -> PathBuf {
+        let at = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
+        let write = |file: &str, text: &str| {
+            let path = at.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let mut interrupts = "    CPU0 CPU1\n".to_owned();
+        for (irq, name) in
+            [(40, "config"), (41, "input.0"), (42, "output.0"), (43, "input.1"), (44, "output.1")]
+        {
+            interrupts += &format!(" {irq}: 0 0 PCI-MSIX-0000 0-edge virtio7-{name}\n");
+            write(&format!("net/device/msi_irqs/{irq}"), "msix\n");
+            write(&format!("proc/irq/{irq}/smp_affinity_list"), &format!("{}\n", irq % 2));
+        }
+        write("net/device/msi_irqs/99", "msix\n");
+        write("proc/interrupts", &interrupts);
+        write("proc/812/comm", "irqbalance\n");
+        for (thread, id) in [(70, 12), (71, 9), (72, 10)] {
+            write(&format!("proc/{thread}/comm"), &format!("napi/eth0-{id}\n"));
+        }
+        write("proc/73/comm", "napi/eth01-8\n");
+        at
+    }
+
+    #[test]
+    fn irqs_are_moved_by_queue_and_each_is_put_back_where_it_was() {
+        let at = machine("irqs");
+        let proc = at.join("proc");
+        let list = |irq: u32| fs::read_to_string(list_of(&proc, irq)).unwrap().trim().to_owned();
+        let lists = || [40, 41, 42, 43, 44].map(list);
+        let folder = || NetFolder::at(&at.join("net")).unwrap();
+        let mut guard = InterruptGuard::at(&proc, folder(), "eth0").unwrap();
+        assert_eq!(guard.moved(), "irqs 41,42,43,44 of eth0");
+        assert!(guard.notes()[0].starts_with("irqbalance (process 812)"), "{:?}", guard.notes());
+        let mut queues = guard.queues().to_vec();
+        let names: Vec<_> = queues.iter().map(|pin| (pin.queue(), pin.name())).collect();
+        assert_eq!(names, [(0, "irq 41,42 of eth0".into()), (1, "irq 43,44 of eth0".into())]);
+        assert_eq!(queues[1].pin(&[5]).unwrap(), [0, 1]);
+        assert_eq!(lists(), ["0", "1", "0", "5", "5"]);
+        queues[1].put_back(&[0, 1]).unwrap();
+        assert_eq!(lists(), ["0", "1", "0", "1", "0"]);
+        assert_eq!(guard.pin(&[2, 3]).unwrap(), [0, 1]);
+        assert_eq!(lists(), ["0", "2,3", "2,3", "2,3", "2,3"]);
+        drop(guard);
+        assert_eq!(lists(), ["0", "1", "0", "1", "0"]);
+        // One that nobody may move is left out, and said; of none that can be moved, it is an error.
+        fs::remove_file(list_of(&proc, 44)).unwrap();
+        let guard = InterruptGuard::at(&proc, folder(), "eth0").unwrap();
+        assert_eq!(guard.moved(), "irqs 41,42,43 of eth0");
+        assert!(guard.notes()[1].starts_with("irq 44 of eth0 stays where it is: "));
+        fs::remove_dir_all(proc.join("irq")).unwrap();
+        let e = InterruptGuard::at(&proc, folder(), "eth0").unwrap_err();
+        assert!(e.code == Code::Cpu && e.what.contains("of eth0"), "{e}");
+        assert_eq!(named(&proc, "eth0"), [71, 72, 70]);
+        fs::remove_dir_all(at).unwrap();
+    }
+
+    #[test]
+    fn an_interface_without_interrupts_says_so() {
+        for of in [InterruptGuard::of, InterruptGuard::found] {
+            assert_eq!(of("no-such-dev0").unwrap_err().code, Code::NoDevice);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The interrupts of one queue: what is moved, and how it was found.
+
+use std::path::{Path, PathBuf};
+use std::{fmt, fs};
+
+use linerate_port::{Code, Error, Result};
+use linerate_sys::thread;
+
+use super::Pin;
+
+/// A setting of an interface's interrupts as it was found. Displays as the words that [`Was::read`] reads: a record
+/// of them outlives a program that is killed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Was {
+    /// An irq, with the list of its CPUs.
+    Irq(u32, String),
+    /// A thread of NAPI's, with its CPUs.
+    Thread(i32, Vec<usize>),
+    /// NAPI of the interface had no threads.
+    NotThreaded,
+}
+
+impl fmt::Display for Was {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Was::Irq(irq, cpus) => write!(f, "irq={irq}={cpus}"),
+            Was::Thread(thread, cpus) => write!(f, "thread={thread}={}", list(cpus)),
+            Was::NotThreaded => f.write_str("not-threaded"),
+        }
+    }
+}
+
+impl Was {
+    /// Reads what one displays as; `None` for anything else.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Was> {
+        let mut words = text.split('=');
+        let was = match (words.next()?, words.next(), words.next()) {
+            ("not-threaded", None, None) => Was::NotThreaded,
+            (kind, Some(number), Some(cpus)) if is_list(cpus) => match kind {
+                "irq" => Was::Irq(number.parse().ok()?, cpus.to_owned()),
+                "thread" => Was::Thread(number.parse().ok()?, thread::listed(cpus)),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        words.next().is_none().then_some(was)
+    }
+}
+
+fn is_list(cpus: &str) -> bool {
+    !cpus.is_empty() && cpus.chars().all(|c| c.is_ascii_digit() || c == ',' || c == '-')
+}
+
+fn list(cpus: &[usize]) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// The interrupts of one queue of an interface, to be placed beside workers: one or two irqs, or a thread of NAPI's.
+/// It is the [`InterruptGuard`](super::InterruptGuard)'s to put back.
+#[derive(Debug, Clone)]
+pub struct QueuePin {
+    /// `/proc`, or what stands for it in a test.
+    pub(super) proc: PathBuf,
+    pub(super) interface: String,
+    pub(super) queue: usize,
+    pub(super) found: Vec<Was>,
+}
+
+impl QueuePin {
+    /// Returns the number of the queue, as its device counts.
+    #[must_use]
+    pub fn queue(&self) -> usize {
+        self.queue
+    }
+
+    /// Returns its irqs and threads with the CPUs that they had when they were found.
+    #[must_use]
+    pub fn found(&self) -> &[Was] {
+        &self.found
+    }
+
+    pub(super) fn restore(&self) -> Result<()> {
+        let mut done = Ok(());
+        for was in &self.found {
+            done = done.and(self.set(was));
+        }
+        done
+    }
+
+    fn set(&self, was: &Was) -> Result<()> {
+        match was {
+            Was::Irq(irq, cpus) => fs::write(list_of(&self.proc, *irq), cpus)
+                .map_err(|e| refused(&self.interface, *irq, &e)),
+            Was::Thread(thread, cpus) => thread::run_thread_on(*thread, cpus),
+            Was::NotThreaded => Ok(()),
+        }
+    }
+}
+
+impl Pin for QueuePin {
+    fn name(&self) -> String {
+        let irqs = self.found.iter().filter_map(|was| match was {
+            Was::Irq(irq, _) => Some(irq.to_string()),
+            _ => None,
+        });
+        let threads = self.found.iter().filter_map(|was| match was {
+            Was::Thread(thread, _) => Some(thread.to_string()),
+            _ => None,
+        });
+        let (irqs, threads): (Vec<_>, Vec<_>) = (irqs.collect(), threads.collect());
+        let (kind, numbers) =
+            if irqs.is_empty() { ("NAPI thread", threads) } else { ("irq", irqs) };
+        format!("{kind} {} of {}", numbers.join(","), self.interface)
+    }
+
+    fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
+        let mut before = Vec::new();
+        for was in &self.found {
+            before.extend(match was {
+                Was::Irq(irq, _) => {
+                    let now = fs::read_to_string(list_of(&self.proc, *irq));
+                    let now = now.map_err(|e| refused(&self.interface, *irq, &e))?;
+                    self.set(&Was::Irq(*irq, list(cpus)))?;
+                    thread::listed(&now)
+                }
+                Was::Thread(thread, _) => {
+                    let now = thread::allowed_cpus_of(*thread)?;
+                    self.set(&Was::Thread(*thread, cpus.to_vec()))?;
+                    now
+                }
+                Was::NotThreaded => Vec::new(),
+            });
+        }
+        before.sort_unstable();
+        before.dedup();
+        Ok(before)
+    }
+
+    /// Has each irq and thread run where it was found, whatever `before` sums up.
+    fn put_back(&mut self, _before: &[usize]) -> Result<()> {
+        self.restore()
+    }
+}
+
+pub(super) fn list_of(proc: &Path, irq: u32) -> PathBuf {
+    proc.join(format!("irq/{irq}/smp_affinity_list"))
+}
+
+pub(super) fn refused(interface: &str, irq: u32, e: &std::io::Error) -> Error {
+    let what = format!("cannot move irq {irq} of {interface}");
+    // Source: kernel/irq/proc.c: EIO and EINVAL of an irq that its controller does not move.
+    Error::new(Code::Cpu, what, format!("/proc/irq/{irq}/smp_affinity_list: {e}"))
+        .fix("root, and an irq that can be moved; CPUs: cat /sys/devices/system/cpu/online")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_is_read_as_it_is_written_and_nothing_else_is() {
+        for was in [Was::Irq(34, "0-3,7".into()), Was::Thread(6253, vec![0, 1]), Was::NotThreaded] {
+            assert_eq!(Was::read(&was.to_string()), Some(was));
+        }
+        for bad in [
+            "",
+            "irq",
+            "irq=1",
+            "irq=1=",
+            "irq=x=0",
+            "irq=1=0=0",
+            "irq=-1=0",
+            "nmi=1=0",
+            "irq=1=../x",
+            "thread=1=0 ",
+            "not-threaded=1",
+            "not-threaded=1=1",
+        ] {
+            assert_eq!(Was::read(bad), None, "{bad}");
+        }
+    }
+}
