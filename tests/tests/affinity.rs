@@ -6,32 +6,39 @@
 //! ```
 
 use std::fs;
-use std::sync::Arc;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use linerate::affinity::{InterruptGuard, Pin, Pinned, ThreadPin, WorkerPin};
+use linerate::placement::EngineGauge;
 use linerate::{Batch, Code, Engine, Port, Running, Stage, Turn, Worker};
-use linerate_port::thread::allowed_cpus;
+use linerate_port::clock::cpu_time;
+use linerate_port::thread::{allowed_cpus, allowed_cpus_of};
+use linerate_sys::netif::{Interface, NetFolder};
+use linerate_tests::command::linerate;
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
 use linerate_tests::topology::wait_for_carrier;
 use linerate_tests::wait::{SOON, until_true};
+use rustix::process::Signal;
 
 /// Packets after which each part has run where it is now.
 const PACKETS: u64 = 1_000;
 
 /// Makes a pair whose names no other test has: those of NAPI's threads have no namespace.
-fn pair() -> Result<Netns, String> {
+fn pair(ends: [&str; 2]) -> Result<Netns, String> {
     let netns = Netns::new()?;
-    netns.try_ip("link add dev affin0 type veth peer name affin1")?;
-    for end in ["affin0", "affin1"] {
+    netns.try_ip(&format!("link add dev {} type veth peer name {}", ends[0], ends[1]))?;
+    for end in ends {
         netns.ip(&format!("link set dev {end} up"));
     }
-    wait_for_carrier(&netns, "affin0");
-    wait_for_carrier(&netns, "affin1");
+    for end in ends {
+        wait_for_carrier(&netns, end);
+    }
     Ok(netns)
 }
 
@@ -70,22 +77,23 @@ fn last_cpu(thread: i32) -> usize {
 
 /// Returns whether NAPI of an interface has threads, as its namespace's sysfs says.
 fn threaded(netns: &Netns, interface: &str) -> String {
-    netns.run(|| {
-        let interface = linerate_sys::netif::Interface::open(interface).unwrap();
-        linerate_sys::netif::NetFolder::open(&interface).unwrap().read("threaded").unwrap()
-    })
+    netns.run(|| folder(interface).read("threaded").unwrap())
 }
 
-/// Sends to the pair's other end until it is dropped.
-fn send() -> Running {
+fn folder(interface: &str) -> NetFolder {
+    NetFolder::open(&Interface::open(interface).unwrap()).unwrap()
+}
+
+/// Sends to a pair's other end until it is dropped.
+fn send(to: &str) -> Running {
     let engine = Engine::builder().port("source", "gen:,rate=20kpps,burst=8");
-    let engine = engine.port("out", "packet:affin1").wire("source", "out");
+    let engine = engine.port("out", &format!("packet:{to}")).wire("source", "out");
     engine.build().unwrap().start().unwrap()
 }
 
 #[test]
 fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
-    let netns = or_skip!(pair());
+    let netns = or_skip!(pair(["affin0", "affin1"]));
     or_skip!(netns.run(|| Port::open("xdp:affin0").map(drop)));
     let all = allowed_cpus().unwrap();
     let [one, other] = [all[0], all[all.len() - 1]];
@@ -116,7 +124,7 @@ fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
     let napi = irq.threads();
     assert_eq!(napi.len(), 1, "{napi:?}");
     let was = linerate_sys::thread::allowed_cpus_of(napi[0]).unwrap();
-    let sending = netns.run(send);
+    let sending = netns.run(|| send("affin1"));
     // All in one place; each alone in the other; together there.
     for [at_irq, at_poller, at_app] in
         [[one; 3], [other, one, one], [one, other, one], [one, one, other], [other; 3]]
@@ -145,6 +153,122 @@ fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
     ends.store(true, Ordering::Relaxed);
     poller.join().unwrap();
     app.join().unwrap();
+}
+
+#[test]
+fn a_search_moves_napi_s_thread_with_the_worker_and_its_guard_puts_it_back() {
+    let netns = or_skip!(pair(["affin2", "affin3"]));
+    let all = allowed_cpus().unwrap();
+    if all.len() == 1 {
+        return eprintln!("skipped: with one CPU there is nothing to choose");
+    }
+    let engine = netns.run(|| {
+        let engine = Engine::builder().port("dev", "xdp:affin2").port("end", "sink:,blind");
+        engine.wire("dev", "end").build()
+    });
+    let engine = or_skip!(engine);
+    // Nothing is given to an interface unasked.
+    let e = netns.run(|| InterruptGuard::found("affin2").unwrap_err());
+    assert!(e.code == Code::Unsupported && e.why.contains("its NAPI has no threads"), "{e}");
+    assert_eq!(threaded(&netns, "affin2"), "0");
+    or_skip!(netns.run(|| folder("affin2").write("threaded", "1")));
+    let guard = netns.run(|| InterruptGuard::found("affin2").unwrap());
+    let napi = guard.threads()[0];
+    let (running, sending) = (engine.start().unwrap(), netns.run(|| send("affin3")));
+    let (seen, over) = (Arc::<Mutex<Vec<Vec<usize>>>>::default(), Arc::default());
+    let search = || {
+        let gauge = EngineGauge::new(&running.control(), running.stats(), &over).interrupts(&guard);
+        let seen = seen.clone();
+        let meter = move || {
+            seen.lock().unwrap().push(allowed_cpus_of(napi).unwrap());
+            cpu_time().as_secs_f64() * 1e9
+        };
+        gauge.meter("ns", Box::new(meter)).search().unwrap()
+    };
+    // On a busy machine too little may pass at first.
+    let mut report = search();
+    until_true("enough packets to judge by", SOON, || {
+        report.found.is_some() || {
+            report = search();
+            false
+        }
+    });
+    println!("{report}");
+    assert_eq!(report.names, ["worker 0".into(), format!("NAPI thread {napi} of affin2")]);
+    let (seen, places) = (seen.lock().unwrap(), report.found.unwrap().places);
+    assert!(seen.contains(&all) && all[..2].iter().all(|cpu| seen.contains(&vec![*cpu])));
+    let placed = places[1].map_or(all.clone(), |cpu| vec![cpu]);
+    assert_eq!(allowed_cpus_of(napi).unwrap(), placed);
+    drop(guard);
+    assert_eq!((allowed_cpus_of(napi).unwrap(), threaded(&netns, "affin2")), (all, "1".into()));
+    drop(sending.stop(SOON));
+    running.stop(SOON).check().unwrap();
+}
+
+/// Returns the words that `linerate doctor --undo` prints in a namespace.
+fn undo(netns: &Netns) -> String {
+    let mut command = Command::new(linerate());
+    command.args(["doctor", "--undo"]);
+    let told = netns.start(command).finish(SOON);
+    assert_eq!(told.code(), 0, "{told:?}");
+    told.stdout
+}
+
+#[test]
+fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
+    let netns = or_skip!(pair(["affin4", "affin5"]));
+    or_skip!(netns.run(|| Port::open("xdp:affin4").map(drop)));
+    let all = allowed_cpus().unwrap();
+    if all.len() == 1 {
+        return eprintln!("skipped: with one CPU there is nothing to choose");
+    }
+    let sending = netns.run(|| send("affin5"));
+    let forward = |place: &str| {
+        let mut command = Command::new(linerate());
+        command.args(["forward", "xdp:affin4", "null:", "--place", place, "--for", "120s"]);
+        netns.start(command)
+    };
+    // Threads that it was given go again, at the end and after a kill.
+    for signal in [Signal::TERM, Signal::KILL] {
+        let run = forward("napi");
+        until_true("threads", SOON, || threaded(&netns, "affin4") == "1");
+        run.signal(signal);
+        let done = run.finish(SOON);
+        assert!(done.stderr.contains("note: NAPI of affin4 gets threads"), "{done:?}");
+        assert_eq!(threaded(&netns, "affin4") == "1", signal == Signal::KILL);
+    }
+    assert!(undo(&netns).contains("affin4: its NAPI has no threads again"));
+    assert_eq!(threaded(&netns, "affin4"), "0");
+    // Those that were there are moved, and put back where they were.
+    let _open = netns.run(|| Port::open("packet:affin4").unwrap());
+    for _ in 0..20 {
+        let run = forward("auto");
+        until_true("a run", SOON, || run.stderr().contains("note: "));
+        if threaded(&netns, "affin4") == "0" {
+            // Before, a veth may have no NAPI.
+            assert!(run.stderr().contains("--place napi gives it threads"), "{}", run.stderr());
+            or_skip!(netns.run(|| folder("affin4").write("threaded", "1")));
+            run.signal(Signal::TERM);
+            let _ = run.finish(SOON);
+            continue;
+        }
+        let find = || netns.run(|| InterruptGuard::found("affin4").map(|guard| guard.threads()));
+        let napi = find().unwrap()[0];
+        let is_moved = || allowed_cpus_of(napi).is_ok_and(|cpus| cpus.len() == 1);
+        until_true("a thread that is moved", SOON, is_moved);
+        run.signal(Signal::KILL);
+        let _ = run.finish(SOON);
+        // It may have been put back just then.
+        if is_moved() {
+            let told = undo(&netns);
+            assert!(told.contains(&format!("affin4: NAPI thread {napi} is on CPU")), "{told}");
+            assert_eq!(allowed_cpus_of(napi).unwrap(), all);
+            assert!(!undo(&netns).contains("NAPI thread"));
+            drop(sending.stop(SOON));
+            return;
+        }
+    }
+    panic!("no search has moved a thread");
 }
 
 #[test]

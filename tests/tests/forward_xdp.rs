@@ -324,7 +324,7 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
     until_true("the offload is off", SOON, || !offload_of_v1(&netns));
     assert!(run.stderr().contains("note: the checksum offload of v1 is turned off, until the end"));
     let told = undo();
-    assert!(told.stdout.contains("the run that turned it off goes on"), "{told:?}");
+    assert!(told.stdout.contains("the run that changed it goes on"), "{told:?}");
     assert!(!offload_of_v1(&netns));
     run.signal(Signal::KILL);
     let _ = run.finish(SOON);

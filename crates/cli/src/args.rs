@@ -139,9 +139,10 @@ pub struct Run {
     /// each with a queue of every port, as the ports have queues
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub cpu: Vec<usize>,
-    /// Have CPUs found for the workers while it runs: auto tries some, measures the CPU time of a packet, and keeps
-    /// what is better than the start differs from itself. It takes a few seconds, in which workers move
-    #[arg(long, value_name = "HOW", value_parser = ["auto"])]
+    /// Have CPUs found while it runs: some are tried, the CPU time of a packet is measured, and what is better than
+    /// the start differs from itself is kept, to the end. It takes seconds. workers: for the workers; auto: for the
+    /// interrupts of the ports' interfaces too, irqs or threads of NAPI; napi: an interface without gets such threads
+    #[arg(long, value_name = "WHAT", value_parser = ["auto", "napi", "workers"])]
     pub place: Option<String>,
     #[arg(long, value_name = "N", help = effect(&knob::BUDGET), value_parser = number(&knob::BUDGET),
         default_value_t = knob::BUDGET.default)]

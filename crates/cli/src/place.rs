@@ -1,13 +1,77 @@
-//! `--place auto`: CPUs for the workers are searched beside the run.
+//! `--place`: CPUs for the workers, and for interrupts of their devices, are searched beside the run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use linerate::Running;
+use linerate::{Code, Running};
+use linerate_ctl::affinity::{InterruptGuard, Was};
 use linerate_ctl::placement::{EngineGauge, PlacementReport};
 
 use crate::counters::Counters;
+use crate::run::Path;
+use crate::screen::Screen;
+use crate::undo::{self, Record};
+
+/// The interrupts that may be moved, until this is dropped: then they are put back, and the record goes.
+#[derive(Default)]
+pub struct Interrupts {
+    guards: Vec<InterruptGuard>,
+    /// Goes after the guards.
+    _record: Option<Record>,
+}
+
+impl Interrupts {
+    /// Finds those of a path's ports, which are open; says what may be moved, and writes it down before it is.
+    pub fn find(place: Option<&str>, path: &Path, screen: &Screen) -> Interrupts {
+        let Some(how @ ("auto" | "napi")) = place else { return Interrupts::default() };
+        let plans = path.ports.iter().filter_map(|(_, text)| path.drivers.plan(text).ok());
+        let mut names: Vec<String> =
+            plans.filter_map(|plan| plan.interface().map(str::to_owned)).collect();
+        names.sort_unstable();
+        names.dedup();
+        let (mut guards, mut without, mut changes) = (Vec::new(), Vec::new(), Vec::new());
+        for name in names {
+            match InterruptGuard::found(&name) {
+                Ok(guard) => {
+                    screen.note(&format!(
+                        "note: {} may move to other CPUs, until the end\n",
+                        guard.moved()
+                    ));
+                    changes.extend(guard.was().map(|was| (name.clone(), was.clone())));
+                    guards.push(guard);
+                }
+                Err(e) if how == "napi" && e.code == Code::Unsupported => {
+                    let what = "gets threads, which may move to other CPUs, until the end";
+                    screen.note(&format!("note: NAPI of {name} {what}\n"));
+                    changes.push((name.clone(), Was::NotThreaded));
+                    without.push(name);
+                }
+                Err(e) => stays(&name, &e, screen),
+            }
+        }
+        let record = undo::record_moves(&changes, screen);
+        for name in without {
+            match InterruptGuard::of(&name) {
+                Ok(guard) => guards.push(guard),
+                Err(e) => stays(&name, &e, screen),
+            }
+        }
+        for note in guards.iter().flat_map(InterruptGuard::notes) {
+            screen.note(&format!("note: {note}\n"));
+        }
+        Interrupts { guards, _record: record }
+    }
+}
+
+fn stays(interface: &str, e: &linerate::Error, screen: &Screen) {
+    let fix = match e.code {
+        Code::Unsupported => "--place napi gives it threads, where its NAPI can have them",
+        _ => &e.fix,
+    };
+    let what = format!("the interrupts of {interface} stay where they are");
+    screen.note(&format!("note: {what}: {} ({fix})\n", e.why));
+}
 
 /// A search for CPUs that runs on its own thread.
 #[derive(Debug)]
@@ -17,12 +81,19 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// Starts the search. `counters` were started before the workers; without counters, the search
-    /// compares CPU time.
-    pub fn start(running: &Running, counters: Option<Counters>) -> Placing {
+    /// Starts it. `counters` were started before the workers; without, CPU time is what is compared.
+    pub fn start(
+        running: &Running,
+        counters: Option<Counters>,
+        interrupts: &Interrupts,
+    ) -> Placing {
         let over = Arc::new(AtomicBool::new(false));
         let mut gauge = EngineGauge::new(&running.control(), running.stats(), &over);
-        if let Some(mut counters) = counters {
+        for guard in &interrupts.guards {
+            gauge = gauge.interrupts(guard);
+        }
+        // They count what the workers do, and not what the kernel does for them elsewhere.
+        if let Some(mut counters) = counters.filter(|_| interrupts.guards.is_empty()) {
             gauge = gauge.meter("cycles", Box::new(move || counters.cycles()));
         }
         let search = std::thread::Builder::new().name("placement".into());

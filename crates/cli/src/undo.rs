@@ -4,13 +4,14 @@
 //! command writes down what opening its ports will change before it opens them, and removes that file at its end.
 //! A file is believed only if it and its folder are this user's own and no one else can write them.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::{fmt, fs};
 
 use linerate::{Change, Error, Registry};
+use linerate_ctl::affinity::{InterruptGuard, Was};
 use linerate_ctl::doctor::{Finding, Level};
 use linerate_sys::netif::Interface;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdir, open, openat, unlinkat};
@@ -47,16 +48,24 @@ pub fn record<'a>(
     for change in &changes {
         screen.note(&format!("note: {change}, until the end\n"));
     }
-    match write(&changes) {
-        Ok(record) => record,
-        Err(e) => {
-            screen.note(&format!("note: a kill would leave that so: no record can be kept: {e}\n"));
-            None
-        }
-    }
+    let left = |Change::ChecksumOffload(name): Change| (name, Left::Checksums);
+    kept(write("", &changes.into_iter().map(left).collect::<Vec<_>>()), screen)
 }
 
-fn write(changes: &[Change]) -> Result<Option<Record>, Errno> {
+/// Writes down interrupts that may be moved, which has been said; none if there are none.
+pub fn record_moves(changes: &[(String, Was)], screen: &Screen) -> Option<Record> {
+    let left = |(name, was): &(String, Was)| (name.clone(), Left::Interrupts(was.clone()));
+    kept(write("-place", &changes.iter().map(left).collect::<Vec<_>>()), screen)
+}
+
+fn kept(written: Result<Option<Record>, Errno>, screen: &Screen) -> Option<Record> {
+    written.unwrap_or_else(|e| {
+        screen.note(&format!("note: a kill would leave that so: no record can be kept: {e}\n"));
+        None
+    })
+}
+
+fn write(kind: &str, changes: &[(String, Left)]) -> Result<Option<Record>, Errno> {
     if changes.is_empty() {
         return Ok(None);
     }
@@ -64,14 +73,14 @@ fn write(changes: &[Change]) -> Result<Option<Record>, Errno> {
     let pid = std::process::id();
     let start = started(pid).ok_or(Errno::SRCH)?;
     let netns = netns().ok_or(Errno::NOENT)?;
-    let name = format!("run-{pid}-{start}");
+    let name = format!("run-{pid}-{start}{kind}");
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR)?;
     let record = Record { folder, name };
     let mut text = String::new();
-    for Change::ChecksumOffload(interface) in changes {
+    for (interface, left) in changes {
         let index = Interface::open(interface).map_or(0, |found| found.index());
-        text += &format!("{FORM} {pid} {start} {netns} {index} {interface} checksum-offload\n");
+        text += &format!("{FORM} {pid} {start} {netns} {index} {interface} {left}\n");
     }
     let mut file = fs::File::from(file);
     file.write_all(text.as_bytes()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
@@ -126,6 +135,67 @@ fn started(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// A change as a record's line ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Left {
+    Checksums,
+    Interrupts(Was),
+}
+
+impl Left {
+    fn of(word: &str) -> Option<Left> {
+        match word {
+            "checksum-offload" => Some(Left::Checksums),
+            word => Was::read(word).map(Left::Interrupts),
+        }
+    }
+
+    /// Returns how the interface is while it is changed, and how it is again.
+    fn told(&self) -> (String, String) {
+        match self {
+            Left::Checksums => {
+                ("its checksum offload off".into(), "its checksum offload is on again".into())
+            }
+            Left::Interrupts(Was::Irq(irq, cpus)) => {
+                (format!("irq {irq} moved"), format!("irq {irq} is on CPU {cpus} again"))
+            }
+            Left::Interrupts(Was::NotThreaded) => {
+                ("threads for NAPI".into(), "its NAPI has no threads again".into())
+            }
+            Left::Interrupts(Was::Thread(thread, cpus)) => {
+                let cpus: Vec<_> = cpus.iter().map(usize::to_string).collect();
+                let again = format!("NAPI thread {thread} is on CPU {} again", cpus.join(","));
+                (format!("NAPI thread {thread} moved"), again)
+            }
+            Left::Interrupts(_) => ("something moved".into(), "it is put back".into()),
+        }
+    }
+
+    fn undo(&self, interface: &Interface, screen: &Screen) -> linerate::Result<()> {
+        let name = interface.name();
+        match self {
+            Left::Checksums if interface.checksum_offload() == Ok(true) => Ok(()),
+            Left::Checksums => {
+                screen.note(&format!("turning the checksum offload of {name} on again\n"));
+                interface.set_checksum_offload(true)
+            }
+            Left::Interrupts(was) => {
+                screen.note(&format!("putting back the interrupts of {name}: {was}\n"));
+                InterruptGuard::put_back(&name.to_string(), was)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Left::Checksums => f.write_str("checksum-offload"),
+            Left::Interrupts(was) => was.fmt(f),
+        }
+    }
+}
+
 /// A line of a record.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
@@ -134,24 +204,27 @@ struct Line {
     netns: u64,
     index: u32,
     interface: String,
+    left: Left,
 }
 
 impl Line {
     fn of(text: &str) -> Option<Line> {
         let words: Vec<&str> = text.split(' ').collect();
-        let [FORM, pid, start, netns, index, interface, "checksum-offload"] = words[..] else {
+        let [FORM, pid, start, netns, index, interface, left] = words[..] else {
             return None;
         };
-        let interface = interface.to_owned();
+        let (interface, left) = (interface.to_owned(), Left::of(left)?);
         let (pid, start) = (pid.parse().ok()?, start.parse().ok()?);
-        Some(Line { pid, start, netns: netns.parse().ok()?, index: index.parse().ok()?, interface })
+        let (netns, index) = (netns.parse().ok()?, index.parse().ok()?);
+        Some(Line { pid, start, netns, index, interface, left })
     }
 
     /// Undoes the recorded changes; returns true if none is left.
     fn undo(&self, screen: &Screen, found: &mut Vec<Finding>) -> bool {
         let Line { pid, interface, .. } = self;
+        let (changed, again) = self.left.told();
         let mut left = |why: &str, fix: String| {
-            let what = format!("{interface} was left as it is, with its checksum offload off");
+            let what = format!("{interface} was left as it is, with {changed}");
             let mut finding = Finding::new(Level::Warn, what);
             finding.why(why).fix(fix);
             found.push(finding);
@@ -159,7 +232,7 @@ impl Line {
         };
         if started(*pid) == Some(self.start) {
             return left(
-                "the run that turned it off goes on, and will turn it on again",
+                "the run that changed it goes on, and will undo it at its end",
                 format!("end it: kill -INT {pid}"),
             );
         }
@@ -178,18 +251,12 @@ impl Line {
             ));
             return true;
         };
-        let is_on = |there: &Interface| there.checksum_offload() == Ok(true);
-        if !is_on(&there) {
-            screen.note(&format!("turning the checksum offload of {interface} on again\n"));
-            if let Err(e) = there.set_checksum_offload(true) {
-                found.push(Finding::of(Level::Miss, &e));
-                return false;
-            }
+        if let Err(e) = self.left.undo(&there, screen) {
+            found.push(Finding::of(Level::Miss, &e));
+            return false;
         }
-        found.push(Finding::new(
-            Level::Ok,
-            format!("{interface}: its checksum offload is on again, as before process {pid}"),
-        ));
+        let done = format!("{interface}: {again}, as before process {pid}");
+        found.push(Finding::new(Level::Ok, done));
         true
     }
 }
@@ -250,11 +317,23 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_it_is_written_and_nothing_else_is() {
-        let line = Line { pid: 7, start: 8, netns: 9, index: 3, interface: "v1".into() };
+        let line = Line {
+            pid: 7,
+            start: 8,
+            netns: 9,
+            index: 3,
+            interface: "v1".into(),
+            left: Left::Checksums,
+        };
         assert_eq!(Line::of("linerate-undo/1 7 8 9 3 v1 checksum-offload"), Some(line));
+        for was in [Was::read("irq=34=0-1").unwrap(), Was::read("thread=5=0,1").unwrap()] {
+            let line = Line::of(&format!("linerate-undo/1 7 8 9 3 v1 {was}")).unwrap();
+            assert_eq!(line.left, Left::Interrupts(was));
+        }
         for bad in [
             "",
             "linerate-undo/1 7 8 9 3 v1 queues",
+            "linerate-undo/1 7 8 9 3 v1 irq=34=/../0",
             "linerate-undo/2 7 8 9 3 v1 checksum-offload",
             "linerate-undo/1 -7 8 9 3 v1 checksum-offload",
             "linerate-undo/1 7 8 9 3 v1 checksum-offload more",

@@ -163,9 +163,13 @@ pub trait Plan {
         Vec::new()
     }
 
-    /// Examines whether and how well the port of `spec` can be opened, by means that `how` allows,
-    /// and restores everything. The default adds no finding, and the port is then tried by opening
-    /// it.
+    /// Returns the name of the interface whose interrupts bring its packets, if there is one.
+    fn interface(&self) -> Option<&str> {
+        None
+    }
+
+    /// Looks whether the port of `spec` can be opened here and how well, going as far as `how` says, and
+    /// leaves everything as it was. A port that has nothing to say is tried by opening it.
     fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}
 }
 

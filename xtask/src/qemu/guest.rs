@@ -59,6 +59,9 @@ pub fn write(path: &Path, kernel: &Kernel, load: &Load<'_>) -> Result<()> {
     for tests in &load.programs.tests {
         root.program(&tests.path, &format!("tests/{}", tests.name))?;
     }
+    for (name, path) in &load.programs.of_scenarios {
+        root.program(path, &format!("tests/{name}"))?;
+    }
     root.modules(kernel, &modules::WANTED)?;
     root.text("etc/settings", &settings(load))?;
     root.text("etc/scenarios", SCENARIOS)?;

@@ -11,7 +11,10 @@ use crate::cargo;
 /// The crates whose tests need privileges or depend on the kernel.
 const CRATES: [&str; 2] = ["crates/port", "crates/sys"];
 
-/// Tests that are left out, by parts of their names, with the reason.
+/// The folder of the crate whose tests are there for scenarios alone, which run them as the machine has to be set up.
+const OF_SCENARIOS: &str = "crates/ctl";
+
+/// Tests of theirs that are left out, by parts of their names, and why.
 pub const LEFT_OUT: [(&[&str], &str); 3] = [
     (
         &[
@@ -48,7 +51,9 @@ pub struct Tests {
 pub struct Programs {
     /// The test programs that have a test to run.
     pub tests: Vec<Tests>,
-    /// Path of the command `linerate`.
+    /// Names and paths of test programs that scenarios run.
+    pub of_scenarios: Vec<(String, PathBuf)>,
+    /// The command line.
     pub linerate: PathBuf,
 }
 
@@ -60,7 +65,7 @@ impl Programs {
         let mut command = cargo::cargo(root);
         command.args(["test", "--workspace", "--no-run"]);
         command.arg("--message-format=json-render-diagnostics");
-        let (mut tests, mut linerate) = (Vec::new(), None);
+        let (mut tests, mut of_scenarios, mut linerate) = (Vec::new(), Vec::new(), None);
         for Built { name, path, manifest, test } in built(&cargo::quiet(&mut command)?) {
             let crates = CRATES.iter().map(|folder| root.join(folder).join("Cargo.toml"));
             if test && crates.into_iter().any(|ours| ours == manifest) {
@@ -68,11 +73,14 @@ impl Programs {
                 if count > 0 {
                     tests.push(Tests { name, path: stripped(&path, folder), count });
                 }
+            } else if test && manifest == root.join(OF_SCENARIOS).join("Cargo.toml") {
+                of_scenarios.push((name, stripped(&path, folder)));
             } else if !test && name == "linerate" {
                 linerate = Some(stripped(&path, folder));
             }
         }
-        Ok(Programs { tests, linerate: linerate.context("cargo built no linerate")? })
+        let linerate = linerate.context("cargo built no linerate")?;
+        Ok(Programs { tests, of_scenarios, linerate })
     }
 }
 

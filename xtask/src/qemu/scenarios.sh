@@ -10,6 +10,7 @@
 # NAME.err what else it said.
 
 readonly west=10.7.0.1 east=10.7.0.2
+readonly second_cpu=/sys/devices/system/cpu/cpu1/online
 
 # --- Scenarios: a function each, which fails by its first command that does.
 
@@ -107,6 +108,37 @@ scenario_xdp_close_on_virtio_net() {
     ! grep -q skipped: card.err || fail 'it was skipped'
 }
 
+# A second CPU comes: a card's interrupts fire where they are moved, and come back. It goes off line under a worker,
+# which goes on elsewhere and says so.
+scenario_two_cpus() {
+    [ -d /sys/module/virtio_net ] || { echo 'skipped: this kernel has no virtio_net'; return; }
+    [ -e $second_cpu ] || { echo 'skipped: this kernel brings no CPU on line'; return; }
+    echo 1 >$second_cpu
+    namespaces
+    place 02:00:00:00:01:00 middle w0
+    place 02:00:00:00:01:01 west eth0
+    ip -n middle addr add "$east/24" dev w0
+    ip -n west addr add "$west/24" dev eth0
+    ip -n middle link set w0 up
+    ip -n west link set eth0 up
+    soon is_up middle w0
+    soon is_up west eth0
+    moves=affinity::interrupts::tests::the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back
+    LINERATE_TEST_IRQ="w0/$west" ip netns exec middle /tests/linerate_ctl --exact $moves \
+        >irqs.err 2>&1 || fail 'irqs did not come where they were moved, or were not put back'
+    grep -q '^test result: ok. 1 passed' irqs.err || fail 'it did not run'
+    ! grep -q skipped: irqs.err || fail 'it was skipped'
+    start off middle forward gen:,rate=100pps sink: --cpu 1
+    soon pinned 1
+    echo 0 >$second_cpu
+    ! pinned 1 || fail 'it is where no CPU is'
+    # Some dozens of its packets.
+    sleep 1
+    part
+    grep -q 'warning: a worker pinned to CPU 1 runs on CPU 0: .*off' off.err || fail 'it did not say so'
+    equal "$(number off verify lost)" 0 'lost'
+}
+
 # The first command shares its memory with a second process, whatever huge pages are free.
 scenario_huge_pages() {
     for pages in 0 4 64; do
@@ -180,6 +212,11 @@ across_cards() {
 # How the card w0 divides its packets.
 divided() {
     ip netns exec middle ethtool -x w0
+}
+
+# Whether a thread of what was started last may run on CPU $1 alone.
+pinned() {
+    cat /proc/"${running##*:}"/task/*/status | grep -q "^Cpus_allowed_list:[[:space:]]*$1\$"
 }
 
 symmetric() {
@@ -366,6 +403,7 @@ clean() {
     for run in $running; do
         kill -KILL "${run#*:}" 2>/dev/null || true
     done
+    [ ! -e $second_cpu ] || echo 0 >$second_cpu
     ip -all netns delete
     rm -f ./*
 }

@@ -1,21 +1,24 @@
-//! A running engine as the subject of placement: its workers are moved, and its own statistics
-//! judge the result.
+//! A running engine's workers as what is placed, its devices' interrupts if asked, and what they are judged by.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 use linerate_datapath::{Control, Stats};
 use linerate_port::wait::poll_readable;
 use linerate_port::{Code, Error, Result};
-use linerate_sys::clock::cpu_time;
+use linerate_sys::clock::{cpu_time, monotonic_ns};
 
 use super::{Found, Gauge, Places, Reading, RoundTrip, Search, Topology, round_trips, told};
-use crate::affinity::{Pin, WorkerPin};
+use crate::affinity::{InterruptGuard, Pin, WorkerPin};
 
 /// Length of a reading, and of the pause between a move and a reading.
 const WINDOW: Duration = Duration::from_millis(100);
+/// The same where the kernel's time is counted, which it tells in hundredths of a second.
+const WINDOW_OF_ALL: Duration = Duration::from_millis(300);
+/// Nanoseconds of the unit of /proc/stat.
+const TICK_NS: f64 = 1e7;
 const SETTLES: Duration = Duration::from_millis(10);
 /// Interval of checks whether the run is over.
 const STEP: Duration = Duration::from_millis(10);
@@ -27,15 +30,18 @@ const READINGS_MAX: usize = 40;
 /// A count that grows with the work done: cycles if the CPU counts them, else nanoseconds.
 pub type Meter = Box<dyn FnMut() -> f64 + Send>;
 
-/// A search for places of a running engine's workers.
+/// A search for places of a running engine's workers, and of interrupts.
 pub struct EngineGauge {
-    pins: Vec<WorkerPin>,
-    /// For each moved worker the CPUs on which it could run before; and its present place.
+    pins: Vec<Box<dyn Pin + Send>>,
+    /// The worker's number, or the queue's.
+    lanes: Vec<usize>,
+    /// CPUs on which each could run when it was found, once it was moved; and its place now.
     before: Vec<Option<Vec<usize>>>,
     now: Places,
     stats: Stats,
     unit: &'static str,
     meter: Meter,
+    window: Duration,
     over: Arc<AtomicBool>,
 }
 
@@ -55,17 +61,36 @@ impl EngineGauge {
     pub fn new(control: &Control, stats: &Stats, over: &Arc<AtomicBool>) -> EngineGauge {
         let workers = stats.workers().len();
         EngineGauge {
-            pins: (0..workers).map(|worker| WorkerPin::new(control, worker)).collect(),
+            pins: (0..workers)
+                .map(|worker| Box::new(WorkerPin::new(control, worker)) as _)
+                .collect(),
+            lanes: (0..workers).collect(),
             before: vec![None; workers],
             now: vec![None; workers],
             stats: stats.clone(),
             unit: "ns",
             meter: Box::new(|| cpu_time().as_secs_f64() * 1e9),
+            window: WINDOW,
             over: over.clone(),
         }
     }
 
-    /// Judges by another count than the CPU time of this process, with that unit.
+    /// Places the interrupts of an interface too, those of each queue for themselves, and judges by the time that all
+    /// CPUs of the machine are not idle: what the kernel does for a packet is in no process's time. Other programs'
+    /// work is in it, and in the spread of the start. The guard is to outlive the run: it puts them back.
+    #[must_use]
+    pub fn interrupts(mut self, guard: &InterruptGuard) -> Self {
+        for pin in guard.queues() {
+            self.lanes.push(pin.queue());
+            self.before.push(None);
+            self.now.push(None);
+            self.pins.push(Box::new(pin.clone()));
+        }
+        self.window = WINDOW_OF_ALL;
+        self.meter("ns of all CPUs", Box::new(busy_ns))
+    }
+
+    /// Judges by another count than the CPU time of this process, in that unit.
     #[must_use]
     pub fn meter(mut self, unit: &'static str, meter: Meter) -> Self {
         (self.unit, self.meter) = (unit, meter);
@@ -79,9 +104,10 @@ impl EngineGauge {
     /// stops to count, as a PMU that is withdrawn.
     pub fn search(mut self) -> Result<PlacementReport> {
         let topology = Topology::here()?;
-        let names: Vec<String> = self.pins.iter().map(Pin::name).collect();
+        let names: Vec<String> = self.pins.iter().map(|pin| pin.name()).collect();
         let (unit, round_trips) = (self.unit, round_trips(&topology)?);
-        let search = Search::new(&topology, names.len()).readings_max(READINGS_MAX);
+        let search = Search::new(&topology, names.len()).lanes(&self.lanes);
+        let search = search.readings_max(READINGS_MAX);
         let found = search.run(&mut self)?;
         Ok(PlacementReport { names, unit, round_trips, found })
     }
@@ -125,14 +151,14 @@ impl Gauge for EngineGauge {
             if self.now[i] == *place {
                 continue;
             }
-            let cpus = match (place, &self.before[i]) {
-                (Some(cpu), _) => vec![*cpu],
-                (None, Some(before)) => before.clone(),
+            let moved = match (place, &self.before[i]) {
+                (Some(cpu), _) => self.pins[i].pin(&[*cpu]).map(Some),
+                (None, Some(before)) => self.pins[i].put_back(before).map(|()| None),
                 (None, None) => continue,
             };
-            match self.pins[i].pin(&cpus) {
+            match moved {
                 Ok(before) => {
-                    self.before[i].get_or_insert(before);
+                    self.before[i] = self.before[i].take().or(before);
                     self.now[i] = *place;
                 }
                 Err(e) => done = Err(e),
@@ -144,7 +170,7 @@ impl Gauge for EngineGauge {
     fn read(&mut self) -> Result<Option<Reading>> {
         self.wait(SETTLES)?;
         let before = self.counts();
-        self.wait(WINDOW)?;
+        self.wait(self.window)?;
         let after = self.counts();
         let packets = after.packets.saturating_sub(before.packets);
         let work = after.work - before.work;
@@ -163,6 +189,19 @@ impl Gauge for EngineGauge {
             Reading::new(cost, rate, remote_frees, each(after.handed_over, before.handed_over))
         }))
     }
+}
+
+/// Returns the time for which the machine's CPUs were not idle since it was started, as a count that grows.
+///
+/// Source: proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal. Idle time is exact also where other
+/// times are sampled.
+pub(super) fn busy_ns() -> f64 {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let cpus = text.lines().filter(|line| line.starts_with("cpu")).count().saturating_sub(1);
+    let first = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<f64> = first.map_while(|word| word.parse().ok()).collect();
+    let idle = [3, 4, 7].map(|at| ticks.get(at).copied().unwrap_or(f64::NAN));
+    monotonic_ns() as f64 * cpus as f64 - idle.iter().sum::<f64>() * TICK_NS
 }
 
 impl fmt::Debug for EngineGauge {

@@ -5,7 +5,7 @@
 //!   topology.rs   sockets, cores and their siblings, small cores, as /sys describes them
 //!   distance.rs   round trips of a line between CPUs, measured
 //!   search.rs     proposals, one after the other, against the spread of the start itself
-//!   engine.rs     a running engine's workers: CPU a packet, remote frees, hand-overs
+//!   engine.rs     a running engine's workers and interrupts: CPU a packet, remote frees, hand-overs
 //! ```
 //!
 //! What is placed and by what it is judged is behind [`Gauge`]: an engine's workers, or a model in a test.

@@ -95,6 +95,8 @@ pub struct Found {
 pub struct Search<'a> {
     topology: &'a Topology,
     things: usize,
+    /// Things of one lane belong together: a worker, and the interrupts of its queue.
+    lanes: Vec<usize>,
     readings_max: usize,
 }
 
@@ -102,7 +104,16 @@ impl<'a> Search<'a> {
     /// Describes a search for places of `things` threads.
     #[must_use]
     pub fn new(topology: &'a Topology, things: usize) -> Search<'a> {
-        Search { topology, things, readings_max: 400 }
+        Search { topology, things, lanes: (0..things).collect(), readings_max: 400 }
+    }
+
+    /// Says which things belong together, by a number for each: they are tried on one CPU, and beside each other.
+    /// Unless it is said, none do.
+    #[must_use]
+    pub fn lanes(mut self, lanes: &[usize]) -> Self {
+        let lanes = lanes.iter().copied().chain(lanes.len()..);
+        self.lanes = lanes.take(self.things).collect();
+        self
     }
 
     /// Sets the most readings that the search takes.
@@ -140,7 +151,11 @@ impl<'a> Search<'a> {
                 if state.tried.len() >= self.readings_max {
                     break;
                 }
-                helped |= self.judge(places, &mut state, gauge)?;
+                // A better one has neighbours of its own: those of the last are looked at no more.
+                helped = self.judge(places, &mut state, gauge)?;
+                if helped {
+                    break;
+                }
             }
         }
         let State { best, floor, tried, .. } = state;
@@ -185,51 +200,62 @@ impl<'a> Search<'a> {
         Ok(kept)
     }
 
-    /// Returns places from the topology alone: near each other, spread out, in pairs of siblings,
-    /// all on one CPU.
+    /// Returns places by what the topology alone says: near each other, apart, in pairs of siblings, all on one,
+    /// and what belongs together on CPUs that follow each other.
     fn proposals(&self) -> Vec<Places> {
-        let deal = |cpus: Vec<usize>| -> Places {
-            (0..self.things).map(|i| cpus.get(i % cpus.len().max(1)).copied()).collect()
-        };
+        let at = |cpus: &[usize], i: usize| cpus.get(i % cpus.len().max(1)).copied();
+        let deal = |cpus: &[usize]| -> Places { self.lanes.iter().map(|i| at(cpus, *i)).collect() };
         let (near, apart) = (self.topology.order(false), self.topology.order(true));
         let mut siblings: Vec<_> = self.topology.cpus().to_vec();
         siblings.sort_by_key(|cpu| (u32::MAX - cpu.capacity, cpu.socket, cpu.core, cpu.number));
-        let siblings = siblings.into_iter().map(|cpu| cpu.number).collect();
-        let first = near.iter().take(1).copied().collect();
-        let halves = (0..self.things).map(|i| near.get(i / 2 % near.len().max(1)).copied());
-        vec![deal(near.clone()), deal(apart), deal(siblings), halves.collect(), deal(first)]
+        let siblings: Vec<usize> = siblings.into_iter().map(|cpu| cpu.number).collect();
+        let halves = self.lanes.iter().map(|i| at(&near, i / 2)).collect();
+        let mut all = vec![
+            deal(&near),
+            deal(&apart),
+            deal(&siblings),
+            halves,
+            deal(near.get(..1).unwrap_or_default()),
+        ];
+        // Whom a thing belongs with stands on the next CPU.
+        let before = |i: usize| {
+            let rank = |i: usize| (self.lanes[i], i);
+            (0..self.things).filter(|other| rank(*other) < rank(i)).count()
+        };
+        all.insert(1, (0..self.things).map(|i| at(&near, before(i))).collect());
+        all
     }
 
-    /// Returns places that differ by one thing on another CPU, two things swapped, or two things
-    /// moved together.
-    fn neighbours(&self, places: &Places) -> Vec<Places> {
-        let cpus = self.topology.order(false);
-        let mut all = Vec::new();
-        for i in 0..self.things {
-            for &cpu in &cpus {
-                let mut one = places.clone();
-                one[i] = Some(cpu);
-                all.push(one);
-            }
-            for j in i + 1..self.things {
-                let mut swapped = places.clone();
+    /// Returns places that differ by one thing on another CPU, two things changed for each other, or two things
+    /// moved together, one after the other: of many things on many CPUs only the first are looked at.
+    fn neighbours(&self, places: &Places) -> impl Iterator<Item = Places> + use<> {
+        let (cpus, things, places) = (self.topology.order(false), self.things, places.clone());
+        let moved = move |places: &Places, to: &[(usize, usize)]| {
+            let mut moved = places.clone();
+            to.iter().for_each(|(thing, cpu)| moved[*thing] = Some(*cpu));
+            moved
+        };
+        let (start, of_pairs, all) = (places.clone(), places, cpus.clone());
+        let near = (0..things).flat_map(move |i| {
+            let (one, two) = (start.clone(), start.clone());
+            let alone = cpus.clone().into_iter().map(move |cpu| moved(&one, &[(i, cpu)]));
+            let swapped = (i + 1..things).map(move |j| {
+                let mut swapped = two.clone();
                 swapped.swap(i, j);
-                all.push(swapped);
-            }
-        }
-        for i in 0..self.things {
-            for j in i + 1..self.things {
-                // Both to one CPU, or to two that follow each other: a pair that is only good together.
-                for (at, &cpu) in cpus.iter().enumerate() {
-                    for other in [cpu, cpus[(at + 1) % cpus.len()]] {
-                        let mut two = places.clone();
-                        (two[i], two[j]) = (Some(cpu), Some(other));
-                        all.push(two);
-                    }
-                }
-            }
-        }
-        all
+                swapped
+            });
+            alone.chain(swapped)
+        });
+        // Both to one CPU, or to two that follow each other: a pair that is only good together.
+        let pairs = (0..things).flat_map(move |i| (i + 1..things).map(move |j| (i, j)));
+        let together = pairs.flat_map(move |(i, j)| {
+            let (places, cpus) = (of_pairs.clone(), all.clone());
+            (0..2 * cpus.len()).map(move |n| {
+                let (cpu, other) = (cpus[n / 2], cpus[(n / 2 + n % 2) % cpus.len()]);
+                moved(&places, &[(i, cpu), (j, other)])
+            })
+        });
+        near.chain(together)
     }
 }
 

@@ -93,6 +93,10 @@ impl Plan for Config {
         })
     }
 
+    fn interface(&self) -> Option<&str> {
+        Some(&self.interface)
+    }
+
     fn examine(&self, spec: &Spec, _: Trial, found: &mut Findings) {
         examine::examine(self, spec, found);
     }

@@ -149,6 +149,10 @@ impl Plan for Config {
         partial::changes(self)
     }
 
+    fn interface(&self) -> Option<&str> {
+        Some(&self.interface)
+    }
+
     fn examine(&self, spec: &Spec, how: Trial, found: &mut Findings) {
         examine::examine(self, spec, how, found);
     }
