@@ -129,13 +129,13 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     // Counters see the threads that are started after them.
     let counters = Counters::start();
     let placed = run.place.as_ref().map(|_| Counters::start().ok());
-    let interrupts = Interrupts::find(run.place.as_deref(), path, screen);
     let (cpu, start, tick) = (cpu_time(), Instant::now(), ticks());
     let mut phases = Phases::start(path, &stats);
     let listening = run.control.as_deref().map(Listening::at).transpose()?;
     let running = engine.start()?;
     let serve = |listening: Listening| listening.serve(running.control(), stats.clone());
     let control = listening.map(serve).transpose()?;
+    let interrupts = Interrupts::find(run.place.as_deref(), path, screen);
     let placing = placed.map(|counters| Placing::start(&running, counters, &interrupts));
     let ended = watch(&running, path, &mut phases, screen, &signals);
     // The rate is that of the run. What is under way then may leave late, or wait for its end in
@@ -145,8 +145,9 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     let placed = placing.map(Placing::end).transpose();
     // A run that ends is not changed any more.
     drop(control);
-    let stopped = running.stop(DRAIN);
+    // A veth's NAPI, and with it the way to put it back, goes with the port.
     drop(interrupts);
+    let stopped = running.stop(DRAIN);
     let cpu = cpu_time().saturating_sub(cpu);
     let ticks_per_second = ticks().wrapping_sub(tick) as f64 / start.elapsed().as_secs_f64();
     let ticks_per_second = Some(ticks_per_second).filter(|rate| rate.is_finite());

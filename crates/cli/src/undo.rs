@@ -181,7 +181,15 @@ impl Left {
             }
             Left::Interrupts(was) => {
                 screen.note(&format!("putting back the interrupts of {name}: {was}\n"));
-                InterruptGuard::put_back(&name.to_string(), was)
+                let name = name.to_string();
+                match InterruptGuard::put_back(&name, was) {
+                    // A veth has NAPI while such a port is open.
+                    Err(e) if e.code == linerate::Code::Unsupported => {
+                        let _open = linerate::Port::open(&format!("xdp:{name}"))?;
+                        InterruptGuard::put_back(&name, was)
+                    }
+                    done => done,
+                }
             }
         }
     }

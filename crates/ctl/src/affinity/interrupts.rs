@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(1);
 
 /// The work that an interface's interrupts cause, moved as one. Dropping it puts everything back: CPUs, and
-/// whether NAPI has threads.
+/// whether NAPI has threads. Drop it while the port is open: a veth's NAPI may go with it.
 #[derive(Debug)]
 #[must_use = "dropping it puts the interrupts back"]
 pub struct InterruptGuard {
@@ -168,7 +168,7 @@ impl InterruptGuard {
     /// gone needs no putting back; an irq or a thread that is not the interface's is left alone.
     ///
     /// # Errors
-    /// Those of [`InterruptGuard::of`], and of moving it.
+    /// Those of [`InterruptGuard::of`], and of moving it: `E-UNSUPPORTED` if NAPI is gone until a port is open.
     pub fn put_back(interface: &str, was: &Was) -> Result<()> {
         let (_, mut guard) = InterruptGuard::look(interface)?;
         if *was == Was::NotThreaded {
@@ -194,6 +194,10 @@ impl InterruptGuard {
     }
 
     fn not_threaded(&self, e: &std::io::Error) -> Error {
+        // Source: net/core/dev.c, `dev_set_threaded`.
+        if e.kind() == std::io::ErrorKind::Unsupported {
+            return self.unsupported("it has no irq and no NAPI");
+        }
         let what = format!("cannot change whether NAPI of {} has threads", self.name);
         Error::new(Code::Permission, what, e.to_string()).fix(Capabilities::NET_ADMIN.remedy())
     }
@@ -207,10 +211,6 @@ impl InterruptGuard {
         let others = threads(interface);
         match self.folder.write("threaded", "1") {
             Ok(()) => self.is_threaded_by_us = true,
-            // Source: net/core/dev.c, `dev_set_threaded`.
-            Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
-                return Err(self.unsupported("it has no irq and no NAPI"));
-            }
             Err(e) => return Err(self.not_threaded(&e)),
         }
         let (until, queues) = (Instant::now() + SOON, interface.rx_queues()? as usize);
