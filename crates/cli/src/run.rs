@@ -4,7 +4,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use linerate::{Builder, Engine, Health, PortStats, Registry, Running, Stats, Stopped};
-use linerate_ctl::report::{FarReport, Verify, poorly_used};
+use linerate_ctl::poor_use::poorly_used;
+use linerate_ctl::report::{FarReport, Verify};
 use linerate_ctl::tune::Listening;
 use linerate_ctl::{ErrorReport, ForwardReport, Spent, TSC};
 use linerate_sys::clock::cpu_time;

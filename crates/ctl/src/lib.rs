@@ -11,6 +11,7 @@ pub mod excess;
 pub mod json;
 pub mod placement;
 pub mod pool;
+pub mod poor_use;
 mod registers;
 pub mod report;
 #[cfg(feature = "json")]

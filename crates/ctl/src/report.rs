@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use linerate_datapath::qdisc::QdiscCounts;
 use linerate_datapath::{BatchSizes, PortStats, QueueReading, Stats, Stopped};
-use linerate_port::moderation::poor_use;
 use linerate_port::{DriverCounts, DriverFlags, Error, Pace, Verified};
 
 #[cfg(feature = "json")]
@@ -14,6 +13,7 @@ use serde::Serialize;
 use crate::excess::{Calls, Locks, PerPacket, Waits, awake_ns};
 use crate::placement::PlacementReport;
 use crate::pool::PoolReport;
+use crate::poor_use::{gathers, poorly_used};
 use crate::registers::told;
 
 /// A run of `forward`.
@@ -503,19 +503,6 @@ fn moderated(queue: &QueueReading) -> String {
     queue.moderation.over(queue.counts.rx_packets, queue.counts.irqs()).to_string()
 }
 
-/// Returns what is poor about the use of the CPU by a port that has run for `time`, and may still run; `None` if
-/// nothing is, or if no moderation holds its packets.
-#[must_use]
-pub fn poorly_used(port: &PortStats, time: Duration) -> Option<String> {
-    let counts = &port.counts;
-    poor_use(counts.rx_packets, counts.irqs(), time).filter(|_| gathers(port))
-}
-
-/// Returns true if a moderation of the port holds its packets.
-fn gathers(port: &PortStats) -> bool {
-    port.queues.iter().any(|queue| queue.moderation.gathers)
-}
-
 /// Returns the filter of a port that let nothing in for so long that it may not be what was meant.
 fn silent(port: &PortStats, time: Duration) -> Option<String> {
     let filter = &port.obtained.filter;
@@ -580,20 +567,6 @@ mod tests {
     fn report(spent: &Spent) -> ForwardReport {
         let (stopped, stats) = stopped();
         ForwardReport::new(&stopped, &stats, spent)
-    }
-
-    #[test]
-    fn few_packets_to_an_irq_are_poor_use_of_a_port_that_could_hold_them() {
-        let (stopped, _) = stopped();
-        let mut port = stopped.ports[1].clone();
-        (port.counts.rx_packets, port.counts.wakeups, port.counts.hold_ends) = (9000, 4000, 4000);
-        let second = Duration::from_secs(1);
-        port.queues[0].moderation.gathers = true;
-        let told = PortReport::of(&port, second).poor_use.unwrap();
-        assert!(told.contains("1.1 packets an irq at 8000 irqs a second (rule: "), "{told}");
-        assert_eq!(poorly_used(&port, 10 * second), None, "fewer irqs a second");
-        port.queues[0].moderation.gathers = false;
-        assert_eq!(PortReport::of(&port, second).poor_use, None);
     }
 
     #[test]

@@ -1,0 +1,47 @@
+//! Ports whose irqs carry too few packets, noticed while they run.
+
+use std::time::Duration;
+
+use linerate_datapath::PortStats;
+use linerate_port::moderation::poor_use;
+
+/// Returns what is poor about the use of the CPU by a port that has run for `time`, and may still run; `None` if
+/// nothing is, or if no moderation holds its packets.
+#[must_use]
+pub fn poorly_used(port: &PortStats, time: Duration) -> Option<String> {
+    let counts = &port.counts;
+    poor_use(counts.rx_packets, counts.irqs(), time).filter(|_| gathers(port))
+}
+
+/// Returns true if a moderation of the port holds its packets.
+pub(crate) fn gathers(port: &PortStats) -> bool {
+    port.queues.iter().any(|queue| queue.moderation.gathers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ForwardReport, Spent};
+    use linerate_datapath::{Engine, Stopped};
+
+    #[test]
+    fn few_packets_to_an_irq_are_poor_use_of_a_port_that_could_hold_them() {
+        let engine = Engine::builder().port("gen", "gen:,count=10").port("sink", "sink:");
+        let engine = engine.wire("gen", "sink").build().unwrap();
+        let (stats, second) = (engine.stats(), Duration::from_secs(1));
+        let running = engine.start().unwrap();
+        assert!(running.wait(20 * second).unwrap());
+        let mut stopped = running.stop(20 * second);
+        let port = &mut stopped.ports[0];
+        (port.counts.rx_packets, port.counts.wakeups, port.counts.hold_ends) = (9000, 4000, 4000);
+        port.queues[0].moderation.gathers = true;
+        let told = poorly_used(port, second).unwrap();
+        assert!(told.contains("1.1 packets an irq at 8000 irqs a second (rule: "), "{told}");
+        assert_eq!(poorly_used(port, 10 * second), None, "fewer irqs a second");
+        let spent = Spent { wall: second, ..Spent::default() };
+        let of_report = |stopped: &Stopped| ForwardReport::new(stopped, &stats, &spent);
+        assert!(of_report(&stopped).ports[0].poor_use.is_some());
+        stopped.ports[0].queues[0].moderation.gathers = false;
+        assert_eq!(of_report(&stopped).ports[0].poor_use, None);
+    }
+}
