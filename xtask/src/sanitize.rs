@@ -1,5 +1,5 @@
 //! Campaigns `tsan` and `miri`: the crates with `unsafe` on the data path under tools that detect
-//! races and undefined behaviour. Both need a nightly compiler, which nothing else here does.
+//! races and undefined behaviour. Both need a nightly compiler, unlike all other steps.
 //!
 //! ThreadSanitizer runs the tests on real cores and reports two accesses that no synchronisation
 //! orders. Miri interprets them, one thread at a time, and reports undefined behaviour of any kind;

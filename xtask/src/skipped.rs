@@ -1,6 +1,6 @@
 //! Counts the tests that could not run here: each prints a line `skipped: why`, and the harness
-//! names the test. Says which rows of the specification have lost evidence by that, and names the
-//! tests that failed, which stand far up in what the others print.
+//! names the test. Reports the rows of the specification that have lost evidence by this, and names
+//! the failed tests again, because their names are far above in the output.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -294,8 +294,8 @@ fn test(root: &Path) -> Result<Done> {
     Ok(Done { note: format!("{} skipped{unstable}", kept.len()), skipped: kept })
 }
 
-/// Times that a failed test has to pass alone. A machine that lends its CPUs to others makes tests
-/// late that wait for each other; a test that is wrong fails again.
+/// Times that a failed test has to pass alone. On a machine that lends its CPUs to others, tests
+/// that wait for each other can be late; a wrong test fails again.
 const RETRIES: usize = 3;
 
 /// Runs tests alone, one after the other; `None` stands for a test program that died.

@@ -33,8 +33,8 @@ const PARAMETERS: &str = "\
     psi pti rcu_nocb rcupdate rcutree reg_file_data_sampling retbleed skew_tick slub_debug \
     spec srbds swiotlb threadirqs transparent_hugepage tsc tsx";
 
-/// Describes the present environment on this machine, as the document's `env`. Its `noise` belongs
-/// to no run: a run replaces it with its own.
+/// Describes the present environment on this machine, as the document's `env`. A run replaces its
+/// `noise` with its own.
 ///
 /// Cost: reads some ten files, and one for each interrupt; where there are counters, the first call
 /// of a process tries them for some milliseconds.

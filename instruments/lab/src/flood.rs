@@ -17,8 +17,8 @@ const BATCH_FRAMES: u32 = 64;
 const WHAT: &str = "cannot send live frames";
 
 /// Sends frames of `size` bytes out of `interface` until the process is killed: the kernel acts as
-/// if the interface had received each frame and sent it back. Only a peer of veth with an XDP
-/// program takes them.
+/// if the interface had received each frame and sent it back. Only a veth whose peer has an XDP
+/// program accepts such frames.
 ///
 /// # Errors
 /// `E-EXPERIMENT` for a size that no frame has; `E-SYSTEM` without the privilege, the interface, or

@@ -68,8 +68,8 @@ impl Knob {
 
 /// Declares the settings of a scenario, each in one place: the name in files, the field, its type,
 /// its valid values, its default (computed by `or` if it depends on earlier settings), and its
-/// effect. They become the struct that holds them, the list of knobs, and the function that reads
-/// one by the other; `$told` is what the expressions in it call the [`Reading`].
+/// effect. The macro generates the struct, the list of knobs, and the function that reads the
+/// struct; expressions refer to the [`Reading`] as `$told`.
 macro_rules! knobs {
     ($(#[$doc:meta])* $config:ident of $scenario:literal, told as $told:ident:
      $($name:literal $field:ident: $type:ty = $kind:ident($($args:expr),*) $(or $or:expr)?, $default:literal, $about:expr;)*) => {

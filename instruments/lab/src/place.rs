@@ -18,7 +18,7 @@ use crate::{Code, Error, Result};
 /// Round trips that are timed together: enough to make the clock reading negligible.
 const TRIPS: u64 = 20;
 
-/// Number of readings. An interrupt or a preemption spoils one of them, and not their median.
+/// Number of readings. An interrupt or a preemption spoils one of them, but not their median.
 const READINGS: usize = 101;
 
 /// Least number of readings for a median.

@@ -147,7 +147,7 @@ fn against_rates(window: &Window) -> Vec<String> {
 }
 
 /// Returns the reasons why costs and counts of a window may include other work. CPU time and ticks
-/// contain what the host took from the CPU while a thread had it.
+/// include time that the host took from the CPU while a thread ran on it.
 fn against_costs(window: &Window) -> Vec<String> {
     let shared = window.pmu.iter().filter(|(_, count)| count.running_pct < PMU_RUNNING_PCT_MIN);
     // Events are counted as one group: of all the same share of the time.

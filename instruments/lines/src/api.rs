@@ -83,8 +83,8 @@ functions! {
         unsafe extern "C" fn(Id, OnSyscallRet),
 }
 
-/// Returns the plugin interface version to declare: QEMU 7.2 and 8 have 1 and take no more, from
-/// 9.0 on they take 2 and no less. The function that came with 2 tells them apart.
+/// Returns the plugin interface version to declare: QEMU 7.2 and 8 accept only version 1, and 9.0
+/// and later only version 2. A function that was added with version 2 distinguishes them.
 pub(crate) fn version() -> c_int {
     if symbol(c"qemu_plugin_num_vcpus").is_some() { 2 } else { 1 }
 }

@@ -39,8 +39,9 @@ impl Cache {
         Cache { shape, lines: vec![0; shape.sets * shape.ways] }
     }
 
-    /// Uses `line`, and returns the line that was evicted to make room for it. `held` says of a
-    /// line if it is still this CPU's: one that is not leaves first, and that is no eviction.
+    /// Uses `line`, and returns the line that was evicted to make room for it. `held` returns
+    /// whether a line still belongs to this CPU: a line that does not is removed first, and that is
+    /// no eviction.
     pub fn use_line(&mut self, line: u64, held: impl Fn(u64) -> bool) -> Option<u64> {
         let at = (line as usize & (self.shape.sets - 1)) * self.shape.ways;
         let set = &mut self.lines[at..at + self.shape.ways];

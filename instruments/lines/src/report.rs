@@ -86,8 +86,8 @@ pub fn text(
     text
 }
 
-/// Converts a line of /proc/self/maps for a file into one of the output. A guest's code is not
-/// executable on this side.
+/// Converts a line of /proc/self/maps for a file into one of the output. In QEMU's process a
+/// guest's code is not mapped as executable.
 fn map(line: &str) -> Option<String> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;

@@ -69,8 +69,8 @@ pub struct Row {
 pub enum Count {
     /// A listed count, or 0 if every event was counted.
     Is(u64),
-    /// Not listed, and therefore fewer than this. Fewer than 1 is a function of which no sample was
-    /// taken: it may have run for less than what a sample stands for.
+    /// Not listed, and therefore fewer than this. `Below(1)` is a function without a sample: it may
+    /// have run for less than one sample stands for.
     Below(u64),
 }
 
@@ -130,8 +130,8 @@ impl Diff {
         diff
     }
 
-    /// Sorts rows by falling saving, with absent counts as 0, as the post does. Among equals what
-    /// is known goes before what is a bound, then the smaller baseline, then the name.
+    /// Sorts rows by falling saving, with absent counts as 0, as the post does. Among equals, exact
+    /// savings precede bounds, then the smaller baseline, then the name.
     fn rank(&mut self) {
         let scale = self.scale;
         self.rows.sort_by(|a, b| {

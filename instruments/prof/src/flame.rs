@@ -15,9 +15,8 @@ use crate::diff::{About, By, Scale, Warning, warnings};
 use crate::profile::{Event, Profile};
 use crate::{Code, Error, Result};
 
-/// The largest sum of counts that is drawn; larger counts are scaled down, because inferno adds
-/// them in machine words and draws only fractions of the sum. Above it every count is divided by
-/// the same number.
+/// The largest sum of counts that is drawn, because inferno adds counts in machine words; above it
+/// every count is divided by the same number.
 const DRAWN_MAX: u64 = 1 << 40;
 
 /// Width in per cent below which boxes are not drawn: they are thinner than a line, and a single
@@ -57,8 +56,8 @@ pub fn svg(profile: &Profile) -> Result<String> {
 }
 
 /// Draws a difference: boxes have the widths of the profile with the change, red where the count
-/// rose, blue where it fell. Counts are those with the change; those without are first multiplied
-/// by what makes the two comparable `by` time, load or total.
+/// rose, blue where it fell. Counts without the change are first scaled `by` time, load or total,
+/// to be comparable.
 ///
 /// # Errors
 /// `E-FILE` if the profile with the change is empty, or is not to be drawn; `E-UNSUPPORTED` if the
@@ -153,8 +152,8 @@ fn fold_as(profile: &Profile, flat: bool) -> BTreeMap<String, u64> {
     folded
 }
 
-/// Folds both profiles into one map. If only one has stacks, the other's rows would be no part of
-/// them: then rows are taken of both.
+/// Folds both profiles into one map. If only one has stacks, the rows of both are used, because
+/// rows are not parts of stacks.
 fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
     let flat = profiles.iter().any(|profile| profile.stacks.is_empty());
     let mut both: BTreeMap<String, [u64; 2]> = BTreeMap::new();

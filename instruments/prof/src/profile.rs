@@ -26,8 +26,8 @@ pub struct Profile {
     /// that was cut off sums to less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<Total>,
-    /// Functions with a count below this are not listed. `None`: every function that was seen is
-    /// listed, so that absent is 0.
+    /// Functions with a count below this are not listed. `None` if every function with a count is
+    /// listed, so that an absent one has 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cutoff: Option<u64>,
     /// Call chains with their counts; empty if none were recorded.
@@ -87,7 +87,8 @@ named! {
 }
 
 named! {
-    /// The means by which a profile was made. A model's figures stay a model's wherever they go.
+    /// The means by which a profile was made. Figures of a model stay marked as such in every
+    /// output.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Origin {

@@ -63,7 +63,7 @@ pub struct Entered(u64);
 pub struct Timing {
     /// The region's name.
     pub name: String,
-    /// Number of runs. Every figure below is of these.
+    /// Number of runs, from which all figures below are computed.
     pub count: u64,
     /// Mean duration of a run.
     pub mean_ticks: Option<f64>,
@@ -97,8 +97,8 @@ impl Region {
         Region { name, histogram, cost_ticks, sum_ticks: 0, max_ticks: 0, backwards: 0 }
     }
 
-    /// Enters the region. May be called again before leaving: the caller holds the time of each
-    /// entry.
+    /// Enters the region. May be called again before leaving, because the caller holds the time of
+    /// each entry.
     #[inline]
     pub fn enter(&self) -> Entered {
         Entered(ticks())

@@ -42,8 +42,8 @@ named! {
         Syscall = "syscall",
         /// The CPU waits at full speed: delay loops. On whose behalf, a flat profile cannot say.
         Spin = "spin",
-        /// Locks: taking them, waiting for them, releasing them. Whose lock it is, a flat profile
-        /// cannot say.
+        /// Locks: taking them, waiting for them, releasing them. A flat profile cannot show whose
+        /// lock it is.
         Lock = "locks",
         /// Not in the table.
         Other = "other",

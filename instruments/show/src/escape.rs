@@ -26,7 +26,7 @@ pub fn escape_lines(text: &str) -> String {
     text.lines().map(|line| escape(line) + "\n").collect()
 }
 
-/// Escapes a JSON document for a script element: `<` ends or begins nothing.
+/// Escapes a JSON document for a script element, in which `<` must not occur.
 #[must_use]
 pub fn escape_json(json: &str) -> String {
     json.replace('<', "\\u003c")

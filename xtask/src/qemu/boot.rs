@@ -22,7 +22,7 @@ const MACHINE: &str = "-accel tcg -cpu max -m 1024 -M q35 -nodefaults \
     -device isa-debug-exit,iobase=0xf4,iosize=0x04";
 
 /// Three pairs of cards, each connected by a cable, and one card with RSS: the guest identifies
-/// them by MAC address. The first of the third pair takes what it is to send after four seconds.
+/// them by MAC address. The first card of the third pair sends with a delay of four seconds.
 const CARDS: &str = "-netdev hubport,id=v0,hubid=0 -netdev hubport,id=v1,hubid=0 \
     -netdev hubport,id=e0,hubid=1 -netdev hubport,id=e1,hubid=1 \
     -netdev hubport,id=r0,hubid=2 \

@@ -1,5 +1,5 @@
 //! The guest's root file system: programs of this machine with their libraries, the kernel's
-//! modules, the tests, and an init that runs them. It lives in memory and ends with it.
+//! modules, the tests, and an init that runs them. The file system is in the guest's memory.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -17,8 +17,8 @@ pub struct Series {
     package: &'static str,
 }
 
-/// All series of kernels. The first is of the flavour for virtual machines, which boots fastest; it
-/// has neither `/dev/port` nor drivers of old cards, so the other is not.
+/// All series of kernels. The first has the flavour for virtual machines, which boots fastest; that
+/// flavour lacks `/dev/port` and drivers of old cards, so the second series has the other one.
 pub const SERIES: [Series; 2] =
     [Series { name: "6.1", folder: "6.1", package: "linux-image-cloud-amd64" }, NEWEST];
 

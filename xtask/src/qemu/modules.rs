@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// Modules that the tests and scenarios need, if a kernel has them as modules: devices for sending
-/// and receiving, and those between them. One that is missing is built in, or its tests say so.
+/// and receiving, and those between them. A missing one is built in, or the tests report it.
 pub const WANTED: [&str; 19] = [
     "virtio_pci",
     "virtio_net",

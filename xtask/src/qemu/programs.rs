@@ -59,7 +59,7 @@ pub struct Programs {
 
 impl Programs {
     /// Builds the programs with the same settings as step `test`, so that nothing is built twice,
-    /// and leaves out those without a test whose name contains one of `only`. What it writes goes
+    /// and leaves out those without a test whose name contains one of `only`. Writes copies of them
     /// to `folder`.
     pub fn build(root: &Path, only: &str, folder: &Path) -> Result<Programs> {
         let mut command = cargo::cargo(root);
@@ -133,8 +133,8 @@ pub fn filter(only: &str) -> Vec<&str> {
     only.chain(names.flat_map(|name| ["--skip", name])).collect()
 }
 
-/// Returns the path of a copy of the program without debug information, which is nine tenths of it.
-/// It is a file in `folder`, unless there is no strip(1).
+/// Returns the path of a copy of the program in `folder` without debug information, which is nine
+/// tenths of it; without strip(1) returns the original path.
 pub fn stripped(path: &Path, folder: &Path) -> PathBuf {
     let to = folder.join(path.file_name().unwrap_or_default());
     let mut strip = Command::new("strip");

@@ -1,6 +1,6 @@
-//! `cargo xtask qemu irqs` and its like: a guest that prints a table. Its first process, a script of that name, says
-//! `guest: cell PART|..|COLUMN|FIGURE` for each figure, `guest: n/a WHAT|WHY` for what it could not do, and
-//! `guest: set WHERE WHAT` for what it applied.
+//! `cargo xtask qemu irqs` and similar commands: a guest whose output is a table. Its init, a
+//! script of that name, prints `guest: cell PART|..|COLUMN|FIGURE` for each figure, and `guest: n/a
+//! WHAT|WHY` for what it could not do.
 //!
 //! Where a guest's time is the number of its instructions (`-icount`), nothing that this machine does beside changes a figure,
 //! and a guest that waits skips the wait. What is counted is the driver's and the kernel's; how fast it goes is no machine's.
@@ -42,8 +42,8 @@ pub struct Subject {
 const BY_INSTRUCTIONS: &[&str] = &["-icount", "shift=2,sleep=off"];
 const NEWEST: &[Series] = kernel::WITH_CARDS.split_at(1).1;
 
-/// All kinds of guests. The driver sets no time to hold interrupts on an 82540, which QEMU calls
-/// e1000.
+/// All kinds of guests. The driver of an 82540, which QEMU calls e1000, sets no interrupt
+/// moderation.
 pub const SUBJECTS: [Subject; 5] = [
     Subject {
         name: "irqs",

@@ -25,7 +25,8 @@ const FILE_LINES: usize = 600;
 /// The crates that may contain `unsafe`.
 const UNSAFE: [&str; 7] = ["sys", "ring", "skb", "port", "tokio", "prof", "lines"];
 
-/// Calls that a library must not make outside its tests. The command line owns its process and may.
+/// Calls that a library must not make outside its tests. The command owns its process and may make
+/// them.
 const LOUD: [&str; 9] = [
     "print!(",
     "println!(",

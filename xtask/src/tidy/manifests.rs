@@ -3,8 +3,8 @@
 
 use crate::tidy::{Finding, Tree};
 
-/// Our crates, each with those that it may depend on. Development dependencies are free: they ship
-/// nothing.
+/// Our crates, each with those that it may depend on. Development dependencies are not restricted,
+/// because they do not ship.
 const ARROWS: [(&str, &[&str]); 17] = [
     ("sys", &[]),
     ("ring", &[]),

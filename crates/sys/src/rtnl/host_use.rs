@@ -144,7 +144,7 @@ fn part(socket: &OwnedFd, each: &mut impl FnMut(&[u8])) -> Answer<bool> {
     Ok(false)
 }
 
-/// A link and the links below it: its master is recorded in the opposite direction.
+/// A link, with the link below it and the bridge or bond above it.
 struct Link {
     index: u32,
     master: Option<u32>,

@@ -74,8 +74,8 @@ impl Place {
 #[derive(Debug)]
 pub struct Draft {
     file: PathBuf,
-    /// The temporary file beside it, until it is complete. A device or pipe takes the text itself:
-    /// to put a file in its place would break it.
+    /// The temporary file beside it, until it is complete. `None` for a device or pipe, which is
+    /// written directly, because replacing it by a file would break it.
     beside: Option<PathBuf>,
     text: fs::File,
 }

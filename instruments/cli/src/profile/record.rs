@@ -28,7 +28,8 @@ use crate::signals::{Signals, status};
 
 /// Default samples for each second of CPU time.
 const RATE: u32 = 1000;
-/// Default events of the CPU for each sample. A prime, so that it falls out of step with loops.
+/// Default events of the CPU for each sample. The number is a prime, so that sampling does not run
+/// in step with loops.
 const PERIOD: u64 = 10_007;
 /// Difference of two instruments, in per cent, above which they do not measure the same.
 const APART_PCT: f64 = 5.0;
@@ -207,8 +208,8 @@ fn sampling(args: &Record) -> Result<Sampling, Failure> {
     }
 }
 
-/// Returns true if only perf knows the event. What we know, with a mode behind it (`cycles:u`), is
-/// not passed on: without a counter perf would sample time instead, and not say so.
+/// Returns true if only perf knows the event. An event of ours with a mode after it (`cycles:u`) is
+/// refused, because perf without a counter would sample time instead without saying so.
 fn is_perf_s(name: &str) -> bool {
     let base = name.split_once(':').map_or(name, |(base, _)| base);
     name.contains([':', '/', '.']) && pmu::Event::parse(base).is_err()

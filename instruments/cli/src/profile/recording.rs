@@ -122,8 +122,8 @@ impl Recording {
         Ok(Ended { status, asked: asked.is_some(), signal, wall, cpu_ns, perf_cpu_ns: own.own_ns })
     }
 
-    /// Returns true if perf has ended. It stays in the table of processes, so that its CPU time and
-    /// its children's can still be read.
+    /// Returns true if perf has ended. It stays in the process table, so that its CPU time and its
+    /// children's can still be read.
     fn has_ended(&self) -> Result<bool, Failure> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let ended = waitid(WaitId::Pid(Pid::from_child(&self.perf)), options);
@@ -157,8 +157,8 @@ impl Recording {
 }
 
 impl Ended {
-    /// Returns the exit status, as shells report it. That we have ended a command ourselves is no
-    /// failure.
+    /// Returns the exit status, as shells report it. A command that we have ended ourselves has not
+    /// failed.
     pub fn exit(&self, is_command: bool) -> u8 {
         if self.asked || !is_command {
             return 0;
@@ -201,7 +201,7 @@ fn cpu_times(pid: u32) -> Option<CpuTimes> {
 }
 
 /// Returns the text after the name in /proc/PID/stat: proc_pid_stat(5) from field 3 on. The name is
-/// of any characters in parentheses.
+/// in parentheses and may have any characters.
 fn stat(pid: u32) -> Option<String> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let text = String::from_utf8_lossy(&text);

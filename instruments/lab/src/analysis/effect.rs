@@ -143,9 +143,9 @@ fn change(metric: &Metric, set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<
 }
 
 /// Returns half the width of an effect's interval, in hundredths of a natural logarithm, for
-/// comparison with the plan's limit. It is equal for `b` by `a` and for `a` by `b`, and the same
-/// noise gives the same width around any change, so that the result cannot decide when a run stops.
-/// It is infinite if the interval has no end.
+/// comparison with the plan's limit. The value is equal for `b` by `a` and for `a` by `b`, and for
+/// the same noise around any change, so that the result cannot decide when a run stops. It is
+/// infinite if the interval has no end.
 #[must_use]
 pub fn half_width_pct(effect: &Effect) -> f64 {
     let log = |pct: f64| 100.0 * (pct / 100.0).ln_1p();

@@ -96,8 +96,8 @@ pub(crate) fn parts_of_b(metric: &Metric, pairs: &[&PairRecord]) -> Vec<Vec<Part
     by_set_up(pairs, |pair| parting.part(&pair.b))
 }
 
-/// Groups the values that `of` returns for pairs by the set-up of their sides. A pair that names
-/// none has one of its own; the pairs of one follow each other.
+/// Groups the values that `of` returns for pairs by the set-up of their sides. A pair without a
+/// set-up number has a set-up of its own; pairs of one set-up are adjacent.
 fn by_set_up<'a, T>(
     pairs: &[&'a PairRecord],
     of: impl Fn(&'a PairRecord) -> Option<T>,

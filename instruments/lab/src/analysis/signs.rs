@@ -27,8 +27,8 @@ pub(super) fn chance(differences: &[f64]) -> f64 {
 
 /// Returns `chances` corrected for a family of at least `family` hypotheses (Holm 1979): each is
 /// multiplied by the number of chances that are not smaller, and none is below the one before it.
-/// Where no cell has a difference, the chance that any of them comes out below 5 % is then at most
-/// 5 %. Those of the family that are not there count as the largest.
+/// If no cell has a difference, the probability that any of them is then below 5 % is at most 5 %.
+/// Missing hypotheses of the family count as the largest.
 pub(super) fn holm(chances: &[f64], family: usize) -> Vec<f64> {
     let family = family.max(chances.len());
     let mut order: Vec<usize> = (0..chances.len()).collect();
@@ -101,7 +101,7 @@ fn two_tails(z: f64) -> f64 {
 }
 
 /// Returns the number of standard errors on either side of a mean that contain it with probability
-/// `level`: Student's t, of so many degrees of freedom.
+/// `level`: Student's t with `freedom` degrees of freedom.
 pub(super) fn student(freedom: usize, level: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1e6);
     for _ in 0..80 {

@@ -133,8 +133,8 @@ fn luck_of_set_ups_is_no_difference_however_many_pairs_share_it() {
 
 /// Checks that *unclear* is not the usual result: at the last look of existing plans, 60 pairs with
 /// a set-up each or 240 with 6 to a set-up, twice the declared margin is found in four of five
-/// runs. Where set-ups differ by 5 %, 1 % cannot be told, and a margin below 5 % never gives a
-/// verdict.
+/// runs. If set-ups differ by 5 %, a change of 1 % cannot be found, and a margin below 5 % never
+/// gives a verdict.
 #[test]
 fn twice_the_margin_is_found_four_times_in_five() {
     for (set_up, margin_pct) in [(0.0, 1.0), (0.005, 1.0), (0.01, 1.0), (0.02, 2.0), (0.05, 5.0)] {

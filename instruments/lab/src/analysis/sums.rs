@@ -17,7 +17,7 @@ use super::signs::{self, Interval};
 
 /// Computes the change from the first to the second part of `set_ups`, each summed; `one` is the
 /// value of one event, if events are counted. Returns `None` if nothing was measured or one event
-/// counts nothing; without events also if a side has nothing.
+/// has no value; without events also if a side is 0.
 pub(super) fn change(
     set_ups: &[Vec<(Part, Part)>],
     one: Option<f64>,

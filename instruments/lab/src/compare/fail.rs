@@ -76,8 +76,8 @@ impl FailOn {
 
     /// Judges a row by the condition: the whole interval must be on one side of the bound, and the
     /// change must exceed the difference between identical code. Counts are judged in the same way,
-    /// as those of sleeps or hits are as random as times; one that is exact has an interval of
-    /// none.
+    /// because counts of sleeps or hits are as random as times; an exact count has an interval of
+    /// width 0.
     fn judge(&self, row: &Row) -> Judged {
         let beyond = |pct: f64| match self.over {
             Over::Above => pct > self.bound_pct,
@@ -166,8 +166,8 @@ impl fmt::Display for FailOn {
     }
 }
 
-/// Marks the rows that conditions cover, those that fail, and those that are undecided. What is
-/// withheld cannot tell either: a condition never holds because nothing was looked at.
+/// Marks the rows that conditions cover, those that fail, and those that are undecided. A withheld
+/// metric is also undecided, so that a condition never passes for lack of data.
 pub(super) fn judge(conditions: &[FailOn], comparison: &mut Comparison) {
     for condition in conditions {
         let mut untold: Vec<(String, Vec<String>)> = Vec::new();

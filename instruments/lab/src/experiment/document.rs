@@ -312,8 +312,8 @@ pub(super) fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST
     }
 }
 
-/// Deserializes a table of settings; the scenario checks their names later. Each has the byte at
-/// which it stands for its line, until `Settings::in_lines`.
+/// Deserializes a table of settings; the scenario checks their names later. Each setting has its
+/// byte offset in place of its line, until `Settings::in_lines`.
 impl<'de> Deserialize<'de> for Settings {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Read<'de, Settings, D> {
         let table: BTreeMap<Spanned<String>, Value> = BTreeMap::deserialize(from)?;

@@ -74,7 +74,7 @@ impl Cell {
         named(&self.scenario).is_none_or(keeps)
     }
 
-    /// Checks that the cell's scenario can run both sides at `place`. It starts nothing.
+    /// Checks that the cell's scenario can run both sides at `place`. Starts no program.
     ///
     /// # Errors
     /// As [`Scenario::check`].

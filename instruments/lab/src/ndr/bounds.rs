@@ -168,8 +168,8 @@ impl Goal {
     /// No loss in one trial of 60 s: the throughput of RFC 2544.
     pub const RFC_2544: Goal = Goal { exceed_ratio: 0.0, trial_s: 60.0, sum_s: 60.0, ..Goal::NDR };
 
-    /// Returns coarser versions of the goal, followed by the goal itself. Each begins where the one
-    /// before ended, so that most of the way is gone in few trials.
+    /// Returns coarser versions of the goal, followed by the goal itself. Each begins at the result
+    /// of the one before, so that the search needs few trials.
     #[must_use]
     pub fn phases(&self) -> Vec<Goal> {
         // Geometric from one trial to all: 1 s, 4.6 s, 21 s.
@@ -190,7 +190,7 @@ pub struct GoalResult {
     pub goal: Goal,
     /// The highest rate that is carried. `None`: not even the lowest is.
     pub lower_pps: Option<u64>,
-    /// The lowest rate that is not carried. `None`: even the highest is.
+    /// The lowest rate that is not carried; `None` if even the highest is carried.
     pub upper_pps: Option<u64>,
     /// Packets a second that can be counted on at the lower bound.
     pub throughput_pps: Option<f64>,
@@ -233,7 +233,7 @@ pub struct Trial {
     /// 99th percentile of the lateness of sent packets; `None` if unknown.
     pub late_p99_ns: Option<u64>,
     /// Share of the trial in which the path's own worker slept for lack of packets; `None` for an
-    /// external path. One that slept had time left, whatever was lost.
+    /// external path. A worker that slept was not the limit.
     pub path_asleep_pct: Option<f64>,
     /// The disturbance that took CPU time during the trial; such a trial is repeated unless all
     /// trials count.

@@ -57,8 +57,7 @@ pub enum Disturbed {
         per_trial_max: usize,
     },
     /// A disturbed trial counts as any other: the result describes the machine with its other
-    /// programs. A carried rate is truly carried; a rate that is not carried might be without the
-    /// neighbours.
+    /// programs. A rate that is not carried might be carried without them.
     Counts,
 }
 

@@ -352,7 +352,7 @@ pub struct OverallRecord {
     /// Mean change in which every cell has the same weight.
     pub geomean_pct: f64,
     /// Interval of the change of the sum, of at least 95 %, from the cells' intervals under the
-    /// assumption of independent noise. `None` where a cell's has no end.
+    /// assumption of independent noise. `None` if a cell's interval has no end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum_ci95_pct: Option<(f64, f64)>,
     /// Interval of the geometric mean, under the same assumption.

@@ -350,7 +350,7 @@ impl Store {
         }
     }
 
-    /// Writes a pair to the run's file. It is handed to the kernel, and to the disk when its cell
+    /// Writes a pair to the run's file: to the kernel immediately, and to the disk when its cell
     /// ends.
     pub(crate) fn pair(&mut self, cell: usize, number: usize, pair: &PairRecord) -> Result<()> {
         self.pairs.append(&PairLine { cell, number, pair })
@@ -413,8 +413,8 @@ fn put(path: &Path, document: &impl serde::Serialize) -> Result<()> {
 /// Most directories that are searched for runs.
 const LISTED_MAX: usize = 100_000;
 
-/// Reads a run from its directory or from its `run.json`, which may be compressed (`.json.gz`). One
-/// that was killed before it came to that is put together from its pairs, incomplete.
+/// Reads a run from its directory or from its `run.json`, which may be compressed (`.json.gz`). A
+/// run that was killed before it wrote that document is rebuilt from its pairs, as incomplete.
 ///
 /// # Errors
 /// `E-FILE`; `E-RUN` for another schema or something else, with file and line.

@@ -193,8 +193,8 @@ pub(super) fn reasons(view: &View<'_>) -> Vec<(String, String)> {
     alike.into_iter().map(|(long, names)| (cells(&names, all), long)).collect()
 }
 
-/// Returns `0 of 18 pairs were undisturbed: run delay up to 71.4 % (limit 1 %) in 17 …`, by the headline's
-/// clock.
+/// Returns the reasons for disturbed pairs, by the headline's clock, such as `0 of 18 pairs were
+/// undisturbed: run delay up to 71.4 % (limit 1 %) in 17 …`.
 fn disturbed(view: &View<'_>, pairs: &[PairRecord]) -> String {
     let is_rate = view.headline().is_some_and(|metric| metric.clock == Some(Clock::Wall));
     let is_rejected =

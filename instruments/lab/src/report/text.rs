@@ -1,5 +1,5 @@
-//! A run as text for a screen of 100 columns, short enough to be read to its end. What it leaves
-//! out, it names.
+//! A run as text for a screen of 100 columns, short enough to be read to its end. It names
+//! everything that it leaves out.
 
 use linerate_seeds::Post;
 use linerate_show::number::count;

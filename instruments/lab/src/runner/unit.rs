@@ -183,8 +183,8 @@ impl Benches {
     }
 
     /// Checks that all benches have the same page size; an error has the reason why they cannot be
-    /// compared. One that got the last huge pages would have fewer TLB misses through no merit of
-    /// its side.
+    /// compared. A bench with the last huge pages would have fewer TLB misses independent of its
+    /// side.
     fn alike(&self) -> std::result::Result<(), String> {
         let pages = [&self.a, &self.b, &self.control].map(|placed| placed.bench.pages());
         let [Some(a), b, Some(control)] = pages else { return Ok(()) };

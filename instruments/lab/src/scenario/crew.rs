@@ -79,8 +79,8 @@ impl<O: Clone + Send + 'static, T: Send + 'static> Crew<O, T> {
         Ok(())
     }
 
-    /// Sends `order` to every thread. A time counts from the thread's own start: one that is woken
-    /// late has its window nevertheless.
+    /// Sends `order` to every thread. A window counts from the thread's own start, so that a thread
+    /// that wakes late has a full window.
     pub fn order(&self, order: &O) {
         for hand in &self.0 {
             // A thread that is gone is missed in `collect`.

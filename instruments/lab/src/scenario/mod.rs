@@ -55,8 +55,8 @@ pub trait Scenario: Sync {
     /// A `command` scenario's are named by its file; it says so by an empty list.
     fn figures(&self) -> &'static [Figure];
 
-    /// Checks that `settings` are valid for a side, and that it can run on this machine. It starts
-    /// nothing.
+    /// Checks that `settings` are valid for a side, and that it can run on this machine. Starts no
+    /// program.
     fn check(&self, settings: &Settings, place: &Place) -> Result<()>;
 
     /// Returns the commands in a side's `settings`, with their arguments: first that of
@@ -213,7 +213,7 @@ pub struct Finished {
     /// Matrices by name, such as `free_matrix[alloc CPU][free CPU]`.
     pub matrices: BTreeMap<String, Vec<Vec<u64>>>,
     /// Figures of the whole side instead of a window, by name: memory held, packets outstanding at
-    /// each holder. Of a side that is set up many times the run keeps their means.
+    /// each holder. For a side that is set up several times the run stores their means.
     pub totals: BTreeMap<String, f64>,
     /// Remarks that readers must know, in sentences.
     pub notes: Vec<String>,

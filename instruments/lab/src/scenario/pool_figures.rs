@@ -62,8 +62,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads the counts of an engine. The workers must be stopped: else the parts are of different
-    /// moments.
+    /// Reads the counts of an engine. The workers must be stopped, because otherwise the parts are
+    /// of different moments.
     pub fn of(stats: &Stats) -> Reading {
         Reading {
             ports: stats.ports(),
@@ -331,8 +331,8 @@ pub(super) fn totals(stats: &Stats) -> BTreeMap<String, f64> {
     totals
 }
 
-/// Returns the outstanding packets by holder. Read after its workers have ended: there are none
-/// then.
+/// Returns the outstanding packets by holder. To be called after the workers have ended, when there
+/// should be none.
 pub(super) fn outstanding(stats: &Stats) -> BTreeMap<String, f64> {
     let ledger = stats.ledger();
     let mut totals = BTreeMap::from([("outstanding".into(), ledger.in_flight as f64)]);

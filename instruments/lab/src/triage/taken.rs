@@ -108,7 +108,7 @@ impl Case {
     }
 
     /// Runs windows for the case, with its own workload and with datagrams in bursts, replacing the
-    /// stored observations. `told` hears what comes next.
+    /// stored observations. `told` is called with the name of each next step.
     ///
     /// # Errors
     /// Those of the scenario: `E-PERM` without root.

@@ -37,8 +37,8 @@ impl Traffic {
         Ok(Traffic { path, ours, before })
     }
 
-    /// Reads the devices again, and returns the traffic between the readings. A device that came
-    /// meanwhile counts from 0, one that went is not seen.
+    /// Reads the devices again, and returns the traffic between the readings. A device created
+    /// meanwhile counts from 0; one removed meanwhile is missing.
     ///
     /// # Errors
     /// `E-FILE` if the process has ended.

@@ -17,7 +17,7 @@ named! {
         Second = "per second",
         /// Counts for each thousand packets.
         KiloPacket = "per thousand packets",
-        /// Each side's own total, as per cent. It hides that the whole got dearer or cheaper.
+        /// Each side's own total, as per cent. This hides a change of the total.
         Share = "as shares of each side's own total",
     }
 }

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::Scale;
 
-/// Counts of both sides, for one function or many that are listed on either side. What is below a
-/// cut-off on both, or below one and not seen on the other, is in no sum.
+/// Counts of both sides, for one function or many that are listed on either side. A count below a
+/// cut-off on both sides, or below one and absent on the other, is not included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Sum {
     /// Number of functions in the sum.

@@ -10,7 +10,7 @@ use crate::profile::{Event, Origin, Profile};
 /// Difference of two durations, in per cent, above which they are not equal.
 const DURATION_PCT: f64 = 2.0;
 
-/// A reason for doubt.
+/// A reason why a comparison of two profiles may be invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {
     /// Subject of the warning.

@@ -162,7 +162,7 @@ named! {
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Fallback {
-        /// Replacement for cycles. The time stamp counter takes no part in the core's changes of
+        /// Replacement for cycles. The time stamp counter does not follow changes of the core's
         /// clock.
         CpuTimeInTscTicks = "CPU time in ticks of the TSC",
         /// Replacement for instructions. User space only, and exact.

@@ -223,7 +223,7 @@ impl Deadlines {
     }
 
     /// Selects the last deadline that is not after `now_ns`; earlier ones were missed. Returns the
-    /// time since the first, the lateness, and how many were missed.
+    /// time since the first deadline, the lateness, and the number of missed deadlines.
     fn meet(&mut self, now_ns: u64) -> (u64, u64, u64) {
         let t_ns = now_ns.saturating_sub(self.start_ns);
         let met = (t_ns / self.period_ns).max(self.next);

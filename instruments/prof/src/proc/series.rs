@@ -122,7 +122,7 @@ pub trait Feed {
     fn next(&mut self, sample: &mut Sample) -> Result<bool>;
 
     /// Returns the description that follows the samples: of a machine so far; of a file at its end.
-    /// `None` before its end, and for a file that was cut off.
+    /// `None` before the end of a file, and for a file that was cut off.
     fn end(&self) -> Option<End>;
 }
 

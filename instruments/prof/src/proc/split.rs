@@ -23,8 +23,7 @@ const PARTS: usize = 8;
 pub struct Split(pub [Option<f64>; PARTS]);
 
 impl CpuTimes {
-    /// Parses the numbers after the name. Kernels before 2.6 have four of them, and none of the
-    /// rest.
+    /// Parses the numbers after the name. Kernels before 2.6 have only the first four.
     #[must_use]
     pub fn parse(numbers: &str) -> Option<CpuTimes> {
         let mut times = [None; FIELDS.len()];
@@ -42,7 +41,8 @@ impl CpuTimes {
     }
 
     /// Returns the times since `before`; `None` if a time went backwards, as for a CPU that was
-    /// offline meanwhile. The kernel sometimes takes back some idle time: that counts as 0.
+    /// offline meanwhile. A small decrease of idle time, which kernels sometimes report, counts as
+    /// 0.
     #[must_use]
     pub fn since(&self, before: &CpuTimes) -> Option<CpuTimes> {
         let mut since = CpuTimes::default();

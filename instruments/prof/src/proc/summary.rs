@@ -59,8 +59,9 @@ impl Summary {
         Summary::watching(feed, |_, _| Ok(()))
     }
 
-    /// Reads all samples of `feed`, and passes each to `watch`: a [`Writer`](super::Writer). What
-    /// watching costs is not in `end`; [`Writer::finish`](super::Writer::finish) says it.
+    /// Reads all samples of `feed`, and passes each to `watch`: a [`Writer`](super::Writer). `end`
+    /// does not include the cost of `watch`, which [`Writer::finish`](super::Writer::finish)
+    /// returns.
     ///
     /// # Errors
     /// What `feed` or `watch` failed with.

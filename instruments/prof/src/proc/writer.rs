@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::series::{Column, End, Header, Sample};
 
-/// Writes a series during sampling; see the [schema](super::SCHEMA). Every line is handed over
-/// whole and flushed: who is killed leaves what he has.
+/// Writes a series during sampling; see the [schema](super::SCHEMA). Every line is written whole
+/// and flushed, so that a killed writer leaves a valid beginning.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,

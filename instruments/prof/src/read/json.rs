@@ -69,7 +69,7 @@ fn commas(text: &[u8]) -> u64 {
     text.iter().filter(|&&byte| byte == b',').count() as u64
 }
 
-/// The part of a document that is the same in every version. The rest is passed over, not kept.
+/// The part of a document that is the same in every version. Other parts are ignored.
 #[derive(Deserialize)]
 struct Schema {
     schema: Option<String>,

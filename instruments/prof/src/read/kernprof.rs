@@ -36,8 +36,8 @@ fn unless_prose(meant: bool, why: String) -> Parsed<'static> {
     if meant { Parsed::Broken(why) } else { Parsed::Prose }
 }
 
-/// Returns the event of a listing: kernprof counts any event of the CPU, and does not print which.
-/// The caption may.
+/// Returns the event of a listing from its caption: kernprof counts any event of the CPU, and does
+/// not print which.
 fn event(caption: &str) -> (Event, Option<String>) {
     let (name, unit) = match named_in(caption) {
         Some(name) => (name, Unit::Samples),

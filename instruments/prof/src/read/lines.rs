@@ -22,7 +22,7 @@ pub(crate) struct Lines<R> {
 /// A line of the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
-    /// A line without its newline. What is not UTF-8 in it is replaced.
+    /// A line without its newline, with bytes that are not UTF-8 replaced.
     Text(&'a str),
     /// A line longer than the bound, which was skipped.
     TooLong,
@@ -88,7 +88,7 @@ pub(crate) fn excerpt(line: &str) -> String {
 pub struct Complaint {
     /// Number of the line; the first is 1.
     pub line: u64,
-    /// The error in the line. Its quotation of the line is harmless to a terminal.
+    /// The error in the line, with unsafe characters of the line escaped.
     pub why: String,
 }
 

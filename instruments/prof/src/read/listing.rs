@@ -34,7 +34,7 @@ pub(super) enum Parsed<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Syntax {
     pub(super) form: Form,
-    /// Parses a line without quotation marks. `inside`: the line before it was a row.
+    /// Parses a line without quotation marks. `inside` is true if the previous line was a row.
     pub(super) line: fn(&str, bool) -> Parsed<'_>,
     /// Returns the event of a listing from its caption, with a remark if necessary.
     pub(super) event: fn(&str) -> (Event, Option<String>),
@@ -135,7 +135,7 @@ impl Listings {
         }
     }
 
-    /// Begins a listing, unless one is open. False if there are too many of them.
+    /// Begins a listing, unless one is open. Returns false if there are too many listings.
     fn begin(&mut self, number: u64) -> bool {
         self.inside = true;
         if self.budget.profiles > 0 {
@@ -206,8 +206,8 @@ impl Listing {
     }
 }
 
-/// Infers the cut-off of a listing that does not state it. `other`: its last row sums those that
-/// there was no room for.
+/// Infers the cut-off of a listing that does not state it. `other` is true if the last row sums up
+/// rows without room.
 pub(super) fn cut_off(profile: &mut Profile, other: bool) {
     let least = profile.rows.iter().map(|row| row.count).min();
     let (below, why) = match (least, profile.rows.last()) {

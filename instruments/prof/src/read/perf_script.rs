@@ -79,7 +79,7 @@ struct Script {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The next line should be a sample's first.
+    /// Between samples: the next line should be the first of a sample.
     Between,
     /// Lines of a call chain follow, for a sample of the event with that index.
     In(usize),

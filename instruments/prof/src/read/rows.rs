@@ -76,8 +76,8 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Adds a line: to an existing row, as a new row, or to the sum of those without room. The row,
-    /// if it has one.
+    /// Adds a line: to an existing row, as a new row, or to the sum of those without room. Returns
+    /// the row, unless it had no room.
     pub(super) fn add(&mut self, budget: &mut Budget, found: ListedRow<'_>) -> Option<&mut Row> {
         let hash = self.kept.hasher.hash_one(found.key());
         if let Some(at) = self.kept.find(hash, |row| key(row) == found.key()) {

@@ -36,8 +36,8 @@ pub(super) fn sample_ns(call_chains: bool, kernel: bool) -> Option<f64> {
     distinct(&mut costs)
 }
 
-/// Refuses a sampling rate at which the target could do little else. The timer fires again while
-/// the last sample is still taken, and a run of a tenth of a second may never come back.
+/// Refuses a sampling rate at which the target could do little else: the timer would fire again
+/// during a sample, and a run of a tenth of a second might never end.
 ///
 /// # Errors
 /// `E-UNSUPPORTED`, with a rate that fits.

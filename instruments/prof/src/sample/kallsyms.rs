@@ -70,7 +70,7 @@ impl Kallsyms {
 }
 
 /// Sets the code length of functions of this machine's kernel, and the total's samples for each
-/// byte of the kernel's text, as readprofile has them. Nothing changes where the kernel hides its
+/// byte of the kernel's text, as readprofile has them. Does nothing if the kernel hides its
 /// functions.
 ///
 /// Sizes are the distance to the next function. A total that the profile's maker gave stays.

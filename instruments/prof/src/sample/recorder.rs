@@ -26,8 +26,8 @@ pub struct Recorder {
     pub kernel: bool,
     /// Length of each ring in bytes, rounded up to a power of two pages, at most 64 MiB.
     pub ring_bytes: usize,
-    /// True to measure the cost of one sample before the start, which takes about 0.1 s. Of a cost
-    /// that is not known more than 20,000 samples a second are refused.
+    /// True to measure the cost of one sample before the start, which takes about 0.1 s. Without
+    /// it, more than 20,000 samples a second are refused.
     pub calibrate: bool,
 }
 

@@ -12,7 +12,7 @@ use rustix::ioctl::{IntegerSetter, Opcode, ioctl, opcode};
 use crate::pmu::open::ns;
 use crate::profile::Space;
 
-/// Open events with their rings. Closed, and the kernel's memory given back, when dropped.
+/// Open events with their rings. Dropping them closes the events and frees the kernel's memory.
 #[derive(Default)]
 pub(super) struct Rings {
     /// Rings by CPU; `None` is the ring of an event that follows its thread to any CPU.
@@ -51,8 +51,8 @@ pub(super) struct Counted {
 }
 
 impl Rings {
-    /// Opens the event of `builder` for one thread, once for each CPU. One that has gone off line
-    /// since the CPUs were listed is left out.
+    /// Opens the event of `builder` for one thread, once for each CPU. A CPU that went offline
+    /// since the list was read is skipped.
     ///
     /// # Errors
     /// As perf_event_open, the ioctl or mmap says.
@@ -129,8 +129,8 @@ impl Rings {
         Ok(())
     }
 
-    /// Passes every record to `take` with its space; an invalid record is `None`. At most what each
-    /// ring holds: a target that writes faster than we read does not keep us here.
+    /// Passes every record to `take` with its space; an invalid record is `None`. Takes at most the
+    /// contents of each ring at the start, so that a fast target cannot keep it busy.
     pub(super) fn drain(&mut self, mut take: impl FnMut(Space, Option<Record<'_>>)) {
         for ring in self.rings.values_mut() {
             let mut left = ring.bytes;

@@ -1,4 +1,4 @@
-//! Sums of samples by place and by call chain. Bounded, whatever is sampled.
+//! Sums of samples by place and by call chain, with bounded memory.
 
 use std::collections::HashMap;
 
@@ -61,8 +61,8 @@ impl Tally {
         }
     }
 
-    /// Adds a sample to its place and call chain. Its chain is as the kernel gives it, with its
-    /// marks between the spaces; empty if not asked for.
+    /// Adds a sample to its place and call chain. The chain is in the kernel's format, with marks
+    /// between the spaces; it is empty if none was requested.
     fn sample(&mut self, (space, is_ours): (Space, bool), address: u64, chain: &[u64]) {
         let place = |space, address| match place(space, address) {
             Place::User(_) if !is_ours => Place::Other,

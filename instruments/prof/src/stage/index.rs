@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::Stage;
 use super::names::Names;
 
-/// The names of all stages, hashed. A whole name goes before a prefix, a longer prefix before a
-/// shorter; of two that are the same, the first counts.
+/// The names of all stages, hashed. A whole name takes precedence over a prefix, and a longer
+/// prefix over a shorter one; of equal names the first counts.
 #[derive(Default)]
 pub(super) struct Index {
     whole: HashMap<&'static str, Stage>,

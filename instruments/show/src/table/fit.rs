@@ -46,7 +46,7 @@ fn over(table: &Table) -> Option<usize> {
 }
 
 /// Moves factors that are equal in all rows' names to the title: `buffers burst` over `malloc
-/// 1024`. A middle that is left out may be all that tells two cells apart.
+/// 1024`. Shortening the names could remove the only difference between two cells.
 fn headed(table: &mut Table) {
     let mut names: Vec<&mut String> = Vec::new();
     for row in &mut table.rows {

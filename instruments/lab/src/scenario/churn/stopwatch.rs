@@ -85,8 +85,8 @@ impl Stopwatch {
         }
     }
 
-    /// Runs `call`, which returns its number of packets, and counts it in `timed`. A call that had
-    /// none is no call: it found the pool dry.
+    /// Runs `call`, which returns its number of packets, and counts it in `timed`. A call without
+    /// packets does not count, because the pool was empty.
     #[inline(always)]
     pub fn count(&self, timed: &mut Timed, call: impl FnOnce() -> usize) -> usize {
         let (packets, ticks) = self.time(call);

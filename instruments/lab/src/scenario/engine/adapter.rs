@@ -362,15 +362,15 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Waits for the receiver to wake up: packets sent before would overrun only because of the
-    /// order of two wake-ups. The wait spins on the wire's own CPU and ends with the window.
+    /// order of two wake-ups. The wait spins on the wire's own CPU, and ends with the window.
     fn meet(&self, until: Instant) {
         while self.shared.begun.load(Ordering::Acquire) < self.windows && Instant::now() < until {
             std::hint::spin_loop();
         }
     }
 
-    /// Sends one burst, each packet at its time. If at some look too many had come due, the wire
-    /// was late, and the whole burst is set apart, whatever was lost of it: the ring recovers in
+    /// Sends one burst, each packet at its time. If too many packets are due at one check, the wire
+    /// was late, and the whole burst is counted separately with its losses: the ring recovers in
     /// the pause.
     fn burst(&mut self, start: Instant, done: &mut Done) {
         let (mut gone, mut late) = (0, false);

@@ -58,8 +58,8 @@ impl Link {
     }
 
     /// Starts the other process inside the namespace, where the engine finds its socket: an
-    /// abstract name is valid in one namespace only. The kernel ends it with the thread that has
-    /// started it, which stays.
+    /// abstract name is valid in one namespace only. The kernel ends the process together with the
+    /// thread that started it, so that thread stays.
     pub fn start(
         &mut self,
         start: impl FnOnce() -> Result<Beyond> + Send + 'static,

@@ -93,7 +93,8 @@ impl Crew {
         Crew { hands: Vec::new(), outbox, told }
     }
 
-    /// Starts a program on `host`, on `cpu`. It is made on its thread, and ready when this returns.
+    /// Starts a program on `host`, on `cpu`. The program is created on its own thread, and is ready
+    /// when this returns.
     pub fn hire(
         &mut self,
         host: &Netns,

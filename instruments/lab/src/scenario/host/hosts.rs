@@ -54,8 +54,8 @@ pub(super) struct Hosts {
 
 impl Hosts {
     /// Creates two hosts with `adapters` links each, to interfaces of the engine or, with port
-    /// `tap`, to the engine itself, which creates them: [`Hosts::adopt`] is called then. Without
-    /// `offload`, packets have the size that a wire would carry.
+    /// `tap`, to the engine itself, which creates them; the caller then calls [`Hosts::adopt`].
+    /// Without `offload`, packets have the size that a wire would carry.
     ///
     /// # Errors
     /// `E-PERM` without the privilege, `E-UNSUPPORTED` without `ip` or without veth.

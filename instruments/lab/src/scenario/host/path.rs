@@ -159,8 +159,8 @@ impl Path {
         (0..self.hands.len()).map(take).collect()
     }
 
-    /// Makes the workers carry packets for `time`, sampled at `hz`. When this returns, each of them
-    /// is being sampled: to get that ready takes longer than some windows.
+    /// Makes the workers carry packets for `time`, sampled at `hz`. Sampling has started when this
+    /// returns, because starting takes longer than some windows.
     pub fn begin_profile(&self, time: Duration, hz: u32) -> Result<()> {
         self.all(|| Order::Profile { time, hz });
         let ready = |i| match self.answer(i, Instant::now())? {

@@ -40,7 +40,7 @@ pub(super) struct Taken {
 
 impl Placed {
     /// Gives the engine's devices threads for NAPI and binds these, if requested; returns `None`
-    /// for a side with a fixed placement. The ports are open.
+    /// for a side with a fixed placement. The ports must be open.
     ///
     /// # Errors
     /// Those of [`InterruptGuard`]: `E-UNSUPPORTED` before Linux 5.12.

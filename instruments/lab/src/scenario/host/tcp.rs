@@ -1,6 +1,6 @@
 //! TCP connections from west to east that stay open over all windows: bulk transfer in writes of
 //! one size, as netperf's TCP_STREAM; and requests that are answered by the same number of bytes,
-//! as TCP_RR. Either as fast as it goes, or so many a second.
+//! as TCP_RR. Both run as fast as possible or at a rate.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};

@@ -1,5 +1,6 @@
 //! Short requests from the western host, responses of mixed sizes from the eastern: a client for
-//! each connection, and as many servers. The server closes, after the request that says so.
+//! each connection, and as many servers. The server closes a connection after the request that asks
+//! for it.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};

@@ -57,8 +57,8 @@ impl Readings {
         self.put(name, unit, Kind::Counter, "", value);
     }
 
-    /// Stores a value under its name, and adds a column if there is none. Two of one name in one
-    /// sample are added up.
+    /// Stores a value under its name, and adds a column if there is none. Two values with one name
+    /// in one sample are added.
     pub fn put(
         &mut self,
         name: Arguments<'_>,

@@ -6,8 +6,8 @@
 
 use super::{Kind, Readings};
 
-/// The fields of a line. The fourth to the eighth, of throttling and fast routing, were of Linux
-/// 2.4 and are 0 since.
+/// The fields of a line. The fourth to the eighth, for throttling and fast routing, are from Linux
+/// 2.4 and have been 0 since.
 const FIELDS: [(usize, &str, &str, Kind); 9] = [
     (0, "processed", "packets", Kind::Counter),
     (1, "dropped", "packets", Kind::Counter),
@@ -23,8 +23,8 @@ const FIELDS: [(usize, &str, &str, Kind); 9] = [
 /// Index of the field with the CPU's number, since 5.10. Before, lines are in the order of online CPUs.
 const CPU_AT: usize = 12;
 
-/// Index of the number of times that two CPUs tried to send by one device. Kernels that say their
-/// CPU do not count it.
+/// Index of the number of times that two CPUs tried to send by one device. Kernels that report the
+/// CPU's number do not count this.
 const COLLISION_AT: usize = 8;
 
 /// Reads the packets that each CPU processed and dropped, and how often its time ended.

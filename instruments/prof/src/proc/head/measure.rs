@@ -23,9 +23,9 @@ impl Head {
 }
 
 impl Started {
-    /// Ends the interval and returns its head: CPU time is of it, processes and memory are of now.
-    /// The kernel counts CPU time in ticks of 1/100 s on each CPU: of a shorter interval there is
-    /// little to say.
+    /// Ends the interval and returns its head: CPU time over the interval, processes and memory at
+    /// its end. The kernel counts CPU time in ticks of 1/100 s on each CPU, so that a shorter
+    /// interval is too coarse.
     ///
     /// # Errors
     /// `E-FILE` without /proc, `E-SYSTEM` if the interval was too short for any CPU time to be

@@ -50,11 +50,11 @@ pub struct Processes {
 pub struct Cpu {
     /// Share of programs that are not nice.
     pub user_pct: f64,
-    /// Share of the kernel. `irq_pct` and `softirq_pct` are in it, as 2.4 had them.
+    /// Share of the kernel, which includes `irq_pct` and `softirq_pct`, as in 2.4.
     pub system_pct: f64,
     /// Share of programs that are nice.
     pub nice_pct: f64,
-    /// Share of idle time. `iowait_pct` is in it.
+    /// Share of idle time, which includes `iowait_pct`.
     pub idle_pct: f64,
     /// Part of idle: waiting for a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,8 @@ pub struct Cpu {
     /// Share of soft interrupts, in which packets are received; part of system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softirq_pct: Option<f64>,
-    /// Share taken by the hypervisor, as it reports it; in addition to the four. Some say nothing.
+    /// Share taken by the hypervisor, as it reports it; in addition to the four. Some hypervisors
+    /// do not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steal_pct: Option<f64>,
 }

@@ -26,7 +26,7 @@ impl Head {
     }
 
     /// Returns every head in a text, and a complaint on each that looks like one but is invalid.
-    /// Lines of other things may be before and behind a head, not inside it, except blank ones.
+    /// Other lines may precede and follow a head, but only blank ones may be inside it.
     #[must_use]
     pub fn all(text: &str) -> (Vec<Head>, Vec<Complaint>) {
         let (mut heads, mut complaints) = (Vec::new(), Vec::new());
