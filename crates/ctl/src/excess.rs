@@ -35,7 +35,7 @@ pub struct Locks {
     pub taken_per_packet: Option<f64>,
     /// Contended locks for each packet.
     pub contended_per_packet: Option<f64>,
-    /// Time that takers waited, a packet.
+    /// Time that threads waited for locks, for each packet.
     pub wait_ns_per_packet: Option<f64>,
 }
 
@@ -60,7 +60,7 @@ pub struct Calls {
     pub device_calls: u64,
     /// Buffers allocated for each packet; `None` without packets.
     pub allocs_per_packet: Option<f64>,
-    /// Buffers freed, a packet.
+    /// Buffers freed for each packet.
     pub frees_per_packet: Option<f64>,
     /// Copies for each packet.
     pub copies_per_packet: Option<f64>,
@@ -73,7 +73,7 @@ pub struct Calls {
     pub counted_seconds: Option<f64>,
     /// Buffers allocated each second of that time; `None` without it.
     pub allocs_per_second: Option<f64>,
-    /// Buffers freed, a second.
+    /// Buffers freed each second of that time.
     pub frees_per_second: Option<f64>,
     /// Copies each second.
     pub copies_per_second: Option<f64>,
@@ -106,7 +106,7 @@ pub struct Waits {
     pub run_delay_ns: Option<u64>,
     /// Time waiting for locks for each packet; `None` without packets.
     pub lock_ns_per_packet: Option<f64>,
-    /// Time in flushes, a packet.
+    /// Time in flushes for each packet.
     pub flush_ns_per_packet: Option<f64>,
     /// Time asleep for each packet.
     pub asleep_ns_per_packet: Option<f64>,
