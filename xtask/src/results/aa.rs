@@ -204,7 +204,7 @@ fn or_fewer(k: usize, n: usize, p: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// The values are SciPy's: `scipy.stats.beta.ppf(0.95, k + 1, n - k)`.
+    /// Checks the bound against SciPy's values: `scipy.stats.beta.ppf(0.95, k + 1, n - k)`.
     #[test]
     fn the_bound_is_the_exact_one() {
         for (k, n, bound) in [

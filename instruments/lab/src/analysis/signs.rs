@@ -211,7 +211,7 @@ mod tests {
         assert!((value - expected).abs() <= within, "{value}, not {expected}");
     }
 
-    /// Published two-tailed probabilities of Wilcoxon's signed ranks.
+    /// Checks chances against published two-tailed probabilities of Wilcoxon's signed ranks.
     #[test]
     fn the_chances_are_those_of_the_tables() {
         near(chance(&[1.0, 2.0, 3.0, 4.0, 5.0]), 2.0 / 32.0, 1e-12);

@@ -161,8 +161,8 @@ fn events(random: &mut Random, mean: f64, burst: f64) -> f64 {
     n * burst
 }
 
-/// The interval of a ratio of sums, of Poisson counts and of bursts. Of
-/// bursts that come in every second window its tails are heavier than the interval knows.
+/// Checks the interval of a ratio of sums, for Poisson counts and for bursts. Of bursts that come
+/// in every second window its tails are heavier than the interval knows.
 #[test]
 fn intervals_of_sums_hold_the_truth_as_often_as_they_say() {
     for (mean, burst, low) in

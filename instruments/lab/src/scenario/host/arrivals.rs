@@ -140,7 +140,7 @@ fn stepped(due: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Arrivals in each of `parts` of a second, at 10,000 a second.
+    /// Returns the arrivals in each of `parts` parts of a second, at 10,000 a second.
     fn by_part(arrivals: &Arrivals, parts: usize) -> Vec<usize> {
         let places: Vec<f64> = (0..12_000).map(|i| arrivals.place(i, 1e4, 1e4) / 1e4).collect();
         assert!(places.is_sorted(), "{arrivals:?}");

@@ -215,7 +215,7 @@ impl Drop for Datagrams {
 }
 
 impl Pace {
-    /// When a datagram is due.
+    /// Returns the time at which a datagram is due.
     fn due_at(&self, round: Round, number: u64) -> Instant {
         // In bursts, of which a second and a round have so many.
         let per_second = self.per_second / self.burst as f64;

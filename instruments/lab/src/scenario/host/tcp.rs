@@ -314,7 +314,7 @@ pub(super) fn listen(address: Ipv4Addr, buffer_bytes: usize) -> io::Result<TcpLi
     Ok(socket.into())
 }
 
-/// A connection to a socket that listens. To be called in the host's namespace.
+/// Returns a connection to a listening socket. To be called in the host's namespace.
 ///
 /// The buffers are set before: the window that is offered is settled by the first packets.
 pub(super) fn connect(to: SocketAddrV4, buffer_bytes: usize) -> io::Result<TcpStream> {
