@@ -21,6 +21,7 @@ const MODES: [&str; 7] =
 const PAUSE: Duration = Duration::from_micros(200);
 /// Longest time in which an order is obeyed under load, on a machine that others use.
 const OBEYED: Duration = Duration::from_secs(5);
+const LONG: Duration = Duration::from_secs(60);
 
 fn mode(i: usize) -> Moderation {
     MODES[i % MODES.len()].parse().unwrap()
@@ -209,4 +210,33 @@ fn a_stream_is_held_by_the_one_descriptor_that_tokio_sleeps_on() {
     let start = Instant::now();
     by_tokio(port.into_queues().remove(0), |_| start.elapsed() > Duration::from_secs(2));
     let _ = sender.stop(OBEYED);
+}
+
+#[test]
+fn registers_that_cost_much_bring_more_packets_to_an_irq() {
+    let hosts = or_skip!(Hosts::new());
+    // MODEL: two reads an irq. With a fifth of a CPU for all, 0.1 ms for waking is one irq in half a millisecond.
+    let text = "xdp:w0,toll=0ns/50us,moderation=adaptive:cpu=20%";
+    hosts.west.ip("addr flush dev eth0");
+    let receiver = hosts.middle.run(|| {
+        let builder = Engine::builder().port("in", text).port("sink", "sink:").wire("in", "sink");
+        builder.build().unwrap().start().unwrap()
+    });
+    let sender = hosts.west.run(|| {
+        let builder =
+            Engine::builder().port("gen", "gen:rate=20kpps,burst=1").port("out", "packet:eth0");
+        builder.wire("gen", "out").build().unwrap().start().unwrap()
+    });
+    let read = || receiver.stats().ports().remove(0).queues[0];
+    let is_held = || read().moderation.hold >= Some(Duration::from_micros(400));
+    until_true("a hold that is worth its price", LONG, is_held);
+    let before = read().counts;
+    until_true("packets", LONG, || read().counts.rx_packets > before.rx_packets + 5000);
+    let after = read();
+    let irqs = after.counts.irqs() - before.irqs();
+    let each = (after.counts.rx_packets - before.rx_packets) as f64 / irqs as f64;
+    println!("{each:.1} packets an irq: {}", after.moderation);
+    // Without a price one of 12 us is worth 60 us: at most 2.
+    assert!(each > 4.0, "{each}: {}", after.moderation);
+    let _ = (sender.stop(OBEYED), receiver.stop(OBEYED));
 }

@@ -41,7 +41,18 @@ impl Seen {
 
 /// Lets a moderator serve a load for `time`: a wake-up by the device takes 10 µs, a timer is `late`, a
 /// look takes a microsecond.
-fn simulate(m: &mut Moderator, mut load: Load, time: Duration, late: Duration) -> Seen {
+fn simulate(m: &mut Moderator, load: Load, time: Duration, late: Duration) -> Seen {
+    simulate_at(Cost::default(), m, load, time, late)
+}
+
+/// Simulates the same at another cost of a wake-up and of a packet.
+fn simulate_at(
+    cost: Cost,
+    m: &mut Moderator,
+    mut load: Load,
+    time: Duration,
+    late: Duration,
+) -> Seen {
     let (start, mut seen) = (Instant::now(), Seen::default());
     let (mut now, mut at, mut next) = (Duration::ZERO, 0, us(100));
     while now < time {
@@ -77,7 +88,7 @@ fn simulate(m: &mut Moderator, mut load: Load, time: Duration, late: Duration) -
                 m.irq();
             }
         }
-        m.learned(Cost::default());
+        m.learned(cost);
     }
     seen.line = m.moderated().to_string();
     seen
@@ -211,6 +222,23 @@ fn a_goal_of_cpu_holds_just_long_enough_and_says_so_if_it_cannot_be_met() {
         "{}",
         seen.line
     );
+}
+
+#[test]
+fn a_dearer_wake_up_brings_more_packets_to_each_irq() {
+    // What registers take at an irq is a part of its cost.
+    for (mode, goal_us) in [("adaptive:latency=10ms", 10_050), ("adaptive:cpu=20%", 10_050)] {
+        let each = [8_000.0, 40_000.0, 120_000.0].map(|wake_ns| {
+            let mut m = Moderator::new(mode.parse().unwrap(), true);
+            m.set_ring_len(Some(4096));
+            let cost = Cost { wake_ns, packet_ns: 1000.0 };
+            let mut seen = simulate_at(cost, &mut m, every(us(10), SECOND), SECOND, us(5));
+            assert!(seen.delay(99) <= us(goal_us), "{mode}: {:?}: {}", seen.delay(99), seen.line);
+            seen.each()
+        });
+        println!("{mode}: {each:?} packets an irq");
+        assert!(each[1] > 2.0 * each[0] && each[2] > 2.0 * each[1], "{mode}: {each:?}");
+    }
 }
 
 #[test]
