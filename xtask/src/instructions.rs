@@ -39,6 +39,7 @@ const BENCHES: [Bench; 3] = [
             ("qdisc_tbf", 64),
             ("qdisc_fq_codel", 64),
             ("qdisc_flow_tbf", 64),
+            ("qdisc_flow_tbf_evict", 64),
         ],
     ),
     (
