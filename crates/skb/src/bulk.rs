@@ -100,10 +100,10 @@ mod avx2 {
     use std::arch::x86_64::{
         __m256i, _mm256_and_si256, _mm256_castsi256_ps, _mm256_load_si256, _mm256_loadu_si256,
         _mm256_movemask_ps, _mm256_or_si256, _mm256_set1_epi32, _mm256_setzero_si256,
-        _mm256_store_si256, _mm256_storeu_si256,
+        _mm256_slli_epi32, _mm256_store_si256, _mm256_storeu_si256,
     };
 
-    use super::{Common, FLAGS_MAX, Line, Lines, handle, portable_flagged};
+    use super::{Common, FLAGS_MAX, Line, Lines, Meta, handle, portable_flagged};
 
     /// Returns the blank line in two registers.
     #[inline]
@@ -129,7 +129,33 @@ mod avx2 {
         }
     }
 
-    /// Calls the AVX2 function, which safe code can call only after the CPU is known to have AVX2.
+    /// Writes the lines of eight frames: every first half, then every second one. Lines that another CPU has are
+    /// then asked for together; written line by line, the second store of each holds up the next line's first
+    /// (docs/adr/0006).
+    ///
+    /// # Safety
+    /// As [`super::Bulk::write`]; `frames` are indices of frames.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn write_eight(lines: Lines<'_>, halves: [__m256i; 2], frames: __m256i) {
+        const { assert!(size_of::<Meta>() == 64 && (handle::INDEX as u64) << 6 <= u32::MAX as u64) };
+        let mut offsets_bytes = [0u32; 8];
+        let table = lines.table.cast::<u8>();
+        // SAFETY: 32 bytes, of any alignment.
+        unsafe {
+            let offsets = _mm256_slli_epi32::<6>(frames);
+            _mm256_storeu_si256(offsets_bytes.as_mut_ptr().cast(), offsets);
+        }
+        for (half, value) in halves.into_iter().enumerate() {
+            for offset in offsets_bytes {
+                let place = table.wrapping_add(offset as usize).cast::<__m256i>();
+                // SAFETY: the caller's promise; a line is aligned to its size.
+                unsafe { _mm256_store_si256(place.wrapping_add(half), value) }
+            }
+        }
+    }
+
+    /// Calls the inner function, which the compiler may not do without knowing the CPU.
     ///
     /// # Safety
     /// As [`super::Bulk::write`].
@@ -173,11 +199,17 @@ mod avx2 {
 
     #[target_feature(enable = "avx2")]
     unsafe fn write_all(lines: Lines<'_>, frames: &[u32]) {
-        let halves = halves(lines.blank);
-        for &h in frames {
-            // SAFETY: the caller's promise.
-            unsafe { write_one(lines, halves, h) }
+        let (halves, index) = (halves(lines.blank), _mm256_set1_epi32(handle::INDEX as i32));
+        let (groups, rest) = frames.as_chunks::<8>();
+        for group in groups {
+            // SAFETY: 32 bytes, of any alignment; as for the lines, the caller's promise.
+            unsafe {
+                let frames = _mm256_loadu_si256(group.as_ptr().cast());
+                write_eight(lines, halves, _mm256_and_si256(frames, index));
+            }
         }
+        // SAFETY: the caller's promise.
+        rest.iter().for_each(|&frame| unsafe { write_one(lines, halves, frame) });
     }
 
     #[target_feature(enable = "avx2")]
@@ -190,9 +222,10 @@ mod avx2 {
             // SAFETY: 32 bytes each, of any alignment; as for the lines, the caller's promise.
             unsafe {
                 let frames = _mm256_loadu_si256(group.as_ptr().cast());
-                let handles = _mm256_or_si256(_mm256_and_si256(frames, index), tags);
+                let frames = _mm256_and_si256(frames, index);
+                let handles = _mm256_or_si256(frames, tags);
                 _mm256_storeu_si256(slots.as_mut_ptr().cast(), handles);
-                group.iter().for_each(|&frame| write_one(lines, halves, frame));
+                write_eight(lines, halves, frames);
             }
         }
         for (&frame, slot) in rest.iter().zip(last) {
