@@ -250,7 +250,7 @@ fn advice_about_capabilities_leads_to_ports_that_open() {
         assert_eq!(run(port, false).finish(SOON).code(), 0, "{port} after {fix}");
     }
     let last = Refusal::expect(|json| run("xdp:w0,udp=53", json), 5, "E-PERM").fix;
-    let all = "cap_net_bind_service,cap_net_admin,cap_net_raw,cap_bpf+ep";
+    let all = "cap_net_bind_service,cap_net_admin,cap_net_raw,cap_ipc_lock,cap_bpf+ep";
     // What it has by now, and what it asked for.
     assert!(last.ends_with(&format!("setcap {all} {copy}")), "{last}");
 }

@@ -241,7 +241,7 @@ mod tests {
             engine.wire("a", "b").build().map(drop)
         });
         let e = refused.unwrap().unwrap_err();
-        let all = "setcap cap_net_bind_service,cap_net_admin,cap_net_raw,cap_bpf+ep /";
+        let all = "setcap cap_net_bind_service,cap_net_admin,cap_net_raw,cap_ipc_lock,cap_bpf+ep /";
         assert!(e.fix.contains(all), "{e}");
     }
 }

@@ -77,8 +77,9 @@ impl Capabilities {
     pub const IPC_LOCK: Self = Capabilities(1 << 14);
     /// Programs and maps of BPF.
     pub const BPF: Self = Capabilities(1 << 39);
-    /// The capabilities that a port of AF_XDP requires.
-    pub const XDP: Self = Self::NET_ADMIN.and(Self::NET_RAW).and(Self::BPF);
+    /// The capabilities that a port of AF_XDP takes; the last is for its packet memory, which most users'
+    /// RLIMIT_MEMLOCK is too small for: one that is advised later takes a second try.
+    pub const XDP: Self = Self::NET_ADMIN.and(Self::NET_RAW).and(Self::BPF).and(Self::IPC_LOCK);
 
     /// Returns the union of both sets.
     #[must_use]
@@ -177,8 +178,8 @@ mod tests {
         let exe = env::current_exe().unwrap();
         let xdp = Capabilities::XDP.remedy();
         let expected = format!(
-            "run as root or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF: \
-             setcap cap_net_admin,cap_net_raw,cap_bpf+ep {}",
+            "run as root or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK and CAP_BPF: \
+             setcap cap_net_admin,cap_net_raw,cap_ipc_lock,cap_bpf+ep {}",
             exe.display()
         );
         assert_eq!(xdp, expected);

@@ -417,11 +417,15 @@ pub(crate) fn ioctl(
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), number, request) }).map(drop)
 }
 
+/// Remedy where there is no interface of a name.
+pub const FIND_INTERFACE: &str =
+    "ip -br link; if it is in another network namespace: ip netns exec NAME PROGRAM …";
+
 fn refused(name: &IfName, call: &str, errno: Errno) -> Error {
     let what = format!("cannot use network interface {name}");
     match errno {
         Errno::NODEV | Errno::NXIO => {
-            Error::os(Code::NoDevice, what, call, errno).fix("ip -br link")
+            Error::os(Code::NoDevice, what, call, errno).fix(FIND_INTERFACE)
         }
         Errno::PERM | Errno::ACCESS => {
             Error::os(Code::Permission, what, call, errno).fix(Capabilities::NET_ADMIN.remedy())
@@ -490,7 +494,7 @@ mod tests {
     fn a_missing_interface_is_an_error_with_the_remedy() {
         let e = Interface::open("no-such-dev0").unwrap_err();
         assert_eq!(e.code, Code::NoDevice);
-        assert_eq!(e.fix, "ip -br link");
+        assert_eq!(e.fix, FIND_INTERFACE);
         assert!(e.what.contains("no-such-dev0"), "{e}");
     }
 

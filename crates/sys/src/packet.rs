@@ -385,7 +385,7 @@ fn refused(interface: &Interface, call: &str, errno: Errno) -> Error {
             Error::os(Code::Permission, what, call, errno).fix(Capabilities::NET_RAW.remedy())
         }
         Errno::NODEV | Errno::NXIO => {
-            Error::os(Code::NoDevice, what, call, errno).fix("ip -br link")
+            Error::os(Code::NoDevice, what, call, errno).fix(crate::netif::FIND_INTERFACE)
         }
         Errno::NOMEM | Errno::NOBUFS => {
             Error::os(Code::Memory, what, call, errno).fix("ask for fewer or smaller blocks")

@@ -218,7 +218,7 @@ fn refused(name: IfName, call: &str, errno: Errno) -> Error {
     let what = format!("cannot ask about network interface {name}");
     match errno {
         Errno::NODEV | Errno::NXIO => {
-            Error::os(Code::NoDevice, what, call, errno).fix("ip -br link")
+            Error::os(Code::NoDevice, what, call, errno).fix(crate::netif::FIND_INTERFACE)
         }
         _ => Error::os(Code::System, what, call, errno),
     }

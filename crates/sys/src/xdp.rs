@@ -443,9 +443,6 @@ fn beyond_limit(bytes: usize, limit: &Rlimit) -> Error {
     match limit.maximum {
         // A shell of this user may raise it.
         None => error.fix("a smaller pool, or: ulimit -l unlimited"),
-        Some(_) => {
-            let all = Capabilities::XDP.and(Capabilities::IPC_LOCK);
-            error.fix(format!("a smaller pool, or: {}", all.command()))
-        }
+        Some(_) => error.fix(format!("a smaller pool, or: {}", Capabilities::XDP.command())),
     }
 }

@@ -269,9 +269,8 @@ impl QueueBinding {
             }
             Errno::OPNOTSUPP => Error::os(Code::Unsupported, what, call, errno)
                 .fix(format!("{},mode=native", self.text)),
-            Errno::NODEV | Errno::NXIO => {
-                Error::os(Code::NoDevice, what, call, errno).fix("ip -br link")
-            }
+            Errno::NODEV | Errno::NXIO => Error::os(Code::NoDevice, what, call, errno)
+                .fix(linerate_sys::netif::FIND_INTERFACE),
             Errno::NETDOWN => Error::os(Code::DeviceDown, what, call, errno)
                 .fix(format!("ip link set {} up", self.name)),
             Errno::PERM | Errno::ACCESS => {

@@ -137,12 +137,17 @@ impl Config {
     /// Returns `e` with advice that names only the capabilities that the port requires.
     pub fn least(&self, mut e: Error) -> Error {
         let (all, own) = (Capabilities::XDP, self.capabilities());
-        let locks = |set: Capabilities| set.and(Capabilities::IPC_LOCK).command();
-        e.fix = e.fix.replace(&all.remedy(), &own.remedy()).replace(&locks(all), &locks(own));
+        let locks = own.and(Capabilities::IPC_LOCK).command();
+        e.fix = e.fix.replace(&all.remedy(), &own.remedy()).replace(&all.command(), &locks);
         e
     }
 
-    /// Returns the text of this port up to its filter, so that other options can be appended.
+    /// Returns the same port with no filter in its text.
+    pub fn without_filter(&self) -> Config {
+        Config { filter: Filter::All, is_said: false, ..self.clone() }
+    }
+
+    /// Returns the text of this port up to its filter, for other options to be put behind it.
     pub fn text(&self) -> String {
         let taken = match &self.map {
             Some(Map::Pinned(path)) => format!(",map={path}"),

@@ -354,7 +354,7 @@ fn an_interface_that_is_gone_is_an_error_with_the_remedy() {
         let (a, _b) = pair();
         ip("link del v0");
         let e = PacketSocket::open(&a, &VNET, &RingSize::default()).unwrap_err();
-        assert_eq!((e.code, e.fix.as_str()), (Code::NoDevice, "ip -br link"));
+        assert_eq!((e.code, e.fix.as_str()), (Code::NoDevice, crate::netif::FIND_INTERFACE));
     });
 }
 
