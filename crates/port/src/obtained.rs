@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use linerate_sys::netif::Interface;
+use linerate_wire::Mac;
+
 /// Directions in which packets can go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
@@ -29,7 +32,9 @@ pub struct Obtained {
     /// Longest packet that the device sends or receives, in bytes from the destination MAC;
     /// superframes included.
     pub packet_max_bytes: usize,
-    /// The filter of received packets, as its text; empty if all packets are received.
+    /// The MAC address of its interface: of those that have one.
+    pub mac: Option<Mac>,
+    /// The filter by which it takes packets, in the words of its text; empty if it takes all.
     pub filter: String,
     /// Features that were requested or are better and are not available, each with its reason.
     pub refused: Vec<String>,
@@ -49,6 +54,7 @@ impl Obtained {
             queues: 1,
             direction: Direction::Both,
             packet_max_bytes,
+            mac: None,
             filter: String::new(),
             refused: Vec::new(),
         }
@@ -58,6 +64,13 @@ impl Obtained {
     #[must_use]
     pub fn direction(mut self, direction: Direction) -> Obtained {
         self.direction = direction;
+        self
+    }
+
+    /// Sets the MAC address to that of an interface, as it is now.
+    #[must_use]
+    pub(crate) fn mac_of(mut self, interface: &Interface) -> Obtained {
+        self.mac = interface.hardware().ok().map(|hardware| Mac(hardware.mac));
         self
     }
 

@@ -13,7 +13,7 @@ use crate::queue::{Health, Queue, QueueOps, Want, cannot_wait, over};
 use crate::registry::Registry;
 use crate::ring;
 use crate::spec::Spec;
-use crate::stats::QueueCounts;
+use crate::stats::{DriverCounts, QueueCounts};
 use crate::waker::Waker;
 
 /// Frames of a port's own pool for its program's batches and queues.
@@ -33,6 +33,9 @@ pub struct Port {
 
 impl Port {
     /// Opens a port by its text, `driver:arg[,key=value]`, and creates a pool for it.
+    ///
+    /// What one port receives and another sends is copied where the two have pools of their own: for a
+    /// forwarder, open the second by [`Port::open_with`] and the first one's [`pool`](Port::pool).
     ///
     /// # Errors
     /// What could not be opened, why, and what to do about it.
@@ -185,6 +188,9 @@ impl Port {
     }
 
     /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order.
+    ///
+    /// A packet of another pool than the port's is copied where the device reads packets in its pool only
+    /// (xdp, memif): [`Port::driver_counts`] has the bytes, and [`Port::open_with`] makes two ports share a pool.
     pub fn xmit(&mut self, batch: &mut Batch) -> usize {
         // One queue, so that packets stay in order.
         self.queues.first_mut().map_or(0, |q| q.xmit(batch))
@@ -273,7 +279,17 @@ impl Port {
         sum
     }
 
-    /// Returns a port for each of the queues, for separate threads or tasks.
+    /// Returns the drivers' counts since the port was opened, summed over all queues: bytes copied, causes of
+    /// losses.
+    pub fn driver_counts(&mut self) -> DriverCounts {
+        let mut sum = DriverCounts::default();
+        for counts in self.queues.iter_mut().map(Queue::driver_counts) {
+            sum += counts;
+        }
+        sum
+    }
+
+    /// Returns a port for each of its queues, each for a thread or task of its own.
     #[must_use]
     pub fn split(self) -> Vec<Port> {
         let Port { queues, obtained, pool, .. } = self;

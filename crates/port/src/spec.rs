@@ -51,8 +51,14 @@ impl Spec {
             None => (text, None),
         };
         let Some((front, arg)) = head.split_once(':') else {
-            return Err(bad("there is no driver".into())
-                .fix(format!("write driver:arg, as in packet:eth0; drivers: {}", list(drivers))));
+            // Most often it is an interface, to which a driver is to be added.
+            let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            let is_interface = !head.is_empty() && head.chars().all(is_name);
+            let arg = if is_interface { head } else { "eth0" };
+            return Err(bad("there is no driver".into()).fix(format!(
+                "write driver:arg, as in xdp:{arg} or packet:{arg}; drivers: {}",
+                list(drivers)
+            )));
         };
         let (name, driver) = match front.split_once('=') {
             Some((name, driver)) => (Some(name), driver),
@@ -61,7 +67,7 @@ impl Spec {
         if !drivers.contains(&driver) {
             let near = nearest(driver, drivers.iter().copied());
             return Err(bad(format!("there is no driver '{driver}'")).fix(match near {
-                Some(near) => format!("did you mean {near}:{arg} ?"),
+                Some(near) => format!("did you mean {near}:{arg}?"),
                 None => format!("drivers: {}", list(drivers)),
             }));
         }
@@ -200,7 +206,7 @@ impl Spec {
             // `rate:1kpps`, `rate=1kpps` behind a colon or a space.
             let key = key.trim().split(SEPARATORS).next().unwrap_or_default();
             return Err(error.fix(match nearest(key, known.iter().copied()) {
-                Some(near) => format!("did you mean {near} ?"),
+                Some(near) => format!("did you mean {near}?"),
                 None if known.is_empty() => "it has no options".into(),
                 None => format!("options: {}", list(&known)),
             }));
@@ -213,7 +219,7 @@ impl Spec {
             None => Ok(()),
             Some(option) => {
                 let why = format!("'{option}' is an option, and no comma stands before it");
-                Err(self.error(why).fix(format!("did you mean ,{option} ?")))
+                Err(self.error(why).fix(format!("did you mean ,{option}?")))
             }
         }
     }
@@ -344,22 +350,23 @@ pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&
         .map(|(_, c)| c)
 }
 
-/// Returns the number of letters to insert, delete or replace to turn one word into the other.
+/// Letters to insert, delete or replace, and pairs to swap, to make one word of the other.
 fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let (mut diagonal, mut left) = (row[0], i + 1);
-        row[0] = left;
-        for (j, y) in b.bytes().enumerate() {
-            let best = (diagonal + usize::from(!x.eq_ignore_ascii_case(&y)))
-                .min(left + 1)
-                .min(row[j + 1] + 1);
-            diagonal = row[j + 1];
-            row[j + 1] = best;
-            left = best;
+    let (a, b) = (a.to_ascii_lowercase().into_bytes(), b.to_ascii_lowercase().into_bytes());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 0..a.len() {
+        let mut row = vec![i + 1];
+        for j in 0..b.len() {
+            let replaced = rows[i][j] + usize::from(a[i] != b[j]);
+            let mut best = replaced.min(row[j] + 1).min(rows[i][j + 1] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                best = best.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(best);
         }
+        rows.push(row);
     }
-    row[b.len()]
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -389,7 +396,10 @@ mod tests {
     #[test]
     fn wrong_option_is_named_with_the_right_one() {
         for (text, why, fix) in [
-            ("veth0", "no driver", "packet:eth0"),
+            ("veth0", "no driver", "xdp:veth0 or packet:veth0"),
+            ("/dev/x", "no driver", "packet:eth0"),
+            ("packte:veth0", "no driver 'packte'", "did you mean packet:veth0?"),
+            ("pacp:x", "no driver 'pacp'", "did you mean pcap:x?"),
             ("packt:veth0", "no driver 'packt'", "packet:veth0"),
             ("warp:x", "no driver 'warp'", "packet pcap null"),
             ("=packet:x", "name before '='", ""),

@@ -90,6 +90,24 @@ macro_rules! driver_counts {
     };
 }
 
+impl DriverCounts {
+    /// Returns the known causes of missed packets, and what helps: `: 500 ring full (a longer ring: ring=4096)`.
+    #[must_use]
+    pub fn missed_why(&self) -> String {
+        let causes =
+            self.named().into_iter().filter(|(key, _, n)| key.starts_with("missed_") && *n > 0);
+        let causes: Vec<_> = causes.map(|(_, words, n)| format!("{n} {words}")).collect();
+        let fix = self.missed_fix().map_or(String::new(), |fix| format!(" ({fix})"));
+        if causes.is_empty() { String::new() } else { format!(": {}{fix}", causes.join(", ")) }
+    }
+
+    /// Returns the remedy for packets that found the receive ring full, if there were some.
+    #[must_use]
+    pub fn missed_fix(&self) -> Option<&'static str> {
+        (self.missed_ring_full > 0).then_some("a longer ring: ring=4096")
+    }
+}
+
 driver_counts! {
     /// Missed packets for which the receive ring had no room.
     missed_ring_full "missed_ring_full_packets" "ring full",

@@ -49,6 +49,17 @@ fn split(text: &str) -> Result<(f64, &str), String> {
     }
 }
 
+/// Units of rates.
+const RATES: &str = "pps kpps Mpps bps Mbps Gbps";
+
+/// Says which units there are, where `unit` is none of them or missing.
+fn no_unit(text: &str, unit: &str, units: &str) -> String {
+    if unit.is_empty() {
+        return format!("'{text}' needs a unit: {units}");
+    }
+    format!("'{unit}' is no unit: {units}")
+}
+
 /// Parses a duration: `10s`, `250ms`, `5us`, `100ns`, `2m`, `1h`.
 ///
 /// # Errors
@@ -62,7 +73,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "ms" => 1e-3,
         "us" | "µs" => 1e-6,
         "ns" => 1e-9,
-        _ => return Err(format!("'{text}' needs a unit: ns us ms s m h")),
+        _ => return Err(no_unit(text, unit, "ns us ms s m h")),
     };
     Duration::try_from_secs_f64(n * scale).map_err(|_| format!("'{text}' is too long"))
 }
@@ -77,7 +88,7 @@ pub fn rate(text: &str) -> Result<Rate, String> {
         (Some(prefix), _) => (prefix, Rate::Pps),
         (None, unit) => match unit.strip_suffix("bps") {
             Some(prefix) => (prefix, Rate::Bps),
-            None => return Err(format!("'{text}' needs a unit: pps kpps Mpps bps Mbps Gbps")),
+            None => return Err(no_unit(text, unit, RATES)),
         },
     };
     let scale = match prefix {
@@ -85,7 +96,7 @@ pub fn rate(text: &str) -> Result<Rate, String> {
         "k" | "K" => 1e3,
         "M" | "m" => 1e6,
         "G" | "g" => 1e9,
-        _ => return Err(format!("'{text}' needs a unit: pps kpps Mpps bps Mbps Gbps")),
+        _ => return Err(no_unit(text, unit, RATES)),
     };
     if n <= 0.0 {
         return Err(format!("'{text}' is not a rate: it must be above 0"));
@@ -129,6 +140,9 @@ mod tests {
 
     #[test]
     fn an_unknown_unit_is_an_error() {
+        assert_eq!(duration("10sec").unwrap_err(), "'sec' is no unit: ns us ms s m h");
+        assert_eq!(duration("10").unwrap_err(), "'10' needs a unit: ns us ms s m h");
+        assert_eq!(rate("1Tpps").unwrap_err(), "'Tpps' is no unit: pps kpps Mpps bps Mbps Gbps");
         for text in ["10", "10x", "s", "", "1e400s", "-1s", "nan"] {
             assert!(duration(text).is_err(), "{text}");
         }

@@ -177,7 +177,7 @@ fn similar(e: Error, name: &str) -> Error {
     let list = proc::text("/proc/thread-self/net/dev").unwrap_or_default();
     let names = list.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim()));
     let meant = match nearest(name, names) {
-        Some(near) => format!("did you mean {near} ?"),
+        Some(near) => format!("did you mean {near}?"),
         None => "the name of one that is there;".into(),
     };
     e.fix(format!("{meant} this lists them: ip -br link"))

@@ -69,7 +69,7 @@ impl Target {
     ///
     /// # Errors
     /// `E-NODEV`, `E-DEVICE-DOWN`, `E-PORT-SYNTAX` for frames of up to `longest` bytes that the
-    /// interface does not carry, those of [`Route`].
+    /// interface does not carry, `E-SYSTEM` without an address to send from, those of [`Route`].
     pub fn ends(&self, spec: &Spec, longest: usize) -> Result<UdpEnds> {
         let Some(dev) = &self.dev else {
             let dst_mac = self.mac.unwrap_or(Mac(ENDS[0]));
@@ -100,9 +100,10 @@ impl Target {
             (Some(from), _) => from,
             (None, Some(src)) => SocketAddr::new(src, EPHEMERAL),
             (None, None) => {
-                let why = format!("{name} has no address that could send to {}", self.dst.ip());
+                let what = format!("cannot send to {} by {name}", self.dst);
+                let why = format!("{name} has no address that could send there");
                 let fix = format!("ip addr add ADDRESS dev {name}, or from=ADDRESS");
-                return Err(spec.error(why).fix(fix));
+                return Err(Error::new(Code::System, what, why).fix(fix));
             }
         };
         let dst_mac = match (self.mac, route) {

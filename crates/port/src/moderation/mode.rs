@@ -119,7 +119,7 @@ impl FromStr for Moderation {
             "busy" => Moderation::Busy,
             _ => {
                 let fix =
-                    nearest(word, WORDS.into_iter()).map(|near| format!("did you mean {near} ?"));
+                    nearest(word, WORDS.into_iter()).map(|near| format!("did you mean {near}?"));
                 let fix = fix.unwrap_or_else(|| FORMS.to_owned());
                 return Err(Moderation::bad(text, format!("there is no mode '{word}'"), &fix));
             }

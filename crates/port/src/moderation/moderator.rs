@@ -406,7 +406,8 @@ impl Moderated {
     #[must_use]
     pub fn over(mut self, packets: u64, irqs: u64) -> Moderated {
         let [ns, holds] = self.holds;
-        self.packets_per_irq = if irqs > 0 { packets as f64 / irqs as f64 } else { 0.0 };
+        // Without an irq nothing was waked for.
+        self.packets_per_irq = if irqs > 0 { packets as f64 / irqs as f64 } else { f64::INFINITY };
         self.waking_percent = self.cost.waking_percent(self.packets_per_irq);
         if 2 * holds > irqs {
             self.hold = ns.checked_div(holds).map(Duration::from_nanos);
@@ -427,6 +428,9 @@ impl fmt::Display for Moderated {
             return write!(f, "{}: n/a, its packets wait in no device", self.mode);
         }
         let (packets, waking) = (self.packets_per_irq, self.waking_percent);
+        if packets.is_infinite() {
+            return f.write_str("no irq: no packet had to wake a worker");
+        }
         write!(f, "{packets:.1} packets an irq, {waking:.0} % of CPU was waking: ")?;
         match (self.hold, self.why, self.mode) {
             (Some(hold), ..) => {
@@ -438,6 +442,9 @@ impl fmt::Display for Moderated {
             (None, Why::Waited, _) => f.write_str("not held, a trial gathered too little")?,
             (None, _, Moderation::Interrupt | Moderation::Napi | Moderation::Busy) => {
                 write!(f, "never held by {}", self.mode)?;
+            }
+            (None, ..) if waking < 100.0 * WAKING => {
+                f.write_str("not held, since that is little")?
             }
             (None, ..) => f.write_str("not held, they come too thinly")?,
         }

@@ -56,7 +56,8 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     let reservation = config.filter.flow().map(reserve).transpose()?.map(Arc::new);
     let Sockets { sockets, vnet, refused } = open_sockets(link.interface(), config)?;
     let longest = longest(link.interface(), vnet)?;
-    let mut obtained = Obtained::new(config.interface.clone(), mode(config, mtu, vnet), longest);
+    let obtained = Obtained::new(config.interface.clone(), mode(config, mtu, vnet), longest);
+    let mut obtained = obtained.mac_of(link.interface());
     obtained.queues = sockets.len();
     obtained.filter = config.filter.chosen();
     obtained.refused = refused;

@@ -50,6 +50,7 @@ pub(super) fn open(config: &Config) -> Result<WriteQueue<File>> {
 
 fn refused(name: &str, why: &str) -> Error {
     Error::new(Code::File, format!("cannot write {name}"), why)
+        .fix("a file in a folder that is there and may be written, with room: df -h")
 }
 
 /// Locks and truncates a regular file; returns false if the file is of another kind.

@@ -47,7 +47,8 @@ fn obtain(tap: &Tap, link: &Link, queues: usize) -> Result<Obtained> {
         "TAP {how}, copy, a syscall a packet, MTU {mtu}, vnet_hdr{}",
         offloads(tap.offloads())
     );
-    let mut obtained = Obtained::new(tap.name().as_str(), mode, PACKET_BYTES_MAX);
+    let mut obtained =
+        Obtained::new(tap.name().as_str(), mode, PACKET_BYTES_MAX).mac_of(link.interface());
     obtained.queues = queues;
     if tap.offloads() != TapOffloads::ALL {
         obtained.refused.push(format!(

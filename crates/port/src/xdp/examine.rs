@@ -41,6 +41,11 @@ pub(super) fn examine(config: &Config, spec: &Spec, how: Trial, found: &mut Find
 fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &mut Findings) {
     if let Err(e) = setup::check_host_use(config, &of.interface) {
         found.miss(&e);
+    } else if spec.text().ends_with(trial::NOBODYS)
+        && let Err(e) = setup::check_host_use(&config.without_filter(), &of.interface)
+    {
+        // A filter of doctor's, that says nothing of the port that will be opened.
+        found.warn("a port here needs a filter of its own").why(e.why).fix(e.fix);
     }
     let (is_free, may) = match &config.map {
         Some(map) => (true, foreign::examine(config, map, of, found)),

@@ -47,6 +47,12 @@ pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared
         (_, OtherEnd::Here(other)) => Some(other),
         (_, OtherEnd::Elsewhere) => None,
     };
+    // In another namespace it has a number for us, but no name.
+    let at = match (&other, LinkInfo::of(interface).ok().and_then(|info| info.other)) {
+        (Some(other), _) => (String::new(), other.name().to_string()),
+        (None, Some(index)) => (format!(", interface {index} there"), "IFACE".to_owned()),
+        (None, None) => (String::new(), "IFACE".to_owned()),
+    };
     let why = match other {
         Some(other) if matches!(other.checksum_offload(), Ok(false)) => {
             return Ok(whole(None, None));
@@ -64,8 +70,10 @@ pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared
         },
         None => "the other end is in another namespace".to_owned(),
     };
+    let (number, name) = at;
     let said = format!(
-        "checksums: {why}; they are completed here; cheaper, at the other end: ethtool -K IFACE tx off"
+        "checksums: {why}; they are completed here; cheaper, at the other end{number}: \
+         ethtool -K {name} tx off"
     );
     let mtu_bytes = interface.mtu_bytes()? as usize;
     Ok(Prepared { checksums: Checksums::Partial { mtu_bytes }, said: Some(said), off: None })

@@ -143,7 +143,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     if let Some(by) = spread::told(config, &interface) {
         told += &format!(", {by}");
     }
-    let mut obtained = Obtained::new(config.interface.clone(), told, longest);
+    let mut obtained = Obtained::new(config.interface.clone(), told, longest).mac_of(&interface);
     obtained.queues = ops.len();
     obtained.filter = config.filter.chosen();
     if config.filter == Filter::Nothing {

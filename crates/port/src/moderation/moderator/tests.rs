@@ -392,6 +392,11 @@ fn a_whole_run_is_explained_by_its_mean_and_not_by_its_last_moments() {
     // The goal is 250 us.
     let near = ["holding 24", "holding 250"].iter().any(|hold| line.contains(hold));
     assert!(line.starts_with("12.") && near, "{line}");
+    // A port that always has packets is polled without an end, and one that woke its worker once is not thin.
+    let line = |packets, irqs| m.moderated().over(packets, irqs);
+    assert_eq!(line(1 << 20, 0).to_string(), "no irq: no packet had to wake a worker");
+    let once = Moderated { hold: None, ..line(1 << 20, 1) }.to_string();
+    assert!(once.ends_with("of CPU was waking: not held, since that is little"), "{once}");
 }
 
 #[test]

@@ -183,7 +183,8 @@ impl CaptureError {
                 "capture on an Ethernet interface, not on `any`; such a capture can be copied to a \
                  file: linerate forward pcap:IN pcap:OUT",
             ),
-            _ => error,
+            Fault::Io(_) => error,
+            _ => error.fix(format!("see what it is, and where it ends: capinfos {name}")),
         }
     }
 }
