@@ -79,8 +79,9 @@ impl Builder {
         self
     }
 
-    /// Adds a wire: packets received at one end are sent at the other, in both directions if the
-    /// ports can.
+    /// Adds a wire: what comes in by one end leaves by the other, both ways, as far as the ports can.
+    /// One call carries both directions: a second one with the ends exchanged is refused (`E-TOPOLOGY`), as a
+    /// port is on one wire only.
     ///
     /// A capture on the left is read; on the right, or on no wire, it is written.
     #[must_use]
@@ -142,7 +143,8 @@ impl Builder {
         self
     }
 
-    /// Adds a stage to the path of every packet; `make` is called once for each worker. Unless it
+    /// Adds a stage to the path of every packet, on all wires and in both directions ([`Turn::port`](crate::Turn::port)
+    /// says where a batch came from); `make` is called once for each worker. Unless it
     /// [says otherwise](Stage::reads_exported), it sees no packet that a peer may write.
     #[must_use]
     pub fn stage<S: Stage + 'static>(

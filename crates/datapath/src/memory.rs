@@ -242,7 +242,8 @@ fn in_pieces(demand: &Demand, pool: &Pool) -> Option<String> {
 fn too_small(frames: u64, holders: &Holders) -> Error {
     let what = format!("a pool of {frames} frames cannot serve this engine");
     let fix = format!(
-        "give it {} frames, or make batches, backlogs, rings or the hot list shorter",
+        "leave the number out (--pool-frames), and the engine sizes the pool; or give it {} frames, \
+         or make batches, backlogs, rings or the hot list shorter",
         holders.sum()
     );
     Error::new(Code::PoolTooSmall, what, holders.to_string()).fix(fix)

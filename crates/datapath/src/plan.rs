@@ -48,7 +48,9 @@ pub(crate) fn check_wires(ports: &[Named], wires: &[Wire], fans: &[Fan]) -> Resu
         let ends = wires.iter().flat_map(|(a, b)| [a, b]).chain(more);
         let ends = ends.filter(|end| **end == i).count();
         if ends > 1 {
-            return bad(format!("'{}' is on more than one wire", port.spec.name));
+            let why = format!("'{}' is on more than one wire", port.spec.name);
+            return Err(Error::new(Code::Topology, "cannot build the engine", why)
+                .fix("a wire carries both ways: leave out the second"));
         }
         let others = ports.iter().filter(|other| port.is_paired_with(other)).count();
         if port.flags().paired && others != 2 {

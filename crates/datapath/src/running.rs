@@ -229,7 +229,8 @@ impl Stopped {
         for port in &self.ports {
             let (name, counts) = (&port.name, &port.counts);
             if counts.rx_missed > 0 {
-                writeln!(f, "missed {} before port '{name}', in no ledger", counts.rx_missed)?;
+                write!(f, "missed {} before port '{name}', in no ledger", counts.rx_missed)?;
+                writeln!(f, "{}", port.driver_counts.missed_why())?;
             }
             if counts.rx_nombuf > 0 && kept > 0 {
                 let times = counts.rx_nombuf;

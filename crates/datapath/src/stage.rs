@@ -21,7 +21,8 @@ pub trait Stage: Send {
     /// Processes a batch of packets that one port received.
     ///
     /// Shape:  packets it takes out of `batch` are its own; the others go on, in order. A packet
-    ///         without a verdict after the last stage is dropped as `no_route`.
+    ///         without a verdict after the last stage goes to the other end of the wire that it came in
+    ///         by; one that came in by no wire is dropped as `no_route`.
     /// Cost:   one dynamic call a batch. It must not block: it runs on the packet path.
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>);
 

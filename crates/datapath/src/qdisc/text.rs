@@ -50,7 +50,7 @@ impl Setup {
             other => {
                 let near = linerate_port::nearest(other, NAMES.split(' '));
                 let fix = near.map_or(format!("disciplines: {NAMES}"), |near| {
-                    format!("did you mean qdisc={near} ? disciplines: {NAMES}")
+                    format!("did you mean qdisc={near}? disciplines: {NAMES}")
                 });
                 return Err(spec.error(format!("there is no discipline '{other}'")).fix(fix));
             }
