@@ -56,7 +56,7 @@ pub struct Doctor {
 const EXAMPLES: &str = "\
 Examples:
   linerate doctor                               what this machine has
-  linerate doctor eth0                          the same as xdp:eth0
+  linerate doctor eth0                          xdp:eth0, by a filter that takes no one's traffic
   linerate doctor packet:eth0,udp=7777          is the port free, or whose is it
   linerate doctor xdp:eth0,udp=7777             what its driver gives for one flow
   linerate doctor --try xdp:eth0,write,mode=zerocopy   can it do without copies
@@ -78,7 +78,7 @@ impl Doctor {
     /// # Errors
     /// A port text that makes no sense.
     pub fn run(&self, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
-        let port = self.port.as_deref().map(|text| port_text(text, self.full, drivers.of_links()));
+        let port = self.port.as_deref().map(|text| port_text(text, drivers.of_links()));
         let findings = match &port {
             Some(port) => {
                 let spec = drivers.parse(port)?;
@@ -146,14 +146,13 @@ fn agreed(port: &Spec, mut input: impl BufRead, is_terminal: bool) -> Result<(),
     }
 }
 
-/// Completes the text of a port: an interface's name alone is a port of the driver that tries links; for a
-/// trial, one that takes no one's traffic, since none was named.
-fn port_text(text: &str, full: bool, of_links: Option<&dyn Driver>) -> String {
+/// Completes the text of a port: an interface's name alone is a port of the driver that tries links, and one
+/// that takes no one's traffic, since none was named.
+fn port_text(text: &str, of_links: Option<&dyn Driver>) -> String {
     match of_links {
         Some(driver) if !text.contains(':') => {
             // An option behind the name is a filter, or beside one.
-            let quiet =
-                if full && !text.contains(',') { driver.on_machine().link_trial } else { "" };
+            let quiet = if text.contains(',') { "" } else { driver.on_machine().link_trial };
             let comma = if quiet.is_empty() { "" } else { "," };
             format!("{}:{text}{comma}{quiet}", driver.name())
         }
@@ -292,13 +291,12 @@ warn  y
 
     #[test]
     fn a_name_alone_is_an_interface_for_xdp() {
-        for (text, full, port) in [
-            ("eth0", false, "xdp:eth0"),
-            ("null:", true, "null:"),
-            ("eth0", true, "xdp:eth0,ethertype=0x88b6"),
-            ("eth0,udp=7", true, "xdp:eth0,udp=7"),
+        for (text, port) in [
+            ("null:", "null:"),
+            ("eth0", "xdp:eth0,ethertype=0x88b6"),
+            ("eth0,udp=7", "xdp:eth0,udp=7"),
         ] {
-            assert_eq!(port_text(text, full, Registry::default().of_links()), port);
+            assert_eq!(port_text(text, Registry::default().of_links()), port);
         }
     }
 }

@@ -27,11 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
     let ran = match (&args.left, &args.right) {
         (Some(left), Some(right)) => {
-            run(&between([left, right], args, drivers)?, &args.run, screen)?
+            let path = between([left, right], args, drivers)?;
+            run(&path, &args.run, screen).map_err(|e| of_itself(e, [left, right], drivers))?
         }
         _ => trial(args, drivers, screen)?,
     };
-    let table = || report::forward(&ran.report, args.run.pool);
+    let table = || match args.run.quiet {
+        true => report::ledger(&ran.report),
+        false => report::forward(&ran.report, args.run.pool),
+    };
     screen.result(table, || json::forward(&ran.report))?;
     ran.notes(screen);
     Ok(ran.exit())
@@ -64,7 +68,19 @@ fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Resu
     })
 }
 
-/// Returns true if the text names the port.
+/// Says of a device that is taken that this command itself has it, where both ends are the same.
+fn of_itself(mut failure: Failure, ends: [&str; 2], drivers: &Registry) -> Failure {
+    if let [Ok(a), Ok(b)] = ends.map(|text| drivers.parse(text))
+        && failure.error.code == Code::Busy.as_str()
+        && (&a.driver, &a.arg) == (&b.driver, &b.arg)
+    {
+        failure.error.why = format!("both ends are {}", a.arg);
+        failure.error.fix = "two different ones".into();
+    }
+    failure
+}
+
+/// Returns true if the text gives the port a name.
 fn is_named(port: &Spec) -> bool {
     port.text().split(':').next().is_some_and(|front| front.contains('='))
 }
@@ -193,6 +209,19 @@ mod tests {
         assert_eq!(text("null:", Some(10)), "null:");
         let e = counting("gen:,count=x", Some(1)).unwrap_err();
         assert!(e.error.why.contains("count=x"), "{e:?}");
+    }
+
+    #[test]
+    fn a_device_that_the_command_itself_has_is_told_as_both_ends() {
+        let all = Registry::default();
+        let why = |ends, code| {
+            let taken =
+                Failure::from(Error::new(code, "cannot open xdp:e0", "taken").fix("end it"));
+            of_itself(taken, ends, &all).error.why
+        };
+        assert_eq!(why(["xdp:e0", "b=xdp:e0,all"], Code::Busy), "both ends are e0");
+        assert_eq!(why(["xdp:e0", "xdp:w0"], Code::Busy), "taken");
+        assert_eq!(why(["xdp:e0", "xdp:e0"], Code::Permission), "taken");
     }
 
     #[test]

@@ -22,14 +22,26 @@ const GRACE: Duration = Duration::from_millis(20);
 /// Whatever keeps it from giving a result.
 pub fn generate(args: &Gen, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
     let asked = asked(args);
-    let ran = run(&path(args, asked, drivers)?, &args.run, screen)?;
+    let ran = run(&path(args, asked, drivers)?, &args.run, screen).map_err(in_flags)?;
     let report = kept(&ran, asked);
-    screen.result(|| report::generated(&report, args.run.pool), || json::generated(&report))?;
+    let table = || match args.run.quiet {
+        true => report::ledger(&report.path),
+        false => report::generated(&report, args.run.pool),
+    };
+    screen.result(table, || json::generated(&report))?;
     ran.notes(screen);
     Ok(ran.exit())
 }
 
-/// Returns the report of a run, with the requested numbers.
+/// Returns the failure with a remedy in the words of this command's flags, not of its source's text.
+fn in_flags(mut failure: Failure) -> Failure {
+    for (option, flag) in [("from=", "--from "), ("mac=", "--mac "), ("size=", "--size ")] {
+        failure.error.fix = failure.error.fix.replace(option, flag);
+    }
+    failure
+}
+
+/// Returns the report of a run, with what was asked of it.
 fn kept(ran: &Ran, asked: Option<u64>) -> GenReport {
     let pace = ran.stopped.ports.iter().find_map(|p| p.pace);
     let asked = match (ran.ended, pace) {

@@ -15,12 +15,18 @@ use crate::{pool, sends, troubles};
 /// leaves out a part that the other includes, a few per cent on a busy path.
 const AGREE_PCT: f64 = 10.0;
 
-/// Formats the result of `forward`; with `whole_pool`, also each worker's use of the pool.
-pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
+/// Returns the packets of each port, the drops, the troubles and the balance: all that `--quiet` prints.
+pub fn ledger(report: &ForwardReport) -> String {
     let mut text = ports(report) + &troubles::lines(&report.ports) + &balance(&report.ledger);
     if let Some(verify) = &report.verify {
         text += &verified(verify);
     }
+    text
+}
+
+/// Returns the result of `forward`; with `whole_pool`, also what each worker did with the pool.
+pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
+    let mut text = ledger(report);
     if let Some(process) = &report.far {
         text += &far(report, process);
     }
@@ -243,10 +249,10 @@ fn time(cost: &Cost) -> String {
             let likely = if cpu > awake {
                 "starting, falling asleep and waking take CPU while no worker is awake"
             } else {
-                "the time stamp counter runs on while another thread has the CPU"
+                "the machine was busy, and another thread had the CPU"
             };
             let line =
-                || format!("         DISAGREE by {pct:.0} % of the larger, likely: {likely}\n");
+                || format!("         the two clocks differ by {pct:.0} %, likely: {likely}\n");
             if pct <= AGREE_PCT { ("  agree", String::new()) } else { ("", line()) }
         }
         _ => ("", String::new()),
@@ -523,9 +529,9 @@ flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
         };
         assert!(time(Some(100.0), Some(91.0)).ends_with("  agree\n"));
         let text = time(Some(100.0), Some(50.0));
-        assert!(text.contains("\n         DISAGREE by 50 % of the larger, likely: starting, "));
+        assert!(text.contains("\n         the two clocks differ by 50 %, likely: starting, "));
         let text = time(Some(50.0), Some(100.0));
-        assert!(text.ends_with("runs on while another thread has the CPU\n"), "{text}");
+        assert!(text.ends_with("busy, and another thread had the CPU\n"), "{text}");
         let alone =
             "time     50.0 ns CPU/pkt by the kernel  - ns awake/pkt by the workers' clocks\n";
         assert_eq!(time(Some(50.0), None), alone);

@@ -14,6 +14,9 @@ pub fn lines(ports: &[PortReport]) -> String {
         let (n, why) = (thousands(port.rx_missed), causes(port));
         let said = format!("{} {n}{why}", port.name);
         let _ = writeln!(text, "missed   {said}   (lost before the port, not in the balance)");
+        if let Some(fix) = port.driver_counts.missed_fix() {
+            let _ = writeln!(text, "         {fix}");
+        }
     }
     for port in ports.iter().filter(|p| p.rx_nombuf > 0) {
         let (name, n) = (&port.name, thousands(port.rx_nombuf));
@@ -77,7 +80,11 @@ mod tests {
             lines(&[report])
         };
         let told = |causes: &str| {
-            format!("missed   v0 {causes}   (lost before the port, not in the balance)\n")
+            let fix = match causes.contains("ring full") {
+                true => "         a longer ring: ring=4096\n",
+                false => "",
+            };
+            format!("missed   v0 {causes}   (lost before the port, not in the balance)\n{fix}")
         };
         let both = "347,457: 300,000 ring full, 47,457 no frame";
         assert_eq!(line(347_457, 300_000, 47_457), told(both));

@@ -159,7 +159,10 @@ fn a_run_without_packets_has_no_figure_a_packet() {
 #[test]
 fn quiet_is_the_ledger_only() {
     let ended = run("forward -q --count 10");
-    assert!(ended.out.starts_with("ports "), "{ended:?}");
+    assert!(ended.out.starts_with("ports ") && ended.out.contains("\nbalance "), "{ended:?}");
+    for label in ["rate", "pool", "cost", "irqs", "time", "locks", "calls", "waits"] {
+        assert!(!ended.out.contains(&format!("\n{label} ")), "{label}: {ended:?}");
+    }
 }
 
 #[test]

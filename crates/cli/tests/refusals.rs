@@ -10,7 +10,7 @@ use command::{command, run};
 /// Words, exit status, code, a part of the reason, a part of the remedy.
 const REFUSALS: [(&str, i32, &str, &str, &str); 17] = [
     ("forwrd", 2, "E-USAGE", "no command", "linerate forward"),
-    ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:eth0"),
+    ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:veth0"),
     ("forward packt:veth0 null:", 2, "E-PORT-SYNTAX", "no driver 'packt'", "packet:veth0"),
     ("forward null:,sise=60 null:", 2, "E-PORT-SYNTAX", "no option 'sise'", "size"),
     ("forward gen:,rate=1 sink:", 2, "E-PORT-SYNTAX", "needs a unit", ""),
