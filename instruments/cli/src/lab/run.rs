@@ -4,7 +4,7 @@ use std::env;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use linerate_lab::experiment::{Cell, Experiment, at_most, commands, lasting};
 use linerate_lab::record::{self, Effect, Status};
@@ -30,6 +30,7 @@ pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
     // Only now, when it was said what is started.
     possible(&request, file, Cell::probe)?;
     let mut follower = Follower::new(&request.experiment.id, &request.place.stop, screen)?;
+    let start = Instant::now();
     let run = runner::run(&request, &mut follower);
     let signal = follower.end();
     let run = match (run, signal) {
@@ -41,7 +42,7 @@ pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
         (run, _) => run?,
     };
     let directory = request.dir.join(&run.run.id);
-    screen.result(|| told(&run, &directory, &request.dir), || document(&run))?;
+    screen.result(|| told(&run, &directory, &request.dir, start.elapsed()), || document(&run))?;
     Ok(signal.map_or_else(|| super::report::exit([&run], exit(&run)), signals::status))
 }
 
@@ -168,9 +169,17 @@ fn preface(request: &Request) -> String {
     text + "\n"
 }
 
-/// Formats the result, with the commands that show more of it.
-fn told(run: &record::Run, directory: &Path, dir: &Path) -> String {
+/// Returns the result, and how to see more of it.
+fn told(run: &record::Run, directory: &Path, dir: &Path, took: Duration) -> String {
     let mut text = report::text(run);
+    let pairs = || run.cells.iter().flat_map(|cell| &cell.pairs);
+    let disturbed = pairs().filter(|pair| pair.reject_reason.is_some()).count();
+    if disturbed > 0 {
+        let (took, all) = (lasting(took), pairs().count());
+        text += &format!(
+            "\ntook {took}: {disturbed} of {all} pairs were disturbed, and others run for them\n"
+        );
+    }
     let below = match dir == Path::new("lab") {
         true => String::new(),
         false => format!(" --dir {}", dir.display()),

@@ -59,7 +59,7 @@ pub fn builtin(id: &str) -> Result<Experiment> {
         let shown: String = id.chars().take(80).collect();
         let near = nearest(&shown, ids.clone());
         return Err(wrong(0, format!("there is no experiment {shown:?}")).fix(match near {
-            Some(near) => format!("did you mean {near:?} ? A file of your own has a . or / in it"),
+            Some(near) => format!("did you mean {near:?}? A file of your own has a . or / in it"),
             None => format!("there are: {}, or a file of your own", list(ids)),
         }));
     };
@@ -286,7 +286,7 @@ mod tests {
     fn unknown_experiment_is_refused_with_a_suggestion() {
         let e = Experiment::find("skbinits").unwrap_err();
         assert_eq!(e.why, "there is no experiment \"skbinits\"");
-        assert!(e.fix.starts_with("did you mean \"skbinit\" ?"), "{}", e.fix);
+        assert!(e.fix.starts_with("did you mean \"skbinit\"?"), "{}", e.fix);
         let e = Experiment::find("./no-such.toml").unwrap_err();
         assert!(e.why.starts_with("./no-such.toml: cannot be read: "), "{}", e.why);
         assert_eq!(Experiment::find("/dev/zero").unwrap_err().why, "/dev/zero: is no file");

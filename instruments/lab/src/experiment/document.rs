@@ -163,7 +163,7 @@ fn absent<'a>(
 ) -> (String, String) {
     let shown: String = name.chars().take(NAME_MAX).collect();
     let fix = match nearest(&shown, known.clone()) {
-        Some(near) => format!("did you mean {near:?} ?"),
+        Some(near) => format!("did you mean {near:?}?"),
         None => format!("there are: {}", known.collect::<Vec<_>>().join(", ")),
     };
     (format!("{what} {shown:?}"), fix)

@@ -453,6 +453,10 @@ pub fn find(dir: &Path, name: &str) -> Result<PathBuf> {
         Error::new(Code::Run, format!("cannot find run {name}"), why)
             .fix(format!("ls {}", dir.display()))
     };
+    if name == "last" && !dir.exists() {
+        let none = missing(format!("there is no run yet: no folder {}", dir.display()));
+        return Err(none.fix("linerate lab run noise --quick makes one"));
+    }
     if name == "last" {
         let latest = runs(dir)?.pop().map(|(_, dir)| dir);
         return latest.ok_or_else(|| missing(format!("there is no run in {}", dir.display())));

@@ -171,7 +171,7 @@ fn a_syntax_error_is_told_with_its_line() {
 fn an_unknown_key_is_told_with_the_one_that_was_meant() {
     let (why, fix) = refused("warmup = 3", "warm_up = 3");
     assert_eq!(why, "mine.toml:20: [plan] has no key \"warm_up\"");
-    assert_eq!(fix, "did you mean \"warmup\" ?");
+    assert_eq!(fix, "did you mean \"warmup\"?");
     let (why, fix) = refused("quick = true", "fast = true");
     assert_eq!(why, "mine.toml:29: [factor.level] has no key \"fast\"");
     assert_eq!(fix, "there are: name, scenario, window, fresh, set, a, b, quick, quick_window");
@@ -248,17 +248,17 @@ fn unknown_name_is_refused_with_the_known_ones() {
     let (why, fix) = refused("scenario = \"host\"", "scenario = \"hosts\"");
     assert_eq!(
         (why.as_str(), fix.as_str()),
-        ("mine.toml:43: there is no scenario \"hosts\"", "did you mean \"host\" ?")
+        ("mine.toml:43: there is no scenario \"hosts\"", "did you mean \"host\"?")
     );
     let (why, fix) = refused("reproduces = \"000\"", "reproduces = \"005\"");
     assert_eq!(
         (why.as_str(), fix.as_str()),
-        ("mine.toml:6: there is no post \"005\"", "did you mean \"000\" ?")
+        ("mine.toml:6: there is no post \"005\"", "did you mean \"000\"?")
     );
     let (why, fix) = refused("{ change = \"both\" }", "{ chance = \"both\" }");
     assert_eq!(
         (why.as_str(), fix.as_str()),
-        ("mine.toml:46: there is no factor \"chance\"", "did you mean \"change\" ?")
+        ("mine.toml:46: there is no factor \"chance\"", "did you mean \"change\"?")
     );
     let (why, fix) = refused("{ change = \"both\" }", "{ change = \"none\" }");
     assert_eq!(why, "mine.toml:46: factor \"change\" has no level \"none\"");
@@ -375,7 +375,7 @@ fn a_formula_has_figures_that_there_are() {
     assert!(read("(wall_ns + pmu.r1643) / packets").is_ok());
     let e = read("100 * packet / packets").unwrap_err();
     assert_eq!(e.why, "mine.toml:46: no scenario of a cell has a figure \"packet\"");
-    assert_eq!(e.fix, "did you mean \"packets\" ?");
+    assert_eq!(e.fix, "did you mean \"packets\"?");
     assert!(read("pmu. / packets").is_err());
     assert!(read("packets-packets").is_err(), "a minus needs a space");
 }

@@ -139,9 +139,13 @@ impl Scenario for Program {
         let Some(probe) = &config.probe else { return Ok(()) };
         let args = config.line(probe, place, Duration::ZERO);
         probe::once(&path, &args, || {
-            process::run(&path, &args, config.timeout, &place.stop).map(drop).map_err(|e| {
-                let what = format!("cannot run {} here", config.program);
-                Error::new(Code::Unsupported, what, e.why).fix(e.fix)
+            let ran = process::run_telling(&path, &args, config.timeout, &place.stop, 2);
+            ran.map(drop).map_err(|e| {
+                let own = if config.program == "self" { "linerate" } else { &config.program };
+                let what = format!("cannot run `{}` here", typed(own, probe));
+                // Programs of ours end with a line for each.
+                let (why, fix) = e.why.split_once("\n  fix: ").unwrap_or((&e.why, &e.fix));
+                Error::new(Code::Unsupported, what, why.replace(": why: ", ": ")).fix(fix)
             })
         })
     }

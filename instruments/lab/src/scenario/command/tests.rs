@@ -105,6 +105,11 @@ fn a_program_that_is_not_there_is_unsupported_and_one_that_says_no_too() {
     assert_eq!(Program.check(&no, &Place::default()), Ok(()));
     let e = Program.probe(&no, &Place::default()).unwrap_err();
     assert_eq!((e.code, e.why.as_str()), (Code::Unsupported, "exit status 5: no"));
+    assert!(e.what.starts_with("cannot run `sh -c "), "{e}");
+    let said = "echo '  why: no pages' >&2; echo '  fix: more' >&2; exit 5";
+    let no = shell("").with("probe", Said::List(vec!["-c".into(), said.into()]));
+    let e = Program.probe(&no, &Place::default()).unwrap_err();
+    assert_eq!((e.why.as_str(), e.fix.as_str()), ("exit status 5: no pages", "more"));
     let own = Settings::new().with("program", "self");
     assert_eq!(Program.check(&own, &Place::default()).unwrap_err().code, Code::Unsupported);
 }
