@@ -242,7 +242,7 @@ fn in_pieces(demand: &Demand, pool: &Pool) -> Option<String> {
 fn too_small(frames: u64, holders: &Holders) -> Error {
     let what = format!("a pool of {frames} frames cannot serve this engine");
     let fix = format!(
-        "leave the number out (--pool-frames), and the engine sizes the pool; or give it {} frames, \
+        "give it {} frames, or leave the number out (--pool-frames): the engine sizes the pool itself; \
          or make batches, backlogs, rings or the hot list shorter",
         holders.sum()
     );
