@@ -33,7 +33,11 @@ fn what_is_missing_is_told_with_its_remedy_and_the_status_of_a_check_that_failed
         let d = document.document();
         assert_eq!((&d["level"], &d["findings"][0]["code"]), (&"miss".into(), &"E-NODEV".into()));
         // A name alone is an interface, for xdp.
-        let asked = if port.contains(':') { port.to_owned() } else { format!("xdp:{port}") };
+        let asked = if port.contains(':') {
+            port.to_owned()
+        } else {
+            format!("xdp:{port},ethertype=0x88b6")
+        };
         assert_eq!(d["port"], asked.as_str());
     }
 }
