@@ -227,8 +227,8 @@ const FORWARD: &str = "\
 Examples:
   linerate forward                                  try it out, without privilege
   linerate forward xdp:veth0 xdp:veth1              join two interfaces, in the driver
-  linerate forward packet:veth0 packet:veth1        the same by copies, on any interface; the faster for
-                                                    TCP between veth, whose superframes pass whole
+  linerate forward packet:veth0 packet:veth1        the same by copies, on any interface; faster
+                                                    for TCP over veth: superframes pass whole
   linerate forward packet:eth0 pcap:out.pcapng --for 10s
   linerate forward pcap:in.pcap pcap:out.pcapng     copy a capture
   linerate forward xdp:veth0 memif:/run/x.sock      an interface into another process's memory
