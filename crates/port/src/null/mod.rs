@@ -35,7 +35,7 @@ impl Driver for Null {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "null:[size=60][,queues=1]",
-            text: "makes packets that nobody writes, frees those it gets: what the path itself costs",
+            text: "generates unwritten packets, frees received ones: the engine's own cost",
         }
     }
 
