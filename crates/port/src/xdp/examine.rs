@@ -304,6 +304,27 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_of_the_host_is_tried_by_nobodys_filter_and_said_to_need_one() {
+        in_netns_with_xdp(|| {
+            veth(1500);
+            ip("addr add 10.7.0.1/24 dev v0");
+            let examined = |filter: &str| {
+                let spec = crate::parse(&format!("xdp:v0{filter}")).unwrap();
+                let mut found = Findings::default();
+                examine(&Config::of(&spec).unwrap(), &spec, Trial::Careful, &mut found);
+                found.into_vec()
+            };
+            let needs = |f: &&Finding| f.what == "a port here needs a filter of its own";
+            let found = examined(",ethertype=0x88b6");
+            assert!(found.iter().all(|f| f.level != Level::Miss), "{found:#?}");
+            let note = found.iter().find(needs).unwrap();
+            assert!(note.fix.as_ref().unwrap().text.contains("xdp:v0,udp=7777"), "{note:?}");
+            assert!(!examined(",udp=7777").iter().any(|f| needs(&f)));
+            assert!(examined("").iter().any(|f| f.level == Level::Miss));
+        });
+    }
+
+    #[test]
     fn hardware_is_left_alone_unless_asked() {
         in_netns_with_xdp(|| {
             veth(1500);
