@@ -246,7 +246,7 @@ impl Ran {
 
     /// Prints, after the result, the run's errors and the figures that are unknown.
     pub fn notes(&self, screen: &Screen) {
-        if let Some(e) = &self.uncounted {
+        if let Some(e) = self.uncounted.as_ref().filter(|_| !screen.quiet) {
             screen.note(&format!("note: {}: {}; ticks of CPU time instead\n", e.what, e.why));
         }
         if let Some(placement) = &self.report.placement {
