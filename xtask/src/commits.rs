@@ -25,7 +25,7 @@ pub fn run(root: &Path) -> Result<Done> {
         git.current_dir(root).args(LOG).arg("--format=%x00%h %s").args(more);
         cargo::quiet(&mut git)
     };
-    let (all, dense) = (log(&[])?, log(&["-w", "--ignore-blank-lines"])?);
+    let (all, dense) = (log(&[])?, log(&["-b", "--ignore-blank-lines"])?);
     let mut found = Vec::new();
     let changes = all.split('\0').zip(dense.split('\0')).skip(1);
     for (change, dense) in changes.clone() {
