@@ -35,7 +35,7 @@ fn a_text_that_is_no_port_is_refused_with_what_would_be_one() {
         ("gen:", "gen:", "E-TOPOLOGY", "read"),
         ("sink:", "sink:", "E-TOPOLOGY", "written"),
         ("packet:eth0", "null:", "E-TOPOLOGY", "sink:blind"),
-        ("null:", "xdp:eth0,all", "E-TOPOLOGY", "nobody wrote"),
+        ("null:", "xdp:eth0,all", "E-TOPOLOGY", "unwritten bytes"),
         ("null:", "tap:t0", "E-TOPOLOGY", "gen:"),
     ] {
         let refusal = Refusal::of(&[left, right], 2, code);

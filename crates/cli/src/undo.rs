@@ -185,7 +185,10 @@ impl Left {
                 match InterruptGuard::put_back(&name, was) {
                     // A veth has NAPI while such a port is open.
                     Err(e) if e.code == linerate::Code::Unsupported => {
-                        let _open = linerate::Port::open(&format!("xdp:{name}"))?;
+                        let driver = Registry::default().of_links().ok_or(e)?;
+                        let quiet = driver.on_machine().link_trial;
+                        let _open =
+                            linerate::Port::open(&format!("{}:{name},{quiet}", driver.name()))?;
                         InterruptGuard::put_back(&name, was)
                     }
                     done => done,

@@ -482,11 +482,7 @@ impl PortReport {
             irqs_by_device: c.wakeups,
             irqs_by_timer: c.hold_ends,
             rechecks: c.rechecks,
-            moderation: if gathers {
-                port.queues.iter().map(moderated).collect()
-            } else {
-                Vec::new()
-            },
+            moderation: port.queues.iter().filter(|_| gathers).map(moderated).collect(),
             poor_use: poorly_used(port, time),
             silent: silent(port, time),
             tx_batch: port.tx_batch.to_string(),

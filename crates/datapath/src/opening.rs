@@ -41,7 +41,7 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
     Ok(all)
 }
 
-/// Refuses a wire that leads packets whose bytes nobody wrote to an interface: they may be those of another packet.
+/// Refuses a wire from a port of unwritten packets to an interface: their bytes may be those of another packet.
 pub(crate) fn check_bytes(ports: &[Planned], wires: &[Wire]) -> Result<()> {
     let ways = wires.iter().flat_map(|&(a, b)| [(&ports[a], &ports[b]), (&ports[b], &ports[a])]);
     let mut unwritten = ways.filter(|(from, to)| from.flags.unwritten && to.flags.interface);
@@ -50,7 +50,7 @@ pub(crate) fn check_bytes(ports: &[Planned], wires: &[Wire]) -> Result<()> {
         Some((from, to)) => {
             let (from, to) = (&from.spec.name, &to.spec.name);
             let why = format!(
-                "'{to}' would send what '{from}' makes: packets whose bytes nobody wrote, as fast as it can"
+                "'{to}' would send what '{from}' makes: packets with unwritten bytes, as fast as it can"
             );
             let error = Error::new(Code::Topology, "cannot build the engine", why);
             Err(error

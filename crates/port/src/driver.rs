@@ -66,7 +66,7 @@ pub struct DriverFlags {
     pub generates: bool,
     /// True if the name `-` means the standard input or output.
     pub pipes: bool,
-    /// True if nobody writes the bytes of the packets that a port gives: they are what the frame held before. An
+    /// True if a port does not write the bytes of its packets: they are what the frame held before. An
     /// engine does not join such a port with one that has an `interface`.
     pub unwritten: bool,
     /// True if a port sends through a network interface of this machine.

@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(lists(), ["0", "2,3", "2,3", "2,3", "2,3"]);
         drop(guard);
         assert_eq!(lists(), ["0", "1", "0", "1", "0"]);
-        // One that nobody may move is left out, and said; of none that can be moved, it is an error.
+        // One that cannot be moved is left out, with a note; if none can be moved, that is an error.
         fs::remove_file(list_of(&proc, 44)).unwrap();
         let guard = InterruptGuard::at(&proc, folder(), "eth0").unwrap();
         assert_eq!(guard.moved(), "irqs 41,42,43 of eth0");

@@ -2,7 +2,7 @@
 //! remedies.
 //!
 //! It tries the real operations and undoes them: a socket, a map and a program are made and closed, a
-//! port is opened as it will be, and what it obtained is told. Nothing is inferred where it can be
+//! port is opened as it will be, and the finding says what it obtained. Nothing is inferred where it can be
 //! tried, and what was not tried says so.
 //!
 //! ```text
@@ -21,7 +21,7 @@
 //! A port of memif connects to its server, or listens for its client, and leaves again.
 //!
 //! **Cost.** Some ten system calls, and those of opening the port once. It waits for a queue or a
-//! program that is just going, for 1.2 s at most. A command of `ip` or `ethtool` that is told is run
+//! program that is just going, for 1.2 s at most. A recommended command of `ip` or `ethtool` is run
 //! first, in a network namespace that is made for it; `machine` runs `ip` three times.
 //!
 //! ```

@@ -174,7 +174,7 @@ impl Gauge for EngineGauge {
         let after = self.counts();
         let packets = after.packets.saturating_sub(before.packets);
         let work = after.work - before.work;
-        // Of work that nobody counts any more every place would be the best.
+        // Work that is not counted any more would make every place the best.
         if packets >= PACKETS_MIN && (work.is_nan() || work <= 0.0) {
             let why =
                 format!("{packets} packets passed and none of their {} was counted", self.unit);
