@@ -199,17 +199,11 @@ mod avx2 {
 
     #[target_feature(enable = "avx2")]
     unsafe fn write_all(lines: Lines<'_>, frames: &[u32]) {
-        let (halves, index) = (halves(lines.blank), _mm256_set1_epi32(handle::INDEX as i32));
-        let (groups, rest) = frames.as_chunks::<8>();
-        for group in groups {
-            // SAFETY: 32 bytes, of any alignment; as for the lines, the caller's promise.
-            unsafe {
-                let frames = _mm256_loadu_si256(group.as_ptr().cast());
-                write_eight(lines, halves, _mm256_and_si256(frames, index));
-            }
+        let halves = halves(lines.blank);
+        for &h in frames {
+            // SAFETY: the caller's promise.
+            unsafe { write_one(lines, halves, h) }
         }
-        // SAFETY: the caller's promise.
-        rest.iter().for_each(|&frame| unsafe { write_one(lines, halves, frame) });
     }
 
     #[target_feature(enable = "avx2")]
