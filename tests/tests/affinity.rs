@@ -225,7 +225,7 @@ fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
     let sending = netns.run(|| send("affin5"));
     let forward = |port: &str, place: &str| {
         let mut command = Command::new(linerate());
-        command.args(["forward", port, "null:", "--place", place, "--for", "120s"]);
+        command.args(["forward", port, "sink:blind", "--place", place, "--for", "120s"]);
         netns.start(command)
     };
     // Threads that it was given go again, at the end and after a kill.

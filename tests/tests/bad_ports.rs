@@ -202,7 +202,7 @@ fn without_privilege_the_capability_is_named() {
         let run = |json| {
             let mut command = Command::new("setpriv");
             command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &copy]);
-            command.args(["forward", port, "null:", "--for", "10s"]);
+            command.args(["forward", port, "sink:blind", "--for", "10s"]);
             if json {
                 command.arg("--json");
             }

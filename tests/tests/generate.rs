@@ -60,7 +60,7 @@ fn a_receiver_that_answers_no_arp_is_an_error_that_says_so() {
     assert_eq!(done.code(), 1, "{done:?}");
     let told = "cannot find the MAC address of 10.7.0.77, the next hop to 10.7.0.77 by w0";
     assert!(done.stderr.contains(told), "{done:?}");
-    for part in ["no answer to ARP on the link", "ping 10.7.0.77", "mac=MAC"] {
+    for part in ["no answer to ARP on the link", "ping 10.7.0.77", "--mac MAC"] {
         assert!(done.stderr.contains(part), "{part}: {done:?}");
     }
 }

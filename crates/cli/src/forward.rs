@@ -73,6 +73,7 @@ fn of_itself(mut failure: Failure, ends: [&str; 2], drivers: &Registry) -> Failu
     if let [Ok(a), Ok(b)] = ends.map(|text| drivers.parse(text))
         && failure.error.code == Code::Busy.as_str()
         && (&a.driver, &a.arg) == (&b.driver, &b.arg)
+        && failure.error.what.contains(&format!("{}:{}", a.driver, a.arg))
     {
         failure.error.why = format!("both ends are {}", a.arg);
         failure.error.fix = "two different ones".into();
@@ -222,6 +223,7 @@ mod tests {
         assert_eq!(why(["xdp:e0", "b=xdp:e0,all"], Code::Busy), "both ends are e0");
         assert_eq!(why(["xdp:e0", "xdp:w0"], Code::Busy), "taken");
         assert_eq!(why(["xdp:e0", "xdp:e0"], Code::Permission), "taken");
+        assert_eq!(why(["null:", "null:"], Code::Busy), "taken", "something else is");
     }
 
     #[test]
