@@ -42,7 +42,7 @@ fn unknown<'a>(
 ) -> ErrorReport {
     let all = || known.clone().collect::<Vec<_>>().join(" ");
     let fix = match linerate_port::nearest(word, known.clone()) {
-        Some(near) => format!("did you mean {near} ? There are: {}", all()),
+        Some(near) => format!("did you mean {near}? There are: {}", all()),
         None => format!("there are: {}", all()),
     };
     refusal(USAGE, what, format!("there is no {noun} {word:?}"), fix)
