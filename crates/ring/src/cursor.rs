@@ -110,6 +110,27 @@ mod tests {
         assert_eq!((cursor.window(), cursor.corrupt()), (4, 4));
     }
 
+    /// Tests limits at every distance of 16 bits, in the low half of an index and in the high one.
+    #[test]
+    fn a_limit_is_taken_exactly_if_it_is_possible() {
+        for len in [1, 8, 1 << 15, 1 << 31] {
+            for own in [0, 7, 0xfffa, u32::MAX - 3, 0x7fff_fffe] {
+                for window in [0, 1, len / 2, len] {
+                    let distances = (0..=u16::MAX).step_by(if cfg!(miri) { 0x1fff } else { 1 });
+                    for distance in distances.map(u32::from).flat_map(|n| [n, n << 16]) {
+                        let mut cursor = Cursor::new(own, own.wrapping_add(window), len);
+                        cursor.extend_to(own.wrapping_add(distance));
+                        // Nothing is taken back, and no more is given than the ring holds.
+                        let is_possible = (window..=len).contains(&distance);
+                        let expected = if is_possible { distance } else { window };
+                        let found = (cursor.window(), cursor.corrupt());
+                        assert_eq!(found, (expected, u64::from(!is_possible)), "{own} {distance}");
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_longest_ring_tells_full_from_corrupt() {
         let len = 1 << 31;
