@@ -130,4 +130,12 @@ fn packets_over_the_loopback_are_in_the_rates_of_their_period() {
         }
     }
     assert_eq!(intervals, 3);
+    // Each file of the header is in it, and the packets are in the CPUs' soft interrupts, too.
+    let names = || replay.columns().iter().map(|column| column.name.as_str());
+    for file in ["interrupts/", "softirqs/", "stat/cpu/", "net/dev/", "net/softnet_stat/"] {
+        assert!(names().any(|name| name.starts_with(file)), "{file}");
+    }
+    let received =
+        names().zip(&rate.values).filter(|(name, _)| name.starts_with("softirqs/NET_RX/"));
+    assert!(received.filter_map(|(_, rate)| *rate).sum::<f64>() > 0.0);
 }
