@@ -2,11 +2,11 @@
 //!
 //! Input: 64 packets of a pool, allocated, handed to a device that frees them as sent, over and over. `one` calls the
 //! entry for each; `list` moves them to an allocated list and calls once, as the worker does with a cap; `static` has
-//! the list inside the device; `merged` has one entry for both, in which no packet means "your list"; `always` takes
-//! the way over the list even for a single packet, 64 times.
+//! the list inside the device; `merged` has one entry for both, in which no packet means "your list", and `merged_one`
+//! calls it with each packet; `always` takes the way over the list even for a single packet, 64 times.
 //!
-//! Prediction: `one` and `always` take several times as much as the others; `list`, `static` and `merged` differ by
-//! less than one instruction a packet, because each is a call a batch. (The post measured 1 % for `static`.)
+//! Prediction: `one`, `merged_one` and `always` take several times as much as the others; `list`, `static` and `merged`
+//! differ by less than one instruction a packet, because each is a call a batch. (The post measured 1 % for `static`.)
 
 use std::hint::black_box;
 
@@ -14,8 +14,8 @@ use linerate_skb::{Batch, Local, Moved, Pool, Skb};
 
 const PACKETS: usize = 64;
 const TURNS: u64 = 20_000;
-const CASES: [&str; 5] =
-    ["entry_one", "entry_list", "entry_static", "entry_merged", "entry_always"];
+const CASES: [&str; 6] =
+    ["entry_one", "entry_list", "entry_static", "entry_merged", "entry_merged_one", "entry_always"];
 
 /// The entries of a device.
 trait Device {
@@ -98,6 +98,11 @@ fn run(case: &str, turns: u64) {
             "entry_merged" => {
                 fifo.move_to(device.list(), PACKETS);
                 device.xmit_merged(&mut mem, None);
+            }
+            "entry_merged_one" => {
+                while let Some(skb) = fifo.pop() {
+                    device.xmit_merged(&mut mem, Some(skb));
+                }
             }
             "entry_always" => {
                 while fifo.move_to(device.list(), 1) > 0 {
