@@ -126,7 +126,11 @@ fn packets_that_wait_go_in_one_call() {
     bench.put(200, 60);
     assert!(bench.xmit(0));
     assert_eq!(bench.calls(), [64, 64, 64, 8]);
-    bench.check_order(250);
+    // A packet alone is a call alone, and the list has no part in it.
+    bench.put(1, 60);
+    assert!(bench.xmit(0));
+    assert_eq!((bench.calls(), bench.egress.list_len()), (vec![1], 0));
+    bench.check_order(251);
 }
 
 #[test]
