@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use linerate::knob::{self, Knob};
 use linerate::{Data, Init, Moderation, Registry, Return, TxBatch, units, wire};
@@ -303,27 +303,59 @@ pub fn version() -> u8 {
     0
 }
 
-/// Prints clap's message as text or JSON, and returns the exit status.
+/// Prints the help that was asked for, or clap's refusal as any other error; returns the exit status.
 pub fn refuse(e: &clap::Error) -> u8 {
-    let asked_for_help = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let json = std::env::args_os().skip(1).any(|arg| arg == "--json");
-    if json && !asked_for_help {
-        let text = e.render().to_string();
-        Screen::json_only().failure(&usage(&text).error);
-        return USAGE;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let json = words.iter().any(|word| word == "--json");
+    let help = match e.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Some(0),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if !json => Some(USAGE),
+        _ => None,
+    };
+    if let Some(status) = help {
+        // A closed terminal is no reason to fail in another way.
+        let _ = e.print();
+        return status;
     }
-    // A closed terminal is no reason to fail in another way.
-    let _ = e.print();
-    if asked_for_help { 0 } else { USAGE }
+    Screen::plain(json).failure(&usage(e, &words).error);
+    USAGE
 }
 
-/// Splits clap's text into its parts: the error, a tip if there is one, the usage.
-fn usage(text: &str) -> Failure {
-    let text = screen::one_line(text.trim());
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let (why, usage) = text.split_once(" Usage: ").unwrap_or((text, ""));
-    let usage = usage.split(" For more information").next().unwrap_or_default();
-    Failure::new(USAGE, "E-USAGE", "cannot understand the command", why.into(), usage)
+/// Returns the failure that clap reports; `words` are the arguments.
+fn usage(e: &clap::Error, words: &[String]) -> Failure {
+    let text = screen::one_line(&e.render().to_string());
+    let until = |text: &str, end| text.split(end).next().unwrap_or_default().to_owned();
+    let (why, usage) = match e.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => ("no command is named", ""),
+        _ => text.split_once(" Usage: ").unwrap_or((&text, "")),
+    };
+    let why = why.strip_prefix("error: ").unwrap_or(why);
+    let why = until(&until(why, " tip: "), " For more information");
+    let usage = until(usage, " For more information");
+    let fix = match near(e) {
+        Some(word) => format!("did you mean {word}?"),
+        None if usage.is_empty() => help_for(words),
+        None => usage,
+    };
+    Failure::new(USAGE, "E-USAGE", "cannot understand the command", why, &fix)
+}
+
+/// Returns the word that clap takes for the one that was meant.
+fn near(e: &clap::Error) -> Option<String> {
+    let suggested =
+        [ContextKind::SuggestedArg, ContextKind::SuggestedValue, ContextKind::SuggestedSubcommand];
+    suggested.into_iter().find_map(|kind| match e.get(kind)? {
+        ContextValue::String(word) => Some(word.clone()),
+        ContextValue::Strings(words) => words.first().cloned(),
+        _ => None,
+    })
+}
+
+/// Returns the command that prints the help for these arguments.
+fn help_for(words: &[String]) -> String {
+    let is_command = |word: &&String| word.bytes().all(|byte| byte.is_ascii_lowercase());
+    let commands = words.iter().take(2).take_while(is_command);
+    commands.fold("linerate".to_owned(), |text, word| text + " " + word) + " --help"
 }
 
 /// Returns the help of a knob's flag.
@@ -407,10 +439,22 @@ mod tests {
 
     #[test]
     fn a_refusal_is_cut_into_its_parts() {
-        let e = Args::try_parse_from(["linerate", "forward", "null:"]).unwrap_err();
-        let error = usage(&e.render().to_string()).error;
-        assert!(error.why.contains("required"), "{error:?}");
-        assert!(error.fix.starts_with("linerate forward"), "{error:?}");
+        for (words, why, fix) in [
+            ("forward null:", "the following required arguments", "linerate forward <A> <B>"),
+            ("forward --jsn", "unexpected argument '--jsn' found", "did you mean --json?"),
+            ("gen sink: --moderate", "unexpected argument", "did you mean --moderation?"),
+            ("forward --place aut", "[possible values: auto, napi", "did you mean auto?"),
+            ("forward --for 10", "'10' needs a unit: ns us ms s m h", "linerate forward --help"),
+            ("forward --cpu x", "invalid digit found in string", "linerate forward --help"),
+        ] {
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            let all = ["linerate".to_owned()].into_iter().chain(words.clone());
+            let error = usage(&Args::try_parse_from(all).unwrap_err(), &words).error;
+            assert!(error.why.contains(why) && error.fix.starts_with(fix), "{error:?}");
+            for part in ["tip:", "Usage", "For more", "error:"] {
+                assert!(!error.why.contains(part) && !error.fix.contains(part), "{error:?}");
+            }
+        }
     }
 
     #[test]

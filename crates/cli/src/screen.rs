@@ -41,11 +41,6 @@ impl Screen {
         Screen { json, quiet: false, stdout_taken: false }
     }
 
-    /// Creates a screen for messages before the command line is parsed.
-    pub fn json_only() -> Screen {
-        Screen { json: true, quiet: true, stdout_taken: false }
-    }
-
     /// Prints text before the result.
     ///
     /// # Errors

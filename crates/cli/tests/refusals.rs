@@ -66,7 +66,10 @@ fn words_that_are_not_understood_are_a_usage_error() {
     for words in ["forward null:", "forward --for 10", "forward --count -1", "gen"] {
         let told = run(words);
         assert_eq!(told.exit, Some(2), "{words}: {told:?}");
-        assert!(told.out.is_empty() && told.err.starts_with("error: "), "{words}: {told:?}");
+        let is_ours =
+            told.err.starts_with("error[E-USAGE]: ") && told.err.contains("\n  fix: linerate");
+        assert!(told.out.is_empty() && is_ours, "{words}: {told:?}");
+        assert!(!told.err.contains("For more information"), "{words}: {told:?}");
         let document = run(&format!("{words} --json"));
         assert_eq!((document.exit, document.err.as_str()), (Some(2), ""), "{words}: {document:?}");
         assert_eq!(document.document()["error"]["code"], "E-USAGE");
