@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use linerate::{Code, Engine, Error, Registry, Spec, Stats, units};
 use linerate_ctl::json;
+use linerate_sys::thread::try_cpus;
 
 use crate::args::Forward;
 use crate::errors::Failure;
@@ -25,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// # Errors
 /// Whatever keeps it from giving a result.
 pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
+    try_cpus(&args.run.cpu)?;
     let ran = match (&args.left, &args.right) {
         (Some(left), Some(right)) => {
             let path = between([left, right], args, drivers)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use linerate::{Registry, mean_frame_bytes, units};
 use linerate_ctl::{GenReport, json};
 use linerate_sys::netif::Interface;
+use linerate_sys::thread::try_cpus;
 
 use crate::args::Gen;
 use crate::errors::Failure;
@@ -21,6 +22,7 @@ const GRACE: Duration = Duration::from_millis(20);
 /// # Errors
 /// Whatever keeps it from giving a result.
 pub fn generate(args: &Gen, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
+    try_cpus(&args.run.cpu)?;
     let asked = asked(args);
     let ran = run(&path(args, asked, drivers)?, &args.run, screen).map_err(in_flags)?;
     let report = kept(&ran, asked);

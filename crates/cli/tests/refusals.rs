@@ -62,6 +62,17 @@ fn a_missing_interface_is_named() {
 }
 
 #[test]
+fn a_cpu_that_is_not_there_is_refused_before_anything_is_opened() {
+    let out = std::env::temp_dir().join(format!("linerate-no-cpu-{}.pcap", std::process::id()));
+    for words in ["forward gen:,count=1", "gen"] {
+        let told = run(&format!("{words} pcap:{} --cpu 0,1023", out.display()));
+        assert_eq!(told.exit, Some(2), "{words}: {told:?}");
+        assert!(told.err.starts_with("error[E-CPU]: cannot pin a thread to CPU 1023"), "{told:?}");
+        assert!(told.out.is_empty() && !out.exists(), "{words}: the port was opened: {told:?}");
+    }
+}
+
+#[test]
 fn words_that_are_not_understood_are_a_usage_error() {
     for words in ["forward null:", "forward --for 10", "forward --count -1", "gen"] {
         let told = run(words);

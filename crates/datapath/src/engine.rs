@@ -312,9 +312,11 @@ impl Builder {
     /// Opens the ports and builds the engine. No thread runs yet.
     ///
     /// # Errors
-    /// A port that cannot be opened or wrapped, a wire that makes no sense (`E-TOPOLOGY`), a pool
-    /// smaller than the sum of its holders (`E-POOL-TOO-SMALL`, with the sum).
+    /// A CPU that cannot be used (`E-CPU`), before anything is opened; a port that cannot be opened
+    /// or wrapped, a wire that makes no sense (`E-TOPOLOGY`), a pool smaller than the sum of its
+    /// holders (`E-POOL-TOO-SMALL`, with the sum).
     pub fn build(mut self) -> Result<Engine> {
+        linerate_port::thread::try_cpus(&self.cpus)?;
         self.sizes.backlog = self.sizes.backlog.max(self.sizes.budget);
         let name = |(name, text): &(String, String)| Named::new(&self.drivers, name, text);
         let mut named = self.ports.iter().map(name).collect::<Result<Vec<_>>>()?;

@@ -262,12 +262,11 @@ fn a_worker_is_pinned_where_it_is_told() {
             .wire("a", "b")
             .cpus(&[cpu])
             .build()
-            .unwrap()
     };
     let allowed = linerate_sys::thread::allowed_cpus().unwrap();
     for &cpu in &allowed {
         let before: Vec<_> = std::fs::read_dir("/proc/self/task").unwrap().flatten().collect();
-        let running = build(cpu).start().unwrap();
+        let running = build(cpu).unwrap().start().unwrap();
         let mut pinned = false;
         for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
             let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
@@ -278,7 +277,7 @@ fn a_worker_is_pinned_where_it_is_told() {
         assert!(pinned, "no worker on CPU {cpu} alone");
         drop(running);
     }
-    let e = build(100_000).start().unwrap_err();
+    let e = build(100_000).unwrap_err();
     assert_eq!(e.code, Code::Cpu, "{e}");
 }
 

@@ -36,6 +36,22 @@ pub fn run_on(cpus: &[usize]) -> Result<()> {
     set_affinity(None, cpus)
 }
 
+/// Tries each of these CPUs on a thread of its own, so that a request for one that cannot be used is refused
+/// before anything else is done. The calling thread stays where it is.
+///
+/// # Errors
+/// `E-CPU` of the first that is absent, offline or outside the cpuset.
+pub fn try_cpus(cpus: &[usize]) -> Result<()> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let try_each = || cpus.iter().try_for_each(|cpu| pin_to_cpu(*cpu));
+    std::thread::scope(|scope| match std::thread::Builder::new().spawn_scoped(scope, try_each) {
+        Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(e) => Err(Error::new(Code::System, "cannot start a thread", e.to_string())),
+    })
+}
+
 /// Restricts another thread, of this process or of the kernel, as [`run_on`] does.
 ///
 /// # Errors
@@ -231,6 +247,18 @@ mod tests {
                 assert!(e.fix.contains("Cpus_allowed_list"), "{e}");
                 assert!(e.why.contains("this machine has"), "{e}");
             }
+        });
+    }
+
+    #[test]
+    fn cpus_are_tried_and_the_calling_thread_stays_where_it_is() {
+        apart(|| {
+            let before = allowed_cpus().unwrap();
+            try_cpus(&[]).unwrap();
+            try_cpus(&before).unwrap();
+            let e = try_cpus(&[before[0], 100_000]).unwrap_err();
+            assert!(e.code == Code::Cpu && e.what.ends_with("CPU 100000"), "{e}");
+            assert_eq!(allowed_cpus().unwrap(), before);
         });
     }
 
