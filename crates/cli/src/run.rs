@@ -177,7 +177,9 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
         return Err(unbalanced(&stopped));
     }
     if report.error.is_none() {
-        report.error = unverified(&report);
+        let bounded = ended == Ended::Done && !path.beside;
+        let alone = bounded.then(|| never_met(&stopped.ports)).flatten();
+        report.error = alone.or_else(|| unverified(&report));
     }
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
 }
@@ -336,6 +338,20 @@ fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
         }
     }
     false
+}
+
+/// Returns the error of a port that is down at the end of a run, and by which nothing came or left until then.
+fn never_met(ports: &[PortStats]) -> Option<ErrorReport> {
+    ports.iter().find_map(|port| {
+        let Health::Down(e) = &port.health else { return None };
+        let passed = port.counts.rx_packets + port.counts.tx_packets + port.driver_counts.resets;
+        if passed > 0 {
+            return None;
+        }
+        let mut error = ErrorReport::from(e);
+        error.why += &format!("; nothing came or left by port '{}' in the whole run", port.name);
+        Some(error)
+    })
 }
 
 /// Returns a note for each port whose irqs carry too few packets, once for each; `said` are those that had one.

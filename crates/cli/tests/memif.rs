@@ -146,3 +146,25 @@ fn a_sink_goes_on_when_its_sender_is_interrupted_and_loses_nothing_of_it() {
         assert_eq!(came["verify"]["corrupted"], 0, "{came}");
     }
 }
+
+#[test]
+fn a_peer_that_never_came_fails_a_run_that_has_an_end() {
+    for (words, what) in [
+        (format!("gen memif:{} --for 300ms", name()), "has no server"),
+        (format!("forward gen:,count=10 memif:{}", name()), "has no server"),
+        (format!("forward memif:{},role=server sink: --for 300ms", name()), "has no client"),
+    ] {
+        let told = run(&words);
+        assert_eq!(told.exit, Some(1), "{words}: {told:?}");
+        let error = told.err.split("error[E-DEVICE-DOWN]: memif ").nth(1).unwrap_or_default();
+        assert!(error.contains(what) && error.contains("in the whole run"), "{words}: {told:?}");
+        assert!(error.contains("\n  fix: start "), "{words}: {told:?}");
+        assert!(told.out.contains("balance "), "the ledger is still printed: {told:?}");
+        let d = run(&format!("{words} --json")).document();
+        assert_eq!(
+            (&d["error"]["code"], &d["ledger"]["balanced"]),
+            (&"E-DEVICE-DOWN".into(), &true.into()),
+            "{d}"
+        );
+    }
+}
