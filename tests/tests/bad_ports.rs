@@ -54,6 +54,34 @@ fn a_missing_interface_is_refused() {
 }
 
 #[test]
+fn an_interface_in_another_namespace_is_refused_with_the_command_to_type() {
+    or_skip!(installed("unshare"));
+    let netns = or_skip!(Netns::new());
+    for words in
+        ["forward packet:v7,udp=7 sink:blind", "forward xdp:v7,udp=7 sink:blind", "doctor v7"]
+    {
+        // The names of namespaces are private to the shell.
+        let script = format!(
+            "mkdir -p /run/netns && mount -t tmpfs none /run/netns || exit 77
+             ip netns add west && ip -n west link add v7 type veth || exit 77
+             {} {words}; status=$?; ip netns del west; exit $status",
+            linerate().display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]);
+        let done = netns.start(command).finish(SOON);
+        if done.code() == 77 {
+            return eprintln!("skipped: no namespace with a name: {}", done.stderr);
+        }
+        let said = done.stdout.clone() + &done.stderr;
+        assert_eq!(done.code(), if words.starts_with("doctor") { 3 } else { 1 }, "{done:?}");
+        assert!(said.contains("it is not in this network namespace, but in west"), "{done:?}");
+        let typed = format!("fix: ip netns exec west linerate {words}\n");
+        assert!(said.contains(&typed), "no {typed} in {done:?}");
+    }
+}
+
+#[test]
 fn an_interface_that_is_renamed_while_it_runs_carries_on() {
     for driver in ["packet", "xdp"] {
         let hosts = or_skip!(Hosts::new());

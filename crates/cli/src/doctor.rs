@@ -11,7 +11,7 @@ use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::Neighbours;
 
 use crate::counters::Counters;
-use crate::errors::{CHECK, Failure, USAGE};
+use crate::errors::{CHECK, Failure, USAGE, to_type};
 use crate::screen::Screen;
 use crate::undo;
 
@@ -79,7 +79,7 @@ impl Doctor {
     /// A port text that makes no sense.
     pub fn run(&self, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
         let port = self.port.as_deref().map(|text| port_text(text, drivers.of_links()));
-        let findings = match &port {
+        let mut findings = match &port {
             Some(port) => {
                 let spec = drivers.parse(port)?;
                 let trial = self.trial(&spec, drivers.of_links())?;
@@ -89,6 +89,10 @@ impl Doctor {
             None if self.undo => undo::undo(screen),
             None => machine(),
         };
+        for fix in findings.iter_mut().filter_map(|finding| finding.fix.as_mut()) {
+            fix.text = to_type(&fix.text);
+            fix.command = fix.command.as_deref().map(to_type);
+        }
         if let Some(finding) = findings.iter().find(|f| f.code == Some(Code::PortSyntax.as_str())) {
             return Err(refusal(finding));
         }

@@ -45,7 +45,24 @@ impl From<linerate::Error> for Failure {
             Kind::Unsupported => UNSUPPORTED,
             _ => RUNTIME,
         };
-        Failure { error: ErrorReport::from(&e), exit }
+        let mut error = ErrorReport::from(&e);
+        error.fix = to_type(&error.fix);
+        Failure { error, exit }
+    }
+}
+
+/// Returns a remedy of the library's with the command of this process for `PROGRAM …`.
+pub fn to_type(fix: &str) -> String {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    fix.replace("PROGRAM …", &again(&words))
+}
+
+/// Returns the command with these arguments as a shell takes it, or its name if an argument must be quoted.
+fn again(words: &[String]) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ":,=./_-+@%".contains(c);
+    match words.iter().all(|word| !word.is_empty() && word.chars().all(is_plain)) {
+        true => words.iter().fold("linerate".to_owned(), |text, word| text + " " + word),
+        false => "linerate …".into(),
     }
 }
 
@@ -70,6 +87,17 @@ mod tests {
         assert_eq!(exit(Code::PoolTooSmall), USAGE);
         assert_eq!(exit(Code::Permission), UNSUPPORTED);
         assert_eq!(exit(Code::NoDevice), RUNTIME);
+    }
+
+    #[test]
+    fn a_command_is_repeated_as_a_shell_takes_it() {
+        let again =
+            |words: &[&str]| again(&words.iter().map(|word| (*word).into()).collect::<Vec<_>>());
+        let typed = again(&["forward", "xdp:e0,udp=7", "--for", "10s"]);
+        assert_eq!(typed, "linerate forward xdp:e0,udp=7 --for 10s");
+        for odd in ["a b", "$(x)", "[::1]:7", "", "a;b", "~"] {
+            assert_eq!(again(&["gen", odd]), "linerate …", "{odd}");
+        }
     }
 
     #[test]

@@ -85,9 +85,14 @@ fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Fail
     say("to", args.to.map(|to| to.to_string()));
     say("mac", args.mac.map(|mac| mac.to_string()));
     say("from", args.from.clone());
+    let is_asked = drivers.flags(&to).interface && (args.mac.is_none() || args.from.is_none());
     // Whatever the driver: where packets leave by an interface, that is what the port is called by.
-    let leaves_by = args.to.and_then(|_| Interface::open(&to.arg).ok());
-    say("dev", leaves_by.map(|dev| dev.name().to_string()));
+    let leaves_by = args.to.and_then(|_| match Interface::open(&to.arg) {
+        Ok(dev) => Some(dev.name().to_string()),
+        // That it is not there is then the error; a device that the port makes needs both addresses.
+        Err(_) => is_asked.then(|| to.arg.clone()),
+    });
+    say("dev", leaves_by);
     let is_paired = drivers.flags(&to).paired;
     let name = if to.name == "gen" { "gen-2".to_owned() } else { to.name };
     let mut path = Path {

@@ -73,6 +73,15 @@ fn a_cpu_that_is_not_there_is_refused_before_anything_is_opened() {
 }
 
 #[test]
+fn a_generator_whose_interface_is_absent_says_so() {
+    let told = run("gen packet:nosuchif0 --to 192.0.2.7:7777 --count 1");
+    if told.exit == Some(5) {
+        return println!("skipped: {}", told.err.trim());
+    }
+    assert!(told.err.starts_with("error[E-NODEV]: ") && told.err.contains("nosuchif0"), "{told:?}");
+}
+
+#[test]
 fn words_that_are_not_understood_are_a_usage_error() {
     for words in ["forward null:", "forward --for 10", "forward --count -1", "gen"] {
         let told = run(words);

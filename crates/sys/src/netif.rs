@@ -17,6 +17,7 @@ use crate::capability::Capabilities;
 use crate::error::check;
 use crate::error::{Code, Error, Result};
 
+mod elsewhere;
 mod folder;
 mod rss;
 

@@ -142,7 +142,7 @@ fn make() -> Result<OwnedFd> {
 }
 
 /// Moves the calling thread in, for good.
-fn enter(fd: BorrowedFd<'_>) -> Result<()> {
+pub(crate) fn enter(fd: BorrowedFd<'_>) -> Result<()> {
     move_into_link_name_space(fd, Some(LinkNameSpaceType::Network)).map_err(|e| refused("setns", e))
 }
 

@@ -38,7 +38,7 @@ impl InterfaceInfo {
 /// # Errors
 /// `E-NODEV`, with a name that may have been meant.
 pub(crate) fn examine(name: &str, found: &mut Findings) -> Result<InterfaceInfo> {
-    let interface = Interface::open(name).map_err(|e| similar(e, name))?;
+    let interface = Interface::find(name).map_err(|e| similar(e, name))?;
     let (flags, mtu) = (interface.flags()?, interface.mtu_bytes()? as usize);
     let info = LinkInfo::of(&interface)?;
     let of = InterfaceInfo { interface, info, is_up: flags & FLAG_UP != 0, mtu };
@@ -170,7 +170,8 @@ fn kind(of: &InterfaceInfo) -> String {
 /// Adds to the error the interface names that are similar to `name`, and the command that lists
 /// all.
 fn similar(e: Error, name: &str) -> Error {
-    if !matches!(e.code, Code::NoDevice | Code::PortSyntax) {
+    let is_elsewhere = e.fix.starts_with("ip netns exec");
+    if is_elsewhere || !matches!(e.code, Code::NoDevice | Code::PortSyntax) {
         return e;
     }
     // Not /sys, which shows the namespace of the process that mounted it.

@@ -76,7 +76,7 @@ impl Target {
             let src = self.from.unwrap_or(self.dst);
             return Ok(UdpEnds { src_mac: Mac(ENDS[1]), dst_mac, src, dst: self.dst });
         };
-        let dev = Interface::open(dev)?;
+        let dev = Interface::find(dev)?;
         let (name, hardware) = (dev.name(), dev.hardware()?);
         if hardware.kind != HARDWARE_ETHERNET {
             return Err(spec.error(format!("{name} does not carry Ethernet frames")));

@@ -34,7 +34,7 @@ const FRAME_BYTES_MIN: usize = 1518;
 
 /// Returns the length of the longest packet that the port delivers.
 pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
-    longest(&Interface::open(&config.interface)?, config.vnet)
+    longest(&Interface::find(&config.interface)?, config.vnet)
 }
 
 /// Returns the length of the longest frame of `interface`, with offload headers or without.

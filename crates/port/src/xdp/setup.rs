@@ -60,12 +60,12 @@ pub(super) struct OwnProgram {
 
 /// Returns the length of the longest packet that the port delivers.
 pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
-    longest_frame(&Interface::open(&config.interface)?)
+    longest_frame(&Interface::find(&config.interface)?)
 }
 
 /// Returns the queues that a port uses: those requested, or all of the interface.
 pub(super) fn queues(config: &Config) -> Result<Vec<u32>> {
-    let there = Interface::open(&config.interface)?.rx_queues()?;
+    let there = Interface::find(&config.interface)?.rx_queues()?;
     chosen(config, there)
 }
 
@@ -92,7 +92,7 @@ pub(super) fn open(config: &Config, pool: &Pool) -> Result<Opened> {
 
 /// Opens the queues, in the order of their numbers.
 pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>, Obtained)> {
-    let interface = Interface::open(&config.interface)?;
+    let interface = Interface::find(&config.interface)?;
     check(config, &interface, pool)?;
     Link::open(&config.interface)?;
     let longest = longest_frame(&interface)?;

@@ -1,0 +1,128 @@
+//! The namespaces that have an interface which is absent here: most often that is why it is absent.
+//!
+//! Only namespaces with a name, of `ip netns`, are looked into; those of containers have none.
+//!
+//! Source: ip-netns(8), setns(2).
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::thread::{Builder, scope};
+
+use super::{FIND_INTERFACE, Interface};
+use crate::error::{Code, Error, Result};
+use crate::netns::enter;
+
+/// The folder in which `ip netns` keeps the namespaces that it names.
+const NAMED: &str = "/run/netns";
+/// Most namespaces that are looked into.
+const LOOKS_MAX: usize = 256;
+
+/// The named namespaces, without those that were looked into and lack the interface.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Named {
+    /// Those that have it.
+    with: Vec<String>,
+    /// Those that this process cannot enter.
+    closed: Vec<String>,
+}
+
+impl Interface {
+    /// Finds an interface as [`Interface::open`] does; the error names the other network namespaces that have one
+    /// of that name. A thread enters them one by one, and ends; the calling thread stays where it is.
+    ///
+    /// # Errors
+    /// As [`Interface::open`].
+    pub fn find(name: &str) -> Result<Interface> {
+        Interface::open(name).map_err(|e| match e.code {
+            Code::NoDevice => told(e, &look(Path::new(NAMED), name)),
+            _ => e,
+        })
+    }
+}
+
+/// Looks for the interface in the namespaces of `folder`.
+fn look(folder: &Path, interface: &str) -> Named {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.take(LOOKS_MAX).collect();
+    if names.is_empty() {
+        return Named::default();
+    }
+    names.sort_unstable();
+    let look_into_each = || {
+        let mut named = Named::default();
+        for name in names {
+            match File::open(folder.join(&name)).map(|file| enter(file.as_fd())) {
+                Ok(Ok(())) if Interface::open(interface).is_ok() => named.with.push(name),
+                Ok(Ok(())) => {}
+                _ => named.closed.push(name),
+            }
+        }
+        named
+    };
+    scope(|scope| {
+        let thread = Builder::new().spawn_scoped(scope, look_into_each);
+        thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    })
+}
+
+/// Returns the error of an absent interface with the namespaces where it is, or may be.
+fn told(e: Error, named: &Named) -> Error {
+    if let [first, ..] = &named.with[..] {
+        let why = format!("it is not in this network namespace, but in {}", named.with.join(", "));
+        return Error { why, ..e }.fix(format!("ip netns exec {first} PROGRAM …"));
+    }
+    if named.closed.is_empty() {
+        return e;
+    }
+    let names = named.closed.join(", ");
+    let why = format!("{}; it may be in network namespace {names}", e.why);
+    Error { why, ..e }.fix(FIND_INTERFACE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{in_netns, ip};
+
+    #[test]
+    fn an_interface_elsewhere_is_found_by_the_name_of_its_namespace() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            let folder =
+                std::env::temp_dir().join(format!("linerate-named-{}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            let link = |name: &str, to: &str| {
+                std::os::unix::fs::symlink(to, folder.join(name)).unwrap();
+            };
+            let thread = rustix::thread::gettid().as_raw_nonzero();
+            link("east", &format!("/proc/self/task/{thread}/ns/net"));
+            link("gone", "/nonexistent");
+            let found = look(&folder, "v0");
+            let lacks = look(&folder, "v9");
+            fs::remove_dir_all(&folder).unwrap();
+            let closed = vec!["gone".to_owned()];
+            assert_eq!(found, Named { with: vec!["east".into()], closed: closed.clone() });
+            assert_eq!(lacks, Named { with: vec![], closed });
+        });
+    }
+
+    #[test]
+    fn the_error_of_an_absent_interface_says_where_it_is_or_may_be() {
+        let absent = || Error::new(Code::NoDevice, "cannot use v0", "absent").fix(FIND_INTERFACE);
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let with = |with: &[&str], closed: &[&str]| {
+            told(absent(), &Named { with: list(with), closed: list(closed) })
+        };
+        let e = with(&["east", "west"], &["lab"]);
+        assert_eq!(e.why, "it is not in this network namespace, but in east, west");
+        assert_eq!(e.fix, "ip netns exec east PROGRAM …");
+        let e = with(&[], &["lab"]);
+        assert_eq!(
+            (e.why.as_str(), e.fix.as_str()),
+            ("absent; it may be in network namespace lab", FIND_INTERFACE)
+        );
+        assert_eq!(with(&[], &[]), absent());
+    }
+}
