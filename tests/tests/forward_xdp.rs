@@ -310,9 +310,9 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
         netns.run(|| linerate_port::Port::open("xdp:v0").map(drop)).map_err(|e| e.to_string())
     );
     assert!(offload_of_v1(&netns), "closed, the port has turned it on again");
-    let forward = |time: &str| {
+    let forward = |time: &str, form: &[&str]| {
         let mut command = Command::new(linerate());
-        command.args(["forward", "xdp:v0", "sink:blind", "--for", time]);
+        command.args(["forward", "xdp:v0", "sink:blind", "--for", time]).args(form);
         netns.start(command)
     };
     let undo = || {
@@ -320,7 +320,7 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
         command.args(["doctor", "--undo"]);
         netns.start(command).finish(SOON)
     };
-    let run = forward("120s");
+    let run = forward("120s", &[]);
     until_true("the offload is off", SOON, || !offload_of_v1(&netns));
     assert!(run.stderr().contains("note: the checksum offload of v1 is turned off, until the end"));
     let told = undo();
@@ -336,7 +336,15 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
     let again = undo();
     assert!(!again.stdout.contains("is on again"), "{again:?}");
     // At its end a run turns it on by itself.
-    let done = forward("100ms").finish(SOON);
-    assert!(done.stderr.contains("is turned off, until the end"), "{done:?}");
+    for form in [&[][..], &["--json"]] {
+        let done = forward("100ms", form).finish(SOON);
+        assert!(done.stderr.contains("of v1 is turned off, until the end"), "{done:?}");
+        if form.is_empty() {
+            assert!(done.stdout.contains("\ncopies   v0: each packet once"), "{done:?}");
+        } else {
+            let refused = Report::of(&done).0["ports"][0]["refused"].to_string();
+            assert!(refused.contains("zero-copy: "), "{refused}");
+        }
+    }
     assert!(offload_of_v1(&netns));
 }

@@ -34,7 +34,7 @@ impl Interrupts {
         for name in names {
             match InterruptGuard::found(&name) {
                 Ok(guard) => {
-                    screen.note(&format!(
+                    screen.change(&format!(
                         "note: {} may move to other CPUs, until the end\n",
                         guard.moved()
                     ));
@@ -43,7 +43,7 @@ impl Interrupts {
                 }
                 Err(e) if how == "napi" && e.code == Code::Unsupported => {
                     let what = "gets threads, which may move to other CPUs, until the end";
-                    screen.note(&format!("note: NAPI of {name} {what}\n"));
+                    screen.change(&format!("note: NAPI of {name} {what}\n"));
                     changes.push((name.clone(), Was::NotThreaded));
                     without.push(name);
                 }

@@ -1,6 +1,6 @@
 //! The text before a run: modes obtained, and settings in effect.
 
-use linerate::{Data, Engine, Init, Pages, Pool, Return};
+use linerate::{Data, Engine, Init, Pages, Pool, PortStats, Return};
 use linerate_ctl::pool::{INIT, RETURN, word};
 use linerate_sys::text::thousands;
 
@@ -20,7 +20,24 @@ pub fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
     let cpus = if cpus.is_empty() { "any CPU".into() } else { format!("CPU {}", cpus.join(",")) };
     obtained(ports.iter().map(|p| (p.name.as_str(), &p.obtained)))
         + &format!("options  {}, budget {}, {workers} on {cpus}\n", path.until, run.budget)
-        + &format!("memory   {}\n\n", memory(engine, &run.memory))
+        + &format!("memory   {}\n", memory(engine, &run.memory))
+        + &copies(&ports)
+        + "\n"
+}
+
+/// Returns the line that says which interfaces' packets are copied: their port lines say why no other mode was had.
+fn copies(ports: &[PortStats]) -> String {
+    let is_copied = |mode: &str| mode.split([' ', ',']).any(|word| word == "copy");
+    let copied = ports.iter().filter(|p| p.flags.interface && is_copied(&p.obtained.mode));
+    let names: Vec<&str> = copied.map(|p| p.name.as_str()).collect();
+    match names.join(", ").as_str() {
+        "" => String::new(),
+        names => {
+            format!(
+                "copies   {names}: each packet once, between the kernel's memory and the pool\n"
+            )
+        }
+    }
 }
 
 /// Returns the size of a pool's pages, as printed.

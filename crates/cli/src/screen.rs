@@ -76,6 +76,12 @@ impl Screen {
         }
     }
 
+    /// Prints a note about a change on an interface, also with `--json`: who reads the document later
+    /// could not know of it while it lasts.
+    pub fn change(&self, text: &str) {
+        eprint_all(text);
+    }
+
     /// Prints the failure of a command without a result.
     pub fn failure(&self, error: &ErrorReport) {
         let document = || quoted(&json::error(error)) + "\n";

@@ -46,7 +46,7 @@ pub fn record<'a>(
         changes.extend(drivers.plan(text).map(|plan| plan.changes()).unwrap_or_default());
     }
     for change in &changes {
-        screen.note(&format!("note: {change}, until the end\n"));
+        screen.change(&format!("note: {change}, until the end\n"));
     }
     let left = |Change::ChecksumOffload(name): Change| (name, Left::Checksums);
     kept(write("", &changes.into_iter().map(left).collect::<Vec<_>>()), screen)
@@ -60,7 +60,7 @@ pub fn record_moves(changes: &[(String, Was)], screen: &Screen) -> Option<Record
 
 fn kept(written: Result<Option<Record>, Errno>, screen: &Screen) -> Option<Record> {
     written.unwrap_or_else(|e| {
-        screen.note(&format!("note: a kill would leave that so: no record can be kept: {e}\n"));
+        screen.change(&format!("note: a kill would leave that so: no record can be kept: {e}\n"));
         None
     })
 }
@@ -176,11 +176,11 @@ impl Left {
         match self {
             Left::Checksums if interface.checksum_offload() == Ok(true) => Ok(()),
             Left::Checksums => {
-                screen.note(&format!("turning the checksum offload of {name} on again\n"));
+                screen.change(&format!("turning the checksum offload of {name} on again\n"));
                 interface.set_checksum_offload(true)
             }
             Left::Interrupts(was) => {
-                screen.note(&format!("putting back the interrupts of {name}: {was}\n"));
+                screen.change(&format!("putting back the interrupts of {name}: {was}\n"));
                 let name = name.to_string();
                 match InterruptGuard::put_back(&name, was) {
                     // A veth has NAPI while such a port is open.

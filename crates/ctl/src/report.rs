@@ -68,6 +68,8 @@ pub struct PortReport {
     pub flags: DriverFlags,
     /// Driver and mode of the opened port.
     pub mode: String,
+    /// Features that the port did not get, each with its reason: `zero-copy: the driver has none`.
+    pub refused: Vec<String>,
     /// Packets and bytes received from the port.
     pub rx: Passed,
     /// Packets and bytes sent to the port.
@@ -104,8 +106,7 @@ pub struct PortReport {
     /// Doorbells of the transmit rings: system calls that sent, or index updates that a peer can
     /// see; `None` for a device without doorbells.
     pub doorbells: Option<u64>,
-    /// The port's transmit calls by the packets that the device accepted, in ranges of powers of
-    /// two.
+    /// The port's transmit calls by the packets that the device accepted, in ranges of powers of two.
     pub tx_calls: Vec<TxCalls>,
     /// The counts of the port's queueing discipline.
     pub qdisc: Option<QdiscReport>,
@@ -117,8 +118,7 @@ pub struct PortReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct TxCalls {
-    /// Lower end of the range; the upper end is less than twice as much. 0 is for calls that found
-    /// the device full.
+    /// Lower end of the range; the upper end is less than twice as much. 0 is for calls that found the device full.
     pub packets: u64,
     /// Number of calls in the range.
     pub calls: u64,
@@ -473,6 +473,7 @@ impl PortReport {
             driver: port.driver.clone(),
             flags: port.flags,
             mode: port.obtained.mode.clone(),
+            refused: port.obtained.refused.clone(),
             rx: Passed { packets: c.rx_packets, bytes: c.rx_bytes },
             tx: Passed { packets: c.tx_packets, bytes: c.tx_bytes },
             rx_missed: c.rx_missed,
