@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use linerate_datapath::{Engine, Running, Stage, Turn};
-use linerate_port::Port;
 use linerate_port::thread::allowed_cpus;
+use linerate_port::{Code, Port};
 use linerate_skb::Batch;
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
@@ -198,4 +198,25 @@ fn two_workers_serve_the_queues_of_a_wire_and_keep_every_flow_in_order() {
     assert!(served.iter().all(|n| *n > PACKETS), "{served:?}: a worker had nothing to do");
     assert!(came > 8 * PACKETS, "{came} of {}: {stopped}", 16 * PACKETS);
     assert_eq!(late, 0, "of {came}: {stopped}");
+}
+
+#[test]
+fn more_queues_than_a_device_has_are_refused_with_their_number_and_leave_it_free() {
+    let hosts = or_skip!(Hosts::with_queues(2));
+    or_skip!(hosts.middle.run(|| Port::open("xdp:w0").map(drop)));
+    let build = |west: &str, workers| {
+        let builder = Engine::builder().port("w0", west).port("e0", "xdp:e0").wire("w0", "e0");
+        builder.workers(workers).build()
+    };
+    for (text, queue) in [("xdp:w0,queues=0-3", 2), ("xdp:w0,queues=7", 7)] {
+        let e = hosts.middle.run(|| build(text, 2).map(drop).unwrap_err());
+        assert_eq!(e.code, Code::PortSyntax, "{e}");
+        assert_eq!(e.why, format!("there is no queue {queue}: 2 of them, from 0"));
+        assert_eq!(e.fix, "ethtool -l w0");
+    }
+    // More workers than it has queues are no error: there are as many as queues.
+    let engine = hosts.middle.run(|| build("xdp:w0", 4).unwrap());
+    assert_eq!(engine.stats().workers().len(), 2);
+    let warnings = engine.warnings();
+    assert!(warnings[0].starts_with("workers: asked 4, applied 2: "), "{warnings:?}");
 }

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use linerate_port::thread::allowed_cpus;
 use linerate_port::wait::{POLL_FDS_MAX, poll_readable};
 use linerate_port::{Code, Driver, Error, Moderation, QueueOps, Registry, Result, Want};
 use linerate_skb::{Data, Holder, Huge, Init, Pool, Return, Verdict};
@@ -348,7 +349,8 @@ impl Builder {
         };
         let mut memory = self.memory.get(&plan::demands(&ports, &pools, &workers), self.sizes)?;
         let mut warnings = std::mem::take(&mut memory.warnings);
-        warnings.extend(plan::misfits(memory.workers(), self.workers, &self.cpus));
+        let usable = allowed_cpus().map_or(usize::MAX, |cpus| cpus.len());
+        warnings.extend(plan::misfits(memory.workers(), self.workers, &self.cpus, usable));
         let mut opened = opening::open_all(&ports, &memory.pools_of_ports())?;
         opening::check_directions(&ports, &wires, &opened)?;
         opening::check_rates(&ports, &opened)?;

@@ -98,8 +98,13 @@ pub(crate) fn workers(
     queues.iter().enumerate().map(of_port).collect()
 }
 
-/// Returns warnings on numbers of CPUs and workers that do not match.
-pub(crate) fn misfits(workers: usize, asked: Option<usize>, cpus: &[usize]) -> Vec<String> {
+/// Returns warnings on numbers of CPUs and workers that do not match; the workers may run on `usable` CPUs.
+pub(crate) fn misfits(
+    workers: usize,
+    asked: Option<usize>,
+    cpus: &[usize],
+    usable: usize,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     let wanted = asked.filter(|asked| *asked != usize::MAX).unwrap_or(cpus.len());
     if workers < wanted {
@@ -112,6 +117,13 @@ pub(crate) fn misfits(workers: usize, asked: Option<usize>, cpus: &[usize]) -> V
         let named = cpus.len();
         warnings.push(format!(
             "CPUs: named {named}, for {workers} workers: those from number {named} are not pinned"
+        ));
+    }
+    // The default, a worker for each wire, is not warned about.
+    let chosen = asked.is_some_and(|asked| asked != usize::MAX);
+    if chosen && cpus.is_empty() && workers > usable {
+        warnings.push(format!(
+            "workers: {workers}, CPUs for them: {usable}: they take turns, which costs more than one worker a CPU"
         ));
     }
     let shared = |i: &usize| cpus[..*i].contains(&cpus[*i]);
@@ -307,12 +319,16 @@ mod tests {
 
     #[test]
     fn workers_and_cpus_that_do_not_go_together_are_warned_about() {
-        let misfits = |workers, asked, cpus: &[usize]| misfits(workers, asked, cpus).join(" ");
+        let misfits = |workers, asked, cpus: &[usize]| misfits(workers, asked, cpus, 2).join(" ");
         assert_eq!(misfits(2, None, &[]) + &misfits(2, Some(2), &[0, 1]), "");
         assert!(misfits(1, None, &[0, 1]).starts_with("workers: asked 2, applied 1: "));
         assert!(misfits(1, Some(4), &[]).starts_with("workers: asked 4, applied 1: "));
         assert!(misfits(3, None, &[0]).ends_with("those from number 1 are not pinned"));
         assert!(misfits(2, None, &[1, 1]).starts_with("CPUs: 1 is named twice"));
+        assert!(
+            misfits(3, Some(3), &[]).starts_with("workers: 3, CPUs for them: 2: they take turns")
+        );
+        assert_eq!(misfits(3, None, &[]) + &misfits(3, Some(3), &[0, 1, 2]), "");
     }
 
     #[test]

@@ -180,6 +180,41 @@ fn as_many_workers_as_cpus_are_named() {
 }
 
 #[test]
+fn more_workers_than_cpus_take_turns_which_is_said_and_keep_every_queue_in_order() {
+    let on_one_cpu = || {
+        run_on(&allowed_cpus().unwrap()[..1]).unwrap();
+        let builder = Engine::builder().port("a", "null:,queues=4").port("b", "null:,queues=4");
+        let engine = builder.wire("a", "b").workers(4).build().unwrap();
+        let [warning] = engine.warnings() else { panic!("{:?}", engine.warnings()) };
+        assert!(warning.starts_with("workers: 4, CPUs for them: 1: they take turns"), "{warning}");
+        drop(engine);
+        served(Engine::builder().workers(4), &[["lanes:4", "lanes:4"]])
+    };
+    // A thread of its own, whose CPUs the workers have.
+    let served = thread::spawn(on_one_cpu).join().unwrap();
+    assert_eq!(served, (4, vec![vec![0], vec![1], vec![2], vec![3]]));
+}
+
+#[test]
+fn a_cpu_that_is_named_twice_has_two_workers_which_is_said() {
+    let all = allowed_cpus().unwrap();
+    let named = [all[0], all[all.len() - 1], all[0]];
+    let builder = Engine::builder().port("a", "null:,queues=3").port("b", "null:,queues=3");
+    let engine = builder.wire("a", "b").cpus(&named).build().unwrap();
+    let [warning] = engine.warnings() else { panic!("{:?}", engine.warnings()) };
+    let twice = format!("CPUs: {} is named twice: its workers take turns on it", all[0]);
+    assert_eq!(*warning, twice);
+    let running = engine.start().unwrap();
+    let pinned = || running.stats().workers().iter().map(|w| w.pinned).collect::<Vec<_>>();
+    let start = std::time::Instant::now();
+    while pinned() != named.map(Some) {
+        assert!(start.elapsed() < LONG, "{:?}", pinned());
+        thread::sleep(Duration::from_millis(5));
+    }
+    running.stop(LONG).check().unwrap();
+}
+
+#[test]
 fn more_workers_than_queues_are_said_to_be_none() {
     let build = |builder: Builder| {
         builder.port("a", "null:").port("b", "null:,queues=2").wire("a", "b").build().unwrap()
