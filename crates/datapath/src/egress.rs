@@ -72,7 +72,7 @@ impl Egress {
             TxBatch::Auto => self.fifo.capacity(),
             TxBatch::Packets(packets) => self.fifo.capacity().min(packets as usize),
         };
-        // A fifo that is never longer than that is never cut.
+        // A fifo that never exceeds this length is never split.
         if self.fifo.capacity() > self.whole
             && self.list.as_ref().is_none_or(|list| list.capacity() < needed)
         {

@@ -342,7 +342,7 @@ impl Builder {
         let queues: Vec<usize> = ports.iter().map(|port| port.needs.queues.max(1)).collect();
         let most = self.workers.unwrap_or(wires.len().max(self.cpus.len()));
         let workers = plan::workers(&queues, &wires, &fans, most);
-        // A pool of the program's own is everybody's.
+        // A pool that the program passes serves all ports.
         let pools = match self.memory.pool {
             Some(_) => vec![0; ports.len()],
             None => plan::pools(&ports, &wires, &fans),
@@ -466,7 +466,7 @@ impl Engine {
             if down.is_empty() || left.is_zero() {
                 return down.is_empty();
             }
-            // What is to be done at its socket is done when it is armed.
+            // Arming the queue handles pending work of its socket.
             let mut is_news = false;
             down.retain_mut(|napi| {
                 let armed = napi.arm(Some(Want::Frames));
@@ -474,7 +474,8 @@ impl Engine {
                 armed
             });
             if !is_news {
-                // One that cannot be slept on, and has no news, is looked at again when the time is over.
+                // A queue without a descriptor to sleep on, and without news, is polled again after the
+                // timeout.
                 let fds: Vec<_> = down.iter().take(POLL_FDS_MAX).map(|napi| napi.as_fd()).collect();
                 let _ = poll_readable(&fds, Some(left.min(STEP)));
             }

@@ -95,7 +95,7 @@ impl Notice {
     /// passed.
     pub fn wait<T>(&self, until: Option<Instant>, ask: impl Fn() -> Option<T>) -> Option<T> {
         loop {
-            // Read before the question: a notice that comes later ends the wait below.
+            // Read the count before the check: a later notice ends the wait below.
             let known = self.word().told;
             if let Some(answer) = ask() {
                 return Some(answer);

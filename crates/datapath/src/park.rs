@@ -78,8 +78,8 @@ impl Worker {
     /// Whatever epoll_ctl(2) says.
     pub fn arm(&mut self) -> io::Result<bool> {
         self.meter.falls_asleep(Instant::now(), clock::thread_cpu_ns);
-        // An order is stored before the bell is rung. So news whose ring is drained here is seen below,
-        // and news whose ring is not makes the descriptor readable.
+        // An order is stored before the doorbell rings. So an order whose ring is drained here is seen
+        // below, and an order that rings later makes the descriptor readable.
         self.slot.bell().drain();
         if self.slot.changed(self.obeyed) {
             return Ok(false);
@@ -218,7 +218,7 @@ impl Worker {
             by_queue
         } else {
             if poll_readable(&[self.slot.bell().as_fd()], Some(time))? {
-                // What it told is seen by the next turn, which reads the word after this.
+                // The next turn sees the news, because it reads the word after this.
                 self.slot.bell().drain();
             }
             false

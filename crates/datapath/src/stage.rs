@@ -163,7 +163,7 @@ impl Stage for Xconnect {
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
         let Some(peer) = turn.peer() else { return };
         match batch.run() {
-            // The rule: no stage before this one has set a verdict.
+            // The common case: no stage before this one has set a verdict.
             Some((Verdict::NONE, n)) if n == batch.len() => batch.set_verdicts(peer.verdict()),
             _ => {
                 for i in 0..batch.len() {

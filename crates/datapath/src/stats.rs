@@ -427,7 +427,8 @@ impl PortStats {
             qdisc: None,
         };
         for (i, (live, slot)) in entry.queues.iter().enumerate() {
-            // What is said before what is missed, as it is written.
+            // Read the counts and the report before `rx_missed`, in the order in which they are
+            // written.
             let (c, report) = (live.counts(), slot.report());
             stats.counts += c;
             stats.copies = report.copies;

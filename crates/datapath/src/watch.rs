@@ -21,7 +21,7 @@ pub struct Watch {
 
 impl Watch {
     pub(crate) fn new(stats: Stats, notice: Arc<Notice>) -> Watch {
-        // So that a port which is down already is news.
+        // So that a port that is already down is reported.
         let told = stats.ports().iter().map(|_| Health::Up).collect();
         Watch { stats, notice, told }
     }

@@ -259,7 +259,7 @@ impl Worker {
         let mut turned = match self.rest {
             Rest::Look => Turned::Again,
             Rest::Hold { until, .. } => Turned::Until(until),
-            // What left made room, for which a queue may wait.
+            // Sent packets have freed space, for which a queue may wait.
             Rest::Device if sent && !received => Turned::Again,
             Rest::Device => Turned::Idle,
         };
@@ -276,9 +276,10 @@ impl Worker {
                 (turned, self.rest) = (Turned::Ended, Rest::Device);
             }
             let mut external = self.napis.iter().filter(|n| n.reads() && n.external());
-            // A worker between rings has no end of its own: the engine's ends with the others.
+            // A worker between rings does not end by itself: it ends with the other workers of the
+            // engine.
             let ended = nothing_waits && external.all(Napi::ended);
-            // Every one is asked, so that none has old news left.
+            // Ask every queue, so that none keeps an old change of health.
             let changed = self.napis.iter_mut().fold(false, |any, n| n.health_changed() | any);
             if changed {
                 self.publish_health();
@@ -331,14 +332,15 @@ impl Worker {
     /// Whatever epoll says.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let term = Term::start();
-        // A hold would last longer otherwise. Where it may not be said, it does.
+        // With the default slack a hold would last longer. If the call is not permitted, it does.
         if thread::set_timer_slack_ns(SLACK_NS).is_ok() {
             let slack = Duration::from_nanos(SLACK_NS.get());
             self.napis.iter_mut().for_each(|napi| napi.set_timer_slack(slack));
         }
         loop {
             let turned = self.turn(Instant::now());
-            // Asked after the turn: a halt that came before it is no news to `arm`, which would sleep.
+            // Checked after the turn: `arm` does not report a halt that came before the turn, and
+            // would sleep.
             if self.slot.phase() == Phase::Halt {
                 break;
             }
@@ -378,7 +380,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // In hand only if a stage or driver panicked.
+        // Packets are left here only if a stage or driver panicked.
         self.batch.discard(DropReason::STOPPED);
         self.outbox.discard(DropReason::STOPPED);
         for napi in &mut self.napis {

@@ -1,4 +1,4 @@
-//! Waiting for ports that are down takes no CPU, whatever their queues say.
+//! Waiting for ports that are down takes no CPU time, for any state of their queues.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};

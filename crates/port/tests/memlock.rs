@@ -1,4 +1,4 @@
-//! Packet memory beyond what a user may lock: the limit is a process's, so this test has one.
+//! Packet memory above RLIMIT_MEMLOCK. The limit is per process, so this test has a process of its own.
 
 use std::process::Command;
 

@@ -99,8 +99,8 @@ impl<T, O> Mapped<T, O> {
 }
 
 // SAFETY: the view is a set of addresses, valid on every thread of the process while `_owner`
-// lives; `T: Send` for the entries and `O: Send` for the owner, which go along. What two threads
-// share, they share by atomics and by the ring protocol, as in `Heap`.
+// lives; `T: Send` for the entries and `O: Send` for the owner, which move with it. Two threads
+// share memory only through atomics and the ring protocol, as in `Heap`.
 unsafe impl<T: Send, O: Send> Send for Mapped<T, O> {}
 
 // SAFETY: 1. `len_descs` is checked in `new` and never changes. 2. as written below, on the
@@ -138,15 +138,16 @@ unsafe impl<T: Copy, O> Memory for Mapped<T, O> {
     unsafe fn write(&self, slot: u32, entry: T) {
         debug_assert!(slot < self.len_descs);
         // SAFETY: slot < len by this function's contract, so the address is in the mapping (`new`,
-        // 1); volatile, because the far side may break the protocol and look at any time.
+        // 1); volatile, because the far side may break the protocol and read at any time.
         unsafe { self.slots.add(slot as usize).write_volatile(entry) }
     }
 
     #[inline]
     unsafe fn read(&self, slot: u32) -> T {
         debug_assert!(slot < self.len_descs);
-        // SAFETY: as `write`; whatever the far side left, also half of something, is a valid T
-        // (`new`, 3). Volatile, so that the value is read once and what was checked is what is used.
+        // SAFETY: as `write`; any bits that the far side wrote, including a partial entry, are a
+        // valid T (`new`, 3). Volatile, so that the value is read once, and the checked value is
+        // the used value.
         unsafe { self.slots.add(slot as usize).read_volatile() }
     }
 

@@ -106,8 +106,9 @@ impl Waker {
         if self.word.0.load(Ordering::Relaxed) & have.0 == 0 {
             return false;
         }
-        // Only the bits we have for it: the sleeper may by now wait for something else, and that
-        // want must stand. AcqRel is not needed: what we hand over, the ring's index orders.
+        // Clear only the bits that this wake-up serves: the sleeper may meanwhile wait for another
+        // event, and that bit must stay set. AcqRel is not needed: the ring's index orders the
+        // entries.
         self.word.0.fetch_and(!have.0, Ordering::Relaxed) & have.0 != 0
     }
 }

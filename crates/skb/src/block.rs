@@ -68,11 +68,10 @@ impl Block {
 unsafe fn fresh(layout: Layout) -> *mut u8 {
     // SAFETY: the caller's promise.
     let start = unsafe { System.alloc(layout) };
-    // The program may look at bytes that were never written; a kernel's kmalloc'ed data is no different.
-    // For the language they are written here: this could be any code, so the compiler must take it
-    // to store something. Zeroing them would make the baseline dearer than it was.
-    //
-    // SAFETY: an empty instruction that is free to have written the block, which is ours alone.
+    // The program may read bytes that were never written, as with the kernel's kmalloc. The empty
+    // instruction makes them defined for the language: the compiler must assume that it stores
+    // something. Zeroing would add a cost to the baseline. SAFETY: an empty instruction that is free to
+    // have written the block, which is ours alone.
     unsafe { std::arch::asm!("/* {0} */", in(reg) start, options(nostack, preserves_flags)) };
     start
 }

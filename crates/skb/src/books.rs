@@ -82,8 +82,8 @@ impl Sums {
     }
 
     fn add(&mut self, page: &Page) {
-        // Before what became of them: a writer counts in the other order, so what moves meanwhile is
-        // not taken for consumed.
+        // Read allocations before frees: a writer counts in the other order, so packets that move
+        // meanwhile are not counted as consumed.
         self.outstanding[page.core] += page.alloc.value() as i64;
         for ((core, sum), freed) in
             self.outstanding.iter_mut().enumerate().zip(page.freed_by_core())
@@ -202,7 +202,7 @@ impl Books {
     /// Remembers the name of a program's own reason, the first time it is used.
     pub fn name(&self, reason: DropReason) {
         let Some(i) = reason.app_index() else { return };
-        // Looked at first: a swap would take the line from everyone who drops.
+        // Load first: a swap would take the cache line from every thread that drops packets.
         if !self.named[i].load(Ordering::Relaxed) && !self.named[i].swap(true, Ordering::Relaxed) {
             self.lock().names.push(reason);
         }

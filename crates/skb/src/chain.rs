@@ -30,7 +30,8 @@ fn line(umem: &Umem, handle: u32) -> &Meta {
 pub(crate) fn bytes(handles: &[u32]) -> u64 {
     let length = |meta: &Meta| u64::from(meta.len + meta.data_len);
     match umem_of_all(handles) {
-        // The rule; finding the umem once is worth half of the loop.
+        // The common case: all frames are of one umem. Looking it up once saves half of the loop's
+        // time.
         Some(umem) => handles.iter().map(|&h| length(line(umem, h))).sum(),
         None => handles.iter().map(|&h| length(line(Umem::of(h), h))).sum(),
     }
@@ -45,7 +46,7 @@ pub(crate) fn umem_of_all(handles: &[u32]) -> Option<&'static Umem> {
 /// Adds `bytes` of the tailroom to the data of each packet. The caller owns the packets, and no
 /// handle is flagged.
 pub(crate) fn commit(umem: &Umem, handles: &[u32], bytes: usize) {
-    // Bytes that no frame has are clipped below.
+    // A length beyond the frame is clipped below.
     let (same, bytes) = (umem.unflagged_bytes(), u32::try_from(bytes).unwrap_or(u32::MAX));
     for &h in handles {
         let frame_bytes = same.unwrap_or_else(|| umem.place(h).bytes);
@@ -60,10 +61,10 @@ pub(crate) fn commit(umem: &Umem, handles: &[u32], bytes: usize) {
 pub(crate) fn retain(umem: &'static Umem, head: u32) {
     let refs = &line(umem, head).refs;
     if head & FLAG == 0 {
-        // The only handle: no other thread counts.
+        // This is the only handle: no other thread changes the count.
         refs.store(2, Ordering::Relaxed);
     } else if refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
-        // As Arc does: handles that were forgotten, two billion of them, must not wrap the count.
+        // As in Arc: two billion forgotten handles must not wrap the count.
         std::process::abort();
     }
     thread::with_page(umem, |page| {
@@ -79,12 +80,12 @@ pub(crate) fn retain(umem: &'static Umem, head: u32) {
 pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page, lived: bool) -> Option<Freed> {
     let meta = line(umem, head);
     if meta.refs.load(Ordering::Acquire) != 1 {
-        // Before the handle is given up: afterwards the umem may be gone.
+        // Read before the handle is given up: afterwards the umem may be unmapped.
         page.extra.subtract(1);
         if meta.refs.fetch_sub(1, Ordering::Release) != 1 {
             return None;
         }
-        // The others left between the two steps, each having taken one off `extra`.
+        // The other handles were dropped between the two steps, and each decremented `extra`.
         fence(Ordering::Acquire);
         page.extra.add(1);
     }
@@ -139,7 +140,7 @@ impl Iterator for Freed {
 
 /// Releases one handle on a shared packet after the packet was copied for its owner.
 pub(crate) fn release(head: u32) {
-    // The copy was allocated as one more packet; this handle's end balances it.
+    // The copy was counted as one more packet; the end of this handle balances that count.
     thread::free_slow(&[head], Fate::Unused);
 }
 
@@ -185,7 +186,7 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
         h.lanes |= lane::BEHIND;
     }
     (f.last, f.data_len, f.frags) = (0, 0, 0);
-    // The fragment stops being a packet of its own.
+    // The fragment is no longer a separate packet.
     thread::with_page(umem, |page| {
         page.linked.add(1);
         page.freed_one(Fate::Unused, fragment);

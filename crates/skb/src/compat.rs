@@ -148,7 +148,8 @@ pub fn skb_clone(skb: &mut Skb) -> Skb<Shared> {
 /// Errors: `None` if the pool has too few frames; counted as an allocation that found nothing.
 /// Cost:   takes frames from the thread's list and the depot, not from a hot list.
 pub fn skb_copy<S>(skb: &Skb<S>) -> Option<Skb> {
-    // Not a share that is written: one that could not be copied would have been a packet, too.
+    // Not a clone that is then written: if its copy failed, the clone would have counted as a
+    // packet.
     let copy = chain::copy(skb.umem(), skb.raw())?;
     // SAFETY: `chain::copy` returns the only handle on the copy.
     Some(unsafe { Skb::from_raw(copy) })

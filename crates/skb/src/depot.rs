@@ -158,7 +158,7 @@ impl Depot {
         let frames = std::mem::take(&mut stacks.frames[PLAIN]);
         drop(stacks);
         if !frames.is_empty() {
-            // The heir is open yet, so this cannot be the end of the umem.
+            // The receiving page is still open, so this cannot be the end of the umem.
             let _ = heir.put(PLAIN, &frames);
         }
     }
@@ -256,7 +256,8 @@ mod tests {
         let mut one = [0];
         assert_eq!(depot.take(PLAIN, &mut one), 1);
         assert_eq!(depot.locks().taken, 1);
-        // On a busy machine the other thread may come only after the lock was let go: again, then.
+        // On a busy machine the other thread may arrive only after the lock was released; then try
+        // again.
         let mut tries = 0;
         while depot.locks().contended == 0 {
             tries += 1;

@@ -316,7 +316,7 @@ impl Frames {
                 self.jumbo_bytes as usize
             }
         };
-        // Its place in the depot is a number.
+        // The depot refers to the frame by number.
         data + places * Shape::overhead_bytes() as usize + size_of::<u32>()
     }
 

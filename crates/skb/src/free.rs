@@ -73,13 +73,15 @@ impl Local {
             self.list.extend_from_slice(chunk);
             let mut on_list = flagged;
             while on_list != 0 {
-                // From the last one on, so that what fills its place is a free frame.
+                // From the last to the first, so that the element that fills a removed place is a
+                // free frame.
                 let at = on_list.ilog2() as usize;
                 on_list ^= 1 << at;
                 self.list.swap_remove(start + at);
             }
             self.publish();
-            // Only now: a list that a chain overfills sends its cold half home, which must be free.
+            // Only after that: if a chain overfills the list, the cold half is returned, and it
+            // must hold free frames only.
             let mut left = flagged;
             while left != 0 {
                 let at = left.ilog2() as usize;
@@ -188,7 +190,7 @@ impl Local {
         if n == 0 {
             return;
         }
-        // First, so that no frame is found in two places; not all of them were published yet.
+        // First, so that no frame is in two lists; some of them were not published yet.
         self.page.level.set((self.list.len() + self.jumbo.len()) as u64);
         self.page.spilled(n);
         self.umem().put_home(&self.away);

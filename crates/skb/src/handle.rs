@@ -97,7 +97,7 @@ impl Common {
     /// Returns the id of the umem to which all handles belong, if they belong to one.
     #[inline]
     pub fn umem(self) -> Option<usize> {
-        // Of no handles `or` is of umem 0 and `and` of umem 31.
+        // For an empty slice `or` names umem 0 and `and` names umem 31.
         same_umem(self.or, self.and).then_some(umem(self.or))
     }
 

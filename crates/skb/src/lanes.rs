@@ -184,7 +184,7 @@ pub(crate) unsafe fn settle(umem: &'static Umem, handle: u32, page: &Page, lived
         // SAFETY: the bit says that it was written; the frame is freed next, so it is read once.
         let held = unsafe { cold.held.assume_init_read() };
         let charge = cold.charge_bytes as usize;
-        // A batch is being freed, and the rest of it must come home.
+        // A batch is being freed, and its other frames must be returned.
         let told = catch_unwind(AssertUnwindSafe(move || held.release(charge)));
         if let Err(payload) = told {
             page.release_panics.add(1);

@@ -30,13 +30,13 @@ impl Ledger {
         let mut dropped = Vec::new();
         for (i, &n) in s.dropped.iter().enumerate().filter(|(_, n)| **n > 0) {
             let named = || names.iter().copied().find(|r| r.index() == i);
-            // Another thread may be about to say its name.
+            // Another thread may be about to set its name.
             let reason = DropReason::ours(i).or_else(named).unwrap_or(DropReason::unnamed(i));
             dropped.push((reason, n));
         }
         let frames = u64::from(umem.frames()) + u64::from(umem.jumbo().0);
         let home = depot.wrapping_add(s.levels[0]).wrapping_add(s.levels[1]);
-        // Handles alive, found from where the frames are.
+        // The number of live handles, calculated from the places of the frames.
         let away = frames as i64 - home as i64 - s.lent as i64;
         let found = (away - s.linked + s.extra).max(0) as u64;
         let ended = s.unused + s.sent + s.dropped.iter().sum::<u64>();
@@ -49,7 +49,7 @@ impl Ledger {
             received: s.received,
             created: created.max(0) as u64,
             sent: s.sent,
-            // What came in by a device and became part of another packet has ended, too.
+            // A received packet that became part of another packet has ended, too.
             consumed: s.freed.saturating_sub(ended) + created.min(0).unsigned_abs(),
             dropped,
             in_flight: found,
@@ -188,7 +188,7 @@ impl Ledger {
         for (sum, (_, n)) in self.holders.iter_mut().zip(&other.holders) {
             sum.1 += n;
         }
-        // Cores are numbered by pool: those of two cannot be told apart any more.
+        // Each pool numbers its cores: the numbers of two pools can be equal.
         self.outstanding.clear();
         for (name, n) in &other.held {
             match self.held.iter_mut().find(|(known, _)| known == name) {

@@ -92,7 +92,7 @@ impl Local {
             // SAFETY: the frames are the caller's: they are on no list, in no packet.
             let begun = unsafe { out.fill(n, |slots| umem.begin(frames, slots, tag, page)) };
             if !begun {
-                // Only where memory is the allocator's, which is not lent.
+                // `begin` fails only for memory of the allocator, which is not lent.
                 break;
             }
             for (frame, (off, len)) in frames.iter().zip(places) {

@@ -133,7 +133,8 @@ impl Local {
                 self.jumbo.clear();
             }
         }
-        // Staging for a list that is off, and never an allocation later.
+        // Staging space for a hot list of length 0, allocated here so that nothing is allocated
+        // later.
         self.list.reserve_exact(frames.max(UNLISTED) - self.list.len());
         self.publish();
         frames
@@ -211,7 +212,7 @@ impl Local {
         // SAFETY: the frame is on this free list, is initialised, and leaves it below.
         let begun = unsafe { self.umem().begin_with(&[frame], bytes, &self.page) };
         if !begun {
-            // The header stays where it was: post 004's `nodata`.
+            // The header keeps its place, as in `nodata` of post 004.
             self.page.starved.add(1);
             self.publish();
             return None;
@@ -300,8 +301,8 @@ impl Local {
             want.max(self.hot_list_len.div_ceil(2)).min(most)
         };
         if !self.away.is_empty() {
-            // Others' frames, which would come back from their homes only when those have no use
-            // for them.
+            // Frames of other workers: they would come back only when their home workers have no
+            // use for them.
             self.list.append(&mut self.away);
             return true;
         }
@@ -353,7 +354,7 @@ impl Local {
             return;
         }
         self.page.timed_alloc.add(now.wrapping_sub(since), n as u64);
-        // The first one: a device that received fewer gives the last ones back.
+        // Take the first frame: a device that received fewer packets returns the last frames.
         if let Some(handle) = out.flag(out.len() - n) {
             let umem = self.umem();
             // SAFETY: allocated above, and no other owner has its handle yet.
@@ -368,7 +369,7 @@ impl Local {
 impl Drop for Local {
     fn drop(&mut self) {
         let umem = self.umem();
-        // In this order: the page is closed while the pool that this Local holds keeps the umem.
+        // The order matters: the page is closed while the Pool in this Local keeps the umem alive.
         let mut frames = std::mem::take(&mut self.list);
         frames.append(&mut self.away);
         let jumbo = std::mem::take(&mut self.jumbo);

@@ -52,8 +52,8 @@ fn given_away(trust: Trust, huge: Huge) -> (Others, Huge) {
     match (trust, huge) {
         // Private memory is lent out as `&[u8]`: a process that gets its descriptor may not write it.
         (Trust::Private, huge) => (Others::Read, huge),
-        // Into huge pages that others may write they can punch holes, and our next access is a SIGBUS:
-        // only who requires them gets them.
+        // Others who may write huge pages can punch holes into them, and the next access here gets a
+        // SIGBUS: only a pool that requires huge pages gets them.
         (Trust::Exported, Huge::Try) => (Others::Write, Huge::Never),
         (Trust::Exported, huge) => (Others::Write, huge),
     }

@@ -228,7 +228,8 @@ impl Page {
     /// Counts packets of this umem that met `fate`.
     #[inline]
     pub fn freed(&self, fate: Fate, handles: &[u32], common: Common) {
-        // First: a report that reads meanwhile finds what was consumed as the rest of what was freed.
+        // Frees are counted first: a concurrent report calculates consumed packets as the rest of
+        // the freed ones.
         self.freed_from(handles, common);
         self.count(fate, handles.len() as u64);
     }
@@ -315,8 +316,8 @@ impl Page {
 
     /// Returns the handles on the list that are not counted yet.
     fn pending(&self) -> impl Iterator<Item = u32> {
-        // Another thread may be reading while the owner moves frames: it then sees what counters
-        // show that are read one after the other, too, and never more than the list.
+        // Another thread may read while the owner moves frames: it may then see old and new
+        // counters mixed, and never more than the list's length.
         let (from, to) = (self.counted.value(), self.tail.value());
         let n = to.saturating_sub(from).min(self.list.len() as u64);
         let mask = self.list.len().wrapping_sub(1);
@@ -361,14 +362,14 @@ impl Page {
         ];
         let all = arrays.into_iter().flat_map(|(to, from)| to.iter().zip(from));
         for (to, from) in all.chain(pairs) {
-            // Most are zero, and stay on lines that were never touched.
+            // Most counters are zero, and their cache lines are never touched.
             if from.value() != 0 {
                 to.add(from.value());
             }
         }
         self.timed_alloc.fold(&other.timed_alloc);
         self.timed_free.fold(&other.timed_free);
-        // The one seen last.
+        // The CPU seen last.
         self.cpu.set(other.cpu.value());
     }
 }

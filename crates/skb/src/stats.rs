@@ -199,7 +199,7 @@ impl FreeMatrix {
         let mut cpus: Vec<usize> = cores.iter().filter_map(|c| c.cpu).collect();
         cpus.sort_unstable();
         cpus.dedup();
-        // Where each number's packets come from: where its owner is, or the last one was.
+        // The CPU of each core number: the CPU of its owner, or of its last owner.
         let mut home = [None; CORES];
         for c in cores.iter().rev().filter(|c| c.core != 0) {
             home[c.core] = c.cpu;
@@ -247,7 +247,7 @@ impl PoolStats {
         let mut blocks_bytes = 0u64;
         umem.books.each(|page, alive| {
             cores.push(CoreStats::of(page, alive));
-            // One thread's page may have given back what another one's took.
+            // One thread's page may subtract bytes that another thread's page added.
             blocks_bytes = blocks_bytes.wrapping_add(page.blocks_bytes.value());
             for (sum, counts) in dwell.iter_mut().zip(&page.dwell) {
                 sum.counts.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n.value());
@@ -259,7 +259,8 @@ impl PoolStats {
             locks: umem.locks(),
             dwell,
             mapped_bytes: umem.mapped_bytes(),
-            // Read page by page while packets move, it can be negative for a moment.
+            // The pages are read one by one while packets move, so the sum can be negative for a
+            // moment.
             blocks_bytes: (blocks_bytes as i64).max(0) as u64,
         }
     }

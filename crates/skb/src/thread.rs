@@ -190,7 +190,7 @@ fn free_run(run: &[u32], fate: Fate) {
     if let Fate::Dropped(reason) = fate {
         umem.books.name(reason);
     }
-    // The page is written before the last frame goes home, because that may be the end of the umem.
+    // The page is written before the last frame is returned, because that return may free the umem.
     let common = Common::of(run);
     if !common.flagged() {
         with_page(umem, |page| page.freed(fate, run, common));
@@ -198,7 +198,7 @@ fn free_run(run: &[u32], fate: Fate) {
     }
     let (id, serial) = (umem.id() as usize, umem.own_serial());
     let own = page_of(umem);
-    // A page for the occasion, if the thread is being torn down.
+    // If the thread is being torn down, a temporary page is used.
     let page = own.clone().unwrap_or_else(|| umem.books.open(Page::with_list("thread", 0)));
     page.freed(fate, run, common);
     for &h in run {
@@ -290,8 +290,8 @@ fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
     let met =
         |owned: &RefCell<Owned>| owned.borrow().0.iter().any(|e| (e.id, e.serial) == (id, serial));
     if !OWNED.try_with(met).ok()? {
-        // A umem not met before: what is left of those that are gone goes home first, so that a
-        // thread that only drops cannot keep more than the last ones mapped.
+        // A new umem: frames of former umems are returned first, so that a thread that only drops
+        // keeps only the last umems mapped.
         sweep();
     }
     OWNED
@@ -301,7 +301,7 @@ fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
                 if owned[i].serial == serial {
                     return owned[i].page.clone();
                 }
-                // Of a former umem with this id, whose frames are all home.
+                // The slot is of a former umem with this id; all frames of that umem are returned.
                 close(owned.swap_remove(i));
             }
             let entry = open(umem, id, serial);
@@ -357,10 +357,10 @@ pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) 
 }
 
 fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
-    // Half of what is left, so that many threads get a little each.
+    // Half of the remaining frames, so that many threads get a few each.
     let left = umem.cache_budget.load(Ordering::Relaxed);
     let want = (left / 2).clamp(0, CACHE_MAX) as u64;
-    // A power of two, so that the list is a ring: the next one, if there is that much left.
+    // The next power of two, if so many frames remain: the list is a ring.
     let want = match want.next_power_of_two() as i64 {
         _ if want < CACHE_MIN => 0,
         next if next <= left => next,
@@ -416,7 +416,7 @@ fn close(entry: Entry) {
             settle(umem);
             put_home(umem, &frames);
         }
-        // Without any, the umem may be gone, and the books that the page belongs to with it.
+        // A list without frames does not: the umem may be unmapped, with the books of the page.
         None => Umem::if_alive(entry.id, entry.serial, settle),
     }
 }

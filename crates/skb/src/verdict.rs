@@ -13,7 +13,7 @@ impl Verdict {
     /// Removes all verdicts.
     #[inline]
     pub(crate) fn forget(verdicts: &mut [Verdict]) {
-        // As vectors in line: for a batch, a call of memset costs more than what it does.
+        // Inline vector stores: for one batch, the call of memset costs more than its work.
         let (groups, rest) = verdicts.as_chunks_mut::<16>();
         groups.iter_mut().for_each(|group| *group = [Verdict::NONE; 16]);
         rest.iter_mut().for_each(|verdict| *verdict = Verdict::NONE);

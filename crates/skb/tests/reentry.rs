@@ -1,8 +1,8 @@
-//! Packets that are freed in awkward places: inside an object that another packet holds, in a thread
-//! that is being torn down, in a panic, and while the pool itself goes.
+//! Packets that are freed in unusual contexts: inside an object that another packet holds, in a thread
+//! that is being torn down, in a panic, and while the pool itself is dropped.
 //!
-//! Small frames and short loops, so that Miri gets through it: most of what could go wrong here is
-//! undefined behaviour, and would look like success.
+//! Small frames and short loops, so that Miri finishes in time: most faults here would be undefined
+//! behaviour, and would look like success.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -68,7 +68,7 @@ pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> bool {
 
 impl Context {
     fn new() -> Option<Context> {
-        // A ring is laid out otherwise by none that is known; what is not known is not used.
+        // No known kernel uses another ring layout; an unknown layout is not used.
         if cfg!(any(miri, not(target_endian = "little"))) {
             return None;
         }
@@ -100,7 +100,7 @@ impl Context {
         };
         // SAFETY: mapped while the context lives; the words that change are atomics, and of one thread.
         let ring = unsafe { self.ring.as_ref() };
-        // The completion is not read: its place is free again.
+        // Advancing the head frees the entry; the completion itself is not needed.
         ring.head.store(ring.tail.load(Ordering::Acquire), Ordering::Release);
         submitted == 1
     }

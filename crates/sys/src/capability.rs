@@ -122,7 +122,7 @@ impl Capabilities {
     fn names(self) -> Vec<String> {
         let name = |bit: usize| match NAMES.get(bit) {
             Some(name) => format!("cap_{name}"),
-            // One that this program is older than: setcap takes its number.
+            // A capability newer than this program has no name here; setcap accepts its number.
             None => bit.to_string(),
         };
         (0..64).filter(|bit| self.0 >> bit & 1 == 1).map(name).collect()
@@ -153,7 +153,7 @@ fn of_this_file() -> Capabilities {
     let mut bytes = [0; ATTRIBUTE_BYTES];
     match rustix::fs::getxattr("/proc/self/exe", ATTRIBUTE, &mut bytes) {
         Ok(n) => permitted(bytes.get(..n).unwrap_or_default()),
-        // It has none, or they cannot be read.
+        // The file has no capabilities, or they cannot be read.
         Err(_) => Capabilities::NONE,
     }
 }

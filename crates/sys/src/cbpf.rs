@@ -35,7 +35,7 @@ pub struct Insn {
     k: u32,
 }
 
-// A program is handed to the kernel as it lies.
+// The kernel reads the program in this memory layout.
 const _: () = assert!(size_of::<Insn>() == size_of::<libc::sock_filter>());
 
 impl Insn {

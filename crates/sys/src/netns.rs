@@ -77,7 +77,7 @@ impl Netns {
         let (entered, entering) = sync_channel(1);
         let body = move || {
             let outcome = enter(fd.as_fd());
-            // A thread that stays for long is no reason to hold a descriptor as well.
+            // The thread keeps the namespace alive, so no descriptor is needed as well.
             drop(fd);
             let go = outcome.is_ok();
             let _ = entered.send(outcome);
@@ -131,8 +131,8 @@ impl Netns {
 /// Moves the calling thread, which is to end, into a new namespace.
 fn make() -> Result<OwnedFd> {
     // SAFETY: NEWNET changes which interfaces this thread sees and nothing else: it shares memory,
-    // descriptors and directories with the others as before. What the function is unsafe for is
-    // FILES, which would take descriptors from those who own them.
+    // descriptors and directories with the others as before. The function is unsafe because of
+    // FILES, which would separate this thread's descriptors from their owners.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|e| refused("unshare", e))?;
     let path = "/proc/thread-self/ns/net";

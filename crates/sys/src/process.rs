@@ -13,8 +13,8 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 pub fn children_cpu_ns() -> u64 {
     // SAFETY: rusage is plain numbers, for which all zeroes are values.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is ours and as large as the call expects. It fails for an unknown `who` only,
-    // and then leaves the zeroes.
+    // SAFETY: `usage` is a local variable of the size that the call expects. It fails for an
+    // unknown `who` only, and then leaves the zeroes.
     unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
     let ns = |time: libc::timeval| {
         let part = |n| u64::try_from(n).unwrap_or(0);
@@ -31,7 +31,7 @@ pub fn end_with_this_thread(command: &mut Command) -> &mut Command {
     let parent = getpid();
     let bind = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have ended before; then no signal would come.
+        // If the parent has ended before this call, the kernel sends no signal.
         match getppid() == Some(parent) {
             true => Ok(()),
             false => Err(io::Error::from(rustix::io::Errno::SRCH)),

@@ -99,7 +99,7 @@ impl LinkInfo {
         };
         dump(RTM_GETLINK, &[0; LINK_BYTES], each)
             .map_err(|e| refused(master.name(), "RTM_GETLINK", e))?;
-        // One that has just gone is no member.
+        // An interface that was just deleted is no member.
         let name = |index| Interface::by_index(index).ok().map(|member| member.name());
         Ok(found.into_iter().filter_map(name).collect())
     }

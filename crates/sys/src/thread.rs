@@ -85,7 +85,7 @@ fn set_affinity(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
 }
 
 fn pid(thread: i32) -> Result<Pid> {
-    // Zero is the calling thread, and not asked for here.
+    // 0 means the calling thread, which this function does not accept.
     let pid = if thread > 0 { Pid::from_raw(thread) } else { None };
     pid.ok_or_else(|| {
         Error::new(Code::System, format!("cannot pin thread {thread}"), "there is no such thread")

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: RDTSC reads a counter into registers; x86-64 has it in every mode we can be in, and
+    // SAFETY: RDTSC reads a counter into registers; x86-64 has it in every mode of user space, and
     // Linux, unless told otherwise by prctl, lets programs use it.
     return unsafe { core::arch::x86_64::_rdtsc() };
     #[cfg(any(not(target_arch = "x86_64"), miri))]

@@ -101,7 +101,8 @@ impl Epoll {
         loop {
             let n = self.look(events)?;
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            // It reads as ready when a member is; what it was may be gone when it is looked at.
+            // An epoll descriptor is readable when a member is ready; the member may no longer be
+            // ready when it is read.
             if n > 0 || left == Some(Duration::ZERO) || !poll_readable(&[self.as_fd()], left)? {
                 return Ok(n);
             }
@@ -111,9 +112,9 @@ impl Epoll {
     /// Returns the events that are ready now, by the older call.
     fn look(&self, events: &mut [Event]) -> io::Result<usize> {
         let most = i32::try_from(events.len()).unwrap_or(i32::MAX);
-        // SAFETY: `events` has room for `most` entries, of which the kernel writes as many as it says.
-        // Both types are the kernel's epoll_event: 12 bytes, packed, on x86-64, 16 elsewhere, as
-        // asserted below.
+        // SAFETY: `events` has room for `most` entries; the kernel writes at most `most`, and returns
+        // the number. Both types are the kernel's epoll_event: 12 bytes, packed, on x86-64, 16
+        // elsewhere, as asserted below.
         let n =
             unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events.as_mut_ptr().cast(), most, 0) };
         usize::try_from(n).map_err(|_| {
@@ -175,7 +176,7 @@ impl EventFd {
             return;
         }
         if cfg!(miri) {
-            // Which knows no poll(2), and has no other process.
+            // Miri has no poll(2), and no other process.
             return self.signal();
         }
         let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
@@ -234,8 +235,8 @@ impl TimerFd {
     ///
     /// Cost: one syscall and one clock read.
     pub fn set_at(&self, at: Option<Instant>) -> io::Result<()> {
-        // An Instant does not give out its number, so the alarm is relative to now; the clock is
-        // the same one. A relative 0 would mean off, hence at least 1 ns.
+        // The value of an Instant cannot be read, so the alarm is relative to now, on the same
+        // clock. A relative 0 would mean off, hence at least 1 ns.
         let after = at.map_or(Duration::ZERO, |at| {
             at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
         });
@@ -302,7 +303,7 @@ struct Bound {
 
 impl Bound {
     fn new(timeout: Option<Duration>) -> Self {
-        // A deadline that overflows the clock lies beyond any uptime: it is no bound.
+        // A deadline that overflows the clock is later than any uptime: it means no limit.
         let deadline = match timeout {
             None | Some(Duration::ZERO) => None,
             Some(t) => Instant::now().checked_add(t),

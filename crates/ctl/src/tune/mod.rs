@@ -1,4 +1,4 @@
-//! Changes the settings of a run from outside, over a socket that the program opens if it is asked to.
+//! Changes the settings of a run from another process, over a socket that the program opens on request.
 //!
 //! ```text
 //!  ask ──a line of JSON──► Listening ─► Server ── Control ─► orders to the workers

@@ -1,4 +1,4 @@
-//! A device that takes what it has room for, and the calls that it gets.
+//! A device that accepts packets up to its free space, and the calls that it receives.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};

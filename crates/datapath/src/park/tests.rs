@@ -1,4 +1,4 @@
-//! A worker holds devices that have packets densely, and obeys orders that come meanwhile.
+//! A worker holds devices whose packets arrive at a high rate, and executes orders during a hold.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};

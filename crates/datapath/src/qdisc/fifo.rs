@@ -25,8 +25,8 @@ impl Fifo {
     #[must_use]
     pub fn new(limit: Limit) -> Fifo {
         let limit = Limit { packets: limit.packets.max(1), ..limit };
-        // Twice the room: a batch moves its packets to its start once it comes to its end, which is then
-        // rare, however full the queue is.
+        // Twice the space: a batch moves its packets to its start when it reaches its end; with twice
+        // the space that is rare for any queue length.
         let packets = Batch::with_capacity(2 * limit.packets);
         Fifo { packets, limit, account: Account::new(), clock: Clock::default() }
     }
@@ -43,7 +43,7 @@ impl Fifo {
         let bytes = self.limit.bytes.saturating_sub(held.bytes);
         let mut first = first_with(batch, n, bytes);
         if first.bytes > bytes {
-            // The packet that reaches the limit passes it.
+            // The packet that reaches the byte limit exceeds it.
             first.packets -= 1;
             first = batch.count_first(first.packets);
         }

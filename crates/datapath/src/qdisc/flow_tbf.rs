@@ -201,7 +201,7 @@ impl FlowTbf {
         if self.limit.is_exceeded_by(self.account.held()) {
             return self.account.drop(held.skb, bytes, DropReason::QUEUE_LIMIT, mem);
         }
-        // A packet before it in the batch may have made its flow begin, or have made it forgotten.
+        // An earlier packet of the batch may have created its flow, or evicted it.
         let found = if self.is(found, number) { found } else { self.find(number) };
         let is_used = found != NONE;
         let i = if is_used { found } else { self.begin(number, at_ns) };
@@ -212,7 +212,7 @@ impl FlowTbf {
         flow.is_used = is_used;
         let waits = std::mem::replace(&mut flow.waits, true);
         if let Err(skb) = self.shelf.push(&mut flow.packets, held) {
-            // Not reached: the limit is the shelf's length.
+            // Unreachable: the limit is the shelf's length.
             flow.waits = waits;
             return self.account.drop(skb, bytes, DropReason::QUEUE_LIMIT, mem);
         }

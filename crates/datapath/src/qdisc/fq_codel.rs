@@ -108,7 +108,8 @@ impl FqCodel {
             flows: (0..config.flows.clamp(1, 1 << 16)).map(flow).collect(),
             new: Chain::default(),
             old: Chain::default(),
-            // One more than the limit: the packet that passes it is in before one is dropped.
+            // One more than the limit: the packet that exceeds it is queued before another one is
+            // dropped.
             shelf: Shelf::new(limit.packets + 1),
             seed: Seed::random(),
             params: Params {
@@ -163,8 +164,8 @@ impl FqCodel {
                 flow.deficit -= i64::from(held.bytes);
                 return Some(held);
             }
-            // A new flow that is empty stays for a round of the old ones: one that sends a packet at a time
-            // would be new with each of them, and starve those.
+            // An empty new flow stays for one round of the old flows: otherwise a flow that sends one
+            // packet at a time would be new with each packet, and starve the old flows.
             flow.listed = is_new && has_old;
             let listed = flow.listed;
             chain.pop(&mut self.flows);

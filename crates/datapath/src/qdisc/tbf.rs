@@ -176,7 +176,7 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
         let mut moved = Moved::default();
         let packets = most.packets.min(out.spare());
         while moved.packets < packets && moved.bytes < most.bytes {
-            // Those that are covered whichever they are leave at once; then one by one.
+            // Packets that the tokens cover at any size leave at once; the rest leave one by one.
             let covered = bucket.bytes().saturating_sub(self.longest_bytes);
             if self.ahead.is_empty() && covered > 0 {
                 let bytes = covered.min(most.bytes - moved.bytes);

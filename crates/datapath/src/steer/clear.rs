@@ -1,4 +1,4 @@
-//! A worker's page that tells which packets have left it, written after each turn that leaves none
+//! A worker's page that counts the packets that have left it, written after each turn that leaves none
 //! waiting.
 
 use std::sync::Arc;
@@ -66,8 +66,8 @@ impl Clearing {
             return;
         }
         let counts = |at: &usize| napis.get(*at).map(Napi::counts).unwrap_or_default();
-        // All that was sent before anything that was received: who reads the other way round believes too
-        // little has left, and never too much.
+        // Writers count sent packets before received ones. A reader in the opposite order may see too few
+        // packets as sent, and never too many.
         for (page, at) in self.page.ends.iter().zip(&self.ends) {
             page.sent.store(counts(at).tx_packets, Ordering::Relaxed);
         }

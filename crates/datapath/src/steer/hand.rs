@@ -69,7 +69,7 @@ impl Hand {
             self.left = self.sent;
             return;
         };
-        // Once for the mark that there is, and once for a newer one.
+        // Once for the present mark, and once for a newer mark.
         for _ in 0..2 {
             let mark = *self.mark.get_or_insert_with(|| {
                 let received = far.page.received(far.end);
@@ -87,7 +87,7 @@ impl Hand {
     /// Returns true if the packet with that number, and all before it, have left. The own worker
     /// has been clear since it was handed.
     pub fn has_left(&self, number: u64) -> bool {
-        // One that was dropped has a number that is not reached; what was sent, all of it, has left then.
+        // A dropped packet has a number that is never reached; but all sent packets have left by then.
         let number = if self.shared { self.sent } else { number.min(self.sent) };
         self.left >= number
     }

@@ -167,7 +167,7 @@ impl Tx {
             }
         }
         if bytes != skb.len() {
-            // Not all of it is in the pool's frames.
+            // Some of its bytes are not in the pool's frames.
             return Err(Stop::Copy);
         }
         if let Some(desc) = last {
@@ -245,7 +245,7 @@ impl TxRing for Tx {
     }
 
     fn has_room(&mut self) -> Checked<bool> {
-        // Not for a single slot; and half of a short ring may be held by a peer that is slow.
+        // No refill for a single slot; and a slow peer may hold half of a short ring.
         Ok(self.ring.free() >= self.ring.shared.len().min(DESCS_MAX as u16) / 2)
     }
 
@@ -515,7 +515,7 @@ impl RxRing for Rx {
         if posted > 0 {
             self.ring.post(posted);
         } else if self.ring.posted() == 0 {
-            // Nothing will come, and a free frame is not announced.
+            // No packet can arrive without posted frames, and a freed frame is not notified.
             copies.no_frame += 1;
         }
     }

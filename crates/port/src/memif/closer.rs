@@ -47,7 +47,7 @@ impl Closer {
             });
             self.threads += usize::from(started.is_ok());
         }
-        // Without any thread it waits for one: the receiver is here.
+        // Without a thread the work waits in the channel: the receiver is here.
         let _ = self.sender.send(waste);
     }
 

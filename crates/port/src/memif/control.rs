@@ -167,7 +167,7 @@ impl Thread {
         for order in orders {
             match order {
                 Order::Add(shared, protocol) => {
-                    // Without it the port is looked at with the mailbox only.
+                    // Without it the port is polled only when the mailbox is.
                     let _ = self.set.add(protocol.watch(), tag(&shared), EventFlags::IN);
                     self.ports.push(Port { shared, protocol });
                 }

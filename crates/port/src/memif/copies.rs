@@ -101,7 +101,7 @@ impl Copies {
         self.bytes += filled.bytes;
         out.truncate_to(before + filled.packets, mem);
         match lie {
-            // What came before it is good.
+            // The packets before it are valid.
             Some(lie) if filled.packets == 0 => Err(lie),
             _ => Ok(filled.packets as u16),
         }
@@ -138,8 +138,8 @@ impl Copies {
                 break;
             }
         }
-        // A packet of nothing, or one that no chain of the pool's frames can be long enough for, ever: it
-        // has been received, and no caller can have it.
+        // An empty packet, or a packet too long for any chain of the pool's frames: it counts as
+        // received, and is dropped.
         let nobodys = match self.scratch.len() {
             0 => Some(DropReason::MALFORMED),
             len if len > mem.pool().packet_max_bytes() => Some(DropReason::TOO_LONG),
@@ -197,12 +197,12 @@ impl Copies {
                     worked += n;
                     moved += batch.sent(1, mem);
                 }
-                // All of the ring is not enough.
+                // The packet is longer than the whole ring.
                 Ok(None) if worked == 0 && ready == ring.len() => {
                     return Ok((worked, moved, Stop::Never(DropReason::TOO_LONG)));
                 }
                 Ok(None) => return Ok((worked, moved, Stop::Full)),
-                // What was sent before it is to be counted: it will be found again.
+                // The packets sent before it are counted now; the next call finds this one again.
                 Err(_) if moved.packets > 0 => return Ok((worked, moved, Stop::Full)),
                 Err(lie) => return Err(lie),
             }

@@ -157,7 +157,7 @@ impl Endpoint {
         let is_new = wanted != self.belled;
         if is_new {
             self.belled = wanted;
-            // Once after the caller fell asleep, not each time it looks.
+            // Once after the caller went to sleep, not at each poll.
             self.second_look = now.filter(|_| wanted).and_then(|now| now.checked_add(RETRY));
         }
         is_new

@@ -75,7 +75,7 @@ impl<H: Clone, R, W> Handover<H, R, W> {
         if change(&mut state) {
             let next = self.generation.load(Ordering::Relaxed).wrapping_add(1);
             self.generation.store(next, Ordering::Release);
-            // Under the lock: who finds nothing new finds its bell silent.
+            // Under the lock: a thread that finds no news also finds its doorbell silent.
             announce();
         }
     }

@@ -177,7 +177,7 @@ impl Listener {
                     i += 1
                 }
                 GuestState::Waiting => {
-                    // Behind the others, which makes it the youngest of its kind.
+                    // At the end of the list, which makes it the youngest.
                     let guest = self.guests.remove(i);
                     self.make_place(guest.user, true, turn);
                     self.guests.push(guest);
@@ -202,7 +202,7 @@ impl Protocol for Listener {
     fn turn(&mut self, turn: &mut Turn<'_>) -> Option<Event> {
         let ended = self.recv_connected(turn);
         if ended.is_some() {
-            // What comes next comes with the next turn, so that endpoints learn of both.
+            // The next event is handled in the next turn, so that endpoints see both.
             return ended;
         }
         let accepts = self.accept(turn);

@@ -87,7 +87,7 @@ impl MemifQueue {
     fn begin(&mut self, mut rings: Rings) {
         if let Some(rx) = &mut rings.rx {
             rx.shared().want_bell(false);
-            // Without it a sleeper would have to look, as it does for what is not announced.
+            // Without the doorbell a sleeper polls, as for every event without a notification.
             let _ = self.end.watch(rx.bell());
             rx.refill(&mut self.home, &mut self.copies);
         }
@@ -98,13 +98,14 @@ impl MemifQueue {
     fn detach(&mut self) {
         let mut rings = std::mem::take(&mut self.rings);
         if let Some(rx) = &mut rings.rx {
-            // What it had sent goes with it, unseen.
+            // Packets in the ring that this queue has not received are lost.
             self.missed += u64::from(rx.ready().unwrap_or(0));
             self.end.forget(rx.bell());
             rx.close(&mut self.home);
         }
         if let Some(tx) = &mut rings.tx {
-            // What it has taken is sent, also if it went right after; nothing is lost by an index that is wrong.
+            // Packets that the peer has taken count as sent, even if it disconnected right after; a wrong index
+            // loses nothing.
             let _ = tx.reap(&mut self.home);
             tx.close();
         }
@@ -274,8 +275,8 @@ impl MemifQueue {
     /// whether the ring is full.
     fn has_work(&mut self, want: Want, again: bool, now: Instant) -> Checked<(bool, bool)> {
         let mut full = false;
-        // A caller that waits for room that was not enough tries again now and then: what is to be sent may
-        // be another packet.
+        // If the free space was not enough, the waiting caller tries again from time to time: its next
+        // packet may be another one.
         let due = again && self.end.set.is_due(now);
         if let Some(tx) = &mut self.rings.tx {
             let before = tx.sending();
@@ -289,7 +290,7 @@ impl MemifQueue {
         if want.room() && !full {
             return Ok((true, full));
         }
-        // What waits for a frame is not worth a call before there may be one.
+        // While packets wait for a frame, a notification is useless before a frame can be free.
         let frames = self.listen(want.frames() && self.starved_until.is_none(), now)?;
         Ok((frames, full))
     }
@@ -301,7 +302,7 @@ impl MemifQueue {
         if self.end.set_belled(wanted, Some(now)) {
             rx.shared().want_bell(wanted);
         }
-        // The beginning of a packet, whose end a peer may never send, is nothing.
+        // The beginning of a packet does not count as work: the peer may never send its end.
         if wanted && rx.ready()? > self.copies.unfinished {
             self.work();
             return Ok(true);

@@ -6,7 +6,7 @@
 
 use linerate_skb::Batch;
 
-// No handle has the umem 0, so that none is one of these.
+// No handle has umem 0, so these values are no handles.
 /// In no ring of this queue.
 const FREE: u32 = 0;
 /// State of a frame in the fill ring, or received from it and not reported yet.

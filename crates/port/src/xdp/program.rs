@@ -159,7 +159,7 @@ pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
     asm.add([Insn::load(Size::Word, R2, R6, CONTEXT_RX_QUEUE)]);
     asm.add(Insn::load_map(R1, map));
     asm.add([Insn::set(R3, XDP_PASS), Insn::call(HELPER_REDIRECT_MAP), Insn::exit()]);
-    // The verifier refuses what nothing leads to.
+    // The verifier refuses unreachable instructions.
     if one.is_some() {
         asm.place(To::Pass);
         asm.add([Insn::set(R0, XDP_PASS), Insn::exit()]);
@@ -185,7 +185,8 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
     asm.jump(Insn::jump_if(If::Below, R0, IPV4_BYTES_MIN), To::Pass);
     asm.add([Insn::add(R7, IPV4_BYTES_MIN)]);
     asm.jump(Insn::jump_if(If::Equal, R0, IPV4_BYTES_MIN), To::Ports);
-    // Options, bit by bit of their length: who lacks CAP_PERFMON may add constants only to a packet's pointer.
+    // Options, bit by bit of their length: without CAP_PERFMON, a program may add only constants to a packet
+    // pointer.
     asm.add([Insn::add(R0, -IPV4_BYTES_MIN)]);
     for bit in [4, 8, 16, 32] {
         let set = Insn::jump_if(If::Bits, R0, bit).to(1);

@@ -124,7 +124,7 @@ impl Device {
             if !host.link.is_gone() && !self.tx.is_stuck(&socket.held) {
                 return;
             }
-            // Packets that wait in the kernel will be completed, and are not to be sent from another socket before.
+            // The kernel will complete packets that wait in it; another socket must not send them before.
             if !host.link.is_gone() && self.is_read(socket) {
                 return self.tx.waits_on();
             }
@@ -184,7 +184,7 @@ impl Device {
         self.rebind_at = now.checked_add(REBIND_INTERVAL);
         match self.binding.try_bind(self.copy_mode) {
             Ok(bound) if host.bell.replace(&*bound.rings.socket).is_ok() => {
-                // Bound again, so that the device has nothing of the old one's any more.
+                // Bind again, so that the device no longer holds frames of the old socket.
                 self.reclaim_frames(DropReason::DEVICE_DOWN);
                 self.start(bound.rings);
                 (self.rebind_at, self.bind_error) = (None, None);
@@ -249,7 +249,7 @@ impl Device {
             let name = format!("xdp {}/{} closed tx", self.binding.name, self.binding.queue());
             let mut tally = self.binding.pool.tally(&name);
             tally.set(kept);
-            // For good, as the packets.
+            // Leaked on purpose, as the packets.
             Box::leak(Box::new(tally));
         }
         // SAFETY: each was lent, to be posted, and is in the table once; the socket is closed, and its
@@ -305,7 +305,7 @@ impl HostDevice for Device {
 
     fn is_ready(&mut self, host: &mut Host, want: Want) -> bool {
         self.recover(host);
-        // What is sent without a socket is dropped at once.
+        // Without a socket, packets to send are dropped at once.
         let Some(socket) = &mut self.socket else { return want.room() };
         self.tx.poll(socket, &mut host.link, &mut self.home);
         self.tx.publish(&socket.held);
@@ -314,7 +314,7 @@ impl HostDevice for Device {
     }
 
     fn awaits(&mut self, link: &Link, want: Want) -> (Option<Want>, Option<Instant>) {
-        // While the interface is down, the link's own alarm is soon enough.
+        // While the interface is down, the timer of the link wakes early enough.
         let is_up = |_: &Instant| link.is_up();
         let times = [
             self.rx.starved.at().filter(|_| want.frames()),
@@ -322,7 +322,7 @@ impl HostDevice for Device {
             self.rebind_at.filter(is_up),
             self.look_at.filter(|_| !link.is_gone()),
         ];
-        // Room comes with completions, which are not announced: the alarm looks for them.
+        // Completions free ring space and are not notified: the timer polls for them.
         (want.frames().then_some(Want::Frames), times.into_iter().flatten().min())
     }
 
@@ -362,8 +362,8 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.linger();
         self.close();
-        // A device that writes the frames itself may do so until the kernel has cleared up. If that
-        // cannot be known, the frames stay lent, in the ledger too.
+        // A device that writes the frames itself may do so until the kernel has cleared up. If it
+        // is unknown whether the kernel has, the frames stay lent, in the ledger too.
         let copied = self.copy_mode == CopyMode::Always;
         if copied || (self.lost.is_some() && self.binding.is_vacant(self.copy_mode)) {
             self.reclaim_frames(DropReason::STOPPED);

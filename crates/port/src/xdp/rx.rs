@@ -123,7 +123,7 @@ impl Rx {
             rings.fill.push_slice(&frames[..n]);
             posted += n;
             if n < room && held.posted == 0 {
-                // Nothing will come, and a free frame is not announced.
+                // No packet can arrive without posted frames, and a freed frame is not notified.
                 self.rx_nombuf += 1;
                 self.starved = Retry::later();
             }
@@ -132,7 +132,7 @@ impl Rx {
             }
         }
         if posted > 0 && rings.fill_map.wants_wakeup() {
-            // What it complains of is found out when something is sent or waited for.
+            // The next send or wait finds the reason for its error.
             let _ = rings.socket.wake_rx();
         }
     }

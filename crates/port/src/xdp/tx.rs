@@ -106,7 +106,7 @@ impl Tx {
             let (cut, len) = (self.cut(skb, socket, &mut spans), skb.len());
             match cut {
                 Cut::Frames(n) if socket.rings.tx.reserve(n as u32) < n as u32 => {
-                    // In the hope that the kernel makes room.
+                    // The kernel may free ring space.
                     self.kick(socket, link, mem);
                     if socket.rings.tx.reserve(n as u32) < n as u32 {
                         return moved;
@@ -161,7 +161,7 @@ impl Tx {
 
     /// Decides how a packet is sent: from its frames, as a copy, or not at all.
     fn cut(&self, skb: &Skb, socket: &Socket, spans: &mut [Span; FRAMES_MAX]) -> Cut {
-        // The kernel would refuse it, and all behind it, for ever.
+        // The kernel would refuse this descriptor, and all descriptors behind it, forever.
         if skb.len() < ETHERNET_BYTES {
             return Cut::Never(DropReason::MALFORMED);
         }
@@ -187,7 +187,7 @@ impl Tx {
             }
         }
         match n {
-            // Not all of it is in the pool's frames.
+            // Some of its bytes are not in the pool's frames.
             _ if bytes != skb.len() => Cut::Copy,
             1 => Cut::Frames(1),
             _ if socket.rings.several => Cut::Frames(n),
@@ -257,8 +257,8 @@ impl Tx {
                 // EAGAIN: about 32 were sent, and more are to come. EBUSY: the device took one and
                 // dropped it, and the kernel stops there.
                 Err(_) if moved => {}
-                // The device has no place now, or the completion ring is full: nobody announces that
-                // there is.
+                // The device has no space now, or the completion ring is full: there is no
+                // notification when that ends.
                 Err(_) => break,
             }
         }

@@ -144,7 +144,7 @@ impl BlockRing {
     /// Cost:   one Acquire load; no syscall.
     /// Source: packet_mmap.rst, "AF_PACKET TPACKET_V3 example".
     pub fn next_block(&mut self) -> Option<Block<'_>> {
-        // Blocks without a frame to read are passed over, at most one round of them.
+        // Skips blocks without a readable frame, for at most one round of the ring.
         for _ in 0..self.blocks {
             if self.cursor.is_none() {
                 let status = self.status().load(Ordering::Acquire);
@@ -179,14 +179,14 @@ impl BlockRing {
     /// Reads the frame under the cursor and moves on; `None` at the end of the block.
     fn next_frame(&mut self) -> Option<RxFrame<'_>> {
         let cursor = self.cursor.filter(|c| c.left > 0)?;
-        // SAFETY: there is a cursor, so the block is ours. The frame's lifetime ends as the signature
-        // above ends it: with the exclusive borrow of the ring, without which nothing gives the
-        // block back.
+        // SAFETY: there is a cursor, so this process owns the block. The frame's lifetime ends as the
+        // signature above ends it: with the exclusive borrow of the ring, without which nothing gives
+        // the block back.
         let Some((frame, next)) = (unsafe { self.frame_at(cursor.offset) }) else {
             return self.abandon();
         };
         let left = cursor.left - 1;
-        // A step at least as long as a header, so that reading a block ends whatever it says.
+        // Each step is at least as long as a header, so that reading a block ends for any content.
         if left > 0 && next < FRAME_HDR_BYTES {
             return self.abandon();
         }
@@ -270,7 +270,7 @@ impl BlockRing {
     /// Returns a word of the current block's header; the block must belong to us.
     fn word(&self, at: usize) -> u32 {
         // SAFETY: `at` is COUNT_AT or FIRST_AT, aligned and inside the header; the kernel does not
-        // write a block of ours.
+        // write a block that this process owns.
         unsafe { self.block().add(at).cast::<u32>().read() }
     }
 }

@@ -158,7 +158,8 @@ impl<'seg> Sending<'_, 'seg> {
             // nothing but `msg_len`.
             let ret = check(unsafe { libc::sendmmsg(fd, msgs, count, flags as _) });
             match ret {
-                // Nothing sent and no reason given: not a known outcome, so not one to repeat.
+                // Nothing was sent and there is no error: this is not a documented result, so do
+                // not repeat the call.
                 Ok(0) => return (sent, Some(Errno::AGAIN)),
                 Ok(n) => {
                     self.first += n as usize;

@@ -166,7 +166,7 @@ fn link(message: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
-    // A veth names its other end there, which it does not stand on.
+    // A veth has the index of its other end there, which is not a lower device.
     if is_veth || is_elsewhere {
         link.below = None;
     }
@@ -213,7 +213,7 @@ fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
     let family = *message.first()?;
     let index = u32_at(message, 4)?;
     let body = message.get(ADDRESS_BYTES..)?;
-    // Of a point-to-point link the first is the peer's.
+    // On a point-to-point link the first address is the peer's.
     let of = |wanted| attributes(body).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
     let bytes = of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?;
     let address: IpAddr = if i32::from(family) == libc::AF_INET {

@@ -69,7 +69,7 @@ impl Account {
         let mut bytes = [0; SCHEDSTAT_BYTES_MAX];
         let read = self.schedstat.read_at(&mut bytes, 0);
         let len = read.map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")))?;
-        // read(2) returns no more than it was given room for.
+        // read(2) returns at most the buffer's length.
         let text = std::str::from_utf8(&bytes[..len]).unwrap_or("");
         let Some([_, run_delay_ns, _]) = times_of(text) else {
             let why = format!("{PATH} holds {text:?}: the kernel keeps no account of it");
@@ -94,8 +94,8 @@ pub fn cpu_ns() -> u64 {
 pub fn preemptions() -> u64 {
     // SAFETY: rusage is plain numbers, for which all zeroes are values.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is ours and as large as the call expects. It fails for an unknown `who` only,
-    // and then leaves the zeroes.
+    // SAFETY: `usage` is a local variable of the size that the call expects. It fails for an
+    // unknown `who` only, and then leaves the zeroes.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }

@@ -112,7 +112,8 @@ impl Held {
             return copied;
         }
         let n = self.hold.read(from, to);
-        // Behind the reads: if they saw what was written after the slot went back, the copy is there.
+        // This check follows the reads: if they saw bytes written after the slot was returned, the
+        // copy exists.
         fence(Ordering::Acquire);
         self.copied(from, to).unwrap_or(n)
     }

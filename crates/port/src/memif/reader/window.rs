@@ -114,7 +114,7 @@ impl Window {
     pub fn look(&mut self) -> Checked<bool> {
         let state = self.state.get_mut();
         state.posted = state.ring.poll()?;
-        // Half a frame is worth no look before more of it is there.
+        // Part of a frame is not read before more of the frame has arrived.
         Ok(state.posted > state.taken && state.torn != Some(state.ring.at(state.posted)))
     }
 
@@ -203,7 +203,7 @@ impl Window {
     pub fn settle(&self, over: bool) {
         let state = &mut *self.state.borrow_mut();
         let len = state.ring.shared.len();
-        // A frame that is longer than what is left of the ring comes no other way.
+        // A frame longer than the rest of the ring can arrive only in this way.
         let stuck = state.torn.is_some() && state.posted == len;
         let blocked_max = if stuck { 0 } else { len / 2 };
         let mut slots = 0;

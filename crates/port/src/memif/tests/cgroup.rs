@@ -1,5 +1,5 @@
-//! A server, a client and a reader, each in a process whose memory is limited, beside hostile peers that want it
-//! killed for what it maps: it lives, and serves an honest peer afterwards.
+//! A server, a client and a reader, each in a process with limited memory, beside hostile peers whose memory it
+//! maps, so that the kernel would kill it: the process lives, and serves an honest peer afterwards.
 //!
 //! `LINERATE_TEST_HOSTILE=1000` has so many peers come instead of 12. The rate beside them is measured by
 //! `cargo test -p linerate-port --lib -- --ignored --nocapture memif::tests::cgroup`.

@@ -1,4 +1,4 @@
-//! Peers that are connected and write into the rings what the protocol forbids.
+//! Connected peers that write forbidden values into the rings.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Packets that the kernel has for long, and may read where they lie until it is done with them: on a macvlan,
-//! whose lower device has a queue that hardly sends, and on a card that looks at its ring late.
+//! Packets that the kernel keeps for a long time, and may read in their frames until it completes them: on a
+//! macvlan whose lower device has a slow queue, and on a card that polls its ring late.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
