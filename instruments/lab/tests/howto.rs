@@ -1,4 +1,4 @@
-//! The experiment that docs/howto-lab.md writes can be run as it stands there.
+//! The experiment in docs/howto-lab.md runs without changes.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Counts and samples what a CPU does, and says in which function it fell.
+//! Counts and samples the events and the time of a CPU, by function.
 //!
 //! Three layers, each usable without the next:
 //! - **measure**: [`pmu`] counts the CPU's events over a window, [`sample`] takes

@@ -1,4 +1,4 @@
-//! Counters against known answers: what is printed as counted is what happened.
+//! Counters against known answers: the printed counts equal the events that happened.
 //!
 //! Whatever the machine does not let us count is skipped, with its reason printed: hardware events
 //! without a PMU, context switches without leave to see the kernel's share, all of them where a

@@ -1,4 +1,4 @@
-//! The posts' own tables, read and printed again to the byte, and what the full forms make of them.
+//! The posts' tables, read and printed again byte for byte, and the same tables in the full forms.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Samples of code of which it is known what it does: the profile must say the same.
+//! Samples of code with known behaviour: the profile must show that behaviour.
 //!
 //! A test that changes its own process, its limits or its namespace runs in this file's own `program`,
 //! started anew by the tests with a role.

@@ -1,4 +1,4 @@
-//! Runs that look as real ones do, made of a repeatable stream of numbers.
+//! Artificial runs like real ones, made of a repeatable stream of numbers.
 
 use std::collections::BTreeMap;
 
