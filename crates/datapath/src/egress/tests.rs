@@ -233,6 +233,18 @@ fn caps_change_while_packets_wait_on_the_list() {
     assert_eq!(ledger.dropped(DropReason::TX_FULL) as u32 + (sent + waiting) as u32, bench.next);
 }
 
+/// S2.8: a short backlog has a list as long as its cap, which a larger cap replaces.
+#[test]
+fn packets_on_the_list_stay_when_a_longer_one_takes_its_place() {
+    let mut bench = Bench::capped(TxBatch::Packets(2), 64, 0);
+    bench.put(10, 60);
+    bench.xmit(1);
+    assert_eq!((bench.egress.list_len(), bench.egress.waiting()), (1, 9));
+    bench.egress.set_cap(TxBatch::Packets(16));
+    bench.xmit(ROOM);
+    bench.check_order(10);
+}
+
 #[test]
 fn auto_bounds_the_bytes_of_a_doorbell_and_not_those_of_64_packets() {
     let mut bench = Bench::capped(TxBatch::Auto, 512, ROOM);
