@@ -24,6 +24,8 @@ pub(super) struct Split {
     programs: [u64; 2],
     /// Hard and soft interrupts, of all CPUs.
     interrupts: u64,
+    /// Nanoseconds in which the programs' threads were ready and had no CPU.
+    delayed_ns: u64,
 }
 
 impl Split {
@@ -34,14 +36,19 @@ impl Split {
 
     fn read_at(proc: &Path, workers: &[i32]) -> Split {
         let mut split = Split::default();
-        let add = |sum: &mut [u64; 2], id: &str| add(sum, &proc.join(id).join("stat"));
         for thread in fs::read_dir(proc.join("self/task")).into_iter().flatten().flatten() {
-            let name = thread.file_name().to_string_lossy().into_owned();
-            let is_worker = workers.iter().any(|worker| worker.to_string() == name);
-            add(if is_worker { &mut split.workers } else { &mut split.programs }, &name);
+            let name = thread.file_name();
+            let is_worker = workers.iter().any(|worker| name == *worker.to_string());
+            // Not TID/stat, which has the time of the whole process.
+            if is_worker {
+                add(&mut split.workers, &thread.path());
+            } else {
+                split.add_program(&thread.path());
+            }
             // Senders' processes: a kernel that does not list them leaves them out.
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            children.split_whitespace().for_each(|child| add(&mut split.programs, child));
+            let children = children.split_whitespace();
+            children.for_each(|id| split.add_program(&proc.join(id)));
         }
         let stat = fs::read_to_string(proc.join("stat")).unwrap_or_default();
         let all = stat.lines().find_map(|line| CpuTimes::parse(line.strip_prefix("cpu ")?));
@@ -51,8 +58,17 @@ impl Split {
         split
     }
 
+    /// Adds a thread or a process of the hosts' programs, by its folder in /proc.
+    fn add_program(&mut self, of: &Path) {
+        add(&mut self.programs, of);
+        // Source: Documentation/scheduler/sched-stats.rst.
+        let text = fs::read_to_string(of.join("schedstat")).unwrap_or_default();
+        let delay_ns = text.split_whitespace().nth(1).and_then(|ns| ns.parse().ok());
+        self.delayed_ns += delay_ns.unwrap_or(0);
+    }
+
     /// Returns the figures of a window that began with `before`.
-    pub fn since(&self, before: &Split) -> [(String, f64); 5] {
+    pub fn since(&self, before: &Split) -> [(String, f64); 6] {
         let ns = |now: u64, then: u64| now.saturating_sub(then) as f64 * tick_ns() as f64;
         [
             ("workers_user_ns", ns(self.workers[0], before.workers[0])),
@@ -60,14 +76,15 @@ impl Split {
             ("programs_user_ns", ns(self.programs[0], before.programs[0])),
             ("programs_system_ns", ns(self.programs[1], before.programs[1])),
             ("interrupts_ns", ns(self.interrupts, before.interrupts)),
+            ("programs_delay_ns", self.delayed_ns.saturating_sub(before.delayed_ns) as f64),
         ]
         .map(|(name, ns)| (name.to_owned(), ns))
     }
 }
 
-/// Adds the ticks of a thread, or of a process, of which this is the file.
-fn add(sum: &mut [u64; 2], stat: &Path) {
-    let stat = fs::read_to_string(stat).unwrap_or_default();
+/// Adds the ticks of a thread or of a process, by its folder in /proc.
+fn add(sum: &mut [u64; 2], of: &Path) {
+    let stat = fs::read_to_string(of.join("stat")).unwrap_or_default();
     if let Some(ticks) = ticks(&stat) {
         sum.iter_mut().zip(ticks).for_each(|(sum, ticks)| *sum += ticks);
     }
@@ -81,6 +98,8 @@ fn ticks(stat: &str) -> Option<[u64; 2]> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_sys::clock::thread_cpu_ns;
+
     use super::*;
 
     #[test]
@@ -93,6 +112,13 @@ mod tests {
         );
     }
 
+    /// Works until `done`.
+    fn work_until(mut done: impl FnMut() -> bool) {
+        while !done() {
+            std::hint::black_box((0..1_000_000).sum::<u64>());
+        }
+    }
+
     #[test]
     fn each_thread_and_each_child_is_in_one_share_only() {
         let proc = std::env::temp_dir().join(format!("linerate-split-{}", std::process::id()));
@@ -103,7 +129,7 @@ mod tests {
         // A worker, another thread with a child, and the child: user and system.
         for (id, ticks) in [("11", "1 2"), ("12", "10 20"), ("30", "100 200")] {
             let stat = format!("{id} (x) R 1 7 7 0 -1 4194560 1 0 0 0 {ticks} 5 6 20 0 1 0 99");
-            write("", id, "stat", &stat);
+            write(if id == "30" { "" } else { "self/task" }, id, "stat", &stat);
         }
         write("self/task", "11", "children", "");
         write("self/task", "12", "children", "30 ");
@@ -111,7 +137,7 @@ mod tests {
         let split = Split::read_at(&proc, &[11]);
         assert_eq!((split.workers, split.programs, split.interrupts), ([1, 2], [110, 220], 76_000));
         let ns = split.since(&Split::default()).map(|(_, ns)| ns / tick_ns() as f64);
-        assert_eq!(ns, [1.0, 2.0, 110.0, 220.0, 76_000.0]);
+        assert_eq!(ns, [1.0, 2.0, 110.0, 220.0, 76_000.0, 0.0]);
         fs::remove_dir_all(proc).unwrap();
     }
 
@@ -119,10 +145,24 @@ mod tests {
     fn work_of_a_thread_is_met_by_the_kernels_ticks() {
         let me = linerate_sys::thread::id();
         let before = Split::read(&[me]);
-        // However long that takes.
-        while Split::read(&[me]).workers == before.workers {
-            std::hint::black_box((0..1_000_000).sum::<u64>());
-        }
+        let mut now = before;
+        // Until the kernel has met it: however long that takes.
+        work_until(|| {
+            now = Split::read(&[me]);
+            now.workers != before.workers
+        });
+        let figures = now.since(&before);
+        assert!(figures[0].1 + figures[1].1 >= tick_ns() as f64, "{figures:?}");
+        // A worker that waits has no part in what another thread does.
+        let ticks = 10;
+        let other = std::thread::spawn(move || {
+            let before = thread_cpu_ns();
+            work_until(|| thread_cpu_ns() - before > (ticks + 2) * tick_ns());
+        });
+        other.join().unwrap();
+        let after = Split::read(&[me]);
+        let of_me = after.workers.iter().sum::<u64>() - now.workers.iter().sum::<u64>();
+        assert!(of_me < ticks / 2, "{of_me} ticks of a thread that waited");
         assert_eq!(Split::read(&[]).workers, [0, 0]);
     }
 }
