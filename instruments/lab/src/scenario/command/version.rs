@@ -6,13 +6,17 @@
 //!  target/lab-versions/build            cargo's, of all of them: what they depend on is built once
 //! ```
 //!
-//! A commit that is built is not built again. The compiler is that of the directory that this program is started
-//! in, for every version: what differs is the engine.
+//! A commit that is built is not built again. A name as HEAD means the same commit for as long as this process lives,
+//! so that all pairs of a run compare the same two versions. The compiler is that of the directory that this program
+//! is started in, for every version: what differs is the engine.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{find, process};
@@ -57,14 +61,16 @@ fn built_in(dir: &Path, commit: &str, place: &Place) -> Result<(PathBuf, String)
         Error::new(Code::Unsupported, format!("cannot build commit {commit}"), e.why)
             .fix("start it in a clone of linerate's repository")
     })?;
-    // Behind the end of the options: a name is none of git's.
-    let name = format!("{commit}^{{commit}}");
-    let whole = ask(&["rev-parse", "--verify", "--end-of-options", &name]).map_err(|e| {
-        Error::new(Code::Experiment, format!("there is no commit {commit}"), e.why)
-            .fix(format!("git log --oneline, or git fetch, in {root}"))
+    let whole = once(&root, commit, || {
+        // Behind the end of the options: a name is none of git's.
+        let name = format!("{commit}^{{commit}}");
+        let whole = ask(&["rev-parse", "--verify", "--end-of-options", &name]).map_err(|e| {
+            Error::new(Code::Experiment, format!("there is no commit {commit}"), e.why)
+                .fix(format!("git log --oneline, or git fetch, in {root}"))
+        })?;
+        // By newer versions of git this mark is printed, too.
+        Ok(whole.lines().last().unwrap_or_default().to_owned())
     })?;
-    // By newer versions of git this mark is printed, too.
-    let whole = whole.lines().last().unwrap_or_default().to_owned();
     let all = Path::new(&root).join("target").join("lab-versions");
     let folder = all.join(whole.get(..DIGITS).unwrap_or(&whole));
     let (tree, program) = (folder.join("tree"), folder.join(COMMAND));
@@ -84,6 +90,20 @@ fn built_in(dir: &Path, commit: &str, place: &Place) -> Result<(PathBuf, String)
     fs::copy(all.join("build").join("release").join(COMMAND), &part).map_err(failed)?;
     fs::rename(&part, &program).map_err(failed)?;
     Ok((program, whole))
+}
+
+/// Returns the full name of the commit that `name` meant in the repository at `root` when it was first asked for: from
+/// the first call, or from `ask`.
+///
+/// # Errors
+/// Those of `ask`; they are not remembered.
+fn once(root: &str, name: &str, ask: impl FnOnce() -> Result<String>) -> Result<String> {
+    static KNOWN: Mutex<BTreeMap<[String; 2], String>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(match known.entry([root.to_owned(), name.to_owned()]) {
+        Entry::Occupied(whole) => whole.get().clone(),
+        Entry::Vacant(place) => place.insert(ask()?).clone(),
+    })
 }
 
 /// Builds the command of `tree` in `target`.
@@ -123,18 +143,33 @@ mod tests {
         let lock = "version = 4\n[[package]]\nname = \"linerate-cli\"\nversion = \"0.0.0\"\n";
         fs::write(dir.join("Cargo.lock"), lock).unwrap();
         fs::write(dir.join("src/main.rs"), main).unwrap();
-        let git = |args: &[&str]| {
-            let who = ["-c", "user.name=a", "-c", "user.email=a@b", "-C"];
-            let mut git = std::process::Command::new("git");
-            let done = git.args(who).arg(&dir).args(args).output().ok()?;
-            done.status.success().then_some(())
-        };
-        let made = git(&["init", "-q"]).and_then(|()| git(&["add", "-A"]));
-        let made = made.and_then(|()| git(&["commit", "-q", "-m", "a"]));
+        let made = git(&dir, &["init", "-q"]).and_then(|()| git(&dir, &["add", "-A"]));
+        let made = made.and_then(|()| git(&dir, &["commit", "-q", "-m", "a"]));
         if made.is_none() {
             println!("skipped: no git");
         }
         made.map(|()| dir)
+    }
+
+    /// Runs git in `dir` as a committer of its own; returns `None` if it fails.
+    fn git(dir: &Path, args: &[&str]) -> Option<()> {
+        let who = ["-c", "user.name=a", "-c", "user.email=a@b", "-C"];
+        let mut git = std::process::Command::new("git");
+        let done = git.args(who).arg(dir).args(args).output().ok()?;
+        done.status.success().then_some(())
+    }
+
+    #[test]
+    fn a_name_means_the_same_commit_after_another_one_was_made() {
+        let Some(dir) = repository("moving", "fn main() { println!(\"{}\", 1) }") else { return };
+        let first = built_in(&dir, "HEAD", &Place::default()).unwrap();
+        fs::write(dir.join("src/main.rs"), "fn main() { println!(\"{}\", 2) }").unwrap();
+        git(&dir, &["commit", "-q", "-a", "-m", "b"]).unwrap();
+        assert_eq!(built_in(&dir, "HEAD", &Place::default()), Ok(first.clone()));
+        // Another name is asked for, and is the new one.
+        let second = built_in(&dir, "HEAD~0", &Place::default()).unwrap();
+        assert_ne!(second, first);
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
