@@ -93,7 +93,7 @@ impl Child {
             }
             let left = until.saturating_duration_since(Instant::now());
             if !poll_readable(&[self.stdout.as_fd()], Some(left))? {
-                return Err(io::Error::other("its process does not answer"));
+                return Err(io::Error::other(self.silence()));
             }
             let mut bytes = [0; 1 << 16];
             match rustix::io::read(&self.stdout, &mut bytes)? {
@@ -101,6 +101,17 @@ impl Child {
                 n => self.read.extend_from_slice(&bytes[..n]),
             }
         }
+    }
+
+    /// Returns why the process does not answer.
+    fn silence(&self) -> String {
+        let id = self.child.id();
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        if stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')) {
+            // It is in a process group of its own, which somebody may have stopped.
+            return format!("its process {id} was stopped (kill -CONT {id})");
+        }
+        "its process does not answer".into()
     }
 }
 
@@ -204,6 +215,22 @@ mod tests {
             assert!(apart < Duration::from_secs(1), "{apart:?}");
         }
         assert!(parse::<Order>("hello").unwrap_err().why.contains("hello"));
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_is_told_from_one_that_does_not_answer() {
+        let mut cat = Command::new("cat");
+        let mut child = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let id = rustix::process::Pid::from_child(&child);
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
+        let mut child = Child { child, stdin, stdout, read: Vec::new() };
+        let mut silence = || child.line(Instant::now()).unwrap_err().to_string();
+        assert_eq!(silence(), "its process does not answer");
+        rustix::process::kill_process(id, rustix::process::Signal::STOP).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        while !silence().contains("was stopped") {
+            assert!(Instant::now() < until, "{}", silence());
+        }
     }
 
     #[test]

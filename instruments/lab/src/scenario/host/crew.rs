@@ -5,7 +5,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate_sys::clock::thread_cpu_ns;
 use linerate_sys::netns::Netns;
@@ -155,7 +155,8 @@ impl Crew {
     /// Waits for all programs to finish the round; returns the sum of their results.
     pub fn gather(&self, round: Round) -> Result<Told> {
         let mut all = Told::default();
-        let latest = round.until + 2 * PATIENCE;
+        // Somewhat later than a sender's process is given up, which says why.
+        let latest = round.until + 2 * PATIENCE + Duration::from_secs(1);
         for _ in &self.hands {
             let left = latest.saturating_duration_since(Instant::now());
             let told = self.told.recv_timeout(left).map_err(|_| {
