@@ -242,7 +242,7 @@ fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
     // Those that were there are moved, and put back where they were. A veth has NAPI while a port of xdp is open.
     let _open = netns.run(|| Port::open("xdp:affin4,icmp").unwrap());
     let run = forward("packet:affin4", "auto");
-    until_true("a run", SOON, || run.stderr().contains("--place napi gives it threads"));
+    until_true("a run", SOON, || run.stderr().contains("--place napi starts NAPI threads"));
     run.signal(Signal::TERM);
     let _ = run.finish(SOON);
     or_skip!(netns.run(|| folder("affin4").write("threaded", "1")));

@@ -114,7 +114,7 @@ fn a_filter_that_lets_nothing_in_is_told_in_the_report_and_its_document() {
     // One port has it once.
     let told = run(false).finish(3 * SOON);
     assert_eq!(told.code(), 0, "{told:?}");
-    assert!(told.stdout.contains("w0 let nothing in by udp=7777"), "{told:?}");
+    assert!(told.stdout.contains("w0 received no packet through udp=7777"), "{told:?}");
     let report = Report::of(&run(true).finish(3 * SOON));
     assert_eq!(report.0["ports"][0]["silent"], "udp=7777", "{report:?}");
     assert!(report.0["ports"][1]["silent"].is_null(), "{report:?}");

@@ -322,9 +322,11 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
     };
     let run = forward("120s", &[]);
     until_true("the offload is off", SOON, || !offload_of_v1(&netns));
-    assert!(run.stderr().contains("note: the checksum offload of v1 is turned off, until the end"));
+    assert!(
+        run.stderr().contains("note: the checksum offload of v1 is turned off until the run ends")
+    );
     let told = undo();
-    assert!(told.stdout.contains("the run that changed it goes on"), "{told:?}");
+    assert!(told.stdout.contains("the run that changed it still runs"), "{told:?}");
     assert!(!offload_of_v1(&netns));
     run.signal(Signal::KILL);
     let _ = run.finish(SOON);
@@ -338,7 +340,7 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
     // At its end a run turns it on by itself.
     for form in [&[][..], &["--json"]] {
         let done = forward("100ms", form).finish(SOON);
-        assert!(done.stderr.contains("of v1 is turned off, until the end"), "{done:?}");
+        assert!(done.stderr.contains("of v1 is turned off until the run ends"), "{done:?}");
         if form.is_empty() {
             assert!(done.stdout.contains("\ncopies   v0: each packet once"), "{done:?}");
         } else {

@@ -267,7 +267,7 @@ fn socket_of_a_killed_run_is_replaced_and_that_of_a_living_one_is_not() {
     let _ = run.process.finish(SOON);
     assert!(path.exists());
     let left = Refusal::expect(|json| asked(&path, json), 1, "E-FILE");
-    assert!(left.why.contains("no process listens there"), "{left:?}");
+    assert!(left.why.contains("no process listens on it"), "{left:?}");
     Run::start("killed", "forward null: null:", Forward::here).end();
     let none = Refusal::expect(|json| asked(&path, json), 1, "E-FILE");
     assert!(none.why.contains("no such file") && none.fix.contains("--control"), "{none:?}");

@@ -22,8 +22,8 @@ use crate::screen::{self, Screen};
     version,
     about = "Moves packets between ports, and accounts for each of them",
     long_about = "Moves packets between ports, and accounts for each of them.\n\n\
-        Start with `linerate forward`: without a port it tries itself out, and needs no privilege and \
-        no device. Then `linerate doctor IFACE` says what an interface gives.",
+        Start with `linerate forward`: without ports it runs a self-test, which needs no privilege and \
+        no device. Then `linerate doctor IFACE` lists what works on an interface.",
     subcommand_required = true,
     arg_required_else_help = true,
     max_term_width = 100
@@ -47,15 +47,16 @@ pub enum Command {
 
 /// Move packets between two ports, both ways
 ///
-/// Packets received by A leave by B, and the other way round, except where a port can only be
-/// read (gen, a capture on the left) or only be written (sink, a capture on the right).
+/// Packets received by A leave by B, and packets received by B leave by A, except where a port can
+/// only be read (gen, a capture on the left) or only be written (sink, a capture on the right).
 ///
-/// Without ports it tests itself for 3 s: gen -> path -> memif, whose packets a second process
-/// reads without a copy, and verifies. At 124 MB/s in frames of 1514 bytes first, then
-/// as fast as it goes. Where there can be no second process: gen -> path -> ring -> sink.
+/// Without ports the command runs a self-test of 3 s: gen -> path -> memif. A second process reads the
+/// packets of the memif without a copy and verifies them. The rate is 124 MB/s in frames of 1514 bytes
+/// first, then the highest possible. If no second process can be started, the test is
+/// gen -> path -> ring -> sink.
 ///
-/// It ends when its sources have ended, when --for or --count is reached, or on Ctrl-C. Then it
-/// sends what is still under way, for up to 2 s, and prints the ledger: every packet that came in
+/// The run ends when its sources have ended, when --for or --count is reached, or on Ctrl-C. Then it
+/// sends the packets still in flight, for up to 2 s, and prints the ledger: every packet that came in
 /// was sent, consumed, or dropped for a reason.
 #[derive(Debug, Parser)]
 #[command(after_long_help = FORWARD)]
@@ -70,43 +71,43 @@ pub struct Forward {
     pub limits: Limits,
     #[command(flatten)]
     pub run: Run,
-    /// Say when the ports are open, and end when the standard input does: for a run of a run's own
+    /// Report when the ports are open, and end when standard input ends: for a process that a run starts
     #[arg(long, hide = true, requires = "left")]
     pub beside: bool,
 }
 
-/// Send numbered packets to a port at a pace
+/// Send numbered packets to a port at a fixed rate
 ///
-/// Each packet has a time at which it is meant to leave. The requested and the sent packets,
-/// and how late they were, are reported apart from their fate.
+/// Each packet has a scheduled time. The report counts requested packets, sent packets and their delay
+/// after the schedule; it counts received and lost packets separately.
 #[derive(Debug, Parser)]
 #[command(after_long_help = GEN)]
 pub struct Gen {
-    /// The port to send to: driver:arg[,key=value]; a ring's other end is given a verifying sink
+    /// The port to send to: driver:arg[,key=value]; a verifying sink reads the other end of a ring
     pub port: String,
-    /// Packets or bits a second, as in 1.5Mpps or 4Gbps; as fast as it goes unless given
+    /// Packets or bits a second, as in 1.5Mpps or 4Gbps; by default the highest possible rate
     #[arg(long, value_parser = rate)]
     pub rate: Option<String>,
-    /// Packets of the rate that leave together, 1 to 1024; as many as keep waking the CPU cheap, within
-    /// 1 ms, unless given
+    /// Packets sent together at each wake-up, 1 to 1024; by default chosen by the rate, so that wake-ups
+    /// cost little CPU time and are at most 1 ms apart
     #[arg(long, value_name = "N", requires = "rate",
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub burst: Option<u16>,
-    /// Send datagrams to this address and port, as in 192.0.2.7:7777 or [2001:db8::7]:7777; by the routes
-    /// and neighbours of the port's interface, unless --mac and --from say it
+    /// Send UDP datagrams to this address and port, as in 192.0.2.7:7777 or [2001:db8::7]:7777; routes and
+    /// neighbours of the port's interface give the MAC and source addresses, unless --mac and --from are given
     #[arg(long, value_name = "ADDR:PORT", value_parser = receiver)]
     pub to: Option<SocketAddr>,
-    /// MAC address of the next hop to it
+    /// MAC address of the next hop to the address of --to
     #[arg(long, requires = "to")]
     pub mac: Option<wire::Mac>,
-    /// Address that datagrams come from, and the port of the first flow: 192.0.2.1 or 192.0.2.1:5000
+    /// Source address of the datagrams, and source port of the first flow: 192.0.2.1 or 192.0.2.1:5000
     #[arg(long, value_name = "ADDR[:PORT]", requires = "to")]
     pub from: Option<String>,
-    /// Bytes of a frame without FCS, or imix: 7 of 60, 4 of 590 and 1 of 1514 in every 12; the shortest
-    /// unless given: 60, and 70 or 90 for datagrams of IPv4 or IPv6
+    /// Bytes of a frame without FCS, or imix: 7 of 60, 4 of 590 and 1 of 1514 in every 12; by default the
+    /// shortest: 60, or 70 and 90 for datagrams of IPv4 and IPv6
     #[arg(long)]
     pub size: Option<String>,
-    /// Flows, numbered apart; of datagrams each with a source port of its own
+    /// Number of flows; each has its own sequence numbers and, for datagrams, its own source port
     #[arg(long, default_value = "1", value_parser = units::count)]
     pub flows: u64,
     #[command(flatten)]
@@ -133,35 +134,36 @@ pub struct Run {
     /// Print one JSON document on stdout, errors included; the exit status stays the same
     #[arg(long)]
     pub json: bool,
-    /// Print the ledger only: packets of each port, drops, balance and troubles; no port lines, no rates,
+    /// Print the ledger only: packets of each port, drops, balance and problems; no port lines, no rates,
     /// no progress
     #[arg(short, long)]
     pub quiet: bool,
-    /// CPUs to pin the workers to, as in 0,1: the first worker to the first. There are as many workers,
-    /// each with a queue of every port, as the ports have queues
+    /// CPUs to pin the workers to, as in 0,1: the first worker to the first CPU. Each queue number has one
+    /// worker, which serves that queue of every port
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub cpu: Vec<usize>,
-    /// Have CPUs found while it runs: some are tried, the CPU time of a packet is measured, and what is better than
-    /// the start differs from itself is kept, to the end. It takes seconds. workers: for the workers; auto: for the
-    /// interrupts of the ports' interfaces too, irqs or threads of NAPI; napi: an interface without gets such threads
+    /// Search for better CPUs during the run, which takes seconds. The search tries some placements and measures
+    /// the CPU time of a packet. It keeps a placement that is better than the first one by more than repeated
+    /// measurements of the first one differ. workers: moves the workers only; auto: also moves the interrupts (irqs
+    /// or NAPI threads) of the ports' interfaces; napi: as auto, and starts NAPI threads where there are none
     #[arg(long, value_name = "WHAT", value_parser = ["auto", "napi", "workers"])]
     pub place: Option<String>,
     #[arg(long, value_name = "N", help = effect(&knob::BUDGET), value_parser = number(&knob::BUDGET),
         default_value_t = knob::BUDGET.default)]
     pub budget: u64,
-    /// When ports are polled again, unless they say `moderation=`: interrupt, napi,
+    /// Interrupt moderation of ports without the option `moderation=`: interrupt, napi,
     /// fixed[:usecs=100,frames=32], dim, adaptive[:latency=250us|:cpu=20%] or busy
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = moderation)]
     pub moderation: Moderation,
-    /// Packets that go to a port's device with one doorbell, unless it says `tx_batch=`: 1, which gives
-    /// each its own, to 1024, or auto
+    /// Packets sent to a port's device with one doorbell, for ports without the option `tx_batch=`: 1 (a
+    /// doorbell for each packet) to 1024, or auto
     #[arg(long, value_name = "N", default_value = "auto", value_parser = tx_batch)]
     pub tx_batch: TxBatch,
-    /// Make a socket there, by which `linerate tune PATH` shows and changes the settings of the run; only this
-    /// user and root are heard
+    /// Create a socket at this path, through which `linerate tune PATH` shows and changes the settings of the
+    /// run; it answers only this user and root
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Print what the pool cost, worker by worker
+    /// Print the cost of the pool for each worker
     #[arg(long)]
     pub pool: bool,
     #[command(flatten)]
@@ -172,27 +174,28 @@ pub struct Run {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Memory")]
 pub struct Memory {
-    /// Frames of the packet pool, instead of the sum over all their holders
+    /// Frames of the packet pool; by default the sum of the frames that rings, queues and workers can hold
     #[arg(long, value_name = "N", value_parser = frames)]
     pub pool_frames: Option<u32>,
     #[arg(long, value_name = "BYTES", help = effect(&knob::FRAME_SIZE), value_parser = frames)]
     pub frame_size: Option<u32>,
-    /// Frames of a second class, for packets that an ordinary frame is too short for; 16384 bytes
-    /// each unless said otherwise
+    /// Frames of a second class, for packets longer than an ordinary frame; BYTES is 16384 by default
     #[arg(long, value_name = "FRAMES[:BYTES]", value_parser = jumbo)]
     pub jumbo: Option<(u32, u32)>,
-    /// Frames as large as the longest packet of any port, up to 64 KiB: none is in pieces
+    /// Make frames as large as the longest packet of any port, up to 64 KiB, so that each packet is in one frame
     #[arg(long)]
     pub fit: bool,
     #[arg(long, value_name = "N", help = effect(&knob::HOT_LIST), value_parser = frames)]
     pub hot_list: Option<u32>,
-    /// The source of packets' bytes: frames, or the system's allocator once a packet
+    /// Source of the memory for packet data: frames of the pool, or one allocation a packet from the system's
+    /// allocator
     #[arg(long, value_name = "WHICH", default_value = "frames", value_parser = one_of(&BUFFERS))]
     pub buffers: Data,
-    /// When packets' metadata is initialised
+    /// Time at which packets' metadata is initialised
     #[arg(long, value_name = "WHEN", default_value = "at_alloc", value_parser = one_of(&INIT))]
     pub init: Init,
-    /// The place of a frame that another worker frees: it stays there, or goes home
+    /// Worker that gets a frame freed by another worker: local, the one that freed it; home, the one that
+    /// allocated it
     #[arg(long = "return", value_name = "WHERE", default_value = "local",
         value_parser = one_of(&RETURN))]
     pub return_to: Return,
@@ -208,11 +211,11 @@ impl Forward {
 }
 
 const PROGRAMS: &str = "\
-Programs of their own, which measure:
+Commands for measurement, in the program linerate-lab:
   lab      repeat an experiment on this machine, with a control and statistics
-  profile  where the CPU's time goes, by function
-  lines    which code makes cache lines travel, in a MODEL
-  ndr      the highest rate at which nothing is lost
+  profile  show the CPU time of each function
+  lines    show which code moves cache lines between CPUs, in a MODEL
+  ndr      find the highest rate without loss
 
 PORT is [name=]driver:arg[,key=value]…
 ";
@@ -225,21 +228,21 @@ this machine, 6 the ledger does not balance, 130 or 143 ended by SIGINT or SIGTE
 
 const FORWARD: &str = "\
 Examples:
-  linerate forward                                  try it out, without privilege
-  linerate forward xdp:veth0 xdp:veth1              join two interfaces, in the driver
-  linerate forward packet:veth0 packet:veth1        the same by copies, on any interface; faster
-                                                    for TCP over veth: superframes pass whole
+  linerate forward                                  self-test, without privilege
+  linerate forward xdp:veth0 xdp:veth1              connect two interfaces, in the driver
+  linerate forward packet:veth0 packet:veth1        connect any two interfaces, with copies; faster
+                                                    for TCP over veth: superframes stay whole
   linerate forward packet:eth0 pcap:out.pcapng --for 10s
   linerate forward pcap:in.pcap pcap:out.pcapng     copy a capture
   linerate forward xdp:veth0 memif:/run/x.sock      an interface into another process's memory
-  linerate forward memif:/run/x.sock,role=server sink:   such a process: it listens, and verifies
-  linerate forward null: null: --for 2s --json      what the path costs
-  linerate forward null: null: --for 2s --pool      and what its packets' memory costs
+  linerate forward memif:/run/x.sock,role=server sink:   that other process: listens and verifies
+  linerate forward null: null: --for 2s --json      the cost of the path
+  linerate forward null: null: --for 2s --pool      the cost of packet memory, too
 
 The line `cost` divides by the packets that left by ports other than rings. Cycles and
 instructions are those of the whole process; a figure that is not available is printed as `-`.
-In the line `calls`, rx+xmit calls are those of the ports' drivers, one for each batch and queue and
-those that find nothing included; they are not syscalls, of which one may make none or several.
+In the line `calls`, rx+xmit counts calls of the ports' drivers: one for each batch and queue, empty
+polls included. These calls are not syscalls; one call may make no syscall or several.
 
 `linerate --help` lists the ports.";
 
@@ -247,11 +250,11 @@ const GEN: &str = "\
 Examples:
   linerate gen ring:r0 --rate 1Mpps --size imix --flows 1000 --for 5s
   linerate gen packet:veth0 --rate 100kpps --count 1M
-  linerate gen xdp:veth0 --rate 1Mpps --for 5s      takes nothing in
+  linerate gen xdp:veth0 --rate 1Mpps --for 5s      sends only
   linerate gen xdp:eth0 --to 192.0.2.7:7777 --rate 1Mpps --flows 16 --for 10s
 
-A UDP socket at 192.0.2.7, port 7777, receives the datagrams whole; so does `sink:` there, as in
-`linerate forward xdp:eth0,udp=7777 sink:`, which checks every byte, their order and what is missing.
+A UDP socket at 192.0.2.7, port 7777, receives the datagrams. To verify them there, run
+`linerate forward xdp:eth0,udp=7777 sink:`, which checks every byte and counts reordered and lost packets.
 
 `linerate --help` lists the ports.";
 

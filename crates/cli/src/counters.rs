@@ -148,7 +148,7 @@ fn whole(data: &CounterData) -> Result<u64> {
     if running + enabled / 1000 >= enabled {
         return Ok(data.count());
     }
-    let why = format!("the counters were ours for {running:.1?} of {enabled:.1?}");
+    let why = format!("the counters counted for this process in {running:.1?} of {enabled:.1?}");
     Err(Error::new(Code::Busy, WHAT, why).fix("end the other users of the counters (perf)"))
 }
 

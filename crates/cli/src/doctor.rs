@@ -24,28 +24,28 @@ const DEEP_INDENT: usize = INDENT + 5;
 
 /// Check whether a port can be opened here and in which mode, with a remedy for each problem
 ///
-/// It tries the real operations and undoes them: nothing is inferred where it can be tried. A port of
-/// xdp is opened with a filter that takes no one's traffic. On hardware, whose driver may take the
-/// link down for a moment, and on a TAP that exists already, that is done with --try only. With --try a
-/// port of xdp also sends an ARP probe to a neighbour through its socket, takes nothing but the answer,
-/// and says if it came, and how long the link was down.
+/// Doctor tries the real operations and undoes them. It opens an xdp port with a filter that takes no
+/// traffic from the kernel. The driver of real hardware may take the link down for a moment, so doctor opens
+/// a port on hardware, or on a TAP that already exists, only with --try. With --try, doctor also sends an ARP
+/// request to a neighbour through the socket of an xdp port, receives only the reply, and reports whether the
+/// reply came and how long the link was down.
 ///
-/// Without PORT it checks the machine, and opens ports in a network namespace of its own.
+/// Without PORT doctor checks the machine, and opens ports in a network namespace that it creates.
 #[derive(Debug, Parser)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Doctor {
-    /// A port: driver:arg[,key=value]; a name alone is that of an interface, for xdp
+    /// A port: driver:arg[,key=value]; IFACE alone means xdp:IFACE
     pub port: Option<String>,
-    /// Open the port also where others could notice it
+    /// Open the port even if that can disturb other users of the interface
     #[arg(long = "try", requires = "port")]
     pub full: bool,
-    /// With --try, of xdp: the neighbour that is asked by ARP through the socket; else the gateway, or one that is known
+    /// With --try of an xdp port: the neighbour for the ARP request; by default the gateway, or a known neighbour
     #[arg(long, value_name = "ADDR", requires = "full")]
     pub peer: Option<Ipv4Addr>,
-    /// With --try: do not ask first on the interface of the default route
+    /// With --try: do not ask for confirmation on the interface of the default route
     #[arg(long, requires = "full")]
     pub yes: bool,
-    /// Put back what runs that were killed have left changed on interfaces of this network namespace
+    /// Restore the settings that killed runs left changed on interfaces of this network namespace
     #[arg(long, conflicts_with_all = ["port", "full"])]
     pub undo: bool,
     /// Print one JSON document on stdout, errors included; the exit status stays the same
@@ -55,20 +55,21 @@ pub struct Doctor {
 
 const EXAMPLES: &str = "\
 Examples:
-  linerate doctor                               what this machine has
-  linerate doctor eth0                          xdp:eth0, by a filter that takes no one's traffic
-  linerate doctor packet:eth0,udp=7777          is the port free, or whose is it
-  linerate doctor xdp:eth0,udp=7777             what its driver gives for one flow
-  linerate doctor --try xdp:eth0,write,mode=zerocopy   can it do without copies
-  linerate doctor --try eth0 --peer 192.0.2.1   do packets pass, and does the link stay up
-  linerate doctor memif:/run/x.sock             does its server come to terms
+  linerate doctor                               check this machine
+  linerate doctor eth0                          check xdp:eth0; the filter takes no traffic
+  linerate doctor packet:eth0,udp=7777          check that no other program uses the UDP port
+  linerate doctor xdp:eth0,udp=7777             check what the driver supports for one flow
+  linerate doctor --try xdp:eth0,write,mode=zerocopy   check zero copy
+  linerate doctor --try eth0 --peer 192.0.2.1   check that packets pass and the link stays up
+  linerate doctor memif:/run/x.sock             check that the server accepts a connection
   linerate doctor tap:t0 --json
-  linerate doctor --undo                        after kill -9
+  linerate doctor --undo                        restore settings after kill -9
 
-A finding is ok, warn (it works, but slower or with less than there could be;
-or it was not tried) or miss (it does not work), with the reason and what to
-do. Commands to paste were tried in a network namespace of doctor's own, or
-their program is there; else they are marked unverified.
+A finding is ok, warn (it works, but slower or with fewer features than
+possible; or it was not tried) or miss (it does not work), with the reason and
+the remedy. Doctor tried each command that it proposes in a network namespace
+of its own, or checked that the program exists; other commands are marked
+unverified.
 
 Exit status: 0 nothing is missing, 2 wrong request, 3 something is missing.";
 
@@ -107,7 +108,7 @@ impl Doctor {
         let name = of_links.map_or("", Driver::name);
         if self.peer.is_some() && spec.driver != name {
             return Err(spec
-                .error(format!("--peer: only a port of {name} asks a neighbour"))
+                .error(format!("--peer: only a port of {name} sends an ARP request"))
                 .fix("leave --peer out")
                 .into());
         }
@@ -138,15 +139,17 @@ fn agreed(port: &Spec, mut input: impl BufRead, is_terminal: bool) -> Result<(),
         port.arg
     );
     if !is_terminal {
-        let why = format!("{risk}; standard input is no terminal to ask at");
-        return Err(refused(&why, "if that does no harm now: the same with --yes"));
+        let why = format!("{risk}; confirmation needs a terminal at standard input");
+        return Err(refused(&why, "if a short loss of the link is acceptable now: add --yes"));
     }
-    eprint!("{risk}, also that of this session if it is a remote one. Go on? [y/N] ");
+    eprint!("{risk}; a remote session over it would lose its link, too. Continue? [y/N] ");
     let mut answer = String::new();
     let read = input.read_line(&mut answer);
     match answer.trim() {
         "y" | "Y" | "yes" if read.is_ok() => Ok(()),
-        _ => Err(refused("the answer was no", "without --try nothing is opened")),
+        _ => {
+            Err(refused("the answer was no", "leave --try out: then doctor does not open the port"))
+        }
     }
 }
 
@@ -290,7 +293,9 @@ warn  y
         let refused = agreed(&port, "y\n".as_bytes(), false).unwrap_err();
         assert_eq!(refused.error.what, "xdp:eth0 was not tried");
         assert_eq!((refused.exit, refused.error.code.as_str()), (USAGE, "E-BUSY"));
-        assert!(refused.error.why.contains("no terminal") && refused.error.fix.contains("--yes"));
+        assert!(
+            refused.error.why.contains("needs a terminal") && refused.error.fix.contains("--yes")
+        );
     }
 
     #[test]

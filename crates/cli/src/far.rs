@@ -49,9 +49,10 @@ impl Far {
     fn start_as(program: &str, drivers: &Registry) -> Result<Far, String> {
         // A name in the network namespace: nothing to remove, however this ends. Whose process is at the
         // other end is asked by both.
-        let socket = secret_name("linerate-forward").map_err(|e| format!("no name for it: {e}"))?;
+        let socket = secret_name("linerate-forward")
+            .map_err(|e| format!("cannot choose a name for its socket: {e}"))?;
         let mut pairs = drivers.drivers().iter().filter_map(|it| it.between_processes(&socket));
-        let [server, port] = pairs.next().ok_or("no driver reaches another process")?;
+        let [server, port] = pairs.next().ok_or("no driver connects to another process")?;
         let mut command = Command::new(program);
         command.args(["forward", &server, "sink:", "--beside", "--json"]);
         // Ctrl-C is for the first one, which then ends the second in order.
@@ -71,8 +72,8 @@ impl Far {
         let far = Far { child, lines, port };
         match far.lines.recv_timeout(PATIENCE) {
             Ok(line) if line == READY => Ok(far),
-            Ok(line) => Err(format!("the second process says: {}", why(&line))),
-            Err(_) => Err("the second process does not get ready".into()),
+            Ok(line) => Err(format!("the second process reported: {}", why(&line))),
+            Err(_) => Err("the second process did not open its ports in time".into()),
         }
     }
 
@@ -95,10 +96,10 @@ impl Far {
         let line = self.lines.recv_timeout(PATIENCE);
         let line = line.map_err(|_| match self.child.try_wait() {
             Ok(Some(status)) => format!("the second process has ended: {status}"),
-            _ => "the second process does not end".to_owned(),
+            _ => "the second process did not end in time".to_owned(),
         })?;
         report(self.process(), &line)
-            .ok_or_else(|| format!("the second process says: {}", why(&line)))
+            .ok_or_else(|| format!("the second process reported: {}", why(&line)))
     }
 }
 
@@ -176,8 +177,11 @@ mod tests {
         let why = start("/nonexistent/linerate").unwrap_err();
         assert!(why.starts_with("a second process cannot be started: No such file"), "{why}");
         let why = start("/bin/echo").unwrap_err();
-        assert!(why.starts_with("the second process says: forward memif:@"), "{why}");
-        assert_eq!(start("/bin/true").unwrap_err(), "the second process does not get ready");
+        assert!(why.starts_with("the second process reported: forward memif:@"), "{why}");
+        assert_eq!(
+            start("/bin/true").unwrap_err(),
+            "the second process did not open its ports in time"
+        );
     }
 
     #[test]

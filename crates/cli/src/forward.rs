@@ -132,12 +132,12 @@ fn meet(args: &Forward, drivers: &Registry) -> Result<(Engine, Path, Far), Strin
 
 /// Returns the port's reason for two processes that share no memory.
 fn reason(stats: &Stats) -> String {
-    let said = stats.down().map_or("it does not answer".into(), |e| e.why);
-    format!("the second process does not come to terms with this one: {said}")
+    let said = stats.down().map_or("it did not answer".into(), |e| e.why);
+    format!("the second process did not connect to this one: {said}")
 }
 
-/// Returns the scenario of post 000: at 124 MB/s, then flat out, into memory that another process
-/// sees.
+/// Returns the scenario of post 000: 124 MB/s, then the highest rate, into memory shared with another
+/// process.
 fn fabric(args: &Forward, far: &str, process: u32) -> Path {
     let limits = &args.limits;
     let time = limits.time.or_else(|| limits.count.is_none().then_some(TRIAL));
@@ -161,7 +161,9 @@ fn fabric(args: &Forward, far: &str, process: u32) -> Path {
 fn alone(args: &Forward, why: &str, screen: &Screen) -> Result<Ran, Failure> {
     let path = through_ring(args);
     let engine = open(&path, &args.run)?;
-    let warning = format!("no second process, a ring between two threads instead: {why}");
+    let warning = format!(
+        "no second process; the packets go through a ring between two threads instead: {why}"
+    );
     screen.note(&format!("warning: {warning}\n"));
     let mut ran = run_opened(engine, &path, &args.run, screen)?;
     ran.report.warnings.push(warning);

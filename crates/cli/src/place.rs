@@ -1,4 +1,4 @@
-//! `--place`: CPUs for the workers, and for interrupts of their devices, are searched beside the run.
+//! `--place`: searches CPUs for the workers, and for their devices' interrupts, during the run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,14 +35,14 @@ impl Interrupts {
             match InterruptGuard::found(&name) {
                 Ok(guard) => {
                     screen.change(&format!(
-                        "note: {} may move to other CPUs, until the end\n",
+                        "note: {} may move to other CPUs until the run ends\n",
                         guard.moved()
                     ));
                     changes.extend(guard.was().map(|was| (name.clone(), was.clone())));
                     guards.push(guard);
                 }
                 Err(e) if how == "napi" && e.code == Code::Unsupported => {
-                    let what = "gets threads, which may move to other CPUs, until the end";
+                    let what = "gets threads until the run ends; they may move to other CPUs";
                     screen.change(&format!("note: NAPI of {name} {what}\n"));
                     changes.push((name.clone(), Was::NotThreaded));
                     without.push(name);
@@ -66,10 +66,10 @@ impl Interrupts {
 
 fn stays(interface: &str, e: &linerate::Error, screen: &Screen) {
     let fix = match e.code {
-        Code::Unsupported => "--place napi gives it threads, where its NAPI can have them",
+        Code::Unsupported => "--place napi starts NAPI threads for it, if its driver supports them",
         _ => &e.fix,
     };
-    let what = format!("the interrupts of {interface} stay where they are");
+    let what = format!("the interrupts of {interface} stay on their CPUs");
     screen.note(&format!("note: {what}: {} ({fix})\n", e.why));
 }
 
@@ -108,11 +108,11 @@ impl Placing {
         self.over.store(true, Ordering::Relaxed);
         let done = self.thread.take().map(JoinHandle::join);
         done.and_then(Result::ok).unwrap_or_else(|| {
-            let what = "the search for places came to no end";
+            let what = "the search for CPUs did not finish";
             Err(linerate::Error::new(
                 linerate::Code::System,
                 what,
-                "it had no thread, or that panicked",
+                "its thread could not be started, or panicked",
             ))
         })
     }

@@ -19,7 +19,7 @@ pub fn line(pool: &PoolReport, timing_ticks: impl FnOnce() -> u64) -> String {
     );
     if let Some(dwell) = &pool.dwell {
         // Freed by the worker that allocated them, and by others.
-        let all = [("life", dwell.local), ("life between workers", dwell.remote)];
+        let all = [("lifetime", dwell.local), ("lifetime between workers", dwell.remote)];
         let some = all.iter().filter(|(_, times)| times.packets > 0);
         let lives: String = some.map(|(what, times)| lived(what, times)).collect();
         let allocs = mean(&pool.cores, |core| (core.ticks_per_alloc, core.allocs));
@@ -152,7 +152,7 @@ mod tests {
         let pool = PoolReport { dwell: Some(dwell), cores, ..PoolReport::default() };
         let text = line(&pool, || 50);
         let sampled = "\
-sampled  alloc 2.5 ticks/pkt  free - ticks/pkt  life p50 1,024 p99 65,536 ticks
+sampled  alloc 2.5 ticks/pkt  free - ticks/pkt  lifetime p50 1,024 p99 65,536 ticks
          3 calls timed at 50 ticks: 1.500 ticks/pkt at most
 ";
         assert!(text.ends_with(sampled), "{text}");

@@ -140,7 +140,7 @@ fn verified(v: &Verify) -> String {
         thousands(v.reordered),
         thousands(v.corrupted)
     );
-    for (n, what) in [(v.duplicated, "duplicated"), (v.foreign, "without a stamp")] {
+    for (n, what) in [(v.duplicated, "duplicated"), (v.foreign, "not numbered")] {
         if n > 0 {
             let _ = write!(text, ", {what} {}", thousands(n));
         }
@@ -186,7 +186,7 @@ fn phases(phases: &[PhaseReport]) -> String {
             let (p50, p99) = (late(phase.late_p50_ns), late(phase.late_p99_ns));
             let _ = writeln!(
                 text,
-                "         late p50 {p50}  p99 {p99}: packets wait for others to leave with"
+                "         late p50 {p50}  p99 {p99}: packets wait until a batch is full"
             );
         }
     }
@@ -247,12 +247,13 @@ fn time(cost: &Cost) -> String {
         (Some(cpu), Some(awake)) => {
             let pct = 100.0 * (cpu - awake).abs() / cpu.max(awake);
             let likely = if cpu > awake {
-                "starting, falling asleep and waking take CPU while no worker is awake"
+                "starting, going to sleep and waking up take CPU time that the workers' clocks do not count"
             } else {
-                "the machine was busy, and another thread had the CPU"
+                "the machine was busy, and another thread ran on the CPU"
             };
-            let line =
-                || format!("         the two clocks differ by {pct:.0} %, likely: {likely}\n");
+            let line = || {
+                format!("         the two clocks differ by {pct:.0} %, probable cause: {likely}\n")
+            };
             if pct <= AGREE_PCT { ("  agree", String::new()) } else { ("", line()) }
         }
         _ => ("", String::new()),
@@ -281,7 +282,7 @@ fn calls(calls: &Calls) -> String {
         fine(calls.copies_per_packet, 3),
         fine(calls.device_calls_per_packet, 3),
     );
-    let over = calls.counted_seconds.map(|s| format!("  over {s:.2} s, the drain included"));
+    let over = calls.counted_seconds.map(|s| format!("  over {s:.2} s, including the drain"));
     let _ = writeln!(
         text,
         "         {} alloc/s  {} free/s  {} copies/s{}",
@@ -448,7 +449,7 @@ cost     412 cyc/pkt  1,021 instr/pkt  31.6 pkt/irq  CPU 1.2 s
 time     153.7 ns CPU/pkt by the kernel  160.2 ns awake/pkt by the workers' clocks  agree
 locks    0.031 taken/pkt  <0.001 contended/pkt  <0.1 ns waited/pkt
 calls    1.001 alloc/pkt  1.001 free/pkt  2.000 copies/pkt  0.046 rx+xmit calls/pkt
-         4.01 M alloc/s  4.01 M free/s  8.01 M copies/s  over 2.00 s, the drain included
+         4.01 M alloc/s  4.01 M free/s  8.01 M copies/s  over 2.00 s, including the drain
 waits    <0.1 ns lock/pkt  ~88.0 ns flush/pkt (1,437 timed)  1,412 ns asleep/pkt  - ns run delay/pkt
 ";
         assert_eq!(forward(&report(), false), screen);
@@ -485,7 +486,7 @@ far      process 4711 took 8,002,000 packets, 12,115,028,000 bytes, and verified
 copied   0 bytes on this side, 12,115,028,000 by the far process to verify them
 rate     4.00 Mpps over 2.00 s
 paced    81.90 kpps  124.0 MB/s over 1.50 s  CPU 20 % here, 10 % there, 27.5 % in post 000
-         late p50 201 us  p99 -: packets wait for others to leave with
+         late p50 201 us  p99 -: packets wait until a batch is full
 flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
 ";
         let text = forward(&report, false);
@@ -529,9 +530,11 @@ flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
         };
         assert!(time(Some(100.0), Some(91.0)).ends_with("  agree\n"));
         let text = time(Some(100.0), Some(50.0));
-        assert!(text.contains("\n         the two clocks differ by 50 %, likely: starting, "));
+        assert!(
+            text.contains("\n         the two clocks differ by 50 %, probable cause: starting, ")
+        );
         let text = time(Some(50.0), Some(100.0));
-        assert!(text.ends_with("busy, and another thread had the CPU\n"), "{text}");
+        assert!(text.ends_with("busy, and another thread ran on the CPU\n"), "{text}");
         let alone =
             "time     50.0 ns CPU/pkt by the kernel  - ns awake/pkt by the workers' clocks\n";
         assert_eq!(time(Some(50.0), None), alone);

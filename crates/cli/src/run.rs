@@ -26,8 +26,7 @@ use crate::undo;
 /// Longest time for packets in flight to be sent at the end.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Remedy for a ledger that does not balance.
-const FAULT: &str =
-    "this is a fault of the path itself: report it with the command and this ledger";
+const FAULT: &str = "this is a bug in linerate: report it with the command and this ledger";
 /// Interval of checks for a path that may end by itself.
 const LOOK_OFTEN: Duration = Duration::from_millis(10);
 /// Interval of checks for a path that does not: short enough to notice a port in trouble, long
@@ -167,7 +166,7 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     match placed {
         Ok(placement) => report.placement = placement,
         Err(e) => {
-            let warning = format!("{}: {}: all as it was ({})", e.what, e.why, e.fix);
+            let warning = format!("{}: {}: placement is unchanged ({})", e.what, e.why, e.fix);
             screen.note(&format!("warning: {warning}\n"));
             report.warnings.push(warning);
         }
@@ -225,7 +224,7 @@ impl Ran {
         let (far, verify) = match found {
             Ok(found) => found,
             Err(why) => {
-                let what = "what the second process found is not known".into();
+                let what = "the second process returned no result".into();
                 let error = ErrorReport { code: "E-SYSTEM".into(), what, why, fix: String::new() };
                 self.report.error.get_or_insert(error);
                 return Ok(());
@@ -233,9 +232,11 @@ impl Ran {
         };
         let (sent, came) = (self.report.ledger.sent, far.received.packets);
         if sent != came || !far.whole {
-            let what = "the ledgers of the two processes do not fit together; results withheld";
+            let what = "the ledgers of the two processes differ; results withheld";
             let books = if far.whole { "" } else { ", whose own ledger does not balance" };
-            let why = format!("{sent} packets left, {came} came to the second process{books}");
+            let why = format!(
+                "this process sent {sent} packets, the second process received {came}{books}"
+            );
             return Err(Failure::new(UNBALANCED, "E-LEDGER", what, why, FAULT));
         }
         self.report.verify = Some(verify);
@@ -388,9 +389,9 @@ fn unverified(report: &ForwardReport) -> Option<ErrorReport> {
         v.packets, v.lost, v.reordered, v.duplicated, v.corrupted
     );
     if v.late > 0 {
-        why += &format!(", {} too late to tell whether twice", v.late);
+        why += &format!(", {} too late to check for duplicates", v.late);
     }
-    let what = "the sink did not find what the generator sent";
+    let what = "the packets at the sink differ from those that the generator sent";
     Some(ErrorReport { code: UNVERIFIED.into(), what: what.into(), why, fix: String::new() })
 }
 
@@ -476,6 +477,6 @@ mod tests {
     fn a_packet_too_late_to_tell_is_a_fault() {
         let ran = ran(|_, v| v.as_mut().unwrap().late = 1, Ended::Done);
         assert_eq!(ran.exit(), CHECK);
-        assert!(ran.report.error.unwrap().why.ends_with("1 too late to tell whether twice"));
+        assert!(ran.report.error.unwrap().why.ends_with("1 too late to check for duplicates"));
     }
 }

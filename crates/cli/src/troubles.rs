@@ -24,8 +24,11 @@ pub fn lines(ports: &[PortReport]) -> String {
     }
     for port in ports {
         let Some(filter) = &port.silent else { continue };
-        let said = format!("{} let nothing in by {filter}", port.name);
-        let _ = writeln!(text, "silent   {said}   (what comes there: tcpdump -nei IFACE)");
+        let said = format!("{} received no packet through {filter}", port.name);
+        let _ = writeln!(
+            text,
+            "silent   {said}   (to see the interface's traffic: tcpdump -nei IFACE)"
+        );
     }
     for port in ports {
         let mut said = vec![(port.copied_bytes.unwrap_or(0), "bytes copied")];
@@ -102,8 +105,7 @@ mod tests {
     #[test]
     fn a_filter_that_let_nothing_in_is_told() {
         let silent = PortReport { silent: Some("udp=7777".into()), ..port("v0") };
-        let line =
-            "silent   v0 let nothing in by udp=7777   (what comes there: tcpdump -nei IFACE)\n";
+        let line = "silent   v0 received no packet through udp=7777   (to see the interface's traffic: tcpdump -nei IFACE)\n";
         assert_eq!(lines(&[silent]), line);
     }
 

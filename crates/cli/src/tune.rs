@@ -15,29 +15,29 @@ use show::{View, table};
 
 /// Show and change the settings of a run, in ethtool's manner
 ///
-/// The run was started with --control PATH. Without a letter, every setting of every port is shown.
-/// A change is made between two turns of the workers: packets that wait keep their order, and none
-/// is lost. The answer says what was set before and is now, how many packets came meanwhile, and
-/// how long it took.
+/// PATH is the socket of a run that was started with --control PATH. Without a letter option, tune shows
+/// every setting of every port. Workers apply a change between two polls: waiting packets keep their order,
+/// and no packet is lost. The answer shows the old and the new value, the packets received during the
+/// change, and its duration.
 #[derive(Debug, clap::Parser)]
 #[command(after_long_help = EXAMPLES)]
 #[command(group = clap::ArgGroup::new("letter").multiple(false))]
 pub struct Tune {
     /// The socket of the run
     pub path: PathBuf,
-    /// Show coalescing: when queues are looked at again
+    /// Show interrupt coalescing
     #[arg(short = 'c', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub show_coalesce: Option<String>,
-    /// Change it: moderation MODE, rx-usecs N, rx-frames N
+    /// Change interrupt coalescing: moderation MODE, rx-usecs N, rx-frames N
     #[arg(short = 'C', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
         num_args = 3..)]
     pub coalesce: Option<Vec<String>>,
-    /// Show features: how packets leave
+    /// Show transmit features
     #[arg(short = 'k', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub show_features: Option<String>,
-    /// Change them: tx-batch N or auto
+    /// Change transmit features: tx-batch N or auto
     #[arg(short = 'K', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
         num_args = 3..)]
     pub features: Option<Vec<String>>,
@@ -45,33 +45,33 @@ pub struct Tune {
     #[arg(short = 'g', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub show_ring: Option<String>,
-    /// Refused, with what to do instead: rings are made when a port is opened
+    /// Always refused, with the alternative: ring sizes are fixed when a port is opened
     #[arg(short = 'G', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
         num_args = 3..)]
     pub set_ring: Option<Vec<String>>,
-    /// Show channels: the workers that have the queues, and their CPUs
+    /// Show channels: the worker of each queue, and its CPU
     #[arg(short = 'l', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub show_channels: Option<String>,
-    /// Move the workers of the queues: cpu N or any
+    /// Move the workers that serve the queues to another CPU: cpu N or any
     #[arg(short = 'L', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
         num_args = 3..)]
     pub set_channels: Option<Vec<String>>,
-    /// Show the driver, and what it obtained
+    /// Show the driver, and the modes that it obtained
     #[arg(short = 'i', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub driver: Option<String>,
-    /// Show what was counted
+    /// Show counters
     #[arg(short = 'S', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub statistics: Option<String>,
-    /// Take the change back after this time, as in 60s, unless `--keep` comes before
+    /// Revert the change after this time, as in 60s, unless `linerate tune PATH --keep` is run before
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub revert_after: Option<Duration>,
-    /// Keep what would be taken back
+    /// Keep the changes that are due to be reverted
     #[arg(long, group = "letter")]
     pub keep: bool,
-    /// Print the whole answer as one JSON document, whatever the letter
+    /// Print the whole answer as one JSON document, with any letter option
     #[arg(long)]
     pub json: bool,
 }
@@ -80,14 +80,14 @@ const EXAMPLES: &str = "\
 Examples:
   linerate forward xdp:veth0 xdp:veth1 --control /run/x.sock
   linerate tune /run/x.sock                          every setting of every port
-  linerate tune /run/x.sock -K veth0 tx-batch 1      each packet its own doorbell
+  linerate tune /run/x.sock -K veth0 tx-batch 1      one doorbell for each packet
   linerate tune /run/x.sock -C veth0 rx-usecs 50 rx-frames 16
   linerate tune /run/x.sock -C veth0/1 moderation adaptive:latency=100us
   linerate tune /run/x.sock -L veth0 cpu 1 --revert-after 60s
   linerate tune /run/x.sock --keep
-  linerate tune /run/x.sock -S veth1                 what was counted
+  linerate tune /run/x.sock -S veth1                 counters
 
-Only the user of the run, and root, are heard. n/a says why a setting has no value now.";
+The run answers only its own user and root. A setting without a value is n/a, with the reason.";
 
 impl Tune {
     /// Runs the command; returns the exit status.
@@ -97,7 +97,7 @@ impl Tune {
     pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
         let (view, request) = self.request()?;
         if self.revert_after.is_some() && !matches!(view, View::Set) {
-            return Err(refuse("--revert-after is of a change", "name one: -C -K -L"));
+            return Err(refuse("--revert-after needs a change", "add -C, -K or -L"));
         }
         let answer = ask(&self.path, &request).map_err(failure)?;
         screen.result(|| table(&view, &answer.document), || answer.line.clone())?;
@@ -145,11 +145,11 @@ impl Tune {
             if let Some(row) = SettingRow::find(&name).filter(|row| row.letter != letter) {
                 let other = LETTERS.iter().find(|(shown, ..)| *shown == row.letter);
                 let other = other.map_or(capital, |(_, capital, _)| *capital);
-                let why = format!("{} is under another letter", pair[0]);
+                let why = format!("{} belongs to another letter option", pair[0]);
                 return Err(refuse(&why, &format!("-{other} {place} {} {value}", pair[0])));
             }
             if settings.insert(name, value.clone()).is_some() {
-                return Err(refuse(&format!("{} is there twice", pair[0]), "name it once"));
+                return Err(refuse(&format!("{} is given twice", pair[0]), "name it once"));
             }
         }
         Ok(Change { port: port.to_owned(), queue, settings, revert_after: self.revert_after })

@@ -46,7 +46,7 @@ pub fn record<'a>(
         changes.extend(drivers.plan(text).map(|plan| plan.changes()).unwrap_or_default());
     }
     for change in &changes {
-        screen.change(&format!("note: {change}, until the end\n"));
+        screen.change(&format!("note: {change} until the run ends\n"));
     }
     let left = |Change::ChecksumOffload(name): Change| (name, Left::Checksums);
     kept(write("", &changes.into_iter().map(left).collect::<Vec<_>>()), screen)
@@ -60,7 +60,7 @@ pub fn record_moves(changes: &[(String, Was)], screen: &Screen) -> Option<Record
 
 fn kept(written: Result<Option<Record>, Errno>, screen: &Screen) -> Option<Record> {
     written.unwrap_or_else(|e| {
-        screen.change(&format!("note: a kill would leave that so: no record can be kept: {e}\n"));
+        screen.change(&format!("note: if this run is killed, linerate doctor --undo cannot restore that: cannot write a record: {e}\n"));
         None
     })
 }
@@ -154,20 +154,22 @@ impl Left {
     fn told(&self) -> (String, String) {
         match self {
             Left::Checksums => {
-                ("its checksum offload off".into(), "its checksum offload is on again".into())
+                ("its checksum offload is off".into(), "its checksum offload is on again".into())
             }
             Left::Interrupts(Was::Irq(irq, cpus)) => {
-                (format!("irq {irq} moved"), format!("irq {irq} is on CPU {cpus} again"))
+                (format!("irq {irq} is moved"), format!("irq {irq} is on CPU {cpus} again"))
             }
             Left::Interrupts(Was::NotThreaded) => {
-                ("threads for NAPI".into(), "its NAPI has no threads again".into())
+                ("its NAPI has threads".into(), "its NAPI has no threads again".into())
             }
             Left::Interrupts(Was::Thread(thread, cpus)) => {
                 let cpus: Vec<_> = cpus.iter().map(usize::to_string).collect();
                 let again = format!("NAPI thread {thread} is on CPU {} again", cpus.join(","));
-                (format!("NAPI thread {thread} moved"), again)
+                (format!("NAPI thread {thread} is moved"), again)
             }
-            Left::Interrupts(_) => ("something moved".into(), "it is put back".into()),
+            Left::Interrupts(_) => {
+                ("an interrupt moved".into(), "its interrupt is on its former CPU again".into())
+            }
         }
     }
 
@@ -176,11 +178,11 @@ impl Left {
         match self {
             Left::Checksums if interface.checksum_offload() == Ok(true) => Ok(()),
             Left::Checksums => {
-                screen.change(&format!("turning the checksum offload of {name} on again\n"));
+                screen.change(&format!("restoring the checksum offload of {name}\n"));
                 interface.set_checksum_offload(true)
             }
             Left::Interrupts(was) => {
-                screen.change(&format!("putting back the interrupts of {name}: {was}\n"));
+                screen.change(&format!("restoring the interrupts of {name}: {was}\n"));
                 let name = name.to_string();
                 match InterruptGuard::put_back(&name, was) {
                     // A veth has NAPI while such a port is open.
@@ -235,7 +237,7 @@ impl Line {
         let Line { pid, interface, .. } = self;
         let (changed, again) = self.left.told();
         let mut left = |why: &str, fix: String| {
-            let what = format!("{interface} was left as it is, with {changed}");
+            let what = format!("{interface} was not restored: {changed}");
             let mut finding = Finding::new(Level::Warn, what);
             finding.why(why).fix(fix);
             found.push(finding);
@@ -243,14 +245,14 @@ impl Line {
         };
         if started(*pid) == Some(self.start) {
             return left(
-                "the run that changed it goes on, and will undo it at its end",
-                format!("end it: kill -INT {pid}"),
+                "the run that changed it still runs, and will restore it when it ends",
+                format!("end that run: kill -INT {pid}"),
             );
         }
         if netns() != Some(self.netns) {
             return left(
-                "it is in another network namespace, as far as that is still there",
-                "the same in that one, see ip netns: ip netns exec NAME linerate doctor --undo"
+                "it is in another network namespace, which may no longer exist",
+                "repeat it in that namespace (ip netns lists them): ip netns exec NAME linerate doctor --undo"
                     .into(),
             );
         }
@@ -258,7 +260,7 @@ impl Line {
         let Some(there) = there else {
             found.push(Finding::new(
                 Level::Ok,
-                format!("{interface} is gone, and its change with it"),
+                format!("{interface} no longer exists, so nothing has to be restored"),
             ));
             return true;
         };
@@ -305,7 +307,7 @@ pub fn undo(screen: &Screen) -> Vec<Finding> {
 
 fn nothing(mut found: Vec<Finding>) -> Vec<Finding> {
     if found.is_empty() {
-        found.push(Finding::new(Level::Ok, "nothing is left to be undone"));
+        found.push(Finding::new(Level::Ok, "there is nothing to restore"));
     }
     found
 }

@@ -199,7 +199,12 @@ fn memory_is_as_it_was_asked_for_and_what_is_not_is_warned_about() {
     assert_eq!(d["pool"]["buffers"], "general");
     // Memory of that size cannot be mapped.
     let alone = d["warnings"][1].as_str().unwrap();
-    assert!(alone.starts_with("no second process, a ring between two threads instead: "), "{d}");
+    assert!(
+        alone.starts_with(
+            "no second process; the packets go through a ring between two threads instead: "
+        ),
+        "{d}"
+    );
     assert_eq!((&d["far"], &d["ports"][3]["driver"]), (&Value::Null, &"sink".into()), "{d}");
     for (memory, frame_bytes) in [("--fit", 16_384), ("--jumbo 512", 2048)] {
         let d = run(&format!("forward gen:,size=9000 sink: --count 1000 {memory} --json"));

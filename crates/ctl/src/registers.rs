@@ -14,7 +14,7 @@ pub(crate) fn told(taken: Registers, counts: &QueueCounts, time: Duration) -> St
         };
         let part = ns as f64 * 100.0 / time.as_nanos().max(1) as f64;
         let (irq, packet) = (by(counts.irqs()), by(packets));
-        format!("{n} {what} ({irq} an irq, {packet} a packet) spun {part:.1} % of a CPU")
+        format!("{n} {what} ({irq} an irq, {packet} a packet) busy-waited {part:.1} % of a CPU")
     };
     format!(
         "MODEL: {}, {}",
@@ -37,8 +37,8 @@ mod tests {
         };
         assert_eq!(
             told(taken, &counts(10), Duration::from_millis(1)),
-            "MODEL: 30 posted writes (3.00 an irq, 0.30 a packet) spun 0.1 % of a CPU, \
-             20 flushing reads (2.00 an irq, 0.20 a packet) spun 25.0 % of a CPU"
+            "MODEL: 30 posted writes (3.00 an irq, 0.30 a packet) busy-waited 0.1 % of a CPU, \
+             20 flushing reads (2.00 an irq, 0.20 a packet) busy-waited 25.0 % of a CPU"
         );
         let none = told(taken, &counts(0), Duration::from_millis(1));
         assert!(none.contains("(- an irq, 0.30 a packet)"), "{none}");

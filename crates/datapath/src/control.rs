@@ -188,9 +188,9 @@ impl Control {
 }
 
 fn is_full(what: String) -> Error {
-    let why = format!("its worker has {ORDERS_MAX} orders that it has not obeyed");
+    let why = format!("its worker has {ORDERS_MAX} unfinished orders");
     Error::new(Code::Busy, what, why)
-        .fix("wait for the answers; a worker that is not turned obeys none")
+        .fix("wait for the answers; a worker that does not run executes no orders")
 }
 
 impl Applied {
@@ -241,11 +241,11 @@ impl<A: Clone> PendingOrder<A> {
             }
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
-                let why = format!("its worker did not turn for {timeout:?}");
-                return Err(Error::new(Code::Busy, "the order was not obeyed", why)
-                    .fix("turn the worker; one that has ended obeys nothing"));
+                let why = format!("its worker did not finish a poll within {timeout:?}");
+                return Err(Error::new(Code::Busy, "the order was not executed", why)
+                    .fix("run the worker; a worker that has ended executes no orders"));
             }
-            // The thread that gave the order is woken; another one looks.
+            // The thread that gave the order is woken; any other thread polls.
             park_timeout(left.min(LOOK));
         }
     }

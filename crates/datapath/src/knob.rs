@@ -36,7 +36,7 @@ pub const TX_BATCH: Knob = Knob {
     max: 1024,
     default: 64,
     or: "as many as have 256 KiB (auto)",
-    effect: "Packets that go to a device with one doorbell; 1 gives each its own",
+    effect: "Packets sent to a device with one doorbell; 1 = a doorbell for each packet",
     live: true,
 };
 

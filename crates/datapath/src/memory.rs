@@ -232,8 +232,8 @@ fn in_pieces(demand: &Demand, pool: &Pool) -> Option<String> {
     let framed = pool.data_from() == Data::Frames;
     (framed && longest > room).then(|| {
         format!(
-            "{}: packets of up to {longest} bytes in frames that hold {room}: those that are \
-             longer will be in pieces",
+            "{}: packets have up to {longest} bytes and a frame holds {room}: longer packets will use \
+             several frames",
             demand.name
         )
     })
@@ -242,8 +242,8 @@ fn in_pieces(demand: &Demand, pool: &Pool) -> Option<String> {
 fn too_small(frames: u64, holders: &Holders) -> Error {
     let what = format!("a pool of {frames} frames cannot serve this engine");
     let fix = format!(
-        "give it {} frames, or leave the number out (--pool-frames): the engine sizes the pool itself; \
-         or make batches, backlogs, rings or the hot list shorter",
+        "use {} frames, or omit the number (--pool-frames), so that the engine sizes the pool; or use \
+         shorter batches, backlogs, rings or hot lists",
         holders.sum()
     );
     Error::new(Code::PoolTooSmall, what, holders.to_string()).fix(fix)
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(get(&larger, &[port(0, 60, 0)]).pools[0].frame_size(), 4096);
         let memory = get(&fit, &[port(0, 65_550, 0)]);
         assert_eq!(memory.pools[0].frame_size(), 65_536);
-        let text = "port 0: packets of up to 65550 bytes in frames that hold 65280: those";
+        let text = "port 0: packets have up to 65550 bytes and a frame holds 65280: longer";
         assert!(memory.warnings[0].starts_with(text), "{:?}", memory.warnings);
         // What the allocator gives is as long as it has to be.
         let general = MemoryConfig { data: Data::General, ..fit };

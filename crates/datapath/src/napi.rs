@@ -244,7 +244,7 @@ impl Napi {
         if gathers {
             return mode.warning(rx_ring_len?);
         }
-        Some("n/a: its packets wait in no device".into())
+        Some("n/a: no device queues its packets".into())
     }
 
     /// Sets the timer slack of the queue's thread in its moderation.

@@ -33,7 +33,7 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
         }
         let (opened, planned) = (device.queues.len(), port.needs.queues.max(1));
         if opened < planned {
-            let why = format!("it opened {opened} of the {planned} queues that it was to have");
+            let why = format!("it opened {opened} of {planned} planned queues");
             return Err(port.spec.error(why));
         }
         all.push(device.tolled(port.spec.toll));
@@ -53,8 +53,7 @@ pub(crate) fn check_bytes(ports: &[Planned], wires: &[Wire]) -> Result<()> {
                 "'{to}' would send what '{from}' makes: packets with unwritten bytes, as fast as it can"
             );
             let error = Error::new(Code::Topology, "cannot build the engine", why);
-            Err(error
-                .fix("sink:blind takes packets and frees them; gen: writes those that it sends"))
+            Err(error.fix("use sink:blind to free packets unread, or gen: to send written packets"))
         }
     }
 }
@@ -72,7 +71,7 @@ pub(crate) fn check_directions(ports: &[Planned], wires: &[Wire], opened: &[Open
             "'{}' and '{}' can both only be {word}",
             ports[a].spec.name, ports[b].spec.name
         );
-        return Err(Error::new(Code::Topology, "nothing can go over the wire", why));
+        return Err(Error::new(Code::Topology, "no packet can pass between the two ports", why));
     }
     Ok(())
 }
@@ -85,7 +84,7 @@ pub(crate) fn check_rates(ports: &[Planned], opened: &[Opened]) -> Result<()> {
         None => Ok(()),
         Some((port, device)) => {
             let why = format!(
-                "shape= on {} queues, each of which would send so much",
+                "shape= on {} queues: each queue would send at that rate",
                 device.queues.len()
             );
             Err(port.spec.error(why).fix("say queues=1"))
@@ -155,7 +154,8 @@ impl Groups<'_> {
             let (spec, flags) = (&port.spec, port.flags);
             let direction = device.obtained.direction;
             let mut queues = Vec::new();
-            // A driver that did not say how many queues there would be has all of them on one worker.
+            // If a driver did not report its number of queues before opening, one worker serves all
+            // of them.
             let dealt = device.queues.into_iter().zip(workers.iter().cycle());
             for (number, (ops, &worker)) in dealt.enumerate() {
                 let group = &mut groups[worker];
@@ -170,7 +170,7 @@ impl Groups<'_> {
                     napi.keep_to(pool);
                 }
                 let note = napi.set_moderation(spec.moderation.unwrap_or(moderation));
-                // What was not said of this port is none of its user's concern.
+                // A note about another port does not concern the user of this one.
                 if let Some(note) = note.filter(|_| queues.is_empty() && spec.moderation.is_some())
                 {
                     warnings.push(format!("port '{}': moderation: {note}", spec.name));

@@ -50,7 +50,7 @@ pub(crate) fn check_wires(ports: &[Named], wires: &[Wire], fans: &[Fan]) -> Resu
         if ends > 1 {
             let why = format!("'{}' is on more than one wire", port.spec.name);
             return Err(Error::new(Code::Topology, "cannot build the engine", why)
-                .fix("a wire carries both ways: leave out the second"));
+                .fix("a wire carries packets both ways: leave out the second wire"));
         }
         let others = ports.iter().filter(|other| port.is_paired_with(other)).count();
         if port.flags().paired && others != 2 {
@@ -80,7 +80,8 @@ pub(crate) fn workers(
     let lanes = |&(a, b): &Wire| if divided { queues[a].min(queues[b]) } else { 1 };
     let mut of_wires: Vec<Vec<usize>> = vec![Vec::new(); wires.len()];
     let mut count = 0;
-    // First lanes before second ones: with a worker for each wire, nothing is divided.
+    // The first lane of each wire before the second lanes: with a worker for each wire, no wire is
+    // divided.
     for lane in 0..wires.iter().map(lanes).max().unwrap_or(0) {
         for (of_wire, _) in of_wires.iter_mut().zip(wires).filter(|(_, w)| lane < lanes(w)) {
             of_wire.push(count % most);
@@ -109,8 +110,8 @@ pub(crate) fn misfits(
     let wanted = asked.filter(|asked| *asked != usize::MAX).unwrap_or(cpus.len());
     if workers < wanted {
         warnings.push(format!(
-            "workers: asked {wanted}, applied {workers}: a wire has as many \
-             as its port with the fewest queues (queues=)"
+            "workers: asked {wanted}, applied {workers}: a wire has \
+             one for each queue of its port with fewer queues (queues=)"
         ));
     }
     if !cpus.is_empty() && cpus.len() < workers {
@@ -190,7 +191,7 @@ pub(crate) fn pools(ports: &[Planned], wires: &[Wire], fans: &[Fan]) -> Vec<usiz
             ports.iter().zip(&groups).filter(|(p, _)| p.needs.trust == Trust::Exported);
         exporting.any(|(_, of)| *of == group)
     };
-    // None is the private one's, which comes first.
+    // `None` means the private pool, which comes first.
     let kinds: Vec<_> =
         groups.iter().map(|group| Some(*group).filter(|g| is_exported(*g))).collect();
     let mut known = kinds.clone();

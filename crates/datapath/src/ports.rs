@@ -10,7 +10,7 @@ use crate::tx_batch::TxBatch;
 
 /// The remedy for a stage that cannot read packets that a peer can write.
 pub(crate) const DECLARE: &str =
-    "have the stage return true from Stage::reads_exported, if it reads by Skb::copy_to alone";
+    "return true from Stage::reads_exported if the stage reads packets only through Skb::copy_to";
 
 /// A port's text, with its driver.
 pub(crate) struct Named {
@@ -172,7 +172,7 @@ pub(crate) mod tests {
         assert_eq!(len(",len=64", ",len=64").unwrap(), [64; 2]);
         let e = len(",len=64", ",len=128").unwrap_err();
         assert_eq!(e.what, "port 'ring:r,len=128'");
-        assert_eq!(e.why, "the ring's other end says len=64");
+        assert_eq!(e.why, "the ring's other end has len=64");
         let e = len("", ",lne=64").unwrap_err();
         assert!(e.what.ends_with(",lne=64'") && e.fix.contains("len"), "{e}");
     }

@@ -156,7 +156,7 @@ impl Running {
         let mut failed = self.notice.failed();
         for (i, thread) in threads.into_iter().enumerate() {
             if all_over || thread.is_finished() {
-                // It has said by itself how it ended.
+                // The worker has already reported how it ended.
                 let _ = thread.join();
                 continue;
             }
@@ -208,9 +208,8 @@ impl Stopped {
         }
         if !self.ledger.balanced() {
             let what = "packets of the run are not accounted for";
-            return Err(Error::new(Code::System, what, self.ledger.to_string()).fix(
-                "this is a fault of linerate's or of a driver's: report it with this ledger",
-            ));
+            return Err(Error::new(Code::System, what, self.ledger.to_string())
+                .fix("this is a bug in linerate or in a driver: report it with this ledger"));
         }
         Ok(())
     }
@@ -259,7 +258,10 @@ fn run(index: usize, worker: Worker) -> Option<Error> {
         Ok(Err(e)) => (e.to_string(), ""),
         Err(panic) => {
             let why = format!("a stage or driver panicked: {}", message(panic.as_ref()));
-            (why, "where it did is on stderr: a stage drops what it cannot use, with a reason")
+            (
+                why,
+                "stderr shows the place of the panic; a stage must drop packets that it cannot use, with a reason",
+            )
         }
     };
     Some(Error::new(Code::System, format!("worker {index} ended early"), why).fix(fix))

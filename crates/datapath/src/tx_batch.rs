@@ -48,9 +48,9 @@ impl FromStr for TxBatch {
         }
         let packets = units::count(text).ok().filter(|packets| TX_BATCH.allows(*packets));
         packets.map(|packets| TxBatch::Packets(packets as u32)).ok_or_else(|| {
-            let why = format!("'{text}' is no number of packets");
+            let why = format!("'{text}' is not a number of packets");
             Error::new(Code::PortSyntax, format!("tx_batch={text}"), why).fix(format!(
-                "say {} to {} packets a doorbell, 1 for no batches, or auto",
+                "use {} to {} packets a doorbell, 1 for no batches, or auto",
                 TX_BATCH.min, TX_BATCH.max
             ))
         })

@@ -53,8 +53,11 @@ impl WorkerStats {
         let (cpu, pinned) = self.cpu.zip(self.pinned).filter(|(cpu, pinned)| cpu != pinned)?;
         let what = format!("a worker pinned to CPU {pinned} runs on CPU {cpu}");
         let why =
-            thread::why_not(pinned).unwrap_or_else(|| "its thread was moved from outside".into());
-        Some(Error::new(Code::Cpu, what, why).fix("give the CPU back, or order another: set_cpus"))
+            thread::why_not(pinned).unwrap_or_else(|| "another process moved its thread".into());
+        Some(
+            Error::new(Code::Cpu, what, why)
+                .fix("allow that CPU again, or choose another CPU: set_cpus"),
+        )
     }
 }
 

@@ -222,7 +222,8 @@ fn more_workers_than_queues_are_said_to_be_none() {
     let engine = build(Engine::builder().workers(2));
     assert_eq!(engine.stats().workers().len(), 1);
     let [warning] = engine.warnings() else { panic!("{:?}", engine.warnings()) };
-    let text = "workers: asked 2, applied 1: a wire has as many as its port with the fewest queues";
+    let text =
+        "workers: asked 2, applied 1: a wire has one for each queue of its port with fewer queues";
     assert!(warning.starts_with(text), "{warning}");
 }
 
@@ -352,7 +353,7 @@ fn a_worker_whose_cpu_is_taken_away_goes_on_and_says_so() {
     };
     assert_eq!(said.what, format!("a worker pinned to CPU {first} runs on CPU {last}"));
     assert!(
-        said.why.contains("its thread was moved from outside") && said.fix.contains("set_cpus"),
+        said.why.contains("another process moved its thread") && said.fix.contains("set_cpus"),
         "{said}"
     );
     let _ = running.control().set_cpus(0, &[first]).unwrap().wait(LONG).unwrap();

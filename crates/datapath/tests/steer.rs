@@ -325,5 +325,5 @@ fn what_cannot_be_divided_is_refused_with_the_reason() {
     assert!(e.why.contains("it has 2 queues") && e.fix.starts_with("queues=1"), "{e}");
     let e = build("null:", &rings, ["r2", "s"]);
     assert_eq!(e.why, "'r2' is on more than one wire");
-    assert_eq!(e.fix, "a wire carries both ways: leave out the second");
+    assert_eq!(e.fix, "a wire carries packets both ways: leave out the second wire");
 }

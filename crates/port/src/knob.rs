@@ -10,7 +10,7 @@ pub const PEER_MEMORY: Knob = Knob {
     max: 1 << 20,
     default: 256,
     or: "4 × rings × size × buffer; with trust=yes all",
-    effect: "Memory that a memif's peer may have mapped: its pages, once they are used, are this process's to pay for",
+    effect: "Memory of a memif's peer that this process may map; used pages count as this process's memory",
     live: false,
 };
 

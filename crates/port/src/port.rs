@@ -390,7 +390,7 @@ fn alone(driver: &dyn Driver, spec: &Spec) -> Result<Box<dyn Plan>> {
     if driver.flags().paired {
         let name = &spec.driver;
         return Err(spec
-            .error(format!("a {name}'s two ends are opened together"))
+            .error(format!("both ends of a {name} are opened together"))
             .fix(format!("Port::pair() in a program; in an engine name both ends {name}:NAME")));
     }
     driver.parse(spec)

@@ -408,7 +408,7 @@ impl Queue {
         if self.ops.moderator().mode() == Moderation::Busy {
             return self.spin(want, timeout);
         }
-        // Asked first: what came before the end is then told by `arm`.
+        // Read first: `arm` then reports a packet that arrived before the end.
         let health = self.ops.health();
         if !self.arm_device(want) {
             return Ok(true);
@@ -525,7 +525,7 @@ impl std::fmt::Debug for Queue {
 pub(crate) fn over(health: Health, want: Want, timeout: Option<Duration>) -> Result<bool> {
     match health {
         Health::Failed(error) => Err(error),
-        // Who asks for a time wants that time, not a loop that spins on the end.
+        // A caller with a timeout waits for that time; it must not spin at the end.
         health => Ok(health == Health::Finished && want == Want::Frames && timeout.is_none()),
     }
 }
@@ -541,11 +541,11 @@ fn starved(pool: &Pool) -> Error {
     let ledger = pool.ledger();
     let program = ledger.held().last().map_or(0, |(_, n)| *n);
     let why = format!(
-        "starved: the program holds {program} packets, and none of {} frames is free",
+        "starved: the program holds {program} packets, and no frame of {} is free",
         ledger.frames
     );
     Error::new(Code::Memory, "cannot receive", why)
-        .fix("send or drop what was received before, or open the port in a larger pool")
+        .fix("send or drop received packets, or open the port in a larger pool")
 }
 
 #[cfg(test)]

@@ -123,8 +123,10 @@ impl Spec {
             let own = self.options.pairs.iter().find(|(own, _)| own == key);
             if own.is_some_and(|(_, own)| own != value) {
                 let said = value.as_ref().map_or(String::new(), |value| format!("={value}"));
-                let why = format!("the {}'s other end says {key}{said}", self.driver);
-                return Err(self.error(why).fix("the same at both ends, or at one of them"));
+                let why = format!("the {}'s other end has {key}{said}", self.driver);
+                return Err(self
+                    .error(why)
+                    .fix("give the same value at both ends, or at one end only"));
             }
             self.options.set_default(key, value.as_deref());
         }
@@ -188,7 +190,7 @@ impl Spec {
             Some(Some(text)) => match text.as_str() {
                 "on" | "yes" | "1" => Ok(true),
                 "off" | "no" | "0" => Ok(false),
-                other => Err(self.error(format!("{key}={other}: say on or off"))),
+                other => Err(self.error(format!("{key}={other}: use on or off"))),
             },
         }
     }
@@ -218,7 +220,7 @@ impl Spec {
         {
             None => Ok(()),
             Some(option) => {
-                let why = format!("'{option}' is an option, and no comma stands before it");
+                let why = format!("'{option}' is an option, and the comma before it is missing");
                 Err(self.error(why).fix(format!("did you mean ,{option}?")))
             }
         }
@@ -273,13 +275,13 @@ impl Options {
             None => (part, None),
         };
         if part.is_empty() {
-            return Err("an option is empty: a comma too many".into());
+            return Err("an option is empty: one comma too many".into());
         }
         if key.is_empty() {
             return Err(format!("'{part}' has no key"));
         }
         if self.pairs.iter().any(|(k, _)| k == key) {
-            return Err(format!("option '{key}' is there twice"));
+            return Err(format!("option '{key}' is given twice"));
         }
         Ok((key.to_owned(), value))
     }
@@ -405,8 +407,8 @@ mod tests {
             ("=packet:x", "name before '='", ""),
             ("packet:x,a,a", "twice", ""),
             ("packet:x,=1", "no key", ""),
-            ("packet:x,", "a comma too many", ""),
-            ("packet:x,,a", "a comma too many", ""),
+            ("packet:x,", "one comma too many", ""),
+            ("packet:x,,a", "one comma too many", ""),
             ("PACKET:x", "no driver 'PACKET'", "packet:x"),
         ] {
             let e = parse(text).unwrap_err();

@@ -57,7 +57,7 @@ fn no_unit(text: &str, unit: &str, units: &str) -> String {
     if unit.is_empty() {
         return format!("'{text}' needs a unit: {units}");
     }
-    format!("'{unit}' is no unit: {units}")
+    format!("'{unit}' is not a unit: {units}")
 }
 
 /// Parses a duration: `10s`, `250ms`, `5us`, `100ns`, `2m`, `1h`.
@@ -119,7 +119,7 @@ pub fn count(text: &str) -> Result<u64, String> {
     };
     let n = n * scale;
     if n.fract() != 0.0 || n > 2f64.powi(53) {
-        return Err(format!("'{text}' is not a whole number that can be counted to"));
+        return Err(format!("'{text}' is not a whole number, or too large"));
     }
     Ok(n as u64)
 }
@@ -140,9 +140,9 @@ mod tests {
 
     #[test]
     fn an_unknown_unit_is_an_error() {
-        assert_eq!(duration("10sec").unwrap_err(), "'sec' is no unit: ns us ms s m h");
+        assert_eq!(duration("10sec").unwrap_err(), "'sec' is not a unit: ns us ms s m h");
         assert_eq!(duration("10").unwrap_err(), "'10' needs a unit: ns us ms s m h");
-        assert_eq!(rate("1Tpps").unwrap_err(), "'Tpps' is no unit: pps kpps Mpps bps Mbps Gbps");
+        assert_eq!(rate("1Tpps").unwrap_err(), "'Tpps' is not a unit: pps kpps Mpps bps Mbps Gbps");
         for text in ["10", "10x", "s", "", "1e400s", "-1s", "nan"] {
             assert!(duration(text).is_err(), "{text}");
         }

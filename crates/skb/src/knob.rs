@@ -73,7 +73,7 @@ pub const HOT_LIST: Knob = Knob {
     max: 1 << 16,
     default: 1024,
     or: "as many as the rings that it serves hold",
-    effect: "Free frames that a worker keeps for itself; 0 takes each from the shared depot",
+    effect: "Free frames that a worker keeps for itself; with 0 it takes each frame from the shared depot",
     live: true,
 };
 
@@ -85,7 +85,7 @@ pub const FRAME_SIZE: Knob = Knob {
     max: 1 << 16,
     default: 2048,
     or: "",
-    effect: "Bytes of a frame, 256 of headroom included: a power of two",
+    effect: "Bytes of a frame, including 256 bytes of headroom: a power of two",
     live: false,
 };
 
@@ -97,7 +97,7 @@ pub const SAMPLE: Knob = Knob {
     max: u32::MAX as u64,
     default: 0,
     or: "",
-    effect: "Times every Nth call that allocates or frees, and how long one of its packets lives; 0 times none",
+    effect: "Measures the time of every Nth allocation or free, and the lifetime of one of its packets; 0 = off",
     live: true,
 };
 

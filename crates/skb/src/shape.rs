@@ -54,7 +54,8 @@ impl Shape {
             let asked = kind == "frame" || self.jumbo_frames > 0;
             if asked && (!FRAME_SIZE.allows(bytes.into()) || !bytes.is_power_of_two()) {
                 let (lo, hi) = (FRAME_SIZE.min, FRAME_SIZE.max);
-                let why = format!("a {kind} of {bytes} bytes; a power of two, {lo} to {hi}");
+                let why =
+                    format!("a {kind} of {bytes} bytes; it must be a power of two, {lo} to {hi}");
                 return bad(why, "2048 carries a full Ethernet frame, 16384 one of 9000 bytes");
             }
         }
@@ -64,7 +65,7 @@ impl Shape {
             return bad(why, "make the jumbo frames larger, or leave them out");
         }
         if self.places() > u64::from(FRAMES_MAX) {
-            let why = format!("place for {} frames; {FRAMES_MAX} is the most", self.places());
+            let why = format!("{} frames; the maximum is {FRAMES_MAX}", self.places());
             return bad(why, "make several pools");
         }
         if self.headroom_bytes >= self.frame_bytes {
@@ -76,7 +77,10 @@ impl Shape {
         }
         if self.data == Data::General && (self.trust == Trust::Exported || self.jumbo_frames > 0) {
             let why = "data from the allocator is private to this process, and of any size";
-            return bad(why.into(), "leave exporting and jumbo frames to pools of frames");
+            return bad(
+                why.into(),
+                "use exported memory and jumbo frames only with pools of frames",
+            );
         }
         Ok(())
     }

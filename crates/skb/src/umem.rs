@@ -102,7 +102,7 @@ impl Umem {
             Error::new(
                 Code::UmemIds,
                 format!("cannot make pool {}", shape.name),
-                "31 pools of this process are alive already",
+                "this process has 31 pools already",
             )
             .fix("drop pools that are no longer used, or share one between ports")
         })?;
@@ -112,7 +112,7 @@ impl Umem {
         unsafe { *umem.fixed.get() = fixed };
         umem.users.store(1, Ordering::Relaxed);
         umem.sampling.store(0, Ordering::Relaxed);
-        // An eighth of the pool at most is ever parked in thread caches.
+        // Thread caches hold at most an eighth of the pool.
         umem.cache_budget.store(i64::from(shape.frames / 8), Ordering::Relaxed);
         umem.books.reset();
         umem.fill(shape);
@@ -242,7 +242,7 @@ impl Umem {
     fn put_each_home(&'static self, handles: &[u32]) {
         for run in handles.chunk_by(|a, b| handle::same_core(*a, *b)) {
             if !self.homes[handle::core(run[0])].offer(run) {
-                // It has no owner, or the pool is being given up.
+                // The frame has no owner, or the pool is being dropped.
                 let state = self.depot.put(PLAIN, run);
                 self.vacate_if(state);
             }
@@ -296,8 +296,9 @@ impl Umem {
     /// Unmaps the memory and releases the id, if the umem has no user left.
     fn vacate_if(&self, state: depot::Umem) {
         if state == depot::Umem::Orphaned {
-            // The depot says so once: when the last user had left and the last frame came home. No
-            // handle, Pool or Local remains, and the caches of other threads hold no frame.
+            // The depot returns `Orphaned` once: when the last user has left and the last frame is
+            // returned. No handle, Pool or Local remains, and the caches of other threads hold no
+            // frame.
             let _guard = IDS_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
             self.depot.vacate();
             self.homes().iter().for_each(Depot::vacate);

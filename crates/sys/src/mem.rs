@@ -55,12 +55,12 @@ pub enum Others {
 /// Returns the total memory of the machine in bytes.
 fn machine_bytes() -> usize {
     if cfg!(miri) {
-        // Which knows no such call.
+        // Miri has no such call.
         return usize::MAX;
     }
     // SAFETY: sysconf(3) takes a number and touches no memory of ours.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    // It does not fail on Linux; if it did, nothing would be refused.
+    // The call does not fail on Linux; if it failed, no size would be refused.
     usize::try_from(pages).map_or(usize::MAX, |n| n.saturating_mul(rustix::param::page_size()))
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn cgroup_bytes() -> Option<usize> {
 /// Adds limits to the error that may be the reason although the machine has the memory.
 fn limits(error: Error) -> Error {
     error.fix(
-        "ask for less, or raise what limits this process (ulimit -v, memory.max of its cgroup)",
+        "request less, or raise the limits of this process (ulimit -v, memory.max of its cgroup)",
     )
 }
 
@@ -138,7 +138,8 @@ impl Region {
             return Err(Error::new(Code::Memory, "cannot map memory", "0 bytes were asked for"));
         }
         if len > machine_bytes() {
-            // It could be mapped, and would kill the program at the page that is one too many.
+            // The mapping would succeed, and the kernel would kill the program at the first page
+            // above the limit.
             let why = format!("this machine has {} bytes in all", machine_bytes());
             let what = format!("cannot map {len} bytes for {name}");
             return Err(Error::new(Code::Memory, what, why).fix("ask for less"));
@@ -194,7 +195,7 @@ impl Region {
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| Error::new(Code::Memory, what(), "mmap returned the null page"))?;
         let region = Region { base, len, pages, fd };
-        // Behind our own mapping, which stays writable.
+        // The seal comes after this mapping, which stays writable.
         let last = match others {
             Others::Write => SealFlags::SEAL,
             Others::Read => SealFlags::FUTURE_WRITE | SealFlags::SEAL,
@@ -209,7 +210,7 @@ impl Region {
     /// `E-MEMORY` if there is not enough.
     pub fn populate(&self) -> Result<()> {
         if cfg!(miri) {
-            // From the heap, which has no holes.
+            // The region is on the heap, so it has no holes.
             return Ok(());
         }
         let what = || format!("cannot fill a region of {} bytes", self.len);

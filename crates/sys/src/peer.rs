@@ -47,8 +47,8 @@ pub enum Access {
     Write,
 }
 
-// SAFETY: an address and a length of a mapping that lives as long as the value; whoever looks into
-// it does so by atomics, or by copies that allow for others' writes.
+// SAFETY: an address and a length of a mapping that lives as long as the value; every access is
+// atomic, or a copy that allows concurrent writes of others.
 unsafe impl Send for PeerMemory {}
 // SAFETY: as above.
 unsafe impl Sync for PeerMemory {}
@@ -75,10 +75,10 @@ impl PeerMemory {
         let what = || format!("cannot map a peer's memory of {len} bytes");
         let refuse = |why: String| Error::new(Code::Memory, what(), why);
         let fail = |call: &'static str| move |e| Error::os(Code::Memory, what(), call, e);
-        // First: a file that is not sealed yet can shrink after it was looked at.
+        // Seals first: without them the file can shrink after its size was read.
         if !trusted {
             seal(fd, len).map_err(|why| {
-                refuse(why).fix("if the peer is trusted not to do so, say trust=yes")
+                refuse(why).fix("if the peer is trusted not to do so, add trust=yes")
             })?;
         }
         let size = rustix::fs::fstat(fd).map_err(fail("fstat"))?.st_size;
@@ -108,12 +108,12 @@ impl PeerMemory {
     pub fn restrict(&mut self) -> Result<()> {
         if matches!(self.owner, Owner::Theirs) && self.is_writable() {
             // SAFETY: base and len are those of the mapping made in `map`. Nothing was borrowed from the value,
-            // which is borrowed for this; its own accesses ask `access` first.
+            // which is borrowed for this; its own methods check their range in `access` first.
             unsafe {
                 rustix::mm::mprotect(self.base.as_ptr().cast(), self.len, MprotectFlags::READ)
             }
             .map_err(|e| {
-                let what = "cannot give up writing a peer's memory";
+                let what = "cannot make a peer's memory read-only";
                 Error::os(Code::Memory, what, "mprotect", e)
             })?;
             self.access = Access::Read;
@@ -203,7 +203,7 @@ impl PeerMemory {
             return None;
         }
         // SAFETY: in the mapping and aligned, as was just checked; any bits are a valid integer, and
-        // others change it as one changes an atomic.
+        // others change it by whole atomic stores.
         Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast::<T>(), n) })
     }
 
@@ -239,11 +239,11 @@ fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
     if counts_commitments(std::fs::read_to_string("/proc/sys/vm/overcommit_memory")) {
         return Err("with vm.overcommit_memory=2 a hole in it can be a SIGBUS".into());
     }
-    // Only files of memory know seals. Any other kind is refused here without a call to its file system,
-    // which may be the peer's own and never answer.
+    // Only memory files support seals. Other files are refused without a call to their file system: a
+    // peer may serve that file system, and never answer.
     let sealed = |any| rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.intersects(any));
     if rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_err() && !sealed(SealFlags::SHRINK) {
-        return Err("its file cannot be sealed against being cut short".into());
+        return Err("its file cannot be sealed against truncation".into());
     }
     let kind = rustix::fs::fstatfs(fd).map_err(|e| format!("fstatfs: {e}"))?.f_type;
     if kind != HUGETLBFS {
@@ -288,8 +288,9 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn blocks(from: *const u8, to: *mut u8, n: usize) {
-    // SAFETY: every address is between the first byte and the last of its range: each block moves
-    // both pointers by what it copied, and the last one begins 16 bytes before the end, n >= 16.
+    // SAFETY: every address is between the first byte and the last of its range: each block
+    // advances both pointers by the bytes that it copied, and the last one begins 16 bytes before
+    // the end, n >= 16.
     unsafe {
         std::arch::asm!(
             "cmp {n}, 64",

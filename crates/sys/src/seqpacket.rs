@@ -28,7 +28,8 @@ const FDS_MAX: usize = 253;
 /// Those of getrandom(2).
 pub fn secret_name(prefix: &str) -> io::Result<String> {
     let mut bits = [0; 8];
-    // SAFETY: the kernel writes as many bytes as there are to an array that is ours.
+    // SAFETY: the kernel writes at most the array's length, and the array is a local variable of
+    // this function.
     let n = unsafe { libc::getrandom(bits.as_mut_ptr().cast(), bits.len(), 0) };
     match usize::try_from(n) {
         Ok(8) => Ok(format!("@{prefix}-{:016x}", u64::from_ne_bytes(bits))),
@@ -52,7 +53,7 @@ impl Listener {
     pub fn bind(path: &Path, mode: u32) -> Result<Listener> {
         let bound = unix::Listener::bind(path, mode, SocketType::SEQPACKET);
         bound.map(Listener).map_err(|e| match e.code {
-            Code::Busy => e.fix("end it, take another path, or connect to it with role=client"),
+            Code::Busy => e.fix("end it, use another path, or connect to it with role=client"),
             _ => e,
         })
     }
@@ -101,7 +102,7 @@ impl Seqpacket {
 
     /// Lets the peer send descriptors.
     pub fn take_descriptors(&self) {
-        // A kernel that does not know it takes them anyway.
+        // A kernel without this option accepts them anyway.
         let _ = pass_rights(&self.fd, true);
     }
 

@@ -125,8 +125,8 @@ impl Tap {
     fn open_as(name: &str, wanted: TapOffloads, kind: c_int) -> Result<Self> {
         let asked = IfName::new(name)?;
         let fd = open_device(&asked)?;
-        // Exclusively first, which tells creating from attaching; it fails with EBUSY if the
-        // interface exists. TUN has no other way to ask.
+        // The first attempt is exclusive, which shows whether the interface was created or existed;
+        // it fails with EBUSY if the interface exists. TUN offers no other way.
         let (name, created) = match attach(&fd, &asked, kind | libc::IFF_TUN_EXCL) {
             Err(Errno::BUSY) => (attach(&fd, &asked, kind), false),
             other => (other, true),
@@ -227,10 +227,10 @@ fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
     let what = format!("cannot open TAP interface {name}");
     let multi = if kind == 0 { "" } else { " multi_queue" };
     match errno {
-        // Of the file's mode, which no capability of ours gets past.
+        // The mode of the file refuses it, and no capability of this process overrides that.
         Errno::ACCESS if call == OPEN => {
             Error::os(Code::Permission, what, call, errno).fix(format!(
-                "let others open it (chmod 666 {DEVICE}), and {}",
+                "let all users open it (chmod 666 {DEVICE}), and {}",
                 Capabilities::NET_ADMIN.remedy()
             ))
         }
@@ -239,13 +239,13 @@ fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
             Capabilities::NET_ADMIN.remedy()
         )),
         Errno::BUSY => Error::os(Code::Busy, what, call, errno).fix(format!(
-            "another process has it: pick another name, or see: ip tuntap show {name}"
+            "another process has it open: choose another name, or see: ip tuntap show {name}"
         )),
         Errno::TOOBIG => {
             let why = format!("its {TAP_QUEUES_MAX} queues are taken");
             Error::new(Code::Busy, what, why).fix("ask for fewer queues")
         }
-        // TUNSETIFF on an interface that is not what was asked for, or with a bad `%`.
+        // TUNSETIFF on an interface of another kind than requested, or with a bad `%`.
         Errno::INVAL => other_kind(name, what, call, kind),
         Errno::NOENT | Errno::NODEV | Errno::NXIO => {
             Error::os(Code::Unsupported, what, call, errno).fix("modprobe tun")

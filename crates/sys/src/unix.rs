@@ -47,11 +47,11 @@ impl Listener {
         let fail = |call: &'static str| move |e| Error::os(Code::System, what(), call, e);
         let address = address(path).map_err(fail("address"))?;
         let fd = socket(kind).map_err(fail("socket"))?;
-        // Without these, descriptors come from strangers, and are closed elsewhere.
+        // On a kernel without this option any process can send descriptors; other code closes them.
         let _ = pass_rights(&fd, false);
         // The file has the mode of the socket from its first moment on.
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)).map_err(fail("fchmod"))?;
-        // From the look at a file that is taken to the moment at which this socket listens.
+        // The lock is held from the check of an existing file until this socket listens.
         let lock = if is_abstract(path) { None } else { Some(lock_folder(path)) };
         let mut bound = rustix::net::bind(&fd, &address);
         if bound == Err(Errno::ADDRINUSE)
@@ -66,7 +66,7 @@ impl Listener {
                 let (why, fix) = taken_by(path, &address).unwrap_or(LISTENED);
                 Error::new(Code::Busy, what(), format!("{why} (EADDRINUSE from bind)")).fix(fix)
             }
-            e => fail("bind")(e).fix("name a path in a directory that exists and is yours"),
+            e => fail("bind")(e).fix("name a path in an existing directory that this user owns"),
         })?;
         let file = std::fs::symlink_metadata(path).ok().filter(|_| !is_abstract(path));
         let file = file.map(|at| (path.to_owned(), inode(&at)));
@@ -175,23 +175,23 @@ fn address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
 }
 
 /// The reason where a process listens, and the remedy.
-const LISTENED: (&str, &str) = ("another process listens there", "end it, or take another path");
+const LISTENED: (&str, &str) = ("another process listens there", "end it, or use another path");
 
 /// Returns what keeps a path that is taken from being replaced, and the remedy; `None` of a socket of this
 /// process's user on which no process listens.
 fn taken_by(path: &Path, address: &SocketAddrUnix) -> Option<(&'static str, &'static str)> {
-    let other = "take another path, or remove the file if no program needs it";
+    let other = "use another path, or remove the file if no program needs it";
     let file = std::fs::symlink_metadata(path).ok().filter(|_| !is_abstract(path));
     let Some(file) = file else { return Some(LISTENED) };
     if !file.file_type().is_socket() {
-        return Some(("what is there is no socket", other));
+        return Some(("that file is not a socket", other));
     }
     let refused = || socket(SocketType::STREAM).and_then(|fd| rustix::net::connect(&fd, address));
     if refused() != Err(Errno::CONNREFUSED) {
         return Some(LISTENED);
     }
     let is_own = file.uid() == own_user();
-    (!is_own).then_some(("a dead process of another user left that socket behind", other))
+    (!is_own).then_some(("an ended process of another user left that socket", other))
 }
 
 fn inode(at: &std::fs::Metadata) -> [u64; 2] {

@@ -170,8 +170,8 @@ impl XdpSocket {
         const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
         let (at, bytes) = ((&raw const packets).cast(), size_of::<u32>() as libc::socklen_t);
         let (fd, level) = (self.fd.as_raw_fd(), libc::SOL_XDP);
-        // Refused is what it was before.
-        // SAFETY: the kernel reads the four bytes of `packets`, which outlives the call.
+        // If the kernel refuses it, nothing has changed. SAFETY: the kernel reads the four bytes of
+        // `packets`, which outlives the call.
         let _ = unsafe { libc::setsockopt(fd, level, XDP_MAX_TX_SKB_BUDGET, at, bytes) };
     }
 
@@ -376,7 +376,7 @@ impl RingMap {
         let Some(at) = self.at.flags else { return true };
         let flags: *mut u32 = self.byte(at).cast();
         // SAFETY: the kernel's own offset, within the mapping that `self` keeps and aligned for a
-        // u32; everybody accesses it atomically.
+        // u32; both the kernel and this process access it atomically.
         let flags = unsafe { AtomicU32::from_ptr(flags) }.load(Ordering::Relaxed);
         flags & libc::XDP_RING_NEED_WAKEUP != 0
     }
@@ -411,15 +411,15 @@ fn refused(call: &str, errno: Errno) -> Error {
 /// Checks that the pages of `region`, all of which must stay resident, fit this process's cgroup:
 /// on the first page too many, the kernel kills the process or another one of the cgroup.
 fn check_cgroup(region: &Region) -> Result<()> {
-    // A program, its stacks and its heap.
+    // Memory for the program, its stacks and its heap.
     const BESIDE_KIB: usize = 8 << 10;
     let (kib, most) = (region.len() >> 10, mem::cgroup_bytes().map(|bytes| bytes >> 10));
-    // Huge pages are not of this account.
+    // This limit does not count huge pages.
     match most.filter(|most| kib + BESIDE_KIB > *most && region.pages() == Pages::Base) {
         None => Ok(()),
         Some(most) => {
             let why = format!(
-                "{kib} KiB of packet memory are to stay in memory, and this process's cgroup has {most} KiB \
+                "{kib} KiB of packet memory must be locked in memory, and this process's cgroup has {most} KiB \
                  for all"
             );
             Err(Error::new(Code::Memory, "cannot register packet memory", why)
@@ -435,13 +435,13 @@ fn check_cgroup(region: &Region) -> Result<()> {
 fn beyond_limit(bytes: usize, limit: &Rlimit) -> Error {
     let may = limit.current.map_or("without limit".into(), |most| format!("{} KiB", most >> 10));
     let why = format!(
-        "{} KiB of packet memory are to stay in memory, and RLIMIT_MEMLOCK lets this user lock {may}: \
+        "{} KiB of packet memory must be locked in memory, and RLIMIT_MEMLOCK lets this user lock {may}: \
          XDP_UMEM_REG: ENOBUFS",
         bytes >> 10
     );
     let error = Error::new(Code::Memory, "cannot register packet memory", why);
     match limit.maximum {
-        // A shell of this user may raise it.
+        // A shell of this user may raise the limit.
         None => error.fix("a smaller pool, or: ulimit -l unlimited"),
         Some(_) => error.fix(format!("a smaller pool, or: {}", Capabilities::XDP.command())),
     }

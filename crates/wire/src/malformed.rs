@@ -64,9 +64,9 @@ reasons! {
     /// More IPv6 extension headers than anyone sends.
     TooManyHeaders = "too_many_headers", "too many IPv6 extension headers";
     /// Still under way by source route: its destination is not the one its checksum covers.
-    SourceRoute = "source_route", "still under way by source route";
+    SourceRoute = "source_route", "its source route does not end here";
     /// A tunnel met congestion, and the ends of the packet inside do not take its mark.
-    Congestion = "congestion", "marked for congestion around a packet that has no mark";
+    Congestion = "congestion", "congestion mark on a tunnel header around a packet without ECN";
 }
 
 impl Malformed {

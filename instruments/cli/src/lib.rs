@@ -34,17 +34,14 @@ struct Args {
 /// The commands that measure.
 #[derive(Debug, Subcommand)]
 enum Instrument {
-    /// Says where the CPU's time goes.
     #[command(subcommand)]
     Profile(profile::Profile),
-    /// Reruns experiments.
     Lab(lab::Lab),
-    /// Says which functions make cache lines travel between threads, by a MODEL: nothing is measured.
+    /// Show which functions move cache lines between threads, by a MODEL, not by measurement
     ///
-    /// The command runs in QEMU's user mode, tens of times slower, with a plugin that follows every access to memory. Ports
+    /// COMMAND runs in QEMU's user mode, tens of times slower, with a plugin that follows every memory access. Ports
     /// xdp: and packet: do not run there; ring:, memif:, pcap:, gen:, null: and plain sockets do.
     Lines(lines::Lines),
-    /// Finds the highest rate without loss.
     Ndr(ndr::Ndr),
 }
 

@@ -38,34 +38,34 @@ pub struct Lines {
     /// The event to rank by: LINES_FROM_OTHER_CORE (transfers), L2_LINES_IN or L2_LINES_OUT
     #[arg(long, value_name = "EVENT", default_value = "LINES_FROM_OTHER_CORE")]
     pub event: String,
-    /// Limit each thread's cache to so many bytes in sets of so many ways, as in 1Mx8; unlimited unless told
+    /// Size and ways of each thread's cache, as in 1Mx8; unlimited by default
     #[arg(long, value_name = "BYTESxWAYS", value_parser = size)]
     pub l2: Option<(u64, u64)>,
-    /// Packets that the command moves, if you know: figures are then told a packet, too
+    /// Packets that the command moves, if known: the output then has figures a packet, too
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub packets: Option<u64>,
     /// Count only between the marks that the command sets (docs/lines.md)
     #[arg(long)]
     pub marked: bool,
-    /// A profile saved before: print what changed since, ranked by what was saved
+    /// A profile saved before: print the changes since then, ranked by the reduction
     #[arg(long, value_name = "FILE[#N]")]
     pub without: Option<Place>,
-    /// Save the profile; a file that is there is kept as FILE.old
+    /// Save the profile; an existing file is renamed to FILE.old
     #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
     pub output: Option<PathBuf>,
-    /// Functions to print; the rest is summed up
+    /// Functions to print; the others are summed up
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub top: usize,
-    /// The plugin, if it is not beside this program
+    /// The plugin, if it is not in this program's folder
     #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
-    /// Read what the plugin left in FILE, instead of running a command
+    /// Read the plugin's output from FILE, instead of running a command
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "l2", "marked", "plugin"])]
     pub read: Option<PathBuf>,
     /// With --read of a guest: its /proc/kallsyms, which names the kernel's functions
     #[arg(long, value_name = "FILE", requires = "read")]
     pub kallsyms: Option<PathBuf>,
-    /// Print the profile and all kinds by function as one JSON document; what the command prints goes to stderr
+    /// Print the profile and all kinds by function as one JSON document; the command's output goes to stderr
     #[arg(long)]
     pub json: bool,
     /// Command to run, with its arguments: a program for x86-64
@@ -171,7 +171,7 @@ impl Lines {
         let Some(program) = self.command.first() else {
             let why = "no command is named".to_owned();
             let fix = "linerate lines -- COMMAND";
-            return Err(Failure::new(USAGE, "E-USAGE", "cannot follow nothing", why, fix));
+            return Err(Failure::new(USAGE, "E-USAGE", "there is no command to follow", why, fix));
         };
         let program = located(program).ok_or_else(|| {
             let why = "there is no such file".to_owned();
@@ -300,10 +300,10 @@ fn not_started(e: &io::Error) -> Failure {
 
 /// Returns the failure of a run without output: QEMU's own words have gone to stderr.
 fn nothing_left(status: ExitStatus) -> Failure {
-    let why = format!("QEMU ended with {status}, and the plugin left nothing");
-    let fix = "QEMU's words are above; the command must be a program for x86-64 that ends by itself, and QEMU one that \
-               loads plugins (Debian 12's 7.2 does)";
-    Failure::new(RUNTIME, "E-SYSTEM", "cannot tell which lines travelled", why, fix)
+    let why = format!("QEMU ended with {status}, and the plugin wrote no output");
+    let fix = "see QEMU's messages above; the command must be a program for x86-64 that ends by itself, and QEMU \
+               must support plugins (Debian 12's 7.2 does)";
+    Failure::new(RUNTIME, "E-SYSTEM", "cannot follow cache lines", why, fix)
 }
 
 #[cfg(test)]

@@ -27,31 +27,31 @@ const ASLEEP_PCT: f64 = 10.0;
 /// Exit status of a search whose trials were mostly disturbed.
 const INCONCLUSIVE: u8 = 4;
 
-/// Search for the highest rate that a path carries
+/// Find the highest rate that a path forwards without loss
 ///
-/// Numbered packets go in at A, what comes out at B is verified. NDR is the highest rate at which
-/// none is lost, PDR the highest at which at most 0.5 % are (--pdr). Packets that the generator
-/// could not send in time count as lost. Between two rings the path is a worker of ours; between
-/// two devices it is whatever joins them.
+/// The generator sends numbered packets into A, and a sink verifies the packets that leave B. NDR is the
+/// highest rate without loss, PDR the highest rate with at most 0.5 % loss (--pdr). Packets that the
+/// generator could not send in time count as lost. Between two rings the path is a worker of linerate;
+/// between two devices it is the device under test that connects them.
 ///
-/// The generator is tried alone first: no path can be found faster than that.
+/// The search measures the generator alone first, because no path can be measured above its rate.
 #[derive(Debug, Parser)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Ndr {
-    /// The port that packets go in by: driver:arg[,key=value]
+    /// The port that packets enter: driver:arg[,key=value]
     pub a: String,
-    /// The port that they come out by
+    /// The port that packets leave
     pub b: String,
     /// Bytes of a frame without FCS
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(60..=1514))]
     pub size: u32,
-    /// Flows, numbered apart
+    /// Number of flows; each has its own sequence numbers
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub flows: u32,
-    /// Lowest rate of interest
+    /// Lowest rate to try
     #[arg(long, default_value = "1kpps", value_parser = units::rate)]
     pub min: units::Rate,
-    /// Highest rate to try; what the generator alone can do unless given
+    /// Highest rate to try; by default the rate of the generator alone
     #[arg(long, value_parser = units::rate)]
     pub max: Option<units::Rate>,
     /// Loss that the second goal accepts, as in 0.5%; none = no second goal
@@ -60,10 +60,9 @@ pub struct Ndr {
     /// The throughput of RFC 2544: no loss in one trial of 60 s
     #[arg(long, conflicts_with = "pdr")]
     pub rfc2544: bool,
-    /// Count trials that others on this machine disturbed, rather than making them again
+    /// Count trials that other processes disturbed, instead of repeating them
     ///
-    /// The result is then that of a busy machine: a rate that was carried is carried, but without its
-    /// neighbours it may carry more.
+    /// The result then holds for the busy machine, and is a lower bound for a quiet one.
     #[arg(long)]
     pub as_it_is: bool,
     /// CPUs of the path and of generator and sink, as in 0,1
@@ -72,7 +71,7 @@ pub struct Ndr {
     /// Print one JSON document on stdout, errors included; the exit status stays the same
     #[arg(long)]
     pub json: bool,
-    /// No progress
+    /// Print no progress
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -89,8 +88,8 @@ Examples:
   linerate ndr ring:a ring:b --as-it-is         on a virtual machine whose host is never quiet
   linerate ndr ring:a ring:b --pdr none --json
 
-A rate is said to be carried when more than half of 21 s of trials of 1 s would show it, whatever
-the rest of them did; the interval ends at 0.5 %. A result that is no such interval is marked
+A path carries a rate if more than half of 21 trials of 1 s would meet the loss goal. The search
+ends when lower and upper bound differ by 0.5 %. A result that is not such an interval is marked
 irregular, with the reason.
 
 Exit status: 0 found, 1 failed while running, 2 wrong request, 4 most trials were disturbed by
@@ -175,8 +174,8 @@ impl Ndr {
         let max = self.max.map_or(alone_pps, pps).min(alone_pps);
         let (min_pps, max_pps) = (pps(self.min).max(1.0) as u64, max as u64);
         if min_pps >= max_pps {
-            let why = format!("from {min_pps} to {max_pps} pps there is nothing to search");
-            let fix = "a lower --min, or a higher --max; the generator alone is the limit of both";
+            let why = format!("there is no rate between {min_pps} and {max_pps} pps");
+            let fix = "use a lower --min or a higher --max; neither can exceed the rate of the generator alone";
             return Err(Failure::new(USAGE, "E-USAGE", "cannot search", why, fix));
         }
         Ok(Limits {
@@ -236,10 +235,10 @@ fn text(outcome: &Outcome, limits: Limits) -> String {
     }
     if !outcome.complete {
         text += if given_up(outcome, limits) {
-            "ended early: others on this machine disturb most trials; stop them, name other CPUs by \
-             --cpu, or have them counted by --as-it-is\n"
+            "ended early: other processes disturb most trials; stop them, choose other CPUs (--cpu), or \
+             count disturbed trials (--as-it-is)\n"
         } else {
-            "ended early: the bounds are what the trials so far say\n"
+            "ended early: the bounds are those of the trials so far\n"
         };
     }
     text
@@ -296,7 +295,7 @@ fn limit(outcome: &Outcome, found: &GoalResult, limits: Limits) -> Option<String
         let mean = asleep.iter().sum::<f64>() / asleep.len() as f64;
         let _ = write!(text, "; the path's worker slept {mean:.0} % of the time");
         if mean > ASLEEP_PCT {
-            text += ": generator and sink are the limit, and the path carries at least this";
+            text += ": generator and sink are the limit; the path carries at least this rate";
         }
     }
     Some(text + "\n")
@@ -327,7 +326,7 @@ fn loss(text: &str) -> Result<Loss, String> {
     if text == "none" {
         return Ok(Loss(None));
     }
-    let wrong = || format!("{text} is no share of packets: as in 0.5%, or none");
+    let wrong = || format!("{text} is not a share of packets: write 0.5%, or none");
     let number = text.strip_suffix('%').ok_or_else(wrong)?;
     let pct: f64 = number.trim().parse().map_err(|_| wrong())?;
     if pct > 0.0 && pct < 100.0 { Ok(Loss(Some(pct / 100.0))) } else { Err(wrong()) }

@@ -396,7 +396,7 @@ fn an_interrupted_run_is_kept_and_can_be_gone_on_with() {
     assert!(kill.success());
     let told = Ended::from(child.wait_with_output().unwrap());
     assert_eq!(told.exit, Some(130), "{told:?}");
-    assert!(told.out.contains("go on:  linerate lab run --resume "), "{}", told.out);
+    assert!(told.out.contains("resume: linerate lab run --resume "), "{}", told.out);
     let document = run(&format!("lab report last --json --dir {}", dir.display())).document();
     assert_eq!(document["run"]["complete"], false);
     assert!(!document["cells"][0]["pairs"].as_array().unwrap().is_empty());

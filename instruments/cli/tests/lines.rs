@@ -125,7 +125,7 @@ fn a_command_is_recorded_by_the_model_where_no_counter_counts_lines_and_every_li
         return;
     }
     assert_eq!(ended.exit, Some(0), "{ended:?}");
-    assert!(ended.err.contains("not a counter's"), "{}", ended.err);
+    assert!(ended.err.contains("do not come from a counter"), "{}", ended.err);
     assert!(ended.out.lines().all(|line| line.starts_with("MODEL")), "{}", ended.out);
     assert!(ended.out.contains("lines_load_touch"), "{}", ended.out);
 }

@@ -197,7 +197,7 @@ fn old_file_is_kept_and_a_failed_recording_leaves_it_alone() {
     assert_eq!(ended.exit, Some(1), "{ended:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
     let Some(ended) = record(&format!("-o {file}"), &["true"]) else { return };
-    assert!(ended.err.contains(&format!("what was there is {file}.old")), "{ended:?}");
+    assert!(ended.err.contains(&format!("the former file is {file}.old")), "{ended:?}");
     assert_eq!(fs::read_to_string(scratch.file("p.json.old")).unwrap(), "mine");
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 2, "nothing else is left");
 }
@@ -226,7 +226,7 @@ fn wrong_requests_are_refused_with_what_to_do_instead() {
         ("profile watch --every 0", 2, "needs a unit"),
         ("profile watch --every 0s", 2, "shorter than 1ms"),
         ("profile watch --for -1s", 2, "error"),
-        ("profile watch --replay /nonexistent", 1, "fix: linerate profile watch -o FILE saves"),
+        ("profile watch --replay /nonexistent", 1, "fix: linerate profile watch -o FILE writes"),
     ] {
         refused(words, exit, fix);
     }
@@ -528,7 +528,7 @@ fn replayed_series_has_the_summary_of_the_watch() {
     assert!(chosen.out.contains("stat/ctxt"), "{chosen:?}");
     assert!(!chosen.out.contains("interrupts/") && !chosen.out.contains("softirqs/"), "{chosen:?}");
     let none = run(&format!("profile watch --replay {file} --only nothing-like-this"));
-    assert!(none.err.starts_with("no figure has such a name and unit: "), "{none:?}");
+    assert!(none.err.starts_with("no figure has that name and unit: "), "{none:?}");
 }
 
 #[test]
@@ -569,10 +569,7 @@ fn a_damaged_series_is_replayed_with_what_is_left_of_it() {
     fs::write(&file, damaged.join("\n")).unwrap();
     let ended = run(&format!("profile watch --replay {file}"));
     assert_eq!(ended.exit, Some(0), "{ended:?}");
-    assert!(
-        ended.err.contains(": 2 lines left out, the rest read; the first: line 4"),
-        "{ended:?}"
-    );
+    assert!(ended.err.contains(": 2 lines skipped; the first: line 4"), "{ended:?}");
     fs::write(&file, "root:x:0:0\n").unwrap();
     refused(&format!("profile watch --replay {file}"), 1, "cannot replay ");
 }

@@ -7,7 +7,7 @@ use command::run;
 
 /// Words, exit status, code, a part of the reason, a part of the remedy.
 const REFUSALS: [(&str, i32, &str, &str, &str); 3] = [
-    ("ndr null: null:", 2, "E-TOPOLOGY", "swallows what it is sent", "ring:a ring:b"),
+    ("ndr null: null:", 2, "E-TOPOLOGY", "frees the packets that it receives", "ring:a ring:b"),
     ("ndr gen: ring:b", 2, "E-TOPOLOGY", "a generator already", "ring:a ring:b"),
     ("ndr ring:a pcap:out.pcap", 2, "E-TOPOLOGY", "is a file", "ring:a ring:b"),
 ];

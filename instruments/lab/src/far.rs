@@ -126,7 +126,7 @@ impl AddAssign<&Seen> for Seen {
 /// `E-EXPERIMENT` for arguments that make no sense; those of [`Reader::open`]; whatever its pipes say.
 pub fn serve(args: &[String]) -> Result<()> {
     let [port, cpu, how] = args else {
-        return Err(usage("it takes a port, a CPU and how to look".into()));
+        return Err(usage("it needs a port, a CPU, and verify or look".into()));
     };
     let cpu = match cpu.as_str() {
         "-" => None,
@@ -147,7 +147,7 @@ pub fn serve(args: &[String]) -> Result<()> {
 
 fn usage(why: String) -> Error {
     Error::new(Code::Experiment, "cannot look at packets", why)
-        .fix("it is started by `linerate lab run`, for itself")
+        .fix("only `linerate lab run` starts this process")
 }
 
 /// The reader and its results so far.
@@ -342,7 +342,7 @@ mod tests {
         let said = |args: &[&str]| {
             serve(&args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>()).unwrap_err().why
         };
-        assert_eq!(said(&[]), "it takes a port, a CPU and how to look");
+        assert_eq!(said(&[]), "it needs a port, a CPU, and verify or look");
         assert_eq!(
             said(&["memif:@x", "one", "verify"]),
             "one is no CPU: invalid digit found in string"

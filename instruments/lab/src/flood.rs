@@ -38,7 +38,7 @@ pub fn send(interface: &str, size: usize) -> Result<()> {
 /// Returns a UDP frame of zeros from 10.0.0.1:1000 to 10.0.0.2:9, the discard service.
 fn frame(size: usize) -> Result<Vec<u8>> {
     if !(60..=1514).contains(&size) {
-        let why = format!("a frame has 60 to 1514 bytes, and not {size}");
+        let why = format!("a frame has 60 to 1514 bytes, not {size}");
         return Err(Error::new(Code::Experiment, WHAT, why));
     }
     let [ip_bytes, udp_bytes] = [14, 34].map(|before| (size - before) as u16);

@@ -55,7 +55,7 @@ struct Line(AtomicU64);
 pub fn round_trip_ticks(one: usize, other: usize) -> Result<f64> {
     let what = || format!("cannot measure from CPU {one} to CPU {other}");
     if one == other {
-        return Err(Error::new(Code::Cpu, what(), "a CPU is no distance from itself"));
+        return Err(Error::new(Code::Cpu, what(), "name two different CPUs"));
     }
     let line = Line(AtomicU64::new(0));
     let end = Instant::now() + TIME_MAX;
@@ -73,8 +73,11 @@ pub fn round_trip_ticks(one: usize, other: usize) -> Result<f64> {
         readings
     })?;
     if readings.len() < READINGS_MIN {
-        let why = format!("in {TIME_MAX:?} they met for {} of {READINGS} readings", readings.len());
-        return Err(Error::new(Code::Cpu, what(), why).fix("end what else runs on these CPUs"));
+        let why = format!(
+            "in {TIME_MAX:?} both CPUs were available for {} of {READINGS} readings",
+            readings.len()
+        );
+        return Err(Error::new(Code::Cpu, what(), why).fix("end other programs on these CPUs"));
     }
     readings.sort_by(f64::total_cmp);
     Ok(readings[readings.len() / 2])

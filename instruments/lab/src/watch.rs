@@ -103,7 +103,7 @@ impl Watch {
         let now = times_of(&read()?, &self.cpus)?;
         let since = now.iter().zip(&self.times).map(|(now, before)| now.since(before));
         let Some(since) = since.collect::<Option<Vec<CpuTimes>>>() else {
-            return Err(off_line("time of a CPU went backwards: it was off line meanwhile"));
+            return Err(off_line("time of a CPU went backwards: the CPU was offline in between"));
         };
         let ticks = |fields: &[usize]| -> u64 {
             let of = |times: &CpuTimes| fields.iter().filter_map(|&field| times.0[field]).sum();

@@ -26,7 +26,7 @@ const STEP: Duration = Duration::from_millis(1);
 /// The work that an interface's interrupts cause, moved as one. Dropping it puts everything back: CPUs, and
 /// whether NAPI has threads. Drop it while the port is open: a veth's NAPI may go with it.
 #[derive(Debug)]
-#[must_use = "dropping it puts the interrupts back"]
+#[must_use = "dropping it restores the interrupts"]
 pub struct InterruptGuard {
     name: String,
     folder: NetFolder,
@@ -92,7 +92,7 @@ impl InterruptGuard {
             match list.and_then(|list| fs::write(&path, &list).map(|()| list)) {
                 Ok(list) => guard.add(proc, queue, Was::Irq(irq, list)),
                 Err(e) => {
-                    guard.notes.push(format!("irq {irq} of {interface} stays where it is: {e}"));
+                    guard.notes.push(format!("irq {irq} of {interface} stays on its CPUs: {e}"));
                     fixed = Err(refused(interface, irq, &e));
                 }
             }
@@ -223,7 +223,7 @@ impl InterruptGuard {
             if Instant::now() >= until {
                 return Err(self.unsupported(match threads.len() {
                     0 => "it has no irq and no NAPI",
-                    _ => "interfaces of several network namespaces are called so",
+                    _ => "several network namespaces have an interface of that name",
                 }));
             }
             // The kernel starts them in its own time, and announces nothing.
@@ -465,7 +465,7 @@ mod tests {
         fs::remove_file(list_of(&proc, 44)).unwrap();
         let guard = InterruptGuard::at(&proc, folder(), "eth0").unwrap();
         assert_eq!(guard.moved(), "irqs 41,42,43 of eth0");
-        assert!(guard.notes()[1].starts_with("irq 44 of eth0 stays where it is: "));
+        assert!(guard.notes()[1].starts_with("irq 44 of eth0 stays on its CPUs: "));
         fs::remove_dir_all(proc.join("irq")).unwrap();
         let e = InterruptGuard::at(&proc, folder(), "eth0").unwrap_err();
         assert!(e.code == Code::Cpu && e.what.contains("of eth0"), "{e}");

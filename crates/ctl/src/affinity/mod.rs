@@ -106,7 +106,7 @@ impl Pin for ThreadPin {
 
 /// An affinity that is put back when this is dropped.
 #[derive(Debug)]
-#[must_use = "dropping it puts the affinity back"]
+#[must_use = "dropping it restores the affinity"]
 pub struct Pinned<P: Pin> {
     pin: P,
     before: Vec<usize>,

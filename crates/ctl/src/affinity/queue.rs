@@ -1,4 +1,4 @@
-//! The interrupts of one queue: what is moved, and how it was found.
+//! The interrupts of one queue: irqs or NAPI threads, and their original CPUs.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
@@ -152,7 +152,7 @@ pub(super) fn refused(interface: &str, irq: u32, e: &std::io::Error) -> Error {
     let what = format!("cannot move irq {irq} of {interface}");
     // Source: kernel/irq/proc.c: EIO and EINVAL of an irq that its controller does not move.
     Error::new(Code::Cpu, what, format!("/proc/irq/{irq}/smp_affinity_list: {e}"))
-        .fix("root, and an irq that can be moved; CPUs: cat /sys/devices/system/cpu/online")
+        .fix("run as root, with an irq that the kernel can move; list CPUs: cat /sys/devices/system/cpu/online")
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ fn drivers(found: &mut Findings) {
         match opened {
             Ok(obtained) => {
                 let driver = driver.name();
-                found.ok(format!("{driver} opens on a device of its own: {}", obtained.mode));
+                found.ok(format!("{driver} opens on a test device: {}", obtained.mode));
             }
             Err(e) => {
                 found.miss(&e);
@@ -78,8 +78,8 @@ fn huge_pages(found: &mut Findings) {
     match Region::new("linerate trial", HUGE_PAGE_BYTES, Huge::Require) {
         Ok(_) => found.ok(format!("2 MiB pages are available ({free} free)")),
         Err(_) => found
-            .warn("there are no free 2 MiB pages: pools take ordinary ones")
-            .why("more of the CPU's time goes into translating addresses")
+            .warn("there are no free 2 MiB pages: pools use ordinary pages")
+            .why("address translation takes more CPU time")
             .fix(format!("sysctl -w vm.nr_hugepages={}", FRAMES / 1024)),
     };
 }
@@ -100,10 +100,10 @@ fn cpus(found: &mut Findings) {
     let time_of = available_parallelism().map_or(cpus.len(), usize::from);
     if time_of < cpus.len() {
         found
-            .warn(format!("{} CPUs may be used, for the time of {time_of}", cpus.len()))
-            .why("the cgroup's cpu.max: a worker that polls is stopped when it is used up");
+            .warn(format!("{} CPUs may be used, with the CPU time of {time_of}", cpus.len()))
+            .why("the cgroup's cpu.max limits CPU time: the kernel stops a polling worker when the time is used up");
     } else if cpus.len() == 1 {
-        found.warn("1 CPU may be used").why("two workers and the kernel share it");
+        found.warn("1 CPU may be used").why("the workers and the kernel share it");
     } else {
         found.ok(format!("{} CPUs may be used", cpus.len()));
     }
@@ -114,15 +114,15 @@ fn governor(found: &mut Findings) {
     let path = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
     match proc::text(path).as_deref().map(str::trim) {
         None => {
-            found.ok("no cpufreq: the clock is not this machine's to set");
+            found.ok("no cpufreq: this machine cannot set the CPU clock");
         }
         Some("performance") => {
-            found.ok("the CPUs' clock is held high (governor performance)");
+            found.ok("the CPUs run at a high clock (governor performance)");
         }
         Some(other) => {
             found
                 .warn(format!("the CPUs' clock follows the load (governor {other})"))
-                .why("rates and latencies are those of the clock at that moment")
+                .why("rates and latencies vary with the clock")
                 .fix("cpupower frequency-set -g performance");
         }
     }
@@ -142,12 +142,14 @@ fn noise(found: &mut Findings) {
         whys.push(format!("the host took {steal:.1} % of the CPUs' time since the start"));
     }
     if load.is_none() && steal.is_none() {
-        found.warn("the kernel does not tell how busy the machine is").why("/proc is not mounted");
+        found
+            .warn("the kernel does not report how busy the machine is")
+            .why("/proc is not mounted");
     } else if whys.is_empty() {
         found.ok("the machine is quiet");
     } else {
         found
-            .warn("the machine is noisy: rates are unreliable, costs a packet are fine")
+            .warn("the machine is noisy: rates are unreliable; instruction counts a packet are reliable")
             .why(whys.join("; "))
             .fix("ps -eo pcpu,comm --sort=-pcpu");
     }
@@ -170,7 +172,7 @@ fn programs(found: &mut Findings) {
         if !is_here(program) {
             found
                 .warn(format!("there is no program {program}"))
-                .why("commands that are told here use it")
+                .why("commands that doctor proposes use it")
                 .fix(format!("apt install {package}"));
         }
     }
@@ -181,7 +183,7 @@ fn examine_kernel(found: &mut Findings) {
     match host::version() {
         Some(version) => judge_kernel(version, found),
         None => {
-            found.warn("the kernel does not tell its version").why("/proc is not mounted");
+            found.warn("the kernel does not report its version").why("/proc is not mounted");
         }
     }
 }
@@ -192,7 +194,7 @@ fn judge_kernel((major, minor): (u32, u32), found: &mut Findings) {
     let mut lacks: Vec<_> = needs.filter(|(from, _)| (major, minor) < *from).collect();
     lacks.sort_unstable();
     if lacks.is_empty() {
-        found.ok(format!("Linux {major}.{minor}: has everything that is used"));
+        found.ok(format!("Linux {major}.{minor}: has every feature that linerate uses"));
     } else {
         let lacks: Vec<&str> = lacks.into_iter().map(|(_, what)| *what).collect();
         found.warn(format!("Linux {major}.{minor} is old")).why(lacks.join("; "));

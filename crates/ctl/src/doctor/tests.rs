@@ -132,9 +132,9 @@ fn a_healthy_interface_is_opened_by_every_driver_and_left_as_it_was() {
         assert!(
             that(&found, "opens: v0 AF_XDP native copy, queue 0 (tried with").level == Level::Ok
         );
-        assert!(that(&found, "the one queue").level == Level::Ok);
+        assert!(that(&found, "the only queue").level == Level::Ok);
         assert!(that(&found, "udp=7777 can be reserved").level == Level::Ok);
-        assert!(that(&found, "v1, its other end, is in sight").level == Level::Ok);
+        assert!(that(&found, "v1, its other end, is in this network namespace").level == Level::Ok);
         let zero_copy = that(&found, "not obtained: zero-copy");
         assert_eq!((zero_copy.level, &zero_copy.fix), (Level::Warn, &None));
 
@@ -359,7 +359,7 @@ fn a_memif_server_is_met_and_left_and_one_that_refuses_is_told() {
         });
         let found = of(",secret=s");
         assert_eq!(worst(&found), Level::Ok, "{found:#?}");
-        let goodbye = format!("{name}: the peer has come to terms, and was left again");
+        let goodbye = format!("{name}: the peer accepted a connection, which was closed again");
         assert_eq!(that(&found, &goodbye).level, Level::Ok);
         assert_eq!(worst(&of(",secret=other")), Level::Miss);
         assert_eq!(that(&of(",role=server"), "cannot listen").code, Some("E-BUSY"));

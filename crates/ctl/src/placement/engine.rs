@@ -1,4 +1,4 @@
-//! A running engine's workers as what is placed, its devices' interrupts if asked, and what they are judged by.
+//! Placement of a running engine's workers, on request with its devices' interrupts, and the metrics of the search.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,7 +132,7 @@ impl EngineGauge {
         let until = Instant::now() + time;
         loop {
             if self.over.load(Ordering::Relaxed) {
-                let what = "the search for places came to no end";
+                let what = "the search for CPUs did not finish";
                 return Err(Error::new(Code::Busy, what, "the run ended first").fix("a longer run"));
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -176,10 +176,12 @@ impl Gauge for EngineGauge {
         let work = after.work - before.work;
         // Work that is not counted any more would make every place the best.
         if packets >= PACKETS_MIN && (work.is_nan() || work <= 0.0) {
-            let why =
-                format!("{packets} packets passed and none of their {} was counted", self.unit);
-            return Err(Error::new(Code::Unsupported, "the search for places came to no end", why)
-                .fix("run again: where the CPU's events are not counted, CPU time is compared"));
+            let why = format!(
+                "{packets} packets passed, and the counter of {} counted nothing",
+                self.unit
+            );
+            return Err(Error::new(Code::Unsupported, "the search for CPUs did not finish", why)
+                .fix("run it again: without counters of CPU events, it compares CPU time"));
         }
         let each = |now: u64, then: u64| now.saturating_sub(then) as f64 / packets as f64;
         Ok((packets >= PACKETS_MIN).then(|| {
@@ -228,7 +230,7 @@ pub struct PlacementReport {
 impl fmt::Display for PlacementReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(found) = &self.found else {
-            return writeln!(f, "placement: all as it was: too few packets passed to judge by");
+            return writeln!(f, "placement: unchanged: too few packets passed for a comparison");
         };
         let (before, after) = (&found.before, &found.after);
         let change = (after.cost / before.cost - 1.0) * 100.0;
@@ -237,7 +239,7 @@ impl fmt::Display for PlacementReport {
         let (tried, floor) = (found.tried.len(), found.floor * 100.0);
         writeln!(
             f,
-            "placement: {kept} ({tried} tried; the start differs from itself by {floor:.1} %)"
+            "placement: {kept} ({tried} tried; repeated measurements of the first one differ by {floor:.1} %)"
         )?;
         writeln!(f, "  {:<22} {:>9} {:>9}", "a packet", "before", "after")?;
         let cost = format!("CPU, {}", self.unit);
@@ -258,7 +260,11 @@ impl fmt::Display for PlacementReport {
         }
         for trip in &self.round_trips {
             let (a, b) = trip.cpus;
-            writeln!(f, "  round trip of a line, CPU {a} and {b} ({}): {} ns", trip.near, trip.ns)?;
+            writeln!(
+                f,
+                "  round trip of a cache line, CPU {a} and {b} ({}): {} ns",
+                trip.near, trip.ns
+            )?;
         }
         Ok(())
     }

@@ -56,11 +56,13 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     let fd = connected(path).map_err(|e| {
         let (code, why, fix) = match e.kind() {
             ErrorKind::NotFound => (Code::File, "there is no such file", &*start),
-            ErrorKind::ConnectionRefused => (Code::File, "no process listens there", &*start),
+            ErrorKind::ConnectionRefused => (Code::File, "no process listens on it", &*start),
             ErrorKind::WouldBlock => (Code::Busy, "too many clients wait", "ask again"),
-            ErrorKind::PermissionDenied => {
-                (Code::Permission, "it belongs to another user", "ask as its user, or as root")
-            }
+            ErrorKind::PermissionDenied => (
+                Code::Permission,
+                "it belongs to another user",
+                "run the command as its user, or as root",
+            ),
             _ => (Code::File, "it is not the control socket of a run", &*start),
         };
         refuse(code, format!("{why} (connect: {e})"), fix)

@@ -78,10 +78,10 @@ impl Request {
         let Value::Object(mut object) = value else { return Err(bad("it is no object")) };
         match text(&mut object, "schema")?.as_deref() {
             Some(SCHEMA) => {}
-            Some(other) => return Err(bad(format!("{other:?} is another schema than {SCHEMA}"))),
+            Some(other) => return Err(bad(format!("its schema is {other:?}, expected {SCHEMA}"))),
             None => return Err(bad("it names no schema")),
         }
-        let verb = text(&mut object, "do")?.ok_or_else(|| bad("it does not say what to do"))?;
+        let verb = text(&mut object, "do")?.ok_or_else(|| bad("it names no action"))?;
         let known: &[&str] = match &*verb {
             "show" => &["port"],
             "set" => &["port", "queue", "settings", "revert_after_seconds"],
@@ -108,18 +108,20 @@ impl Change {
             Value::Null => None,
             queue => {
                 let number = queue.as_u64().and_then(|queue| usize::try_from(queue).ok());
-                Some(number.ok_or_else(|| bad("queue is no number of a queue"))?)
+                Some(number.ok_or_else(|| bad("queue is not the number of a queue"))?)
             }
         };
         let mut settings = BTreeMap::new();
         let Some(Value::Object(asked)) = object.remove("settings") else {
-            return Err(bad("settings is no object of names and values"));
+            return Err(bad("settings is not an object of names and values"));
         };
         for (name, value) in asked {
             let value = match value {
                 Value::String(text) => text,
                 Value::Number(number) => number.to_string(),
-                _ => return Err(bad(format!("the value of {name} is no text and no number"))),
+                _ => {
+                    return Err(bad(format!("the value of {name} is neither a text nor a number")));
+                }
             };
             settings.insert(name, value);
         }
@@ -144,7 +146,7 @@ fn text(object: &mut Map<String, Value>, key: &str) -> Result<Option<String>, Er
     match object.remove(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(bad(format!("{key} is no text"))),
+        Some(_) => Err(bad(format!("{key} is not a text"))),
     }
 }
 
@@ -217,18 +219,22 @@ mod tests {
             ("[]", "no object", "schema"),
             (&*deep, "recursion", "schema"),
             ("{}", "names no schema", "schema"),
-            (r#"{"schema":7}"#, "schema is no text", "schema"),
-            (r#"{"schema":"linerate-tune/2"}"#, "another schema", "schema"),
+            (r#"{"schema":7}"#, "schema is not a text", "schema"),
+            (r#"{"schema":"linerate-tune/2"}"#, "expected linerate-tune/1", "schema"),
             (r#"{"schema":"linerate-tune/1"}"#, "what to do", "schema"),
             (r#"H"shw"}"#, "no verb", "did you mean show"),
             (r#"H"show","por":"a"}"#, "no key \"por\"", "did you mean port"),
             (r#"H"keep","port":"a"}"#, "no key \"port\"", "there are: schema do"),
             (r#"H"set"}"#, "names no port", "schema"),
-            (r#"H"set","port":"a"}"#, "settings is no object", "schema"),
+            (r#"H"set","port":"a"}"#, "settings is not an object", "schema"),
             (r#"H"set","port":"a","settings":{}}"#, "names no setting", "schema"),
-            (r#"H"set","port":"a","settings":{"a":null}}"#, "no text and no number", "schema"),
-            (r#"H"set","port":"a","queue":-1,"settings":{"a":1}}"#, "no number of", "schema"),
-            (r#"H"set","port":"a","queue":1.5,"settings":{"a":1}}"#, "no number of", "schema"),
+            (
+                r#"H"set","port":"a","settings":{"a":null}}"#,
+                "neither a text nor a number",
+                "schema",
+            ),
+            (r#"H"set","port":"a","queue":-1,"settings":{"a":1}}"#, "not the number of", "schema"),
+            (r#"H"set","port":"a","queue":1.5,"settings":{"a":1}}"#, "not the number of", "schema"),
             (
                 r#"H"set","port":"a","settings":{"a":1},"revert_after_seconds":0}"#,
                 "is 0.001..=86400",

@@ -58,7 +58,7 @@ impl Listening {
     pub fn at(path: &Path) -> Result<Listening> {
         if path.as_os_str().as_encoded_bytes().starts_with(b"@") {
             let what = format!("cannot listen at {}", path.display());
-            let why = "a name that begins with @ is no file, and has no owner";
+            let why = "a name that begins with @ is not a file, and has no owner";
             return Err(Error::new(Code::System, what, why).fix("name a file"));
         }
         let listener = Listener::bind(path, 0o600, SocketType::STREAM)?;
@@ -287,12 +287,14 @@ fn read_line(stream: &mut UnixStream, line: &mut Vec<u8>) -> io::Result<bool> {
 fn check(stream: &UnixStream) -> std::result::Result<(), ErrorReport> {
     let own = linerate_sys::unix::own_user();
     let refuse = |why: String| {
-        let fix = format!("ask as user {own}, or as root");
-        refusal(Code::Permission.as_str(), "the run does not hear this client", why, fix)
+        let fix = format!("run the command as user {own}, or as root");
+        refusal(Code::Permission.as_str(), "the run does not accept this client", why, fix)
     };
     match peer_user(stream) {
         Ok(user) if user == own || user == 0 => Ok(()),
-        Ok(user) => Err(refuse(format!("it belongs to user {user}, the run to user {own}"))),
-        Err(e) => Err(refuse(format!("its user is not known: {e}"))),
+        Ok(user) => {
+            Err(refuse(format!("the client belongs to user {user}, the run to user {own}")))
+        }
+        Err(e) => Err(refuse(format!("the client's user is not known: {e}"))),
     }
 }

@@ -1,4 +1,4 @@
-//! The settings of a run, each in one row: what it is called, which letter of ethtool's shows it, what it can be.
+//! The table of a run's settings: the name, the letter of ethtool that shows it, and the values of each setting.
 
 use linerate_datapath::{PortStats, QueueSettings, WorkerStats, knob};
 use linerate_port::moderation::{FORMS, Moderation};
@@ -8,10 +8,10 @@ use serde::Serialize;
 
 /// ethtool's letters under which there are settings: the one that shows, the one that changes, and what it is of.
 pub const LETTERS: [(char, char, &str); 4] = [
-    ('c', 'C', "coalescing: when a queue is looked at again"),
-    ('k', 'K', "features: how packets leave"),
+    ('c', 'C', "interrupt coalescing"),
+    ('k', 'K', "transmit features"),
     ('g', 'G', "rings"),
-    ('l', 'L', "channels: the workers that have the queues"),
+    ('l', 'L', "channels: the worker of each queue"),
 ];
 
 /// A setting of a queue.
@@ -52,14 +52,14 @@ pub const SETTINGS: [SettingRow; 7] = [
         letter: 'k',
         knobs: &[],
         words: "yes, no",
-        fixed: "a discipline is built with its port: name it in the port's text, as shape= or qdisc=",
+        fixed: "a discipline is created with its port: add shape= or qdisc= to the port's text",
     },
     SettingRow {
         name: "rx_ring",
         letter: 'g',
         knobs: &[],
         words: "packets",
-        fixed: "a device's rings are made when it is opened: start the run again with another port text",
+        fixed: "ring sizes are fixed when a device is opened: start the run again with another port text",
     },
     SettingRow {
         name: "cpu",
@@ -122,7 +122,7 @@ fn value(
     worker: WorkerStats,
 ) -> Result<String, &'static str> {
     let fixed = match queue.moderation {
-        _ if !queue.gathers => Err("its packets wait in no device"),
+        _ if !queue.gathers => Err("no device queues its packets"),
         Moderation::Fixed { usecs, frames } => Ok((usecs, frames)),
         _ => Err("its moderation is not fixed"),
     };
@@ -132,7 +132,9 @@ fn value(
         "rx_frames" => fixed.map(|(_, frames)| frames.to_string()),
         "tx_batch" => Ok(queue.tx_batch.to_string()),
         "qdisc" => Ok(if port.qdisc.is_some() { "yes" } else { "no" }.to_owned()),
-        "rx_ring" => queue.rx_ring_len.map(|len| len.to_string()).ok_or("its driver has none"),
+        "rx_ring" => {
+            queue.rx_ring_len.map(|len| len.to_string()).ok_or("its driver does not support it")
+        }
         "cpu" => Ok(worker.pinned.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())),
         _ => Err("it is not shown"),
     }
@@ -148,7 +150,7 @@ pub(super) fn cpus(text: &str) -> Result<Vec<usize>, String> {
         Some(cpu) => Ok(vec![cpu]),
         None => {
             let all: Vec<String> = allowed.iter().map(usize::to_string).collect();
-            Err(format!("{text:?} is none of the CPUs that the run may use: {}", all.join(" ")))
+            Err(format!("{text:?} is not one of the CPUs that the run may use: {}", all.join(" ")))
         }
     }
 }

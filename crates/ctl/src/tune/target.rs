@@ -1,4 +1,4 @@
-//! The run that is asked: shows its settings, changes them, and takes back the changes that are not kept.
+//! The run's end of the control socket: shows and changes settings, and reverts changes that are not kept.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -186,10 +186,11 @@ impl Target {
         match results {
             None if now < pending.until => None,
             None => {
-                let why = format!("its worker did not turn for {ORDER_TIMEOUT:?}");
+                let why = format!("its worker did not finish a poll within {ORDER_TIMEOUT:?}");
                 let what = format!("'{}' was not set", pending.port);
                 Some(Err(ErrorReport::from(
-                    &Error::new(Code::Busy, what, why).fix("show it: the change may still come"),
+                    &Error::new(Code::Busy, what, why)
+                        .fix("show the setting again: the worker may apply the change later"),
                 )))
             }
             Some(results) => {

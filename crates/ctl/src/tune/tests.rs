@@ -106,8 +106,10 @@ fn every_setting_that_can_be_set_is_shown_as_it_was_set() {
     let answer = run.set(&[("rx_usecs", "50")], None).unwrap();
     assert_eq!(answer["set"][0]["applied"], "fixed:usecs=50,frames=32");
     let note = answer["set"][0]["note"].as_str().unwrap();
-    assert!(note.contains("wait in no device"), "{note}");
-    assert!(run.value("west", "rx_usecs").as_str().unwrap().contains("wait in no device"));
+    assert!(note.contains("no device queues its packets"), "{note}");
+    assert!(
+        run.value("west", "rx_usecs").as_str().unwrap().contains("no device queues its packets")
+    );
     assert_eq!(run.value("east", "moderation"), "adaptive:latency=250us", "another port's");
     let answer = run.set(&[("rx_frames", "7"), ("tx_batch", "9")], None).unwrap();
     assert_eq!(answer["set"][0]["applied"], "fixed:usecs=50,frames=7", "the other number stays");
@@ -120,11 +122,11 @@ fn change_that_cannot_be_made_is_refused_and_nothing_of_it_is_made() {
     let run = Run::start("refused");
     for (name, value, code, why, fix) in [
         ("tx_bach", "1", "E-USAGE", "no setting", "did you mean tx_batch"),
-        ("tx_batch", "0", "E-PORT-SYNTAX", "no number of packets", "1 to 1024"),
+        ("tx_batch", "0", "E-PORT-SYNTAX", "not a number of packets", "1 to 1024"),
         ("moderation", "nappi", "E-PORT-SYNTAX", "no mode", "did you mean napi"),
         ("rx_usecs", "0", "E-USAGE", "1..=10000 us", "100 is usual"),
         ("rx_frames", "many", "E-USAGE", "1..=65536 packets", "32 is usual"),
-        ("rx_ring", "4096", "E-UNSUPPORTED", "while packets pass", "when it is opened"),
+        ("rx_ring", "4096", "E-UNSUPPORTED", "while packets pass", "when a device is opened"),
         ("qdisc", "fq_codel", "E-UNSUPPORTED", "while packets pass", "qdisc="),
         ("cpu", "99999", "E-CPU", "may use", "Cpus_allowed_list"),
     ] {
@@ -221,7 +223,7 @@ fn run_that_is_not_there_is_told_apart_from_one_that_does_not_answer() {
     let e = ask(&path, &Request::Keep).unwrap_err();
     assert!(e.why.contains("no such file") && e.fix.contains("--control"), "{e:?}");
     std::fs::write(&path, "a file").unwrap();
-    assert!(Listening::at(&path).unwrap_err().why.contains("no socket"));
+    assert!(Listening::at(&path).unwrap_err().why.contains("not a socket"));
     let e = ask(&path, &Request::Keep).unwrap_err();
     assert!(e.code == "E-FILE" && e.why.contains("no process listens"), "{e:?}");
     std::fs::remove_file(&path).unwrap();

@@ -135,7 +135,7 @@ pub(super) fn parse(
             (None, _) => (knob::USECS.default as u32, knob::FRAMES.default as u32),
             (Some(other), _) => {
                 let why = format!("moderation {other} has no rx_usecs and no rx_frames");
-                return Err(refusal(USAGE, what, why, "leave the one or the other out"));
+                return Err(refusal(USAGE, what, why, "leave one of the two out"));
             }
         };
         let (usecs, frames) = (usecs.unwrap_or(old_usecs), frames.unwrap_or(old_frames));

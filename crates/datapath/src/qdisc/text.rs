@@ -132,7 +132,7 @@ fn fq_codel(spec: &mut Spec) -> Result<FqCodelConfig> {
     let no_ecn = spec.take("ecn", |text| match text {
         "on" => Ok(false),
         "off" => Ok(true),
-        _ => Err("say on or off"),
+        _ => Err("use on or off"),
     })?;
     let config = FqCodelConfig {
         limit: limit(spec, usual.limit)?,
@@ -144,7 +144,8 @@ fn fq_codel(spec: &mut Spec) -> Result<FqCodelConfig> {
     };
     if config.target >= config.interval {
         let why = format!("target={:?} is not below interval={:?}", config.target, config.interval);
-        let fix = "a target is a twentieth to a tenth of the interval, which is a round trip: 5ms of 100ms";
+        let fix =
+            "choose the interval as a round trip, and the target as 5 to 10 % of it: 5ms of 100ms";
         return Err(spec.error(why).fix(fix));
     }
     Ok(config)

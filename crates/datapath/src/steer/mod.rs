@@ -92,7 +92,7 @@ impl Steering {
     /// `E-TOPOLOGY` without an output, or with more than 32.
     pub fn new(from: &str, outputs: &[&str]) -> Result<Steering> {
         if outputs.is_empty() || outputs.len() > OUTPUTS_MAX {
-            let what = format!("cannot divide what comes by '{from}'");
+            let what = format!("cannot divide the packets from '{from}'");
             let why = format!("among {} outputs", outputs.len());
             return Err(Error::new(Code::Topology, what, why).fix(format!("1 to {OUTPUTS_MAX}")));
         }
@@ -265,7 +265,8 @@ impl Stage for Steer {
             let to = usize::from(bucket.to);
             if let (Some(hand), Some(port)) = (self.hands.get_mut(to), self.ports.get(to)) {
                 bucket.last = hand.handed();
-                // One more than is known: it waits in this worker until that is clear again.
+                // The packet waits in this worker until the worker is clear again, which increments
+                // `self.clears`.
                 bucket.clears = self.clears;
                 batch.set_verdict(i, port.verdict());
             }

@@ -91,14 +91,14 @@ pub(crate) fn link(
     let mut stages: Vec<Vec<Box<dyn Stage>>> = groups.iter().map(|_| Vec::new()).collect();
     for (fan, steering) in fans.iter().zip(steerings) {
         let bad = |why: String, fix: &str| {
-            let what = format!("cannot divide what comes by '{}'", steering.from);
+            let what = format!("cannot divide the packets from '{}'", steering.from);
             Err(Error::new(Code::Topology, what, why).fix(fix))
         };
         let Some((worker, from, _)) = place(fan.from) else { continue };
         let queues = groups.iter().flat_map(|group| &group.names);
         let queues = queues.filter(|name| **name == *steering.from).count();
         if queues > 1 {
-            let why = format!("its device divides it already: it has {queues} queues");
+            let why = format!("its device divides them already: it has {queues} queues");
             return bad(why, "queues=1, or workers by queue: docs/placement.md");
         }
         let mut outputs = Vec::new();

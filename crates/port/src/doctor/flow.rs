@@ -26,7 +26,7 @@ pub(crate) fn examine(spec: &Spec, found: &mut Findings) {
             // Of the socket that it was tried with, which is not the port's.
             Err(e) => {
                 let finding = found.lack(&e);
-                finding.what = format!("whether {key}={ports} can be reserved was not tried");
+                finding.what = format!("reserving {key}={ports} was not tried");
             }
         }
     }

@@ -60,9 +60,11 @@ fn no_carrier(of: &InterfaceInfo, name: &str, found: &mut Findings) {
             .why(format!("{}, its other end, is down", other.name()))
             .fix(format!("ip link set {} up", other.name())),
         None if of.is_hardware() => {
-            finding.why("no cable, or nobody at its other end").fix(format!("ethtool {name}"))
+            finding.why("no cable, or the other end is down").fix(format!("ethtool {name}"))
         }
-        None => finding.why("nobody is at its other end").fix(format!("ip -d link show {name}")),
+        None => {
+            finding.why("no process has its other end open").fix(format!("ip -d link show {name}"))
+        }
     };
 }
 
@@ -83,25 +85,30 @@ pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mu
             };
             let why = match kind {
                 "bridge" => {
-                    "what it passes from member to member does not come by it, and a program is run behind it, by copies"
+                    "packets between its members do not pass through it, and the kernel runs an XDP program behind it, with copies"
                 }
-                _ => "its packets are its members', whose drivers alone have zero-copy",
+                _ => "only the drivers of its members have zero-copy",
             };
-            let fix =
-                format!("a port for each member, as {driver}:{first}: ip link show master {name}");
+            let fix = format!(
+                "use a port for each member, as {driver}:{first}: ip link show master {name}"
+            );
             (format!("{name} is a {kind} of {list}"), why.to_owned(), fix)
         }
         "vlan" => (
             format!("{name} is a VLAN of {parent}"),
-            "it has no driver of its own: a program is run behind it, by copies".to_owned(),
+            "it has no driver of its own: the kernel runs an XDP program behind it, with copies"
+                .to_owned(),
             format!(
-                "its packets, with their tags, by {driver}:{parent},ethertype=0x8100: ip -d link show {name}"
+                "use {driver}:{parent},ethertype=0x8100 for its packets, with their tags: ip -d link show {name}"
             ),
         ),
         kind @ ("macvlan" | "macvtap" | "ipvlan" | "ipvtap") => (
             format!("{name} is a {kind} of {parent}"),
-            "it has no driver of its own: a program is run behind it, by copies".to_owned(),
-            format!("packets to one address by {driver}:{parent},dst=ADDR: ip -d link show {name}"),
+            "it has no driver of its own: the kernel runs an XDP program behind it, with copies"
+                .to_owned(),
+            format!(
+                "use {driver}:{parent},dst=ADDR for packets to one address: ip -d link show {name}"
+            ),
         ),
         _ => return member(of, takes, found),
     };
@@ -128,10 +135,10 @@ fn member(of: &InterfaceInfo, takes: bool, found: &mut Findings) {
     found
         .warn(what)
         .why(format!(
-            "what the port takes does not reach {of_it}, what it sends goes past it, and what comes by another member is not taken"
+            "packets that the port receives do not reach {of_it}, packets that it sends bypass {of_it}, and the port does not receive packets of other members"
         ))
         .fix(format!(
-            "a port for each member, or packet:{of_it} for copies of what comes by any: ip link show master {of_it}"
+            "use a port for each member, or packet:{of_it} for copies of every member's packets: ip link show master {of_it}"
         ));
 }
 
@@ -146,8 +153,8 @@ pub(crate) fn features(of: &InterfaceInfo, found: &mut Findings) {
     let words = features.words().join(" ");
     if !features.has_programs() {
         found
-            .warn(format!("{name}'s driver says that it has no XDP"))
-            .why("a program is run behind it (generic mode), by copies");
+            .warn(format!("{name}'s driver reports no XDP"))
+            .why("the kernel runs an XDP program behind it (generic mode), with copies");
         return;
     }
     let zero_copy = match (features.has_zero_copy(), features.zero_copy_frames_max) {
@@ -155,7 +162,7 @@ pub(crate) fn features(of: &InterfaceInfo, found: &mut Findings) {
         (true, Some(most)) if most > 1 => format!("zero-copy, up to {most} frames a packet"),
         (true, _) => "zero-copy, one frame a packet".to_owned(),
     };
-    found.ok(format!("{name}'s driver says: XDP, {zero_copy} ({words})"));
+    found.ok(format!("{name}'s driver reports: XDP, {zero_copy} ({words})"));
 }
 
 /// Returns the kind and the driver.
@@ -179,7 +186,7 @@ fn similar(e: Error, name: &str) -> Error {
     let names = list.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim()));
     let meant = match nearest(name, names) {
         Some(near) => format!("did you mean {near}?"),
-        None => "the name of one that is there;".into(),
+        None => "use the name of an existing interface;".into(),
     };
     e.fix(format!("{meant} this lists them: ip -br link"))
 }
@@ -209,17 +216,25 @@ mod tests {
             let bridge = &told("b0", None, true)[0];
             assert_eq!((bridge.level, &*bridge.what), (Level::Warn, "b0 is a bridge of v0"));
             let fix = &bridge.fix.as_ref().unwrap().text;
-            assert_eq!(fix, "a port for each member, as xdp:v0: ip link show master b0");
+            assert_eq!(fix, "use a port for each member, as xdp:v0: ip link show master b0");
             let member = &told("v0", None, true)[0];
             assert_eq!(member.what, "v0 is a member of the bridge b0");
-            assert!(member.why.as_ref().unwrap().contains("does not reach b0"), "{member:?}");
+            assert!(member.why.as_ref().unwrap().contains("do not reach b0"), "{member:?}");
             let copies = &told("v0", None, false)[0];
             assert_eq!((copies.level, copies.fix.as_ref()), (Level::Ok, None));
             assert_eq!(told("v1", None, true), []);
             for (kind, what, fix) in [
                 ("bond", "v1 is a bond of no member", "ip link show master v1"),
-                ("vlan", "v1 is a VLAN of v1", "xdp:v1,ethertype=0x8100: ip -d link show v1"),
-                ("macvlan", "v1 is a macvlan of v1", "xdp:v1,dst=ADDR: ip -d link show v1"),
+                (
+                    "vlan",
+                    "v1 is a VLAN of v1",
+                    "use xdp:v1,ethertype=0x8100 for its packets, with their tags: ip -d link show v1",
+                ),
+                (
+                    "macvlan",
+                    "v1 is a macvlan of v1",
+                    "use xdp:v1,dst=ADDR for packets to one address: ip -d link show v1",
+                ),
             ] {
                 let found = &told("v1", Some(kind), true)[0];
                 assert_eq!((found.level, &*found.what), (Level::Warn, what));
@@ -241,9 +256,11 @@ mod tests {
             let Some(veth) = told("v0").pop() else {
                 return eprintln!("skipped: this kernel does not say");
             };
-            assert!(veth.what.starts_with("v0's driver says: XDP, no zero-copy (basic redirect "));
+            assert!(
+                veth.what.starts_with("v0's driver reports: XDP, no zero-copy (basic redirect ")
+            );
             assert_eq!((veth.level, told("lo")[0].level), (Level::Ok, Level::Warn));
-            assert_eq!(told("lo")[0].what, "lo's driver says that it has no XDP");
+            assert_eq!(told("lo")[0].what, "lo's driver reports no XDP");
             assert!(!ip("link show v0").contains("prog/xdp"));
         });
     }

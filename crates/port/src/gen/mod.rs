@@ -46,8 +46,8 @@ impl Driver for Gen {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]",
-            text: "a source of numbered packets; of datagrams by to=ADDR:PORT,dev=eth0\n\
-                [,mac=MAC][,from=ADDR:PORT]",
+            text: "a source of numbered packets; UDP datagrams with\n\
+                to=ADDR:PORT,dev=eth0[,mac=MAC][,from=ADDR:PORT]",
         }
     }
 
@@ -75,12 +75,12 @@ impl Plan for GenPlan {
         let traffic = &self.traffic;
         let (longest, room) = (traffic.longest(), room(cx.pool()));
         if longest > room {
-            let why = format!("size {longest}: a frame of the pool holds {room}");
-            let fix = "smaller packets, or a pool that holds them: --fit or --jumbo";
+            let why = format!("size {longest}: a frame of the pool holds {room} bytes");
+            let fix = "use smaller packets, or larger frames: --fit or --jumbo";
             return Err(self.spec.error(why).fix(fix));
         }
         let rate = traffic.rate.map_or("no pause".to_owned(), |r| r.to_string());
-        let then = traffic.rate_for.map(|time| format!(" for {time:?}, then at no pause"));
+        let then = traffic.rate_for.map(|time| format!(" for {time:?}, then at the highest rate"));
         let burst = Burst::new(traffic.burst, traffic.pps().unwrap_or_default());
         let bursts = match traffic.burst {
             Some(n) if n > 1 => format!(" in bursts of {n}"),
@@ -404,9 +404,9 @@ mod tests {
         let single = Port::open("gen:,rate=50kpps,burst=1").unwrap();
         assert_eq!(single.obtained().mode, "gen at 50kpps");
         let paced = Port::open("gen:,rate=50kpps,rate_for=1s").unwrap();
-        let mode = "gen at 50kpps in bursts of up to 1 ms for 1s, then at no pause";
+        let mode = "gen at 50kpps in bursts of up to 1 ms for 1s, then at the highest rate";
         assert_eq!(paced.obtained().mode, mode);
-        assert!(Port::open("gen:,burst=8").unwrap_err().why.contains("there is no rate"));
+        assert!(Port::open("gen:,burst=8").unwrap_err().why.contains("burst needs a rate"));
     }
 
     #[test]
@@ -482,7 +482,7 @@ mod tests {
     #[test]
     fn packets_are_unpaced_after_the_paced_time_has_ended() {
         let mut port = Port::open("gen:,rate=10pps,rate_for=50ms").unwrap();
-        assert_eq!(port.obtained().mode, "gen at 10pps for 50ms, then at no pause");
+        assert_eq!(port.obtained().mode, "gen at 10pps for 50ms, then at the highest rate");
         let mut batch = Batch::with_capacity(64);
         assert_eq!((port.rx(&mut batch), port.rx(&mut batch)), (1, 0));
         // The second would be due after 100 ms.

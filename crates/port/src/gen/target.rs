@@ -45,20 +45,20 @@ impl Target {
             if dev.is_none() && mac.is_none() && from.is_none() {
                 return Ok(None);
             }
-            let why = "dev, mac and from are of datagrams, and nothing says where those go";
-            return Err(spec.error(why).fix("to=192.0.2.7:7777 besides"));
+            let why = "dev, mac and from are for datagrams, which need a destination";
+            return Err(spec.error(why).fix("add to=192.0.2.7:7777"));
         };
         if dst.port() == 0 || dst.ip().is_unspecified() {
-            let why = format!("{dst} is no receiver's");
-            return Err(spec.error(why).fix("the address and port of a receiver"));
+            let why = format!("{dst} is not the address of a receiver");
+            return Err(spec.error(why).fix("name the address and port of a receiver"));
         }
         if from.is_some_and(|from| from.is_ipv4() != dst.is_ipv4()) {
             let why = "from and to are addresses of two versions of IP";
             return Err(spec.error(why).fix("both of IPv4, or both of IPv6"));
         }
         if dev.is_none() && (mac.is_none() || from.is_none()) {
-            let why = "it is not known by which interface the datagrams leave";
-            let fix = "dev=eth0, the interface whose routes hold; or both mac=MAC and from=ADDRESS";
+            let why = "no interface is given for the datagrams";
+            let fix = "add dev=eth0, an interface with a route to the destination; or both mac=MAC and from=ADDRESS";
             return Err(spec.error(why).fix(fix));
         }
         Ok(Some(Target { dst, dev, mac, from }))
@@ -84,7 +84,7 @@ impl Target {
         let carried = dev.mtu_bytes()? as usize + ETH_BYTES;
         if longest > carried {
             let why = format!("size {longest}: {name} carries frames of up to {carried} bytes");
-            return Err(spec.error(why).fix(format!("size={carried}, or a larger MTU")));
+            return Err(spec.error(why).fix(format!("use size={carried}, or a larger MTU")));
         }
         if dev.flags()? & FLAG_UP == 0 {
             let what = format!("cannot send to {} by {name}", self.dst);
@@ -101,7 +101,7 @@ impl Target {
             (None, Some(src)) => SocketAddr::new(src, EPHEMERAL),
             (None, None) => {
                 let what = format!("cannot send to {} by {name}", self.dst);
-                let why = format!("{name} has no address that could send there");
+                let why = format!("{name} has no address that can reach the destination");
                 let fix = format!("ip addr add ADDRESS dev {name}, or from=ADDRESS");
                 return Err(Error::new(Code::System, what, why).fix(fix));
             }
@@ -159,12 +159,12 @@ mod tests {
         let known = "mac=02:00:00:00:00:09,from=192.0.2.1";
         for (text, why, fix) in [
             ("to=192.0.2.7".into(), "an address and a port", ""),
-            (format!("to=192.0.2.7:0,{known}"), "is no receiver's", "receiver"),
-            (format!("to=0.0.0.0:7,{known}"), "is no receiver's", "receiver"),
+            (format!("to=192.0.2.7:0,{known}"), "is not the address of a receiver", "receiver"),
+            (format!("to=0.0.0.0:7,{known}"), "is not the address of a receiver", "receiver"),
             (format!("to=[::1]:7,{known}"), "two versions", "IPv4"),
-            ("to=192.0.2.7:7".into(), "by which interface", "dev=eth0"),
-            ("to=192.0.2.7:7,mac=02:00:00:00:00:09".into(), "by which interface", "from="),
-            ("dev=eth0".into(), "where those go", "to="),
+            ("to=192.0.2.7:7".into(), "no interface is given", "dev=eth0"),
+            ("to=192.0.2.7:7,mac=02:00:00:00:00:09".into(), "no interface is given", "from="),
+            ("dev=eth0".into(), "which need a destination", "to="),
             (format!("to=192.0.2.7:7,size=60,{known}"), "70 to 65526 bytes", ""),
             ("to=192.0.2.7:7,mac=02:00,from=192.0.2.1".into(), "mac=02:00", ""),
             ("to=192.0.2.7:7,mac=02:00:00:00:00:09,from=here".into(), "192.0.2.1:5000", ""),

@@ -87,17 +87,18 @@ impl Traffic {
         };
         spec.finish()?;
         if traffic.rate.is_none() && traffic.rate_for.is_some() {
-            let why = "rate_for says how long the rate is kept, and there is no rate";
-            return Err(spec.error(why).fix("say rate=1Gbps, or leave rate_for out"));
+            let why = "rate_for limits the time of rate, and rate is not given";
+            return Err(spec.error(why).fix("add rate=1Gbps, or leave rate_for out"));
         }
         if traffic.rate.is_none() && traffic.burst.is_some() {
-            let why = "burst says how many packets of a rate leave together, and there is no rate";
-            return Err(spec.error(why).fix("say rate=1Gbps, or leave burst out"));
+            let why = "burst needs a rate, and rate is not given";
+            return Err(spec.error(why).fix("add rate=1Gbps, or leave burst out"));
         }
         if traffic.pps().is_some_and(|pps| pps > pacer::PPS_MAX) {
-            let why =
-                format!("more than {:e} packets a second cannot be told apart", pacer::PPS_MAX);
-            return Err(spec.error(why).fix("a lower rate, or none: as fast as they are taken"));
+            let why = format!("a rate above {:e} packets a second cannot be kept", pacer::PPS_MAX);
+            return Err(spec
+                .error(why)
+                .fix("use a lower rate, or leave rate out for the highest possible"));
         }
         Ok(traffic)
     }

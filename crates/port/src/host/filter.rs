@@ -133,7 +133,7 @@ fn ethertype(text: &str) -> std::result::Result<u16, String> {
     let digits = text.strip_prefix("0x").ok_or("as 0x88b5")?;
     match u16::from_str_radix(digits, 16) {
         Ok(n) if n >= 0x600 => Ok(n),
-        _ => Err("0x0600 to 0xffff; what is below is a length".into()),
+        _ => Err("0x0600 to 0xffff; a smaller number is a length".into()),
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn ports(text: &str) -> std::result::Result<Vec<u16>, String> {
     for one in text.split('+') {
         match one.parse::<u16>() {
             Ok(port) if port > 0 => ports.push(port),
-            _ => return Err(format!("'{one}' is no port: 1 to 65535, several as 80+443")),
+            _ => return Err(format!("'{one}' is not a port: 1 to 65535, several as 80+443")),
         }
     }
     ports.sort_unstable();
@@ -94,9 +94,9 @@ mod tests {
     fn what_is_wrong_is_named() {
         let many: Vec<_> = (1..=17).map(|port: u16| port.to_string()).collect();
         for (text, why) in [
-            ("0", "'0' is no port"),
-            ("65536", "'65536' is no port"),
-            ("80+", "'' is no port"),
+            ("0", "'0' is not a port"),
+            ("65536", "'65536' is not a port"),
+            ("80+", "'' is not a port"),
             ("80-90", "several as 80+443"),
             (&many.join("+"), "17 ports, at most 16"),
         ] {

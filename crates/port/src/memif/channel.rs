@@ -24,7 +24,7 @@ impl Channel {
         match config.peer.allows(user) {
             true => Ok(user),
             false => Err(Ending::Unfit(format!(
-                "it belongs to user {user}; if that is right, say peer={user}"
+                "the peer belongs to user {user}; to accept that user, add peer={user}"
             ))),
         }
     }
@@ -50,10 +50,10 @@ impl Channel {
             return Err(Ending::ByPeer("the peer is gone".into()));
         }
         if got.cut {
-            return Err(Ending::Refused("a message or its descriptors are too many"));
+            return Err(Ending::Refused("too many messages or descriptors"));
         }
         let message = Message::decode(&bytes[..got.len]);
-        message.map(Some).ok_or(Ending::Refused("there is no such message"))
+        message.map(Some).ok_or(Ending::Refused("unknown message type"))
     }
 
     /// Sends `message`, with a descriptor if there is one.

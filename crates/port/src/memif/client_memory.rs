@@ -99,7 +99,7 @@ impl ClientMemory {
         let layout = Layout::new(limits, config);
         let zero_copy = config.sharing != Sharing::Nothing;
         if zero_copy && limits.regions < 2 {
-            return Err("the server maps one region only: say zerocopy=no".into());
+            return Err("the server maps one region only: use zerocopy=no".into());
         }
         let text = |e: Error| e.to_string();
         let name = format!("memif-{}", config.id);

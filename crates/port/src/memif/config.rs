@@ -160,8 +160,8 @@ impl Config {
         }
         if role == Role::Server && sharing.is_some() {
             return Err(spec
-                .error("zerocopy is the client's to say, whose memory it is")
-                .fix("say it at the client, or leave it out"));
+                .error("only the client sets zerocopy, since the memory is the client's")
+                .fix("set it at the client, or leave it out"));
         }
         Ok(config)
     }
@@ -187,7 +187,7 @@ fn sharing(text: &str) -> std::result::Result<Sharing, &'static str> {
 /// Reads the secret from the text, or from a file, which keeps it out of process lists.
 fn secret_of(spec: &Spec) -> Result<Secret> {
     let from_file = |path: &str| {
-        // More than a secret and the end of its line is none.
+        // A file longer than a secret and its line end is not a secret.
         let mut text = String::new();
         let file = File::open(path).map_err(|e| e.to_string())?;
         file.take(64).read_to_string(&mut text).map_err(|e| e.to_string())?;
@@ -196,7 +196,7 @@ fn secret_of(spec: &Spec) -> Result<Secret> {
     let said = spec.value("secret", secret)?;
     match (said, spec.value("secret-file", from_file)?) {
         (Some(_), Some(_)) => {
-            Err(spec.error("secret and secret-file are both there").fix("one of them"))
+            Err(spec.error("secret and secret-file are both given").fix("one of them"))
         }
         (said, kept) => Ok(said.or(kept).unwrap_or_default()),
     }
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!((said.rings, said.id, said.trust), (2, 3, true));
         for (text, why) in [
             ("memif:x,role=client", "memif's server"),
-            ("memif:x,zerocopy=read", "client's to say"),
+            ("memif:x,zerocopy=read", "only the client sets zerocopy"),
             ("memif:", "which socket"),
         ] {
             let e = reader(text).unwrap_err();
@@ -344,7 +344,7 @@ mod tests {
             ("memif:x,buffer=100", "multiple of 64"),
             ("memif:x,secret=", "1 to 23"),
             ("memif:x,secret=123456789012345678901234", "1 to 23"),
-            ("memif:x,role=server,zerocopy=yes", "client's to say"),
+            ("memif:x,role=server,zerocopy=yes", "only the client sets zerocopy"),
             ("memif:x,peer=root", "number of a user"),
             ("memif:x,memory=0", "1..=1048576 of MiB"),
             ("memif:x,secret=s,secret-file=/dev/null", "1 to 23"),

@@ -82,7 +82,7 @@ impl Connector {
             let _ = self.watch.alarm(None);
             return Event::Connected(memory.rings(turn.config, &self.pool));
         }
-        self.end("the server was too quick".into(), turn)
+        self.end("the server answered too early".into(), turn)
     }
 
     /// Closes the socket; the next attempt follows later.
@@ -94,7 +94,7 @@ impl Connector {
     }
 
     fn alarm(&mut self, at: Instant) {
-        // Without the alarm, the next turn looks at the time.
+        // Without the timer, the next turn checks the time.
         let _ = self.watch.alarm(Some(at));
     }
 }
@@ -110,7 +110,9 @@ impl Protocol for Connector {
             let mut fds = Vec::new();
             let step = match &mut self.state {
                 State::Waiting(until) if *until > now => return None,
-                State::Waiting(_) if turn.is_full => Err("too much of old peers is left".into()),
+                State::Waiting(_) if turn.is_full => {
+                    Err("too much memory of former peers is still mapped".into())
+                }
                 State::Waiting(_) => self.connect(turn, now + HANDSHAKE_TIMEOUT),
                 State::Handshake(handshake) => {
                     match handshake.turn(turn.config, &self.pool, now, &mut fds) {
@@ -190,20 +192,20 @@ fn check(config: &Config, pool: &Pool) -> Result<()> {
     match (sharing, pool.trust()) {
         (Sharing::Write, Trust::Private) => {
             return refuse(
-                "the peer would write the pool's memory, and the pool is private",
-                "say zerocopy=no, or zerocopy=read to a reader, or make a pool with Trust::Exported",
+                "the peer would write into the pool's memory, and the pool is private",
+                "use zerocopy=no, or zerocopy=read with a reader, or create the pool with Trust::Exported",
             );
         }
         (Sharing::Read, Trust::Exported) => {
             return refuse(
                 "a peer that only reads needs a private pool, and the pool is exported",
-                "say zerocopy=yes or zerocopy=no",
+                "use zerocopy=yes or zerocopy=no",
             );
         }
         (Sharing::Write, _) if huge && !config.trust => {
             return refuse(
-                "the peer could punch holes into the pool's huge pages, and kill us by SIGBUS",
-                "if the peer is trusted not to do so, say trust=yes; or make a pool with Huge::Try",
+                "the peer could punch holes into the pool's huge pages, and this process would get SIGBUS",
+                "if the peer is trusted not to do so, add trust=yes; or create the pool with Huge::Try",
             );
         }
         _ => {}
@@ -211,13 +213,13 @@ fn check(config: &Config, pool: &Pool) -> Result<()> {
     // SAFETY: its length is read, and its pages get their memory.
     let region = unsafe { pool.region() };
     if let Some(region) = region.filter(|_| huge && sharing == Sharing::Read) {
-        // The peer looks for holes.
+        // The peer checks for holes.
         region.populate()?;
     }
     let bytes = region.map_or(0, |region| region.len() as u64);
     if sharing != Sharing::Nothing && !(1..=REGION_BYTES_MAX).contains(&bytes) {
         let why = format!("a pool of {bytes} bytes cannot be a region, which has 4 GiB at most");
-        return refuse(&why, "give the pool fewer frames, or say zerocopy=no");
+        return refuse(&why, "use fewer frames in the pool, or zerocopy=no");
     }
     let rings = Limits {
         from_client: config.rings,
@@ -228,7 +230,7 @@ fn check(config: &Config, pool: &Pool) -> Result<()> {
     let bytes = Layout::new(rings, config).bytes;
     if bytes as u64 > REGION_BYTES_MAX {
         let why = format!("its rings and buffers take {bytes} bytes, of 4 GiB at most");
-        return refuse(&why, "say fewer rings, size or buffer");
+        return refuse(&why, "use smaller values of rings, size or buffer");
     }
     Ok(())
 }

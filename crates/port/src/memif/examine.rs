@@ -30,11 +30,11 @@ fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
     let path = &spec.arg;
     match came(&mut port) {
         None => {
-            found.ok(format!("{path}: the peer has come to terms, and was left again"));
+            found.ok(format!("{path}: the peer accepted a connection, which was closed again"));
         }
         // No client connects to a trial.
         Some(e) if serves => {
-            found.ok(format!("{path} can be listened at")).fix(&e.fix);
+            found.ok(format!("listening at {path} is possible")).fix(&e.fix);
         }
         // connect(2) itself says so: there is no server, which may come later.
         Some(e) if e.why.contains("os error") => {

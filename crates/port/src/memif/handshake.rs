@@ -85,7 +85,7 @@ impl Server {
         match (fds.len(), needed && self.admitted) {
             (0, false) | (1, true) => {}
             (0, true) => return Err(Ending::Refused("a descriptor is missing")),
-            _ => return Err(Ending::Refused("a descriptor that nobody asked for")),
+            _ => return Err(Ending::Refused("an unexpected descriptor")),
         }
         match message {
             Message::Disconnect(why) => return Err(Ending::ByPeer(why)),
@@ -119,7 +119,8 @@ impl Server {
                 "a region of more than 4 GiB, which no descriptor can reach",
             ));
         }
-        // Before it is mapped: each page of a file with holes would be ours to pay for.
+        // Checked before mapping: each page of a file with holes would count as this process's
+        // memory.
         let all = self.regions.iter().map(|region| region.len() as u64).sum::<u64>() + bytes;
         if all > config.memory {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -132,8 +133,8 @@ impl Server {
         // A client may let us read only.
         let mapped = map(Access::Write).or_else(|_| map(Access::Read));
         self.regions.push(mapped.map_err(|e| {
-            // What trust would change has a remedy.
-            let remedy = if e.fix.is_empty() { "" } else { "; say trust=yes" };
+            // An error that trust=yes avoids has a remedy.
+            let remedy = if e.fix.is_empty() { "" } else { "; add trust=yes" };
             Ending::Unfit(format!("region {index}: {}{remedy}", e.why))
         })?);
         Ok(())
@@ -159,7 +160,7 @@ impl Server {
             return Err(Ending::Refused("a ring out of order, or too many"));
         }
         let bell = fds.pop_if(|fd| is_eventfd(fd)).and_then(|fd| EventFd::from_fd(fd).ok());
-        rings.push((place, bell.ok_or(Ending::Refused("a doorbell that is none"))?));
+        rings.push((place, bell.ok_or(Ending::Refused("a doorbell that is not an eventfd"))?));
         Ok(())
     }
 
@@ -200,7 +201,7 @@ fn admit(
         () if version != VERSION => Err(Ending::Refused("incompatible version")),
         () if id != config.id => Err(Ending::Refused("id not found")),
         () if mode != 0 => Err(Ending::Refused("only Ethernet mode")),
-        // Not in constant time: who can connect can try as often as he likes.
+        // Not in constant time: a process that can connect can try any number of secrets.
         () if wanted != [0; SECRET_BYTES] && secret != wanted => {
             Err(Ending::Refused("incorrect secret"))
         }
@@ -213,7 +214,7 @@ fn mapped_ring(regions: &Regions, place: RingPlace, bell: EventFd) -> Result<Map
     let shared = memory
         .and_then(|memory| Shared::new(memory, place.offset as usize, place.power))
         .filter(Shared::is_one)
-        .ok_or(Ending::Refused("a ring that is none"))?;
+        .ok_or(Ending::Refused("a ring that does not exist"))?;
     Ok(MappedRing::new(ServerRing::new(shared), bell, regions.clone()))
 }
 
@@ -284,7 +285,7 @@ impl Client {
     /// Why the connection ends.
     pub fn on(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<Step, Ending> {
         if !fds.is_empty() {
-            return Err(Ending::Refused("a descriptor that nobody asked for"));
+            return Err(Ending::Refused("an unexpected descriptor"));
         }
         match (message, self.state) {
             (Message::Disconnect(why), _) => Err(Ending::ByPeer(why.clone())),
@@ -310,7 +311,7 @@ impl Client {
                 });
                 Ok(Step::Send(self.init.clone(), None))
             }
-            // A server that does not want the client has cost nothing yet.
+            // If the server refuses the client, no resource is allocated yet.
             (Message::Ack, State::Admission(limits)) => Ok(Step::Make(limits)),
             (Message::Ack, State::Offering) => self.next(),
             (Message::Connected, State::Connecting) => Ok(Step::Connected),

@@ -82,8 +82,8 @@ impl Link {
 
     fn new(config: Config, protocol: Box<dyn Protocol>, endpoints: usize) -> Result<Arc<Link>> {
         let why = match config.role {
-            Role::Client => "it has not answered yet",
-            Role::Server => "nobody has connected yet",
+            Role::Client => "the server has not answered yet",
+            Role::Server => "no client has connected yet",
         };
         let health = Health::Down(absent(&config, why));
         let shared = Arc::new(Shared {
@@ -199,7 +199,7 @@ pub(super) fn absent(config: &Config, why: &str) -> Error {
     let (what, fix) = match config.role {
         Role::Client => (
             format!("memif {path} has no server"),
-            format!("start the server at {path}; it is connected to as soon as it listens"),
+            format!("start the server at {path}; this port connects when the server listens"),
         ),
         Role::Server => (
             format!("memif {path} has no client"),

@@ -74,7 +74,7 @@ fn huge_pages_are_given_away_to_write_only_with_trust_on_both_sides() {
     assert!(e.why.contains("punch holes") && e.fix.contains("trust=yes"), "{e}");
     joined(&pool, ",trust=yes", ",trust=yes");
     let why = refused(&pool, ",trust=yes");
-    let told = "region 1: its owner can punch holes into a file of huge pages; say trust=yes";
+    let told = "region 1: its owner can punch holes into a file of huge pages; add trust=yes";
     assert_eq!(why, format!("the peer has disconnected: {told}"));
 }
 

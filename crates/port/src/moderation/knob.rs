@@ -10,7 +10,7 @@ pub const LATENCY: Knob = Knob {
     max: 10_000,
     default: 250,
     or: "",
-    effect: "Delay that `adaptive` may add to 99 of 100 packets under load; none after quiet",
+    effect: "Delay that `adaptive` may add to 99 of 100 packets under load; it adds none after an idle time",
     live: true,
 };
 
@@ -22,7 +22,7 @@ pub const CPU: Knob = Knob {
     max: 100,
     default: 20,
     or: "",
-    effect: "Part of a CPU that `adaptive` may take where its goal is one",
+    effect: "Share of a CPU that `adaptive` may use when its goal is `cpu`",
     live: true,
 };
 
@@ -34,7 +34,7 @@ pub const USECS: Knob = Knob {
     max: 10_000,
     default: 100,
     or: "",
-    effect: "Time for which `fixed` leaves a device alone after each look that found packets",
+    effect: "Time from a poll of `fixed` that found packets to the next poll",
     live: true,
 };
 
@@ -46,7 +46,7 @@ pub const FRAMES: Knob = Knob {
     max: 1 << 16,
     default: 32,
     or: "",
-    effect: "Packets that end that time of `fixed` early, by the rate at which they come",
+    effect: "Packets that end that time of `fixed` early, estimated from the arrival rate",
     live: true,
 };
 

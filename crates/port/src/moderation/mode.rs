@@ -72,7 +72,7 @@ impl Moderation {
     pub fn warning(&self, rx_ring_len: u32) -> Option<String> {
         match *self {
             Moderation::Fixed { frames, .. } if frames > rx_ring_len / 2 => Some(format!(
-                "frames={frames}: half of a ring of {rx_ring_len} is {}, and ends the time before",
+                "frames={frames}: half of a ring of {rx_ring_len} is {}, and ends the delay earlier",
                 rx_ring_len / 2
             )),
             _ => None,

@@ -425,11 +425,11 @@ impl Default for Moderated {
 impl fmt::Display for Moderated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.gathers {
-            return write!(f, "{}: n/a, its packets wait in no device", self.mode);
+            return write!(f, "{}: n/a, no device queues its packets", self.mode);
         }
         let (packets, waking) = (self.packets_per_irq, self.waking_percent);
         if packets.is_infinite() {
-            return f.write_str("no irq: no packet had to wake a worker");
+            return f.write_str("no irq: no packet woke a worker");
         }
         write!(f, "{packets:.1} packets an irq, {waking:.0} % of CPU was waking: ")?;
         match (self.hold, self.why, self.mode) {
@@ -439,14 +439,14 @@ impl fmt::Display for Moderated {
                     f.write_str(", until half of the ring is full")?;
                 }
             }
-            (None, Why::Waited, _) => f.write_str("not held, a trial gathered too little")?,
+            (None, Why::Waited, _) => f.write_str("not held: a trial collected too few packets")?,
             (None, _, Moderation::Interrupt | Moderation::Napi | Moderation::Busy) => {
                 write!(f, "never held by {}", self.mode)?;
             }
             (None, ..) if waking < 100.0 * WAKING => {
-                f.write_str("not held, since that is little")?
+                f.write_str("not held: waking takes little of the CPU")?
             }
-            (None, ..) => f.write_str("not held, they come too thinly")?,
+            (None, ..) => f.write_str("not held: packets arrive too rarely")?,
         }
         if self.unmet {
             write!(f, "; the packets alone take more than {}", self.mode)?;

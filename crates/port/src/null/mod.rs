@@ -35,7 +35,7 @@ impl Driver for Null {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "null:[size=60][,queues=1]",
-            text: "generates unwritten packets, frees received ones: the engine's own cost",
+            text: "sends unwritten packets, frees received ones: shows the engine's cost",
         }
     }
 
@@ -54,7 +54,7 @@ impl Driver for Null {
 /// Parses the number of queues.
 fn queues(text: &str) -> std::result::Result<usize, String> {
     let n = units::count(text).ok().filter(|n| (1..=QUEUES_MAX).contains(n));
-    n.map(|n| n as usize).ok_or_else(|| format!("'{text}' is no number from 1 to {QUEUES_MAX}"))
+    n.map(|n| n as usize).ok_or_else(|| format!("'{text}' is not a number from 1 to {QUEUES_MAX}"))
 }
 
 struct NullPlan {
@@ -158,7 +158,7 @@ mod tests {
         // Of 64 packets 4, and then none.
         assert_eq!(port.counts().rx_nombuf, 2);
         let Health::Starved(e) = port.health() else { panic!("{:?}", port.health()) };
-        assert!(e.why.contains("the program holds 4 packets, and none of 4 frames is free"), "{e}");
+        assert!(e.why.contains("the program holds 4 packets, and no frame of 4 is free"), "{e}");
         assert!(port.health().check().is_err() && !port.health().ended());
         held.discard(DropReason::UNSENT);
         assert!(port.rx(&mut held) > 0);

@@ -176,7 +176,7 @@ mod tests {
             ("packet:x,queues=257", "1 to 256"),
             ("packet:x,queues=0-3", "how many"),
             ("packet:x,fanout=rss", "hash, cpu, lb, qm"),
-            ("packet:x,udp=0", "is no port"),
+            ("packet:x,udp=0", "is not a port"),
             ("packet:x,dst=ten", "10.0.0.9 or fd00::9"),
             ("packet:x,icmp,udp=53", "icmp and udp=53 at once"),
             ("packet:x,bypas", "no option 'bypas'"),

@@ -43,7 +43,7 @@ fn merging(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
     if merging.by_device {
         found
             .warn(format!("{name} merges packets that it receives (LRO)"))
-            .why("they cannot be cut again as they were: not for what forwards")
+            .why("merged packets cannot be cut back into the original ones, so LRO must be off for forwarding")
             .fix(format!("ethtool -K {name} lro off"));
     }
     if merging.by_kernel && !config.vnet {

@@ -170,7 +170,9 @@ fn mode(config: &Config, mtu: u32, vnet: bool) -> String {
     match (&config.filter, config.filter.flow()) {
         (Filter::All | Filter::Nothing, _) => {}
         (_, Some(flow)) => mode.push_str(&format!(", only {flow}, reserved")),
-        (Filter::Only(one), _) => mode.push_str(&format!(", only {one}, which the host sees, too")),
+        (Filter::Only(one), _) => {
+            mode.push_str(&format!(", only {one}, which the host receives, too"))
+        }
         (not, _) => mode.push_str(&format!(", {not}")),
     }
     if config.queues > 1 {

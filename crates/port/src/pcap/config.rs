@@ -52,7 +52,8 @@ impl Config {
         let pace = spec.value("pace", replay::pace)?;
         spec.finish()?;
         if write && pace.is_some() {
-            let error = spec.error("pace is of a capture that is read, and this one is written");
+            let error =
+                spec.error("pace applies to a capture that is read, and this one is written");
             return Err(error.fix("pcap:FILE,pace=1 as the port that packets come from"));
         }
         if read && write {

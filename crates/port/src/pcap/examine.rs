@@ -15,11 +15,11 @@ pub(super) fn examine(mode: Mode, spec: &Spec, found: &mut Findings) {
     let path = Path::new(&spec.arg);
     match fs::metadata(path) {
         _ if spec.arg == "-" => {
-            found.ok("the standard input or output, which is not tried");
+            found.ok("standard input or output: not tried");
         }
         // A pipe would wait for its writer, or lose what it has.
         Ok(there) if !there.is_file() => {
-            found.warn(format!("{} is no file, and was not opened", spec.arg));
+            found.warn(format!("{} is not a regular file, and was not opened", spec.arg));
         }
         Ok(_) if mode == Mode::Read => match trial::open(spec.text()) {
             Ok(obtained) => found.opened(obtained),
@@ -28,14 +28,14 @@ pub(super) fn examine(mode: Mode, spec: &Spec, found: &mut Findings) {
             }
         },
         Ok(_) => {
-            found.warn(format!("{} exists: writing replaces what is in it", spec.arg));
+            found.warn(format!("{} exists: writing replaces its content", spec.arg));
         }
         Err(_) => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new("."));
             match fs::metadata(folder) {
                 Ok(there) if there.is_dir() => {
-                    found.ok(format!("{} is not there: it can be written, not read", spec.arg));
+                    found.ok(format!("{} does not exist: it can be written, not read", spec.arg));
                 }
                 _ => {
                     let why = format!("there is no folder {}", folder.display());

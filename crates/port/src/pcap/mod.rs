@@ -52,8 +52,8 @@ impl Driver for Pcap {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "pcap:FILE[,pace=1]",
-            text: "a capture: read on the left of a wire, at its own pace by pace=1,\n\
-                written on the right; - is a pipe",
+            text: "a capture: read as A, with its own timing by pace=1;\n\
+                written as B; - is a pipe",
         }
     }
 

@@ -45,16 +45,18 @@ impl Source {
                 File::from(owned.map_err(|e| failed("dup", e))?)
             }
             // Without O_NONBLOCK a FIFO would have us wait for its writer here.
-            Place::File(path) => {
-                OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(
-                    |e| failed("open", e).fix("a file that is there and may be read: ls -l"),
-                )?
-            }
+            Place::File(path) => OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(path)
+                .map_err(|e| {
+                    failed("open", e).fix("name an existing file that this user may read: ls -l")
+                })?,
         };
         let kind = file.metadata().map_err(|e| failed("fstat", e))?.file_type();
         if kind.is_dir() {
             return Err(
-                Error::new(Code::File, what(), "it is a directory").fix("the name of a file in it")
+                Error::new(Code::File, what(), "it is a directory").fix("name a file in it")
             );
         }
         if kind.is_file() {

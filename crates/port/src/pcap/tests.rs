@@ -131,8 +131,8 @@ fn a_damaged_file_fails_behind_the_packets_that_were_good() {
     let lying = |len: u32| [good.clone(), [0, 0, len, len].map(u32::to_le_bytes).concat()].concat();
     for (bytes, says) in [
         (good[..good.len() - 1].to_vec(), "at byte 43: the file ends after 2 of 3 bytes"),
-        (lying(u32::MAX), "at byte 62: a packet of 4294967295 bytes where 262144 is the most"),
-        (lying(262_145), "at byte 62: a packet of 262145 bytes where 262144 is the most"),
+        (lying(u32::MAX), "at byte 62: a packet of 4294967295 bytes; the maximum is 262144"),
+        (lying(262_145), "at byte 62: a packet of 262145 bytes; the maximum is 262144"),
         (lying(1), "at byte 62: the file ends after 0 of 1 bytes"),
     ] {
         let file = scratch.file("bad.pcap", &bytes);

@@ -50,7 +50,7 @@ pub(super) fn open(config: &Config) -> Result<WriteQueue<File>> {
 
 fn refused(name: &str, why: &str) -> Error {
     Error::new(Code::File, format!("cannot write {name}"), why)
-        .fix("a file in a folder that is there and may be written, with room: df -h")
+        .fix("name a file in an existing, writable folder with free space: df -h")
 }
 
 /// Locks and truncates a regular file; returns false if the file is of another kind.
@@ -150,7 +150,7 @@ fn write_error(name: &str, e: &io::Error) -> Error {
     let error = refused(name, &format!("write: {e}"));
     match e.kind() {
         io::ErrorKind::StorageFull => error.fix("free some space, or write to another disk"),
-        io::ErrorKind::BrokenPipe => error.fix("whoever reads the pipe has ended: see its errors"),
+        io::ErrorKind::BrokenPipe => error.fix("the reader of the pipe has ended: see its errors"),
         _ => error,
     }
 }

@@ -143,7 +143,10 @@ fn both_ends_of_a_pair_meet_in_a_context_and_only_there() {
     }
     assert_eq!(b.queues[0].rx(&mut mem, &mut batch, 2).packets, 1);
     let e = Port::open("ring:r").unwrap_err();
-    assert!(e.why == "a ring's two ends are opened together" && e.fix.contains("ring:NAME"), "{e}");
+    assert!(
+        e.why == "both ends of a ring are opened together" && e.fix.contains("ring:NAME"),
+        "{e}"
+    );
 }
 
 #[test]

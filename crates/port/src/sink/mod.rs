@@ -29,7 +29,7 @@ impl Driver for Sink {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "sink:[blind]",
-            text: "where packets end, verified if they are numbered",
+            text: "verifies numbered packets and frees all packets",
         }
     }
 

@@ -19,7 +19,7 @@ pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
             };
             found.miss(
                 &Error::new(Code::Busy, what, why)
-                    .fix("another name; these are taken: ip -br link"),
+                    .fix("choose another name; these are in use: ip -br link"),
             );
             return;
         }

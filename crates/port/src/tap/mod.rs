@@ -58,7 +58,7 @@ impl Driver for Tap {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "tap:NAME",
-            text: "a tap device of that name, made if it is not there (needs root)",
+            text: "a TAP device, created if it does not exist (needs root)",
         }
     }
 

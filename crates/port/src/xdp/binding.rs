@@ -121,7 +121,7 @@ impl QueueBinding {
         loop {
             match self.try_bind(copy_mode) {
                 Err(Refused::Bind(Errno::BUSY)) if Instant::now() < until => {
-                    // The kernel does not announce that it has cleared up.
+                    // The kernel does not notify when it has released the socket.
                     let _ = poll_readable(&[], Some(BUSY_STEP));
                 }
                 Err(refused) => return Err(self.error(refused)),
@@ -235,11 +235,11 @@ impl QueueBinding {
         // `Local::lend` gave and of packets that are kept meanwhile.
         let region = unsafe { self.pool.region() };
         let Some(region) = region else {
-            let why = "the pool's memory is the allocator's";
+            let why = "the pool's data is in the allocator's memory";
             return Err(Error::new(Code::Unsupported, self.cannot(), why));
         };
-        // SAFETY: as above: nobody else has a frame that is lent, and packets that are being sent are
-        // kept, unwritten, in `Held` until the device is done with them.
+        // SAFETY: as above: no other code has a lent frame, and packets that are being sent are kept,
+        // unwritten, in `Held` until the device is done with them.
         unsafe { socket.register(region, self.pool.frame_size() as u32, headroom) }
     }
 
@@ -263,7 +263,7 @@ impl QueueBinding {
                     .fix("end the program that has it, see: ss -a --xdp -p")
             }
             Errno::INVAL if self.several => {
-                let why = "packets longer than a frame take Linux 6.6, bind: EINVAL";
+                let why = "packets longer than a frame need Linux 6.6, bind: EINVAL";
                 Error::new(Code::Unsupported, what, why)
                     .fix(format!("ip link set {} mtu 1500", self.name))
             }
@@ -307,7 +307,8 @@ impl Sockets {
         several: bool,
         bind: impl FnOnce(Option<&XdpSocket>) -> std::result::Result<Rings, E>,
     ) -> std::result::Result<Rings, E> {
-        // Held over the call: two first ones would register twice.
+        // The lock is held during the call: otherwise two first users would register the memory
+        // twice.
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.retain(|one| one.socket.strong_count() > 0);
         let like = members.iter().filter(|one| one.several == several);

@@ -108,7 +108,7 @@ impl Config {
     /// Sets `map` for the sockets, unless `spec` names a map itself.
     pub fn give(&mut self, spec: &Spec, map: &Arc<SocketMap>) -> Result<()> {
         if self.map.is_some() {
-            return Err(spec.error("the program has given a map already").fix("leave map= out"));
+            return Err(spec.error("a map is already given by the program").fix("leave map= out"));
         }
         let filter =
             Some(&self.filter).filter(|filter| self.is_said && **filter != Filter::Nothing);
@@ -120,7 +120,7 @@ impl Config {
     /// Refuses a filter for a port with a map, whose program chooses the packets.
     fn leaves_the_choice(&self, spec: &Spec, filter: Option<&Filter>) -> Result<()> {
         let Some(filter) = filter else { return Ok(()) };
-        let why = format!("{filter}: the XDP program of the map says what comes");
+        let why = format!("{filter}: the XDP program of the map selects the packets");
         Err(spec.error(why).fix(format!("leave {filter} out, or the map")))
     }
 
@@ -173,7 +173,7 @@ impl Config {
 
 fn pinned(text: &str) -> std::result::Result<Map, String> {
     match text {
-        "" => Err("the file of a map, as /sys/fs/bpf/xsks_map".into()),
+        "" => Err("the file of a pinned map, as /sys/fs/bpf/xsks_map".into()),
         path => Ok(Map::Pinned(path.to_owned())),
     }
 }

@@ -44,7 +44,7 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     } else if spec.text().ends_with(trial::NOBODYS)
         && let Err(e) = setup::check_host_use(&config.without_filter(), &of.interface)
     {
-        // A filter of doctor's, that says nothing of the port that will be opened.
+        // Doctor's own filter, which shows nothing about the port that will be opened.
         found.warn("a port here needs a filter of its own").why(e.why).fix(e.fix);
     }
     let (is_free, may) = match &config.map {
@@ -62,7 +62,7 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     if of.is_up {
         flow::examine(spec, found);
     }
-    // The text does not have a map that is given.
+    // A map given by the program is not in the text.
     let is_given = matches!(config.map, Some(Map::Given(_)));
     let can = of.is_up && is_free && may && divides && !is_given;
     if can && (!of.is_hardware() || how.is_full()) {
@@ -72,7 +72,7 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     let taken = setup::queues(config).map_or(0, |queues| queues.len());
     kernel::memory(taken * config.ring_frames() + PROGRAM_FRAMES, found);
     if can {
-        let finding = found.warn("which mode is obtained was not tried");
+        let finding = found.warn("opening was not tried, so the mode is unknown");
         finding
             .why("a driver may take its link down for a moment when a program comes or goes")
             .fix(full_trial(spec.text()));
@@ -100,13 +100,13 @@ fn queues(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
     if taken < there as usize {
         found
             .warn(format!("the port takes {taken} of {there} queues"))
-            .why("a packet that comes by another goes to the kernel")
+            .why("packets of the other queues go to the kernel")
             .fix(format!(
-                "without queues= it takes all; which packets come by which: ethtool -x {name}"
+                "omit queues= to take all queues; to see how packets are divided: ethtool -x {name}"
             ));
     } else {
         found.ok(match there {
-            1 => "the port takes the one queue that there is".into(),
+            1 => "the port takes the only queue".into(),
             n => format!("the port takes all {n} queues"),
         });
     }
@@ -119,7 +119,7 @@ fn offloads(of: &InterfaceInfo, found: &mut Findings) {
     if of.interface.merging().is_ok_and(|merging| merging.by_device) {
         found
             .warn(format!("{name} merges packets that it receives (LRO)"))
-            .why("most drivers take no XDP program while they do")
+            .why("most drivers accept no XDP program while LRO is on")
             .fix(format!("ethtool -K {name} lro off"));
     }
     if let Some(other) = of.other_end()
@@ -127,7 +127,7 @@ fn offloads(of: &InterfaceInfo, found: &mut Findings) {
     {
         let other = other.name();
         found.ok(format!(
-            "{other}, its other end, is in sight: while the port is open {other}'s checksum offload is off"
+            "{other}, its other end, is in this network namespace: while the port is open, {other}'s checksum offload is off"
         ));
     }
 }
@@ -198,14 +198,14 @@ fn passed(
         (Some(peer), Some(Ok(Some(after)))) => {
             let ms = after.as_secs_f64() * 1e3;
             found.ok(format!(
-                "packets pass, both ways: {peer} answered an ARP probe through the socket after {ms:.1} ms"
+                "packets pass both ways: {peer} answered an ARP probe through the socket after {ms:.1} ms"
             ));
         }
         (Some(peer), Some(Ok(None))) => {
             found
                 .fail(format!("{peer} answered none of {} ARP probes through the socket", ask::PROBES))
-                .why("it is not there, answers no probes, or packets do not pass, or come by a queue not taken")
-                .fix(format!("does it answer the kernel: ping -c 3 -I {name} {peer}"));
+                .why("the neighbour is absent or answers no probes, or packets do not pass, or replies arrive at a queue that the port does not take")
+                .fix(format!("check that it answers the kernel: ping -c 3 -I {name} {peer}"));
         }
         (_, Some(Err(e))) => {
             found.miss(&e);
@@ -213,8 +213,8 @@ fn passed(
         _ => {
             found
                 .warn("no packet was sent: no neighbour is known")
-                .why(format!("no gateway and no neighbour by IPv4 is known on {name}"))
-                .fix("name one by --peer ADDR");
+                .why(format!("the kernel knows no IPv4 gateway and no IPv4 neighbour on {name}"))
+                .fix("name a neighbour with --peer ADDR");
         }
     }
 }
@@ -231,7 +231,7 @@ fn flapped(watch: LinkWatch, of: &InterfaceInfo, found: &mut Findings) {
     } else {
         found
             .warn(format!("the link of {name} was down for {:.3} s", down.as_secs_f64()))
-            .why("its driver stops when a program comes, and again when it goes");
+            .why("its driver resets the device when a program is attached, and again when it is detached");
     }
 }
 
@@ -242,14 +242,14 @@ fn several(of: &InterfaceInfo, found: &mut Findings) {
     }
     let (name, most) = (of.interface.name(), FRAME_ROOM - LINK_HEADER_BYTES);
     if kernel::version().is_some_and(|version| version < FRAGS) {
-        let what = format!("{name}: an MTU of {} takes several frames a packet", of.mtu);
-        let e = Error::new(Code::Unsupported, what, "which AF_XDP has from Linux 6.6 on");
+        let what = format!("{name}: with an MTU of {}, a packet needs several frames", of.mtu);
+        let e = Error::new(Code::Unsupported, what, "AF_XDP supports that from Linux 6.6 on");
         found.miss(&e.fix(format!("ip link set {name} mtu {most}")));
     } else {
-        let what = format!("{name}: an MTU of {} takes several frames a packet", of.mtu);
+        let what = format!("{name}: with an MTU of {}, a packet needs several frames", of.mtu);
         found
             .warn(what)
-            .why("not every driver has that for XDP, and it was not tried")
+            .why("not every driver supports that with XDP, and it was not tried")
             .fix(format!("ip link set {name} mtu {most}"));
     }
 }
@@ -276,7 +276,7 @@ mod tests {
             };
             let peer = Ipv4Addr::new(10, 7, 0, 2);
             let found = examined(Trial::Asking(peer));
-            let passes = "packets pass, both ways: 10.7.0.2 answered";
+            let passes = "packets pass both ways: 10.7.0.2 answered";
             assert_eq!(level(&found, passes), Some(Level::Ok), "{found:#?}");
             assert_eq!(
                 level(&found, "(tried with answer=10.7.0.2)"),
@@ -342,7 +342,7 @@ mod tests {
                 found.iter().find(|f| f.what.contains(what)).map(|f| f.level)
             };
             let found = examined(Trial::Careful);
-            let untried = "which mode is obtained was not tried";
+            let untried = "opening was not tried, so the mode is unknown";
             assert_eq!(has(&found, untried), Some(Level::Warn), "{found:#?}");
             let untried = found.iter().find(|f| f.what == untried).unwrap();
             assert_eq!(untried.fix.as_ref().unwrap().text, "linerate doctor --try xdp:v0");

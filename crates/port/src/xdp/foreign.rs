@@ -47,7 +47,7 @@ pub(super) fn join(
     match mode {
         _ if is_only_written => {}
         None => refused.push(format!(
-            "packets: no XDP program is attached to {name}; none comes before one is that uses this map"
+            "packets: no XDP program is attached to {name}; the port receives none until a program that uses this map is attached"
         )),
         Some(Mode::Generic) => refused.push(format!("native: the program on {name} is attached as generic")),
         Some(Mode::Native) => {}
@@ -100,8 +100,10 @@ pub(super) fn examine(
         "" => {
             found
                 .warn(format!("no XDP program is attached to {name}"))
-                .why("packets come by a map from the program that uses it")
-                .fix(format!("start what attaches it, and look: bpftool net show dev {name}"));
+                .why("the port receives packets only from a program that uses its map")
+                .fix(format!(
+                    "start the application that attaches it, and check: bpftool net show dev {name}"
+                ));
         }
         names => {
             found.ok(format!("the XDP program {names} is attached to {name}, and stays"));
@@ -113,7 +115,7 @@ pub(super) fn examine(
 /// Reports which program feeds the port.
 pub(super) fn told(interface: &Interface) -> String {
     match program_names(&LinkInfo::of(interface).unwrap_or_default().xdp_programs).as_str() {
-        "" => "fed by no program yet".to_owned(),
-        names => format!("fed by the program {names}"),
+        "" => "no program uses it yet".to_owned(),
+        names => format!("filled by the program {names}"),
     }
 }

@@ -104,9 +104,9 @@ impl Driver for Xdp {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "xdp:IFACE,udp=7777",
-            text: "what a filter takes of a network interface (AF_XDP; needs root);\n\
-                   xdp:IFACE,all takes everything, ssh included;\n\
-                   xdp:IFACE,map=FILE what an XDP program of others' gives to its map",
+            text: "the packets of a network interface that match a filter (AF_XDP;\n\
+                   needs root); xdp:IFACE,all takes all packets, ssh included;\n\
+                   xdp:IFACE,map=FILE receives from another owner's XDP program",
         }
     }
 

@@ -42,7 +42,7 @@ pub(super) enum Checksums {
 pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared> {
     let whole = |said, off| Prepared { checksums: Checksums::Whole, said, off };
     let other = match (config.filter == Filter::Nothing, other_end(interface)) {
-        // No receiver gets what the other end leaves undone.
+        // This port receives nothing, so no receiver gets an incomplete checksum of the other end.
         (true, _) | (_, OtherEnd::None) => return Ok(whole(None, None)),
         (_, OtherEnd::Here(other)) => Some(other),
         (_, OtherEnd::Elsewhere) => None,
@@ -57,8 +57,10 @@ pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared
         Some(other) if matches!(other.checksum_offload(), Ok(false)) => {
             return Ok(whole(None, None));
         }
-        // Another port on the interface would outlive this one, and need it off.
-        Some(other) if config.map.is_some() => format!("{} has its offload", other.name()),
+        // Another port on the interface may live longer than this one, and need the offload off.
+        Some(other) if config.map.is_some() => {
+            format!("the checksum offload of {} is on", other.name())
+        }
         Some(other) => match OffloadOff::of(other) {
             Ok(off) => {
                 let name = off.0.name();
@@ -72,7 +74,7 @@ pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared
     };
     let (number, name) = at;
     let said = format!(
-        "checksums: {why}; they are completed here; cheaper, at the other end{number}: \
+        "checksums: {why}; this port completes them; to save that cost, at the other end{number}: \
          ethtool -K {name} tx off"
     );
     let mtu_bytes = interface.mtu_bytes()? as usize;
@@ -109,7 +111,7 @@ enum OtherEnd {
 }
 
 fn other_end(interface: &Interface) -> OtherEnd {
-    // Where the kernel does not tell, nothing is known of another end.
+    // If the kernel reports no other end, none is known.
     let info = LinkInfo::of(interface).unwrap_or_default();
     if info.kind != "veth" {
         return OtherEnd::None;
@@ -135,7 +137,8 @@ impl OffloadOff {
 
 impl Drop for OffloadOff {
     fn drop(&mut self) {
-        // Whoever could turn it off can turn it on; or it is gone.
+        // A process that could turn the offload off can turn it on; otherwise the interface was
+        // deleted.
         let _ = self.0.set_checksum_offload(true);
     }
 }

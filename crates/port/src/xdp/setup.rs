@@ -127,7 +127,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         });
         let (queue, obtained, why) = queue::open(binding, link, wanted, checksums)?;
         refused.extend(why.map(|why| format!("zero-copy: {why}")));
-        // What one queue did not get the others do not ask for again.
+        // If one queue did not get a mode, the other queues do not request it.
         copy_mode = Some(obtained);
         ops.push(queue);
     }
@@ -173,17 +173,17 @@ fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
     check_ethernet(interface, || cannot(config))?;
     check_host_use(config, interface)?;
     if pool.data_from() == Data::General {
-        let why = "the device writes into the pool's memory, and this pool's is the allocator's";
+        let why = "the device writes into the pool's frames, and this pool has none: its data is in the allocator's memory";
         return Err(Error::new(Code::Unsupported, cannot(config), why)
             .fix("a pool of frames: Pool::builder().data(Data::Frames)"));
     }
     if !FRAME_BYTES.contains(&pool.frame_size()) {
-        let why = format!("frames of {} bytes: the kernel takes 2048 or 4096", pool.frame_size());
+        let why = format!("frames of {} bytes: the kernel accepts 2048 or 4096", pool.frame_size());
         return Err(
             Error::new(Code::PoolSize, cannot(config), why).fix("Pool::builder().frame_size(2048)")
         );
     }
-    // A kernel that has bpf(2) and no AF_XDP calls a map of its sockets an invalid argument.
+    // A kernel with bpf(2) and without AF_XDP returns EINVAL for a map of its sockets.
     XdpSocket::new().map(drop).map_err(|mut e| {
         e.what = cannot(config);
         e
@@ -200,7 +200,7 @@ pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<(
     let why =
         format!("without a filter it takes every packet from this host, ssh included: {used}");
     let fix = format!(
-        "say what to take, as in {text},udp=7777; to take everything all the same: {text},all"
+        "add a filter, as in {text},udp=7777; to take every packet in spite of this: {text},all"
     );
     Err(Error::new(Code::Busy, cannot(config), why).fix(fix))
 }
@@ -224,7 +224,7 @@ fn attach(
     let insns = assemble(&config.filter, map.raw_fd());
     let program = match Program::load(&insns, true) {
         Ok(program) => program,
-        // Before Linux 5.18 there are no packets in several buffers.
+        // XDP has packets in several buffers since Linux 5.18.
         Err(e) if several => return Err(e),
         Err(_) => Program::load(&insns, false)?,
     };
@@ -242,7 +242,8 @@ fn attach(
     };
     match link {
         Ok(link) => {
-            // Some drivers divide anew when a program comes: so not before.
+            // Some drivers rebuild the RSS table when a program is attached: so read it only after
+            // that.
             let set = |spread| spread::set(spread, &config.interface, queues);
             let _spread = config.spread.map(set).transpose()?;
             let own = OwnProgram { _link: link, _program: program, _reservation: reservation };
@@ -297,7 +298,7 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
             Error::os(Code::Permission, cannot(config), "BPF_LINK_CREATE", e)
                 .fix(Capabilities::XDP.remedy())
         }
-        // No driver is asked for this: the kernel does not know the call.
+        // Generic mode asks no driver, so EINVAL means that the kernel does not know the call.
         Errno::INVAL if mode == Mode::Generic => {
             Error::os(Code::Unsupported, cannot(config), "BPF_LINK_CREATE", e)
                 .fix(format!("Linux 5.9 or later, or packet:{name}"))

@@ -89,7 +89,7 @@ pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings)
                 let entries = rss.table.len();
                 found
                     .warn(format!(
-                        "{astray} of {entries} entries lead to queues that are not taken"
+                        "{astray} of {entries} entries of the RSS table lead to queues that the port does not take"
                     ))
                     .why("their packets go to the kernel")
                     .fix(format!("{},rss=even, or: ethtool -X {name} equal N", config.text()));
@@ -107,15 +107,17 @@ pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings)
 /// (XPS).
 fn steered(folder: &NetFolder, found: &mut Findings) {
     for (file, what) in [
-        ("rps_cpus", "RPS moves what the kernel gets to CPUs"),
-        ("xps_cpus", "XPS has the kernel send here from CPUs"),
+        ("rps_cpus", "RPS moves packets that the kernel receives to CPUs"),
+        ("xps_cpus", "XPS selects this queue for packets sent from CPUs"),
     ] {
         for queue in folder.names("queues") {
             let mask = folder.read(&format!("queues/{queue}/{file}"));
             if let Some(mask) =
                 mask.filter(|mask| mask.contains(|c| matches!(c, '1'..='9' | 'a'..='f')))
             {
-                found.ok(format!("{queue}: {what} {mask} (a mask); packets of xdp are not moved"));
+                found.ok(format!(
+                    "{queue}: {what} {mask} (a mask); it does not apply to packets of xdp"
+                ));
             }
         }
     }
@@ -161,7 +163,7 @@ mod tests {
             };
             has("xdp:v0", Level::Ok, "queues of v0 by its sender's queue (no RSS)");
             has("xdp:v0", Level::Ok, "rx-1: RPS moves");
-            has("xdp:v0", Level::Ok, "tx-0: XPS has the kernel send here from CPUs");
+            has("xdp:v0", Level::Ok, "tx-0: XPS selects this queue for packets sent from CPUs");
             has("xdp:v0,rss=even", Level::Miss, "cannot use the receive-side scaling of v0");
         });
     }

@@ -116,16 +116,16 @@ impl SocketMap {
             flags: u32,
         }
         let wrong = |why: String| {
-            Error::new(Code::PortSyntax, "cannot use that for a map of sockets", why)
+            Error::new(Code::PortSyntax, "cannot use that as a map of sockets", why)
                 .fix("the XSKMAP of the XDP program, find it: bpftool map list")
         };
-        // A program, a link and a map differ here only.
+        // Descriptors of programs, links and maps differ only in the target of this link.
         if let Ok(link) = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), [])
             && let link = link.to_string_lossy()
             && !link.ends_with(":bpf-map")
         {
             let thing = link.rsplit_once(':').map_or(&*link, |(_, thing)| thing);
-            return Err(wrong(format!("it is no BPF map: {thing}")));
+            return Err(wrong(format!("it is not a BPF map: {thing}")));
         }
         let mut info = Info::default();
         // SAFETY: there is no address in that part of the structure.
@@ -200,20 +200,20 @@ impl SocketMap {
 }
 
 fn cannot(path: &str) -> String {
-    format!("cannot use {path} for a map of sockets")
+    format!("cannot use {path} as a map of sockets")
 }
 
 fn not_opened(path: &str, errno: Errno) -> Error {
     let error = |code| Error::os(code, cannot(path), "BPF_OBJ_GET", errno);
-    // For a file of another file system the kernel has the same number as for missing rights.
+    // The kernel returns the same errno for a file in another file system as for missing rights.
     if rustix::fs::statfs(path).is_ok_and(|fs| fs.f_type as u64 & 0xffff_ffff != BPF_FS_MAGIC) {
-        return Error::new(Code::File, cannot(path), "the file is not of a BPF file system")
+        return Error::new(Code::File, cannot(path), "the file is not in a BPF file system")
             .fix("pin the map to one: bpftool map pin name xsks_map /sys/fs/bpf/xsks");
     }
     match errno {
         Errno::PERM | Errno::ACCESS => error(Code::Permission).fix(format!(
-            "as its owner, and where Linux is older than 5.19 and kernel.unprivileged_bpf_disabled is set run \
-             with CAP_BPF as well: chown USER {path}"
+            "before Linux 5.19 with kernel.unprivileged_bpf_disabled set, run with CAP_BPF; in any case make \
+             this user its owner: chown USER {path}"
         )),
         Errno::NOENT | Errno::NOTDIR => {
             error(Code::File).fix("see what is pinned, in a container what is mounted: ls /sys/fs/bpf")

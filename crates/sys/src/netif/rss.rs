@@ -80,7 +80,7 @@ impl Rss {
 /// A changed division of a device's packets. Dropping the guard restores the old division, unless
 /// it was changed meanwhile.
 #[derive(Debug)]
-#[must_use = "dropping it puts the old division back"]
+#[must_use = "dropping it restores the former RSS table"]
 pub struct RssGuard {
     interface: Interface,
     before: Rss,
@@ -98,7 +98,7 @@ impl Interface {
         let (table, key) = (head[2], head[3]);
         if table == 0 || table > TABLE_MAX || key > KEY_BYTES_MAX {
             let why =
-                format!("its driver tells of a table of {table} entries, a key of {key} bytes");
+                format!("its driver reports a table of {table} entries and a key of {key} bytes");
             return Err(Error::new(Code::Unsupported, self.no_rss(), why));
         }
         let (table, key) = (table as usize, key as usize);
@@ -136,7 +136,7 @@ impl Interface {
         }
         let asked = Rss { table: table.to_vec(), key: key.to_vec(), function: 0 };
         self.write_rss(&asked)?;
-        // As the device has it now: some keep less than they are given.
+        // Read the table back from the device: some devices keep less than was written.
         let set = self.rss()?;
         Ok(RssGuard { interface: self, before, set })
     }
@@ -153,8 +153,9 @@ impl Interface {
         // writes as much behind it as the lengths in `words` say, all of which is there and outlives the call.
         let done = ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request);
         done.map_err(|e| match e {
-            Errno::OPNOTSUPP => Error::os(Code::Unsupported, self.no_rss(), call, e)
-                .fix("a device with receive-side scaling; of one queue: Steering"),
+            Errno::OPNOTSUPP => Error::os(Code::Unsupported, self.no_rss(), call, e).fix(
+                "use a device with receive-side scaling; for a device of one queue use Steering",
+            ),
             Errno::INVAL => Error::os(Code::PortSyntax, self.no_rss(), call, e).fix(self.look()),
             Errno::PERM => Error::os(Code::Permission, self.no_rss(), call, e)
                 .fix(Capabilities::NET_ADMIN.remedy()),
@@ -197,7 +198,7 @@ impl RssGuard {
 
 impl Drop for RssGuard {
     fn drop(&mut self) {
-        // Another's change stays.
+        // A change by another program stays.
         if self.interface.rss().is_ok_and(|now| now == self.set) {
             let _ = self.interface.write_rss(&self.before);
         }

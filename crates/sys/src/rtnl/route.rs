@@ -61,7 +61,7 @@ impl Route {
     /// `E-SYSTEM` if it has none, or if the address is this machine's own.
     pub fn of(interface: &Interface, to: IpAddr) -> Result<Route> {
         let name = interface.name();
-        let what = format!("cannot find the way to {to} by {name}");
+        let what = format!("cannot find a route to {to} through {name}");
         let mut body = vec![0; ROUTE_BYTES];
         body[..2].copy_from_slice(&[family(to), if to.is_ipv4() { 32 } else { 128 }]);
         put(&mut body, RTA_DST, &octets(to));
@@ -74,9 +74,8 @@ impl Route {
         if kind.is_some_and(|kind| matches!(kind, RTN_UNICAST | RTN_BROADCAST | RTN_MULTICAST)) {
             return Ok(route);
         }
-        let why =
-            "the address is this machine's own: what leaves by an interface does not reach it";
-        Err(Error::new(Code::System, what, why).fix("an address of the other end"))
+        let why = "the address belongs to this machine: packets sent through an interface do not reach it";
+        Err(Error::new(Code::System, what, why).fix("use an address of the other end"))
     }
 
     /// Returns the MAC address of the next hop; if the kernel does not know it, makes it ask, which
@@ -102,8 +101,8 @@ impl Route {
             }
             if !asked {
                 provoke(interface, hop).map_err(|e| {
-                    let why = format!("it cannot be asked: {e}");
-                    Error::new(Code::System, &what, why).fix("say mac=MAC if you know it")
+                    let why = format!("the request cannot be sent: {e}");
+                    Error::new(Code::System, &what, why).fix("add mac=MAC if you know the address")
                 })?;
                 asked = true;
             }
@@ -115,8 +114,8 @@ impl Route {
 fn silent(what: String, name: IfName, hop: IpAddr) -> Error {
     let protocol = if hop.is_ipv4() { "ARP" } else { "neighbour discovery" };
     Error::new(Code::System, what, format!("no answer to {protocol} on the link")).fix(format!(
-        "ping {hop} shows whether it is up; ip route get {hop} oif {name} shows the way, which \
-             may lack a gateway; mac=MAC if you know it"
+        "ping {hop} shows whether it is up; ip route get {hop} oif {name} shows the route, \
+             which may lack a gateway; add mac=MAC if you know the address"
     ))
 }
 
@@ -128,7 +127,7 @@ fn provoke(interface: &Interface, hop: IpAddr) -> std::io::Result<()> {
     };
     let to = match hop {
         IpAddr::V4(hop) => SocketAddr::from((hop, DISCARD_PORT)),
-        // A link-local address is one of the interface.
+        // A link-local address is valid on this interface only.
         IpAddr::V6(hop) => SocketAddrV6::new(hop, DISCARD_PORT, 0, interface.index()).into(),
     };
     let socket = UdpSocket::bind((any, 0))?;

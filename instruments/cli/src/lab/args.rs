@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-/// Rerun experiments, and check ourselves on the posts that they come from
+/// Run experiments, and recompute the figures of the posts that they are based on
 #[derive(Debug, Parser)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Lab {
@@ -22,16 +22,16 @@ pub enum LabCommand {
     Triage(Triage),
     Export(Export),
     Seeds(Seeds),
-    /// One window of a benchmark beside a peer's, for the experiment that runs both in turn
+    /// Run one window of a benchmark, for an experiment that compares it with another program's
     #[command(hide = true)]
     Sample(Sample),
-    /// The process at the far side of a fabric, which looks at packets where their sender has them
+    /// Run the receiving process of a fabric, which reads packets in the sender's memory
     #[command(hide = true)]
     Look(Look),
-    /// A sender of the scenario `host`, in a process of its own
+    /// Run a sender of the scenario `host`
     #[command(hide = true)]
     Play,
-    /// A generator in the kernel, for the script that puts packets through a program
+    /// Run a generator in the kernel, for the script that sends packets through a program
     #[command(hide = true)]
     Flood(Flood),
 }
@@ -48,10 +48,10 @@ pub struct List {
 #[derive(Debug, Parser)]
 #[command(after_long_help = SHOW)]
 pub struct Show {
-    /// One of ours by its name, or a file of your own by its path
+    /// The name of a built-in experiment, or the path of a file
     #[arg(value_name = "ID|FILE")]
     pub experiment: String,
-    /// Print its file, to start one of your own from
+    /// Print the experiment's file, as a template for your own
     #[arg(long, conflicts_with = "json")]
     pub toml: bool,
     /// Print one JSON document on stdout, errors included; the exit status stays the same
@@ -59,33 +59,33 @@ pub struct Show {
     pub json: bool,
 }
 
-/// Run an experiment, and keep every window of it
+/// Run an experiment, and save all its windows
 ///
-/// Both sides, and the first a second time as a control, run in adjacent windows in random order.
-/// A cell ends at the first analysis whose interval is narrow enough. Pairs that the machine disturbed are
-/// run again and kept, marked; none is left out for what it says.
+/// The two sides, and the first side again as a control, run in adjacent windows in random order.
+/// A cell ends at the first analysis whose interval is narrow enough. Pairs that other processes disturbed
+/// are repeated; the disturbed ones are kept and marked. No pair is left out because of its result.
 #[derive(Debug, Parser)]
 #[command(after_long_help = RUN)]
 pub struct Run {
-    /// One of ours by its name, or a file of your own by its path
+    /// The name of a built-in experiment, or the path of a file
     #[arg(value_name = "ID|FILE", required_unless_present = "resume")]
     pub experiment: Option<String>,
-    /// Run the quick subset only, in at most a minute; what it says is marked as quick
+    /// Run the quick subset only, in at most a minute; its results are marked as quick
     #[arg(long)]
     pub quick: bool,
     /// Run only cells that have these factor values
     #[arg(long, value_name = "FACTOR=LEVEL,..", value_delimiter = ',', value_parser = level)]
     pub only: Vec<(String, String)>,
-    /// Start the order of sides and the traffic from this number, to do the same again
+    /// Seed of the random order of sides and of the traffic, to repeat a run
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// CPUs to run on: the measured one, then its peer's; the last two that we may use unless given
+    /// CPUs to run on: the measured one, then its peer's; by default the last two that this process may use
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub cpu: Vec<usize>,
     /// The folder in which runs are kept
     #[arg(long, value_name = "DIR", default_value = "lab")]
     pub dir: PathBuf,
-    /// Go on with a run that was interrupted: its name, its directory, or last
+    /// Resume an interrupted run: its name, its directory, or last
     #[arg(long, value_name = "RUN", conflicts_with_all = ["quick", "only", "seed", "cpu", "note"])]
     pub resume: Option<String>,
     /// A remark for the record
@@ -111,13 +111,13 @@ pub struct Kept {
 #[derive(Debug, Parser)]
 #[command(after_long_help = REPORT)]
 pub struct Report {
-    /// A run's name, its directory, or last; of several the first is printed, and all are drawn over
+    /// A run's name, its directory, or last; with several, the first is printed, and a plot shows all over
     /// time
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<String>,
     #[command(flatten)]
     pub kept: Kept,
-    /// Write it as one HTML file, with its figures and plots
+    /// Write the report as one HTML file, with figures and plots
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub html: Option<PathBuf>,
     /// Print the run as one JSON document on stdout, a list if there are several
@@ -125,25 +125,25 @@ pub struct Report {
     pub json: bool,
 }
 
-/// Compare the changed side of a run with that of another, to see what a version changed
+/// Compare the changed sides of two runs, to see the effect of a new version
 ///
-/// Counts are compared between any machines, times only between those that are alike; and both only
-/// where the distance between the CPUs was the same. With --allow-env all of it is compared.
+/// Counts are compared between any two machines, times only between equal machines, and both only if the
+/// distance between the CPUs was the same. With --allow-env all metrics are compared.
 #[derive(Debug, Parser)]
 #[command(after_long_help = COMPARE)]
 pub struct Compare {
     /// The baseline: a run's name, its directory, or last
     #[arg(value_name = "RUN")]
     pub baseline: String,
-    /// Runs to compare with the baseline, each by itself
+    /// Runs to compare with the baseline, one by one
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<String>,
     #[command(flatten)]
     pub kept: Kept,
-    /// Fail if a metric changed by more, as in 'instructions_per_packet>+1%'; may be given again
+    /// Fail if a metric changed by more, as in 'instructions_per_packet>+1%'; may be repeated
     #[arg(long, value_name = "EXPR")]
     pub fail_on: Vec<String>,
-    /// Compare also where the machines differ, or how far their CPUs were from each other
+    /// Compare also if the machines or the distances between their CPUs differ
     #[arg(long)]
     pub allow_env: bool,
     /// Print one JSON document on stdout, a list if there are several comparisons
@@ -153,22 +153,22 @@ pub struct Compare {
 
 /// Name the cause of losses and disorder in a run of batches: core, driver, device or receiver
 ///
-/// The cell is taken in which TCP sent most again with batches. Each part of the way has a count of what
-/// entered it less what left it. What a run does not tell, --extra may: windows with a second device, with
-/// a cap of 2, and of numbered datagrams, for half a minute.
+/// Triage reads the cell in which TCP retransmitted most with batches. For each part of the path it subtracts
+/// the packets that left from the packets that entered. If the run does not show the cause, --extra runs more
+/// windows for half a minute: with a second device, with a batch limit of 2, and with numbered datagrams.
 #[derive(Debug, Parser)]
 #[command(after_long_help = TRIAGE)]
 pub struct Triage {
     /// A run's name, its directory, or last
     #[arg(value_name = "RUN")]
     pub run: String,
-    /// Look only at cells that have these factor values
+    /// Read only cells that have these factor values
     #[arg(long, value_name = "FACTOR=LEVEL,..", value_delimiter = ',', value_parser = level)]
     pub only: Vec<(String, String)>,
-    /// Run windows for it, as root
+    /// Run more windows, as root
     #[arg(long)]
     pub extra: bool,
-    /// CPUs of these windows; the last two that we may use unless given
+    /// CPUs of these windows; by default the last two that this process may use
     #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "extra")]
     pub cpu: Vec<usize>,
     #[command(flatten)]
@@ -178,7 +178,7 @@ pub struct Triage {
     pub json: bool,
 }
 
-/// Write a run's figures in a form for other programs
+/// Write a run's figures in a format for other programs
 #[derive(Debug, Parser)]
 #[command(after_long_help = EXPORT)]
 pub struct Export {
@@ -191,31 +191,31 @@ pub struct Export {
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-",
         required = true)]
     pub csv: Option<PathBuf>,
-    /// The findings of each cell, instead of every window
+    /// Write the findings of each cell, instead of every window
     #[arg(long)]
     pub effects: bool,
 }
 
-/// Compute the figures of the five posts again, and list their errors
+/// Recompute the figures of the five posts, and list their errors
 ///
-/// Five posts, of 2002 to 2007, are where this program comes from. They are read as they were
-/// posted, by the readers that read a profile of today, and every figure in them is computed again:
-/// changes, sums, differences, who freed what. A figure that differs from the post's where the two
-/// should be equal is a failed check, and the exit status is 3.
+/// This program is based on five posts of 2002 to 2007. The command reads the original posts with the same
+/// parsers as profiles of today, and recomputes every figure: changes, sums, differences, and which CPU freed
+/// which buffers. If a recomputed figure should equal the post's and does not, the check fails, and the exit
+/// status is 3.
 #[derive(Debug, Parser)]
 #[command(after_long_help = SEEDS)]
 pub struct Seeds {
     /// Posts, by number or by experiment: 000 or pool, 001 or coalesce, 002 or batch, 003 or bounce,
-    /// 004 or skbinit; all of them unless given
+    /// 004 or skbinit; by default all
     #[arg(value_name = "POST")]
     pub posts: Vec<String>,
-    /// Print the posts' tables only, computed again, in the posts' own form
+    /// Print only the recomputed tables, in the form of the posts
     #[arg(long, conflicts_with_all = ["json", "csv"])]
     pub as_posted: bool,
     /// Print one JSON document on stdout, errors included; the exit status stays the same
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
-    /// Write every table as CSV, to a file of its own in this directory, or all to stdout with -
+    /// Write every table as CSV, one file each in this directory, or all to stdout with -
     #[arg(long, value_name = "DIR")]
     pub csv: Option<PathBuf>,
     /// Read the posts from this directory, by their archived names, instead of the built-in copies
@@ -247,17 +247,17 @@ pub struct Flood {
 
 /// Parses a factor and its value.
 fn level(text: &str) -> Result<(String, String), String> {
-    let (factor, level) = text.split_once('=').ok_or("it is not FACTOR=LEVEL")?;
+    let (factor, level) = text.split_once('=').ok_or("write FACTOR=LEVEL")?;
     Ok((factor.trim().to_owned(), level.trim().to_owned()))
 }
 
 const SHOW: &str = "\
 Examples:
   linerate lab show skbinit
-  linerate lab show skbinit --toml > mine.toml     a template for one of your own
+  linerate lab show skbinit --toml > mine.toml     a template for your own
   linerate lab show ./mine.toml
 
-Exit status: 0 printed, 2 no such experiment, or something is wrong in its file.";
+Exit status: 0 printed, 2 no such experiment, or its file has an error.";
 
 const RUN: &str = "\
 Examples:
@@ -268,9 +268,9 @@ Examples:
   linerate lab run --resume last                   after an interruption
 
 Exit status: 0 done, 1 failed, 2 wrong request or experiment, 4 inconclusive: the machine was too
-noisy, 5 nothing of it can be run on this machine, 6 packets are unaccounted for, and results are
-withheld; 130 or 143 if SIGINT or SIGTERM ended it: the pairs so far are kept, and --resume goes on
-with them.";
+noisy, 5 no cell can be run on this machine, 6 packets are unaccounted for, and results are
+withheld; 130 or 143 if SIGINT or SIGTERM ended it: the pairs so far are saved, and --resume
+continues with them.";
 
 const REPORT: &str = "\
 Examples:
@@ -292,12 +292,12 @@ Exit status: 0 compared, and no --fail-on condition is met; 1 they cannot be com
 
 const TRIAGE: &str = "\
 Examples:
-  linerate lab triage last                          what a kept run of batch tells
-  sudo linerate lab triage last --extra             windows run for it
+  linerate lab triage last                          from a saved run of batch
+  sudo linerate lab triage last --extra             with more windows
   linerate lab triage last --only device=packet
 
 Exit status: 0 a cause is named, or there is none; 1 the run cannot be read; 2 wrong request;
-4 it cannot be told, and the output says what would tell it.";
+4 the cause is unknown, and the output says how to find it.";
 
 const EXPORT: &str = "\
 Examples:

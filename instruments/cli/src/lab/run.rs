@@ -128,7 +128,8 @@ fn possible(
     match (can, first) {
         (0, Some(e)) => Err(e.into()),
         (0, None) => {
-            let why = if request.quick { "no quick cell is like that" } else { "no cell is" };
+            let why =
+                if request.quick { "no quick cell has these factor values" } else { "no cell is" };
             let fix = format!("linerate lab show {}", request.experiment.id);
             Err(refused(why, fix))
         }
@@ -176,9 +177,8 @@ fn told(run: &record::Run, directory: &Path, dir: &Path, took: Duration) -> Stri
     let disturbed = pairs().filter(|pair| pair.reject_reason.is_some()).count();
     if disturbed > 0 {
         let (took, all) = (lasting(took), pairs().count());
-        text += &format!(
-            "\ntook {took}: {disturbed} of {all} pairs were disturbed, and others run for them\n"
-        );
+        text +=
+            &format!("\ntook {took}: {disturbed} of {all} pairs were disturbed, and repeated\n");
     }
     let below = match dir == Path::new("lab") {
         true => String::new(),
@@ -187,7 +187,7 @@ fn told(run: &record::Run, directory: &Path, dir: &Path, took: Duration) -> Stri
     let id = &run.run.id;
     text += &format!("\nkept in {}\n", directory.display());
     if !run.run.complete {
-        text += &format!("go on:  linerate lab run --resume {id}{below}\n");
+        text += &format!("resume: linerate lab run --resume {id}{below}\n");
     }
     text + &format!("plots:  linerate lab report {id}{below} --html {id}.html\n")
 }

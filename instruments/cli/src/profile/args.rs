@@ -9,11 +9,11 @@ use linerate_prof::proc::PERIOD_MIN;
 
 use super::file::Place;
 
-/// Find out where the CPU's time or events go, by function
+/// Count CPU time or events by function
 ///
-/// A profile is a file of numbers: record makes one, list prints it, diff ranks what changed between
-/// two. Listings of others are read, too: kernprof's and readprofile's, quoted in mail or not, and
-/// the text of `perf script`.
+/// A profile is a file of counts: record writes one, list prints it, diff ranks the changes between
+/// two profiles. The commands also read the output of kernprof and readprofile, quoted in mail or not,
+/// and of `perf script`.
 #[derive(Debug, Subcommand)]
 pub enum Profile {
     Record(Record),
@@ -25,10 +25,10 @@ pub enum Profile {
 
 /// Sample a process, a command or the whole machine, and save the profile
 ///
-/// It runs perf, which must be installed. It ends with the process or command, when --for is over, or on
-/// Ctrl-C; what was sampled until then is saved. A command does not outlive its recording: perf sends
-/// it SIGTERM, and waits for it. Where no counter counts an event of cache lines, a command runs under the
-/// MODEL of `linerate lines` instead, which every line says.
+/// This command runs perf, which must be installed. Recording ends when the process or command ends, when
+/// --for is over, or on Ctrl-C; the samples until then are saved. At the end of the recording perf sends
+/// SIGTERM to the command, and waits for it. If no hardware counter counts an event of cache lines, the
+/// command runs under the MODEL of `linerate lines` instead, and every line of output says MODEL.
 #[derive(Debug, Parser)]
 #[command(after_long_help = RECORD, override_usage = RECORD_USAGE)]
 pub struct Record {
@@ -37,19 +37,19 @@ pub struct Record {
     /// or dot in it, as in irq_vectors:local_timer_entry
     #[arg(long, value_name = "EVENT", default_value = "time")]
     pub event: String,
-    /// Samples for each second of CPU time, if time is sampled: 1000 unless told
+    /// Samples for each second of CPU time, if time is sampled: 1000 by default
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rate: Option<u32>,
-    /// Events for each sample, if an event is: 10007 unless told; a prime keeps it out of step with
-    /// loops
+    /// Events for each sample, if an event is sampled: 10007 by default; a prime number avoids aliasing
+    /// with loops
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub period: Option<u64>,
-    /// Process to sample: all of its threads, and those that it will start
+    /// Process to sample: all its threads, including threads that start later
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with = "command")]
     pub pid: Option<u32>,
-    /// All that runs on any CPU, idle time and interrupts included, as root: while the command runs, or, without
-    /// one, for as long as told
+    /// Sample all CPUs, including idle time and interrupts, as root: while the command runs, or, without a
+    /// command, for the time of --for
     #[arg(short, long, conflicts_with_all = ["pid", "user"])]
     pub all_cpus: bool,
     /// End after this time, as in 10s or 500ms
@@ -58,24 +58,24 @@ pub struct Record {
     /// Record the chain of callers with each sample, by frame pointers: for flame graphs
     #[arg(short = 'g', long)]
     pub call_chains: bool,
-    /// Leave the kernel's functions out
+    /// Do not sample kernel functions
     #[arg(long)]
     pub user: bool,
-    /// Packets that went through meanwhile, if you know: `linerate profile diff` then compares per
+    /// Packets that passed during the recording, if known: `linerate profile diff` then compares per
     /// packet, too
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub packets: Option<u64>,
-    /// The file to save it in; a file that is there is kept as FILE.old
+    /// File for the profile; an existing file is renamed to FILE.old
     #[arg(short, long, value_name = "FILE", default_value = "profile.json")]
     pub output: PathBuf,
     /// Functions to print
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
-    /// Print the profile as one JSON document on stdout instead of saving it; what the command
-    /// prints goes to stderr
+    /// Print the profile as one JSON document on stdout instead of saving it; the command's output
+    /// goes to stderr
     #[arg(long, conflicts_with = "output")]
     pub json: bool,
-    /// Command to start and to sample from its first instruction, with all that it starts
+    /// Command to start and to sample from its first instruction, with its child processes
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
@@ -90,7 +90,7 @@ pub struct List {
     /// Form of the output
     #[arg(long, value_enum, value_name = "FORM", default_value_t = Form::Table)]
     pub form: Form,
-    /// Functions to print; the rest is summed up in one row
+    /// Functions to print; the others are summed up in one row
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub top: usize,
     /// Draw a flame graph into this SVG file
@@ -107,20 +107,20 @@ pub struct List {
 /// The output format of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Form {
-    /// With share, stage, file, conditions and what it cost to take
+    /// With share, stage, file, conditions and cost of the recording
     Table,
     /// Ticks, function, ticks for each byte of its code, as readprofile
     Readprofile,
     /// `function [address]: count`, as kernprof
     Kernprof,
-    /// Call chains, one a line, for other tools' flame graphs
+    /// Call chains, one a line, for flame graphs of other tools
     Folded,
 }
 
-/// Rank what changed between two profiles
+/// Rank the changes between two profiles
 ///
-/// The first is the baseline, the second is with the change. A function that one side does not list
-/// was seen fewer times than that side's smallest row, and is printed so: as `< 216`, not as 0.
+/// The first profile is the baseline, the second is with the change. A function that one profile does not
+/// list had fewer counts than the smallest row of that profile; it is printed as `< 216`, not as 0.
 #[derive(Debug, Parser)]
 #[command(after_long_help = DIFF)]
 pub struct Diff {
@@ -133,10 +133,10 @@ pub struct Diff {
     /// The unit that counts are scaled to before they are compared
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = Per::Run)]
     pub per: Per,
-    /// Functions to print: so many that fell most, and as many that rose most; the rest is summed up
+    /// Functions to print: N with the largest decrease and N with the largest increase; the others are summed up
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub top: usize,
-    /// Print function, with, without, difference, and nothing else, absent as 0
+    /// Print only function, with, without and difference, with 0 for an absent function
     #[arg(long, conflicts_with_all = ["json", "csv"])]
     pub as_posted: bool,
     /// Draw a differential flame graph into this SVG file
@@ -163,17 +163,17 @@ pub enum Csv {
 /// The unit that counts are scaled to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Per {
-    /// As they are
+    /// Not scaled
     Run,
     /// A second of wall time
     Second,
     /// A thousand packets
     Kpacket,
-    /// Parts of all counts: shares hide what became cheaper as a whole
+    /// Shares of all counts; shares do not show a change of the total
     Share,
 }
 
-/// List the events that this machine counts, how many at once, and substitutes for the others
+/// List the events that this machine counts, how many at the same time, and substitutes for the others
 #[derive(Debug, Parser)]
 #[command(after_long_help = EVENTS)]
 pub struct Events {
@@ -182,29 +182,29 @@ pub struct Events {
     pub json: bool,
 }
 
-/// Watch the kernel's counters of the machine, at a fixed period
+/// Read the kernel's counters of the machine at a fixed interval
 ///
-/// Interrupts, softirqs, CPU states, network devices, backlog and scheduler. A saved file can be
-/// watched again.
+/// The counters are of interrupts, softirqs, CPU states, network devices, backlog and scheduler. A saved
+/// file can be replayed.
 #[derive(Debug, Parser)]
 #[command(after_long_help = WATCH)]
 pub struct Watch {
-    /// Time from one look to the next, as in 1s or 100ms; at least 1ms
+    /// Interval between two readings, as in 1s or 100ms; at least 1ms
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = period)]
     pub every: Duration,
     /// End after this time; without it, on Ctrl-C
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     pub time: Option<Duration>,
-    /// Save every figure, one line a look
+    /// Save every figure, one line a reading
     #[arg(short, long, value_name = "FILE", conflicts_with = "replay")]
     pub output: Option<PathBuf>,
     /// Replay a saved file instead, as fast as it can be read
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
-    /// Sum up only what has this in its name, as in eth0 or softirq; may be given again
+    /// Sum up only figures with this text in their name, as in eth0 or softirq; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
-    /// Sum up only what has this unit, as in packets/s
+    /// Sum up only figures of this unit, as in packets/s
     #[arg(long, value_name = "UNIT")]
     pub unit: Option<String>,
     /// Print the lines of a saved file, a JSON document each, instead of tables
@@ -234,7 +234,7 @@ Examples:
   linerate profile record --event L2_LINES_OUT --pid 4711 --for 10s
 
 Exit status: that of COMMAND if it ended by itself, 128 + N if signal N ended it; 0 if it or the
-process was recorded for as long as asked; 130 or 143 if SIGINT or SIGTERM ended the recording. If
+process was recorded for the given time; 130 or 143 if SIGINT or SIGTERM ended the recording. If
 there is no profile, stderr says why: 1 failed, 2 wrong request, 5 not possible on this machine.";
 
 const LIST: &str = "\
@@ -252,7 +252,7 @@ Examples:
   linerate profile diff before.json after.json --per kpacket --flame diff.svg
   linerate profile diff old-mail.txt#1 old-mail.txt#2 --as-posted
 
-Exit status: 0 compared, even if that means little, which the first lines say; 1 no such file or no
+Exit status: 0 compared (the first lines say if the comparison means little), 1 no such file or no
 profile in it, 2 wrong request, 5 not comparable in this way.";
 
 const EVENTS: &str = "\
@@ -265,4 +265,4 @@ Examples:
   linerate profile watch --replay load.ndjson --only eth0 --unit packets/s
 
 Exit status: 0 done, 1 a file cannot be read or written, 2 wrong request, 130 or 143
-ended by SIGINT or SIGTERM; what was seen until then is saved and summed up.";
+ended by SIGINT or SIGTERM; the readings until then are saved and summed up.";

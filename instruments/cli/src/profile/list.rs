@@ -34,7 +34,7 @@ pub fn list(args: &List, screen: &Screen) -> Result<u8, Failure> {
 /// Runs the command; returns the exit status.
 pub fn diff(args: &Diff, screen: &Screen) -> Result<u8, Failure> {
     if args.without.is_stdin() && args.with.is_stdin() {
-        let why = "both are to be read from stdin, which can be read but once".to_owned();
+        let why = "both profiles would be read from stdin, which can be read only once".to_owned();
         let fix = "save one of them in a file";
         return Err(Failure::new(USAGE, "E-USAGE", "cannot compare stdin with itself", why, fix));
     }

@@ -147,8 +147,8 @@ fn modelled(args: &Record, screen: &Screen, refusal: Failure) -> Result<u8, Fail
     }
     let why = &refusal.error.why;
     screen.note(&format!(
-        "MODEL: {why}; so this is not a counter's: the command runs in an emulator with a model of caches, tens of times \
-         slower (linerate lines)\n"
+        "MODEL: {why}; the figures do not come from a counter: the command runs in an emulator with a cache model, \
+         tens of times slower (linerate lines)\n"
     ));
     lines.run(screen)
 }
@@ -230,7 +230,7 @@ fn check_target(args: &Record) -> Result<(), Failure> {
         }
         let why = "neither a process nor a command is named".to_owned();
         let fix = "linerate profile record --pid PID, or linerate profile record -- COMMAND";
-        return Err(Failure::new(USAGE, "E-USAGE", "cannot record nothing", why, fix));
+        return Err(Failure::new(USAGE, "E-USAGE", "there is nothing to record", why, fix));
     };
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = match program.contains('/') {
@@ -241,7 +241,7 @@ fn check_target(args: &Record) -> Result<(), Failure> {
         return Ok(());
     }
     let why = "there is no such file that may be executed".to_owned();
-    let fix = "check its path and that it may be executed";
+    let fix = "check its path and its execute permission";
     Err(Failure::new(RUNTIME, "E-FILE", &format!("cannot start {program}"), why, fix))
 }
 
@@ -257,8 +257,8 @@ fn refused(mut failure: Failure, is_event: bool) -> Failure {
             false => "",
         };
         failure.error.fix = format!(
-            "{model}leave --event out to sample by time; `linerate profile events` says what this \
-             machine counts, and what stands in for the rest"
+            "{model}leave --event out to sample by time; `linerate profile events` lists the \
+             events of this machine, and substitutes for the others"
         );
     }
     failure
@@ -266,7 +266,8 @@ fn refused(mut failure: Failure, is_event: bool) -> Failure {
 
 /// Returns the failure of a perf without output, whose own message has gone to stderr.
 fn no_data(ended: &Ended) -> Failure {
-    let why = format!("perf record ended with {} and no data; its words are above", ended.status);
+    let why =
+        format!("perf record ended with {} and no data; see its messages above", ended.status);
     let fix = "perf list shows the events that it knows";
     Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot record", why, fix)
 }
@@ -354,8 +355,8 @@ fn nameless(profile: &Profile) -> Option<String> {
     };
     (samples > 0).then(|| {
         format!(
-            "{samples} of {} samples fell where no symbol names the function ({named}); where that \
-             is a stripped file, install its debuginfo or build it unstripped{hidden}",
+            "{samples} of {} samples have no function symbol ({named}); for a stripped file, install \
+             its debuginfo or build it unstripped{hidden}",
             profile.counted()
         )
     })
@@ -413,7 +414,8 @@ fn say(
 /// Formats the path of the profile, and commands that use it.
 fn saved(args: &Record, kept: Option<&Path>) -> String {
     let file = args.output.display();
-    let old = kept.map_or_else(String::new, |old| format!("; what was there is {}", old.display()));
+    let old =
+        kept.map_or_else(String::new, |old| format!("; the former file is {}", old.display()));
     let next = if args.call_chains { " --flame flame.svg" } else { "" };
     format!("\nsaved to {file}{old}\nprint it again: linerate profile list {file}{next}\n")
 }
@@ -425,7 +427,7 @@ fn agreement(profile: &Profile, hz: f64) -> Option<String> {
     let counted = profile.counted();
     let took = format!("{} x {:.3} ms of a clock", thousands(counted), 1e3 / hz);
     let sampled = if counted < SAMPLES_JUDGED {
-        let too_few = format!("{took}: fewer than {SAMPLES_JUDGED} samples may be chance");
+        let too_few = format!("{took}: fewer than {SAMPLES_JUDGED} samples are not significant");
         Reading::missing("samples", Means::ClockSamples, too_few)
     } else {
         let pct = 100.0 * counted as f64 * 1e9 / hz / wall_ns;
@@ -434,7 +436,7 @@ fn agreement(profile: &Profile, hz: f64) -> Option<String> {
     let took = format!("{} of CPU time in {} of wall time", seconds(cpu_ns), seconds(wall_ns));
     let kernel = match cpu_ns < CPU_JUDGED.as_nanos() as f64 {
         true => {
-            let too_short = format!("{took}: it is accounted in hundredths of a second");
+            let too_short = format!("{took}: the kernel accounts it in hundredths of a second");
             Reading::missing("kernel", Means::CpuTime, too_short)
         }
         false => Reading::new("kernel", Means::CpuTime, 100.0 * cpu_ns / wall_ns, took),

@@ -176,7 +176,7 @@ impl Ended {
             (true, _) if self.status.success() => None,
             (true, _) => Some(format!("the command failed ({})", self.status)),
             (false, _) => Some(format!(
-                "the process ended before the recording did: this is what it did in its last {:.3} s",
+                "the process ended before the recording: the samples are of its last {:.3} s",
                 self.wall.as_secs_f64()
             )),
         }
@@ -261,7 +261,7 @@ impl Around {
             match passed {
                 Ok(passed) => {
                     profile.remarks.extend(passed.reset.iter().map(|name| {
-                        format!("what passed {name} is not known: it began to count anew")
+                        format!("the traffic of {name} is unknown: its counters were reset")
                     }));
                     profile.conditions.netdevs = passed.netdevs;
                 }
@@ -302,8 +302,10 @@ impl Perf {
                 Err(e) => tried.push(format!("{}: {e}", program.display())),
             }
         }
-        let why =
-            format!("perf samples other processes, and none runs here ({})", tried.join("; "));
+        let why = format!(
+            "sampling other processes needs perf, which does not run here ({})",
+            tried.join("; ")
+        );
         let fix = "apt-get install linux-perf (Debian), linux-tools-generic (Ubuntu), or perf";
         Err(Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot record", why, fix))
     }
@@ -407,7 +409,7 @@ mod tests {
         let failed = ended(3 << 8, false).remark(true).unwrap();
         assert_eq!(failed, "the command failed (exit status: 3)");
         assert!(ended(9, false).remark(true).unwrap().contains("SIGKILL"));
-        assert!(ended(0, false).remark(false).unwrap().ends_with("in its last 2.000 s"));
+        assert!(ended(0, false).remark(false).unwrap().ends_with("of its last 2.000 s"));
         assert_eq!(ended(15, true).remark(false), None);
     }
 

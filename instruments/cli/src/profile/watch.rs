@@ -100,9 +100,7 @@ impl Source {
         let (Source::File(replay), Some(path)) = (self, &args.replay) else { return };
         if let Some(first) = replay.complaints().first() {
             let (all, name) = (replay.complaints_total(), path.display());
-            screen.note(&format!(
-                "{name}: {all} lines left out, the rest read; the first: {first}\n"
-            ));
+            screen.note(&format!("{name}: {all} lines skipped; the first: {first}\n"));
         }
     }
 }
@@ -135,7 +133,7 @@ fn create(path: &Path) -> Result<File, Failure> {
 
 fn replay(path: &Path) -> Result<Replay<BufReader<File>>, Failure> {
     let what = || format!("cannot replay {}", path.display());
-    let fix = "linerate profile watch -o FILE saves what can be replayed";
+    let fix = "linerate profile watch -o FILE writes a file for --replay";
     let file = File::open(path)
         .map_err(|e| Failure::new(RUNTIME, "E-FILE", &what(), e.to_string(), fix))?;
     Ok(Replay::open(BufReader::new(file)).map_err(|mut e| {
@@ -152,7 +150,7 @@ fn chosen(args: &Watch, column: &Column) -> bool {
 
 /// The error text that describes the names that can be chosen.
 const NAMES: &str = "\
-no figure has such a name and unit: names begin with interrupts/, softirqs/, stat/, net/dev/,
+no figure has that name and unit: names begin with interrupts/, softirqs/, stat/, net/dev/,
 net/softnet_stat/ or schedstat/, and units are such as interrupts/s, packets/s, bytes/s or %
 ";
 

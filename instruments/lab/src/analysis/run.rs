@@ -201,7 +201,7 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     let (accepted, attempted) = (admissions(headline.clock, &cell.pairs), cell.pairs.len());
     if noisy(headline.clock, &cell.pairs) {
         let text = format!("{name}: only {accepted} of {attempted} pairs were undisturbed");
-        tell("W-NOISY", text, Some("stop what else runs on these CPUs, or run it later"));
+        tell("W-NOISY", text, Some("stop other programs on these CPUs, or run it later"));
     }
     let left_out = accepted - admitted(headline.clock, &cell.pairs).len();
     if left_out > 0 {
@@ -239,15 +239,15 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     }
     let off: Vec<&str> = names(experiment, cell, control_is_off);
     if !off.is_empty() {
-        let text = format!("{name}: identical code differs from itself in {}", off.join(", "));
-        tell("W-CONTROL", text, Some("of these, only changes beyond that are told"));
+        let text = format!("{name}: two sides of identical code differ in {}", off.join(", "));
+        tell("W-CONTROL", text, Some("for these, only larger changes are reported"));
     }
     let without = names(experiment, cell, |effect| effect.aa_half_width_pct.is_none());
     if !without.is_empty() {
         let of = without.join(", ");
         tell(
             "W-NO-CONTROL",
-            format!("{name}: without a control, the noise of {of} is a guess"),
+            format!("{name}: without a control, the noise of {of} is unknown"),
             None,
         );
     }
@@ -269,7 +269,7 @@ fn too_few(experiment: &Experiment, cells: &[CellRecord], family: usize) -> Opti
         Family::Experiment => "hypotheses",
     };
     let text = format!(
-        "{least} set-ups over {family} {of} cannot tell any difference from chance: {needed} could"
+        "{least} set-ups over {family} {of} cannot show any difference as significant: {needed} could"
     );
     let fix = Some("run it without --quick, or with more pairs".to_owned());
     (least < needed).then(|| Warning { code: "W-FEW-PAIRS".into(), text, fix })
@@ -385,7 +385,7 @@ mod tests {
         let mut run = run_of(&[vec![pair(100.0, 50.0, 100.0); 5], vec![pair(1.0, 2.0, 1.0); 9]]);
         analyse(&experiment(), &mut run);
         assert_eq!(codes(&run), ["W-FEW-PAIRS"]);
-        let said = "5 set-ups over 2 cells cannot tell any difference from chance: 7 could";
+        let said = "5 set-ups over 2 cells cannot show any difference as significant: 7 could";
         assert_eq!(run.warnings[0].text, said);
         assert_eq!((pairs_needed(1), pairs_needed(4), pairs_needed(24)), (6, 8, 10));
     }

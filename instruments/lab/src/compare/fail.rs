@@ -94,7 +94,7 @@ impl FailOn {
             (false, false) => Judged::Held,
             (true, true) if beyond(0.0) || row.change_pct.abs() > row.floor_pct => Judged::Failed,
             (true, true) => Judged::Undecided(format!(
-                "{:+.2}% is no more than identical code differed by, ±{:.2}%",
+                "{:+.2}% is within the difference measured between identical code, ±{:.2}%",
                 row.change_pct, row.floor_pct
             )),
             _ => Judged::Undecided(format!("the bound is within [{low:+.2}%, {high:+.2}%]")),

@@ -142,7 +142,7 @@ impl Comparison {
 fn experiment(run: &Run) -> Result<Experiment> {
     let id = &run.run.id;
     let toml = run.run.config_toml.as_deref();
-    let toml = toml.ok_or_else(|| refused(format!("{id} has not kept its experiment's file")))?;
+    let toml = toml.ok_or_else(|| refused(format!("{id} has no copy of its experiment's file")))?;
     Experiment::parse(toml, id)
 }
 
@@ -294,7 +294,10 @@ mod tests {
         let effect = noisy.cells[0].metrics.get_mut("cost_ns_per_packet").unwrap();
         effect.aa_half_width_pct = Some(4.0);
         let told = undecided(&one, &noisy, "cost_ns_per_packet>+1%");
-        assert!(told[0].contains("no more than identical code differed by, ±4."), "{told:?}");
+        assert!(
+            told[0].contains("within the difference measured between identical code, ±4."),
+            "{told:?}"
+        );
         // Most pairs were disturbed.
         let mut noisy = run("pr", 103.0, "6.18");
         noisy.cells[0].pairs.iter_mut().skip(7).for_each(|pair| pair.cost_accepted = false);

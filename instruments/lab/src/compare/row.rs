@@ -105,10 +105,10 @@ pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) ->
         Some(Withheld { metric, cell: None, why, unlike_cpus: false })
     };
     let Some(before) = first.metrics.iter().find(|before| before.name == metric.name) else {
-        return why("the first run does not have it");
+        return why("the first run does not have this metric");
     };
     if before.formula != metric.formula || before.clock != metric.clock {
-        return why("the two runs do not compute it alike");
+        return why("the two runs compute it by different formulas");
     }
     let timed = metric.clock != Clock::Count;
     if unlike && timed { why("it is a time, and the machines differ") } else { None }
@@ -244,7 +244,7 @@ fn placement(metric: &Metric, cell: &CellRecord) -> Option<String> {
 /// document.
 fn apart(class: Option<&str>) -> String {
     let word = class.map(|class| harmless(class).chars().take(20).collect());
-    word.unwrap_or_else(|| "at a distance that is not known".into())
+    word.unwrap_or_else(|| "at an unknown distance".into())
 }
 
 fn is_of(record: &CellRecord, at: &[(String, String)]) -> bool {

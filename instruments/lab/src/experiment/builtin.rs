@@ -178,7 +178,7 @@ impl fmt::Display for List<'_> {
             }
         }
         f.write_str(
-            "\nTIME and QUICK are at most: a cell ends as soon as enough is known of it.\n",
+            "\nTIME and QUICK are maxima: a cell ends when its interval is narrow enough.\n",
         )?;
         if self.experiments.iter().any(|one| one.planned(false).is_none()) {
             f.write_str("n/a: a window takes as long as its program does.\n")?;

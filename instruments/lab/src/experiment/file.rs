@@ -83,7 +83,7 @@ fn differ(cells: &[Cell], sides_do: bool) -> Result<()> {
     let some_do = sides_do || cells.iter().any(|cell| !same(&cell));
     let Some(cell) = cells.iter().find(same).filter(|_| some_do) else { return Ok(()) };
     let line = cell.b.iter().map(|(_, setting)| setting.line).max().unwrap_or(0);
-    let why = format!("in cell {:?} both sides are told the same", cell.name());
+    let why = format!("in cell {:?} both sides have the same settings", cell.name());
     Err(wrong(line, why).fix("a level's `set` is for both sides; `a` and `b` are for one"))
 }
 

@@ -140,12 +140,12 @@ impl Search<'_> {
         match (lower, upper) {
             _ if self.ended => Some("the search was ended early"),
             _ if self.is_doubtful(lower) || self.is_doubtful(upper) => {
-                Some("something took the CPUs from trials at its bounds, again and again")
+                Some("other processes repeatedly took the CPUs from trials at its bounds")
             }
             (Some(lower), Some(upper)) if !narrow(goal, lower, upper) => Some("not narrow enough"),
             (Some(_), Some(_)) => None,
-            (Some(_), None) => Some("the highest rate that can be offered is carried"),
-            (None, _) => Some("the lowest rate is not carried"),
+            (Some(_), None) => Some("the path carries the highest rate that can be offered"),
+            (None, _) => Some("the path does not carry the lowest rate"),
         }
     }
 
@@ -375,10 +375,10 @@ mod tests {
         };
         let fast = found(20_000_000);
         assert_eq!((fast.lower_pps, fast.upper_pps), (Some(10_000_000), None));
-        assert_eq!(fast.irregular, Some("the highest rate that can be offered is carried"));
+        assert_eq!(fast.irregular, Some("the path carries the highest rate that can be offered"));
         let dead = found(10);
         assert_eq!((dead.lower_pps, dead.upper_pps), (None, Some(1000)));
-        assert_eq!(dead.irregular, Some("the lowest rate is not carried"));
+        assert_eq!(dead.irregular, Some("the path does not carry the lowest rate"));
     }
 
     #[test]
@@ -408,7 +408,10 @@ mod tests {
         }
         let mut path = Crowded(Simulated::new(2_000_000, 0.0));
         let found = search(&[Goal::NDR], LIMITS, &mut path).unwrap().found.remove(0);
-        assert!(found.irregular.unwrap().starts_with("something took the CPUs"), "{found:?}");
+        assert!(
+            found.irregular.unwrap().starts_with("other processes repeatedly took the CPUs"),
+            "{found:?}"
+        );
         let limits =
             Limits { disturbed: Disturbed::Again { again_max: 3, per_trial_max: 2 }, ..LIMITS };
         let outcome = search(&[Goal::NDR], limits, &mut path).unwrap();

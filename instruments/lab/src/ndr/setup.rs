@@ -52,12 +52,12 @@ impl Setup {
             }
         }
         match [&a, &b].map(|spec| spec.driver == ring::NAME) {
-            [true, true] if a.arg == b.arg => {
-                bad("both ends are of the same ring; two have the path's worker between them")
-            }
-            [true, true] => Ok("a worker of ours between two rings"),
+            [true, true] if a.arg == b.arg => bad(
+                "both ends belong to the same ring; use two rings, with the path's worker between them",
+            ),
+            [true, true] => Ok("a worker of linerate between two rings"),
             [false, false] => Ok("whatever joins the two ports"),
-            _ => bad("a ring's other end is in this process, and a device's is not"),
+            _ => bad("the other end of a ring is in this process, and that of a device is not"),
         }
     }
 
@@ -151,11 +151,13 @@ fn no_end(spec: &Spec) -> Option<&'static str> {
     match spec.driver.as_str() {
         ring::NAME => None,
         device if DEVICES.contains(&device) => None,
-        "null" => Some("swallows what it is sent, and nothing sent elsewhere comes out of it"),
-        "gen" => Some("makes packets of its own, and the search has a generator already"),
-        "sink" => Some("keeps what it is sent, and the search has a sink already"),
-        "pcap" => Some("is a file: what is written to one does not come out of another"),
-        _ => Some("is not known to pass packets on"),
+        "null" => {
+            Some("frees the packets that it receives, and outputs no packets of another port")
+        }
+        "gen" => Some("generates packets, and the search has a generator already"),
+        "sink" => Some("is a sink, and the search has a sink already"),
+        "pcap" => Some("is a file: packets written to one file do not come out of another"),
+        _ => Some("is not known to forward packets"),
     }
 }
 

@@ -204,8 +204,8 @@ fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warni
         let (was, is) = (first.get(name)?, later.env.get(name)?);
         (was != is).then(|| Warning {
             code: "W-MACHINE".into(),
-            text: format!("gone on with at {} on another machine: {was}, now {is}", later.started),
-            fix: Some("run it again from its beginning".into()),
+            text: format!("resumed at {} on another machine: {was}, now {is}", later.started),
+            fix: Some("run the experiment again from the start".into()),
         })
     })
 }
@@ -220,12 +220,8 @@ fn rebuilt(first: &BTreeMap<String, String>, later: &Resumed) -> Option<Warning>
     let differing: Vec<String> = differing.collect();
     (!differing.is_empty()).then(|| Warning {
         code: "W-MACHINE".into(),
-        text: format!(
-            "gone on with at {} by another build: {}",
-            later.started,
-            differing.join("; ")
-        ),
-        fix: Some("run it again from its beginning".into()),
+        text: format!("resumed at {} by another build: {}", later.started, differing.join("; ")),
+        fix: Some("run the experiment again from the start".into()),
     })
 }
 
@@ -329,12 +325,12 @@ mod tests {
         let now = json!({"kernel": "6.18", "microcode": "0x2", "clocksource": "tsc"});
         let told: Vec<String> =
             moved(&first, &later(now, "ab")).map(|warning| warning.text).collect();
-        let expected = "gone on with at later on another machine: \"0x1\", now \"0x2\"";
+        let expected = "resumed at later on another machine: \"0x1\", now \"0x2\"";
         assert_eq!(told, [expected]);
         let built = [("build_id".to_owned(), "ab".to_owned())].into();
         assert_eq!(rebuilt(&built, &later(Value::Null, "ab")), None);
         let told = rebuilt(&built, &later(Value::Null, "cd")).unwrap().text;
-        assert_eq!(told, "gone on with at later by another build: build_id ab, now cd");
+        assert_eq!(told, "resumed at later by another build: build_id ab, now cd");
         let old: Resumed =
             serde_json::from_str(r#"{"started": "then", "argv": [], "env": {}}"#).unwrap();
         assert_eq!(rebuilt(&built, &old), None, "a line that does not say");

@@ -206,7 +206,7 @@ impl RunState {
 pub(super) fn request(dir: &Path) -> Result<RequestRecord> {
     let path = dir.join(REQUEST);
     if !path.exists() {
-        let why = format!("it has no {REQUEST}: not a run, or killed before it began");
+        let why = format!("it has no {REQUEST}: it is not a run, or was killed before it started");
         return Err(Error::new(Code::Run, format!("cannot use {}", dir.display()), why));
     }
     parsed(&path)

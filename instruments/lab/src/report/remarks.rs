@@ -160,7 +160,7 @@ pub(super) fn reason(view: &View<'_>, cell: &CellRecord) -> Option<Reason> {
     let reason = |short, long: &str| Some(Reason { short, long: long.to_owned() });
     match cell.status {
         _ if !cell.ledger.balanced() => {
-            reason("withheld", "its packets are not conserved: what was measured is withheld")
+            reason("withheld", "its packets are not conserved: its results are withheld")
         }
         Status::Ok => None,
         Status::Unreachable => reason("not reached", "the load that it names was not reached"),

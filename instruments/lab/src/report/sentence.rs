@@ -100,7 +100,7 @@ impl Tally {
         }
     }
 
-    /// Returns `frames is better than malloc in 2 of 4 cells; 2 could not be told (disturbed)`
+    /// Returns `frames is better than malloc in 2 of 4 cells; 2 inconclusive (disturbed)`
     fn said(&self, a: &str, b: &str) -> String {
         let told = self.better + self.worse + self.same;
         let untold: usize = self.untold.iter().map(|(_, cells)| cells).sum();
@@ -125,10 +125,10 @@ impl Tally {
         };
         match (each.as_slice(), why.join(", ")) {
             ([], why) if why.is_empty() => format!("{b} against {a}: nothing was measured"),
-            ([], why) => format!("{b} against {a}: nothing can be said ({why})"),
+            ([], why) => format!("{b} against {a}: no result ({why})"),
             (each, why) if why.is_empty() => format!("{b} is {}", each.join(", ")),
             (each, why) => {
-                format!("{b} is {}; {} could not be told ({why})", each.join(", "), n(untold))
+                format!("{b} is {}; {} inconclusive ({why})", each.join(", "), n(untold))
             }
         }
     }
@@ -219,7 +219,7 @@ impl View<'_> {
         let [a, b] = self.sides();
         let title = self.experiment.as_ref().map_or(String::new(), |e| format!(": {}", e.title));
         let floor = self.floor_pct().map_or("n/a: no control was measured".into(), |width| {
-            format!("±{width:.2} % at most, of the headline: identical code differed by that",)
+            format!("±{width:.2} % at most, for the headline: the difference measured between identical code",)
         });
         let program = format!(
             "{}, commit {}, built by {} for {}",
@@ -285,7 +285,7 @@ fn cpus(env: &serde_json::Value) -> String {
 fn counters(env: &serde_json::Value) -> String {
     match env["pmu"]["available"].as_bool() {
         Some(true) => "of the CPU's events".into(),
-        Some(false) => "none: this machine does not let the CPU's events be counted".into(),
+        Some(false) => "none: this machine cannot count CPU events".into(),
         None => "not said".into(),
     }
 }

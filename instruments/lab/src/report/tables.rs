@@ -146,11 +146,11 @@ pub(super) fn uncounted<'v>(view: &'v View<'_>) -> Vec<(&'static str, Vec<&'v st
         view.unmeasured().take(ROWS_MAX).partition(|(_, is_event)| *is_event);
     let uncounted = match &*view.run.experiment.seed_post {
         "003" => {
-            "this machine does not let the CPU's events be counted; a model of caches under real code \
-             stands in, which is no measurement: linerate lines, and for the post's own kernel path \
-             cargo xtask qemu bounce (docs/lines.md, docs/qemu.md)"
+            "this machine cannot count CPU events; a cache model that runs the real code replaces them, and is \
+             not a measurement: linerate lines, and for the post's own kernel path cargo xtask qemu bounce \
+             (docs/lines.md, docs/qemu.md)"
         }
-        _ => "this machine does not let the CPU's events be counted",
+        _ => "this machine cannot count CPU events",
     };
     let reasons = [(uncounted, events), ("no cell has a value of it", others)];
     let reasons = reasons.into_iter().filter(|(_, metrics)| !metrics.is_empty());

@@ -71,11 +71,7 @@ fn few(view: &View<'_>) -> String {
         wrapped(&why, "  ", "    ")
     };
     let lines: String = reasons.iter().map(line).collect();
-    if lines.is_empty() {
-        lines
-    } else {
-        format!("\nOf which little or nothing can be said\n{lines}")
-    }
+    if lines.is_empty() { lines } else { format!("\nInconclusive results\n{lines}") }
 }
 
 /// Formats the headline, then metrics that contradict an expectation, then those that changed, up

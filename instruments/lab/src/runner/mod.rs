@@ -213,7 +213,7 @@ impl Request {
             ("the CPUs", self.place.cpus != request.cpus),
         ];
         let Some((what, _)) = differs.iter().find(|(_, differs)| *differs) else { return Ok(()) };
-        let why = format!("it was begun otherwise: {what} cannot be changed meanwhile");
+        let why = format!("a resumed run keeps its settings: {what} cannot be changed");
         Err(Error::new(Code::Run, format!("cannot go on with {}", dir.display()), why)
             .fix("start another run"))
     }

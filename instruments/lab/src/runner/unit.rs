@@ -258,7 +258,7 @@ fn placed(ticks: Vec<Result<f64>>) -> std::result::Result<Option<PlacementRecord
     let &[before, .., after] = ticks.as_slice() else { return Ok(None) };
     let moved = |now: f64, when| {
         format!(
-            "the CPUs moved: a cache line's round trip took {before:.0} ticks before the pair, \
+            "the distance of the CPUs changed: a cache line's round trip took {before:.0} ticks before the pair, \
              {now:.0} {when} it"
         )
     };

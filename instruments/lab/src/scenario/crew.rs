@@ -132,5 +132,5 @@ fn serve<O, T>(
 }
 
 fn lost(role: &str, why: &str) -> Error {
-    Error::new(Code::System, format!("the thread of {role} cannot go on"), why)
+    Error::new(Code::System, format!("the thread of {role} cannot continue"), why)
 }

@@ -15,13 +15,13 @@ use crate::window::Window;
 
 /// The figures that [`Reading::since`] adds to a window.
 pub(super) const FIGURES: &[Figure] = figures! {
-    "dropped" "packets" "Packets that the engine dropped, for whatever reason; `dropped_REASON` are those of one reason.";
+    "dropped" "packets" "Packets that the engine dropped for any reason; `dropped_REASON` are those of one reason.";
     "missed" "packets" "Packets lost in a device's ring before the engine saw them.";
     "in_flight" "packets" "Packets in the path at the end, less those at the start.";
     "allocs" "buffers" "Buffers allocated.";
     "allocs_most" "buffers" "Of these, those of the CPU that allocated most.";
     "frees" "buffers" "Buffers freed.";
-    "hits" "buffers" "Allocations that a hot list served with what was freed onto it.";
+    "hits" "buffers" "Allocations served by a hot list with frames freed to that list.";
     "misses" "buffers" "Allocations for which the depot was visited.";
     "discards" "buffers" "Frees that a hot list had no room for.";
     "depot_visits" "visits" "Visits to the depot, for frames and with frames.";
@@ -30,16 +30,16 @@ pub(super) const FIGURES: &[Figure] = figures! {
     "remote_frees" "buffers" "Buffers freed on another CPU.";
     "alloc_ticks" "TSC ticks" "Time in allocation: ticks a packet of the calls that were timed, times all allocations, worker by worker.";
     "free_ticks" "TSC ticks" "Time in freeing, likewise.";
-    "buffer_ticks" "TSC ticks" "Both, an estimate as they are.";
+    "buffer_ticks" "TSC ticks" "Sum of both estimates.";
     "timed_calls" "calls" "Calls that were timed: what the estimate rests on.";
     "sampling_ticks" "TSC ticks" "What timing them took: their number, times the ticks between two readings of the clock with nothing between.";
     "allocator_calls" "calls" "Calls of the system's allocator: one to allocate and one to free a general buffer, none for a frame. Derived from the pool's counts, not counted in the allocator.";
     "locks" "locks" "Times that a lock of the pool was taken.";
     "locks_contended" "locks" "Of these, times that another thread had it.";
     "lock_wait_ticks" "TSC ticks" "How long takers waited.";
-    "polls" "calls" "Calls that looked for packets.";
+    "polls" "calls" "Calls that polled for packets.";
     "polls_empty" "calls" "Of these, those that found none.";
-    "sleeps" "times" "Times that a worker slept: for want of work, or to let packets gather.";
+    "sleeps" "times" "Times that a worker slept: without work, or to let packets accumulate.";
     "asleep_ns" "ns" "Time in these, added up, to the moment at which it was on a CPU again.";
     "memory_bytes" "bytes" "Memory held for packets when the window ended.";
     "allocs_w0" "buffers" "Buffers that worker 0 allocated; `_w1` and so on are the others'.";

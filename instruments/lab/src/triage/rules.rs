@@ -25,7 +25,7 @@ const PARTS: [(&str, Cause, &str); 5] = [
     (
         "core_lost",
         Cause::Core,
-        "come into the engine and are given to no device: its ledger has the reason",
+        "enter the engine and reach no device: the engine's ledger has the reason",
     ),
     ("core_late", Cause::Core, "leave the engine after one that came later"),
     (

@@ -1,4 +1,4 @@
-//! Peers that die, are silent, flood, or say what they may not: the port listens or dials again, and
+//! Peers that die, are silent, flood, or send forbidden messages: the port listens or connects again, and
 //! serves the next one.
 
 use std::io::IoSlice;
@@ -305,7 +305,7 @@ fn files_that_are_no_memory_or_no_doorbell_are_refused() {
         rustix::io::pwrite(&fd, &cookie, 0).unwrap();
         fd
     };
-    let unsealed = "region 0: its file cannot be sealed against being cut short; say trust=yes";
+    let unsealed = "region 0: its file cannot be sealed against truncation; add trust=yes";
     for region in [
         file("/dev/null"),
         file("/dev/zero"),
@@ -321,11 +321,11 @@ fn files_that_are_no_memory_or_no_doorbell_are_refused() {
     assert_eq!(short.as_deref(), Some("region 0: its file has 4095 bytes"));
     for no_bell in [file("/dev/null"), rustix::pipe::pipe().unwrap().1, good()] {
         let why = offered("", good(), no_bell);
-        assert_eq!(why.as_deref(), Some("a doorbell that is none"));
+        assert_eq!(why.as_deref(), Some("a doorbell that is not an eventfd"));
     }
     assert_eq!(
         offered("", memfd(4096, MemfdFlags::ALLOW_SEALING), bell()).as_deref(),
-        Some("a ring that is none")
+        Some("a ring that does not exist")
     );
     assert_eq!(offered("", good(), bell()), None);
     let unsealable = memfd(4096, MemfdFlags::empty());

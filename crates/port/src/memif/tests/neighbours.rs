@@ -381,10 +381,10 @@ fn listener_of_another_user_is_told_no_secret_and_gets_no_memory() {
         Some(Message::Disconnect(why)) => why,
         other => panic!("it was told {other:?}"),
     };
-    assert_eq!(why, "it belongs to user 65534; if that is right, say peer=65534");
+    assert_eq!(why, "the peer belongs to user 65534; to accept that user, add peer=65534");
     assert_eq!(next(&socket), None);
     let Health::Down(e) = port.queues[0].health() else { panic!("it is up") };
-    assert!(e.why.contains("say peer=65534"), "{e}");
+    assert!(e.why.contains("add peer=65534"), "{e}");
     drop(port);
     let mut port = open(&format!("memif:{name},secret=s3cret,zerocopy=no,peer=65534"), &pool);
     let start = Instant::now();

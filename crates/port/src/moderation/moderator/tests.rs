@@ -338,7 +338,7 @@ fn packets_that_wait_in_no_device_are_never_held() {
     for text in ["fixed", "dim", "adaptive", "napi", "interrupt"] {
         let mut m = Moderator::new(text.parse().unwrap(), false);
         assert_eq!(looks(&mut m, Instant::now(), TIME, &[10, 0]), [Rest::Look, Rest::Device]);
-        assert!(m.moderated().to_string().ends_with("n/a, its packets wait in no device"));
+        assert!(m.moderated().to_string().ends_with("n/a, no device queues its packets"));
     }
 }
 
@@ -394,9 +394,12 @@ fn a_whole_run_is_explained_by_its_mean_and_not_by_its_last_moments() {
     assert!(line.starts_with("12.") && near, "{line}");
     // A port that always has packets is polled without an end, and one that woke its worker once is not thin.
     let line = |packets, irqs| m.moderated().over(packets, irqs);
-    assert_eq!(line(1 << 20, 0).to_string(), "no irq: no packet had to wake a worker");
+    assert_eq!(line(1 << 20, 0).to_string(), "no irq: no packet woke a worker");
     let once = Moderated { hold: None, ..line(1 << 20, 1) }.to_string();
-    assert!(once.ends_with("of CPU was waking: not held, since that is little"), "{once}");
+    assert!(
+        once.ends_with("of CPU was waking: not held: waking takes little of the CPU"),
+        "{once}"
+    );
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn echo_requests_and_arp_reach_the_ports_that_ask_for_them_and_nothing_else_does
     in_netns(|| {
         let client = host_and_client();
         let port = Port::open("packet:v0,icmp,queues=2").unwrap();
-        assert!(port.obtained().to_string().contains("only icmp, which the host sees, too"));
+        assert!(port.obtained().to_string().contains("only icmp, which the host receives, too"));
         let mut icmp = port.into_queues();
         let (mut arp, mut to) = (queue("packet:v0,arp"), queue("packet:v0,dst=198.18.0.9"));
         // The host answers it, after it has asked whom to answer.

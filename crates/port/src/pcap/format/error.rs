@@ -93,7 +93,7 @@ impl fmt::Display for Fault {
                 write!(f, "the file ends after {found} of {want} bytes")
             }
             Fault::PacketTooLong { len, max } => {
-                write!(f, "a packet of {len} bytes where {max} is the most")
+                write!(f, "a packet of {len} bytes; the maximum is {max}")
             }
             Fault::PacketOverBlock { len, found } => {
                 write!(f, "a packet of {len} bytes in a block with {found}")
@@ -103,7 +103,7 @@ impl fmt::Display for Fault {
                 write!(f, "a block of length {head} ends with length {tail}")
             }
             Fault::ByteOrder([a, b, c, d]) => {
-                write!(f, "no byte-order magic but {a:02x} {b:02x} {c:02x} {d:02x}")
+                write!(f, "no byte-order magic, found {a:02x} {b:02x} {c:02x} {d:02x}")
             }
             Fault::Fraction(fraction) => {
                 write!(f, "the fraction of a second is {fraction}, a second or more")
@@ -184,7 +184,7 @@ impl CaptureError {
                  file: linerate forward pcap:IN pcap:OUT",
             ),
             Fault::Io(_) => error,
-            _ => error.fix(format!("see what it is, and where it ends: capinfos {name}")),
+            _ => error.fix(format!("to see its type and its last packet: capinfos {name}")),
         }
     }
 }

@@ -194,8 +194,8 @@ fn classic_lengths_that_lie_are_named_with_their_offset() {
         fault(&[good.clone(), record].concat())
     };
     let says = |text: &str| (44, text.to_owned());
-    assert_eq!(with(&[1, 2, 97, 97], 97), says("a packet of 97 bytes where 96 is the most"));
-    let huge = "a packet of 4294967295 bytes where 96 is the most";
+    assert_eq!(with(&[1, 2, 97, 97], 97), says("a packet of 97 bytes; the maximum is 96"));
+    let huge = "a packet of 4294967295 bytes; the maximum is 96";
     assert_eq!(with(&[1, 2, u32::MAX, 97], 97), says(huge));
     assert_eq!(with(&[1, 2, 50, 97], 20), says("the file ends after 20 of 50 bytes"));
     assert_eq!(with(&[1, 2, 50], 0), says("the file ends after 12 of 16 bytes"));
@@ -204,7 +204,7 @@ fn classic_lengths_that_lie_are_named_with_their_offset() {
 
     let unlimited = classic(order, true, (0, 1), &[(1, 2, &[0; PACKET_LEN_MAX + 1])]);
     let (offset, text) = fault(&unlimited);
-    assert_eq!((offset, &*text), (24, "a packet of 262145 bytes where 262144 is the most"));
+    assert_eq!((offset, &*text), (24, "a packet of 262145 bytes; the maximum is 262144"));
     let largest = classic(order, true, (0, 1), &[(1, 2, &[0; PACKET_LEN_MAX])]);
     assert_eq!(read_all(&largest).0.len(), 1);
 }
@@ -221,7 +221,7 @@ fn files_of_other_kinds_are_refused() {
     new[13] = 2;
     assert_eq!(fault(&new), (0, "unknown version 2.0".into()));
     new[8] = 0;
-    assert_eq!(fault(&new), (0, "no byte-order magic but 00 2b 3c 4d".into()));
+    assert_eq!(fault(&new), (0, "no byte-order magic, found 00 2b 3c 4d".into()));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn block_lengths_that_lie_are_named_with_their_offset() {
         "a packet from interface 1, which is undeclared"
     );
     let long = enhanced(order, 0, 1, &[0; 65]);
-    assert_eq!(with(long), says("a packet of 65 bytes where 64 is the most"));
+    assert_eq!(with(long), says("a packet of 65 bytes; the maximum is 64"));
     let over = block(order, 6, &u32s(order, &[0, 0, 0, 9, 9, 0, 0]));
     assert_eq!(with(over), says("a packet of 9 bytes in a block with 8"));
     let over = block(order, 3, &u32s(order, &[9, 0]));

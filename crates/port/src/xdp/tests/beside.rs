@@ -173,7 +173,7 @@ fn a_pinned_map_and_cap_net_raw_are_enough_and_the_program_stays() {
                 let port = open_within_limit(&text, &pool);
                 let told = port.obtained().to_string();
                 assert!(
-                    told.contains("AF_XDP native ") && told.contains("fed by the program id "),
+                    told.contains("AF_XDP native ") && told.contains("filled by the program id "),
                     "{told}"
                 );
                 let mut xdp = port.into_queues().remove(0);
@@ -201,7 +201,7 @@ fn a_descriptor_serves_as_well_and_a_lost_socket_is_entered_again() {
         let (mut far, pool) = (queue("packet:v1"), pool());
         let port = Port::open_driver_with(&xdp, "xdp:v0,ring=256", &pool).unwrap();
         assert!(
-            port.obtained().mode.contains("AF_XDP generic copy, fed by"),
+            port.obtained().mode.contains("AF_XDP generic copy, filled by"),
             "{}",
             port.obtained()
         );
@@ -209,8 +209,8 @@ fn a_descriptor_serves_as_well_and_a_lost_socket_is_entered_again() {
         pass(&mut far, &mut near, &frames(100, 60));
         drop(near);
         for (text, words) in [
-            ("xdp:v0,udp=7", "udp=7: the XDP program of the map says what comes"),
-            ("xdp:v0,map=/sys/fs/bpf/x", "has given a map already"),
+            ("xdp:v0,udp=7", "udp=7: the XDP program of the map selects the packets"),
+            ("xdp:v0,map=/sys/fs/bpf/x", "a map is already given"),
         ] {
             let e = Port::open_driver(&xdp, text).unwrap_err();
             assert!(e.code == Code::PortSyntax && e.why.contains(words), "{e}");
@@ -253,11 +253,11 @@ fn what_is_no_map_of_sockets_is_refused_with_what_it_is() {
             (
                 of(&fs.file("program")),
                 Code::PortSyntax,
-                "it is no BPF map: bpf-prog",
+                "it is not a BPF map: bpf-prog",
                 "bpftool map list",
             ),
             (of(&fs.file("none")), Code::File, "BPF_OBJ_GET", "ls /sys/fs/bpf"),
-            (of(Path::new(&plain)), Code::File, "not of a BPF file system", "bpftool map pin"),
+            (of(Path::new(&plain)), Code::File, "not in a BPF file system", "bpftool map pin"),
             (text.clone(), Code::PortSyntax, "has 1 entries, none for queue 1", ",queues=0-0"),
             (
                 format!("{text},udp=7"),
@@ -265,7 +265,7 @@ fn what_is_no_map_of_sockets_is_refused_with_what_it_is() {
                 "udp=7: the XDP program",
                 "leave udp=7 out",
             ),
-            ("xdp:v0,map=".into(), Code::PortSyntax, "the file of a map", ""),
+            ("xdp:v0,map=".into(), Code::PortSyntax, "the file of a pinned map", ""),
             (
                 format!("{text},queues=0,mode=generic"),
                 Code::Unsupported,

@@ -413,7 +413,7 @@ fn a_level_that_makes_both_sides_the_same_is_refused() {
          set = { burst = 64 }\n[[metric]]\nname = \"m\"\nunit = \"s\"\nabout = \"m\"\n\
          value = \"packets\"\nclock = \"count\"\n";
     let e = Experiment::parse(file, "x.toml").unwrap_err();
-    assert!(e.why.contains("both sides are told the same"), "{e}");
+    assert!(e.why.contains("both sides have the same settings"), "{e}");
     assert!(Experiment::parse(&file.replace("set = { burst = 64 }\n[[m", "[[m"), "x.toml").is_ok());
 }
 

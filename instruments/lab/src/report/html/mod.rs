@@ -34,7 +34,9 @@ type Section = (&'static str, &'static str, String);
 
 /// Returns the page.
 pub(super) fn html(runs: &[Run]) -> String {
-    let Some(run) = runs.first() else { return page("No run", "<p>There is no run to tell.</p>") };
+    let Some(run) = runs.first() else {
+        return page("No run", "<p>There is no run to report.</p>");
+    };
     let view = View::new(run);
     let sections = sections(&view, runs);
     let links: String = sections
@@ -58,12 +60,12 @@ pub(super) fn html(runs: &[Run]) -> String {
 fn sections(view: &View<'_>, runs: &[Run]) -> Vec<Section> {
     let all = [
         ("warnings", "To be minded", warnings(view)),
-        ("few", "Of which little or nothing can be said", few(view)),
+        ("few", "Inconclusive results", few(view)),
         ("expected", "What was expected", expected(view)),
         ("effects", "What changed", effects(view)),
         ("shape", "In the post's shape", skbinit::calls(view)),
         ("profiles", "Where the time went", profile::section(view)),
-        ("noise", "What identical code differed by", noise(view)),
+        ("noise", "Differences measured between identical code", noise(view)),
         ("pairs", "Every pair", pairs(view)),
         ("ledger", "Where every packet went", ledger(view)),
         ("totals", "Of the whole sides", totals(view)),
@@ -113,7 +115,7 @@ fn header(view: &View<'_>) -> String {
         escape(title),
         verdict_class(&run.verdict),
         escape(&view.verdict()),
-        badge(&floor, "A/A floor of the headline: identical code differed by this"),
+        badge(&floor, "A/A floor of the headline: the difference measured between identical code"),
         badge(&format!("{costs} / {all}"), "pairs admitted for costs"),
         badge(&format!("{rates} / {all}"), "pairs admitted for rates"),
         badge(&run.cells.len().to_string(), "cells"),
@@ -186,7 +188,7 @@ fn effects(view: &View<'_>) -> String {
     let legend = "<p class=\"legend\"><span class=\"key better\">● better</span> \
                   <span class=\"key worse\">◆ worse</span> <span class=\"key same\">○ same</span> \
                   <span class=\"key unclear\">× unclear</span> \
-                  <span class=\"key\"><i class=\"floor\"></i>A/A floor: identical code differed by this</span> \
+                  <span class=\"key\"><i class=\"floor\"></i>A/A floor: the difference measured between identical code</span> \
                   <span class=\"key\"><i class=\"expected\"></i>expected</span></p>\n";
     let metric = |(i, metric): (usize, &super::view::Shown)| {
         let table = tables::of_metric(view, metric).html();

@@ -75,7 +75,7 @@ fn another_versions_run_is_refused_with_both_names() {
 fn a_directory_that_is_no_run_is_refused() {
     let scratch = Scratch::new();
     let dir = scratch.path().to_owned();
-    let why = "it has no request.json: not a run, or killed before it began";
+    let why = "it has no request.json: it is not a run, or was killed before it started";
     assert_eq!(read(&dir).unwrap_err().why, why);
     let request = Request { resume: Some(dir), ..request(grid()) };
     assert_eq!(Simulated::new().run(&request).unwrap_err().why, why);

@@ -110,7 +110,10 @@ fn a_pair_during_which_the_cpus_moved_or_could_not_be_placed_is_rejected_for_eve
     assert_eq!((placed.before_ticks, pairs[0].cost_accepted), (100.0, true));
     assert_eq!((pairs[1].accepted, pairs[1].cost_accepted), (false, false));
     let why = pairs[1].reject_reason.as_deref().unwrap();
-    assert!(why.starts_with("the CPUs moved: ") && why.contains("9000 after"), "{why}");
+    assert!(
+        why.starts_with("the distance of the CPUs changed: ") && why.contains("9000 after"),
+        "{why}"
+    );
     assert_eq!((pairs[2].accepted, pairs[2].cost_accepted), (false, false));
     assert_eq!(pairs[2].reject_reason.as_deref(), Some("cannot measure: they met for 3 readings"));
     assert_eq!(pairs.len(), 17);

@@ -140,7 +140,7 @@ fn a_run_is_not_gone_on_with_otherwise_nor_beyond_its_end() {
     interrupted_at(&Simulated::new(), &request, 30);
     let again = resumed(&request);
     let why = |request: Request| Simulated::new().run(&request).unwrap_err().why;
-    let refused = |what| format!("it was begun otherwise: {what} cannot be changed meanwhile");
+    let refused = |what| format!("a resumed run keeps its settings: {what} cannot be changed");
     assert_eq!(why(Request { seed: 8, ..again.clone() }), refused("the seed"));
     assert_eq!(why(Request { quick: true, ..again.clone() }), refused("--quick"));
     let only = vec![("size".into(), "small".into())];

@@ -80,7 +80,7 @@ fn cpus(config: &Config, place: &Place) -> Result<Vec<usize>> {
         return Ok(cpus);
     }
     let (what, have) = ("cannot free packets where they were not allocated", place.cpus.len());
-    let why = format!("it takes {wanted} different CPUs, and there are {have} to run on");
+    let why = format!("it needs {wanted} different CPUs, and may use {have}");
     Err(Error::new(Code::Unsupported, what, why)
         .fix("free = \"local\", or a machine with two CPUs"))
 }

@@ -135,7 +135,7 @@ fn one_cpu_is_enough_for_local_and_too_few_for_remote() {
     assert_eq!(Churn.check(&Settings::new().with("free", "local"), &one), Ok(()));
     let e = Churn.check(&Settings::new(), &one).unwrap_err();
     assert_eq!(e.kind(), crate::Kind::Unsupported);
-    assert_eq!(e.why, "it takes 2 different CPUs, and there are 1 to run on");
+    assert_eq!(e.why, "it needs 2 different CPUs, and may use 1");
     let twice = Place { cpus: vec![one.cpus[0]; 2], ..Place::default() };
     assert!(Churn.check(&Settings::new(), &twice).is_err());
     assert!(Churn.check(&Settings::new().with("free", "local"), &Place::default()).is_err());

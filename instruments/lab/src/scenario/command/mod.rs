@@ -200,7 +200,8 @@ impl Config {
         let program = match (filled(program), &commit) {
             (Some(_), Some(_)) => {
                 let line = settings.get("commit").map_or(0, |setting| setting.line);
-                let why = "commit is the version of linerate that is run, and program another one";
+                let why =
+                    "commit selects a version of linerate, and program selects another program";
                 return Err(wrong(line, why).fix("say one of them"));
             }
             (program, commit) => program.or(commit.as_ref().map(|_| "linerate".to_owned())),
@@ -256,7 +257,7 @@ pub(super) fn find(program: &str, place: &Place) -> Result<PathBuf> {
     };
     let program = if SCRIPTS.iter().any(|(name, _)| *name == program) { "bash" } else { program };
     if program == "self" {
-        let unknown = || absent("it is not known where this program is".into());
+        let unknown = || absent("the path of this program is unknown".into());
         return place.program.clone().ok_or_else(unknown);
     }
     // The command of this build, which is installed beside this one, before another on the PATH.

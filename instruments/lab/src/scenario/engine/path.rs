@@ -130,7 +130,7 @@ fn size(size: Size) -> String {
 /// Returns the error of two processes that share no memory, with the port's reason.
 pub(super) fn apart(said: Option<Error>) -> Error {
     let said = said.map_or("it does not answer".into(), |e| e.why);
-    let why = format!("the process at the far side does not come to terms with this one: {said}");
+    let why = format!("the receiving process did not connect to this one: {said}");
     Error::new(Code::System, "cannot run `engine`", why)
 }
 
@@ -191,7 +191,7 @@ fn engine(
 const OWN: &[Figure] = figures! {
     "offered" "packets" "Packets that the source made, or the wire had.";
     "due" "packets" "Packets whose time had come; 0 without a rate.";
-    "unsent" "packets" "Due and not offered: what the path held up, or the source did not come to.";
+    "unsent" "packets" "Due and not offered: the path held them up, or the source was too slow.";
     "overruns" "packets" "Offered packets that were lost, by any of these causes.";
     "overruns_ring_full" "packets" "Lost: no buffer was posted, and the pool had frames.";
     "overruns_no_frame" "packets" "Lost: the pool had no frame to post.";
@@ -204,12 +204,12 @@ const OWN: &[Figure] = figures! {
     "asleep_ns" "ns" "How long threads slept, until they were on a CPU again.";
     "tick_hz" "ticks/s" "Rate of the ticks in this window.";
     "copied_bytes" "bytes" "Bytes of packets that ports of this process copied.";
-    "far_packets" "packets" "Packets that the other process saw, those on their way at the end among them.";
+    "far_packets" "packets" "Packets that the other process received, including those in flight at the end.";
     "far_verified" "packets" "Of these, those of which it checked every byte.";
     "far_lost" "packets" "Packets whose number it missed: lost once they had been numbered.";
-    "far_corrupted" "packets" "Packets that were not as they were sent: the window is void then.";
-    "far_copied_out" "packets" "Packets that it copied out to give their slots back.";
-    "far_cpu_ns" "ns" "CPU time of the other process: it is no cost of the side's.";
+    "far_corrupted" "packets" "Packets that differ from those sent; any of them makes the window void.";
+    "far_copied_out" "packets" "Packets that the other process copied, to return their slots.";
+    "far_cpu_ns" "ns" "CPU time of the other process, which does not count as a cost of the side.";
     "receipt_count" "packets" "Packets whose receipt latency is known.";
     "receipt_p50_ns" "ns" "From a packet's arrival, when the generator made its batch or the wire wrote it, until the other process looked at it, median; of the first 262,144 of a window.";
     "receipt_p99_ns" "ns" "The same, 99th percentile.";

@@ -494,7 +494,7 @@ impl Remarks {
         }
         if self.failed > 0 {
             let why = self.failure.as_deref().unwrap_or("n/a");
-            notes.push(format!("{} requests failed, the first one so: {why}.", self.failed));
+            notes.push(format!("{} requests failed; the first: {why}.", self.failed));
         }
         if self.load_lost > 0 {
             notes.push(format!("{} datagrams of the load were lost.", self.load_lost));
@@ -592,7 +592,7 @@ mod tests {
         let lost = Told { failed: 7, ..Told::default() };
         remarks.note(&config, &failed, Some(&lost));
         let notes = remarks.tell(&config).join(" ");
-        assert!(notes.contains("2 requests failed, the first one so: timed out."), "{notes}");
+        assert!(notes.contains("2 requests failed; the first: timed out."), "{notes}");
         assert!(notes.contains("7 probes were lost."), "{notes}");
     }
 }

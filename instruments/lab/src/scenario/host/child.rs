@@ -75,7 +75,7 @@ impl Child {
     fn ask<T: DeserializeOwned>(&mut self, line: &impl Serialize, until: Instant) -> io::Result<T> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
-        let gone = || io::Error::other("its process takes no orders any more");
+        let gone = || io::Error::other("its process accepts no more orders");
         self.stdin.as_mut().ok_or_else(gone)?.write_all(&text)?;
         let answer = self.line(until);
         if answer.is_err() {
@@ -196,7 +196,7 @@ fn parse<T: DeserializeOwned>(line: &str) -> Result<T> {
 
 fn unasked(why: &str) -> Error {
     Error::new(Code::Experiment, "cannot send", why)
-        .fix("it is started by `linerate lab run`, for itself")
+        .fix("only `linerate lab run` starts this process")
 }
 
 #[cfg(test)]

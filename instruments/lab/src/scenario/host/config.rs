@@ -104,11 +104,11 @@ knobs! {
     "adapters" adapters: usize = count(1, 4), "1", "pairs of ports, each between two hosts of its own addresses";
     "cpus" cpus: Cpus = choice(CPUS), "spread", "spread: a worker for each pair of ports, in turn on two CPUs, and the hosts' programs on a third if there is one; apart: the engine on the first CPU, one worker for all pairs if joined, and the programs on the second; one: both on the first";
     "placement" placement: Placement = choice(PLACEMENT), "fixed", "fixed: as cpus says; otherwise an adapter's parts run anywhere unless they are bound, adapters in turn to the CPUs that are given: irq: the interrupts of the engine's devices, which are NAPI's threads, and the worker; process: the program that reads in the east; both; or none. Senders are bound on every side (xdp, joined, spread; stream, rpc)";
-    "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "adaptive:latency=250us", "when the engine looks at a port again";
-    "tx_batch" tx_batch: TxBatch = other("1..=1024 | \"auto\"", told.parsed("tx_batch")?), "auto", "packets that go to a device with one doorbell; 1 gives each its own";
+    "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "adaptive:latency=250us", "interrupt moderation of the engine's ports";
+    "tx_batch" tx_batch: TxBatch = other("1..=1024 | \"auto\"", told.parsed("tx_batch")?), "auto", "packets sent to a device with one doorbell; 1: a doorbell for each packet";
     "toll" toll: Option<Toll> = other("WRITE/READ[/BUS], as \"100ns/1us/4Gbps\"", toll(&told)?), "none", "MODEL: prices of register access, paid by the engine at each of its ports as if it were a NIC (docs/ports/wrap.md)";
     "qdisc" qdisc: Option<String> = other("options of a port, as \"shape=20Mbit,qdisc=fq_codel\"", told.text("qdisc")?), "none", "a queueing discipline in front of the engine's eastern ports (docs/howto-batching.md)";
-    "check" check: bool = flag(), "false", "number packets where a port receives them and look at their order where another sends them (core_late)";
+    "check" check: bool = flag(), "false", "number packets at the receiving port, and check their order at the sending port (core_late)";
     "fault" fault: Faults = other("faults of docs/howto-triage.md", fault(&told)?), "none", "faults to plant, with a blank between them: core:reorder=N, core:prefer=N, xdp:lose=N, xdp:reorder=N, packet:lose=N, packet:reorder=N, device:lose=N (one packet in N), receiver:sleep=MICROSECONDS or receiver:overrun=N (packets of a doorbell)";
     "workload" workload: Workload = choice(WORKLOAD), "stream", "stream: bulk TCP one way, as netperf's TCP_STREAM; rpc: requests over TCP that are answered by as many bytes, as its TCP_RR; load: datagrams, each at its time; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw";
     "rate" rate: Option<f64> = other("\"max\" | a number above 0", rate(&told)?), "max", "bytes a second (stream), requests a second (web, rpc) or datagrams a second (load, which has no max) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them";
@@ -172,7 +172,7 @@ impl Config {
         fitting(settings, &told)?;
         let program = place.program.clone();
         if told.processes && program.is_none() {
-            let why = "they are processes of this program, whose file is not known";
+            let why = "they are processes of this program, and its path is unknown";
             return Err(Error::new(Code::Unsupported, "cannot start the senders", why)
                 .fix("senders = \"threads\""));
         }
@@ -231,7 +231,7 @@ impl Told {
         let Some(link_pct) = self.link_pct else { return Ok(self.rate) };
         let line = settings.get("link_pct").map_or(0, |setting| setting.line);
         if self.rate.is_some() {
-            return Err(wrong(line, "link_pct and rate both say how much is sent").fix("say one"));
+            return Err(wrong(line, "link_pct and rate both set the sending rate").fix("say one"));
         }
         let frames = LINK_FRAMES * f64::from(link_pct) / 100.0;
         let message = self.message as f64;
@@ -318,7 +318,7 @@ fn cpus(told: &Told, cpus: &[usize]) -> Result<(Vec<usize>, usize)> {
             (Cpus::One, _) => first,
             (_, Some(&second)) => second,
             (_, None) => {
-                let why = "the hosts' programs want a CPU apart, and one CPU is given";
+                let why = "the hosts' programs need a CPU of their own, and one CPU is given";
                 return Err(few(why).fix("cpus = \"one\""));
             }
         };
@@ -327,7 +327,7 @@ fn cpus(told: &Told, cpus: &[usize]) -> Result<(Vec<usize>, usize)> {
     let workers = match (split, adapters, cpus.get(1)) {
         (false, 1, _) => vec![first],
         (_, _, None) => {
-            let why = "two workers on two CPUs are asked for, and one CPU is given";
+            let why = "two workers need two CPUs, and one CPU is given";
             return Err(few(why).fix("topology = \"joined\" and adapters = 1, or cpus = \"one\""));
         }
         (false, _, Some(&second)) => [first, second].into_iter().cycle().take(adapters).collect(),
@@ -441,7 +441,7 @@ mod tests {
                 Value::Text("napy".into()),
                 "moderation = napy: there is no mode 'napy'",
             ),
-            ("tx_batch", Value::Int(0), "tx_batch = 0: '0' is no number of packets"),
+            ("tx_batch", Value::Int(0), "tx_batch = 0: '0' is not a number of packets"),
             ("toll", Value::Text("1us".into()), "toll = 1us: there is no price of a read"),
             ("arrivals", Value::Text("fractal".into()), "arrivals: fractal is no shape of a load"),
             ("arrivals", Value::Text("./no.pcap".into()), "arrivals: "),
@@ -472,7 +472,7 @@ mod tests {
             (load, "needs a rate", "rate = 10000"),
             (long, "has 16 to 1472 bytes", "leave message out"),
             (xdp, "do not fit", "packet"),
-            (twice, "both say", "say one"),
+            (twice, "both set", "say one"),
             (web_link, "sizes of their own", "rpc"),
         ] {
             let e = Config::of(&settings, &place(&[0, 1])).unwrap_err();

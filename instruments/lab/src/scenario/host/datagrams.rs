@@ -182,7 +182,7 @@ impl Load for Datagrams {
     fn settle(&mut self, round: Round) -> Result<Told> {
         let mut told = self.crew.gather(round)?;
         if let Some(why) = told.failure {
-            return Err(Error::new(Code::System, "cannot go on with the datagrams", why));
+            return Err(Error::new(Code::System, "cannot continue the datagrams", why));
         }
         look_until(STRAGGLE, || self.arrived() >= told.sent);
         told.failed = told.sent.saturating_sub(self.arrived());

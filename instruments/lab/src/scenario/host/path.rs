@@ -217,7 +217,7 @@ impl Path {
         let answer = answers.and_then(|answers| answers.recv_timeout(timeout).ok());
         answer.ok_or_else(|| {
             let why = format!("worker {hand} does not answer");
-            Error::new(Code::System, "cannot go on with the path between the hosts", why)
+            Error::new(Code::System, "cannot continue the path between the hosts", why)
         })
     }
 

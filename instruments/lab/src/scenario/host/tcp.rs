@@ -126,7 +126,7 @@ fn accept(listener: &TcpListener, nodelay: bool) -> io::Result<TcpStream> {
 }
 
 fn broken(why: String) -> Error {
-    Error::new(Code::System, "cannot go on with TCP from west to east", why)
+    Error::new(Code::System, "cannot continue TCP from west to east", why)
 }
 
 impl Load for Tcp {
@@ -151,7 +151,7 @@ impl Load for Tcp {
         match told.failure {
             Some(why) => Err(broken(why)),
             None if !look_until(PATIENCE, arrives) => {
-                Err(broken("what was written does not arrive".into()))
+                Err(broken("written data does not arrive".into()))
             }
             None => Ok(told),
         }
