@@ -26,11 +26,6 @@ queues() {
     why=$("$@" rx "$queue" tx "$queue" 2>&1) || echo "guest: n/a queues of $queue, $device|$why"
 }
 
-# A number of iperf3's document, from behind a key.
-number() {
-    awk -v of="\"$1\":" -v key="\"$2\":" '$1 == of { found = 1 } found && $1 == key { print $2 + 0; exit }' came
-}
-
 # The matrix with one cap.
 matrix() {
     for size in 32 128 512 4096; do

@@ -52,6 +52,11 @@ ended() {
     grep -q '"in_flight":0,"balanced":true' own || { echo "guest: n/a linerate|$(cat own own.err)"; }
 }
 
+# A number of iperf3's document in the file `came`, from behind a key.
+number() {
+    awk -v of="\"$1\":" -v key="\"$2\":" '$1 == of { found = 1 } found && $1 == key { print $2 + 0; exit }' came
+}
+
 # Makes host $1 with address $2, whose eth0 is an end of a cable to interface $3, or card $4.
 host() {
     ip netns add "$1"

@@ -32,7 +32,7 @@ pub struct Subject {
     cards: &'static [(&'static str, u32)],
     /// Additional options for QEMU.
     machine: &'static [&'static str],
-    /// This machine's programs, in addition to `linerate` and `lines-load`.
+    /// This machine's programs, in addition to [`BUILT`].
     programs: &'static [&'static str],
     /// A package whose library's tests the script runs, at `/tests/NAME`.
     tests: &'static str,
@@ -42,9 +42,13 @@ pub struct Subject {
 const BY_INSTRUCTIONS: &[&str] = &["-icount", "shift=2,sleep=off"];
 const NEWEST: &[Series] = kernel::WITH_CARDS.split_at(1).1;
 
+/// Packages of this tree, each with its program that every guest has.
+const BUILT: [(&str, &str); 3] =
+    [("linerate-lines", "lines-load"), ("linerate-cli", "linerate"), ("linerate-tests", "planted")];
+
 /// All kinds of guests. The driver of an 82540, which QEMU calls e1000, sets no interrupt
 /// moderation.
-pub const SUBJECTS: [Subject; 5] = [
+pub const SUBJECTS: [Subject; 6] = [
     Subject {
         name: "irqs",
         title: "Packets an interrupt, of datagrams in frames of 1514 bytes, so many a second of the guest's time",
@@ -67,6 +71,18 @@ pub const SUBJECTS: [Subject; 5] = [
         title: "Post 002's matrix on veth and on e1000, in the guest's time: kB/s, and segments sent again",
         settings: &[("seconds", "1")],
         init: concat!(include_str!("table.sh"), include_str!("batch.sh")),
+        kernels: NEWEST,
+        modules: &["e1000", "veth"],
+        cards: &[("e1000", 0), ("e1000", 0)],
+        machine: BY_INSTRUCTIONS,
+        programs: &["ethtool", "iperf3"],
+        tests: "",
+    },
+    Subject {
+        name: "triage",
+        title: "Which part loses: segments sent again by veth and by e1000, with a fault of batches planted",
+        settings: &[("seconds", "1"), ("sizes", "512,4096"), ("caps", "1,64"), ("lost", "100")],
+        init: concat!(include_str!("table.sh"), include_str!("triage.sh")),
         kernels: NEWEST,
         modules: &["e1000", "veth"],
         cards: &[("e1000", 0), ("e1000", 0)],
@@ -149,7 +165,8 @@ impl Subject {
         let cache = kernel::cache(&target);
         fs::create_dir_all(&cache)?;
         let mut build = cargo::cargo(root);
-        build.args(["build", "--package=linerate-lines", "--package=linerate-cli"]);
+        build.arg("build").args(BUILT.iter().flat_map(|(package, _)| ["--package", package]));
+        build.args(BUILT.iter().flat_map(|(_, program)| ["--bin", program]));
         cargo::quiet(&mut build)?;
         let tests = match self.tests {
             "" => None,
@@ -211,7 +228,7 @@ impl Subject {
         let (file_system, log) = (of("cpio"), of("log"));
         let guest = Root::new(&file_system)?;
         self.programs.iter().try_for_each(|name| guest.located(name))?;
-        for name in ["lines-load", "linerate"] {
+        for (_, name) in BUILT {
             let program = programs::stripped(&target.join("debug").join(name), &folder);
             guest.program(&program, &format!("bin/{name}"))?;
         }

@@ -1,0 +1,73 @@
+# Which part loses: tests of post 002's matrix, 8 connections without delay, by veth and by e1000, a doorbell for each packet or for 64, with a fault that batches
+# switch on planted in the core, in the driver of one device, or nowhere. What is sent again names it: on both devices it is the
+# core, on one its driver. Settings: `seconds` for each test, its `sizes` and `caps`; of `lost` packets the
+# fault loses one.
+
+# The packets that the engine's eastern interface says it sent.
+counted() {
+    # A card's driver counts each two seconds.
+    sleep 3
+    cat "/sys/class/net/$out/statistics/tx_packets"
+}
+
+# Runs the tests through a device with a cap; `again` is what was sent again.
+tested() {
+    part=none
+    [ "$fault" != core ] || part=core
+    [ "$fault" != "driver of $device" ] || part=driver
+    before=$(counted)
+    planted packet:w0 "packet:$out" "$cap" "$part" "$lost" <hold >own 2>own.err &
+    pid=$!
+    exec 3>hold
+    soon opened 2
+    ip -n west neigh flush dev eth0
+    soon ip netns exec west ping -c 1 -W 1 10.7.0.2 >/dev/null
+    again=0 rate=0
+    for size in $(echo "$sizes" | tr , ' '); do
+        ip netns exec west timeout 60 iperf3 -c 10.7.0.2 -l "$size" -P 8 -N -t "$seconds" -J >came 2>&1 3>&- ||
+            echo "guest: n/a iperf3|$(sed -n 's/.*"error"://p' came)"
+        again=$((again + $(number sum_sent retransmits)))
+        rate=$(awk "BEGIN { print int($rate + $(number sum_received bits_per_second) / 8000) }")
+    done
+    exec 3>&-
+    wait "$pid" || echo "guest: n/a planted|$(cat own own.err)"
+    read -r _ received _ dropped _ said <own
+    row="fault: $fault|cap $cap"
+    echo "guest: cell $row|$device kB/s|$rate"
+    echo "guest: cell $row|$device again|$again"
+    echo "guest: cell $row|$device core lost|$dropped"
+    echo "guest: cell $row|$device driver lost|$((said - $(counted) + before))"
+    echo "guest: received $received by $device"
+}
+
+host west 10.7.0.1 w0
+host east 10.7.0.2 e0
+host far 10.7.0.2 '' 0
+nic_of 1
+card=$nic
+ip link set "$card" up
+ip netns exec east iperf3 -s -D
+ip netns exec far iperf3 -s -D
+mkfifo hold
+for fault in 'driver of e1000' core none 'driver of veth'; do
+    for cap in $(echo "$caps" | tr , ' '); do
+        device=veth out=e0
+        tested
+        on_veth=$again
+        device=e1000 out=$card
+        tested
+        case $((on_veth > 10)),$((again > 10)) in
+            0,0) cause=none ;;
+            1,1) cause=core ;;
+            1,0) cause='driver of veth' ;;
+            0,1) cause='driver of e1000' ;;
+        esac
+        echo "guest: cell fault: $fault|cap $cap|cause|$cause"
+        # Without batches there is no fault.
+        expected=$fault
+        [ "$cap" != 1 ] || expected=none
+        [ "$cause" = "$expected" ] || echo "guest: n/a cause with a cap of $cap|$cause was found, $expected was planted"
+    done
+done
+echo "guest: done 0"
+poweroff -f
