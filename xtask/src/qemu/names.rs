@@ -8,6 +8,25 @@ pub const EVENTS: [&str; 3] = ["L2_LINES_OUT", "L2_LINES_IN", "LINES_FROM_OTHER_
 /// The post's loop that waits.
 pub const IDLE: &str = "poll_idle";
 
+/// The stages of the post's profile, each with functions of it in 2.4.17.
+#[rustfmt::skip] // A table: a row for each stage.
+pub const STAGES: [(&str, &[&str]); 14] = [
+    ("irq", &["speedo_interrupt", "handle_IRQ_event"]),
+    ("poll", &["speedo_rx", "net_rx_action"]),
+    ("refill", &["speedo_refill_rx_buf"]),
+    ("allocation", &["alloc_skb", "kmalloc"]),
+    ("demux by type", &["eth_type_trans", "netif_rx"]),
+    ("route lookup", &["ip_route_input"]),
+    ("receive like TCP's", &["tcp_v4_rcv", "tcp_rcv_established"]),
+    ("wake-up", &["__wake_up"]),
+    ("copy and checksum", &["csum_partial_copy_generic", "skb_copy_and_csum_datagram_iovec"]),
+    ("transmit", &["speedo_start_xmit", "tcp_transmit_skb"]),
+    ("clean-up", &["speedo_tx_buffer_gc"]),
+    ("free", &["__kfree_skb", "skb_release_data", "kfree"]),
+    ("timers", &["mod_timer"]),
+    ("scheduler", &["schedule"]),
+];
+
 /// A row of McKenney's table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Name {
@@ -123,6 +142,17 @@ mod tests {
     use super::*;
 
     const POST: &str = include_str!("../../../instruments/seeds/posts/003_5ab5121f9d39ea70.txt");
+
+    #[test]
+    fn every_stage_has_functions_of_the_post_that_are_there_today() {
+        let post = posted(POST);
+        for (stage, functions) in STAGES {
+            for old in functions {
+                assert!(post.iter().any(|row| row.old == *old), "{stage}: {old}");
+                assert!(!today(old).is_empty(), "{stage}: {old}");
+            }
+        }
+    }
 
     #[test]
     fn every_row_of_the_post_has_its_names_and_no_name_is_in_two() {
