@@ -335,7 +335,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 400 }))]
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 400 }))]
 
         #[test]
         fn whatever_is_said_is_answered_or_the_end(
@@ -354,7 +354,7 @@ mod tests {
         #[test]
         fn whatever_a_peer_writes_nothing_is_lost(
             kind in 0u8..8,
-            steps in prop::collection::vec(any::<[u8; 4]>(), 0..60),
+            steps in prop::collection::vec(any::<[u8; 4]>(), 0..if cfg!(miri) { 20 } else { 60 }),
         ) {
             // Nor two threads that copy what one of them writes: that is the machine's, and no language's.
             let kind = if cfg!(miri) { kind & 4 } else { kind };

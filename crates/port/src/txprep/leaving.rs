@@ -276,7 +276,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 512, ..Config::default() })]
+    #![proptest_config(Config { cases: if cfg!(miri) { 4 } else { 512 }, ..Config::default() })]
 
     #[test]
     fn packets_leave_with_right_checksums_after_any_edits(
