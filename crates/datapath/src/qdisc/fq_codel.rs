@@ -131,12 +131,14 @@ impl FqCodel {
         ((u64::from(hash) * self.flows.len() as u64) >> 32) as u32
     }
 
-    /// Drops up to 64 packets, and at most half, from the head of the queue that has the most bytes.
+    /// Drops up to 64 packets, and at most half, from the head of the queue that has the most bytes; of
+    /// packets without a byte, the most packets.
     ///
     /// Cost: a look at each queue, which is why it drops several at once.
     #[cold]
     fn drop_from_longest(&mut self, mem: &mut Local) {
-        let longest = self.flows.iter_mut().max_by_key(|flow| flow.packets.bytes);
+        let size = |flow: &&mut Flow| (flow.packets.bytes, flow.packets.packets);
+        let longest = self.flows.iter_mut().max_by_key(size);
         let Some(flow) = longest else { return };
         for _ in 0..flow.packets.packets.div_ceil(2).min(DROP_BATCH) {
             let Some(held) = self.shelf.pop(&mut flow.packets) else { return };
