@@ -236,7 +236,7 @@ impl Client {
         let answer = match Request::parse(line) {
             Ok(Request::Show { port }) => target.show(port.as_deref()),
             Ok(Request::Keep) => Ok(target.keep()),
-            Ok(Request::Set(change)) => match target.begin(&change) {
+            Ok(Request::Set(change)) => match target.begin(&change, now) {
                 Ok(pending) => {
                     // What it sends, or that it goes, is no news until the workers have obeyed.
                     let _ = watch.delete(&self.stream);

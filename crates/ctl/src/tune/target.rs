@@ -22,9 +22,16 @@ pub(super) struct Target {
     control: Control,
     stats: Stats,
     started: Instant,
-    /// The orders that take changes back, one for each setting of each queue.
-    reverts: BTreeMap<(String, usize, &'static str), Ordered>,
+    /// The values that take changes back.
+    reverts: BTreeMap<Key, Ordered>,
     revert_at: Option<Instant>,
+}
+
+/// A setting of one queue of a port, or the CPUs of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Queue(String, usize, &'static str),
+    Worker(usize),
 }
 
 /// A change that was ordered, and may not have been made everywhere yet.
@@ -107,7 +114,7 @@ impl Target {
     /// # Errors
     /// `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`, and nothing was ordered; `E-BUSY` of a worker that does
     /// not obey.
-    pub fn begin(&self, change: &Change) -> Result<Pending, ErrorReport> {
+    pub fn begin(&mut self, change: &Change, now: Instant) -> Result<Pending, ErrorReport> {
         let what = format!("cannot set '{}'", change.port);
         let port = self.port(&change.port, &what)?;
         let queues: Vec<usize> = match change.queue {
@@ -122,16 +129,43 @@ impl Target {
             return Err(refusal(USAGE, &what, "it has no queue", ""));
         };
         let asked = parse(&what, change, first.settings.moderation)?;
-        let mut values = Vec::new();
+        let mut values: Vec<(Ordered, Vec<Ordered>, Vec<Order>)> = Vec::new();
         for value in asked {
             let before = queues.iter().map(|queue| self.now(&port, *queue, &value)).collect();
             values.push((value, before, Vec::new()));
         }
-        for (value, _, orders) in &mut values {
-            orders.extend(self.order(&change.port, change.queue, &queues, value)?);
+        let (port, until, revert_after) =
+            (change.port.clone(), now + ORDER_TIMEOUT, change.revert_after);
+        for (value, before, orders) in &mut values {
+            // Before the order: it may be obeyed although it is answered too late, or nobody waits for the answer.
+            if let Some(time) = revert_after {
+                for (key, before) in self.keys(&port, &queues, value).zip(before.iter()) {
+                    self.reverts.entry(key).or_insert_with(|| before.clone());
+                }
+                self.revert_at = Some(until + time);
+            }
+            orders.extend(self.order(&port, change.queue, &queues, value)?);
+            if revert_after.is_none() {
+                // One that is to stay takes the place of what would have been.
+                self.keys(&port, &queues, value).for_each(|key| _ = self.reverts.remove(&key));
+                self.revert_at = self.revert_at.filter(|_| !self.reverts.is_empty());
+            }
         }
-        let (port, until) = (change.port.clone(), Instant::now() + ORDER_TIMEOUT);
-        Ok(Pending { port, queues, values, revert_after: change.revert_after, until })
+        Ok(Pending { port, queues, values, revert_after, until })
+    }
+
+    /// Returns what a value of some queues is a setting of, one key for each queue.
+    fn keys<'a>(
+        &self,
+        port: &'a str,
+        queues: &'a [usize],
+        value: &'a Ordered,
+    ) -> impl Iterator<Item = Key> + use<'a> {
+        let control = self.control.clone();
+        queues.iter().map(move |queue| match value {
+            Ordered::Cpu(_) => Key::Worker(control.worker_of(port, *queue).unwrap_or_default()),
+            _ => Key::Queue(port.to_owned(), *queue, value.name()),
+        })
     }
 
     /// Returns the value that a queue has, of the setting that `like` is of.
@@ -195,7 +229,10 @@ impl Target {
             }
             Some(results) => {
                 let set: Result<Vec<SetShown>, ErrorReport> = results.into_iter().collect();
-                self.remember(pending, now);
+                // From now on, when the change is made, unless it was kept meanwhile.
+                if let Some(time) = pending.revert_after.filter(|_| !self.reverts.is_empty()) {
+                    self.revert_at = Some(now + time);
+                }
                 Some(set.map(|set| self.document(pending, &set)))
             }
         }
@@ -213,24 +250,6 @@ impl Target {
         let reverts_in_seconds = self.reverts_in();
         let Pending { port, queues, .. } = pending;
         line(&Document { schema: SCHEMA, port, queues, set, reverts_in_seconds })
-    }
-
-    /// Notes how a change is taken back; one that is to stay takes the place of what would have been.
-    fn remember(&mut self, pending: &mut Pending, now: Instant) {
-        for (value, before, _) in &pending.values {
-            for (queue, before) in pending.queues.iter().zip(before) {
-                let key = (pending.port.clone(), *queue, value.name());
-                match pending.revert_after {
-                    Some(_) => _ = self.reverts.entry(key).or_insert_with(|| before.clone()),
-                    None => _ = self.reverts.remove(&key),
-                }
-            }
-        }
-        match pending.revert_after {
-            Some(time) => self.revert_at = Some(now + time),
-            None if self.reverts.is_empty() => self.revert_at = None,
-            None => {}
-        }
     }
 
     /// Keeps what would be taken back; returns the document that says how many settings that is.
@@ -258,8 +277,17 @@ impl Target {
         }
         let reverts = std::mem::take(&mut self.reverts);
         for (key, value) in reverts {
-            let (port, queue, _) = &key;
-            if let Err(e) = self.order(port, Some(*queue), &[*queue], &value)
+            let ordered = match (&key, &value) {
+                (Key::Worker(worker), Ordered::Cpu(cpus)) => {
+                    self.control.set_cpus(*worker, cpus).map(drop)
+                }
+                (Key::Queue(port, queue, _), _) => {
+                    self.order(port, Some(*queue), &[*queue], &value).map(drop)
+                }
+                // A worker has no other setting.
+                (Key::Worker(_), _) => Ok(()),
+            };
+            if let Err(e) = ordered
                 && e.code == Code::Busy
             {
                 self.reverts.insert(key, value);

@@ -5,9 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Engine, Running};
+use linerate_datapath::{Engine, Running, Worker};
 use serde_json::Value;
 
+use super::target::Target;
 use super::*;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -239,4 +240,95 @@ fn run_that_is_not_there_is_told_apart_from_one_that_does_not_answer() {
     drop(listening);
     let e = deaf.join().unwrap();
     assert!(["E-BUSY", "E-FILE", "E-SYSTEM"].contains(&&*e.code), "{e:?}");
+}
+
+/// Returns a run of `gen → sink` whose worker obeys when the test turns it.
+fn unturned() -> (Target, Worker) {
+    let engine = Engine::builder().port("east", "gen:count=1").port("west", "sink:");
+    let engine = engine.wire("east", "west").build().unwrap();
+    let stats = engine.stats();
+    let worker = engine.into_workers().remove(0);
+    (Target::new(worker.control(), stats), worker)
+}
+
+fn change(port: &str, setting: (&str, &str), revert_after: Option<Duration>) -> Change {
+    let settings = [(setting.0.to_owned(), setting.1.to_owned())].into();
+    Change { port: port.into(), queue: None, settings, revert_after }
+}
+
+/// Returns the value of a setting that [`Target::show`] has.
+fn shown(target: &Target, name: &str) -> Value {
+    let all: Value = serde_json::from_str(&target.show(None).unwrap()).unwrap();
+    let rows = all["ports"]["west"]["queues"][0]["settings"].as_array().unwrap();
+    rows.iter().find(|row| row["name"] == name).unwrap()["value"].clone()
+}
+
+#[test]
+fn change_that_comes_after_its_answer_or_without_one_is_taken_back_too() {
+    let second = Duration::from_secs(1);
+    for waits in [true, false] {
+        let ((mut target, mut worker), now) = (unturned(), Instant::now());
+        let change = change("west", ("tx_batch", "2"), Some(5 * second));
+        let mut pending = target.begin(&change, now).unwrap();
+        let later = now + 2 * second;
+        if waits {
+            let e = target.finish(&mut pending, later).unwrap().unwrap_err();
+            assert!(e.code == "E-BUSY" && e.fix.contains("may still come"), "{e:?}");
+        }
+        drop(pending);
+        worker.turn(later);
+        assert_eq!(shown(&target, "tx_batch"), "2");
+        target.revert(now + 7 * second, second);
+        worker.turn(later);
+        assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("auto".into(), None));
+    }
+}
+
+#[test]
+fn part_of_a_change_that_was_ordered_is_taken_back_if_the_rest_is_refused() {
+    let (second, (mut target, mut worker)) = (Duration::from_secs(1), unturned());
+    let now = Instant::now();
+    // Fifteen of the sixteen orders that a worker may have: room for one of two.
+    for _ in 0..15 {
+        let _ = target.begin(&change("west", ("moderation", "busy"), None), now).unwrap();
+    }
+    let mut both = change("west", ("moderation", "napi"), Some(second));
+    both.settings.insert("tx_batch".into(), "2".into());
+    assert_eq!(target.begin(&both, now).unwrap_err().code, "E-BUSY");
+    worker.turn(now);
+    assert_eq!(
+        (shown(&target, "moderation"), shown(&target, "tx_batch")),
+        ("napi".into(), "auto".into())
+    );
+    target.revert(now + 3 * second, second);
+    worker.turn(now);
+    assert_ne!(shown(&target, "moderation"), "napi");
+    assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("auto".into(), None));
+}
+
+/// CPUs belong to a worker, whichever of its ports names it.
+#[test]
+fn cpus_of_a_worker_that_two_ports_share_are_taken_back_once() {
+    let all = linerate_port::thread::allowed_cpus().unwrap();
+    let [first, .., last] = all[..] else { return println!("skipped: one CPU") };
+    let (second, (mut target, mut worker)) = (Duration::from_secs(1), unturned());
+    let (first, last, now) = (first.to_string(), last.to_string(), Instant::now());
+    // On a thread of its own, which is the one that is moved.
+    let turn = |worker: &mut Worker| {
+        std::thread::scope(|scope| scope.spawn(|| worker.turn(now)).join().map(drop).unwrap());
+    };
+    let set = |target: &mut Target, worker: &mut Worker, port, cpu: &str, revert| {
+        let mut pending = target.begin(&change(port, ("cpu", cpu), revert), now).unwrap();
+        turn(worker);
+        target.finish(&mut pending, now).unwrap().unwrap();
+    };
+    set(&mut target, &mut worker, "west", &first, Some(second));
+    set(&mut target, &mut worker, "east", &last, Some(second));
+    target.revert(now + second, second);
+    turn(&mut worker);
+    assert_eq!(shown(&target, "cpu"), "any", "as before the first of the two");
+    set(&mut target, &mut worker, "west", &first, Some(second));
+    set(&mut target, &mut worker, "east", &last, None);
+    assert_eq!(target.revert_at(), None, "the last one is to stay");
+    assert_eq!(shown(&target, "cpu"), *last);
 }
