@@ -459,6 +459,12 @@ mod tests {
         assert_eq!(lists(), ["0", "1", "0", "1", "0"]);
         assert_eq!(guard.pin(&[2, 3]).unwrap(), [0, 1]);
         assert_eq!(lists(), ["0", "2,3", "2,3", "2,3", "2,3"]);
+        // Both irqs of a queue are moved, or none: a CPU may have room for the vector of the first only.
+        let (folder_of, away) = (proc.join("irq/44"), at.join("away"));
+        fs::rename(&folder_of, &away).unwrap();
+        assert_eq!(queues[1].pin(&[6]).unwrap_err().code, Code::Cpu);
+        fs::rename(&away, &folder_of).unwrap();
+        assert_eq!(lists(), ["0", "2,3", "2,3", "2,3", "2,3"]);
         drop(guard);
         assert_eq!(lists(), ["0", "1", "0", "1", "0"]);
         // One that cannot be moved is left out, with a note; if none can be moved, that is an error.

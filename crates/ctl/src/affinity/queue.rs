@@ -89,6 +89,19 @@ impl QueuePin {
         done
     }
 
+    /// Returns an irq or a thread of those found with the CPUs that it has now.
+    fn now(&self, was: &Was) -> Result<Was> {
+        Ok(match was {
+            Was::Irq(irq, _) => {
+                let list = fs::read_to_string(list_of(&self.proc, *irq));
+                let list = list.map_err(|e| refused(&self.interface, *irq, &e))?;
+                Was::Irq(*irq, list.trim().to_owned())
+            }
+            Was::Thread(thread, _) => Was::Thread(*thread, thread::allowed_cpus_of(*thread)?),
+            Was::NotThreaded => Was::NotThreaded,
+        })
+    }
+
     fn set(&self, was: &Was) -> Result<()> {
         match was {
             Was::Irq(irq, cpus) => fs::write(list_of(&self.proc, *irq), cpus)
@@ -116,22 +129,28 @@ impl Pin for QueuePin {
     }
 
     fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
-        let mut before = Vec::new();
+        let (mut before, mut moved) = (Vec::new(), Vec::new());
         for was in &self.found {
-            before.extend(match was {
-                Was::Irq(irq, _) => {
-                    let now = fs::read_to_string(list_of(&self.proc, *irq));
-                    let now = now.map_err(|e| refused(&self.interface, *irq, &e))?;
-                    self.set(&Was::Irq(*irq, list(cpus)))?;
-                    thread::listed(&now)
+            let to = match was {
+                Was::Irq(irq, _) => Was::Irq(*irq, list(cpus)),
+                Was::Thread(thread, _) => Was::Thread(*thread, cpus.to_vec()),
+                Was::NotThreaded => continue,
+            };
+            match self.now(was).and_then(|now| self.set(&to).map(|()| now)) {
+                Ok(now) => moved.push(now),
+                Err(e) => {
+                    // All of them, or none.
+                    moved.iter().for_each(|now| _ = self.set(now));
+                    return Err(e);
                 }
-                Was::Thread(thread, _) => {
-                    let now = thread::allowed_cpus_of(*thread)?;
-                    self.set(&Was::Thread(*thread, cpus.to_vec()))?;
-                    now
-                }
-                Was::NotThreaded => Vec::new(),
-            });
+            }
+        }
+        for now in &moved {
+            match now {
+                Was::Irq(_, now) => before.extend(thread::listed(now)),
+                Was::Thread(_, now) => before.extend(now),
+                Was::NotThreaded => {}
+            }
         }
         before.sort_unstable();
         before.dedup();
