@@ -26,7 +26,7 @@ fn what_is_missing_is_told_with_its_remedy_and_the_status_of_a_check_that_failed
         assert!(told.out.contains("nosuchif0\n      why: "), "{told:?}");
         // A list of names is no remedy, and is not told as one.
         let words: Vec<&str> = told.out.split_whitespace().collect();
-        let listed = "the name of one that is there; this lists them: ip -br link";
+        let listed = "use the name of an existing interface; this lists them: ip -br link";
         assert!(words.join(" ").contains(listed), "{told:?}");
         let document = run(&format!("doctor {port} --json"));
         assert_eq!((document.exit, document.err.as_str()), (Some(3), ""), "{document:?}");
@@ -103,7 +103,7 @@ fn its_help_says_what_it_does_to_an_interface() {
     let help = run("doctor --help");
     assert_eq!(help.exit, Some(0));
     for part in
-        ["undoes", "--try", "linerate doctor eth0", "something is missing", "no one's traffic"]
+        ["undoes", "--try", "linerate doctor eth0", "something is missing", "takes no traffic"]
     {
         assert!(help.out.contains(part), "{part}: {}", help.out);
     }

@@ -231,7 +231,7 @@ fn more_workers_than_queues_are_said_to_be_none() {
 fn a_device_with_fewer_queues_than_were_planned_is_refused() {
     let builder = Engine::builder().driver(&Lanes).port("a", "lanes:4/2").port("b", "null:");
     let e = builder.wire("a", "b").build().map(drop).unwrap_err();
-    assert!(e.why.contains("it opened 2 of the 4 queues"), "{e}");
+    assert!(e.why.contains("it opened 2 of 4 planned queues"), "{e}");
 }
 
 #[test]

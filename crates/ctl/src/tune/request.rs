@@ -221,7 +221,7 @@ mod tests {
             ("{}", "names no schema", "schema"),
             (r#"{"schema":7}"#, "schema is not a text", "schema"),
             (r#"{"schema":"linerate-tune/2"}"#, "expected linerate-tune/1", "schema"),
-            (r#"{"schema":"linerate-tune/1"}"#, "what to do", "schema"),
+            (r#"{"schema":"linerate-tune/1"}"#, "names no action", "schema"),
             (r#"H"shw"}"#, "no verb", "did you mean show"),
             (r#"H"show","por":"a"}"#, "no key \"por\"", "did you mean port"),
             (r#"H"keep","port":"a"}"#, "no key \"port\"", "there are: schema do"),

@@ -273,7 +273,7 @@ fn change_that_comes_after_its_answer_or_without_one_is_taken_back_too() {
         let later = now + 2 * second;
         if waits {
             let e = target.finish(&mut pending, later).unwrap().unwrap_err();
-            assert!(e.code == "E-BUSY" && e.fix.contains("may still come"), "{e:?}");
+            assert!(e.code == "E-BUSY" && e.fix.contains("may apply the change later"), "{e:?}");
         }
         drop(pending);
         worker.turn(later);

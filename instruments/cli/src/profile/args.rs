@@ -173,7 +173,7 @@ pub enum Per {
     Share,
 }
 
-/// List the events that this machine counts, how many at the same time, and substitutes for the others
+/// List the events that this machine counts, how many at once, and substitutes for others
 #[derive(Debug, Parser)]
 #[command(after_long_help = EVENTS)]
 pub struct Events {
