@@ -26,7 +26,7 @@ struct Run {
 }
 
 impl Run {
-    /// Starts `linerate WORDS --control PATH`, and waits until it is heard there.
+    /// Starts `linerate WORDS --control PATH`, and waits until its control socket accepts a connection.
     fn start(name: &str, words: &str, start: impl FnOnce(Command) -> Process) -> Run {
         let path = path(name);
         let mut command = Command::new(linerate());

@@ -142,9 +142,9 @@ pub struct Run {
     /// worker, which serves that queue of every port
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub cpu: Vec<usize>,
-    /// Search for better CPUs during the run, which takes seconds. The search tries some placements and measures
-    /// the CPU time of a packet. It keeps a placement that is better than the first one by more than repeated
-    /// measurements of the first one differ. workers: moves the workers only; auto: also moves the interrupts (irqs
+    /// Search for better CPUs during the run, which takes seconds. The search measures the CPU time of a packet in
+    /// several placements. It measures the first placement repeatedly, and keeps another one only if its gain
+    /// exceeds the spread of these measurements. workers: moves the workers only; auto: also moves the interrupts (irqs
     /// or NAPI threads) of the ports' interfaces; napi: as auto, and starts NAPI threads where there are none
     #[arg(long, value_name = "WHAT", value_parser = ["auto", "napi", "workers"])]
     pub place: Option<String>,
@@ -211,10 +211,10 @@ impl Forward {
 }
 
 const PROGRAMS: &str = "\
-Commands for measurement, in the program linerate-lab:
+Commands for measurement (linerate runs the program linerate-lab for them):
   lab      repeat an experiment on this machine, with a control and statistics
   profile  show the CPU time of each function
-  lines    show which code moves cache lines between CPUs, in a MODEL
+  lines    show which functions move cache lines between CPUs, by a MODEL
   ndr      find the highest rate without loss
 
 PORT is [name=]driver:arg[,key=value]…
@@ -239,7 +239,7 @@ Examples:
   linerate forward null: null: --for 2s --json      the cost of the path
   linerate forward null: null: --for 2s --pool      the cost of packet memory, too
 
-The line `cost` divides by the packets that left by ports other than rings. Cycles and
+The line `cost` has totals divided by the packets that left by ports other than rings. Cycles and
 instructions are those of the whole process; a figure that is not available is printed as `-`.
 In the line `calls`, rx+xmit counts calls of the ports' drivers: one for each batch and queue, empty
 polls included. These calls are not syscalls; one call may make no syscall or several.

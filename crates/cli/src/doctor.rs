@@ -45,7 +45,7 @@ pub struct Doctor {
     /// With --try: do not ask for confirmation on the interface of the default route
     #[arg(long, requires = "full")]
     pub yes: bool,
-    /// Restore the settings that killed runs left changed on interfaces of this network namespace
+    /// Restore the settings of interfaces that killed runs have changed, in this network namespace
     #[arg(long, conflicts_with_all = ["port", "full"])]
     pub undo: bool,
     /// Print one JSON document on stdout, errors included; the exit status stays the same
@@ -67,8 +67,8 @@ Examples:
 
 A finding is ok, warn (it works, but slower or with fewer features than
 possible; or it was not tried) or miss (it does not work), with the reason and
-the remedy. Doctor tried each command that it proposes in a network namespace
-of its own, or checked that the program exists; other commands are marked
+the remedy. Before doctor proposes a command, it tries the command in a separate
+network namespace, or checks that the program exists. Other commands are marked
 unverified.
 
 Exit status: 0 nothing is missing, 2 wrong request, 3 something is missing.";

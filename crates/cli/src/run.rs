@@ -138,8 +138,8 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     let interrupts = Interrupts::find(run.place.as_deref(), path, screen);
     let placing = placed.map(|counters| Placing::start(&running, counters, &interrupts));
     let ended = watch(&running, path, &mut phases, screen, &signals);
-    // The rate is that of the run. What is under way then may leave late, or wait for its end in
-    // vain: that time is none of it.
+    // Read the time for the rate before draining: packets in flight may leave late or never, which
+    // must not lower the rate.
     let wall = start.elapsed();
     phases.end(&stats);
     let placed = placing.map(Placing::end).transpose();

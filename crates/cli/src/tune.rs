@@ -45,7 +45,7 @@ pub struct Tune {
     #[arg(short = 'g', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub show_ring: Option<String>,
-    /// Always refused, with the alternative: ring sizes are fixed when a port is opened
+    /// Refused: ring sizes are fixed when a port is opened. Restart the run with another port text, as in ring=4096
     #[arg(short = 'G', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
         num_args = 3..)]
     pub set_ring: Option<Vec<String>>,
@@ -87,7 +87,7 @@ Examples:
   linerate tune /run/x.sock --keep
   linerate tune /run/x.sock -S veth1                 counters
 
-The run answers only its own user and root. A setting without a value is n/a, with the reason.";
+The run answers only its own user and root. A setting that a port does not have is n/a, with the reason.";
 
 impl Tune {
     /// Runs the command; returns the exit status.

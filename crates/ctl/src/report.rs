@@ -191,10 +191,10 @@ pub struct Cost {
     pub scope: Option<&'static str>,
     /// CPU time of the whole process for each packet, by the kernel's accounting.
     pub cpu_ns_per_packet: Option<f64>,
-    /// Time that the workers were awake for each packet, by their own clocks: a second measurement
-    /// of the same. It is longer by preemption, which is part of [`Waits::run_delay_ns`], and
-    /// shorter by the time for falling asleep and waking, and by the work of the process outside
-    /// its workers. `None` if a worker has not reported.
+    /// Time that the workers were awake for each packet, by their own clocks: a check of
+    /// `cpu_ns_per_packet`. Unlike that figure it includes preemption, which is part of
+    /// [`Waits::run_delay_ns`], and excludes the time for going to sleep and waking up, and the work
+    /// of other threads. `None` if a worker has not reported.
     pub awake_ns_per_packet: Option<f64>,
 }
 

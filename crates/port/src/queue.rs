@@ -525,7 +525,8 @@ impl std::fmt::Debug for Queue {
 pub(crate) fn over(health: Health, want: Want, timeout: Option<Duration>) -> Result<bool> {
     match health {
         Health::Failed(error) => Err(error),
-        // A caller with a timeout waits for that time; it must not spin at the end.
+        // A caller with a timeout sleeps for that time even if the device has finished; a loop around
+        // such a call would spin otherwise.
         health => Ok(health == Health::Finished && want == Want::Frames && timeout.is_none()),
     }
 }

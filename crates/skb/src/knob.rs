@@ -97,7 +97,7 @@ pub const SAMPLE: Knob = Knob {
     max: u32::MAX as u64,
     default: 0,
     or: "",
-    effect: "Measures the time of every Nth allocation or free, and the lifetime of one of its packets; 0 = off",
+    effect: "Measures the time of every Nth call that allocates or frees, and the lifetime of one packet of each such call; 0 = off",
     live: true,
 };
 

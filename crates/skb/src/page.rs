@@ -64,7 +64,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// Returns true unless the skbs were never used as packets.
+    /// Returns true if the skbs were used as packets.
     pub fn lived(self) -> bool {
         !matches!(self, Fate::Unused)
     }
@@ -260,14 +260,14 @@ impl Page {
         }
     }
 
-    /// Counts a visit to the depot for frames.
+    /// Counts a visit to the depot that fetches frames.
     pub fn refilled(&self, frames: usize) {
         self.refills.add(1);
         self.refilled.add(frames as u64);
         self.see_cpu();
     }
 
-    /// Counts a visit to the depot with frames.
+    /// Counts a visit to the depot that returns frames.
     pub fn spilled(&self, frames: usize) {
         self.spills.add(1);
         self.spilled.add(frames as u64);

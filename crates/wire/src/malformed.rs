@@ -63,7 +63,8 @@ reasons! {
     Fragment = "fragment", "a fragment, not a whole datagram";
     /// More IPv6 extension headers than anyone sends.
     TooManyHeaders = "too_many_headers", "too many IPv6 extension headers";
-    /// Still under way by source route: its destination is not the one its checksum covers.
+    /// A source-routed packet before its last hop: its destination address is an intermediate hop,
+    /// and its checksum covers the final address.
     SourceRoute = "source_route", "its source route does not end here";
     /// A tunnel met congestion, and the ends of the packet inside do not take its mark.
     Congestion = "congestion", "congestion mark on a tunnel header around a packet without ECN";

@@ -65,7 +65,7 @@ pub fn round_trip_ticks(one: usize, other: usize) -> Result<f64> {
             .map_err(|e| Error::new(Code::Cpu, what(), e.to_string()))?;
         let asking = Builder::new()
             .spawn_scoped(s, || pinned(&line, one, || ask(&line, end)))
-            // The scope waits for the other one.
+            // End the answering thread: the scope joins it before it returns.
             .inspect_err(|_| line.0.store(GONE, Ordering::Release))
             .map_err(|e| Error::new(Code::Cpu, what(), e.to_string()))?;
         let readings = joined(asking, &what);

@@ -40,7 +40,7 @@ named! {
         Irq = "irq/timer",
         /// Entry into the kernel and exit, for any system call.
         Syscall = "syscall",
-        /// The CPU waits at full speed: delay loops. On whose behalf, a flat profile cannot say.
+        /// Busy-waiting in delay loops. A flat profile cannot show who called them.
         Spin = "spin",
         /// Locks: taking them, waiting for them, releasing them. A flat profile cannot show whose
         /// lock it is.

@@ -134,7 +134,7 @@ impl<Q: Qdisc> Tbf<Q> {
         }
     }
 
-    /// Returns the packet that waits for tokens, if there is one.
+    /// Returns the number (0 or 1) and the bytes of the packet that waits for tokens.
     fn waiting(&self) -> Moved {
         let bytes = if self.ahead.is_empty() { 0 } else { self.ahead_bytes };
         Moved { packets: self.ahead.len(), bytes }

@@ -91,7 +91,7 @@ impl End {
         let taken = ids.len().checked_sub(batch.len()).expect("xmit() added to the batch");
         assert!(
             batch.iter().map(id_of).eq(ids[taken..].iter().copied()),
-            "xmit() took {taken} of {} packets, and the rest is not what followed, in its order",
+            "xmit() took {taken} of {} packets, and left other packets in the batch than the remaining ones in order",
             ids.len()
         );
         assert!(
@@ -212,7 +212,10 @@ impl End {
         while !self.arm(Want::Frames) {
             let n = self.take(arrivals, BATCH);
             let late = Instant::now() >= deadline;
-            assert!(!late, "arm() says for ever that there is something, and rx() gives {n}");
+            assert!(
+                !late,
+                "arm() returns false for ever, as if packets waited, and rx() returned {n}"
+            );
         }
     }
 

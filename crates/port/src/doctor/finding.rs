@@ -30,7 +30,7 @@ pub struct Finding {
     pub level: Level,
     /// Object that was examined, and its state.
     pub what: String,
-    /// Reason why the result is no better, in the words of the kernel or program that refused.
+    /// Reason why the level is not `Ok`, in the words of the kernel or program that refused.
     pub why: Option<String>,
     /// Remedy; `None` if none is known.
     pub fix: Option<Fix>,
@@ -60,7 +60,7 @@ impl Finding {
         finding
     }
 
-    /// Adds the reason why the finding is no better.
+    /// Adds the reason why the level is not `Ok`.
     pub fn why(&mut self, why: impl Into<String>) -> &mut Finding {
         self.why = Some(plain(why));
         self

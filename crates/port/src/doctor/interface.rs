@@ -85,7 +85,7 @@ pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mu
             };
             let why = match kind {
                 "bridge" => {
-                    "packets between its members do not pass through it, and the kernel runs an XDP program behind it, with copies"
+                    "a port on it does not see packets between its members, and the kernel runs XDP on it in generic mode, with copies"
                 }
                 _ => "only the drivers of its members have zero-copy",
             };
@@ -96,7 +96,7 @@ pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mu
         }
         "vlan" => (
             format!("{name} is a VLAN of {parent}"),
-            "it has no driver of its own: the kernel runs an XDP program behind it, with copies"
+            "it has no driver of its own: the kernel runs XDP on it in generic mode, with copies"
                 .to_owned(),
             format!(
                 "use {driver}:{parent},ethertype=0x8100 for its packets, with their tags: ip -d link show {name}"
@@ -104,7 +104,7 @@ pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mu
         ),
         kind @ ("macvlan" | "macvtap" | "ipvlan" | "ipvtap") => (
             format!("{name} is a {kind} of {parent}"),
-            "it has no driver of its own: the kernel runs an XDP program behind it, with copies"
+            "it has no driver of its own: the kernel runs XDP on it in generic mode, with copies"
                 .to_owned(),
             format!(
                 "use {driver}:{parent},dst=ADDR for packets to one address: ip -d link show {name}"
@@ -154,7 +154,7 @@ pub(crate) fn features(of: &InterfaceInfo, found: &mut Findings) {
     if !features.has_programs() {
         found
             .warn(format!("{name}'s driver reports no XDP"))
-            .why("the kernel runs an XDP program behind it (generic mode), with copies");
+            .why("the kernel runs XDP on it in generic mode, with copies");
         return;
     }
     let zero_copy = match (features.has_zero_copy(), features.zero_copy_frames_max) {

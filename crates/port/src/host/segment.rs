@@ -58,7 +58,8 @@ impl Cutter {
         let ips = ip_headers(&headers).ok_or(DropReason::MALFORMED)?;
         let ip = ips.iter().flatten().last().ok_or(DropReason::MALFORMED)?;
         if ip.protocol != protocol || v6.is_some_and(|v6| v6 != ip.v6) {
-            // Of the kind that it says, but in a tunnel that is not known here, or not at all.
+            // The GSO type does not match the innermost header that was found. If the checksum begins behind that
+            // header, the packet is in an unknown tunnel; otherwise its headers contradict the type.
             let start = usize::from(offload.csum_start);
             let further = offload.needs_checksum() && start > ip.end;
             let reason = if further { DropReason::UNSUPPORTED } else { DropReason::MALFORMED };

@@ -338,7 +338,7 @@ fn target(goal: Goal, rate: f64, cost: Cost, slack: Duration) -> Duration {
             // The goal is of what holding adds. A thread whose timers are later than their slack gets the CPU late, and
             // would so after a device's wake-up.
             let longest = goal - slack.min(goal / 2);
-            // As many as make waking a tenth of the time.
+            // Packets for each wake-up with which wake-ups take a tenth of the CPU time.
             let enough = cost.wake_ns * (1.0 - WAKING) / (WAKING * cost.packet_ns.max(1.0));
             let enough = enough.max(ENOUGH);
             if rate > 0.0 { longest.min(from_nanos(enough / rate).max(SLEEP_MIN)) } else { longest }
@@ -376,7 +376,7 @@ fn from_nanos(ns: f64) -> Duration {
     Duration::from_nanos((ns.min(HOLD_MAX.as_nanos() as f64)) as u64)
 }
 
-/// A reading of a queue's moderation. Displays as one line: `8.2 packets an irq, 61 % of CPU was waking:
+/// A reading of a queue's moderation. Displays as one line: `8.2 packets an irq, wake-ups took 61 % of the CPU time:
 /// holding 180 us`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -431,7 +431,7 @@ impl fmt::Display for Moderated {
         if packets.is_infinite() {
             return f.write_str("no irq: no packet woke a worker");
         }
-        write!(f, "{packets:.1} packets an irq, {waking:.0} % of CPU was waking: ")?;
+        write!(f, "{packets:.1} packets an irq, wake-ups took {waking:.0} % of the CPU time: ")?;
         match (self.hold, self.why, self.mode) {
             (Some(hold), ..) => {
                 write!(f, "holding {} us", hold.as_micros())?;
@@ -444,7 +444,7 @@ impl fmt::Display for Moderated {
                 write!(f, "never held by {}", self.mode)?;
             }
             (None, ..) if waking < 100.0 * WAKING => {
-                f.write_str("not held: waking takes little of the CPU")?
+                f.write_str("not held: wake-ups take little CPU time")?
             }
             (None, ..) => f.write_str("not held: packets arrive too rarely")?,
         }

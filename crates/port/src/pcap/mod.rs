@@ -52,8 +52,8 @@ impl Driver for Pcap {
     fn help(&self) -> DriverHelp {
         DriverHelp {
             usage: "pcap:FILE[,pace=1]",
-            text: "a capture: read as A, with its own timing by pace=1;\n\
-                written as B; - is a pipe",
+            text: "a capture file: A is read (pace=1: with the capture's timing),\n\
+                B is written; - is stdin or stdout",
         }
     }
 

@@ -231,8 +231,8 @@ impl QueueBinding {
 
     fn register(&self, socket: &XdpSocket) -> Result<()> {
         let headroom = (self.pool.headroom() as u32).saturating_sub(HEADROOM_BYTES);
-        // SAFETY: only `Held` and the functions around it put addresses into the rings, of frames that
-        // `Local::lend` gave and of packets that are kept meanwhile.
+        // SAFETY: only `Held` and its callers write addresses into the rings. Each address is that of a
+        // frame that `Local::lend` gave, or of a packet that `Held` keeps until the device returns it.
         let region = unsafe { self.pool.region() };
         let Some(region) = region else {
             let why = "the pool's data is in the allocator's memory";

@@ -50,7 +50,7 @@ impl WaitSet {
     /// Cost: a syscall if the time changed.
     pub fn no_later(&mut self, at: Instant) -> bool {
         if self.alarm.is_none_or(|alarm| at < alarm) {
-            // The answer says whether it could be set.
+            // After an error the old alarm stays, and `is_due` below returns false.
             let _ = self.alarm(Some(at));
         }
         self.is_due(at)

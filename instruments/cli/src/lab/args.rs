@@ -62,7 +62,7 @@ pub struct Show {
 /// Run an experiment, and save all its windows
 ///
 /// The two sides, and the first side again as a control, run in adjacent windows in random order.
-/// A cell ends at the first analysis whose interval is narrow enough. Pairs that other processes disturbed
+/// Results are analysed during the run, and a cell ends when its interval is narrow enough. Pairs that other processes disturbed
 /// are repeated; the disturbed ones are kept and marked. No pair is left out because of its result.
 #[derive(Debug, Parser)]
 #[command(after_long_help = RUN)]

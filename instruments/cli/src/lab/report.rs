@@ -135,6 +135,6 @@ pub fn show(asked: &Show, screen: &Screen) -> Result<u8, Failure> {
 
 /// Formats `told` as one JSON document.
 pub fn document(told: &impl serde::Serialize) -> String {
-    // Only a map with keys that are no text could fail, and none is.
+    // This fails only for a map whose keys are not strings, and no printed type has one.
     serde_json::to_string(told).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
 }

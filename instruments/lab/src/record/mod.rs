@@ -61,7 +61,8 @@ pub struct Run {
 /// The program, time and conditions of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Head {
-    /// `2026-11-21T101500Z-pool`, with digits, `T`, `Z`, hyphens and lower-case letters only.
+    /// Name of the run, its start time and its experiment: `20261121T101500Z-pool`. It has digits, `T`,
+    /// `Z`, hyphens and lower-case letters only.
     pub id: String,
     /// Start time, as RFC 3339.
     pub started: String,

@@ -171,7 +171,8 @@ impl Counts {
 fn open(events: &[Event]) -> Result<(Opened, Scope)> {
     let mut scope = Scope::UserAndKernel;
     let mut opened = Opened::of_this_thread(events, scope);
-    // Without the kernel's share some events are 0 by definition: better none.
+    // If the kernel may not be counted, count user space alone. Events that only the kernel causes would always
+    // read 0 then, so for them the error is returned.
     if let Err(Refused { error, .. }) = &opened
         && error.kind() == io::ErrorKind::PermissionDenied
         && !events.iter().any(is_of_the_kernel)

@@ -38,7 +38,7 @@ pub fn a_source_keeps_to_its_budget_and_ends_once(rig: &mut Rig) -> Ran {
     };
     let slept = (0..TRIES).any(|_| dry(end, &mut batch));
     assert_eq!(batch.len(), 0, "packets without a frame");
-    assert!(slept, "without a frame arm() says for ever that there is something: it spins");
+    assert!(slept, "without a free frame arm() returns false for ever: a worker spins");
     end.release(hoard);
     let woken = end.readable(patience) || end.health().ended();
     assert!(woken, "there are frames again, and the poller is not woken");

@@ -61,7 +61,7 @@ pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
                 break;
             }
         }
-        assert!(slept, "without a frame arm() says for ever that there is something: it spins");
+        assert!(slept, "without a free frame arm() returns false for ever: a worker spins");
         let waiting = packets.len() - early - held.len().min(packets.len() - early);
         if waiting > 0 && held.is_empty() {
             assert!(receiver.rx_nombuf() > 0, "a receive that the pool ended is in rx_nombuf");
@@ -136,7 +136,7 @@ pub fn a_full_device_hands_the_rest_back(rig: &mut Rig) -> Ran {
             }
             bench.sender().xmit(&mut rest);
         }
-        assert!(slept, "a full device says for ever that there is room: it spins");
+        assert!(slept, "a full device reports room for ever: a worker spins");
         bench.send(rest, &mut arrivals);
         if bench.limits.drops_unread {
             while bench.receiver().take(&mut arrivals, BATCH) > 0 {}
@@ -155,7 +155,7 @@ pub fn room_wakes_a_sender(rig: &mut Rig) -> Ran {
         }
         let Some(Full { mut rest, mut arrivals, taken }) = fill(bench) else { return };
         let armed = (0..TRIES).any(|_| bench.sender().arm(Want::Room));
-        assert!(armed, "a full device says for ever that there is room: it spins");
+        assert!(armed, "a full device reports room for ever: a worker spins");
         if bench.limits.drops_unread {
             while bench.receiver().take(&mut arrivals, BATCH) > 0 {}
         } else {

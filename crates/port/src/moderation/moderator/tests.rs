@@ -379,7 +379,7 @@ fn moderator_explains_its_decision_in_a_line() {
         why: Why::Held,
         ..Moderated::default()
     };
-    let line = "8.2 packets an irq, 61 % of CPU was waking: holding 180 us";
+    let line = "8.2 packets an irq, wake-ups took 61 % of the CPU time: holding 180 us";
     assert_eq!(moderated.to_string(), line);
 }
 
@@ -396,10 +396,7 @@ fn a_whole_run_is_explained_by_its_mean_and_not_by_its_last_moments() {
     let line = |packets, irqs| m.moderated().over(packets, irqs);
     assert_eq!(line(1 << 20, 0).to_string(), "no irq: no packet woke a worker");
     let once = Moderated { hold: None, ..line(1 << 20, 1) }.to_string();
-    assert!(
-        once.ends_with("of CPU was waking: not held: waking takes little of the CPU"),
-        "{once}"
-    );
+    assert!(once.ends_with("of the CPU time: not held: wake-ups take little CPU time"), "{once}");
 }
 
 #[test]

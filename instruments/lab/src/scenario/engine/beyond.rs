@@ -129,7 +129,7 @@ pub(super) fn tell(seen: Seen, window: &mut Window) {
     figures.extend(seen.slowest_pct.map(|pct| ("slowest_pct", pct)));
     if let Some(time) = seen.time {
         figures.push(("far_cpu_ns", time.cpu_ns as f64));
-        // A thread of the side, of which this process's own account knows nothing.
+        // CPU time of the other process. It belongs to this side, and is not in this process's own CPU time.
         window.beside_cpu_ns = Some(time.cpu_ns);
         window.threads.push(time);
     }

@@ -169,7 +169,7 @@ impl Duty<Duration, Done> for Turning {
         if let Some(receiver) = &mut self.receiver {
             empty(receiver);
         }
-        // The window counts its own.
+        // Publish now, so that the counts of this window are not read with the next one.
         self.source.publish();
         Ok(self.beat.done(until, self.burst))
     }
