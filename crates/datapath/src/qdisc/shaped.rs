@@ -14,7 +14,7 @@ const HOT_LIST: usize = 64;
 /// Time between two checks of a device without room.
 const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 
-/// A port and its discipline.
+/// A port and its discipline. Dropping it drops the packets that wait as `stopped`.
 ///
 /// ```no_run
 /// use std::time::Instant;
@@ -36,11 +36,24 @@ const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Shaped<Q> {
+pub struct Shaped<Q: Qdisc> {
     port: Port,
+    waiting: Waiting<Q>,
+}
+
+/// The packets that wait. Dropping it drops them as `stopped`.
+#[derive(Debug)]
+struct Waiting<Q: Qdisc> {
     qdisc: Q,
     fifo: Batch,
     mem: Local,
+}
+
+impl<Q: Qdisc> Drop for Waiting<Q> {
+    fn drop(&mut self) {
+        self.qdisc.purge(DropReason::STOPPED, &mut self.mem);
+        self.fifo.discard(DropReason::STOPPED);
+    }
 }
 
 impl<Q: Qdisc> Shaped<Q> {
@@ -48,7 +61,7 @@ impl<Q: Qdisc> Shaped<Q> {
     #[must_use]
     pub fn new(port: Port, qdisc: Q) -> Shaped<Q> {
         let mem = port.pool().local_named("qdisc", HOT_LIST);
-        Shaped { port, qdisc, fifo: Batch::with_capacity(FIFO), mem }
+        Shaped { port, waiting: Waiting { qdisc, fifo: Batch::with_capacity(FIFO), mem } }
     }
 
     /// Enqueues all packets of `batch` in the discipline, and sends those that are due; returns how
@@ -59,37 +72,34 @@ impl<Q: Qdisc> Shaped<Q> {
     /// Errors: none; the discipline's drops are in the ledger.
     /// Cost:   a doorbell for each 64 packets.
     pub fn xmit(&mut self, batch: &mut Batch, now: Instant) -> usize {
-        self.qdisc.enqueue(batch, batch.len(), now, &mut self.mem);
+        let Waiting { qdisc, fifo, mem } = &mut self.waiting;
+        qdisc.enqueue(batch, batch.len(), now, mem);
         let (mut sent, most) = (0, Moved { packets: FIFO, bytes: u64::MAX });
         loop {
-            if self.fifo.is_empty() {
-                self.qdisc.dequeue(&mut self.fifo, most, now, &mut self.mem);
+            if fifo.is_empty() {
+                qdisc.dequeue(fifo, most, now, mem);
             }
-            sent += self.port.xmit(&mut self.fifo);
-            if !self.fifo.is_empty() || !self.has_due(now) {
+            sent += self.port.xmit(fifo);
+            let has_due = qdisc.deadline().is_some_and(|due| due <= now);
+            if !fifo.is_empty() || !has_due {
                 return sent;
             }
         }
     }
 
-    /// Returns true if the discipline has a packet that may leave.
-    fn has_due(&self, now: Instant) -> bool {
-        self.qdisc.deadline().is_some_and(|due| due <= now)
-    }
-
     /// Returns the time until [`Shaped::xmit`] has something to send; `None` while nothing waits.
     #[must_use]
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
-        if !self.fifo.is_empty() {
+        if !self.waiting.fifo.is_empty() {
             return Some(LOOK_FOR_ROOM);
         }
-        self.qdisc.deadline().map(|due| due.saturating_duration_since(now))
+        self.waiting.qdisc.deadline().map(|due| due.saturating_duration_since(now))
     }
 
     /// Returns the discipline's counts.
     #[must_use]
     pub fn counts(&self) -> QdiscCounts {
-        self.qdisc.counts()
+        self.waiting.qdisc.counts()
     }
 
     /// Returns the port, to receive from it.
@@ -99,9 +109,7 @@ impl<Q: Qdisc> Shaped<Q> {
 
     /// Drops the waiting packets as `stopped`, and returns the port.
     #[must_use]
-    pub fn into_port(mut self) -> Port {
-        self.qdisc.purge(DropReason::STOPPED, &mut self.mem);
-        self.fifo.discard(DropReason::STOPPED);
+    pub fn into_port(self) -> Port {
         self.port
     }
 }

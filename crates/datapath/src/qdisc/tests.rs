@@ -516,6 +516,20 @@ fn shaped_port_sends_what_is_due_and_says_when_to_come_back() {
     assert_eq!(pool.ledger().in_flight, 0);
 }
 
+#[test]
+fn packets_that_wait_in_a_shaped_port_that_is_dropped_are_counted_as_stopped() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (a, _b) = Port::pair(8, &pool).unwrap();
+    let mut port = Shaped::new(a, Tbf::new(8_000_000, 2000, Fifo::new(Limit::packets(20))));
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(5));
+    while batch.spare() > 0 {
+        assert!(batch.push(udp(&mut mem, 1, 2, 3, 1000)).is_ok());
+    }
+    assert_eq!(port.xmit(&mut batch, Instant::now()), 2);
+    drop(port);
+    assert_eq!(pool.ledger().dropped(DropReason::STOPPED), 3);
+}
+
 /// A stage can trim a packet to nothing: its queue has no bytes, and is still the one to drop from.
 #[test]
 fn packets_without_a_byte_are_within_every_limit_too() {
