@@ -1,6 +1,6 @@
 //! The checksums of TCP and UDP, which smoltcp leaves to the device.
 
-use linerate::wire;
+use linerate::wire::{self, Malformed};
 use linerate::{Offload, Skb, Views};
 
 /// `Offload::flags` for a checksum still to be computed; the next is for a verified one.
@@ -12,16 +12,18 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ETH_BYTES: usize = 14;
 
-/// Returns false for TCP and UDP with a wrong checksum. One that was left to a device never was on a wire, and
-/// one that the port has verified is right; what is no such packet smoltcp looks at itself.
+/// Returns false for TCP and UDP with a wrong checksum, or with options of IPv4 that smoltcp skips and that say where
+/// the packet goes. One that was left to a device never was on a wire, and one that the port has verified is right;
+/// what is no such packet smoltcp looks at itself.
 pub fn is_right(frame: &[u8], offload: Offload) -> bool {
     if offload.flags & (PENDING | VERIFIED) != 0 {
         return true;
     }
-    match wire::tcp(frame) {
-        Ok(tcp) => tcp.checksum_ok(),
-        Err(_) => wire::udp(frame).map_or(true, |udp| udp.checksum_ok()),
-    }
+    let right = match wire::tcp(frame) {
+        Err(Malformed::NotTcp) => wire::udp(frame).map(|udp| udp.checksum_ok()),
+        tcp => tcp.map(|tcp| tcp.checksum_ok()),
+    };
+    right.unwrap_or_else(|e| !matches!(e, Malformed::SourceRoute | Malformed::BadLength))
 }
 
 /// Leaves the checksum of a packet from smoltcp to the port; for a superframe also the cut into
@@ -64,5 +66,30 @@ fn transport(frame: &[u8]) -> Option<(u16, u8)> {
         }
         [0x86, 0xdd] => Some((ETH_BYTES as u16 + 40, *frame.get(20)?)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a UDP datagram behind these options of IPv4, with a checksum that is wrong.
+    fn damaged(options: &[u8]) -> Vec<u8> {
+        let words = 5 + options.len() as u8 / 4;
+        let mut frame = vec![2; 12];
+        frame.extend([8, 0, 0x40 | words, 0, 0, words * 4 + 12, 0, 0, 0, 0, 64, UDP, 0, 0]);
+        frame.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend_from_slice(options);
+        frame.extend([0, 7, 0, 9, 0, 12, 0xbe, 0xef, 1, 2, 3, 4]);
+        frame
+    }
+
+    #[test]
+    fn a_damaged_datagram_is_found_behind_whatever_options() {
+        let route = [131, 7, 4, 10, 0, 0, 9, 0];
+        for options in [&[][..], &[1, 1, 1, 0], &route, &[7, 9, 0, 0]] {
+            assert!(!is_right(&damaged(options), Offload::NONE), "{options:?}");
+        }
+        assert!(is_right(&[0; 60], Offload::NONE), "no IP");
     }
 }

@@ -51,7 +51,8 @@ const MTU_BYTES: usize = 1500;
 /// The longest packet whose length fits an IPv4 header.
 const IP_BYTES_MAX: usize = 65_535;
 
-/// A queue as a device of smoltcp.
+/// A queue as a device of smoltcp. Dropping it drops the packets that smoltcp has not taken, and those that were not sent,
+/// as `stopped`.
 #[derive(Debug)]
 pub struct Device {
     arriving: Batch,
@@ -147,6 +148,13 @@ impl Device {
             self.leaving.queue.rx(&mut self.arriving);
             self.received.extend(self.arriving.drain());
         }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.received.drain(..).for_each(|skb| skb.discard(DropReason::STOPPED));
+        self.leaving.batch.discard(DropReason::STOPPED);
     }
 }
 

@@ -183,3 +183,24 @@ fn a_pool_that_cannot_do_is_refused_with_what_to_do() {
         assert!(e.why.contains(why) && e.fix.contains(fix), "{e}");
     }
 }
+
+#[test]
+fn packets_in_a_device_that_is_dropped_are_counted_as_stopped() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (a, mut b) = Port::pair(64, &pool).unwrap();
+    let mut device = Device::new(a.into_queues().remove(0)).unwrap();
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(3));
+    while batch.spare() > 0 {
+        assert!(batch.push(mem.alloc_copy(&[0; 60]).unwrap()).is_ok());
+    }
+    assert_eq!(b.xmit(&mut batch), 3);
+    let (received, answer) = device.receive(Instant::ZERO).unwrap();
+    received.consume(|frame| assert_eq!(frame.len(), 60));
+    answer.consume(60, |frame| frame.fill(0));
+    drop(device);
+    assert_eq!(
+        pool.ledger().dropped(DropReason::STOPPED),
+        3,
+        "two that came, one that did not leave"
+    );
+}
