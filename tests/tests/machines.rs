@@ -299,6 +299,21 @@ fn commands_end_as_told_under_the_filter_of_a_container() {
 }
 
 #[test]
+fn affinity_that_a_system_call_filter_refuses_is_named_and_nothing_else_needs_it() {
+    after(refuse_affinity, &["env"], [Well; 3]);
+    let bench = or_skip!(Bench::new(refuse_affinity));
+    let pinned = bench.run(&["env"], &["forward", "gen:", "sink:", "--cpu", &first_cpu()]);
+    assert_eq!(pinned.code(), 2, "{pinned:?}");
+    assert!(pinned.stderr.starts_with("error[E-CPU]: cannot pin a thread to CPU"), "{pinned:?}");
+    let why = "why: a system call filter refuses it (sched_setaffinity: EPERM)";
+    assert!(pinned.stderr.contains(why) && pinned.stderr.contains("name no CPU"), "{pinned:?}");
+    let args = ["forward", "gen:", "sink:", "--place", "auto", "--for", "1s"];
+    let placed = bench.run(&["env"], &args);
+    let names_a_cpu = placed.stderr.contains("worker 0 on CPU");
+    assert!(placed.code() == 0 && !names_a_cpu, "{placed:?}");
+}
+
+#[test]
 fn commands_work_where_ipv6_is_off() {
     let off = "sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1";
     on(&["sh", "-c", &format!("{off}; exec \"$0\" \"$@\"")], [Well; 3]);
@@ -352,6 +367,18 @@ fn refuse_as_containers_do() -> std::io::Result<()> {
         unless_is(libc::SYS_perf_event_open as u32, 1),
         refuse(libc::EPERM),
         unless_is(libc::SYS_userfaultfd as u32, 1),
+        refuse(libc::EPERM),
+        ALLOW,
+    ])
+}
+
+/// Lets it set no thread's CPUs.
+///
+/// Source: systemd.exec(5): `SystemCallFilter=~@resources` with `SystemCallErrorNumber=EPERM`.
+fn refuse_affinity() -> std::io::Result<()> {
+    filtered(&mut [
+        CALL,
+        unless_is(libc::SYS_sched_setaffinity as u32, 1),
         refuse(libc::EPERM),
         ALLOW,
     ])

@@ -74,6 +74,11 @@ fn set_affinity(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
                 let why = "it is outside the cpuset of this process (sched_setaffinity: EINVAL)";
                 Error::new(Code::Cpu, what, why).fix(allowed)
             }
+            None if e == Errno::PERM && thread.is_none() => {
+                let why = "a system call filter refuses it (sched_setaffinity: EPERM)";
+                let fix = "allow the call (systemd: SystemCallFilter=@resources), or name no CPU";
+                Error::new(Code::Cpu, what, why).fix(fix)
+            }
             None if e == Errno::INVAL => {
                 let why =
                     "the kernel keeps the thread where it is, or it is outside the thread's cpuset";
