@@ -1,6 +1,6 @@
 //! Capabilities of a queue, as data instead of methods.
 
-/// Facts of a queue that decide what is done above its driver.
+/// Capabilities of a queue, which decide what work the layers above its driver do.
 ///
 /// A driver names what differs from the default, which is right for a device that copies and does nothing
 /// with a packet but send it: `Caps { rx_ring_len: Some(256), ..Caps::default() }`.
@@ -8,29 +8,30 @@
 /// Ring lengths may change with each connection of a queue; the rest is the same for life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caps {
-    /// When a packet's bytes cross between a frame of the pool and other memory.
+    /// When the driver copies a packet's bytes between a frame of the pool and other memory.
     pub copies: Copies,
     /// Most packets that can wait in the queue's receive ring; `None` if unknown.
     pub rx_ring_len: Option<u32>,
-    /// True if sleeping in [`QueueOps::arm`](crate::QueueOps::arm) for transmit room is better than
-    /// polling within 50 µs: the device signals room, or continues to send only when it is called.
-    /// False if the device does not signal room and the peer makes progress by itself, so that
-    /// polling soon is enough.
+    /// True if a caller that waits for transmit room should sleep in
+    /// [`QueueOps::arm`](crate::QueueOps::arm): the device signals room, or continues to send only
+    /// when the caller calls it. False if the caller should poll again within 50 µs: the device
+    /// does not signal room, and the peer makes room without a call.
     pub notifies_tx_space: bool,
-    /// Packets for which the device completes the checksum; for all others it is computed before
+    /// Packets whose checksum the device completes; the checksum of all others is computed before
     /// they are sent.
     pub checksum: TxOffload,
-    /// Superframes that the device cuts; all others are cut before they are sent.
+    /// Superframes that the device cuts into segments; all others are cut before they are sent.
     pub gso: TxOffload,
     /// True if `xmit` stops at the first packet whose offload it cannot do and leaves that packet
-    /// at the front of the batch, so that callers need not search the batch before.
+    /// at the front of the batch, so that callers need not search the batch for such packets.
     pub stops_at_offloads: bool,
     /// Origin of the packets received from the queue.
     pub origin: Origin,
 }
 
 impl Caps {
-    /// A queue within this process: packets stay in their frames, with their unfinished offloads.
+    /// The capabilities of a queue within this process: packets stay in their frames, with their
+    /// unfinished offloads.
     pub const IN_PROCESS: Caps = Caps {
         copies: Copies::Never,
         rx_ring_len: None,
@@ -52,24 +53,24 @@ impl Default for Caps {
 /// When a driver copies a packet's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Copies {
-    /// Never: a packet stays in its frame, or is created and verified there.
+    /// Never: a packet stays in its frame, or the driver creates or verifies it there.
     Never,
-    /// Once each way, between a frame and other memory.
+    /// Once for each packet received or sent, between a frame and other memory.
     Always,
-    /// Only where necessary; the copied bytes are unknown unless the driver counts them.
+    /// Only where necessary; the number of copied bytes is unknown unless the driver counts it.
     #[default]
     Sometimes,
 }
 
-/// Packets of which a device does a kind of work itself.
+/// Packets for which a device does an offload itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TxOffload {
     /// No packets: the device does none of this work.
     None,
-    /// Packets whose offload is at the first transport header: the device has no way to describe a
-    /// tunnel.
+    /// Packets whose offload is at the first transport header: the device's descriptors cannot
+    /// describe a tunnel.
     Untunnelled,
-    /// All, or the work is passed on to the packet's reader.
+    /// All packets: the device does the work, or passes it on to the packet's reader.
     All,
 }
 
@@ -81,7 +82,7 @@ pub enum Origin {
     Device,
     /// The queue itself: the packets count as created.
     Created,
-    /// Another queue of this process, which has counted the packets.
+    /// Another queue of this process, which has already counted the packets.
     Internal,
     /// A device whose queue counts the received packets itself, because it may drop or duplicate
     /// them before it returns them.

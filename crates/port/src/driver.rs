@@ -1,5 +1,5 @@
-//! The contract of a driver: a port's text becomes a plan once, and the plan says what it needs, is
-//! examined, and is opened.
+//! The contract of a driver: it parses a port's text into a plan, and the plan reports its needs,
+//! examines the port and opens it.
 //!
 //! ```text
 //!   Spec ── Driver::parse ──► Plan ─┬─ needs ──► Needs    plain data: pools and wires are made by it
@@ -30,7 +30,7 @@ impl Opened {
         Opened { queues: vec![Box::new(queue)], obtained }
     }
 
-    /// Wraps each queue in one that adds the price of register access, if there is one.
+    /// Wraps each queue in a wrapper that adds the price of register access, if the port has one.
     #[must_use]
     pub fn tolled(mut self, toll: Option<Toll>) -> Opened {
         if let Some(toll) = toll {
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Opened {
     }
 }
 
-/// Facts that hold for every port of a driver.
+/// Properties that every port of a driver has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DriverFlags {
     /// True if a port opens nothing by name: the text after its colon is its first option.
@@ -55,19 +55,19 @@ pub struct DriverFlags {
     /// True if a port is either read or written, selected by its flags `read` and `write`.
     pub directed: bool,
     /// True if the flag `write` makes a port receive nothing. An engine sets the flag if no wire
-    /// would take the received packets.
+    /// takes the packets that the port receives.
     pub can_only_write: bool,
     /// True if a port is one of two ends that are opened by the same name in one process: they
     /// [meet](OpenContext::meet), and packets between them stay in the process.
     pub paired: bool,
-    /// True if a port can end normally.
+    /// True if a port can finish, such as at the end of a file.
     pub ends: bool,
     /// True if a port generates numbered packets and ends after `count=N` of them.
     pub generates: bool,
     /// True if the name `-` means the standard input or output.
     pub pipes: bool,
-    /// True if a port does not write the bytes of its packets: they are what the frame held before. An
-    /// engine does not join such a port with one that has an `interface`.
+    /// True if a port leaves the bytes of its packets unwritten: they are the previous content of the
+    /// frame. An engine does not join such a port with one that has an `interface`.
     pub unwritten: bool,
     /// True if a port sends through a network interface of this machine.
     pub interface: bool,
@@ -88,11 +88,11 @@ pub struct OnMachine {
     /// The text of a port for a trial, to be opened in a network namespace where `v0` and `v1` are
     /// the ends of a veth; empty if a trial is impossible.
     pub trial: &'static str,
-    /// Options of a port that tries the link of an interface and takes no one's traffic. With them, an
-    /// interface's name alone stands for such a port; trying it may take the link down, and a neighbour can
-    /// be asked. Empty if no link is tried.
+    /// Options of a port that tries the link of an interface and takes no traffic from others. A text that
+    /// is only an interface's name gets these options; the trial may take the link down, and may send a
+    /// request to a neighbour. Empty if the driver tries no link.
     pub link_trial: &'static str,
-    /// Versions of Linux that ports make use of, each with what an older one lacks.
+    /// Versions of Linux whose features ports use, each with what an older version lacks.
     pub kernels: &'static [((u32, u32), &'static str)],
 }
 
@@ -106,18 +106,18 @@ pub trait Driver: Sync {
         DriverHelp { usage: self.name(), text: "" }
     }
 
-    /// Returns the facts that hold for every port of this driver.
+    /// Returns the properties that every port of this driver has.
     fn flags(&self) -> DriverFlags {
         DriverFlags::default()
     }
 
-    /// Returns what a machine needs for ports of this driver.
+    /// Returns what a machine must provide for ports of this driver.
     fn on_machine(&self) -> OnMachine {
         OnMachine::default()
     }
 
-    /// Returns the texts of two ports that meet at `place`, each in a process of its own: one that listens, and
-    /// one whose packets the first sees where they lie. `None` if ports reach no other process.
+    /// Returns the texts of two ports that connect two processes at `place`: the first port listens, and reads
+    /// the packets of the second without a copy. `None` if ports reach no other process.
     fn between_processes(&self, _place: &str) -> Option<[String; 2]> {
         None
     }
@@ -131,7 +131,7 @@ pub trait Driver: Sync {
 
 /// A parsed port that is not open yet.
 pub trait Plan {
-    /// Returns what the port needs, as far as that is known before it is open.
+    /// Returns the needs of the port that are known before it is open.
     ///
     /// # Errors
     /// As [`Plan::open`], if it cannot be known.
@@ -157,19 +157,20 @@ pub trait Plan {
         Err("use a port that copies")
     }
 
-    /// Returns the settings of interfaces that the open port changes, so that callers know them
-    /// before it is opened.
+    /// Returns the settings of interfaces that the port changes while it is open; callers can
+    /// report them before they open it.
     fn changes(&self) -> Vec<Change> {
         Vec::new()
     }
 
-    /// Returns the name of the interface whose interrupts bring its packets, if there is one.
+    /// Returns the name of the interface whose interrupts deliver the port's packets, if there is one.
     fn interface(&self) -> Option<&str> {
         None
     }
 
-    /// Looks whether the port of `spec` can be opened here and how well, going as far as `how` says, and
-    /// leaves everything as it was. A port that has nothing to say is tried by opening it.
+    /// Examines whether the port of `spec` can be opened on this machine and in which mode, by the
+    /// trials that `how` allows, and undoes every change. A port without findings is tried by opening
+    /// it.
     fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}
 }
 
@@ -204,8 +205,8 @@ pub struct Needs {
     /// frames of the pool. Both ends of a pair report the same number: the packets in both
     /// directions.
     pub ring_frames: usize,
-    /// The writers of the frames of a pool for this port: a peer for a driver that shares frames
-    /// with one, else private.
+    /// Trust in the writers of frames of the port's pool: exported for a driver that shares
+    /// frames with a peer, else private.
     pub trust: Trust,
     /// The directions in which packets can go, as far as the text determines them.
     pub direction: Direction,
@@ -243,7 +244,7 @@ impl<'a> OpenContext<'a> {
         OpenContext { pool, waiting: Vec::new() }
     }
 
-    /// Sets the pool that the queues of ports opened from now on receive into.
+    /// Sets the pool that ports opened later receive into.
     pub fn set_pool(&mut self, pool: &'a Pool) {
         self.pool = pool;
     }
@@ -254,8 +255,8 @@ impl<'a> OpenContext<'a> {
         self.pool
     }
 
-    /// Returns one end of a pair. Who asks first for `name` has both made and gets one; who asks next
-    /// gets the other.
+    /// Returns one end of the pair `name`. The first call makes both ends and returns one; the second
+    /// call returns the other.
     ///
     /// # Errors
     /// Those of `make`.

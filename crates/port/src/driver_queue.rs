@@ -35,7 +35,7 @@ impl DriverQueue {
         DriverQueue { prep, ops, stats: Arc::default(), origin, moderator }
     }
 
-    /// Puts something around the driver's queue: below the preparation.
+    /// Wraps the driver's queue in `wrap`, below the transmit preparation.
     pub(crate) fn wrap(
         self,
         wrap: impl FnOnce(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,
@@ -47,7 +47,7 @@ impl DriverQueue {
     }
 
     /// Makes the queue copy packets of other pools into `pool`'s frames before they are sent, if
-    /// the driver passes frames on. The memory that the queue is called with is of that pool.
+    /// the driver passes frames on. Callers use the queue only with hot lists of `pool`.
     pub fn keep_to(&mut self, pool: &Pool) {
         if self.ops.caps().copies == Copies::Never {
             self.prep.keep_to(pool);
@@ -63,7 +63,7 @@ impl DriverQueue {
         let budget = budget.min(batch.spare());
         let before = batch.len();
         let moved = self.ops.rx(mem, batch, budget);
-        // What the batch has, not what the driver says: the ledger counts packets.
+        // Count the packets in the batch, not the number that the driver returned: the ledger counts packets.
         let n = batch.len().saturating_sub(before);
         debug_assert_eq!(moved.bytes, batch.bytes_behind(before), "as the driver counts them");
         if n > 0 && self.origin == Origin::Device {
@@ -74,8 +74,8 @@ impl DriverQueue {
         n
     }
 
-    /// Counts the end of a sleep that this queue ended, by its device or `by_timer`. See
-    /// [`QueueOps::irq`].
+    /// Counts the end of a sleep that this queue caused, by its device or, if `by_timer`, by the
+    /// timer of a hold. See [`QueueOps::irq`].
     pub fn irq(&mut self, by_timer: bool) {
         if by_timer {
             self.stats.count_hold_end();
@@ -91,7 +91,7 @@ impl DriverQueue {
         &mut self.moderator
     }
 
-    /// Makes the descriptor readable at `at`, and leaves the device alone. See [`QueueOps::hold`].
+    /// Makes the descriptor readable at `at`, without arming the device. See [`QueueOps::hold`].
     pub fn hold(&mut self, at: Instant) -> bool {
         self.ops.hold(at)
     }
@@ -108,22 +108,22 @@ impl DriverQueue {
         moved.packets
     }
 
-    /// Returns the number of packets that were taken from their batch and wait for room or for a
-    /// frame.
+    /// Returns the number of packets in the preparation: they have left their batch, and wait for
+    /// room or for a frame.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.prep.waiting()
     }
 
-    /// Arms the descriptor for `want`, or for room to send packets that wait here; returns false if
-    /// either is possible already. See [`QueueOps::arm`].
+    /// Arms the descriptor for `want`, and for the room or frame that packets in the preparation
+    /// wait for; returns false if one of them is already available. See [`QueueOps::arm`].
     pub fn arm(&mut self, want: Want) -> bool {
         match self.prep.waits() {
             None => self.ops.arm(want),
             Some(Waits::Room) if want.frames() => self.ops.arm(Want::Both),
             Some(Waits::Room) => self.ops.arm(want),
             Some(Waits::Frame(at)) => {
-                // Room is of no use before there is a frame.
+                // The waiting packet needs a frame before it can use room, so do not arm for room.
                 let silent = self.ops.arm(Want::Frames) || !want.frames();
                 silent && at > Instant::now() && self.ops.alarm(at)
             }
@@ -139,7 +139,7 @@ impl DriverQueue {
         self.ops.reap(mem) + self.prep.waiting()
     }
 
-    /// Sends further packets that wait in the preparation.
+    /// Tries again to send the packets that wait in the preparation.
     #[cold]
     fn go_on(&mut self, mem: &mut Local) {
         self.xmit(mem, &mut Batch::with_capacity(0));
@@ -151,16 +151,16 @@ impl DriverQueue {
         self.ops.health()
     }
 
-    /// Returns the driver's counters; the copied bytes include those of segments, and of packets of other pools.
+    /// Returns the driver's counters; the copied bytes include those of segments and of packets of other pools.
     pub fn counters(&mut self) -> Counters {
         let mut counters = self.ops.counters();
         let (prepared, by_driver) = (self.prep.copied_bytes(), &mut counters.driver.copied_bytes);
-        // A driver that copies nothing does not count it.
+        // A driver that copies nothing reports `None`; count from 0 then, because the preparation copies.
         *by_driver = by_driver.or(self.prep.has_border().then_some(0)).map(|n| n + prepared);
         counters
     }
 
-    /// Returns the current facts of the queue.
+    /// Returns the current capabilities of the queue.
     #[must_use]
     pub fn caps(&self) -> Caps {
         let caps = self.ops.caps();

@@ -2,7 +2,7 @@
 
 use linerate_skb::knob::Knob;
 
-/// Most mapped memory of one peer of a memif: `memory=` in its text.
+/// Most memory of one memif peer that a port maps: the option `memory=`.
 pub const PEER_MEMORY: Knob = Knob {
     name: "memory",
     unit: "MiB",

@@ -1,4 +1,4 @@
-//! Exchanges batches of skbs with one device queue.
+//! Ports: each exchanges batches of skbs with the queues of one device.
 //!
 //! A [`Port`] is a device opened by its text, `driver:arg[,key=value]`; it has one or more
 //! [`Queue`]s, each with one descriptor that is readable when there is something to do. A driver is

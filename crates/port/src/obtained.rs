@@ -1,4 +1,4 @@
-//! Properties of an opened device. They are reported, so that a slower mode is seen.
+//! Properties of an opened device. Programs report them, so that users notice a slower mode.
 
 use std::fmt;
 
@@ -32,11 +32,12 @@ pub struct Obtained {
     /// Longest packet that the device sends or receives, in bytes from the destination MAC;
     /// superframes included.
     pub packet_max_bytes: usize,
-    /// The MAC address of its interface: of those that have one.
+    /// The MAC address of the port's interface; `None` if the port has no interface.
     pub mac: Option<Mac>,
-    /// The filter by which it takes packets, in the words of its text; empty if it takes all.
+    /// The filter that selects the packets of the port, in the syntax of port texts; empty if the
+    /// port takes all packets.
     pub filter: String,
-    /// Features that were requested or are better and are not available, each with its reason.
+    /// Features that were requested, or would be better, and are not available; each with its reason.
     pub refused: Vec<String>,
 }
 
@@ -74,7 +75,7 @@ impl Obtained {
         self
     }
 
-    /// Adds a feature that was not available, with its reason.
+    /// Adds a feature that is not available, with its reason.
     #[must_use]
     pub fn refused(mut self, what_and_why: impl Into<String>) -> Obtained {
         self.refused.push(what_and_why.into());

@@ -1,4 +1,4 @@
-//! An open device: for programs with a loop of their own.
+//! An open device, for programs that have a loop of their own.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -18,14 +18,15 @@ use crate::waker::Waker;
 
 /// Frames of a port's own pool for its program's batches and queues.
 const PROGRAM_FRAMES: u64 = 4096;
-/// Packets of the greatest length that these frames hold together.
+/// Number of packets of the greatest length for which the program's frames must suffice.
 const PROGRAM_BATCH: u64 = 64;
 
 /// A device and its queues.
 #[derive(Debug)]
 pub struct Port {
     queues: Vec<Queue>,
-    /// The queue to receive from first, so that none waits for ever behind a busy one.
+    /// Index of the queue to receive from first. It changes with each receive, so that a busy queue
+    /// cannot starve the others.
     turn: usize,
     obtained: Obtained,
     pool: Pool,
@@ -95,7 +96,7 @@ impl Port {
         Ok(port)
     }
 
-    /// Gives each queue a hot list; the device's rings hold `rings` frames.
+    /// Creates the port, with a hot list for each queue; the device's rings hold `rings` frames.
     fn of(name: &str, opened: Opened, rings: usize, pool: &Pool) -> Port {
         let hot_list_len = pool.hot_list_len_for(rings.div_ceil(opened.queues.len().max(1)));
         let queue =
@@ -192,7 +193,7 @@ impl Port {
     /// A packet of another pool than the port's is copied where the device reads packets in its pool only
     /// (xdp, memif): [`Port::driver_counts`] has the bytes, and [`Port::open_with`] makes two ports share a pool.
     pub fn xmit(&mut self, batch: &mut Batch) -> usize {
-        // One queue, so that packets stay in order.
+        // Only one queue sends, so that packets stay in order.
         self.queues.first_mut().map_or(0, |q| q.xmit(batch))
     }
 
@@ -202,8 +203,9 @@ impl Port {
         self.queues.first_mut().map_or(0, |q| q.alloc(batch, want))
     }
 
-    /// Makes the queues' descriptors readable when `want` occurs; returns false if it has occurred
-    /// on one of them. Calls [`Queue::arm`] for each, up to the first that returns false.
+    /// Makes the queues' descriptors readable when `want` occurs; returns false if it has already
+    /// occurred on one of them. Calls [`Queue::arm`] for each queue, up to the first that returns
+    /// false.
     pub fn arm(&mut self, want: Want) -> bool {
         self.queues.iter_mut().all(|q| q.arm(want))
     }
@@ -221,8 +223,8 @@ impl Port {
         self.wait_for(Want::Frames, timeout)
     }
 
-    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. Otherwise as
-    /// [`Port::wait`], except that waiting for room never returns an end.
+    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. Works as
+    /// [`Port::wait`], except that a wait for room does not return when the device has finished.
     ///
     /// # Errors
     /// As [`Port::wait`].
@@ -230,7 +232,7 @@ impl Port {
         wait_on(&mut [self], want, timeout)
     }
 
-    /// Returns a handle by which any thread, or a signal handler, ends the present or the next wait
+    /// Returns a handle with which any thread, or a signal handler, ends the current or next wait
     /// of this port: [`Port::wait`] and [`wait_any`] then return `Ok(false)`. The handle wakes each
     /// part of a port that is [split](Port::split).
     ///
@@ -258,13 +260,14 @@ impl Port {
         Ok(Waker::of(bells.into_iter()))
     }
 
-    /// Changes when the port's queues are polled again: see [`Queue::set_moderation`]. The option
-    /// `moderation=napi` of a port text does the same.
+    /// Sets the moderation mode of the port's queues, which decides when they are polled again: see
+    /// [`Queue::set_moderation`]. The option `moderation=napi` of a port text does the same.
     pub fn set_moderation(&mut self, mode: Moderation) {
         self.queues.iter_mut().for_each(|queue| queue.set_moderation(mode));
     }
 
-    /// Returns the health of the port: the worst of its queues; finished only when all of them are.
+    /// Returns the health of the port: the worst health of its queues, and finished only if all of
+    /// them are finished.
     #[must_use]
     pub fn health(&self) -> Health {
         worst(|| self.queues.iter().map(Queue::health))
@@ -289,7 +292,7 @@ impl Port {
         sum
     }
 
-    /// Returns a port for each of its queues, each for a thread or task of its own.
+    /// Splits the port into one port for each queue, each for a thread or task of its own.
     #[must_use]
     pub fn split(self) -> Vec<Port> {
         let Port { queues, obtained, pool, .. } = self;
@@ -338,19 +341,19 @@ pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> Result<bo
 }
 
 fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
-    // One queue is the rule, and needs no allocation.
+    // Most callers have one queue; this path needs no allocation for it.
     let mut queues = ports.iter_mut().flat_map(|p| &mut p.queues);
     if let (Some(one), None) = (queues.next(), queues.next()) {
         return one.wait_for(want, timeout);
     }
-    // All of them: one wake of a port is one end of a wait.
+    // Check every queue without stopping at the first: one use of a port's waker must end only one wait.
     let told = |ports: &mut [&mut Port], is_told: fn(&mut Queue) -> bool| {
         ports.iter_mut().flat_map(|p| &mut p.queues).fold(false, |any, q| is_told(q) | any)
     };
     if told(ports, Queue::is_told) {
         return Ok(false);
     }
-    // Asked first: what came before the end is then told by `arm`.
+    // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
     let health = worst(|| ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
     if !ports.iter_mut().all(|p| p.arm(want)) {
         return Ok(true);
@@ -364,7 +367,7 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     let readable = poll_readable(&fds, timeout).map_err(cannot_wait)?;
     let readable = readable && !told(ports, Queue::is_told_polled);
     for queue in ports.iter_mut().flat_map(|p| &mut p.queues) {
-        // Which of them it was costs a syscall each.
+        // To find out whether this queue woke the caller costs a syscall.
         let now = Some(Duration::ZERO);
         let by = readable && poll_readable(&[queue.as_fd()], now).map_err(cannot_wait)?;
         queue.woken(by);

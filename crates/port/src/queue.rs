@@ -1,4 +1,4 @@
-//! One queue of a device: the calls of a driver, and those for applications.
+//! One queue of a device: the trait that drivers implement, and the type that applications use.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -77,8 +77,8 @@ impl Health {
     }
 }
 
-/// A driver's side of one queue. Its descriptor is only ever readable, and the same for life; it is
-/// readable until it is armed for the first time.
+/// A driver's side of one queue. Its descriptor never changes and signals every event as readable;
+/// it is readable until it is armed for the first time.
 ///
 /// A driver that copies needs no `unsafe`. Calls come from one thread at a time.
 pub trait QueueOps: AsFd + Send {
@@ -121,9 +121,9 @@ pub trait QueueOps: AsFd + Send {
         false
     }
 
-    /// Makes the descriptor readable at `at`, and not for the device until it is armed again, so
-    /// that no sender pays for waking the caller. Returns false if the driver cannot, so that the
-    /// caller arms instead.
+    /// Makes the descriptor readable at `at`, and stops the device's signals until the queue is
+    /// armed again, so that no sender pays for waking the caller. Returns false if the driver
+    /// cannot do this; the caller then arms instead.
     ///
     /// Cost: a syscall; one more for the first of several in a row.
     fn hold(&mut self, at: Instant) -> bool {
@@ -131,13 +131,13 @@ pub trait QueueOps: AsFd + Send {
         false
     }
 
-    /// Notes that the caller's sleep ended for this queue, by its device or by the timer of a hold:
-    /// an irq, which costs a register access on a NIC, and which a wrapper counts.
+    /// Reports to the driver that its device, or the timer of a hold, ended the caller's sleep.
+    /// This is an irq: it costs a register access on a NIC, and a wrapper counts it.
     fn irq(&mut self) {}
 
     /// Takes back the packets that the device has sent; returns how many packets, or parts of
-    /// packets, it still has to send, 0 if unknown. A caller that closes the queue waits until this
-    /// is 0.
+    /// packets, the device still has to send, or 0 if this is unknown. A caller that closes the
+    /// queue waits until the number is 0.
     ///
     /// Shape:  sent packets -> freed as sent.
     /// Cost:   as the look that `xmit` takes.
@@ -151,16 +151,16 @@ pub trait QueueOps: AsFd + Send {
         Health::Up
     }
 
-    /// Returns the driver's counters since the queue was opened, in one reading: losses with a
-    /// cause never exceed all losses.
+    /// Returns the driver's counters since the queue was opened. They are read at one time, so that
+    /// losses with a known cause never exceed all losses.
     ///
     /// Cost: a syscall, where the kernel counts.
     fn counters(&mut self) -> Counters {
         Counters::default()
     }
 
-    /// Returns the current facts of the queue. Callers read them when they start using the queue,
-    /// and ring lengths also later.
+    /// Returns the current capabilities of the queue. Callers read them when they start to use the
+    /// queue; a ring's length is also read later.
     fn caps(&self) -> Caps {
         Caps::default()
     }
@@ -173,7 +173,7 @@ pub trait QueueOps: AsFd + Send {
 pub struct Queue {
     ops: DriverQueue,
     mem: Local,
-    /// Receives that had ended early for lack of a frame, at the last check.
+    /// Number of receives that had ended early for lack of a frame, at the last check.
     rx_nombuf: u64,
     /// True if the last receive returned nothing because the pool had no frame.
     starved: bool,
@@ -183,15 +183,15 @@ pub struct Queue {
     waker: Option<WakeEnd>,
 }
 
-/// The sleep for which the queue was armed, until its owner polls again.
+/// The kind of sleep for which the queue is armed, until its owner polls again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Sleep {
-    /// No sleep.
+    /// The queue is not armed.
     #[default]
     Awake,
-    /// Until the device has something.
+    /// A sleep that ends when the device signals an event.
     Device,
-    /// Sleeps until a time.
+    /// A sleep that ends at a given time.
     Timer,
 }
 
@@ -255,8 +255,7 @@ impl Queue {
         self.ops.xmit(&mut self.mem, batch)
     }
 
-    /// Takes back the packets that the device has sent; returns how many packets the device still
-    /// has.
+    /// Takes back the packets that the device has sent; returns how many packets the device still holds.
     ///
     /// Sending does this too. Call it to wait until everything has left, or to get the frames back.
     pub fn reap(&mut self) -> usize {
@@ -298,8 +297,8 @@ impl Queue {
         armed
     }
 
-    /// Returns the time until which packets are held, if they are; `None` if the caller wants
-    /// another event as well.
+    /// Returns the time at which the hold of received packets ends; `None` if there is no hold, or
+    /// if the caller waits for another event as well.
     fn hold(&mut self, want: Want) -> Option<Instant> {
         if want != Want::Frames || self.ops.waiting() > 0 {
             return None;
@@ -312,7 +311,7 @@ impl Queue {
         }
     }
 
-    /// Learns the cost of a wake-up and of a packet.
+    /// Measures the cost of a wake-up and of a packet, and passes it to the moderator.
     ///
     /// Cost: a syscall, 50 times a second.
     #[cold]
@@ -328,18 +327,18 @@ impl Queue {
         }
     }
 
-    /// Changes when the queue is polled again, by [`Queue::wait`] and [`Queue::arm`]: by default
-    /// `adaptive`.
+    /// Sets the moderation mode, which decides when [`Queue::wait`] and [`Queue::arm`] poll the
+    /// queue again. The default is `adaptive`.
     pub fn set_moderation(&mut self, mode: Moderation) {
         self.ops.moderator().set_mode(mode);
     }
 
-    /// Describes the queue's moderation now, with the reason.
+    /// Returns the state of the queue's moderation, with the reason for it.
     pub fn moderated(&mut self) -> Moderated {
         self.ops.moderator().moderated()
     }
 
-    /// Returns a handle by which any thread ends the queue's waits: see
+    /// Returns a handle with which any thread ends the queue's waits: see
     /// [`Port::waker`](crate::Port::waker).
     ///
     /// # Errors
@@ -361,7 +360,7 @@ impl Queue {
         self.waker.as_mut().is_some_and(WakeEnd::take)
     }
 
-    /// Returns the result of `is_told`, after a poll(2) that found a descriptor readable.
+    /// Returns true if a waker was used; called after poll(2) found a descriptor readable.
     pub(crate) fn is_told_polled(&mut self) -> bool {
         self.waker.as_mut().is_some_and(WakeEnd::take_polled)
     }
@@ -384,8 +383,8 @@ impl Queue {
         self.wait_for(Want::Frames, timeout)
     }
 
-    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. Otherwise as
-    /// [`Queue::wait`], except that waiting for room never returns an end.
+    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. Works as
+    /// [`Queue::wait`], except that a wait for room does not return when the device has finished.
     ///
     /// # Errors
     /// As [`Queue::wait`].
@@ -408,7 +407,7 @@ impl Queue {
         if self.ops.moderator().mode() == Moderation::Busy {
             return self.spin(want, timeout);
         }
-        // Read first: `arm` then reports a packet that arrived before the end.
+        // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
         let health = self.ops.health();
         if !self.arm_device(want) {
             return Ok(true);
@@ -443,7 +442,7 @@ impl Queue {
         }
     }
 
-    /// Counts the end of a sleep, if this queue ended it.
+    /// Counts the end of a sleep, if `by` is true: this queue ended it.
     pub(crate) fn woken(&mut self, by: bool) {
         match std::mem::take(&mut self.sleep) {
             Sleep::Device if by => self.ops.irq(false),
@@ -525,8 +524,8 @@ impl std::fmt::Debug for Queue {
 pub(crate) fn over(health: Health, want: Want, timeout: Option<Duration>) -> Result<bool> {
     match health {
         Health::Failed(error) => Err(error),
-        // A caller with a timeout sleeps for that time even if the device has finished; a loop around
-        // such a call would spin otherwise.
+        // With a timeout, sleep even if the device has finished; otherwise a loop around this call
+        // would spin.
         health => Ok(health == Health::Finished && want == Want::Frames && timeout.is_none()),
     }
 }

@@ -6,7 +6,7 @@ use crate::driver::{Driver, DriverFlags, Plan};
 use crate::spec::Spec;
 use crate::{r#gen, memif, null, packet, pcap, ring, sink, tap, xdp};
 
-/// The drivers of this crate, in the order of the command's help: the only list of all of them.
+/// The drivers of this crate, in the order of the command's help; no other list has all of them.
 static DRIVERS: [&dyn Driver; 9] = [
     &xdp::XDP,
     &packet::Packet,
@@ -81,7 +81,7 @@ impl Registry {
         self.driver(spec).map(Driver::flags).unwrap_or_default()
     }
 
-    /// Parses a port text with its options.
+    /// Parses a port text and its options into a plan.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX`, with what would be right.
@@ -90,7 +90,8 @@ impl Registry {
         self.driver(&spec)?.parse(&spec)
     }
 
-    /// Returns the first driver whose ports try the link of an interface ([`OnMachine::link_trial`](crate::OnMachine)).
+    /// Returns the first driver that can try the link of an interface
+    /// ([`OnMachine::link_trial`](crate::OnMachine)).
     #[must_use]
     pub fn of_links(&self) -> Option<&'static dyn Driver> {
         self.0.iter().copied().find(|driver| !driver.on_machine().link_trial.is_empty())
@@ -111,7 +112,7 @@ pub fn parse(text: &str) -> Result<Spec> {
     Registry::default().parse(text)
 }
 
-/// Parses a port text with its options, for the drivers of this crate.
+/// Parses a port text and its options into a plan, for the drivers of this crate.
 ///
 /// # Errors
 /// `E-PORT-SYNTAX`, with what would be right.

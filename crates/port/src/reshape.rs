@@ -16,9 +16,9 @@ use linerate_wire::{
 
 use crate::view::{Views, head_mut, private};
 
-/// Longest packet whose length fits an IP header, with an Ethernet header.
+/// Bytes of an Ethernet header and the longest packet that an IP header's length field can express.
 const LONGEST_BYTES: usize = 14 + u16::MAX as usize;
-/// Offset of a tunnel's UDP header over IPv6; the next is that of the checksum in it.
+/// Offset of a tunnel's UDP header over IPv6, followed by the offset of the checksum within a UDP header.
 const TUNNEL_V6_UDP: u16 = 54;
 const UDP_CHECK: u16 = 6;
 
@@ -38,9 +38,9 @@ pub trait Reshape {
     /// # Errors
     /// [`DropReason::UNWANTED`] without a tag; see the trait.
     fn pop_vlan(&mut self) -> Result<VlanTag, DropReason>;
-    /// Inserts an IPv4 header between the Ethernet header and its payload: for [`Protocol::IPIP`]
-    /// that must be an IPv4 packet, for [`Protocol::IPV6`] an IPv6 packet, for other protocols
-    /// anything. See [`HeadMut::push_ipv4`].
+    /// Inserts an IPv4 header between the Ethernet header and its payload. The payload must be an
+    /// IPv4 packet for [`Protocol::IPIP`] and an IPv6 packet for [`Protocol::IPV6`]; for other
+    /// protocols it can be anything. See [`HeadMut::push_ipv4`].
     ///
     /// # Errors
     /// See the trait.
@@ -50,7 +50,7 @@ pub trait Reshape {
         dst: Ipv4Addr,
         protocol: Protocol,
     ) -> Result<(), DropReason>;
-    /// Inserts an IPv6 header; otherwise as [`Reshape::push_ipv4`].
+    /// Inserts an IPv6 header, by the rules of [`Reshape::push_ipv4`].
     ///
     /// # Errors
     /// See the trait.
@@ -65,13 +65,13 @@ pub trait Reshape {
     /// # Errors
     /// [`DropReason::UNWANTED`] without a packet inside; see the trait.
     fn pop_ip(&mut self) -> Result<(), DropReason>;
-    /// Puts the frame into a VXLAN tunnel: [`HeadMut::push_vxlan`]. Over IPv6 the outer checksum is
-    /// filled, or left to the device if nothing else is.
+    /// Puts the frame into a VXLAN tunnel: [`HeadMut::push_vxlan`]. Over IPv6 the outer UDP
+    /// checksum is computed, or left to the device if no other checksum is left to it.
     ///
     /// # Errors
     /// See the trait.
     fn push_vxlan(&mut self, tunnel: &Tunnel) -> Result<(), DropReason>;
-    /// Puts the frame into a Geneve tunnel; otherwise as [`Reshape::push_vxlan`].
+    /// Puts the frame into a Geneve tunnel, by the rules of [`Reshape::push_vxlan`].
     ///
     /// # Errors
     /// See the trait.
@@ -145,7 +145,7 @@ impl Reshape for Skb {
     }
 }
 
-/// Refuses a superframe that could not be cut after a header of `protocol` is added.
+/// Refuses a superframe that could not be cut into segments after a header of `protocol` is added.
 fn cuttable(skb: &Skb, protocol: Protocol) -> Result<(), DropReason> {
     let known = matches!(protocol, Protocol::IPIP | Protocol::IPV6);
     if skb.offload().is_gso() && !known { Err(DropReason::UNSUPPORTED) } else { Ok(()) }
@@ -191,7 +191,7 @@ fn push_tunnel(
     if skb.udp_mut()?.fill_checksum() {
         return Ok(());
     }
-    // The inner checksum's field is not in the first frame.
+    // The inner checksum's field is not in the first frame: remove the tunnel's headers again.
     skb.pull(tunnel.header_bytes());
     Err(DropReason::UNSUPPORTED)
 }

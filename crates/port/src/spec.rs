@@ -39,7 +39,7 @@ impl Spec {
         Spec::split(text, drivers)?.of_every_port()
     }
 
-    /// Parses a port text, whose options of every port are still among [`Spec::options`].
+    /// Parses a port text, and leaves the options that every port has among [`Spec::options`].
     ///
     /// # Errors
     /// As [`Spec::parse`].
@@ -51,7 +51,7 @@ impl Spec {
             None => (text, None),
         };
         let Some((front, arg)) = head.split_once(':') else {
-            // Most often it is an interface, to which a driver is to be added.
+            // A text without a driver is most often an interface's name: suggest drivers for it.
             let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             let is_interface = !head.is_empty() && head.chars().all(is_name);
             let arg = if is_interface { head } else { "eth0" };
@@ -86,7 +86,7 @@ impl Spec {
         })
     }
 
-    /// Takes the options that every port has out of those of the driver.
+    /// Moves the options that every port has from the driver's options to the fields of `Spec`.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` for a value that makes no sense.
@@ -114,7 +114,7 @@ impl Spec {
         Ok(self)
     }
 
-    /// Copies the options that only `other`, the other end of the same pair, has.
+    /// Copies the options that this end lacks from `other`, the other end of the same pair.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` if the ends contradict each other.
@@ -205,7 +205,7 @@ impl Spec {
         if let Some((key, _)) = self.options.pairs.iter().find(|(k, _)| !asked.contains(k)) {
             let known: Vec<&str> = asked.iter().map(String::as_str).collect();
             let error = self.error(format!("{} has no option '{key}'", self.driver));
-            // `rate:1kpps`, `rate=1kpps` behind a colon or a space.
+            // The key of `rate:1kpps`, or of `rate=1kpps` after a colon or a space, is `rate`.
             let key = key.trim().split(SEPARATORS).next().unwrap_or_default();
             return Err(error.fix(match nearest(key, known.iter().copied()) {
                 Some(near) => format!("did you mean {near}?"),
@@ -352,7 +352,8 @@ pub fn nearest<'a>(word: &str, among: impl Iterator<Item = &'a str>) -> Option<&
         .map(|(_, c)| c)
 }
 
-/// Letters to insert, delete or replace, and pairs to swap, to make one word of the other.
+/// Returns how many letters must be inserted, deleted or replaced, and pairs swapped, to turn one
+/// word into the other.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.to_ascii_lowercase().into_bytes(), b.to_ascii_lowercase().into_bytes());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

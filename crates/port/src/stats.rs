@@ -91,7 +91,8 @@ macro_rules! driver_counts {
 }
 
 impl DriverCounts {
-    /// Returns the known causes of missed packets, and what helps: `: 500 ring full (a longer ring: ring=4096)`.
+    /// Returns the known causes of missed packets, each with its remedy: `: 500 ring full (a longer ring:
+    /// ring=4096)`.
     #[must_use]
     pub fn missed_why(&self) -> String {
         let causes =

@@ -1,14 +1,14 @@
-//! Durations, rates, sizes and counts as people write them. A unit that is not known is an error.
+//! Durations, rates, sizes and counts as people write them. An unknown unit is an error.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A packet rate, given in packets, in bits, or as a share of the possible.
+/// A packet rate, given in packets or in bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
     /// A rate in packets a second.
     Pps(f64),
-    /// Bits a second, counting frames without preamble and gap.
+    /// A rate in bits a second; preamble and gap of frames do not count.
     Bps(f64),
 }
 
@@ -52,7 +52,7 @@ fn split(text: &str) -> Result<(f64, &str), String> {
 /// Units of rates.
 const RATES: &str = "pps kpps Mpps bps Mbps Gbps";
 
-/// Says which units there are, where `unit` is none of them or missing.
+/// Returns the error for a `unit` that is missing or not one of `units`.
 fn no_unit(text: &str, unit: &str, units: &str) -> String {
     if unit.is_empty() {
         return format!("'{text}' needs a unit: {units}");

@@ -59,7 +59,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn ipv4(&self) -> Result<Ipv4Ref<'_>, DropReason>;
-    /// Returns the IPv4 packet for writing; its checksum stays right.
+    /// Returns the IPv4 packet, for writing; its checksum is kept correct.
     ///
     /// # Errors
     /// See the trait.
@@ -79,7 +79,7 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn udp(&self) -> Result<UdpRef<'_>, DropReason>;
-    /// Returns the UDP datagram, for writing; its checksum stays right.
+    /// Returns the UDP datagram, for writing; its checksum is kept correct.
     ///
     /// # Errors
     /// See the trait.
@@ -89,12 +89,12 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn tcp(&self) -> Result<TcpRef<'_>, DropReason>;
-    /// Returns the TCP segment, for writing; its checksum stays right.
+    /// Returns the TCP segment, for writing; its checksum is kept correct.
     ///
     /// # Errors
     /// See the trait.
     fn tcp_mut(&mut self) -> Result<TcpMut<'_>, DropReason>;
-    /// Returns the UDP datagram or TCP segment, for writing; its checksum stays right.
+    /// Returns the UDP datagram or TCP segment, for writing; its checksum is kept correct.
     ///
     /// # Errors
     /// See the trait.
@@ -104,16 +104,16 @@ pub trait Views {
     /// # Errors
     /// See the trait.
     fn icmp(&self) -> Result<IcmpRef<'_>, DropReason>;
-    /// Returns the ICMP or ICMPv6 message, for writing; its checksum stays right.
+    /// Returns the ICMP or ICMPv6 message, for writing; its checksum is kept correct.
     ///
     /// # Errors
     /// See the trait.
     fn icmp_mut(&mut self) -> Result<IcmpMut<'_>, DropReason>;
-    /// Returns a hash of the packet's flow, the same in both directions: [`Head::flow_hash`]. Of
-    /// memory that a peer writes, 0.
+    /// Returns a hash of the packet's flow, equal in both directions: [`Head::flow_hash`]. Returns
+    /// 0 if a peer can write the packet's memory.
     fn flow_hash(&self) -> u32;
-    /// Returns the hash that a device has for the packet: [`Head::rss_hash`]. Of memory that a peer
-    /// writes, 0.
+    /// Returns the RSS hash that a device computes for the packet: [`Head::rss_hash`]. Returns 0 if
+    /// a peer can write the packet's memory.
     fn rss_hash(&self, toeplitz: &Toeplitz) -> u32;
     /// Completes the checksum that is left to a device, if there is one: for any protocol, at any
     /// depth of headers, over all frames, in private or exported memory.
@@ -127,7 +127,7 @@ pub trait Views {
     fn complete_checksum(&mut self) -> Result<(), DropReason>;
 }
 
-/// Returns the first frame, and how many bytes follow it.
+/// Returns the head of the packet: its first frame, and the number of bytes in the frames after it.
 fn head(skb: &Skb) -> Result<Head<'_>, DropReason> {
     private(skb)?;
     let bytes = skb.data();
@@ -139,7 +139,7 @@ pub(crate) fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     private(skb)?;
     let (len, partial) = (skb.len(), partial(skb));
     let bytes = skb.data_mut();
-    // There are bytes and none to write: they are shared, and there was no frame for a copy.
+    // The packet has bytes but none can be written: its frame is shared, and no frame was free for a copy.
     if bytes.is_empty() && len > 0 {
         return Err(DropReason::NO_FRAME);
     }
@@ -147,7 +147,7 @@ pub(crate) fn head_mut(skb: &mut Skb) -> Result<HeadMut<'_>, DropReason> {
     Ok(HeadMut::new(bytes, behind).with_partial(partial))
 }
 
-/// Returns the checksum that is left to a device.
+/// Returns the checksum that the packet leaves to a device, if there is one.
 fn partial(skb: &Skb) -> Option<Partial> {
     let Offload { csum_start, csum_offset, .. } = skb.offload();
     let partial = Partial { start: csum_start.into(), offset: csum_offset.into() };

@@ -1,4 +1,4 @@
-//! A handle by which another thread, or a signal handler, ends the waits of a port's owner.
+//! A handle with which another thread, or a signal handler, ends the waits of a port's owner.
 //!
 //! Owner: each queue owns its end; handles keep the doorbell open, so that one that is left over rings for nobody.
 
@@ -15,7 +15,7 @@ pub struct Waker {
     bells: Arc<[Arc<WakeBell>]>,
 }
 
-/// A doorbell, and the number of its rings, by which a ring is noticed without a syscall.
+/// A doorbell with a count of its rings, by which the owner notices a ring without a syscall.
 #[derive(Debug)]
 pub(crate) struct WakeBell {
     rung: AtomicU32,
@@ -73,8 +73,7 @@ impl WakeEnd {
         true
     }
 
-    /// Returns the result of `take`, after a poll(2); true also for a use that was counted before
-    /// its signal arrived.
+    /// Returns the result of `take`, after a poll(2), and clears the doorbell even if the count is unchanged.
     pub fn take_polled(&mut self) -> bool {
         self.bell.fd.drain();
         self.take()
