@@ -42,7 +42,8 @@ impl Channel {
             Err(e) => return Err(Ending::ByPeer(e.to_string())),
         };
         for fd in &got.fds {
-            // A socket's close is not to wait for data that its peer does not read. Other files have no such wait.
+            // Without a linger time, closing the socket does not wait for data that its peer does not read. The
+            // call fails for other files, whose close does not wait.
             let _ = set_socket_linger(fd, None);
         }
         fds.append(&mut got.fds);
@@ -56,7 +57,7 @@ impl Channel {
         message.map(Some).ok_or(Ending::Refused("unknown message type"))
     }
 
-    /// Sends `message`, with a descriptor if there is one.
+    /// Sends `message`, with its descriptor if it has one.
     ///
     /// # Errors
     /// Those of [`Seqpacket::send`].
@@ -64,8 +65,8 @@ impl Channel {
         self.0.send(&message.encode(NAME), fd.as_ref().map(AsFd::as_fd))
     }
 
-    /// Tells the peer why the connection ends, unless the peer ended it; returns the reason in
-    /// words.
+    /// Sends the peer the reason why the connection ends, unless the peer ended it; returns the
+    /// reason as text.
     pub fn refuse(&self, ending: Ending) -> String {
         let why = match ending {
             Ending::Refused(why) => why.to_owned(),

@@ -1,5 +1,4 @@
-//! A queue of the client, which owns the memory: it posts packets, and empty buffers for the server
-//! to fill.
+//! A queue of the client, which owns the memory: it posts packets, and empty buffers that the server fills.
 //!
 //! ```text
 //!   zero copy   packet ── its frames' places in descriptors ──► ring ──► peer ──► tail: freed as sent
@@ -21,16 +20,16 @@ use super::copies::{Buffers, Copies, Stop};
 use super::ring::{Checked, ClientRing, Desc, NEXT, ProtocolError, Shared};
 use super::rings::{RxRing, TxRing};
 
-/// Number of the region that is the pool. The region of the rings and buffers is 0.
+/// Number of the region that contains the pool. Region 0 contains the rings and buffers.
 pub(super) const POOL: u16 = 1;
-/// Packets or frames that one step handles.
+/// Most packets or frames that one step handles.
 const STRIDE: usize = 64;
-/// Descriptors of one packet: more than the longest packet takes in frames of the usual size.
+/// Most descriptors of one packet: the longest packet in frames of the usual size needs fewer.
 pub(super) const DESCS_MAX: usize = 64;
 
 /// Length of the shortest packet: its header.
 const ETHERNET_BYTES: u32 = 14;
-/// A slot with which no packet ends.
+/// Marks a slot that is not the last slot of a packet.
 const NONE: u32 = 0;
 
 /// Buffers in the region of the rings, one for each slot.
@@ -47,22 +46,22 @@ impl Slots {
     }
 }
 
-/// The side of sending.
+/// The client's transmit side.
 pub(super) struct Tx {
     ring: ClientRing,
     bell: EventFd,
-    /// `None` if packets are sent in place.
+    /// The buffers for copies; `None` if packets are sent in place.
     slots: Option<Slots>,
-    /// For each slot, the packet whose last descriptor is in it.
+    /// The packet whose last descriptor is in the slot, for each slot.
     packets: Box<[u32]>,
-    /// Packets in the ring.
+    /// Number of packets in the ring.
     sending: usize,
     pool: Pool,
-    /// Length of the longest descriptor that a peer can be expected to accept.
+    /// Longest descriptor that a peer is expected to accept, in bytes.
     desc_bytes: u32,
     done: Batch,
     tally: Tally,
-    /// Descriptors written and not yet posted.
+    /// Number of descriptors that are written and not posted yet.
     written: u16,
 }
 
@@ -84,7 +83,7 @@ impl Tx {
         let mut moved = Moved::default();
         loop {
             self.put_plain(batch, &mut moved);
-            // The first of the rest is not plain, or there is no room for it.
+            // `put_plain` stopped because the next packet is not plain, or because there is no room for it.
             let (Some(skb), Some(&handle)) = (batch.iter().next(), batch.handles().first()) else {
                 return (moved, Stop::Empty);
             };
@@ -97,7 +96,8 @@ impl Tx {
             match written {
                 Ok(descs) => {
                     self.keep(handle, descs);
-                    // SAFETY: as in `put_plain`.
+                    // SAFETY: `packets` has the packet's handle; `reap` and `close` take it out
+                    // once and adopt it.
                     unsafe { batch.took(1) };
                     moved += Moved { packets: 1, bytes: len as u64 };
                 }
@@ -106,8 +106,8 @@ impl Tx {
         }
     }
 
-    /// Puts the first packets into the ring, up to the first that is not plain or the last free
-    /// descriptor.
+    /// Puts packets from the front of the batch into the ring, up to the first packet that is not
+    /// plain or until no descriptor is free.
     fn put_plain(&mut self, batch: &mut Batch, moved: &mut Moved) {
         let mut spans = [Span::default(); STRIDE];
         loop {
@@ -116,7 +116,7 @@ impl Tx {
             let fits = |span: &&Span| (ETHERNET_BYTES..=self.desc_bytes).contains(&span.len);
             let n = spans[..n].iter().take_while(fits).count();
             for (i, span) in (0u16..).zip(&spans[..n]) {
-                // In the pool's region, which is below 4 GiB: `Connector::new` checks it.
+                // The cast loses nothing: the pool's region is below 4 GiB, as `Connector::new` checks.
                 let (len, offset) = (span.len, span.offset as u32);
                 self.set(i, Desc { flags: 0, region: POOL, len, offset });
                 moved.bytes += u64::from(len);
@@ -125,7 +125,7 @@ impl Tx {
             for &handle in &batch.handles()[..n] {
                 self.keep(handle, 1);
             }
-            // SAFETY: the table has their handles; `reap` and `close` take each out once and adopt it.
+            // SAFETY: `packets` has the packets' handles; `reap` and `close` take each out once and adopt it.
             unsafe { batch.took(n) };
             if n < STRIDE {
                 return;
@@ -133,7 +133,7 @@ impl Tx {
         }
     }
 
-    /// Notes that the packet is described by the next `descs` slots.
+    /// Records the packet in the last of the next `descs` slots, which describe it.
     #[inline]
     fn keep(&mut self, handle: u32, descs: u16) {
         self.written += descs;
@@ -141,8 +141,7 @@ impl Tx {
         self.sending += 1;
     }
 
-    /// Writes the descriptors of a packet of the pool into the free slots; returns how many it
-    /// used.
+    /// Writes the descriptors of a packet of the pool into free slots; returns the number of slots used.
     fn write(&self, skb: &Skb, free: u16) -> Result<u16, Stop> {
         let (mut n, mut bytes) = (0u16, 0);
         let mut last: Option<Desc> = None;
@@ -158,7 +157,7 @@ impl Tx {
                     let long = most < free || usize::from(most) == self.packets.len();
                     return Err(if long { Stop::Never(DropReason::TOO_LONG) } else { Stop::Full });
                 }
-                // In the pool's region, which is below 4 GiB: `Connector::new` checks it.
+                // The cast loses nothing: the pool's region is below 4 GiB, as `Connector::new` checks.
                 let offset = left.offset as u32;
                 last = Some(Desc { flags: 0, region: POOL, len, offset });
                 n += 1;
@@ -167,7 +166,8 @@ impl Tx {
             }
         }
         if bytes != skb.len() {
-            // Some of its bytes are not in the pool's frames.
+            // Some bytes of the packet are not in the pool's frames, which are the only ones that
+            // the peer maps.
             return Err(Stop::Copy);
         }
         if let Some(desc) = last {
@@ -224,8 +224,8 @@ impl TxRing for Tx {
                     n += usize::from(handles[n] != NONE);
                     i += 1;
                 }
-                // SAFETY: `keep` put each here when it left its batch; they are out of the table
-                // now. `done` is empty, and has room for a stride.
+                // SAFETY: `keep` stored each handle when its packet left the batch, and each is now
+                // out of the table. `done` is empty and has room for `STRIDE` packets.
                 unsafe { self.done.adopt(&handles[..n]) };
                 self.done.free_sent(n, mem);
                 self.sending -= n;
@@ -245,7 +245,8 @@ impl TxRing for Tx {
     }
 
     fn has_room(&mut self) -> Checked<bool> {
-        // No refill for a single slot; and a slow peer may hold half of a short ring.
+        // Report room only at half of the ring or `DESCS_MAX` slots: waking for one slot is too
+        // costly, and a slow peer may hold half of a short ring.
         Ok(self.ring.free() >= self.ring.shared.len().min(DESCS_MAX as u16) / 2)
     }
 
@@ -262,7 +263,8 @@ impl TxRing for Tx {
             let handle = std::mem::replace(place, NONE);
             if handle != NONE {
                 let mut one: Batch = Batch::with_capacity(1);
-                // SAFETY: as in `reap`.
+                // SAFETY: `keep` stored the handle when its packet left the batch, and it is now
+                // out of the table.
                 unsafe { one.adopt(&[handle]) };
                 one.discard(DropReason::PEER_GONE);
             }
@@ -272,7 +274,7 @@ impl TxRing for Tx {
     }
 }
 
-/// The buffers of free slots, from the `first` on.
+/// The buffers of the free slots from `first` on.
 struct SlotsAt<'a> {
     ring: &'a ClientRing,
     slots: &'a Slots,
@@ -297,15 +299,15 @@ impl Buffers for SlotsAt<'_> {
     }
 }
 
-/// The side of receiving.
+/// The client's receive side.
 pub(super) struct Rx {
     ring: ClientRing,
     bell: EventFd,
-    /// `None` if the peer writes frames of the pool.
+    /// The buffers for copies; `None` if the peer writes frames of the pool.
     slots: Option<Slots>,
-    /// The frame that is posted in the slot.
+    /// The frame that is posted in the slot, for each slot.
     frames: Box<[u64]>,
-    /// Offset in a frame at which a packet begins, and the longest that fits.
+    /// Offset in a frame at which a packet begins; the next field is the longest packet that fits.
     headroom: u64,
     room: u32,
 }
@@ -317,7 +319,7 @@ impl Rx {
         Rx { ring, bell, slots, frames, headroom, room }
     }
 
-    /// Makes packets of the frames that the peer has filled.
+    /// Makes packets from the frames that the peer has filled.
     fn adopt(
         &mut self,
         ready: u16,
@@ -346,9 +348,9 @@ impl Rx {
                 }
                 n += 1;
             }
-            // SAFETY: each of these frames was lent by `refill` to the slot that it comes from, and
-            // leaves the table: `take_back` below. That the peer may still write it is what
-            // exported memory is for.
+            // SAFETY: `refill` lent each of these frames to the slot that it comes from, and
+            // `take_back` below removes it from there. The peer may still write it, which exported
+            // memory allows.
             unsafe { mem.receive(&spans[..n], out) };
             self.ring.take_back(n as u16);
             at += n as u16;
@@ -370,8 +372,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Makes a packet of several descriptors, or discards them; returns how many slots it used,
-    /// none if the packet's end is missing.
+    /// Makes a packet from several descriptors, or discards them; returns the number of slots used,
+    /// 0 if the packet's end has not arrived.
     #[cold]
     fn adopt_chain(&mut self, ready: u16, mem: &mut Local, out: &mut Batch) -> Checked<u16> {
         let (mut n, mut bytes) = (0, 0);
@@ -394,12 +396,13 @@ impl Rx {
         }
         let (mut head, mut one): (Option<Skb>, _) = (None, Batch::with_capacity(1));
         for i in 0..n {
-            // Read a second time, and checked again: it may have changed. Each must be in its frame, and all
-            // of them no longer than a packet.
+            // This is a second reading, so check again, because the peer may have changed the descriptor:
+            // each part must be in its frame, and all parts together no longer than a packet.
             let (mut span, _) = self.span(i).unwrap_or((self.empty(i), 0));
             let so_far = head.as_ref().map_or(0, Skb::len);
             span.len = span.len.min((PACKET_BYTES_MAX - so_far) as u32);
-            // SAFETY: as in `adopt`.
+            // SAFETY: `refill` lent the frame to its slot, and `take_back` removes it from there.
+            // The peer may still write it, which exported memory allows.
             unsafe { mem.receive(&[span], &mut one) };
             let Some(frame) = one.pop() else { continue };
             match &mut head {
@@ -501,7 +504,7 @@ impl RxRing for Rx {
             for &frame in &frames[..n] {
                 let slot = self.ring.free_slot(posted);
                 self.frames[slot] = frame;
-                // Below 4 GiB: `Connector::new` checks it.
+                // The cast loses nothing: the pool's region is below 4 GiB, as `Connector::new` checks.
                 let offset = (frame + self.headroom) as u32;
                 self.ring
                     .shared
@@ -515,7 +518,8 @@ impl RxRing for Rx {
         if posted > 0 {
             self.ring.post(posted);
         } else if self.ring.posted() == 0 {
-            // No packet can arrive without posted frames, and a freed frame is not notified.
+            // Without posted frames no packet can arrive, and no event signals a free frame: count
+            // this, so that the caller tries again.
             copies.no_frame += 1;
         }
     }
@@ -527,13 +531,13 @@ impl RxRing for Rx {
         let n = self.ring.posted();
         let frames: Vec<u64> = (0..n).map(|i| self.frames[self.ring.done_slot(i)]).collect();
         self.ring.take_back(n);
-        // SAFETY: each was lent by `refill` to a slot that has not been taken back until now; that
-        // the peer may still write it is what exported memory is for.
+        // SAFETY: `refill` lent each frame to a slot, which is taken back only now. The peer may
+        // still write it, which exported memory allows.
         unsafe { home.reclaim(&frames) };
     }
 }
 
-/// The buffers of filled slots.
+/// The buffers of slots that the peer has filled.
 struct DoneSlots<'a> {
     ring: &'a ClientRing,
     slots: &'a Slots,

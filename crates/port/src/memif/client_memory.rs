@@ -30,7 +30,8 @@ const LINE: usize = 64;
 /// The offsets of rings and buffers in region 0.
 pub(super) struct Layout {
     rings: Limits,
-    /// The buffers of each ring, of either direction, in rings' order.
+    /// Offsets of the buffers of the rings from and to the client, in the order of the rings;
+    /// `None` without buffers.
     buffers: [Option<usize>; 2],
     buffer_bytes: usize,
     pub bytes: usize,
@@ -87,7 +88,7 @@ pub(super) struct ClientMemory {
     to_client: Vec<(ClientRing, EventFd)>,
 }
 
-/// Messages, each with its descriptor if it has one.
+/// Messages, each with the descriptor that is sent with it.
 pub(super) type Messages = Vec<(Message, OwnedFd)>;
 
 impl ClientMemory {
@@ -114,11 +115,12 @@ impl ClientMemory {
         };
         add(Message::AddRegion { index: 0, bytes: region.len() as u64 }, region.as_fd())?;
         if zero_copy && let Some(file) = pool.memory() {
-            // SAFETY: its length is read.
+            // SAFETY: only the region's length is read.
             let bytes = unsafe { pool.region() }.map_or(0, |region| region.len() as u64);
             add(Message::AddRegion { index: POOL, bytes }, file)?;
         }
-        // SAFETY: made here, and used by rings and buffers alone, which keep to this.
+        // SAFETY: the region was made here. Only rings and buffers use it, and they access it as
+        // shared memory requires.
         let memory = Arc::new(unsafe { PeerMemory::shared(region) });
         let mut made =
             ClientMemory { layout, memory, from_client: Vec::new(), to_client: Vec::new() };
@@ -144,7 +146,7 @@ impl ClientMemory {
         Ok((made, messages))
     }
 
-    /// Returns the rings for each queue.
+    /// Returns the rings of each queue.
     pub fn rings(self, config: &Config, pool: &Pool) -> Vec<Option<Rings>> {
         let ClientMemory { layout, memory, from_client, to_client } = self;
         let slots = |index: usize, from| layout.slots(&memory, index as u16, from);

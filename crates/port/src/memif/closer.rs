@@ -12,12 +12,12 @@ use std::thread::Builder;
 /// An object whose drop may block.
 pub(super) type Waste = Box<dyn Send>;
 
-/// Most threads, each of which may be blocked.
+/// Limit of the number of threads, because each may be blocked.
 const THREADS_MAX: usize = 8;
-/// Pieces that may wait to be dropped. At this number no peer is accepted.
+/// Limit of the number of objects that wait to be dropped. At this number no more peers are accepted.
 const PENDING_MAX: usize = 64;
 
-/// The threads, each started when it is needed.
+/// The closing threads, each started when it is needed.
 pub(super) struct Closer {
     sender: Sender<Waste>,
     receiver: Arc<Mutex<Receiver<Waste>>>,
@@ -47,7 +47,8 @@ impl Closer {
             });
             self.threads += usize::from(started.is_ok());
         }
-        // Without a thread the work waits in the channel: the receiver is here.
+        // If no thread runs, the object waits in the channel: `send` cannot fail, because this
+        // struct owns the receiver.
         let _ = self.sender.send(waste);
     }
 

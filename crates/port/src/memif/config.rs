@@ -11,14 +11,14 @@ use super::message::SECRET_BYTES;
 use crate::knob;
 use crate::spec::Spec;
 
-/// Rings a direction, at most.
+/// Limit of the number of rings in each direction.
 const RINGS_MAX: u16 = 64;
-/// Descriptors of the longest ring: what the protocol's own drivers allow.
+/// Limit of the number of descriptors of a ring, as in other drivers of the protocol.
 const RING_MAX: u32 = 1 << 14;
-/// Default number of descriptors of a ring, and of bytes of a buffer.
+/// Default number of descriptors of a ring; the next constant is that of bytes of a buffer.
 const SIZE: u32 = 1024;
 const BUFFER_BYTES: u32 = 2048;
-/// Bytes of the longest packet.
+/// Longest packet, in bytes.
 pub(super) const PACKET_BYTES_MAX: usize = 65_550;
 
 /// The sides of a link: the client owns the memory and connects, the server maps it and listens.
@@ -57,19 +57,19 @@ pub(super) struct Config {
     pub rings: u16,
     /// Descriptors of a ring, a power of two.
     pub size: u32,
-    /// Longest descriptor in bytes: the size of our buffers, and of a peer's.
+    /// Longest descriptor in bytes: the size of our buffers, and the expected size of a peer's.
     pub buffer_bytes: u32,
     pub sharing: Sharing,
-    /// True if the text says what is shared.
+    /// True if the text has an option that selects what is shared.
     pub said: bool,
-    /// True if a server maps memory that its owner may truncate, or a client shares huge pages into
-    /// which its peer may punch holes.
+    /// True if the peer is trusted: a server maps memory that its owner may truncate, or a client
+    /// shares huge pages into which its peer may punch holes.
     pub trust: bool,
-    /// Bytes of a client's memory that a server maps.
+    /// Limit of the memory of a client that a server maps, in bytes.
     pub memory: u64,
 }
 
-/// A secret, which no text shows.
+/// A secret, which is never printed.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(super) struct Secret(pub String);
 
@@ -79,7 +79,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The users whose processes may be the peer, in addition to this process's own user and root.
+/// The users who may run the peer, in addition to this process's own user and root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
     /// No other user.
@@ -118,7 +118,7 @@ impl Config {
         Ok(Config { sharing: Sharing::Read, ..config })
     }
 
-    /// Returns the options of a [`Reader`](super::Reader) of which only the path is given.
+    /// Returns the options of a [`Reader`](super::Reader) for `path`, with defaults for all others.
     pub fn reader_at(path: &Path) -> Result<Config> {
         let config = Config::of_reader(&Spec::parse("memif:@reader", &["memif"])?)?;
         Ok(Config { path: path.to_owned(), ..config })
@@ -187,7 +187,7 @@ fn sharing(text: &str) -> std::result::Result<Sharing, &'static str> {
 /// Reads the secret from the text, or from a file, which keeps it out of process lists.
 fn secret_of(spec: &Spec) -> Result<Secret> {
     let from_file = |path: &str| {
-        // A file longer than a secret and its line end is not a secret.
+        // Read no more than a secret with its line end: a longer file does not contain a secret.
         let mut text = String::new();
         let file = File::open(path).map_err(|e| e.to_string())?;
         file.take(64).read_to_string(&mut text).map_err(|e| e.to_string())?;
@@ -204,7 +204,7 @@ fn secret_of(spec: &Spec) -> Result<Secret> {
 
 fn secret(text: &str) -> std::result::Result<Secret, String> {
     match text.len() {
-        // The last byte ends it.
+        // One byte less than the field, because a zero ends the secret.
         1..SECRET_BYTES => Ok(Secret(text.to_owned())),
         _ => Err(format!("1 to {} bytes", SECRET_BYTES - 1)),
     }

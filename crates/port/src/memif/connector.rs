@@ -18,7 +18,7 @@ use super::link::Event;
 use super::message::Message;
 use super::ring::REGION_BYTES_MAX;
 
-/// Interval between attempts to reach a server that is absent.
+/// Interval between attempts to connect to an absent server.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The client's end of the socket, with its present connection.
@@ -29,7 +29,7 @@ pub(super) struct Connector {
 }
 
 enum State {
-    /// Until the next attempt.
+    /// No connection until the time of the next attempt.
     Waiting(Instant),
     Handshake(Box<Handshake>),
     Connected(Channel),
@@ -51,8 +51,7 @@ impl Connector {
         Ok(Connector { pool: pool.clone(), watch, state })
     }
 
-    /// Connects to a server whose user is allowed: no other server receives the secret or the
-    /// memory.
+    /// Connects to the server, if its user is allowed: no other server gets the secret or the memory.
     fn connect(&mut self, turn: &mut Turn<'_>, until: Instant) -> std::result::Result<(), String> {
         let socket = Seqpacket::connect(&turn.config.path).map_err(|e| e.to_string())?;
         let channel = Channel(socket);
@@ -94,7 +93,7 @@ impl Connector {
     }
 
     fn alarm(&mut self, at: Instant) {
-        // Without the timer, the next turn checks the time.
+        // If the timer cannot be set, the next turn checks the time.
         let _ = self.watch.alarm(Some(at));
     }
 }
@@ -182,7 +181,7 @@ impl Handshake {
     }
 }
 
-/// Checks that the pool can be shared as the configuration requires.
+/// Checks that the configuration allows this pool to be shared.
 fn check(config: &Config, pool: &Pool) -> Result<()> {
     let refuse = |why: &str, fix: &str| {
         let what = format!("cannot connect to memif {}", config.path.display());
@@ -210,10 +209,10 @@ fn check(config: &Config, pool: &Pool) -> Result<()> {
         }
         _ => {}
     }
-    // SAFETY: its length is read, and its pages get their memory.
+    // SAFETY: only the region's length is read, and its pages are populated; no byte is read or written.
     let region = unsafe { pool.region() };
     if let Some(region) = region.filter(|_| huge && sharing == Sharing::Read) {
-        // The peer checks for holes.
+        // Populate the pages, because the peer refuses a region with holes.
         region.populate()?;
     }
     let bytes = region.map_or(0, |region| region.len() as u64);

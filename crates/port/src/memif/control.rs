@@ -25,7 +25,7 @@ use super::sync::lock;
 
 /// Longest time that closing a port waits for its socket to be closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The tag of the mailbox; a port's is its address.
+/// The epoll tag of the mailbox; a port's tag is its address.
 const MAILBOX: u64 = 0;
 
 /// The side of a socket: a client's or a server's.
@@ -36,14 +36,14 @@ pub(super) trait Protocol: Send {
     /// Processes the events of the socket.
     fn turn(&mut self, turn: &mut Turn<'_>) -> Option<Event>;
 
-    /// Ends the connection, and tells the peer the reason.
+    /// Ends the connection, and sends the peer the reason.
     fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>);
 }
 
 /// The context of a [`Protocol`]'s turn.
 pub(super) struct Turn<'a> {
     pub config: &'a Config,
-    /// Mappings and descriptors to close on a thread that no worker waits for.
+    /// Mappings and descriptors for the closing threads, so that no worker waits for their close.
     pub waste: &'a mut Vec<Waste>,
     /// True if so many objects wait to be closed that no more peers are accepted.
     pub is_full: bool,
@@ -61,7 +61,7 @@ struct Mailbox {
 
 enum Order {
     Add(Arc<Shared>, Box<dyn Protocol>),
-    /// The port with this tag. The sender is dropped once its socket is closed.
+    /// Remove the port with this tag. The sender is dropped after the port's socket is closed.
     Remove(u64, SyncSender<()>),
     Stop,
 }
@@ -70,7 +70,7 @@ enum Order {
 type Namespaces = [Option<u64>; 2];
 
 impl Control {
-    /// Returns the control thread of the caller's namespaces, which is started if there is none.
+    /// Returns the control thread for the caller's namespaces, and starts it if it does not run.
     pub fn of_this_thread() -> Result<Arc<Control>> {
         static ALL: Mutex<Vec<(Namespaces, Weak<Control>)>> = Mutex::new(Vec::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +100,7 @@ impl Control {
         Ok(Control { mailbox })
     }
 
-    /// Has the thread serve a port.
+    /// Makes the thread serve a port.
     pub fn add(&self, shared: Arc<Shared>, protocol: Box<dyn Protocol>) {
         self.order(Order::Add(shared, protocol));
     }
@@ -150,7 +150,7 @@ impl Thread {
         loop {
             let n = self.set.wait(&mut events, None).unwrap_or(0);
             for event in &events[..n] {
-                // A copy, because the kernel's structure is packed.
+                // Copy the field, because the kernel's structure is packed.
                 match { event.data }.u64() {
                     MAILBOX if !self.read_mailbox() => return,
                     MAILBOX => {}
@@ -160,14 +160,15 @@ impl Thread {
         }
     }
 
-    /// Executes orders and examines all links; returns false if the thread is to end.
+    /// Executes the orders in the mailbox, and then processes the events of all ports; returns
+    /// false if the thread is to end.
     fn read_mailbox(&mut self) -> bool {
         self.mailbox.bell.drain();
         let orders = std::mem::take(&mut *lock(&self.mailbox.orders));
         for order in orders {
             match order {
                 Order::Add(shared, protocol) => {
-                    // Without it the port is polled only when the mailbox is.
+                    // If this fails, the port is processed only when the mailbox is rung.
                     let _ = self.set.add(protocol.watch(), tag(&shared), EventFlags::IN);
                     self.ports.push(Port { shared, protocol });
                 }
@@ -188,7 +189,7 @@ impl Thread {
         let mut waste = Vec::new();
         shared.publish(None, &mut waste);
         waste.into_iter().for_each(|waste| self.closer.dispose(waste));
-        // Dropped in this order.
+        // The tuple drops its fields in this order: the socket is closed before the waiting caller is woken.
         self.closer.dispose(Box::new((protocol, done, shared)));
     }
 
@@ -214,7 +215,7 @@ impl Thread {
     }
 }
 
-/// Returns the tag of a port, which differs from the mailbox's.
+/// Returns the tag of a port, which is never the mailbox's tag.
 fn tag(shared: &Arc<Shared>) -> u64 {
     Arc::as_ptr(shared).addr() as u64
 }

@@ -8,21 +8,21 @@ use super::ring::{Checked, Desc, NEXT, ProtocolError};
 
 /// Length of the shortest packet: its header.
 const ETHERNET_BYTES: usize = 14;
-/// Packets that one step handles.
+/// Most packets that one step handles.
 const STRIDE: usize = 64;
 
-/// The buffers of a ring for the code that copies: the `i`-th that is ready, on either side.
+/// The buffers of a ring that are ready, numbered by `i`, for the code that copies on either side.
 pub(super) trait Buffers {
     /// Returns the number of the ring's buffers.
     fn len(&self) -> u16;
 
-    /// Returns the `i`-th buffer's descriptor, checked, with its memory and its offset there.
+    /// Returns the `i`-th buffer's checked descriptor, its memory, and its offset in that memory.
     ///
     /// # Errors
     /// What the peer says of it is impossible.
     fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)>;
 
-    /// Notes that the `i`-th frame holds `len` bytes now.
+    /// Records that the `i`-th buffer holds `len` bytes now.
     fn fill(&self, i: u16, len: u32, flags: u16);
 }
 
@@ -32,16 +32,16 @@ pub(super) struct Copies {
     scratch: Vec<u8>,
     /// Bytes copied so far.
     pub bytes: u64,
-    /// Receives that the pool ended early.
+    /// Number of receives that ended early because the pool had no frame.
     pub no_frame: u64,
-    /// Buffers that the last receive left in the ring, because the end of their packet has not
-    /// arrived.
+    /// Number of buffers that the last receive left in the ring, because the end of their packet
+    /// has not arrived.
     pub unfinished: u16,
 }
 
 impl Copies {
-    /// Copies up to `budget` packets from `ready` buffers into `out`; returns how many packets and
-    /// buffers.
+    /// Copies up to `budget` packets from `ready` buffers into `out`; returns the numbers of
+    /// packets and of buffers.
     ///
     /// Shape:  buffers [0..n) -> out[len..], in order. Without a free frame the rest stays.
     /// Errors: a lie of the peer's; what came before it is in `out`, and counted.
@@ -75,7 +75,7 @@ impl Copies {
         (at, Ok(()))
     }
 
-    /// Copies packets of one buffer each, up to the first packet of several.
+    /// Copies packets that have one buffer each, up to the first packet that has several.
     fn receive_run(
         &mut self,
         ring: &impl Buffers,
@@ -101,7 +101,7 @@ impl Copies {
         self.bytes += filled.bytes;
         out.truncate_to(before + filled.packets, mem);
         match lie {
-            // The packets before it are valid.
+            // Report the violation at the next call, because the packets before it are valid.
             Some(lie) if filled.packets == 0 => Err(lie),
             _ => Ok(filled.packets as u16),
         }
@@ -159,13 +159,13 @@ impl Copies {
             return Ok(0);
         };
         self.bytes += self.scratch.len() as u64;
-        // There is room for `budget`.
+        // `push` cannot fail: `out` has room for `budget` packets.
         let _ = out.push(skb);
         Ok(n)
     }
 
-    /// Copies packets from the front of `batch` into the buffers that are `ready`; they are freed as sent.
-    /// How many buffers it took, what they were, and why there are no more.
+    /// Copies packets from the front of `batch` into `ready` buffers and frees the packets as sent.
+    /// Returns the number of buffers used, the packets' counts, and the reason why it stopped.
     ///
     /// Errors: a lie of the peer's; nothing was sent then.
     /// Cost:   one copy; a packet in several frames, in memory that a peer writes, or longer than a
@@ -187,7 +187,7 @@ impl Copies {
             batch.free_sent(sent.packets, mem);
             self.bytes += sent.bytes;
             moved += sent;
-            // The first of the rest is not plain, or there is no room for it.
+            // The run stopped because the next packet is not plain, or because there is no room for it.
             let Some(skb) = batch.iter().next() else { return Ok((worked, moved, Stop::Empty)) };
             if let Some(stop) = Stop::of(skb) {
                 return Ok((worked, moved, stop));
@@ -202,15 +202,16 @@ impl Copies {
                     return Ok((worked, moved, Stop::Never(DropReason::TOO_LONG)));
                 }
                 Ok(None) => return Ok((worked, moved, Stop::Full)),
-                // The packets sent before it are counted now; the next call finds this one again.
+                // Count the packets that were sent before the violation; the next call finds the
+                // violation again.
                 Err(_) if moved.packets > 0 => return Ok((worked, moved, Stop::Full)),
                 Err(lie) => return Err(lie),
             }
         }
     }
 
-    /// Replaces the first packet by a copy in a frame of `home`'s pool; returns false without a
-    /// free frame. A packet that needs more frames than the pool has is dropped.
+    /// Replaces the first packet by a copy in frames of `home`'s pool; returns false if no frame is
+    /// free. A packet that needs more frames than the pool has is dropped.
     #[cold]
     pub fn replace_first(&mut self, home: &mut Local, batch: &mut Batch, mem: &mut Local) -> bool {
         let Some(skb) = batch.iter_mut().next() else { return false };
@@ -226,8 +227,8 @@ impl Copies {
         true
     }
 
-    /// Copies `skb`, of any kind, into buffers from the `i`-th, of which `left` are free; returns
-    /// how many it used, `None` if they are too few.
+    /// Copies any `skb` into the `left` free buffers from the `i`-th on; returns the number of
+    /// buffers used, `None` if they are too few.
     #[cold]
     fn send(&mut self, ring: &impl Buffers, i: u16, left: u16, skb: &Skb) -> Checked<Option<u16>> {
         self.scratch.resize(skb.len(), 0);
@@ -251,23 +252,23 @@ impl Copies {
     }
 }
 
-/// The reason why no more packets of a batch were put into a ring.
+/// The reason why the rest of a batch was not put into a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     /// No packet is left.
     Empty,
     /// No room is left.
     Full,
-    /// The first packet's bytes are not where the peer reads.
+    /// The first packet's bytes are in memory that the peer does not map.
     Copy,
-    /// The first packet has an offload, which a peer would not learn of.
+    /// The first packet has an offload, which memif cannot describe to a peer.
     Offload,
     /// The first packet can never be sent.
     Never(DropReason),
 }
 
 impl Stop {
-    /// Returns the reason if a packet cannot be sent on any ring.
+    /// Returns the reason why no ring can send the packet, if there is one.
     #[inline]
     pub fn of(skb: &Skb) -> Option<Stop> {
         if skb.offload().is_pending() {

@@ -31,11 +31,10 @@ const BELL: u64 = 3;
 /// An end of a link.
 pub(super) struct Endpoint {
     pub link: Arc<Link>,
-    /// The link's queues whose rings the endpoint uses; the first one has its bell.
+    /// The link's queues whose rings the endpoint uses; the bell of the first queue wakes the endpoint.
     queues: Range<usize>,
     generation: Cell<u32>,
-    /// The generation whose peer this endpoint has found to violate the protocol, and the
-    /// violation.
+    /// The violation of the protocol that this endpoint has found, with the generation of the peer.
     failed: Cell<Option<(u32, ProtocolError)>>,
     /// Mappings and descriptors that the control thread is to close.
     retired: Vec<Waste>,
@@ -43,18 +42,18 @@ pub(super) struct Endpoint {
     pub set: WaitSet,
     /// True if the caller may have slept on the descriptor since the endpoint last checked it.
     pub armed: bool,
-    /// True if the health has changed and the caller has not been told.
+    /// True if the health has changed and the change has not been reported to the caller.
     changed: bool,
-    /// True if the peer is asked to ring the doorbell when it sends.
+    /// True if the peer should ring the doorbell when it sends.
     pub belled: bool,
-    /// When to check the rings a second time: a peer may have published packets just before it saw
+    /// Time of a second check of the rings: a peer may have published packets just before it saw
     /// the request to ring.
     pub second_look: Option<Instant>,
 }
 
 impl Endpoint {
     /// Creates an end that is readable immediately, for callers that wait before they arm. It is
-    /// stale until it is attached.
+    /// stale until [`Endpoint::attach`].
     pub fn new(link: Arc<Link>, queues: Range<usize>) -> Result<Endpoint> {
         let mut set = WaitSet::new(ALARM)?;
         let fail = |e| Error::os(Code::System, "cannot wait for a peer", "epoll_ctl", e);
@@ -82,14 +81,15 @@ impl Endpoint {
         self.link.generation() != self.generation.get()
     }
 
-    /// Takes the rings of the present connection; if it has no `wanted` ring, the port is down with
-    /// the reason `why`. If the state is locked, the endpoint stays stale and has no rings.
+    /// Takes the rings of the present connection. If the connection has no `wanted` ring, the port
+    /// is down with the reason `why`. If another thread has locked the state, the endpoint stays
+    /// stale and gets no rings.
     #[cold]
     pub fn attach(&mut self, wanted: fn(&Rings) -> bool, why: &str) -> Vec<Rings> {
         let present = self.link.generation();
         let failed = self.failed.get().filter(|(generation, _)| *generation == present);
         let taken = match failed {
-            // The control thread has not ended it yet.
+            // The control thread has not yet ended the connection that this endpoint reported.
             Some((_, error)) => {
                 let why = format!("the peer was disconnected: {}", error.as_str());
                 let health = Health::Down(absent(&self.link.config, &why));
@@ -109,7 +109,7 @@ impl Endpoint {
         rings
     }
 
-    /// Makes the control thread drop an object of the last connection.
+    /// Passes an object of the last connection to the control thread, which drops it.
     pub fn retire(&mut self, waste: impl Send + 'static) {
         self.retired.push(Box::new(waste));
     }
@@ -124,7 +124,7 @@ impl Endpoint {
     #[cold]
     pub fn disconnect(&self, error: ProtocolError) {
         if self.is_stale() {
-            // It is over already.
+            // The connection has already ended.
             return;
         }
         let present = self.generation.get();
@@ -133,7 +133,7 @@ impl Endpoint {
         self.generation.set(present.wrapping_sub(1));
     }
 
-    /// Wakes a sleeper when `bell` is rung.
+    /// Makes the endpoint's descriptor readable when `bell` is rung.
     pub fn watch(&self, bell: &EventFd) -> rustix::io::Result<()> {
         self.set.add(bell, BELL, EventFlags::IN | EventFlags::ET)
     }
@@ -143,7 +143,7 @@ impl Endpoint {
         let _ = self.set.delete(bell);
     }
 
-    /// Reads and clears the events of the descriptor, which are edge-triggered.
+    /// Reads and clears the edge-triggered events of the descriptor.
     ///
     /// Cost: a syscall.
     pub fn look(&mut self) {
@@ -151,21 +151,21 @@ impl Endpoint {
         let _ = self.set.wait(&mut [NO_EVENT; 4], Some(Duration::ZERO));
     }
 
-    /// Notes whether the peer is to ring from `now` on; returns true if that is a change, which
-    /// must be written to the rings.
+    /// Records whether the peer should ring from `now` on; returns true if this is a change, which
+    /// the caller must write to the rings.
     pub fn set_belled(&mut self, wanted: bool, now: Option<Instant>) -> bool {
         let is_new = wanted != self.belled;
         if is_new {
             self.belled = wanted;
-            // Once after the caller went to sleep, not at each poll.
+            // Set the second check once, when the caller goes to sleep, not at each poll.
             self.second_look = now.filter(|_| wanted).and_then(|now| now.checked_add(RETRY));
         }
         is_new
     }
 
-    /// Lets the caller sleep until an event, or until `alarm`; `None` means without limit.
+    /// Prepares the descriptor for the caller's sleep until an event, or until `alarm`; `None` sets no time.
     pub fn sleep(&mut self, alarm: Option<Instant>) {
-        // It cannot fail: the descriptor is a timer.
+        // Setting the alarm cannot fail, because its descriptor is a timer.
         let _ = self.set.alarm(alarm);
         self.armed = true;
     }

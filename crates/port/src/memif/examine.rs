@@ -9,11 +9,11 @@ use crate::port::Port;
 use crate::queue::Health;
 use crate::spec::Spec;
 
-/// Longest time to wait for a server's answer: longer than the port itself waits.
+/// Longest time to wait for a server's answer. It exceeds the time that the port itself waits.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Checks a port of memif. As server it listens for a moment; as client it connects, and leaves: a
-/// server sees a client that comes and goes, and no packet.
+/// Checks a memif port. A server listens for a moment. A client connects and disconnects; its
+/// server sees both, and gets no packet.
 pub(super) fn examine(spec: &Spec, found: &mut Findings) {
     if let Err(e) = meet(spec, found) {
         found.miss(&e);
@@ -23,7 +23,7 @@ pub(super) fn examine(spec: &Spec, found: &mut Findings) {
 fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
     let mut port = Port::open(spec.text())?;
     let mut obtained = port.obtained().clone();
-    // Messages below, with what there is to do about it.
+    // The messages below report a missing peer, with the remedy.
     obtained.refused.retain(|refused| !refused.starts_with("no peer yet"));
     let serves = obtained.mode.contains("server");
     found.opened(obtained);
@@ -32,11 +32,11 @@ fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
         None => {
             found.ok(format!("{path}: the peer accepted a connection, which was closed again"));
         }
-        // No client connects to a trial.
+        // During a trial no client connects, so a missing peer is no error for a server.
         Some(e) if serves => {
             found.ok(format!("listening at {path} is possible")).fix(&e.fix);
         }
-        // connect(2) itself says so: there is no server, which may come later.
+        // connect(2) failed: there is no server yet, but it may start later.
         Some(e) if e.why.contains("os error") => {
             found.lack(&e);
         }
@@ -47,8 +47,8 @@ fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a server that has accepted the connection answers; returns the error why there is no
-/// peer.
+/// Waits for the answer of a server that has accepted the connection; returns the error that
+/// explains a missing peer.
 fn came(port: &mut Port) -> Option<Error> {
     let first = port.health();
     let until = Instant::now() + HANDSHAKE_TIMEOUT;

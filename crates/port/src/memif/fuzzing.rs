@@ -1,4 +1,4 @@
-//! A peer made of fuzzed bytes: its messages, and its writes into shared memory while we use it.
+//! A peer made of fuzzed bytes: its messages, and its writes into shared memory while our side uses it.
 //!
 //! For the fuzz targets and the tests. No socket and no other process: both handshakes are run as they
 //! are, and the peer's stores are stores.
@@ -114,7 +114,7 @@ pub(super) fn some_file(kind: u64) -> OwnedFd {
     let opened = |path, flags| rustix::fs::open(path, flags, Mode::empty()).expect("it is there");
     match kind % 13 {
         0 => rustix::fs::memfd_create("empty", MemfdFlags::ALLOW_SEALING).expect("a file"),
-        // Holes, and more than may be mapped for some; none of whole pages.
+        // A file of holes, for some values of `kind` longer than may be mapped. The next file has any number of bytes.
         1 => memory_of(4096 << (kind >> 8 & 21), MemfdFlags::ALLOW_SEALING),
         2 => memory_of(1 + (kind >> 4 & 0xffff), MemfdFlags::ALLOW_SEALING),
         3 => memory_of(8192, MemfdFlags::empty()),
@@ -128,14 +128,14 @@ pub(super) fn some_file(kind: u64) -> OwnedFd {
         }
         8 => opened("/dev/zero", OFlags::RDONLY),
         9 => opened("/", OFlags::PATH | OFlags::DIRECTORY),
-        // The other end of each is closed.
+        // The other end of the pipe or socket is closed.
         10 => rustix::pipe::pipe().expect("a pipe").1,
         11 => rustix::pipe::pipe().expect("a pipe").0,
         _ => UnixStream::pair().expect("two sockets").0.into(),
     }
 }
 
-/// Our side towards the peer, in [`rings`].
+/// The side that our code takes in [`rings`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum We {
     Share,
@@ -143,9 +143,9 @@ enum We {
     CopyAsServer,
 }
 
-/// Runs rings while a peer writes what `script` says: four bytes for each step, ours or the peer's.
-/// With an odd first byte, the peer's steps are repeated on another thread. Returns whether the
-/// peer violated the protocol.
+/// Runs rings while a peer writes as `script` demands: each step of either side takes four bytes.
+/// With an odd first byte, another thread repeats the peer's steps. Returns true if the peer
+/// violated the protocol.
 ///
 /// # Panics
 /// If a frame or a packet is lost, or found twice.
@@ -188,7 +188,7 @@ struct Us {
 }
 
 impl Us {
-    /// Executes one step of ours.
+    /// Executes one step of our side.
     fn work(&mut self, [op, a, b, c]: [u8; 4]) -> Checked<()> {
         let Rings { tx: Some(tx), rx: Some(rx) } = &mut self.rings else { return Ok(()) };
         match op % 8 {
@@ -219,7 +219,7 @@ impl Us {
         }
     }
 
-    /// Executes our steps while another thread executes the peer's.
+    /// Executes our steps while another thread executes those of the peer.
     fn work_beside(&mut self, memory: &PeerMemory, steps: &[[u8; 4]]) -> bool {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -235,7 +235,7 @@ impl Us {
         })
     }
 
-    /// Ends the peer, and checks that every frame is accounted for.
+    /// Closes the rings, and checks that every frame is accounted for.
     fn end(mut self, pool: &Pool) {
         if let Some(mut rx) = self.rings.rx {
             rx.close(&mut self.mem);
@@ -253,7 +253,7 @@ impl Us {
     }
 }
 
-/// Returns the rings that two sides have agreed on, and the peer's view of the memory.
+/// Returns the rings of both sides after the handshake, with the peer's view of the memory.
 fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
     let config = |text: &str| Spec::parse(text, &["memif"]).and_then(|s| Config::of(&s)).ok();
     let ours = match we {
@@ -274,7 +274,7 @@ fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
             }
             let connected = server.on(Message::Connect, &mut Vec::new(), &theirs);
             let Ok(Reply::Connected(rings)) = connected else { return None };
-            // Buffers, as a client posts them.
+            // Post buffers, as a client does.
             let mut near = made.rings(&ours, pool);
             if let Some(rx) = &mut near[0].as_mut()?.rx {
                 rx.refill(&mut pool.local_with(0), &mut Copies::default());
@@ -288,18 +288,18 @@ fn rings_of(we: We, pool: &Pool) -> Option<(Arc<PeerMemory>, Rings)> {
 
 /// Executes one write of the peer.
 fn write(memory: &PeerMemory, [op, a, b, c]: [u8; 4]) {
-    // The client's rings lie side by side, on lines of their own.
+    // Each of the client's rings begins on its own cache line, directly after the one before.
     let ring = usize::from(op >> 3 & 1) * RING_BYTES.next_multiple_of(64);
     let value = u16::from_ne_bytes([b, c]);
     match op % 8 {
-        // An index that is likely.
+        // Write an index that is likely to be valid.
         3 | 4 => {
             let at = ring + WORDS[usize::from(a) % WORDS.len()];
             if let Some([half]) = memory.half_words(at, 1) {
                 half.fetch_add(value % 10, Ordering::AcqRel);
             }
         }
-        // Half a word of a descriptor: flags, region, length, offset.
+        // Write 16 bits of a descriptor: of flags, region, length or offset.
         5 | 6 => {
             let at = ring + HEADER_BYTES + 2 * usize::from(a % 64);
             if let Some([half]) = memory.half_words(at, 1) {

@@ -13,15 +13,16 @@ use std::ops::Range;
 
 use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock, try_lock};
 
-/// The transferred state; `R` are the rings of a queue, `W` is what an endpoint returns.
+/// The transferred state; `R` is the type of a queue's rings, `W` that of the objects which an
+/// endpoint returns.
 pub struct Handover<H, R, W> {
     generation: AtomicU32,
     state: Mutex<State<H, R, W>>,
-    /// The generation whose peer has violated the protocol, and the violation: 0 if none.
+    /// The last violation of the protocol, with the generation of the peer that made it; 0 if there is none.
     violation: AtomicU64,
 }
 
-/// The part of the state behind the lock.
+/// The part of the state that the lock protects.
 pub struct State<H, R, W> {
     pub health: H,
     /// Rings that their queues have not taken yet.
@@ -37,15 +38,16 @@ impl<H: Clone, R, W> Handover<H, R, W> {
         Handover { generation: AtomicU32::new(0), state, violation: AtomicU64::new(0) }
     }
 
-    /// Returns the number of changes so far that an endpoint has to follow.
+    /// Returns the generation: the number of published changes, which endpoints compare with the
+    /// number they have seen.
     #[inline]
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Returns `retired`, and takes the present state for `queues`: the generation, the health, and
-    /// the queues' rings if they are new. Calls `silence` for the endpoint's bell. Returns `None`
-    /// if the lock is taken.
+    /// Gives back `retired`, and takes the present state for `queues`: the generation, the health,
+    /// and the queues' rings if they are new. Calls `silence` to clear the endpoint's bell. Returns
+    /// `None` if another thread has the lock.
     pub fn exchange(
         &self,
         queues: Range<usize>,
@@ -59,7 +61,7 @@ impl<H: Clone, R, W> Handover<H, R, W> {
         Some((self.generation.load(Ordering::Relaxed), state.health.clone(), rings))
     }
 
-    /// Returns the objects of an endpoint that is closed.
+    /// Passes the objects of a closed endpoint to the control thread.
     pub fn give_back(&self, retired: &mut Vec<W>) {
         self.state().retired.append(retired);
     }
@@ -75,19 +77,20 @@ impl<H: Clone, R, W> Handover<H, R, W> {
         if change(&mut state) {
             let next = self.generation.load(Ordering::Relaxed).wrapping_add(1);
             self.generation.store(next, Ordering::Release);
-            // Under the lock: a thread that finds no news also finds its doorbell silent.
+            // Call `announce` under the lock: a thread that takes the state then clears the bell
+            // for exactly the changes that it sees.
             announce();
         }
     }
 
-    /// Notes that the peer of `generation` has violated the protocol, by `code`, which is not 0;
+    /// Records that the peer of `generation` has violated the protocol, as `code`, which is not 0;
     /// returns true if this is the first report.
     pub fn accuse(&self, generation: u32, code: u8) -> bool {
         let violation = u64::from(generation) << 8 | u64::from(code);
         self.violation.fetch_max(violation, Ordering::AcqRel) < violation
     }
 
-    /// Returns the last violation by the present peer, once.
+    /// Returns the last violation by the present peer, and clears it, so that it is returned only once.
     pub fn take_violation(&self) -> Option<u8> {
         let violation = self.violation.swap(0, Ordering::AcqRel);
         let code = (violation & 0xff) as u8;

@@ -22,7 +22,8 @@ const REGIONS_MAX: usize = 256;
 /// The reason why a connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// The peer violates the protocol or requests what it may not have; the text is sent to it.
+    /// The peer violates the protocol, or requests something that it is not allowed to have; the
+    /// text is sent to it.
     Refused(&'static str),
     /// An object of the peer is unusable; the text is sent to it, cut at 95 bytes.
     Unfit(String),
@@ -34,8 +35,8 @@ pub enum Ending {
 pub(super) enum Reply {
     /// The peer acknowledges.
     Ack,
-    /// The server has mapped the client's rings and reports them as connected; queues that get
-    /// rings have them here.
+    /// The server has mapped the client's rings and reports them as connected; the value holds the
+    /// rings of each queue that gets some.
     Connected(Vec<Option<Rings>>),
 }
 
@@ -44,7 +45,7 @@ pub(super) enum Reply {
 pub struct Server {
     admitted: bool,
     regions: Vec<PeerMemory>,
-    /// Rings of either direction, each with its doorbell; this field has those from the client.
+    /// Rings from the client, each with its doorbell; the next field has those to the client.
     from_client: Vec<(RingPlace, EventFd)>,
     to_client: Vec<(RingPlace, EventFd)>,
     rings: u16,
@@ -103,7 +104,7 @@ impl Server {
         Ok(Reply::Ack)
     }
 
-    /// Maps a region that the client has added. Its file is not needed any more then.
+    /// Maps a region that the client has added, after which the region's file is closed.
     fn add_region(
         &mut self,
         index: u16,
@@ -119,8 +120,8 @@ impl Server {
                 "a region of more than 4 GiB, which no descriptor can reach",
             ));
         }
-        // Checked before mapping: each page of a file with holes would count as this process's
-        // memory.
+        // Check before mapping: each page of a file with holes that is touched would count as this
+        // process's memory.
         let all = self.regions.iter().map(|region| region.len() as u64).sum::<u64>() + bytes;
         if all > config.memory {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -130,10 +131,10 @@ impl Server {
             )));
         }
         let map = |access| PeerMemory::map(&fds[0], bytes, access, config.trust);
-        // A client may let us read only.
+        // A client can give us read-only access to a region.
         let mapped = map(Access::Write).or_else(|_| map(Access::Read));
         self.regions.push(mapped.map_err(|e| {
-            // An error that trust=yes avoids has a remedy.
+            // Only errors that trust=yes avoids have a `fix`.
             let remedy = if e.fix.is_empty() { "" } else { "; add trust=yes" };
             Ending::Unfit(format!("region {index}: {}{remedy}", e.why))
         })?);
@@ -201,7 +202,8 @@ fn admit(
         () if version != VERSION => Err(Ending::Refused("incompatible version")),
         () if id != config.id => Err(Ending::Refused("id not found")),
         () if mode != 0 => Err(Ending::Refused("only Ethernet mode")),
-        // Not in constant time: a process that can connect can try any number of secrets.
+        // The comparison need not take constant time: a process that can connect can try any number
+        // of secrets.
         () if wanted != [0; SECRET_BYTES] && secret != wanted => {
             Err(Ending::Refused("incorrect secret"))
         }
@@ -218,18 +220,18 @@ fn mapped_ring(regions: &Regions, place: RingPlace, bell: EventFd) -> Result<Map
     Ok(MappedRing::new(ServerRing::new(shared), bell, regions.clone()))
 }
 
-/// Returns true for an eventfd. A signal to another kind of file might wait for ever.
+/// Returns true for an eventfd. Writing a signal to another kind of file could block without end.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
         .is_ok_and(|to| to.as_os_str() == "anon_inode:[eventfd]")
 }
 
-/// Largest numbers that a client may share.
+/// Limits on what a client can share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Rings to the server.
+    /// Number of rings to the server.
     pub from_client: u16,
-    /// Rings to the client.
+    /// Number of rings to the client.
     pub to_client: u16,
     /// Descriptors of each ring, as a power of two.
     pub power: u8,
@@ -244,7 +246,7 @@ pub enum Step {
     Make(Limits),
     /// The caller sends this message.
     Send(Message, Option<OwnedFd>),
-    /// Both sides share memory now.
+    /// The handshake is complete: both sides use the shared memory now.
     Connected,
 }
 
@@ -263,9 +265,9 @@ enum State {
     Greeting,
     /// The secret was sent.
     Admission(Limits),
-    /// Each message sent must be acknowledged.
+    /// The regions and rings are being sent, each after the server has acknowledged the last one.
     Offering,
-    /// The client has sent everything and waits for the server.
+    /// The client has sent all regions and rings and waits for the server.
     Connecting,
 }
 
@@ -279,7 +281,8 @@ impl Client {
         Client { init, limits, state: State::Greeting, to_send: VecDeque::new() }
     }
 
-    /// Processes a message; descriptors that came with it are an error.
+    /// Processes a message, and returns the client's next step; a descriptor that came with the
+    /// message is an error.
     ///
     /// # Errors
     /// Why the connection ends.
@@ -311,7 +314,7 @@ impl Client {
                 });
                 Ok(Step::Send(self.init.clone(), None))
             }
-            // If the server refuses the client, no resource is allocated yet.
+            // Only now resources are allocated: a server that refuses the client costs none.
             (Message::Ack, State::Admission(limits)) => Ok(Step::Make(limits)),
             (Message::Ack, State::Offering) => self.next(),
             (Message::Connected, State::Connecting) => Ok(Step::Connected),
@@ -319,7 +322,7 @@ impl Client {
         }
     }
 
-    /// Queues the messages on `all` regions and rings, regions first, each with its descriptor;
+    /// Queues the messages about all regions and rings, regions first, each with its descriptor;
     /// returns the first message.
     ///
     /// # Errors

@@ -38,28 +38,28 @@ pub(super) struct Link {
     control: Arc<Control>,
 }
 
-/// The part that the control thread has, too.
+/// The part of a connection that endpoints and control thread share.
 pub(super) struct Shared {
     pub config: Config,
     handover: Handover<Health, Rings, Waste>,
     /// Bells of the endpoints, rung when the generation changes.
     bells: Box<[EventFd]>,
-    /// Connections that have ended.
+    /// Number of connections that have ended.
     pub ended: AtomicU64,
-    /// Connections that ended because the peer violated the protocol.
+    /// Number of connections that ended because the peer violated the protocol.
     pub errors: AtomicU64,
 }
 
 /// A change at the socket.
 pub(super) enum Event {
-    /// A peer shares memory; queues that get rings have them here.
+    /// A peer shares memory; the value holds the rings of each queue that gets some.
     Connected(Vec<Option<Rings>>),
     /// No peer shares memory, for this reason.
     Ended(String),
 }
 
 impl Link {
-    /// Opens a port that connects or listens, as the configuration says; each queue is an endpoint.
+    /// Opens a port that connects or listens, as the configuration requires; each queue is an endpoint.
     pub fn open(config: Config, pool: &Pool) -> Result<Arc<Link>> {
         let queues = config.rings.into();
         match config.role {
@@ -97,13 +97,13 @@ impl Link {
         control.add(shared.clone(), protocol);
         let link = Link { shared, control };
         if link.config.role == Role::Client {
-            // So that what was obtained says whether there is a peer.
+            // Wait for the server, so that the port's properties show whether there is a peer.
             let _ = poll_readable(&[link.bells[0].as_fd()], Some(OPEN_TIMEOUT));
         }
         Ok(Arc::new(link))
     }
 
-    /// Returns `retired`, and takes the rings of `queues`: see [`Handover::exchange`].
+    /// Gives back `retired`, and takes the rings of `queues`: see [`Handover::exchange`].
     pub fn exchange(
         &self,
         queues: Range<usize>,
@@ -117,7 +117,7 @@ impl Link {
         taken
     }
 
-    /// Returns the objects of an endpoint that is closed.
+    /// Passes the objects of a closed endpoint to the control thread.
     pub fn give_back(&self, retired: &mut Vec<Waste>) {
         self.handover.give_back(retired);
         self.control.ring();
@@ -149,7 +149,8 @@ impl Drop for Link {
 }
 
 impl Shared {
-    /// Returns the number of changes so far that an endpoint has to follow.
+    /// Returns the generation: the number of changes of the connection, which endpoints compare
+    /// with the number they have seen.
     #[inline]
     pub fn generation(&self) -> u32 {
         self.handover.generation()
@@ -160,15 +161,16 @@ impl Shared {
         &self.bells[queue]
     }
 
-    /// Returns the present peer's violation of the protocol, if an endpoint has found one.
+    /// Returns the present peer's violation of the protocol, if an endpoint has found one and it
+    /// was not returned before.
     pub fn take_violation(&self) -> Option<ProtocolError> {
         let code = self.handover.take_violation()?;
         self.errors.fetch_add(1, Ordering::Relaxed);
         ProtocolError::ALL.into_iter().find(|error| *error as u8 == code)
     }
 
-    /// Publishes `event` to the endpoints, if there is one; adds objects that they have returned to
-    /// `waste`.
+    /// Publishes `event`, if there is one, to the endpoints; moves the objects that endpoints have
+    /// returned to `waste`.
     pub fn publish(&self, event: Option<Event>, waste: &mut Vec<Waste>) {
         let change = |state: &mut super::handover::State<Health, Rings, Waste>| {
             waste.append(&mut state.retired);

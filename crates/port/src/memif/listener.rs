@@ -29,22 +29,22 @@ use super::link::Event;
 use super::message::Message;
 use super::rings::Rings;
 
-/// Longest time for a client to show the secret.
+/// Longest time for a client to present the secret.
 const INIT_TIMEOUT: Duration = Duration::from_millis(100);
-/// Places for clients that have presented the secret, and as many for those that have not.
+/// Places for clients that have presented the secret; clients that have not have the same number of places.
 const PLACES: usize = 8;
-/// Places of either kind that clients of one user can take.
+/// Places of either kind that the clients of one user can take together.
 const PLACES_OF_USER: usize = 2;
 /// Most clients accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
 /// Most messages of one client processed in one turn.
 const MESSAGES_MAX: usize = 64;
-/// Interval at which a listener that is not watched is checked.
+/// Interval between checks of a listener that is not watched.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The server's end of the socket, with its clients.
 pub(super) struct Listener {
-    // Dropped first.
+    // First field, so that it is dropped first.
     listener: seqpacket::Listener,
     watch: WaitSet,
     /// Clients in their handshake, in the order of arrival.
@@ -62,7 +62,7 @@ struct Guest {
     until: Instant,
 }
 
-/// The state of a guest after a turn.
+/// The state of a guest after its messages were processed.
 enum GuestState {
     Waiting,
     Left,
@@ -71,7 +71,7 @@ enum GuestState {
 
 impl Listener {
     pub fn new(config: &Config) -> Result<Listener> {
-        // Who may connect is checked again when it does.
+        // Every user can open the file; `greet` checks the user of each client that connects.
         let mode = if config.peer == Peer::Own { 0o600 } else { 0o666 };
         let listener = seqpacket::Listener::bind(&config.path, mode)?;
         let watch = WaitSet::new(0)?;
@@ -96,8 +96,8 @@ impl Listener {
         Some(Event::Ended(why))
     }
 
-    /// Accepts clients; returns false if that is impossible: without free descriptors, a watched
-    /// listener would be readable for ever.
+    /// Accepts clients; returns false if no more can be accepted, for example without free
+    /// descriptors. The listener is then not watched, because it would stay readable without end.
     fn accept(&mut self, turn: &mut Turn<'_>) -> bool {
         for _ in 0..ACCEPTS_MAX {
             if turn.is_full {
@@ -134,8 +134,8 @@ impl Listener {
         watched.map(|()| user).map_err(|e| gone(e.into()))
     }
 
-    /// Makes a place for another client of `user`: if that user's places or all places are taken,
-    /// the oldest client is dropped.
+    /// Makes a place for another client of `user`: drops the oldest client of that user if the
+    /// user's places are taken, or the oldest of all if all places are taken.
     fn make_place(&mut self, user: u32, admitted: bool, turn: &mut Turn<'_>) {
         let here = |guest: &&Guest| guest.machine.is_admitted() == admitted;
         let all = self.guests.iter().filter(here).count();
@@ -177,7 +177,7 @@ impl Listener {
                     i += 1
                 }
                 GuestState::Waiting => {
-                    // At the end of the list, which makes it the youngest.
+                    // Move the guest to the end of the list: it is the youngest of the admitted guests.
                     let guest = self.guests.remove(i);
                     self.make_place(guest.user, true, turn);
                     self.guests.push(guest);
@@ -224,7 +224,7 @@ impl Protocol for Listener {
 }
 
 impl Guest {
-    /// Answers the client's messages; adds unused descriptors to `fds`.
+    /// Answers the client's messages; adds descriptors that no message used to `fds`.
     fn turn(
         &mut self,
         config: &Config,

@@ -32,7 +32,7 @@ const CONNECT: u16 = 6;
 const CONNECTED: u16 = 7;
 const DISCONNECT: u16 = 8;
 
-/// The flag of a ring that the client sends by.
+/// The flag of a ring through which the client sends.
 const FROM_CLIENT: u16 = 1;
 
 /// A message of the control channel.
@@ -50,7 +50,7 @@ pub enum Message {
         to_client_max: u16,
         /// The greatest number that a ring from the client can have.
         from_client_max: u16,
-        /// Length of the longest ring, as a power of two.
+        /// Number of descriptors of the longest ring, as a power of two.
         ring_power_max: u8,
     },
     /// The client's first message, which selects the server's interface.
@@ -73,9 +73,9 @@ pub enum Message {
     },
     /// A ring; its doorbell comes with the message.
     AddRing(RingPlace),
-    /// The client has sent everything.
+    /// The client has sent all regions and rings.
     Connect,
-    /// The server has mapped everything.
+    /// The server has mapped all regions and rings.
     Connected,
     /// The end of the connection, with the reason.
     Disconnect(String),
@@ -201,7 +201,7 @@ impl Message {
     }
 }
 
-/// A message being written. What does not fit is left out; all that is ours does.
+/// A message that is being written. Fields that do not fit are left out; our own messages fit.
 struct Out {
     bytes: [u8; BYTES],
     at: usize,
@@ -227,7 +227,7 @@ impl Out {
     }
 }
 
-/// A message being read. No message has more fields than bytes.
+/// A message that is being read. No message has more fields than bytes.
 struct In<'a> {
     bytes: &'a [u8; BYTES],
     at: usize,

@@ -84,7 +84,7 @@ impl Driver for Memif {
     }
 
     fn between_processes(&self, place: &str) -> Option<[String; 2]> {
-        // All of the other process's memory is mapped, however large its pool is.
+        // Map all of the other process's memory, however large its pool is.
         let server = format!("memif:{place},role=server,memory=8192");
         Some([server, format!("memif:{place}")])
     }
@@ -128,7 +128,7 @@ impl Plan for Config {
         let mut obtained = Obtained::new(place, mode(self), PACKET_BYTES_MAX);
         obtained.queues = queues;
         if self.role == Role::Server && !EventFd::new()?.can_signal_shared() {
-            // What a peer can do with a doorbell then: docs/ports/memif.md.
+            // docs/ports/memif.md describes what a peer can do with such a doorbell.
             obtained = obtained.refused("doorbells that cannot block: no io_submit here");
         }
         if let Some(Health::Down(why)) = ops.first().map(|queue| queue.health()) {
@@ -138,7 +138,7 @@ impl Plan for Config {
     }
 }
 
-/// Describes a port's mode.
+/// Returns the description of a port's mode.
 fn mode(config: &Config) -> String {
     let what = match (config.role, config.sharing) {
         (Role::Server, _) => "server, by copies",

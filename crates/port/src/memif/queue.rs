@@ -1,5 +1,5 @@
-//! A queue: a pair of rings while there is a peer, and the handling of packets and frames while
-//! there is none.
+//! A queue: it exchanges packets through a pair of rings while a peer is connected, and drops
+//! packets to send while none is.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -26,19 +26,19 @@ pub(super) struct MemifQueue {
     pool: Pool,
     rings: Rings,
     copies: Copies,
-    /// Frames for copies, and for the rings when a call brings no hot list.
+    /// Frames for copies, and for the rings in calls that bring no hot list.
     home: Local,
-    /// The pool had no frame for a copy of a packet to send: when to try again.
+    /// Time of the next attempt to copy a packet for sending, after the pool had no frame for the copy.
     retry_at: Option<Instant>,
     /// Time of the next attempt, after the pool had no frame for a packet that waits in the ring.
     starved_until: Option<Instant>,
-    /// The wait for room on a ring, which no peer announces.
+    /// The wait for room in the ring, which a peer does not signal.
     room: Room,
     /// Descriptors that a peer had filled and that were not read before it disconnected.
     missed: u64,
-    /// Number of free slots that was too small for the next packet.
+    /// Number of free slots at the last attempt, if they were too few for the next packet.
     short: Option<u16>,
-    /// Times that packets were shown to the peer.
+    /// Number of times that packets were published to the peer.
     doorbells: u64,
 }
 
@@ -66,7 +66,7 @@ impl MemifQueue {
         Ok(queue)
     }
 
-    /// Takes over a new connection, or notes the loss of one.
+    /// Takes the rings of a new connection, or releases those of a lost one.
     #[inline]
     fn follow(&mut self) {
         if self.end.is_stale() {
@@ -87,7 +87,8 @@ impl MemifQueue {
     fn begin(&mut self, mut rings: Rings) {
         if let Some(rx) = &mut rings.rx {
             rx.shared().want_bell(false);
-            // Without the doorbell a sleeper polls, as for every event without a notification.
+            // If watching the doorbell fails, a sleeper polls the ring, as for every event without
+            // a notification.
             let _ = self.end.watch(rx.bell());
             rx.refill(&mut self.home, &mut self.copies);
         }
@@ -104,8 +105,8 @@ impl MemifQueue {
             rx.close(&mut self.home);
         }
         if let Some(tx) = &mut rings.tx {
-            // Packets that the peer has taken count as sent, even if it disconnected right after; a wrong index
-            // loses nothing.
+            // Packets that the peer has taken count as sent, even if it disconnected right after. An error by a
+            // wrong index has no effect: the connection has ended.
             let _ = tx.reap(&mut self.home);
             tx.close();
         }
@@ -123,8 +124,8 @@ impl MemifQueue {
         self.change();
     }
 
-    /// Puts packets into the ring until it is full or no packet is left, and publishes them to the
-    /// peer; adds them to `moved`, even if an error ends this.
+    /// Puts packets into the ring until the ring is full or no packet is left, and publishes them
+    /// to the peer; adds them to `moved`, even if it then returns an error.
     fn send(&mut self, mem: &mut Local, batch: &mut Batch, moved: &mut Moved) -> Checked<()> {
         let sent = self.fill(mem, batch, moved);
         if let Some(tx) = &mut self.rings.tx {
@@ -157,7 +158,7 @@ impl MemifQueue {
     }
 
     /// Returns the time of the next check for events without a doorbell: a packet that the peer has
-    /// processed, room, a free frame.
+    /// processed, room in the ring, a free frame of the pool.
     fn alarm(&mut self, want: Want, full: bool, now: Instant) -> Option<Instant> {
         let sending = self.rings.tx.as_ref().is_some_and(|tx| tx.sending() > 0);
         let full = want.room() && full;
@@ -180,7 +181,8 @@ impl QueueOps for MemifQueue {
         self.follow();
         let Some(rx) = &mut self.rings.rx else { return Moved::default() };
         let starved = self.copies.no_frame;
-        // Frames of another pool would be lent as if they were this one's.
+        // Use only frames of this queue's pool: the ring would treat a frame of another pool as one
+        // of this pool.
         let mem = if *mem.pool() == self.pool { mem } else { &mut self.home };
         let (moved, received) = rx.receive(&mut self.copies, mem, out, budget);
         self.starved_until = match self.copies.no_frame > starved {
@@ -250,7 +252,8 @@ impl QueueOps for MemifQueue {
     }
 
     fn counters(&mut self) -> Counters {
-        // One queue reports the connection's counts.
+        // Only the first queue reports the counts of the connection, so that a sum over queues
+        // counts them once.
         let once = |count: u64| if self.index == 0 { count } else { 0 };
         let link = &self.end.link;
         let driver = DriverCounts {
@@ -271,12 +274,12 @@ impl QueueOps for MemifQueue {
 }
 
 impl MemifQueue {
-    /// Returns true if a wanted event has occurred; otherwise asks the peer to ring, and returns
-    /// whether the ring is full.
+    /// Returns true if a wanted event has occurred; otherwise requests the peer's doorbell. The
+    /// second value is true if the transmit ring is full.
     fn has_work(&mut self, want: Want, again: bool, now: Instant) -> Checked<(bool, bool)> {
         let mut full = false;
-        // If the free space was not enough, the waiting caller tries again from time to time: its next
-        // packet may be another one.
+        // If the free slots were too few for the packet, report room again from time to time: the
+        // caller's next packet may be shorter.
         let due = again && self.end.set.is_due(now);
         if let Some(tx) = &mut self.rings.tx {
             let before = tx.sending();
@@ -286,23 +289,23 @@ impl MemifQueue {
             }
             full = !tx.has_room()? || (self.short == Some(tx.room()) && !due);
         }
-        // Without a peer, what is sent is dropped at once.
+        // Without a peer there is room, because packets to send are dropped at once.
         if want.room() && !full {
             return Ok((true, full));
         }
-        // While packets wait for a frame, a notification is useless before a frame can be free.
+        // While a received packet waits for a frame, waking the caller is useless before a frame can be free.
         let frames = self.listen(want.frames() && self.starved_until.is_none(), now)?;
         Ok((frames, full))
     }
 
-    /// Asks the peer to ring when it sends, if that is `wanted`; returns true, and does not ask, if
-    /// something has arrived already.
+    /// Requests the peer's doorbell if `wanted`; returns true, and requests nothing, if packets
+    /// have already arrived.
     fn listen(&mut self, wanted: bool, now: Instant) -> Checked<bool> {
         let Some(rx) = &mut self.rings.rx else { return Ok(false) };
         if self.end.set_belled(wanted, Some(now)) {
             rx.shared().want_bell(wanted);
         }
-        // The beginning of a packet does not count as work: the peer may never send its end.
+        // A packet without its end does not count as work, because the peer may never send the end.
         if wanted && rx.ready()? > self.copies.unfinished {
             self.work();
             return Ok(true);
@@ -311,7 +314,7 @@ impl MemifQueue {
         Ok(false)
     }
 
-    /// Asks the peer not to ring, because there is work.
+    /// Stops requesting the peer's doorbell, because the queue has work.
     fn work(&mut self) {
         if self.end.set_belled(false, None)
             && let Some(rx) = &self.rings.rx

@@ -89,9 +89,10 @@ pub struct Reader {
     end: Endpoint,
     /// The rings of the connected producer.
     windows: Vec<Window>,
-    /// The ring to read first, so that none waits for ever behind a busy one.
+    /// Index of the ring to read first. It changes with each call, so that a busy ring cannot
+    /// starve the others.
     turn: usize,
-    /// Counts of rings that are gone.
+    /// Sums of the counters of rings whose connections have ended.
     past: Counts,
     waker: Arc<Waker>,
 }
@@ -171,7 +172,7 @@ impl Reader {
     ///
     /// Cost: three syscalls if it sleeps; one if there is something.
     pub fn wait(&mut self, timeout: Option<Duration>) -> std::io::Result<bool> {
-        // A time that overflows the clock lies beyond any uptime: it is no bound.
+        // A time beyond the clock's range is later than any uptime, so that no limit is needed.
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if !self.arm() {
@@ -184,8 +185,8 @@ impl Reader {
         }
     }
 
-    /// Makes the descriptor readable when frames arrive, or a producer connects or disconnects;
-    /// returns false if one of these has happened: receive first.
+    /// Makes the descriptor readable when frames arrive, or when a producer connects or
+    /// disconnects; returns false if one of these has happened already: receive before you sleep.
     ///
     /// Shape:  frames that were dropped go back to the producer.
     /// Errors: a lie of the producer's ends the connection: false.
@@ -231,7 +232,7 @@ impl Reader {
         Frames::new(self, max)
     }
 
-    /// Returns `Up` while a producer is connected, else the reason why none is.
+    /// Returns `Up` while a producer is connected, otherwise the reason why none is connected.
     #[must_use]
     pub fn health(&self) -> Health {
         self.end.health.clone()
@@ -262,7 +263,7 @@ impl Reader {
         self.change();
     }
 
-    /// Takes over a new producer, or notes the loss of one.
+    /// Takes the rings of a new producer, or detaches those of a producer that has disconnected.
     #[inline]
     fn follow(&mut self) {
         if self.end.is_stale() {
@@ -278,7 +279,7 @@ impl Reader {
         for ring in rings.into_iter().filter_map(|rings| rings.rx?.into_mapped()) {
             let window = Window::new(ring, self.waker.clone());
             window.want_bell(false);
-            // Without it a sleeper would have to look, as it does for what is not announced.
+            // If watching fails, a sleeper polls the ring, as for every event without a notification.
             let _ = self.end.watch(&window.bell);
             self.windows.push(window);
         }
@@ -304,8 +305,8 @@ impl Reader {
         self.follow();
     }
 
-    /// Returns dropped frames to the producer and checks the rings; returns true if there are
-    /// frames.
+    /// Gives dropped frames back to the producer and checks the rings; returns true if there are
+    /// frames to read.
     fn gather(&mut self) -> Checked<bool> {
         let mut found = false;
         for window in &mut self.windows {
@@ -315,8 +316,7 @@ impl Reader {
         Ok(found)
     }
 
-    /// Asks for the doorbell at the next send or release; returns false if there are frames
-    /// already.
+    /// Requests the doorbell for the next send or release; returns false if there are frames already.
     fn fall_asleep(&mut self) -> Checked<bool> {
         self.waker.sleep();
         let now = Instant::now();
@@ -330,7 +330,7 @@ impl Reader {
         Ok(!found)
     }
 
-    /// Sets whether the producer is to ring, from `now` on; the caller checks the rings afterwards.
+    /// Sets whether the producer should ring from `now` on; the caller checks the rings afterwards.
     fn want_bells(&mut self, wanted: bool, now: Option<Instant>) {
         if self.end.set_belled(wanted, now) {
             self.windows.iter().for_each(|window| window.want_bell(wanted));

@@ -1,4 +1,4 @@
-//! A ring in memory that a peer also writes: the meaning of its indices, and the checks on them.
+//! A ring in memory that a peer also writes: its layout, the meaning of its indices, and the checks on them.
 //!
 //! ```text
 //!   from the client:   tail ───── sent, not read ───── head        client moves head, server tail
@@ -19,23 +19,23 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 
 use linerate_sys::peer::PeerMemory;
 
-/// Value of a ring's first four bytes.
+/// Value of a ring's first four bytes, by which a peer recognises a ring.
 pub const COOKIE: u32 = 0x03e3_1f20;
-/// Bytes before the descriptors.
+/// Bytes of a ring's header, which is before the descriptors.
 pub const HEADER_BYTES: usize = 128;
 /// Bytes of a descriptor.
 pub const DESC_BYTES: usize = 16;
 /// Length of the longest ring, as a power of two.
 pub const POWER_MAX: u8 = 14;
-/// Bytes of a region that a descriptor's offset can reach.
+/// Largest size of a region: a descriptor's offset reaches no further.
 pub const REGION_BYTES_MAX: u64 = 1 << 32;
 
-/// Flag: the consumer does not want its doorbell rung.
+/// Flag of a ring: the consumer does not want its doorbell rung.
 const MASKED: u16 = 1;
-/// Flag: the packet continues in the next descriptor.
+/// Flag of a descriptor: the packet continues in the next descriptor.
 pub const NEXT: u16 = 1;
 
-// Half-words of the header.
+// Offsets in the header, counted in 16-bit words.
 const COOKIE_AT: usize = 0;
 const FLAGS_AT: usize = 2;
 const HEAD_AT: usize = 3;
@@ -62,13 +62,13 @@ pub struct Desc {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ProtocolError {
-    /// An index went backwards, or too far.
+    /// An index that went backwards, or beyond the posted descriptors.
     Index = 1,
-    /// A descriptor names memory outside its region.
+    /// A descriptor of memory outside its region.
     Outside,
-    /// A length beyond the buffer.
+    /// A length that exceeds the buffer.
     Length,
-    /// A packet without an end.
+    /// A chain of descriptors without an end.
     Chain,
 }
 
@@ -76,7 +76,7 @@ impl ProtocolError {
     pub const ALL: [ProtocolError; 4] =
         [ProtocolError::Index, ProtocolError::Outside, ProtocolError::Length, ProtocolError::Chain];
 
-    /// Returns the violation in words, for the peer and for the health of the port.
+    /// Returns the violation as text, for the peer and for the health of the port.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ impl ProtocolError {
     }
 }
 
-/// A checked value, computed from what the peer has written.
+/// A value that was computed from the peer's data and checked.
 pub type Checked<T> = Result<T, ProtocolError>;
 
 /// The shared part of a ring.
@@ -100,8 +100,7 @@ pub struct Shared {
     _memory: Arc<PeerMemory>,
 }
 
-// SAFETY: the addresses are of atomics in a mapping that `_memory` keeps; atomics can be used from
-// any thread.
+// SAFETY: the pointers are to atomics, which any thread can use, in a mapping that `_memory` keeps alive.
 unsafe impl Send for Shared {}
 
 impl Shared {
@@ -119,7 +118,7 @@ impl Shared {
         Some(Shared { header, descs, mask, _memory: memory.clone() })
     }
 
-    /// Makes a ring of zeroed memory.
+    /// Initialises a ring in zeroed memory.
     pub fn initialise(&self) {
         let cookie = COOKIE.to_ne_bytes();
         self.half(COOKIE_AT).store(u16::from_ne_bytes([cookie[0], cookie[1]]), Ordering::Relaxed);
@@ -127,7 +126,7 @@ impl Shared {
             .store(u16::from_ne_bytes([cookie[2], cookie[3]]), Ordering::Release);
     }
 
-    /// Returns true if the client has made a ring there.
+    /// Returns true if the client has initialised a ring at this place.
     #[must_use]
     pub fn is_one(&self) -> bool {
         let [a, b] = [COOKIE_AT, COOKIE_AT + 1].map(|at| self.half(at).load(Ordering::Relaxed));
@@ -143,18 +142,19 @@ impl Shared {
 
     #[inline]
     fn half(&self, at: usize) -> &AtomicU16 {
-        // SAFETY: the slice lies in the mapping, which `_memory` keeps; it is of atomics, and others
-        // use it as such. `at` is checked by the index.
+        // SAFETY: the slice lies in the mapping, which `_memory` keeps alive. It consists of
+        // atomics, and others access it only as atomics. `at` is checked by the index operation.
         unsafe { &self.header.as_ref()[at] }
     }
 
     #[inline]
     fn double(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: as `half`.
+        // SAFETY: the slice lies in the mapping and consists of atomics, as in `half`; `at` is
+        // checked by the index operation.
         unsafe { &self.descs.as_ref()[at] }
     }
 
-    /// Reads a slot's descriptor, once, so that the values that were checked are the values used.
+    /// Reads a slot's descriptor only once, so that the peer cannot change the values between check and use.
     #[inline]
     #[must_use]
     pub fn desc(&self, slot: u16) -> Desc {
@@ -179,7 +179,7 @@ impl Shared {
         self.double(2 * usize::from(slot & self.mask) + 1).store(offset, Ordering::Relaxed);
     }
 
-    /// Writes all of a slot except its offset, which some clients keep for the next round.
+    /// Writes a slot's descriptor except its offset, which some clients keep for the next round.
     #[inline]
     pub fn set_filled(&self, slot: u16, desc: Desc) {
         let ([f0, f1], [r0, r1]) = (desc.flags.to_ne_bytes(), desc.region.to_ne_bytes());
@@ -188,8 +188,8 @@ impl Shared {
         self.double(2 * usize::from(slot & self.mask)).store(word, Ordering::Relaxed);
     }
 
-    /// Sets whether the peer is to ring the doorbell. After setting `true` the caller checks the
-    /// ring once more, because packets published before may not have rung it.
+    /// Sets whether the peer should ring the doorbell. After setting `true` the caller checks the
+    /// ring once more, because the peer may have published packets just before without ringing.
     pub fn want_bell(&self, wanted: bool) {
         self.half(FLAGS_AT).store(if wanted { 0 } else { MASKED }, Ordering::Relaxed);
         if wanted {
@@ -197,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// Returns true if the peer wants its doorbell rung for what was just published.
+    /// Returns true if the peer wants its doorbell rung for the descriptors that were just published.
     #[inline]
     #[must_use]
     pub fn rings(&self) -> bool {
@@ -213,25 +213,25 @@ pub struct ClientRing {
     head: u16,
     /// The index of the oldest descriptor that has not been taken back.
     done: u16,
-    /// The server's index, as last read.
+    /// The server's index at its last reading.
     seen: u16,
 }
 
 impl ClientRing {
-    /// Returns the client's side of a ring that was just made.
+    /// Returns the client's side of a newly initialised ring.
     #[must_use]
     pub fn new(shared: Shared) -> ClientRing {
         ClientRing { shared, head: 0, done: 0, seen: 0 }
     }
 
-    /// Returns the number of slots that nothing is posted in.
+    /// Returns the number of slots in which no descriptor is posted.
     #[inline]
     #[must_use]
     pub fn free(&self) -> u16 {
         self.shared.len() - self.posted()
     }
 
-    /// Returns the number of slots that have not been taken back.
+    /// Returns the number of posted slots that have not been taken back.
     #[inline]
     #[must_use]
     pub fn posted(&self) -> u16 {
@@ -245,7 +245,7 @@ impl ClientRing {
         usize::from(self.head.wrapping_add(i) & self.shared.mask)
     }
 
-    /// Posts the next `n` free slots, which are written.
+    /// Posts the next `n` free slots, whose descriptors the caller has written.
     #[inline]
     pub fn post(&mut self, n: u16) {
         debug_assert!(n <= self.free());
@@ -253,8 +253,8 @@ impl ClientRing {
         self.shared.half(HEAD_AT).store(self.head, Ordering::Release);
     }
 
-    /// Returns the number of descriptors that the server has processed and that have not been taken
-    /// back.
+    /// Returns the number of descriptors that the server has processed and that the client has not
+    /// taken back.
     ///
     /// # Errors
     /// If its index is impossible.
@@ -275,7 +275,7 @@ impl ClientRing {
         usize::from(self.done.wrapping_add(i) & self.shared.mask)
     }
 
-    /// Takes the oldest `n` descriptors back.
+    /// Takes back the oldest `n` descriptors.
     #[inline]
     pub fn take_back(&mut self, n: u16) {
         debug_assert!(n <= self.posted());
@@ -287,9 +287,9 @@ impl ClientRing {
 /// has posted.
 pub struct ServerRing {
     pub shared: Shared,
-    /// The index of the oldest descriptor that has not been returned.
+    /// The index of the oldest descriptor that has not been given back.
     tail: u16,
-    /// The client's index, as last read.
+    /// The client's index at its last reading.
     seen: u16,
 }
 
@@ -300,8 +300,7 @@ impl ServerRing {
         ServerRing { shared, tail: 0, seen: 0 }
     }
 
-    /// Returns the number of descriptors that the client has posted and that have not been
-    /// returned.
+    /// Returns the number of descriptors that the client has posted and that have not been given back.
     ///
     /// # Errors
     /// If its index is impossible.
@@ -316,7 +315,7 @@ impl ServerRing {
         Ok(posted)
     }
 
-    /// Returns this number as last read.
+    /// Returns the number of posted descriptors at the last [`poll`](ServerRing::poll).
     #[inline]
     #[must_use]
     pub fn known(&self) -> u16 {
@@ -330,7 +329,7 @@ impl ServerRing {
         self.tail.wrapping_add(i)
     }
 
-    /// Returns the oldest `n` descriptors to the peer.
+    /// Gives the oldest `n` descriptors back to the client.
     #[inline]
     pub fn give_back(&mut self, n: u16) {
         debug_assert!(n <= self.seen.wrapping_sub(self.tail));

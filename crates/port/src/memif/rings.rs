@@ -7,7 +7,7 @@ use super::copies::{Copies, Stop};
 use super::ring::{Checked, Shared};
 use super::server::MappedRing;
 
-/// The rings of one queue, of one connection.
+/// The rings of one queue on one connection.
 #[derive(Default)]
 pub(super) struct Rings {
     pub tx: Option<Box<dyn TxRing>>,
@@ -15,8 +15,8 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Distributes rings among queues, one of each direction for each; a queue without either gets
-    /// `None`.
+    /// Distributes rings among queues: each queue gets one ring of each direction. A queue that
+    /// gets no ring at all is `None`.
     pub fn distribute(
         queues: u16,
         mut tx: impl Iterator<Item = Box<dyn TxRing>>,
@@ -32,8 +32,8 @@ impl Rings {
 
 /// A ring to the peer.
 pub(super) trait TxRing: Send {
-    /// Puts packets from the front of `batch` into the ring, which frees each as sent, now or
-    /// later; returns their number and bytes, and the reason why it stopped.
+    /// Puts packets from the front of `batch` into the ring, which frees each packet as sent, now
+    /// or later; returns the packets' number and bytes, and the reason why the ring took no more.
     fn put(
         &mut self,
         batch: &mut Batch,
@@ -51,7 +51,7 @@ pub(super) trait TxRing: Send {
     /// Cost: an Acquire load while something is in the ring.
     fn reap(&mut self, mem: &mut Local) -> Checked<()>;
 
-    /// Returns the number of free descriptors for packets, as last known.
+    /// Returns the number of free descriptors at the last reading of the peer's index.
     fn room(&self) -> u16;
 
     /// Returns the number of slots, all of which can be free at once.
@@ -60,7 +60,7 @@ pub(super) trait TxRing: Send {
     /// Returns true if a packet can be put into the ring.
     fn has_room(&mut self) -> Checked<bool>;
 
-    /// Returns the number of buffers that the peer has not taken yet, as far as known.
+    /// Returns the number of buffers that the peer had not taken at the last reading of its index.
     fn under_way(&self) -> usize;
 
     /// Returns the number of packets that will be freed when the peer has processed them.
@@ -92,7 +92,7 @@ pub(super) trait RxRing: Send {
         budget: usize,
     ) -> (Moved, Checked<()>);
 
-    /// Posts empty buffers in all free slots, as far as the pool has frames.
+    /// Posts empty buffers in all free slots, or in fewer if the pool lacks frames.
     ///
     /// Shape:  hot list -> ring.
     fn refill(&mut self, _: &mut Local, _: &mut Copies) {}
@@ -100,7 +100,7 @@ pub(super) trait RxRing: Send {
     /// Returns posted frames to the pool after the peer has disconnected.
     fn close(&mut self, _: &mut Local) {}
 
-    /// Returns the ring for a reader, if it is in the peer's memory.
+    /// Returns the ring for a reader, if the ring is in the peer's memory.
     fn into_mapped(self: Box<Self>) -> Option<MappedRing> {
         None
     }

@@ -1,4 +1,4 @@
-//! The time between checks of a full ring: a memif peer does not signal room.
+//! The interval between checks of a full ring, because a memif peer does not signal room.
 //!
 //! A peer takes a ring's worth of packets in some time. A sender that looks much earlier finds little
 //! room for the cost of a wake-up, and one that looks later finds the ring empty, and its peer idle. So
@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::host::RETRY;
 
-/// The shortest time: a worker's shortest hold, which is the shortest sleep that is worth its
-/// wake-up.
+/// The shortest interval: a worker's shortest hold, which is the shortest sleep that is worth its wake-up.
 ///
 /// Source: docs/adr/0011.
 const WAIT_MIN: Duration = Duration::from_micros(50);
-/// The longest time between two checks. For a peer that takes no packets the interval grows with
-/// the time since it last took one.
+/// The longest interval. For a peer that takes no packets the interval grows with the time since it
+/// last took one.
 const LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// A sender's wait for room.
@@ -37,8 +36,8 @@ impl Room {
         self.since = None;
     }
 
-    /// Returns the time of the next check: for room if the ring is `full`, else for packets that
-    /// the peer has processed, which is not urgent.
+    /// Returns the time of the next check: for room if the ring is `full`, otherwise for packets
+    /// that the peer has processed, which is less urgent.
     pub fn look_at(&mut self, full: bool, now: Instant) -> Option<Instant> {
         let since = *self.since.get_or_insert(now);
         let first = if full { self.wait } else { RETRY };
@@ -47,15 +46,15 @@ impl Room {
         at
     }
 
-    /// Returns true if the wait is for room.
+    /// Returns true if the caller waits for room.
     #[inline]
     pub fn waits(&self) -> bool {
         self.due.is_some()
     }
 
-    /// Notes that `room` of `size` was found. The wait learns from it if it has just ended: a
-    /// sender that was woken by something else, or does not sleep, looks too early, and one that
-    /// had no CPU looks too late.
+    /// Records that a check found `room` of `size`. Only a check at its due time adjusts the
+    /// interval: a sender that another event woke, or that does not sleep, checks too early, and
+    /// one that had no CPU checks too late.
     pub fn found(&mut self, room: usize, size: usize, now: Instant) {
         let Some(due) = self.due.take_if(|due| *due <= now) else { return };
         if now - due > self.wait {

@@ -1,5 +1,5 @@
-//! A queue of the server, which maps the client's memory: it copies packets out of buffers that the
-//! client has filled, and into buffers that the client has posted empty.
+//! A queue of the server, which maps the client's memory: it copies packets from buffers that the
+//! client has filled, and into empty buffers that the client has posted.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ pub(super) struct MappedRing {
     pub ring: ServerRing,
     pub bell: EventFd,
     pub regions: Regions,
-    /// Buffers processed and not returned.
+    /// Number of buffers that were processed and not given back yet.
     worked: u16,
-    /// The highest number of posted buffers so far.
+    /// The highest number of buffers that the client has had posted at one time.
     most: u16,
 }
 
@@ -105,8 +105,8 @@ impl TxRing for MappedRing {
         self.ring.known()
     }
 
-    /// Returns the highest number of posted buffers so far, which equals the ring's length for a
-    /// client that posts all it can.
+    /// Returns the highest number of buffers posted at one time. It is the ring's length if the
+    /// client posts all of its buffers.
     fn size(&self) -> usize {
         self.most.into()
     }
@@ -115,8 +115,8 @@ impl TxRing for MappedRing {
         Ok(self.available()? > 0)
     }
 
-    /// Returns the number of buffers that were filled and not posted again. A client that has taken
-    /// their contents soon posts as many as before.
+    /// Returns the number of buffers that were filled and that the client has not posted again,
+    /// which it does after it has read them.
     fn under_way(&self) -> usize {
         (self.most - self.ring.known()).into()
     }

@@ -27,7 +27,7 @@ fn open(text: &str, pool: &Pool) -> Opened {
     registry::open(text, pool).unwrap()
 }
 
-/// Has both ends of a connection come to terms.
+/// Polls both ends of a connection until the handshake is complete.
 fn meet(pool: &Pool, ends: &mut [&mut Opened]) {
     let start = Instant::now();
     loop {
@@ -54,7 +54,7 @@ fn joined(pool: &Pool, server: &str, client: &str) -> (Opened, Opened) {
     (near, far)
 }
 
-/// Returns true if the machine has no free huge pages, which is said.
+/// Returns true, and prints the reason, if the machine has no free huge pages.
 fn lacks_huge_pages(pool: &Result<Pool>) -> bool {
     pool.as_ref().inspect_err(|e| eprintln!("skipped: no huge pages: {e}")).is_err()
 }

@@ -6,15 +6,16 @@ use super::Reader;
 use super::held::Held;
 use super::window::{FrameSlots, Window};
 
-/// The frames of one call: an iterator. What is dropped meanwhile goes back to the producer when it ends.
+/// An iterator over the frames of one call. Frames that are dropped meanwhile are given back to the
+/// producer when it ends.
 ///
 /// A loop that takes long for each frame asks for few at a time.
 pub struct Frames<'a> {
     reader: &'a Reader,
-    /// The ring that has the next frame.
+    /// The ring that contains the next frame.
     window: Option<&'a Window>,
     left: usize,
-    /// Number of rings that are exhausted.
+    /// Number of rings that are exhausted in this call.
     seen: usize,
 }
 
@@ -26,7 +27,7 @@ impl<'a> Frames<'a> {
         frames
     }
 
-    /// Returns the ring that is read after `seen` others.
+    /// Returns the ring that is read after `seen` other rings.
     fn window_at(&self, seen: usize) -> Option<&'a Window> {
         let (first, later) = self.reader.windows();
         first.get(seen).or_else(|| later.get(seen.checked_sub(first.len())?))
@@ -88,7 +89,7 @@ impl Frame<'_> {
         self.taken.len
     }
 
-    /// Returns true for a packet of nothing, which a producer can send.
+    /// Returns true for a packet of zero bytes, which a producer can send.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -104,14 +105,15 @@ impl Frame<'_> {
         self.window.copy(&self.taken, from, to)
     }
 
-    /// Converts the frame into one that can outlive the loop, on any thread.
+    /// Converts the frame into one that can outlive the loop and be used on any thread.
     ///
     /// Shape:  the producer gets its slots back when the [`Held`] is dropped; earlier if it blocks more than
     ///         half of the ring: it is copied then.
     /// Cost:   two allocations.
     #[must_use]
     pub fn hold(self) -> Held {
-        // Dropped with `self`, it is found to be held and stays.
+        // `self` is dropped at the end of this function; the window then records it as held and
+        // keeps its slots.
         self.window.hold(&self.taken)
     }
 

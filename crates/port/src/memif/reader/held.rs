@@ -1,4 +1,4 @@
-//! A packet that outlives the loop that received it, on any thread.
+//! A packet that the program can keep after the loop that received it, on any thread.
 //!
 //! ```text
 //!   holder, any thread     reads the producer's memory, then: is there a copy?  ──► reads that instead
@@ -18,7 +18,7 @@ use linerate_sys::wait::EventFd;
 use super::window::{Piece, copy};
 use crate::memif::server::Regions;
 
-/// Declares checked reads of one number, for each type with `copy_to`.
+/// Declares methods that read one number with a bounds check, for each type with `copy_to`.
 macro_rules! single_reads {
     () => {
         /// Returns the byte at `at`; `None` if it is not in the packet.
@@ -28,21 +28,24 @@ macro_rules! single_reads {
             self.array(at).map(u8::from_be_bytes)
         }
 
-        /// Returns the 16 bits from `at` on, in network byte order; `None` if they are not in the packet.
+        /// Returns the 16-bit number at `at`, in network byte order; `None` if it is not entirely in the
+        /// packet.
         #[inline]
         #[must_use]
         pub fn u16_be(&self, at: usize) -> Option<u16> {
             self.array(at).map(u16::from_be_bytes)
         }
 
-        /// Returns the 32 bits from `at` on, in network byte order; `None` if they are not in the packet.
+        /// Returns the 32-bit number at `at`, in network byte order; `None` if it is not entirely in the
+        /// packet.
         #[inline]
         #[must_use]
         pub fn u32_be(&self, at: usize) -> Option<u32> {
             self.array(at).map(u32::from_be_bytes)
         }
 
-        /// Returns the 64 bits from `at` on, in network byte order; `None` if they are not in the packet.
+        /// Returns the 64-bit number at `at`, in network byte order; `None` if it is not entirely in the
+        /// packet.
         #[inline]
         #[must_use]
         pub fn u64_be(&self, at: usize) -> Option<u64> {
@@ -58,27 +61,27 @@ macro_rules! single_reads {
 }
 pub(super) use single_reads;
 
-/// A held packet: in its producer's memory until it is dropped, or in a copy if it is held for too
-/// long.
+/// A held packet. Its bytes are in the producer's memory until it is dropped, or in a copy if it is
+/// held for too long.
 ///
 /// It is read as a [`Frame`](super::Frame) is, from any thread, and keeps the producer's memory mapped.
 pub struct Held {
     hold: Arc<Hold>,
 }
 
-/// The state that holder and reader share.
+/// The state that a [`Held`] and its reader share.
 pub(super) struct Hold {
     regions: Regions,
     pieces: Box<[Piece]>,
     len: usize,
-    /// Copy by the reader, made before the slots are returned.
+    /// A copy of the packet, which the reader makes before it gives the slots back.
     copy: OnceLock<Box<[u8]>>,
     released: AtomicBool,
     gone: AtomicBool,
     waker: Arc<Waker>,
 }
 
-/// Wakes a reader that sleeps while a frame is released.
+/// Wakes a reader that sleeps when the program releases a frame.
 pub(super) struct Waker {
     asleep: AtomicBool,
     pub bell: EventFd,
@@ -96,7 +99,7 @@ impl Held {
         self.hold.len
     }
 
-    /// Returns true for a packet of nothing.
+    /// Returns true for a packet of zero bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -112,8 +115,8 @@ impl Held {
             return copied;
         }
         let n = self.hold.read(from, to);
-        // This check follows the reads: if they saw bytes written after the slot was returned, the
-        // copy exists.
+        // This check must follow the reads: if the reads saw bytes that were written after the slot
+        // was given back, then the copy exists.
         fence(Ordering::Acquire);
         self.copied(from, to).unwrap_or(n)
     }
@@ -125,8 +128,8 @@ impl Held {
         self.hold.copy.get().is_some()
     }
 
-    /// Returns true if the producer has disconnected before the packet was copied: reading it is
-    /// safe, but its bytes may be another packet's. Call this after reading.
+    /// Returns true if the producer disconnected before the packet was copied: reading the packet
+    /// is safe, but its bytes may be another packet's. Call this after reading.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.hold.gone.load(Ordering::Acquire)
@@ -167,16 +170,16 @@ impl Hold {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Copies the packet into our memory, after which its slots can be returned.
+    /// Copies the packet into our memory; its slots can be given back after that.
     #[cold]
     pub fn copy_out(&self) {
         let mut bytes = vec![0; self.len].into_boxed_slice();
         self.read(0, &mut bytes);
-        // The reader alone makes it, once.
+        // `set` cannot fail: only the reader makes the copy, once.
         let _ = self.copy.set(bytes);
     }
 
-    /// Notes that the producer has taken its frames back.
+    /// Records that the producer has taken back the frames of the packet.
     pub fn end(&self) {
         self.gone.store(true, Ordering::Release);
     }
@@ -191,7 +194,7 @@ impl Waker {
         Ok(Waker { asleep: AtomicBool::new(false), bell: EventFd::new()? })
     }
 
-    /// Makes later releases ring; the caller afterwards checks for earlier ones.
+    /// Makes later releases wake the reader; the caller then checks for earlier releases.
     pub fn sleep(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

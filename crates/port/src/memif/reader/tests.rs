@@ -1,4 +1,4 @@
-//! A reader and producers: our own client port, and one that says what a test tells it to.
+//! Tests of a reader with two producers: our own client port, and a client that a test controls step by step.
 
 use std::sync::atomic::AtomicU32;
 
@@ -17,10 +17,10 @@ use crate::port::Port;
 use crate::queue::Queue;
 use crate::spec::Spec;
 
-/// Longest time that something may take on a busy machine.
+/// Longest time that any step may take on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Returns a name of this test's own.
+/// Returns a name that only this test uses.
 fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("@linerate-reader-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -34,7 +34,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the packet with this number: its length and its bytes say which it is.
+/// Returns the packet with this number, which determines its length and bytes.
 fn packet(number: u64, longest: usize) -> Vec<u8> {
     let len = 60 + (number as usize * 131) % (longest - 59);
     (0..len).map(|at| (number as usize * 31 + at * 7 + (at >> 8)) as u8).collect()
@@ -95,7 +95,7 @@ impl Producer {
         sent
     }
 
-    /// Takes back what the reader is done with.
+    /// Takes back the packets that the reader has given back.
     fn reap(&mut self) {
         self.queues.iter_mut().for_each(|queue| _ = queue.arm(crate::Want::Frames));
     }
@@ -105,7 +105,7 @@ impl Producer {
     }
 }
 
-/// A client of a ring of its own, that sends what the test says.
+/// A client with its own ring, which sends what the test requests.
 struct Puppet {
     _socket: Channel,
     memory: Arc<PeerMemory>,
@@ -176,13 +176,13 @@ impl Puppet {
         }
     }
 
-    /// Posts one slot with this in it.
+    /// Posts one slot with this descriptor.
     fn tell(&mut self, desc: Desc) {
         self.ring.shared.set(self.ring.free_slot(0) as u16, desc);
         self.post(1);
     }
 
-    /// Takes back the slots that were given back since the last time, and returns their number.
+    /// Takes back the slots that the reader has given back since the last call, and returns their number.
     fn back(&mut self) -> u16 {
         let n = self.ring.poll().unwrap();
         self.ring.take_back(n);

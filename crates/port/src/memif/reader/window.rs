@@ -1,4 +1,4 @@
-//! A ring of the producer, with the frames of it that the program holds.
+//! A ring of the producer, with those of its frames that the program holds.
 //!
 //! ```text
 //!   tail ── back │ held │ back │ lent ── out ── taken next ── posted ── head
@@ -21,7 +21,7 @@ use crate::memif::config::PACKET_BYTES_MAX;
 use crate::memif::ring::{Checked, NEXT, ProtocolError, ServerRing};
 use crate::memif::server::{MappedRing, Regions};
 
-/// A part of a frame: its descriptor was checked when read, and is kept in our memory.
+/// A part of a frame: its descriptor, which was checked when it was read, in our memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Piece {
     region: u16,
@@ -29,31 +29,31 @@ pub(super) struct Piece {
     offset: u32,
 }
 
-/// A ring, and the frames of it that the program holds.
+/// A ring of the producer, with those of its frames that the program holds.
 pub(super) struct Window {
     pub bell: EventFd,
     regions: Regions,
     waker: Arc<Waker>,
-    /// The piece in each slot that is out.
+    /// The piece in each slot whose frame the program has.
     pieces: Box<[Cell<Piece>]>,
-    /// True while frames are being taken: dropped frames are then returned at the end.
+    /// True while the program takes frames: frames dropped meanwhile are given back at the end.
     taking: Cell<bool>,
-    /// The state, which only this file borrows, by functions that call no code of the program, so
-    /// never twice at once.
+    /// The state. Only functions of this file borrow it, and they call no code of the program, so
+    /// that it is never borrowed twice at once.
     state: RefCell<State>,
 }
 
 struct State {
     ring: ServerRing,
-    /// Slots posted after the tail, as last read.
+    /// Number of posted slots after the tail, at the last reading of the producer's index.
     posted: u16,
-    /// Posted slots that belong to frames of the program.
+    /// Number of posted slots whose frames the program has.
     taken: u16,
-    /// The frames that are out, oldest first.
+    /// The frames that the program has, oldest first.
     out: VecDeque<Out>,
-    /// The number of the oldest frame.
+    /// The number of the oldest frame in `out`.
     first: u64,
-    /// The ring's index up to which slots were posted when the end of the next frame was missing;
+    /// The producer's index at the last attempt, if the end of the next frame had not arrived;
     /// `None` otherwise.
     torn: Option<u16>,
     counts: Counts,
@@ -66,15 +66,15 @@ struct Out {
 
 /// The holder of a frame.
 enum Holder {
-    /// The program holds the frame within its loop.
+    /// The program has the frame borrowed within its loop.
     Lent,
     /// The frame was dropped.
     Back,
-    /// The program, for longer.
+    /// The program holds the frame beyond its loop.
     Held(Arc<Hold>),
 }
 
-/// The slots of a frame that was taken.
+/// The slots of a frame that the program has taken.
 pub(super) struct FrameSlots {
     /// The frame's number among all frames of the ring.
     pub number: u64,
@@ -105,7 +105,7 @@ impl Window {
         self.state.borrow().counts
     }
 
-    /// Sets whether the producer is to ring when it sends.
+    /// Sets whether the producer should ring when it sends.
     pub fn want_bell(&self, wanted: bool) {
         self.state.borrow().ring.shared.want_bell(wanted);
     }
@@ -114,7 +114,7 @@ impl Window {
     pub fn look(&mut self) -> Checked<bool> {
         let state = self.state.get_mut();
         state.posted = state.ring.poll()?;
-        // Part of a frame is not read before more of the frame has arrived.
+        // While the end of a frame is missing, do not read its parts again before more slots are posted.
         Ok(state.posted > state.taken && state.torn != Some(state.ring.at(state.posted)))
     }
 
@@ -159,18 +159,18 @@ impl Window {
         Ok(Some(FrameSlots { number, at, slots, len }))
     }
 
-    /// Begins a loop: frames that are dropped from now on go back at `end_taking`.
+    /// Begins a loop: frames that are dropped from now on are given back by `end_taking`.
     pub fn begin(&self) {
         self.taking.set(true);
     }
 
-    /// Returns to the producer the frames that were dropped while frames were taken.
+    /// Gives back to the producer the frames that the program dropped while it took frames.
     pub fn end_taking(&self) {
         self.taking.set(false);
         self.settle(false);
     }
 
-    /// Notes that a frame was dropped.
+    /// Records that the program has dropped a frame.
     pub fn release(&self, number: u64) {
         self.change(number, Holder::Back);
         if !self.taking.get() {
@@ -178,7 +178,7 @@ impl Window {
         }
     }
 
-    /// Makes a frame outlive the loop; the window records its holder.
+    /// Converts a frame into one that can outlive the loop, and records its new holder.
     ///
     /// Cost: two allocations.
     pub fn hold(&self, taken: &FrameSlots) -> Held {
@@ -189,21 +189,22 @@ impl Window {
         Held::new(hold)
     }
 
-    /// Copies bytes of a borrowed frame; returns how many.
+    /// Copies bytes of a borrowed frame; returns the number of bytes copied.
     #[inline]
     pub fn copy(&self, taken: &FrameSlots, from: usize, to: &mut [u8]) -> usize {
         copy(&self.regions, self.pieces_of(taken), from, to)
     }
 
-    /// Moves the tail past returned frames, and past frames held for so long that they block more
-    /// than half of the ring, after copying them. `over` is true if the program borrows no frame
-    /// any more.
+    /// Moves the tail past dropped frames. Copies held frames that block more than half of the
+    /// ring, and moves the tail past them too. `over` is true if the program borrows no frame any
+    /// more.
     ///
     /// Cost: a Release store if it moves.
     pub fn settle(&self, over: bool) {
         let state = &mut *self.state.borrow_mut();
         let len = state.ring.shared.len();
-        // A frame longer than the rest of the ring can arrive only in this way.
+        // The ring is full and the next frame has no end: the rest of that frame can arrive only if
+        // all held slots are given back.
         let stuck = state.torn.is_some() && state.posted == len;
         let blocked_max = if stuck { 0 } else { len / 2 };
         let mut slots = 0;
@@ -229,8 +230,8 @@ impl Window {
         }
     }
 
-    /// Detaches held frames, because the producer is gone; returns the counters, and objects to
-    /// drop.
+    /// Detaches held frames, because the producer has disconnected; returns the counters, and
+    /// objects to drop.
     pub fn end(self) -> (Counts, impl Send + 'static) {
         let State { out, counts, ring, .. } = self.state.into_inner();
         for frame in out {
@@ -257,12 +258,12 @@ impl Window {
     }
 
     fn piece(&self, slot: u16) -> &Cell<Piece> {
-        // As long as the ring, a power of two: the index is below it.
+        // The mask keeps the index in range: `pieces` is as long as the ring, which is a power of two.
         &self.pieces[usize::from(slot) & (self.pieces.len() - 1)]
     }
 }
 
-/// Copies bytes of `pieces`, from offset `from`; returns how many.
+/// Copies bytes of `pieces`, from offset `from`; returns the number of bytes copied.
 pub(super) fn copy(
     regions: &[Arc<PeerMemory>],
     pieces: impl Iterator<Item = Piece>,
@@ -279,7 +280,7 @@ pub(super) fn copy(
         let n = (len - skip).min(to.len() - done);
         let memory = regions.get(usize::from(piece.region));
         let offset = piece.offset as usize + skip;
-        // Each piece was seen to lie in its region, which does not shrink.
+        // The read cannot fail: each piece was checked to lie in its region, which does not shrink.
         if !memory.is_some_and(|memory| memory.read(offset, &mut to[done..done + n])) {
             break;
         }

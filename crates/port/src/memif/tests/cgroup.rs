@@ -1,5 +1,5 @@
-//! A server, a client and a reader, each in a process with limited memory, beside hostile peers whose memory it
-//! maps, so that the kernel would kill it: the process lives, and serves an honest peer afterwards.
+//! A server, a client and a reader, each in a process with limited memory, with hostile peers whose memory it
+//! maps in order to make the kernel kill it: the process survives, and serves an honest peer afterwards.
 //!
 //! `LINERATE_TEST_HOSTILE=1000` has so many peers come instead of 12. The rate beside them is measured by
 //! `cargo test -p linerate-port --lib -- --ignored --nocapture memif::tests::cgroup`.
@@ -23,10 +23,11 @@ use crate::memif::channel::Channel;
 use crate::port::Port;
 use crate::queue::{Queue, Want};
 
-/// Says that this process is the one in the cgroup, in which folder, and what text it opens its port by.
+/// Environment variable that marks this process as the one in the cgroup; its value has the folder and
+/// the port's text.
 const VICTIM: &str = "LINERATE_TEST_MEMIF_CGROUP";
 const LIMIT: u64 = 96 << 20;
-/// The limit of a client's memory, and of it all but a little: holes.
+/// The limit of a client's memory; the next constant has the bytes of it that are holes.
 const MEMORY: &str = "memory=32";
 const HOLES: u64 = 31 << 20;
 const POWER: u8 = 10;
@@ -36,7 +37,7 @@ const RING: u64 = 1 << POWER;
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes one with the limit; `None`, said on stderr, where this process may not.
+    /// Creates a cgroup with the limit; returns `None`, with a note on stderr, if this process may not do so.
     fn new() -> Option<Group> {
         let own = format!("linerate-test{}", name().replace('@', "-"));
         let roots =
@@ -73,7 +74,7 @@ struct Victim {
 }
 
 impl Victim {
-    /// Starts this test again, as the one that opens `text`, in a cgroup.
+    /// Starts this test again in a cgroup, as the process that opens `text`.
     fn start(test: &str, text: &str) -> Option<Victim> {
         let group = Group::new()?;
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -84,7 +85,7 @@ impl Victim {
         Some(Victim { child: command.spawn().unwrap(), _group: group })
     }
 
-    /// Ends it, which it must do by itself.
+    /// Waits for the end of the process, which must exit by itself.
     fn end(mut self) {
         drop(self.child.stdin.take());
         let status = self.child.wait().unwrap();
@@ -92,7 +93,8 @@ impl Victim {
     }
 }
 
-/// Runs in the process in the cgroup, until its standard input ends; false in any other one.
+/// Runs the port if this process is the one in the cgroup, until its standard input ends; returns
+/// false in any other process.
 fn is_victim() -> bool {
     let Ok(told) = std::env::var(VICTIM) else { return false };
     let (group, text) = told.split_once(' ').unwrap();
@@ -135,7 +137,8 @@ fn hostile() -> u64 {
     number.ok().and_then(|text| text.parse().ok()).unwrap_or(12)
 }
 
-/// Has a server read a packet from every page of a file of holes; `punches` takes them away again. As far as it lets.
+/// Makes a server read a packet from every page of a sparse file, as far as the server allows; `punches` removes
+/// the pages again.
 fn send_holes(name: &str, punches: bool) -> Option<()> {
     let channel = admitted(name, "")?;
     let file = rustix::fs::memfd_create("holes", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -180,7 +183,7 @@ fn send_holes(name: &str, punches: bool) -> Option<()> {
     Some(())
 }
 
-/// Runs one client that does its worst to the server of `name`.
+/// Runs one hostile client of the server at `name`.
 fn be_hostile(name: &str, i: u64, random: &mut Random) {
     match i % 6 {
         0 | 1 => {
@@ -276,7 +279,7 @@ fn echoed(queue: &mut Queue, time: Duration) -> u64 {
     back
 }
 
-/// Reports the rate of an honest client beside 100 hostile ones, as a share of that alone.
+/// Reports the rate of an honest client with 100 hostile ones, as a share of its rate alone.
 #[test]
 #[ignore = "a campaign of half a minute, which reports a rate"]
 fn rate_of_an_honest_client_beside_a_hundred_hostile_ones() {

@@ -1,5 +1,5 @@
 //! Peers that die, are silent, flood, or send forbidden messages: the port listens or connects again, and
-//! serves the next one.
+//! serves the next peer.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -50,7 +50,7 @@ fn pass(pool: &Pool, from: &mut Opened, to: &mut Opened) {
     assert!(batch.is_empty());
 }
 
-/// Asserts that every frame is back, once the ports are closed.
+/// Asserts that every frame is back in the pool after the ports are closed.
 pub fn settled(pool: &Pool) {
     let ledger = pool.ledger();
     assert!(ledger.is_drained(), "{ledger}");
@@ -192,7 +192,7 @@ fn guests_that_only_sit_there_keep_nobody_out_for_longer_than_the_deadline() {
     drop(idle);
 }
 
-/// The listener is not watched while all places are taken; it must be again when they are free.
+/// The listener is not watched while all places are taken, and must be watched again when they are free.
 #[test]
 fn guests_that_leave_all_at_once_leave_their_places() {
     let (name, pool) = (name(), pool());
@@ -208,7 +208,7 @@ fn guests_that_leave_all_at_once_leave_their_places() {
     serves(&name, &pool, port);
 }
 
-/// Says `bytes` with these descriptors.
+/// Sends `bytes` with these descriptors.
 fn throw(socket: &Channel, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -264,8 +264,7 @@ fn memfd(bytes: u64, flags: MemfdFlags) -> OwnedFd {
     fd
 }
 
-/// Returns the server's refusal, if any, of a client that gives these as its region and its
-/// doorbell.
+/// Returns the server's refusal, if any, of a client that sends these files as its region and its doorbell.
 fn offered(trust: &str, region: OwnedFd, bell: OwnedFd) -> Option<String> {
     let (name, pool) = (name(), pool());
     let mut port = open(&format!("memif:{name},role=server{trust}"), &pool);

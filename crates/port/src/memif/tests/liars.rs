@@ -32,7 +32,7 @@ fn work(port: &mut Opened, pool: &Pool) -> usize {
     received
 }
 
-/// Checks that the port has told the liar why, and has counted it.
+/// Checks that the port has sent the peer the reason and has counted the violation; returns the reason.
 fn accused(port: &mut Opened, pool: &Pool, socket: &Channel) -> String {
     assert!(matches!(port.queues[0].health(), Health::Down(_)));
     let why = refused(socket, port, &mut pool.local()).expect("a reason");
@@ -143,7 +143,7 @@ fn a_server_that_lies_is_disconnected_with_the_reason() {
     }
 }
 
-/// Filled frames of a chain are no more than a packet can be, whatever the descriptors say.
+/// A chain of filled frames cannot exceed the longest packet, whatever its descriptors contain.
 #[test]
 fn a_chain_that_is_longer_than_a_packet_is_a_lie_in_our_frames_too() {
     let (name, pool) = (name(), pool(Trust::Exported));
@@ -161,7 +161,7 @@ fn a_chain_that_is_longer_than_a_packet_is_a_lie_in_our_frames_too() {
     settled(&pool);
 }
 
-/// A sleeper is not kept awake by the beginning of a packet.
+/// The beginning of a packet must not keep a sleeper awake.
 #[test]
 fn a_packet_whose_end_never_comes_keeps_nobody_awake() {
     for role in ["server", "yes", "no"] {
@@ -210,7 +210,8 @@ fn wakes(port: &mut Opened, mem: &mut linerate_skb::Local, out: &mut Batch) {
     assert_eq!((moved.packets, moved.bytes), (1, 120));
 }
 
-/// Nor by room that is too little, and a packet that all of the ring is too little for is dropped.
+/// A sender sleeps while the room is too small for its packet; a packet that is longer than the
+/// whole ring is dropped.
 #[test]
 fn too_little_room_lets_the_sender_sleep() {
     let (name, pool) = (name(), pool(Trust::Private));
@@ -236,7 +237,7 @@ fn too_little_room_lets_the_sender_sleep() {
     settled(&pool);
 }
 
-/// A packet that the pool can never hold does not stand before all others for ever.
+/// A packet that the pool can never hold must not block the packets after it.
 #[test]
 fn a_packet_too_long_for_the_pool_is_dropped() {
     let (name, pool) = (name(), Pool::builder().frames(16).build().unwrap());
@@ -253,7 +254,7 @@ fn a_packet_too_long_for_the_pool_is_dropped() {
     settled(&pool);
 }
 
-/// Packets that went before a lie was found have been sent, and are told as such.
+/// Packets that were sent before a violation was found are counted as sent.
 #[test]
 fn what_was_sent_before_a_lie_is_counted() {
     let (name, pool) = (name(), pool(Trust::Private));
@@ -272,7 +273,7 @@ fn what_was_sent_before_a_lie_is_counted() {
     settled(&pool);
 }
 
-/// Writes rubbish over rings for as long as it is let.
+/// Writes random values over rings until `stop` is set.
 fn scribble(memory: &PeerMemory, rings: [usize; 2], seed: u64, stop: &AtomicBool) {
     let mut x = seed | 1;
     while !stop.load(Ordering::Relaxed) {
@@ -302,7 +303,7 @@ fn seed(round: u64) -> u64 {
     0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(round + 1)
 }
 
-/// Works until the peer is found out, or for a while.
+/// Works until the port detects the violation, or for a limited time.
 fn work_beside(
     port: &mut Opened,
     pool: &Pool,

@@ -1,4 +1,4 @@
-//! A pair of ports under random steps, beside a model of two lines of numbers.
+//! A pair of ports under random steps, compared with a model of two sequences of numbers.
 
 use linerate_skb::{Local, Skb};
 use proptest::prelude::*;
@@ -7,16 +7,16 @@ use super::hostile::settled;
 use super::peer::turn;
 use super::*;
 
-/// A step of the model. `true` is the client's side.
+/// A step of the model. `true` selects the client's side.
 #[derive(Debug, Clone, Copy)]
 enum Do {
     Send(bool, usize),
     Receive(bool, usize),
-    /// The client goes, and another one comes.
+    /// The client disconnects, and a new one connects.
     Renew,
-    /// The program takes frames until so many are left.
+    /// The program takes frames from the pool until this number is left.
     Dry(usize),
-    /// It gives all of them back.
+    /// The program gives all these frames back.
     Wet,
 }
 
@@ -38,7 +38,8 @@ struct Pair {
     mem: Local,
     /// The number of the client.
     epoch: u8,
-    /// Packets of this client's time: sent and received, by the client, by the server.
+    /// Numbers of packets sent on the present connection: by the client, by the server. The next
+    /// field has those received.
     sent: [u32; 2],
     received: [u32; 2],
     taken: Batch,

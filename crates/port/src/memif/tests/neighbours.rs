@@ -1,5 +1,5 @@
-//! Hostile neighbours, and what they must not do to others: a worker's turn stays short, and a peer that keeps to
-//! the protocol is served within a second, whatever they send, keep, or leave unsaid.
+//! Hostile peers: whatever they send, keep or leave out, a worker's turn stays short, and a peer that keeps to
+//! the protocol is served within a second.
 //!
 //! `LINERATE_TEST_MESSAGES=1000000` sends that many random messages instead of 10,000, and `--nocapture` shows how many.
 
@@ -24,15 +24,15 @@ use super::*;
 use crate::port::Port;
 use crate::queue::{Queue, Want};
 
-/// Longest time of a turn in which a worker neither has a CPU nor waits for one: it waits for a peer then. Turns of
-/// less than 10 ms are what is asked for, and reported; so much is a busy machine's.
+/// Longest time that a worker's turn may wait for a peer: time in which it neither has a CPU nor waits for one.
+/// Turns of less than 10 ms are the aim, and are reported; the rest is tolerance for a busy machine.
 const TURN_MAX: Duration = Duration::from_secs(5);
-/// Longest time for anything that is waited for. An honest peer is to be served within a second, which is reported.
+/// Longest wait of these tests. An honest peer should be served within a second; the real time is reported.
 pub const LONG: Duration = Duration::from_secs(20);
 const LINGER: Duration = Duration::from_secs(10);
 const NOBODY: u32 = 65534;
 
-/// Returns the time that this thread has had a CPU, or waited for one; 0 where the kernel does not tell.
+/// Returns the time that this thread has had a CPU or waited for one; 0 if the kernel does not report it.
 fn busy() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split_whitespace().take(2).filter_map(|ns| ns.parse::<u64>().ok()).sum();
@@ -66,7 +66,7 @@ impl Worker {
         Worker { stop, longest_us, thread, wait: format!("/proc/self/task/{tid}/wchan") }
     }
 
-    /// Turns of a port's first queue.
+    /// Starts a worker that takes turns of a port's first queue.
     fn of_port(text: &str, pool: &Pool) -> Worker {
         let mut queue = Port::open_with(text, pool).unwrap().into_queues().remove(0);
         let mut batch = Batch::with_capacity(64);
@@ -86,7 +86,7 @@ impl Worker {
         assert!(longest < TURN_MAX, "a turn took {longest:?}");
     }
 
-    /// Stops it; the longest turn.
+    /// Stops the worker; returns its longest turn.
     fn end(self) {
         self.assert_free();
         self.stop.store(true, Ordering::Relaxed);
@@ -119,7 +119,7 @@ pub fn serve(
     queue
 }
 
-/// Sends packets from a client with this text until one comes back.
+/// Sends packets from a client with this text until one of them comes back.
 pub fn assert_served(text: &str, pool: &Pool) {
     drop(serve(text, pool, |queue, batch| {
         if queue.health() == Health::Up {
@@ -131,7 +131,7 @@ pub fn assert_served(text: &str, pool: &Pool) {
     }));
 }
 
-/// Returns a TCP socket whose last close lingers, and the end that does not read.
+/// Returns a TCP socket whose last close lingers, with the peer's end, which does not read.
 pub fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -148,7 +148,7 @@ fn init(secret: &str) -> Message {
     Message::Init { version: VERSION, id: 0, mode: 0, secret: bytes }
 }
 
-/// Connects, as soon as there is a place.
+/// Connects as soon as the server has a place.
 fn connect(name: &str) -> Channel {
     let start = Instant::now();
     loop {
@@ -160,7 +160,7 @@ fn connect(name: &str) -> Channel {
     }
 }
 
-/// Returns the next message of the other end; `None` if it has ended.
+/// Returns the next message of the other end; `None` if the connection has ended.
 pub fn next(channel: &Channel) -> Option<Message> {
     let start = Instant::now();
     while start.elapsed() < LONG {
@@ -173,8 +173,8 @@ pub fn next(channel: &Channel) -> Option<Message> {
     panic!("nothing is said");
 }
 
-/// Returns a client that has shown the secret; on a busy machine it may take several, for which the server has
-/// 100 ms each.
+/// Returns a client that has presented the secret. On a busy machine several attempts may be needed, because
+/// the server allows 100 ms for each.
 pub fn admitted(name: &str, secret: &str) -> Option<Channel> {
     let start = Instant::now();
     while start.elapsed() < LONG {
@@ -269,7 +269,8 @@ fn lingering_socket_of_a_server_holds_up_no_client() {
     worker.end();
 }
 
-/// As many files of holes as make 128 TiB of mappings, and one that is little memory and much address space.
+/// Sends sparse files with 128 TiB of mappings in total, and one file with little memory and much address
+/// space.
 #[test]
 fn sparse_memory_is_refused_before_it_is_mapped_with_the_remedy() {
     let (name, pool) = (name(), pool());
@@ -293,7 +294,7 @@ fn sparse_memory_is_refused_before_it_is_mapped_with_the_remedy() {
     worker.end();
 }
 
-/// A doorbell that is full and blocking, rung for each packet of an honest server.
+/// Uses a full, blocking doorbell, which an honest server rings for each packet.
 #[test]
 fn full_and_blocking_doorbell_holds_up_no_server() {
     let (name, pool) = (name(), pool());
@@ -315,7 +316,8 @@ fn full_and_blocking_doorbell_holds_up_no_server() {
     drop((client, port));
 }
 
-/// Runs `work` on a thread of another user; false, said on stderr, if this process may not do that.
+/// Runs `work` on a thread of another user; returns false, with a note on stderr, if this process
+/// may not do so.
 fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let work = || {
@@ -399,7 +401,7 @@ fn listener_of_another_user_is_told_no_secret_and_gets_no_memory() {
     assert_eq!(next(&socket), Some(init("s3cret")));
 }
 
-/// Numbers that look random, the same in each run.
+/// A generator of pseudo-random numbers, the same in each run.
 pub struct Random(u64);
 
 impl Default for Random {
@@ -417,7 +419,7 @@ impl Random {
     }
 }
 
-/// Makes a message that is nearly right, or not at all.
+/// Makes a message that is almost valid, or random.
 fn some_message(random: &mut Random) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let (kind, fields) = (random.next(), random.next());
@@ -439,7 +441,7 @@ fn some_message(random: &mut Random) -> [u8; BYTES] {
     bytes
 }
 
-/// Sends up to `most` messages, most of them with a descriptor; returns how many it could.
+/// Sends up to `most` messages, most of them with a descriptor; returns the number sent.
 pub fn send_some(channel: &Channel, most: u64, random: &mut Random) -> u64 {
     (0..most)
         .take_while(|_| {

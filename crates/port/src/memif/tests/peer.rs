@@ -1,4 +1,4 @@
-//! A peer under a test's control: it sends what the test says, and writes what it likes.
+//! A peer that a test controls: it sends and writes what the test requests.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -20,16 +20,16 @@ use crate::driver::Opened;
 /// Descriptors of a ring, as a power of two.
 pub const POWER: u8 = 3;
 pub const RING: u16 = 1 << POWER;
-/// Bytes of a region of the peer's, and of each buffer in it.
+/// Bytes of the peer's region; the next constant has those of each buffer in it.
 pub const REGION_BYTES: usize = 1 << 16;
 pub const BUFFER_BYTES: usize = 2048;
 const BUFFERS_AT: usize = 1 << 14;
 /// Bytes between two rings.
 const STRIDE: usize = 4096;
-/// The longest wait for anything that a peer waits for.
+/// Longest wait of a peer for any event.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Lets a port follow its connection, and the control thread work.
+/// Runs a port for a step, and gives the control thread time to work.
 pub fn turn(port: &mut Opened, mem: &mut Local) {
     for queue in &mut port.queues {
         queue.rx(mem, &mut Batch::with_capacity(1), 0);
@@ -37,7 +37,7 @@ pub fn turn(port: &mut Opened, mem: &mut Local) {
     std::thread::sleep(Duration::from_micros(200));
 }
 
-/// Lets a port follow its connection until it is up, or down.
+/// Runs a port until it is up, or down if `wanted` is false.
 pub fn until_up(wanted: bool, port: &mut Opened, mem: &mut Local) {
     let start = Instant::now();
     while (port.queues[0].health() == crate::queue::Health::Up) != wanted {
@@ -46,7 +46,7 @@ pub fn until_up(wanted: bool, port: &mut Opened, mem: &mut Local) {
     }
 }
 
-/// Returns the next message that the peer gets; `None` if the connection has ended.
+/// Returns the next message that the peer receives; `None` if the connection has ended.
 pub fn heard(
     socket: &Channel,
     port: &mut Opened,
@@ -65,7 +65,7 @@ pub fn heard(
     panic!("the port says nothing")
 }
 
-/// Returns the port's reason for ending the connection, which ends with it.
+/// Returns the reason with which the port ends the connection.
 pub fn refused(socket: &Channel, port: &mut Opened, mem: &mut Local) -> Option<String> {
     loop {
         match heard(socket, port, mem)? {
@@ -78,7 +78,7 @@ pub fn refused(socket: &Channel, port: &mut Opened, mem: &mut Local) -> Option<S
     }
 }
 
-/// A ring of a peer's, and words of its header.
+/// A ring of the peer, with access to words of its header.
 pub struct Raw {
     pub ring: Shared,
     memory: Arc<PeerMemory>,
@@ -121,7 +121,7 @@ pub struct Client {
     bells: [EventFd; 2],
 }
 
-/// Messages of a client's until it is connected.
+/// Number of messages that a client sends until it is connected.
 pub const CLIENT_STEPS: usize = 5;
 
 pub fn init() -> Message {
@@ -134,7 +134,7 @@ pub fn place(index: u16, from_client: bool) -> RingPlace {
 }
 
 impl Client {
-    /// Connects, and has said the first `steps` things.
+    /// Connects, and sends the first `steps` messages of the handshake.
     pub fn at_step(name: &str, steps: usize, port: &mut Opened, mem: &mut Local) -> Client {
         let region = Arc::new(Region::new("peer", REGION_BYTES, Huge::Never).unwrap());
         // SAFETY: looked at by atomics and copies only.
@@ -166,7 +166,7 @@ impl Client {
         self.socket.send(&message, fd.map(|fd| fd.try_clone_to_owned().unwrap())).unwrap();
     }
 
-    /// Connects, with empty buffers in the ring to it.
+    /// Connects, with empty buffers in the ring to the client.
     pub fn connected(name: &str, port: &mut Opened, mem: &mut Local) -> Client {
         let client = Client::at_step(name, CLIENT_STEPS, port, mem);
         assert_eq!(heard(&client.socket, port, mem).unwrap().0, Message::Connected);
@@ -177,12 +177,12 @@ impl Client {
         client
     }
 
-    /// Returns the doorbell of the ring from it, or to it.
+    /// Returns the doorbell of the ring with this number: from the client, or to it.
     pub fn bell(&self, ring: usize) -> &EventFd {
         &self.bells[ring]
     }
 
-    /// Sends a packet of `len` bytes in the buffer of `slot`, without saying so.
+    /// Writes a packet of `len` bytes into the buffer of `slot`, without publishing it.
     pub fn fill(&self, slot: u16, len: u32) {
         let desc = Desc { len, ..buffer(RING + slot) };
         assert!(self.memory.write(desc.offset as usize, &vec![7; len as usize]));
@@ -190,13 +190,13 @@ impl Client {
     }
 }
 
-/// Returns the `i`-th buffer: those of the ring to the client are first.
+/// Returns the `i`-th buffer; the buffers of the ring to the client come first.
 pub fn buffer(i: u16) -> Desc {
     let offset = BUFFERS_AT + usize::from(i) * BUFFER_BYTES;
     Desc { flags: 0, region: 0, len: BUFFER_BYTES as u32, offset: offset as u32 }
 }
 
-/// Connects as soon as there is a place.
+/// Connects as soon as the port has a place.
 pub fn connect(name: &str, port: &mut Opened, mem: &mut Local) -> Channel {
     let start = Instant::now();
     loop {
@@ -208,7 +208,7 @@ pub fn connect(name: &str, port: &mut Opened, mem: &mut Local) -> Channel {
     }
 }
 
-/// A server: it listens, and maps what the port lets it.
+/// A server: it listens, and maps the memory that the port shares.
 pub struct Server {
     pub socket: Channel,
     regions: Vec<(OwnedFd, u64)>,
@@ -216,7 +216,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Accepts the port, and has said the first `steps` things.
+    /// Accepts the port, and sends the first `steps` messages of the handshake.
     pub fn at_step(
         listener: &Listener,
         steps: usize,
@@ -241,7 +241,7 @@ impl Server {
         server
     }
 
-    /// Hears the next thing and answers; false once connected.
+    /// Receives the next message and answers it; returns false once connected.
     fn step(&mut self, step: usize, port: &mut Opened, mem: &mut Local) -> bool {
         if step == 0 {
             return self.send(&hello());

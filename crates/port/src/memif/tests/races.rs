@@ -40,7 +40,8 @@ fn run(mut queue: MemifQueue, pool: &Pool, stop: &AtomicBool) {
     }
 }
 
-/// Both sides are accused from outside, at any moment, of whatever connection there is or was.
+/// Other threads report violations by the peers of both sides at random moments, for any past or
+/// present connection.
 #[test]
 fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
     for sharing in ["yes", "no"] {
