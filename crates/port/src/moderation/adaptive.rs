@@ -1,5 +1,5 @@
-//! The adaptive mode: holds packets whose senders do not wait for us, for as long as the goal
-//! allows.
+//! The adaptive mode: holds packets for as long as the goal allows, if their senders do not wait
+//! for an answer.
 //!
 //! ```text
 //!            8 packets, dense enough             8 rounds gathered what was expected
@@ -17,32 +17,32 @@ use std::time::{Duration, Instant};
 
 use super::arrivals::Arrivals;
 
-/// Packets from which a rate is computed; the next constant is the shortest time for them.
+/// Number of packets that a rate needs; the next constant is the shortest time that it needs.
 const EVIDENCE: u32 = 8;
 const EVIDENCE_TIME: Duration = Duration::from_micros(50);
-/// Packets that a hold must gather to begin; the next constant is the limit below which it ends.
+/// Number of packets that a hold must gather to begin; holds that gather less than the next constant end.
 const ENTER: f64 = 2.0;
 const EXIT: f64 = 1.5;
 /// Rounds of a trial; the next constant is the number after which a hopeless trial ends.
 const TRIAL: u32 = 8;
 const HOPELESS: u32 = 2;
-/// Holds without a packet after which a wake-up counts as the end of a quiet time.
+/// Number of empty hold times after which a wake-up counts as the end of a quiet time.
 const QUIET: u32 = 4;
-/// Time without a trial after one that failed; the next constant is its limit.
+/// Time without a trial after the first failed one; the next constant is the limit to which it grows.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// Time for which a trial's success stays valid.
+/// Time for which a successful trial stays valid.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// The shortest hold: a shorter sleep costs more than handling the packets of that time.
 pub(super) const HOLD_MIN: Duration = Duration::from_micros(20);
 
-/// The reason for which packets are or are not held.
+/// The reason why packets are held or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Why {
-    /// Packets are too rare.
+    /// Packets are too rare to be held.
     #[default]
     Thin,
-    /// A trial gathered no packets: a peer waits for each answer.
+    /// A trial gathered no packets, because a peer waits for each answer.
     Waited,
     /// Packets are held.
     Held,
@@ -55,7 +55,7 @@ enum Phase {
     Held { until: Option<Instant> },
 }
 
-/// The state of the mode.
+/// The state of the adaptive mode.
 #[derive(Debug)]
 pub(super) struct Adaptive {
     phase: Phase,
@@ -87,9 +87,9 @@ impl Default for Adaptive {
 }
 
 impl Adaptive {
-    /// Returns the hold after a poll at `now` that emptied the device; `None` if no hold pays.
-    /// `target` returns the longest hold that the goal allows at a rate; packets gather for `late`
-    /// longer than the hold.
+    /// Returns the hold after a poll at `now` that emptied the device; `None` if a hold would gain
+    /// nothing. `target` returns the longest hold that the goal allows at a rate; packets gather
+    /// for `late` longer than the hold.
     pub fn round(
         &mut self,
         now: Instant,
@@ -118,7 +118,7 @@ impl Adaptive {
                     let may = self.retry_at.is_none_or(|at| now >= at);
                     return if may { self.enter(rate, longest) } else { None };
                 }
-                // Too thin to say anything: what comes next is counted anew.
+                // The packets are too rare for a rate: begin a new count.
                 if window.passed > QUIET * longest.max(EVIDENCE_TIME) {
                     arrivals.restart(now);
                 }
@@ -195,7 +195,7 @@ impl Adaptive {
     /// Halves a hold that gathered too few packets; gives up if the half is too short.
     fn fail(&mut self, now: Instant, arrivals: &mut Arrivals) -> Option<Duration> {
         let half = self.enter(self.natural, self.hold / 2);
-        // They came in the time of the longer hold.
+        // Forget the rate, because it was measured with the longer hold.
         arrivals.forget_rate();
         if half.is_none() {
             self.release(arrivals, now);
@@ -205,13 +205,13 @@ impl Adaptive {
         half
     }
 
-    /// Returns to waiting for the descriptor, and restarts the counts.
+    /// Stops holding, so that the caller waits for the descriptor, and restarts the counts.
     fn release(&mut self, arrivals: &mut Arrivals, now: Instant) {
         (self.phase, self.cap) = (Phase::Free, Duration::MAX);
         arrivals.restart(now);
     }
 
-    /// Adopts a hold that differs by more than an eighth.
+    /// Adopts `target` as the hold if it differs by more than an eighth.
     fn adjust(&mut self, target: Duration) {
         if target.abs_diff(self.hold) > self.hold / 8 {
             self.hold = target;

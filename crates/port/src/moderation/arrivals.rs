@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-/// Weight that past windows keep when a window is added.
+/// Weight of past windows when a window is added.
 const KEEP: f64 = 0.875;
 
-/// Packets that arrived in a span of time.
+/// Number of packets that arrived in a span of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Window {
     pub packets: u32,
@@ -27,25 +27,25 @@ impl Window {
 pub(super) struct Arrivals {
     since: Option<Instant>,
     packets: u32,
-    /// Sums over past windows, in which older windows weigh less.
+    /// Weighted sums over past windows, in which older windows weigh less.
     kept_packets: f64,
     kept_ns: f64,
 }
 
 impl Arrivals {
-    /// Counts packets that arrived.
+    /// Adds packets that arrived to the current window.
     pub fn add(&mut self, packets: u32) {
         self.packets = self.packets.saturating_add(packets);
     }
 
-    /// Returns the arrivals since the window began; `None` if that time is unknown.
+    /// Returns the arrivals since the current window began; `None` if its begin is unknown.
     pub fn so_far(&self, now: Instant) -> Option<Window> {
         let passed = now.saturating_duration_since(self.since?);
         Some(Window { packets: self.packets, passed })
     }
 
     /// Ends the window at `now`, when the device is empty, adds it to the smoothed rate and begins
-    /// another.
+    /// the next window.
     pub fn close(&mut self, now: Instant) {
         if let Some(window) = self.so_far(now) {
             self.kept_packets = self.kept_packets * KEEP + f64::from(window.packets);
@@ -54,17 +54,17 @@ impl Arrivals {
         self.restart(now);
     }
 
-    /// Begins a window without adding the last one.
+    /// Begins a window without adding the last one to the rate.
     pub fn restart(&mut self, now: Instant) {
         (self.since, self.packets) = (Some(now), 0);
     }
 
-    /// Clears everything, after a time in which arrivals are unknown.
+    /// Clears the window and the rate, after a time in which arrivals are unknown.
     pub fn forget(&mut self) {
         *self = Arrivals::default();
     }
 
-    /// Forgets the smoothed rate.
+    /// Clears the smoothed rate.
     pub fn forget_rate(&mut self) {
         (self.kept_packets, self.kept_ns) = (0.0, 0.0);
     }

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_millis(20);
 /// Weight that earlier samples keep when a sample is added.
 const DECAY: f64 = 0.96;
-/// Weight of the prior, in wake-ups and in packets: so low that the first sample replaces it.
+/// Weight of the initial values, in wake-ups and in packets: it is so low that the first sample
+/// replaces them.
 const PRIOR_WAKES: f64 = 0.1;
 const PRIOR_PACKETS: f64 = 200.0;
-/// Upper limit of a wake-up's cost, in usual costs: another thread's work may be part of it.
+/// Upper limit of a wake-up's cost, as a multiple of the usual cost: a sample may include another
+/// thread's work.
 const OUTLIER: f64 = 4.0;
 
 /// CPU time of a wake-up and of a packet.
@@ -26,7 +28,7 @@ pub struct Cost {
 }
 
 impl Default for Cost {
-    /// Returns a virtual machine's, until something is learned.
+    /// Returns the costs on a virtual machine, which are used until some are measured.
     fn default() -> Cost {
         Cost { wake_ns: 12_000.0, packet_ns: 500.0 }
     }
@@ -49,13 +51,13 @@ struct Reading {
     packets: u64,
 }
 
-/// Learns a thread's [`Cost`] from readings around a sleep now and then.
+/// Measures a thread's [`Cost`] from readings around some of its sleeps.
 #[derive(Debug, Default)]
 pub struct CostMeter {
     last: Option<Reading>,
-    /// CPU time at the beginning of a sleep that is a sample.
+    /// CPU time at the beginning of the sleep, if the sleep is a sample.
     before: Option<u64>,
-    /// Decayed sums of wake-ups' CPU time, and of their number.
+    /// Decayed sums of the CPU time of wake-ups, and of their number.
     wakes: [f64; 2],
     /// Decayed sums of all CPU time, of irqs and of packets.
     all: [f64; 3],
@@ -97,7 +99,7 @@ impl CostMeter {
         Some(self.cost())
     }
 
-    /// Returns the costs learned so far, including the prior.
+    /// Returns the costs from all samples so far, with the initial values included.
     fn cost(&self) -> Cost {
         let (prior, [wake_ns, wakes], [all_ns, irqs, packets]) =
             (Cost::default(), self.wakes, self.all);

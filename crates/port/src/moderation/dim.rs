@@ -1,5 +1,5 @@
-//! net_dim's profiles and rules, as its documentation describes them: a walk among five fixed
-//! times.
+//! net_dim's profiles and rules, as its documentation describes them: steps up and down among five
+//! fixed times.
 //!
 //! A sample is 64 interrupts. It is better than the one before if bytes, or else packets, grew by more than
 //! a tenth, or else interrupts became fewer by that. A step that was better is followed by one in the same
@@ -11,13 +11,14 @@
 
 use std::time::{Duration, Instant};
 
-/// Microseconds of each profile, and the number of packets that ends them early.
+/// The profiles: microseconds, and the number of packets that ends them early.
 pub const PROFILES: [(u32, u32); 5] = [(1, 256), (8, 256), (64, 256), (128, 256), (256, 256)];
-/// The profile that a walk begins at.
+/// The first profile of a walk.
 const START: usize = 1;
-/// Interrupts of a sample.
+/// Number of interrupts in a sample.
 const IRQS: u32 = 64;
-/// Steps after which a walk is tired; the next constant is the number of samples that it rests.
+/// Number of steps after which a walk is tired; the next constant is the number of samples that it
+/// then rests.
 const TIRED: u32 = 2 * PROFILES.len() as u32;
 
 /// Counts of a sample.
@@ -99,7 +100,7 @@ impl Dim {
         }
     }
 
-    /// Takes the next step, from the effect of the last one.
+    /// Takes the next step, by the effect of the last one.
     fn decide(&mut self, now: Rates) {
         let (verdict, was) = (compare(now, self.before), self.walk);
         match was {
@@ -123,13 +124,13 @@ impl Dim {
                 }
             }
         }
-        // A walk that rests on its top compares with what it parked at.
+        // While a walk stays parked on top, keep comparing with the rates at which it parked.
         if was != Walk::OnTop || self.walk != Walk::OnTop {
             self.before = now;
         }
     }
 
-    /// Returns true after two or more steps in one direction and one back.
+    /// Returns true after two or more steps in one direction and one step back.
     fn is_back_on_top(&self) -> bool {
         match self.walk {
             Walk::Up => self.steps_down > 1 && self.steps_up == 1,
@@ -146,7 +147,7 @@ impl Dim {
         }
     }
 
-    /// Moves one profile on; parks at an edge, and when tired.
+    /// Moves one profile further; parks at the last profile, and when tired.
     fn step(&mut self) {
         if self.tired >= TIRED {
             return self.park(Walk::Tired);
@@ -172,7 +173,7 @@ impl Dim {
         (self.walk, self.steps_up, self.steps_down) = (walk, 0, 0);
     }
 
-    /// Leaves a parking place: towards shorter times, if possible.
+    /// Leaves the parked state, towards shorter times if possible.
     fn leave(&mut self) {
         self.walk = if self.profile > 0 { Walk::Down } else { Walk::Up };
         self.step();
@@ -189,7 +190,7 @@ fn rates(counts: Counts, passed: Duration) -> Rates {
     }
 }
 
-/// Compares bytes, then packets, then interrupts (fewer are better); a change of a tenth counts.
+/// Compares bytes, then packets, then interrupts (fewer are better); only a change of a tenth or more counts.
 fn compare(now: Rates, before: Rates) -> Verdict {
     let differs = |now: f64, before: f64| (now - before).abs() > before / 10.0;
     if before == Rates::default() {

@@ -2,7 +2,7 @@
 
 use linerate_skb::Knob;
 
-/// The longest added delay of `adaptive` by a goal of latency.
+/// The longest delay that `adaptive` adds under a latency goal.
 pub const LATENCY: Knob = Knob {
     name: "moderation_latency",
     unit: "us",
@@ -14,7 +14,7 @@ pub const LATENCY: Knob = Knob {
     live: true,
 };
 
-/// Share of a CPU that `adaptive` may take under its goal `cpu`.
+/// Share of a CPU that `adaptive` may take under a `cpu` goal.
 pub const CPU: Knob = Knob {
     name: "moderation_cpu",
     unit: "%",
@@ -26,7 +26,7 @@ pub const CPU: Knob = Knob {
     live: true,
 };
 
-/// The time of `fixed`.
+/// The time of a `fixed` hold: `usecs=`.
 pub const USECS: Knob = Knob {
     name: "moderation_usecs",
     unit: "us",
@@ -38,7 +38,7 @@ pub const USECS: Knob = Knob {
     live: true,
 };
 
-/// The packets of `fixed`.
+/// The number of packets that end a `fixed` hold: `frames=`.
 pub const FRAMES: Knob = Knob {
     name: "moderation_frames",
     unit: "packets",
@@ -50,5 +50,5 @@ pub const FRAMES: Knob = Knob {
     live: true,
 };
 
-/// The knobs of a moderation.
+/// The knobs of moderation modes.
 pub const MODERATION: [&Knob; 4] = [&LATENCY, &CPU, &USECS, &FRAMES];

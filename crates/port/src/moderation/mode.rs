@@ -9,8 +9,8 @@ use super::knob::{CPU, FRAMES, LATENCY, USECS};
 use crate::spec::nearest;
 use crate::units;
 
-/// A way to decide when a queue is polled again. In every mode a single packet after a quiet time
-/// is received immediately.
+/// A rule that decides when a queue is polled again. In every mode a single packet after a quiet
+/// time is received immediately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moderation {
     /// Waits for the descriptor after every poll: an interrupt for each batch.
@@ -22,11 +22,10 @@ pub enum Moderation {
     Fixed {
         /// ethtool's rx-usecs.
         usecs: u32,
-        /// ethtool's rx-frames. A sleeping owner cannot count, so it is an estimate.
+        /// ethtool's rx-frames. A sleeping owner cannot count packets, so the number is an estimate.
         frames: u32,
     },
-    /// Chooses among five fixed times by the effect of the last change on the rate: the kernel's
-    /// net_dim.
+    /// Chooses among five fixed times, by how the last change affected the rate: the kernel's net_dim.
     Dim,
     /// Computes the time from a goal, the rate, and the measured cost of a wake-up and of a packet.
     Adaptive(Goal),
@@ -37,12 +36,12 @@ pub enum Moderation {
 /// The goal of [`Moderation::Adaptive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
-    /// Least CPU time with which 99 of 100 packets are delayed by at most `usecs`.
+    /// Takes the least CPU time with which 99 of 100 packets are delayed by at most `usecs`.
     Latency {
         /// The longest added delay.
         p99_usecs: u32,
     },
-    /// Least delay with which the thread takes at most `percent` of a CPU.
+    /// Takes the least delay with which the thread uses at most `percent` of a CPU.
     Cpu {
         /// The limit of CPU time, in per cent of a CPU.
         percent: u32,
@@ -61,13 +60,13 @@ impl Default for Moderation {
     }
 }
 
-/// Forms of the text, as help and errors show them.
+/// Forms of the text, as help and errors print them.
 pub const FORMS: &str = "interrupt napi fixed[:usecs=100,frames=32] dim \
                          adaptive[:latency=250us|:cpu=20%] busy";
 const WORDS: [&str; 6] = ["interrupt", "napi", "fixed", "dim", "adaptive", "busy"];
 
 impl Moderation {
-    /// Returns a warning if the mode cannot keep its numbers with a ring of `rx_ring_len` packets.
+    /// Returns a warning if a ring of `rx_ring_len` packets is too short for the mode's numbers.
     #[must_use]
     pub fn warning(&self, rx_ring_len: u32) -> Option<String> {
         match *self {
@@ -84,7 +83,7 @@ impl Moderation {
     }
 }
 
-/// Displays the mode as a port text has it: `fixed:usecs=100,frames=32`.
+/// Displays the mode in the syntax of port texts: `fixed:usecs=100,frames=32`.
 impl fmt::Display for Moderation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -161,7 +160,7 @@ impl Moderation {
     }
 }
 
-/// Reads a number that a knob can have.
+/// Parses a number, which the limits of `knob` must allow.
 fn number(text: &str, key: &str, value: &str, knob: &Knob) -> Result<u32> {
     let allowed = |n: &u64| knob.allows(*n);
     value.parse().ok().filter(allowed).map(|n: u64| n as u32).ok_or_else(|| {

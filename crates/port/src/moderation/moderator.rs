@@ -1,4 +1,4 @@
-//! A queue's moderation: takes the results of polls, and returns when to poll again.
+//! The moderation of one queue: from the results of polls it decides when to poll again.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,40 +9,39 @@ use super::cost::Cost;
 use super::dim::Dim;
 use super::mode::{Goal, Moderation};
 
-/// Assumed length of a ring whose length is unknown: the 256 of post 000, and of many devices
-/// since.
+/// Assumed length of a ring whose length is unknown: 256, as in many devices.
 const RING_LEN: u32 = 256;
-/// Shortest ring for which the CPU is spent on waiting: a peer that makes a shorter one gets none.
+/// Shortest ring for which the CPU waits busily: a peer that makes a shorter ring must not cost CPU time.
 const RING_LEN_MIN: u32 = 64;
 /// The longest busy wait: half of the shortest sleep that is worth its wake-up (docs/adr/0011).
 const SPIN_MAX: Duration = Duration::from_micros(25);
-/// The shortest sleep, unless a shorter one is necessary.
+/// The shortest sleep, unless the ring or the goal requires a shorter one.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// The longest hold of any mode.
 const HOLD_MAX: Duration = Duration::from_millis(10);
 /// Time by which Linux may delay a thread's timers by default; a device's wake-up has no such
 /// delay.
 const SLACK: Duration = Duration::from_micros(50);
-/// Lateness that is believed at its first occurrence.
+/// Smallest lateness of a timer that is used at its first occurrence.
 const LATE_MIN: Duration = Duration::from_micros(10);
 /// Share of CPU time that wake-ups may take before a longer hold pays: a tenth.
 const WAKING: f64 = 0.1;
-/// Packets for which a hold is long enough, whatever a wake-up costs: half a budget.
+/// Number of packets for which a hold is long enough, whatever a wake-up costs: half a budget.
 const ENOUGH: f64 = 32.0;
 
 /// When to poll a queue again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// Immediately: there may be more packets.
+    /// Poll immediately: there may be more packets.
     Look,
-    /// At a time; until then the device is left alone.
+    /// Poll at a given time; until then the device is not touched.
     Hold {
         /// The time at which the hold ends.
         until: Instant,
         /// True if a sleep would end too late, and the wait is short enough for a busy wait.
         spin: bool,
     },
-    /// When the device signals it through its descriptor.
+    /// Poll when the device signals an event through its descriptor.
     Device,
 }
 
@@ -61,8 +60,8 @@ struct Turn {
 #[derive(Debug)]
 pub struct Moderator {
     mode: Moderation,
-    /// True if packets wait in a device's ring until they are received, and arrive at times that
-    /// others determine.
+    /// True if packets wait in a device's ring until they are received, and others determine when
+    /// they arrive.
     gathers: bool,
     ring_len: u32,
     turn: Turn,
@@ -78,7 +77,7 @@ pub struct Moderator {
     held: Option<Duration>,
     packets: u64,
     irqs: u64,
-    /// Packets and irqs when the cost was last learned.
+    /// Packets and irqs at the last update of the cost.
     counted: [u64; 2],
     packets_per_irq: f64,
     /// Total time of all holds in nanoseconds, and their number.
@@ -87,8 +86,8 @@ pub struct Moderator {
 
 impl Moderator {
     /// Creates the moderation of a queue; `gathers` is true if packets wait in a device's ring
-    /// until they are received, and arrive at times that others determine. Packets of other queues
-    /// are never held.
+    /// until they are received, and others determine when they arrive. Packets of other queues are
+    /// never held.
     #[must_use]
     pub fn new(mode: Moderation, gathers: bool) -> Moderator {
         Moderator {
@@ -134,17 +133,17 @@ impl Moderator {
         }
     }
 
-    /// Notes the length of the device's ring, if it is known: a hold ends before half of it is full.
+    /// Sets the length of the device's ring, if it is known: a hold ends before half of the ring is full.
     pub fn set_ring_len(&mut self, packets: Option<u32>) {
         self.ring_len = packets.unwrap_or(RING_LEN).max(RING_LEN_MIN);
     }
 
-    /// Sets the timer slack of the thread, where it is not Linux's default of 50 µs.
+    /// Sets the timer slack of the thread, if it is not Linux's default of 50 µs.
     pub fn set_timer_slack(&mut self, slack: Duration) {
         self.slack = slack;
     }
 
-    /// Notes that a poll for up to `budget` packets returned `packets`.
+    /// Records that a poll for up to `budget` packets returned `packets`.
     ///
     /// Cost: a few additions; no clock.
     #[inline]
@@ -162,7 +161,7 @@ impl Moderator {
         self.turn.more && self.mode != Moderation::Interrupt
     }
 
-    /// Notes that the queue was not polled, because there is no room for its packets.
+    /// Records that the queue was not polled, because there is no room for its packets.
     pub fn left_alone(&mut self) {
         self.turn.blocked = true;
     }
@@ -181,7 +180,7 @@ impl Moderator {
         }
     }
 
-    /// Returns the time for which a quiet queue may be left alone, because another queue of the
+    /// Returns the time for which a quiet queue may stay unpolled, because another queue of the
     /// same thread is held.
     #[must_use]
     pub fn patience(&self) -> Option<Duration> {
@@ -215,7 +214,7 @@ impl Moderator {
             }
             _ => match self.hold(now, turn) {
                 Some(hold) => self.begin(now, hold),
-                // A hold that found nothing was the look.
+                // A hold that found no packet counts as the poll.
                 None => look,
             },
         }
@@ -250,8 +249,7 @@ impl Moderator {
         (packets > 0 && hold >= HOLD_MIN).then_some(hold)
     }
 
-    /// Continues to hold a queue for whose packets there is no room, unless it was not polled for a
-    /// long time.
+    /// Continues to hold a queue that has no room for its packets, unless it was not polled for a long time.
     fn hold_blocked(&mut self, now: Instant) -> Option<Duration> {
         let hold = match self.mode {
             Moderation::Adaptive(_) => self.adaptive.blocked(),
@@ -275,7 +273,7 @@ impl Moderator {
         Rest::Hold { until, spin }
     }
 
-    /// Measures how late holds end. An end much later than usual has little weight.
+    /// Measures how late holds end. An end that is much later than usual has little weight.
     fn note_lateness(&mut self, now: Instant) {
         let Some(due) = self.due.take() else { return };
         if let Some(late) = now.checked_duration_since(due) {
@@ -318,8 +316,8 @@ impl Moderator {
         }
     }
 
-    /// Returns true if the goal cannot be met, because the packets alone take more CPU time than it
-    /// allows.
+    /// Returns true if the goal cannot be met, because the packets alone take more CPU time than
+    /// the goal allows.
     fn unmet(&self) -> bool {
         match self.mode {
             Moderation::Adaptive(Goal::Cpu { percent }) => {
@@ -330,21 +328,21 @@ impl Moderator {
     }
 }
 
-/// Returns the longest hold that a goal allows at a rate, in packets a nanosecond.
+/// Returns the longest hold that a goal allows at a rate of packets a nanosecond.
 fn target(goal: Goal, rate: f64, cost: Cost, slack: Duration) -> Duration {
     match goal {
         Goal::Latency { p99_usecs } => {
             let goal = Duration::from_micros(p99_usecs.into());
-            // The goal is of what holding adds. A thread whose timers are later than their slack gets the CPU late, and
-            // would so after a device's wake-up.
+            // The goal limits only the delay that holding adds. A thread whose timers are later than their slack
+            // gets the CPU late after a device's wake-up as well.
             let longest = goal - slack.min(goal / 2);
-            // Packets for each wake-up with which wake-ups take a tenth of the CPU time.
+            // Number of packets a wake-up at which wake-ups take a tenth of the CPU time.
             let enough = cost.wake_ns * (1.0 - WAKING) / (WAKING * cost.packet_ns.max(1.0));
             let enough = enough.max(ENOUGH);
             if rate > 0.0 { longest.min(from_nanos(enough / rate).max(SLEEP_MIN)) } else { longest }
         }
         Goal::Cpu { percent } => {
-            // CPU time a nanosecond that is left for waking.
+            // Share of CPU time that is left for wake-ups.
             let left = f64::from(percent) / 100.0 - rate * cost.packet_ns;
             if left <= 0.0 { HOLD_MAX } else { from_nanos(cost.wake_ns / left).min(HOLD_MAX) }
         }
@@ -387,13 +385,13 @@ pub struct Moderated {
     pub hold: Option<Duration>,
     /// False if moderation does not apply, because no device holds the packets.
     pub gathers: bool,
-    /// Packets to an irq lately.
+    /// Recent number of packets an irq.
     pub packets_per_irq: f64,
-    /// Part of CPU time that went into waking, by the learned costs.
+    /// Share of CPU time that went into wake-ups, by the measured costs.
     pub waking_percent: f64,
     /// True if the ring's length ends the holds before the mode does.
     pub is_short_by_ring: bool,
-    /// The goal cannot be met.
+    /// True if the goal cannot be met.
     pub unmet: bool,
     holds: [u64; 2],
     cost: Cost,
@@ -401,12 +399,12 @@ pub struct Moderated {
 }
 
 impl Moderated {
-    /// Returns the summary of a whole run of `packets` and `irqs`, instead of its last moments: the
-    /// mean hold, if most irqs ended a hold.
+    /// Returns the summary of a whole run of `packets` and `irqs`, instead of the recent state; its
+    /// hold is the mean hold, if most irqs ended a hold.
     #[must_use]
     pub fn over(mut self, packets: u64, irqs: u64) -> Moderated {
         let [ns, holds] = self.holds;
-        // Without an irq nothing was waked for.
+        // Without irqs there were no wake-ups, so that the ratio has no bound.
         self.packets_per_irq = if irqs > 0 { packets as f64 / irqs as f64 } else { f64::INFINITY };
         self.waking_percent = self.cost.waking_percent(self.packets_per_irq);
         if 2 * holds > irqs {
@@ -455,13 +453,13 @@ impl fmt::Display for Moderated {
     }
 }
 
-/// Irqs a second below which few packets for each are no waste.
+/// Number of irqs a second below which few packets for each irq are no waste.
 const IRQS_MIN: f64 = 1000.0;
-/// Packets for each irq that are too few.
+/// Number of packets for each irq that is too small.
 const FEW: f64 = 2.0;
 
-/// Returns a description of a wasteful use of the CPU by `packets` and `irqs` in a time, with the
-/// rule that it violates; `None` if there is none.
+/// Returns a description of a wasteful use of the CPU by `packets` and `irqs` in `time`, with the
+/// rule that it violates; `None` if the use is not wasteful.
 ///
 /// Source: post 001, in which the adapter's interrupts carried too few packets each.
 #[must_use]

@@ -1,8 +1,8 @@
-//! The controller against simulated devices: streams, bursts, and peers that wait for an answer.
+//! Tests of the moderator with simulated devices: streams, bursts, and peers that wait for an answer.
 
 use super::*;
 
-/// The shortest hold of old, a fifth of 250 µs.
+/// A hold of 50 µs, a fifth of 250 µs.
 const TIME: Duration = Duration::from_micros(50);
 const BUDGET: usize = 64;
 
@@ -12,9 +12,9 @@ fn us(n: u64) -> Duration {
 
 /// Arrivals of packets.
 enum Load {
-    /// At these times.
+    /// Packets that arrive at these times.
     At(Vec<Duration>),
-    /// So many at once, so long after the last ones were taken.
+    /// So many packets at once, each time this long after the last ones were received.
     Answers(u32, Duration),
 }
 
@@ -39,13 +39,13 @@ impl Seen {
     }
 }
 
-/// Lets a moderator serve a load for `time`: a wake-up by the device takes 10 µs, a timer is `late`, a
-/// look takes a microsecond.
+/// Lets a moderator serve a load for `time`: a wake-up by the device takes 10 µs, a timer is late by
+/// `late`, a poll takes 1 µs.
 fn simulate(m: &mut Moderator, load: Load, time: Duration, late: Duration) -> Seen {
     simulate_at(Cost::default(), m, load, time, late)
 }
 
-/// Simulates the same at another cost of a wake-up and of a packet.
+/// Works as [`simulate`], with another cost of a wake-up and of a packet.
 fn simulate_at(
     cost: Cost,
     m: &mut Moderator,
@@ -98,7 +98,7 @@ fn every(gap: Duration, time: Duration) -> Load {
     Load::At((1..).map(|i| gap * i).take_while(|at| *at < time).collect())
 }
 
-/// Gaps of an exponential distribution, by a fixed seed.
+/// Returns a load whose gaps have an exponential distribution, by a fixed seed.
 fn poisson(mean: Duration, time: Duration) -> Load {
     let (mut seed, mut at, mut times) = (0x2545_f491_4f6c_dd1d_u64, Duration::ZERO, Vec::new());
     while at < time {
@@ -258,7 +258,7 @@ fn the_hold_does_not_move_with_noise() {
     assert!(holds.len() <= 2, "{holds:?}");
 }
 
-/// Looks that find so many packets each, `every` apart; the rest after each.
+/// Polls every `every`, with the next of `found` packets each; returns the decision after each poll.
 fn looks(m: &mut Moderator, start: Instant, every: Duration, found: &[usize]) -> Vec<Rest> {
     let look = |(i, &packets): (usize, &usize)| {
         m.received(packets, 0, BUDGET);
