@@ -1,4 +1,5 @@
-//! Property test: a sent packet is correct, whatever a program did to it and left to a device.
+//! Property test: a sent packet is correct, whatever edits a program made to it and whatever it
+//! left to a device.
 //!
 //! Each packet exists twice, finished and with something left to a device, and is edited alike. What
 //! leaves of the two is the same byte for byte, and etherparse, which knows nothing of ours, finds every
@@ -84,7 +85,7 @@ fn unfinished(pool: &Pool, kind: &Kind, left: Left) -> Skb {
         offload = Offload { gso_type: gso, gso_size: 500, hdr_len: start + header, ..offload };
     }
     skb.set_offload(offload);
-    // With the offload set that writes the sum of the pseudo header.
+    // While the offload is set, `fill_checksum` writes the sum of the pseudo header.
     let filled = match kind.tcp {
         true => skb.tcp_mut().unwrap().fill_checksum(),
         false => skb.udp_mut().unwrap().fill_checksum(),
@@ -161,7 +162,8 @@ fn transport(skb: &mut Skb, edit: Edit) -> Result<(), DropReason> {
                 tcp.set_dst_port(!port);
             }
         },
-        // False for a chain whose payload it would have to read: then it has changed nothing.
+        // `fill_checksum` returns false, and changes nothing, for a chain whose payload it would
+        // have to read.
         Edit::Fill => match skb.udp_mut() {
             Ok(mut udp) => drop(udp.fill_checksum()),
             Err(_) => drop(skb.tcp_mut()?.fill_checksum()),
@@ -182,7 +184,7 @@ fn transport(skb: &mut Skb, edit: Edit) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// Shortens a datagram's payload, as a program with a shorter answer does.
+/// Shortens a datagram's payload, as a program with a shorter answer would.
 fn trim(skb: &mut Skb, keep: usize) {
     let plain = skb.is_linear() && skb.data()[12..14] == [8, 0] && skb.data()[23] == 17;
     if !plain || skb.offload().is_gso() || skb.len() < 42 + keep {
@@ -197,7 +199,7 @@ fn trim(skb: &mut Skb, keep: usize) {
     assert!(skb.trim(42 + keep) && skb.udp_mut().unwrap().fill_checksum());
 }
 
-/// Returns the packets that leave through a device without offloads.
+/// Returns the packets as they leave through a device without offloads.
 fn leave(pool: &Pool, skb: Skb) -> Vec<Vec<u8>> {
     let mut batch = Batch::with_capacity(1);
     batch.push(skb).unwrap();
@@ -208,7 +210,7 @@ fn leave(pool: &Pool, skb: Skb) -> Vec<Vec<u8>> {
     device.sent
 }
 
-/// Asserts that all checksums of a packet are right; returns its payload.
+/// Asserts that all checksums of a packet are correct; returns its payload.
 fn payload_of_right(packet: &[u8]) -> Vec<u8> {
     let mut sliced = SlicedPacket::from_ethernet(packet).unwrap();
     loop {
@@ -284,7 +286,7 @@ proptest! {
         left in prop_oneof![Just(Left::Checksum), Just(Left::Cut)],
     ) {
         let pool = Pool::builder().frames(128).build().unwrap();
-        // A superframe's segments are compared by their payload: edits of it need it in one piece.
+        // Compare a superframe's segments by their payload: edits need the superframe in one piece.
         let cuts = left == Left::Cut;
         let edits = edits.iter().filter(|edit| !cuts || !matches!(edit, Edit::Trim(_)));
         let (mut whole, mut other) =
@@ -331,7 +333,7 @@ fn a_kernels_socket_takes_every_datagram_whatever_was_done_to_it() {
         }
         wait_running("v0");
         wait_running("v1");
-        // Or the receiver takes the sender's word for the checksum.
+        // Turn the offload off; otherwise the receiver does not check the checksum.
         Interface::open("v0").unwrap().set_checksum_offload(false).unwrap();
         let socket = UdpSocket::bind("10.0.0.2:2000").unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -346,7 +348,7 @@ fn a_kernels_socket_takes_every_datagram_whatever_was_done_to_it() {
                 let (mut skb, mut depth) = (unfinished(&pool, &kind, left), 0);
                 for edit in edits {
                     match edit {
-                        // They would send it elsewhere.
+                        // Skip these edits, which would change the destination.
                         Edit::SetDst(_) | Edit::SwapEnds | Edit::Ports(_) => {}
                         Edit::SetSrc(_) if depth == 0 => {
                             skb.ipv4_mut().unwrap().set_src([10, 0, 0, 9].into())

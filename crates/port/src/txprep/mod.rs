@@ -1,5 +1,4 @@
-//! Transmit preparation: offloads that a device lacks are done in software before packets reach its
-//! driver.
+//! Transmit preparation: does the offloads that a device lacks in software, before packets reach its driver.
 //!
 //! ```text
 //!   batch ──► nothing to do ─────────────────────────────────────────► driver
@@ -30,19 +29,19 @@ use crate::host::segment::Cutter;
 use crate::host::{RETRY, copy_out, offload};
 use crate::queue::QueueOps;
 
-/// Packets prepared in one step, for one doorbell.
+/// Number of packets prepared in one step, for one doorbell.
 const STRIDE: usize = 64;
 
-/// The reason why packets wait after leaving their batch.
+/// The reason why packets wait in the preparation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// The device has no room.
     Room,
-    /// The pool has no frame for a segment: to be tried again then.
+    /// The pool has no frame for a segment; the time is that of the next attempt.
     Frame(Instant),
 }
 
-/// Preparation for a device that lacks some offloads, with the packets in it.
+/// Preparation for a device that lacks some offloads, and the packets in it.
 pub(crate) struct TxPrep {
     checksum: TxOffload,
     gso: TxOffload,
@@ -50,20 +49,20 @@ pub(crate) struct TxPrep {
     does_all: bool,
     /// True if the driver itself stops at packets whose offload it lacks.
     stops_at_offloads: bool,
-    /// Made for the first superframe.
+    /// The packets in work; created for the first superframe.
     stage: Option<Box<Stage>>,
     /// The pool into which packets of other pools are copied.
     border: Option<Box<Border>>,
 }
 
-/// The pool's border, which packets cross as copies.
+/// The pool to which a queue keeps: packets of other pools are copied into its frames.
 struct Border {
     pool: Pool,
     scratch: Vec<u8>,
     copied_bytes: u64,
 }
 
-/// A superframe that is being cut, and packets that are prepared but not sent.
+/// A superframe that is being cut, and packets that are prepared and not sent yet.
 struct Stage {
     under: Option<(Skb, Cutter)>,
     ready: Batch,
@@ -80,7 +79,7 @@ impl TxPrep {
         TxPrep { checksum, gso, does_all, stops_at_offloads, stage: None, border: None }
     }
 
-    /// Copies packets of other pools into frames of this one from now on.
+    /// Makes the preparation copy packets of other pools into frames of `pool`.
     pub fn keep_to(&mut self, pool: &Pool) {
         let border = Border { pool: pool.clone(), scratch: Vec::new(), copied_bytes: 0 };
         (self.border, self.does_all) = (Some(border.into()), false);
@@ -91,7 +90,7 @@ impl TxPrep {
         self.border.is_some()
     }
 
-    /// Sends packets from the front of `batch`, after those that wait.
+    /// Sends packets from the front of `batch`, after those that already wait in the preparation.
     ///
     /// Shape:  batch[0..n) -> device, or waits here; the rest stays, in order. What cannot be prepared is
     ///         dropped with its reason.
@@ -184,7 +183,7 @@ impl TxPrep {
     }
 }
 
-/// Returns true if the offload `left` of `skb` has to be done in software, because the device does
+/// Returns true if the offload `left` of `skb` must be done in software, because the device does
 /// only `checksum` and `gso`.
 #[inline]
 fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> bool {
@@ -207,8 +206,8 @@ impl Stage {
         self.under.is_some() || !self.ready.is_empty()
     }
 
-    /// Moves packets from the front of `batch` to `ready`, and cuts superframes, until `ready` is
-    /// full, the rest needs no work, or the pool has no frame.
+    /// Moves packets from the front of `batch` to `ready` and cuts superframes. Stops when `ready`
+    /// is full, the remaining packets need no work, or the pool has no frame.
     #[cold]
     fn fill(&mut self, mem: &mut Local, batch: &mut Batch, cuts: impl Fn(&Skb) -> bool) {
         self.retry_at = None;
@@ -228,7 +227,7 @@ impl Stage {
         }
     }
 
-    /// Takes the first packet of `batch`, a superframe, to be cut; drops it if it cannot be cut.
+    /// Takes the first packet of `batch`, which is a superframe, to cut it; drops it if this is impossible.
     fn begin(&mut self, mem: &mut Local, batch: &mut Batch) {
         let first = batch.iter().next().map(Cutter::of);
         match first {
@@ -238,7 +237,7 @@ impl Stage {
         }
     }
 
-    /// Appends segments to `ready`; false if the pool has no frame for the next.
+    /// Appends segments to `ready`; returns false if the pool has no frame for the next segment.
     fn cut(&mut self, mem: &mut Local) -> bool {
         let Some((skb, cutter)) = &mut self.under else { return true };
         let before = self.ready.len();
@@ -255,7 +254,7 @@ impl Stage {
 }
 
 impl Border {
-    /// Replaces packets of other pools by copies; drops those for which there is no frame.
+    /// Replaces packets of other pools by copies; drops a packet if there is no frame for its copy.
     ///
     /// Cost: a look at each packet; a copy of those of other pools.
     fn copy_others(&mut self, mem: &mut Local, batch: &mut Batch) {

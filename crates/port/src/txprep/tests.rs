@@ -1,4 +1,5 @@
-//! Prepared packets leave once, in order, and right, whatever the device takes and whenever it has room.
+//! Prepared packets leave once, in order and correct, whatever offloads the device has and whenever it
+//! has room.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -19,7 +20,7 @@ pub(super) struct Device {
     room: usize,
     caps: Caps,
     calls: usize,
-    /// The event that it was last armed for.
+    /// The event that the device was last armed for.
     armed: Option<Want>,
     alarm: Option<Instant>,
     pub sent: Vec<Vec<u8>>,
@@ -82,9 +83,9 @@ impl AsFd for Device {
 enum Kind {
     Plain,
     Partial,
-    /// A superframe of so many segments.
+    /// A superframe of this number of segments.
     Super(usize),
-    /// A superframe without the headers that it says it has.
+    /// A superframe without the headers that its offload describes.
     Broken,
 }
 
@@ -109,7 +110,7 @@ fn batch_of(mem: &mut Local, kinds: &[Kind]) -> Batch {
     batch
 }
 
-/// Returns the numbers of the packets that leave, a superframe's once for each segment.
+/// Returns the numbers of the packets that leave; a superframe's number is once for each segment.
 fn numbers(kinds: &[Kind]) -> Vec<u8> {
     let all = kinds.iter().enumerate().flat_map(|(number, kind)| match kind {
         Kind::Plain | Kind::Partial => vec![number as u8],
