@@ -1,4 +1,4 @@
-//! Conformance of wrapped ports: all wrappers at once that do not change packets.
+//! Conformance of ports wrapped by all wrappers that do not change packets, together.
 
 use std::io::Sink;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use crate::host::testing::{Veth, in_netns, in_netns_with_xdp, veth};
 use crate::queue::QueueOps;
 use crate::{registry, ring};
 
-/// Puts `wrap` around each queue.
+/// Wraps each queue by `wrap`.
 fn wrapped(
     opened: Opened,
     wrap: impl Fn(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,
@@ -41,8 +41,9 @@ fn watched(opened: Opened) -> Result<Opened> {
     })
 }
 
-/// Makes a queue late, stalled and refusing on receipt, and in order. Not on sending: what waits to be sent needs
-/// its sender to call again, and the suite's senders do not when all is taken.
+/// Makes a queue delay, stall and refuse received packets, and keep their order. Sent packets are not affected:
+/// those that wait need another call of the sender, but the suite's senders do not call again when all their
+/// packets are accepted.
 fn troubled(opened: Opened) -> Result<Opened> {
     wrapped(opened, |ops| {
         let (late, stall) = (Fault::Delay(Duration::from_micros(50)), Duration::from_micros(200));

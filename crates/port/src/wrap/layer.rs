@@ -1,4 +1,4 @@
-//! The common parts of all wrappers: a [`Layer`], and the queue below it.
+//! The parts that all wrappers share: the trait [`Layer`], and the queue below a layer.
 //!
 //! ```text
 //!  caller ──► Wrapped ──► Layer::rx ──► what the layer makes of it ──► below.rx
@@ -21,7 +21,7 @@ use crate::caps::Caps;
 use crate::queue::{Health, QueueOps, Want};
 use crate::stats::Counters;
 
-/// A wrapper around a queue: each method handles one call, and can use the queue `below`.
+/// A wrapper of a queue: each method handles one call of the queue, and can use the queue `below`.
 ///
 /// A call that it says nothing of goes to the queue below as it came, and the answer back. What it
 /// changes keeps the contract of [`QueueOps`].
@@ -116,16 +116,16 @@ pub trait Layer: Send {
     }
 }
 
-/// A queue with a [`Layer`] around it, itself a queue.
+/// A queue wrapped in a [`Layer`]; it is a queue itself.
 #[derive(Debug)]
 pub struct Wrapped<L> {
-    /// The layer, declared before `below`, so that packets it holds are dropped before their queue.
+    /// The layer. It is declared before `below`, so that packets it holds are dropped before their queue.
     pub(super) layer: L,
     below: Below,
 }
 
 impl<L: Layer> Wrapped<L> {
-    /// Puts `layer` around a queue.
+    /// Wraps a queue in `layer`.
     #[must_use]
     pub fn around(below: Box<dyn QueueOps>, layer: L) -> Wrapped<L> {
         Wrapped { layer, below: Below(below) }
@@ -141,7 +141,7 @@ impl std::fmt::Debug for Below {
     }
 }
 
-// A call that is missing here would have the trait's default in every wrapper: clippy refuses it.
+// Let clippy refuse a missing method: it would have the trait's default in every wrapper.
 #[deny(clippy::missing_trait_methods)]
 impl<L: Layer> QueueOps for Wrapped<L> {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
@@ -181,7 +181,7 @@ impl<L: Layer> QueueOps for Wrapped<L> {
     }
 
     fn caps(&self) -> Caps {
-        // A layer sees what leaves: whole batches are prepared before it.
+        // Packets are prepared before they reach the layer, so that the layer handles the packets that leave.
         Caps { stops_at_offloads: false, ..self.layer.caps(self.below.0.as_ref()) }
     }
 }
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Puts something around a queue.
+    /// A function that wraps a queue.
     type Around = fn(Box<dyn QueueOps>) -> Box<dyn QueueOps>;
 
     /// A layer that changes no call.

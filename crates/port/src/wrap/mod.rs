@@ -1,4 +1,4 @@
-//! Wrappers: ports around any queue, which are queues themselves.
+//! Wrappers: layers around any queue, which give a queue again.
 //!
 //! ```text
 //!   Queue ── Box<dyn QueueOps> = tee ── Faulty ── the driver's
@@ -34,7 +34,7 @@ pub use layer::{Layer, Wrapped};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A packet's direction, as the program sees it.
+/// A packet's direction, from the program's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Received from the device.
@@ -43,7 +43,7 @@ pub enum Way {
     Tx,
 }
 
-/// Returns the nanoseconds since 1970, as captures have them.
+/// Returns the time in nanoseconds since 1970, as captures need it.
 fn epoch_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)

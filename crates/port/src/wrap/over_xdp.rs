@@ -1,5 +1,4 @@
-//! Tests of faults and captures over AF_XDP, whose frames stay the pool's while the device has
-//! them.
+//! Tests of faults and captures over AF_XDP, where the pool keeps the frames that the device has.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -31,7 +30,7 @@ impl Write for Bytes {
 }
 
 impl Bytes {
-    /// Returns the packets of the capture, as a reader finds them.
+    /// Returns the packets of the capture, as a reader returns them.
     fn packets(&self) -> Vec<Vec<u8>> {
         let file = self.0.lock().unwrap();
         let mut reader = Reader::new(file.as_slice()).unwrap();
@@ -121,7 +120,7 @@ fn faults_over_xdp_are_accounted_for_and_captures_agree_with_them() {
         let files = [Bytes::default(), Bytes::default()];
         let writers = [0, 1].map(|i| tees[i].start(files[i].clone()).unwrap());
         let end = Instant::now() + 4 * LONG;
-        // A few at a time, so that neither device has more than its rings hold.
+        // Send a few packets at a time, so that neither device has more than its rings can hold.
         for most in (0..=1000).step_by(50) {
             loop {
                 a.step(most);
@@ -147,12 +146,13 @@ fn faults_over_xdp_are_accounted_for_and_captures_agree_with_them() {
         let (from, to) = (pools[0].ledger(), pools[1].ledger());
         pools.iter().for_each(assert_settled);
         assert_eq!((missed, to.sent, from.received), ([0, 0], 1000, 1000), "{from}\n{to}");
-        // A device owns what it sends, so a packet with a double there is sent as a copy.
+        // The device owns the frames that it sends, so that a duplicated packet must be sent as a copy.
         let created = from.created - from.consumed;
         assert_eq!((from.sent, created), (b.got, 1000 + fate.duplicated), "{from}");
         assert!(copied_bytes > 0 && copied_bytes == 90 * from.consumed, "{copied_bytes}: {from}");
         assert_eq!(from.dropped(DropReason::INJECTED), fate.dropped, "{from}");
-        // Below the faults is what the devices exchanged, above them what the program did.
+        // The capture below the faults has the packets of the devices, the one above them those of
+        // the program.
         let [below, above] = writers.map(|writer| writer.finish().unwrap());
         assert_eq!((below, above), (1000 + b.got, 1000 + a.got));
         assert!(tees.iter().all(|tee| tee.counts().dropped == 0));

@@ -11,7 +11,7 @@ use super::*;
 use crate::Queue;
 use crate::host::testing::LONG;
 
-/// Two ends, the packets that each has to send, and those that each received.
+/// Two ends, the packets that each has still to send, and those that each has received.
 pub(super) struct Bench {
     pub pool: Pool,
     pub ends: [Queue; 2],
@@ -48,7 +48,7 @@ impl Bench {
         self.got[end].extend(batch.iter().map(head));
     }
 
-    /// Returns the number of packets that are to arrive in all.
+    /// Returns the number of packets that must arrive in total.
     fn expected(&self) -> u64 {
         let counts = self.stats.counts();
         u64::from(self.next[0] + self.next[1]) + counts.duplicated - counts.dropped
@@ -64,7 +64,7 @@ impl Bench {
             if self.unsent.iter().all(Batch::is_empty) && self.packets == self.expected() {
                 break;
             }
-            // The other end may have been given room: it is asked again.
+            // The other end may have got room for its unsent packets: let it try before a sleep.
             if !self.unsent[1].is_empty() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Injected faults of a queue, by a plan and a seed, with every packet accounted for.
+//! Injected faults of a queue, determined by a plan and a seed, with every packet accounted for.
 //!
 //! ```text
 //! plan.rs   what goes wrong, how often, by which numbers
@@ -41,14 +41,14 @@ use crate::host::Bell;
 use crate::queue::{Health, QueueOps, Want};
 use side::{Now, Side};
 
-/// Name in the ledger of packets that a faulty queue holds.
+/// Ledger entry of the packets that a faulty queue holds.
 const HELD: &str = "held by faults";
 
 /// A queue to which a [`Plan`] of faults is applied.
 pub type Faulty = Wrapped<Faults>;
 
 impl Faulty {
-    /// Lets `plan` happen to a queue.
+    /// Wraps a queue so that the faults of `plan` happen to it.
     ///
     /// # Errors
     /// `E-SYSTEM` without descriptors.
@@ -84,17 +84,17 @@ pub struct Faults {
     /// Packets from the device, before any fault.
     fresh: Batch,
     stats: Arc<FaultStats>,
-    /// Calls of `rx` and `xmit`.
+    /// Number of calls of `rx` and `xmit`.
     turn: u64,
-    /// True if `arm` has reported that nothing will be received any more.
+    /// True if `arm` has reported that no packet will be received any more.
     told_end: bool,
-    /// The ledger's count of the packets held.
+    /// The ledger's entry for the held packets.
     tally: Option<Tally>,
     told: usize,
 }
 
 impl Faults {
-    /// Returns the moment of a call.
+    /// Begins a call: counts it, and returns its time and number.
     ///
     /// Cost: a clock read a batch.
     fn begin(&mut self) -> Now {
@@ -110,7 +110,7 @@ impl Faults {
         }
     }
 
-    /// Updates the tally of held packets, if their number has changed.
+    /// Updates the tally of held packets if their number has changed.
     fn tell(&mut self, mem: &Local) {
         let held = self.rx.held() + self.tx.held();
         if held != self.told {
@@ -119,7 +119,7 @@ impl Faults {
         }
     }
 
-    /// Receives up to `budget` packets from the device, and counts them.
+    /// Receives up to `budget` packets from the device, and passes them through the faults.
     fn take(
         &mut self,
         below: &mut dyn QueueOps,
@@ -177,7 +177,8 @@ impl Faults {
         let refuses = !batch.is_empty() && self.tx.refuses(now, &self.stats);
         self.flush(below, mem, now);
         let mut moved = Moved::default();
-        // What the device does not take for now is held, and then nothing more is taken.
+        // Take packets only while the device accepts them: those that it refuses are held, and the
+        // rest of the batch stays with the caller.
         while !refuses && self.tx.ready.is_empty() && !batch.is_empty() && self.tx.room() > 0 {
             while self.tx.room() > 0
                 && let Some(skb) = batch.pop()
@@ -204,8 +205,8 @@ impl Faults {
         (want.frames() && frames) || (want.room() && room)
     }
 
-    /// Returns the events to arm the device for: also for room while packets are held, so that the
-    /// caller sends them.
+    /// Returns the events for which to arm the device. They include room while packets are held, so
+    /// that the caller wakes and sends them.
     fn wanted(&self, want: Want, now: Instant) -> Option<Want> {
         let open = self.rx.is_plain() || (!self.rx.is_shut(now) && self.rx.room() > 0);
         let waits = !self.tx.ready.is_empty() && !self.tx.is_stalled(now);
@@ -247,7 +248,8 @@ impl Layer for Faults {
         }
         let wanted = self.wanted(want, now.at);
         let here = wanted.is_some_and(|wanted| !below.arm(wanted));
-        // The device says it once, and that may have been while something was held.
+        // Report the end here as well, because the device reports it only once, perhaps while
+        // packets were held.
         let news = self.has_ended(below) && !std::mem::replace(&mut self.told_end, true);
         if here || news {
             return false;
@@ -262,7 +264,7 @@ impl Layer for Faults {
         self.bell.no_later(at)
     }
 
-    // Its descriptor watches the one below: a fault has times of its own.
+    // Refuse a hold: the bell watches the device's descriptor, and faults need their own timers.
     fn hold(&mut self, _: &mut dyn QueueOps, _: Instant) -> bool {
         false
     }
@@ -273,7 +275,7 @@ impl Layer for Faults {
 
     fn health(&self, below: &dyn QueueOps) -> Health {
         match below.health() {
-            // There is still something to receive.
+            // The ended device has no more packets, but held packets are still to be received.
             health if health.ended() && self.rx.held() > 0 => Health::Up,
             health => health,
         }

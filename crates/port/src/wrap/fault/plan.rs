@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Default number of packets that a faulty queue holds in each direction.
+/// Default limit of the packets that a faulty queue holds in each direction.
 const HOLD_PACKETS: usize = 256;
-/// Least number of packets held: a packet, its duplicate, and one set aside.
+/// Smallest limit of held packets: room for a packet, its duplicate, and one set aside.
 const HOLD_PACKETS_MIN: usize = 4;
-/// Most packets held: they occupy frames of the pool.
+/// Largest limit of held packets, because they occupy frames of the pool.
 const HOLD_PACKETS_MAX: usize = 1 << 16;
 
 /// A kind of fault.
@@ -14,27 +14,27 @@ const HOLD_PACKETS_MAX: usize = 1 << 16;
 pub enum Fault {
     /// A packet is lost: dropped as `injected`.
     Drop,
-    /// A packet arrives twice, the second time directly after the first unless that one is set
-    /// aside. The ledger counts it as created.
+    /// A packet arrives twice, the second time directly after the first, unless the first is set
+    /// aside. The ledger counts the second as created.
     Duplicate,
     /// A packet arrives after `behind` later packets, or after 16 turns if fewer follow.
     Reorder {
         /// Number of packets that overtake it.
         behind: u32,
     },
-    /// A packet is delayed, and those after it too, as on a longer wire.
+    /// A packet and all packets after it are delayed, as on a longer wire.
     Delay(Duration),
     /// A packet is delayed for a number of turns: calls of `rx` or `xmit`.
     DelayTurns(u32),
     /// One bit of a packet is flipped.
     Corrupt,
-    /// A packet loses its end, but not all of its bytes. A packet with fragments stays as it is.
+    /// A packet loses some bytes at its end, but not all bytes. A packet with fragments is not changed.
     Short,
-    /// The device stalls for a time: it returns no frames and no room, and keeps its packets.
+    /// The device stalls for a time: it accepts and delivers nothing and keeps its packets.
     /// `one_in` counts calls; at least one call succeeds between two such faults.
     Stall(Duration),
-    /// The queue accepts, or delivers, nothing for a number of calls, as on ENOBUFS. `one_in` as
-    /// for [`Fault::Stall`].
+    /// The queue accepts and delivers nothing for a number of calls, as on ENOBUFS. `one_in` counts
+    /// calls, as for [`Fault::Stall`].
     Refuse {
         /// Number of calls that are refused.
         calls: u32,
@@ -48,8 +48,7 @@ pub(super) struct Rule {
     pub one_in: u32,
 }
 
-/// A plan of faults for each side of a queue. The same plan and the same calls give the same
-/// faults.
+/// A plan of faults for each direction of a queue. The same plan with the same calls gives the same faults.
 ///
 /// ```
 /// use linerate_port::wrap::fault::{Fault, Plan};
@@ -66,8 +65,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Creates a plan without faults; faults that are added draw their numbers from `seed`. Queues
-    /// of one port want a seed each.
+    /// Creates a plan without faults; `seed` determines the random numbers of faults that are
+    /// added. Give each queue of a port its own seed.
     #[must_use]
     pub fn new(seed: u64) -> Plan {
         Plan { seed, hold_packets: HOLD_PACKETS, rx: Vec::new(), tx: Vec::new() }
@@ -87,22 +86,22 @@ impl Plan {
         self
     }
 
-    /// Sets the most packets held in each direction, 256 by default: those delayed, and those that
-    /// the device has not accepted yet. Other values than 4 to 65,536 are limited to that range.
+    /// Sets the limit of packets held in each direction, 256 by default: those delayed, and those
+    /// that the device has not accepted yet. The limit is kept within 4 to 65,536.
     #[must_use]
     pub fn hold_packets(mut self, packets: usize) -> Plan {
         self.hold_packets = packets.clamp(HOLD_PACKETS_MIN, HOLD_PACKETS_MAX);
         self
     }
 
-    /// Returns the rules of each direction, its random numbers, and the most packets it may hold.
+    /// Returns each direction's rules, random numbers, and limit of held packets.
     pub(super) fn sides(&self) -> [(&[Rule], Dice, usize); 2] {
         let dice = |side: u64| Dice::new(self.seed.wrapping_mul(2).wrapping_add(side));
         [(&self.rx, dice(0), self.hold_packets), (&self.tx, dice(1), self.hold_packets)]
     }
 }
 
-/// A stream of numbers that a seed decides.
+/// A stream of random numbers that a seed determines.
 ///
 /// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014), SplitMix64.
 #[derive(Debug)]
@@ -122,7 +121,7 @@ impl Dice {
 
     /// Returns a random number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
-        // The bias of the remainder is below n / 2^64.
+        // The bias of the remainder is below n / 2^64, which is negligible.
         (self.next() % (n.max(1) as u64)) as usize
     }
 

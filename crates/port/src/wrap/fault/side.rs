@@ -1,4 +1,4 @@
-//! One direction of a faulty queue: the packets it holds, and when each may continue.
+//! One direction of a faulty queue: the packets that it holds, and when each may continue.
 //!
 //! ```text
 //!  admit ──► line │ in order, each due at a turn or a time │ ──► ready ──► the device, the program
@@ -18,12 +18,12 @@ use super::stats::FaultStats;
 use crate::host::RETRY;
 use crate::view::Views;
 
-/// Turns after which a packet set aside continues, if no packet follows it.
+/// Number of turns after which a packet that was set aside continues, if no packet overtakes it.
 const ASIDE_TURNS: u64 = 16;
-/// Most packets set aside at once; further ones stay in line.
+/// Most packets that are set aside at once; further ones stay in the line.
 const ASIDE_MAX: usize = 64;
 
-/// The moment of a call.
+/// The time and the turn of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Now {
     pub turn: u64,
@@ -40,12 +40,13 @@ struct Due {
 /// A packet that lets others overtake it.
 struct Aside {
     skb: Skb,
-    /// The packet continues when this many packets of the line have passed, or at a turn.
+    /// The number of the line's packets after which this packet continues; the next field is the
+    /// turn at which it continues anyway.
     passed: u64,
     turn: u64,
 }
 
-/// The state of a side: open, or shut for a time or for some calls.
+/// The state of a direction: open, or closed for a time or for some calls.
 #[derive(Debug, Clone, Copy)]
 enum Gate {
     Open,
@@ -65,7 +66,7 @@ pub(super) struct Side {
     aside: Vec<Aside>,
     /// Packets that may continue and have not been taken yet.
     pub ready: Batch,
-    /// Number of packets of the line that have continued.
+    /// Number of packets that have continued from the line.
     passed: u64,
 }
 
@@ -89,17 +90,18 @@ impl Side {
         self.rules.is_empty()
     }
 
-    /// Returns the number of packets that the fault holds back.
+    /// Returns the number of packets that are held.
     pub fn held(&self) -> usize {
         self.line.len() + self.aside.len() + self.ready.len()
     }
 
-    /// Returns the number of packets that may be admitted, were each doubled.
+    /// Returns the number of packets that may be admitted, if each of them were duplicated.
     pub fn room(&self) -> usize {
         (self.hold_packets - self.held()) / 2
     }
 
-    /// Returns true if a call is refused or stalled; counts it, and may begin the next such time.
+    /// Returns true if this call is refused or stalled, and counts the refusal; may also begin a
+    /// new stall or refusal.
     pub fn refuses(&mut self, now: Now, stats: &FaultStats) -> bool {
         match self.gate {
             Gate::Until(end) if now.at < end => return true,
@@ -108,7 +110,8 @@ impl Side {
                 return true;
             }
             Gate::Open => {}
-            // It is over, and this call goes through: trouble without end would be a dead device.
+            // The stall or refusal is over, and this call must succeed: without that, the device
+            // would appear to have failed.
             Gate::Until(_) | Gate::Calls(_) => {
                 self.gate = Gate::Open;
                 return false;
@@ -168,7 +171,8 @@ impl Side {
                 Fault::DelayTurns(turns) => due.turn = due.turn.max(now.turn + u64::from(turns)),
                 Fault::Corrupt if corrupt(&mut skb, &mut self.dice) => stats.corrupted.count(),
                 Fault::Short if shorten(&mut skb, &mut self.dice) => stats.shortened.count(),
-                // A packet that cannot be written: a peer can write it too, or the pool is empty.
+                // The packet cannot be written, because a peer can write it too or the pool is
+                // empty: leave it unchanged.
                 Fault::Corrupt | Fault::Short | Fault::Stall(_) | Fault::Refuse { .. } => {}
             }
         }
@@ -192,7 +196,7 @@ impl Side {
             return self.line.push_back((skb, due));
         };
         stats.reordered.count();
-        // Those in line are before it.
+        // The packets that are in the line now continue before it, and do not count as overtaking.
         let passed = self.passed + self.line.len() as u64 + u64::from(behind);
         self.aside.push(Aside { skb, passed, turn: due.turn.max(now.turn) + ASIDE_TURNS });
     }
@@ -221,7 +225,7 @@ impl Side {
     }
 
     fn pass(&mut self, skb: Skb) {
-        // There is room: it holds as many as all three together may.
+        // `push` cannot fail: `ready` has room for all packets that this direction may hold.
         let _ = self.ready.push(skb);
     }
 
@@ -234,13 +238,13 @@ impl Side {
             Gate::Calls(left) if left > 0 => soon.filter(|_| wanted),
             _ => None,
         };
-        // What waits for turns must be given some.
+        // Packets that wait for turns need calls: wake the caller soon.
         let line = self.line.front().and_then(|(_, due)| due.at.filter(|at| *at > now).or(soon));
         let aside = soon.filter(|_| !self.aside.is_empty());
         [gate, line, aside].into_iter().flatten().min()
     }
 
-    /// Drops all packets that the fault holds back, for `reason`.
+    /// Drops all held packets, for `reason`.
     pub fn discard(&mut self, reason: DropReason) {
         self.line.drain(..).for_each(|(skb, _)| skb.discard(reason));
         self.aside.drain(..).for_each(|aside| aside.skb.discard(reason));

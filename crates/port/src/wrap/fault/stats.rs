@@ -1,4 +1,4 @@
-//! Counters of a plan's faults.
+//! Counters of the faults that a plan has caused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,13 +19,13 @@ pub struct FaultStats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct FaultCounts {
-    /// Packets lost; the ledger has them as `injected`.
+    /// Packets lost; the ledger counts them as `injected`.
     pub dropped: u64,
     /// Packets delivered twice.
     pub duplicated: u64,
     /// Packets set aside, to arrive after later ones.
     pub reordered: u64,
-    /// Packets delayed, without those that waited after them.
+    /// Packets delayed by a fault, not those that had to wait behind them.
     pub delayed: u64,
     /// Packets with a flipped bit.
     pub corrupted: u64,
@@ -54,7 +54,7 @@ impl FaultStats {
     }
 }
 
-/// A counter that the queue's owner alone writes.
+/// A counter that only the queue's owner writes.
 #[derive(Debug, Default)]
 pub(super) struct Tick(AtomicU64);
 

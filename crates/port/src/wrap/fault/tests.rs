@@ -1,4 +1,4 @@
-//! Each fault by itself, over rings and interfaces: what it does, and that no wake-up is lost.
+//! Tests of each fault alone, over rings and interfaces: its effect, and that no wake-up is lost.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{Port, Queue};
 use linerate_skb::{Code, Error, Pool};
 use linerate_sys::wait::EventFd;
 
-/// Returns a pair of queues joined by rings of `len`, the first of which is faulty.
+/// Returns a pair of queues connected by rings of `len`; the first queue is faulty.
 pub(super) fn pair(len: u32, plan: &Plan) -> (Pool, Queue, Queue, Arc<FaultStats>) {
     let pool = Pool::builder().frames(2048).build().unwrap();
     let (a, b) = Port::pair(len, &pool).unwrap();
@@ -27,7 +27,7 @@ fn faulty(queue: Queue, plan: &Plan) -> (Queue, Arc<FaultStats>) {
     (queue.unwrap(), stats.unwrap())
 }
 
-/// Appends packets with the numbers that follow `from`.
+/// Appends packets numbered from `from` on.
 pub(super) fn fill(queue: &mut Queue, batch: &mut Batch, from: &mut u32, n: usize) {
     let before = batch.len();
     let n = queue.alloc(batch, n);
@@ -270,7 +270,7 @@ fn faulty_queues_stand_on_each_other_in_a_wait_set() {
     assert_eq!(numbers(&batch), [0, 1]);
 }
 
-/// A device that gives a packet whenever it is asked, until it fails.
+/// A device that delivers a packet in each call until it fails.
 struct Source(EventFd, usize);
 
 impl QueueOps for Source {

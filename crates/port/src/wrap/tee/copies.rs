@@ -16,9 +16,9 @@ use linerate_skb::Skb;
 
 use crate::wrap::Way;
 
-/// Bytes of a record before the packet.
+/// Bytes of a record that precede the packet.
 pub(super) const HEADER_BYTES: usize = 20;
-/// Initial size of the buffer in which copies of a call are joined.
+/// Initial size of the buffer in which the copies of a call are collected.
 const STAGE_BYTES: usize = 64 << 10;
 /// The bit of a record's length that marks a sent packet.
 const TX: u32 = 1 << 31;
@@ -37,10 +37,10 @@ pub(super) fn queue(
     Ok((copies, Inbox { records, name, gone, interface: None }))
 }
 
-/// The end at the path, which adds copies.
+/// The path's end of the queue, which adds copies.
 pub(super) struct Copies {
     ring: Producer<Heap<u8>>,
-    /// Records of this call.
+    /// Records of the current call, not published yet.
     staged: Vec<u8>,
     /// The end of each staged record.
     ends: Vec<usize>,
@@ -48,7 +48,7 @@ pub(super) struct Copies {
     gone: Arc<AtomicBool>,
 }
 
-/// The packets of a call, copied and dropped.
+/// Counts of the packets that a call copied, and of those that found no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CopyCounts {
     pub copied: u64,
@@ -56,7 +56,7 @@ pub(super) struct CopyCounts {
 }
 
 impl Copies {
-    /// Copies packets, as many as there is room for, without publishing them.
+    /// Copies packets, as many as have room, without publishing the copies.
     ///
     /// What a device has stamped it received at its own time; others have that of the call.
     pub fn stage<'a>(
@@ -91,7 +91,8 @@ impl Copies {
         }
     }
 
-    /// Publishes the copies of the first `packets` staged; the others were not sent.
+    /// Publishes the copies of the first `packets` staged packets, and discards the others, which
+    /// were not sent.
     pub fn publish(&mut self, packets: usize) -> CopyCounts {
         let copied = packets.min(self.ends.len());
         let end = self.ends[..copied].last().copied().unwrap_or(0);
@@ -116,24 +117,25 @@ pub(super) struct Copied {
     pub way: Way,
 }
 
-/// The end at the writer, which takes copies out.
+/// The writer's end of the queue, which takes copies out.
 pub(super) struct Inbox {
     records: Consumer<Heap<u8>>,
     pub name: String,
     gone: Arc<AtomicBool>,
-    /// The queue's interface in a capture file: number of the capture, number of the interface.
+    /// The queue's interface in the capture file: the number of the capture, and the number of the
+    /// interface in it.
     pub interface: Option<(u32, u32)>,
 }
 
 impl Inbox {
-    /// Returns the bytes of records that wait.
+    /// Returns the number of bytes of the waiting records.
     pub fn waiting_bytes(&mut self) -> usize {
         self.records.available() as usize
     }
 
     /// Returns true if the other end was dropped and no copy is left.
     pub fn is_over(&mut self) -> bool {
-        // In this order: what it pushed before it went is seen.
+        // Check `gone` first: copies that the path published before it ended are then visible.
         self.gone.load(Ordering::Acquire) && self.waiting_bytes() == 0
     }
 

@@ -55,20 +55,20 @@ impl Default for Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TeeCounts {
-    /// Copied packets: written, waiting to be written, or given up.
+    /// Packets copied; their copies are written, wait to be written, or were given up.
     pub copied: u64,
     /// Packets that were not copied, because the queue of copies was full.
     pub dropped: u64,
     /// Copies written to the file.
     pub written: u64,
-    /// Copies given up: the file was full or had failed, or the capture had ended.
+    /// Copies given up, because the file was full, writing failed, or the capture had ended.
     pub unwritten: u64,
 }
 
 /// The state that the paths, the writer and the program share.
 struct Shared {
     limits: Limits,
-    /// The number of the running capture, or 0.
+    /// The number of the running capture; 0 if none runs.
     capture: AtomicU32,
     /// Number of captures so far.
     captures: AtomicU32,
@@ -78,13 +78,13 @@ struct Shared {
     dropped: AtomicU64,
     written: AtomicU64,
     unwritten: AtomicU64,
-    /// Rung for a writer that sleeps.
+    /// Doorbell of a sleeping writer.
     bell: EventFd,
     waker: Waker,
     reading: Mutex<Reading>,
 }
 
-/// The writer's side of the captures. No path ever takes its lock.
+/// The writer's side of the captures, behind a lock that no path ever takes.
 struct Reading {
     inboxes: Vec<Inbox>,
     waiter: Waiter,
@@ -92,7 +92,7 @@ struct Reading {
 
 impl Shared {
     fn reading(&self) -> MutexGuard<'_, Reading> {
-        // Rings and names are whole whatever panicked.
+        // Ignore the poison: rings and names are valid even after a panic.
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,7 +103,7 @@ impl Shared {
     }
 }
 
-/// A tee on any number of queues. Cloning it makes another handle on the same one.
+/// A tee for any number of queues. A clone is a handle of the same tee.
 ///
 /// ```
 /// use linerate_port::{Port, wrap::tee::{Limits, Tee}};
@@ -125,7 +125,7 @@ pub struct Tee {
 }
 
 impl Tee {
-    /// Returns a tee that is not on any queue yet.
+    /// Returns a tee that wraps no queue yet.
     ///
     /// # Errors
     /// `E-SYSTEM` without descriptors.
@@ -163,7 +163,7 @@ impl Tee {
         Ok(Box::new(Wrapped::around(inner, copier)))
     }
 
-    /// Starts a capture into `sink`: from now on, packets are copied. Dropping the writer ends it.
+    /// Starts a capture into `sink`: packets are copied from now on. Dropping the writer ends the capture.
     ///
     /// # Errors
     /// `E-BUSY` while the writer of another capture is there.
@@ -181,8 +181,8 @@ impl Tee {
         Ok(writer)
     }
 
-    /// Ends the running capture: copying stops, and existing copies are still written. A call that
-    /// is in progress is still copied.
+    /// Ends the running capture: copying stops, and existing copies are still written. A call in
+    /// progress still copies its packets.
     pub fn stop(&self) {
         self.shared.end(self.shared.capture.load(Ordering::Acquire));
     }
@@ -255,8 +255,8 @@ impl Layer for Copier {
 
     fn xmit(&mut self, below: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
         let Some(capture) = self.capture() else { return below.xmit(mem, batch) };
-        // Copied before, because they are gone after; published after, because only now is it
-        // known which went.
+        // Copy before sending, because the packets are gone after it; publish after sending,
+        // because only then it is known which were sent.
         self.copies.stage(capture, Way::Tx, epoch_ns(), batch.iter());
         let offered = batch.len();
         let moved = below.xmit(mem, batch);

@@ -1,4 +1,4 @@
-//! Captures of running paths: readable, bounded, and never at the path's expense.
+//! Tests of captures of running paths: they are readable and bounded, and never delay the path.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use crate::host::testing::{
 use crate::pcap::format::Reader;
 use crate::{Port, Queue, Want};
 
-/// A sink that a test looks into while it is written.
+/// A sink whose content a test reads while it is written.
 #[derive(Clone, Default)]
 struct Bytes(Arc<Mutex<Vec<u8>>>);
 
@@ -36,7 +36,7 @@ impl Write for Bytes {
     }
 }
 
-/// A disk that is full after so many bytes.
+/// A disk that is full after this number of bytes.
 struct Full(usize);
 
 impl Write for Full {
@@ -58,7 +58,7 @@ fn pair(len: u32, tee: &Tee) -> (Pool, Queue, Queue) {
     (pool, a.into_queues().remove(0), b.into_queues().remove(0))
 }
 
-/// Sends `n` packets of `len` bytes with the numbers that follow `from`; how many left.
+/// Sends `n` packets of `len` bytes, numbered from `from` on; returns how many were sent.
 fn push(queue: &mut Queue, from: u32, n: usize, len: usize) -> usize {
     let mut batch = Batch::with_capacity(n);
     assert_eq!(queue.alloc(&mut batch, n), n);
@@ -88,7 +88,7 @@ fn number(packet: &Packet) -> u32 {
     u32::from_be_bytes(*packet.3.first_chunk().unwrap())
 }
 
-/// Returns the flags of each packet block, read from the bytes as the specification has them.
+/// Returns the flags of each packet block, decoded as the specification defines them.
 fn flags(file: &[u8]) -> Vec<u32> {
     let word = |at: usize| u32::from_le_bytes(*file[at..].first_chunk().unwrap());
     let (mut at, mut flags) = (0, Vec::new());
@@ -139,7 +139,7 @@ fn a_capture_has_what_passed_with_its_way_its_length_and_its_time() {
     assert_eq!(tee.counts(), counts);
 }
 
-/// Sends packets through a tee as fast as they go, until told to stop; how many passed each way.
+/// Sends packets through a tee as fast as possible until `stop`; returns how many passed in each direction.
 fn busy_path(mut a: Queue, mut b: Queue, stop: mpsc::Receiver<()>) -> (Queue, Queue, u32) {
     let mut next = 0;
     while stop.try_recv().is_err() {
@@ -285,7 +285,7 @@ fn copies_for_an_ended_capture_are_not_in_the_next() {
     assert_eq!(tee.counts(), counts);
 }
 
-/// A device that does something else while it sends.
+/// A device that calls a function of the test while it sends.
 struct Meddler(EventFd, Box<dyn FnMut() + Send>);
 
 impl QueueOps for Meddler {

@@ -1,4 +1,4 @@
-//! The writer of copies to pcapng, on a thread of the program's choice.
+//! The writer of copies to pcapng, on a thread that the program chooses.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -15,12 +15,12 @@ use super::{Reading, Shared};
 use crate::pcap::format::Writer;
 use crate::wrap::Way;
 
-/// Most bytes that a packet's block adds to the packet.
+/// Most bytes that a packet's block has in addition to the packet.
 const BLOCK_BYTES: u64 = 48;
 /// Most bytes of an interface's block, and of the file header.
 const INTERFACE_BYTES: u64 = 512;
 
-/// Bits of a packet block's flags.
+/// Values of the direction bits in a packet block's flags.
 ///
 /// Source: draft-ietf-opsawg-pcapng, section 4.3.1.
 const INBOUND: u32 = 0b01;
@@ -36,9 +36,9 @@ pub struct TeeWriter<W: Write> {
     file: Writer<W>,
     /// Upper bound of the file's length so far; the next field is its limit.
     file_bytes: u64,
-    /// True if a packet no longer fitted into the file.
+    /// True if a packet did not fit into the file.
     full: bool,
-    /// Packets passed to the file, and those that the sink has accepted whole.
+    /// Packets passed to the file; the next field has those that the sink has accepted completely.
     given: u64,
     whole: u64,
     scratch: Vec<u8>,
@@ -56,12 +56,12 @@ impl<W: Write> TeeWriter<W> {
             whole: 0,
             scratch: Vec::new(),
         };
-        // Of a former capture; nothing is lost but to this one.
+        // Remove the copies of an earlier capture, which must not be in this one.
         writer.forget();
         writer
     }
 
-    /// Writes the waiting copies of all queues, and flushes the file; returns how many.
+    /// Writes the waiting copies of all queues, and flushes the file; returns the number of copies written.
     ///
     /// Packets of one queue are in order; those of several are not put into order among them.
     ///
@@ -119,7 +119,7 @@ impl<W: Write> TeeWriter<W> {
         self.full
     }
 
-    /// Ends the capture, and writes the waiting copies; returns the packets in the file.
+    /// Ends the capture, and writes the waiting copies; returns the number of packets in the file.
     ///
     /// # Errors
     /// As [`TeeWriter::write_pending`].
@@ -162,7 +162,7 @@ impl<W: Write> TeeWriter<W> {
         Ok(())
     }
 
-    /// Writes the packet in the scratch; false if the file would become too long.
+    /// Writes the packet in the scratch buffer; returns false if the file would become too long.
     fn write(&mut self, copy: &Copied, inbox: &mut Inbox) -> io::Result<bool> {
         let bytes = BLOCK_BYTES + self.scratch.len() as u64;
         if self.file_bytes + INTERFACE_BYTES + bytes > self.shared.limits.file_bytes {

@@ -1,5 +1,5 @@
 //! Register access with a price: adds to any port the CPU time that a NIC's register writes and
-//! reads would take. Everything measured with it is a MODEL.
+//! reads would take. All results that are measured with it are of a MODEL.
 //!
 //! ```text
 //!  an irq, by the device or by a timer   write mask, read cause … write unmask, read it back
@@ -52,7 +52,7 @@ pub struct Toll {
 impl FromStr for Toll {
     type Err = String;
 
-    /// Reads `WRITE/READ` or `WRITE/READ/BUS`.
+    /// Parses `WRITE/READ` or `WRITE/READ/BUS`.
     ///
     /// # Errors
     /// Says what is wrong and how it is written.
@@ -82,7 +82,7 @@ impl FromStr for Toll {
     }
 }
 
-/// Displays the price as a port text has it.
+/// Displays the price in the syntax of port texts.
 impl fmt::Display for Toll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}/{:?}", self.write, self.read)?;
@@ -94,7 +94,7 @@ impl fmt::Display for Toll {
 pub type Tolled = Wrapped<Booth>;
 
 impl Tolled {
-    /// Puts the prices around a queue.
+    /// Wraps a queue so that it pays the prices of `toll`.
     #[must_use]
     pub fn new(inner: Box<dyn QueueOps>, toll: Toll) -> Tolled {
         let bus = Bus { toll, bytes: 0, since: Instant::now(), load: 0.0 };
@@ -102,7 +102,7 @@ impl Tolled {
     }
 }
 
-/// The state by which a queue pays for its accesses.
+/// The layer that spends the CPU time of a queue's register accesses.
 pub struct Booth {
     bus: Bus,
     taken: Registers,

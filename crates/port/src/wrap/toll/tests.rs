@@ -1,4 +1,4 @@
-//! Prices are paid for what they are of, and rise with the load.
+//! Tests that each access costs its price, and that prices rise with the load.
 
 use linerate_skb::Pool;
 

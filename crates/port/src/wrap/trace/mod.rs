@@ -1,4 +1,4 @@
-//! A trace of the packets that passed: each packet's length and first bytes, and the refused ones.
+//! A trace of the packets that passed a queue: each packet's length and first bytes, and refused packets.
 //!
 //! ```text
 //!   path thread    rx, xmit ──► ring of records, one Release store a call
@@ -21,27 +21,27 @@ use linerate_skb::{Batch, Code, Error, Local, Moved, Result, Skb};
 use super::{Layer, Way, Wrapped, epoch_ns};
 use crate::queue::QueueOps;
 
-/// Bytes of a packet that a record has at most.
+/// Most bytes of a packet that a record has.
 pub const HEAD_BYTES: usize = 64;
-/// Most records of a trace: 104 MiB of them.
+/// Most records of a trace; they take 104 MiB.
 const RECORDS_MAX: u32 = 1 << 20;
 
-/// The subject of a record.
+/// The event that a record describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A packet that passed, with its length.
     Packet {
-        /// The packet's length, of which the record may have fewer bytes.
+        /// The packet's length; the record may have fewer of its bytes.
         len_bytes: u32,
     },
-    /// Packets of an `xmit` that the queue did not accept for now.
+    /// Packets of an `xmit` that the queue could not accept at that time.
     Refused {
         /// Number of packets that stayed with the caller.
         packets: u32,
     },
-    /// Packets of an `xmit` that left the batch without being sent: the ledger has the reasons.
+    /// Packets of an `xmit` that were dropped instead of sent: the ledger has the reasons.
     Dropped {
-        /// Number of packets in the record.
+        /// Number of dropped packets.
         packets: u32,
     },
 }
@@ -57,7 +57,7 @@ pub struct Record {
     pub way: Way,
     /// The event that the record describes.
     pub what: What,
-    /// Packets of the batch that the call received, or was offered.
+    /// Number of packets that the call received, or that were passed to it.
     pub batch: u32,
     head_len: u8,
     head: [u8; HEAD_BYTES],
@@ -116,14 +116,14 @@ struct Call {
     way: Way,
 }
 
-/// The state that the path and the reader share.
+/// The state that the path and the reader of the trace share.
 #[derive(Debug, Default)]
 struct Shared {
     on: AtomicBool,
     lost: AtomicU64,
 }
 
-/// The reading side of a traced queue. It starts turned off.
+/// The reading side of a traced queue. A trace is off until [`Trace::set_on`].
 pub struct Trace {
     records: Consumer<Heap<Record>>,
     shared: Arc<Shared>,
@@ -146,7 +146,7 @@ impl Trace {
         Some(record)
     }
 
-    /// Returns the number of records for which there was no room.
+    /// Returns the number of records that were lost because the trace was full.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
@@ -163,7 +163,7 @@ impl fmt::Debug for Trace {
 pub type Traced = Wrapped<Recorder>;
 
 impl Traced {
-    /// Puts a trace of at least `records` records around a queue.
+    /// Wraps a queue in a trace with room for at least `records` records.
     ///
     /// # Errors
     /// `E-MEMORY` for more than a million records, or if there is no memory for them.
@@ -192,7 +192,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins the record of a call, if the call is to be recorded.
+    /// Begins the record of a call, if the trace is on.
     fn begin(&mut self, way: Way) -> Option<Call> {
         if !self.shared.on.load(Ordering::Relaxed) {
             return None;
@@ -201,7 +201,7 @@ impl Recorder {
         Some(Call { time_ns: epoch_ns(), number: self.calls, way })
     }
 
-    /// Publishes `records`, and counts those without room.
+    /// Publishes `records`, and counts those that find no room as lost.
     fn publish(&mut self, records: impl ExactSizeIterator<Item = Record>) {
         let n = count(records.len());
         let room = self.records.reserve(n);
@@ -218,8 +218,8 @@ impl Recorder {
         }
     }
 
-    /// Sends as `xmit` does, and records the packets: which of them leave is known only afterwards,
-    /// so records are written before and published after.
+    /// Sends as `xmit` does, and records the packets. It writes the records before sending, while
+    /// the packets exist, and publishes them after, when their results are known.
     #[cold]
     fn xmit_recorded(
         &mut self,

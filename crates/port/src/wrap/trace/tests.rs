@@ -1,4 +1,4 @@
-//! Traces of calls whose outcome is known.
+//! Traces of calls whose results are known.
 
 use linerate_skb::Pool;
 
@@ -17,7 +17,7 @@ fn traced(len: u32, records: u32) -> (Queue, Queue, Trace) {
     (a.unwrap(), b.into_queues().remove(0), trace.unwrap())
 }
 
-/// Sends packets of 100 bytes that begin with their number; how many left.
+/// Sends packets of 100 bytes that begin with their number; returns how many were sent.
 fn push(queue: &mut Queue, numbers: std::ops::Range<u8>) -> usize {
     let mut batch = Batch::with_capacity(numbers.len());
     assert_eq!(queue.alloc(&mut batch, numbers.len()), numbers.len());
