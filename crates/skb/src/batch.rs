@@ -1,4 +1,4 @@
-//! A batch: many packets for one call, the unit of everything above the rings.
+//! The batch: packets in order, which all functions above the rings take and return together.
 //!
 //! ```text
 //!  slots   [ taken | live .................. | free ]     verdicts beside them, one byte each
@@ -22,7 +22,7 @@ use crate::thread;
 use crate::umem::Umem;
 use crate::verdict::{Moved, Verdict};
 
-/// Up to a fixed number of packets, in order.
+/// A list of packets in order, with a fixed capacity.
 ///
 /// Dropping a batch frees its packets as *consumed*, in bulk.
 pub struct Batch<S = Unique> {
@@ -73,7 +73,7 @@ impl<S> Batch<S> {
         self.capacity() - self.len()
     }
 
-    /// Handles of the packets, in order.
+    /// Returns the packets' handles, in order.
     fn live(&self) -> &[u32] {
         &self.slots[self.head..self.tail]
     }
@@ -162,7 +162,7 @@ impl<S> Batch<S> {
         Ok(())
     }
 
-    /// Takes the first packet out.
+    /// Removes and returns the first packet.
     #[inline]
     pub fn pop(&mut self) -> Option<Skb<S>> {
         let handle = *self.take_raw(1).first()?;
@@ -170,7 +170,8 @@ impl<S> Batch<S> {
         Some(unsafe { Skb::from_raw(handle) })
     }
 
-    /// Takes packets out one by one, from the front; what is not taken stays.
+    /// Returns an iterator that removes packets from the front; packets that it did not return stay
+    /// in the batch.
     pub fn drain(&mut self) -> Drain<'_, S> {
         Drain { batch: self }
     }
@@ -202,12 +203,12 @@ impl<S> Batch<S> {
         n
     }
 
-    /// Gives every packet the same verdict.
+    /// Sets the verdict of every packet to `verdict`.
     pub fn set_verdicts(&mut self, verdict: Verdict) {
         self.verdicts[self.head..self.tail].fill(verdict);
     }
 
-    /// Gives the packet at `index` a verdict; nothing happens beyond the last one.
+    /// Sets the verdict of the packet at `index`; does nothing if the batch has no such packet.
     pub fn set_verdict(&mut self, index: usize, verdict: Verdict) {
         if index < self.len() {
             self.verdicts[self.head + index] = verdict;
@@ -225,7 +226,8 @@ impl<S> Batch<S> {
     pub fn run(&self) -> Option<(Verdict, usize)> {
         let verdicts = &self.verdicts[self.head..self.tail];
         let first = *verdicts.first()?;
-        // Sixteen at a time, without a branch each: usually the batch is one run.
+        // Compare 16 verdicts at a time without a branch for each: usually all packets have one
+        // verdict.
         let (groups, _) = verdicts.as_chunks::<16>();
         let same = |group: &&[Verdict; 16]| group.iter().fold(true, |all, v| all & (*v == first));
         let n = 16 * groups.iter().take_while(same).count();
@@ -244,7 +246,7 @@ impl<S> Batch<S> {
         self.end(self.len(), Fate::Consumed);
     }
 
-    /// Frees the packets as consumed, onto `mem`'s hot list.
+    /// Frees the packets as consumed, and puts their frames on `mem`'s hot list.
     pub fn consume(&mut self, mem: &mut Local) {
         let n = self.len();
         mem.free_raw(self.take_raw(n), Fate::Consumed);
@@ -255,12 +257,14 @@ impl<S> Batch<S> {
         self.end(self.len(), Fate::Dropped(reason));
     }
 
-    /// Frees the first `n` packets as dropped for `reason`, onto `mem`'s hot list.
+    /// Frees the first `n` packets as dropped for `reason`, and puts their frames on `mem`'s hot
+    /// list.
     pub fn discard_first(&mut self, n: usize, reason: DropReason, mem: &mut Local) {
         mem.free_raw(self.take_raw(n), Fate::Dropped(reason));
     }
 
-    /// Frees the first `n` packets, onto `mem`'s hot list, as sent by a device that copied them.
+    /// Frees the first `n` packets as sent by a device that copied them, and puts their frames on
+    /// `mem`'s hot list.
     pub fn sent(&mut self, n: usize, mem: &mut Local) -> Moved {
         let moved = self.count_first(n);
         mem.free_raw(self.take_raw(n), Fate::Sent);
@@ -286,7 +290,8 @@ impl<S> Batch<S> {
         chain::bytes(self.live().get(skip..).unwrap_or(&[]))
     }
 
-    /// Hands packets to `send` from the front until it refuses one; returns what it took.
+    /// Calls `send` for each packet from the front until it returns false; frees the packets for
+    /// which it returned true as sent, and returns their count and bytes.
     ///
     /// Shape:  batch[0..n) are freed as sent; the rest stays, in order.
     pub fn send_prefix(&mut self, mem: &mut Local, mut send: impl FnMut(&Skb<S>) -> bool) -> Moved {
@@ -294,7 +299,7 @@ impl<S> Batch<S> {
         self.sent(n, mem)
     }
 
-    /// Frees all packets behind the first `len` as never used: no counter of packets includes them.
+    /// Frees all packets behind the first `len` as unused: no packet counter includes them.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
             let from = self.head + len;
@@ -304,7 +309,7 @@ impl<S> Batch<S> {
         }
     }
 
-    /// Truncates the batch as [`Batch::truncate`] does, and frees onto `mem`'s hot list.
+    /// Truncates the batch as [`Batch::truncate`] does, and puts the frames on `mem`'s hot list.
     pub fn truncate_to(&mut self, len: usize, mem: &mut Local) {
         if len < self.len() {
             let from = self.head + len;
@@ -335,7 +340,7 @@ impl<S> Batch<S> {
     /// Each handle was given up by [`Batch::took`] of a batch in the same state, has no other owner,
     /// else, and there are at most [`Batch::spare`].
     pub unsafe fn adopt(&mut self, handles: &[u32]) {
-        // SAFETY: the caller's promise is the one `extend_raw` asks for.
+        // SAFETY: this function's caller guarantees what `extend_raw` requires.
         unsafe { self.extend_raw(handles) }
     }
 }

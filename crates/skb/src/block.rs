@@ -14,7 +14,7 @@ const ALLOCATOR_BYTES: usize = size_of::<usize>();
 /// Default alignment of `malloc`, in bytes.
 const ALIGN: usize = 16;
 
-/// A block, or nothing.
+/// A block of memory from the allocator, or no block ([`Block::NONE`]).
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Block {
@@ -41,12 +41,12 @@ impl Block {
         Some(Block { start, bytes, truesize: taken(start, layout) })
     }
 
-    /// Gives the block back.
+    /// Returns the block to the allocator.
     ///
     /// # Safety
     /// It came from `new`, is given back once, and its bytes are not used any more.
     pub unsafe fn free(self) {
-        // SAFETY: the layout that `new` made; the rest is the caller's promise.
+        // SAFETY: `new` allocated the block with this layout; the caller guarantees the rest.
         unsafe {
             let bytes = self.bytes.max(1) as usize;
             System.dealloc(self.start, Layout::from_size_align_unchecked(bytes, ALIGN));
@@ -66,12 +66,13 @@ impl Block {
 /// The layout is not of size 0.
 #[cfg(not(miri))]
 unsafe fn fresh(layout: Layout) -> *mut u8 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a layout that is not of size 0.
     let start = unsafe { System.alloc(layout) };
     // The program may read bytes that were never written, as with the kernel's kmalloc. The empty
     // instruction makes them defined for the language: the compiler must assume that it stores
-    // something. Zeroing would add a cost to the baseline. SAFETY: an empty instruction that is free to
-    // have written the block, which is ours alone.
+    // something. Zeroing would add a cost to the baseline.
+    // SAFETY: the instruction is empty; the block, which it may have written for the compiler, has
+    // no other user yet.
     unsafe { std::arch::asm!("/* {0} */", in(reg) start, options(nostack, preserves_flags)) };
     start
 }
@@ -79,7 +80,7 @@ unsafe fn fresh(layout: Layout) -> *mut u8 {
 /// Allocates zeroed memory, because Miri runs no assembly.
 #[cfg(miri)]
 unsafe fn fresh(layout: Layout) -> *mut u8 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees a layout that is not of size 0.
     unsafe { System.alloc_zeroed(layout) }
 }
 

@@ -53,7 +53,8 @@ pub(crate) struct Sums {
     /// Free frames on hot lists, and in thread caches.
     pub levels: [u64; 2],
     pub lent: u64,
-    /// Frames linked behind another one, and handles beyond the first on a frame.
+    /// Number of frames that are linked behind another one, plus the handles on each frame beyond
+    /// its first.
     pub linked: i64,
     pub extra: i64,
     /// Packets of each core that are allocated and not freed yet.
@@ -82,8 +83,8 @@ impl Sums {
     }
 
     fn add(&mut self, page: &Page) {
-        // Read allocations before frees: a writer counts in the other order, so packets that move
-        // meanwhile are not counted as consumed.
+        // Read allocations before frees. A writer counts in the opposite order, so a packet that
+        // moves meanwhile is not counted as consumed.
         self.outstanding[page.core] += page.alloc.value() as i64;
         for ((core, sum), freed) in
             self.outstanding.iter_mut().enumerate().zip(page.freed_by_core())
@@ -151,14 +152,14 @@ impl Books {
         Books { pages: Mutex::new(Pages::none()), named }
     }
 
-    /// Starts over, for a new umem.
+    /// Resets all counters, tallies and names for a new umem.
     pub fn reset(&self) {
         *self.lock() = Pages::none();
         self.named.iter().for_each(|named| named.store(false, Ordering::Relaxed));
     }
 
     fn lock(&self) -> MutexGuard<'_, Pages> {
-        // Counters cannot be half changed by a panic.
+        // A panic cannot leave a counter half changed, so a poisoned lock is ignored.
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -73,7 +73,7 @@ pub(crate) fn best() -> &'static Bulk {
 /// As [`Bulk::write`].
 unsafe fn portable_write(lines: Lines<'_>, frames: &[u32]) {
     for &h in frames {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `Bulk::write` requires.
         unsafe { lines.place(h).cast::<[u64; 8]>().write(lines.blank.0) }
     }
 }
@@ -83,7 +83,7 @@ unsafe fn portable_write(lines: Lines<'_>, frames: &[u32]) {
 /// # Safety
 /// As [`Bulk::begin`].
 unsafe fn portable_begin(lines: Lines<'_>, frames: &[u32], slots: &mut [u32], tag: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `Bulk::begin` requires.
     unsafe { portable_write(lines, frames) }
     for (slot, &frame) in slots.iter_mut().zip(frames) {
         *slot = handle::retag(frame, tag);
@@ -110,7 +110,7 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     fn halves(blank: &Line) -> [__m256i; 2] {
         let start = blank.0.as_ptr().cast::<__m256i>();
-        // SAFETY: 64 bytes, aligned to as many.
+        // SAFETY: a line has 64 bytes and is aligned to 64 bytes, so both halves can be loaded.
         unsafe { [_mm256_load_si256(start), _mm256_load_si256(start.add(1))] }
     }
 
@@ -122,16 +122,17 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     unsafe fn write_one(lines: Lines<'_>, halves: [__m256i; 2], handle: u32) {
         let place = lines.place(handle).cast::<__m256i>();
-        // SAFETY: the caller's promise; a line is aligned to its size.
+        // SAFETY: the caller guarantees that the frame is free and its own; a line is aligned to
+        // its size.
         unsafe {
             _mm256_store_si256(place, halves[0]);
             _mm256_store_si256(place.add(1), halves[1]);
         }
     }
 
-    /// Writes the lines of eight frames: every first half, then every second one. Lines that another CPU has are
-    /// then asked for together; written line by line, the second store of each holds up the next line's first
-    /// (docs/adr/0006).
+    /// Writes the lines of eight frames: first every first half, then every second half. The CPU
+    /// then requests lines that another CPU has at the same time; if each line were written as a
+    /// whole, its second store would delay the first store of the next line (docs/adr/0006).
     ///
     /// # Safety
     /// As [`super::Bulk::write`]; `frames` are indices of frames.
@@ -141,7 +142,7 @@ mod avx2 {
         const { assert!(size_of::<Meta>() == 64 && (handle::INDEX as u64) << 6 <= u32::MAX as u64) };
         let mut offsets_bytes = [0u32; 8];
         let table = lines.table.cast::<u8>();
-        // SAFETY: 32 bytes, of any alignment.
+        // SAFETY: the array has 32 bytes, and the access needs no alignment.
         unsafe {
             let offsets = _mm256_slli_epi32::<6>(frames);
             _mm256_storeu_si256(offsets_bytes.as_mut_ptr().cast(), offsets);
@@ -149,18 +150,19 @@ mod avx2 {
         for (half, value) in halves.into_iter().enumerate() {
             for offset in offsets_bytes {
                 let place = table.wrapping_add(offset as usize).cast::<__m256i>();
-                // SAFETY: the caller's promise; a line is aligned to its size.
+                // SAFETY: the caller guarantees that the frames are free and its own; a line is
+                // aligned to its size.
                 unsafe { _mm256_store_si256(place.wrapping_add(half), value) }
             }
         }
     }
 
-    /// Calls the inner function, which the compiler may not do without knowing the CPU.
+    /// Writes the hot lines of free frames, with AVX2.
     ///
     /// # Safety
     /// As [`super::Bulk::write`].
     pub unsafe fn write(lines: Lines<'_>, frames: &[u32]) {
-        // SAFETY: `best` has seen AVX2; the rest is the caller's promise.
+        // SAFETY: `best` has checked that the CPU has AVX2; the caller guarantees the rest.
         unsafe { write_all(lines, frames) }
     }
 
@@ -174,12 +176,12 @@ mod avx2 {
     }
 
     pub fn common(handles: &[u32]) -> Common {
-        // SAFETY: `best` has seen AVX2.
+        // SAFETY: `best` has checked that the CPU has AVX2.
         unsafe { common_of_all(handles) }
     }
 
     pub fn flagged(handles: &[u32]) -> u64 {
-        // SAFETY: `best` has seen AVX2.
+        // SAFETY: `best` has checked that the CPU has AVX2.
         unsafe { flagged_of_all(handles) }
     }
 
@@ -188,9 +190,9 @@ mod avx2 {
         let (groups, rest) = handles[..handles.len().min(FLAGS_MAX)].as_chunks::<8>();
         let mut bits = portable_flagged(rest) << (groups.len() * 8 % FLAGS_MAX);
         for (i, group) in groups.iter().enumerate() {
-            // SAFETY: 32 bytes, of any alignment.
+            // SAFETY: the group has 32 bytes, and the load needs no alignment.
             let group = unsafe { _mm256_loadu_si256(group.as_ptr().cast()) };
-            // The flag is the sign.
+            // The flag is the highest bit of a handle, which movemask reads as the sign.
             let signs = _mm256_movemask_ps(_mm256_castsi256_ps(group)) as u32;
             bits |= u64::from(signs) << (i * 8);
         }
@@ -201,7 +203,7 @@ mod avx2 {
     unsafe fn write_all(lines: Lines<'_>, frames: &[u32]) {
         let halves = halves(lines.blank);
         for &h in frames {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees what `Bulk::write` requires.
             unsafe { write_one(lines, halves, h) }
         }
     }
@@ -213,7 +215,8 @@ mod avx2 {
         let (groups, rest) = frames.as_chunks::<8>();
         let (slot_groups, last) = slots.as_chunks_mut::<8>();
         for (group, slots) in groups.iter().zip(slot_groups) {
-            // SAFETY: 32 bytes each, of any alignment; as for the lines, the caller's promise.
+            // SAFETY: both groups have 32 bytes, and the accesses need no alignment; the caller
+            // guarantees that the frames are free and its own.
             unsafe {
                 let frames = _mm256_loadu_si256(group.as_ptr().cast());
                 let frames = _mm256_and_si256(frames, index);
@@ -224,7 +227,7 @@ mod avx2 {
         }
         for (&frame, slot) in rest.iter().zip(last) {
             *slot = handle::retag(frame, tag);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees what `Bulk::begin` requires.
             unsafe { write_one(lines, halves, frame) }
         }
     }
@@ -234,12 +237,12 @@ mod avx2 {
         let (groups, rest) = handles.as_chunks::<8>();
         let (mut ors, mut ands) = (_mm256_setzero_si256(), _mm256_set1_epi32(-1));
         for group in groups {
-            // SAFETY: 32 bytes, of any alignment.
+            // SAFETY: the group has 32 bytes, and the load needs no alignment.
             let group = unsafe { _mm256_loadu_si256(group.as_ptr().cast()) };
             (ors, ands) = (_mm256_or_si256(ors, group), _mm256_and_si256(ands, group));
         }
         let (mut or, mut and) = ([0u32; 8], [0u32; 8]);
-        // SAFETY: 32 bytes each, of any alignment.
+        // SAFETY: each array has 32 bytes, and the stores need no alignment.
         unsafe {
             _mm256_storeu_si256(or.as_mut_ptr().cast(), ors);
             _mm256_storeu_si256(and.as_mut_ptr().cast(), ands);

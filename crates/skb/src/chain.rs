@@ -57,7 +57,7 @@ pub(crate) fn commit(umem: &Umem, handles: &[u32], bytes: usize) {
     }
 }
 
-/// Counts one more handle on `head`.
+/// Counts one more handle on the packet `head`.
 pub(crate) fn retain(umem: &'static Umem, head: u32) {
     let refs = &line(umem, head).refs;
     if head & FLAG == 0 {
@@ -80,12 +80,13 @@ pub(crate) fn retain(umem: &'static Umem, head: u32) {
 pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page, lived: bool) -> Option<Freed> {
     let meta = line(umem, head);
     if meta.refs.load(Ordering::Acquire) != 1 {
-        // Read before the handle is given up: afterwards the umem may be unmapped.
+        // Change the page before the handle is released: afterwards the umem may be unmapped.
         page.extra.subtract(1);
         if meta.refs.fetch_sub(1, Ordering::Release) != 1 {
             return None;
         }
-        // The other handles were dropped between the two steps, and each decremented `extra`.
+        // The owners of the other handles released them after the load above, and each subtracted 1
+        // from `extra`: this handle is the last one and adds 1 back.
         fence(Ordering::Acquire);
         page.extra.add(1);
     }
@@ -104,14 +105,15 @@ fn release_all(umem: &'static Umem, head: u32, page: &Page, lived: bool) {
     for _ in 0..=line(umem, head).frags {
         let (lanes, next) = (line(umem, this).lanes, line(umem, this).next);
         if lanes & lane::SETTLED != 0 {
-            // SAFETY: the last handle on the packet was given up, and its frames go next.
+            // SAFETY: the last handle on the packet was released, and the packet's frames are freed
+            // next.
             unsafe { lanes::settle(umem, this, page, lived && this == head) };
         }
         this = next;
     }
 }
 
-/// The frames of a packet after its last handle was released, for a new owner.
+/// An iterator over the frames of a packet whose last handle was released; the caller owns them.
 ///
 /// Fragments first, so that the head keeps the umem alive to the end.
 #[must_use]
@@ -138,9 +140,9 @@ impl Iterator for Freed {
     }
 }
 
-/// Releases one handle on a shared packet after the packet was copied for its owner.
+/// Releases one handle on a shared packet, after its owner got a copy of the packet instead.
 pub(crate) fn release(head: u32) {
-    // The copy was counted as one more packet; the end of this handle balances that count.
+    // The copy was counted as one more packet, so this handle is counted as unused.
     thread::free_slow(&[head], Fate::Unused);
 }
 
@@ -160,8 +162,8 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
     if !std::ptr::eq(umem, Umem::of(fragment)) {
         return None;
     }
-    // Through shared references: another handle's owner may be reading either line, and the two may
-    // even be one.
+    // Use shared references here: the owner of another handle may be reading either line, and both
+    // handles may even refer to one frame.
     let alone = |handle| line(umem, handle).refs.load(Ordering::Acquire) == 1;
     let frags = |handle| usize::from(line(umem, handle).frags);
     let bytes = |handle| u64::from(line(umem, handle).len) + u64::from(line(umem, handle).data_len);
@@ -176,7 +178,7 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
     let plain = fragment & !FLAG;
     match h.last {
         0 => h.next = plain,
-        // SAFETY: the last fragment of a chain that the caller owns.
+        // SAFETY: `last` is the last fragment of a chain that only the caller owns.
         last => unsafe { umem.meta(last).as_mut() }.next = plain,
     }
     h.last = if f.last == 0 { plain } else { f.last };
@@ -256,7 +258,7 @@ pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {
     for i in 0..n {
         let from = line(umem, this);
         copy_frame(umem, this, fresh[i]);
-        // SAFETY: both frames are this function's: the original for reading, the fresh one alone.
+        // SAFETY: the original is only read here, and only this function has the fresh frame.
         let meta = unsafe { umem.meta(fresh[i]).as_mut() };
         (meta.off, meta.len) = (from.off, from.len);
         meta.next = fresh.get(i + 1).copied().unwrap_or(0);
@@ -277,14 +279,15 @@ pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {
 /// Copies the fields that describe a whole packet from one head to another.
 fn copy_fields(umem: &Umem, from: u32, to: u32) {
     let source = line(umem, from);
-    // SAFETY: the caller made `to` and has it alone.
+    // SAFETY: the caller allocated `to`, and no other owner has its handle.
     let (meta, cold) = unsafe { (umem.meta(to).as_mut(), umem.cold(to).as_mut()) };
     (meta.data_len, meta.frags) = (source.data_len, source.frags);
     (meta.packet_type, meta.priority) = (source.packet_type, source.priority);
     (meta.link, meta.snapped_bytes) = (source.link, source.snapped_bytes);
     (meta.cb, meta.lanes) = (source.cb, source.lanes & !(lane::SETTLED | lane::BEHIND));
     if meta.lanes != 0 {
-        // SAFETY: the source is shared, so no handle writes its lanes; this is not the same frame.
+        // SAFETY: the source is shared, so no handle writes its lanes; `from` and `to` are
+        // different frames.
         let lanes = unsafe { umem.cold(from).as_ref() };
         (cold.stamp_ns, cold.offload, cold.mark) = (lanes.stamp_ns, lanes.offload, lanes.mark);
         (cold.hash, cold.vlan, cold.tc_index) = (lanes.hash, lanes.vlan, lanes.tc_index);
@@ -311,7 +314,7 @@ fn take_like(umem: &'static Umem, like: u32) -> Option<u32> {
     }
     let frame = [handle::retag(one[0], handle::tag(umem.id(), 0))];
     let bytes = umem.place(like).bytes;
-    // SAFETY: just taken from a free list.
+    // SAFETY: the frame was just taken from a free list, so it has no other owner.
     let begun = thread::with_page(umem, |page| unsafe { umem.begin_with(&frame, bytes, page) });
     if !begun {
         umem.put_home(&frame);
@@ -320,7 +323,7 @@ fn take_like(umem: &'static Umem, like: u32) -> Option<u32> {
     Some(frame[0])
 }
 
-/// Puts a frame back that was to be a copy's.
+/// Returns a frame that was taken for a copy to the free frames.
 fn put_back(umem: &'static Umem, frame: u32) {
     match umem.is_jumbo(frame) {
         true => thread::keep_jumbo(umem, frame),

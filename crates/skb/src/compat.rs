@@ -148,8 +148,8 @@ pub fn skb_clone(skb: &mut Skb) -> Skb<Shared> {
 /// Errors: `None` if the pool has too few frames; counted as an allocation that found nothing.
 /// Cost:   takes frames from the thread's list and the depot, not from a hot list.
 pub fn skb_copy<S>(skb: &Skb<S>) -> Option<Skb> {
-    // Not a clone that is then written: if its copy failed, the clone would have counted as a
-    // packet.
+    // Copy the packet directly. A clone that is then written would count as a packet even if its
+    // copy failed.
     let copy = chain::copy(skb.umem(), skb.raw())?;
     // SAFETY: `chain::copy` returns the only handle on the copy.
     Some(unsafe { Skb::from_raw(copy) })
@@ -165,7 +165,7 @@ pub fn skb_tailroom<S>(skb: &Skb<S>) -> usize {
     if skb.is_linear() { skb.tailroom() } else { 0 }
 }
 
-/// Returns the number of bytes in the first frame: all but the fragments'.
+/// Returns the number of bytes in the first frame, without those of the fragments.
 pub fn skb_headlen<S>(skb: &Skb<S>) -> usize {
     skb.meta().len as usize
 }
@@ -192,13 +192,13 @@ pub struct SharedInfo<'a> {
     /// Number of handles on the bytes at the time of the call; other threads may change it at any
     /// time.
     pub dataref: usize,
-    /// Frames behind the first one. The kernel's are parts of pages, at most 6 in 2.4; its list of
-    /// whole packets, `frag_list`, is what ours are most like.
+    /// Number of frames behind the first one. The kernel's fragments are parts of pages, at most 6
+    /// in 2.4; the fragments here resemble its list of whole packets, `frag_list`, most.
     pub nr_frags: usize,
     /// The bytes of each fragment; empty if a peer can write the memory.
     pub frags: Skip<Segments<'a>>,
-    /// Payload bytes of each segment of a superframe, else 0. Later than the posts: `tso_size` of
-    /// 2.5.33 was the first of its kind.
+    /// Payload bytes of each segment of a superframe, else 0. The posts are older than this field:
+    /// the first of its kind was `tso_size` of 2.5.33.
     pub gso_size: u16,
     /// Kind of superframe, 0 for an ordinary packet.
     pub gso_type: u8,

@@ -57,7 +57,7 @@ impl Locks {
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Umem {
-    /// A pool, a local or a frame outside its depot is left.
+    /// A pool or a local exists, or a frame is outside its depot.
     InUse,
     /// No pool and no local exist, and every frame is in its depot: the caller unmaps the memory.
     Orphaned,
@@ -85,7 +85,7 @@ impl Depot {
         stacks.locks = Depot::NO_LOCKS;
     }
 
-    /// Makes the depot that of one core, with room for `room` ordinary frames.
+    /// Opens the depot as that of one core, with room for `room` ordinary frames.
     pub fn open_empty(&self, room: usize) {
         let mut stacks = self.look();
         if !stacks.open {
@@ -95,14 +95,15 @@ impl Depot {
         }
     }
 
-    /// Forgets the frames of a umem that is gone.
+    /// Removes the frames of a umem that no longer exists.
     pub fn vacate(&self) {
         *self.look() = Depot::no_stacks();
     }
 
-    /// Locks the depot without counting it.
+    /// Locks the depot without counting the lock.
     fn look(&self) -> MutexGuard<'_, Stacks> {
-        // A panic cannot leave the stacks half changed: they are vectors of numbers.
+        // A panic cannot leave the stacks half changed: they are vectors of numbers. A poisoned
+        // lock is therefore ignored.
         self.stacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -158,12 +159,12 @@ impl Depot {
         let frames = std::mem::take(&mut stacks.frames[PLAIN]);
         drop(stacks);
         if !frames.is_empty() {
-            // The receiving page is still open, so this cannot be the end of the umem.
+            // The heir is still open, so `put` does not return `Orphaned`.
             let _ = heir.put(PLAIN, &frames);
         }
     }
 
-    /// Notes that no `Pool` or `Local` is left.
+    /// Closes the depot, because no `Pool` or `Local` is left; returns the umem's state.
     pub fn close(&self) -> Umem {
         let mut stacks = self.look();
         stacks.open = false;

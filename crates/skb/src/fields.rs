@@ -19,8 +19,8 @@ impl<S> Skb<S> {
         if self.meta().lanes & lane == 0 {
             return None;
         }
-        // SAFETY: as for the hot line: while other handles can reach it none writes it, and the
-        // bit says that the field was written.
+        // SAFETY: as for the hot line, no handle writes the cold line while other handles can read
+        // it; the lane's bit is set, so the field was written.
         Some(read(unsafe { self.umem().cold(self.raw()).as_ref() }))
     }
 
@@ -31,7 +31,7 @@ impl<S> Skb<S> {
         self.cold(lane::STAMP, |cold| cold.stamp_ns)
     }
 
-    /// Returns the mark that a classifier gave the packet: `skb->mark`, `nfmark` of old.
+    /// Returns the mark that a classifier gave the packet: `skb->mark`, formerly `nfmark`.
     #[must_use]
     pub fn mark(&self) -> Option<u32> {
         self.cold(lane::MARK, |cold| cold.mark)
@@ -68,8 +68,8 @@ impl<S> Skb<S> {
         self.meta().packet_type
     }
 
-    /// Returns the link type of the packet's first header, as numbered in the registry of captures'
-    /// link types: 1, Ethernet, unless the packet comes from a capture of another type.
+    /// Returns the link type of the packet's first header, a number of the registry of captures'
+    /// link types: 1 (Ethernet), unless the packet comes from a capture of another type.
     #[must_use]
     pub fn link_type(&self) -> u16 {
         self.meta().link.wrapping_add(ETHERNET)
@@ -87,13 +87,14 @@ impl<S> Skb<S> {
         self.meta().priority
     }
 
-    /// Returns the control block: notes of the packet's owner, zeroed when it is allocated.
+    /// Returns the control block: bytes for the packet's owner, which are zeroed when the packet is
+    /// allocated.
     #[must_use]
     pub fn cb(&self) -> &[u8; CB_BYTES] {
         &self.meta().cb
     }
 
-    /// Returns true if the packet [holds](Skb::hold) something.
+    /// Returns true if the packet [holds](Skb::hold) an object.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.meta().lanes & lane::HELD != 0
@@ -155,7 +156,7 @@ impl Skb<Unique> {
         }
     }
 
-    /// Leaves work to the device.
+    /// Sets the work on the packet that is left to the device.
     pub fn set_offload(&mut self, offload: Offload) -> bool {
         if offload == Offload::NONE {
             return self.set(|meta| meta.lanes &= !lane::OFFLOAD);
@@ -168,8 +169,8 @@ impl Skb<Unique> {
         self.set(|meta| meta.packet_type = packet_type)
     }
 
-    /// Sets the link type of the packet's first header, as numbered in the registry of captures'
-    /// link types.
+    /// Sets the link type of the packet's first header, a number of the registry of captures' link
+    /// types.
     pub fn set_link_type(&mut self, link_type: u16) -> bool {
         self.set(|meta| meta.link = link_type.wrapping_sub(ETHERNET))
     }
@@ -190,9 +191,9 @@ impl Skb<Unique> {
         self.meta_mut().map(|meta| &mut meta.cb)
     }
 
-    /// Attaches `what` to the packet. It is released when the last handle is freed, on the thread
-    /// that frees it, before the packet's memory is returned. A copy of the packet does not hold
-    /// `what`.
+    /// Attaches `what` to the packet. `what` is released when the last handle is freed, on the
+    /// thread that frees it, before the packet's memory is returned. A copy of the packet does not
+    /// hold `what`.
     ///
     /// # Errors
     /// Hands it back if the packet holds something already, or is shared and could not be copied.

@@ -1,4 +1,4 @@
-//! The frames of a umem: their addresses, and the work when a packet begins and ends.
+//! The frames of a umem: their addresses, and the work when a packet is allocated and freed.
 //!
 //! All of it is constant while the umem lives; what changes is behind the addresses.
 
@@ -50,8 +50,8 @@ pub(crate) struct Frames {
     /// The hot line of a new packet.
     blank: Line,
     pub id: u32,
-    /// The generation of the id: it tells thread caches of an earlier umem with this id from those
-    /// of this one.
+    /// Generation of the id. With it, thread caches distinguish this umem from earlier umems with
+    /// this id.
     pub serial: u64,
     /// Number of ordinary frames.
     pub frames: u32,
@@ -122,7 +122,8 @@ impl Frames {
             return self.place_apart(index);
         }
         let start = self.data.wrapping_add((index as usize) << self.shift);
-        // SAFETY: a mapping is never at 0, and no frame lies where its end would wrap.
+        // SAFETY: a mapping is never at 0, and the end of a frame never wraps around the address
+        // space.
         let start = unsafe { NonNull::new_unchecked(start) };
         Place { start, bytes: 1 << self.shift, trust: Trust::Private }
     }
@@ -131,8 +132,8 @@ impl Frames {
     #[cold]
     fn place_apart(&self, index: u32) -> Place {
         if self.data_from == Data::General {
-            // SAFETY: the table has an entry for each frame; the owner of this one's handle wrote
-            // it last, and no other thread does.
+            // SAFETY: the table has an entry for each frame. The owner of this handle wrote the
+            // entry last, and no other thread writes it.
             let block = unsafe { self.blocks.wrapping_add(index as usize).read() };
             return Place { start: block.start(), bytes: block.bytes, trust: self.trust };
         }
@@ -143,15 +144,18 @@ impl Frames {
         Place { start, bytes, trust: self.trust }
     }
 
-    /// Address of a frame's hot line: in its region, if `handle` is one of this umem.
+    /// Returns the address of a frame's hot line, which is in its region if `handle` is one of this
+    /// umem.
     #[inline]
     pub fn meta(&self, handle: u32) -> NonNull<Meta> {
         let line = self.meta.wrapping_add(handle::frame(handle) as usize);
-        // SAFETY: a mapping is never at 0, and none lies where its end would wrap.
+        // SAFETY: a mapping is never at 0, and the end of a line never wraps around the address
+        // space.
         unsafe { NonNull::new_unchecked(line) }
     }
 
-    /// Address of a frame's cold line: in its region, if `handle` is one of this umem.
+    /// Returns the address of a frame's cold line, which is in its region if `handle` is one of
+    /// this umem.
     #[inline]
     pub fn cold(&self, handle: u32) -> NonNull<Cold> {
         let line = self.cold.wrapping_add(handle::frame(handle) as usize);
@@ -168,8 +172,8 @@ impl Frames {
     /// # Safety
     /// The frames are in no skb, and the caller alone has them.
     pub unsafe fn write_lines(&self, handles: &[u32]) {
-        // SAFETY: handles of this umem have their lines in the table; the rest is the caller's
-        // promise.
+        // SAFETY: handles of this umem have their lines in the table; the caller guarantees the
+        // rest.
         unsafe { (self.bulk.write)(self.lines(), handles) }
     }
 
@@ -197,10 +201,10 @@ impl Frames {
             for (slot, &frame) in slots.iter_mut().zip(frames) {
                 *slot = handle::retag(frame, tag);
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees what `begin_apart` requires.
             return unsafe { self.begin_apart(frames, self.frame_bytes(), page) };
         }
-        // SAFETY: the same.
+        // SAFETY: the caller guarantees that the frames are free, initialised and its own.
         unsafe { (self.bulk.begin)(self.lines(), frames, slots, tag) };
         true
     }
@@ -211,7 +215,7 @@ impl Frames {
     /// # Safety
     /// As for [`Frames::begin`].
     pub unsafe fn begin_with(&self, frames: &[u32], bytes: u32, page: &Page) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what the called functions require.
         unsafe {
             if self.retires {
                 return self.begin_apart(frames, bytes, page);
@@ -234,17 +238,18 @@ impl Frames {
                     return false;
                 };
                 page.blocks_bytes.add(u64::from(block.truesize));
-                // SAFETY: the table has an entry for each frame, and this one's is the caller's.
+                // SAFETY: the table has an entry for each frame, and the caller owns this frame.
                 unsafe { self.blocks.wrapping_add(handle::frame(h) as usize).write(block) };
             }
         }
         if self.init == Init::AtAlloc {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees what `write_lines` requires.
             unsafe { self.write_lines(handles) };
             return true;
         }
         for &h in handles {
-            // SAFETY: the line was written when the frame was last freed, and is the caller's now.
+            // SAFETY: the line was written when the frame was last freed, and only the caller has
+            // the frame now.
             unsafe { self.meta(h).as_mut().begin(self.headroom) };
         }
         true
@@ -271,7 +276,7 @@ impl Frames {
         if self.data_from == Data::General {
             self.free_blocks(handles, page);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `initialise_freed` requires.
         unsafe { self.initialise_freed(handles) };
     }
 
@@ -282,7 +287,7 @@ impl Frames {
     #[inline]
     pub unsafe fn initialise_freed(&self, frames: &[u32]) {
         if self.init == Init::AtFree {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees what `write_lines` requires.
             unsafe { self.write_lines(frames) };
         }
     }
@@ -290,8 +295,8 @@ impl Frames {
     fn free_blocks(&self, handles: &[u32], page: &Page) {
         for &h in handles {
             let entry = self.blocks.wrapping_add(handle::frame(h) as usize);
-            // SAFETY: the entry is of a frame that the caller owns, and was written by
-            // `begin_apart`; what replaces it has no block to free.
+            // SAFETY: the caller owns the entry's frame, and `begin_apart` wrote the entry; the
+            // value that replaces it has no block to free.
             unsafe {
                 let block = entry.replace(Block::NONE);
                 page.blocks_bytes.subtract(u64::from(block.truesize));
@@ -316,7 +321,7 @@ impl Frames {
                 self.jumbo_bytes as usize
             }
         };
-        // The depot refers to the frame by number.
+        // The last term is the frame's number in the depot.
         data + places * Shape::overhead_bytes() as usize + size_of::<u32>()
     }
 

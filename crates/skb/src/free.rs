@@ -55,7 +55,7 @@ impl Local {
         }
     }
 
-    /// Puts the frames of this pool's packets on the list, which have been counted.
+    /// Puts the frames of this pool's packets on the list; the packets have been counted already.
     ///
     /// Without a branch a handle: which ones are flagged is random, and a wrong guess costs more
     /// than freeing a packet. All go on the list in one copy, and the flagged ones are then taken
@@ -73,15 +73,15 @@ impl Local {
             self.list.extend_from_slice(chunk);
             let mut on_list = flagged;
             while on_list != 0 {
-                // From the last to the first, so that the element that fills a removed place is a
-                // free frame.
+                // Go from the last to the first, because `swap_remove` fills a removed place with
+                // the last element, which is then a free frame.
                 let at = on_list.ilog2() as usize;
                 on_list ^= 1 << at;
                 self.list.swap_remove(start + at);
             }
             self.publish();
-            // Only after that: if a chain overfills the list, the cold half is returned, and it
-            // must hold free frames only.
+            // Release the flagged handles only now. If a chain overfills the list, the cold half is
+            // returned, and that half must hold free frames only.
             let mut left = flagged;
             while left != 0 {
                 let at = left.ilog2() as usize;
@@ -102,7 +102,7 @@ impl Local {
         }
     }
 
-    /// Releases a flagged handle, and puts the frames that became free on the list.
+    /// Releases a flagged handle, and puts the frames that this frees on the list.
     fn put_down(&mut self, handle: u32, lived: bool) {
         let umem = self.umem();
         for frame in chain::put_down(umem, handle, &self.page, lived).into_iter().flatten() {
@@ -129,7 +129,7 @@ impl Local {
     fn keep_apart(&mut self, frames: &[u32]) {
         let umem = self.umem();
         if umem.retires() {
-            // SAFETY: the caller gave up the last handles on them.
+            // SAFETY: the caller released the last handles on these frames.
             unsafe { umem.retire(frames, &self.page) };
         }
         match umem.return_to() {
@@ -138,7 +138,7 @@ impl Local {
         }
     }
 
-    /// Puts free frames on the list, of any allocating core.
+    /// Puts free frames on the list, whichever core allocated them.
     fn keep_here(&mut self, frames: &[u32]) {
         if self.list.len() + frames.len() > self.hot_list_len && !self.make_room(frames.len()) {
             self.page.spilled(frames.len());
@@ -155,7 +155,7 @@ impl Local {
     fn make_room(&mut self, frames: usize) -> bool {
         let n = self.list.len().min(self.hot_list_len.div_ceil(2));
         if n > 0 {
-            // First, so that no frame is found in two places.
+            // Reduce the count first, so that a reader does not find a frame in two places.
             self.page.level.subtract(n as u64);
             self.page.spilled(n);
             self.umem().put_home(&self.list[..n]);
@@ -202,7 +202,7 @@ impl Local {
     fn keep_jumbo(&mut self, frame: u32) {
         let umem = self.umem();
         if umem.retires() {
-            // SAFETY: the caller gave up the last handle on it.
+            // SAFETY: the caller released the last handle on the frame.
             unsafe { umem.retire(&[frame], &self.page) };
         }
         if self.jumbo.len() >= self.jumbo_listed() {

@@ -1,4 +1,4 @@
-//! The number behind a packet, and the meaning of its bits.
+//! The handle: the number that stands for a packet, and the meaning of its bits.
 //!
 //! ```text
 //!   31      30 .. 26    25 .. 20    19 .. 0
@@ -88,16 +88,16 @@ impl Common {
         Common { or, and }
     }
 
-    /// Returns true if any is flagged.
+    /// Returns true if any handle is flagged.
     #[inline]
     pub fn flagged(self) -> bool {
         self.or & FLAG != 0
     }
 
-    /// Returns the id of the umem to which all handles belong, if they belong to one.
+    /// Returns the id of the umem, if all handles belong to one umem.
     #[inline]
     pub fn umem(self) -> Option<usize> {
-        // For an empty slice `or` names umem 0 and `and` names umem 31.
+        // For an empty slice, the id is 0 in `or` and 31 in `and`, so the result is `None`.
         same_umem(self.or, self.and).then_some(umem(self.or))
     }
 

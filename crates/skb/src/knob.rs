@@ -1,4 +1,4 @@
-//! Settings, each declared in one place.
+//! Settings: each is declared once, with its name, unit, range and default.
 //!
 //! The builders clamp by a knob's range, the command reads its flag and its help from it, the lab its
 //! factors, and docs/knobs.md is rendered from [`POOL`] and the engine's list.
@@ -18,7 +18,7 @@ pub struct Knob {
     pub max: u64,
     /// The default; where `or` is not empty, the lower bound of the default.
     pub default: u64,
-    /// The quantity that the default grows with, if it does; else empty.
+    /// The quantity that the default grows with; empty if the default is a constant.
     pub or: &'static str,
     /// The effect, in a sentence.
     pub effect: &'static str,

@@ -51,7 +51,7 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// Nothing is left to the device.
+    /// The offload of a packet that leaves no work to the device.
     pub const NONE: Offload =
         Offload { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0 };
 
@@ -125,7 +125,7 @@ impl Offload {
     }
 }
 
-/// A kind of superframe that virtio does not have: ports and kernels refuse it.
+/// A number of a superframe kind that virtio does not define: ports and kernels refuse it.
 const GSO_BROKEN: u8 = 0x7f;
 
 /// A VLAN tag that is kept in the metadata.
@@ -181,14 +181,15 @@ pub(crate) unsafe fn settle(umem: &'static Umem, handle: u32, page: &Page, lived
         page.dwelled(handle, linerate_sys::tsc::ticks().wrapping_sub(cold.born));
     }
     if lanes & lane::HELD != 0 {
-        // SAFETY: the bit says that it was written; the frame is freed next, so it is read once.
+        // SAFETY: the lane's bit is set, so `held` was written; the frame is freed next, so `held`
+        // is read only once.
         let held = unsafe { cold.held.assume_init_read() };
         let charge = cold.charge_bytes as usize;
-        // A batch is being freed, and its other frames must be returned.
+        // Catch a panic, because the batch's other frames must still be returned.
         let told = catch_unwind(AssertUnwindSafe(move || held.release(charge)));
         if let Err(payload) = told {
             page.release_panics.add(1);
-            // Its drop could panic, too.
+            // Forget the payload of the panic: its drop could panic, too.
             let _ = ManuallyDrop::new(payload);
         }
     }

@@ -30,7 +30,7 @@ impl Ledger {
         let mut dropped = Vec::new();
         for (i, &n) in s.dropped.iter().enumerate().filter(|(_, n)| **n > 0) {
             let named = || names.iter().copied().find(|r| r.index() == i);
-            // Another thread may be about to set its name.
+            // The name can be missing, because another thread may be about to set it.
             let reason = DropReason::ours(i).or_else(named).unwrap_or(DropReason::unnamed(i));
             dropped.push((reason, n));
         }
@@ -49,7 +49,8 @@ impl Ledger {
             received: s.received,
             created: created.max(0) as u64,
             sent: s.sent,
-            // A received packet that became part of another packet has ended, too.
+            // A received packet that became part of another packet has ended, too: `created` is
+            // negative then.
             consumed: s.freed.saturating_sub(ended) + created.min(0).unsigned_abs(),
             dropped,
             in_flight: found,
@@ -79,21 +80,21 @@ const PROGRAM: &str = "the program";
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Ledger {
-    /// Came in by a device.
+    /// Packets that a device received.
     pub received: u64,
-    /// Made by the program, or by sharing a packet.
+    /// Packets that the program made, by allocation or by sharing a packet.
     pub created: u64,
-    /// Taken by a device or a peer.
+    /// Packets that a device or a peer took.
     pub sent: u64,
-    /// Dropped by the program without a reason: it had done its work with them.
+    /// Packets that the program freed without a drop reason, because it had finished with them.
     pub consumed: u64,
-    /// Dropped for a reason, each with its count, none of them zero.
+    /// Packets dropped, counted for each reason; reasons with a count of zero are left out.
     pub dropped: Vec<(DropReason, u64)>,
     /// Packets that exist at this time.
     pub in_flight: u64,
-    /// Times an allocation found no frame.
+    /// Number of allocations that found no frame.
     pub starved: u64,
-    /// Frames of the pool.
+    /// Number of frames in the pool.
     pub frames: u64,
     holders: Vec<(&'static str, u64)>,
     held: Vec<(String, u64)>,
@@ -188,7 +189,7 @@ impl Ledger {
         for (sum, (_, n)) in self.holders.iter_mut().zip(&other.holders) {
             sum.1 += n;
         }
-        // Each pool numbers its cores: the numbers of two pools can be equal.
+        // Each pool numbers its own cores, so one number can mean different cores in two pools.
         self.outstanding.clear();
         for (name, n) in &other.held {
             match self.held.iter_mut().find(|(known, _)| known == name) {
@@ -227,7 +228,7 @@ impl fmt::Display for Ledger {
 }
 
 impl Ledger {
-    /// Writes who has every frame, on two more lines.
+    /// Writes the number of frames at each holder, on two more lines.
     fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_holders: u64 = self.holders.iter().map(|(_, n)| n).sum();
         write!(f, "\nframes {} =", self.frames)?;

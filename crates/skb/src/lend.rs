@@ -1,4 +1,4 @@
-//! Frames lent to a device: to its rings, and back as received packets, sent packets or unused
+//! Frames lent to a device's rings, which return as received packets, sent packets or unused
 //! frames.
 //!
 //! ```text
@@ -25,7 +25,7 @@ use crate::umem::Umem;
 /// Frames that one step of the loop handles.
 const STRIDE: usize = 64;
 
-/// Part of a packet that a device wrote into a frame, or is to read.
+/// Part of a packet, in one frame, that a device wrote or that a device is to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Span {
     /// Offset of the span's first byte from the start of the pool's memory.
@@ -89,10 +89,11 @@ impl Local {
                 }
             }
             let (frames, page) = (&frames[..n], &*self.page);
-            // SAFETY: the frames are the caller's: they are on no list, in no packet.
+            // SAFETY: the caller owns the frames: they are on no list and in no packet.
             let begun = unsafe { out.fill(n, |slots| umem.begin(frames, slots, tag, page)) };
             if !begun {
-                // `begin` fails only for memory of the allocator, which is not lent.
+                // `begin` fails only if the allocator has no memory, and frames with such data are
+                // never lent.
                 break;
             }
             for (frame, (off, len)) in frames.iter().zip(places) {
@@ -122,7 +123,7 @@ impl Local {
                 handles[n] = handle::retag((frame >> shift) as u32, self.tag);
                 n += 1;
             }
-            // First, so that no frame is found in two places.
+            // Reduce the count first, so that a reader does not find a frame in two places.
             self.page.lent.subtract(n as u64);
             umem.put_home(&handles[..n]);
         }

@@ -25,15 +25,15 @@ use crate::umem::Umem;
 
 /// Frames moved in one call when the hot list is off.
 const UNLISTED: usize = 64;
-/// Most jumbo frames on the list: few, and at most an eighth of the pool's. Filling a jumbo frame
-/// takes longer than the depot's lock.
+/// Most jumbo frames on the list, which are also at most an eighth of the pool's jumbo frames. A
+/// few are enough, because filling a jumbo frame takes longer than the depot's lock.
 const JUMBO_LISTED: usize = 32;
 /// Frames of other cores that are gathered before they are returned.
 pub(crate) const AWAY: usize = 64;
-/// Kinds of calls that are timed.
+/// Indices of the two kinds of calls that are timed.
 const ALLOC: usize = 0;
 pub(crate) const FREE: usize = 1;
-/// Calls between two checks if sampling has been turned on.
+/// Number of calls after which a local checks again whether sampling has been turned on.
 const UNSAMPLED: u32 = 1024;
 
 /// Access to a pool for one owner.
@@ -212,7 +212,8 @@ impl Local {
         // SAFETY: the frame is on this free list, is initialised, and leaves it below.
         let begun = unsafe { self.umem().begin_with(&[frame], bytes, &self.page) };
         if !begun {
-            // The header keeps its place, as in `nodata` of post 004.
+            // The frame, and with it the packet's metadata, stays on the list, as the header does
+            // at `nodata` of post 004.
             self.page.starved.add(1);
             self.publish();
             return None;
@@ -252,7 +253,8 @@ impl Local {
         unsafe { self.umem().begin_with(&[frame], 0, &self.page) };
         self.page.alloc.add(1);
         self.publish();
-        // SAFETY: as above. Flagged, because it is not freed as an ordinary frame is.
+        // SAFETY: as above. The handle is flagged, because a jumbo frame is not freed as an
+        // ordinary frame is.
         Some(unsafe { Skb::from_raw(handle::retag(frame, self.tag) | FLAG) })
     }
 
@@ -301,12 +303,12 @@ impl Local {
             want.max(self.hot_list_len.div_ceil(2)).min(most)
         };
         if !self.away.is_empty() {
-            // Frames of other workers: they would come back only when their home workers have no
-            // use for them.
+            // Use the gathered frames of other cores: if they were returned, they could be
+            // allocated here again only when those cores do not need them.
             self.list.append(&mut self.away);
             return true;
         }
-        // Within the capacity that `set_hot_list_len` reserved: no allocation.
+        // `set_hot_list_len` reserved this capacity, so nothing is allocated here.
         self.list.resize(n, 0);
         let mut got = thread::take(self.umem(), &mut self.list);
         if got < n {
@@ -346,7 +348,7 @@ impl Local {
     }
 
     /// Counts the time of an allocation, and stores the current time in one of its packets as the
-    /// time of its birth.
+    /// time of its allocation.
     #[cold]
     fn alloc_sampled(&mut self, since: u64, n: usize, out: &mut Batch) {
         let now = ticks();

@@ -50,10 +50,11 @@ impl Memory {
 /// Returns the access of other processes to the frames, and the page size that is tried for them.
 fn given_away(trust: Trust, huge: Huge) -> (Others, Huge) {
     match (trust, huge) {
-        // Private memory is lent out as `&[u8]`: a process that gets its descriptor may not write it.
+        // The program gets private memory as `&[u8]`, so a process that gets its descriptor may not
+        // write it.
         (Trust::Private, huge) => (Others::Read, huge),
-        // Others who may write huge pages can punch holes into them, and the next access here gets a
-        // SIGBUS: only a pool that requires huge pages gets them.
+        // A process that may write huge pages can punch holes into them, and the next access here
+        // gets a SIGBUS. An exported pool therefore gets huge pages only if it requires them.
         (Trust::Exported, Huge::Try) => (Others::Write, Huge::Never),
         (Trust::Exported, huge) => (Others::Write, huge),
     }

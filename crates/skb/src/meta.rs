@@ -41,11 +41,11 @@ pub(crate) struct Meta {
     pub next: u32,
     /// Handle of the last fragment, 0 = none (head of a chain only).
     pub last: u32,
-    /// Handles on this frame.
+    /// Number of handles on this frame.
     pub refs: AtomicU32,
     /// The packet's priority, for a qdisc.
     pub priority: u32,
-    /// Fragments behind this frame.
+    /// Number of fragments behind this frame.
     pub frags: u16,
     /// The cold lanes that are in use, one bit for each.
     pub lanes: u16,
@@ -53,8 +53,8 @@ pub(crate) struct Meta {
     pub packet_type: PacketType,
     /// Padding, so that the line has no byte outside a field.
     rest: [u8; 1],
-    /// The link type of the packet's first header, less Ethernet's number: 0 for all packets except
-    /// those of other captures.
+    /// The link type of the packet's first header, less Ethernet's number: 0, except for packets of
+    /// captures with another link type.
     pub link: u16,
     /// Number of bytes that the capture cut off the packet's end.
     pub snapped_bytes: u32,
@@ -87,8 +87,8 @@ impl Meta {
 
     /// Returns the line as plain words, for copying.
     pub const fn words(self) -> [u64; 8] {
-        // SAFETY: a line is 64 bytes, all of them fields of integers (`rest` sees to that), and any
-        // words are words.
+        // SAFETY: a line has 64 bytes, all of them in integer fields (`rest` fills the gap), and
+        // every bit pattern is a valid array of u64.
         unsafe { std::mem::transmute(self) }
     }
 

@@ -1,4 +1,4 @@
-//! A writer's page of counters: its work on a pool's frames.
+//! The page of counters in which one writer counts its work on a pool's frames.
 //!
 //! Each [`Local`](crate::Local) and each thread cache counts into a page of its own: one writer,
 //! plain loads and stores, nothing shared with another writer. Anyone may read.
@@ -53,13 +53,13 @@ pub enum CoreKind {
 /// The ways in which a program gives up a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
-    /// The program has finished with them.
+    /// Packets that the program has finished with.
     Consumed,
-    /// A device or peer took them.
+    /// Packets that a device or peer took.
     Sent,
-    /// They were never used as packets.
+    /// Skbs that were never used as packets.
     Unused,
-    /// The program dropped them for a reason.
+    /// Packets that the program dropped for a reason.
     Dropped(DropReason),
 }
 
@@ -91,17 +91,18 @@ pub(crate) struct Page {
     pub freed: [Counter; CORES],
     /// Handles added by `share` and `clone`, by the core that allocated the packet.
     pub cloned: [Counter; CORES],
-    /// Packets of `freed` that were never used; the next two fields have those sent and dropped.
-    /// The rest was consumed.
+    /// Packets of `freed` that were never used. The next two fields count those sent and those
+    /// dropped; the others were consumed.
     pub unused: Counter,
     pub sent: Counter,
     pub dropped: [Counter; REASONS],
-    /// Allocations that found nothing.
+    /// Number of allocations that found no free frame.
     pub starved: Counter,
     /// Free frames on this writer's lists, and the highest number of them so far.
     pub level: Counter,
-    /// A thread's free frames: a ring of a power of two, filled from `head`, the cold end, to `tail`.
-    /// A drop only puts its handle there; frames behind `counted` are counted when they are moved.
+    /// A thread's free frames: a ring, whose length is a power of two, from `head` (the cold end)
+    /// to `tail`. A drop only stores its handle there; the drops behind `counted` are counted when
+    /// frames are moved.
     pub list: Vec<AtomicU32>,
     pub head: Counter,
     pub counted: Counter,
@@ -109,14 +110,14 @@ pub(crate) struct Page {
     pub hot_list_len: Counter,
     /// Frames lent to a device's rings: they are neither free nor packets.
     pub lent: Counter,
-    /// Visits to the depot for frames, and the frames got.
+    /// Number of visits to the depot that fetch frames, and of the frames fetched.
     pub refills: Counter,
     pub refilled: Counter,
-    /// Visits to the depot with frames, and the frames left there.
+    /// Number of visits to the depot that return frames, and of the frames returned.
     pub spills: Counter,
     pub spilled: Counter,
-    /// Frames linked behind another one, and handles beyond the first on a frame. One page may count
-    /// what another one takes off: only the sum over all pages means something.
+    /// Number of frames linked behind another one, plus the handles on each frame beyond its first.
+    /// One page may add what another page subtracts, so only the sum over all pages is meaningful.
     pub linked: Counter,
     pub extra: Counter,
     /// Panics of objects held by packets, caught when the objects were released.
@@ -134,7 +135,7 @@ pub(crate) struct Page {
 /// Classes of dwell times: powers of two of ticks.
 pub(crate) const DWELLS: usize = 48;
 
-/// Calls that were timed.
+/// Counts of timed calls.
 #[derive(Default)]
 pub(crate) struct Timed {
     pub ticks: Counter,
@@ -210,7 +211,7 @@ impl Page {
         }
     }
 
-    /// Notes the CPU that the writer is on. Called when frames move, not when packets do.
+    /// Stores the CPU that the writer is on. Called when frames move, not for each packet.
     pub fn see_cpu(&self) {
         let now = current_cpu() as u64 + 1;
         let before = self.cpu.value();
@@ -225,11 +226,11 @@ impl Page {
         (self.cpu.value() as usize).checked_sub(1)
     }
 
-    /// Counts packets of this umem that met `fate`.
+    /// Counts packets of this umem as given up in the way of `fate`.
     #[inline]
     pub fn freed(&self, fate: Fate, handles: &[u32], common: Common) {
-        // Frees are counted first: a concurrent report calculates consumed packets as the rest of
-        // the freed ones.
+        // Count frees first: a concurrent report calculates consumed packets as the freed ones less
+        // all others.
         self.freed_from(handles, common);
         self.count(fate, handles.len() as u64);
     }
@@ -244,7 +245,7 @@ impl Page {
         }
     }
 
-    /// Counts one packet that met `fate`.
+    /// Counts one packet as given up in the way of `fate`.
     pub fn freed_one(&self, fate: Fate, handle: u32) {
         self.freed[handle::core(handle)].add(1);
         self.count(fate, 1);
@@ -274,7 +275,7 @@ impl Page {
         self.see_cpu();
     }
 
-    /// Counts the lifetime of a packet that carried its time of birth.
+    /// Counts the lifetime of a packet that carried the time of its allocation.
     pub fn dwelled(&self, handle: u32, ticks: u64) {
         let elsewhere = usize::from(handle::core(handle) != self.core);
         let power = (u64::BITS - ticks.leading_zeros()) as usize;
@@ -292,7 +293,7 @@ impl Page {
     /// As for [`Page::own`].
     pub unsafe fn settle(&self) {
         let (from, to) = (self.counted.value(), self.tail.value());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that it is the page's owner.
         for handles in unsafe { self.own(from, to.saturating_sub(from) as usize) } {
             self.freed_from(handles, Common::of(handles));
         }
@@ -308,16 +309,16 @@ impl Page {
         let places = self.list.len();
         let start = if places == 0 { 0 } else { from as usize & (places - 1) };
         let first = n.min(places - start);
-        // SAFETY: an AtomicU32 is a u32 in memory, which others only read (atomically) while the
-        // caller reads it: no race.
+        // SAFETY: an AtomicU32 is a u32 in memory. Other threads only read the list, atomically,
+        // while the caller reads it, so there is no race.
         let list = unsafe { std::slice::from_raw_parts(self.list.as_ptr().cast::<u32>(), places) };
         [&list[start..start + first], &list[..(n - first).min(start)]]
     }
 
     /// Returns the handles on the list that are not counted yet.
     fn pending(&self) -> impl Iterator<Item = u32> {
-        // Another thread may read while the owner moves frames: it may then see old and new
-        // counters mixed, and never more than the list's length.
+        // Another thread may read while the owner moves frames, and see old and new counters mixed:
+        // limit the number to the list's length.
         let (from, to) = (self.counted.value(), self.tail.value());
         let n = to.saturating_sub(from).min(self.list.len() as u64);
         let mask = self.list.len().wrapping_sub(1);
@@ -362,14 +363,14 @@ impl Page {
         ];
         let all = arrays.into_iter().flat_map(|(to, from)| to.iter().zip(from));
         for (to, from) in all.chain(pairs) {
-            // Most counters are zero, and their cache lines are never touched.
+            // Most counters are zero: skip them, so that their cache lines are not written.
             if from.value() != 0 {
                 to.add(from.value());
             }
         }
         self.timed_alloc.fold(&other.timed_alloc);
         self.timed_free.fold(&other.timed_free);
-        // The CPU seen last.
+        // Keep the CPU on which the ended writer was seen last.
         self.cpu.set(other.cpu.value());
     }
 }

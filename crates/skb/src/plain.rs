@@ -1,4 +1,4 @@
-//! Runs of plain packets: the operations of a driver on nearly all packets, without a look-up for
+//! Operations of a driver on runs of plain packets (nearly all packets), without a look-up for
 //! each.
 //!
 //! A packet is plain if the place of its bytes is all there is to know of it: it is unflagged, so it
@@ -30,7 +30,7 @@ impl Batch<Unique> {
         self.iter().any(|skb| {
             let offload = match line(umem, skb.raw()) {
                 Some(meta) if meta.lanes & lane::OFFLOAD == 0 => return false,
-                // SAFETY: as for the hot line, and the bit says that the field was written.
+                // SAFETY: as for the hot line; the lane's bit is set, so the field was written.
                 Some(_) => unsafe { umem.cold(skb.raw()).as_ref() }.offload,
                 None => skb.offload(),
             };

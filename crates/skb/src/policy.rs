@@ -1,6 +1,6 @@
 //! The policies of a pool. They are fixed when it is made; each default was measured.
 
-/// The other writers of the frames, decided when the umem is created.
+/// The processes that can write the frames; decided when the umem is created.
 ///
 /// It decides whether a `&[u8]` of a frame may exist at all. See docs/adr/0001.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -73,20 +73,20 @@ impl Pool {
         Pool::builder().frames(u32::try_from(holders.sum()).unwrap_or(u32::MAX))
     }
 
-    /// Returns access for one queue, worker or task, with a hot list of 1024 frames, or of a
+    /// Returns a [`Local`] for one queue, worker or task, with a hot list of 1024 frames, or of a
     /// quarter of the pool if that is less.
     #[must_use]
     pub fn local(&self) -> Local {
         self.local_with(self.hot_list_len_for(0))
     }
 
-    /// Returns access with a hot list of the given length; 0 turns the list off.
+    /// Returns a [`Local`] with a hot list of the given length; 0 turns the list off.
     #[must_use]
     pub fn local_with(&self, hot_list_len: usize) -> Local {
         self.local_named("local", hot_list_len)
     }
 
-    /// Returns access under a name that [`Pool::stats`] shows.
+    /// Returns a [`Local`] with a name that [`Pool::stats`] shows.
     #[must_use]
     pub fn local_named(&self, name: &str, hot_list_len: usize) -> Local {
         Local::new(self.clone(), name, hot_list_len)
@@ -201,7 +201,7 @@ impl Pool {
         self.memory.as_ref().map_or(Pages::Base, |memory| memory.pages())
     }
 
-    /// Returns who else can write the frames.
+    /// Returns the processes that can write the frames.
     #[must_use]
     pub fn trust(&self) -> Trust {
         self.umem.trust()
@@ -218,8 +218,8 @@ impl Pool {
         self.memory.as_ref()
     }
 
-    /// Returns a value that a driver attaches to the pool for as long as the driver's queues live:
-    /// `find` picks one of the existing values, or creates one.
+    /// Returns a value that a driver attaches to the pool for as long as the driver's queues exist:
+    /// `find` chooses one of the existing values, or creates one.
     ///
     /// # Errors
     /// Of `find`.
@@ -231,7 +231,7 @@ impl Pool {
     }
 
     /// Returns the memory, for a peer to map: the peer can write an exported pool, and can only
-    /// read a private one. Returns `None` if data is the allocator's.
+    /// read a private one. Returns `None` if the packets' data comes from the allocator.
     ///
     /// Private memory is lent out as `&[u8]`, and so its file is sealed against writing.
     #[must_use]
@@ -316,14 +316,14 @@ impl Builder {
         self
     }
 
-    /// Sets who else will be able to write the frames.
+    /// Sets the processes that will be able to write the frames.
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Self {
         self.shape.trust = trust;
         self
     }
 
-    /// Sets whether 2 MiB pages are wanted; the default tries.
+    /// Sets whether the pool uses 2 MiB pages; the default tries to get them.
     ///
     /// Of [`Trust::Exported`] memory the frames get them only if they are required: a peer that may
     /// write huge pages may also punch holes into them, which kills this process by SIGBUS.

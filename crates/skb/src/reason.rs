@@ -1,4 +1,4 @@
-//! Reasons for dropping packets. Every drop has exactly one.
+//! Reasons for dropping packets. Every dropped packet has exactly one.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ pub struct DropReason {
     name: &'static str,
 }
 
-/// Reasons a program can name.
+/// Number of reasons that a program can name.
 const APP_MAX: u8 = 64;
-/// Reasons in all: ours first, then a program's.
+/// Number of all reasons: the library's first, then the program's.
 pub(crate) const REASONS: usize = 2 * APP_MAX as usize;
 
 macro_rules! reasons {
@@ -31,37 +31,38 @@ macro_rules! reasons {
 reasons! {
     /// The transmit ring and the queue in front of it were full.
     TX_FULL = 0 "tx_full";
-    /// No free frame to receive or copy into.
+    /// No frame was free to receive or copy the packet into.
     NO_FRAME = 1 "no_frame";
-    /// A descriptor outside the umem, or a length beyond its frame.
+    /// The descriptor was outside the umem, or its length beyond its frame.
     BAD_DESC = 2 "bad_desc";
-    /// Longer than the device, or a chain of the pool's frames, can carry.
+    /// The packet was longer than the device, or a chain of the pool's frames, can carry.
     TOO_LONG = 3 "too_long";
-    /// Headers that contradict themselves or the frame's length.
+    /// The headers contradicted each other or the frame's length.
     MALFORMED = 4 "malformed";
     /// No stage gave the packet a destination.
     NO_ROUTE = 5 "no_route";
-    /// Created and not sent in time.
+    /// The packet was created, but not sent in time.
     UNSENT = 6 "unsent";
-    /// The device is down or gone.
+    /// The device was down or no longer existed.
     DEVICE_DOWN = 7 "device_down";
     /// The kernel or a file refused the write.
     WRITE_FAILED = 8 "write_failed";
-    /// Still queued when the path stopped.
+    /// The packet was still queued when the path stopped.
     STOPPED = 9 "stopped";
     /// The device cannot do what the packet needs (segmentation, checksum).
     UNSUPPORTED = 10 "unsupported";
-    /// The other end of a ring has disconnected.
+    /// The peer of a ring had disconnected.
     PEER_GONE = 11 "peer_gone";
-    /// Another kind of packet than this path accepts.
+    /// The packet was of a kind that this path does not accept.
     UNWANTED = 12 "unwanted";
-    /// Dropped on purpose by injected faults.
+    /// An injected fault dropped the packet on purpose.
     INJECTED = 13 "injected";
-    /// A queueing discipline has reached its limit of packets.
+    /// The queueing discipline had reached its limit of packets.
     QUEUE_LIMIT = 14 "queue_limit";
-    /// A flow has reached its limit of waiting packets.
+    /// The flow had reached its limit of waiting packets.
     FLOW_LIMIT = 15 "flow_limit";
-    /// A queueing discipline found that packets had waited too long for too long.
+    /// The queueing discipline found that the packets' queueing delay had been too long for too
+    /// long.
     CONGESTED = 16 "congested";
 }
 

@@ -1,4 +1,4 @@
-//! Renewal: sent packets become new, empty packets without a trip over the free list.
+//! Renewal: sent packets become new, empty packets, without freeing and allocating their frames.
 
 use crate::batch::Batch;
 use crate::handle::{Common, FLAG};
@@ -6,7 +6,7 @@ use crate::skb::Unique;
 use crate::umem::Umem;
 
 impl Batch<Unique> {
-    /// Makes packets empty again, with every field as allocation sets it; returns how many.
+    /// Resets the packets to empty ones, with every field as after allocation; returns how many.
     ///
     /// Shape:  the same packets in the same frames; the books do not notice. Those that share their
     ///         bytes, hold something, have fragments, or are jumbo stay as they are.
@@ -18,8 +18,8 @@ impl Batch<Unique> {
         let common = Common::of(handles);
         match common.umem() {
             Some(id) if !common.flagged() => {
-                // SAFETY: unflagged handles are the only ones on their frames, and `&mut self` has
-                // them; they are all of this umem.
+                // SAFETY: each unflagged handle is the only one on its frame, and `&mut self`
+                // borrows it exclusively; all handles are of this umem.
                 unsafe { Umem::numbered(id).write_lines(handles) };
                 handles.len()
             }
@@ -28,14 +28,15 @@ impl Batch<Unique> {
     }
 }
 
-/// Renews the plain packets, where some handles are flagged or the packets are of several umems.
+/// Renews the plain packets of a list in which some handles are flagged, or which has packets of
+/// several umems.
 #[cold]
 fn renew_plain(handles: &[u32]) -> usize {
     let plain = handles.iter().filter(|handle| **handle & FLAG == 0);
     plain
         .map(|handle| {
             let umem = Umem::numbered(crate::handle::umem(*handle));
-            // SAFETY: as in `Batch::renew`, whose exclusive borrow lasts.
+            // SAFETY: as in `Batch::renew`, which still borrows the batch exclusively.
             unsafe { umem.write_lines(&[*handle]) };
         })
         .count()

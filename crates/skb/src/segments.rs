@@ -38,8 +38,9 @@ impl<'a> Iterator for Segments<'a> {
         if place.trust == Trust::Exported {
             return None;
         }
-        // SAFETY: `new` was promised that the packet borrowed for 'a owns the chain, so the line is
-        // initialised and no thread writes it or its frame meanwhile (see `Skb::meta`, `Skb::data`).
+        // SAFETY: `new`'s caller guarantees that the packet borrowed for 'a owns the chain, so the
+        // line is initialised and no thread writes it or its frame meanwhile (see `Skb::meta`,
+        // `Skb::data`).
         let segment = unsafe {
             let meta = umem.meta(self.next).as_ref();
             let start = place.start.add(meta.off as usize);
@@ -67,7 +68,7 @@ pub(crate) fn read_frame(umem: &Umem, handle: u32, off: usize, to: &mut [u8]) {
     }
 }
 
-/// Writes one frame from `from`, even while a peer reads the frame.
+/// Writes the bytes of `from` into one frame, even while a peer reads the frame.
 pub(crate) fn write_frame(umem: &Umem, handle: u32, off: usize, from: &[u8]) {
     let place = umem.place(handle);
     debug_assert!(off + from.len() <= place.bytes as usize);

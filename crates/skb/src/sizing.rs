@@ -37,15 +37,15 @@ impl Holders {
         self
     }
 
-    /// Adds the caches of threads that drop packets: they reserve at most an eighth of a pool,
-    /// which is a seventh of what the others need.
+    /// Adds the caches of threads that drop packets. They reserve at most an eighth of a pool,
+    /// which is a seventh of the sum of all other holders.
     #[must_use]
     pub fn with_thread_caches(self) -> Holders {
         let frames = self.sum().div_ceil(7);
         self.with("thread caches", frames)
     }
 
-    /// Returns the number of frames that all of them can hold.
+    /// Returns the number of frames that all holders together can hold.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.0.iter().fold(0, |sum, h| sum.saturating_add(h.frames))
@@ -56,8 +56,8 @@ impl Holders {
         self.0.iter()
     }
 
-    /// Returns the problem of a hot list of `hot_list_len` frames that serves rings of `rings`
-    /// frames; `None` if there is none.
+    /// Returns a description of the problem if a hot list of `hot_list_len` frames is too short for
+    /// rings of `rings` frames; `None` if it is long enough.
     ///
     /// Source: post 000 lost packets with a list of 128 before a ring of 256.
     #[must_use]

@@ -35,7 +35,7 @@ pub struct Unique(());
 #[derive(Debug)]
 pub struct Shared(());
 
-/// A packet, owned by this handle. Dropped exactly once, by its last owner, on any thread.
+/// A packet, owned by this handle. The last owner frees it exactly once, on any thread.
 ///
 /// A plain drop counts the packet as *consumed*; [`discard`](Skb::discard) names a reason.
 #[repr(transparent)]
@@ -54,7 +54,7 @@ impl<S> Skb<S> {
     /// meta line initialised, and has no other owner.
     pub(crate) unsafe fn from_raw(handle: u32) -> Skb<S> {
         debug_assert!(handle != 0);
-        // SAFETY: ids start at 1, so no handle of ours is 0.
+        // SAFETY: ids start at 1, so no handle is 0.
         Skb { handle: unsafe { NonZeroU32::new_unchecked(handle) }, state: PhantomData }
     }
 
@@ -72,13 +72,13 @@ impl<S> Skb<S> {
     }
 
     pub(crate) fn meta(&self) -> &Meta {
-        // SAFETY: the line was initialised at allocation. While it can be reached by other handles
-        // no thread writes it, except `refs`, which is atomic: every writer goes through `meta_mut`,
-        // which needs `&mut` and a frame that is not shared.
+        // SAFETY: the line was initialised at allocation. While other handles can reach it, no
+        // thread writes it, except `refs`, which is atomic: every writer calls `meta_mut`, which
+        // needs `&mut` and a frame that is not shared.
         unsafe { self.umem().meta(self.raw()).as_ref() }
     }
 
-    /// Returns who else can write the bytes.
+    /// Returns the processes that can write the bytes.
     #[must_use]
     pub fn trust(&self) -> Trust {
         self.umem().trust()
@@ -149,11 +149,12 @@ impl<S> Skb<S> {
         }
     }
 
-    /// Returns the bytes, frame by frame, for gathering writes. Nothing if a peer can write the
-    /// memory.
+    /// Returns the bytes, frame by frame, for gathering writes. The iterator is empty if a peer can
+    /// write the memory.
     #[must_use]
     pub fn segments(&self) -> Segments<'_> {
-        // SAFETY: the chain is this packet's, borrowed for as long as the segments are.
+        // SAFETY: the chain belongs to this packet, which is borrowed for as long as the segments
+        // exist.
         unsafe { Segments::new(self.raw(), self.fragments() + 1) }
     }
 
@@ -207,7 +208,7 @@ impl Skb<Unique> {
     #[cold]
     fn own_flagged(&mut self) -> Option<()> {
         if self.meta().refs.load(Ordering::Relaxed) == 1 {
-            // Pairs with the Release with which the last other handle was given up.
+            // This pairs with the Release of the thread that released the last other handle.
             fence(Ordering::Acquire);
             return Some(());
         }
@@ -235,7 +236,7 @@ impl Skb<Unique> {
     }
 
     /// Overwrites the packet's bytes from offset `at` with `bytes`, even if others can write the
-    /// memory; returns the number of bytes written, at most those of the packet: none if the bytes
+    /// memory. Returns the number of bytes written, which ends at the packet's end; 0 if the bytes
     /// are shared and the pool has no frame for a copy.
     ///
     /// Cost: a copy a frame.
@@ -246,7 +247,8 @@ impl Skb<Unique> {
         chain::copy_from(self.umem(), self.raw(), at, bytes)
     }
 
-    /// Returns the tailroom of the first frame, to receive into; [`Skb::commit`] makes it data.
+    /// Returns the tailroom of the first frame, to receive into; [`Skb::commit`] then adds it to
+    /// the data.
     ///
     /// It holds the bytes that the frame held before, never uninitialised memory.
     #[must_use]
@@ -261,8 +263,8 @@ impl Skb<Unique> {
         unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(end), room) }
     }
 
-    /// Adds `bytes` of the tailroom to the data; a larger number adds all of it. Nothing happens to
-    /// a chain, whose end is not in its first frame.
+    /// Adds `bytes` of the tailroom to the data; a larger number adds all of the tailroom. Does
+    /// nothing for a chain, because its end is not in its first frame.
     #[inline]
     pub fn commit(&mut self, bytes: usize) {
         if let Some((meta, place)) = self.parts()
@@ -273,7 +275,7 @@ impl Skb<Unique> {
         }
     }
 
-    /// Appends `bytes` to the data; false, and nothing done, if the tailroom is too short.
+    /// Appends `bytes` to the data; returns false, and does nothing, if the tailroom is too short.
     pub fn put_slice(&mut self, bytes: &[u8]) -> bool {
         let Some(room) = self.spare_mut().get_mut(..bytes.len()) else { return false };
         room.copy_from_slice(bytes);
@@ -316,7 +318,7 @@ impl Skb<Unique> {
     }
 
     /// Removes `bytes` from the start of the first frame; returns false, and does nothing, if the
-    /// frame has fewer.
+    /// frame has fewer bytes.
     ///
     /// Without its header a checksum is not left to the device any more, and a superframe is a packet
     /// that every port drops.
@@ -372,25 +374,25 @@ impl Skb<Unique> {
         let handle = fragment.into_raw();
         match chain::append(self.umem(), self.raw(), handle) {
             Some(head) => {
-                // SAFETY: ids are never 0; the same frame, now flagged.
+                // SAFETY: ids are never 0; the handle is of the same frame, now flagged.
                 self.handle = unsafe { NonZeroU32::new_unchecked(head) };
                 if offload.is_pending() {
                     self.set_offload(offload);
                 }
                 Ok(())
             }
-            // SAFETY: `chain::append` refused it and left it as it was.
+            // SAFETY: `chain::append` refused the fragment and left it unchanged.
             None => Err(unsafe { Skb::from_raw(handle) }),
         }
     }
 
     /// Flags the handle, so that freeing the packet reads its meta line.
     pub(crate) fn flag(&mut self) {
-        // SAFETY: ids are never 0; the same frame, now flagged.
+        // SAFETY: ids are never 0; the handle is of the same frame, now flagged.
         self.handle = unsafe { NonZeroU32::new_unchecked(self.raw() | FLAG) };
     }
 
-    /// Returns an additional handle on the same bytes. They are copied when either handle is
+    /// Returns an additional handle on the same bytes. The bytes are copied when either handle is
     /// written.
     #[must_use]
     pub fn share(&mut self) -> Skb<Shared> {
@@ -412,18 +414,18 @@ impl Skb<Shared> {
             return Err(self);
         }
         fence(Ordering::Acquire);
-        // SAFETY: the handle is given up by `into_raw` and taken once.
+        // SAFETY: `into_raw` releases the handle, which is taken once here.
         Ok(unsafe { Skb::from_raw(self.into_raw()) })
     }
 
-    /// Converts the handle into one that can write: the first write copies the packet if other
-    /// handles are left.
+    /// Converts the handle into one that can write; the first write copies the packet if other
+    /// handles still exist.
     ///
     /// It is what a transmit queue takes.
     #[must_use]
     pub fn into_unique(self) -> Skb<Unique> {
-        // SAFETY: the handle is given up by `into_raw` and taken once. A Unique handle writes only
-        // after `own` has seen that it is the only one, whatever its history.
+        // SAFETY: `into_raw` releases the handle, which is taken once here. A Unique handle,
+        // whatever its history, writes only after `own` has checked that it is the only one.
         unsafe { Skb::from_raw(self.into_raw()) }
     }
 }

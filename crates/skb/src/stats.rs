@@ -46,35 +46,35 @@ pub struct CoreStats {
     /// False after the core has ended: the entry then sums up all ended cores of that name and
     /// number.
     pub alive: bool,
-    /// The CPU on which it last visited the depot.
+    /// The CPU on which the core last visited the depot.
     pub cpu: Option<usize>,
-    /// Times that the core was seen on another CPU than before.
+    /// Number of times that the core was seen on another CPU than before.
     pub moves: u64,
     /// Packets allocated.
     pub allocs: u64,
-    /// Packets freed, of any allocating core.
+    /// Packets freed, whichever core allocated them.
     pub frees: u64,
     /// Most free frames that the core keeps.
     pub hot_list_len: u64,
-    /// Free frames that the core has.
+    /// Free frames that the core holds now.
     pub level: u64,
-    /// Allocations of frames that had been freed onto the hot list.
+    /// Number of allocated frames that had been freed onto the hot list.
     pub hits: u64,
-    /// Allocations of frames that were fetched from the depot, half a list at a time: on a core that
-    /// frees nothing, all of them.
+    /// Number of allocated frames that were fetched from the depot, half a list at a time; on a core
+    /// that frees nothing, all frames are.
     pub misses: u64,
-    /// Frees beyond the hot list's length, which went to the depot.
+    /// Number of freed frames that did not fit on the hot list and went to the depot.
     pub discards: u64,
-    /// Visits to the depot for frames, and with frames.
+    /// Number of visits to the depot that fetched frames, and of those that returned frames.
     pub visits: (u64, u64),
-    /// Allocations that found nothing.
+    /// Number of allocations that found no free frame.
     pub starved: u64,
     /// Panics of objects that packets [held](crate::Skb::hold), caught when the objects were
     /// released.
     pub release_panics: u64,
     /// Timed calls of allocation.
     pub alloc_time: Sampled,
-    /// Timed calls of freeing. A plain drop is counted and not timed.
+    /// Timed calls of freeing. A drop of a plain packet is counted, but not timed.
     pub free_time: Sampled,
     freed: [u64; CORES],
 }
@@ -134,7 +134,7 @@ impl Dwell {
     }
 }
 
-/// Frees by the CPU that freed and the CPU that had allocated.
+/// Number of freed packets, by the CPU that freed them and the CPU that had allocated them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FreeMatrix {
     cpus: Vec<usize>,
@@ -162,21 +162,21 @@ impl FreeMatrix {
         (0..self.cpus.len()).map(|i| self.frees[i][i]).sum()
     }
 
-    /// Returns the number of packets freed on another CPU than the one that allocated them, which
-    /// post 004 is about.
+    /// Returns the number of packets freed on another CPU than the one that allocated them: the
+    /// case of post 004.
     #[must_use]
     pub fn remote(&self) -> u64 {
         self.frees.iter().flatten().sum::<u64>() - self.local()
     }
 
-    /// Returns the number of freed packets whose allocator had no number, such as copies made on the
-    /// first write.
+    /// Returns the number of freed packets whose allocating core had no number, such as copies made
+    /// on the first write.
     #[must_use]
     pub fn unknown(&self) -> u64 {
         self.unknown
     }
 
-    /// Returns the share of packets freed on another CPU; `None` before the first.
+    /// Returns the share of packets freed on another CPU; `None` if no packet was freed.
     #[must_use]
     pub fn remote_share(&self) -> Option<f64> {
         let all = self.local() + self.remote();
@@ -229,14 +229,14 @@ pub struct PoolStats {
     pub cores: Vec<CoreStats>,
     /// The counts of the depot's lock.
     pub locks: Locks,
-    /// Frees by freeing and allocating CPU.
+    /// Number of freed packets, by freeing and allocating CPU.
     pub matrix: FreeMatrix,
     /// Lifetimes of packets that were freed by the core that allocated them, and of packets that
     /// another core freed.
     pub dwell: [Dwell; 2],
     /// Memory mapped for the pool: frames, lines, tables.
     pub mapped_bytes: usize,
-    /// Memory from the system's allocator in packets, in bytes; 0 in a pool of frames.
+    /// Memory from the system's allocator that packets hold, in bytes; 0 in a pool of frames.
     pub blocks_bytes: u64,
 }
 
@@ -280,8 +280,8 @@ impl PoolStats {
         self
     }
 
-    /// Returns the memory for packets in bytes: [`mapped_bytes`](PoolStats::mapped_bytes) and what
-    /// the system's allocator gave.
+    /// Returns the memory for packets in bytes: [`mapped_bytes`](PoolStats::mapped_bytes) plus the
+    /// memory from the system's allocator.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.mapped_bytes as u64 + self.blocks_bytes

@@ -26,7 +26,7 @@ use crate::umem::Umem;
 
 /// Longest list of one umem's frames that a thread keeps.
 const CACHE_MAX: i64 = 512;
-/// Smallest list that is worth having.
+/// Length of the shortest list that a thread opens.
 const CACHE_MIN: u64 = 8;
 
 /// A thread's list of one umem's frames. Plain numbers and pointers, so that reaching it costs no
@@ -34,8 +34,8 @@ const CACHE_MIN: u64 = 8;
 ///
 /// The frames and their number are in the page, where reports find them.
 struct Slot {
-    /// The tail at which the list is full; 0 if the pool has a policy for each frame, so that every
-    /// drop needs further checks.
+    /// The tail position at which the list is full; 0 if the pool has a policy for each frame, so
+    /// that every drop needs further checks.
     limit: Cell<u64>,
     serial: Cell<u64>,
     list: Cell<*const AtomicU32>,
@@ -61,8 +61,8 @@ impl Slot {
     /// Returns the page with the counts and the list's frames.
     #[inline]
     fn page(&self) -> &Page {
-        // SAFETY: NOBODY, or the page of an Entry, which keeps it alive until the slot is closed, on
-        // this thread.
+        // SAFETY: the page is NOBODY, or the page of an Entry; this thread keeps the Entry, and
+        // with it the page, until it closes the slot.
         unsafe { &*self.page.get() }
     }
 
@@ -81,7 +81,7 @@ impl Slot {
         if page.list.len() - self.len() < frames.len() {
             return false;
         }
-        // SAFETY: a slot's page is owned by the thread whose slot it is.
+        // SAFETY: this thread owns the slot, and so its page.
         unsafe { page.settle() };
         let tail = page.tail.value();
         for (at, &frame) in (tail..).zip(frames) {
@@ -95,7 +95,7 @@ impl Slot {
     /// Takes up to `out.len()` frames from the hot end; returns how many.
     fn pop(&self, out: &mut [u32]) -> usize {
         let (page, n) = (self.page(), self.len().min(out.len()));
-        // SAFETY: a slot's page is owned by the thread whose slot it is.
+        // SAFETY: this thread owns the slot, and so its page.
         unsafe { page.settle() };
         let tail = page.tail.value() - n as u64;
         page.tail.set(tail);
@@ -107,7 +107,7 @@ impl Slot {
     /// Takes `out.len()` frames from the cold end; the list must have that many.
     fn shift(&self, out: &mut [u32]) {
         let page = self.page();
-        // SAFETY: a slot's page is owned by the thread whose slot it is.
+        // SAFETY: this thread owns the slot, and so its page.
         unsafe { page.settle() };
         let head = page.head.value();
         page.head.set(head + out.len() as u64);
@@ -119,7 +119,7 @@ impl Slot {
 
     /// Copies frames of the list, from position `from`, into `out`.
     fn copy(&self, from: u64, out: &mut [u32]) {
-        // SAFETY: as above; nothing writes the list before they are copied.
+        // SAFETY: as above; the list is not written before the frames are copied.
         let [first, wrapped] = unsafe { self.page().own(from, out.len()) };
         let (start, end) = out.split_at_mut(first.len());
         start.copy_from_slice(first);
@@ -129,7 +129,8 @@ impl Slot {
 
 thread_local! {
     static SLOTS: [Slot; TABLE] = const { [const { Slot::closed() }; TABLE] };
-    /// The lists that the slots point into; dropped at thread exit, which empties the slots first.
+    /// The entries with the lists that the slots point into; dropping them at thread exit empties
+    /// the slots first.
     static OWNED: RefCell<Owned> = const { RefCell::new(Owned(Vec::new())) };
 }
 
@@ -150,7 +151,7 @@ impl Drop for Owned {
     }
 }
 
-/// Frees one skb, as consumed.
+/// Frees one skb, and counts it as consumed.
 ///
 /// Cost: two stores, and the depot's lock in each half of a list.
 #[inline]
@@ -174,7 +175,8 @@ pub(crate) fn free(handle: u32) {
     }
 }
 
-/// Frees skbs of any umem, counted as `fate`. Shared ones lose a handle, chains go whole.
+/// Frees skbs of any umem, counted as `fate`. A shared packet loses one handle; a chain is freed
+/// with all its frames.
 ///
 /// Cost: a list copy if the umem's cache has room, else its depot's lock once.
 #[cold]
@@ -198,7 +200,7 @@ fn free_run(run: &[u32], fate: Fate) {
     }
     let (id, serial) = (umem.id() as usize, umem.own_serial());
     let own = page_of(umem);
-    // If the thread is being torn down, a temporary page is used.
+    // A thread that is being torn down has no page; use a temporary one.
     let page = own.clone().unwrap_or_else(|| umem.books.open(Page::with_list("thread", 0)));
     page.freed(fate, run, common);
     for &h in run {
@@ -221,7 +223,7 @@ fn free_run(run: &[u32], fate: Fate) {
 /// Returns a free jumbo frame to the depot.
 pub(crate) fn keep_jumbo(umem: &'static Umem, frame: u32) {
     if umem.retires() {
-        // SAFETY: the caller gave up the last handle on it.
+        // SAFETY: the caller released the last handle on the frame.
         with_page(umem, |page| unsafe { umem.retire(&[frame], page) });
     }
     with_page(umem, |page| page.spilled(1));
@@ -231,7 +233,7 @@ pub(crate) fn keep_jumbo(umem: &'static Umem, frame: u32) {
 /// Puts plain free frames on this thread's list, or returns them to their depot.
 pub(crate) fn keep(umem: &'static Umem, frames: &[u32]) {
     if umem.data_from() == Data::General {
-        // SAFETY: the caller gave up the last handles on them.
+        // SAFETY: the caller released the last handles on the frames.
         with_page(umem, |page| unsafe { umem.retire(frames, page) });
     }
     let kept = SLOTS.try_with(|slots| {
@@ -256,7 +258,7 @@ fn spill(umem: &'static Umem, slot: &Slot) {
     let mut cold = [0; CACHE_MAX as usize];
     let n = slot.len().min(slot.page().list.len() / 2);
     let cold = &mut cold[..n];
-    // Off the list first, so that no frame is found in two places.
+    // Take the frames off the list first, so that a reader does not find a frame in two places.
     slot.shift(cold);
     slot.page().spilled(n);
     put_home(umem, cold);
@@ -265,7 +267,7 @@ fn spill(umem: &'static Umem, slot: &Slot) {
 /// Moves frames from a thread's list to their depot, after initialising them: frames on the list
 /// are not initialised.
 fn put_home(umem: &'static Umem, frames: &[u32]) {
-    // SAFETY: the frames were on this thread's list, or were to be.
+    // SAFETY: the frames were on this thread's list, or did not fit on it; nobody else has them.
     unsafe { umem.initialise_freed(frames) };
     umem.put_home(frames);
 }
@@ -277,7 +279,7 @@ pub(crate) fn take(umem: &'static Umem, out: &mut [u32]) -> usize {
             let slot = &slots[umem.id() as usize];
             let ours = slot.is_open() && slot.serial.get() == umem.own_serial();
             let n = if ours { slot.pop(out) } else { 0 };
-            // SAFETY: just taken off this thread's list.
+            // SAFETY: the frames were just taken off this thread's list.
             unsafe { umem.initialise_freed(&out[..n]) };
             n
         })
@@ -290,8 +292,8 @@ fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
     let met =
         |owned: &RefCell<Owned>| owned.borrow().0.iter().any(|e| (e.id, e.serial) == (id, serial));
     if !OWNED.try_with(met).ok()? {
-        // A new umem: frames of former umems are returned first, so that a thread that only drops
-        // keeps only the last umems mapped.
+        // This is the first use of a umem: return the frames of former umems now, so that a thread
+        // that only drops keeps no more than the last umems mapped.
         sweep();
     }
     OWNED
@@ -316,7 +318,8 @@ pub(crate) fn give_back(id: usize) {
     close_if(|entry| entry.id == id);
 }
 
-/// Returns the frames of every umem without a pool, so that its memory can be unmapped.
+/// Returns this thread's frames of every umem that has no pool any more, so that the umem's memory
+/// can be unmapped.
 pub(crate) fn sweep() {
     close_if(|entry| {
         let mut abandoned = true;
@@ -326,7 +329,7 @@ pub(crate) fn sweep() {
 }
 
 fn close_if(pick: impl Fn(&Entry) -> bool) {
-    // One at a time and outside the borrow: closing may free a umem.
+    // Close one entry at a time, outside the borrow: closing may free a umem.
     while let Ok(Some(entry)) = OWNED.try_with(|owned| {
         let owned = &mut owned.borrow_mut().0;
         let i = owned.iter().position(&pick)?;
@@ -336,7 +339,7 @@ fn close_if(pick: impl Fn(&Entry) -> bool) {
     }
 }
 
-/// Counts into this thread's page of `umem`.
+/// Runs `count` on this thread's page of `umem`.
 ///
 /// `count` only counts: it frees nothing and calls no function.
 pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) -> R {
@@ -346,8 +349,8 @@ pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) 
         known.then(|| slot.page.get())
     });
     if let Ok(Some(page)) = known {
-        // SAFETY: an open slot's Entry keeps the page alive until it is closed, on this thread,
-        // which `count` does not do.
+        // SAFETY: the Entry of an open slot keeps the page alive until this thread closes the slot,
+        // and `count` does not close it.
         return count(unsafe { &*page });
     }
     match page_of(umem) {
@@ -357,10 +360,10 @@ pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) 
 }
 
 fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
-    // Half of the remaining frames, so that many threads get a few each.
+    // Take half of the remaining frames, so that many threads get a few each.
     let left = umem.cache_budget.load(Ordering::Relaxed);
     let want = (left / 2).clamp(0, CACHE_MAX) as u64;
-    // The next power of two, if so many frames remain: the list is a ring.
+    // The list is a ring, so its length is the next power of two, if that many frames remain.
     let want = match want.next_power_of_two() as i64 {
         _ if want < CACHE_MIN => 0,
         next if next <= left => next,
@@ -410,13 +413,14 @@ fn close(entry: Entry) {
         umem.books.close(&entry.page);
     };
     match frames.first() {
-        // A list with frames keeps its umem alive.
+        // The list has frames, which keep its umem alive.
         Some(&first) => {
             let umem = Umem::of(first);
             settle(umem);
             put_home(umem, &frames);
         }
-        // A list without frames does not: the umem may be unmapped, with the books of the page.
+        // An empty list does not keep its umem alive: the umem may be unmapped, with the counters
+        // of the page.
         None => Umem::if_alive(entry.id, entry.serial, settle),
     }
 }

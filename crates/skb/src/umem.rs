@@ -1,4 +1,5 @@
-//! The memory behind a pool: one region cut into frames, and the table that finds it by a handle.
+//! The memory behind a pool: one region divided into frames, and the table in which a handle finds
+//! it.
 //!
 //! ```text
 //!  data   │ frame 0 │ frame 1 │ … │ frame n-1 │ jumbo 0 ........ │ jumbo 1 ........ │
@@ -31,8 +32,9 @@ use crate::policy::{Init, Return};
 use crate::shape::Shape;
 use crate::thread;
 
-/// The slots of all umems. A slot is never freed, only its memory is: a thread that has just returned
-/// the last frame but one may still be leaving the depot's lock while another thread unmaps.
+/// The slots of all umems. Only a slot's memory is freed, never the slot: the thread that returned
+/// the last frame but one may still be releasing the depot's lock while another thread unmaps the
+/// memory.
 static UMEMS: [Umem; IDS] = [const { Umem::vacant() }; IDS];
 /// The lock for assigning and releasing an id.
 static IDS_LOCK: Mutex<()> = Mutex::new(());
@@ -58,20 +60,20 @@ pub(crate) struct Umem {
 }
 
 // SAFETY: `fixed` is written under IDS_LOCK, while the id is vacant. It is read under that lock, or
-// by the owner of a handle, Pool or Local of the umem: these keep the id from becoming vacant, and
-// got to their owner by a synchronised hand-over from their last writer. Its addresses are of
-// mappings that live as long; who may touch which frame is the handles' business. Everything else
-// is atomic or locked.
+// by the owner of a handle, Pool or Local of the umem. These keep the id from becoming vacant, and
+// their owner got them by a synchronised hand-over from the last writer. The addresses in `fixed`
+// are of mappings that exist as long; the handles decide who may access which frame. All other
+// fields are atomic or locked.
 unsafe impl Sync for Umem {}
 
-/// Gives access to the methods of the umem's frames.
+/// Access to the methods of the umem's frames.
 impl Deref for Umem {
     type Target = Frames;
 
     /// Returns the frames. The caller's handle, Pool, Local or IDS_LOCK keeps the id in use.
     #[inline]
     fn deref(&self) -> &Frames {
-        // SAFETY: no thread writes meanwhile; see `impl Sync`.
+        // SAFETY: no thread writes `fixed` meanwhile; see `impl Sync`.
         unsafe { &*self.fixed.get() }
     }
 }
@@ -127,9 +129,9 @@ impl Umem {
         let place = |i| shape.frames + i * shape.places_per_jumbo();
         let jumbo: Vec<u32> = (0..shape.jumbo_frames).rev().map(|i| tag | place(i)).collect();
         if shape.init == Init::AtFree {
-            // The constructor: as if each had just been freed.
+            // Initialise the frames as if each had just been freed.
             for frames in [&plain, &jumbo] {
-                // SAFETY: the frames are in no skb yet.
+                // SAFETY: no skb has these frames yet.
                 unsafe { self.write_lines(frames) };
             }
         }
@@ -178,7 +180,7 @@ impl Umem {
         self.memory().as_ref().and_then(|m| m.frames.clone())
     }
 
-    /// Does the work of [`Pool::attached`](crate::Pool::attached).
+    /// Implements [`Pool::attached`](crate::Pool::attached).
     pub fn attached<T: Send + Sync + 'static>(
         &self,
         find: impl FnOnce(Vec<Arc<T>>) -> Result<Arc<T>>,
@@ -228,8 +230,8 @@ impl Umem {
         }
     }
 
-    /// Returns ordinary frames to their depots; the caller must not use the umem afterwards unless
-    /// it has another claim on it.
+    /// Returns ordinary frames to their depots; the caller must not use the umem afterwards, unless
+    /// it has another handle, `Pool` or `Local` of the umem.
     pub fn put_home(&'static self, handles: &[u32]) {
         if self.return_to() == Return::Home {
             return self.put_each_home(handles);
@@ -242,7 +244,7 @@ impl Umem {
     fn put_each_home(&'static self, handles: &[u32]) {
         for run in handles.chunk_by(|a, b| handle::same_core(*a, *b)) {
             if !self.homes[handle::core(run[0])].offer(run) {
-                // The frame has no owner, or the pool is being dropped.
+                // The frame belongs to no core, or the pool is being dropped.
                 let state = self.depot.put(PLAIN, run);
                 self.vacate_if(state);
             }
@@ -304,7 +306,8 @@ impl Umem {
             self.homes().iter().for_each(Depot::vacate);
             *self.memory() = None;
             self.attached.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            // SAFETY: no thread is left that could read it without IDS_LOCK.
+            // SAFETY: every thread that could still read `fixed` needs IDS_LOCK for it, which is
+            // held here.
             unsafe { (*self.fixed.get()).frames = 0 };
         }
     }

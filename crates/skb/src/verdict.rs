@@ -1,19 +1,19 @@
 //! Verdicts of stages on packets, and counts of packets that a queue moved.
 
-/// The output that a packet is to go to, if a stage has set one.
+/// The output that a packet is to be sent to, if a stage has set one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict(u8);
 
 impl Verdict {
     /// The verdict of a packet for which no stage has set one.
     pub const NONE: Verdict = Verdict(u8::MAX);
-    /// Greatest number of outputs.
+    /// Greatest number of outputs of a path.
     pub const OUTPUTS_MAX: usize = 128;
 
     /// Removes all verdicts.
     #[inline]
     pub(crate) fn forget(verdicts: &mut [Verdict]) {
-        // Inline vector stores: for one batch, the call of memset costs more than its work.
+        // Use inline vector stores: for one batch, a call of memset costs more than the stores.
         let (groups, rest) = verdicts.as_chunks_mut::<16>();
         groups.iter_mut().for_each(|group| *group = [Verdict::NONE; 16]);
         rest.iter_mut().for_each(|verdict| *verdict = Verdict::NONE);

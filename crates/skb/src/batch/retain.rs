@@ -13,8 +13,8 @@ use crate::thread;
 use crate::verdict::Verdict;
 
 impl<S> Batch<S> {
-    /// Keeps the packets for which `keep` returns `Ok`; drops each other packet for the reason that it
-    /// returns.
+    /// Keeps the packets for which `keep` returns `Ok`; drops every other packet for the reason in
+    /// the error.
     ///
     /// Cost: rejects are freed in bulk, a run of equal reasons at a time.
     #[inline]
@@ -22,8 +22,9 @@ impl<S> Batch<S> {
         self.sift(|skb, _verdict| keep(skb));
     }
 
-    /// Gives each packet the verdict that `decide` returns; drops the others for the reason that it
-    /// returns. [`Verdict::NONE`] leaves a packet to later stages.
+    /// Sets the verdict of each packet to the one that `decide` returns; drops packets for which it
+    /// returns an error, for the reason in the error. [`Verdict::NONE`] leaves a packet to later
+    /// stages.
     ///
     /// Cost: as [`Batch::retain`].
     #[inline]
@@ -38,8 +39,8 @@ impl<S> Batch<S> {
     fn sift(&mut self, mut keep: impl FnMut(&mut Skb<S>, &mut Verdict) -> Result<(), DropReason>) {
         let mut kept = self.head;
         let mut rejects = Rejects { handles: [0; 64], n: 0, reason: DropReason::NO_ROUTE };
-        // While `keep` runs, live slots are [head, kept) and [i, tail); a panic in it must find no
-        // slot in between live, so the batch is closed up before each call by `Gap`.
+        // While `keep` runs, the live slots are [head, kept) and [i, tail). If it panics, no slot
+        // between these may be live, so `Gap` closes the gap before the panic goes on.
         let mut gap = Gap { batch: self, kept, next: kept };
         while gap.next < gap.batch.tail {
             let i = gap.next;
@@ -62,7 +63,8 @@ impl<S> Batch<S> {
     }
 }
 
-/// Closes the hole between kept and unvisited packets, also when `retain`'s closure panics.
+/// A guard that closes the gap between kept and unvisited packets, also when `retain`'s closure
+/// panics.
 struct Gap<'a, S> {
     batch: &'a mut Batch<S>,
     kept: usize,
@@ -78,7 +80,7 @@ impl<S> Drop for Gap<'_, S> {
     }
 }
 
-/// Rejected packets, gathered so that they are freed a run at a time.
+/// Rejected packets, collected so that they are freed in runs.
 struct Rejects {
     handles: [u32; 64],
     n: usize,

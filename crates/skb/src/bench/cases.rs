@@ -40,7 +40,7 @@ pub const CASES: [Case; 8] = [
         run: bulk,
     },
     Case {
-        // the same, one of 32 also given to a mirror's batch, freed in bulk with it
+        // as bulk; one of 32 is also put into a mirror's batch, and freed in bulk with it
         name: "bulk-shared",
         peer: "bulk",
         two_cores: false,
@@ -48,7 +48,7 @@ pub const CASES: [Case; 8] = [
         run: bulk_shared,
     },
     Case {
-        // the same, one of 32 with a second frame appended
+        // as bulk; one of 32 has a second frame appended
         name: "bulk-fragmented",
         peer: "bulk",
         two_cores: false,
@@ -140,7 +140,7 @@ fn pool_of(data: Data) -> Pool {
     builder.data(data).build().expect("17 MiB of ordinary pages are free where a benchmark runs")
 }
 
-/// Asserts that no packet is out and that the books balance.
+/// Asserts that no packet is in flight and that the ledger balances.
 pub(super) fn assert_all_home(pool: &Pool) {
     let ledger = pool.ledger();
     assert!(ledger.is_drained(), "{ledger}");
@@ -183,7 +183,7 @@ fn bulk_shared(_: &[usize], timer: &mut Timer) {
         for burst in 0..bursts {
             mem.alloc(&mut batch, black_box(BURST));
             if let Some(skb) = batch.iter_mut().nth(burst as usize % BURST) {
-                // The mirror's batch is emptied below as soon as it is full.
+                // The push cannot fail: the mirror's batch is emptied below as soon as it is full.
                 let _ = mirror.push(skb.share());
             }
             black_box(&mut batch).consume(&mut mem);
@@ -207,7 +207,7 @@ fn bulk_fragmented(_: &[usize], timer: &mut Timer) {
             if let (Some(skb), Some(fragment)) =
                 (batch.iter_mut().nth(burst as usize % BURST), fragment)
             {
-                // Both are unshared and of one pool, so nothing comes back.
+                // The append cannot fail: both packets are unshared and of one pool.
                 let _ = skb.append(fragment);
             }
             black_box(&mut batch).consume(&mut mem);

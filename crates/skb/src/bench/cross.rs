@@ -14,7 +14,8 @@ use crate::{Batch, Local};
 type Sender = linerate_ring::Producer<linerate_ring::Heap<u32>>;
 type Receiver = linerate_ring::Consumer<linerate_ring::Heap<u32>>;
 
-/// Measures allocation on the first CPU, a ring, and bulk freeing on the second CPU.
+/// Measures allocation on the first CPU, the passage through a ring, and bulk freeing on the second
+/// CPU.
 pub(super) fn hand_over(cpus: &[usize], timer: &mut Timer) {
     let pool = pool();
     let (mut near, mut far) = (pool.local(), pool.local());
@@ -59,7 +60,8 @@ fn produce(sender: &mut Sender, mem: &mut Local, bursts: u64) {
         }
         while !batch.is_empty() {
             let n = sender.push_slice(batch.handles());
-            // SAFETY: the first n handles are in the ring, whose one consumer adopts each once.
+            // SAFETY: the first n handles are in the ring, and its only consumer adopts each of
+            // them once.
             unsafe { batch.took(n) };
             if n == 0 {
                 spin_loop();
@@ -78,7 +80,7 @@ fn consume(receiver: &mut Receiver, mem: &mut Local, bursts: u64) {
             spin_loop();
             continue;
         }
-        // SAFETY: the producer gave these handles up with `took`; the batch is empty and has room.
+        // SAFETY: the producer released these handles with `took`; the batch is empty and has room.
         unsafe { batch.adopt(&handles[..n]) };
         bytes += batch.iter().map(|skb| skb.len() as u64).sum::<u64>();
         batch.consume(mem);

@@ -10,5 +10,5 @@ mod timer;
 pub use cases::{CASES, Case, named, pool, run};
 pub use timer::{Sample, Timer};
 
-/// Packets allocated and freed at once.
+/// Number of packets that are allocated, and freed, together.
 pub const BURST: usize = 32;

@@ -7,7 +7,8 @@ use linerate_sys::{thread, tsc};
 
 use super::BURST;
 
-/// Share of a repetition's time that a thread may have been ready to run and not run.
+/// Largest share of a repetition's time that a thread may have been ready to run, but without a
+/// CPU.
 const DELAY_SHARE_MAX: f64 = 0.01;
 
 /// Repetitions of one case.
@@ -21,7 +22,7 @@ pub struct Timer {
 /// The result of one repetition.
 #[derive(Debug, Clone, Copy)]
 struct Rep {
-    /// Ticks of the TSC a packet.
+    /// TSC ticks for each packet.
     ticks: f64,
     clean: bool,
 }
@@ -41,8 +42,8 @@ impl Timer {
         });
     }
 
-    /// Calls `turn` as [`Timer::repeat`] does, but takes the cost of a repetition from what `turn`
-    /// returns.
+    /// Calls `turn` as [`Timer::repeat`] does, but takes the cost of a repetition from the value
+    /// that `turn` returns.
     pub(super) fn repeat_timed(&mut self, mut turn: impl FnMut(u64) -> Took) {
         turn(self.bursts);
         for _ in 0..self.reps {
@@ -74,7 +75,7 @@ pub struct Sample {
     pub bursts: u64,
     /// Number of repetitions.
     pub reps: usize,
-    /// TSC ticks for each packet.
+    /// Number of clean repetitions: those during which no thread waited for a CPU.
     pub clean: usize,
 }
 
@@ -103,8 +104,8 @@ impl Sample {
 pub(super) struct Took {
     pub(super) ticks: u64,
     pub(super) elapsed_ns: u64,
-    /// Time during which the thread was ready to run and did not run; the longer time of two
-    /// threads.
+    /// Time during which the thread was ready to run, but had no CPU; of two threads, the longer
+    /// time.
     pub(super) delay_ns: u64,
 }
 
