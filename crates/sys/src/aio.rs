@@ -1,4 +1,5 @@
-//! A signal to an eventfd that never blocks, whatever its other holders do with it.
+//! A signal to an eventfd that never blocks, even if another holder of the eventfd has filled its
+//! counter or made it blocking.
 //!
 //! write(2) waits at a counter that is full, if another holder has made the open file blocking. The completion
 //! of an asynchronous request signals an eventfd as the kernel's own drivers do: a full counter stays full, and
@@ -56,7 +57,8 @@ thread_local! {
     static CONTEXT: OnceCell<Option<Context>> = const { OnceCell::new() };
 }
 
-/// Signals `eventfd`; returns false, and does nothing, if the kernel lacks such requests.
+/// Signals `eventfd`; returns false, and does nothing, if the kernel lacks AIO requests that signal
+/// an eventfd.
 ///
 /// Cost: one syscall; three more on a thread's first call.
 pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> bool {
@@ -68,19 +70,21 @@ pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> bool {
 
 impl Context {
     fn new() -> Option<Context> {
-        // No known kernel uses another ring layout; an unknown layout is not used.
+        // Miri has no AIO, and the structures above are those of a little-endian machine. A ring of
+        // another layout, by its magic below, is not used either.
         if cfg!(any(miri, not(target_endian = "little"))) {
             return None;
         }
         let file = rustix::fs::memfd_create("linerate-doorbell", MemfdFlags::CLOEXEC).ok()?;
         let mut id: libc::c_ulong = 0;
-        // SAFETY: the kernel writes the context's id to `id`, which is ours and as large as it expects.
+        // SAFETY: the kernel writes the context's id to `id`, a local variable of the size that it
+        // expects.
         let made = unsafe { libc::syscall(libc::SYS_io_setup, 1, &mut id) };
         let ring =
             NonNull::new(std::ptr::without_provenance_mut::<Ring>(usize::try_from(id).ok()?))
                 .filter(|_| made == 0)?;
         let context = Context { ring, file };
-        // SAFETY: the id is the address of the ring, which is mapped until io_destroy.
+        // SAFETY: the id is the address of the ring, which stays mapped until io_destroy.
         (unsafe { ring.as_ref() }.magic == RING_MAGIC).then_some(context)
     }
 
@@ -93,14 +97,15 @@ impl Context {
             ..Request::default()
         };
         let requests = [&raw mut request];
-        // SAFETY: one request, which the kernel reads, and whose key it writes, before the call returns; it
-        // reads no bytes into memory.
+        // SAFETY: the kernel reads the only request, and writes its key, before the call returns;
+        // the request reads no bytes into memory.
         let submitted = unsafe {
             libc::syscall(libc::SYS_io_submit, self.ring.as_ptr().addr(), 1, requests.as_ptr())
         };
-        // SAFETY: mapped while the context lives; the words that change are atomics, and of one thread.
+        // SAFETY: the ring is mapped while the context lives; its words that change are atomics,
+        // and only this thread uses them.
         let ring = unsafe { self.ring.as_ref() };
-        // Advancing the head frees the entry; the completion itself is not needed.
+        // Advance the head to free the entry; the completion itself is not needed.
         ring.head.store(ring.tail.load(Ordering::Acquire), Ordering::Release);
         submitted == 1
     }
@@ -108,7 +113,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the context is this value's, and its ring is not read any more.
+        // SAFETY: this value owns the context, and nothing reads the ring any more.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.ring.as_ptr().addr()) };
     }
 }

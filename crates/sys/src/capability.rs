@@ -53,10 +53,10 @@ const NAMES: [&str; 41] = [
     "bpf",
     "checkpoint_restore",
 ];
-/// Beginning of the advice on a refusal; the command follows.
+/// Beginning of the advice when the kernel refuses a call; the command follows it.
 const ROOT: &str = "run as root or with ";
 const SETCAP: &str = "setcap ";
-/// The file attribute that holds capabilities; the next is its greatest length.
+/// The file attribute with a file's capabilities; the next constant is its greatest length.
 const ATTRIBUTE: &str = "security.capability";
 const ATTRIBUTE_BYTES: usize = 24;
 
@@ -69,16 +69,17 @@ impl Capabilities {
     pub const NONE: Self = Capabilities(0);
     /// Ports of UDP and TCP below 1024.
     pub const NET_BIND_SERVICE: Self = Capabilities(1 << 10);
-    /// Configure interfaces, and attach programs and queues to them.
+    /// Configuration of interfaces, and attachment of programs and queues to them.
     pub const NET_ADMIN: Self = Capabilities(1 << 12);
     /// Packet sockets, AF_XDP sockets.
     pub const NET_RAW: Self = Capabilities(1 << 13);
-    /// Memory that stays in memory, beyond RLIMIT_MEMLOCK.
+    /// Locked memory beyond RLIMIT_MEMLOCK.
     pub const IPC_LOCK: Self = Capabilities(1 << 14);
     /// Programs and maps of BPF.
     pub const BPF: Self = Capabilities(1 << 39);
-    /// The capabilities that a port of AF_XDP takes; the last is for its packet memory, which most users'
-    /// RLIMIT_MEMLOCK is too small for: one that is advised later takes a second try.
+    /// The capabilities that an AF_XDP port requires. The last one is for its packet memory,
+    /// because most users' RLIMIT_MEMLOCK is too small for it; all are advised together, so that no
+    /// second try is needed.
     pub const XDP: Self = Self::NET_ADMIN.and(Self::NET_RAW).and(Self::BPF).and(Self::IPC_LOCK);
 
     /// Returns the union of both sets.
@@ -106,8 +107,8 @@ impl Capabilities {
         format!("{SETCAP}{all}+ep {}", this_file())
     }
 
-    /// Returns the error with these capabilities added, if its advice names capabilities: following
-    /// it then avoids the next refusal too.
+    /// Returns the error with these capabilities added, if its advice names capabilities: a user
+    /// who follows the advice then avoids the next refusal too.
     #[must_use]
     pub fn added_to(self, mut e: Error) -> Error {
         let Some((words, command)) = e.fix.split_once(SETCAP) else { return e };
@@ -122,7 +123,8 @@ impl Capabilities {
     fn names(self) -> Vec<String> {
         let name = |bit: usize| match NAMES.get(bit) {
             Some(name) => format!("cap_{name}"),
-            // A capability newer than this program has no name here; setcap accepts its number.
+            // A capability that is newer than this program has no name here; setcap accepts its
+            // number.
             None => bit.to_string(),
         };
         (0..64).filter(|bit| self.0 >> bit & 1 == 1).map(name).collect()

@@ -19,10 +19,11 @@ pub const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
 /// Address for [`Insn::load_word`]: 1 if the packet had a VLAN tag, which is no longer among its
 /// bytes.
 pub const VLAN_TAG_PRESENT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
-/// Address for [`Insn::load_word`]: the EtherType of that tag.
+/// Address for [`Insn::load_word`]: the EtherType of the VLAN tag that is no longer among the
+/// packet's bytes.
 pub const VLAN_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TPID) as u32;
 
-/// The program that lets nothing pass.
+/// The program that drops every packet.
 pub const DROP_ALL: &[Insn] = &[Insn::ret(0)];
 
 /// One instruction (`struct sock_filter`). Jumps count the instructions that they skip.
@@ -112,8 +113,9 @@ impl Insn {
     }
 }
 
-/// Attaches `program` as the filter of `socket` (`SO_ATTACH_FILTER`), replacing its previous one
-/// between two packets. It may be attached before the socket is bound, and stays then.
+/// Attaches `program` as the filter of `socket` (`SO_ATTACH_FILTER`), and replaces the previous
+/// filter between two packets. The filter may be attached before the socket is bound, and stays
+/// attached then.
 ///
 /// # Errors
 /// EINVAL for a program that the kernel refuses: none or more than 4096 instructions, a jump out of
@@ -124,8 +126,8 @@ pub fn attach(socket: impl AsFd, program: &[Insn]) -> io::Result<()> {
         filter: program.as_ptr().cast_mut().cast(),
     };
     let len = size_of_val(&filter) as libc::socklen_t;
-    // SAFETY: the kernel reads `len` bytes of `filter`, whose size it is, and as many instructions
-    // as it says from `program`, which is borrowed for the call; it writes neither.
+    // SAFETY: the kernel reads `len` bytes of `filter`, whose size it is, and the instructions that
+    // `filter` counts from `program`, which is borrowed for the call; it writes neither.
     check(unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

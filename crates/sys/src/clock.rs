@@ -1,11 +1,11 @@
-//! The clock that all processes of a machine share, and the clocks of CPU time.
+//! The monotonic clock that all processes of a machine share, and the clocks of CPU time.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Returns CLOCK_MONOTONIC in nanoseconds: the same for every process of this machine outside time
-/// namespaces. [`std::time::Instant`] is this clock, and does not give its number out.
+/// namespaces. [`std::time::Instant`] is this clock too, but does not give its number.
 ///
 /// Cost: some 25 ns, and no system call where the vDSO has the clock.
 ///
@@ -37,8 +37,8 @@ pub fn cpu_time() -> Duration {
     Duration::from_secs(seconds) + Duration::from_nanos(ns)
 }
 
-/// Returns a moment and its value on that clock: exact to a microsecond, unless the thread is
-/// preempted at each of eight attempts.
+/// Returns an [`Instant`] and the monotonic clock's nanoseconds at that time: exact to a
+/// microsecond, unless the thread is preempted at each of eight attempts.
 ///
 /// Cost: three readings of the clock, or some more.
 #[must_use]
@@ -55,7 +55,7 @@ pub fn now_and_ns() -> (Instant, u64) {
 }
 
 fn nanoseconds(time: Timespec) -> u64 {
-    // Neither is ever negative: these clocks start at 0.
+    // Neither number is ever negative, because these clocks start at 0.
     let [seconds, ns] = [time.tv_sec, time.tv_nsec].map(|n| u64::try_from(n).unwrap_or(0));
     seconds.saturating_mul(1_000_000_000).saturating_add(ns)
 }

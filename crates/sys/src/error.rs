@@ -24,7 +24,8 @@ pub struct Error {
 }
 
 impl Error {
-    /// Creates an error with its code, object and cause; [`Error::fix`] adds the remedy.
+    /// Creates an error from its code, the failed attempt and the reason; [`Error::fix`] adds the
+    /// remedy.
     #[must_use]
     pub fn new(code: Code, what: impl Into<String>, why: impl Into<String>) -> Self {
         Error { code, what: what.into(), why: why.into(), fix: String::new() }
@@ -61,7 +62,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The text that `fn main() -> Result<()>` and `unwrap` print: for a person, with the code.
+/// The text that `fn main() -> Result<()>` and `unwrap` print: written for people, with the code.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "[{}] {self}", self.code)
@@ -76,8 +77,8 @@ impl From<Error> for std::io::Error {
     }
 }
 
-/// Converts an error that wraps one of ours back into it, and any other into [`Code::System`] with
-/// its own text.
+/// Converts an `io::Error` that wraps an [`Error`] back into that error, and any other into
+/// [`Code::System`] with its own text.
 impl From<std::io::Error> for Error {
     fn from(e: std::io::Error) -> Self {
         match e.downcast::<Error>() {
@@ -87,18 +88,18 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// The result of a setup call.
+/// The result of a call that can fail with an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Returns the class of failure.
+/// The class of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
     /// The request itself is wrong: syntax, an unknown name, impossible sizes.
     Usage,
-    /// This machine, kernel or privilege cannot do it.
+    /// This machine, this kernel or this user's privileges do not allow the request.
     Unsupported,
-    /// It was possible and failed.
+    /// The request was possible, but it failed.
     Runtime,
 }
 
@@ -110,7 +111,7 @@ macro_rules! codes {
         pub enum Code { $($(#[$doc])* $name,)* }
 
         impl Code {
-            /// Every code, in the order of their declaration.
+            /// Every code, in the order of declaration.
             pub const ALL: &[Code] = &[$(Code::$name,)*];
 
             /// Returns the identifier as printed: `E-NODEV`.
@@ -131,7 +132,7 @@ macro_rules! codes {
 codes! {
     /// A PORT text that does not parse, or an option that the driver does not know.
     PortSyntax = "E-PORT-SYNTAX", Usage;
-    /// A topology that makes no sense: an unknown port name, a port wired twice.
+    /// A topology that is not possible, such as an unknown port name, or a port wired twice.
     Topology = "E-TOPOLOGY", Usage;
     /// A frame size or count that no umem can have.
     PoolSize = "E-POOL-SIZE", Usage;
@@ -139,9 +140,9 @@ codes! {
     PoolTooSmall = "E-POOL-TOO-SMALL", Usage;
     /// Memory that could not be mapped or locked.
     Memory = "E-MEMORY", Runtime;
-    /// Every umem identifier of the process is taken.
+    /// No umem identifier of the process is free.
     UmemIds = "E-UMEM-IDS", Runtime;
-    /// No such network interface.
+    /// No network interface has this name.
     NoDevice = "E-NODEV", Runtime;
     /// A CPU that the machine does not have or the process may not use.
     Cpu = "E-CPU", Usage;
@@ -151,17 +152,19 @@ codes! {
     Permission = "E-PERM", Unsupported;
     /// The kernel lacks the feature.
     Unsupported = "E-UNSUPPORTED", Unsupported;
-    /// Someone else holds the object.
+    /// Another process holds the object.
     Busy = "E-BUSY", Runtime;
     /// A file that could not be opened, read or written.
     File = "E-FILE", Runtime;
-    /// A capture file whose contents are not what they claim.
+    /// A capture file whose contents contradict its format.
     Capture = "E-CAPTURE", Runtime;
-    /// An experiment's file that makes no sense, or a setting that its scenario does not have.
+    /// An experiment's file with invalid contents, or with a setting that its scenario does not
+    /// have.
     Experiment = "E-EXPERIMENT", Usage;
-    /// A directory of a run that cannot be used: half written, of another schema, of something else.
+    /// A directory of a run that cannot be used: it is incomplete, of another schema, or not of a
+    /// run.
     Run = "E-RUN", Runtime;
-    /// A system call that failed for no reason that has a code of its own.
+    /// A system call that failed for a reason without a code of its own.
     System = "E-SYSTEM", Runtime;
 }
 
@@ -171,7 +174,8 @@ impl fmt::Display for Code {
     }
 }
 
-/// Returns `ret` if it is not negative, else the calling thread's errno: the C library's convention.
+/// Returns `ret` if it is not negative, else the calling thread's errno, as is the C library's
+/// convention.
 pub(crate) fn check(ret: c_int) -> rustix::io::Result<c_int> {
     if ret >= 0 { Ok(ret) } else { Err(last_errno()) }
 }

@@ -45,20 +45,20 @@ pub enum Pages {
 /// The access that other processes get to a region whose descriptor they receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
-    /// They can map and write the region.
+    /// Other processes can map and write the region.
     Write,
-    /// They can only read the region: it is sealed against new writable mappings and against
-    /// write(2).
+    /// Other processes can only read the region: it is sealed against new writable mappings and
+    /// against write(2).
     Read,
 }
 
 /// Returns the total memory of the machine in bytes.
 fn machine_bytes() -> usize {
     if cfg!(miri) {
-        // Miri has no such call.
+        // Miri does not support this call.
         return usize::MAX;
     }
-    // SAFETY: sysconf(3) takes a number and touches no memory of ours.
+    // SAFETY: sysconf(3) takes a number and accesses no memory of this program.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     // The call does not fail on Linux; if it failed, no size would be refused.
     usize::try_from(pages).map_or(usize::MAX, |n| n.saturating_mul(rustix::param::page_size()))
@@ -70,12 +70,13 @@ fn machine_bytes() -> usize {
 /// Source: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, cgroups(7) /proc/PID/cgroup.
 pub(crate) fn cgroup_bytes() -> Option<usize> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    // `4:memory:/some/path` of the first version, `0::/some/path` of the second.
+    // cgroup version 1 has lines such as `4:memory:/some/path`, version 2 `0::/some/path`.
     let fields = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let fields: Vec<(&str, &str)> = fields.collect();
     let limits = |of: &str, root: &str, file: &str| {
         let is_of = |names: &str| names.split(',').any(|name| name == of);
-        // A container may see no more than its own cgroup, as the root.
+        // In a container, the process's own cgroup may be the only one visible, mounted as the
+        // root.
         let path = fields.iter().find(|(names, _)| is_of(names)).map_or("/", |(_, path)| path);
         let folders = Path::new(path).ancestors().filter_map(|at| at.strip_prefix("/").ok());
         let texts = folders.map(|at| fs::read_to_string(Path::new(root).join(at).join(file)));
@@ -85,21 +86,24 @@ pub(crate) fn cgroup_bytes() -> Option<usize> {
     first.into_iter().chain(limits("", "/sys/fs/cgroup", "memory.max")).min()
 }
 
-/// Adds limits to the error that may be the reason although the machine has the memory.
+/// Adds the memory limits to an error, because a limit may be the reason although the machine has
+/// the memory.
 fn limits(error: Error) -> Error {
     error.fix(
         "request less, or raise the limits of this process (ulimit -v, memory.max of its cgroup)",
     )
 }
 
-/// Returns the usable bytes in a block of the system's allocator: the requested ones, rounded up.
+/// Returns the number of usable bytes in a block of the system's allocator: the requested number,
+/// rounded up.
 ///
 /// # Safety
 /// `block` came from the system's malloc, with no alignment asked for beyond malloc's own, and has
 /// not been freed.
 #[must_use]
 pub unsafe fn usable_bytes(block: *mut u8) -> usize {
-    // SAFETY: the caller's promise is all that malloc_usable_size(3) asks for.
+    // SAFETY: the caller guarantees a live block of malloc, which is all that malloc_usable_size(3)
+    // requires.
     unsafe { libc::malloc_usable_size(block.cast()) }
 }
 
@@ -112,14 +116,14 @@ pub struct Region {
     fd: OwnedFd,
 }
 
-// SAFETY: a Region only holds an address and a descriptor, both valid on every thread; it gives
-// out the address but never dereferences it, so sharing or sending it touches no memory.
+// SAFETY: a Region only holds an address and a descriptor, both valid on every thread. It gives out
+// the address but never dereferences it, so sharing or sending the Region accesses no memory.
 unsafe impl Send for Region {}
-// SAFETY: as above; there is no method that mutates the Region itself through `&self`.
+// SAFETY: as above; no method changes the Region itself through `&self`.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps at least `len` bytes, zeroed; /proc/PID/maps shows `name`.
+    /// Maps at least `len` bytes of zeroed memory; /proc/PID/maps shows it as `name`.
     ///
     /// # Errors
     /// `E-MEMORY` with the failing call, and how to make huge pages available if they were
@@ -160,8 +164,8 @@ impl Region {
         }
     }
 
-    /// Maps memory. Miri knows neither memfds nor shared mappings: it gets ordinary memory, so that it can check those
-    /// who use it.
+    /// Allocates ordinary memory, because Miri supports neither memfds nor shared mappings; Miri
+    /// can then check the code that uses a region.
     #[cfg(miri)]
     fn with_pages(_: &str, len: usize, _: Pages, _: Others) -> Result<Self> {
         let fd = std::fs::File::open("/dev/null").expect("miri runs without isolation").into();
@@ -188,14 +192,14 @@ impl Region {
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(sys("fcntl(F_ADD_SEALS)"))?;
         let (prot, map) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no Rust object; its
-        // length is the file's, which the seals above keep for good. `Region` owns and unmaps it.
+        // SAFETY: a fresh mapping at an address that the kernel chooses aliases no Rust object. Its
+        // length is the file's, which the seals above make permanent. `Region` owns and unmaps it.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, map, &fd, 0) }
             .map_err(sys("mmap"))?;
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| Error::new(Code::Memory, what(), "mmap returned the null page"))?;
         let region = Region { base, len, pages, fd };
-        // The seal comes after this mapping, which stays writable.
+        // Seal the file after this mapping is made, so that this mapping stays writable.
         let last = match others {
             Others::Write => SealFlags::SEAL,
             Others::Read => SealFlags::FUTURE_WRITE | SealFlags::SEAL,
@@ -204,7 +208,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Allocates every page now, so that no process that maps the region meets a hole.
+    /// Allocates every page now, so that no process that maps the region accesses a hole.
     ///
     /// # Errors
     /// `E-MEMORY` if there is not enough.
@@ -218,7 +222,7 @@ impl Region {
             .map_err(|e| limits(Error::os(Code::Memory, what(), "fallocate", e)))
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.base
@@ -230,7 +234,7 @@ impl Region {
         self.len
     }
 
-    /// Returns false: a region of 0 bytes cannot be made.
+    /// Returns false, because no region has 0 bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -254,11 +258,12 @@ impl Drop for Region {
         #[cfg(miri)]
         {
             let layout = std::alloc::Layout::from_size_align(self.len, 4096).expect("as before");
-            // SAFETY: allocated with this layout in `with_pages`.
+            // SAFETY: `with_pages` allocated the memory with this layout.
             return unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) };
         }
-        // SAFETY: base and len are those of the mapping made in `with_pages`, unmapped only here.
-        // Users of `base()` promise, in their own SAFETY, not to outlive the Region.
+        // SAFETY: base and len are those of the mapping made in `with_pages`, which is unmapped
+        // only here. Users of `base()` guarantee, in their own SAFETY comments, that they do not
+        // outlive the Region.
         #[cfg(not(miri))]
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
     }

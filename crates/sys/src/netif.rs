@@ -27,7 +27,7 @@ pub use rss::{Rss, RssGuard};
 /// Bytes of the longest interface name (`IFNAMSIZ` without the NUL).
 pub const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 
-/// Interface is administratively up (`IFF_UP`).
+/// Flag of an interface that is administratively up (`IFF_UP`).
 pub const FLAG_UP: u16 = libc::IFF_UP as u16;
 /// Flag of an operational interface (`IFF_RUNNING`): it has a carrier, as far as the kernel knows.
 /// A kernel worker tracks the carrier and starts the transmit queues; until it has run, frames sent
@@ -76,7 +76,8 @@ impl IfName {
 
     /// Returns a request for this interface, with all other fields zero.
     pub(crate) fn request(&self) -> libc::ifreq {
-        // SAFETY: ifreq is plain integers and a union of such; all zeroes is a valid value.
+        // SAFETY: ifreq consists of integers and a union of them, for which all zeroes is a valid
+        // value.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         for (to, from) in request.ifr_name.iter_mut().zip(self.0) {
             *to = from as c_char;
@@ -107,18 +108,20 @@ impl fmt::Debug for IfName {
 /// The link type and address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hardware {
-    /// `ARPHRD_*`: [`HARDWARE_ETHERNET`] or something that does not carry Ethernet frames.
+    /// `ARPHRD_*`: [`HARDWARE_ETHERNET`], or a type without Ethernet frames.
     pub kind: u16,
     /// The interface's own MAC address; valid for Ethernet only.
     pub mac: [u8; 6],
 }
 
-/// The party that merges received packets into superframes.
+/// The merging of received packets into superframes, by the kernel or by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Merging {
-    /// The kernel merges, so that packets can be cut again as they were (GRO).
+    /// True if the kernel merges packets in a way that they can be divided into the original ones
+    /// again (GRO).
     pub by_kernel: bool,
-    /// The device merges, so that packets cannot be cut again as they were (LRO).
+    /// True if the device merges packets in a way that they cannot be divided into the original
+    /// ones again (LRO).
     pub by_device: bool,
 }
 
@@ -141,7 +144,8 @@ impl Interface {
         let mut request = name.request();
         ioctl(&socket, libc::SIOCGIFINDEX as libc::Ioctl, &mut request)
             .map_err(|e| refused(&name, "SIOCGIFINDEX", e))?;
-        // SAFETY: the request succeeded, so the kernel wrote the index; any bits are an integer.
+        // SAFETY: the request succeeded, so the kernel wrote the index; every bit pattern is a
+        // valid integer.
         let index = unsafe { request.ifr_ifru.ifru_ifindex };
         let index =
             u32::try_from(index).map_err(|_| refused(&name, "SIOCGIFINDEX", Errno::NODEV))?;
@@ -172,7 +176,8 @@ impl Interface {
         self.name
     }
 
-    /// Returns the name that it has by now; the one when it was opened if it is gone.
+    /// Returns the interface's present name; the name that it had when it was opened if it no
+    /// longer exists.
     ///
     /// Cost: a syscall.
     #[must_use]
@@ -180,7 +185,7 @@ impl Interface {
         self.named().map_or(self.name, |request| IfName::of_request(&request))
     }
 
-    /// Returns the number by which sockets are bound to it; above zero.
+    /// Returns the interface's index, by which sockets are bound to it; it is above zero.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
@@ -192,7 +197,8 @@ impl Interface {
     /// `E-NODEV` if it is gone.
     pub fn flags(&self) -> Result<u16> {
         let request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
-        // SAFETY: the request succeeded, so the kernel wrote the flags; any bits are an integer.
+        // SAFETY: the request succeeded, so the kernel wrote the flags; every bit pattern is a
+        // valid integer.
         Ok(unsafe { request.ifr_ifru.ifru_flags } as u16)
     }
 
@@ -202,7 +208,8 @@ impl Interface {
     /// `E-NODEV` if it is gone.
     pub fn mtu_bytes(&self) -> Result<u32> {
         let request = self.ask(libc::SIOCGIFMTU as libc::Ioctl, "SIOCGIFMTU")?;
-        // SAFETY: the request succeeded, so the kernel wrote the MTU; any bits are an integer.
+        // SAFETY: the request succeeded, so the kernel wrote the MTU; every bit pattern is a valid
+        // integer.
         let mtu = unsafe { request.ifr_ifru.ifru_mtu };
         Ok(u32::try_from(mtu).unwrap_or(0))
     }
@@ -213,7 +220,8 @@ impl Interface {
     /// `E-NODEV` if it is gone.
     pub fn hardware(&self) -> Result<Hardware> {
         let request = self.ask(libc::SIOCGIFHWADDR as libc::Ioctl, "SIOCGIFHWADDR")?;
-        // SAFETY: the request succeeded, so the kernel wrote the address; any bits are integers.
+        // SAFETY: the request succeeded, so the kernel wrote the address; every bit pattern is a
+        // valid array of integers.
         let address = unsafe { request.ifr_ifru.ifru_hwaddr };
         let mut mac = [0; 6];
         for (to, from) in mac.iter_mut().zip(address.sa_data) {
@@ -222,14 +230,15 @@ impl Interface {
         Ok(Hardware { kind: address.sa_family, mac })
     }
 
-    /// Takes the interface up. This changes the machine: use it for interfaces that the program
+    /// Sets the interface up. This changes the machine: use it for interfaces that the program
     /// created.
     ///
     /// # Errors
     /// `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is gone.
     pub fn set_up(&self) -> Result<()> {
         let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
-        // SAFETY: the request succeeded, so the kernel wrote the flags; any bits are an integer.
+        // SAFETY: the request succeeded, so the kernel wrote the flags; every bit pattern is a
+        // valid integer.
         let flags = unsafe { request.ifr_ifru.ifru_flags } as u16;
         request.ifr_ifru.ifru_flags = (flags | FLAG_UP) as c_short;
         ioctl(&self.socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut request)
@@ -259,7 +268,7 @@ impl Interface {
         Ok(self.ethtool(ETHTOOL_GTXCSUM, 0, "ETHTOOL_GTXCSUM")? != 0)
     }
 
-    /// Returns who merges received packets: the kernel, the device, or both.
+    /// Returns whether the kernel, the device, or both merge received packets.
     ///
     /// # Errors
     /// As [`Interface::checksum_offload`].
@@ -274,7 +283,7 @@ impl Interface {
         Ok(Merging { by_kernel, by_device: flags & FLAG_LRO != 0 })
     }
 
-    /// Makes an ethtool request that takes a number and returns one.
+    /// Makes an ethtool request that takes a number and returns a number.
     fn ethtool(&self, cmd: u32, data: u32, call: &str) -> Result<u32> {
         #[repr(C)]
         struct EthtoolValue {
@@ -284,8 +293,9 @@ impl Interface {
         let mut value = EthtoolValue { cmd, data };
         let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
         request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // The request takes an ifreq whose pointer is that of an ethtool_value for the commands that
-        // are asked for above, and `value`, which it reads and writes, outlives the call.
+        // The request takes an ifreq whose pointer is that of an ethtool_value, for all commands
+        // that this function's callers use. The kernel reads and writes `value`, which outlives the
+        // call.
         ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
             .map_err(|e| refused(&self.name, call, e))?;
         Ok(value.data)
@@ -373,15 +383,15 @@ impl Interface {
         check(unsafe { libc::setsockopt(fd, level, libc::SO_BINDTODEVICE, at, bytes) }).map(drop)
     }
 
-    /// Makes a request about the opened interface, by its present name: never about another one
-    /// that has taken its old name.
+    /// Makes a request about the opened interface by its present name, and so never about another
+    /// interface that has taken its old name.
     fn ask(&self, number: libc::Ioctl, call: &str) -> Result<libc::ifreq> {
         let mut request = self.named()?;
         ioctl(&self.socket, number, &mut request).map_err(|e| refused(&self.name, call, e))?;
         Ok(request)
     }
 
-    /// Returns a request with the name that it has by now.
+    /// Returns a request with the interface's present name.
     fn named(&self) -> Result<libc::ifreq> {
         let mut request = self.name.request();
         request.ifr_ifru.ifru_ifindex = self.index as c_int;
@@ -404,7 +414,7 @@ fn socket() -> io::Result<OwnedFd> {
     rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)
 }
 
-/// Makes a request with an `ifreq` for argument and result.
+/// Makes a request whose argument and result are an `ifreq`.
 ///
 /// `number` must be one of those: the SIOC[GS]IF* family, TUN's TUNSETIFF and TUNGETIFF, or SIOCETHTOOL
 /// with a pointer to what its command takes.
@@ -414,11 +424,12 @@ pub(crate) fn ioctl(
     request: &mut libc::ifreq,
 ) -> io::Result<()> {
     // SAFETY: the kernel reads and writes one ifreq at the address, which is exclusively borrowed
-    // for the call; that `number` takes an ifreq is this crate's callers' obligation, above.
+    // for the call. The callers, all in this crate, guarantee that `number` takes an ifreq, as
+    // stated above.
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), number, request) }).map(drop)
 }
 
-/// Remedy where there is no interface of a name.
+/// The remedy if no interface has the name.
 pub const FIND_INTERFACE: &str =
     "ip -br link; if it is in another network namespace: ip netns exec NAME PROGRAM …";
 

@@ -23,15 +23,16 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use crate::error::{Code, Error, Result};
 
-/// A network namespace. Dropping it lets go of it: it ends with the last thread and socket inside.
+/// A network namespace. It exists until this value is dropped, and no thread or socket is inside
+/// any more.
 #[derive(Debug)]
 pub struct Netns {
     fd: OwnedFd,
 }
 
 impl Netns {
-    /// Creates an empty namespace, in which even `lo` is down. The calling thread stays where it
-    /// is.
+    /// Creates an empty namespace, in which even `lo` is down. The calling thread stays in its
+    /// namespace.
     ///
     /// # Errors
     /// `E-PERM` without CAP_SYS_ADMIN, `E-UNSUPPORTED` from a kernel without namespaces, `E-SYSTEM`
@@ -43,15 +44,14 @@ impl Netns {
         })
     }
 
-    /// Returns a path that names the namespace as long as this value lives: `ip link set … netns
-    /// PATH`.
+    /// Returns a path to the namespace, valid while this value lives: `ip link set … netns PATH`.
     #[must_use]
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
 
-    /// Runs `inside` on a thread in the namespace, and waits for its result. A panic of `inside`
-    /// continues in the caller.
+    /// Runs `inside` on a new thread in the namespace, and waits for its result. A panic of
+    /// `inside` continues in the caller.
     ///
     /// # Errors
     /// `E-SYSTEM` if the thread cannot be started, `E-PERM` if it may not enter.
@@ -63,8 +63,8 @@ impl Netns {
         })
     }
 
-    /// Starts `inside` on a thread called `name` in the namespace. It runs inside when this
-    /// returns.
+    /// Starts `inside` on a thread called `name` in the namespace. The thread is in the namespace
+    /// when this returns.
     ///
     /// # Errors
     /// As [`Netns::run`].
@@ -77,7 +77,7 @@ impl Netns {
         let (entered, entering) = sync_channel(1);
         let body = move || {
             let outcome = enter(fd.as_fd());
-            // The thread keeps the namespace alive, so no descriptor is needed as well.
+            // The thread keeps the namespace alive, so it does not need the descriptor any more.
             drop(fd);
             let go = outcome.is_ok();
             let _ = entered.send(outcome);
@@ -88,21 +88,21 @@ impl Netns {
         Ok(thread)
     }
 
-    /// Turns IPv6 off inside, so that interfaces send nothing by themselves: no router
-    /// solicitation, no duplicate address detection. Interfaces made later have it off as well.
+    /// Turns IPv6 off in the namespace, so that interfaces do not send router solicitations or
+    /// duplicate address detection by themselves. Interfaces made later have IPv6 off as well.
     ///
     /// # Errors
     /// As [`Netns::run`].
     pub fn quiet(&self) -> Result<()> {
         self.run(|| {
             for which in ["all", "default"] {
-                // A kernel without IPv6 has no such file, and is quiet.
+                // A kernel without IPv6 does not have this file, and needs no change.
                 let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
             }
         })
     }
 
-    /// Runs `ip` with `args` inside, and returns what it prints.
+    /// Runs `ip` with `args` in the namespace, and returns its output.
     ///
     /// # Errors
     /// `E-UNSUPPORTED` without that program, `E-SYSTEM` with what it says if it fails.
@@ -128,11 +128,11 @@ impl Netns {
     }
 }
 
-/// Moves the calling thread, which is to end, into a new namespace.
+/// Moves the calling thread, which must end soon, into a new namespace.
 fn make() -> Result<OwnedFd> {
-    // SAFETY: NEWNET changes which interfaces this thread sees and nothing else: it shares memory,
-    // descriptors and directories with the others as before. The function is unsafe because of
-    // FILES, which would separate this thread's descriptors from their owners.
+    // SAFETY: NEWNET only changes which interfaces this thread sees: the thread still shares
+    // memory, descriptors and directories with the others. The function is unsafe because of FILES,
+    // which would separate this thread's descriptors from their owners.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|e| refused("unshare", e))?;
     let path = "/proc/thread-self/ns/net";
@@ -141,7 +141,7 @@ fn make() -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Moves the calling thread in, for good.
+/// Moves the calling thread into a namespace permanently.
 pub(crate) fn enter(fd: BorrowedFd<'_>) -> Result<()> {
     move_into_link_name_space(fd, Some(LinkNameSpaceType::Network)).map_err(|e| refused("setns", e))
 }

@@ -48,15 +48,15 @@ pub const PKTTYPE_OUTGOING: u8 = libc::PACKET_OUTGOING;
 /// The rule by which a group of sockets shares received frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fanout {
-    /// Equal for all frames of a flow in both directions (`PACKET_FANOUT_HASH`): by addresses,
+    /// One socket for all frames of a flow in both directions (`PACKET_FANOUT_HASH`): by addresses,
     /// protocol and ports; for fragments by addresses and protocol.
     #[default]
     Hash,
-    /// Equal for all frames that one CPU receives (`PACKET_FANOUT_CPU`).
+    /// One socket for all frames that one CPU receives (`PACKET_FANOUT_CPU`).
     Cpu,
-    /// In turn (`PACKET_FANOUT_LB`): the frames of a flow go to all sockets.
+    /// The next socket for each frame (`PACKET_FANOUT_LB`): the frames of a flow go to all sockets.
     RoundRobin,
-    /// Equal for all frames of one receive queue of the device (`PACKET_FANOUT_QM`).
+    /// One socket for all frames of one receive queue of the device (`PACKET_FANOUT_QM`).
     DeviceQueue,
 }
 
@@ -82,8 +82,7 @@ pub const FANOUT_SOCKETS_MAX: u32 = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingSize {
     /// Length of a block in bytes, a multiple of the page size. A frame longer than a block minus
-    /// about 150 bytes is cut short, so 256 KiB hold the largest superframe (64 KiB) and three of
-    /// them.
+    /// about 150 bytes is cut, so 256 KiB hold even three of the largest superframes (64 KiB).
     pub block_bytes: u32,
     /// Number of blocks in the ring, at least 1.
     pub blocks: u32,
@@ -102,19 +101,21 @@ impl Default for RingSize {
 /// The options of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// True if each frame has a [`VnetHdr`](crate::vnet::VnetHdr), in both directions. Without it a
-    /// missing checksum shows in [`STATUS_CSUM_NOT_READY`] only, superframes arrive without their
-    /// segment size, and neither can be sent.
+    /// True if each frame has a [`VnetHdr`](crate::vnet::VnetHdr), in both directions. Without the
+    /// header, only [`STATUS_CSUM_NOT_READY`] reports a missing checksum, superframes arrive
+    /// without their segment size, and packets of neither kind can be sent.
     pub vnet_hdr: bool,
-    /// Frames are sent to the device's queue directly. There is no qdisc to wait in: a full device
-    /// refuses them, and `tc` and other packet sockets do not see them. Nor is a superframe cut on
-    /// the way: one that the device cannot cut itself, or of its `gso_max_size` (65,536 bytes with
-    /// the Ethernet header) or more, is refused with ENOBUFS each time it is tried.
+    /// True if frames are sent to the device's queue directly, without a qdisc. A full device then
+    /// refuses frames, and `tc` and other packet sockets do not see them. The kernel does not
+    /// segment superframes either: a superframe that the device cannot segment, or of its
+    /// `gso_max_size` (65,536 bytes with the Ethernet header) or more, is refused with ENOBUFS at
+    /// each attempt.
     pub qdisc_bypass: bool,
     /// True if the interface also receives frames for other stations while the socket is open.
     pub promiscuous: bool,
     /// Bytes of frames that may wait to be sent; 0 keeps the default (about 200 KB: three
-    /// superframes). Above `net.core.wmem_max` only with CAP_NET_ADMIN; cut to it without.
+    /// superframes). A value above `net.core.wmem_max` requires CAP_NET_ADMIN; without it, the
+    /// value is reduced to that limit.
     pub send_buffer_bytes: u32,
 }
 
@@ -125,7 +126,7 @@ pub struct RingStats {
     pub packets: u32,
     /// Frames dropped because every block was full or held by the user.
     pub drops: u32,
-    /// Times the ring ran full.
+    /// Number of times that the ring became full.
     pub freezes: u32,
 }
 
@@ -136,8 +137,8 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens `interface` to send and to receive: every frame that arrives from now on, but none
-    /// that this machine sends.
+    /// Opens `interface` to send and to receive: the socket receives every frame that arrives from
+    /// now on, but no frame that this machine sends.
     ///
     /// # Errors
     /// `E-PERM` without CAP_NET_RAW, `E-MEMORY` if the ring cannot be mapped, `E-POOL-SIZE` for an
@@ -226,8 +227,8 @@ impl PacketSocket {
     fn fanout_group(&self) -> rustix::io::Result<FanoutGroup> {
         let mut said: u32 = 0;
         let mut len = size_of_val(&said) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes to `said`, whose size it is, and the length
-        // to `len`; both are exclusively borrowed for the call.
+        // SAFETY: the kernel writes at most `len` bytes to `said`, whose size `len` is, and the
+        // length to `len`; both are exclusively borrowed for the call.
         check(unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
@@ -249,7 +250,7 @@ impl PacketSocket {
     pub fn take_statistics(&self) -> rustix::io::Result<RingStats> {
         let mut stats = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
         let mut len = size_of_val(&stats) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes to `stats`, whose size it is, and the
+        // SAFETY: the kernel writes at most `len` bytes to `stats`, whose size `len` is, and the
         // length to `len`; both are exclusively borrowed for the call.
         check(unsafe {
             libc::getsockopt(
@@ -268,7 +269,7 @@ impl PacketSocket {
     }
 
     /// Returns the pending error of the socket, and clears it: ENETDOWN once after the interface
-    /// went down or away. A socket with a pending error reads as ready.
+    /// was set down or removed. A socket with a pending error is reported as readable.
     ///
     /// Cost: one syscall.
     pub fn take_error(&self) -> Option<Errno> {
@@ -288,7 +289,8 @@ impl PacketSocket {
         socket.set(libc::PACKET_VERSION, &version).map_err(fail("PACKET_VERSION"))?;
         socket.set(libc::PACKET_IGNORE_OUTGOING, &1).map_err(fail("PACKET_IGNORE_OUTGOING"))?;
         if options.vnet_hdr {
-            // Before the ring: the kernel refuses to change the format of one that exists.
+            // Set this before the ring is made: the kernel refuses to change the header of an
+            // existing ring.
             socket.set(libc::PACKET_VNET_HDR, &1).map_err(fail("PACKET_VNET_HDR"))?;
         }
         if options.qdisc_bypass {
@@ -312,8 +314,9 @@ impl PacketSocket {
             let why = format!("{size:?}: blocks are whole pages, less than 4 GiB together");
             return Err(Error::new(Code::PoolSize, what, why));
         }
-        // Version 3 packs frames of any length into a block; of the frame size it only checks that
-        // count times size is the whole, so one frame a block says nothing and is always right.
+        // Version 3 packs frames of any length into a block. It only checks that the number of
+        // frames times their size is the whole ring, so one frame for each block is always right
+        // and has no other effect.
         let request = libc::tpacket_req3 {
             tp_block_size: size.block_bytes,
             tp_block_nr: size.blocks,
@@ -330,13 +333,13 @@ impl PacketSocket {
     }
 
     fn bind(&self, interface: &Interface, protocol: u16) -> Result<()> {
-        // SAFETY: sockaddr_ll is plain integers; all zeroes is a valid value.
+        // SAFETY: sockaddr_ll consists of integers, for which all zeroes is a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = protocol.to_be();
         address.sll_ifindex = index(interface)?;
         let len = size_of_val(&address) as libc::socklen_t;
-        // SAFETY: the kernel reads `len` bytes of `address`, whose size it is.
+        // SAFETY: the kernel reads `len` bytes of `address`, whose size `len` is.
         let ret = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), len) };
         check(ret).map(drop).map_err(|e| refused(interface, "bind", e))
     }
@@ -354,7 +357,7 @@ impl PacketSocket {
 
     fn set<T: Copy>(&self, option: c_int, value: &T) -> rustix::io::Result<()> {
         let len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the kernel reads at most `len` bytes of `value`, whose size it is.
+        // SAFETY: the kernel reads at most `len` bytes of `value`, whose size `len` is.
         check(unsafe {
             libc::setsockopt(
                 self.fd.as_raw_fd(),

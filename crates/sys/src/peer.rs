@@ -18,7 +18,8 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use crate::error::{Code, Error, Result};
 use crate::mem::Region;
 
-/// Files of huge pages, by statfs(2). Source: include/uapi/linux/magic.h.
+/// File system type of files of huge pages, as statfs(2) returns it. Source:
+/// include/uapi/linux/magic.h.
 const HUGETLBFS: i64 = 0x9584_58f6;
 
 /// A shared mapping of a peer's file.
@@ -32,9 +33,9 @@ pub struct PeerMemory {
 
 #[derive(Debug)]
 enum Owner {
-    /// Memory of ours that a peer has, too.
+    /// Memory of this process that a peer maps, too.
     Ours(Arc<Region>),
-    /// A peer's, mapped by us.
+    /// A peer's memory, mapped by this process.
     Theirs,
 }
 
@@ -47,14 +48,14 @@ pub enum Access {
     Write,
 }
 
-// SAFETY: an address and a length of a mapping that lives as long as the value; every access is
-// atomic, or a copy that allows concurrent writes of others.
+// SAFETY: the value has the address and length of a mapping that lives as long as the value. Every
+// access is atomic, or a copy that allows concurrent writes by others.
 unsafe impl Send for PeerMemory {}
 // SAFETY: as above.
 unsafe impl Sync for PeerMemory {}
 
 impl PeerMemory {
-    /// Makes memory of ours that a peer can write.
+    /// Creates the value for memory of this process that a peer can write.
     ///
     /// # Safety
     /// No code makes a reference to a byte of it but an atomic's, while the value lives.
@@ -75,7 +76,7 @@ impl PeerMemory {
         let what = || format!("cannot map a peer's memory of {len} bytes");
         let refuse = |why: String| Error::new(Code::Memory, what(), why);
         let fail = |call: &'static str| move |e| Error::os(Code::Memory, what(), call, e);
-        // Seals first: without them the file can shrink after its size was read.
+        // Seal the file first: without seals it can shrink after its size was read.
         if !trusted {
             seal(fd, len).map_err(|why| {
                 refuse(why).fix("if the peer is trusted not to do so, add trust=yes")
@@ -90,7 +91,7 @@ impl PeerMemory {
             Access::Read => ProtFlags::READ,
             Access::Write => ProtFlags::READ | ProtFlags::WRITE,
         };
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no Rust object. The
+        // SAFETY: a fresh mapping at an address that the kernel chooses aliases no Rust object. The
         // value owns and unmaps it.
         let base = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, fd.as_fd(), 0)
@@ -101,14 +102,15 @@ impl PeerMemory {
         Ok(PeerMemory { base, len: bytes, access, owner: Owner::Theirs })
     }
 
-    /// Removes the write access to a peer's memory, for good.
+    /// Removes the write access to a peer's memory permanently.
     ///
     /// # Errors
     /// `E-MEMORY` with what mprotect(2) says.
     pub fn restrict(&mut self) -> Result<()> {
         if matches!(self.owner, Owner::Theirs) && self.is_writable() {
-            // SAFETY: base and len are those of the mapping made in `map`. Nothing was borrowed from the value,
-            // which is borrowed for this; its own methods check their range in `access` first.
+            // SAFETY: base and len are those of the mapping made in `map`. The value is exclusively
+            // borrowed, so no reference into the mapping exists; its own methods check in `access`
+            // whether they may write.
             unsafe {
                 rustix::mm::mprotect(self.base.as_ptr().cast(), self.len, MprotectFlags::READ)
             }
@@ -128,13 +130,13 @@ impl PeerMemory {
         self.access == Access::Write
     }
 
-    /// Returns the bytes mapped.
+    /// Returns the number of mapped bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns false: nothing of no bytes is mapped.
+    /// Returns false, because no mapping has 0 bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -148,13 +150,14 @@ impl PeerMemory {
         if !self.has(offset, to.len()) {
             return false;
         }
-        // SAFETY: the range lies in the mapping, as was just checked, and `to` is ours alone.
+        // SAFETY: the range was just checked to lie in the mapping, and `to` is exclusively
+        // borrowed.
         unsafe { copy(self.base.as_ptr().add(offset), to.as_mut_ptr(), to.len()) };
         true
     }
 
-    /// Copies `from` to `offset`; returns false, and does nothing, if that is outside the memory or
-    /// it was mapped for reading only.
+    /// Copies `from` to `offset`; returns false, and does nothing, if the range is outside the
+    /// memory, or the memory was mapped for reading only.
     #[inline]
     #[must_use]
     pub fn write(&self, offset: usize, from: &[u8]) -> bool {
@@ -195,19 +198,19 @@ impl PeerMemory {
     /// aligned.
     fn atomics<T>(&self, offset: usize, n: usize) -> Option<&[T]> {
         let bytes = n.checked_mul(size_of::<T>())?;
-        // An atomic may be stored to.
+        // Code can store to an atomic, so the memory must be writable.
         if !self.is_writable()
             || !self.has(offset, bytes)
             || !(self.base.addr().get() + offset).is_multiple_of(align_of::<T>())
         {
             return None;
         }
-        // SAFETY: in the mapping and aligned, as was just checked; any bits are a valid integer, and
-        // others change it by whole atomic stores.
+        // SAFETY: the range was just checked to be in the mapping and aligned. Every bit pattern is
+        // a valid integer, and others change it by whole atomic stores.
         Some(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast::<T>(), n) })
     }
 
-    /// Returns the region, if the memory is ours.
+    /// Returns the region if the memory belongs to this process.
     #[must_use]
     pub fn region(&self) -> Option<&Arc<Region>> {
         match &self.owner {
@@ -220,15 +223,15 @@ impl PeerMemory {
 impl Drop for PeerMemory {
     fn drop(&mut self) {
         if matches!(self.owner, Owner::Theirs) {
-            // SAFETY: base and len are those of the mapping made in `map`; nothing outlives `self`,
-            // from which all of it was borrowed.
+            // SAFETY: base and len are those of the mapping made in `map`; everything borrowed from
+            // the mapping borrows `self`, and so has ended.
             let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         }
     }
 }
 
-/// Returns true if the kernel may refuse to fill a hole in a memory file when memory runs short,
-/// which makes the access a SIGBUS.
+/// Returns true if the kernel may refuse to fill a hole in a memory file when memory is short; the
+/// access is a SIGBUS then.
 fn counts_commitments(mode: std::io::Result<String>) -> bool {
     mode.is_ok_and(|mode| mode.trim() == "2")
 }
@@ -249,8 +252,9 @@ fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
     if kind != HUGETLBFS {
         return Ok(());
     }
-    // Sealed against writing, a file of huge pages is sealed against holes, too: hugetlbfs_punch_hole
-    // in fs/hugetlbfs/inode.c. Those that it had before are found by its blocks, which are 512 bytes.
+    // A seal against writing also protects a file of huge pages against new holes:
+    // hugetlbfs_punch_hole in fs/hugetlbfs/inode.c. Existing holes are detected by the number of
+    // its blocks, of 512 bytes each.
     if !sealed(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
         return Err("its owner can punch holes into a file of huge pages".into());
     }
@@ -269,28 +273,27 @@ fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
 #[inline]
 pub unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees both ranges, as `# Safety` requires.
     unsafe {
         if n >= 16 { blocks(from, to, n) } else { few(from, to, n) }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees both ranges, as `# Safety` requires.
     unsafe {
         volatile(from, to, n)
     }
 }
 
-/// Copies at least 16 bytes, in blocks of 64 and of 16; the last block ends with the range, and may
-/// overlap the one before.
+/// Copies at least 16 bytes, in blocks of 64 and of 16 bytes; the last block ends where the range
+/// ends, and may overlap the block before.
 ///
 /// # Safety
 /// As [`copy`]; `n >= 16`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn blocks(from: *const u8, to: *mut u8, n: usize) {
-    // SAFETY: every address is between the first byte and the last of its range: each block
-    // advances both pointers by the bytes that it copied, and the last one begins 16 bytes before
-    // the end, n >= 16.
+    // SAFETY: every address is within its range: each block advances both pointers by the bytes
+    // that it copied, and the last block begins 16 bytes before the end, with n >= 16.
     unsafe {
         std::arch::asm!(
             "cmp {n}, 64",
@@ -345,7 +348,8 @@ unsafe fn blocks(from: *const u8, to: *mut u8, n: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn few(from: *const u8, to: *mut u8, n: usize) {
-    // SAFETY: two accesses of a size that n is not below of cover the range, the second ends with it.
+    // SAFETY: each branch makes two accesses of a size that is at most n: the first begins where
+    // the range begins, and the second ends where it ends.
     unsafe {
         if n >= 8 {
             std::arch::asm!(
@@ -371,8 +375,8 @@ unsafe fn volatile(from: *const u8, to: *mut u8, n: usize) {
     const WORD: usize = size_of::<u64>();
     let mut i = 0;
     while i < n {
-        // SAFETY: i < n, so both addresses are inside ranges that the caller vouches for; a word is
-        // moved only if both are aligned and it ends inside.
+        // SAFETY: i < n, so both addresses are inside the ranges that the caller guarantees; a word
+        // is copied only if both addresses are aligned and it ends inside the ranges.
         unsafe {
             let (s, d) = (from.add(i), to.add(i));
             if s.addr() % WORD == 0 && d.addr() % WORD == 0 && n - i >= WORD {

@@ -1,4 +1,4 @@
-//! Child programs: their CPU time, and their end together with this process.
+//! Child programs: their CPU time, and their termination together with this process.
 //!
 //! Source: getrusage(2), prctl(2) `PR_SET_PDEATHSIG`.
 
@@ -11,10 +11,10 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 /// Returns the CPU time, in nanoseconds, of all descendants that have ended and were waited for.
 #[must_use]
 pub fn children_cpu_ns() -> u64 {
-    // SAFETY: rusage is plain numbers, for which all zeroes are values.
+    // SAFETY: rusage consists of numbers, for which all zeroes is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is a local variable of the size that the call expects. It fails for an
-    // unknown `who` only, and then leaves the zeroes.
+    // SAFETY: `usage` is a local variable of the size that the call expects. The call fails only
+    // for an unknown `who`, and then leaves the zeroes.
     unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
     let ns = |time: libc::timeval| {
         let part = |n| u64::try_from(n).unwrap_or(0);
@@ -23,8 +23,8 @@ pub fn children_cpu_ns() -> u64 {
     ns(usage.ru_utime).saturating_add(ns(usage.ru_stime))
 }
 
-/// Makes the kernel kill the program when the *thread* that starts it ends: at the latest with this
-/// process, however that ends.
+/// Makes the kernel kill the program when the *thread* that starts it ends: at the latest when this
+/// process ends, for any reason.
 ///
 /// A program whose rights are not its caller's (set-user-ID) is not killed.
 pub fn end_with_this_thread(command: &mut Command) -> &mut Command {

@@ -1,6 +1,6 @@
-//! The kernel's answers about an interface by rtnetlink: its kind, its other end, its program;
-//! the host's own use of it (host_use.rs); the way to an address by it (route.rs); its driver's XDP (netdev.rs)
-//! and NAPI's instances (napi.rs).
+//! Queries about an interface by rtnetlink: its kind, its other end, its program; the host's own
+//! use of the interface (host_use.rs); the route to an address through it (route.rs); its driver's
+//! XDP features (netdev.rs) and its NAPI instances (napi.rs).
 //!
 //! One request, one answer. The answer is the kernel's, and is not trusted: every
 //! length is checked against what came.
@@ -38,7 +38,7 @@ const NLM_F_REQUEST: u16 = 1;
 const HEADER_BYTES: usize = 16;
 const LINK_BYTES: usize = 16;
 const ATTRIBUTE_BYTES: usize = 4;
-/// Mask of an attribute's kind, without flags.
+/// Mask of an attribute's kind, which excludes its flags.
 const TYPE_MASK: u16 = 0x3fff;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
@@ -51,7 +51,7 @@ const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
-/// Buffer for an answer about one interface, which has a few KiB.
+/// Size of the buffer for an answer about one interface; answers have a few KiB.
 const ANSWER_BYTES: usize = 32 << 10;
 
 /// An interface as rtnetlink describes it.
@@ -63,11 +63,13 @@ pub struct LinkInfo {
     pub other: Option<u32>,
     /// Index of the bridge or bond that the interface is a member of.
     pub master: Option<u32>,
-    /// True if `other` is an index in another network namespace, which has no meaning in this one.
+    /// True if `other` is an index in another network namespace, and so means no interface in this
+    /// one.
     pub other_is_elsewhere: bool,
     /// Ids of the XDP programs attached to the interface.
     pub xdp_programs: Vec<u32>,
-    /// The place where these programs run; the earliest one, if there are several.
+    /// The place where these programs run; if there are several places, the one that packets reach
+    /// first.
     pub xdp_mode: Option<Mode>,
 }
 
@@ -99,7 +101,7 @@ impl LinkInfo {
         };
         dump(RTM_GETLINK, &[0; LINK_BYTES], each)
             .map_err(|e| refused(master.name(), "RTM_GETLINK", e))?;
-        // An interface that was just deleted is no member.
+        // An interface that was just deleted is not a member any more.
         let name = |index| Interface::by_index(index).ok().map(|member| member.name());
         Ok(found.into_iter().filter_map(name).collect())
     }
@@ -107,7 +109,8 @@ impl LinkInfo {
 
 type Answer<T> = std::result::Result<T, Errno>;
 
-/// Makes a request, without a protocol of rtnetlink; returns a socket that the answer comes by.
+/// Makes a request by `protocol`, or to rtnetlink without one; returns the socket that will receive
+/// the answer.
 fn send_by(protocol: Option<Protocol>, kind: u16, flags: u16, body: &[u8]) -> Answer<OwnedFd> {
     let (family, raw) = (AddressFamily::NETLINK, SocketType::RAW);
     let socket = socket_with(family, raw, SocketFlags::CLOEXEC, protocol)?;
@@ -133,7 +136,8 @@ fn ask_by(protocol: Option<Protocol>, kind: u16, wanted: u16, body: &[u8]) -> An
     message(&answer[..n.min(ANSWER_BYTES)], wanted).map(<[u8]>::to_vec)
 }
 
-/// Returns the body of the first message in `answer`, or the error that it contains.
+/// Returns the body of the first message of kind `wanted` in `answer`, or the error that it
+/// contains.
 fn message(answer: &[u8], wanted: u16) -> Answer<&[u8]> {
     let len = u32_at(answer, 0).ok_or(Errno::PROTO)? as usize;
     let message = answer.get(..len).ok_or(Errno::PROTO)?;
@@ -144,7 +148,7 @@ fn message(answer: &[u8], wanted: u16) -> Answer<&[u8]> {
     }
 }
 
-/// Returns the reason in a message that is an error.
+/// Returns the error number in an error message.
 fn errno(message: &[u8]) -> Errno {
     let code = u32_at(message, HEADER_BYTES).unwrap_or(0) as i32;
     Errno::from_raw_os_error(code.checked_neg().unwrap_or(0))
@@ -192,13 +196,13 @@ fn is_program(kind: u16) -> bool {
     kinds.contains(&kind)
 }
 
-/// Returns the attributes at the start of `bytes`; ends at an incomplete one.
+/// Returns the attributes at the start of `bytes`; ends before an incomplete attribute.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(bytes, 0)?);
         let kind = u16_at(bytes, 2)? & TYPE_MASK;
         let value = bytes.get(ATTRIBUTE_BYTES..len)?;
-        // Each begins at a multiple of four.
+        // Each attribute begins at a multiple of four bytes.
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, value))
     })

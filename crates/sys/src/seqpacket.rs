@@ -18,8 +18,8 @@ use rustix::net::{
 use crate::error::{Code, Result};
 use crate::unix::{self, pass_rights};
 
-/// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). With room for all, the kernel
-/// closes none itself, which could block for ever on an unknown file.
+/// Most descriptors of one message: the kernel's limit (SCM_MAX_FD). With room for all of them, the
+/// kernel does not close any itself; closing an unknown file could block for ever.
 const FDS_MAX: usize = 253;
 
 /// Returns an unused name in the network namespace: `@PREFIX-` and 64 random bits.
@@ -43,8 +43,8 @@ pub fn secret_name(prefix: &str) -> io::Result<String> {
 pub struct Listener(unix::Listener);
 
 impl Listener {
-    /// Listens at `path`; the processes that `mode` lets write the file, which belongs to this
-    /// process's user, can connect. Replaces a file that a dead process has left there.
+    /// Listens at `path`. The file belongs to this process's user, and processes that may write it
+    /// by `mode` can connect. Replaces a file that a dead process has left there.
     ///
     /// Peers can send no descriptors before [`Seqpacket::take_descriptors`], where the kernel knows that (6.16).
     ///
@@ -73,7 +73,7 @@ impl AsFd for Listener {
     }
 }
 
-/// One end of a connection. It never blocks.
+/// One end of a connection. Its calls never block.
 #[derive(Debug)]
 pub struct Seqpacket {
     fd: OwnedFd,
@@ -91,8 +91,8 @@ pub struct Received {
 }
 
 impl Seqpacket {
-    /// Returns the user of the process at the other end, at the time when it connected or began to
-    /// listen.
+    /// Returns the user of the process at the other end, as it was when that process connected or
+    /// began to listen.
     ///
     /// # Errors
     /// Those of getsockopt(2).
@@ -100,9 +100,9 @@ impl Seqpacket {
         unix::peer_user(&self.fd)
     }
 
-    /// Lets the peer send descriptors.
+    /// Allows the peer to send descriptors.
     pub fn take_descriptors(&self) {
-        // A kernel without this option accepts them anyway.
+        // A kernel without this option always accepts descriptors.
         let _ = pass_rights(&self.fd, true);
     }
 

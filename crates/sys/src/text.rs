@@ -26,7 +26,8 @@ fn is_hostile(c: char) -> bool {
         || is_noncharacter(c)
 }
 
-/// Returns true for code points that will never be characters. Source: Unicode, chapter 23.7.
+/// Returns true for code points that will never be assigned to characters. Source: Unicode, chapter
+/// 23.7.
 fn is_noncharacter(c: char) -> bool {
     matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe
 }

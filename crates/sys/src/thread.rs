@@ -19,7 +19,7 @@ pub use account::{Account, Accounted};
 /// Most bytes of a thread's name (`TASK_COMM_LEN` without the NUL).
 pub const NAME_BYTES_MAX: usize = 15;
 
-/// Binds the calling thread to one CPU. It runs there when this returns.
+/// Binds the calling thread to one CPU. The thread runs on that CPU when this returns.
 ///
 /// # Errors
 /// `E-CPU` if the machine has no such CPU, it is offline, or the process may not use it.
@@ -27,7 +27,7 @@ pub fn pin_to_cpu(cpu: usize) -> Result<()> {
     run_on(&[cpu])
 }
 
-/// Restricts the calling thread to those of these CPUs that its cpuset has. The thread runs on one
+/// Restricts the calling thread to those of `cpus` that its cpuset allows. The thread runs on one
 /// of them when this returns.
 ///
 /// # Errors
@@ -36,8 +36,8 @@ pub fn run_on(cpus: &[usize]) -> Result<()> {
     set_affinity(None, cpus)
 }
 
-/// Tries each of these CPUs on a thread of its own, so that a request for one that cannot be used is refused
-/// before anything else is done. The calling thread stays where it is.
+/// Tries each of these CPUs on a thread of its own, so that a request for an unusable CPU is
+/// refused before anything else is done. The calling thread's CPUs do not change.
 ///
 /// # Errors
 /// `E-CPU` of the first that is absent, offline or outside the cpuset.
@@ -52,7 +52,7 @@ pub fn try_cpus(cpus: &[usize]) -> Result<()> {
     })
 }
 
-/// Restricts another thread, of this process or of the kernel, as [`run_on`] does.
+/// Restricts another thread, of this process or of the kernel, to CPUs as [`run_on`] does.
 ///
 /// # Errors
 /// `E-CPU` as there, or if it may not be moved; `E-SYSTEM` if there is no such thread.
@@ -97,7 +97,7 @@ fn pid(thread: i32) -> Result<Pid> {
     })
 }
 
-/// Returns the number of the calling thread, for [`run_thread_on`].
+/// Returns the calling thread's id, for [`run_thread_on`].
 #[must_use]
 pub fn id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
@@ -111,7 +111,8 @@ pub fn allowed_cpus_of(thread: i32) -> Result<Vec<usize>> {
     affinity(Some(pid(thread)?))
 }
 
-/// Returns why no thread can run on a CPU: it does not exist, or is offline.
+/// Returns the reason why no thread can run on a CPU, because it does not exist or is offline;
+/// `None` if threads can.
 #[must_use]
 pub fn why_not(cpu: usize) -> Option<String> {
     let list = |file| {
@@ -159,10 +160,10 @@ fn affinity(thread: Option<Pid>) -> Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// Returns the CPU that runs the calling thread; for a pinned thread it does not change.
+/// Returns the CPU that runs the calling thread; a pinned thread always has the same CPU.
 #[must_use]
 pub fn current_cpu() -> usize {
-    // Miri has one CPU, and no such call.
+    // Miri has one CPU, and does not support this call.
     if cfg!(miri) { 0 } else { rustix::thread::sched_getcpu() }
 }
 
@@ -176,12 +177,13 @@ pub fn set_name(name: &str) {
     let mut bytes = [0; NAME_BYTES_MAX + 1];
     bytes[..cut].copy_from_slice(&name.as_bytes()[..cut]);
     if let Ok(name) = CStr::from_bytes_until_nul(&bytes) {
-        // Cosmetic: prctl(PR_SET_NAME) fails for an unreadable address only.
+        // Ignore errors: the name has no effect on the program, and prctl(PR_SET_NAME) fails for an
+        // unreadable address only.
         let _ = rustix::thread::set_name(name);
     }
 }
 
-/// Lets the kernel delay the calling thread's timeouts by at most `slack_ns`; at least 1.
+/// Lets the kernel delay the calling thread's timeouts by at most `slack_ns`.
 ///
 /// The default of 50 µs is what a sleeping thread overshoots by; 1 ns makes waits punctual at the
 /// price of one timer interrupt each.
@@ -211,8 +213,8 @@ pub fn run_delay_ns() -> Result<u64> {
     })
 }
 
-/// Returns nanoseconds on a CPU, nanoseconds waiting for one, and the number of times the thread
-/// was scheduled.
+/// Returns the three numbers of a schedstat file: nanoseconds on a CPU, nanoseconds waiting for
+/// one, and the number of times the thread was scheduled.
 ///
 /// A thread that reads this was put on a CPU at least once: three times 0 is what a kernel writes
 /// that does not know (`proc_pid_schedstat`, fs/proc/base.c).

@@ -6,13 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-/// Ticks since some moment. On a machine without such a clock: nanoseconds.
+/// Returns ticks since an arbitrary time; on a machine without such a clock, nanoseconds.
 #[must_use]
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: RDTSC reads a counter into registers; x86-64 has it in every mode of user space, and
-    // Linux, unless told otherwise by prctl, lets programs use it.
+    // SAFETY: RDTSC reads a counter into registers. x86-64 allows it in user space, and so does
+    // Linux, unless prctl forbids it.
     return unsafe { core::arch::x86_64::_rdtsc() };
     #[cfg(any(not(target_arch = "x86_64"), miri))]
     {
@@ -21,15 +21,16 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// Returns the ticks in program order: after everything before the reading is complete, and before
-/// anything after it. Stores may not have reached the cache yet, which would need a fence.
+/// Returns the ticks in program order: all earlier instructions are complete before the reading,
+/// and all later ones start after it. Earlier stores may not have reached the cache yet, which
+/// would need a fence.
 ///
 /// Cost: some 10 ns more than [`ticks`]. Without such a clock it is as [`ticks`].
 #[must_use]
 #[inline]
 pub fn ticks_ordered() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as above; LFENCE is part of SSE2, which x86-64 always has, and touches no memory.
+    // SAFETY: as above; LFENCE is part of SSE2, which x86-64 always has, and accesses no memory.
     return unsafe {
         use core::arch::x86_64::{_mm_lfence, _rdtsc};
         _mm_lfence();
@@ -41,8 +42,8 @@ pub fn ticks_ordered() -> u64 {
     ticks()
 }
 
-/// Returns the cost of timing a call, in ticks: two readings of the clock, the median of 31
-/// batches.
+/// Returns the cost of timing a call, in ticks: that of two readings of the clock, as the median of
+/// 31 batches.
 ///
 /// Cost: about 2,000 readings.
 #[must_use]
@@ -61,7 +62,7 @@ pub fn timing_ticks() -> u64 {
     batches[BATCHES / 2]
 }
 
-/// Returns ticks a second, measured against the monotonic clock over `window`.
+/// Returns the ticks per second, measured against the monotonic clock during `window`.
 #[must_use]
 pub fn rate_hz(window: Duration) -> f64 {
     let (start, from) = (Instant::now(), ticks());

@@ -34,7 +34,8 @@ use crate::vnet::VNET_HDR_BYTES;
 const DEVICE: &str = "/dev/net/tun";
 const OPEN: &str = "open(/dev/net/tun)";
 
-/// Work that the kernel may leave undone in frames that are read. Those written may use anything.
+/// Work that the kernel may leave undone in frames that are read. Frames that are written may leave
+/// any of it to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TapOffloads {
     /// Checksums (`TUN_F_CSUM`).
@@ -46,9 +47,9 @@ pub struct TapOffloads {
 }
 
 impl TapOffloads {
-    /// Everything this crate has a name for.
+    /// Every offload that this crate has a name for.
     pub const ALL: TapOffloads = TapOffloads { csum: true, tso: true, uso: true };
-    /// No offloads: frames are complete.
+    /// No offloads: all frames are complete.
     pub const NONE: TapOffloads = TapOffloads { csum: false, tso: false, uso: false };
 
     fn bits(self) -> c_uint {
@@ -65,7 +66,8 @@ impl TapOffloads {
         bits
     }
 
-    /// Returns the next smaller set to try, if there is one: superframes require checksum offload.
+    /// Returns the next smaller set to try, if there is one; superframes require checksum offload,
+    /// so checksums are dropped last.
     fn less(self) -> Option<Self> {
         match self {
             TapOffloads { uso: true, .. } => Some(TapOffloads { uso: false, ..self }),
@@ -76,7 +78,7 @@ impl TapOffloads {
     }
 }
 
-/// Queues of a multi-queue interface, at most.
+/// Most queues of a multi-queue interface.
 pub const TAP_QUEUES_MAX: u32 = 256;
 
 /// The descriptor end of a TAP interface, or of one of its queues; nonblocking.
@@ -89,8 +91,8 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Attaches to the TAP interface called `name`, or creates it; `%d` in it is replaced by the
-    /// first free number. The interface's other settings, up and down included, are left alone.
+    /// Attaches to the TAP interface called `name`, or creates it; the first free number replaces
+    /// `%d` in `name`. All other settings of the interface, such as up or down, stay as they are.
     ///
     /// Of `wanted` the kernel may know less: [`Tap::offloads`] says what was obtained.
     ///
@@ -102,8 +104,9 @@ impl Tap {
         Self::open_as(name, wanted, 0)
     }
 
-    /// Attaches `queues` descriptors to the multi-queue TAP interface called `name`, or creates it, as
-    /// [`Tap::open`] does with one. Queues that others have attached to it have their share.
+    /// Attaches `queues` descriptors to the multi-queue TAP interface called `name`, or creates it,
+    /// as [`Tap::open`] does with one. Queues that other processes have attached to the interface
+    /// receive their share of the packets.
     ///
     /// # Errors
     /// As [`Tap::open`]; `E-BUSY` as well if the interface is one of a single queue, or has not as
@@ -116,7 +119,7 @@ impl Tap {
         while all.len() < queues {
             let fd = open_device(&name)?;
             attach(&fd, &name, multi).map_err(|e| refused(&name, "TUNSETIFF", e, multi))?;
-            // The header and the offloads are the interface's, not the queue's.
+            // The header and the offloads are properties of the interface, not of a queue.
             all.push(Tap { fd, name, created, offloads });
         }
         Ok(all)
@@ -125,8 +128,8 @@ impl Tap {
     fn open_as(name: &str, wanted: TapOffloads, kind: c_int) -> Result<Self> {
         let asked = IfName::new(name)?;
         let fd = open_device(&asked)?;
-        // The first attempt is exclusive, which shows whether the interface was created or existed;
-        // it fails with EBUSY if the interface exists. TUN offers no other way.
+        // Try exclusively first: success means that the interface was created, and EBUSY that it
+        // exists. TUN has no other means to distinguish the two.
         let (name, created) = match attach(&fd, &asked, kind | libc::IFF_TUN_EXCL) {
             Err(Errno::BUSY) => (attach(&fd, &asked, kind), false),
             other => (other, true),
@@ -144,8 +147,8 @@ impl Tap {
         self.name
     }
 
-    /// Returns true if the interface was created by this call, and so is removed with this
-    /// descriptor.
+    /// Returns true if this call created the interface, which is then removed when this descriptor
+    /// is closed.
     #[must_use]
     pub fn created(&self) -> bool {
         self.created
@@ -157,7 +160,7 @@ impl Tap {
         self.offloads
     }
 
-    /// Reads one frame that the host sent: its header and data, over `bufs` in order.
+    /// Reads one frame that the host sent: its header and data, into `bufs` in order.
     ///
     /// Shape:  returns n: the first n bytes of `bufs` are written. A longer frame is cut and the
     ///         rest lost, which shows only in n being the whole room: offer 10 + 65,550 bytes.
@@ -207,12 +210,13 @@ fn set_header_bytes(fd: &OwnedFd) -> io::Result<()> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) }).map(drop)
 }
 
-/// Requests `wanted`, and smaller sets while the kernel does not know it.
+/// Requests the offloads `wanted`; retries with smaller sets while the kernel refuses a set as
+/// unknown.
 fn set_offloads(fd: &OwnedFd, wanted: TapOffloads) -> io::Result<TapOffloads> {
     let mut asked = wanted;
     loop {
         let bits = c_ulong::from(asked.bits());
-        // SAFETY: TUNSETOFFLOAD takes the bits themselves; it accesses no memory of ours.
+        // SAFETY: TUNSETOFFLOAD takes the bits themselves, and accesses no memory of this program.
         match check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, bits) }) {
             Ok(_) => return Ok(asked),
             Err(Errno::INVAL) => asked = asked.less().ok_or(Errno::INVAL)?,
@@ -221,13 +225,13 @@ fn set_offloads(fd: &OwnedFd, wanted: TapOffloads) -> io::Result<TapOffloads> {
     }
 }
 
-/// Returns the error of a `call` that was refused for an interface of `kind`: 0, or with many
-/// queues.
+/// Returns the error for a `call` that was refused for an interface of `kind`: 0, or with the flag
+/// for many queues.
 fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
     let what = format!("cannot open TAP interface {name}");
     let multi = if kind == 0 { "" } else { " multi_queue" };
     match errno {
-        // The mode of the file refuses it, and no capability of this process overrides that.
+        // The file's mode refuses the access, and no capability of this process overrides the mode.
         Errno::ACCESS if call == OPEN => {
             Error::os(Code::Permission, what, call, errno).fix(format!(
                 "let all users open it (chmod 666 {DEVICE}), and {}",

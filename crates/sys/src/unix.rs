@@ -1,4 +1,4 @@
-//! A UNIX socket that listens at a path: whose file it is, and who connects.
+//! A UNIX socket that listens at a path: the ownership of its file, and the identity of its peers.
 //!
 //! A path that begins with `@` is a name in the network namespace, and no file.
 //!
@@ -21,22 +21,24 @@ pub use rustix::net::SocketType;
 
 /// `SO_PASSRIGHTS`: descriptors may be sent to the socket. Source: include/uapi/asm-generic/socket.h, Linux 6.16.
 const PASS_RIGHTS: libc::c_int = 83;
-/// Longest time for another process that takes over a file of a dead one at the same moment.
+/// Longest wait for another process that replaces the file of a dead process at the same time.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Connections that may wait to be accepted.
+/// Most connections that wait to be accepted.
 const WAITING_MAX: i32 = 16;
 
-/// A socket that listens. Its file goes when it is dropped.
+/// A socket that listens. Its file is removed when the socket is dropped.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
-    /// The file that goes with it, and what tells it from another of its name.
+    /// The file to remove with the socket, and the numbers that distinguish it from another file of
+    /// its name.
     file: Option<(PathBuf, [u64; 2])>,
 }
 
 impl Listener {
-    /// Listens at `path`, where those connect whom `mode` lets write the file, which belongs to this process's
-    /// user. A socket of that user there on which no process listens is replaced; a link is not followed.
+    /// Listens at `path`. The file belongs to this process's user, and processes that may write it
+    /// by `mode` can connect. A socket of this user at `path` on which no process listens is
+    /// replaced; a link is not followed.
     ///
     /// Peers can send no descriptors, where the kernel knows that (6.16).
     ///
@@ -47,11 +49,12 @@ impl Listener {
         let fail = |call: &'static str| move |e| Error::os(Code::System, what(), call, e);
         let address = address(path).map_err(fail("address"))?;
         let fd = socket(kind).map_err(fail("socket"))?;
-        // On a kernel without this option any process can send descriptors; other code closes them.
+        // On a kernel without this option, any process can send descriptors; the receiving code
+        // closes them.
         let _ = pass_rights(&fd, false);
-        // The file has the mode of the socket from its first moment on.
+        // Set the mode on the socket, so that the file has it from the start.
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)).map_err(fail("fchmod"))?;
-        // The lock is held from the check of an existing file until this socket listens.
+        // Hold the lock from the check of an existing file until this socket listens.
         let lock = if is_abstract(path) { None } else { Some(lock_folder(path)) };
         let mut bound = rustix::net::bind(&fd, &address);
         if bound == Err(Errno::ADDRINUSE)
@@ -75,7 +78,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Returns the next peer, if one waits. Its descriptor never blocks.
+    /// Returns the next peer, if one is waiting. Calls on its descriptor never block.
     ///
     /// # Errors
     /// The system's own, without descriptors or memory.
@@ -104,7 +107,8 @@ impl Drop for Listener {
     }
 }
 
-/// Returns the user of the process at the other end, as it was when it connected or began to listen.
+/// Returns the user of the process at the other end, as it was when that process connected or began
+/// to listen.
 ///
 /// # Errors
 /// Those of getsockopt(2).
@@ -112,13 +116,14 @@ pub fn peer_user(socket: impl AsFd) -> io::Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
 }
 
-/// Returns the user that this process acts as.
+/// Returns this process's effective user.
 #[must_use]
 pub fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Connects to the socket of a type that listens at `path`; the descriptor never blocks.
+/// Connects to the socket of type `kind` that listens at `path`; calls on the descriptor never
+/// block.
 ///
 /// # Errors
 /// ECONNREFUSED or ENOENT if none does, EAGAIN if too many wait to be accepted, EPROTOTYPE if it is of another type.
@@ -128,17 +133,17 @@ pub fn connect(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Makes a socket that never blocks.
+/// Makes a socket whose calls never block.
 fn socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
 }
 
-/// Says whether descriptors may be sent to a socket.
+/// Sets whether peers may send descriptors to a socket.
 pub(crate) fn pass_rights(fd: &OwnedFd, wanted: bool) -> io::Result<()> {
     let value = libc::c_int::from(wanted);
     let len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the kernel reads `len` bytes of a number that is ours.
+    // SAFETY: the kernel reads `len` bytes of a local variable.
     let done = unsafe {
         let value = (&raw const value).cast();
         libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, PASS_RIGHTS, value, len)
@@ -146,7 +151,7 @@ pub(crate) fn pass_rights(fd: &OwnedFd, wanted: bool) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Locks the folder of `path` against another process that looks at the same file that was left behind.
+/// Locks the folder of `path` against another process that checks the same leftover file.
 fn lock_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -174,11 +179,11 @@ fn address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
     }
 }
 
-/// The reason where a process listens, and the remedy.
+/// The reason and the remedy if a process listens at the path.
 const LISTENED: (&str, &str) = ("another process listens there", "end it, or use another path");
 
-/// Returns what keeps a path that is taken from being replaced, and the remedy; `None` of a socket of this
-/// process's user on which no process listens.
+/// Returns the reason why an existing file must not be replaced, and the remedy; `None` for a
+/// socket of this process's user on which no process listens.
 fn taken_by(path: &Path, address: &SocketAddrUnix) -> Option<(&'static str, &'static str)> {
     let other = "use another path, or remove the file if no program needs it";
     let file = std::fs::symlink_metadata(path).ok().filter(|_| !is_abstract(path));

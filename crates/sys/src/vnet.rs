@@ -1,4 +1,4 @@
-//! The offload header before a frame between the kernel and its users.
+//! The offload header that precedes a frame between the kernel and its users.
 //!
 //! It says what is still to be done to the frame: fill in a checksum, cut a superframe into
 //! segments. AF_PACKET (`PACKET_VNET_HDR`) and TAP (`IFF_VNET_HDR`) use the same ten bytes:
@@ -26,7 +26,7 @@ pub const GSO_TCPV4: u8 = 1;
 pub const GSO_UDP: u8 = 3;
 /// `gso_type`: TCP over IPv6, to be cut into segments of `gso_size` bytes.
 pub const GSO_TCPV6: u8 = 4;
-/// `gso_type`, or-ed to a TCP type: the first segment alone carries CWR.
+/// `gso_type`, or-ed to a TCP type: only the first segment carries CWR.
 pub const GSO_ECN: u8 = 0x80;
 
 /// The offload of the frame that follows.
@@ -51,7 +51,7 @@ const _: () = assert!(size_of::<VnetHdr>() == VNET_HDR_BYTES);
 const _: () = assert!(align_of::<VnetHdr>() == 2);
 
 impl VnetHdr {
-    /// An ordinary, complete frame.
+    /// The header of an ordinary, complete frame.
     pub const NONE: VnetHdr = VnetHdr {
         flags: 0,
         gso_type: GSO_NONE,
@@ -61,7 +61,7 @@ impl VnetHdr {
         csum_offset: 0,
     };
 
-    /// Returns the header as the kernel reads it.
+    /// Returns the header in the layout that the kernel reads.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; VNET_HDR_BYTES] {
         let hdr_len = self.hdr_len.to_ne_bytes();
@@ -82,7 +82,8 @@ impl VnetHdr {
         ]
     }
 
-    /// Reads the header as the kernel wrote it. Its values are claims: check them against the frame.
+    /// Parses a header in the layout that the kernel writes. Its values are not checked: check them
+    /// against the frame.
     #[must_use]
     pub const fn from_bytes(b: [u8; VNET_HDR_BYTES]) -> Self {
         VnetHdr {

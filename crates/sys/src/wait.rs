@@ -45,7 +45,7 @@ impl Epoll {
         Ok(Epoll { fd })
     }
 
-    /// Adds `source`; its events will carry `tag`. The set does not keep it open.
+    /// Adds `source`; its events will carry `tag`. The set does not keep `source` open.
     ///
     /// # Errors
     /// EEXIST if it is a member, EPERM if it cannot be waited for (a regular file), ELOOP if sets
@@ -54,7 +54,7 @@ impl Epoll {
         epoll::add(&self.fd, source, epoll::EventData::new_u64(tag), interest)
     }
 
-    /// Changes the tag and interest of a member; rearms one added with `ONESHOT`.
+    /// Changes the tag and interest of a member; rearms a member that was added with `ONESHOT`.
     ///
     /// # Errors
     /// ENOENT if it is not a member.
@@ -62,7 +62,7 @@ impl Epoll {
         epoll::modify(&self.fd, source, epoll::EventData::new_u64(tag), interest)
     }
 
-    /// Removes a member. Closing the last descriptor of a source removes it as well.
+    /// Removes a member. Closing the last descriptor of a source removes the source as well.
     ///
     /// # Errors
     /// ENOENT if it is not a member.
@@ -89,8 +89,8 @@ impl Epoll {
         }
     }
 
-    /// Waits as [`Epoll::wait`] does where a sandbox lacks the newer call: old seccomp profiles,
-    /// gVisor, valgrind.
+    /// Waits as [`Epoll::wait`] does, without epoll_pwait2, which some sandboxes lack: old seccomp
+    /// profiles, gVisor, valgrind.
     ///
     /// Cost: a syscall, two more for each time that it sleeps, after one that failed.
     ///
@@ -109,7 +109,7 @@ impl Epoll {
         }
     }
 
-    /// Returns the events that are ready now, by the older call.
+    /// Returns the events that are ready now, by epoll_wait.
     fn look(&self, events: &mut [Event]) -> io::Result<usize> {
         let most = i32::try_from(events.len()).unwrap_or(i32::MAX);
         // SAFETY: `events` has room for `most` entries; the kernel writes at most `most`, and returns
@@ -149,7 +149,7 @@ impl EventFd {
     }
 
     /// Creates the value from an existing doorbell's descriptor, such as one that a peer sent. The
-    /// descriptor must not block, see [`EventFd::drain`].
+    /// descriptor must be nonblocking, see [`EventFd::drain`].
     ///
     /// # Errors
     /// `E-SYSTEM` if it cannot be made nonblocking.
@@ -166,8 +166,8 @@ impl EventFd {
         let _ = io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Rings a doorbell that a peer has, too. The peer can have filled its counter and made it blocking, for it is
-    /// one open file: that delays no other thread.
+    /// Rings a doorbell that a peer has, too, without blocking. A peer shares the open file, so it
+    /// can fill the counter and make the file blocking; that delays no thread that calls this.
     ///
     /// Cost: one syscall. Where the kernel has no asynchronous requests ([`EventFd::can_signal_shared`]) two, and
     /// the second one blocks if the peer fills the counter between them.
@@ -176,7 +176,7 @@ impl EventFd {
             return;
         }
         if cfg!(miri) {
-            // Miri has no poll(2), and no other process.
+            // Miri supports neither poll(2) nor other processes.
             return self.signal();
         }
         let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
@@ -194,7 +194,7 @@ impl EventFd {
         crate::aio::signal(self.fd.as_fd())
     }
 
-    /// Makes the doorbell unreadable again; returns whether it had been rung.
+    /// Makes the doorbell unreadable again; returns true if it had been rung.
     ///
     /// Cost: one syscall. Never blocks.
     pub fn drain(&self) -> bool {
@@ -208,7 +208,7 @@ impl AsFd for EventFd {
     }
 }
 
-/// An alarm: readable after the set time, until it is drained or set again.
+/// An alarm: a descriptor that is readable after the set time, until it is drained or set again.
 #[derive(Debug)]
 pub struct TimerFd {
     fd: OwnedFd,
@@ -244,7 +244,7 @@ impl TimerFd {
         rustix::time::timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &spec).map(drop)
     }
 
-    /// Makes the alarm unreadable again; returns whether it had fired.
+    /// Makes the alarm unreadable again; returns true if it had fired.
     ///
     /// Cost: one syscall. Never blocks.
     pub fn drain(&self) -> bool {
@@ -274,7 +274,8 @@ pub fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::R
     let Some(&first) = fds.first() else {
         return poll_retrying(&mut [], &mut left, &bound);
     };
-    // An array on the stack: entries from fds.len() on are copies of the first, and cut off below.
+    // The array is on the stack; entries from fds.len() on are copies of the first, and are cut off
+    // below.
     let mut set: [PollFd<'_>; POLL_FDS_MAX] = std::array::from_fn(|i| {
         PollFd::from_borrowed_fd(fds.get(i).copied().unwrap_or(first), PollFlags::IN)
     });

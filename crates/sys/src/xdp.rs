@@ -58,12 +58,12 @@ pub struct Desc {
     pub options: u32,
 }
 
-/// A kind of ring: one of four.
+/// One of the four rings of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ring {
-    /// Frames to receive into: addresses.
+    /// The ring of frames to receive into: addresses.
     Fill,
-    /// Frames that were sent: addresses.
+    /// The ring of frames that were sent: addresses.
     Completion,
     /// The ring of received packets.
     Rx,
@@ -80,7 +80,7 @@ pub struct Binding {
     pub queue: u32,
     /// True if the device reads and writes the frames itself; else the kernel copies.
     pub zero_copy: bool,
-    /// A packet may have several frames.
+    /// True if a packet may have several frames.
     pub several: bool,
 }
 
@@ -98,10 +98,10 @@ pub struct RingMap {
     at: XdpRingOffset,
 }
 
-// SAFETY: a mapping is valid on every thread; the type reads one word of it, atomically, and gives
-// out addresses.
+// SAFETY: a mapping is valid on every thread; the type reads one word of it, atomically, and only
+// gives out addresses of the rest.
 unsafe impl Send for RingMap {}
-// SAFETY: as above; there is no method that changes it.
+// SAFETY: as above; no method changes the value.
 unsafe impl Sync for RingMap {}
 
 impl XdpSocket {
@@ -146,8 +146,8 @@ impl XdpSocket {
         })
     }
 
-    /// Makes a ring of `len` descriptors, a power of two. Fill and completion rings are of the
-    /// interface's queue, and there before the socket is bound.
+    /// Makes a ring of `len` descriptors, a power of two. Fill and completion rings belong to the
+    /// interface's queue, and must exist before the socket is bound.
     ///
     /// # Errors
     /// `E-SYSTEM`, `E-MEMORY`.
@@ -161,21 +161,21 @@ impl XdpSocket {
         .map_err(|e| refused("setsockopt(SOL_XDP)", e))
     }
 
-    /// Sets the packets that one call of [`XdpSocket::wake_tx`] sends in copy mode, instead of 32:
-    /// at most the length of the transmit ring, which must exist already. Kernels before 6.17 lack
-    /// this and send 32.
+    /// Sets the number of packets that one call of [`XdpSocket::wake_tx`] sends in copy mode,
+    /// instead of 32: at most the length of the transmit ring, which must exist already. Kernels
+    /// before 6.17 do not support this and send 32.
     ///
     /// Source: net/xdp/xsk.c, `XDP_MAX_TX_SKB_BUDGET`.
     pub fn set_tx_budget(&self, packets: u32) {
         const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
         let (at, bytes) = ((&raw const packets).cast(), size_of::<u32>() as libc::socklen_t);
         let (fd, level) = (self.fd.as_raw_fd(), libc::SOL_XDP);
-        // If the kernel refuses it, nothing has changed. SAFETY: the kernel reads the four bytes of
-        // `packets`, which outlives the call.
+        // If the kernel refuses this, the budget stays as it was.
+        // SAFETY: the kernel reads the four bytes of `packets`, which outlives the call.
         let _ = unsafe { libc::setsockopt(fd, level, XDP_MAX_TX_SKB_BUDGET, at, bytes) };
     }
 
-    /// Maps a ring of `len` descriptors that was made.
+    /// Maps a ring of `len` descriptors, made by [`XdpSocket::make`].
     ///
     /// # Errors
     /// `E-SYSTEM`, `E-MEMORY`. Once the socket is bound, EBUSY: Linux 6.1 maps rings before that only.
@@ -216,7 +216,8 @@ impl XdpSocket {
     pub fn bind(&self, to: &Binding, shared: Option<&XdpSocket>) -> rustix::io::Result<()> {
         let mut flags = SocketAddrXdpFlags::empty();
         if shared.is_some() {
-            // The kernel takes mode and wake-up from the first socket, and refuses them here.
+            // The kernel takes the mode and the wake-up flag from the first socket, and refuses
+            // them here.
             flags |= SocketAddrXdpFlags::XDP_SHARED_UMEM;
         } else {
             flags |= SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
@@ -245,7 +246,7 @@ impl XdpSocket {
         Ok(options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
-    /// Makes the kernel poll the device in system calls that ask for it, for `usecs` and at most
+    /// Makes the kernel poll the device within this socket's system calls, for `usecs` and at most
     /// `budget` packets, with the device's interrupts off meanwhile.
     ///
     /// # Errors
@@ -276,8 +277,8 @@ impl XdpSocket {
         sockopt::xdp_statistics(&self.fd)
     }
 
-    /// Returns true while the kernel has packets of this socket that it took from the transmit ring
-    /// in copy mode and has not completed; also if this is unknown.
+    /// Returns true while the kernel holds packets of this socket that it took from the transmit
+    /// ring in copy mode and has not completed; also if the number is unknown.
     ///
     /// Where a device takes packets in pages (IFF_TX_SKB_NO_LINEAR, as virtio_net), these are read where they lie in
     /// the umem until then.
@@ -289,8 +290,8 @@ impl XdpSocket {
         let (fd, option, mut len) =
             (self.fd.as_raw_fd(), libc::SO_MEMINFO, size as libc::socklen_t);
         let at = (&raw mut counts).cast();
-        // SAFETY: the kernel writes at most `len` bytes to `counts`, whose size it is, and the length to `len`;
-        // both are exclusively borrowed for the call.
+        // SAFETY: the kernel writes at most `len` bytes to `counts`, whose size `len` is, and the
+        // length to `len`; both are exclusively borrowed for the call.
         let done = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, at, &raw mut len) };
         check(done).is_err() || counts[WMEM_ALLOC] > 0
     }
@@ -326,7 +327,7 @@ impl XdpSocket {
     }
 }
 
-/// Registers `bytes` of memory in frames of 2048, and releases them: tests whether the kernel
+/// Registers `bytes` of memory in frames of 2048 bytes, and releases them: tests whether the kernel
 /// accepts a pool of that size.
 ///
 /// # Errors
@@ -337,8 +338,8 @@ pub fn try_memory(bytes: usize) -> Result<()> {
     const FRAME_BYTES: u32 = 2048;
     let socket = XdpSocket::new()?;
     let region = Region::new("linerate trial", bytes, Huge::Try)?;
-    // SAFETY: the socket has no ring, so that no frame is ever named in one, and it is closed before
-    // the region is unmapped: it is dropped here, in this function, which shows it to no other code.
+    // SAFETY: the socket has no ring, so no ring can name a frame. The socket is dropped in this
+    // function, before the region is unmapped, and no other code gets it.
     let done = unsafe { socket.register(&region, FRAME_BYTES, 0) };
     drop(socket);
     done
@@ -351,32 +352,33 @@ impl AsFd for XdpSocket {
 }
 
 impl RingMap {
-    /// Address of the producer's index.
+    /// Returns the address of the producer's index.
     #[must_use]
     pub fn producer(&self) -> *mut u32 {
         self.byte(self.at.producer).cast()
     }
 
-    /// Address of the consumer's index.
+    /// Returns the address of the consumer's index.
     #[must_use]
     pub fn consumer(&self) -> *mut u32 {
         self.byte(self.at.consumer).cast()
     }
 
-    /// Address of the first descriptor: a [`Desc`] in receive and transmit rings, else a `u64`.
+    /// Returns the address of the first descriptor: a [`Desc`] in receive and transmit rings, else
+    /// a `u64`.
     #[must_use]
     pub fn slots<T>(&self) -> *mut T {
         self.byte(self.at.desc).cast()
     }
 
-    /// Returns true if the kernel must be notified of entries in the ring by a system call. A
-    /// kernel that does not say counts as one that must be notified.
+    /// Returns true if a system call must notify the kernel of entries in the ring; also if the
+    /// kernel does not report it.
     #[must_use]
     pub fn wants_wakeup(&self) -> bool {
         let Some(at) = self.at.flags else { return true };
         let flags: *mut u32 = self.byte(at).cast();
-        // SAFETY: the kernel's own offset, within the mapping that `self` keeps and aligned for a
-        // u32; both the kernel and this process access it atomically.
+        // SAFETY: the kernel gave the offset, which is aligned for a u32 and within the mapping
+        // that `self` keeps; both the kernel and this process access the word atomically.
         let flags = unsafe { AtomicU32::from_ptr(flags) }.load(Ordering::Relaxed);
         flags & libc::XDP_RING_NEED_WAKEUP != 0
     }
@@ -388,8 +390,9 @@ impl RingMap {
 
 impl Drop for RingMap {
     fn drop(&mut self) {
-        // SAFETY: base and bytes are those of the mapping made in `map`, unmapped only here. Users of
-        // its addresses promise, in their own SAFETY, not to outlive it.
+        // SAFETY: base and bytes are those of the mapping made in `map`, which is unmapped only
+        // here. Users of its addresses guarantee, in their own SAFETY comments, that they do not
+        // outlive it.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.bytes) };
     }
 }
@@ -408,13 +411,13 @@ fn refused(call: &str, errno: Errno) -> Error {
     }
 }
 
-/// Checks that the pages of `region`, all of which must stay resident, fit this process's cgroup:
-/// on the first page too many, the kernel kills the process or another one of the cgroup.
+/// Checks that the pages of `region`, all of which must stay resident, fit this process's cgroup;
+/// beyond the limit, the kernel kills the process or another one of the cgroup.
 fn check_cgroup(region: &Region) -> Result<()> {
-    // Memory for the program, its stacks and its heap.
+    // Reserve for the program, its stacks and its heap.
     const BESIDE_KIB: usize = 8 << 10;
     let (kib, most) = (region.len() >> 10, mem::cgroup_bytes().map(|bytes| bytes >> 10));
-    // This limit does not count huge pages.
+    // The cgroup's limit does not count huge pages.
     match most.filter(|most| kib + BESIDE_KIB > *most && region.pages() == Pages::Base) {
         None => Ok(()),
         Some(most) => {
@@ -441,7 +444,7 @@ fn beyond_limit(bytes: usize, limit: &Rlimit) -> Error {
     );
     let error = Error::new(Code::Memory, "cannot register packet memory", why);
     match limit.maximum {
-        // A shell of this user may raise the limit.
+        // The user may raise the limit in a shell.
         None => error.fix("a smaller pool, or: ulimit -l unlimited"),
         Some(_) => error.fix(format!("a smaller pool, or: {}", Capabilities::XDP.command())),
     }

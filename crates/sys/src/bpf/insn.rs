@@ -1,9 +1,9 @@
-//! Instructions of the kernel's BPF machine, those that packet filters need.
+//! Instructions of the kernel's BPF machine: those that packet filters need.
 //!
 //! Source: Documentation/bpf/standardization/instruction-set.rst.
 
-/// A register: `R0` is the result, `R1` to `R5` are arguments and lost in a call, `R6` to `R9` are
-/// kept over it, `R10` is the end of the stack.
+/// A register: `R0` has the result, `R1` to `R5` have the arguments and are lost in a call, `R6` to
+/// `R9` are kept in a call, `R10` is the end of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "they have no other names")]
 #[repr(u8)]
@@ -21,7 +21,7 @@ pub enum Reg {
     R10,
 }
 
-/// The number of bytes that are read.
+/// The number of bytes that a load reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Size {
@@ -37,13 +37,13 @@ pub enum Size {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum If {
-    /// Operands are equal.
+    /// The operands are equal.
     Equal = 0x10,
     /// The first operand is greater.
     Above = 0x20,
-    /// At least one common bit.
+    /// The operands have at least one bit in common.
     Bits = 0x40,
-    /// Operands differ.
+    /// The operands differ.
     Differs = 0x50,
     /// The first operand is less.
     Below = 0xa0,
@@ -66,7 +66,7 @@ const LDX_MEM: u8 = 0x61;
 const ALU64: u8 = 0x07;
 const ALU32: u8 = 0x04;
 const JMP: u8 = 0x05;
-/// The second operand is a register.
+/// Opcode bit: the second operand is a register.
 const X: u8 = 0x08;
 const MOV: u8 = 0xb0;
 const ADD: u8 = 0x00;
@@ -87,7 +87,7 @@ impl Insn {
     /// `dst = *(size *)(src + off)`
     #[must_use]
     pub const fn load(size: Size, dst: Reg, src: Reg, off: i16) -> Insn {
-        // The code of a load of a word, with the size's bits in it.
+        // The opcode of a load, combined with the bits of the size.
         Insn::new(LDX_MEM | size as u8, dst, src as u8, off, 0)
     }
 

@@ -1,5 +1,5 @@
-//! A program run on given frames as if a device had received them: a packet generator in the
-//! kernel.
+//! A test run of a program on given frames as if a device had received them: a packet generator in
+//! the kernel.
 //!
 //! Source: Documentation/bpf/bpf_prog_run.rst, net/bpf/test_run.c `bpf_test_run_xdp_live`.
 
@@ -27,8 +27,8 @@ struct Context {
 
 impl Program {
     /// Runs the program on `count` copies of `frame`, in batches of `batch`, as if the interface
-    /// with index `ingress` had received them, and executes its verdict for each: [`XDP_TX`] sends
-    /// it from there.
+    /// with index `ingress` had received them. Executes its verdict for each copy: [`XDP_TX`] sends
+    /// the copy from that interface.
     ///
     /// Frames that the device does not take are dropped by the kernel, and not counted here.
     ///
@@ -79,8 +79,8 @@ impl Program {
             batch,
             ..Attr::default()
         };
-        // SAFETY: frame and context are of the lengths given, outlive the call and are only read;
-        // nothing is to be written but the attributes, which are exclusively borrowed.
+        // SAFETY: frame and context have the given lengths, outlive the call and are only read; the
+        // kernel writes only the attributes, which are exclusively borrowed.
         unsafe { bpf(PROG_TEST_RUN, &raw mut attr) }.map(drop)
     }
 }

@@ -1,4 +1,4 @@
-//! Maps of AF_XDP sockets: for our own programs, and for other owners'.
+//! Maps of AF_XDP sockets: for programs of this crate, and for programs of other owners.
 //!
 //! The kernel takes a socket out of its map when the socket is closed, and no other: who leaves has nothing to
 //! clear up in a map of another owner.
@@ -21,7 +21,7 @@ const OBJ_GET: c_long = 7;
 const BPF_NOEXIST: u64 = 1;
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
-/// Kinds of maps that an XDP program may use, by bpftool's names.
+/// Kinds of maps that an XDP program may use, with the names that bpftool uses.
 const KINDS: [(u32, &str); 7] = [
     (1, "hash"),
     (2, "array"),
@@ -32,7 +32,7 @@ const KINDS: [(u32, &str); 7] = [
     (25, "devmap_hash"),
 ];
 const XSKMAP: u32 = 17;
-/// Bytes of a key, the number of a queue, and of a value, a descriptor.
+/// Bytes of a key (the number of a queue) and of a value (a descriptor).
 const CELL_BYTES: u32 = 4;
 
 /// A map from a queue's number to the AF_XDP socket that receives its packets.
@@ -68,14 +68,15 @@ impl SocketMap {
             name: name("linerate_xsks"),
             ..Attr::default()
         };
-        // SAFETY: the attributes point nowhere.
+        // SAFETY: the attributes contain no address.
         match unsafe { open(MAP_CREATE, &attr) } {
             Ok(fd) => Ok(SocketMap { fd, entries }),
             Err(e) => Err(refused("cannot make a map of sockets", "BPF_MAP_CREATE", e)),
         }
     }
 
-    /// Opens the map that is pinned at `path`. It takes the rights to read and write the file, and no capability.
+    /// Opens the map that is pinned at `path`. This requires the rights to read and write the file,
+    /// but no capability.
     ///
     /// # Errors
     /// `E-FILE` if there is no such file, or none of a BPF file system; `E-PERM` without the rights; as
@@ -89,7 +90,8 @@ impl SocketMap {
         }
         let opened = CString::new(path).map_err(|_| Errno::INVAL).and_then(|text| {
             let attr = Attr { path: text.as_ptr().addr() as u64, fd: 0, flags: 0 };
-            // SAFETY: the path ends with a zero byte and is alive over the call, and the kernel only reads it.
+            // SAFETY: the path ends with a zero byte and outlives the call, and the kernel only
+            // reads it.
             unsafe { open(OBJ_GET, &attr) }
         });
         let fd = opened.map_err(|e| not_opened(path, e))?;
@@ -99,7 +101,7 @@ impl SocketMap {
         })
     }
 
-    /// Creates the value from the descriptor of an existing map of sockets.
+    /// Creates the value from the descriptor of an existing socket map.
     ///
     /// # Errors
     /// `E-PORT-SYNTAX` if it is something else: no map, one of another kind, or with other keys or values.
@@ -119,7 +121,8 @@ impl SocketMap {
             Error::new(Code::PortSyntax, "cannot use that as a map of sockets", why)
                 .fix("the XSKMAP of the XDP program, find it: bpftool map list")
         };
-        // Descriptors of programs, links and maps differ only in the target of this link.
+        // Distinguish the kinds of descriptors (programs, links, maps) by the target of this link:
+        // nothing else differs.
         if let Ok(link) = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), [])
             && let link = link.to_string_lossy()
             && !link.ends_with(":bpf-map")
@@ -128,7 +131,7 @@ impl SocketMap {
             return Err(wrong(format!("it is not a BPF map: {thing}")));
         }
         let mut info = Info::default();
-        // SAFETY: there is no address in that part of the structure.
+        // SAFETY: this part of the structure contains no address.
         unsafe { info_of(fd.as_fd(), &mut info) }
             .map_err(|e| wrong(format!("BPF_OBJ_GET_INFO_BY_FD: {e}")))?;
         if info.map_type != XSKMAP {
@@ -143,14 +146,14 @@ impl SocketMap {
         Ok(SocketMap { fd, entries: info.entries })
     }
 
-    /// Returns the number of the map's entries; queues below it can be inserted.
+    /// Returns the number of the map's entries; sockets can be inserted for queues below it.
     #[must_use]
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Directs the packets of `queue` to `socket`, until that is closed; an unbound socket drops
-    /// them.
+    /// Directs the packets of `queue` to `socket`, until the socket is closed; an unbound socket
+    /// drops them.
     ///
     /// # Errors
     /// `E-BUSY` if the queue's packets are another socket's; `E-PERM` if the map may only be read; else whatever
@@ -172,7 +175,7 @@ impl SocketMap {
             value: (&raw const value).addr() as u64,
             flags: BPF_NOEXIST,
         };
-        // SAFETY: key and value are the four bytes each that the map has, alive over the call, and
+        // SAFETY: key and value have four bytes each, as the map requires, and outlive the call;
         // the kernel only reads them.
         let done = unsafe { bpf(MAP_UPDATE_ELEM, &attr) };
         let what = "cannot put a socket into its map";

@@ -81,7 +81,8 @@ impl Program {
             Ok(program) => Ok(program),
             Err(e @ (Errno::PERM | Errno::ACCESS)) if insns.is_empty() => Err(load_refused(e, "")),
             Err(first) => {
-                // Once more, for its words; a log costs memory, so the first try had none.
+                // Load again, with a log for the verifier's message; the first try had no log,
+                // because a log costs memory.
                 let mut log = vec![0; LOG_BYTES];
                 match Program::try_load(insns, frags, &mut log) {
                     Ok(program) => Ok(program),
@@ -121,8 +122,8 @@ impl Program {
             attach_type: ATTACH_XDP,
             ..Attr::default()
         };
-        // SAFETY: instructions, licence and log are of the lengths given and outlive the call; the
-        // kernel writes to the log only, which is exclusively borrowed.
+        // SAFETY: instructions, licence and log have the given lengths and outlive the call; the
+        // kernel writes only the log, which is exclusively borrowed.
         unsafe { open(PROG_LOAD, &attr) }.map(Program)
     }
 
@@ -150,13 +151,13 @@ impl Program {
             repeat: 1,
             ..Attr::default()
         };
-        // SAFETY: the packet is of the length given and outlives the call, and is only read; nothing is
-        // to be written but the attributes, which are exclusively borrowed.
+        // SAFETY: the packet has the given length, outlives the call and is only read; the kernel
+        // writes only the attributes, which are exclusively borrowed.
         unsafe { bpf(PROG_TEST_RUN, &raw mut attr) }?;
         Ok(attr.returned)
     }
 
-    /// Attaches the program to the interface with that index, until the link is dropped.
+    /// Attaches the program to the interface with index `index`, until the link is dropped.
     ///
     /// # Errors
     /// The system's own error: EBUSY if there is a program, EOPNOTSUPP if the driver has no place
@@ -178,12 +179,13 @@ impl Program {
                 Mode::Generic => LINK_GENERIC,
             },
         };
-        // SAFETY: the attributes point nowhere.
+        // SAFETY: the attributes contain no address.
         unsafe { open(LINK_CREATE, &attr) }.map(Link)
     }
 }
 
-/// Returns the ids of the loaded programs, in rising order; none if this process may not ask.
+/// Returns the ids of the loaded programs, in ascending order; none if this process lacks the
+/// privilege.
 pub fn program_ids() -> impl Iterator<Item = u32> {
     #[repr(C)]
     #[derive(Default)]
@@ -194,15 +196,16 @@ pub fn program_ids() -> impl Iterator<Item = u32> {
     }
     std::iter::successors(Some(0), |start| {
         let mut attr = NextId { start: *start, ..NextId::default() };
-        // SAFETY: the attributes point nowhere; the kernel writes the answer into them.
+        // SAFETY: the attributes contain no address; the kernel writes the answer into them.
         unsafe { bpf(PROG_GET_NEXT_ID, &raw mut attr) }.ok()?;
-        // It ends also if the kernel should go in a circle.
+        // Stop if the ids do not rise, so that the iteration always ends.
         (attr.next > *start).then_some(attr.next)
     })
     .skip(1)
 }
 
-/// Returns the name of the program with that id, if this process may ask.
+/// Returns the name of the program with that id; `None` if it does not exist, or this process lacks
+/// the privilege.
 #[must_use]
 pub fn program_name(id: u32) -> Option<String> {
     #[repr(C)]
@@ -229,10 +232,10 @@ pub fn program_name(id: u32) -> Option<String> {
         map_ids_at: u64,
         name: [u8; NAME_BYTES],
     }
-    // SAFETY: the attributes point nowhere.
+    // SAFETY: the attributes contain no address.
     let program = unsafe { open(PROG_GET_FD_BY_ID, &ById { id, ..ById::default() }) }.ok()?;
     let mut info = Info::default();
-    // SAFETY: the counts in it are zero, so the kernel follows none of its addresses.
+    // SAFETY: all counts in `info` are zero, so the kernel follows none of its addresses.
     unsafe { info_of(program.as_fd(), &mut info) }.ok()?;
     let end = info.name.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
     Some(String::from_utf8_lossy(&info.name[..end]).into_owned())
@@ -254,7 +257,8 @@ unsafe fn info_of<I>(object: BorrowedFd<'_>, info: &mut I) -> rustix::io::Result
         bytes: size_of::<I>() as u32,
         info: std::ptr::from_mut(info).expose_provenance() as u64,
     };
-    // SAFETY: the kernel writes at most `bytes` to `info`, whose size it is; the rest is the caller's promise.
+    // SAFETY: the kernel writes at most `bytes` to `info`, whose size `bytes` is; the caller
+    // guarantees the addresses in `info`.
     unsafe { bpf(OBJ_GET_INFO_BY_FD, &attr) }.map(drop)
 }
 
@@ -272,22 +276,23 @@ impl AsFd for Link {
 
 fn name(text: &str) -> [u8; NAME_BYTES] {
     let mut name = [0; NAME_BYTES];
-    // One byte stays 0, as the kernel asks for.
+    // The last byte stays 0, as the kernel requires.
     for (to, from) in name.iter_mut().zip(text.bytes().take(NAME_BYTES - 1)) {
         *to = from;
     }
     name
 }
 
-/// Makes the call that returns a descriptor.
+/// Makes a bpf(2) call that returns a new descriptor.
 ///
 /// # Safety
 /// As for [`bpf`], and `command` returns one.
 unsafe fn open<A>(command: c_long, attr: &A) -> rustix::io::Result<OwnedFd> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what `bpf` requires.
     let fd = unsafe { bpf(command, attr) }?;
     let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
-    // SAFETY: the kernel has just made it for us; it is close-on-exec.
+    // SAFETY: the kernel has just made the descriptor for this call, so nothing else owns it; it is
+    // close-on-exec.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -297,8 +302,8 @@ unsafe fn open<A>(command: c_long, attr: &A) -> rustix::io::Result<OwnedFd> {
 /// `attr` is what `command` takes, or the beginning of it, and every address in it is of memory
 /// that the kernel may use for the call as `command` does.
 unsafe fn bpf<A>(command: c_long, attr: *const A) -> rustix::io::Result<c_long> {
-    // SAFETY: the kernel reads `size_of::<A>()` bytes of `attr`, whose size it is, and takes what is
-    // beyond for zeroes; the rest is the caller's promise.
+    // SAFETY: the kernel reads `size_of::<A>()` bytes of `attr`, whose size it is, and takes all
+    // further attributes as zero; the caller guarantees the rest.
     let done = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<A>()) };
     if done < 0 { Err(crate::error::last_errno()) } else { Ok(done) }
 }
@@ -316,7 +321,8 @@ fn load_refused(errno: Errno, words: &str) -> Error {
     if words.is_empty() {
         return refused(what, call, errno);
     }
-    // It says EACCES as well; but who lacks a capability does not get as far as the verifier.
+    // The verifier, too, refuses with EACCES: a lack of capabilities is reported before the
+    // verifier runs, so this is no `Code::Permission`.
     let mut error = Error::os(Code::System, what, call, errno);
     error.why = format!("{}; the verifier says: {words}", error.why);
     error

@@ -1,4 +1,5 @@
-//! The namespaces that have an interface which is absent here: most often that is why it is absent.
+//! The search for an absent interface in other network namespaces: it is usually absent because it
+//! was moved there.
 //!
 //! Only namespaces with a name, of `ip netns`, are looked into; those of containers have none.
 //!
@@ -13,23 +14,25 @@ use super::{FIND_INTERFACE, Interface};
 use crate::error::{Code, Error, Result};
 use crate::netns::enter;
 
-/// The folder in which `ip netns` keeps the namespaces that it names.
+/// The folder in which `ip netns` keeps its named namespaces.
 const NAMED: &str = "/run/netns";
-/// Most namespaces that are looked into.
+/// Most namespaces that are searched.
 const LOOKS_MAX: usize = 256;
 
-/// The named namespaces, without those that were looked into and lack the interface.
+/// The results of a search in the named namespaces; searched ones without the interface are left
+/// out.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Named {
-    /// Those that have it.
+    /// Namespaces that have the interface.
     with: Vec<String>,
-    /// Those that this process cannot enter.
+    /// Namespaces that this process cannot enter.
     closed: Vec<String>,
 }
 
 impl Interface {
-    /// Finds an interface as [`Interface::open`] does; the error names the other network namespaces that have one
-    /// of that name. A thread enters them one by one, and ends; the calling thread stays where it is.
+    /// Finds an interface as [`Interface::open`] does; if it is absent, the error names the other
+    /// network namespaces that have an interface of that name. A new thread enters these one by
+    /// one, so the calling thread stays in its namespace.
     ///
     /// # Errors
     /// As [`Interface::open`].
@@ -41,7 +44,7 @@ impl Interface {
     }
 }
 
-/// Looks for the interface in the namespaces of `folder`.
+/// Searches the namespaces in `folder` for the interface.
 fn look(folder: &Path, interface: &str) -> Named {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -67,7 +70,8 @@ fn look(folder: &Path, interface: &str) -> Named {
     })
 }
 
-/// Returns the error of an absent interface with the namespaces where it is, or may be.
+/// Returns the error for an absent interface, with the namespaces where the interface is, or may
+/// be.
 fn told(e: Error, named: &Named) -> Error {
     if let [first, ..] = &named.with[..] {
         let why = format!("it is not in this network namespace, but in {}", named.with.join(", "));

@@ -45,7 +45,8 @@ impl NetFolder {
         })
     }
 
-    /// Opens a folder that stands for an interface's: for tests of devices that are not there.
+    /// Opens any folder in place of an interface's: for tests of devices that the machine does not
+    /// have.
     ///
     /// # Errors
     /// The system's own.
@@ -54,7 +55,7 @@ impl NetFolder {
         std::fs::File::open(path).map(|folder| NetFolder(folder.into()))
     }
 
-    /// Returns true if it is the folder of that interface: its number and its address.
+    /// Returns true if the folder is that of `interface`: both have the same index and address.
     fn is_of(&self, interface: &Interface) -> bool {
         let address = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         let number = self.read("ifindex").and_then(|text| text.parse().ok());

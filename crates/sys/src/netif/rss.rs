@@ -1,5 +1,5 @@
-//! Receive-side scaling, the division of a device's packets among its queues: table, key and rules,
-//! read, and changed temporarily.
+//! Receive-side scaling, the division of a device's packets among its queues: reads and temporarily
+//! changes the table and the key, and counts the rules.
 //!
 //! Source: `struct ethtool_rxfh` and `struct ethtool_rxnfc`, include/uapi/linux/ethtool.h.
 
@@ -15,7 +15,7 @@ const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 /// 32-bit words of a request before the table: command, context, length of the table, length of the
 /// key, hash function, reserved.
 const HEAD_WORDS: usize = 6;
-/// Most entries of a table and bytes of a key: far more than devices have.
+/// Most entries of a table and bytes of a key that are accepted: far more than devices have.
 const TABLE_MAX: u32 = 1 << 16;
 const KEY_BYTES_MAX: u32 = 1 << 10;
 /// Table length in a request that keeps the table; 0 would restore the driver's default.
@@ -25,11 +25,11 @@ const TABLE_KEPT: u32 = u32::MAX;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Rss {
-    /// Queue of each remainder of a packet's hash by the table's length.
+    /// Queues, indexed by the remainder of a packet's hash divided by the table's length.
     pub table: Vec<u32>,
     /// Key of the hash; empty if the device does not report it.
     pub key: Vec<u8>,
-    /// Bit of the hash function: 1 is Toeplitz.
+    /// Bit of the hash function: 1 stands for Toeplitz.
     pub function: u8,
 }
 
@@ -60,7 +60,7 @@ impl Rss {
         Rss { table: entries.to_vec(), key: bytes.take(key).collect(), function }
     }
 
-    /// Returns the request that sets the table and the key, each unless it is empty.
+    /// Returns the request that sets the table and the key; an empty one is kept.
     fn request(&self) -> Vec<u32> {
         let entries = match self.table.len() as u32 {
             0 => TABLE_KEPT,
@@ -108,7 +108,8 @@ impl Interface {
         Ok(Rss::read(&words, table, key))
     }
 
-    /// Returns the number of rules that send packets to queues before the division (`ethtool -n`).
+    /// Returns the number of rules that assign packets to queues before the hash does (`ethtool
+    /// -n`).
     ///
     /// # Errors
     /// As [`Interface::rss`].
@@ -120,8 +121,8 @@ impl Interface {
         Ok(words[RULE_COUNT_AT])
     }
 
-    /// Sets another table, another key, or both: an empty one is kept. This changes the machine,
-    /// until the guard is dropped.
+    /// Sets the table, the key, or both; an empty one is kept. This changes the machine, until the
+    /// guard is dropped.
     ///
     /// # Errors
     /// As [`Interface::rss`]; `E-PERM` without CAP_NET_ADMIN; `E-PORT-SYNTAX` for a length that is not the device's
@@ -136,7 +137,7 @@ impl Interface {
         }
         let asked = Rss { table: table.to_vec(), key: key.to_vec(), function: 0 };
         self.write_rss(&asked)?;
-        // Read the table back from the device: some devices keep less than was written.
+        // Read the table back from the device, because some devices store less than was written.
         let set = self.rss()?;
         Ok(RssGuard { interface: self, before, set })
     }
@@ -149,8 +150,9 @@ impl Interface {
     fn words(&self, words: &mut [u32], call: &str) -> Result<()> {
         let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-        // The request takes an ifreq whose pointer is that of the command's structure; the kernel reads and
-        // writes as much behind it as the lengths in `words` say, all of which is there and outlives the call.
+        // The request takes an ifreq whose pointer is that of the command's structure. The kernel
+        // reads and writes behind it what the lengths in `words` cover; `words` has all of that and
+        // outlives the call.
         let done = ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request);
         done.map_err(|e| match e {
             Errno::OPNOTSUPP => Error::os(Code::Unsupported, self.no_rss(), call, e).fix(
@@ -183,7 +185,7 @@ impl RssGuard {
         &self.before
     }
 
-    /// Reads the present division of flows among queues.
+    /// Reads the present division of packets among queues.
     #[must_use]
     pub fn now(&self) -> &Rss {
         &self.set
@@ -198,7 +200,7 @@ impl RssGuard {
 
 impl Drop for RssGuard {
     fn drop(&mut self) {
-        // A change by another program stays.
+        // Keep a change that another program has made meanwhile.
         if self.interface.rss().is_ok_and(|now| now == self.set) {
             let _ = self.interface.write_rss(&self.before);
         }

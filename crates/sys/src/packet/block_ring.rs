@@ -1,5 +1,5 @@
-//! The mapped receive ring of a packet socket (TPACKET_V3): blocks that the kernel fills with
-//! frames and delivers whole.
+//! The mapped receive ring of a packet socket (TPACKET_V3): the kernel fills blocks with frames and
+//! delivers whole blocks.
 //!
 //! Owner: [`BlockRing`] owns the mapping. A block belongs to the kernel while its status lacks the
 //! USER bit, and to us from the moment we read that bit until we store 0; the kernel does not write
@@ -93,15 +93,15 @@ pub struct BlockRing {
     vnet: bool,
     /// The block that is read now or next.
     current: u32,
-    /// Set while the current block is ours.
+    /// Position in the current block; `None` while the kernel owns the block.
     cursor: Option<Cursor>,
-    /// Cursor before the frame read last, if that is in the current block.
+    /// Cursor before the frame that was read last, if that frame is in the current block.
     previous: Option<Cursor>,
     bad_blocks: u64,
 }
 
-// SAFETY: the mapping is process-wide and reached through this value alone; moving the value moves
-// the right to read blocks and to give them back, and neither depends on the thread.
+// SAFETY: the mapping is process-wide, and only this value gives access to it. Moving the value
+// moves the right to read blocks and to return them, and neither depends on the thread.
 unsafe impl Send for BlockRing {}
 
 impl BlockRing {
@@ -114,7 +114,7 @@ impl BlockRing {
     ) -> io::Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         let len = block_bytes.checked_mul(blocks as usize).ok_or(io::Errno::NOMEM)?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no Rust object; the
+        // SAFETY: a fresh mapping at an address that the kernel chooses aliases no Rust object; the
         // kernel maps the ring only if `len` is its exact size. The BlockRing owns and unmaps it.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, socket, 0) }?;
         Self::over(base, block_bytes, blocks, vnet)
@@ -163,8 +163,8 @@ impl BlockRing {
         None
     }
 
-    /// Returns the number of blocks with inconsistent contents, which were returned with frames
-    /// unread.
+    /// Returns the number of blocks with inconsistent contents, which were returned to the kernel
+    /// with frames unread.
     #[must_use]
     pub fn bad_blocks(&self) -> u64 {
         self.bad_blocks
@@ -179,14 +179,15 @@ impl BlockRing {
     /// Reads the frame under the cursor and moves on; `None` at the end of the block.
     fn next_frame(&mut self) -> Option<RxFrame<'_>> {
         let cursor = self.cursor.filter(|c| c.left > 0)?;
-        // SAFETY: there is a cursor, so this process owns the block. The frame's lifetime ends as the
-        // signature above ends it: with the exclusive borrow of the ring, without which nothing gives
-        // the block back.
+        // SAFETY: there is a cursor, so this process owns the block. The frame borrows the ring
+        // exclusively, as the signature states, so the block cannot be returned while the frame
+        // exists.
         let Some((frame, next)) = (unsafe { self.frame_at(cursor.offset) }) else {
             return self.abandon();
         };
         let left = cursor.left - 1;
-        // Each step is at least as long as a header, so that reading a block ends for any content.
+        // Each step must be at least as long as a header, so that reading a block ends whatever its
+        // content is.
         if left > 0 && next < FRAME_HDR_BYTES {
             return self.abandon();
         }
@@ -213,9 +214,9 @@ impl BlockRing {
             return None;
         }
         let at = self.block().wrapping_add(offset);
-        // SAFETY: `at` and the header behind it lie inside the current block, checked above, which
-        // is ours by contract, so the kernel does not write it. Any bits are a valid
-        // header, and the read asks for no alignment.
+        // SAFETY: `at` and the header behind it lie inside the current block, as checked above. The
+        // caller guarantees that this process owns the block, so the kernel does not write it.
+        // Every bit pattern is a valid header, and the read requires no alignment.
         let hdr = unsafe { at.cast::<libc::tpacket3_hdr>().read_unaligned() };
         // SAFETY: as above; PKTTYPE_AT is below the TPACKET3_HDRLEN bytes that were checked.
         let pkttype = unsafe { at.add(PKTTYPE_AT).read() };
@@ -224,12 +225,13 @@ impl BlockRing {
         if mac < reserved || snap > room.checked_sub(mac)? {
             return None;
         }
-        // SAFETY: [mac, mac + snap) lies inside the block, checked above; the kernel does not write it until
-        // the block is given back, before which 'a ends by contract.
+        // SAFETY: [mac, mac + snap) lies inside the block, as checked above. The kernel does not
+        // write it until the block is returned, and the caller guarantees that 'a ends before.
         let data = unsafe { std::slice::from_raw_parts(at.add(mac), snap) };
         let vnet = self.vnet.then(|| {
-            // SAFETY: mac >= TPACKET3_HDRLEN + VNET_HDR_BYTES and mac <= room, checked above, so the
-            // header lies between the frame's own headers and its data; bytes need no alignment.
+            // SAFETY: mac >= TPACKET3_HDRLEN + VNET_HDR_BYTES and mac <= room were checked above,
+            // so the header lies between the frame's own headers and its data; bytes need no
+            // alignment.
             let bytes =
                 unsafe { at.add(mac - VNET_HDR_BYTES).cast::<[u8; VNET_HDR_BYTES]>().read() };
             VnetHdr::from_bytes(bytes)
@@ -250,7 +252,8 @@ impl BlockRing {
     /// Returns the current block to the kernel and advances to the next.
     fn give_back(&mut self) {
         (self.cursor, self.previous) = (None, None);
-        // Release: our reads of the block happen before the kernel sees that it may write it.
+        // Release: the reads of the block happen before the kernel sees that it may write the
+        // block.
         self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.current = if self.current + 1 == self.blocks { 0 } else { self.current + 1 };
     }
@@ -262,12 +265,12 @@ impl BlockRing {
 
     fn status(&self) -> &AtomicU32 {
         // SAFETY: a block is page-aligned and at least a page long, so the word lies inside the
-        // mapping and is aligned; we touch it only through atomics, and the mapping outlives
-        // `&self`.
+        // mapping and is aligned. This process accesses the word only through atomics, and the
+        // mapping outlives `&self`.
         unsafe { AtomicU32::from_ptr(self.block().add(STATUS_AT).cast()) }
     }
 
-    /// Returns a word of the current block's header; the block must belong to us.
+    /// Returns a word of the current block's header; this process must own the block.
     fn word(&self, at: usize) -> u32 {
         // SAFETY: `at` is COUNT_AT or FIRST_AT, aligned and inside the header; the kernel does not
         // write a block that this process owns.
@@ -278,8 +281,8 @@ impl BlockRing {
 impl Drop for BlockRing {
     fn drop(&mut self) {
         let len = self.block_bytes * self.blocks as usize;
-        // SAFETY: base and len are those of the mapping that `over` took; it is unmapped only here,
-        // and every loan from it borrows the BlockRing.
+        // SAFETY: base and len are those of the mapping that `over` took. It is unmapped only here,
+        // and every reference into it borrows the BlockRing.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast::<c_void>(), len) };
     }
 }
@@ -303,15 +306,15 @@ impl Block<'_> {
         self.ring.next_frame()
     }
 
-    /// Moves back by one frame, so that the frame read last is the next again. This works once,
-    /// until another frame is read.
+    /// Moves back by one frame, so that [`Block::next_frame`] returns the frame read last again.
+    /// This works once, until another frame is read.
     pub fn unread(&mut self) {
         if let Some(previous) = self.ring.previous.take() {
             self.ring.cursor = Some(previous);
         }
     }
 
-    /// Returns the number of unread frames, according to the kernel.
+    /// Returns the number of unread frames, according to the kernel's count.
     #[must_use]
     pub fn frames_left(&self) -> u32 {
         self.ring.cursor.map_or(0, |c| c.left)
@@ -340,7 +343,7 @@ fn vlan(hdr: &libc::tpacket3_hdr) -> Option<Vlan> {
     }
     let known = hdr.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
     let tpid = if known { hdr.hv1.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
-    // The kernel widens a 16-bit value to the field.
+    // The kernel stores a 16-bit value in this wider field.
     Some(Vlan { tpid, tci: hdr.hv1.tp_vlan_tci as u16 })
 }
 

@@ -21,26 +21,26 @@ use rustix::io::Errno;
 use crate::error::check;
 use crate::vnet::{VNET_HDR_BYTES, VnetHdr};
 
-/// Most messages of one batch.
+/// Most messages in one batch.
 pub const MESSAGES_MAX: usize = 64;
 
-/// Most segments of one batch, headers included: 64 frames of 20 segments, or 37 superframes of
-/// 64 KiB in 2 KiB frames (33 segments and the header each).
+/// Most segments in one batch, headers included: 64 frames of 20 segments, or 37 superframes of 64
+/// KiB in 2 KiB frames (33 segments and the header each).
 pub const SEGMENTS_MAX: usize = MESSAGES_MAX * 20;
 
 /// Most segments that the kernel accepts in one message (`UIO_MAXIOV`), including the header.
 pub const MESSAGE_SEGMENTS_MAX: usize = 1024;
 
-/// The arrays of a batch, for use again and again.
+/// The arrays of a batch, which are reused for every batch.
 pub struct SendBatch {
     msgs: Vec<libc::mmsghdr>,
     iov: Vec<libc::iovec>,
     headers: Vec<[u8; VNET_HDR_BYTES]>,
 }
 
-// SAFETY: the pointers in `msgs` and `iov` are only followed by `Sending::flush`, while the Sending
-// holds the borrows they came from; `start` discards them before the next use. Between uses they
-// are plain numbers.
+// SAFETY: only `Sending::flush` follows the pointers in `msgs` and `iov`, while the Sending holds
+// the borrows from which they were made; `start` discards them before the next use. Between uses
+// they are only numbers.
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
@@ -54,7 +54,7 @@ impl SendBatch {
         }
     }
 
-    /// Begins a batch; messages of an earlier one that were not sent are discarded.
+    /// Begins a batch; discards messages of an earlier batch that were not sent.
     pub fn start<'seg>(&mut self) -> Sending<'_, 'seg> {
         self.msgs.clear();
         self.iov.clear();
@@ -75,11 +75,11 @@ impl std::fmt::Debug for SendBatch {
     }
 }
 
-/// A batch being filled and sent.
+/// A batch that is being filled and sent.
 #[derive(Debug)]
 pub struct Sending<'a, 'seg> {
     batch: &'a mut SendBatch,
-    /// The first message not yet sent or skipped.
+    /// Index of the first message that was not sent or skipped.
     first: usize,
     segments: PhantomData<&'seg [u8]>,
 }
@@ -121,7 +121,7 @@ impl<'seg> Sending<'_, 'seg> {
             let base = segment.as_ptr().cast_mut().cast();
             iov.push(libc::iovec { iov_base: base, iov_len: segment.len() });
         }
-        // SAFETY: mmsghdr is integers and pointers; all zeroes is a valid value.
+        // SAFETY: mmsghdr consists of integers and pointers, for which all zeroes is a valid value.
         let mut msg: libc::mmsghdr = unsafe { std::mem::zeroed() };
         msg.msg_hdr.msg_iov = iov.as_mut_ptr().wrapping_add(start);
         msg.msg_hdr.msg_iovlen = (iov.len() - start) as _;
@@ -129,7 +129,7 @@ impl<'seg> Sending<'_, 'seg> {
         true
     }
 
-    /// Messages that wait to be sent.
+    /// Returns the number of messages that wait to be sent.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.batch.msgs.len() - self.first
@@ -152,14 +152,14 @@ impl<'seg> Sending<'_, 'seg> {
         while self.pending() > 0 {
             let msgs = self.batch.msgs.as_mut_ptr().wrapping_add(self.first);
             let count = self.pending() as libc::c_uint;
-            // SAFETY: `count` messages lie at `msgs`. Their iovecs lie in `iov` and the headers in
-            // `headers`, neither of which moves as they never grow beyond their capacity; the
+            // SAFETY: `count` messages lie at `msgs`. Their iovecs lie in `iov` and their headers
+            // in `headers`; neither moves, because they never grow beyond their capacity. The
             // segments are borrowed for 'seg, which this Sending keeps alive. The kernel writes
-            // nothing but `msg_len`.
+            // only `msg_len`.
             let ret = check(unsafe { libc::sendmmsg(fd, msgs, count, flags as _) });
             match ret {
-                // Nothing was sent and there is no error: this is not a documented result, so do
-                // not repeat the call.
+                // Nothing was sent, without an error. This result is not documented, so do not
+                // repeat the call.
                 Ok(0) => return (sent, Some(Errno::AGAIN)),
                 Ok(n) => {
                     self.first += n as usize;

@@ -1,6 +1,6 @@
-//! Detection of the host's own use of an interface: one of its addresses, or a default route
-//! through it. Interfaces stacked on it count as well: a bridge or a bond that it is a member of, a
-//! VLAN, a macvlan.
+//! Detection of the host's own use of an interface: an address on it, or a default route through
+//! it. Interfaces stacked on it count as well: the bridge or bond that it is a member of, a VLAN, a
+//! macvlan.
 //!
 //! ```text
 //!   eth0 ──► IFLA_MASTER: br0 ──► IFLA_LINK of br0.7: br0.7     all that stand on eth0
@@ -26,7 +26,7 @@ const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_DONE: u16 = 3;
 const RTM_GETADDR: u16 = 22;
 const RTM_GETROUTE: u16 = 26;
-/// `struct ifaddrmsg`, `struct rtmsg`, `struct rtnexthop`.
+/// Lengths of `struct ifaddrmsg`, `struct rtmsg` and `struct rtnexthop`, in this order.
 const ADDRESS_BYTES: usize = 8;
 const ROUTE_BYTES: usize = 12;
 const HOP_BYTES: usize = 8;
@@ -37,7 +37,7 @@ const RTA_GATEWAY: u16 = 5;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const TABLE_MAIN: u32 = 254;
-/// The kind of a route that forwards packets: other kinds are refusals and local addresses.
+/// The kind of a route that forwards packets; other kinds are for refusals and local addresses.
 const RTN_UNICAST: u8 = 1;
 const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 /// Largest part of an answer that the kernel sends.
@@ -48,13 +48,14 @@ const PART_BYTES: usize = 64 << 10;
 pub struct HostUse {
     /// The interface with the address: the queried one, or one stacked on it.
     pub interface: IfName,
-    /// The address; `None` if it is the output of a default route.
+    /// The address; `None` if the use is a default route through the interface.
     pub address: Option<IpAddr>,
 }
 
 impl HostUse {
     /// Returns the first use that the host makes of `interface`, addresses before routes; `None` if
-    /// it makes none. A link-local address does not count, because every interface has one.
+    /// the host does not use it. A link-local address does not count, because every interface has
+    /// one.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer.
@@ -64,7 +65,7 @@ impl HostUse {
         let fail = |e| refused(interface.name(), "rtnetlink", e);
         let used = find(interface.index()).map_err(fail)?;
         Ok(used.and_then(|(index, address)| {
-            // An interface that has just been deleted is not used.
+            // An interface that has just been deleted is not in use.
             let interface = Interface::by_index(index).ok()?.name();
             Some(HostUse { interface, address })
         }))
@@ -106,12 +107,12 @@ fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
     Ok(first)
 }
 
-/// Asks for all objects of a kind, and hands the body of each message over.
+/// Requests all objects of a kind, and calls `each` with the body of each message.
 pub(super) fn dump(kind: u16, body: &[u8], each: impl FnMut(&[u8])) -> Answer<()> {
     dump_by(None, kind, body, each)
 }
 
-/// Asks by a protocol; without one, of rtnetlink.
+/// Requests as [`dump`] does, by `protocol`; without one, by rtnetlink.
 pub(super) fn dump_by(
     protocol: Option<Protocol>,
     kind: u16,
@@ -123,7 +124,7 @@ pub(super) fn dump_by(
     Ok(())
 }
 
-/// Reads one part of an answer; returns true if it is the last.
+/// Reads one part of an answer; returns true if it is the last part.
 fn part(socket: &OwnedFd, each: &mut impl FnMut(&[u8])) -> Answer<bool> {
     let mut bytes = vec![0; PART_BYTES];
     let (n, _) = recv(socket, &mut bytes[..], RecvFlags::empty())?;
@@ -166,7 +167,7 @@ fn link(message: &[u8]) -> Option<Link> {
             _ => {}
         }
     }
-    // A veth has the index of its other end there, which is not a lower device.
+    // For a veth this attribute is the index of its other end, which is not a lower device.
     if is_veth || is_elsewhere {
         link.below = None;
     }
@@ -177,7 +178,7 @@ fn link(message: &[u8]) -> Option<Link> {
 pub(super) struct Stack {
     /// All these interfaces; the given one is the first.
     pub all: Vec<u32>,
-    /// The given interface and its bridge or bond, whose packets have no additional tag or tunnel
+    /// The given interface and its bridge or bond: their packets have no additional tag or tunnel
     /// header.
     pub untagged: Vec<u32>,
 }
@@ -191,7 +192,7 @@ pub(super) fn stack_of(index: u32) -> Answer<Stack> {
     Ok(Stack { all: standing_on(index, &links), untagged })
 }
 
-/// Returns the link itself, and all links that receive packets through it.
+/// Returns the index itself, and those of all links that receive packets through it.
 fn standing_on(index: u32, links: &[Link]) -> Vec<u32> {
     let mut stack = vec![index];
     let mut next = 0;
@@ -208,7 +209,8 @@ fn standing_on(index: u32, links: &[Link]) -> Vec<u32> {
     stack
 }
 
-/// Returns the interface and the address in a message, unless the address is link-local.
+/// Returns the index of the interface and the address in a message, unless the address is
+/// link-local.
 fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
     let family = *message.first()?;
     let index = u32_at(message, 4)?;
@@ -226,7 +228,7 @@ fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
     Some((index, address))
 }
 
-/// A route, as far as it matters here.
+/// The parts of a route that this crate uses.
 pub(super) struct Route {
     /// True for a default route of the main table.
     pub is_default: bool,

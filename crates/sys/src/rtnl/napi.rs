@@ -1,5 +1,5 @@
-//! NAPI's instances of an interface, by the kernel's `netdev` family of generic netlink: which irq each has, and which
-//! thread, if NAPI is threaded. Nothing is opened or changed for it.
+//! The NAPI instances of an interface, by the kernel's `netdev` family of generic netlink: the irq
+//! of each, and its thread, if NAPI is threaded. Opens and changes nothing.
 //!
 //! Source: Documentation/netlink/specs/netdev.yaml, `napi-get`; include/uapi/linux/netdev.h (Linux 6.8).
 
@@ -16,23 +16,23 @@ const NETDEV_A_NAPI_IFINDEX: u16 = 1;
 const NETDEV_A_NAPI_ID: u16 = 2;
 const NETDEV_A_NAPI_IRQ: u16 = 3;
 const NETDEV_A_NAPI_PID: u16 = 4;
-/// Instances of an interface that are listed: more than any device has queues.
+/// Most instances of an interface that are listed: more than any device has queues.
 const INSTANCES_MAX: usize = 4096;
 
-/// One instance.
+/// One NAPI instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Napi {
-    /// Its number, which rises with the queue's.
+    /// The instance's id; it rises with the queue's number.
     pub id: u32,
-    /// Its irq, if its driver tells.
+    /// The instance's irq, if its driver reports it.
     pub irq: Option<u32>,
-    /// Its thread, if it has one, by the number that the first process's namespace has for it.
+    /// The instance's thread, if it has one: its number in the first process's namespace.
     pub thread: Option<i32>,
 }
 
 impl Napi {
-    /// Returns the instances of `interface`, in the order of their numbers; of one that is down, none. `None`
-    /// before Linux 6.8, which does not tell.
+    /// Returns the instances of `interface`, in ascending order of their ids; none if the interface
+    /// is down. Returns `None` before Linux 6.8, which does not report instances.
     ///
     /// # Errors
     /// `E-NODEV` if the interface is gone, `E-SYSTEM` if the kernel does not answer.
@@ -57,7 +57,7 @@ fn ask(index: u32) -> Answer<Vec<Napi>> {
     Ok(found)
 }
 
-/// Reads a message about an instance of the interface of that number.
+/// Parses a message about an instance of the interface with index `index`.
 fn read(message: &[u8], index: u32) -> Option<Napi> {
     let number = |kind| find(message, kind).and_then(|value| u32_at(value, 0));
     if number(NETDEV_A_NAPI_IFINDEX)? != index {

@@ -12,7 +12,7 @@ use crate::netif::Interface;
 
 const RTM_GETROUTE: u16 = 26;
 const RTM_GETNEIGH: u16 = 30;
-/// `struct rtmsg` and `struct ndmsg`.
+/// Bytes of `struct rtmsg`, and of `struct ndmsg`.
 const BODY_BYTES: usize = 12;
 const NDA_DST: u16 = 1;
 /// States of a neighbour that has answered at least once: reachable, stale, delayed, probed,
@@ -24,10 +24,10 @@ const HAS_ANSWERED: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x80;
 pub struct Neighbours {
     /// True if a default route uses the interface, or one stacked on it.
     pub carries_default: bool,
-    /// The gateway of that route, if it is an IPv4 neighbour on the interface itself or on its
-    /// bridge or bond.
+    /// The gateway of the default route, if it is an IPv4 neighbour on the interface itself or on
+    /// its bridge or bond.
     pub gateway: Option<Ipv4Addr>,
-    /// Addresses from which the kernel has had an answer.
+    /// Addresses of neighbours that have answered the kernel.
     pub known: Vec<Ipv4Addr>,
 }
 
@@ -68,7 +68,7 @@ impl Neighbours {
     }
 }
 
-/// Returns the interface and the address of a neighbour that has answered.
+/// Returns the index of the interface and the address of a neighbour that has answered.
 fn neighbour(message: &[u8]) -> Option<(u32, Ipv4Addr)> {
     let (index, state) = (u32_at(message, 4)?, u16_at(message, 8)?);
     let (_, bytes) = attributes(message.get(BODY_BYTES..)?).find(|(kind, _)| *kind == NDA_DST)?;

@@ -1,5 +1,5 @@
-//! The XDP features that a driver reports, by the kernel's `netdev` family of generic netlink;
-//! opens and changes nothing.
+//! The XDP features that a driver reports, by the kernel's `netdev` family of generic netlink.
+//! Opens and changes nothing.
 //!
 //! Two requests: the number of the family by its name, then the device. Both answers are bounded and checked like those of
 //! rtnetlink.
@@ -13,7 +13,7 @@ use super::{Answer, ask_by, attributes, refused, u16_at, u32_at};
 use crate::error::Result;
 use crate::netif::Interface;
 
-/// `GENL_ID_CTRL`, also the kind of the answers.
+/// `GENL_ID_CTRL`, which is also the kind of the answers.
 const CONTROL: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -22,10 +22,10 @@ const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
-/// `struct genlmsghdr`: command, version, two bytes of nothing.
+/// `struct genlmsghdr`: command, version, two unused bytes.
 const COMMAND_BYTES: usize = 4;
 
-/// `NETDEV_XDP_ACT_*`, with the names of the kernel's own tools.
+/// `NETDEV_XDP_ACT_*`, with the names that the kernel's own tools use.
 const FEATURES: [(u64, &str); 7] = [
     (1, "basic"),
     (2, "redirect"),
@@ -46,7 +46,7 @@ pub struct XdpFeatures {
 }
 
 impl XdpFeatures {
-    /// Queries `interface`; returns `None` before Linux 6.3, which cannot answer.
+    /// Queries `interface`; returns `None` before Linux 6.3, which does not support the query.
     ///
     /// # Errors
     /// `E-NODEV` if it is gone, `E-SYSTEM` if the kernel does not answer.
@@ -78,13 +78,14 @@ impl XdpFeatures {
         self.bits & 8 != 0
     }
 
-    /// Returns true if programs receive packets in several frames.
+    /// Returns true if programs can receive packets in several frames.
     #[must_use]
     pub fn has_several_frames(self) -> bool {
         self.bits & 32 != 0
     }
 
-    /// Returns the features by the names of the kernel's tools; unknown ones as numbers.
+    /// Returns the features with the names that the kernel's tools use; unknown features as
+    /// numbers.
     #[must_use]
     pub fn words(self) -> Vec<String> {
         let known = FEATURES.iter().filter(|(bit, _)| self.bits & bit != 0);
@@ -97,7 +98,7 @@ impl XdpFeatures {
     }
 }
 
-/// Asks for the number of the family, which the kernel gives out.
+/// Requests the number of the family, which the kernel assigns.
 pub(super) fn family() -> Answer<u16> {
     let name = attribute(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
     let answer = ask_by(Some(GENERIC), CONTROL, CONTROL, &command(CTRL_CMD_GETFAMILY, &name))?;

@@ -19,7 +19,7 @@ const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
-/// `struct rtmsg` and `struct ndmsg`.
+/// Bytes of `struct rtmsg`, and of `struct ndmsg`.
 const ROUTE_BYTES: usize = 12;
 const NEIGHBOUR_BYTES: usize = 12;
 const ROUTE_TYPE_AT: usize = 7;
@@ -78,8 +78,8 @@ impl Route {
         Err(Error::new(Code::System, what, why).fix("use an address of the other end"))
     }
 
-    /// Returns the MAC address of the next hop; if the kernel does not know it, makes it ask, which
-    /// sends the hop an empty datagram to port 9, discard.
+    /// Returns the MAC address of the next hop. If the kernel does not know it, sends the hop an
+    /// empty datagram to port 9 (discard), which makes the kernel request it.
     ///
     /// # Errors
     /// `E-SYSTEM` if it does not answer within five seconds.
@@ -119,7 +119,7 @@ fn silent(what: String, name: IfName, hop: IpAddr) -> Error {
     ))
 }
 
-/// Sends an empty datagram, so that the kernel requests the MAC address.
+/// Sends an empty datagram to the hop, so that the kernel requests its MAC address.
 fn provoke(interface: &Interface, hop: IpAddr) -> std::io::Result<()> {
     let any: IpAddr = match hop {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -155,7 +155,7 @@ fn read_route(to: IpAddr, answer: &[u8]) -> (Option<u8>, Route) {
     for (attribute, value) in attributes(answer.get(ROUTE_BYTES..).unwrap_or_default()) {
         match attribute {
             RTA_GATEWAY => route.hop = address(value).or(route.hop),
-            // A family, and the address: a gateway of the other version.
+            // The value is a family, then the address: the gateway has the other IP version.
             RTA_VIA => route.hop = value.get(2..).and_then(address).or(route.hop),
             RTA_PREFSRC => route.src = address(value).filter(|src| !src.is_unspecified()),
             _ => {}
@@ -174,7 +174,7 @@ fn read_neighbour(answer: &[u8]) -> (u16, Option<[u8; 6]>) {
     (state, mac.and_then(|(_, mac)| mac.try_into().ok()))
 }
 
-/// Returns the MAC address for a multicast or broadcast address.
+/// Returns the MAC address that a multicast or broadcast address maps to.
 ///
 /// Source: RFC 1112 section 6.4, RFC 2464 section 7.
 fn group_mac(to: IpAddr) -> [u8; 6] {

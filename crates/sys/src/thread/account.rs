@@ -21,7 +21,7 @@ const WHAT: &str = "cannot read what the kernel accounts to this thread";
 /// Three numbers of 20 digits, two spaces and a newline.
 const SCHEDSTAT_BYTES_MAX: usize = 64;
 
-/// Open files with the calling thread's statistics. The value cannot move to another thread.
+/// Open files with the calling thread's statistics. Only that thread can use the value.
 #[derive(Debug)]
 pub struct Account {
     schedstat: File,
@@ -31,16 +31,16 @@ pub struct Account {
 /// The kernel's statistics of a thread since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accounted {
-    /// On a CPU, in nanoseconds.
+    /// Time on a CPU, in nanoseconds.
     pub cpu_ns: u64,
     /// Time ready but without a CPU, in nanoseconds.
     pub run_delay_ns: u64,
-    /// Times that the thread was preempted.
+    /// Number of times that the thread was preempted.
     pub preemptions: u64,
 }
 
 impl Account {
-    /// Opens the calling thread's.
+    /// Opens the calling thread's statistics.
     ///
     /// # Errors
     /// `E-FILE` without /proc; `E-UNSUPPORTED` from a kernel built without `CONFIG_SCHED_INFO`.
@@ -52,7 +52,7 @@ impl Account {
         Ok(account)
     }
 
-    /// Reads the whole account. Cost: three system calls, about 1 µs.
+    /// Reads all statistics. Cost: three system calls, about 1 µs.
     ///
     /// # Errors
     /// `E-FILE` if it cannot be read any more.
@@ -69,7 +69,7 @@ impl Account {
         let mut bytes = [0; SCHEDSTAT_BYTES_MAX];
         let read = self.schedstat.read_at(&mut bytes, 0);
         let len = read.map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")))?;
-        // read(2) returns at most the buffer's length.
+        // read(2) never returns more than the buffer's length.
         let text = std::str::from_utf8(&bytes[..len]).unwrap_or("");
         let Some([_, run_delay_ns, _]) = times_of(text) else {
             let why = format!("{PATH} holds {text:?}: the kernel keeps no account of it");
@@ -81,7 +81,7 @@ impl Account {
     }
 }
 
-/// Returns the time that the calling thread has been on a CPU, to the moment. Cost: one system call.
+/// Returns the time that the calling thread has been on a CPU until now. Cost: one system call.
 #[must_use]
 pub fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -92,10 +92,10 @@ pub fn cpu_ns() -> u64 {
 /// Returns the number of times that the calling thread was preempted.
 #[must_use]
 pub fn preemptions() -> u64 {
-    // SAFETY: rusage is plain numbers, for which all zeroes are values.
+    // SAFETY: rusage consists of numbers, for which all zeroes is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is a local variable of the size that the call expects. It fails for an
-    // unknown `who` only, and then leaves the zeroes.
+    // SAFETY: `usage` is a local variable of the size that the call expects. The call fails only
+    // for an unknown `who`, and then leaves the zeroes.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }

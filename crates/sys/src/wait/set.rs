@@ -1,4 +1,4 @@
-//! A descriptor to sleep on: readable when a member is, and after a set time.
+//! A descriptor to sleep on: it is readable when a member is ready, or after a set time.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,7 +30,8 @@ impl WaitSet {
         Ok(WaitSet { set, timer, alarm: None })
     }
 
-    /// Sets the alarm to `at`, or turns it off. It rings until it is set to another time.
+    /// Sets the alarm to `at`, or turns it off. Once it rings, it rings until it is set to another
+    /// time.
     ///
     /// # Errors
     /// None that a valid descriptor can give.
@@ -44,13 +45,13 @@ impl WaitSet {
         Ok(())
     }
 
-    /// Sets the alarm to `at` unless it is set to an earlier time; returns true if it will fire by
-    /// then.
+    /// Sets the alarm to `at`, unless it is set to an earlier time; returns true if the alarm will
+    /// ring at `at` or earlier.
     ///
     /// Cost: a syscall if the time changed.
     pub fn no_later(&mut self, at: Instant) -> bool {
         if self.alarm.is_none_or(|alarm| at < alarm) {
-            // After an error the old alarm stays, and `is_due` below returns false.
+            // After an error the alarm keeps its old time, and `is_due` below returns false.
             let _ = self.alarm(Some(at));
         }
         self.is_due(at)
