@@ -81,7 +81,7 @@ fn with_waker(batch: usize, rounds: u64) -> u64 {
 
 fn report(name: &str, batch: usize, entries: u64, run: impl Fn(usize, u64) -> u64) {
     let rounds = entries / batch as u64;
-    run(batch, rounds); // touches the pages and warms the predictors
+    run(batch, rounds); // touch the pages and warm the predictors
     let mut samples: Vec<f64> =
         (0..SAMPLES).map(|_| run(batch, rounds) as f64 / (rounds * batch as u64) as f64).collect();
     samples.sort_by(f64::total_cmp);
@@ -91,14 +91,16 @@ fn report(name: &str, batch: usize, entries: u64, run: impl Fn(usize, u64) -> u6
 
 #[cfg(target_arch = "x86_64")]
 fn tsc() -> u64 {
-    // SAFETY: reads a counter that every x86-64 has and Linux leaves readable; touches no memory.
+    // SAFETY: the instruction reads a counter that every x86-64 has and Linux leaves readable; it
+    // accesses no memory.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(target_arch = "aarch64")]
 fn tsc() -> u64 {
     let ticks: u64;
-    // SAFETY: reads the virtual counter, which Linux leaves readable; touches no memory.
+    // SAFETY: the instruction reads the virtual counter, which Linux leaves readable; it accesses
+    // no memory.
     unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
     ticks
 }

@@ -18,7 +18,7 @@ pub struct Consumer<M: Memory> {
 }
 
 impl<M: Memory> Consumer<M> {
-    /// Creates the consumer of `memory`, starting at the index found there.
+    /// Creates the consumer of `memory`, starting at the consumer's index in it.
     ///
     /// # Safety
     ///
@@ -30,7 +30,7 @@ impl<M: Memory> Consumer<M> {
         Self { memory, cursor, not_sync: PhantomData }
     }
 
-    /// Returns how many entries, up to `n`, are published and not released.
+    /// Returns the number of entries, up to `n`, that are published and not released.
     ///
     /// Shape:  ring [cons, prod) -> window[0..r], r <= n; the slots are the caller's to read until
     ///         `release`. Asking again without `release` starts at the same entry.
@@ -57,8 +57,9 @@ impl<M: Memory> Consumer<M> {
     #[track_caller]
     pub fn read(&self, i: u32) -> M::Entry {
         assert!(i < self.cursor.window(), "ring entry read outside the peeked window");
-        // SAFETY: `slot` masks to below len; we are the consumer (`attach`), and the slot lies in
-        // the window, hence published: the Acquire load that widened the window saw its entry.
+        // SAFETY: `slot` masks to below len, and this is the only consumer (`attach`). The slot
+        // lies in the window, so it is published: the Acquire load that widened the window saw its
+        // entry.
         unsafe { self.memory.read(self.cursor.slot(i)) }
     }
 
@@ -77,7 +78,8 @@ impl<M: Memory> Consumer<M> {
         self.memory.store_consumer(self.cursor.advance(n));
     }
 
-    /// Copies as many entries as are published and fit, and releases their slots.
+    /// Copies as many entries as are published and fit into `entries`, and releases their slots;
+    /// returns how many.
     ///
     /// Shape:  ring -> entries[0..r]; entries[r..] stay as they were.
     /// Units:  entries.
@@ -87,8 +89,9 @@ impl<M: Memory> Consumer<M> {
     #[inline]
     pub fn pop_slice(&mut self, entries: &mut [M::Entry]) -> usize {
         let (start, len) = (entries.as_mut_ptr().cast(), entries.len());
-        // SAFETY: the same memory under the same exclusive borrow, and `MaybeUninit<T>` has T's
-        // layout; `pop_into` writes whole valid entries and nothing else, so it stays initialised.
+        // SAFETY: the new slice is the same memory under the same exclusive borrow, and
+        // `MaybeUninit<T>` has T's layout; `pop_into` writes only whole valid entries, so the
+        // memory stays initialised.
         self.pop_into(unsafe { std::slice::from_raw_parts_mut(start, len) })
     }
 
@@ -104,8 +107,9 @@ impl<M: Memory> Consumer<M> {
         let n = self.peek(u32::try_from(entries.len()).unwrap_or(u32::MAX));
         let until_wrap = self.cursor.until_wrap().min(n);
         let (head, tail) = entries[..n as usize].split_at_mut(until_wrap as usize);
-        // SAFETY: we are the consumer (`attach`); the n slots of the window are published, as in
-        // `read`. `head` ends at or before the last slot and `tail`, n <= len, before the first.
+        // SAFETY: this is the only consumer (`attach`), and the n slots of the window are
+        // published, as in `read`. `head` ends at or before the ring's last slot; because n <= len,
+        // `tail` ends before the first slot of `head`.
         unsafe {
             self.memory.read_slice(self.cursor.slot(0), head);
             if !tail.is_empty() {
@@ -116,7 +120,7 @@ impl<M: Memory> Consumer<M> {
         n as usize
     }
 
-    /// Returns how many entries are published now.
+    /// Returns the number of entries that are published now.
     ///
     /// Shape:  nothing moves.
     /// Units:  entries, at most the ring's length.
@@ -135,8 +139,8 @@ impl<M: Memory> Consumer<M> {
         self.cursor.len()
     }
 
-    /// Returns how often the producer's index was invalid: more than the ring's length ahead, or
-    /// backwards.
+    /// Returns the number of times that the producer's index was invalid: more than the ring's
+    /// length ahead, or moved backwards.
     ///
     /// Anything but 0 means that the peer is broken; the owner detaches it.
     #[inline]

@@ -1,4 +1,4 @@
-//! One half of a ring: its own index, and the limit of its movement.
+//! One half of a ring: its own index, and the limit up to which it may move.
 //!
 //! Both halves count alike. The producer may go to `consumer + len`, the consumer to `producer`;
 //! written as *own* and *limit*, the room of either is `limit - own` and one check of a limit read
@@ -13,7 +13,7 @@
 //! Owner: the half. Invariant: `limit - own <= len`, whatever the peer writes. The shared copy of
 //! the own index is written and never read back, so a peer that overwrites it harms only itself.
 
-/// A half's own index, its limit, and how often the peer's index was invalid.
+/// The index and the limit of one half, and the number of invalid indices that the peer stored.
 pub(crate) struct Cursor {
     own: u32,
     limit: u32,
@@ -22,7 +22,8 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Starts at `own`; a `limit` more than `len` ahead counts as corrupt and gives no slots.
+    /// Creates a cursor at `own`; a `limit` more than `len` ahead counts as corrupt and gives no
+    /// slots.
     pub(crate) fn new(own: u32, limit: u32, len: u32) -> Self {
         debug_assert!(len.is_power_of_two());
         let mut cursor = Self { own, limit: own, len, corrupt: 0 };
@@ -30,7 +31,8 @@ impl Cursor {
         cursor
     }
 
-    /// Adopts a limit read from shared memory, if it moves forward and is at most `len` ahead.
+    /// Adopts a limit that was read from shared memory, if it moves forward and is at most `len`
+    /// ahead.
     #[inline]
     pub(crate) fn extend_to(&mut self, limit: u32) {
         let window = limit.wrapping_sub(self.own);
@@ -41,7 +43,8 @@ impl Cursor {
         }
     }
 
-    /// Moves on by `n` slots, which the caller has checked against the window.
+    /// Moves the index forward by `n` slots, which the caller has checked against the window;
+    /// returns the new index.
     #[inline]
     pub(crate) fn advance(&mut self, n: u32) -> u32 {
         debug_assert!(n <= self.window());

@@ -1,4 +1,4 @@
-//! Errors of creating a ring: set-up only, the data path has none.
+//! Errors of creating a ring; the data path has no errors.
 
 use std::error::Error;
 use std::fmt;
@@ -37,7 +37,7 @@ impl fmt::Display for RingError {
 
 impl Error for RingError {}
 
-/// Refuses a length that the index arithmetic cannot serve.
+/// Returns the length, or an error for a length that the index arithmetic does not support.
 ///
 /// Above 2^31 a full ring and a corrupt index could not be told apart in 32 bits; `u32` holds no
 /// power of two above that.

@@ -1,4 +1,4 @@
-//! A ring in process memory, both halves of which belong to this process, on any two threads.
+//! A ring in the memory of one process; its two halves may be on any two threads.
 //!
 //! ```text
 //!   Producer ─┐    ┌─ line 0: producer index     written by the producer, read by the consumer
@@ -34,8 +34,8 @@ pub fn heap<T: Copy + Send>(len_descs: u32) -> Result<Halves<T>, RingError> {
     heap_from(len_descs, 0)
 }
 
-/// Creates a ring as [`heap`] does, with both indices at `start`: for tests close to the wrap of an
-/// index.
+/// Creates a ring as [`heap`] does, with both indices at `start`, for tests in which an index soon
+/// wraps.
 ///
 /// # Errors
 ///
@@ -50,8 +50,8 @@ pub fn heap_from<T: Copy + Send>(len_descs: u32, start: u32) -> Result<Halves<T>
         consumer: Line(AtomicU32::new(start)),
         slots: slots.into_boxed_slice(),
     });
-    // SAFETY: the memory is new, `Heap` can be neither made nor cloned outside this function, and
-    // it makes one half of each kind. Nothing is published yet.
+    // SAFETY: the memory is new; only this function makes a `Heap`, and it makes one half of each
+    // kind. Nothing is published yet.
     unsafe {
         let producer = Producer::attach(Heap { shared: Arc::clone(&shared) });
         Ok((producer, Consumer::attach(Heap { shared })))
@@ -69,17 +69,19 @@ struct Shared<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
 }
 
-// SAFETY: two threads share the indices, which are atomic, and the slots, of which each belongs to
-// one half at a time: the producer's `Release` store of its index hands a slot over and the
-// consumer's hands it back, each read with `Acquire` (`Memory`, 2). Entries move between threads,
-// hence `T: Send`; no two threads hold a reference to one, hence no `T: Sync`.
+// SAFETY: two threads share the indices, which are atomic, and the slots. Each slot belongs to one
+// half at a time: the producer's `Release` store of its index hands a slot to the consumer, and the
+// consumer's hands it back; each side reads the index with `Acquire` (`Memory`, 2). Entries move
+// between threads, hence `T: Send`; no two threads hold a reference to one entry, hence no `T:
+// Sync`.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
-// SAFETY: as for `Sync`; the last half to go frees the slots and drops no entry (`MaybeUninit`).
+// SAFETY: as for `Sync`; the half that is dropped last frees the slots and drops no entry
+// (`MaybeUninit`).
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Heap<T> {
-    /// Returns the cells `slot..slot + n`, for an access that the caller has checked.
+    /// Returns the cells `slot..slot + n`; the caller has checked the access.
     ///
     /// # Safety
     ///
@@ -88,14 +90,14 @@ impl<T> Heap<T> {
     unsafe fn cells(&self, slot: u32, n: usize) -> &[UnsafeCell<MaybeUninit<T>>] {
         let slot = slot as usize;
         debug_assert!(slot + n <= self.shared.slots.len());
-        // SAFETY: in bounds by this function's contract.
+        // SAFETY: the caller guarantees that the slots are in bounds.
         unsafe { self.shared.slots.get_unchecked(slot..slot + n) }
     }
 }
 
-// SAFETY: 1. the slots are a boxed slice whose length `heap_from` checked and nothing changes.
-// 2. as written below. 3. each access goes to the cells named, and a slot is only read after it was
-// published, hence written (`Producer`'s invariant).
+// SAFETY: 1. the slots are a boxed slice whose length `heap_from` checked and nothing changes. 2.
+// the loads and stores below have the orderings. 3. each access goes only to the named cells, and a
+// slot is read only after it was published, so it was written (`Producer`'s invariant).
 unsafe impl<T: Copy> Memory for Heap<T> {
     type Entry = T;
 
@@ -126,33 +128,34 @@ unsafe impl<T: Copy> Memory for Heap<T> {
 
     #[inline]
     unsafe fn write(&self, slot: u32, entry: T) {
-        // SAFETY: one slot of a window of one; the caller keeps `write_slice`'s contract.
+        // SAFETY: one slot, a window of one; the caller keeps the contract of `write_slice`.
         unsafe { self.write_slice(slot, &[entry]) }
     }
 
     #[inline]
     unsafe fn read(&self, slot: u32) -> T {
-        // SAFETY: slot < len by this function's contract; the slot is published, hence written,
-        // and its producer does not touch it before we release it.
+        // SAFETY: the caller guarantees that slot < len and that the slot is published, so it was
+        // written; its producer does not access it before this half releases it.
         unsafe { self.cells(slot, 1)[0].with(|cell| (*cell).assume_init()) }
     }
 
     #[inline]
     unsafe fn write_slice(&self, slot: u32, entries: &[T]) {
-        // SAFETY: in bounds by this function's contract.
+        // SAFETY: the caller guarantees that the slots are in bounds.
         let cells = unsafe { self.cells(slot, entries.len()) };
         for (cell, &entry) in iter::zip(cells, entries) {
-            // SAFETY: the slot is free, so only the producer, the caller, has access to it.
+            // SAFETY: the slot is free, so only the producer, which is the caller, accesses it.
             cell.with_mut(|cell| unsafe { cell.write(MaybeUninit::new(entry)) });
         }
     }
 
     #[inline]
     unsafe fn read_slice(&self, slot: u32, entries: &mut [MaybeUninit<T>]) {
-        // SAFETY: in bounds by this function's contract.
+        // SAFETY: the caller guarantees that the slots are in bounds.
         let cells = unsafe { self.cells(slot, entries.len()) };
         for (cell, entry) in iter::zip(cells, entries) {
-            // SAFETY: the slot is published, so its producer does not touch it before we release.
+            // SAFETY: the slot is published, so its producer does not access it before this half
+            // releases it.
             *entry = cell.with(|cell| unsafe { cell.read() });
         }
     }

@@ -22,14 +22,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::error::{RingError, checked_len};
 use crate::memory::Memory;
 
-/// Offsets of the parts of a mapped ring. Named, so that the two indices cannot be swapped unseen.
+/// Addresses of the parts of a mapped ring. The fields are named, so that a caller cannot swap the
+/// two indices by mistake.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses<T> {
-    /// The producer's index.
+    /// Address of the producer's index.
     pub producer: *mut u32,
-    /// The consumer's index.
+    /// Address of the consumer's index.
     pub consumer: *mut u32,
-    /// The first slot.
+    /// Address of the first slot.
     pub slots: *mut T,
 }
 
@@ -86,8 +87,9 @@ fn checked_address<T>(address: *mut T) -> Result<NonNull<T>, RingError> {
 impl<T, O> Mapped<T, O> {
     #[inline]
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: aligned (checked in `new`); mapped while `_owner` lives and only accessed
-        // atomically (`new`, 1 and 2). Stores from outside the process are atomic for AtomicU32.
+        // SAFETY: the address is aligned (checked in `new`). It is mapped while `_owner` lives, and
+        // only accessed atomically (`new`, 1 and 2). Stores from outside the process are atomic for
+        // AtomicU32.
         unsafe { self.producer.as_ref() }
     }
 
@@ -98,14 +100,14 @@ impl<T, O> Mapped<T, O> {
     }
 }
 
-// SAFETY: the view is a set of addresses, valid on every thread of the process while `_owner`
-// lives; `T: Send` for the entries and `O: Send` for the owner, which move with it. Two threads
+// SAFETY: the view only has addresses, which are valid on every thread of the process while
+// `_owner` lives. `T: Send` and `O: Send`, because entries and owner move with it. Two threads
 // share memory only through atomics and the ring protocol, as in `Heap`.
 unsafe impl<T: Send, O: Send> Send for Mapped<T, O> {}
 
-// SAFETY: 1. `len_descs` is checked in `new` and never changes. 2. as written below, on the
-// addresses of `new`, which do not overlap. 3. each access goes to the slots named; the bits found
-// there are a valid T whichever process wrote them (`new`, 3).
+// SAFETY: 1. `len_descs` is checked in `new` and never changes. 2. the loads and stores below have
+// the orderings, and the addresses of `new` do not overlap. 3. each access goes only to the named
+// slots; every bit pattern in them is a valid T, whichever process wrote it (`new`, 3).
 unsafe impl<T: Copy, O> Memory for Mapped<T, O> {
     type Entry = T;
 
@@ -137,24 +139,24 @@ unsafe impl<T: Copy, O> Memory for Mapped<T, O> {
     #[inline]
     unsafe fn write(&self, slot: u32, entry: T) {
         debug_assert!(slot < self.len_descs);
-        // SAFETY: slot < len by this function's contract, so the address is in the mapping (`new`,
-        // 1); volatile, because the far side may break the protocol and read at any time.
+        // SAFETY: the caller guarantees that slot < len, so the address is in the mapping (`new`,
+        // 1). The write is volatile, because the peer may break the protocol and read at any time.
         unsafe { self.slots.add(slot as usize).write_volatile(entry) }
     }
 
     #[inline]
     unsafe fn read(&self, slot: u32) -> T {
         debug_assert!(slot < self.len_descs);
-        // SAFETY: as `write`; any bits that the far side wrote, including a partial entry, are a
-        // valid T (`new`, 3). Volatile, so that the value is read once, and the checked value is
-        // the used value.
+        // SAFETY: as `write`; every bit pattern that the peer wrote, including a partial entry, is
+        // a valid T (`new`, 3). The read is volatile, so that the value is read once, and the
+        // checked value is the used value.
         unsafe { self.slots.add(slot as usize).read_volatile() }
     }
 
     #[inline]
     unsafe fn write_slice(&self, slot: u32, entries: &[T]) {
         for (slot, &entry) in (slot..).zip(entries) {
-            // SAFETY: by this function's contract, for each slot.
+            // SAFETY: the caller guarantees it for each slot.
             unsafe { self.write(slot, entry) }
         }
     }
@@ -162,7 +164,7 @@ unsafe impl<T: Copy, O> Memory for Mapped<T, O> {
     #[inline]
     unsafe fn read_slice(&self, slot: u32, entries: &mut [MaybeUninit<T>]) {
         for (slot, entry) in (slot..).zip(entries) {
-            // SAFETY: by this function's contract, for each slot.
+            // SAFETY: the caller guarantees it for each slot.
             entry.write(unsafe { self.read(slot) });
         }
     }

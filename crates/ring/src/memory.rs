@@ -1,4 +1,4 @@
-//! The memory of a ring's indices and slots, in which kinds of rings differ.
+//! The memory of a ring's indices and slots, which differs between the kinds of rings.
 //!
 //! [`Heap`](crate::Heap) is process memory, [`Mapped`](crate::Mapped) is memory that a kernel or a
 //! peer process maps too. A half owns its `Memory` value; the two values of one ring name the same
@@ -21,24 +21,25 @@ use std::mem::MaybeUninit;
 ///    `read` of a slot returns a valid entry if the slot was written before by either half, or
 ///    (memory shared with a peer) whatever the peer wrote there.
 pub unsafe trait Memory {
-    /// The type of a slot. `Copy`, so that a ring never drops: the code that gives the entries their
-    /// meaning drains them.
+    /// The type of a slot. It is `Copy`, because a ring never drops entries: the code that knows
+    /// their meaning removes them.
     type Entry: Copy;
 
     /// Returns the number of slots, a power of two.
     fn len_descs(&self) -> u32;
 
-    /// Returns the producer's index; Acquire, so that entries it published are visible after.
+    /// Returns the producer's index with Acquire ordering: entries that the producer published
+    /// before are then visible.
     fn load_producer(&self) -> u32;
 
-    /// Publishes every slot before `index`; Release. Called by the producer only.
+    /// Publishes every slot before `index`, with Release ordering. Called by the producer only.
     fn store_producer(&self, index: u32);
 
-    /// Returns the consumer's index; Acquire, so that its reads are complete before slots are
-    /// reused.
+    /// Returns the consumer's index with Acquire ordering: the consumer's reads are then complete
+    /// before slots are reused.
     fn load_consumer(&self) -> u32;
 
-    /// Gives every slot before `index` back to the producer; Release ordering. Called by the
+    /// Returns every slot before `index` to the producer, with Release ordering. Called by the
     /// consumer only.
     fn store_consumer(&self, index: u32);
 
@@ -56,14 +57,14 @@ pub unsafe trait Memory {
     /// `slot < len_descs()`; the caller is the consumer, and the slot is published.
     unsafe fn read(&self, slot: u32) -> Self::Entry;
 
-    /// Writes `entries` to the slots starting at `slot`; they do not pass the end of the ring.
+    /// Writes `entries` to the slots from `slot` on, which do not exceed the end of the ring.
     ///
     /// # Safety
     ///
     /// As [`write`](Memory::write), for `slot..slot + entries.len()`, all within the ring.
     unsafe fn write_slice(&self, slot: u32, entries: &[Self::Entry]);
 
-    /// Fills `entries` from the slots starting at `slot`; they do not pass the end of the ring.
+    /// Fills `entries` from the slots from `slot` on, which do not exceed the end of the ring.
     ///
     /// # Safety
     ///

@@ -13,13 +13,13 @@ use crate::memory::Memory;
 pub struct Producer<M: Memory> {
     memory: M,
     cursor: Cursor,
-    /// Entries at the start of the window that were written since `submit`.
+    /// Number of entries at the start of the window that were written since `submit`.
     written: u32,
     not_sync: PhantomData<Cell<()>>,
 }
 
 impl<M: Memory> Producer<M> {
-    /// Creates the producer of `memory`, starting at the index found there.
+    /// Creates the producer of `memory`, starting at the producer's index in it.
     ///
     /// # Safety
     ///
@@ -31,7 +31,7 @@ impl<M: Memory> Producer<M> {
         Self { memory, cursor, written: 0, not_sync: PhantomData }
     }
 
-    /// Returns how many slots, up to `n`, are free to be written.
+    /// Returns the number of slots, up to `n`, that are free to be written.
     ///
     /// Shape:  ring [prod, cons + len) -> window[0..r], r <= n; the caller writes them, and owns
     ///         them until `submit`. Asking again without `submit` starts at the same slot.
@@ -47,7 +47,8 @@ impl<M: Memory> Producer<M> {
         self.cursor.window().min(n)
     }
 
-    /// Writes the `i`-th entry of the reserved window. In order, or over an entry already written.
+    /// Writes the `i`-th entry of the reserved window. Entries must be written in order; written
+    /// ones may be overwritten.
     ///
     /// Shape:  `entry` is copied to `window[i]`; not visible to the consumer before `submit`.
     /// Units:  `i` in slots from the first that is not submitted.
@@ -59,8 +60,9 @@ impl<M: Memory> Producer<M> {
     pub fn write(&mut self, i: u32, entry: M::Entry) {
         assert!(i < self.cursor.window(), "ring entry written outside the reserved window");
         assert!(i <= self.written, "ring entry written past a gap");
-        // SAFETY: `slot` masks to below len; we are the producer (`attach`), and the slot lies in
-        // the window, hence free: the Acquire load that widened the window to it saw it released.
+        // SAFETY: `slot` masks to below len, and this is the only producer (`attach`). The slot
+        // lies in the window, so it is free: the Acquire load that widened the window saw it
+        // released.
         unsafe { self.memory.write(self.cursor.slot(i), entry) };
         self.written = self.written.max(i + 1);
     }
@@ -80,7 +82,7 @@ impl<M: Memory> Producer<M> {
         self.memory.store_producer(self.cursor.advance(n));
     }
 
-    /// Writes and publishes as many of `entries`, from the first, as fit.
+    /// Writes and publishes as many of `entries`, from the first, as fit; returns how many.
     ///
     /// Shape:  entries[0..r] -> ring; entries[r..] stay the caller's. Entries written one by one
     ///         and not submitted are overwritten.
@@ -93,8 +95,9 @@ impl<M: Memory> Producer<M> {
         let n = self.reserve(u32::try_from(entries.len()).unwrap_or(u32::MAX));
         let until_wrap = self.cursor.until_wrap().min(n);
         let (head, tail) = entries[..n as usize].split_at(until_wrap as usize);
-        // SAFETY: we are the producer (`attach`); the n slots of the window are free, as in
-        // `write`. `head` ends at or before the last slot and `tail`, n <= len, before the first.
+        // SAFETY: this is the only producer (`attach`), and the n slots of the window are free, as
+        // in `write`. `head` ends at or before the ring's last slot; because n <= len, `tail` ends
+        // before the first slot of `head`.
         unsafe {
             self.memory.write_slice(self.cursor.slot(0), head);
             if !tail.is_empty() {
@@ -106,7 +109,7 @@ impl<M: Memory> Producer<M> {
         n as usize
     }
 
-    /// Returns how many slots are free now.
+    /// Returns the number of slots that are free now.
     ///
     /// Shape:  nothing moves.
     /// Units:  slots, at most the ring's length.
@@ -125,7 +128,8 @@ impl<M: Memory> Producer<M> {
         self.cursor.len()
     }
 
-    /// Returns how often the consumer's index was invalid: ahead of the producer's, or backwards.
+    /// Returns the number of times that the consumer's index was invalid: ahead of the producer's,
+    /// or moved backwards.
     ///
     /// Anything but 0 means that the peer is broken; the owner detaches it.
     #[inline]

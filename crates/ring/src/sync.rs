@@ -1,4 +1,4 @@
-//! The synchronisation primitives, under the same names for std and for loom.
+//! The synchronisation primitives, with the same names for std and for loom.
 //!
 //! Everything in this crate that two threads share goes through these names, so that the model
 //! checker sees the code that ships. The exception is [`Mapped`](crate::Mapped): loom's atomics
@@ -21,7 +21,8 @@ pub(crate) use std::sync::{
     atomic::{AtomicU32, Ordering, fence},
 };
 
-/// `std`'s cell with loom's access by closure, through which loom sees each access.
+/// The cell of `std` with loom's interface: code accesses the value in closures, so that loom can
+/// observe each access.
 #[cfg(not(loom))]
 #[repr(transparent)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -44,7 +45,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A value with two cache lines to itself.
+/// A value with two cache lines of its own.
 ///
 /// 128 and not 64 bytes: x86's spatial prefetcher fetches lines in pairs, and several arm64 cores
 /// have 128-byte lines. Without it each store of one index would take the other's line away.

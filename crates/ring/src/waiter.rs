@@ -26,14 +26,14 @@ use std::ops::BitOr;
 
 use crate::sync::{Arc, AtomicU32, Line, Ordering, fence};
 
-/// The events that a side waits for, or that the other side signals: frames, room, or both.
+/// The events that one side waits for, or that the other side signals: frames, room, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Events(u32);
 
 impl Events {
-    /// Entries in the ring that the sleeper can take.
+    /// The event that the ring has entries which the sleeper can take.
     pub const FRAMES: Self = Self(1);
-    /// Free slots in the ring into which the sleeper puts.
+    /// The event that the ring has free slots into which the sleeper can write.
     pub const ROOM: Self = Self(2);
 }
 
@@ -45,20 +45,21 @@ impl BitOr for Events {
     }
 }
 
-/// Creates the shared word of one side: `Waiter` for the side that sleeps, `Waker` for the other.
+/// Creates the word that the two sides share: `Waiter` for the side that sleeps, `Waker` for the
+/// other.
 pub fn waiter() -> (Waiter, Waker) {
     let word = Arc::new(Line(AtomicU32::new(AWAKE)));
     (Waiter { word: Arc::clone(&word) }, Waker { word })
 }
 
-/// The sleeping side's handle on the word.
+/// The sleeping side's handle on the shared word.
 pub struct Waiter {
     word: Arc<Line<AtomicU32>>,
 }
 
 impl Waiter {
-    /// Announces the events that this side is about to sleep for. The caller then looks at its
-    /// rings once more, and sleeps only if there is still nothing.
+    /// Announces the events for which this side is about to sleep. The caller then checks its rings
+    /// once more, and sleeps only if there is still no such event.
     ///
     /// Shape:  nothing moves; every later arrival of a wanted event rings the doorbell.
     /// Units:  none.
@@ -71,7 +72,7 @@ impl Waiter {
         fence(Ordering::SeqCst);
     }
 
-    /// Announces that this side is awake: after a sleep, or if its second check found an event.
+    /// Announces that this side is awake: after it slept, or after its second check found an event.
     ///
     /// Shape:  nothing moves; a doorbell that is already on its way still rings (spuriously).
     /// Units:  none.
@@ -84,15 +85,15 @@ impl Waiter {
     }
 }
 
-/// The other side's handle on the word; any number of threads may have one.
+/// The other side's handle on the shared word; any number of threads may have one.
 #[derive(Clone)]
 pub struct Waker {
     word: Arc<Line<AtomicU32>>,
 }
 
 impl Waker {
-    /// Returns whether the caller must ring the doorbell, after it submitted (`FRAMES`) or
-    /// released (`ROOM`) entries. One call for both, `FRAMES | ROOM`, costs one fence.
+    /// Returns true if the caller must ring the doorbell after it submitted (`FRAMES`) or released
+    /// (`ROOM`) entries. One call for both, `FRAMES | ROOM`, costs one fence.
     ///
     /// Shape:  nothing moves; a true answer is given once for each `prepare` and event.
     /// Units:  none.
@@ -106,9 +107,9 @@ impl Waker {
         if self.word.0.load(Ordering::Relaxed) & have.0 == 0 {
             return false;
         }
-        // Clear only the bits that this wake-up serves: the sleeper may meanwhile wait for another
-        // event, and that bit must stay set. AcqRel is not needed: the ring's index orders the
-        // entries.
+        // Clear only the bits of this wake-up: the sleeper may meanwhile wait for another event,
+        // and that event's bit must stay set. AcqRel is not needed, because the ring's index orders
+        // the entries.
         self.word.0.fetch_and(!have.0, Ordering::Relaxed) & have.0 != 0
     }
 }
