@@ -1,4 +1,4 @@
-//! ARP between Ethernet and IPv4: requests, and replies made from them in place.
+//! ARP between Ethernet and IPv4: requests, and replies that are made from them in place.
 //!
 //! Source: RFC 826.
 
@@ -47,7 +47,7 @@ pub fn arp_request(sender: Mac, sender_ip: Ipv4Addr, target: Ipv4Addr) -> [u8; R
     frame
 }
 
-/// The number of Ethernet among ARP's link types.
+/// Number of Ethernet among ARP's link types.
 const ETHERNET: u16 = 1;
 
 type Split<B> = (Ref<B, EthEnds>, Ref<B, ArpPacket>);
@@ -74,7 +74,7 @@ pub struct ArpMut<'a> {
 }
 
 impl ArpMut<'_> {
-    /// Turns the request into its reply: the requested address is at `mac`.
+    /// Turns the request into a reply, which gives `mac` as the requested address's MAC address.
     ///
     /// Errors: [`Malformed::NotRequest`], and nothing changed.
     /// Source: RFC 826, "Packet Reception".
@@ -133,7 +133,8 @@ impl ArpPacket {
         self.target_mac
     }
 
-    /// Returns the IP address of the target: the one asked for, or the one answered.
+    /// Returns the IP address of the target: in a request the requested address, in a reply the
+    /// requester's.
     #[must_use]
     pub fn target_ip(&self) -> Ipv4Addr {
         self.target_ip.into()
@@ -145,9 +146,9 @@ impl ArpPacket {
 pub struct ArpOp(pub u16);
 
 impl ArpOp {
-    /// A request: who has this address?
+    /// A request for the MAC address of an IP address.
     pub const REQUEST: ArpOp = ArpOp(1);
-    /// A reply: the sender has the address.
+    /// A reply: the sender has the requested IP address.
     pub const REPLY: ArpOp = ArpOp(2);
 }
 

@@ -16,8 +16,8 @@ use crate::Protocol;
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u16 {
     let (words, rest) = bytes.as_chunks::<4>();
-    // 32-bit words in a 64-bit sum need no carry below 2^32 words, which is 16 GiB: more than a
-    // slice that came from a frame can hold.
+    // Fewer than 2^32 32-bit words cannot overflow a 64-bit sum. That is 16 GiB, more than the
+    // slice of a frame can hold.
     let words: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
     let last = match *rest {
         [a] => [a, 0, 0, 0],
@@ -26,11 +26,11 @@ pub fn sum(bytes: &[u8]) -> u16 {
         _ => [0; 4],
     };
     let total = words + u64::from(u32::from_ne_bytes(last));
-    // Summed in the machine's byte order and turned once: RFC 1071 section 2 (B).
+    // Sum in the machine's byte order, and swap the bytes once at the end: RFC 1071 section 2 (B).
     u16::from_be(fold(fold64(total)))
 }
 
-/// Returns the sum of two sums.
+/// Returns the one's complement sum of two sums.
 #[must_use]
 pub const fn add(a: u16, b: u16) -> u16 {
     fold(a as u32 + b as u32)
@@ -88,7 +88,7 @@ pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: Protocol, len_bytes: u3
     fold(ends + len + u32::from(protocol.0))
 }
 
-/// Folds a wide sum to at most 18 bits, so that a few of them still add up in 32.
+/// Folds a wide sum to at most 18 bits, so that several such sums fit into 32 bits.
 const fn fold64(sum: u64) -> u32 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     ((sum >> 32) + ((sum >> 16) & 0xffff) + (sum & 0xffff)) as u32

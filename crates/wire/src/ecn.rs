@@ -1,17 +1,17 @@
-//! The ECN mark of a queue that has met congestion.
+//! The ECN mark with which a queue reports congestion.
 
 use crate::{EtherType, checksum, eth};
 
-/// The code point of a transport that understands no marks.
+/// The ECN code point of a transport that does not support ECN.
 const NOT_ECT: u8 = 0;
 /// The ECN code point for "congestion experienced".
 const CE: u8 = 3;
 /// Bytes of an IPv4 header without options.
 const IPV4_BYTES: usize = 20;
 
-/// Marks the IP packet in `frame` as having met congestion, and keeps an IPv4 header's checksum
-/// right; returns false, and changes nothing, if its transport does not support the mark, or it is
-/// no IP packet.
+/// Sets the mark "congestion experienced" in the IP packet in `frame`, and updates an IPv4 header's
+/// checksum; returns false, and changes nothing, if its transport does not support ECN, or `frame`
+/// has no IP packet.
 ///
 /// Source: RFC 3168 section 5 (code points), RFC 1624 (checksum).
 #[must_use = "a packet that cannot be marked has to be dropped"]

@@ -1,4 +1,4 @@
-//! Ethernet II: MAC addresses, EtherTypes, and up to two VLAN tags stepped over.
+//! Ethernet II: MAC addresses, EtherTypes, and up to two VLAN tags, which the views skip.
 //!
 //! ```text
 //! | dst 6 | src 6 | (TPID 2, TCI 2) x 0..=2 | EtherType 2 | payload
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Ref, SplitByteSlice
 
 use crate::Malformed;
 
-/// Most VLAN tags that are skipped: customer and service. A frame with more is not of a known
+/// Most VLAN tags that are skipped: customer and service. A frame with more tags is not of a known
 /// EtherType.
 const TAGS_MAX: usize = 2;
 
@@ -58,8 +58,8 @@ impl<'a> EthRef<'a> {
         self.ether_type
     }
 
-    /// Returns all bytes after the EtherType, including padding: only the payload itself has its
-    /// length.
+    /// Returns all bytes after the EtherType, including padding: only the payload's own length
+    /// shows where the padding begins.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
@@ -76,12 +76,12 @@ pub struct EthMut<'a> {
 }
 
 impl EthMut<'_> {
-    /// Swaps sender and receiver.
+    /// Swaps the MAC addresses of sender and receiver.
     pub fn swap_ends(&mut self) {
         self.ends.swap();
     }
 
-    /// Addresses the frame to `mac`.
+    /// Sets the receiver's MAC address.
     pub fn set_dst(&mut self, mac: Mac) {
         self.ends.dst = mac;
     }
@@ -110,7 +110,7 @@ impl EthMut<'_> {
     }
 
     /// Returns all bytes after the EtherType, including padding, for writing. The caller updates
-    /// checksums in them.
+    /// the checksums in them.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
@@ -119,7 +119,7 @@ impl EthMut<'_> {
 
 derefs!(EthRef, EthMut => ends EthEnds);
 
-/// The two addresses every frame starts with.
+/// The two MAC addresses with which every frame starts.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct EthEnds {
@@ -128,13 +128,13 @@ pub struct EthEnds {
 }
 
 impl EthEnds {
-    /// Returns the receiver's address.
+    /// Returns the receiver's MAC address.
     #[must_use]
     pub fn dst(&self) -> Mac {
         self.dst
     }
 
-    /// Returns the sender's address.
+    /// Returns the sender's MAC address.
     #[must_use]
     pub fn src(&self) -> Mac {
         self.src
@@ -144,7 +144,7 @@ impl EthEnds {
         std::mem::swap(&mut self.dst, &mut self.src);
     }
 
-    /// Addresses the frame to its sender, and sets `mac` as the new sender.
+    /// Sets the old sender as the receiver, and `mac` as the new sender.
     pub(crate) fn turn(&mut self, mac: Mac) {
         self.dst = std::mem::replace(&mut self.src, mac);
     }
@@ -217,7 +217,7 @@ impl EtherType {
     pub const VLAN: EtherType = EtherType(0x8100);
     /// IPv6.
     pub const IPV6: EtherType = EtherType(0x86dd);
-    /// The first of the two for local experiments: what [`crate::stamp`] uses.
+    /// The first of the two EtherTypes for local experiments, which [`crate::stamp`] uses.
     pub const EXPERIMENT: EtherType = EtherType(0x88b5);
     /// A service VLAN tag (IEEE 802.1ad).
     pub const QINQ: EtherType = EtherType(0x88a8);
@@ -254,10 +254,11 @@ impl fmt::Debug for EtherType {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Everyone on the link.
+    /// The broadcast address.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
-    /// Returns true for a group address; broadcast is one of them. A group can never be a sender.
+    /// Returns true for a group address, such as broadcast. A group address is never a valid
+    /// sender.
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
@@ -285,7 +286,7 @@ impl FromStr for Mac {
         let mut pairs = text.split(':');
         for byte in &mut mac {
             let pair = pairs.next().filter(|p| p.len() == 2).ok_or(BadMac)?;
-            // Digits first: from_str_radix alone would take "+f".
+            // Check the digits first, because from_str_radix alone would accept "+f".
             if !pair.bytes().all(|b| b.is_ascii_hexdigit()) {
                 return Err(BadMac);
             }
@@ -295,7 +296,7 @@ impl FromStr for Mac {
     }
 }
 
-/// The text is not an Ethernet address.
+/// The error for a text that is not an Ethernet address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadMac;
 
@@ -307,7 +308,7 @@ impl fmt::Display for BadMac {
 
 impl std::error::Error for BadMac {}
 
-/// A frame in its parts, over shared or exclusive bytes alike.
+/// A frame divided into its parts, which borrow shared or exclusive bytes.
 pub(crate) struct Parts<B> {
     pub ends: Ref<B, EthEnds>,
     pub tags: Ref<B, [VlanTag]>,

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use crate::{EthRef, Head, IpRef, Protocol, eth, ip};
 
 impl Head<'_> {
-    /// Returns a hash of the packet's flow, the same in both directions, on every machine.
+    /// Returns a hash of the packet's flow, which is equal for both directions and on every
+    /// machine.
     ///
     /// Shape: over addresses and protocol, and ports of UDP and TCP; a fragment, which may have no
     ///        ports, over addresses and protocol; what is not IP, over MAC addresses and EtherType.
@@ -29,7 +30,7 @@ fn of_ip(ip: &IpRef<'_>) -> u64 {
     let port = |i: usize| u64::from(u16::from_be_bytes([ports[i], ports[i + 1]]));
     let src = mix(address(ip.src()) ^ port(0));
     let dst = mix(address(ip.dst()) ^ port(2));
-    // A sum is the same in either order.
+    // The sum does not depend on the order of the two ends.
     mix(src.wrapping_add(dst) ^ u64::from(ip.protocol().0))
 }
 
@@ -38,7 +39,7 @@ fn of_eth(eth: &EthRef<'_>) -> u64 {
     mix(end(eth.src().0).wrapping_add(end(eth.dst().0)) ^ u64::from(eth.ether_type().0))
 }
 
-/// Returns an address in bits that leave room for a port.
+/// Returns an address as 64 bits, which are then combined with a port.
 fn address(addr: IpAddr) -> u64 {
     match addr {
         IpAddr::V4(addr) => u64::from(addr.to_bits()) << 16,

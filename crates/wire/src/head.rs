@@ -32,7 +32,8 @@ impl<'a> Head<'a> {
         Head { bytes, behind, partial: None }
     }
 
-    /// Marks a checksum of the packet as left to a device; the views read it accordingly.
+    /// Marks a checksum of the packet as left to a device; the views then check it as a partial
+    /// one.
     #[must_use]
     pub fn with_partial(self, partial: impl Into<Option<Partial>>) -> Head<'a> {
         Head { partial: partial.into(), ..self }
@@ -54,7 +55,7 @@ impl<'a> Head<'a> {
     }
 
     /// Returns a view of the IPv4 packet, as [`crate::ipv4()`] does. In a TCP superframe above 64
-    /// KiB, a total length of 0 means "all that is there", as in Linux.
+    /// KiB, a total length of 0 means "all bytes present", as in Linux.
     pub fn ipv4(self) -> Result<Ipv4Ref<'a>, Malformed> {
         ipv4::read(self)
     }
@@ -95,14 +96,14 @@ impl<'a> HeadMut<'a> {
         HeadMut { bytes, behind, partial: None }
     }
 
-    /// Marks a checksum of the packet as left to a device: the views then fill and update it as the
+    /// Marks a checksum of the packet as left to a device; the views then fill and update it as the
     /// device expects.
     #[must_use]
     pub fn with_partial(self, partial: impl Into<Option<Partial>>) -> HeadMut<'a> {
         HeadMut { partial: partial.into(), ..self }
     }
 
-    /// Borrows the same packet for a shorter time: a view consumes the result, and this value
+    /// Borrows the packet for a shorter time: a view consumes the returned value, and this value
     /// remains usable.
     #[must_use]
     pub fn reborrow(&mut self) -> HeadMut<'_> {
@@ -121,14 +122,14 @@ impl<'a> HeadMut<'a> {
     }
 
     /// Returns a view for changing the IPv4 packet, as [`crate::ipv4_mut()`] does. Also fails with
-    /// [`Malformed::Short`] if a UDP or TCP checksum is outside the slice, where a new address
-    /// could not update it.
+    /// [`Malformed::Short`] if a UDP or TCP checksum is outside the slice, because a change of
+    /// address could not update it there.
     pub fn ipv4(self) -> Result<Ipv4Mut<'a>, Malformed> {
         ipv4::write(self)
     }
 
-    /// Returns a view for changing the IPv6 packet, as [`crate::ipv6_mut()`] does;
-    /// [`Malformed::Short`] as for [`HeadMut::ipv4`].
+    /// Returns a view for changing the IPv6 packet, as [`crate::ipv6_mut()`] does; fails with
+    /// [`Malformed::Short`] as [`HeadMut::ipv4`] does.
     pub fn ipv6(self) -> Result<Ipv6Mut<'a>, Malformed> {
         ipv6::write(self)
     }

@@ -100,8 +100,8 @@ impl<'a> IcmpRef<'a> {
         self.ip.behind()
     }
 
-    /// Returns true if the checksum is right; as [`crate::UdpRef::checksum_ok`], but it is never
-    /// absent.
+    /// Returns true if the checksum is right, as [`crate::UdpRef::checksum_ok`] does; ICMP always
+    /// has a checksum.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use]
@@ -131,8 +131,8 @@ pub struct IcmpMut<'a> {
 }
 
 impl IcmpMut<'_> {
-    /// Turns an echo request into its reply: swaps MAC and IP addresses, and sets the type and 64
-    /// hops. Checksums stay right.
+    /// Turns an echo request into its reply: swaps MAC and IP addresses, sets the type and 64 hops,
+    /// and updates the checksums.
     ///
     /// Shape:  what was sent to a group ([`crate::Mac::is_multicast`]) would come from it; whether
     ///         to answer such a request is for the caller to decide before.
@@ -213,7 +213,7 @@ impl IcmpMut<'_> {
         self.behind
     }
 
-    /// Recomputes the checksum; otherwise as [`crate::UdpMut::fill_checksum`].
+    /// Recomputes the checksum, as [`crate::UdpMut::fill_checksum`] does.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use = "a payload that is not all here has no new checksum"]
@@ -240,7 +240,7 @@ setters! {IcmpMut, false:
 }
 derefs!(IcmpRef, IcmpMut => header IcmpHeader);
 
-/// The eight bytes that every message starts with.
+/// The eight bytes with which every message starts.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct IcmpHeader {

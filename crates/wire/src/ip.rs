@@ -54,7 +54,7 @@ impl<'a> IpRef<'a> {
         }
     }
 
-    /// Returns the protocol of the payload, after any IPv6 extension headers.
+    /// Returns the protocol of the payload, which follows any IPv6 extension headers.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         match self {
@@ -100,8 +100,8 @@ impl<'a> IpRef<'a> {
         }
     }
 
-    /// Returns the payload as a whole segment of `protocol`; the error `other` if it has another
-    /// protocol.
+    /// Returns the payload as a whole segment of `protocol`; the error `other` if the packet has
+    /// another protocol.
     pub(crate) fn segment(
         &self,
         protocol: Protocol,
@@ -210,7 +210,7 @@ impl HeaderMut<'_> {
         }
     }
 
-    /// Sets the packet's length, counted from the first byte of this header.
+    /// Sets the packet's length, counted from this header's first byte.
     pub fn set_len(&mut self, len: usize) -> Result<(), Malformed> {
         let short = |len| u16::try_from(len).map_err(|_| Malformed::BadLength);
         match self {
@@ -222,8 +222,8 @@ impl HeaderMut<'_> {
         Ok(())
     }
 
-    /// Changes the sender's address, and updates `field`, the transport checksum, which `check`
-    /// describes; fails for an address of the other version.
+    /// Changes the sender's address, and updates `field`, the transport checksum, as `check`
+    /// describes its content; fails for an address of the other version.
     pub fn set_src(
         &mut self,
         addr: IpAddr,
@@ -243,7 +243,7 @@ impl HeaderMut<'_> {
         Ok(())
     }
 
-    /// Changes the receiver's address; otherwise as `set_src`.
+    /// Changes the receiver's address, as `set_src` changes the sender's.
     pub fn set_dst(
         &mut self,
         addr: IpAddr,
@@ -271,7 +271,7 @@ impl HeaderMut<'_> {
     }
 }
 
-/// Returns the error for a packet of the other version than `addr`.
+/// Returns the error for a packet whose IP version differs from that of `addr`.
 fn other_version(addr: IpAddr) -> Malformed {
     if addr.is_ipv4() { Malformed::NotIpv4 } else { Malformed::NotIpv6 }
 }
@@ -311,8 +311,8 @@ where
     Ok((header, segment, behind))
 }
 
-/// Returns an error unless the segment is complete and its addresses are final, which a transport
-/// view requires.
+/// Returns an error if the segment is only a fragment, or its addresses are not final: a transport
+/// view requires both.
 fn whole(fragment: bool, routed: bool) -> Result<(), Malformed> {
     match (fragment, routed) {
         (true, _) => Err(Malformed::Fragment),
@@ -322,7 +322,7 @@ fn whole(fragment: bool, routed: bool) -> Result<(), Malformed> {
 }
 
 fn pseudo_v4(ip: &Ipv4Header, protocol: Protocol, len: usize) -> u16 {
-    // A segment that is here as a whole lies inside a total length of 16 bits.
+    // The length fits 16 bits, because a complete segment lies within the packet's total length.
     checksum::pseudo_v4(ip.src(), ip.dst(), protocol, len as u16)
 }
 

@@ -1,4 +1,4 @@
-//! IPv4: a header that is checked once, and changes that keep its checksum right.
+//! IPv4: a header that is checked once, and changes that update its checksum.
 //!
 //! Source: RFC 791, RFC 2474 and RFC 3168 (DSCP and ECN), RFC 1624 (incremental update).
 
@@ -44,7 +44,8 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<Ipv4Mut<'_>, Malformed> {
         return Err(Malformed::NotIpv4);
     }
     let Parts { header, payload, behind, .. } = split(eth.payload, head.behind)?;
-    // A change of address reaches into the transport header: it has to be here.
+    // A change of address also changes the transport checksum, so that checksum must be in this
+    // slice.
     let check_at = header.check_at();
     if behind > 0 && check_at.is_some_and(|at| payload.len() < at + 2) {
         return Err(Malformed::Short);
@@ -157,7 +158,7 @@ impl Ipv4Mut<'_> {
         self.payload
     }
 
-    /// Returns the payload for writing. Checksums in it are the caller's business.
+    /// Returns the payload for writing. The caller updates the checksums in it.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
@@ -170,11 +171,11 @@ impl Ipv4Mut<'_> {
         self.behind
     }
 
-    /// Carries a changed address into the transport checksum.
+    /// Updates the transport checksum for a changed address.
     fn readdress(&mut self, old: u32, new: u32) {
         let udp = self.header.protocol() == Protocol::UDP;
         let Some(at) = self.header.check_at() else { return };
-        // A first fragment may be cut before the field; then there is nothing to keep right.
+        // A first fragment may end before the checksum field; then there is nothing to update.
         let Some(Ok(field)) = self.payload.get_mut(at..at + 2).map(U16::mut_from_bytes) else {
             return;
         };
@@ -184,7 +185,7 @@ impl Ipv4Mut<'_> {
 
 derefs!(Ipv4Ref, Ipv4Mut => header Ipv4Header);
 
-/// The 20 bytes every IPv4 header starts with.
+/// The 20 bytes with which every IPv4 header starts.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Ipv4Header {
@@ -200,7 +201,7 @@ pub struct Ipv4Header {
     dst: U32,
 }
 
-/// The flag that forbids routers to fragment.
+/// Flag that forbids routers to fragment the packet.
 const DONT_FRAGMENT: u16 = 0x4000;
 
 const _: () = assert!(size_of::<Ipv4Header>() == 20);
@@ -254,7 +255,8 @@ impl Ipv4Header {
         self.flags_offset.get() & 0x3fff != 0
     }
 
-    /// Returns the payload's offset in the datagram. Only at 0 is there a transport header.
+    /// Returns the payload's offset in the datagram. Only a packet with offset 0 has a transport
+    /// header.
     #[must_use]
     pub fn fragment_offset_bytes(&self) -> usize {
         usize::from(self.flags_offset.get() & 0x1fff) * 8
@@ -355,7 +357,7 @@ impl Ipv4Header {
     }
 }
 
-/// A packet in its parts, over shared or exclusive bytes alike.
+/// A packet divided into its parts, which borrow shared or exclusive bytes.
 pub(crate) struct Parts<B> {
     pub header: Ref<B, Ipv4Header>,
     pub options: B,
@@ -391,7 +393,7 @@ pub(crate) fn split<B: SplitByteSlice>(packet: B, behind: usize) -> Result<Parts
     Ok(Parts { header, options, payload, behind })
 }
 
-/// Returns true if a source route in `options` has stops left.
+/// Returns true if a source route in `options` has hops left.
 ///
 /// Source: RFC 791 section 3.1 (types 131 and 137: length, then a pointer that is past the length
 /// once the route is used up).

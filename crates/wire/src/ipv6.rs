@@ -1,4 +1,4 @@
-//! IPv6: the fixed header, and a bounded walk over its extension headers.
+//! IPv6: the fixed header, and its extension headers, parsed up to a limit.
 //!
 //! Source: RFC 8200 (header, extension headers), RFC 7045 (which numbers are extension headers),
 //! RFC 4302 section 2.2 (the authentication header counts in other units).
@@ -47,7 +47,8 @@ pub(crate) fn write(head: HeadMut<'_>) -> Result<Ipv6Mut<'_>, Malformed> {
         return Err(Malformed::NotIpv6);
     }
     let Parts { header, chain, payload, behind } = split(eth.payload, head.behind)?;
-    // A change of address reaches into the transport header: it has to be here.
+    // A change of address also changes the transport checksum, so that checksum must be in this
+    // slice.
     let check_at = chain.check_at();
     if behind > 0 && check_at.is_some_and(|at| payload.len() < at + 2) {
         return Err(Malformed::Short);
@@ -67,13 +68,14 @@ pub struct Ipv6Ref<'a> {
 }
 
 impl<'a> Ipv6Ref<'a> {
-    /// Returns the protocol of the payload: the last number of the chain.
+    /// Returns the protocol of the payload: the last "next header" number.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.chain.protocol
     }
 
-    /// Returns true for a fragment. Then the payload is raw data unless it is the first fragment.
+    /// Returns true for a fragment. Unless it is the first fragment, the payload has no transport
+    /// header.
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         self.chain.fragment
@@ -97,7 +99,7 @@ impl<'a> Ipv6Ref<'a> {
     }
 }
 
-/// An IPv6 packet, to be changed in place. A changed address is carried into the transport checksum.
+/// An IPv6 packet, to be changed in place. A change of address also updates the transport checksum.
 #[derive(Debug)]
 pub struct Ipv6Mut<'a> {
     header: &'a mut Ipv6Header,
@@ -119,8 +121,8 @@ impl Ipv6Mut<'_> {
         self.readdress(old, addr.octets());
     }
 
-    /// Sets the receiver's address; otherwise as [`Ipv6Mut::set_src`]. For a packet with a source
-    /// route that is the next stop, which no checksum covers.
+    /// Sets the receiver's address, as [`Ipv6Mut::set_src`] sets the sender's. In a packet with a
+    /// source route, this address is the next hop, which no checksum covers.
     pub fn set_dst(&mut self, addr: Ipv6Addr) {
         let old = self.header.set_dst(addr);
         if !self.chain.routed {
@@ -128,11 +130,11 @@ impl Ipv6Mut<'_> {
         }
     }
 
-    /// Carries a changed address into the transport checksum.
+    /// Updates the transport checksum for a changed address.
     fn readdress(&mut self, old: [u8; 16], new: [u8; 16]) {
         let udp = self.chain.protocol == Protocol::UDP;
         let Some(at) = self.chain.check_at() else { return };
-        // A first fragment may be cut before the field; then there is nothing to keep right.
+        // A first fragment may end before the checksum field; then there is nothing to update.
         let Some(Ok(field)) = self.payload.get_mut(at..at + 2).map(U16::mut_from_bytes) else {
             return;
         };
@@ -163,7 +165,7 @@ impl Ipv6Mut<'_> {
         spare
     }
 
-    /// Returns the protocol of the payload: the last number of the chain.
+    /// Returns the protocol of the payload: the last "next header" number.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.chain.protocol
@@ -181,7 +183,7 @@ impl Ipv6Mut<'_> {
         self.payload
     }
 
-    /// Returns the payload for writing. Checksums in it are the caller's business.
+    /// Returns the payload for writing. The caller updates the checksums in it.
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.payload
@@ -197,7 +199,7 @@ impl Ipv6Mut<'_> {
 
 derefs!(Ipv6Ref, Ipv6Mut => header Ipv6Header);
 
-/// The 40 bytes every IPv6 packet starts with.
+/// The 40 bytes with which every IPv6 packet starts.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Ipv6Header {
@@ -218,7 +220,7 @@ impl Ipv6Header {
         self.src.into()
     }
 
-    /// Returns the receiver's address; for a packet with a source route, the next stop.
+    /// Returns the receiver's address; for a packet with a source route, the next hop.
     #[must_use]
     pub fn dst(&self) -> Ipv6Addr {
         self.dst.into()
@@ -300,7 +302,7 @@ impl Ipv6Header {
     }
 }
 
-/// A packet in its parts, over shared or exclusive bytes alike.
+/// A packet divided into its parts, which borrow shared or exclusive bytes.
 pub(crate) struct Parts<B> {
     pub header: Ref<B, Ipv6Header>,
     pub chain: Chain,
@@ -323,7 +325,8 @@ pub(crate) fn split<B: SplitByteSlice>(packet: B, behind: usize) -> Result<Parts
     }
     let len = usize::from(header.payload_len.get());
     let (rest, behind) = head::front(rest, len, behind)?;
-    // Where the bytes here end, the packet ends too, or only the part of it that is here.
+    // If no bytes follow elsewhere, a header beyond the end is an error of the packet; otherwise
+    // the slice is too short.
     let end = if behind == 0 { Malformed::BadLength } else { Malformed::Short };
     let chain = walk(Protocol(header.next_header), &rest, end)?;
     let (_extensions, payload) = rest.split_at(chain.len).map_err(|_| end)?;
@@ -337,9 +340,9 @@ pub(crate) struct Chain {
     pub protocol: Protocol,
     /// True if there is a fragment header.
     pub fragment: bool,
-    /// True for a fragment that does not begin with a transport header.
+    /// True for a fragment other than the first, which does not begin with a transport header.
     later: bool,
-    /// True if a routing header has stops ahead.
+    /// True if a routing header has hops left.
     pub routed: bool,
     /// Bytes from the end of the fixed header to the payload.
     len: usize,
@@ -385,11 +388,11 @@ fn walk(first: Protocol, bytes: &[u8], end: Malformed) -> Result<Chain, Malforme
             }
             FRAGMENT => {
                 let word = rest.get(2..4).ok_or(end)?;
-                // Offset in the upper 13 bits, "more" in the lowest; neither set is an atomic
-                // fragment, which is whole (RFC 6946).
+                // The offset is in the upper 13 bits, the flag "more" in the lowest. If both are 0,
+                // this is an atomic fragment, which is a whole packet (RFC 6946).
                 let (high, low) = (word[0], word[1] & 0xf9);
                 chain.fragment |= (high, low) != (0, 0);
-                // Behind a later fragment's header there is data, not another header.
+                // After the header of a later fragment there is data, and no further header.
                 if (high, low & 0xf8) != (0, 0) {
                     chain.protocol = Protocol(rest[0]);
                     chain.len += 8;

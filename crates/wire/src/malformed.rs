@@ -1,4 +1,4 @@
-//! Reasons why a frame does not have a requested view: one small enum for every protocol.
+//! Reasons why a frame does not have a requested view: one small enum for all protocols.
 
 use std::fmt;
 
@@ -31,47 +31,48 @@ macro_rules! reasons {
 reasons! {
     /// The bytes end before the header does.
     Short = "short", "the frame ends before the header does";
-    /// Neither IPv4 nor IPv6.
+    /// The packet is neither IPv4 nor IPv6.
     NotIp = "not_ip", "neither IPv4 nor IPv6";
-    /// Another protocol than IPv4.
+    /// The packet is of another protocol than IPv4.
     NotIpv4 = "not_ipv4", "not IPv4";
-    /// Another protocol than IPv6.
+    /// The packet is of another protocol than IPv6.
     NotIpv6 = "not_ipv6", "not IPv6";
-    /// Another protocol than UDP.
+    /// The packet is of another protocol than UDP.
     NotUdp = "not_udp", "not UDP";
-    /// Another protocol than TCP.
+    /// The packet is of another protocol than TCP.
     NotTcp = "not_tcp", "not TCP";
-    /// Neither UDP nor TCP.
+    /// The packet is neither UDP nor TCP.
     NotTransport = "not_transport", "neither UDP nor TCP";
-    /// Neither ICMP over IPv4 nor ICMPv6.
+    /// The packet is neither ICMP over IPv4 nor ICMPv6.
     NotIcmp = "not_icmp", "not ICMP";
-    /// Not a neighbour solicitation of IPv6 that a node may answer.
+    /// The packet is not a neighbour solicitation of IPv6 that a node may answer.
     NotNd = "not_nd", "not a neighbour solicitation to be answered";
-    /// Another protocol than ARP, or ARP for other addresses than Ethernet and IPv4.
+    /// The packet is not ARP, or is ARP for other addresses than Ethernet and IPv4.
     NotArp = "not_arp", "not ARP for Ethernet and IPv4";
-    /// A reply, or another message that has none.
+    /// The message is a reply, or another message that has no reply.
     NotRequest = "not_request", "not a request";
-    /// Without a VLAN tag.
+    /// The frame has no VLAN tag.
     NotTagged = "not_tagged", "without a VLAN tag";
-    /// Without a packet inside that an IP header carries.
+    /// The packet's IP header does not carry another IP packet.
     NotTunnel = "not_tunnel", "no IP packet in an IP packet";
     /// A length field that is smaller than its header or larger than the bytes around it.
     BadLength = "bad_length", "a length field contradicts the frame";
     /// A version field that contradicts the EtherType.
     BadVersion = "bad_version", "the IP version contradicts the EtherType";
-    /// A piece of a datagram: the transport header and payload are not whole in this frame.
+    /// The packet is a fragment: it does not have the whole transport header and payload.
     Fragment = "fragment", "a fragment, not a whole datagram";
-    /// More IPv6 extension headers than anyone sends.
+    /// The packet has more IPv6 extension headers than any sender uses.
     TooManyHeaders = "too_many_headers", "too many IPv6 extension headers";
     /// A source-routed packet before its last hop: its destination address is an intermediate hop,
     /// and its checksum covers the final address.
     SourceRoute = "source_route", "its source route does not end here";
-    /// A tunnel met congestion, and the ends of the packet inside do not take its mark.
+    /// A tunnel header has the congestion mark, but the inner packet's transport does not support
+    /// ECN.
     Congestion = "congestion", "congestion mark on a tunnel header around a packet without ECN";
 }
 
 impl Malformed {
-    /// Returns true for a sound packet of another kind than the requested one.
+    /// Returns true for a well-formed packet of another kind than the requested one.
     #[must_use]
     pub const fn is_other_kind(self) -> bool {
         !matches!(

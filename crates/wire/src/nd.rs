@@ -1,4 +1,5 @@
-//! Neighbour discovery of IPv6: a solicitation, and the advertisement made of it in place.
+//! Neighbour discovery of IPv6: a solicitation, and the advertisement that is made from it in
+//! place.
 //!
 //! ```text
 //! | ICMPv6 135 | .. | target 16 | 1 | 1 | MAC of the sender 6 | other options
@@ -14,7 +15,7 @@ use crate::{HeadMut, IpRef, Mac, Malformed};
 
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
-/// Hops of a message that no router has forwarded.
+/// Hop limit of a message that no router has forwarded.
 const HOPS: u8 = 255;
 /// The flags "solicited" and "override" of an advertisement, in the first word after the checksum.
 const SOLICITED_OVERRIDE: u16 = 0x6000;
@@ -59,7 +60,7 @@ fn mac_option(payload: &[u8]) -> Option<usize> {
     }
 }
 
-/// A neighbour solicitation: who has this IPv6 address?
+/// A neighbour solicitation: a request for the MAC address of an IPv6 address.
 #[derive(Debug)]
 pub struct NdMut<'a> {
     icmp: IcmpMut<'a>,
@@ -75,7 +76,8 @@ impl NdMut<'_> {
         Ipv6Addr::from(bytes.unwrap_or([0; TARGET_BYTES]))
     }
 
-    /// Turns the solicitation into its advertisement: the requested address is at `mac`.
+    /// Turns the solicitation into an advertisement, which gives `mac` as the requested address's
+    /// MAC address.
     ///
     /// Errors: [`Malformed::NotRequest`], and nothing changed, if it is one already; one message has
     ///         one answer.
@@ -93,7 +95,7 @@ impl NdMut<'_> {
         option[2..8].copy_from_slice(&mac.0);
         self.icmp.set_addrs(target.into(), asker)?;
         self.icmp.ends.turn(mac);
-        // All of the message is here, or its checksum would not have been verified.
+        // The whole message is in the slice, because its checksum was verified.
         let filled = self.icmp.fill_checksum();
         debug_assert!(filled);
         Ok(())

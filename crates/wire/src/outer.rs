@@ -1,5 +1,5 @@
-//! Headers added around a packet, and removed: VLAN tags, IP in IP, VXLAN, Geneve; those of a
-//! datagram.
+//! Headers that are added around a packet, and removed: VLAN tags, IP in IP, VXLAN, Geneve, and the
+//! headers of a UDP datagram.
 //!
 //! ```text
 //! push_ipv4   | 20 new bytes | MACs type | payload |   ->   | MACs 0x800 | IPv4 | payload |
@@ -30,10 +30,11 @@ pub const IPV4_BYTES: usize = 20;
 /// Bytes of an IPv6 header without extension headers.
 pub const IPV6_BYTES: usize = 40;
 
-/// Bytes of an Ethernet header without tags, and of the MAC addresses in it.
+/// Bytes of an Ethernet header without tags; the next constant is the bytes of its MAC addresses.
 const ETH_BYTES: usize = 14;
 const MACS_BYTES: usize = 12;
-/// Bytes of the headers of UDP and of VXLAN, or Geneve without options.
+/// Bytes of a UDP header; the next constant is the bytes of a VXLAN header, or a Geneve header
+/// without options.
 const UDP_BYTES: usize = size_of::<UdpHeader>();
 const TUNNEL_BYTES: usize = 8;
 const VXLAN_PORT: u16 = 4789;
@@ -42,15 +43,15 @@ const GENEVE_PORT: u16 = 6081;
 const VXLAN_FIRST: u32 = 0x0800_0000;
 /// The first word of Geneve's header: version 0, no options, an Ethernet frame follows.
 const GENEVE_FIRST: u32 = 0x0000_6558;
-/// "Congestion experienced", among the values of ECN.
+/// The ECN code point for "congestion experienced".
 const CE: u8 = 3;
 
-/// The outside of a VXLAN or Geneve tunnel.
+/// The ends and the network of a VXLAN or Geneve tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
     /// MAC address of this end.
     pub src_mac: Mac,
-    /// MAC address of the next hop to the other end.
+    /// MAC address of the next hop towards the other end.
     pub dst_mac: Mac,
     /// IP address of this end.
     pub src: IpAddr,
@@ -69,12 +70,12 @@ impl Tunnel {
     }
 }
 
-/// The two ends of a UDP datagram, of the same version of IP.
+/// The two ends of a UDP datagram; both have the same IP version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpEnds {
     /// MAC address of this end.
     pub src_mac: Mac,
-    /// MAC address of the next hop to the other end.
+    /// MAC address of the next hop towards the other end.
     pub dst_mac: Mac,
     /// Address and port of this end.
     pub src: SocketAddr,
@@ -90,8 +91,8 @@ impl UdpEnds {
         ETH_BYTES + ip + UDP_BYTES
     }
 
-    /// Makes `frame` a datagram with the payload after [`UdpEnds::header_bytes`]: writes all
-    /// headers.
+    /// Writes all headers into `frame`, whose payload begins at [`UdpEnds::header_bytes`], so that
+    /// it becomes a datagram.
     ///
     /// Shape:  64 hops, not to be fragmented, checksums right.
     /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`] for ends of two versions,
@@ -108,7 +109,7 @@ impl UdpEnds {
             (SocketAddr::V6(src), SocketAddr::V6(dst)) => {
                 checksum::pseudo_v6(*src.ip(), *dst.ip(), Protocol::UDP, udp_len.into())
             }
-            _ => 0, // refused above
+            _ => 0, // an error was returned for it above
         };
         let udp_at = self.header_bytes() - UDP_BYTES;
         let sum = checksum::add(pseudo, checksum::sum(&frame[udp_at..]));
@@ -143,8 +144,8 @@ impl UdpEnds {
 }
 
 impl HeadMut<'_> {
-    /// Adds `tag` as the outermost tag; the first [`VLAN_BYTES`] bytes of the frame are room for
-    /// it.
+    /// Adds `tag` as the outermost tag; its header takes the first [`VLAN_BYTES`] bytes of the
+    /// frame, which are unused before.
     ///
     /// Errors: [`Malformed::Short`].
     pub fn push_vlan(self, tag: VlanTag) -> Result<(), Malformed> {
@@ -167,7 +168,7 @@ impl HeadMut<'_> {
     }
 
     /// Inserts an IPv4 header between the frame's Ethernet header and its payload; the first
-    /// [`IPV4_BYTES`] bytes of the frame are room for it.
+    /// [`IPV4_BYTES`] bytes of the frame are unused before, and give it room.
     ///
     /// Shape:  64 hops, not to be fragmented, the congestion mark of the packet inside, no options,
     ///         checksum right. What is inside ends where its own length says; padding stays padding.
@@ -188,8 +189,8 @@ impl HeadMut<'_> {
         Ok(())
     }
 
-    /// Inserts an IPv6 header between the frame's Ethernet header and its payload; the first
-    /// [`IPV6_BYTES`] bytes of the frame are room for it. Otherwise as [`HeadMut::push_ipv4`].
+    /// Inserts an IPv6 header as [`HeadMut::push_ipv4`] inserts an IPv4 header; the first
+    /// [`IPV6_BYTES`] bytes of the frame give it room.
     pub fn push_ipv6(
         self,
         src: Ipv6Addr,
@@ -204,8 +205,8 @@ impl HeadMut<'_> {
     }
 
     /// Removes the outer IP header, with its options or extension headers, from a packet that
-    /// carries an IP packet; returns its length, the number of bytes that are unused at the start
-    /// afterwards.
+    /// carries an IP packet; returns the header's length, which is the number of unused bytes at
+    /// the start afterwards.
     ///
     /// Shape:  congestion that the outer packet met is marked on the inner one.
     /// Errors: [`Malformed::NotTunnel`], [`Malformed::Fragment`], [`Malformed::Congestion`] if there
@@ -251,8 +252,8 @@ impl HeadMut<'_> {
         Ok(spare)
     }
 
-    /// Wraps the frame in a VXLAN tunnel; its first [`Tunnel::header_bytes`] bytes are room for the
-    /// headers.
+    /// Wraps the frame in a VXLAN tunnel; the first [`Tunnel::header_bytes`] bytes are unused
+    /// before, and give the headers room.
     ///
     /// Shape:  64 hops, not to be fragmented, the congestion mark of the packet inside. The source
     ///         port is of the flow inside, so that links in parallel keep it in order. UDP's
@@ -265,7 +266,8 @@ impl HeadMut<'_> {
         self.push_tunnel(tunnel, VXLAN_PORT, VXLAN_FIRST)
     }
 
-    /// Wraps the frame in a Geneve tunnel, without options; otherwise as [`HeadMut::push_vxlan`].
+    /// Wraps the frame in a Geneve tunnel without options, as [`HeadMut::push_vxlan`] does for
+    /// VXLAN.
     pub fn push_geneve(self, tunnel: &Tunnel) -> Result<(), Malformed> {
         self.push_tunnel(tunnel, GENEVE_PORT, GENEVE_FIRST)
     }
@@ -279,7 +281,8 @@ impl HeadMut<'_> {
         // RFC 7348 section 5 recommends a port of 49152 to 65535.
         let src_port = 0xc000 | frame.flow_hash() as u16 >> 2;
         let inside = frame.bytes.len() + frame.behind + TUNNEL_BYTES;
-        // As a payload of IPv6, and of IPv4 behind a header.
+        // The length must fit the payload length of IPv6, and the total length of IPv4, which
+        // includes the IPv4 header.
         let udp_len = short(inside + UDP_BYTES, IPV4_BYTES)?;
 
         let ends = UdpEnds {
@@ -296,17 +299,17 @@ impl HeadMut<'_> {
     }
 }
 
-/// The facts about a packet that an IP header is put around.
+/// Properties of a packet around which an IP header is put.
 struct Inside {
     /// Length of the frame's Ethernet header, including tags.
     eth: usize,
-    /// Length of the bytes after it, without Ethernet padding.
+    /// Length of the payload after the Ethernet header, without Ethernet padding.
     payload: usize,
     ecn: u8,
 }
 
 impl Inside {
-    /// Parses a frame that begins `new` bytes after the start of `bytes`.
+    /// Parses the frame that begins `new` bytes after the start of `bytes`.
     fn behind(
         new: usize,
         bytes: &[u8],
@@ -331,8 +334,8 @@ impl Inside {
     }
 }
 
-/// Moves the Ethernet header of `eth` bytes to the start, and puts `header` after it, into the room
-/// at the start.
+/// Moves the Ethernet header of `eth` bytes to the start of `bytes`, and writes `header` into the
+/// room behind it.
 fn insert(bytes: &mut [u8], eth: usize, ether_type: EtherType, header: &[u8]) {
     bytes.copy_within(header.len()..header.len() + eth, 0);
     put(bytes, eth - 2, &ether_type.0.to_be_bytes());

@@ -32,14 +32,15 @@ pub(crate) enum Check {
     Whole,
     /// The sum of the pseudo header, which the device completes to a checksum.
     Pseudo,
-    /// A checksum around an inner packet whose checksum is left to the device: the offsets of the
-    /// inner header and of its checksum field, from the first byte of this header.
+    /// A checksum of an outer header, while the inner packet's checksum is left to the device:
+    /// offsets of the inner header and of its checksum field, from the first byte of the outer
+    /// header.
     Inner { start: usize, field: usize },
 }
 
 impl Check {
-    /// Returns the kind for a transport header that begins at byte `at` of the frame and has its checksum at
-    /// byte `field` of the header.
+    /// Returns the content of the checksum field at byte `field` of a transport header that begins
+    /// at byte `at` of the frame.
     #[inline]
     pub fn of(partial: Option<Partial>, at: usize, field: usize) -> Check {
         match partial {
@@ -60,7 +61,8 @@ impl Check {
             Check::Inner { start, field } => {
                 let start = start.checked_sub(header.len())?;
                 let field = payload.get(field.checked_sub(header.len())?..)?.first_chunk()?;
-                // With its checksum, all from there on sums up to the complement of the pseudo header.
+                // Once the device has filled the inner checksum, the bytes from there on add up to
+                // the complement of the pseudo header's sum.
                 let rest = !u16::from_be_bytes(*field);
                 let rest = if start % 2 == 0 { rest } else { rest.swap_bytes() };
                 (payload.get(..start)?, rest)
@@ -73,7 +75,7 @@ impl Check {
     }
 
     /// Updates `field` for a changed word of the pseudo header; a UDP checksum of 0, which means
-    /// none, stays.
+    /// "no checksum", stays.
     #[inline]
     pub fn readdress(self, field: &mut U16, udp: bool, old: u32, new: u32) {
         let held = field.get();
@@ -84,7 +86,7 @@ impl Check {
         }
     }
 
-    /// Updates `field` for a changed IPv6 address, otherwise as `readdress`.
+    /// Updates `field` for a changed IPv6 address, as `readdress` does for one word.
     pub fn readdress_v6(self, field: &mut U16, udp: bool, old: [u8; 16], new: [u8; 16]) {
         let (old, _) = old.as_chunks();
         let (new, _) = new.as_chunks();
@@ -94,17 +96,18 @@ impl Check {
         }
     }
 
-    /// Updates `field` for a changed word of the transport header, otherwise as `readdress`.
+    /// Updates `field` for a changed word of the transport header; a UDP checksum of 0 stays, as in
+    /// `readdress`.
     #[inline]
     pub fn renumber(self, field: &mut U16, udp: bool, old: u16, new: u16) {
         let held = field.get();
-        // The pseudo header has no words of the transport header.
+        // The sum of the pseudo header does not include words of the transport header.
         if self != Check::Pseudo && !(udp && held == 0) {
             field.set(nonzero(udp, checksum::update16(held, old, new)));
         }
     }
 
-    /// Carries a changed number of 32 bits in the header of TCP into `field`.
+    /// Updates `field` for a changed 32-bit number in a TCP header.
     pub fn renumber32(self, field: &mut U16, old: u32, new: u32) {
         if self != Check::Pseudo {
             field.set(checksum::update32(field.get(), old, new));

@@ -1,12 +1,13 @@
-//! Longer and shorter payloads, with every length and checksum around them updated.
+//! Longer and shorter payloads: updates of every length and checksum around them.
 
 use crate::ip::{self, HeaderMut};
 use crate::partial::{self, Check};
 use crate::{HeadMut, Malformed, Protocol, UdpHeader, checksum, eth, udp};
 
 impl HeadMut<'_> {
-    /// Sets the length of the UDP datagram's payload to `len`, with the lengths and checksums of
-    /// UDP and IP: a right checksum stays right, one of zero (none) stays zero.
+    /// Sets the length of the UDP datagram's payload to `len`, and updates the lengths and
+    /// checksums of UDP and IP: a right checksum stays right, and a checksum of zero (none) stays
+    /// zero.
     ///
     /// Shape:  bytes that join the payload become zero, and must be in the slice: the caller has
     ///         put them there. Bytes that leave it stay behind the packet, as Ethernet padding.

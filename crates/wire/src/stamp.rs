@@ -30,15 +30,15 @@ pub const PAYLOAD_LEN_MIN: usize = size_of::<Head>();
 /// Identifies a stamped frame among others of the same EtherType: "LNRT".
 const MAGIC: u32 = 0x4c4e_5254;
 
-/// The golden ratio in 64 bits, an odd number: its multiples do not repeat and look unlike each
-/// other.
+/// The golden ratio as a 64-bit odd number: its multiples do not repeat, and their bits differ
+/// widely.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Bytes of the Ethernet header, and where the EtherType is in it.
+/// Bytes of the Ethernet header; the next constant is the offset of the EtherType in it.
 const ETH_BYTES: usize = 14;
 const TYPE_AT: usize = 12;
 
-/// Stamps `frame`: writes all of it except the MAC addresses.
+/// Stamps `frame`: writes all bytes except the MAC addresses.
 ///
 /// Shape:  the caller has written the two MAC addresses, once; nothing else needs a template.
 /// Units:  time_ns is the time at which the frame was meant to leave, on the caller's clock.
@@ -54,7 +54,7 @@ pub fn write(frame: &mut [u8], flow: u32, seq: u64, time_ns: u64) -> Result<(), 
     write_payload(payload, flow, seq, time_ns)
 }
 
-/// Stamps the `payload` of a datagram: writes all of it.
+/// Stamps the `payload` of a datagram: writes all its bytes.
 ///
 /// Units:  as [`write()`].
 /// Errors: [`StampError::Short`] below [`PAYLOAD_LEN_MIN`], and nothing written.
@@ -84,8 +84,8 @@ pub fn write_payload(
     Ok(())
 }
 
-/// Reads the stamp of `frame` and verifies every byte except the MAC addresses; in a stamped
-/// datagram every byte of the payload.
+/// Reads the stamp of `frame`, and verifies every byte except the MAC addresses; in a stamped
+/// datagram, verifies every byte of the payload.
 ///
 /// Errors: [`StampError::Foreign`] for frames of anyone else; otherwise what is damaged.
 /// Cost:   two multiplications, then one addition and one comparison for each 8 bytes; of a datagram
@@ -103,8 +103,8 @@ pub fn read(frame: &[u8]) -> Result<Stamp, StampError> {
     read_payload(payload)
 }
 
-/// Returns the payload of a datagram; a separate function, so that the code for frames without
-/// further headers stays small.
+/// Returns the payload of a datagram. This is a separate function, so that the code for frames
+/// without further headers stays small.
 #[cold]
 #[inline(never)]
 fn datagram(frame: &[u8]) -> Option<&[u8]> {
@@ -127,14 +127,14 @@ pub fn read_payload(payload: &[u8]) -> Result<Stamp, StampError> {
         return Err(StampError::Header);
     }
     let mut word = key;
-    let mut differ = 0; // gathered, so that the loop has no exit but its end
+    let mut differ = 0; // all differences, so that the loop never ends early
     let (words, rest) = pattern.as_chunks::<8>();
     for bytes in words {
         word = word.wrapping_add(GOLDEN);
         differ |= word ^ u64::from_be_bytes(*bytes);
     }
     let last = word.wrapping_add(GOLDEN).to_be_bytes();
-    // Byte by byte: a call of memcmp for fewer than 8 costs more.
+    // Compare byte by byte: a call of memcmp for fewer than 8 bytes costs more.
     let rest = last.iter().zip(rest).fold(0, |differ, (a, b)| differ | (a ^ b));
     if differ != 0 || rest != 0 {
         return Err(StampError::Payload);
@@ -142,7 +142,7 @@ pub fn read_payload(payload: &[u8]) -> Result<Stamp, StampError> {
     Ok(Stamp { flow, seq, time_ns })
 }
 
-/// The content of a generator's stamp in a frame.
+/// The content of the stamp that a generator writes into a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// The stream that the frame belongs to.
@@ -157,11 +157,13 @@ pub struct Stamp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StampError {
-    /// Shorter than [`FRAME_LEN_MIN`]; or on writing, than [`PAYLOAD_LEN_MIN`].
+    /// The frame is shorter than [`FRAME_LEN_MIN`], or the payload to write is shorter than
+    /// [`PAYLOAD_LEN_MIN`].
     Short,
-    /// Another EtherType or magic: not a stamped frame, or damaged beyond recognition.
+    /// The frame has another EtherType or magic: it is not stamped, or too damaged to be
+    /// recognised.
     Foreign,
-    /// Flow, sequence number, time or length differ from what was sent.
+    /// The flow, sequence number, time or length differs from the one that was sent.
     Header,
     /// The header is right, but the pattern after it is not.
     Payload,
@@ -206,8 +208,8 @@ fn key(flow: u32, seq: u64, payload_len: usize) -> u64 {
     z ^ z >> 31
 }
 
-/// Returns the check of a stamp. Folding by exclusive or means that any damage to time within 32
-/// neighbouring bits shows.
+/// Returns the check of a stamp. The exclusive or of both halves detects any damage to the time
+/// within 32 neighbouring bits.
 #[inline]
 fn check(key: u64, time_ns: u64) -> u32 {
     let folded = key ^ time_ns;

@@ -94,7 +94,8 @@ impl<'a> TcpRef<'a> {
         self.ip.behind()
     }
 
-    /// Returns true if the checksum is right; as [`crate::UdpRef::checksum_ok`], but TCP always has one.
+    /// Returns true if the checksum is right, as [`crate::UdpRef::checksum_ok`] does; TCP always
+    /// has a checksum.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use]
@@ -122,8 +123,8 @@ pub struct TcpMut<'a> {
 }
 
 impl TcpMut<'_> {
-    /// Swaps the MAC addresses, the IP addresses and the ports. Checksums stay right, as in
-    /// [`crate::UdpMut::swap_ends`].
+    /// Swaps the MAC addresses, the IP addresses and the ports, and updates the checksums as
+    /// [`crate::UdpMut::swap_ends`] does.
     pub fn swap_ends(&mut self) {
         self.ends.swap();
         self.ip.swap();
@@ -136,8 +137,8 @@ impl TcpMut<'_> {
         self.check.renumber32(&mut self.header.check, old.get(), seq);
     }
 
-    /// Sets the acknowledgement, the number of the next byte expected, and keeps the checksum
-    /// right.
+    /// Sets the acknowledgement number, which is that of the next byte expected, and keeps the
+    /// checksum right.
     pub fn set_ack(&mut self, ack: u32) {
         let old = std::mem::replace(&mut self.header.ack, ack.into());
         self.check.renumber32(&mut self.header.check, old.get(), ack);
@@ -149,7 +150,7 @@ impl TcpMut<'_> {
         self.check.renumber(&mut self.header.check, false, old.into(), flags.0.into());
     }
 
-    /// Recomputes the checksum; otherwise as [`crate::UdpMut::fill_checksum`].
+    /// Recomputes the checksum, as [`crate::UdpMut::fill_checksum`] does.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use = "a payload that is not all here has no new checksum"]
@@ -161,7 +162,8 @@ impl TcpMut<'_> {
             return true;
         }
         if self.behind > 0 || self.check != Check::Whole {
-            // Nothing that a device knows of is tunnelled in TCP.
+            // TCP carries no tunnel that a device supports, so no inner checksum can be left to the
+            // device here.
             return false;
         }
         self.header.check.set(0);
@@ -185,7 +187,7 @@ setters! {TcpMut, false:
 }
 derefs!(TcpMut, TcpRef => header TcpHeader);
 
-/// The 20 bytes every TCP header starts with.
+/// The 20 bytes with which every TCP header starts.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct TcpHeader {
@@ -248,21 +250,21 @@ impl TcpHeader {
 pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
-    /// No more data from the sender.
+    /// The sender has no more data.
     pub const FIN: TcpFlags = TcpFlags(0x01);
     /// Synchronise sequence numbers.
     pub const SYN: TcpFlags = TcpFlags(0x02);
     /// Reset the connection.
     pub const RST: TcpFlags = TcpFlags(0x04);
-    /// Push: deliver without delay.
+    /// Deliver the data to the application without delay ("push").
     pub const PSH: TcpFlags = TcpFlags(0x08);
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub const ACK: TcpFlags = TcpFlags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: TcpFlags = TcpFlags(0x20);
-    /// ECN echo.
+    /// ECN echo: the receiver has seen a congestion mark.
     pub const ECE: TcpFlags = TcpFlags(0x40);
-    /// Congestion window reduced.
+    /// Congestion window reduced, in reply to an ECN echo.
     pub const CWR: TcpFlags = TcpFlags(0x80);
 
     const NAMES: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];

@@ -1,4 +1,4 @@
-//! Frames for the tests, built by hand, and the test that no view panics on hostile ones.
+//! Frames for the tests, written by hand, and the test that no view panics on hostile frames.
 
 use std::net::Ipv4Addr;
 
@@ -12,14 +12,15 @@ use crate::{
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
 
-/// Returns a frame of UDP from port 1000 to 2000 over IPv4, TTL 64, checksums right.
+/// Returns a frame with a UDP datagram from port 1000 to 2000 over IPv4, with TTL 64 and right
+/// checksums.
 pub fn udp4_frame(src: Ipv4Addr, dst: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     let segment = udp_segment(payload, |len| pseudo_v4(src, dst, Protocol::UDP, len));
     ipv4_frame(src, dst, Protocol::UDP, &segment)
 }
 
-/// Returns a frame of UDP from port 1000 to 2000 over IPv6, DSCP 46, ECN 1, hop limit 64, checksum
-/// right.
+/// Returns a frame with a UDP datagram from port 1000 to 2000 over IPv6, with DSCP 46, ECN 1, hop
+/// limit 64 and a right checksum.
 pub fn udp6_frame(payload: &[u8]) -> Vec<u8> {
     let [src, dst] = ["2001:db8::1", "2001:db8::2"].map(|a| a.parse().unwrap());
     let segment = udp_segment(payload, |len| pseudo_v6(src, dst, Protocol::UDP, len.into()));
@@ -34,7 +35,7 @@ pub fn udp6_frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns a SYN-ACK from port 1000 to 2000 over IPv4, checksums right.
+/// Returns a frame with a SYN-ACK from port 1000 to 2000 over IPv4, with right checksums.
 pub fn tcp4_frame(options: &[u8], payload: &[u8]) -> Vec<u8> {
     let (src, dst) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     let offset = (5 + options.len() as u8 / 4) << 4;
@@ -47,7 +48,7 @@ pub fn tcp4_frame(options: &[u8], payload: &[u8]) -> Vec<u8> {
     ipv4_frame(src, dst, Protocol::TCP, &segment)
 }
 
-/// Makes the header checksum right after a test has changed the header.
+/// Corrects the header checksum after a test has changed the header.
 pub fn fix_ipv4(frame: &mut [u8]) {
     let end = 14 + usize::from(frame[14] & 15) * 4;
     frame[24..26].fill(0);
@@ -81,7 +82,7 @@ fn udp_segment(payload: &[u8], pseudo: impl Fn(u16) -> u16) -> Vec<u8> {
     segment
 }
 
-/// Takes every view of `frame` and uses every method that could go out of bounds.
+/// Creates every view of `frame` and calls every method that could access bytes out of bounds.
 fn view_all(frame: &mut [u8]) {
     let _ = eth(frame).map(|v| (v.tags().len(), v.payload().len()));
     let _ = arp(frame).map(|v| v.target_ip());
@@ -116,7 +117,7 @@ fn view_all(frame: &mut [u8]) {
     }
 }
 
-/// Answers the packet and puts headers around it, wherever that can be done.
+/// Makes replies and adds headers wherever the packet allows it.
 fn reshape(bytes: &[u8], behind: usize, partial: Partial) {
     let [src, dst] = [[1, 2, 3, 4], [5, 6, 7, 8]].map(Ipv4Addr::from);
     let (src_mac, dst_mac) = (Mac([2; 6]), Mac([4; 6]));
@@ -143,7 +144,8 @@ fn reshape(bytes: &[u8], behind: usize, partial: Partial) {
     let _ = Head::new(bytes, behind).flow_hash();
 }
 
-/// Does the same as `view_all` for a packet of which `behind` bytes follow behind `bytes`.
+/// Does what `view_all` does, for a packet of which only `bytes` are in the slice and `behind` more
+/// bytes follow.
 fn view_head(bytes: &mut [u8], behind: usize) {
     let head = Head::new(bytes, behind);
     let _ = (head.eth().is_ok(), head.arp().is_ok());
@@ -177,7 +179,8 @@ proptest! {
         mut frame in prop::collection::vec(any::<u8>(), 0..120), kind in 0usize..5,
         behind: usize,
     ) {
-        // Four in five get an EtherType of ours, or the headers behind would never be reached.
+        // Give four in five frames a known EtherType, because otherwise the tests would hardly
+        // reach the inner headers.
         if let (Some(field), 1..) = (frame.get_mut(12..16), kind) {
             let kinds = [[8, 0, 0x45], [8, 6, 0], [0x86, 0xdd, 0x60], [0x81, 0, 0]];
             field[..3].copy_from_slice(&kinds[kind - 1]);

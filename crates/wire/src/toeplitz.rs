@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use crate::{Head, Protocol, ip};
 
-/// Length of a key in bytes: IPv6 addresses, two ports, and the 32 bits of the hash.
+/// Length of a key in bytes: room for two IPv6 addresses, two ports, and the 32 bits of the hash.
 const KEY_BYTES: usize = 40;
-/// Bytes that are hashed at most.
+/// Most bytes that are hashed.
 const INPUT_BYTES_MAX: usize = KEY_BYTES - 4;
 
 /// A Toeplitz hash with its key, which decides the hash of each flow.
@@ -17,7 +17,7 @@ const INPUT_BYTES_MAX: usize = KEY_BYTES - 4;
 pub struct Toeplitz([u8; KEY_BYTES]);
 
 impl Toeplitz {
-    /// The hash that is equal for both directions of a flow.
+    /// A hash that is equal for both directions of a flow.
     pub const SYMMETRIC: Toeplitz = {
         let mut key = [0x6d; KEY_BYTES];
         let mut i = 1;
@@ -28,7 +28,8 @@ impl Toeplitz {
         Toeplitz(key)
     };
 
-    /// Returns the hash with a device's key, in the order in which `ethtool -x` prints it.
+    /// Returns the hash with a device's `key`, whose bytes are in the order in which `ethtool -x`
+    /// prints them.
     #[must_use]
     pub const fn new(key: [u8; KEY_BYTES]) -> Toeplitz {
         Toeplitz(key)
@@ -57,8 +58,8 @@ impl Toeplitz {
 }
 
 impl Head<'_> {
-    /// Returns the hash that a device computes for the packet: over addresses, and the ports of UDP
-    /// and TCP; 0 for other packets than IP.
+    /// Returns the hash that a device computes for the packet, from the addresses, and for UDP and
+    /// TCP the ports; 0 for packets other than IP.
     ///
     /// Shape: a fragment, which may have no ports, is hashed by its addresses.
     /// Cost:  a step for each of up to 288 bits.

@@ -1,4 +1,4 @@
-//! UDP or TCP, for programs that treat both alike: translators, balancers, filters.
+//! UDP or TCP, for programs that treat both in one way: translators, balancers, filters.
 
 use std::net::SocketAddr;
 
@@ -30,7 +30,7 @@ pub enum TransportMut<'a> {
     Tcp(TcpMut<'a>),
 }
 
-/// Calls a method that both views have.
+/// Calls a method that both views have, on the view that is present.
 macro_rules! both {
     ($of:expr, $view:ident => $call:expr) => {
         match $of {
@@ -70,7 +70,7 @@ impl TransportMut<'_> {
         both!(self, view => view.set_src(addr))
     }
 
-    /// Sets the receiver's address and port; otherwise as [`TransportMut::set_src`].
+    /// Sets the receiver's address and port, as [`TransportMut::set_src`] sets the sender's.
     pub fn set_dst(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
         both!(self, view => view.set_dst(addr))
     }

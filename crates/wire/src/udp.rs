@@ -74,10 +74,10 @@ impl UdpRef<'_> {
         self.behind
     }
 
-    /// Returns true if the checksum is right, or absent where it may be (IPv4). A checksum that is
-    /// left to a device ([`crate::Head::with_partial`]) is right if the device makes the right one of
-    /// it. Returns false, because it cannot be known, if some of the payload is
-    /// [behind](UdpRef::behind) and the checksum covers it.
+    /// Returns true if the checksum is right, or absent where IP allows that (IPv4). A checksum
+    /// that is left to a device ([`crate::Head::with_partial`]) is right if the device will compute
+    /// the right one from it. Returns false if some of the payload is [behind](UdpRef::behind) and
+    /// the checksum covers it, because then it cannot be checked.
     ///
     /// Cost: reads the whole payload, unless that is left to a device.
     #[must_use]
@@ -144,12 +144,12 @@ impl UdpMut<'_> {
         self.behind
     }
 
-    /// Sets the length of header and payload, after bytes with the sum `removed` were cut off the
-    /// end.
+    /// Sets the length of header and payload, after bytes with the sum `removed` were cut off at
+    /// the end.
     pub(crate) fn set_len(&mut self, len: u16, removed: u16) {
         let old = std::mem::replace(&mut self.header.len, len.into()).get();
         let field = &mut self.header.check;
-        // It is under the checksum twice: in the header and in the pseudo header.
+        // The checksum covers the length twice: in the header and in the pseudo header.
         self.check.readdress(field, true, old.into(), len.into());
         self.check.renumber(field, true, old, len);
         self.check.renumber(field, true, removed, 0);
@@ -177,7 +177,7 @@ impl UdpMut<'_> {
 
 ports!(UdpRef, UdpMut, true);
 setters! {UdpMut, true:
-    /// Sets the source port, and keeps the checksum right; one of zero (none) stays.
+    /// Sets the source port, and keeps the checksum right; a checksum of zero (none) stays zero.
     ///
     /// Cost: constant, whatever the payload.
     set_src_port src;

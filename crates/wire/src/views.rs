@@ -1,6 +1,6 @@
 //! Methods that several views have, declared once.
 
-/// Lets views dereference to their header.
+/// Implements `Deref` from a view to its header.
 macro_rules! derefs {
     ($($view:ident),+ => $field:ident $header:ident) => {$(
         impl std::ops::Deref for $view<'_> {
@@ -12,7 +12,7 @@ macro_rules! derefs {
     )+};
 }
 
-/// Declares the methods of `payload`, and the setters of 16 bits of the header.
+/// Declares the methods of `payload`, and the setters of the header's 16-bit fields.
 ///
 /// A setter keeps the checksum right; `$udp` is true if a checksum of zero (none) stays zero.
 macro_rules! setters {
@@ -32,7 +32,8 @@ macro_rules! setters {
                 self.payload
             }
 
-            /// Returns the data for writing; `fill_checksum` makes the checksum right afterwards.
+            /// Returns the data for writing; the caller then corrects the checksum with
+            /// `fill_checksum`.
             #[must_use]
             pub fn payload_mut(&mut self) -> &mut [u8] {
                 self.payload
@@ -41,7 +42,7 @@ macro_rules! setters {
     };
 }
 
-/// Declares the further methods of views of protocols with ports.
+/// Declares further methods for the views of protocols with ports.
 macro_rules! ports {
     ($read:ident, $write:ident, $udp:literal) => {
         impl<'a> $read<'a> {
@@ -51,7 +52,7 @@ macro_rules! ports {
                 self.ip
             }
 
-            /// Returns the data.
+            /// Returns the data after the header.
             #[must_use]
             pub fn payload(&self) -> &'a [u8] {
                 self.payload
@@ -59,7 +60,8 @@ macro_rules! ports {
         }
 
         impl $write<'_> {
-            /// Changes the sender's address and port. Checksums stay right, as in `set_src_port`.
+            /// Changes the sender's address and port, and updates the checksums as `set_src_port`
+            /// does.
             ///
             /// Errors: [`Malformed::NotIpv4`] or [`Malformed::NotIpv6`], and nothing changed, for an
             ///         address of another version than the packet.
@@ -70,7 +72,7 @@ macro_rules! ports {
                 Ok(())
             }
 
-            /// Changes the receiver's address and port; otherwise as `set_src`.
+            /// Changes the receiver's address and port, as `set_src` changes the sender's.
             pub fn set_dst(&mut self, addr: SocketAddr) -> Result<(), Malformed> {
                 self.ip.set_dst(addr.ip(), self.check, &mut self.header.check, $udp)?;
                 self.set_dst_port(addr.port());
