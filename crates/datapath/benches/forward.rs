@@ -1,4 +1,4 @@
-//! Cost of the path itself, for each packet.
+//! Cost of the whole path, for each packet.
 //!
 //! Input: `null → null`, one worker turned by hand: 64 packets allocated and initialised, given a
 //! verdict, moved to the other port's backlog, freed, counted, ledger on; the same with one packet a turn,
@@ -25,7 +25,8 @@ const MEET: Duration = Duration::from_secs(5);
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    // For an instruction counter around the process: two lengths, and the difference.
+    // For a counter of instructions around the process: it runs two lengths and takes the
+    // difference.
     if let [_, once, case, turns, ..] = args.as_slice()
         && once == "--once"
     {
@@ -43,7 +44,7 @@ struct Case {
     title: &'static str,
     make: fn() -> Path,
     turns: u64,
-    /// Packets of one turn: null → null passes them in both directions.
+    /// Packets of one turn; `null → null` passes them in both directions.
     packets_per_turn: usize,
 }
 
@@ -92,7 +93,7 @@ const CASES: [Case; 6] = [
     },
 ];
 
-/// Workers that one thread turns, and the readers of what they send.
+/// Workers turned by one thread, with the readers of the packets that they send.
 struct Path {
     workers: Vec<Worker>,
     reader: Option<Reader>,
@@ -146,7 +147,7 @@ fn fabric(zerocopy: &str) -> Path {
         .expect("a memif's client can always be opened");
     let until = Instant::now() + MEET;
     while !engine.wait_until_up(Duration::from_millis(1)) {
-        // Both ends are this thread's: who waits for one serves the other.
+        // This thread drives both ends: while it waits for one end, it must serve the other.
         reader.arm();
         assert!(Instant::now() < until, "the two ends do not come to terms");
     }

@@ -1,4 +1,4 @@
-//! Cost of a discipline alone, for each packet, without a port.
+//! Cost of a discipline alone, without a port, for each packet.
 //!
 //! Input: 64 UDP packets of 64 bytes, enqueued and dequeued as a batch, over and over; a simulated clock that
 //! gives each the time it needs. Of one flow each, but `flow_tbf`: its packets are of 100,000 flows in turn, and
@@ -38,7 +38,8 @@ fn flow_tbf() -> FlowTbf {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    // For an instruction counter around the process: two lengths, and the difference.
+    // For a counter of instructions around the process: it runs two lengths and takes the
+    // difference.
     if let [_, once, case, turns, ..] = args.as_slice()
         && once == "--once"
     {
@@ -56,7 +57,7 @@ fn main() {
     }
 }
 
-/// A discipline, and packets that go round.
+/// A discipline with packets that pass through it again and again.
 struct Loop {
     qdisc: Box<dyn Qdisc>,
     batch: Batch,
@@ -95,7 +96,8 @@ impl Loop {
             if self.flows > 1 {
                 for skb in self.batch.iter_mut() {
                     self.flow = (self.flow + 1) % self.flows;
-                    // Spread, so that neighbours in time are none in memory.
+                    // Scatter the flows' numbers, so that consecutive packets use entries that are
+                    // not adjacent in memory.
                     let source = self.flow.wrapping_mul(0x9e37_79b1);
                     skb.data_mut()[26..30].copy_from_slice(&source.to_be_bytes());
                 }

@@ -1,4 +1,4 @@
-//! The transmit entries that post 002 compared, in instructions for each packet.
+//! Compares the transmit entries of post 002, in instructions for each packet.
 //!
 //! Input: 64 packets of a pool, allocated, handed to a device that frees them as sent, over and over. `one` calls the
 //! entry for each; `list` moves them to an allocated list and calls once, as the worker does with a cap; `static` has
@@ -17,9 +17,9 @@ const TURNS: u64 = 20_000;
 const CASES: [&str; 6] =
     ["entry_one", "entry_list", "entry_static", "entry_merged", "entry_merged_one", "entry_always"];
 
-/// The entries of a device.
+/// The transmit entries of a device, as alternatives.
 trait Device {
-    /// Sends a list of one or more packets: ours.
+    /// Sends a list of one or more packets: the entry that linerate has.
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved;
     /// Returns the list inside the device.
     fn list(&mut self) -> &mut Batch;
@@ -50,7 +50,7 @@ impl Device for Null {
 
     fn xmit_merged(&mut self, mem: &mut Local, skb: Option<Skb>) -> Moved {
         let Some(skb) = skb else { return self.xmit_list(mem) };
-        // It has room: it is emptied below.
+        // Never refused: the list of one packet is empty here, because the line below empties it.
         let _ = self.one.push(skb);
         self.one.sent(1, mem)
     }
@@ -58,7 +58,8 @@ impl Device for Null {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    // For an instruction counter around the process: two lengths, and the difference.
+    // For a counter of instructions around the process: it runs two lengths and takes the
+    // difference.
     if let [_, once, case, turns, ..] = args.as_slice()
         && once == "--once"
     {

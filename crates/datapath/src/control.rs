@@ -14,7 +14,7 @@ use crate::mailbox::ORDERS_MAX;
 use crate::stats::WorkerSlot;
 use crate::tx_batch::TxBatch;
 
-/// Interval at which an answer is checked by a thread that is not woken for it.
+/// Interval at which a waiting thread checks for the answer if the worker does not wake it.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A handle to workers that run. It is cheap to clone, and any thread may use it.
@@ -36,36 +36,36 @@ pub enum Setting {
 /// An order to one worker.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Another setting for some of its queues, by their index in the worker.
+    /// A new setting for some of the worker's queues, which are given by their index in the worker.
     Set { queues: Range<usize>, setting: Setting, answer: Arc<Answer<Applied>> },
-    /// Other CPUs for the thread that turns the worker.
+    /// New CPUs for the thread that turns the worker.
     Cpus { cpus: Vec<usize>, answer: Arc<Answer<Pinned>> },
 }
 
-/// The slot for an answer.
+/// The slot in which a worker stores its answer to an order.
 #[derive(Debug)]
 pub(crate) struct Answer<A> {
     given: OnceLock<Result<A>>,
     pub asked_at: Instant,
-    /// Packets that the queues had received.
+    /// Packets that the queues had received when the order was given.
     pub packets: u64,
     waiter: Thread,
 }
 
-/// The result of an order for a moderation.
+/// The result of an order that changes a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Applied {
-    /// The requested setting.
+    /// The setting that was requested.
     pub asked: Setting,
-    /// The setting that the queues have now.
+    /// The setting that the queues use now.
     pub applied: Setting,
     /// The reason why the setting has no effect, or less than requested; `None` if it has its
     /// effect.
     pub note: Option<String>,
-    /// Packets that the queues received between the question and the change.
+    /// Packets that the queues received between the order and the change.
     pub packets: u64,
-    /// Time between the two.
+    /// Time between the order and the change.
     pub took: Duration,
 }
 
@@ -73,11 +73,12 @@ pub struct Applied {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pinned {
-    /// The CPUs that the worker's thread may run on now: those requested that its cpuset has.
+    /// The CPUs on which the worker's thread may run now: the requested CPUs that belong to its
+    /// cpuset.
     pub cpus: Vec<usize>,
-    /// The CPUs that it could run on before; ordering them undoes the change.
+    /// The CPUs on which the thread could run before; an order for these CPUs undoes the change.
     pub before: Vec<usize>,
-    /// Time between the question and the change.
+    /// Time between the order and the change.
     pub took: Duration,
 }
 
@@ -87,17 +88,17 @@ pub struct Pinned {
 pub struct PendingOrder<A = Applied> {
     /// The answer of each worker that received the order.
     answers: Vec<Arc<Answer<A>>>,
-    /// Combines two answers into one.
+    /// Combines the answers of two workers into one.
     join: fn(A, A) -> A,
 }
 
 impl Control {
-    /// Orders another moderation for a port's queues, or for its queue number `queue`.
+    /// Orders another moderation for all queues of a port, or for its queue number `queue`.
     ///
-    /// The workers of the queues obey at their next turns; sleeping ones are woken for it.
+    /// The workers of the queues obey at their next turns; the order wakes workers that sleep.
     ///
     /// # Errors
-    /// `E-TOPOLOGY` if no port is called so or it has no such queue, `E-BUSY` if a worker has not obeyed
+    /// `E-TOPOLOGY` if there is no port of this name or it has no such queue, `E-BUSY` if a worker has not obeyed
     /// 16 orders before this one.
     pub fn set_moderation(
         &self,
@@ -123,7 +124,7 @@ impl Control {
         self.set(port, queue, Setting::TxBatch(cap), "tx_batch")
     }
 
-    /// Orders the setting `name` for a port's queues or for one of them.
+    /// Orders the setting `name` for all queues of a port or for one of them.
     fn set(
         &self,
         port: &str,
@@ -166,10 +167,10 @@ impl Control {
         self.slots.iter().position(|slot| !slot.queues_of(port, Some(queue)).is_empty())
     }
 
-    /// Orders a worker to run on these CPUs alone: on one, to pin it; on several, to let it float there.
+    /// Orders a worker to run on these CPUs only: one CPU pins the worker, several CPUs let it move among them.
     ///
     /// The thread that turns the worker is moved between two turns, so no packet is on its way through the
-    /// stages. Its packet memory stays where it is. [`Pinned::before`] puts it back.
+    /// stages. Its packet memory stays where it is. [`Pinned::before`] restores the previous CPUs.
     ///
     /// Errors: the answer is `E-CPU`, and nothing has changed, if it may use none of the CPUs.
     ///
@@ -194,7 +195,7 @@ fn is_full(what: String) -> Error {
 }
 
 impl Applied {
-    /// Returns the result for the queues of two workers.
+    /// Combines the results from the queues of two workers.
     fn join(self, other: Applied) -> Applied {
         Applied {
             note: self.note.or(other.note),
@@ -213,7 +214,7 @@ impl<A> Answer<A> {
 
     /// Stores the answer to the order. Only the worker calls it.
     pub fn give(&self, result: Result<A>) {
-        // Never refused: there is one worker.
+        // Never refused: only one worker answers an order, and it answers once.
         let _ = self.given.set(result);
         self.waiter.unpark();
     }
@@ -228,8 +229,8 @@ impl<A: Clone> PendingOrder<A> {
         all?.into_iter().reduce(join)
     }
 
-    /// Sleeps until the worker has obeyed, or for `timeout`. Not for the worker's own thread, which cannot
-    /// turn meanwhile.
+    /// Sleeps until the worker has obeyed, or for `timeout`. The worker's own thread must not call it, because the
+    /// worker cannot turn meanwhile.
     ///
     /// # Errors
     /// Why it could not be obeyed; `E-BUSY` if the time passed: the worker is not turned, or has ended.
@@ -245,7 +246,7 @@ impl<A: Clone> PendingOrder<A> {
                 return Err(Error::new(Code::Busy, "the order was not executed", why)
                     .fix("run the worker; a worker that has ended executes no orders"));
             }
-            // The thread that gave the order is woken; any other thread polls.
+            // The worker wakes only the thread that gave the order; any other thread polls.
             park_timeout(left.min(LOOK));
         }
     }

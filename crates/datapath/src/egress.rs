@@ -21,15 +21,15 @@ use crate::qdisc::{Qdisc, QdiscCounts};
 use crate::tx_batch::{AUTO_BYTES, AUTO_PACKETS, TxBatch};
 use crate::waits::Flushes;
 
-/// Most packets sent in one turn, unless the fifo has more: other queues of the worker wait
-/// meanwhile.
+/// Limit for the packets sent in one turn; only a fifo with more packets exceeds it. The limit
+/// exists because the worker's other queues wait meanwhile.
 const TURN: usize = 1024;
 
 /// The packets waiting for one transmit ring.
 pub(crate) struct Egress {
     fifo: Batch,
     cap: TxBatch,
-    /// Longest fifo that is passed to the device without splitting it.
+    /// Length up to which the fifo goes to the device in one call, without a list.
     whole: usize,
     /// The packets of one call, taken from the fifo.
     list: Option<Batch>,
@@ -39,7 +39,8 @@ pub(crate) struct Egress {
 }
 
 impl Egress {
-    /// Creates an empty transmit side; without a discipline, `backlog` packets may wait.
+    /// Creates an empty transmit side; without a discipline it holds at most `backlog` waiting
+    /// packets.
     pub fn new(backlog: usize, qdisc: Option<Box<dyn Qdisc>>) -> Egress {
         let fifo = Batch::with_capacity(if qdisc.is_some() { AUTO_PACKETS } else { backlog });
         let mut egress = Egress {
@@ -54,7 +55,7 @@ impl Egress {
         egress
     }
 
-    /// Returns the cap.
+    /// Returns the cap on packets for one transmit call.
     pub fn cap(&self) -> TxBatch {
         self.cap
     }
@@ -84,17 +85,18 @@ impl Egress {
         }
     }
 
-    /// Returns the room for waiting packets.
+    /// Returns how many more packets may wait.
     pub fn room(&self) -> usize {
         if self.qdisc.is_some() { usize::MAX } else { self.fifo.spare() }
     }
 
-    /// Returns the packets that a device's room is waited for with.
+    /// Returns the number of packets in the fifo and the list, which wait for room in the device.
     pub fn ready(&self) -> usize {
         self.fifo.len() + self.list_len()
     }
 
-    /// Returns the number of packets that wait, for room or for their time.
+    /// Returns the number of all waiting packets: for room in the device, or for their time in the
+    /// discipline.
     pub fn waiting(&self) -> usize {
         let held = self.qdisc.as_ref().map_or(0, |qdisc| qdisc.counts().held.packets);
         self.ready() + held
@@ -105,7 +107,7 @@ impl Egress {
     }
 
     /// Returns the time from which the discipline has a packet to send; `None` if it has none, or
-    /// other packets wait for room before it.
+    /// if packets in the fifo or the list wait for room.
     pub fn deadline(&self) -> Option<Instant> {
         let qdisc = self.qdisc.as_ref().filter(|_| self.ready() == 0)?;
         qdisc.deadline()
@@ -116,8 +118,8 @@ impl Egress {
         self.qdisc.as_ref().map(|qdisc| qdisc.counts())
     }
 
-    /// Takes the first `n` packets of `batch`; without a discipline, packets without room are
-    /// dropped as `tx_full`.
+    /// Takes the first `n` packets of `batch`; without a discipline, drops packets that do not fit
+    /// as `tx_full`.
     pub fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         if let Some(qdisc) = &mut self.qdisc {
             return qdisc.enqueue(batch, n, now, mem);
@@ -128,7 +130,8 @@ impl Egress {
         }
     }
 
-    /// Sends waiting packets, with a doorbell for each cap's worth; returns true if any was sent.
+    /// Sends waiting packets, with one doorbell for each `cap` packets; returns true if any was
+    /// sent.
     #[inline]
     pub fn xmit(&mut self, ops: &mut DriverQueue, now: Instant, mem: &mut Local) -> bool {
         if self.qdisc.is_some() || self.fifo.len() > self.whole || self.list_len() > 0 {
@@ -173,7 +176,7 @@ impl Egress {
         }
     }
 
-    /// Returns the number of the fifo's packets for the next doorbell.
+    /// Returns how many packets of the fifo go with the next doorbell.
     fn part_len(&self) -> usize {
         let waiting = self.fifo.len();
         match self.cap {

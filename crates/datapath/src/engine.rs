@@ -25,9 +25,9 @@ use crate::tx_batch::TxBatch;
 use crate::worker::Worker;
 use crate::wrapping::{self, Around};
 
-/// The longest wait for one port to come up, before all ports are checked again.
+/// Longest wait for one port to come up before all ports are checked again.
 const STEP: Duration = Duration::from_millis(10);
-/// A description of an engine, from which it is built.
+/// Builder of an engine: its ports, wires, stages and settings.
 pub struct Builder {
     drivers: Registry,
     ports: Vec<(String, String)>,
@@ -35,7 +35,7 @@ pub struct Builder {
     steerings: Vec<Steering>,
     wraps: Vec<(String, Around)>,
     makers: Vec<Maker>,
-    /// All stages can work on packets that a peer may write.
+    /// True if all stages can work on packets that a peer may write.
     reads_exported: bool,
     sizes: Sizes,
     moderation: Moderation,
@@ -66,23 +66,21 @@ impl Builder {
         }
     }
 
-    /// Adds a driver that port texts can name; it replaces one of the same name.
+    /// Adds a driver that port texts can name; it replaces a driver of the same name.
     #[must_use]
     pub fn driver(mut self, driver: &'static dyn Driver) -> Self {
         self.drivers.add(driver);
         self
     }
 
-    /// Adds a port by the name that wires, stages and reports use, and its text `driver:arg[,k=v]`.
+    /// Adds a port: `name` is used by wires, stages and reports, `text` is `driver:arg[,k=v]`.
     #[must_use]
     pub fn port(mut self, name: &str, text: &str) -> Self {
         self.ports.push((name.into(), text.into()));
         self
     }
 
-    /// Adds a wire: what comes in by one end leaves by the other, both ways, as far as the ports can.
-    /// One call carries both directions: a second one with the ends exchanged is refused (`E-TOPOLOGY`), as a
-    /// port is on one wire only.
+    /// Adds a wire: packets received by one end are sent by the other, in both directions if the ports can.
     ///
     /// A capture on the left is read; on the right, or on no wire, it is written.
     #[must_use]
@@ -91,9 +89,9 @@ impl Builder {
         self
     }
 
-    /// Adds a wire from a device with one queue to several ports, which are rings to other workers:
-    /// a packet of the device goes to one of them, by its flow, and packets of all of them go to
-    /// the device. The device waits for room in all of them.
+    /// Adds a wire that divides a device with one queue among several ports, which are rings to other workers. A
+    /// flow's packets from the device go to one of these ports; packets from all of these ports go to the device. The
+    /// device waits until all of them have room.
     ///
     /// It is the last stage on its worker; divisions have the first workers. The handle moves flows later.
     #[must_use]
@@ -102,7 +100,7 @@ impl Builder {
         self
     }
 
-    /// Wraps each queue of a port when it is opened: in a trace, a tee, faults, or a
+    /// Wraps each queue of a port when the port is opened: in a trace, a tee, faults, or a
     /// [`Layer`](linerate_port::wrap::Layer) of the program's own. The last wrapper added is
     /// nearest to the worker. The program keeps its own handle, such as a
     /// [`Tee`](linerate_port::wrap::tee::Tee), for control while the engine runs.
@@ -144,9 +142,10 @@ impl Builder {
         self
     }
 
-    /// Adds a stage to the path of every packet, on all wires and in both directions ([`Turn::port`](crate::Turn::port)
-    /// says where a batch came from); `make` is called once for each worker. Unless it
-    /// [says otherwise](Stage::reads_exported), it sees no packet that a peer may write.
+    /// Adds a stage to the path of every packet, on all wires and in both directions
+    /// ([`Turn::port`](crate::Turn::port) returns the port that received the batch); `make` is called once for each
+    /// worker. The stage gets no packet that a peer may write, unless its type [declares](Stage::reads_exported) that
+    /// it can process such packets.
     #[must_use]
     pub fn stage<S: Stage + 'static>(
         mut self,
@@ -164,8 +163,8 @@ impl Builder {
         self
     }
 
-    /// Sets the most workers, each of which gets a thread when the engine is started; the default
-    /// is the number of wires, or of the CPUs named ([`Builder::cpus`]).
+    /// Sets the largest number of workers, each of which gets a thread when the engine starts; the default is the
+    /// number of wires, or of the CPUs given with [`Builder::cpus`].
     ///
     /// Fewer than wires serve several wires each. More divide them by queue: what comes by queue `i` of
     /// one end leaves by queue `i` of the other, on one worker, in order. The device decides which flow
@@ -176,8 +175,8 @@ impl Builder {
         self
     }
 
-    /// Sets when ports are polled again, except those whose texts have `moderation=`: by default
-    /// `adaptive`, with at most 250 µs for 99 of 100 packets.
+    /// Sets the moderation, which decides when a port is polled again; ports with `moderation=` in their texts keep
+    /// their own. The default is `adaptive`, with at most 250 µs for 99 of 100 packets.
     ///
     /// A packet that comes alone after quiet is never held, unless another queue of its worker is. It can be
     /// changed while packets pass ([`Running::control`]). docs/moderation.md says how to choose.
@@ -187,16 +186,16 @@ impl Builder {
         self
     }
 
-    /// Sets the packets that may wait for a port's transmit ring; at least a budget, at most 65536.
+    /// Sets how many packets may wait for a port's transmit ring: at least a budget, at most 65536.
     #[must_use]
     pub fn backlog(mut self, packets: usize) -> Self {
         self.sizes.backlog = BACKLOG.clamp(packets as u64) as usize;
         self
     }
 
-    /// Sets the most packets for one doorbell of a device, except for ports whose texts have
-    /// `tx_batch=`: by default as many as wait, in parts of 256 KiB ([`TxBatch::Auto`]); with 1
-    /// each packet gets a doorbell.
+    /// Sets the most packets for one doorbell of a device; ports with `tx_batch=` in their texts
+    /// keep their own. By default all waiting packets get one doorbell, in parts of 256 KiB
+    /// ([`TxBatch::Auto`]); with 1 each packet gets a doorbell.
     ///
     /// It never waits for packets, and can be changed while packets pass ([`Running::control`]).
     /// docs/howto-batching.md says how to choose.
@@ -208,8 +207,8 @@ impl Builder {
 
     /// Sets the length of each worker's hot list, in frames, at most 65536; 0 turns it off.
     ///
-    /// Unless told, it is as long as the rings that the worker serves, and at least 1024. A shorter
-    /// one is warned about ([`Engine::warnings`]).
+    /// By default the list is as long as the rings that the worker serves, and at least 1024. A
+    /// shorter list causes a warning ([`Engine::warnings`]).
     #[must_use]
     pub fn hot_list_len(mut self, frames: usize) -> Self {
         self.memory.hot_list_len = Some(frames);
@@ -221,15 +220,17 @@ impl Builder {
     /// If a peer may write it ([`Trust::Exported`](linerate_skb::Trust)), the peer can write the packets of all
     /// wires. An engine's own pools keep them apart.
     ///
-    /// What is asked here of the pool's frames and policies is for one that the engine makes.
+    /// The builder's settings of frames and policies are for a pool that the engine makes; they do not change this
+    /// one.
     #[must_use]
     pub fn pool(mut self, pool: &Pool) -> Self {
         self.memory.pool = Some(pool.clone());
         self
     }
 
-    /// Sets the frames of the pool, instead of the sum over its holders; of each pool, if wires to
-    /// a peer that can write their packets have [a pool of their own](Stats::pools).
+    /// Sets the number of frames of the pool; the default is the sum over the pool's holders. If
+    /// wires to a peer that can write their packets have [a pool of their own](Stats::pools), each
+    /// pool gets this number.
     #[must_use]
     pub fn pool_frames(mut self, frames: u32) -> Self {
         self.memory.frames = Some(frames);
@@ -265,7 +266,8 @@ impl Builder {
         self
     }
 
-    /// Sets the source of packets' bytes: frames by default, or the system's allocator.
+    /// Sets the memory for packets' bytes: frames of the pool by default, or the system's
+    /// allocator.
     #[must_use]
     pub fn data(mut self, data: Data) -> Self {
         self.memory.data = data;
@@ -302,8 +304,8 @@ impl Builder {
     }
 
     /// Sets the CPUs to which the workers' threads are pinned, in order; by default they are not
-    /// pinned. If there are more CPUs than wires, the wires are divided by queue, as
-    /// [`Builder::workers`] does.
+    /// pinned. If there are more CPUs than wires, the queues of a wire are divided among workers,
+    /// as with [`Builder::workers`].
     #[must_use]
     pub fn cpus(mut self, cpus: &[usize]) -> Self {
         self.cpus = cpus.to_vec();
@@ -342,7 +344,7 @@ impl Builder {
         let queues: Vec<usize> = ports.iter().map(|port| port.needs.queues.max(1)).collect();
         let most = self.workers.unwrap_or(wires.len().max(self.cpus.len()));
         let workers = plan::workers(&queues, &wires, &fans, most);
-        // A pool that the program passes serves all ports.
+        // If the program passes a pool, all ports use it.
         let pools = match self.memory.pool {
             Some(_) => vec![0; ports.len()],
             None => plan::pools(&ports, &wires, &fans),
@@ -434,14 +436,14 @@ impl Engine {
         Builder::new()
     }
 
-    /// Returns a handle to the engine's statistics, valid also while it runs.
+    /// Returns a handle to the engine's statistics, which can also be read while the engine runs.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats.clone()
     }
 
-    /// Returns the holders of the pool's frames, each with its maximum: the pool's size is their
-    /// sum.
+    /// Returns the holders of the pool's frames with the maximum of each; the pool's size is the
+    /// sum of the maxima.
     #[must_use]
     pub fn holders(&self) -> &[Holder] {
         &self.holders
@@ -454,8 +456,8 @@ impl Engine {
         self.stats.warnings()
     }
 
-    /// Waits until no port is down, or for `timeout`; returns true if none is. A port whose peer
-    /// has not connected yet drops packets sent to it.
+    /// Waits until no port is down, or for `timeout`; returns true if no port is down then. A port
+    /// whose peer has not connected yet drops packets sent to it.
     #[must_use]
     pub fn wait_until_up(&mut self, timeout: Duration) -> bool {
         let until = Instant::now().checked_add(timeout);
@@ -466,7 +468,7 @@ impl Engine {
             if down.is_empty() || left.is_zero() {
                 return down.is_empty();
             }
-            // Arming the queue handles pending work of its socket.
+            // Arming a queue also handles pending work of its socket.
             let mut is_news = false;
             down.retain_mut(|napi| {
                 let armed = napi.arm(Some(Want::Frames));
@@ -474,8 +476,8 @@ impl Engine {
                 armed
             });
             if !is_news {
-                // A queue without a descriptor to sleep on, and without news, is polled again after the
-                // timeout.
+                // Queues that could not be armed are no longer in `down`: they are checked again
+                // after the wait.
                 let fds: Vec<_> = down.iter().take(POLL_FDS_MAX).map(|napi| napi.as_fd()).collect();
                 let _ = poll_readable(&fds, Some(left.min(STEP)));
             }
@@ -490,8 +492,8 @@ impl Engine {
         Running::start(self.workers, self.notice, self.stats, &self.cpus)
     }
 
-    /// Returns the workers, for the program's own threads: each turns and parks as long as the
-    /// program wants, and is then drained ([`Worker::drain`]).
+    /// Returns the workers, for threads of the program's own. The thread of a worker turns and
+    /// parks it as long as the program wants, and drains it at the end ([`Worker::drain`]).
     #[must_use]
     pub fn into_workers(self) -> Vec<Worker> {
         self.workers.into_iter().map(|(worker, _)| worker).collect()

@@ -1,4 +1,5 @@
-//! The numeric settings of an engine, each declared in one place: see [`linerate_skb::knob`].
+//! The numeric settings of an engine, each declared in one place as [`linerate_skb::knob`]
+//! describes.
 
 pub use linerate_skb::Knob;
 

@@ -1,4 +1,4 @@
-//! Orders to a running worker: a word that it reads in every turn, and a bounded list.
+//! The mailbox for orders to a running worker: a word that the worker reads in every turn, and a bounded list.
 //!
 //! ```text
 //!   anyone: list ◄─ order   word += generation   bell
@@ -18,7 +18,7 @@ const PHASE: u32 = 3;
 /// Step of the generation of orders in the word.
 const GENERATION: u32 = PHASE + 1;
 
-/// The state of a mailbox, as read at one time.
+/// The state of a mailbox at the time it was read: the phase and the generation of orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Word(u32);
 
@@ -28,12 +28,12 @@ impl Word {
         self.0 & PHASE
     }
 
-    /// Returns the word as a number.
+    /// Returns the word's bits, to be stored in an atomic.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// Returns the word for a number.
+    /// Returns the word that has these bits.
     pub fn from_bits(bits: u32) -> Word {
         Word(bits)
     }
@@ -69,14 +69,14 @@ impl<T> Mailbox<T> {
     /// Changes the phase; the caller rings the bell.
     pub fn set_phase(&self, phase: u32) {
         let with = |word| Some(word & !PHASE | phase & PHASE);
-        // Never refused: the closure always gives a word.
+        // Never refused: the closure always returns a word.
         let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, with);
     }
 
     /// Adds an order; the caller rings the bell.
     ///
     /// # Errors
-    /// The order, if [`ORDERS_MAX`] wait already.
+    /// Returns the order if [`ORDERS_MAX`] orders wait already.
     pub fn post(&self, order: T) -> Result<(), T> {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         if list.len() >= ORDERS_MAX {
@@ -88,7 +88,7 @@ impl<T> Mailbox<T> {
         Ok(())
     }
 
-    /// Takes all orders; returns `None` if another thread is adding one, so that the caller asks
+    /// Takes all orders. Returns `None` if another thread is adding an order; the caller then asks
     /// again in the next turn.
     pub fn take(&self) -> Option<Vec<T>> {
         match self.list.try_lock() {

@@ -1,5 +1,4 @@
-//! The memory of an engine: a pool for all holders of frames, a hot list for each worker, and the
-//! warnings about them.
+//! The memory of an engine: its pools, a hot list for each worker, and warnings about their sizes.
 //!
 //! Wires that lead to a peer which may write their frames have a pool of their own, so that the peer sees no
 //! other packets. A worker that serves wires of several pools has a hot list of each.
@@ -16,16 +15,16 @@ use crate::ports::DECLARE;
 /// Largest frame that a pool can have, as a power of two.
 const FRAME_POWER_MAX: u32 = 16;
 
-/// The requested memory settings. Settings left out have the pool's defaults.
+/// The requested memory settings. A setting that is `None` takes the pool's default.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MemoryConfig {
-    /// A pool of the program's own, which makes the settings of a new one irrelevant.
+    /// A pool that the program created; the settings for a new pool are ignored then.
     pub pool: Option<Pool>,
     pub frames: Option<u32>,
     pub frame_bytes: Option<u32>,
     /// Number of jumbo frames, and their size in bytes.
     pub jumbo: Option<(u32, u32)>,
-    /// True if each frame holds the longest packet.
+    /// True if a frame must hold the longest packet of any port.
     pub fit: bool,
     pub data: Data,
     pub init: Init,
@@ -40,19 +39,19 @@ pub(crate) struct MemoryConfig {
 pub(crate) struct Memory {
     /// The engine's pools; if one is private, it is the first.
     pub pools: Vec<Pool>,
-    /// The number of each port's pool.
+    /// For each port, the index of its pool in `pools`.
     pub of_ports: Vec<usize>,
-    /// Holders of frames, of any pool.
+    /// Holders of frames, of all pools together.
     pub holders: Vec<Holder>,
     /// Length of each worker's hot list in each pool; `None` for a pool that the worker does not
     /// use.
     hot_lists: Vec<Vec<Option<usize>>>,
-    /// Warnings on settings that have another effect than requested.
+    /// Warnings about settings whose effect differs from the request.
     pub warnings: Vec<String>,
 }
 
 impl Memory {
-    /// Returns the pool of each port.
+    /// Returns each port's pool.
     pub fn pools_of_ports(&self) -> Vec<&Pool> {
         self.of_ports.iter().map(|pool| &self.pools[*pool]).collect()
     }
@@ -71,15 +70,15 @@ impl Memory {
         self.pools.iter().zip(&self.hot_lists).enumerate().filter_map(local).collect()
     }
 
-    /// Returns the index of a pool's memory among that of a worker that uses the pool.
+    /// Returns the index of `pool` among the pools that `worker` uses.
     pub fn place(&self, pool: usize, worker: usize) -> usize {
         self.hot_lists[..pool].iter().filter(|hot_lists| hot_lists[worker].is_some()).count()
     }
 }
 
 impl MemoryConfig {
-    /// Determines the holders of frames, and creates a pool for them; a second pool serves wires to
-    /// a peer that can write it, if there are other wires.
+    /// Determines the holders of frames, and creates a pool for them; creates a second pool for
+    /// wires to a peer that can write their frames, if there are other wires.
     pub fn get(&self, demands: &[Demand], sizes: Sizes) -> Result<Memory> {
         let of_ports: Vec<_> = demands.iter().map(|demand| demand.pool).collect();
         let (pools, hot_lists) = (Vec::new(), Vec::new());
@@ -91,8 +90,7 @@ impl MemoryConfig {
         Ok(memory)
     }
 
-    /// Refuses a pool of the program's own that a peer can write, if a stage reads packets in
-    /// place.
+    /// Refuses the program's own pool if a peer can write it and a stage reads packets in place.
     pub fn check_private(&self) -> Result<()> {
         if self.pool.as_ref().is_none_or(|pool| pool.trust() == Trust::Private) {
             return Ok(());
@@ -102,7 +100,7 @@ impl MemoryConfig {
             .fix(format!("make the pool private, or {DECLARE}")))
     }
 
-    /// Adds the pool of this number.
+    /// Creates and adds the pool with this number.
     fn add(
         &self,
         memory: &mut Memory,
@@ -186,8 +184,8 @@ fn trust(demands: &[&Demand]) -> Trust {
     if exported { Trust::Exported } else { Trust::Private }
 }
 
-/// Returns the frames of the rings that each worker serves from a pool; `None` for a worker that
-/// does not use it.
+/// Returns, for each worker, the frames of the pool in the rings that the worker serves; `None` for
+/// a worker that does not use the pool.
 fn rings(demands: &[Demand], pool: usize) -> Vec<Option<usize>> {
     let workers = demands.iter().flat_map(|d| &d.workers).map(|worker| worker + 1).max();
     let mut rings: Vec<Option<usize>> = vec![None; workers.unwrap_or(0)];
@@ -201,10 +199,11 @@ fn rings(demands: &[Demand], pool: usize) -> Vec<Option<usize>> {
     rings
 }
 
-/// Returns the hot list that each of `workers` workers gets if all request `asked` frames.
+/// Returns the length of the hot list that each of `workers` workers gets if `asked` frames are
+/// requested.
 ///
-/// One that is longer than the whole pool gets what the `others` leave of it, if that is of any
-/// use. In all other cases it is the pool that is wrong, and it is refused.
+/// A request for more frames than the whole pool is cut to the share that the `others` leave, if
+/// this share is at least a budget. In all other cases the pool is too small, and is refused later.
 fn applied(
     asked: usize,
     frames: Option<u64>,
@@ -214,7 +213,7 @@ fn applied(
 ) -> usize {
     let most = HOT_LIST.clamp(asked as u64) as usize;
     let Some(frames) = frames.filter(|frames| *frames < asked as u64) else { return most };
-    // Thread caches reserve an eighth.
+    // Thread caches reserve an eighth of the pool.
     let left = (frames - frames.div_ceil(8)).saturating_sub(others.sum());
     let each = left as usize / workers.max(1);
     if each < sizes.budget { most } else { most.min(each) }
@@ -226,7 +225,7 @@ fn cut(asked: usize, applied: usize) -> Option<String> {
     (applied < asked).then(|| format!("hot list: asked {asked}, applied {applied} ({why})"))
 }
 
-/// Returns a warning if frames were to hold a port's longest packets and cannot.
+/// Returns a warning if frames should hold the longest packets of a port and are too small.
 fn in_pieces(demand: &Demand, pool: &Pool) -> Option<String> {
     let (longest, room) = (demand.packet_max_bytes, pool.data_room().max(pool.jumbo_room()));
     let framed = pool.data_from() == Data::Frames;
@@ -318,7 +317,8 @@ mod tests {
         assert_eq!(memory.pools[0].frames() as u64, sum(&memory));
         let memory = get(&MemoryConfig::default(), &[port(0, 60, 256)]);
         assert_eq!(hot_lists(&memory), [1024]);
-        // Of a port whose queues are divided, each serves its part; each queue has its backlog.
+        // Two workers share the port's queues: each serves half of the rings, and each queue has a
+        // backlog.
         let divided = Demand { workers: vec![0, 1], ..port(0, 60, 6000) };
         let memory = get(&MemoryConfig::default(), &[divided]);
         assert_eq!(hot_lists(&memory), [3000; 2]);
@@ -332,7 +332,7 @@ mod tests {
         let warnings = get(&asked, &[port(0, 60, 0), port(1, 60, 256)]).warnings;
         let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
         assert!(warning.starts_with("worker 1: a hot list of 128 is shorter than"), "{warning}");
-        // Longer than any list: the most that there is, and that is said as well.
+        // The request exceeds the longest possible list: it is cut to that length, with a warning.
         let warnings = get(&MemoryConfig::default(), &[port(0, 60, 1 << 17)]).warnings;
         assert!(warnings[0].contains("65536 is shorter than the 131072"), "{warnings:?}");
     }
@@ -365,11 +365,11 @@ mod tests {
         let asked = MemoryConfig { frames: Some(2048), hot_list_len: Some(2049), ..asked };
         let text = "hot list: asked 2049, applied 512 (the pool has no more)".to_owned();
         assert_eq!(cut(&asked, &[port(0, 60, 0), port(1, 60, 0)]), (vec![512; 2], text));
-        // Not longer than the pool, and yet too long for it: the pool is too small.
+        // A list as long as the pool is not cut: the pool is refused as too small.
         let asked = MemoryConfig { hot_list_len: Some(2048), ..asked };
         let e = asked.get(&[port(0, 60, 0)], SIZES).unwrap_err();
         assert!(e.code == Code::PoolTooSmall && e.why.contains("hot list 2048"), "{e}");
-        // Nor is it cut to less than a batch.
+        // A list is not cut to less than a batch.
         let asked = MemoryConfig { frames: Some(500), ..asked };
         let e = asked.get(&[port(0, 60, 0)], SIZES).unwrap_err();
         assert!(e.code == Code::PoolTooSmall && e.why.contains("hot list 2048"), "{e}");
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(memory.pools[0].frame_size(), 65_536);
         let text = "port 0: packets have up to 65550 bytes and a frame holds 65280: longer";
         assert!(memory.warnings[0].starts_with(text), "{:?}", memory.warnings);
-        // What the allocator gives is as long as it has to be.
+        // The system's allocator returns buffers of the requested length: no warning.
         let general = MemoryConfig { data: Data::General, ..fit };
         assert!(get(&general, &[port(0, 65_550, 0)]).warnings.is_empty());
     }

@@ -33,16 +33,16 @@ pub(crate) struct Napi {
     /// The ledger's count of these packets after each turn.
     tally: Tally,
     told: usize,
-    /// True if the worker's epoll watches it.
+    /// True if the worker's epoll set watches the queue.
     watched: bool,
-    /// True if the queue is in a hold: packets gather in its ring.
+    /// True if the moderation holds the queue: packets gather in its ring.
     held: bool,
-    /// The last known health, as a number.
+    /// The rank of the last known health, to notice a change.
     rank: u8,
 }
 
 impl Napi {
-    /// Wraps a queue; `egress` is before its transmit ring, and `tally` counts the packets in it.
+    /// Wraps a queue; `egress` holds the packets before its transmit ring, and `tally` counts them.
     pub fn new(
         ops: Box<dyn QueueOps>,
         direction: Direction,
@@ -72,12 +72,13 @@ impl Napi {
         }
     }
 
-    /// Returns the shared counters of the queue, and the slot with its device's health.
+    /// Returns the counters of the queue, and the slot with its device's health, to be read by
+    /// other threads.
     pub fn readings(&self) -> (Arc<QueueStats>, Arc<Slot>) {
         (self.ops.stats().clone(), self.slot.clone())
     }
 
-    /// Makes the queue copy packets of other pools than `pool` before they are sent.
+    /// Makes the queue copy packets from pools other than `pool` before it sends them.
     pub fn keep_to(&mut self, pool: &Pool) {
         self.ops.keep_to(pool);
     }
@@ -106,19 +107,18 @@ impl Napi {
         self.ops.rx(mem, batch, budget)
     }
 
-    /// Returns true if the last poll returned its whole budget, so that the queue must be polled
-    /// again.
+    /// Returns true if the last poll used its whole budget, so that the queue must be polled again.
     pub fn goes_on(&mut self) -> bool {
         self.ops.moderator().goes_on()
     }
 
-    /// Returns the room for waiting packets.
+    /// Returns how many more packets may wait.
     pub fn room(&self) -> usize {
         self.egress.room()
     }
 
-    /// Returns the number of packets that wait for room in the transmit ring; those in transmit
-    /// preparation are no longer in the fifo.
+    /// Returns the number of packets that wait for room in the transmit ring, including packets
+    /// that have left the fifo and are in transmit preparation.
     pub fn backlog(&self) -> usize {
         self.egress.ready() + self.ops.waiting()
     }
@@ -133,7 +133,7 @@ impl Napi {
         self.egress.qdisc_counts().is_some()
     }
 
-    /// Returns the time from which the next packet may be sent, if one waits for its time.
+    /// Returns the time from which the next packet may be sent, if a packet waits for its time.
     pub fn due(&self) -> Option<Instant> {
         self.egress.deadline()
     }
@@ -168,7 +168,8 @@ impl Napi {
         moved
     }
 
-    /// Takes back packets that the device has sent; returns true if it still has some to send.
+    /// Takes back packets that the device has sent; returns true if the device still has packets to
+    /// send.
     pub fn sending(&mut self, mem: &mut Local) -> bool {
         self.writes() && self.ops.reap(mem) > 0
     }
@@ -178,8 +179,8 @@ impl Napi {
         self.egress.purge(mem);
     }
 
-    /// Arms the queue for `want`; returns false if that has occurred already. `None` disarms the
-    /// queue.
+    /// Arms the queue for `want`; returns false if the wanted event has occurred already. `None`
+    /// disarms the queue.
     pub fn arm(&mut self, want: Option<Want>) -> bool {
         let armed = want.is_none_or(|want| self.ops.arm(want));
         if !armed {
@@ -188,7 +189,8 @@ impl Napi {
         armed
     }
 
-    /// Records whether the worker's epoll is to watch this queue; returns true if that is a change.
+    /// Records whether the worker's epoll set must watch this queue; returns true if this differs
+    /// from before.
     pub fn watch_changed(&mut self, watched: bool) -> bool {
         std::mem::replace(&mut self.watched, watched) != watched
     }
@@ -222,13 +224,13 @@ impl Napi {
         rest
     }
 
-    /// Returns the longest time for which the queue may be left alone while another one is held;
-    /// `None` if it may not be, or is not read.
+    /// Returns for how long the queue may stay unpolled while another queue is held; `None` if it
+    /// may not, or if packets are not read from it.
     pub fn patience(&mut self) -> Option<Duration> {
         if self.held || !self.reads() { None } else { self.ops.moderator().patience() }
     }
 
-    /// Returns true if the queue may not be left alone while another one is held.
+    /// Returns true if the queue must be polled or armed while another queue is held.
     pub fn is_impatient(&mut self) -> bool {
         !self.held && self.reads() && self.ops.moderator().patience().is_none()
     }
@@ -254,7 +256,7 @@ impl Napi {
 
     /// Stores the learned cost of a wake-up and of a packet.
     pub fn learned(&mut self, cost: Option<Cost>) {
-        // A device that has come back may have another ring.
+        // A device that was down and is up again may have a ring of another length.
         let rx_ring_len = self.ops.caps().rx_ring_len;
         let moderator = self.ops.moderator();
         moderator.set_ring_len(rx_ring_len);
@@ -274,15 +276,15 @@ impl Napi {
         std::mem::replace(&mut self.rank, now) != now
     }
 
-    /// Publishes the statistics that only the queue's owner can query.
+    /// Publishes the statistics that only the queue's owner can read from the device.
     ///
     /// Cost: whatever the device's answers cost: a syscall for some, a histogram for others.
     pub fn publish(&mut self) {
         self.slot.publish(&mut self.ops, &self.egress);
     }
 
-    /// Publishes as [`Napi::publish`] does, but waits for a reader that has the lock: for a change
-    /// of health, or the end.
+    /// Publishes as [`Napi::publish`] does, but waits if a reader has the lock; used for a change
+    /// of health and at the end.
     pub fn conclude(&mut self) {
         self.slot.conclude(&mut self.ops, &self.egress);
     }

@@ -1,8 +1,7 @@
-//! Wake-ups of threads that wait for an engine's end, instead of polling.
+//! Wake-ups for threads that wait for the end of an engine, so that they need not poll.
 //!
-//! A worker sends one when it goes to sleep and may be the last one to, when the health of a port of its has
-//! changed, and when its thread is over: never for a packet. The waiting thread then reads the
-//! workers' slots.
+//! A worker sends one when it goes to sleep and may be the last worker that does, when the health of one of its ports
+//! has changed, and when its thread has ended: never for a packet. The waiting thread then reads the workers' slots.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -43,7 +42,7 @@ impl Notice {
 
     /// Returns true if every worker has ended.
     ///
-    /// The last one that does reads its own count here, so that one of them finds it true.
+    /// A worker counts itself before it calls this, so the last worker to end gets true.
     pub fn all_ended(&self) -> bool {
         self.unended.load(Ordering::Acquire) == 0
     }
@@ -91,11 +90,12 @@ impl Notice {
         self.word().failed.clone()
     }
 
-    /// Calls `ask` now and after every notification, until it returns an answer or `until` has
-    /// passed.
+    /// Calls `ask` now and after every notification, until `ask` returns an answer or the time
+    /// `until` is reached.
     pub fn wait<T>(&self, until: Option<Instant>, ask: impl Fn() -> Option<T>) -> Option<T> {
         loop {
-            // Read the count before the check: a later notice ends the wait below.
+            // Read the count before the check, so that a notification after the check ends the wait
+            // below.
             let known = self.word().told;
             if let Some(answer) = ask() {
                 return Some(answer);

@@ -1,4 +1,4 @@
-//! Opening of the ports of an engine, and distribution of their queues among the workers.
+//! Opening of an engine's ports, and distribution of their queues among the workers.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::stats::Entry;
 use crate::steer::Fan;
 use crate::wrapping::Meters;
 
-/// Opens every port with its pool; connects the ends of pairs.
+/// Opens every port with its pool, and connects the two ends of each pair.
 pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>> {
     let needed = ports.iter().map(|port| port.needs.capabilities);
     let capabilities = needed.fold(Capabilities::NONE, Capabilities::and);
@@ -41,7 +41,8 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
     Ok(all)
 }
 
-/// Refuses a wire from a port of unwritten packets to an interface: their bytes may be those of another packet.
+/// Refuses a wire from a port whose packets have unwritten bytes to an interface, because these bytes may belong to
+/// another packet.
 pub(crate) fn check_bytes(ports: &[Planned], wires: &[Wire]) -> Result<()> {
     let ways = wires.iter().flat_map(|&(a, b)| [(&ports[a], &ports[b]), (&ports[b], &ports[a])]);
     let mut unwritten = ways.filter(|(from, to)| from.flags.unwritten && to.flags.interface);
@@ -58,7 +59,8 @@ pub(crate) fn check_bytes(ports: &[Planned], wires: &[Wire]) -> Result<()> {
     }
 }
 
-/// Refuses a wire over which nothing can go.
+/// Refuses a wire on which no packet can pass, because both ends can only be read or only be
+/// written.
 pub(crate) fn check_directions(ports: &[Planned], wires: &[Wire], opened: &[Opened]) -> Result<()> {
     for &(a, b) in wires {
         let (left, right) = (opened[a].obtained.direction, opened[b].obtained.direction);
@@ -76,7 +78,7 @@ pub(crate) fn check_directions(ports: &[Planned], wires: &[Wire], opened: &[Open
     Ok(())
 }
 
-/// Refuses a rate for a port with several queues: each queue would have that rate.
+/// Refuses a rate for a port with several queues, because each queue would send at that rate.
 pub(crate) fn check_rates(ports: &[Planned], opened: &[Opened]) -> Result<()> {
     let is_shaped = |port: &Planned| port.qdisc.is_some_and(|qdisc| qdisc.is_shaped());
     let several = |(port, device): &(&Planned, &Opened)| is_shaped(port) && device.queues.len() > 1;
@@ -92,10 +94,10 @@ pub(crate) fn check_rates(ports: &[Planned], opened: &[Opened]) -> Result<()> {
     }
 }
 
-/// The ports of one worker.
+/// The queues of one worker, with their ports.
 #[derive(Default)]
 pub(crate) struct Group {
-    /// The port of each queue.
+    /// The port's name of each queue.
     pub names: Vec<String>,
     /// The number that each queue has in its port.
     pub numbers: Vec<usize>,
@@ -110,7 +112,7 @@ impl Group {
         first..first + self.names[first..].iter().take_while(is_its).count()
     }
 
-    /// Directs packets received by a port's queues to another port's.
+    /// Directs packets received by the queues of one port to the queues of another port.
     fn join(&mut self, from: &str, to: &str) {
         let (from, to) = (self.queues_of(from), self.queues_of(to));
         for (i, napi) in from.enumerate() {
@@ -122,7 +124,7 @@ impl Group {
     }
 }
 
-/// The assignment of ports to workers, and the pairs of ports that are joined.
+/// The assignment of queues to workers, and the pairs of ports that are joined.
 pub(crate) struct Groups<'a> {
     pub ports: &'a [Planned],
     pub wires: &'a [Wire],
@@ -135,8 +137,8 @@ pub(crate) struct Groups<'a> {
 }
 
 impl Groups<'_> {
-    /// Distributes the opened queues to their workers, connects the ends of wires, and warns about
-    /// moderations that have less effect than requested.
+    /// Distributes the opened queues to their workers, connects the ends of wires, and adds a
+    /// warning for each moderation that has less effect than requested.
     pub fn split(
         self,
         opened: Vec<Opened>,
@@ -170,7 +172,8 @@ impl Groups<'_> {
                     napi.keep_to(pool);
                 }
                 let note = napi.set_moderation(spec.moderation.unwrap_or(moderation));
-                // A note about another port does not concern the user of this one.
+                // Warn only about a moderation that this port's text requests, and once for each
+                // port.
                 if let Some(note) = note.filter(|_| queues.is_empty() && spec.moderation.is_some())
                 {
                     warnings.push(format!("port '{}': moderation: {note}", spec.name));
@@ -233,7 +236,7 @@ mod tests {
             Err(e) => return eprintln!("skipped: {e}"),
         };
         let refused = netns.run(|| {
-            // Those of this thread, which ends.
+            // This thread ends after the test: changing its capabilities affects no other test.
             let held = capabilities(None).unwrap();
             let none = CapabilitySets { effective: CapabilitySet::empty(), ..held };
             set_capabilities(None, none).unwrap();

@@ -1,5 +1,5 @@
-//! A worker's sleep: its queues' moderation decides when it ends; no other call of the worker
-//! blocks.
+//! The sleep of a worker: the moderation of its queues decides when the sleep ends. No other call
+//! of a worker blocks.
 //!
 //! ```text
 //!   rest of every queue ─► Look    another turn
@@ -22,13 +22,13 @@ use std::os::fd::AsFd;
 pub(crate) const BELL: u64 = u64::MAX;
 /// The tag of the timer.
 pub(crate) const TIMER: u64 = u64::MAX - 1;
-/// Longest time between two checks for room while packets wait for it: memif's shortest wait for
-/// room, and therefore the same for rings of any length.
+/// Longest time between two checks for room while packets wait for room. It equals memif's shortest
+/// wait for room, so that the time does not depend on the length of a ring.
 const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 
 impl Worker {
-    /// Decides when to poll next. Under load the decision is kept: a queue that returned its whole
-    /// budget is polled again.
+    /// Decides when to poll next. Keeps the decision under load: a queue that used its whole budget
+    /// is polled again.
     #[inline]
     pub(crate) fn decide(&mut self, now: Instant, received: bool, goes_on: bool) {
         if !goes_on || self.holds || self.rest != Rest::Look {
@@ -36,9 +36,9 @@ impl Worker {
         }
     }
 
-    /// Determines when to poll next: the earliest end of a hold, or of the time for which a quiet
-    /// queue may be left alone. If packets wait for room, a device that signals room is armed
-    /// instead of held; for others the hold is shortened to the next check.
+    /// Determines when to poll next: at the earliest end of a hold, or when a quiet queue must be
+    /// polled again. If packets wait for room, a device that signals room is armed instead of held;
+    /// for other devices the hold is shortened to the next check for room.
     fn rest(&mut self, now: Instant, received: bool) -> Rest {
         let (mut look, mut earliest) = (false, None::<(Instant, bool)>);
         for napi in &mut self.napis {
@@ -69,8 +69,8 @@ impl Worker {
         Rest::Hold { until, spin }
     }
 
-    /// Makes the worker's descriptor readable when there is work, or at the time that
-    /// [`Turned::Until`] named; returns false if there is work already.
+    /// Makes the worker's descriptor readable when there is work, or at the time in
+    /// [`Turned::Until`]; returns false if there is work already.
     ///
     /// Cost: a syscall for each queue whose wish changed, and one for a time.
     ///
@@ -78,8 +78,8 @@ impl Worker {
     /// Whatever epoll_ctl(2) says.
     pub fn arm(&mut self) -> io::Result<bool> {
         self.meter.falls_asleep(Instant::now(), clock::thread_cpu_ns);
-        // An order is stored before the doorbell rings. So an order whose ring is drained here is seen
-        // below, and an order that rings later makes the descriptor readable.
+        // The sender stores an order before it rings the bell. So an order whose ring is drained here is seen below,
+        // and a later ring makes the descriptor readable.
         self.slot.bell().drain();
         if self.slot.changed(self.obeyed) {
             return Ok(false);
@@ -91,7 +91,7 @@ impl Worker {
             self.epoll.alarm(Some(until))?;
             true
         } else {
-            // A packet that waits for its time ends the sleep as a device does.
+            // A packet whose time has come is work, as a received packet is.
             if self.due.is_some_and(|due| due <= Instant::now()) {
                 return Ok(false);
             }
@@ -102,7 +102,7 @@ impl Worker {
         Ok(armed)
     }
 
-    /// Arms every queue; returns false if one has work.
+    /// Arms every queue; returns false if a queue has work.
     fn arm_all(&mut self) -> io::Result<bool> {
         for i in 0..self.napis.len() {
             if !self.arm_queue(i)? {
@@ -112,7 +112,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Arms the queues that may not be left alone, and stops watching the others.
+    /// Arms the queues that may not stay unpolled during a hold, and stops watching the others.
     fn arm_impatient(&mut self) -> io::Result<bool> {
         for i in 0..self.napis.len() {
             if self.napis[i].is_impatient() {
@@ -126,8 +126,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// Arms queue `i` for packets or room, as its worker wants; returns false if one has occurred
-    /// already.
+    /// Arms queue `i` for packets or for room, as the worker needs; returns false if the event has
+    /// occurred already.
     fn arm_queue(&mut self, i: usize) -> io::Result<bool> {
         let frames = self.admits(i) > 0;
         let room = self.napis[i].backlog() > 0;
@@ -151,8 +151,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Sleeps until there is work, until the time that [`Turned::Until`] named, or for `timeout`;
-    /// returns immediately after [`Turned::Again`].
+    /// Sleeps until there is work, until the time in [`Turned::Until`], or for `timeout`; returns
+    /// immediately after [`Turned::Again`].
     ///
     /// # Errors
     /// Whatever epoll says.
@@ -190,10 +190,10 @@ impl Worker {
         Ok(by_queue)
     }
 
-    /// Leaves the devices alone until then, so that packets gather.
+    /// Leaves the devices alone until the time `until`, so that packets gather.
     ///
-    /// Nothing is armed meanwhile but queues that may not be left alone: no sender pays for waking this
-    /// worker. The bell ends it, unless it is so short that it is spent on the CPU.
+    /// Only queues that may not stay unpolled are armed meanwhile, so other senders do not pay for a wake-up of this
+    /// worker. The bell ends the hold, unless the hold is so short that the worker spins.
     fn hold(&mut self, until: Instant, timeout: Option<Duration>) -> io::Result<()> {
         let since = Instant::now();
         let left = until.saturating_duration_since(since);
@@ -218,7 +218,7 @@ impl Worker {
             by_queue
         } else {
             if poll_readable(&[self.slot.bell().as_fd()], Some(time))? {
-                // The next turn sees the news, because it reads the word after this.
+                // Draining loses no order: the next turn reads the mailbox's word after this.
                 self.slot.bell().drain();
             }
             false
@@ -231,7 +231,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Counts the end of a sleep outside [`Worker::park`]: a program slept on the descriptor.
+    /// Counts the end of a sleep outside [`Worker::park`], in which a program slept on the worker's
+    /// descriptor.
     #[cold]
     pub(crate) fn woken_outside(&mut self) {
         self.is_armed = false;
@@ -241,7 +242,8 @@ impl Worker {
         self.learn();
     }
 
-    /// Measures from time to time the cost of a wake-up and of a packet, for the queues.
+    /// Measures the cost of a wake-up and of a packet from time to time, and passes the costs to
+    /// the queues.
     ///
     /// Cost: a clock; a syscall, 50 times a second.
     fn learn(&mut self) {

@@ -1,4 +1,4 @@
-//! The plan of an engine, made before anything is opened: workers, wires, and the holders of
+//! The plan of an engine, made before any port is opened: workers, wires, and the holders of
 //! frames.
 
 use linerate_port::{Code, Error, Result};
@@ -8,7 +8,7 @@ use crate::ports::{Named, Planned};
 use crate::steer::Fan;
 use crate::tx_batch::TxBatch;
 
-/// Sizes that a builder settles.
+/// Sizes that the builder has decided.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     pub budget: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Sizes {
 /// A wire between two ports, by their indices in the builder.
 pub(crate) type Wire = (usize, usize);
 
-/// Returns the port of this name; an error says by `what` it was requested.
+/// Returns the index of the port called `name`; an error names `what` requested it.
 pub(crate) fn find(ports: &[Named], name: &str, what: &str) -> Result<usize> {
     ports.iter().position(|port| port.spec.name == name).ok_or_else(|| {
         let known: Vec<&str> = ports.iter().map(|port| port.spec.name.as_str()).collect();
@@ -35,7 +35,7 @@ pub(crate) fn find_wires(ports: &[Named], names: &[(String, String)]) -> Result<
     names.iter().map(|(a, b)| Ok((end(a)?, end(b)?))).collect()
 }
 
-/// Checks that every wire joins two different ports and no port is on two wires.
+/// Checks that every wire joins two different ports, and that no port is on two wires.
 pub(crate) fn check_wires(ports: &[Named], wires: &[Wire], fans: &[Fan]) -> Result<()> {
     let bad = |why: String| Err(Error::new(Code::Topology, "cannot build the engine", why));
     let twice = |i: &usize| ports[..*i].iter().any(|port| port.spec.name == ports[*i].spec.name);
@@ -43,7 +43,7 @@ pub(crate) fn check_wires(ports: &[Named], wires: &[Wire], fans: &[Fan]) -> Resu
         return bad(format!("two ports are named '{}'", ports[i].spec.name));
     }
     for (i, port) in ports.iter().enumerate() {
-        // The first output of a division is on a wire.
+        // The first output of a division is on a wire already, which the check includes.
         let more = fans.iter().flat_map(|fan| fan.outputs.iter().skip(1));
         let ends = wires.iter().flat_map(|(a, b)| [a, b]).chain(more);
         let ends = ends.filter(|end| **end == i).count();
@@ -63,13 +63,12 @@ pub(crate) fn check_wires(ports: &[Named], wires: &[Wire], fans: &[Fan]) -> Resu
 
 /// Returns the worker of each queue of each port.
 ///
-/// The two ends of a wire are served together, so that a packet stays on its core, and what comes by one
-/// queue leaves by one queue, so that a flow stays in order. Each wire gets a worker, as long as there are
-/// fewer than `most`, and then they are dealt out. If there are more, a wire is divided: queue `i` of one
-/// end and queue `i` of the other are a lane, and the lanes are dealt out in the order of their numbers.
-/// Of ends of which one has more queues, the lanes are as many as the other's. Ports on no wire go to the
-/// first worker, or their queues to one worker each where wires are divided. All outputs of a division are with
-/// its device.
+/// One worker serves both ends of a wire, so that a packet stays on its core; packets of one queue are sent by one
+/// queue, so that a flow stays in order. With at most as many workers as wires, the wires are assigned to the workers
+/// in turn. With more workers, each wire is divided: queue `i` of one end and queue `i` of the other end are a lane,
+/// and the lanes are assigned in the order of their numbers. A wire has as many lanes as the end with fewer queues.
+/// Ports on no wire go to the first worker; where wires are divided, their queues go to one worker each. The worker
+/// of a divided device also serves all outputs of the division.
 pub(crate) fn workers(
     queues: &[usize],
     wires: &[Wire],
@@ -80,8 +79,8 @@ pub(crate) fn workers(
     let lanes = |&(a, b): &Wire| if divided { queues[a].min(queues[b]) } else { 1 };
     let mut of_wires: Vec<Vec<usize>> = vec![Vec::new(); wires.len()];
     let mut count = 0;
-    // The first lane of each wire before the second lanes: with a worker for each wire, no wire is
-    // divided.
+    // Assign the first lane of every wire before the second lanes: with a worker for each wire, no
+    // wire is divided.
     for lane in 0..wires.iter().map(lanes).max().unwrap_or(0) {
         for (of_wire, _) in of_wires.iter_mut().zip(wires).filter(|(_, w)| lane < lanes(w)) {
             of_wire.push(count % most);
@@ -99,7 +98,8 @@ pub(crate) fn workers(
     queues.iter().enumerate().map(of_port).collect()
 }
 
-/// Returns warnings on numbers of CPUs and workers that do not match; the workers may run on `usable` CPUs.
+/// Returns warnings about numbers of CPUs and workers that do not match; `usable` is the number of CPUs on which the
+/// workers may run.
 pub(crate) fn misfits(
     workers: usize,
     asked: Option<usize>,
@@ -120,7 +120,7 @@ pub(crate) fn misfits(
             "CPUs: named {named}, for {workers} workers: those from number {named} are not pinned"
         ));
     }
-    // The default, a worker for each wire, is not warned about.
+    // No warning for the default, which is a worker for each wire.
     let chosen = asked.is_some_and(|asked| asked != usize::MAX);
     if chosen && cpus.is_empty() && workers > usable {
         warnings.push(format!(
@@ -140,9 +140,10 @@ pub(crate) struct Demand {
     pub name: String,
     /// The worker of each of the port's queues.
     pub workers: Vec<usize>,
-    /// Longest packet that the port delivers; 0 if it only passes on packets of others.
+    /// Longest packet that the port receives or makes; 0 if it only passes on packets of other
+    /// ports.
     pub packet_max_bytes: usize,
-    /// The trust that the port's pool needs: private, or exported to a peer that can write.
+    /// The trust that the port's pool needs: private, or exported if a peer can write its frames.
     pub trust: Trust,
     /// The number of the port's pool.
     pub pool: usize,
@@ -154,10 +155,10 @@ pub(crate) struct Demand {
 /// The rings of a port.
 #[derive(Debug)]
 pub(crate) enum Rings {
-    /// The device's own rings, which hold frames of the pool.
+    /// The rings of a device, which hold frames of the pool.
     Device { frames: usize },
-    /// A pair within this process, which holds packets; the first end has the pair's name, with its
-    /// driver.
+    /// A pair within this process, which holds packets; only the first end has the pair's name,
+    /// which includes the driver.
     Pair { name: Option<String>, packets: usize },
 }
 
@@ -174,8 +175,8 @@ impl Rings {
 /// Returns the number of each port's pool, chosen so that a peer that can write a pool sees only
 /// packets of wires that lead to it.
 ///
-/// Ports on a wire or a division have one pool, and the wires that a pair joins. Where one of them is shared with a peer, the
-/// pool is theirs alone; all others have one together, which is the first.
+/// The ports of a wire or a division have one pool together, and so have wires that a pair joins. If a peer shares
+/// the frames of one of these ports, no other ports use their pool. All other ports have the first pool together.
 pub(crate) fn pools(ports: &[Planned], wires: &[Wire], fans: &[Fan]) -> Vec<usize> {
     let mut groups: Vec<usize> = (0..ports.len()).collect();
     let pairs = ports.iter().enumerate().filter_map(|(i, port)| {
@@ -220,14 +221,14 @@ pub(crate) fn demands(ports: &[Planned], pools: &[usize], workers: &[Vec<usize>]
     ports.iter().zip(workers).enumerate().map(demand).collect()
 }
 
-/// Returns the ordinary frames for a packet of `packet_bytes`; jumbo frames do not count, because
-/// they may be used up.
+/// Returns how many ordinary frames a packet of `packet_bytes` needs. Jumbo frames are not
+/// considered, because all of them may be in use.
 pub(crate) fn frames_per_packet(packet_bytes: usize, data_room: usize) -> u64 {
     packet_bytes.div_ceil(data_room).max(1) as u64
 }
 
-/// Returns the holders of the `pool`'s frames, without the threads that drop packets; workers that
-/// use the pool have these `hot_lists`.
+/// Returns the holders of the `pool`'s frames, except threads that drop packets; `hot_lists` has
+/// the length for each worker that uses the pool.
 ///
 /// A stage may send packets to the other ports of its worker, whose backlogs then hold them.
 pub(crate) fn holders(
@@ -243,12 +244,12 @@ pub(crate) fn holders(
     let mut holders = Holders::new();
     for (worker, hot_list_len) in hot_lists.iter().enumerate() {
         let Some(hot_list_len) = *hot_list_len else { continue };
-        // One batch and one outbox.
+        // The batch of received packets, and the packets that stages add.
         holders.add(format!("worker {worker} batches"), 2 * sizes.budget as u64 * longest);
         holders.add(format!("worker {worker} hot list"), hot_list_len as u64);
     }
     for demand in demands {
-        // Each queue has its own.
+        // Each queue has a backlog of its own.
         let queues = demand.workers.iter().filter(|worker| hot_lists[**worker].is_some()).count();
         if queues == 0 {
             continue;
@@ -340,14 +341,14 @@ mod tests {
         let texts = ["null:", "null:", "null:", "memif:d", "memif:e,zerocopy=no"];
         assert_eq!(pools_of(&texts, &[(0, 1), (2, 3)]), [0, 0, 1, 1, 0]);
         assert_eq!(pools_of(&texts, &[(3, 0), (1, 2)]), [1, 0, 0, 1, 0]);
-        // One pool is the first, even if a peer may write it.
+        // A single pool is the first one, even if a peer may write it.
         assert_eq!(pools_of(&["null:", "memif:b"], &[(0, 1)]), [0, 0]);
         assert_eq!(pools_of(&["null:", "memif:b,zerocopy=read"], &[]), [0, 0]);
-        // Two peers do not see each other's, unless a wire joins them.
+        // Two peers have different pools, unless a wire joins their ports.
         let texts = ["memif:a", "null:", "memif:c", "null:"];
         assert_eq!(pools_of(&texts, &[(0, 1), (2, 3)]), [0, 0, 1, 1]);
         assert_eq!(pools_of(&texts, &[(0, 2), (1, 3)]), [1, 0, 1, 0]);
-        // Rings between workers go on with a wire.
+        // Rings between workers continue a wire: they get its pool.
         let texts = ["null:", "ring:r", "null:", "memif:b", "ring:r", "ring:s", "ring:s"];
         assert_eq!(pools_of(&texts, &[(0, 1), (4, 3)]), [1, 1, 0, 1, 1, 0, 0]);
     }
@@ -366,7 +367,7 @@ mod tests {
             holders(&demands, pool, sizes, &hot_lists, usize::MAX).sum()
         };
         assert_eq!([sum([0, 1], 0), sum([0, 1], 1)], [64 + 50 + 200, 64 + 50 + 200 + 128]);
-        // What a stage sends elsewhere waits there.
+        // Packets that a stage sends to the unwired port wait in that port's backlog.
         assert_eq!([sum([0, 0], 0), sum([0, 0], 1)], [64 + 50 + 400, 64 + 50 + 400 + 128]);
     }
 
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!(demands.iter().map(|d| d.rings.frames()).collect::<Vec<_>>(), [0, 128, 128]);
         let sizes = Sizes { budget: 32, backlog: 100, tx_batch: TxBatch::Auto };
         let h = holders(&demands, 0, sizes, &[Some(1024)], 1792);
-        // Two frames a packet.
+        // Each packet needs two frames.
         let sum = 2 * 64 + 1024 + 2 * 300 + 2 * 128;
         assert_eq!(h.sum(), sum);
         assert!(h.to_string().starts_with("worker 0 batches 128 + worker 0 hot list 1024 + a"));

@@ -1,4 +1,4 @@
-//! The ports of an engine before they are opened: named by their texts, then planned by their
+//! The ports of an engine before they are opened: first named by their texts, then planned by their
 //! drivers.
 
 use linerate_port::{Direction, Driver, DriverFlags, Needs, Plan, Registry, Result, Spec};
@@ -44,12 +44,12 @@ impl Named {
         Ok(Named { driver, spec, qdisc, tx_batch })
     }
 
-    /// Returns the facts that hold for every port of the driver.
+    /// Returns the flags that hold for every port of the driver.
     pub fn flags(&self) -> DriverFlags {
         self.driver.flags()
     }
 
-    /// Returns true if both are ends of one pair.
+    /// Returns true if both ports are ends of one pair.
     pub fn is_paired_with(&self, other: &Named) -> bool {
         let same = self.spec.driver == other.spec.driver && self.spec.arg == other.spec.arg;
         self.flags().paired && same
@@ -57,16 +57,16 @@ impl Named {
 }
 
 impl Planned {
-    /// Returns true if both are ends of one pair.
+    /// Returns true if both ports are ends of one pair.
     pub fn is_paired_with(&self, other: &Planned) -> bool {
         let same = self.spec.driver == other.spec.driver && self.spec.arg == other.spec.arg;
         self.flags.paired && same
     }
 }
 
-/// Sets the mode of a port that is either read or written: the left end of a wire is read. Between
-/// two such ports packets of any link type pass, unless a stage `looks` at them and assumes
-/// Ethernet.
+/// Sets the mode of a port that can only be read or only be written: the left end of a wire is
+/// read. Packets of any link type pass between two such ports, unless a stage `looks` at them and
+/// assumes Ethernet.
 pub(crate) fn direct(ports: &mut [Named], wires: &[Wire], looks: bool) {
     for &(a, b) in wires.iter().filter(|_| !looks) {
         if ports[a].flags().directed && ports[b].flags().directed {
@@ -83,10 +83,11 @@ pub(crate) fn direct(ports: &mut [Named], wires: &[Wire], looks: bool) {
     }
 }
 
-/// Makes each port's driver parse its text, and again if the ports around it add options.
+/// Makes each port's driver parse its text, and parse it again if the other ports of the plan add
+/// options.
 ///
 /// # Errors
-/// `E-PORT-SYNTAX`; what the needs of a port cannot be known for.
+/// `E-PORT-SYNTAX`; also the reason why a port's needs cannot be determined.
 pub(crate) fn plan(mut ports: Vec<Named>, wires: &[Wire]) -> Result<Vec<Planned>> {
     let parse = |port: &Named| port.driver.parse(&port.spec);
     let mut plans = ports.iter().map(parse).collect::<Result<Vec<_>>>()?;
@@ -107,11 +108,11 @@ pub(crate) fn plan(mut ports: Vec<Named>, wires: &[Wire]) -> Result<Vec<Planned>
     ports.into_iter().zip(plans).map(planned).collect()
 }
 
-/// Makes ports copy that would share their frames with a peer that writes, because a stage reads
-/// packets in place.
+/// Makes ports copy if they would otherwise share their frames with a peer that writes, because a
+/// stage reads packets in place.
 ///
 /// # Errors
-/// `E-PORT-SYNTAX` of a port whose text shares them.
+/// `E-PORT-SYNTAX` if a port's text requests shared frames.
 pub(crate) fn keep_private(ports: &mut [Planned]) -> Result<()> {
     for port in ports.iter_mut().filter(|port| port.needs.trust == Trust::Exported) {
         port.plan = port.plan.by_copies().map_err(|fix| {
@@ -136,8 +137,8 @@ fn share(ports: &mut [Named]) -> Result<()> {
     Ok(())
 }
 
-/// Opens a port for writing only, if the other end of its wire can only be read, so that received
-/// packets would have no output.
+/// Opens a port for writing only, if the other end of its wire can only be written too, because
+/// packets received by it would have no output.
 fn spare(ports: &mut [Named], plans: &[Box<dyn Plan>], wires: &[Wire]) {
     let source = |i: usize| plans[i].needs().is_ok_and(|n| n.direction == Direction::Source);
     for (i, other) in wires.iter().flat_map(|&(a, b)| [(a, b), (b, a)]) {

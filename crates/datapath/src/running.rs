@@ -1,4 +1,4 @@
-//! A running engine, with threads of its own, until it is stopped.
+//! A running engine with its own threads.
 
 use std::any::Any;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::worker::Worker;
 /// Longest time for a halted worker to return from a device's call.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A running engine. Dropping it stops it, without waiting for what is still queued.
+/// A running engine. Dropping the handle stops the engine without waiting for queued packets.
 #[derive(Debug)]
 pub struct Running {
     threads: Vec<JoinHandle<()>>,
@@ -45,7 +45,8 @@ impl Running {
                 let pin = cpu.map_or(Ok(()), |cpu| worker.run_on(&[cpu]).map(drop));
                 let go = pin.is_ok();
                 let _ = pinned.send(pin);
-                // The worker is gone when the word is given: its packets are in the books.
+                // Send the notice only after `run` has dropped the worker, so that the ledger
+                // includes its packets.
                 notice.tell_over(go.then(|| run(i, worker)).flatten());
             };
             let name = format!("linerate-{i}");
@@ -54,7 +55,8 @@ impl Running {
             })?;
             running.threads.push(thread);
             running.slots.push(slot);
-            // An early return drops `running`, which stops what has started.
+            // If this returns an error, `running` is dropped, which stops the workers started
+            // before.
             outcome.recv().unwrap_or(Ok(()))?;
         }
         Ok(running)
@@ -66,20 +68,20 @@ impl Running {
         &self.stats
     }
 
-    /// Returns a handle to order changes by, from any thread.
+    /// Returns a handle with which any thread orders changes.
     #[must_use]
     pub fn control(&self) -> Control {
         Control { slots: self.slots.clone().into() }
     }
 
-    /// Returns true once every source has ended and everything has left.
+    /// Returns true once every source has ended and every packet has left the engine.
     #[must_use]
     pub fn finished(&self) -> bool {
         self.slots.iter().all(|slot| slot.ended()) && self.at_rest(false)
     }
 
-    /// Returns true if a worker has ended without an order: [`Running::wait`] and
-    /// [`Stopped::check`] say why.
+    /// Returns true if a worker has ended without an order; [`Running::wait`] and
+    /// [`Stopped::check`] return its error.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.notice.over() > 0
@@ -91,11 +93,12 @@ impl Running {
         Watch::new(self.stats.clone(), self.notice.clone())
     }
 
-    /// Waits until the engine has finished, or for `timeout`; returns true if it has. A port that
-    /// goes down but may recover does not end it: [`Running::watch`] reports that.
+    /// Waits until the engine has finished, or for `timeout`; returns true if the engine has
+    /// finished. A port that goes down but may recover does not end the wait: [`Running::watch`]
+    /// reports such a port.
     ///
     /// # Errors
-    /// Why a worker has ended early, or what a port says that has failed for good. The rest of the
+    /// The error of a worker that ended early, or of a port that failed for good. The rest of the
     /// engine goes on until it is stopped.
     ///
     /// Cost:   asleep throughout; the workers wake it when something has come to its end.
@@ -131,8 +134,9 @@ impl Running {
     /// Returns true if no packet is in flight: no worker is in a turn or has packets waiting, and
     /// no ring between workers holds one.
     ///
-    /// The rings are looked at between two looks at the workers. A worker that turned meanwhile
-    /// shows by its number; one that sleeps while a packet waits for it, by the ring.
+    /// The rings are read between two readings of the workers' turn numbers. A worker that turned
+    /// meanwhile has another number; if a packet waits for a sleeping worker, its ring is not
+    /// empty.
     fn at_rest(&self, draining: bool) -> bool {
         let rest = || self.slots.iter().map(|slot| slot.rest(draining));
         let before: Vec<_> = rest().collect();
@@ -146,8 +150,8 @@ impl Running {
 
     /// Ends the threads; returns the first failure, if there was one.
     ///
-    /// A thread that a device's call holds longer than [`GRACE`] is left behind: it ends when the
-    /// call does.
+    /// A thread that stays in a device's call longer than [`GRACE`] is not joined: it ends when the
+    /// call returns.
     fn halt(&mut self) -> Option<Error> {
         self.all(Phase::Halt);
         let threads = std::mem::take(&mut self.threads);
@@ -174,8 +178,8 @@ impl Drop for Running {
     }
 }
 
-/// A stopped engine's books. Displays as its ledger, with the packets missed before it, and with
-/// FAILED and the cause behind it after a run that failed.
+/// The result of a stopped engine. Displays as its ledger, followed by the packets that ports
+/// missed, and by FAILED with the cause if the run failed.
 #[derive(Debug, Clone)]
 #[must_use = "the run may have failed: see `check`"]
 #[non_exhaustive]
@@ -197,11 +201,11 @@ pub struct Stopped {
 impl Stopped {
     /// Returns the error of the run, if it failed, for use with `?`.
     ///
-    /// The end of a source and a stop are no failure; nor is a port that is down and may come back.
+    /// The end of a source and an ordered stop are no failures. A port that is down but may recover
+    /// is no failure either.
     ///
-    /// # Errors
-    /// Why a worker ended early; else what the first port says that failed for good; else a ledger
-    /// that does not balance.
+    /// # Errors The error of a worker that ended early; else that of the first port that failed for
+    /// good; else a ledger that does not balance.
     pub fn check(&self) -> Result<()> {
         if let Some(e) = self.failed.clone().or_else(|| port_failure(&self.ports)) {
             return Err(e);
@@ -215,14 +219,14 @@ impl Stopped {
     }
 
     /// Returns the first port that failed for good, with its error. A port that is down but may
-    /// recover is no failure of the run.
+    /// recover does not count.
     #[must_use]
     pub fn trouble(&self) -> Option<(&str, &Error)> {
         trouble(&self.ports)
     }
 
     /// Writes a line for each port that lost packets before they were received, or that found no
-    /// frame while the program kept packets.
+    /// free frame because the program kept packets.
     fn missing(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.ledger.held().last().map_or(0, |(_, n)| *n);
         for port in &self.ports {
@@ -267,7 +271,7 @@ fn run(index: usize, worker: Worker) -> Option<Error> {
     Some(Error::new(Code::System, format!("worker {index} ended early"), why).fix(fix))
 }
 
-/// Returns the text of a panic.
+/// Returns the message of a panic.
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")

@@ -1,7 +1,7 @@
-//! The settings of one queue, as the worker that owns it has them now.
+//! The present settings of one queue, published by the worker that owns it.
 //!
-//! Owner: the worker, who alone writes. Anyone may read, and reads what the last order did: neither side waits,
-//! because a setting is a word.
+//! Owner: the worker; only it writes. Any thread may read, and gets the result of the last order. Neither side waits,
+//! because each setting is one atomic word.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -9,46 +9,45 @@ use linerate_port::{Goal, Moderation};
 
 use crate::tx_batch::TxBatch;
 
-/// Bits of a number in the word of a moderation.
+/// Number of bits of each of the two numbers in the word that stores a moderation.
 const NUMBER: u32 = 30;
-/// The place of the mode in it, above its two numbers.
+/// The position of the mode in that word, above the two numbers.
 const MODE: u32 = 2 * NUMBER;
-/// The bit of a queue whose packets wait in a device.
+/// The bit that is set if the moderation lets packets gather in a device.
 const GATHERS: u64 = 1 << 63;
 
 /// A reading of one queue's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueSettings {
-    /// When it is looked at again.
+    /// The moderation: when the queue is polled again.
     pub moderation: Moderation,
-    /// False if that does not apply: its packets wait in no device.
+    /// False if the moderation has no effect, because the queue's packets wait in no device.
     pub gathers: bool,
-    /// The packets that go to its device with one doorbell.
+    /// The most packets that go to the queue's device with one doorbell.
     pub tx_batch: TxBatch,
-    /// Packets that wait in its receive ring at most, as of its worker's last report; `None` if that is not
-    /// known.
+    /// The most packets that wait in the queue's receive ring, as of its worker's last report; `None` if unknown.
     pub rx_ring_len: Option<u32>,
 }
 
-/// The words behind [`QueueSettings`].
+/// The atomic words from which [`QueueSettings`] is read.
 #[derive(Debug, Default)]
 pub(crate) struct SettingsPage {
     moderation: AtomicU64,
-    /// 0 for auto.
+    /// The cap on packets for one doorbell; 0 for auto.
     tx_batch: AtomicU32,
-    /// 0 if it is not known.
+    /// The length of the receive ring; 0 if unknown.
     rx_ring_len: AtomicU32,
 }
 
 impl SettingsPage {
-    /// Stores when the queue is looked at again.
+    /// Stores the moderation, and whether it lets packets gather.
     pub fn set_moderation(&self, mode: Moderation, gathers: bool) {
         let gathers = if gathers { GATHERS } else { 0 };
         self.moderation.store(bits(mode) | gathers, Ordering::Relaxed);
     }
 
-    /// Stores the packets of one doorbell.
+    /// Stores the cap on packets for one doorbell.
     pub fn set_tx_batch(&self, cap: TxBatch) {
         let packets = if let TxBatch::Packets(packets) = cap { packets } else { 0 };
         self.tx_batch.store(packets, Ordering::Relaxed);
@@ -59,7 +58,7 @@ impl SettingsPage {
         self.rx_ring_len.store(packets.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Reads them.
+    /// Returns the settings as last stored.
     pub fn read(&self) -> QueueSettings {
         let moderation = self.moderation.load(Ordering::Relaxed);
         let tx_batch = match self.tx_batch.load(Ordering::Relaxed) {
@@ -72,7 +71,7 @@ impl SettingsPage {
     }
 }
 
-/// Returns a moderation as a word; a number that no knob has becomes the greatest that there is room for.
+/// Encodes a moderation as a word; a number that is too large for its bits becomes the greatest that fits.
 fn bits(mode: Moderation) -> u64 {
     let (mode, a, b) = match mode {
         Moderation::Interrupt => (0, 0, 0),
@@ -87,7 +86,7 @@ fn bits(mode: Moderation) -> u64 {
     mode << MODE | number(a) << NUMBER | number(b)
 }
 
-/// Returns the moderation of a word.
+/// Decodes a moderation from a word.
 fn of_bits(bits: u64) -> Moderation {
     let number = |shift: u32| (bits >> shift & ((1 << NUMBER) - 1)) as u32;
     match bits >> MODE & 7 {

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Ranges that sizes are counted in.
+/// Number of ranges in which transmit calls are counted by size.
 const RANGES: usize = 12;
 
 /// Transmit calls by the number of packets that the device accepted: none, 1, 2–3, 4–7 and so on,
 /// and 1024 or more.
 ///
-/// Calls that took none found the device full.
+/// Calls with no accepted packet found the device full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BatchSizes {
     /// Calls in each range.
@@ -17,20 +17,20 @@ pub struct BatchSizes {
 }
 
 impl BatchSizes {
-    /// Counts a transmit call of `packets`.
+    /// Counts a transmit call in which the device accepted `packets`.
     #[inline]
     pub(crate) fn count(&mut self, packets: usize) {
         let range = usize::BITS - packets.leading_zeros();
         self.calls[(range as usize).min(RANGES - 1)] += 1;
     }
 
-    /// Returns the least number of packets of a call in `range`.
+    /// Returns the smallest number of packets that `range` includes.
     #[must_use]
     pub const fn least(range: usize) -> u64 {
         if range == 0 { 0 } else { 1 << (range - 1) }
     }
 
-    /// Returns the number of calls that the device took nothing in.
+    /// Returns the number of calls in which the device accepted no packet.
     #[must_use]
     pub fn full(&self) -> u64 {
         self.calls[0]
@@ -43,7 +43,7 @@ impl std::ops::AddAssign for BatchSizes {
     }
 }
 
-/// Displays the ranges that have calls: `0: 3, 1: 17, 32-63: 1000`.
+/// Displays the ranges that contain calls: `0: 3, 1: 17, 32-63: 1000`.
 impl fmt::Display for BatchSizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut between = "";

@@ -1,4 +1,4 @@
-//! Stages: the program's own processing on the path, and the last stage of every wire.
+//! Stages: processing steps of the program on the path, and the last stage of every wire.
 
 use std::time::Instant;
 
@@ -16,7 +16,8 @@ impl PortId {
     }
 }
 
-/// A step on the path of every batch. One a worker: `Send`, never shared.
+/// A step on the path of every batch. Each worker has its own instance, which is `Send` and never
+/// shared.
 pub trait Stage: Send {
     /// Processes a batch of packets that one port received.
     ///
@@ -27,11 +28,11 @@ pub trait Stage: Send {
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>);
 
     /// Returns true if the stage can process packets that a peer may write at the same time
-    /// ([`Trust::Exported`](linerate_skb::Trust)): it reads bytes with [`Skb::copy_to`] only, each
-    /// once, or reads none. `data()` of such a packet is empty, and it has no header views.
+    /// ([`Trust::Exported`](linerate_skb::Trust)): it reads bytes only with [`Skb::copy_to`] and each byte once, or
+    /// reads none. `data()` of such a packet is empty, and the packet has no header views.
     ///
-    /// Unless all stages of an engine say so, its ports copy instead of sharing their frames with a peer that
-    /// writes, which their [`Obtained`](linerate_port::Obtained) says.
+    /// Unless all stages of an engine return true, its ports copy packets instead of sharing their frames with a peer
+    /// that writes; their [`Obtained`](linerate_port::Obtained) shows it.
     fn reads_exported() -> bool
     where
         Self: Sized,
@@ -40,7 +41,7 @@ pub trait Stage: Send {
     }
 }
 
-/// The present turn of a stage, with calls that go beyond changing the batch.
+/// The present turn, as a stage sees it: its time and ports, and calls that add packets.
 #[derive(Debug)]
 pub struct Turn<'a> {
     now: Instant,
@@ -98,7 +99,7 @@ impl<'a> Turn<'a> {
         self.mem.alloc_copy(bytes)
     }
 
-    /// Sends a packet that is not in the batch: a copy, a reply. It leaves after the batch.
+    /// Sends a packet that is not in the batch, such as a copy or a reply, after the batch.
     ///
     /// Errors: a packet too many for one turn is dropped as `tx_full`.
     pub fn send(&mut self, to: PortId, skb: impl Into<Skb>) {
@@ -109,7 +110,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// The context of a stage's maker, which is called once for each worker.
+/// The context for creating a stage, which happens once for each worker.
 #[derive(Debug)]
 pub struct StageContext<'a> {
     names: &'a [String],
@@ -122,8 +123,8 @@ impl<'a> StageContext<'a> {
         StageContext { names, missing: Vec::new(), worker }
     }
 
-    /// Returns the port named `name`; if this worker has none, building the engine fails with an
-    /// error.
+    /// Returns the port named `name`. If this worker has no such port, building the engine fails
+    /// with an error.
     pub fn port(&mut self, name: &str) -> PortId {
         match self.names.iter().position(|n| n == name) {
             Some(i) => PortId(i as u8),
@@ -134,8 +135,8 @@ impl<'a> StageContext<'a> {
         }
     }
 
-    /// Returns the port named `name`, if this worker has it: in an engine with several wires,
-    /// stages are created for workers that do not.
+    /// Returns the port named `name`, or `None` if this worker has no such port: in an engine with
+    /// several wires, a stage is also created for workers without it.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<PortId> {
         self.names.iter().position(|n| n == name).map(|i| PortId(i as u8))
@@ -155,7 +156,7 @@ impl<'a> StageContext<'a> {
 /// A function that creates a stage for each worker.
 pub(crate) type Maker = Box<dyn FnMut(&mut StageContext<'_>) -> Box<dyn Stage>>;
 
-/// Sends packets without a verdict to the other end of their wire.
+/// The stage that sends packets without a verdict to the other end of their wire.
 #[derive(Debug, Default)]
 pub struct Xconnect;
 

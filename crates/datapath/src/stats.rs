@@ -20,20 +20,20 @@ use crate::settings::{QueueSettings, SettingsPage};
 use crate::tx_batch::TxBatch;
 use crate::waits::{FlushPage, Flushes, Waits, WorkerStats};
 
-/// A worker's phase of work.
+/// The phase in which a worker is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Phase {
-    /// Receives and sends.
+    /// The worker receives and sends.
     Run,
-    /// Receives nothing more, and sends waiting packets.
+    /// The worker receives no more packets from outside, and sends waiting ones.
     Drain,
-    /// Return from the worker's thread.
+    /// The worker's thread returns.
     Halt,
 }
 
 impl Phase {
-    /// Returns the phase in a word.
+    /// Returns the phase that a mailbox's word contains.
     fn of(word: Word) -> Phase {
         match word.phase() {
             0 => Phase::Run,
@@ -43,14 +43,14 @@ impl Phase {
     }
 }
 
-/// Shared state of one worker and the rest of the program: counters, orders, and a bell.
+/// State that a worker shares with the rest of the program: counters, orders, and a bell.
 #[derive(Debug)]
 pub(crate) struct WorkerSlot {
-    /// Phase and orders.
+    /// The mailbox with the phase and the orders.
     mailbox: Mailbox<Order>,
-    /// The word at the beginning of the last turn. Only the worker writes it.
+    /// The mailbox's word at the beginning of the last turn. Only the worker writes it.
     seen: AtomicU32,
-    /// For each queue the name of its port, its number in the port, and its counters.
+    /// For each queue: the name of its port, its number in the port, and its counters.
     queues: Vec<(String, usize, Arc<QueueStats>)>,
     /// Twice the completed turns, plus one during a turn.
     turns: AtomicU64,
@@ -63,8 +63,8 @@ pub(crate) struct WorkerSlot {
 }
 
 impl WorkerSlot {
-    /// Returns a slot of a worker that has not ended; `notice` is that of the engine; `queues` are
-    /// for each queue the name of its port, its number there, and its counters.
+    /// Creates the slot of a worker that has not ended. `notice` is the engine's; `queues` has, for
+    /// each queue, the name of its port, its number there, and its counters.
     pub fn new(
         notice: &Arc<Notice>,
         queues: Vec<(String, usize, Arc<QueueStats>)>,
@@ -96,7 +96,7 @@ impl WorkerSlot {
     /// Adds an order, and wakes the worker.
     ///
     /// # Errors
-    /// The order, if too many wait already.
+    /// Returns the order if too many orders wait already.
     pub fn order(&self, order: Order) -> std::result::Result<(), Order> {
         self.mailbox.post(order)?;
         self.bell.signal();
@@ -108,7 +108,7 @@ impl WorkerSlot {
         self.mailbox.take()
     }
 
-    /// Returns the orders to the worker now.
+    /// Returns the present word of the mailbox.
     pub fn word(&self) -> Word {
         self.mailbox.word()
     }
@@ -119,12 +119,13 @@ impl WorkerSlot {
         (0..self.queues.len()).filter(is_first).map(|i| &*self.queues[i].0)
     }
 
-    /// Returns the numbers of a port's queues on this worker.
+    /// Returns the numbers of a port's queues that this worker serves.
     pub fn numbers_of(&self, port: &str) -> impl Iterator<Item = usize> {
         self.queues.iter().filter(move |(name, ..)| name == port).map(|(_, number, _)| *number)
     }
 
-    /// Returns the indices of a port's queues, or of one of them; they are consecutive.
+    /// Returns the indices of a port's queues in the worker, or the index of one of them; they are
+    /// consecutive.
     pub fn queues_of(&self, port: &str, number: Option<usize>) -> Range<usize> {
         let is_meant = |(name, its, _): &(String, usize, _)| {
             name == port && number.is_none_or(|number| number == *its)
@@ -133,7 +134,7 @@ impl WorkerSlot {
         first..first + self.queues[first..].iter().take_while(|queue| is_meant(queue)).count()
     }
 
-    /// Returns the number of packets that some of the worker's queues have received.
+    /// Returns the number of packets received by these queues of the worker.
     pub fn packets(&self, queues: Range<usize>) -> u64 {
         self.queues[queues].iter().map(|(.., stats)| stats.counts().rx_packets).sum()
     }
@@ -142,12 +143,12 @@ impl WorkerSlot {
         &self.bell
     }
 
-    /// Returns the page where the worker counts its waits.
+    /// Returns the page on which the worker counts its waits.
     pub fn waits(&self) -> &Arc<Waits> {
         &self.waits
     }
 
-    /// Marks the beginning of a turn; returns the worker's orders. Only the worker calls it.
+    /// Marks the beginning of a turn; returns the mailbox's word. Only the worker calls it.
     pub fn begin(&self) -> Word {
         let word = self.mailbox.word();
         self.seen.store(word.bits(), Ordering::Relaxed);
@@ -155,20 +156,21 @@ impl WorkerSlot {
         word
     }
 
-    /// Marks the end of a turn, and whether it moved no packet and left none waiting.
+    /// Marks the end of a turn; `quiet` is true if the turn moved no packet and left none waiting.
     pub fn end(&self, quiet: bool) {
         self.quiet.store(quiet, Ordering::Relaxed);
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// Returns true if there are new orders since the last turn began, or since the word `obeyed`.
+    /// Returns true if orders arrived since the last turn began, or since the word `obeyed` was
+    /// read.
     pub fn changed(&self, obeyed: Word) -> bool {
         let word = self.mailbox.word();
         word.bits() != self.seen.load(Ordering::Relaxed) || word.has_orders_since(obeyed)
     }
 
-    /// Returns a number that changes with every turn, if the worker is between turns and has no
-    /// work; while `draining`, only if the worker has seen the order to drain.
+    /// Returns a number that changes with every turn. Returns `None` if the worker is in a turn or
+    /// has work, or if `draining` and it has not seen the order to drain.
     pub fn rest(&self, draining: bool) -> Option<u64> {
         let turns = self.turns.load(Ordering::Acquire);
         let quiet = turns.is_multiple_of(2) && self.quiet.load(Ordering::Relaxed);
@@ -189,8 +191,8 @@ impl WorkerSlot {
     /// Wakes the threads that wait for the end, because the worker is about to sleep. Only the
     /// worker calls it.
     ///
-    /// Every worker does, so the last one tells. An engine at work takes no lock here: a source of
-    /// its has not ended, and no worker drains.
+    /// Every worker calls this, so the last one wakes the threads. A working engine takes no lock
+    /// here, because one of its sources has not ended and no worker drains.
     pub fn rests(&self) {
         let may_be_last = self.phase() != Phase::Run || self.notice.all_ended();
         if may_be_last && self.quiet.load(Ordering::Relaxed) {
@@ -209,18 +211,19 @@ impl WorkerSlot {
     }
 }
 
-/// Figures that only a queue's owner can query from the device; updated when the worker has time.
+/// Figures that only a queue's owner can read from the device; the worker updates them when it has
+/// time.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     rx_missed: AtomicU64,
     rx_nombuf: AtomicU64,
     flushes: FlushPage,
-    /// Written with every change of one.
+    /// The queue's settings; the worker writes them when one changes.
     pub settings: SettingsPage,
     report: Mutex<DeviceReport>,
 }
 
-/// A device's own report.
+/// The figures that a device reports of itself.
 #[derive(Debug, Default, Clone)]
 struct DeviceReport {
     health: Health,
@@ -243,15 +246,15 @@ impl DeviceReport {
 }
 
 impl Slot {
-    /// Stores the counts of a device so far, and those of its transmit side.
+    /// Stores the device's counts so far, and those of the transmit side.
     fn count(&self, counters: &Counters, egress: &Egress) {
         self.flushes.set(&egress.flushes);
         self.rx_missed.store(counters.rx_missed, Ordering::Relaxed);
         self.rx_nombuf.store(counters.rx_nombuf, Ordering::Relaxed);
     }
 
-    /// Queries a device and publishes its figures. Never waits: if a reader has the lock, they are
-    /// published next time.
+    /// Reads a device's figures and publishes them. Never waits: if a reader has the lock, the next
+    /// call publishes them.
     pub fn publish(&self, ops: &mut DriverQueue, egress: &Egress) {
         let counters = ops.counters();
         let report = DeviceReport::of(ops, &counters, egress);
@@ -262,7 +265,7 @@ impl Slot {
         }
     }
 
-    /// Publishes figures that must not be missed: waits for a reader that has the lock.
+    /// Publishes figures that must not be missed; waits if a reader has the lock.
     pub fn conclude(&self, ops: &mut DriverQueue, egress: &Egress) {
         let counters = ops.counters();
         let report = DeviceReport::of(ops, &counters, egress);
@@ -275,7 +278,7 @@ impl Slot {
     }
 }
 
-/// One port of an engine.
+/// One port of an engine, with its queues' slots.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub name: String,
@@ -287,7 +290,7 @@ pub(crate) struct Entry {
     pub rings: Vec<Arc<QueueStats>>,
 }
 
-/// A handle to read a running engine by. A reading costs the workers nothing.
+/// A handle for reading the statistics of a running engine. A reading costs the workers nothing.
 #[derive(Debug, Clone)]
 pub struct Stats {
     pub(crate) ports: Arc<Vec<Entry>>,
@@ -315,20 +318,20 @@ pub struct PortStats {
     /// Counters of the driver other than packets, over all queues, updated as often as `flushes`.
     /// The sum of the causes is at most [`QueueCounts::rx_missed`]; the rest has no known cause.
     pub driver_counts: DriverCounts,
-    /// The port's transmit calls, as of its worker's last report: workers report from time to time
+    /// The port's transmit calls, as of its worker's last report. Workers report from time to time
     /// when they are not busy, and at the end.
     pub flushes: Flushes,
-    /// The port's health: that of the first queue in trouble.
+    /// The port's health: that of the first queue in trouble, if there is one.
     pub health: Health,
-    /// The result of a verifying sink.
+    /// The result of a sink that verifies packets.
     pub verified: Option<Verified>,
-    /// The pace of a paced source.
+    /// The pace of a source that sends at a fixed rate.
     pub pace: Option<Pace>,
-    /// A reading of each of its queues, in their order.
+    /// A reading of each queue of the port, in the order of their numbers.
     pub queues: Vec<QueueReading>,
-    /// The packets that go to its first queue's device with one doorbell.
+    /// The most packets that go to the device of the port's first queue with one doorbell.
     pub tx_batch: TxBatch,
-    /// The counts of its queueing discipline, if it has one, over all queues.
+    /// The counts of the port's queueing discipline, over all queues, if it has one.
     pub qdisc: Option<QdiscCounts>,
 }
 
@@ -336,11 +339,11 @@ pub struct PortStats {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct QueueReading {
-    /// Packets and bytes that passed it.
+    /// Packets and bytes that passed the queue.
     pub counts: QueueCounts,
-    /// Its moderation, and what it did lately; displays as a line.
+    /// The queue's moderation with its recent decisions; displays as a line.
     pub moderation: Moderated,
-    /// Its settings, as they are now.
+    /// The queue's present settings.
     pub settings: QueueSettings,
 }
 
@@ -401,7 +404,8 @@ impl Stats {
 }
 
 impl Stats {
-    /// Returns the number of packets in rings between workers, as counted by the rings' ends.
+    /// Returns the number of packets in rings between workers, computed from the counters of both
+    /// ends.
     pub(crate) fn in_rings(&self) -> u64 {
         let counts = self.ports.iter().flat_map(|port| &port.rings).map(|end| end.counts());
         counts.fold(0, |n: u64, c| n.wrapping_add(c.tx_packets).wrapping_sub(c.rx_packets))
@@ -427,8 +431,8 @@ impl PortStats {
             qdisc: None,
         };
         for (i, (live, slot)) in entry.queues.iter().enumerate() {
-            // Read the counts and the report before `rx_missed`, in the order in which they are
-            // written.
+            // Read the counts and the report before `rx_missed`: this is the order in which they
+            // are written.
             let (c, report) = (live.counts(), slot.report());
             stats.counts += c;
             stats.copies = report.copies;
@@ -454,8 +458,8 @@ impl PortStats {
     }
 }
 
-/// Returns the rank of a queue's health; the lowest rank among its queues is that of the port:
-/// trouble first, and the end only if every queue has ended.
+/// Returns the rank of a queue's health. A port's health is that of its queue with the lowest rank:
+/// trouble ranks first, and the end last, so that a port has ended only if all its queues have.
 pub(crate) fn rank(health: &Health) -> u8 {
     match health {
         Health::Failed(_) => 0,

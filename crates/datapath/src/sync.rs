@@ -1,4 +1,4 @@
-//! The synchronisation types of the mailbox, which a model checker can replace: tests/loom.rs
+//! The synchronisation types of the mailbox. A model checker can replace them: tests/loom.rs
 //! compiles mailbox.rs with loom's types.
 
 pub(crate) use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,15 +1,15 @@
-//! A stage run on a capture: one thread, the capture's own clock, the same path as in production.
+//! Runs a stage on a capture: in one thread, with the capture's clock, on the same path as in production.
 //!
 //! The stage sits on a wire from `west`, which gives the capture's packets, to `east`. The run is
 //! repeated with batches of 1, 7 and 64 packets; a stage whose result depends on how packets are
 //! grouped fails.
 //!
-//! Packets come from veth and tap with checksums and cuts that are left to a device. So the run is repeated
-//! with the checksums of UDP and TCP left so, and with TCP segments as superframes; a stage fails whose
-//! packets are then, completed, not the same byte for byte.
+//! Packets from veth and tap have partial checksums, and superframes that are not cut into segments: the kernel
+//! leaves both to a device. So the run is repeated with partial checksums of UDP and TCP, and with TCP segments as
+//! superframes. A stage fails if its packets, once completed, are not equal byte for byte.
 //!
-//! A stage that says that it reads packets which a peer may write ([`Stage::reads_exported`]) is run on such
-//! packets, too; the result must be the same.
+//! A stage that declares [`Stage::reads_exported`] is also run on packets that a peer may write; the result must be
+//! equal.
 
 mod unfinished;
 
@@ -33,9 +33,9 @@ use crate::stats::WorkerSlot;
 use crate::worker::{Turned, Worker};
 use unfinished::Left;
 
-/// Batch sizes that every run is repeated with.
+/// Batch sizes with which every run is repeated.
 const BATCHES: [usize; 3] = [1, 7, 64];
-/// Bytes of a frame shown where two differ.
+/// Number of bytes shown of two frames that differ.
 const SHOWN: usize = 96;
 
 /// The result of a run.
@@ -47,13 +47,11 @@ pub struct Run {
 
 /// Runs a stage on the packets of a capture.
 ///
-/// `make` makes the stage, once for each run; ports that it asks its context for exist by
-/// being asked for.
+/// `make` creates the stage, once for each run; a port exists as soon as `make` asks its context for it.
 ///
-/// # Panics
-/// If the capture cannot be read, if two batch sizes give different results (the first difference
-/// is shown), if packets that are not finished, or that a peer may write, are not treated as others are, or if the ledger
-/// does not balance: it is for tests.
+/// # Panics If the capture cannot be read, if two batch sizes give different results (the first difference is shown),
+/// if unfinished packets or packets that a peer may write are treated differently, or if the ledger does not balance:
+/// the function is for tests.
 #[must_use]
 pub fn run<S: Stage + 'static>(
     make: impl Fn(&mut StageContext<'_>) -> S,
@@ -70,7 +68,7 @@ pub fn run<S: Stage + 'static>(
 /// Runs a stage as [`run`] does, on packets made by the test.
 ///
 /// # Panics
-/// As [`run`], but for the capture.
+/// As [`run`]; there is no capture that could be unreadable.
 #[must_use]
 pub fn run_frames<S: Stage + 'static>(
     make: impl Fn(&mut StageContext<'_>) -> S,
@@ -107,16 +105,16 @@ impl Run {
         &self.ledger
     }
 
-    /// Returns the frames that left by a port, in order.
+    /// Returns the frames that were sent by a port, in order.
     #[must_use]
     pub fn out(&self, port: &str) -> &[Frame] {
         self.outputs.get(port).map_or(&[], Vec::as_slice)
     }
 
-    /// Fails unless what left by `port` is, byte for byte, what the capture holds.
+    /// Fails unless the frames sent by `port` are, byte for byte, those of the capture.
     ///
     /// # Panics
-    /// Showing the first frame that differs.
+    /// If a frame differs; the message shows the first one.
     pub fn assert_out(&self, port: &str, expected: impl AsRef<Path>) {
         let path = expected.as_ref();
         let expected = match pcap::read_all(path) {
@@ -144,7 +142,8 @@ impl Run {
     }
 }
 
-/// Returns the first difference between two lists of frames, for a person to read.
+/// Describes the first difference between two lists of frames, for a reader; `None` if they are
+/// equal.
 fn differ(found: &[Frame], expected: &[Frame]) -> Option<String> {
     let same = |(f, e): &(&Frame, &Frame)| f.bytes == e.bytes;
     if let Some(i) = found.iter().zip(expected).position(|pair| !same(&pair)) {
@@ -195,7 +194,7 @@ fn run_once<S: Stage + 'static>(
         };
         let tally = pool.tally(&format!("{name} backlog"));
         let mut napi = Napi::new(ops, direction, Napi::id(i), Egress::new(4 * batch, None), tally);
-        // Time is the tape's: there is none to wait for.
+        // The clock is the tape's: no moderation may wait by the real clock.
         let _ = napi.set_moderation(Moderation::Napi);
         napi.peer = (i == 0).then_some(1);
         napis.push(napi);
@@ -223,7 +222,7 @@ fn run_once<S: Stage + 'static>(
     Run { ledger: pool.ledger(), outputs: outputs.into_iter().map(take).collect() }
 }
 
-/// Makes the stage, and the list of ports that it asked for.
+/// Creates the stage, and returns it with the list of ports that it asked for.
 fn make_stage<S: Stage>(make: &impl Fn(&mut StageContext<'_>) -> S) -> (S, Vec<String>) {
     let mut names = vec!["west".to_owned(), "east".to_owned()];
     loop {
@@ -236,13 +235,13 @@ fn make_stage<S: Stage>(make: &impl Fn(&mut StageContext<'_>) -> S) -> (S, Vec<S
     }
 }
 
-/// A device in memory: gives frames out, and notes what it is sent.
+/// A device in memory: delivers frames, and records the frames sent to it.
 struct Tape {
     bell: EventFd,
     frames: std::vec::IntoIter<Frame>,
-    /// The work on its frames that it leaves to a device.
+    /// The work on each frame that the tape leaves to a device.
     left: Left,
-    /// Capture time of the frame given out last.
+    /// Capture time of the last frame delivered.
     clock: Arc<Mutex<u64>>,
     collected: Collected,
 }
@@ -293,7 +292,8 @@ impl QueueOps for Tape {
         true
     }
 
-    // What is left to the device is looked at here, and done here.
+    // Declared as in-process, so that partial checksums and superframes reach `xmit`, which checks
+    // and completes them.
     fn caps(&self) -> Caps {
         Caps::IN_PROCESS
     }
@@ -337,7 +337,8 @@ mod tests {
         assert!(run.out("east").iter().enumerate().all(|(i, f)| f.bytes[0] as usize == 2 * i));
     }
 
-    /// Drops odd packets; `true` also reads those in place that a peer may write.
+    /// A stage that drops odd packets; with `true`, it also reads packets in place that a peer may
+    /// write.
     struct Declares<const IN_PLACE: bool>;
 
     impl<const IN_PLACE: bool> Stage for Declares<IN_PLACE> {

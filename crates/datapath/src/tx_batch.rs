@@ -7,17 +7,18 @@ use linerate_port::{Code, Error, Result, units};
 
 use crate::knob::TX_BATCH;
 
-/// Packets that always fit into one doorbell of [`TxBatch::Auto`].
+/// Number of packets that [`TxBatch::Auto`] always sends with one doorbell, whatever their bytes.
 pub(crate) const AUTO_PACKETS: usize = TX_BATCH.default as usize;
-/// Most bytes for one doorbell of [`TxBatch::Auto`] that has more packets than that.
+/// Most bytes that [`TxBatch::Auto`] sends with one doorbell if there are more packets than
+/// [`AUTO_PACKETS`].
 pub(crate) const AUTO_BYTES: u64 = 256 << 10;
 
 /// A cap on the packets of one transmit call, which rings the device's doorbell once.
 ///
-/// It never waits for packets: what a turn of the worker has gathered is cut into calls of that many.
+/// It never waits for packets: the packets that a turn has gathered are divided into calls of at most that many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TxBatch {
-    /// All waiting packets, cut after 256 KiB if there are more than 64.
+    /// All waiting packets; if there are more than 64, they are divided after each 256 KiB.
     #[default]
     Auto,
     /// At most this many; 1 turns batching off: each packet gets a call and a doorbell.
@@ -25,7 +26,7 @@ pub enum TxBatch {
 }
 
 impl TxBatch {
-    /// Returns the cap with its packets limited to the knob's range.
+    /// Returns the cap with its number limited to the knob's range.
     #[must_use]
     pub fn clamped(self) -> TxBatch {
         match self {

@@ -1,10 +1,9 @@
-//! Waits of workers: asleep until there is work, ready but without a CPU, in a device's transmit
-//! call.
+//! Waits of workers: sleeping until there is work, ready without a CPU, or in a device's transmit call.
 //!
-//! Owner: the worker, who alone writes. Anyone may read. A sleep is timed on both sides, where a
-//! clock costs nothing beside the system call between; one flush in [`TIMED`] is, which is less than
-//! a clock reading for several thousand packets in full batches. No lock is among them: the pool
-//! counts its own ([`PoolStats::locks`](linerate_skb::PoolStats)).
+//! Owner: the worker; only it writes. Any thread may read. The clock is read before and after each sleep, where it
+//! costs little compared with the system call. One flush in [`TIMED`] is timed: less than one clock reading for
+//! several thousand packets in full batches. Waits for locks are not counted here: the pool counts them
+//! ([`PoolStats::locks`](linerate_skb::PoolStats)).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,30 +12,30 @@ use linerate_port::{Code, Error, thread};
 
 use crate::sizes::{BatchSizes, SizesPage};
 
-/// Interval of timed flushes.
+/// Number of flushes of which one is timed.
 const TIMED: u64 = 256;
-/// Timed flushes that suffice for an estimate of all. Each stands for 256 flushes and may have been
-/// preempted, which would dominate an estimate from few.
+/// Number of timed flushes that suffices for an estimate. Each represents 256 flushes and may have
+/// been preempted, which would dominate an estimate from few flushes.
 const ENOUGH: u64 = 30;
-/// Value of a time that was not reported yet.
+/// Value of a time that has not been reported yet.
 const UNKNOWN: u64 = u64::MAX;
 
 /// Statistics of one worker's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct WorkerStats {
-    /// Times that the worker slept in [`Worker::park`](crate::Worker::park).
+    /// Number of times that the worker slept in [`Worker::park`](crate::Worker::park).
     pub sleeps: u64,
-    /// Sleeps that were holds only, in which packets gathered
+    /// Number of sleeps that were only holds, in which packets gathered
     /// ([`Builder::moderation`](crate::Builder::moderation)).
     pub hold_offs: u64,
-    /// Time asleep, until the worker was on a CPU again.
+    /// Time asleep, until the worker ran on a CPU again.
     pub asleep_ns: u64,
-    /// Time from start to end, asleep or awake; `None` until the worker has ended, and on a
-    /// program's own thread.
+    /// Time from the worker's start to its end, asleep or awake; `None` until the worker has ended,
+    /// and on a program's own thread.
     pub ran_ns: Option<u64>,
-    /// Part of that time in which the worker was ready and had no CPU, as the kernel counts it;
-    /// `None` as above, and if the kernel does not count it. The part after a wake-up is also in
+    /// Part of `ran_ns` in which the worker was ready and had no CPU, by the kernel's count; `None`
+    /// if `ran_ns` is, or if the kernel does not count it. The part after a wake-up is also in
     /// `asleep_ns`.
     pub run_delay_ns: Option<u64>,
     /// The CPU of the worker's thread at its last report; `None` before the first.
@@ -46,8 +45,8 @@ pub struct WorkerStats {
 }
 
 impl WorkerStats {
-    /// Returns the error of a worker that runs on another CPU than the one it was pinned to: that
-    /// CPU went offline, was removed from the cpuset, or another process moved the thread.
+    /// Returns an error if the worker runs on another CPU than the one it was pinned to: that CPU
+    /// went offline, was removed from the cpuset, or another process moved the thread.
     #[must_use]
     pub fn strayed(&self) -> Option<Error> {
         let (cpu, pinned) = self.cpu.zip(self.pinned).filter(|(cpu, pinned)| cpu != pinned)?;
@@ -61,7 +60,7 @@ impl WorkerStats {
     }
 }
 
-/// Live figures of one worker.
+/// Figures of one worker's time, which the worker updates while it runs.
 #[derive(Debug)]
 pub(crate) struct Waits {
     sleeps: AtomicU64,
@@ -94,13 +93,13 @@ impl Waits {
         add(&self.asleep_ns, nanos(time));
     }
 
-    /// Counts a sleep that was a hold.
+    /// Counts a sleep that was only a hold.
     pub fn held_off(&self, time: Duration) {
         self.slept(time);
         add(&self.hold_offs, 1);
     }
 
-    /// Records the CPU of the calling thread, which is the worker's.
+    /// Records the CPU on which the calling thread runs; only the worker's thread calls it.
     pub fn runs(&self) {
         self.cpu.store(thread::current_cpu() as u64, Ordering::Relaxed);
     }
@@ -134,7 +133,7 @@ impl Waits {
     }
 }
 
-/// A worker's time on a thread, since its start.
+/// A measurement of a worker's time on a thread, since the worker's start.
 #[derive(Debug)]
 pub(crate) struct Term {
     start: Instant,
@@ -147,7 +146,7 @@ impl Term {
     }
 }
 
-/// Transmit calls of a port: each flushes waiting packets, with one doorbell.
+/// Statistics of a port's transmit calls: each call flushes waiting packets, with one doorbell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Flushes {
@@ -157,14 +156,14 @@ pub struct Flushes {
     pub timed: u64,
     /// Total time of the timed calls, including the doorbell and the device's copying.
     pub timed_ns: u64,
-    /// Number of packets that the calls sent.
+    /// Distribution of the calls by the number of packets sent.
     pub sizes: BatchSizes,
 }
 
 impl Flushes {
-    /// Returns a clock to stop after this flush, if this flush is to be timed.
+    /// Returns the start time if this flush is to be timed.
     ///
-    /// Not the first: it finds cold caches, and would stand for all that follow.
+    /// The first flush is never timed: it runs with cold caches, and would represent 256 others.
     #[inline]
     pub(crate) fn begin(&mut self) -> Option<Instant> {
         self.calls += 1;
@@ -184,8 +183,8 @@ impl Flushes {
     /// Returns the estimated time of all calls, from the timed ones; `None` if fewer than 30 were
     /// timed.
     ///
-    /// An estimate: their mean, times the calls. Those that were preempted or waited are in it, as
-    /// they are among the calls. It is as good as [`Flushes::timed`] is large.
+    /// The estimate is the mean of the timed calls times the number of calls. It includes calls
+    /// that were preempted or waited. Its precision grows with [`Flushes::timed`].
     #[must_use]
     pub fn estimate_ns(&self) -> Option<u64> {
         let mean = self.timed_ns as f64 / self.timed as f64;
@@ -226,7 +225,7 @@ impl FlushPage {
     }
 }
 
-/// Adds to a counter that has a single writer.
+/// Adds `n` to a counter that has a single writer.
 fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
@@ -265,7 +264,7 @@ mod tests {
         let stats = engine.stats();
         let mut workers = engine.into_workers();
         let timeout = Duration::from_millis(5);
-        // The ring is empty: its reader sleeps its timeout, which no wait falls short of.
+        // The ring is empty, so its reader sleeps for its whole timeout: a wait never ends earlier.
         let turned = workers[1].turn(Instant::now());
         workers[1].park(turned, Some(timeout)).unwrap();
         let turned = workers[0].turn(Instant::now());
@@ -274,7 +273,7 @@ mod tests {
         assert_eq!((busy.sleeps, busy.asleep_ns, busy.ran_ns), (0, 0, None));
         assert!(idle.sleeps == 1 && idle.asleep_ns >= nanos(timeout), "{idle:?}");
         drop(workers);
-        // The generator's worker told at its end that it had sent once, into the ring.
+        // The generator's worker reported at its end that it had sent once, into the ring.
         let calls: Vec<u64> = stats.ports().iter().map(|port| port.flushes.calls).collect();
         assert_eq!(calls, [0, 1, 0, 0]);
     }

@@ -9,26 +9,26 @@ use crate::notice::Notice;
 use crate::running::after;
 use crate::stats::{Stats, rank};
 
-/// A reader of changes of the ports' health, for a thread of its own:
-/// [`Running::watch`](crate::Running::watch).
+/// A reader of health changes of an engine's ports, for a thread of its own;
+/// [`Running::watch`](crate::Running::watch) returns it.
 #[derive(Debug)]
 pub struct Watch {
     stats: Stats,
     notice: Arc<Notice>,
-    /// The health of each port that was last returned.
+    /// The health of each port as of the last report.
     told: Vec<Health>,
 }
 
 impl Watch {
     pub(crate) fn new(stats: Stats, notice: Arc<Notice>) -> Watch {
-        // So that a port that is already down is reported.
+        // Start with `Up`, so that the first call reports a port that is down already.
         let told = stats.ports().iter().map(|_| Health::Up).collect();
         Watch { stats, notice, told }
     }
 
-    /// Waits until a port's health has changed, or for `timeout`; returns the ports whose health
-    /// has, by name. The first call returns the ports that are not up. A change that is reversed
-    /// between two calls is not reported.
+    /// Waits until the health of a port has changed, or for `timeout`; returns the names and the
+    /// new health of these ports. The first call returns the ports that are not up. A change that
+    /// is reversed between two calls is not reported.
     ///
     /// Cost:   asleep throughout; a worker wakes it when it notices, at once if it sleeps.
     pub fn next(&mut self, timeout: Duration) -> Vec<(String, Health)> {

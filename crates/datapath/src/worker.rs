@@ -28,22 +28,22 @@ use crate::stats::{Phase, WorkerSlot};
 use crate::steer::Clearing;
 use crate::waits::Term;
 
-/// Time between two questions that cost a device a syscall.
+/// Interval of queries that cost a device a syscall.
 const ASK: Duration = Duration::from_millis(100);
 /// Turns between two checks of the devices' health, under load.
 const LOOK_TURNS: u32 = 4096;
-/// Time between two checks whether a device has sent its packets, before it is closed.
+/// Interval of checks whether a device has sent its packets before it is closed.
 const LOOK: Duration = Duration::from_millis(1);
 /// Longest delay with which the kernel may wake a thread that the engine started.
 const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
-/// The result of a turn: the time of the next one.
+/// The result of a turn: when the worker must turn again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turned {
     /// There was work, and there may be more: turn again immediately.
     Again,
     /// There may be work at this time: sleep until then. Packets gather meanwhile, and no device
-    /// signals them.
+    /// wakes the worker.
     Until(Instant),
     /// There was no work: sleep until a device or a peer signals some.
     Idle,
@@ -61,28 +61,28 @@ pub struct Worker {
     batch: Batch,
     outbox: Batch,
     budget: usize,
-    /// Epoll set; its alarm fires at the end of a hold for the thread that sleeps on the
-    /// descriptor.
+    /// Epoll set. Its alarm wakes a thread that sleeps on the descriptor at the end of a hold.
     pub(crate) epoll: WaitSet,
     pub(crate) slot: Arc<WorkerSlot>,
-    /// The word up to which orders were executed.
+    /// The mailbox's word up to which orders were executed.
     pub(crate) obeyed: Word,
-    /// The end of the last turn.
+    /// The decision of the last turn: when to poll next.
     pub(crate) rest: Rest,
-    /// True if some queue was held at the last decision.
+    /// True if a queue was held at the last decision.
     pub(crate) holds: bool,
-    /// Some queue has a discipline.
+    /// True if a queue has a discipline.
     has_qdisc: bool,
-    /// The earliest time at which a packet that waits for its time may be sent.
+    /// The earliest time at which a packet that waits in a discipline may be sent.
     pub(crate) due: Option<Instant>,
-    /// True if a program sleeps on the descriptor, as far as this worker knows.
+    /// True if a program may be asleep on the worker's descriptor.
     pub(crate) is_armed: bool,
     pub(crate) meter: CostMeter,
     turns: u32,
     ask_at: Option<Instant>,
-    /// True if a device still has packets to send and the path will add none.
+    /// True if a device still has packets to send and the path adds no more.
     sending: bool,
-    /// Handle for the page of packets that have left, for workers that steer packets here.
+    /// Handle for the page that counts the packets that have left; workers that divide flows read
+    /// it.
     pub(crate) clearing: Option<Clearing>,
 }
 
@@ -129,7 +129,7 @@ impl Worker {
         })
     }
 
-    /// Moves every waiting packet one step on; never blocks.
+    /// Moves every waiting packet one step further; never blocks.
     ///
     /// Shape:  up to `budget` packets a queue, from its device through the stages to the fifo or the
     ///         discipline of their output; then what is due to its device, with as few doorbells as its
@@ -188,8 +188,8 @@ impl Worker {
         }
     }
 
-    /// Executes all orders given before `word` was read; postpones them to the next turn if another
-    /// thread is adding one.
+    /// Executes all orders given before `word` was read. If another thread is adding an order, all
+    /// orders wait for the next turn.
     #[cold]
     fn obey(&mut self, word: Word) {
         let Some(orders) = self.slot.take_orders() else { return };
@@ -222,8 +222,8 @@ impl Worker {
         }
     }
 
-    /// Restricts the calling thread, which turns the worker, to these CPUs; returns those on which
-    /// it could run before, and those on which it can now.
+    /// Restricts the calling thread, which turns the worker, to these CPUs; returns the CPUs on
+    /// which it could run before, and those on which it can run now.
     ///
     /// # Errors
     /// `E-CPU` if it may use none of them.
@@ -240,8 +240,8 @@ impl Worker {
 
     /// Returns the number of packets that may be read from queue `i` now.
     ///
-    /// None if its wire's other end has no room: then they are left to its device, whose ring is
-    /// the cheapest place to lose them, before any work was spent on them.
+    /// Returns 0 if the other end of the queue's wire has no room: then the packets stay in the
+    /// device. Its ring is the cheapest place to lose packets, because no work was spent on them.
     pub(crate) fn admits(&self, i: usize) -> usize {
         let napi = &self.napis[i];
         if !napi.reads() || (self.slot.phase() != Phase::Run && napi.external()) {
@@ -252,14 +252,14 @@ impl Worker {
         rooms.fold(room, usize::min).min(self.budget)
     }
 
-    /// Returns the time of the next turn, and publishes the devices' figures from time to time.
+    /// Returns when to turn next, and publishes the devices' figures from time to time.
     fn settle(&mut self, received: bool, sent: bool, now: Instant) -> Turned {
         self.turns = self.turns.wrapping_add(1);
         let moved = received || sent;
         let mut turned = match self.rest {
             Rest::Look => Turned::Again,
             Rest::Hold { until, .. } => Turned::Until(until),
-            // Sent packets have freed space, for which a queue may wait.
+            // Packets that were sent have freed space for which another queue may wait.
             Rest::Device if sent && !received => Turned::Again,
             Rest::Device => Turned::Idle,
         };
@@ -276,10 +276,11 @@ impl Worker {
                 (turned, self.rest) = (Turned::Ended, Rest::Device);
             }
             let mut external = self.napis.iter().filter(|n| n.reads() && n.external());
-            // A worker between rings does not end by itself: it ends with the other workers of the
-            // engine.
+            // Do not ask queues of rings between workers: a worker between rings ends with the
+            // other workers of the engine.
             let ended = nothing_waits && external.all(Napi::ended);
-            // Ask every queue, so that none keeps an old change of health.
+            // Query every queue: a change of health that is not read now would be reported later as
+            // new.
             let changed = self.napis.iter_mut().fold(false, |any, n| n.health_changed() | any);
             if changed {
                 self.publish_health();
@@ -293,19 +294,19 @@ impl Worker {
         }
         self.slot.end(nothing_waits);
         if nothing_waits && turned == Turned::Again {
-            // A worker that never sleeps.
+            // This worker never sleeps, so `park` does not report that it is at rest.
             self.slot.rests();
         }
         turned
     }
 
-    /// Returns a handle with which any thread orders changes, which are made at a turn.
+    /// Returns a handle with which any thread orders changes; a turn executes them.
     #[must_use]
     pub fn control(&self) -> Control {
         Control { slots: [self.slot.clone()].into() }
     }
 
-    /// Publishes the devices' counts to [`Stats`](crate::Stats) immediately, which turns do from
+    /// Publishes the devices' counts to [`Stats`](crate::Stats) now; turns publish them only from
     /// time to time.
     #[cold]
     pub fn publish(&mut self) {
@@ -326,21 +327,22 @@ impl Worker {
         }
     }
 
-    /// Turns and parks until an order stops the worker. The engine's threads run this.
+    /// Turns and parks until an order stops the worker. The engine's threads call it.
     ///
     /// # Errors
     /// Whatever epoll says.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let term = Term::start();
-        // With the default slack a hold would last longer. If the call is not permitted, it does.
+        // The default timer slack would lengthen holds. If the kernel refuses the change, holds
+        // last longer.
         if thread::set_timer_slack_ns(SLACK_NS).is_ok() {
             let slack = Duration::from_nanos(SLACK_NS.get());
             self.napis.iter_mut().for_each(|napi| napi.set_timer_slack(slack));
         }
         loop {
             let turned = self.turn(Instant::now());
-            // Checked after the turn: `arm` does not report a halt that came before the turn, and
-            // would sleep.
+            // Check after the turn: `arm` does not report a halt that came before the turn, and the
+            // worker would sleep on.
             if self.slot.phase() == Phase::Halt {
                 break;
             }
@@ -353,9 +355,9 @@ impl Worker {
     /// Stops receiving and sends waiting packets, for up to `timeout`; returns true if all were
     /// sent.
     ///
-    /// It is how a program's own loop ends; dropping the worker drops what is left as `stopped`. Of
-    /// several workers with rings between them, drain all at once, each on its thread: a ring's
-    /// reader alone ends too soon, its writer alone may wait for room.
+    /// A program's own loop ends with this call; dropping the worker drops the remaining packets as
+    /// `stopped`. Drain workers with rings between them at the same time, each on its thread: the
+    /// reader of a ring alone would end too early, and the writer alone may wait for room.
     ///
     /// # Errors
     /// Whatever epoll says.

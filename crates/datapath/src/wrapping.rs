@@ -4,8 +4,9 @@
 //!   worker ── what was asked for last ── … ── first ── [Meter, of a ring's end] ── device
 //! ```
 //!
-//! Whether a ring between two workers is empty is told from what its ends have sent and received. A
-//! fault around an end makes more or fewer packets of those, so the ring's are counted below it.
+//! A ring between two workers is known to be empty from the counts of packets that its ends have
+//! sent and received. A fault wrapper around an end adds or removes packets, so the packets of the
+//! ring are counted below the wrapper.
 
 use std::sync::Arc;
 
@@ -19,21 +20,21 @@ use crate::ports::{Named, Planned};
 /// A function that wraps a queue, called with the queue's number within its port.
 pub(crate) type Around = Box<dyn FnMut(Box<dyn QueueOps>, usize) -> Result<Box<dyn QueueOps>>>;
 
-/// The counters below a port's wrappers: one for each queue if the port is an end of a pair, else
-/// none.
+/// The counters below a port's wrappers: one for each queue if the port is an end of a pair,
+/// otherwise none.
 pub(crate) type Meters = Vec<Arc<QueueStats>>;
 
-/// Finds the ports by their names.
+/// Resolves the names of the wrapped ports to indices.
 pub(crate) fn find(ports: &[Named], wraps: Vec<(String, Around)>) -> Result<Vec<(usize, Around)>> {
     let find = |name: &str| plan::find(ports, name, "something is to be put around");
     wraps.into_iter().map(|(name, around)| Ok((find(&name)?, around))).collect()
 }
 
-/// Applies each of `wraps` to the port of its index, in order; returns the meters of each port.
-/// Each of `ports` is open.
+/// Applies each of `wraps` to the opened port of its index, in order; returns the meters of each
+/// port.
 ///
 /// # Errors
-/// Those of `wraps`; what is open is to be closed then.
+/// Those of `wraps`; the caller then closes the open ports.
 pub(crate) fn wrap_all(
     ports: &[Planned],
     opened: &mut [Opened],
