@@ -1,4 +1,5 @@
-//! A device that accepts packets up to its free space, and the calls that it receives.
+//! Tests of the transmit side with a device that accepts packets up to its free space, and records
+//! its calls.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -11,17 +12,18 @@ use linerate_skb::{Ledger, Pool};
 use super::*;
 use crate::qdisc::{Fifo, Limit, Tbf};
 
-/// The calls that a device got: packets offered, packets taken; and the numbers of those taken.
+/// The calls that a device received: for each the packets offered and accepted, and the numbers of
+/// the accepted packets.
 #[derive(Default)]
 struct Calls {
     offered: Vec<usize>,
     taken: Vec<usize>,
     numbers: Vec<u32>,
-    /// Free slots of its ring.
+    /// Number of free slots in the device's ring.
     room: usize,
 }
 
-/// A driver as one writes it: its caps say nothing.
+/// A device as a simple driver has it: its caps declare nothing.
 struct Device(Arc<Mutex<Calls>>, EventFd);
 
 impl QueueOps for Device {
@@ -52,7 +54,7 @@ impl AsFd for Device {
     }
 }
 
-/// A way out, and the device behind it.
+/// An output with its device.
 struct Bench {
     egress: Egress,
     ops: DriverQueue,
@@ -79,7 +81,7 @@ impl Bench {
         Bench::new(egress, room)
     }
 
-    /// Gives it `n` packets of `bytes`.
+    /// Enqueues `n` packets of `bytes` each.
     fn put(&mut self, n: usize, bytes: usize) {
         let mut batch = Batch::with_capacity(n);
         for _ in 0..n {
@@ -92,7 +94,7 @@ impl Bench {
         assert!(batch.is_empty());
     }
 
-    /// Lets the device have `room` more, and sends.
+    /// Adds `room` free slots to the device, and sends.
     fn xmit(&mut self, room: usize) -> bool {
         self.calls.lock().unwrap().room += room;
         self.egress.xmit(&mut self.ops, self.now, &mut self.mem)
@@ -126,7 +128,7 @@ fn packets_that_wait_go_in_one_call() {
     bench.put(200, 60);
     assert!(bench.xmit(0));
     assert_eq!(bench.calls(), [64, 64, 64, 8]);
-    // A packet alone is a call alone, and the list has no part in it.
+    // A single packet is a call of its own, which does not use the list.
     bench.put(1, 60);
     assert!(bench.xmit(0));
     assert_eq!((bench.calls(), bench.egress.list_len()), (vec![1], 0));
@@ -161,7 +163,7 @@ fn list_is_allocated_with_the_first_cap_that_cuts_and_kept() {
     assert_eq!(place(&egress), first);
 }
 
-/// S2.5: the backlog, which is the transmit queue's length, has no say.
+/// S2.5: the cap does not depend on the backlog, which is the length of the transmit queue.
 #[test]
 fn cap_can_be_set_whatever_the_backlog_is() {
     for backlog in [1, 2, 64, 4096] {
@@ -176,7 +178,7 @@ fn cap_can_be_set_whatever_the_backlog_is() {
     }
 }
 
-/// S2.6: packets are offered without a question for room; the driver takes what it has room for.
+/// S2.6: packets are offered without a query for room; the driver takes as many as it has room for.
 #[test]
 fn device_is_offered_more_than_it_has_room_for() {
     let mut bench = Bench::capped(TxBatch::Packets(64), 256, 3);
@@ -187,7 +189,7 @@ fn device_is_offered_more_than_it_has_room_for() {
     assert_eq!(bench.egress.flushes.sizes.full(), 1);
 }
 
-/// S2.11: with any cap, those without a slot stay, in order, and go before later ones.
+/// S2.11: with any cap, packets without a slot stay in order, and are sent before later ones.
 #[test]
 fn packets_without_a_slot_go_first_when_there_is_room() {
     for cap in [TxBatch::Packets(1), TxBatch::Packets(2), TxBatch::Packets(7), TxBatch::Auto] {
@@ -233,7 +235,7 @@ fn caps_change_while_packets_wait_on_the_list() {
     assert_eq!(ledger.dropped(DropReason::TX_FULL) as u32 + (sent + waiting) as u32, bench.next);
 }
 
-/// S2.8: a short backlog has a list as long as its cap, which a larger cap replaces.
+/// S2.8: with a short backlog, the list is as long as its cap; a larger cap replaces the list.
 #[test]
 fn packets_on_the_list_stay_when_a_longer_one_takes_its_place() {
     let mut bench = Bench::capped(TxBatch::Packets(2), 64, 0);
@@ -258,7 +260,7 @@ fn auto_bounds_the_bytes_of_a_doorbell_and_not_those_of_64_packets() {
     bench.check_order(800);
 }
 
-/// S2.9, S2.10: a stop purges, and what is freed then is everything.
+/// S2.9, S2.10: a stop drops all waiting packets, and every packet is freed then.
 #[test]
 fn purge_empties_list_fifo_and_discipline() {
     for qdisc in [false, true] {
@@ -295,7 +297,7 @@ fn discipline_has_the_packets_that_a_full_device_leaves() {
     bench.put(300, 60);
     assert_eq!(bench.ledger().dropped(DropReason::QUEUE_LIMIT), 100);
     assert!(!bench.xmit(0));
-    // One batch is on its way; the others can still be reordered.
+    // One batch has left the discipline; the packets in the discipline can still be reordered.
     assert_eq!((bench.egress.ready(), bench.egress.waiting()), (64, 500));
     assert_eq!(bench.egress.deadline(), None, "room comes before time");
     assert!(bench.xmit(100));

@@ -11,7 +11,7 @@ use super::*;
 use crate::egress::Egress;
 use crate::stats::{Phase, WorkerSlot};
 
-/// A device that has ten packets whenever it is looked at, and room for none.
+/// A device that has ten packets at every poll, and no room.
 struct Dense {
     fd: EventFd,
     notifies_tx_space: bool,
@@ -42,8 +42,8 @@ impl AsFd for Dense {
     }
 }
 
-/// Returns a worker that has found ten packets often enough to hold for 10 ms, with `waiting`
-/// packets that wait for room; and when its hold ends.
+/// Returns a worker that received ten packets often enough to hold for 10 ms, while `waiting`
+/// packets wait for room; also returns the end of its hold.
 fn dense(notifies_tx_space: bool, waiting: usize) -> (Worker, Arc<WorkerSlot>, Turned) {
     let pool = Pool::builder().frames(4096).build().unwrap();
     let device = Box::new(Dense { fd: EventFd::new().unwrap(), notifies_tx_space });
@@ -57,7 +57,7 @@ fn dense(notifies_tx_space: bool, waiting: usize) -> (Worker, Arc<WorkerSlot>, T
     napi.enqueue(&mut batch, waiting, Instant::now(), &mut mem);
     let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
     let mut worker = Worker::new(vec![napi], Vec::new(), vec![mem], 64, slot.clone()).unwrap();
-    // Ten in 3 ms: for 32 of them 9.6 ms.
+    // Ten packets in 3 ms: 32 packets take 9.6 ms.
     let (now, step) = (Instant::now(), Duration::from_millis(3));
     worker.turn(now - 2 * step);
     worker.turn(now - step);
@@ -75,7 +75,7 @@ fn packets_that_wait_for_room_prevent_a_hold_where_the_device_tells_of_room() {
 fn packets_that_wait_for_room_shorten_a_hold_to_a_look() {
     let (mut worker, slot, turned) = dense(false, 1);
     let Turned::Until(until) = turned else { panic!("{turned:?}") };
-    // The time that was decided, not the time that this machine takes.
+    // Compare the time that was decided, not the time that this machine takes.
     assert!(until.saturating_duration_since(Instant::now()) < Duration::from_millis(1));
     worker.park(turned, None).unwrap();
     assert!(slot.waits().read().hold_offs <= 1, "none if the test took longer than the look");
@@ -98,7 +98,7 @@ fn order_to_a_worker_ends_its_hold() {
     let far = Turned::Until(Instant::now() + Duration::from_secs(100));
     slot.set_phase(Phase::Halt);
     worker.park(far, None).unwrap();
-    // Once: the bell does not keep later holds from sleeping.
+    // The bell ended one hold: it must not keep later holds from sleeping.
     let start = Instant::now();
     worker.park(far, Some(Duration::from_millis(5))).unwrap();
     assert!((Duration::from_millis(5)..Duration::from_secs(50)).contains(&start.elapsed()));
@@ -116,7 +116,7 @@ fn the_descriptor_is_readable_at_the_end_of_a_hold_and_not_before() {
     assert!(worker.napis[0].counts().hold_ends <= 1);
 }
 
-/// A device with an interrupt: packets come once it is unmasked, and mask it until it is armed again.
+/// A device with an interrupt: packets arrive once the interrupt is unmasked, and mask it until it is armed again.
 struct Nic {
     fd: EventFd,
     /// Bursts that are still to come.
@@ -155,7 +155,7 @@ impl AsFd for Nic {
     }
 }
 
-/// S1.1.
+/// S1.1: an interrupt masks the device until a poll within the budget finds the ring empty.
 #[test]
 fn irq_masks_device_until_polls_within_the_budget_have_found_it_empty() {
     let pool = Pool::builder().frames(256).build().unwrap();

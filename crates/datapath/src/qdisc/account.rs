@@ -1,13 +1,13 @@
-//! The counts of a discipline, and the packets that it is about to drop.
+//! The counts of a discipline, and its dropped packets until they are freed.
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
 use super::QdiscCounts;
 
-/// Dropped packets that are gathered before they are freed together.
+/// Number of dropped packets that are gathered before they are freed together.
 const DROPS: usize = 64;
 
-/// The counts of a discipline, and the packets that it drops, gathered so that they are freed in bulk.
+/// The counts of a discipline, and the packets that it has dropped, gathered so that they are freed in bulk.
 #[derive(Debug)]
 pub(super) struct Account {
     counts: QdiscCounts,
@@ -26,7 +26,7 @@ impl Account {
         self.counts
     }
 
-    /// Returns the packets that the discipline holds.
+    /// Returns the number and bytes of the packets that the discipline holds.
     pub fn held(&self) -> Moved {
         self.counts.held
     }
@@ -43,12 +43,12 @@ impl Account {
         self.release(went);
     }
 
-    /// Counts a packet that was marked instead of dropped.
+    /// Counts a packet that was marked (ECN) instead of dropped.
     pub fn mark(&mut self) {
         self.counts.marked += 1;
     }
 
-    /// Counts a flow that was forgotten.
+    /// Counts a flow that was evicted.
     pub fn evict(&mut self) {
         self.counts.evicted += 1;
     }
@@ -64,7 +64,7 @@ impl Account {
         let _ = self.drops.push(skb);
     }
 
-    /// Drops the first packets of `batch`, whose number and bytes are `first`.
+    /// Drops the first packets of `batch`; `first` gives their number and bytes.
     pub fn drop_first(
         &mut self,
         batch: &mut Batch,
@@ -76,7 +76,8 @@ impl Account {
         batch.discard_first(first.packets, reason, mem);
     }
 
-    /// Frees the dropped packets; each call of a discipline that drops ends with this.
+    /// Frees the dropped packets; each call of a discipline that may drop packets ends with this
+    /// call.
     pub fn settle(&mut self, mem: &mut Local) {
         self.drops.discard_first(self.drops.len(), self.reason, mem);
     }

@@ -1,23 +1,23 @@
-//! CoDel: drops from the head of a queue whose packets have waited too long for too long.
+//! CoDel: drops packets from the head of a queue whose delay has exceeded a target for longer than an interval.
 //!
-//! A queue that is only ever passed through keeps its packets for less than a target at least once in an
-//! interval. One that does not is a standing queue: then a packet is dropped, and the next one sooner, by the
-//! square root of their number, until the queue is gone.
+//! In a queue that drains regularly, the delay falls below the target at least once in an interval. Otherwise it is a
+//! standing queue: CoDel drops a packet, and further ones at intervals that shrink with the square root of the number
+//! of drops, until the standing queue is gone.
 //!
 //! Source: RFC 8289 section 5, with marks in place of drops as Linux include/net/codel_impl.h has them.
 
 /// Longest interval: 4.3 s, whose square fits in 64 bits.
 pub(super) const INTERVAL_MAX_NS: u64 = (1 << 32) - 1;
 
-/// Settings of all queues.
+/// CoDel's settings, common to all queues.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Params {
-    /// The time that packets may always wait.
+    /// The delay that is always acceptable.
     pub target_ns: u64,
-    /// Time for which packets may wait longer than the target: the longest round trip of most
-    /// connections.
+    /// Time for which the delay may exceed the target: the longest round trip of most connections.
     pub interval_ns: u64,
-    /// Bytes that do not count as a standing queue: a packet of the greatest length.
+    /// Number of bytes below which a queue is never a standing queue: one packet of the greatest
+    /// length.
     pub mtu_bytes: u64,
 }
 
@@ -27,8 +27,8 @@ pub(super) struct Codel {
     dropping: bool,
     count: u32,
     last_count: u32,
-    /// The time at which packets will have waited too long for an interval; 0 if the last packet
-    /// did not wait too long.
+    /// The time at which the delay will have exceeded the target for an interval; 0 if the last
+    /// packet's delay did not exceed it.
     first_above_ns: u64,
     drop_next_ns: u64,
 }
@@ -39,20 +39,22 @@ pub(super) trait Source {
     type Packet;
     /// Takes the first packet, with the time at which it was enqueued.
     fn take(&mut self) -> Option<(Self::Packet, u64)>;
-    /// Returns the bytes that are left.
+    /// Returns the number of bytes left in the queue.
     fn bytes(&self) -> u64;
-    /// Marks a packet as having met congestion; returns false if the packet cannot be marked.
+    /// Marks a packet as having experienced congestion (ECN); returns false if the packet cannot be
+    /// marked.
     fn mark(&mut self, packet: &mut Self::Packet) -> bool;
     /// Drops a packet.
     fn drop(&mut self, packet: Self::Packet);
 }
 
-/// A packet, and true if packets have waited too long for too long.
+/// A packet, if there is one, and true if the delay has exceeded the target for longer than an
+/// interval.
 type Dequeued<P> = (Option<P>, bool);
 
 impl Codel {
-    /// Takes the next packet to send from `queue`, and drops or marks packets that have waited too
-    /// long.
+    /// Takes the next packet to send from `queue`, and drops or marks packets whose delay has
+    /// exceeded the target for too long.
     pub fn next<S: Source>(
         &mut self,
         params: &Params,
@@ -87,7 +89,8 @@ impl Codel {
         packet
     }
 
-    /// Takes the first packet, and returns whether it is late.
+    /// Takes the first packet, and returns whether the delay has exceeded the target for an
+    /// interval.
     fn take<S: Source>(&mut self, params: &Params, now: u64, queue: &mut S) -> Dequeued<S::Packet> {
         let Some((packet, at_ns)) = queue.take() else {
             self.first_above_ns = 0;
@@ -104,7 +107,7 @@ impl Codel {
         (Some(packet), false)
     }
 
-    /// Starts dropping, at the rate of the last time if that was recent.
+    /// Starts a series of drops; continues at the rate of the last series if that was recent.
     fn begin(&mut self, params: &Params, now: u64) {
         self.dropping = true;
         let delta = self.count.wrapping_sub(self.last_count);
@@ -115,10 +118,10 @@ impl Codel {
     }
 }
 
-/// Returns the time of the drop after the one at `ns`, the `count`th in a row: an interval later,
-/// divided by the square root of the count.
+/// Returns the time of the drop that follows the drop at `ns`, the `count`th in a row: an interval
+/// later, divided by the square root of `count`.
 fn control_law(ns: u64, count: u32, params: &Params) -> u64 {
-    // The square of an interval fits: see `INTERVAL_MAX_NS`.
+    // The square of an interval fits in 64 bits: see `INTERVAL_MAX_NS`.
     ns + (params.interval_ns * params.interval_ns / u64::from(count.max(1))).isqrt()
 }
 
@@ -134,7 +137,7 @@ mod tests {
     const PARAMS: Params =
         Params { target_ns: 5_000_000, interval_ns: 100_000_000, mtu_bytes: MTU };
 
-    /// A queue of packets with number and time; each has the length of an MTU.
+    /// A queue of packets with their number and time; each packet has the length of an MTU.
     #[derive(Default, Clone)]
     struct Queue {
         packets: VecDeque<(u32, u64)>,

@@ -1,4 +1,4 @@
-//! First in, first out, up to a limit.
+//! A queue in order of arrival, with a limit.
 
 use std::time::Instant;
 
@@ -10,8 +10,8 @@ use super::{Limit, Qdisc, QdiscCounts, first_with};
 
 /// A queue that drops arriving packets when it is full: the kernel's pfifo and bfifo.
 ///
-/// It is what a port has without a discipline, but for the drops: without one, packets that a port has no
-/// room for stay in the input's ring.
+/// A port without a discipline also has such a queue, but does not drop: packets without room stay in the ring of the
+/// input port.
 #[derive(Debug)]
 pub struct Fifo {
     packets: Batch,
@@ -25,7 +25,7 @@ impl Fifo {
     #[must_use]
     pub fn new(limit: Limit) -> Fifo {
         let limit = Limit { packets: limit.packets.max(1), ..limit };
-        // Twice the space: a batch moves its packets to its start when it reaches its end; with twice
+        // Twice the space: a batch moves its packets to the start of its array when it reaches the end. With twice
         // the space that is rare for any queue length.
         let packets = Batch::with_capacity(2 * limit.packets);
         Fifo { packets, limit, account: Account::new(), clock: Clock::default() }
@@ -36,14 +36,15 @@ impl Fifo {
         self.packets.len()
     }
 
-    /// Returns how many of the first `n` packets of `batch` fit.
+    /// Returns the number and bytes of those of the first `n` packets of `batch` that fit in the
+    /// queue.
     fn fitting(&self, batch: &Batch, n: usize) -> Moved {
         let held = self.account.held();
         let n = n.min(self.limit.packets - held.packets);
         let bytes = self.limit.bytes.saturating_sub(held.bytes);
         let mut first = first_with(batch, n, bytes);
         if first.bytes > bytes {
-            // The packet that reaches the byte limit exceeds it.
+            // The last packet reaches the byte limit; if it exceeds the limit, it does not fit.
             first.packets -= 1;
             first = batch.count_first(first.packets);
         }

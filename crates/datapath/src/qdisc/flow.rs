@@ -6,22 +6,23 @@ use std::net::IpAddr;
 use linerate_skb::Skb;
 use linerate_wire::{Head, IpRef, Protocol};
 
-/// Bytes to copy from a peer's memory to parse a packet's headers.
+/// Number of bytes that are copied from a peer's memory to parse a packet's headers.
 const HEADERS: usize = 128;
 
-/// The packets that make a flow together.
+/// The key by which packets are assigned to flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// Packets from one address.
+    /// All packets from one address are a flow.
     SrcIp,
-    /// Packets to one address.
+    /// All packets to one address are a flow.
     DstIp,
-    /// Packets of one connection: from one address and port to one address and port by one
-    /// protocol.
+    /// All packets of one connection are a flow: one protocol, from one address and port to one
+    /// address and port.
     Connection,
 }
 
-/// A secret that flows are numbered by, so that no sender can choose packets that share a number.
+/// A secret from which flow numbers are computed, so that no sender can choose packets that share a
+/// number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seed([u64; 2]);
 
@@ -36,8 +37,8 @@ impl Seed {
         Seed([draw(0), draw(1)])
     }
 
-    /// Returns the number of a packet's flow, equal for all its packets; two flows have the same
-    /// number only with a probability of 2^-64. Packets that are not IP are one flow.
+    /// Returns the number of a packet's flow, which is equal for all packets of the flow; two flows
+    /// have equal numbers only with a probability of 2^-64. Packets other than IP are one flow.
     ///
     /// Cost: two or three multiplications, and the headers' cache line.
     #[inline]
@@ -50,7 +51,7 @@ impl Seed {
             .unwrap_or_else(|| self.flow_of(key, Head::new(bytes, skb.len() - bytes.len())))
     }
 
-    /// Returns the flow number of a packet whose bytes a peer can write.
+    /// Returns the flow number of a packet that a peer can write, from a copy of its headers.
     #[cold]
     fn flow_of_copy(&self, key: Key, skb: &Skb) -> u64 {
         let mut bytes = [0; HEADERS];
@@ -118,8 +119,8 @@ fn protocol_and_ports(protocol: u8, ports: u32) -> u64 {
     u64::from(protocol) << 32 | u64::from(ports)
 }
 
-/// Returns both ports, if the packet has ports; a fragment has none, so that all fragments of a
-/// datagram are in one flow.
+/// Returns both ports, if the packet has ports. For a fragment it returns none, so that all
+/// fragments of a datagram are in one flow.
 #[inline]
 fn ports(ip: &IpRef<'_>) -> u32 {
     let fragment = match ip {

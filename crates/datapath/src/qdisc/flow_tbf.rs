@@ -6,8 +6,8 @@
 //!                                     └── wheel ◄────────┘ too few tokens: until there are
 //! ```
 //!
-//! A flow is 64 bytes, one cache line. When there are as many as there may be, one that holds nothing is
-//! forgotten for a new one.
+//! The state of a flow is 64 bytes, one cache line. When the table is full, a flow without waiting packets is evicted
+//! for a new one.
 
 use std::time::Instant;
 
@@ -26,11 +26,11 @@ use super::{Limit, Qdisc, QdiscCounts};
 const FLOWS_MAX: usize = 1 << 20;
 /// Packets whose flows are looked up together, so that their cache misses overlap.
 const TOGETHER: usize = 32;
-/// Flows examined to find one to forget.
+/// Number of flows that are examined to choose one to evict.
 const LOOKED_AT: usize = 8;
-/// Default number of packets that all flows hold together.
+/// Default for the packets that all flows together may hold.
 const PACKETS: usize = 1024;
-/// Default number of packets that one flow holds.
+/// Default for the packets that one flow may hold.
 const FLOW_PACKETS: u32 = 64;
 
 /// The state of a flow.
@@ -41,9 +41,10 @@ struct Flow {
     bucket: Bucket,
     packets: List,
     next: u32,
-    /// True if the flow is ready or on the wheel.
+    /// True if the flow is in the ready list or on the wheel.
     waits: bool,
-    /// True if the flow has sent again since it began, or since it was last examined.
+    /// True if the flow has received another packet since it began, or since its last examination
+    /// for eviction.
     is_used: bool,
 }
 
@@ -57,11 +58,11 @@ impl Link for Flow {
 
 /// A rate and a burst for each flow.
 ///
-/// In any time `t` a flow sends no more than `rate * t + burst`. What comes faster waits, up to a limit of
-/// packets a flow, and is then dropped as `flow_limit`; a packet longer than the burst as `too_long`. Packets
-/// of a flow stay in order. When there are too many flows, one that holds nothing is forgotten: the next one
-/// that has not sent again since it was passed over, or one of the next eight. So a flood of flows of one
-/// packet each pushes out its own kind. A flow that was forgotten begins with a full burst if it comes back.
+/// In any time `t` a flow sends no more than `rate * t + burst`. Packets that arrive faster wait, up to a limit for
+/// each flow; further packets are dropped as `flow_limit`. A packet longer than the burst is dropped as `too_long`.
+/// Packets of a flow stay in order. When the table is full, a flow without waiting packets is evicted: among the next
+/// eight the first that was not used since its last examination, else the first of them. So a flood of flows with one
+/// packet each evicts mostly flows of the flood. An evicted flow that sends again begins with a full burst.
 ///
 /// ```
 /// use linerate_datapath::qdisc::{FlowTbf, Key};
@@ -77,7 +78,7 @@ pub struct FlowTbf {
     flows: Vec<Flow>,
     flows_max: usize,
     table: Table,
-    /// The next flow to examine for one to forget.
+    /// The index of the next flow to examine for eviction.
     hand: usize,
     flow_packets: u32,
     limit: Limit,
@@ -114,7 +115,7 @@ impl FlowTbf {
         }
     }
 
-    /// Sets the most that all flows hold together, by default 1024 packets, and the packets of one
+    /// Sets the limit for all flows together, by default 1024 packets, and the most packets of one
     /// flow, by default 64.
     #[must_use]
     pub fn limits(mut self, all: Limit, flow_packets: u32) -> FlowTbf {
@@ -140,7 +141,8 @@ impl FlowTbf {
         self.flows.get(i as usize).is_some_and(|flow| flow.number == number)
     }
 
-    /// Returns the index of a new flow; `None` if no flow can be forgotten for it.
+    /// Creates a flow and returns its index; `None` if the table is full and no flow can be
+    /// evicted.
     #[cold]
     fn begin(&mut self, number: u64, now_ns: u64) -> u32 {
         let flow = Flow {
@@ -166,8 +168,8 @@ impl FlowTbf {
         i as u32
     }
 
-    /// Returns the flow to forget: among the next flows without packets, the first unused one, else
-    /// the first.
+    /// Returns the index of the flow to evict: among the next flows without packets, the first
+    /// unused one, else the first.
     fn next_idle(&mut self) -> Option<usize> {
         let mut first = None;
         for _ in 0..LOOKED_AT.min(self.flows.len()) {
@@ -184,14 +186,15 @@ impl FlowTbf {
         first
     }
 
-    /// Reads the entries of the next `n` flows that may be forgotten, so that their cache misses
-    /// overlap.
+    /// Reads the table entries of the next `n` flows that may be evicted, so that their cache
+    /// misses overlap.
     fn warm(&self, n: usize) {
         let next = self.flows[self.hand..].iter().take(n);
         std::hint::black_box(next.fold(0, |sum, flow| sum ^ self.table.first(flow.number)));
     }
 
-    /// Takes one packet into its flow; `found` is where that was a moment ago, or `NONE`.
+    /// Appends one packet to its flow; `found` is the flow's index when the batch was looked up, or
+    /// `NONE`.
     fn enter(&mut self, held: Held, number: u64, found: u32, mem: &mut Local) {
         let (bytes, at_ns) = (u64::from(held.bytes), held.at_ns);
         self.account.take(Moved { packets: 1, bytes });
@@ -201,7 +204,7 @@ impl FlowTbf {
         if self.limit.is_exceeded_by(self.account.held()) {
             return self.account.drop(held.skb, bytes, DropReason::QUEUE_LIMIT, mem);
         }
-        // An earlier packet of the batch may have created its flow, or evicted it.
+        // An earlier packet of the batch may have created this flow, or evicted it.
         let found = if self.is(found, number) { found } else { self.find(number) };
         let is_used = found != NONE;
         let i = if is_used { found } else { self.begin(number, at_ns) };
@@ -212,7 +215,7 @@ impl FlowTbf {
         flow.is_used = is_used;
         let waits = std::mem::replace(&mut flow.waits, true);
         if let Err(skb) = self.shelf.push(&mut flow.packets, held) {
-            // Unreachable: the limit is the shelf's length.
+            // Unreachable: the limit on packets equals the number of the shelf's cells.
             flow.waits = waits;
             return self.account.drop(skb, bytes, DropReason::QUEUE_LIMIT, mem);
         }
@@ -269,7 +272,7 @@ impl Qdisc for FlowTbf {
             }
             if let Some(held) = self.shelf.pop(&mut flow.packets) {
                 moved += Moved { packets: 1, bytes };
-                // There is room: `packets` is at most that.
+                // Never refused: `packets` is at most the room in `out`.
                 let _ = out.push(held.skb);
             }
             flow.waits = flow.packets.packets > 0;

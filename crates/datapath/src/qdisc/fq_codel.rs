@@ -5,7 +5,8 @@
 //!                        └─ old flows ─► ──┴─ a quantum of bytes each, in turn ─CoDel─► port
 //! ```
 //!
-//! A flow that sends less than its share is always new, and goes first; it never waits behind a bulk stream.
+//! A flow that sends less than its share always counts as new, and new flows are served first; so it never waits
+//! behind a bulk stream.
 //!
 //! Source: RFC 8290; batch drops and marks as in Linux net/sched/sch_fq_codel.c.
 
@@ -21,24 +22,24 @@ use super::shelf::{Chain, Held, Link, List, NONE, Shelf};
 use super::time::Clock;
 use super::{Limit, Qdisc, QdiscCounts};
 
-/// Most packets that one flow loses at once when all flows exceed the limit.
+/// Most packets dropped at once from one flow when all flows together exceed the limit.
 const DROP_BATCH: u32 = 64;
 
 /// Settings of [`FqCodel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FqCodelConfig {
-    /// The most that all flows hold together.
+    /// The limit for all flows together.
     pub limit: Limit,
-    /// Queues that flows are hashed to, 1 to 65536.
+    /// Number of queues to which flows are hashed, 1 to 65536.
     pub flows: usize,
-    /// Bytes that a flow sends in a turn.
+    /// Number of bytes that a flow may send in a turn.
     pub quantum_bytes: u32,
-    /// The time that packets may always wait.
+    /// CoDel's target: the delay that is always acceptable.
     pub target: Duration,
-    /// The time for which packets may wait longer than the target before one is dropped; at most 4
-    /// s.
+    /// CoDel's interval: the time for which the delay may exceed the target before a packet is
+    /// dropped; at most 4 s.
     pub interval: Duration,
-    /// True if packets of transports with ECN are marked instead of dropped.
+    /// True if packets with ECN are marked instead of dropped.
     pub ecn: bool,
 }
 
@@ -64,7 +65,7 @@ struct Flow {
     deficit: i64,
     codel: Codel,
     next: u32,
-    /// True if the flow is in the list of new or of old flows.
+    /// True if the flow is in the list of new flows or of old flows.
     listed: bool,
 }
 
@@ -74,7 +75,7 @@ impl Link for Flow {
     }
 }
 
-/// Fair queueing with a CoDel for each flow.
+/// Fair queueing of flows, with CoDel for each flow.
 #[derive(Debug)]
 pub struct FqCodel {
     flows: Box<[Flow]>,
@@ -91,8 +92,8 @@ pub struct FqCodel {
 }
 
 impl FqCodel {
-    /// Creates empty queues with these settings. Settings outside their ranges become the nearest
-    /// inside.
+    /// Creates empty queues with these settings. A setting outside its range is changed to the
+    /// nearest limit.
     #[must_use]
     pub fn new(config: FqCodelConfig) -> FqCodel {
         let limit = Limit { packets: config.limit.packets.max(1), ..config.limit };
@@ -108,8 +109,8 @@ impl FqCodel {
             flows: (0..config.flows.clamp(1, 1 << 16)).map(flow).collect(),
             new: Chain::default(),
             old: Chain::default(),
-            // One more than the limit: the packet that exceeds it is queued before another one is
-            // dropped.
+            // One more than the limit: the packet that exceeds the limit is queued before another
+            // one is dropped.
             shelf: Shelf::new(limit.packets + 1),
             seed: Seed::random(),
             params: Params {
@@ -125,16 +126,16 @@ impl FqCodel {
         }
     }
 
-    /// Returns the queue of a packet: by its hash, if the packet has one.
+    /// Returns the index of a packet's queue, from the packet's hash if it has one.
     fn queue_of(&self, skb: &Skb) -> u32 {
         let hash = skb.hash().unwrap_or_else(|| self.seed.flow(Key::Connection, skb) as u32);
         ((u64::from(hash) * self.flows.len() as u64) >> 32) as u32
     }
 
-    /// Drops up to 64 packets, and at most half, from the head of the queue that has the most bytes; of
-    /// packets without a byte, the most packets.
+    /// Drops up to 64 packets, and at most half, from the head of the queue with the most bytes; if no queue has
+    /// bytes, of the queue with the most packets.
     ///
-    /// Cost: a look at each queue, which is why it drops several at once.
+    /// Cost: it examines every queue, and therefore drops several packets at once.
     #[cold]
     fn drop_from_longest(&mut self, mem: &mut Local) {
         let size = |flow: &&mut Flow| (flow.packets.bytes, flow.packets.packets);
@@ -178,7 +179,7 @@ impl FqCodel {
     }
 }
 
-/// A flow's packets as the source for CoDel.
+/// A flow's packets, as the queue that CoDel controls.
 struct Queue<'a> {
     packets: &'a mut List,
     shelf: &'a mut Shelf,
@@ -242,7 +243,7 @@ impl Qdisc for FqCodel {
         while moved.packets < packets && moved.bytes < most.bytes {
             let Some(held) = self.next(now_ns, mem) else { break };
             moved += Moved { packets: 1, bytes: held.bytes.into() };
-            // There is room: `packets` is at most that.
+            // Never refused: `packets` is at most the room in `out`.
             let _ = out.push(held.skb);
         }
         self.account.leave(moved);

@@ -1,4 +1,4 @@
-//! Queueing disciplines: the order and the time in which packets leave by a port.
+//! Queueing disciplines: decide in which order, and when, packets are sent by a port.
 //!
 //! ```text
 //!  dispatch ──enqueue──► discipline: holds, orders, delays, drops ──dequeue──► fifo ──xmit──► device ring
@@ -75,17 +75,17 @@ pub trait Qdisc: Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QdiscCounts {
-    /// Packets enqueued.
+    /// Packets enqueued so far.
     pub taken: Moved,
-    /// Packets dequeued for the port.
+    /// Packets dequeued for the port so far.
     pub left: Moved,
     /// Packets dropped, for any reason.
     pub dropped: Moved,
     /// Packets held now.
     pub held: Moved,
-    /// Packets marked as having met congestion instead of being dropped.
+    /// Packets marked with ECN as having experienced congestion, instead of being dropped.
     pub marked: u64,
-    /// Flows forgotten to make room for others.
+    /// Flows evicted to make room for others.
     pub evicted: u64,
 }
 
@@ -100,7 +100,7 @@ impl std::ops::AddAssign for QdiscCounts {
     }
 }
 
-/// The most that a discipline may hold.
+/// A limit on the packets and bytes that a discipline may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// Most packets.
@@ -110,14 +110,14 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Returns a limit of packets only, at least one.
+    /// Returns a limit of `packets`, at least one, without a limit of bytes.
     #[must_use]
     pub const fn packets(packets: usize) -> Limit {
         let packets = if packets == 0 { 1 } else { packets };
         Limit { packets, bytes: u64::MAX }
     }
 
-    /// Limits the bytes, too.
+    /// Adds a limit of bytes.
     #[must_use]
     pub const fn and_bytes(self, bytes: u64) -> Limit {
         Limit { bytes, ..self }
@@ -129,8 +129,8 @@ impl Limit {
     }
 }
 
-/// Returns the shortest part of the first `n` packets of `batch` that has `bytes` together; all `n`
-/// if they have fewer.
+/// Returns the number and bytes of the shortest part of the first `n` packets of `batch` that
+/// reaches `bytes`; of all `n` if they have fewer bytes.
 pub(crate) fn first_with(batch: &Batch, n: usize, bytes: u64) -> Moved {
     let all = batch.count_first(n);
     if all.bytes <= bytes {

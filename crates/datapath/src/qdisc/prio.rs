@@ -1,4 +1,4 @@
-//! Three bands by priority: the kernel's pfifo_fast.
+//! Three bands by priority, as the kernel's pfifo_fast.
 
 use std::time::Instant;
 
@@ -6,26 +6,25 @@ use linerate_skb::{Batch, DropReason, Local, Moved};
 
 use super::{Fifo, Limit, Qdisc, QdiscCounts};
 
-/// Bands, the first of which is served first.
+/// Number of bands; the first band is served first.
 const BANDS: usize = 3;
-/// The band of each priority.
+/// The band of each priority, 0 to 15.
 ///
 /// Source: Linux net/sched/sch_generic.c, sch_default_prio2band.
 const BAND_OF: [u8; 16] = [1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1];
 
-/// Three queues: the second is served only while the first is empty, and the third only while both
-/// are.
+/// Three bands: the second is served only while the first is empty, and the third only while both are empty.
 ///
-/// [`Skb::priority`](linerate_skb::Skb::priority) says which: 6 and 7 (interactive, control) go first, 1, 2, 3
-/// and 5 (filler, bulk) last, all others between. Only the low four bits count.
+/// [`Skb::priority`](linerate_skb::Skb::priority) determines the band: priorities 6 and 7 (interactive, control) are
+/// in the first, 1, 2, 3 and 5 (filler, bulk) in the last, all others in the second. Only the low four bits count.
 #[derive(Debug)]
 pub struct PfifoFast {
     bands: [Fifo; BANDS],
 }
 
 impl PfifoFast {
-    /// Creates empty queues; `limit` is that of each band, so that bulk traffic leaves room for the
-    /// others.
+    /// Creates empty bands; each band has the limit `limit`, so that bulk traffic leaves room for
+    /// the others.
     #[must_use]
     pub fn new(limit: Limit) -> PfifoFast {
         PfifoFast { bands: [(); BANDS].map(|()| Fifo::new(limit)) }

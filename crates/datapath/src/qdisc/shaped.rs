@@ -1,4 +1,4 @@
-//! A port with a discipline in front of it, for programs with a loop of their own.
+//! A port with a discipline before it, for programs with a loop of their own.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use super::{Qdisc, QdiscCounts};
 const FIFO: usize = 64;
 /// Frames of dropped packets that are kept for reuse.
 const HOT_LIST: usize = 64;
-/// Time between two checks of a device without room.
+/// Interval of checks whether a device has room again.
 const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
 
-/// A port and its discipline. Dropping it drops the packets that wait as `stopped`.
+/// A port with a discipline. Dropping the pair drops the waiting packets as `stopped`.
 ///
 /// ```no_run
 /// use std::time::Instant;
@@ -41,7 +41,7 @@ pub struct Shaped<Q: Qdisc> {
     waiting: Waiting<Q>,
 }
 
-/// The packets that wait. Dropping it drops them as `stopped`.
+/// The waiting packets. Dropping the value drops these packets as `stopped`.
 #[derive(Debug)]
 struct Waiting<Q: Qdisc> {
     qdisc: Q,
@@ -57,15 +57,15 @@ impl<Q: Qdisc> Drop for Waiting<Q> {
 }
 
 impl<Q: Qdisc> Shaped<Q> {
-    /// Puts a discipline in front of a port. What it may hold must fit into the pool that the packets are of.
+    /// Puts a discipline before a port. The packets' pool must have enough frames for the discipline's limit.
     #[must_use]
     pub fn new(port: Port, qdisc: Q) -> Shaped<Q> {
         let mem = port.pool().local_named("qdisc", HOT_LIST);
         Shaped { port, waiting: Waiting { qdisc, fifo: Batch::with_capacity(FIFO), mem } }
     }
 
-    /// Enqueues all packets of `batch` in the discipline, and sends those that are due; returns how
-    /// many were sent.
+    /// Enqueues all packets of `batch` in the discipline, and sends packets that are due; returns the number of
+    /// packets sent.
     ///
     /// Shape:  batch -> the discipline; due packets -> device. Those that the device has no room for go first
     ///         next time. An empty batch sends what is due.
@@ -87,7 +87,7 @@ impl<Q: Qdisc> Shaped<Q> {
         }
     }
 
-    /// Returns the time until [`Shaped::xmit`] has something to send; `None` while nothing waits.
+    /// Returns the time until [`Shaped::xmit`] has something to send; `None` while no packet waits.
     #[must_use]
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
         if !self.waiting.fifo.is_empty() {

@@ -1,4 +1,4 @@
-//! Packets in many lists that share one array, so that a flow needs no memory of its own.
+//! Many lists of packets that share one array, so that a flow needs no memory of its own.
 //!
 //! ```text
 //!  cells   [ skb next bytes at | skb next … | free next | … ]      as many as the discipline may hold
@@ -10,7 +10,7 @@ use linerate_skb::Skb;
 /// The index that ends a list.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A packet with the data that its discipline keeps about it.
+/// A packet with the data that a discipline keeps about it.
 #[derive(Debug)]
 pub(super) struct Held {
     pub skb: Skb,
@@ -27,7 +27,7 @@ struct Cell {
     at_ns: u64,
 }
 
-/// One list of packets, first in first out.
+/// One list of packets, in order of arrival.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct List {
     head: u32,
@@ -42,7 +42,7 @@ impl Default for List {
     }
 }
 
-/// The cells of all lists.
+/// The array of cells from which all lists are built.
 #[derive(Debug)]
 pub(super) struct Shelf {
     cells: Box<[Cell]>,
@@ -50,7 +50,7 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    /// Makes room for `packets`.
+    /// Creates a shelf with cells for `packets`.
     pub fn new(packets: usize) -> Shelf {
         let packets = packets.clamp(1, NONE as usize - 1);
         let next = |i: usize| if i + 1 == packets { NONE } else { i as u32 + 1 };
@@ -61,7 +61,7 @@ impl Shelf {
     /// Appends a packet to `list`.
     ///
     /// # Errors
-    /// Hands it back if there is no room.
+    /// Returns the packet if there is no free cell.
     #[inline]
     pub fn push(&mut self, list: &mut List, held: Held) -> Result<(), Skb> {
         let i = self.free;
@@ -78,7 +78,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Returns the bytes of the first packet of `list`, if there is one.
+    /// Returns the length in bytes of the first packet of `list`, if there is one.
     pub fn peek(&self, list: &List) -> Option<u32> {
         self.cells.get(list.head as usize).map(|cell| cell.bytes)
     }
@@ -115,7 +115,7 @@ impl Default for Chain {
 
 /// A flow that can be in a [`Chain`].
 pub(super) trait Link {
-    /// Returns the field that stores the index of the next flow.
+    /// Returns the field that stores the index of the next flow in the chain.
     fn next(&mut self) -> &mut u32;
 }
 
@@ -124,7 +124,7 @@ impl Chain {
         self.head == NONE
     }
 
-    /// Appends the flow at `i`, which is in no chain.
+    /// Appends the flow with index `i`, which must be in no chain.
     pub fn push<F: Link>(&mut self, flows: &mut [F], i: u32) {
         if let Some(flow) = flows.get_mut(i as usize) {
             *flow.next() = NONE;
@@ -136,7 +136,7 @@ impl Chain {
         self.tail = i;
     }
 
-    /// Removes and returns the first flow.
+    /// Removes and returns the index of the first flow.
     pub fn pop<F: Link>(&mut self, flows: &mut [F]) -> Option<u32> {
         let i = self.head;
         self.head = *flows.get_mut(i as usize)?.next();

@@ -1,21 +1,21 @@
-//! A hash table of flows by number, which allocates nothing when a flow begins.
+//! A hash table that maps a flow's number to its index; adding a flow allocates nothing.
 //!
 //! ```text
 //!  bucket   [ tags: 6 x 8 bits of a number, 0 is free | places: 6 flows ]      half a cache line
 //! ```
 //!
-//! A flow is in the bucket of its number's upper bits, or, if that is full, in the next one that is not. A
-//! bucket's tags are compared at once, so that neither a flow that is there nor one that is not takes a jump that
-//! the CPU cannot foresee. A removal moves a flow back that had found its bucket full.
+//! The upper bits of a flow's number choose its bucket; if that bucket is full, the flow is in the next one with
+//! room. All tags of a bucket are compared at once, so that the search has no branch that the CPU cannot predict. A
+//! removal moves a flow back to its bucket if that was full before.
 
-/// Flows of a bucket.
+/// Number of flows in a bucket.
 const LANES: usize = 6;
-/// The lowest bit of each lane's tag.
+/// A word with the lowest bit of each lane's tag set.
 const ONES: u64 = 0x0101_0101_0101;
-/// The highest one, set in each tag of a flow.
+/// A word with the highest bit of each lane's tag set; this bit marks a lane in use.
 const USED: u64 = ONES << 7;
 
-/// Flows whose numbers begin alike.
+/// A bucket: flows whose numbers have equal upper bits, and flows moved here from full buckets.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(align(32))]
 struct Bucket {
@@ -31,14 +31,15 @@ impl Bucket {
         self.tags & USED == USED
     }
 
-    /// Returns the highest bit of each lane that has `tag`, and now and then that of one that has another.
+    /// Returns a word with the highest bit set of each lane whose tag is `tag`; rarely also of a lane with another
+    /// tag, so the caller compares the number.
     #[inline]
     fn with(&self, tag: u8) -> u64 {
         let differ = self.tags ^ (ONES * u64::from(tag));
         differ.wrapping_sub(ONES) & self.tags & USED
     }
 
-    /// Enters a flow, for which there is room.
+    /// Stores a flow in a free lane, which the bucket must have.
     #[inline]
     fn put(&mut self, tag: u8, i: u32) {
         let lane = lane_of(!self.tags & USED);
@@ -51,19 +52,19 @@ impl Bucket {
     }
 }
 
-/// Returns the first lane of those whose highest bits are set.
+/// Returns the first lane whose highest bit is set in `highest`.
 #[inline]
 fn lane_of(highest: u64) -> usize {
     highest.trailing_zeros() as usize / 8
 }
 
-/// Returns the tag of a flow's number, of the bits that choose no bucket.
+/// Returns the tag of a flow's number, from bits that do not choose the bucket.
 #[inline]
 fn tag_of(number: u64) -> u8 {
     number as u8 | 0x80
 }
 
-/// The places of flows in an array, by the flows' numbers.
+/// A map from flows' numbers to the flows' indices in an array.
 #[derive(Debug)]
 pub(super) struct Table {
     buckets: Box<[Bucket]>,
@@ -82,19 +83,20 @@ impl Table {
         self.buckets.len() - 1
     }
 
-    /// Returns the bucket in which the flow `number` is looked for first.
+    /// Returns the bucket in which the search for the flow `number` starts.
     #[inline]
     fn home(&self, number: u64) -> usize {
         ((number >> 32) >> self.shift) as usize
     }
 
-    /// Returns the entry at which the search for the flow `number` starts.
+    /// Returns the tags of the bucket in which the search for the flow `number` starts; the read
+    /// loads its cache line.
     #[inline]
     pub fn first(&self, number: u64) -> u64 {
         self.buckets[self.home(number)].tags
     }
 
-    /// Returns the index of the flow `number`; `is` tells whether the flow at an index has that
+    /// Returns the index of the flow `number`; `is` returns true if the flow at an index has that
     /// number.
     #[inline]
     pub fn find(&self, number: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
@@ -132,7 +134,8 @@ impl Table {
         self.buckets[at].put(tag_of(number), i);
     }
 
-    /// Takes the flow `number` at place `i` out, if it is there; `number_of` tells the number of the one at a place.
+    /// Removes the flow `number` with index `i`, if the table has it; `number_of` returns the number of the flow at
+    /// an index.
     pub fn remove(&mut self, number: u64, i: u32, number_of: impl Fn(u32) -> u64) {
         if let Some((at, lane)) = self.find_lane(number, |place| place == i) {
             let was_full = self.buckets[at].is_full();
@@ -143,7 +146,8 @@ impl Table {
         }
     }
 
-    /// Fills the free lane of bucket `gap`, which was full, by a flow that went by it, and that one's lane likewise.
+    /// Moves a flow that was displaced by the full bucket `gap` into its free lane, then fills the freed lane in
+    /// turn.
     #[cold]
     fn fill(&mut self, mut gap: usize, number_of: impl Fn(u32) -> u64) {
         let (mask, mut at) = (self.mask(), gap);

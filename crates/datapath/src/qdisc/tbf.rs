@@ -1,7 +1,7 @@
-//! The token bucket: a rate and a burst, exact to the nanosecond.
+//! The token bucket: limits packets to a rate and a burst, exact to the nanosecond.
 //!
-//! Tokens are billionths of a bit, so that a nanosecond at any whole rate in bits a second is a whole number
-//! of them: nothing is rounded, nothing drifts, and the sum over any time is that of the rate.
+//! A token is a billionth of a bit, so that each nanosecond adds a whole number of tokens at any whole rate in bits a
+//! second: nothing is rounded, and the sum over any time matches the rate exactly.
 
 use std::time::Instant;
 
@@ -10,11 +10,11 @@ use linerate_skb::{Batch, DropReason, Local, Moved};
 use super::time::Clock;
 use super::{Qdisc, QdiscCounts};
 
-/// Tokens of a byte.
+/// Number of tokens for a byte.
 const BYTE: u64 = 8_000_000_000;
-/// Greatest rate that the arithmetic holds for: 10 Tbit/s.
+/// Greatest rate, 10 Tbit/s: the arithmetic does not overflow up to it.
 pub const RATE_MAX_BPS: u64 = 10_000_000_000_000;
-/// Greatest burst: two full buckets and a nanosecond fit in 64 bits.
+/// Greatest burst: the tokens of two full buckets and a nanosecond fit in 64 bits.
 pub(super) const BURST_MAX_BYTES: u64 = 1 << 30;
 /// Duration of the default burst: longer than a worker's sleep between turns.
 const BURST_NS: u64 = 2_000_000;
@@ -24,14 +24,14 @@ const BURST_MIN_BYTES: u64 = (1 << 16) + (1 << 11);
 /// A rate and a burst, in tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rate {
-    /// Bits a second; so tokens a nanosecond.
+    /// Rate in bits a second, which is also the number of tokens a nanosecond.
     bps: u64,
     full: u64,
-    /// Time that fills an empty bucket.
+    /// Time in which an empty bucket becomes full.
     fill_ns: u64,
 }
 
-/// The tokens at a given time.
+/// The number of tokens at a given time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bucket {
     tokens: u64,
@@ -39,7 +39,7 @@ pub(super) struct Bucket {
 }
 
 impl Rate {
-    /// Brings the rate to 1 bit/s to 10 Tbit/s, and the burst to 1 byte to 1 GiB.
+    /// Creates a rate, limited to 1 bit/s to 10 Tbit/s, and a burst, limited to 1 byte to 1 GiB.
     pub fn new(bps: u64, burst_bytes: u64) -> Rate {
         let bps = bps.clamp(1, RATE_MAX_BPS);
         let full = burst_bytes.clamp(1, BURST_MAX_BYTES) * BYTE;
@@ -51,7 +51,7 @@ impl Rate {
         Bucket { tokens: self.full, at_ns: now_ns }
     }
 
-    /// Returns the bytes of a full bucket.
+    /// Returns the number of bytes for which a full bucket has tokens.
     pub fn burst_bytes(&self) -> u64 {
         self.full / BYTE
     }
@@ -69,21 +69,21 @@ impl Bucket {
         };
     }
 
-    /// Returns the number of whole bytes for which there are tokens.
+    /// Returns the number of whole bytes for which the bucket has tokens.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.tokens / BYTE
     }
 
     /// Takes the tokens for `bytes`, at most a burst; returns false, and takes none, if there are
-    /// too few.
+    /// too few tokens.
     #[inline]
     pub fn take(&mut self, bytes: u64) -> bool {
         let left = self.tokens.checked_sub(bytes.saturating_mul(BYTE));
         left.inspect(|left| self.tokens = *left).is_some()
     }
 
-    /// Returns the time at which there are tokens for `bytes`.
+    /// Returns the time at which the bucket will have tokens for `bytes`.
     #[inline]
     pub fn due_ns(&self, rate: &Rate, bytes: u64) -> u64 {
         let missing = bytes.saturating_mul(BYTE).saturating_sub(self.tokens);
@@ -94,7 +94,7 @@ impl Bucket {
 /// A rate limit before a port, over another discipline that orders the waiting packets: the
 /// kernel's tbf.
 ///
-/// In any time `t` it lets no more out than `rate * t + burst`. A packet counts with the bytes of
+/// In any time `t` it sends no more than `rate * t + burst`. A packet counts with the bytes of
 /// [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a superframe with its own. One that is
 /// longer than the burst could never leave: it is dropped as `too_long`.
 #[derive(Debug)]
@@ -105,11 +105,11 @@ pub struct Tbf<Q> {
     /// The packet that waits for tokens.
     ahead: Batch,
     ahead_bytes: u64,
-    /// Length of the longest packet so far.
+    /// Length of the longest packet seen so far.
     longest_bytes: u64,
-    /// Packets dropped as longer than the burst, which `inner` does not count.
+    /// Packets dropped because they are longer than the burst; `inner` does not count them.
     too_long: Moved,
-    /// Packets that `inner` counts as dequeued, and that were dropped while they waited for tokens.
+    /// Packets dropped while they waited for tokens; `inner` counts them as dequeued.
     purged: Moved,
     clock: Clock,
 }
@@ -140,8 +140,8 @@ impl<Q: Qdisc> Tbf<Q> {
         Moved { packets: self.ahead.len(), bytes }
     }
 
-    /// Drops those of the first `n` packets that are longer than the burst, and enqueues the others
-    /// in `inner`.
+    /// Drops those of the first `n` packets that are longer than the burst; enqueues the others in
+    /// `inner`.
     #[cold]
     fn enqueue_short(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         for _ in 0..n {
@@ -176,7 +176,8 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
         let mut moved = Moved::default();
         let packets = most.packets.min(out.spare());
         while moved.packets < packets && moved.bytes < most.bytes {
-            // Packets that the tokens cover at any size leave at once; the rest leave one by one.
+            // Packets for which the tokens suffice at any length are sent together; the others one
+            // by one.
             let covered = bucket.bytes().saturating_sub(self.longest_bytes);
             if self.ahead.is_empty() && covered > 0 {
                 let bytes = covered.min(most.bytes - moved.bytes);

@@ -1,4 +1,5 @@
-//! Disciplines in a port's text: `xdp:eth0,qdisc=fq_codel,target=2ms`, `tap:t0,shape=10Mbit`.
+//! Disciplines described in a port's text: `xdp:eth0,qdisc=fq_codel,target=2ms`,
+//! `tap:t0,shape=10Mbit`.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,16 +12,16 @@ use super::{Fifo, FqCodel, Limit, PfifoFast, Qdisc, Tbf};
 
 /// Disciplines that a text can name.
 const NAMES: &str = "fifo pfifo_fast fq_codel";
-/// Default packets of a queue without CoDel: Linux's txqueuelen.
+/// Default limit in packets of a discipline without CoDel: Linux's txqueuelen.
 const LIMIT: u64 = 1000;
-/// Greatest number of packets that a discipline holds, as for the option `backlog`.
+/// Greatest limit in packets of a discipline, as for the option `backlog`.
 const LIMIT_MAX: u64 = 1 << 20;
 
 /// A discipline as described by a port text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     kind: Kind,
-    /// Bits a second, and bytes of a burst.
+    /// The rate in bits a second, and the burst in bytes if the text has one.
     shape: Option<(u64, Option<u64>)>,
 }
 
@@ -36,7 +37,7 @@ impl Setup {
     /// nor `shape=`.
     ///
     /// # Errors
-    /// `E-PORT-SYNTAX`, naming the value that does not fit, and what would.
+    /// `E-PORT-SYNTAX` with the invalid value and the valid ones.
     pub fn of(spec: &mut Spec) -> Result<Option<Setup>> {
         let name = spec.take("qdisc", |text| Ok::<_, Error>(text.to_owned()))?;
         let shape = spec.take("shape", rate)?;
@@ -87,7 +88,7 @@ impl Setup {
         self.shape.is_some()
     }
 
-    /// Returns the most packets that the discipline holds, for which the pool needs frames.
+    /// Returns the most packets that the discipline may hold, for which the pool needs frames.
     #[must_use]
     pub fn packets(&self) -> usize {
         match self.kind {
@@ -159,7 +160,7 @@ fn within(n: u64, min: u64, max: u64, unit: &str) -> std::result::Result<u64, St
     }
 }
 
-/// Reads a time of CoDel's.
+/// Reads a time for CoDel.
 fn time(spec: &mut Spec, key: &str) -> Result<Option<Duration>> {
     spec.take(key, |text| {
         let range = Duration::from_micros(1)..=Duration::from_secs(4);

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Conversion between moments and nanoseconds since the first batch, which never decrease.
+/// Conversion between moments and nanoseconds since the first batch. The nanoseconds never
+/// decrease.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Clock {
     origin: Option<Instant>,
@@ -10,7 +11,8 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Returns `now` in nanoseconds; the previous time, if `now` is earlier.
+    /// Returns `now` in nanoseconds since the first batch, or the previous time if `now` is
+    /// earlier.
     pub fn read(&mut self, now: Instant) -> u64 {
         let origin = *self.origin.get_or_insert(now);
         let ns = u64::try_from(now.saturating_duration_since(origin).as_nanos());

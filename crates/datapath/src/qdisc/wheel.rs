@@ -1,26 +1,26 @@
-//! A timing wheel: finds flows by the time they wait for, without sorting.
+//! A timing wheel: finds flows that are due, without sorting.
 //!
 //! ```text
 //!  slot    0 │ 1 │ 2 │ ……………………… │ 4095          16 us each, 67 ms in all
 //!              ▲ now ──► slots that follow         a bit a slot says whether it has flows
 //! ```
 //!
-//! A flow comes up to a slot late and never early. One that waits for longer than the wheel turns comes once a
-//! turn, and waits on.
+//! A flow is found at most one slot late and never early. A flow that waits for longer than a full turn is found once
+//! in each turn, and added again.
 
 use super::shelf::{Link, NONE};
 
-/// Slots, a power of two.
+/// Number of slots, a power of two.
 const SLOTS: u64 = 4096;
-/// Bits of the time within a slot.
+/// Number of low bits of the time that are within a slot.
 const SLOT_BITS: u32 = 14;
 
-/// Waiting flows, by the slot of their time.
+/// Waiting flows, sorted into slots by the time they wait for.
 #[derive(Debug)]
 pub(super) struct Wheel {
     heads: Box<[u32]>,
     occupied: [u64; SLOTS as usize / 64],
-    /// The slot of the present time, counted from time 0.
+    /// The number of the present time's slot, counted from time 0.
     now: u64,
     flows: usize,
 }
@@ -31,7 +31,8 @@ impl Wheel {
         Wheel { heads, occupied: [0; SLOTS as usize / 64], now: 0, flows: 0 }
     }
 
-    /// Makes the flow at `i` wait until `due_ns`, or to the end of the wheel if that is earlier.
+    /// Makes the flow at `i` wait until `due_ns`, or until the wheel's last slot if that is
+    /// earlier.
     pub fn add<F: Link>(&mut self, flows: &mut [F], i: u32, due_ns: u64) {
         let due = (due_ns >> SLOT_BITS) + 1;
         let slot = (due.clamp(self.now + 1, self.now + SLOTS - 1) % SLOTS) as usize;

@@ -9,7 +9,7 @@ use linerate_skb::{Batch, Local, Moved};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-/// A device that loses a packet, for want of room, whenever it is asked for anything.
+/// A device that loses a packet, for lack of room, at every query.
 struct Losing {
     bell: EventFd,
     counts: DriverCounts,
@@ -88,7 +88,7 @@ fn driver_counters_are_reported_by_port_while_it_runs_and_at_the_end() {
         assert_eq!((c.copied_bytes, c.bad_descs, c.resets), (Some(70), 10, 3));
         (c.missed_ring_full, port.counts.rx_missed)
     };
-    // Each reading finds one more packet lost, with its cause; the first is the napi's, to be put to use.
+    // Each reading finds one more lost packet, with its cause.
     assert_eq!(read(), (4, 4));
     drop(worker);
     assert_eq!(read(), (6, 6));

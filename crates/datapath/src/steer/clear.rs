@@ -1,5 +1,5 @@
-//! A worker's page that counts the packets that have left it, written after each turn that leaves none
-//! waiting.
+//! A worker's page that counts the packets that have left the worker, written after each turn after which no packet
+//! waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +9,13 @@ use crate::napi::Napi;
 /// The page of one worker. Only the worker writes it.
 #[derive(Debug, Default)]
 pub(crate) struct Clear {
-    /// Turns that left no packet waiting.
+    /// Number of turns after which no packet waited in the worker.
     times: AtomicU64,
-    /// The worker's ends of rings, in the order of its queues.
+    /// The counts of the worker's ring ends, in the order of its queues.
     ends: Box<[EndPage]>,
 }
 
-/// Packets that passed one end of a ring up to the end of the last such turn.
+/// Packets that had passed one end of a ring when no packet last waited in the worker.
 #[derive(Debug, Default)]
 struct EndPage {
     received: AtomicU64,
@@ -30,18 +30,18 @@ impl Clear {
         })
     }
 
-    /// Returns how many turns have left no packet waiting.
+    /// Returns the number of turns after which no packet waited in the worker.
     pub fn times(&self) -> u64 {
         self.times.load(Ordering::Acquire)
     }
 
-    /// Returns the packets received by an end that have all left the worker; to be read before
-    /// `sent`.
+    /// Returns how many packets received by a ring's end have certainly left the worker. Read it
+    /// before `sent`.
     pub fn received(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.received.load(Ordering::Acquire))
     }
 
-    /// Returns the packets that an end had sent by that turn, or later.
+    /// Returns the number of packets that a ring's end had sent by that turn, or by a later one.
     pub fn sent(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.sent.load(Ordering::Relaxed))
     }
@@ -51,7 +51,7 @@ impl Clear {
 #[derive(Debug)]
 pub(crate) struct Clearing {
     page: Arc<Clear>,
-    /// The worker's queues that are ends of rings.
+    /// The indices of the worker's queues that are ends of rings.
     ends: Vec<usize>,
 }
 
@@ -60,14 +60,14 @@ impl Clearing {
         Clearing { page, ends }
     }
 
-    /// Writes the page, if no packet waits.
+    /// Writes the page, if no packet waits in the worker.
     pub fn turned(&self, napis: &[Napi]) {
         if napis.iter().any(|napi| napi.waiting() > 0) {
             return;
         }
         let counts = |at: &usize| napis.get(*at).map(Napi::counts).unwrap_or_default();
-        // Writers count sent packets before received ones. A reader in the opposite order may see too few
-        // packets as sent, and never too many.
+        // Writers count sent packets before received ones, so write `sent` first: a reader in the opposite order may
+        // get too few sent packets, and never too many.
         for (page, at) in self.page.ends.iter().zip(&self.ends) {
             page.sent.store(counts(at).tx_packets, Ordering::Relaxed);
         }

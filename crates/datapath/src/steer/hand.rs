@@ -5,9 +5,9 @@
 //!          own worker clear: sent()        page: received ≥     page: sent          received ≥
 //! ```
 //!
-//! What was handed first has left when the far worker was clear after receiving it, and the readers of the rings
-//! out of that worker have received all that was in them then. It is known by marks, one at a time: an account
-//! of what is to come true, and what is known once it has.
+//! The first packets handed over have left when two conditions hold: the far worker had no waiting packet after it
+//! received them, and the readers of the rings out of that worker have received all packets that were in the rings
+//! then. A mark records both counts; one mark is pending at a time.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use linerate_port::QueueStats;
 
 use super::Clear;
 
-/// An output of a division, with the progress of its packets. Only the stage has it.
+/// An output of a division, with counts of the packets sent to it and gone. Only the stage uses it.
 pub(crate) struct Hand {
     /// Counters of the ring's near end.
     near: Arc<QueueStats>,
-    /// The worker at the ring's far end; `None` if the output is no ring, so that a sent packet has
-    /// left.
+    /// The worker at the ring's far end; `None` if the output is no ring, so that a packet has left
+    /// once it is sent.
     far: Option<Far>,
-    /// Packets handed to the output: those that the near end had sent when its worker was last
-    /// clear, and those since. Packets dropped on the way are included until the worker is clear
+    /// Packets handed to the output: those that the near end had sent when no packet last waited in
+    /// its worker, and those handed over since. Dropped packets are included until no packet waits
     /// again.
     handed: u64,
-    /// Packets that the near end had sent at that time.
+    /// Packets that the near end had sent when no packet last waited in its worker.
     sent: u64,
-    /// Packets of these that are known to have left.
+    /// Packets of `sent` that are known to have left.
     left: u64,
     mark: Option<u64>,
-    /// True if other stages send there as well, so that the counts are only a bound.
+    /// True if other stages also send to the output, so that the counts are only a bound.
     shared: bool,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct Far {
     pub page: Arc<Clear>,
     /// The index of the ring's end on that worker's page.
     pub end: usize,
-    /// For each ring out of that worker: its end there, the counters of the other end, and how many
-    /// packets that end must have received.
+    /// For each ring out of that worker: its end at the worker, the counters of the other end, and
+    /// the number of packets that the other end must have received.
     pub out: Vec<(usize, Arc<QueueStats>, u64)>,
 }
 
@@ -50,13 +50,13 @@ impl Hand {
         Hand { near, far, handed: 0, sent: 0, left: 0, mark: None, shared: false }
     }
 
-    /// Counts a packet handed over; returns its number.
+    /// Counts a packet handed over; returns the packet's number.
     pub fn handed(&mut self) -> u64 {
         self.handed += 1;
         self.handed
     }
 
-    /// Corrects the count to the packets actually sent, when the own worker is clear.
+    /// Corrects `handed` to the packets actually sent; called when no packet waits in this worker.
     pub fn sent(&mut self) {
         self.sent = self.near.counts().tx_packets;
         self.shared |= self.sent > self.handed;
@@ -69,7 +69,7 @@ impl Hand {
             self.left = self.sent;
             return;
         };
-        // Once for the present mark, and once for a newer mark.
+        // Once for the pending mark, and once more because a newer mark may already hold.
         for _ in 0..2 {
             let mark = *self.mark.get_or_insert_with(|| {
                 let received = far.page.received(far.end);
@@ -84,10 +84,11 @@ impl Hand {
         }
     }
 
-    /// Returns true if the packet with that number, and all before it, have left. The own worker
-    /// has been clear since it was handed.
+    /// Returns true if the packet with that number, and all packets before it, have left. Call it
+    /// only if this worker had no waiting packet at some time after the packet was handed over.
     pub fn has_left(&self, number: u64) -> bool {
-        // A dropped packet has a number that is never reached; but all sent packets have left by then.
+        // The number of a dropped packet is never reached; then compare with all sent packets, which have left by
+        // then.
         let number = if self.shared { self.sent } else { number.min(self.sent) };
         self.left >= number
     }

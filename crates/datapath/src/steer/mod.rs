@@ -1,5 +1,5 @@
-//! Division of a single-queue device's packets among workers, as a device with several queues would
-//! do it; moves flows between workers without reordering them.
+//! Division of a single-queue device's packets among workers, as a device with several queues would divide them.
+//! Flows can move between workers without reordering.
 //!
 //! ```text
 //!            ┌─ ring ─► worker 1 ─ ring ─┐
@@ -7,11 +7,13 @@
 //!            └─ ring ─► worker 2 ─ ring ─┘
 //! ```
 //!
-//! A flow's hash names one of 256 buckets, and a table says where each goes. Any thread may change the
-//! table ([`Steering`]). The stage follows it with a bucket when the bucket's packets have left the old worker: when
-//! they are behind everything that could still delay them (hand.rs). Until then it goes on to send them there.
+//! A flow's hash selects one of 256 buckets, and a table has the output of each bucket. Any thread may change the
+//! table ([`Steering`]). The stage moves a bucket to its new output only when the bucket's packets have left the old
+//! worker, so that nothing can delay them any more (hand.rs). Until then it sends the bucket's packets to the old
+//! output.
 //!
-//! Owner: the worker that has the device. Others write the table, and say what has left them (clear.rs).
+//! Owner: the worker that has the device. Other threads write the table; other workers publish which packets have
+//! left them (clear.rs).
 //!
 //! Source: Documentation/networking/scaling.rst, "RFS: Receive Flow Steering", whose rule it is.
 
@@ -38,8 +40,8 @@ const BUCKETS: usize = 256;
 /// Most outputs of a division.
 const OUTPUTS_MAX: usize = 32;
 
-/// A division of one port's packets among several others, rings to other workers, by flow; also a
-/// handle to change it while packets pass, from any thread.
+/// A division of one port's packets by flow among several ports, which are rings to other workers. Any thread can
+/// change the division through this handle while packets pass.
 ///
 /// Given to [`Builder::steer`](crate::Builder::steer). Both ways of a flow are in one bucket, and what is not IP is
 /// in the first. At the start the buckets are dealt out evenly.
@@ -76,11 +78,11 @@ pub struct Steering {
 /// State shared by the threads that change a division and the stage that executes it.
 #[derive(Debug)]
 struct Table {
-    /// Output of each bucket that is wanted.
+    /// The wanted output of each bucket.
     wanted: [AtomicU8; BUCKETS],
-    /// Counter of the changes of the table.
+    /// Number of changes of the table.
     version: AtomicU32,
-    /// Buckets that have not moved yet, and those that have. The stage writes them.
+    /// Number of buckets that have still to move, and of moves so far. Only the stage writes both.
     waiting: AtomicU64,
     moved: AtomicU64,
 }
@@ -108,16 +110,16 @@ impl Steering {
         Ok(Steering { from: from.into(), outputs, toeplitz, table: Arc::new(table) })
     }
 
-    /// Uses another hash key, for instance that of a device whose queues are to be matched: a
-    /// bucket has the hashes with the same upper 8 bits.
+    /// Uses another hash key, for instance the key of a device whose queues must be matched: a
+    /// bucket has all hashes with the same upper 8 bits.
     #[must_use]
     pub fn by(mut self, toeplitz: Toeplitz) -> Steering {
         self.toeplitz = toeplitz;
         self
     }
 
-    /// Has some buckets, of 256, go to output number `output`. Each goes there when its packets have left the
-    /// output where it is now; one whose packets never pause that long stays.
+    /// Orders that some buckets, of 256, go to output number `output`. A bucket moves once its packets have left its
+    /// present output; a bucket whose packets never pause long enough does not move.
     ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no such bucket or output: then nothing has changed.
@@ -153,14 +155,14 @@ impl Steering {
     }
 }
 
-/// A bucket: the output of its packets, and its last packet.
+/// A bucket: the output of its packets, and the number of its last packet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
     to: u8,
     wanted: u8,
-    /// Number of the bucket's last packet among those handed to that output.
+    /// Number of the bucket's last packet, in the count of packets handed to that output.
     last: u64,
-    /// Times that the own worker had been clear by then.
+    /// The value of `Steer::clears` when that packet was handed over.
     clears: u64,
 }
 
@@ -171,12 +173,12 @@ pub(crate) struct Steer {
     hands: Vec<Hand>,
     steering: Steering,
     buckets: Box<[Bucket; BUCKETS]>,
-    /// The worker's own page, and its count at the last look.
+    /// The worker's own page; the next field is the count of turns that was last read from it.
     own: Arc<Clear>,
     clears: u64,
     version: u32,
     waiting: u64,
-    /// Hashes of a batch's packets: with room for the longest batch.
+    /// Hashes of a batch's packets, allocated for the longest batch.
     hashes: Vec<u32>,
 }
 
@@ -206,7 +208,7 @@ impl Steer {
         }
     }
 
-    /// Reads the wanted table, and which packets have left since the last batch.
+    /// Reads the wanted outputs, and which packets have left since the last batch.
     fn look(&mut self) {
         let (clears, version) =
             (self.own.times(), self.steering.table.version.load(Ordering::Acquire));
@@ -265,8 +267,8 @@ impl Stage for Steer {
             let to = usize::from(bucket.to);
             if let (Some(hand), Some(port)) = (self.hands.get_mut(to), self.ports.get(to)) {
                 bucket.last = hand.handed();
-                // The packet waits in this worker until the worker is clear again, which increments
-                // `self.clears`.
+                // The packet waits in this worker until a turn leaves no packet waiting, which
+                // increments `self.clears`.
                 bucket.clears = self.clears;
                 batch.set_verdict(i, port.verdict());
             }

@@ -1,4 +1,5 @@
-//! Divisions when an engine is built: their ports, and the pages on which their workers report.
+//! Divisions at the time an engine is built: their ports, and the pages on which their workers
+//! report.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub(crate) struct Fan {
 }
 
 impl Fan {
-    /// Returns the division as wires, one to each output.
+    /// Returns the division as wires: one from its device to each output.
     pub fn wires(&self) -> impl Iterator<Item = Wire> {
         self.outputs.iter().map(|output| (self.from, *output))
     }
@@ -28,7 +29,7 @@ impl Fan {
 /// Finds the ports of each division.
 ///
 /// # Errors
-/// `E-TOPOLOGY` for a port that is not there.
+/// `E-TOPOLOGY` for a port that does not exist.
 pub(crate) fn fans(ports: &[Named], steerings: &[Steering]) -> Result<Vec<Fan>> {
     let fan = |steering: &Steering| {
         let find = |name: &String| plan::find(ports, name, "a division is among");
@@ -39,12 +40,13 @@ pub(crate) fn fans(ports: &[Named], steerings: &[Steering]) -> Result<Vec<Fan>> 
     steerings.iter().map(fan).collect()
 }
 
-/// The stages of a worker that divide packets, and its page.
+/// The stages of a worker that divide packets, and the handle to write the worker's page.
 type Steered = (Vec<Box<dyn Stage>>, Option<Clearing>);
 /// A queue of an engine: its worker, its index there, and its counters.
 type Place = (usize, usize, Arc<QueueStats>);
 
-/// Creates the hand-off rings of each worker, and its steering stage if it divides a port.
+/// Creates each worker's page of packets that have left, and its stage that divides packets if it
+/// serves a divided port.
 ///
 /// # Errors
 /// `E-TOPOLOGY` if the divided port has several queues, or an output is served by another worker.

@@ -1,17 +1,18 @@
-//! Packets as a host's own interfaces give them: with checksums and cuts that are left to a device.
+//! Packets as a host's own interfaces deliver them: with partial checksums, and superframes that a
+//! device must cut.
 
 use linerate_port::Views;
 use linerate_skb::{DropReason, Offload, Skb};
 use linerate_wire::{HeadMut, IpRef, Partial, Protocol, checksum, ip, tcp};
 
-/// Work that a run leaves to a device.
+/// The work that a run leaves to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Nothing.
+    /// No work: complete packets.
     Nothing,
     /// The checksums of UDP and TCP.
     Checksums,
-    /// Besides, TCP segments are superframes, each of one segment.
+    /// The checksums, and cutting: TCP segments are superframes of one segment.
     Superframes,
 }
 
@@ -20,7 +21,7 @@ const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 
 impl Left {
-    /// Leaves in `frame` to a device what can be left, and returns how an skb says that.
+    /// Removes from `frame` the work that can be left to a device, and returns the offload that describes this work.
     ///
     /// Shape: what the device makes of it is `frame` as it was, byte for byte; where it would not be,
     ///        because the checksum is wrong or none, nothing is left to it.
@@ -42,7 +43,7 @@ impl Left {
         })
     }
 
-    /// Describes it for a person to read.
+    /// Describes the kind of packet, for a reader.
     pub fn as_str(self) -> &'static str {
         match self {
             Left::Nothing => "a packet",
@@ -52,7 +53,7 @@ impl Left {
     }
 }
 
-/// Does what a device does with what is left to it.
+/// Does the work that was left to a device.
 pub(super) fn finish(skb: &mut Skb) -> Result<(), DropReason> {
     if !skb.offload().is_pending() {
         return Ok(());
@@ -62,7 +63,8 @@ pub(super) fn finish(skb: &mut Skb) -> Result<(), DropReason> {
     skb.complete_checksum()
 }
 
-/// Puts the sum of the pseudo header into the place of a right checksum; where that is.
+/// Replaces a correct checksum by the sum of the pseudo header; returns the position of the
+/// checksum, or `None` if it is not correct.
 fn checksum_left(frame: &mut [u8]) -> Option<Partial> {
     let view = ip(frame).ok()?;
     let start = view.payload().as_ptr().addr() - frame.as_ptr().addr();
@@ -90,12 +92,12 @@ fn checksum_left(frame: &mut [u8]) -> Option<Partial> {
     None
 }
 
-/// Returns the same for a segment of TCP as a superframe that is no longer than its one piece.
+/// Returns the offload of a TCP segment as a superframe with only one segment.
 fn superframe(frame: &[u8], offload: Offload) -> Offload {
     let Ok(view) = tcp(frame) else { return offload };
     let payload = view.payload();
     let start = payload.as_ptr().addr() - frame.as_ptr().addr();
-    // Padding behind it would be cut with it.
+    // A device would cut off padding behind the payload, and the frame would differ.
     if payload.is_empty() || start + payload.len() != frame.len() {
         return offload;
     }
@@ -112,7 +114,7 @@ mod tests {
     use linerate_port::pcap::Frame;
     use linerate_skb::Batch;
 
-    /// Returns a frame of UDP or TCP over IPv4 with all checksums right.
+    /// Returns a frame of UDP or TCP over IPv4 with correct checksums.
     fn frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
         let header = if protocol == 6 { 20 } else { 8 };
         let len = (header + payload.len()) as u16;
@@ -218,7 +220,7 @@ mod tests {
         assert!(linerate_wire::udp(&inner).unwrap().checksum_ok());
     }
 
-    /// Computes a checksum without a view, as if nothing were left to a device.
+    /// Computes a checksum without a view, as a stage does that ignores the offload.
     struct ByHand;
 
     impl Stage for ByHand {
