@@ -1,4 +1,5 @@
-//! Locks, calls and waits for each packet, which the title of post 000 calls excessive.
+//! The cost besides cycles: locks, calls and waits for each packet, which the title of post 000
+//! calls excessive.
 //!
 //! All of them are counted always. The pool counts an allocation and a free with the batch, a lock
 //! when it is taken; a worker counts its calls of drivers with the batch, its sleeps when it wakes.
@@ -20,7 +21,7 @@ use serde::Serialize;
 
 use crate::report::Spent;
 
-/// Locks that the path took.
+/// Locks that workers and other threads of the path took.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Locks {
@@ -28,8 +29,7 @@ pub struct Locks {
     pub taken: u64,
     /// Times that a lock was taken while another thread held it.
     pub contended: u64,
-    /// Time that threads waited for locks; `None` if some waited and the rate of the ticks is
-    /// unknown.
+    /// Time that threads waited for locks; `None` if a thread waited and the tick rate is unknown.
     pub wait_ns: Option<u64>,
     /// Locks taken for each packet; `None` without packets.
     pub taken_per_packet: Option<f64>,
@@ -48,15 +48,15 @@ pub struct Calls {
     /// Buffers freed on any thread.
     pub frees: u64,
     /// Times that a packet's bytes were copied between a frame of the pool and other memory, for
-    /// ports whose drivers copy; `None` with a driver that does not report it, or that copies only
-    /// some packets, for which only bytes are known. Additional copies by a driver (to insert a
+    /// ports whose drivers copy. `None` with a driver that does not report copies, or that copies
+    /// only some packets and reports only their bytes. Additional copies by a driver (to insert a
     /// VLAN tag, or from memory that a peer may write) and by the kernel are not included.
     pub copies: Option<u64>,
     /// Bytes copied; `None` with a driver that does not report them.
     pub copied_bytes: Option<u64>,
-    /// Calls of drivers, one for each queue and batch: of `rx`, even without packets, and of
-    /// `xmit`. These are not syscalls: a driver with mapped rings may need none for a call, and
-    /// another one several.
+    /// Calls of drivers, one for each queue and batch: calls of `rx`, even without packets, and of
+    /// `xmit`. A call is not a syscall: a driver with mapped rings may need none for a call, and
+    /// another driver several.
     pub device_calls: u64,
     /// Buffers allocated for each packet; `None` without packets.
     pub allocs_per_packet: Option<f64>,
@@ -64,22 +64,24 @@ pub struct Calls {
     pub frees_per_packet: Option<f64>,
     /// Copies for each packet.
     pub copies_per_packet: Option<f64>,
-    /// Calls of drivers for each packet: few if batches are full, more than one if most polls find
-    /// nothing.
+    /// Calls of drivers for each packet: few if batches are full, more than one if most polls
+    /// return no packet.
     pub device_calls_per_packet: Option<f64>,
-    /// Time over which all of these were counted: from the start of the workers to the end of the
-    /// last one, including the drain, by their own clocks. It is longer than the run's duration,
+    /// Time in which the calls above were counted: from the start of the workers to the end of the
+    /// last one, including the drain, by the workers' clocks. It is longer than the run's duration,
     /// which ends with the order to drain. `None` if a worker has not reported.
     pub counted_seconds: Option<f64>,
-    /// Buffers allocated each second of that time; `None` without it.
+    /// Buffers allocated in each second of `counted_seconds`; `None` without it.
     pub allocs_per_second: Option<f64>,
-    /// Buffers freed each second of that time.
+    /// Buffers freed in each second of that time.
     pub frees_per_second: Option<f64>,
-    /// Copies each second.
+    /// Copies in each second of that time.
     pub copies_per_second: Option<f64>,
-    /// Buffers allocated by one call, as far as calls were timed; `None` if none were.
+    /// Mean number of buffers allocated by one call, from the timed calls; `None` if none was
+    /// timed.
     pub buffers_per_alloc_call: Option<f64>,
-    /// Buffers freed by one call, likewise. Plain drops of packets do not count as calls.
+    /// Mean number of buffers freed by one call, from the timed calls. Plain drops of packets do
+    /// not count as calls.
     pub buffers_per_free_call: Option<f64>,
 }
 
@@ -87,7 +89,7 @@ pub struct Calls {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Waits {
-    /// Time waiting for locks, as in [`Locks`].
+    /// Time that threads waited for locks, as in [`Locks`].
     pub lock_ns: Option<u64>,
     /// Calls that send to a device, each with one doorbell.
     pub flushes: u64,
@@ -96,25 +98,26 @@ pub struct Waits {
     /// Time in all these calls, estimated from the timed ones; includes the device's own copying.
     /// `None` if a port has fewer than 30 timed calls.
     pub flush_ns: Option<u64>,
-    /// Times that a worker slept for want of work or of room.
+    /// Times that a worker slept because it had no work or no room.
     pub sleeps: u64,
-    /// Time asleep, until the worker ran again, which includes idle time and late wake-ups.
+    /// Time that workers were asleep, until they ran again; it includes idle time and late
+    /// wake-ups.
     pub asleep_ns: u64,
-    /// Time that workers were ready without a CPU, by the kernel's accounting: late wake-ups, which
-    /// `asleep_ns` includes, and preemption, which it does not. `None` if a worker could not read
-    /// it.
+    /// Time that workers were ready but had no CPU, by the kernel's accounting: late wake-ups,
+    /// which `asleep_ns` includes, and preemption, which `asleep_ns` does not include. `None` if a
+    /// worker could not read it.
     pub run_delay_ns: Option<u64>,
-    /// Time waiting for locks for each packet; `None` without packets.
+    /// Time waiting for locks, for each packet; `None` without packets.
     pub lock_ns_per_packet: Option<f64>,
-    /// Time in flushes for each packet.
+    /// Time in flushes, for each packet.
     pub flush_ns_per_packet: Option<f64>,
-    /// Time asleep for each packet.
+    /// Time asleep, for each packet.
     pub asleep_ns_per_packet: Option<f64>,
-    /// Time without a CPU for each packet.
+    /// Time ready without a CPU, for each packet.
     pub run_delay_ns_per_packet: Option<f64>,
 }
 
-/// A divisor: the packets of a run.
+/// The number of packets by which the counts of a run are divided.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PerPacket(pub u64);
 
@@ -125,7 +128,7 @@ impl PerPacket {
         PerPacket(outside.map(|p| p.counts.tx_packets).sum())
     }
 
-    /// Returns `n` for each packet; `None` without packets.
+    /// Returns `n` divided by the number of packets; `None` without packets.
     pub fn of(self, n: u64) -> Option<f64> {
         (self.0 > 0).then(|| n as f64 / self.0 as f64)
     }
@@ -162,7 +165,7 @@ impl Calls {
         let a_second = |n: u64| seconds.map(|seconds| n as f64 / seconds);
         let (allocs, frees) =
             cores.iter().fold((0, 0), |(allocs, frees), c| (allocs + c.allocs, frees + c.frees));
-        // Of all ports, or of none.
+        // The sum is known only if every port reports its copies.
         let copies: Option<u64> = ports.iter().map(|port| copied(port).packets).sum();
         let copied_bytes = ports.iter().map(|port| copied(port).bytes).sum();
         let device_calls = ports.iter().map(|p| p.counts.polls + p.flushes.calls).sum();
@@ -191,7 +194,7 @@ impl Calls {
     }
 }
 
-/// Packets and bytes that a port copied, as far as known.
+/// Packets and bytes that a port copied, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Copied {
     packets: Option<u64>,
@@ -204,7 +207,7 @@ fn copied(port: &PortStats) -> Copied {
     match port.copies {
         Copies::Always => all(c.rx_packets + c.tx_packets, c.rx_bytes + c.tx_bytes),
         Copies::Never => all(0, 0),
-        // No byte is no packet; the number of packets of some bytes is unknown.
+        // If no byte was copied, no packet was; if some were, the number of packets is unknown.
         Copies::Sometimes => Copied { packets: bytes.filter(|&n| n == 0), bytes },
     }
 }
@@ -232,10 +235,10 @@ impl Waits {
 }
 
 /// Sums all flushes and their time; the time is `None` if more than one flush in a hundred was on a
-/// port with too few timed ones.
+/// port with too few timed flushes.
 ///
-/// Ports differ too much for one to stand for another, so each is estimated by itself. One that
-/// has sent a few packets only does not spoil the figure of those that sent millions.
+/// Ports differ too much to estimate one from another, so each port's time is estimated separately.
+/// A port that sent only a few packets does not invalidate the figure of ports that sent millions.
 fn flushed(ports: &[PortStats]) -> (Flushes, Option<u64>) {
     let (mut all, mut known, mut time_ns) = (Flushes::default(), 0, 0);
     for port in ports {
@@ -248,10 +251,10 @@ fn flushed(ports: &[PortStats]) -> (Flushes, Option<u64>) {
     (all, (known > 0 && (all.calls - known) * 100 <= all.calls).then_some(time_ns))
 }
 
-/// Returns the longest running time of a worker, over which everything was counted; `None` if it is
-/// zero, or a worker has not reported.
+/// Returns the longest running time of a worker, the time over which all counts were taken; `None`
+/// if it is zero, or if a worker has not reported.
 ///
-/// They start together, and end together unless one fails.
+/// Workers start together, and end together unless one fails.
 fn ran_ns(workers: &[WorkerStats]) -> Option<u64> {
     let all: Option<Vec<u64>> = workers.iter().map(|w| w.ran_ns).collect();
     all?.into_iter().max().filter(|&ns| ns > 0)
@@ -260,8 +263,8 @@ fn ran_ns(workers: &[WorkerStats]) -> Option<u64> {
 /// Returns the time that the workers were awake, by their own clocks; `None` if a worker has not
 /// reported.
 ///
-/// A second instrument beside the kernel's account of CPU time: it is that, and what preemption
-/// took from a worker that was awake.
+/// This measurement is independent of the kernel's account of CPU time, and is greater by the time
+/// for which awake workers were preempted.
 pub(crate) fn awake_ns(workers: &[WorkerStats]) -> Option<u64> {
     workers.iter().map(|w| Some(w.ran_ns?.saturating_sub(w.asleep_ns))).sum()
 }
@@ -294,7 +297,7 @@ mod tests {
         Spent { ticks_per_second, ..Spent::default() }
     }
 
-    /// Returns the same run with the given duration.
+    /// Returns the run's result with the given duration.
     fn lasted(mut stopped: Stopped, seconds: u64) -> Stopped {
         stopped.workers.iter_mut().for_each(|w| w.ran_ns = Some(seconds * 1_000_000_000));
         stopped
@@ -304,14 +307,16 @@ mod tests {
     fn a_packet_of_the_trial_takes_few_locks_and_no_copy() {
         let stopped = lasted(trial(100_000), 2);
         let locks = Locks::of(&stopped, &spent(Some(1e9)));
-        // One for half a hot list, and both ends go to the depot: one allocates, the other frees.
+        // One lock for half a hot list of frames at each end: one worker allocates and the other
+        // frees, both through the depot.
         assert!(locks.taken > 0 && locks.taken_per_packet.unwrap() < 1.0 / 16.0, "{locks:?}");
         let calls = Calls::of(&stopped);
         assert_eq!((calls.allocs, calls.frees), (100_000, 100_000));
         assert_eq!((calls.allocs_per_packet, calls.copies), (Some(1.0), Some(0)));
         assert_eq!((calls.counted_seconds, calls.allocs_per_second), (Some(2.0), Some(50_000.0)));
         assert_eq!((calls.buffers_per_alloc_call, calls.buffers_per_free_call), (None, None));
-        // At each of two workers a call in for each budget of 64, one out for a backlog of 256.
+        // Each of the two workers makes at least one call to receive a budget of 64, and one to
+        // send a backlog of 256.
         let least = 2 * (100_000_u64.div_ceil(64) + 100_000_u64.div_ceil(256));
         assert!(calls.device_calls >= least, "{calls:?}");
     }
@@ -327,7 +332,7 @@ mod tests {
         assert_eq!(locks.contended, 40);
         assert_eq!(locks.wait_ns, Some(1500));
         assert_eq!(each, (Some(0.5), Some(0.04), Some(1.5)));
-        // Without the ticks' rate a wait has no time, and is not 0.
+        // If the ticks' rate is unknown, the time of a wait is unknown, and not 0.
         let locks = Locks::of(&stopped, &spent(None));
         assert_eq!((locks.contended, locks.wait_ns, locks.wait_ns_per_packet), (40, None, None));
     }
@@ -388,7 +393,7 @@ mod tests {
             (calls.copies, calls.copies_per_packet, calls.copied_bytes)
         };
         assert_eq!(copied([Some(0), Some(0)]), (Some(0), Some(0.0), Some(0)));
-        // Bytes of how many packets, it does not say.
+        // Bytes are reported without the number of packets.
         assert_eq!(copied([Some(0), Some(300)]), (None, None, Some(300)));
         assert_eq!(copied([Some(0), None]), (None, None, None));
     }
@@ -428,7 +433,7 @@ mod tests {
         assert!(waits.sleeps > 0 && waits.asleep_ns > 0, "{waits:?}");
         let (worker, awake) = (stopped.workers[0], awake_ns(&stopped.workers).unwrap());
         assert_eq!(worker.ran_ns, Some(awake + worker.asleep_ns));
-        // 20 calls at most: none was timed, and nothing is made up of that.
+        // With at most 20 calls none is timed, so there is no estimate.
         assert_eq!((waits.flushes_timed, waits.flush_ns), (0, None));
     }
 
@@ -448,7 +453,7 @@ mod tests {
         };
         assert_eq!(time_ns(flushes(0, 0, 0)), Some(1_000_000));
         assert_eq!(time_ns(flushes(500, 0, 0)), Some(1_000_000));
-        // One timed flush says nothing about the others.
+        // With a single timed flush on a port, there is no estimate for the port's other flushes.
         assert_eq!(time_ns(flushes(500, 1, 1_000_000)), Some(1_000_000));
         assert_eq!(time_ns(flushes(7000, 27, 270)), None);
         assert_eq!(time_ns(flushes(8000, 31, 310)), Some(1_080_000));
@@ -460,7 +465,7 @@ mod tests {
         let calls = Calls::of(&stopped);
         let longest = stopped.workers.iter().filter_map(|w| w.ran_ns).max().unwrap();
         assert_eq!(calls.counted_seconds, Some(longest as f64 / 1e9));
-        // The run as its caller timed it may have ended long before: no part in it.
+        // Rates use the workers' own time, not the duration that the caller measured.
         assert_eq!(Calls::of(&lasted(stopped, 10)).allocs_per_second, Some(100.0));
     }
 

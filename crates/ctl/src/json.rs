@@ -1,6 +1,6 @@
 //! The documents of `--json`: one object each, with its schema.
 //!
-//! A field is never taken away or given another meaning within a schema's number; new ones may come.
+//! Within a version of a schema, no field is removed and no field changes its meaning; fields may be added.
 
 use serde::Serialize;
 
@@ -19,7 +19,8 @@ pub fn generated(report: &GenReport) -> String {
     document("linerate-gen/1", report)
 }
 
-/// Returns the document of findings on a port, or on the machine without one, `linerate-doctor/1`.
+/// Returns the document `linerate-doctor/1` of findings on a port, or on the machine if `port` is
+/// `None`.
 #[must_use]
 pub fn doctor(port: Option<&str>, findings: &[Finding]) -> String {
     #[derive(Serialize)]
@@ -240,7 +241,7 @@ mod tests {
         r#""warnings":["worker 0: short"],"error":null}"#
     );
 
-    /// Returns `document` without driver counters that [`PATH`] does not know, so that a new
+    /// Returns `document` without driver counters that [`PATH`] does not list, so that a new
     /// counter is declared in one place only.
     fn known(mut document: String) -> String {
         for (key, _, _) in linerate_port::DriverCounts::default().named() {

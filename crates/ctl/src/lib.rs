@@ -1,4 +1,4 @@
-//! Results of a path as plain data, for screens, scripts and metrics.
+//! Results of a run as plain data, for screens, scripts and metrics.
 //!
 //! [`report`], [`pool`] and [`excess`] hold the data. With the feature `json`, the module of that name writes
 //! the documents of `--json`, and `tune` changes a run's settings from outside. [`doctor`] says whether a port can be opened here, and how well.

@@ -1,45 +1,46 @@
-//! A pool's settings and cost: memory, hot lists, locks, frees across CPUs, dwell.
+//! A pool's settings and cost: memory, hot lists, locks, frees on other CPUs, lifetimes of packets.
 
 use linerate_datapath::{CoreStats, Data, Dwell, Init, Return, Stats, Stopped};
 
 #[cfg(feature = "json")]
 use serde::Serialize;
 
-/// Words for the sources of packets' bytes.
+/// Names of the memories for packets' bytes.
 pub const BUFFERS: [(&str, Data); 2] = [("frames", Data::Frames), ("general", Data::General)];
-/// Words for the times at which a packet's metadata is initialised.
+/// Names of the times at which a packet's metadata is initialised.
 pub const INIT: [(&str, Init); 2] = [("at_alloc", Init::AtAlloc), ("at_free", Init::AtFree)];
-/// Words for the lists to which a frame returns when another core frees it.
+/// Names of the lists to which a frame returns when another core frees it.
 pub const RETURN: [(&str, Return); 2] = [("local", Return::Local), ("home", Return::Home)];
 
 /// The pool of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PoolReport {
-    /// Ordinary frames, of all pools.
+    /// Number of ordinary frames, of all pools.
     pub frames: u64,
-    /// Bytes of each, headroom included.
+    /// Size of an ordinary frame in bytes, headroom included.
     pub frame_bytes: u64,
-    /// Frames of the jumbo class.
+    /// Number of frames of the jumbo class.
     pub jumbo_frames: u64,
     /// Size of a jumbo frame in bytes, headroom included; 0 if there are none.
     pub jumbo_bytes: u64,
-    /// Memory held for packets at the end of the run: mapped, and from the system allocator.
+    /// Memory held for packets at the end of the run: mapped memory, and memory from the system's
+    /// allocator.
     pub memory_bytes: u64,
-    /// Source of packets' bytes, one of [`BUFFERS`].
+    /// Memory for packets' bytes, one of [`BUFFERS`].
     pub buffers: &'static str,
     /// Time at which packets' metadata is initialised, one of [`INIT`].
     pub init: &'static str,
     /// List to which frames freed by another core return, one of [`RETURN`].
     #[cfg_attr(feature = "json", serde(rename = "return"))]
     pub return_to: &'static str,
-    /// Each worker, and each thread that dropped packets.
+    /// Use of the pool by each worker, and by each thread that dropped packets.
     pub cores: Vec<CoreReport>,
     /// The cost of the depot's locks.
     pub locks: LocksReport,
     /// Frees on another CPU than the allocating one.
     pub remote_frees: RemoteFrees,
-    /// Lifetimes of packets; `None` unless calls were sampled.
+    /// Lifetimes of packets; `None` if no calls were sampled.
     pub dwell: Option<DwellReport>,
 }
 
@@ -49,19 +50,19 @@ pub struct PoolReport {
 pub struct CoreReport {
     /// The worker's or thread's name.
     pub name: String,
-    /// The CPU on which it was last seen.
+    /// The CPU on which the worker or thread last ran.
     pub cpu: Option<usize>,
-    /// Packets allocated.
+    /// Packets that it allocated.
     pub allocs: u64,
     /// Packets that it freed, allocated on any CPU.
     pub frees: u64,
-    /// Allocations served by its hot list.
+    /// Allocations that its hot list served.
     pub hits: u64,
-    /// Allocations served by the depot.
+    /// Allocations that the depot served.
     pub misses: u64,
     /// Frees for which its hot list had no room.
     pub discards: u64,
-    /// Allocations that found no frame anywhere.
+    /// Allocations that failed because no frame was free.
     pub no_frame: u64,
     /// Length of its hot list.
     pub hot_list_len: u64,
@@ -69,7 +70,7 @@ pub struct CoreReport {
     pub ticks_per_alloc: Option<f64>,
     /// TSC ticks to free a packet.
     pub ticks_per_free: Option<f64>,
-    /// Number of timed calls: of allocating and of freeing.
+    /// Number of timed calls: of those that allocate, and of those that free.
     pub calls_timed: [u64; 2],
 }
 
@@ -81,7 +82,7 @@ pub struct LocksReport {
     pub taken: u64,
     /// Times that a lock was taken while another thread held it.
     pub contended: u64,
-    /// TSC ticks that threads waited.
+    /// TSC ticks that threads waited for locks.
     pub wait_ticks: u64,
 }
 
@@ -91,7 +92,8 @@ pub struct LocksReport {
 pub struct RemoteFrees {
     /// Packets freed on another CPU than the one that allocated them.
     pub count: u64,
-    /// Share of these among all packets with a known allocator; `None` before the first.
+    /// Share of these packets among all packets with a known allocating CPU; `None` before the
+    /// first packet.
     pub share: Option<f64>,
     /// The CPUs, in the order of the matrix.
     pub cpus: Vec<usize>,
@@ -109,11 +111,11 @@ pub struct DwellReport {
     pub remote: DwellTimes,
 }
 
-/// Times that packets lived, each to the next power of two.
+/// Lifetimes of packets, each rounded up to a power of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct DwellTimes {
-    /// Packets that were watched.
+    /// Number of packets whose lifetime was sampled.
     pub packets: u64,
     /// Median lifetime in TSC ticks.
     pub p50_ticks: Option<u64>,
@@ -165,7 +167,7 @@ impl PoolReport {
     }
 }
 
-/// Returns the word for a setting.
+/// Returns the name of a setting's value, from a table of names and values.
 pub fn word<T: PartialEq + Copy>(words: &[(&'static str, T); 2], policy: T) -> &'static str {
     let [(first, named), (second, _)] = words;
     if *named == policy { first } else { second }
@@ -235,7 +237,7 @@ mod tests {
         let worker = pool.cores.iter().find(|core| core.name == "worker 0").unwrap();
         assert_eq!((worker.allocs, worker.frees, worker.hot_list_len), (10_000, 10_000, 512));
         assert_eq!(worker.hits + worker.misses, 10_000);
-        // The list is filled once, and then every frame that was freed is allocated again.
+        // After the list is filled once, every allocation takes a frame that was freed before.
         assert!(pool.hit_share().unwrap() > 0.9 && pool.locks.taken > 0, "{pool:?}");
         assert_eq!((pool.remote_frees.count, pool.remote_frees.share), (0, Some(0.0)));
         assert_eq!(worker.ticks_per_alloc, None);
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     fn policies_are_told_in_words_and_samples_if_there_are_any() {
-        // A worker looks every 1024 calls whether any is to be timed.
+        // Sampling starts late: a worker checks only every 1024 calls if calls are to be timed.
         let pool = pool(200_000, |engine| {
             engine.data(Data::General).init(Init::AtFree).return_to(Return::Home).sampling(2)
         });

@@ -1,12 +1,13 @@
-//! Ports whose irqs carry too few packets, noticed while they run.
+//! Detection of ports that waste CPU time, because their irqs carry too few packets, while they
+//! run.
 
 use std::time::Duration;
 
 use linerate_datapath::PortStats;
 use linerate_port::moderation::poor_use;
 
-/// Returns what is poor about the use of the CPU by a port that has run for `time`, and may still run; `None` if
-/// nothing is, or if no moderation holds its packets.
+/// Describes why a port that has run for `time` uses the CPU poorly; `None` if it does not, or if no moderation holds
+/// its packets.
 #[must_use]
 pub fn poorly_used(port: &PortStats, time: Duration) -> Option<String> {
     let counts = &port.counts;

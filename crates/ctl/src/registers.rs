@@ -1,10 +1,11 @@
-//! The line about modelled register access in a report: option `toll=` of a port.
+//! The line of a report about modelled register accesses, for ports with the option `toll=`.
 
 use std::time::Duration;
 
 use linerate_port::{QueueCounts, Registers};
 
-/// Formats modelled register accesses for each irq and packet, and their share of the run.
+/// Formats the modelled register accesses for each irq and packet, and their share of the run's
+/// time.
 pub(crate) fn told(taken: Registers, counts: &QueueCounts, time: Duration) -> String {
     let packets = counts.rx_packets + counts.tx_packets;
     let kind = |n: u64, ns: u64, what: &str| {

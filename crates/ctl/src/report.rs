@@ -1,4 +1,4 @@
-//! The report of a run: ports, ledger, cost, verification. A figure that is not known is `None`.
+//! The report of a run: ports, ledger, cost, verification. An unknown figure is `None`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,23 +36,23 @@ pub struct ForwardReport {
     pub waits: Waits,
     /// The pool of the path's packets, with its cost.
     pub pool: PoolReport,
-    /// The combined result of the verifying sinks, including that of a far process; `None` without
-    /// one.
+    /// The combined result of the verifying sinks, including the sink of a second process; `None`
+    /// without such a sink.
     pub verify: Option<Verify>,
-    /// Phases of the run with different rates, in order; empty if there were none.
+    /// Phases of the run with different rates, in order; empty if the run has only one.
     pub phases: Vec<PhaseReport>,
-    /// The process that received the packets, if the run started one.
+    /// The second process, which received the packets, if the run started one.
     pub far: Option<FarReport>,
     /// The search for the workers' CPUs, if one was requested and completed.
     #[cfg_attr(feature = "json", serde(skip_serializing_if = "Option::is_none"))]
     pub placement: Option<PlacementReport>,
-    /// Warnings on settings that have another effect than requested.
+    /// Warnings about settings whose effect differs from the request.
     pub warnings: Vec<String>,
-    /// The cause of an early end, or the trouble of a port.
+    /// The error that ended the run early, or the error of a port.
     pub error: Option<ErrorReport>,
 }
 
-/// Duration of a run from which a filter that matched nothing is reported.
+/// Duration from which a run reports a filter that matched no packet.
 const SILENT: Duration = Duration::from_secs(5);
 
 /// Packets that passed a port, and the port's troubles.
@@ -68,17 +68,17 @@ pub struct PortReport {
     pub flags: DriverFlags,
     /// Driver and mode of the opened port.
     pub mode: String,
-    /// Features that the port did not get, each with its reason: `zero-copy: the driver has none`.
+    /// Features not obtained, each with its reason: `zero-copy: the driver has none`.
     pub refused: Vec<String>,
     /// Packets and bytes received from the port.
     pub rx: Passed,
     /// Packets and bytes sent to the port.
     pub tx: Passed,
-    /// Packets that the kernel or peer counts as lost before the port received them. They are in no
-    /// ledger.
+    /// Packets that the kernel or the peer counts as lost before the port received them. No ledger
+    /// includes them.
     #[cfg_attr(feature = "json", serde(rename = "missed"))]
     pub rx_missed: u64,
-    /// Times that the port had packets and the pool no frame; the packets waited in the device.
+    /// Times that the port had packets but the pool had no frame; the packets waited in the device.
     #[cfg_attr(feature = "json", serde(rename = "no_frame"))]
     pub rx_nombuf: u64,
     /// The driver's counters: causes of the packets in `rx_missed` that the driver knows, resets,
@@ -86,20 +86,20 @@ pub struct PortReport {
     #[cfg_attr(feature = "json", serde(flatten, serialize_with = "named"))]
     pub driver_counts: DriverCounts,
     /// Bytes that the driver copied because it could not send packets in place; `None` if it does
-    /// not count them, like drivers that copy every packet or none, which are in
-    /// [`Calls::copied_bytes`].
+    /// not count them. Copies by drivers that copy every packet are in [`Calls::copied_bytes`].
     pub copied_bytes: Option<u64>,
-    /// Ends of a worker's sleep by this port's device.
+    /// Times that this port's device ended a worker's sleep.
     pub irqs_by_device: u64,
-    /// Ends of a worker's sleep by the timer of a hold for this port.
+    /// Times that the timer of a hold for this port ended a worker's sleep.
     pub irqs_by_timer: u64,
-    /// Times that a worker was about to sleep, and this port had something.
+    /// Times that a worker, about to sleep, found work on this port.
     pub rechecks: u64,
-    /// The moderation of each of its queues: what it did, and why; empty if their packets wait in no device.
+    /// The moderation of each of the port's queues, with its decisions and their reasons; empty if their packets wait
+    /// in no device.
     pub moderation: Vec<String>,
-    /// Too few packets to an irq, with the rule that fired.
+    /// The finding that irqs carry too few packets, with the rule that it violates.
     pub poor_use: Option<String>,
-    /// The filter of a port that has let nothing in, in a run long enough to wonder.
+    /// The port's filter, if it let no packet in for 5 s or longer.
     pub silent: Option<String>,
     /// The cap on packets for one transmit call to the device: a number, or auto.
     pub tx_batch: String,
@@ -110,15 +110,15 @@ pub struct PortReport {
     pub tx_calls: Vec<TxCalls>,
     /// The counts of the port's queueing discipline.
     pub qdisc: Option<QdiscReport>,
-    /// Modelled register access, of a port with the option `toll=`; empty without it.
+    /// Modelled register accesses of a port with the option `toll=`; empty without the option.
     pub registers: String,
 }
 
-/// Transmit calls of similar size.
+/// Transmit calls in one range of sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct TxCalls {
-    /// Lower end of the range; the upper end is less than twice as much. 0 is for calls that found the device full.
+    /// Lower end of the range; the upper end is below twice this. 0: the device was full.
     pub packets: u64,
     /// Number of calls in the range.
     pub calls: u64,
@@ -150,27 +150,27 @@ pub struct Passed {
     pub bytes: u64,
 }
 
-/// `received + created = sent + consumed + dropped + in_flight`.
+/// The account of all packets: `received + created = sent + consumed + dropped + in_flight`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct LedgerReport {
-    /// Received from a device.
+    /// Packets received from a device.
     pub received: u64,
-    /// Made by the program.
+    /// Packets made by the program.
     pub created: u64,
-    /// Accepted by a device.
+    /// Packets accepted by a device.
     pub sent: u64,
-    /// Done with by the program.
+    /// Packets that the program consumed.
     pub consumed: u64,
     /// Packets dropped, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// In flight on the path.
+    /// Packets still in flight on the path.
     pub in_flight: u64,
     /// True if the two sides are equal.
     pub balanced: bool,
 }
 
-/// Cost of a run. Packets are those that left by ports other than rings.
+/// Cost of a run. The packets counted are those sent by ports other than rings.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct Cost {
@@ -180,26 +180,26 @@ pub struct Cost {
     /// Instructions for each packet.
     pub instructions_per_packet: Option<f64>,
     /// Packets for each wake-up of a worker by a device; `None` without wake-ups. The ends of holds
-    /// are not counted, as in `packets_per_irq`.
+    /// do not count as wake-ups, unlike in `packets_per_irq`.
     pub packets_per_wakeup: Option<f64>,
-    /// Packets for each irq, the end of a worker's sleep by a device or by a timer; `None` if no
-    /// worker slept.
+    /// Packets for each irq; an irq is the end of a worker's sleep by a device or by a timer.
+    /// `None` if no worker slept.
     pub packets_per_irq: Option<f64>,
     /// CPU time of the whole process, in seconds.
     pub cpu_seconds: f64,
-    /// Scope of `cycles_per_packet`: `user+kernel` or `user`, cycles of the core; or [`TSC`].
+    /// Scope of `cycles_per_packet`: `user+kernel` or `user` for cycles of the core; [`TSC`] for
+    /// CPU time in ticks.
     pub scope: Option<&'static str>,
     /// CPU time of the whole process for each packet, by the kernel's accounting.
     pub cpu_ns_per_packet: Option<f64>,
-    /// Time that the workers were awake for each packet, by their own clocks: a check of
-    /// `cpu_ns_per_packet`. Unlike that figure it includes preemption, which is part of
-    /// [`Waits::run_delay_ns`], and excludes the time for going to sleep and waking up, and the work
-    /// of other threads. `None` if a worker has not reported.
+    /// Time that the workers were awake for each packet, by their own clocks, as a check of `cpu_ns_per_packet`.
+    /// Unlike that figure it includes preemption, which is part of [`Waits::run_delay_ns`]. It excludes the time for
+    /// going to sleep and waking up, and the work of other threads. `None` if a worker has not reported.
     pub awake_ns_per_packet: Option<f64>,
 }
 
-/// Scope for cycles computed from CPU time in ticks of the time stamp counter, if the core's cycles
-/// cannot be counted.
+/// The scope of figures that are CPU time in ticks of the time stamp counter, used if the core's
+/// cycles cannot be counted.
 pub const TSC: &str = "tsc";
 
 /// CPU time and cycles of the process, as measured around a run.
@@ -231,7 +231,7 @@ pub struct Verify {
     pub reordered: u64,
     /// Packets that arrived more than once.
     pub duplicated: u64,
-    /// Packets so late that it is unknown whether they are duplicates.
+    /// Packets so late that they cannot be checked for duplicates.
     pub late: u64,
     /// Packets with a changed byte.
     pub corrupted: u64,
@@ -239,7 +239,7 @@ pub struct Verify {
     pub foreign: u64,
 }
 
-/// A part of a run.
+/// A phase of a run, with its own rate.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PhaseReport {
@@ -251,57 +251,57 @@ pub struct PhaseReport {
     pub sent: Passed,
     /// CPU time of the whole process.
     pub cpu_seconds: f64,
-    /// CPU time of the far process; `None` without one, or if the kernel does not report it.
+    /// CPU time of the second process; `None` without one, or if the kernel does not report it.
     pub far_cpu_seconds: Option<f64>,
     /// Share of a CPU, in per cent, that the system of post 000 used at this rate; `None` for other
     /// rates.
     pub post_cpu_pct: Option<f64>,
-    /// Median lateness of packets against their intended times; `None` without a pace, or with too
+    /// Median lateness of packets against their intended times; `None` without a rate, or with too
     /// few packets.
     pub late_p50_ns: Option<u64>,
     /// 99th percentile of the lateness.
     pub late_p99_ns: Option<u64>,
 }
 
-/// Result of a process that maps this one's packet memory.
+/// Result of a second process that maps this process's packet memory.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct FarReport {
-    /// The process's number.
+    /// The process's id.
     pub process: u32,
-    /// Packets and bytes that the process received from the memory that it maps.
+    /// Packets and bytes that the process received from the shared memory.
     pub received: Passed,
-    /// True if the process's ledger balances, with nothing dropped and nothing in flight.
+    /// True if the process's ledger balances with no packet dropped and none in flight.
     pub whole: bool,
     /// Packets that the process's sink verified.
     pub verified: u64,
-    /// Bytes that the process's port copied from that memory; `None` if unknown.
+    /// Bytes that the process's port copied from the shared memory; `None` if unknown.
     pub copied_bytes: Option<u64>,
     /// CPU time of the process, from the start of its workers to their end.
     pub cpu_seconds: f64,
 }
 
-/// A failure in four parts.
+/// An error in four parts: code, what, why and fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct ErrorReport {
-    /// Stable identifier.
+    /// The stable error code.
     pub code: String,
-    /// The attempt, or the event.
+    /// The action that failed, or the event.
     pub what: String,
-    /// The cause, in words.
+    /// The cause.
     pub why: String,
     /// The remedy; empty if none is known.
     pub fix: String,
 }
 
-/// The report of `gen`: that of its path, and how the pace was kept.
+/// The report of `gen`: the report of its path, and the generator's pace.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct GenReport {
-    /// Packets requested, and packets sent.
+    /// The generator's pace: packets requested, and packets sent.
     pub pace: PaceReport,
-    /// The path from the generator.
+    /// The report of the path from the generator.
     #[cfg_attr(feature = "json", serde(flatten))]
     pub path: ForwardReport,
 }
@@ -310,11 +310,11 @@ pub struct GenReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
 pub struct PaceReport {
-    /// Number of requested packets; `None` if the request has no number.
+    /// Number of requested packets; `None` if the request does not limit it.
     pub asked: Option<u64>,
     /// Packets that left the generator.
     pub sent: u64,
-    /// Requested packets that were not sent.
+    /// Requested packets that were not sent; `None` without a requested number.
     pub unsent: Option<u64>,
     /// Median lateness against the intended time; `None` without a rate, or with too few packets.
     pub late_p50_ns: Option<u64>,
@@ -323,7 +323,7 @@ pub struct PaceReport {
 }
 
 impl ForwardReport {
-    /// Builds the report from an engine's results and cost; `stats` are the engine's.
+    /// Builds the report from an engine's result, statistics and cost.
     #[must_use]
     pub fn new(stopped: &Stopped, stats: &Stats, spent: &Spent) -> ForwardReport {
         let error = stopped.check().err().as_ref().map(ErrorReport::from);
@@ -346,15 +346,14 @@ impl ForwardReport {
         }
     }
 
-    /// Returns the number of packets sent by ports that are not paired as rings are: the divisor of
-    /// `cost`.
+    /// Returns the number of packets sent by ports other than rings: the divisor of `cost`.
     #[must_use]
     pub fn packets_out(&self) -> u64 {
         let outside = self.ports.iter().filter(|p| !p.flags.paired);
         outside.map(|p| p.tx.packets).sum()
     }
 
-    /// Returns false if a sink of this run found a fault in packets of a generator of this run.
+    /// Returns false if a sink of this run found a fault in packets from a generator of this run.
     #[must_use]
     pub fn verified(&self) -> bool {
         let generated = self.ports.iter().any(|p| p.flags.generates);
@@ -363,7 +362,7 @@ impl ForwardReport {
 }
 
 impl GenReport {
-    /// Adds the pace; `asked` is the number of requested packets.
+    /// Adds the pace to the path's report; `asked` is the number of requested packets.
     #[must_use]
     pub fn new(path: ForwardReport, asked: Option<u64>, pace: Option<Pace>) -> GenReport {
         let sent = path.packets_out();
@@ -392,7 +391,7 @@ impl LedgerReport {
             consumed: ledger.consumed,
             dropped,
             in_flight: ledger.in_flight,
-            // The workers have ended: no reading is excused by packets on the move.
+            // The workers have ended: no packet moves, so every difference is an error.
             balanced: ledger.difference() == 0,
         }
     }
@@ -431,7 +430,7 @@ impl Verify {
     fn plus(self, more: Verify) -> Verify {
         Verify {
             packets: self.packets + more.packets,
-            // A hostile frame can claim any number.
+            // Saturate: a frame from an untrusted sender can carry any sequence number.
             lost: self.lost.saturating_add(more.lost),
             reordered: self.reordered + more.reordered,
             duplicated: self.duplicated + more.duplicated,
@@ -441,7 +440,7 @@ impl Verify {
         }
     }
 
-    /// Returns the packets lost, out of order, duplicated (as far as known) or damaged.
+    /// Returns the number of packets lost, reordered, duplicated (as far as known) or corrupted.
     #[must_use]
     pub fn faults(&self) -> u64 {
         let came = self.reordered + self.duplicated + self.late + self.corrupted;
@@ -464,7 +463,7 @@ impl From<Verified> for Verify {
 }
 
 impl PortReport {
-    /// Reports a port after a run of `time`, or in it.
+    /// Creates the report of a port that has run for `time`; the port may still run.
     pub(crate) fn of(port: &PortStats, time: Duration) -> PortReport {
         let (c, d) = (&port.counts, &port.driver_counts);
         let gathers = c.polls > 0 && gathers(port);
@@ -495,12 +494,12 @@ impl PortReport {
     }
 }
 
-/// Returns the line of a queue's moderation over a whole run.
+/// Formats the line of a queue's moderation over a whole run.
 fn moderated(queue: &QueueReading) -> String {
     queue.moderation.over(queue.counts.rx_packets, queue.counts.irqs()).to_string()
 }
 
-/// Returns the filter of a port that let nothing in for so long that it may not be what was meant.
+/// Returns the port's filter if it let no packet in for so long that it may be a mistake.
 fn silent(port: &PortStats, time: Duration) -> Option<String> {
     let filter = &port.obtained.filter;
     let nothing = port.counts.rx_packets == 0 && port.counts.rx_missed == 0;
@@ -512,7 +511,7 @@ fn named<S: serde::Serializer>(counts: &DriverCounts, to: S) -> Result<S::Ok, S:
     to.collect_map(counts.named().into_iter().map(|(key, _, n)| (key, n)))
 }
 
-/// Returns the ranges that have calls.
+/// Returns the ranges that contain calls.
 fn tx_calls(sizes: &BatchSizes) -> Vec<TxCalls> {
     let range =
         |(i, calls): (usize, &u64)| TxCalls { packets: BatchSizes::least(i), calls: *calls };

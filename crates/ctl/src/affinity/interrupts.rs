@@ -1,4 +1,4 @@
-//! The interrupts of an interface: found, moved together or queue by queue, put back.
+//! The interrupts of an interface: finds them, moves them together or by queue, and restores their CPUs.
 //!
 //! ```text
 //!   /sys/class/net/X/device/msi_irqs ─► irqs with a handler (/proc/interrupts) ─► smp_affinity_list
@@ -23,8 +23,8 @@ use super::queue::{QueuePin, Was, list_of, refused};
 const SOON: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(1);
 
-/// The work that an interface's interrupts cause, moved as one. Dropping it puts everything back: CPUs, and
-/// whether NAPI has threads. Drop it while the port is open: a veth's NAPI may go with it.
+/// A guard of all interrupts of an interface, which can be moved together. Dropping it restores everything: CPUs, and
+/// whether NAPI has threads. Drop it while the port is open, because a veth's NAPI may end with the port.
 #[derive(Debug)]
 #[must_use = "dropping it restores the interrupts"]
 pub struct InterruptGuard {
@@ -32,19 +32,18 @@ pub struct InterruptGuard {
     folder: NetFolder,
     /// Interrupts of each queue, irqs before threads.
     queues: Vec<QueuePin>,
-    /// The interface was given threads.
+    /// True if this guard made NAPI of the interface threaded.
     is_threaded_by_us: bool,
     notes: Vec<String>,
 }
 
 impl InterruptGuard {
-    /// Finds an interface's irqs; or of one without, whose packets the kernel moves in soft interrupts of the
-    /// sender's CPU, gives it a thread for each NAPI instance. It is the interface of that name in the calling
-    /// thread's network namespace, and its port is open: before, a veth may have no NAPI.
+    /// Finds an interface's irqs. If it has none, the kernel moves its packets in soft interrupts of the sender's
+    /// CPU; then this gives each NAPI instance a thread. The interface is looked up in the calling thread's network
+    /// namespace, and its port must be open, because a veth may have no NAPI before.
     ///
-    /// # Errors
-    /// `E-UNSUPPORTED` if it has neither, `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is not there, `E-CPU` if
-    /// none of its irqs can be moved.
+    /// # Errors `E-UNSUPPORTED` if the interface has neither irqs nor NAPI, `E-PERM` without CAP_NET_ADMIN, `E-NODEV`
+    /// if it does not exist, `E-CPU` if none of its irqs can be moved.
     pub fn of(interface: &str) -> Result<InterruptGuard> {
         let (found, mut guard) = InterruptGuard::look(interface)?;
         if guard.queues.is_empty() {
@@ -53,7 +52,8 @@ impl InterruptGuard {
         Ok(guard)
     }
 
-    /// Finds what an interface has already, and gives it nothing: its irqs, and NAPI's threads if NAPI is threaded.
+    /// Finds the interrupts that an interface already has, without starting threads: its irqs, and NAPI's threads if
+    /// NAPI is threaded.
     ///
     /// # Errors
     /// Those of [`InterruptGuard::of`].
@@ -75,7 +75,7 @@ impl InterruptGuard {
         Ok((found, guard))
     }
 
-    /// Finds the irqs by the folders of the interface and of the kernel's processes.
+    /// Finds an interface's irqs in the given `/proc` and the interface's folder in sysfs.
     fn at(proc: &Path, folder: NetFolder, interface: &str) -> Result<InterruptGuard> {
         let mut guard = InterruptGuard {
             name: interface.to_owned(),
@@ -86,7 +86,8 @@ impl InterruptGuard {
         };
         let mut fixed = Ok(());
         for (irq, queue) in irqs(proc, &guard.folder) {
-            // What an irq has is written again: of one that its controller does not move, that is refused too.
+            // Write the irq's present CPUs again, as a trial: the kernel refuses that too if the controller cannot
+            // move the irq.
             let path = list_of(proc, irq);
             let list = fs::read_to_string(&path).map(|list| list.trim().to_owned());
             match list.and_then(|list| fs::write(&path, &list).map(|()| list)) {
@@ -100,7 +101,7 @@ impl InterruptGuard {
         if guard.queues.is_empty() { fixed.map(|()| guard) } else { Ok(guard) }
     }
 
-    /// Adds an irq to those of its queue; each thread is a part of its own.
+    /// Adds an irq to the other irqs of its queue; a NAPI thread gets an entry of its own.
     fn add(&mut self, proc: &Path, queue: usize, was: Was) {
         let is_same = |pin: &&mut QueuePin| {
             pin.queue == queue
@@ -121,7 +122,7 @@ impl InterruptGuard {
         Ok(())
     }
 
-    /// Returns what is moved, for a reader.
+    /// Describes the interrupts that are moved, for a reader.
     #[must_use]
     pub fn moved(&self) -> String {
         let join = |all: Vec<String>| all.join(",");
@@ -134,18 +135,18 @@ impl InterruptGuard {
         }
     }
 
-    /// Returns the interrupts of each queue, to be placed each for itself. It is the guard that puts them back.
+    /// Returns the interrupts of each queue, which can be placed separately. The guard restores them.
     #[must_use]
     pub fn queues(&self) -> &[QueuePin] {
         &self.queues
     }
 
-    /// Returns all that is changed, or may be, as it was found.
+    /// Returns the original state of everything that the guard may change.
     pub fn was(&self) -> impl Iterator<Item = &Was> {
         self.queues.iter().flat_map(|pin| &pin.found)
     }
 
-    /// Returns the numbers of NAPI's threads, if those are moved.
+    /// Returns the ids of NAPI's threads, if the guard moves threads.
     #[must_use]
     pub fn threads(&self) -> Vec<i32> {
         let thread =
@@ -158,17 +159,18 @@ impl InterruptGuard {
         self.was().filter_map(irq).collect()
     }
 
-    /// Returns what may undo it, a program that balances interrupts, and irqs that cannot be moved.
+    /// Returns notes on what limits the move: a program that balances interrupts, and irqs that
+    /// cannot be moved.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Puts back a setting of an interface of the calling thread's namespace that a killed program has left. What is
-    /// gone needs no putting back; an irq or a thread that is not the interface's is left alone.
+    /// Restores a setting of an interface that a killed program has left, in the calling thread's namespace. An
+    /// interrupt that no longer exists is skipped, and so is an irq or a thread of another interface.
     ///
-    /// # Errors
-    /// Those of [`InterruptGuard::of`], and of moving it: `E-UNSUPPORTED` if NAPI is gone until a port is open.
+    /// # Errors Those of [`InterruptGuard::of`], and of moving the interrupt: `E-UNSUPPORTED` if the interface has
+    /// NAPI only while a port is open.
     pub fn put_back(interface: &str, was: &Was) -> Result<()> {
         let (_, mut guard) = InterruptGuard::look(interface)?;
         if *was == Was::NotThreaded {
@@ -179,7 +181,8 @@ impl InterruptGuard {
             (Was::Thread(now, _), Was::Thread(thread, _)) => now == thread,
             _ => false,
         };
-        // The guard goes with what it found, and puts nothing else back.
+        // Take the queues out of the guard: dropping it would restore the CPUs that were just
+        // found.
         let queues = std::mem::take(&mut guard.queues);
         match queues.into_iter().find(|pin| pin.found.iter().any(is_it)) {
             Some(pin) => QueuePin { found: vec![was.clone()], ..pin }.restore(),
@@ -226,7 +229,7 @@ impl InterruptGuard {
                     _ => "several network namespaces have an interface of that name",
                 }));
             }
-            // The kernel starts them in its own time, and announces nothing.
+            // The kernel starts the threads some time later, without a notification.
             let _ = poll_readable(&[], Some(STEP));
         }
     }
@@ -263,8 +266,8 @@ impl Drop for InterruptGuard {
     }
 }
 
-/// Returns the irqs of an interface's device with their queues: those of its own messages, or of the device below a
-/// virtio one, or the line that it shares; as far as a handler is there.
+/// Returns the irqs of an interface's device with their queues: the device's own MSI irqs, or those of the device
+/// below a virtio device, or the shared interrupt line. Irqs without a handler are left out.
 fn irqs(proc: &Path, folder: &NetFolder) -> Vec<(u32, usize)> {
     let messages = || ["device/msi_irqs", "device/../msi_irqs"].map(|at| folder.names(at));
     let line = || ["device/irq", "device/../irq"].into_iter().filter_map(|at| folder.read(at));
@@ -278,21 +281,22 @@ fn irqs(proc: &Path, folder: &NetFolder) -> Vec<(u32, usize)> {
     irqs
 }
 
-/// Returns the queue of an irq that /proc/interrupts names as one that carries packets: not one that tells of changes
-/// only. Drivers number their queues at the end of the irq's name; what has no number is queue 0.
+/// Returns the queue of an irq from /proc/interrupts, if the irq carries packets and does not only report
+/// configuration changes. Drivers put the queue's number at the end of the irq's name; an irq without a number has
+/// queue 0.
 fn handled(text: &str, irq: u32) -> Option<usize> {
     let number = irq.to_string();
     let of_irq = |line: &&str| line.split(':').next().is_some_and(|n| n.trim() == number);
     let line = text.lines().find(of_irq).filter(|line| !line.ends_with("-config"))?;
     let name = line.split_whitespace().last()?;
-    // mlx5_comp3@pci:0000:3b:00.0
+    // Example of a name: mlx5_comp3@pci:0000:3b:00.0
     let (name, is_cut) = name.split_once('@').map_or((name, false), |(name, _)| (name, true));
     let before = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let is_a_queue = is_cut || before.ends_with(['-', '.', '_']);
     Some(name[before.len()..].parse().ok().filter(|_| is_a_queue).unwrap_or(0))
 }
 
-/// Returns the program that balances interrupts, if one runs, in words.
+/// Returns a note about the program that balances interrupts, if it runs.
 fn balancer(proc: &Path) -> Option<String> {
     let process = processes(proc, "irqbalance").into_iter().next()?;
     Some(format!(
@@ -300,18 +304,18 @@ fn balancer(proc: &Path) -> Option<String> {
     ))
 }
 
-/// Returns NAPI's threads of an interface in the order of its queues, as the kernel tells; where it does not, those that
-/// are called so, in any network namespace.
+/// Returns the ids of an interface's NAPI threads in the order of its queues, as the kernel reports them; if it does
+/// not report them, the threads with the interface's name, in any network namespace.
 fn threads(interface: &Interface) -> Vec<i32> {
     let proc = Path::new("/proc");
     let named = named(proc, &interface.name().to_string());
     let Ok(Some(all)) = Napi::of(interface) else { return named };
     let told: Vec<i32> = all.iter().filter_map(|napi| napi.thread).collect();
-    // In another namespace of processes these are others' numbers.
+    // In another PID namespace, the kernel's numbers belong to other processes.
     if told.iter().all(|thread| named.contains(thread)) { told } else { named }
 }
 
-/// Returns the kernel's threads for NAPI of interfaces of that name, in the order of NAPI's numbers.
+/// Returns the kernel's NAPI threads for interfaces of that name, in the order of NAPI's ids.
 fn named(proc: &Path, interface: &str) -> Vec<i32> {
     let mut all = processes(proc, &format!("napi/{interface}-"));
     let id = |thread: &i32| {
@@ -322,9 +326,9 @@ fn named(proc: &Path, interface: &str) -> Vec<i32> {
     all
 }
 
-/// Returns the processes whose names begin so.
+/// Returns the processes whose names begin with `name`.
 fn processes(proc: &Path, name: &str) -> Vec<i32> {
-    // Longer names are cut by kernels before 5.17.
+    // Kernels before 5.17 cut longer names.
     let cut = name.get(..15).unwrap_or(name);
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     let process = |entry: fs::DirEntry| {
@@ -360,10 +364,10 @@ mod tests {
         }
     }
 
-    /// Returns how often these irqs came on each CPU.
+    /// Returns how often these irqs occurred on each CPU.
     fn came(irqs: &[u32]) -> Vec<u64> {
         let text = fs::read_to_string("/proc/interrupts").unwrap();
-        // The head names the CPUs that are on line.
+        // The first line names the CPUs that are online.
         let cpus = text.lines().next().unwrap().split_whitespace().count();
         let mut sums = vec![0; cpus];
         for line in text.lines() {
@@ -376,8 +380,8 @@ mod tests {
         sums
     }
 
-    /// It moves the interrupts of a real device, and puts them back: only of one that is named, with an
-    /// address that is reached by it: `LINERATE_TEST_IRQ=eth0/192.0.2.1`, as root.
+    /// Moves the interrupts of a real device, and restores them: only for a device that is named with an address
+    /// reached through it, `LINERATE_TEST_IRQ=eth0/192.0.2.1`, as root.
     #[test]
     fn the_irqs_of_a_real_device_fire_where_they_were_moved_and_are_put_back() {
         let named = std::env::var("LINERATE_TEST_IRQ").unwrap_or_default();
@@ -414,7 +418,8 @@ mod tests {
         assert_eq!(now, before);
     }
 
-    /// Folders as the kernel's: a device of two queues with two irqs each and one for changes, and irqbalance.
+    /// Creates folders like the kernel's: a device with two queues, two irqs for each and one for changes, and
+    /// irqbalance.
     fn machine(name: &str) -> PathBuf {
         let at = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
         let write = |file: &str, text: &str| {
@@ -459,7 +464,7 @@ mod tests {
         assert_eq!(lists(), ["0", "1", "0", "1", "0"]);
         assert_eq!(guard.pin(&[2, 3]).unwrap(), [0, 1]);
         assert_eq!(lists(), ["0", "2,3", "2,3", "2,3", "2,3"]);
-        // Both irqs of a queue are moved, or none: a CPU may have room for the vector of the first only.
+        // Both irqs of a queue are moved, or none: a CPU may have a free vector for the first one only.
         let (folder_of, away) = (proc.join("irq/44"), at.join("away"));
         fs::rename(&folder_of, &away).unwrap();
         assert_eq!(queues[1].pin(&[6]).unwrap_err().code, Code::Cpu);
@@ -467,7 +472,7 @@ mod tests {
         assert_eq!(lists(), ["0", "2,3", "2,3", "2,3", "2,3"]);
         drop(guard);
         assert_eq!(lists(), ["0", "1", "0", "1", "0"]);
-        // One that cannot be moved is left out, with a note; if none can be moved, that is an error.
+        // An irq that cannot be moved is left out, with a note; if none can be moved, that is an error.
         fs::remove_file(list_of(&proc, 44)).unwrap();
         let guard = InterruptGuard::at(&proc, folder(), "eth0").unwrap();
         assert_eq!(guard.moved(), "irqs 41,42,43 of eth0");

@@ -1,5 +1,5 @@
-//! The three affinities, each alone and for a time: where a device's interrupt work runs, where a worker polls,
-//! where an application's thread runs. Dropping a guard puts back what it found.
+//! The three affinities, each set separately and temporarily: where a device's interrupt work runs, where a worker
+//! polls, where an application's thread runs. Dropping a guard restores the previous CPUs.
 //!
 //! ```text
 //!   interrupt    a device's own irq               /proc/irq/N/smp_affinity_list
@@ -9,8 +9,8 @@
 //!   process      any thread, by its number        sched_setaffinity(2)
 //! ```
 //!
-//! Nothing here is done unasked: interrupts belong to the machine, and a program that balances them
-//! (irqbalance) moves them again ([`InterruptGuard::notes`] says so).
+//! No affinity changes without a request: interrupts belong to the machine, and a program that balances them
+//! (irqbalance) may move them again ([`InterruptGuard::notes`] reports it).
 //!
 //! Source: Documentation/core-api/irq/irq-affinity.rst, Documentation/networking/napi.rst ("Threaded NAPI").
 
@@ -26,21 +26,21 @@ use linerate_sys::thread;
 pub use interrupts::InterruptGuard;
 pub use queue::{QueuePin, Was};
 
-/// Longest wait for a worker to obey: one that shares its CPU with much else may take its time.
+/// Longest wait for a worker to obey; long, because a worker that shares its CPU may obey late.
 const OBEYS: Duration = Duration::from_secs(10);
 
-/// Something that can be pinned, for the guards and for `placement`.
+/// Something that can be pinned to CPUs: the interface of guards and of `placement`.
 pub trait Pin {
-    /// Returns its name for a reader: `worker 1`, `interrupts of eth0`.
+    /// Returns the name for a reader: `worker 1`, `interrupts of eth0`.
     fn name(&self) -> String;
 
-    /// Has it run on these CPUs alone, until told otherwise; returns those on which it could before.
+    /// Restricts it to these CPUs until the next call; returns the CPUs on which it could run before.
     ///
     /// # Errors
-    /// `E-CPU` if it may run on none of them: then it stays where it was.
+    /// `E-CPU` if it may run on none of these CPUs; then nothing has changed.
     fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>>;
 
-    /// Has it run where it did before, which is what its first [`Pin::pin`] returned.
+    /// Restores the CPUs `before`, which the first call of [`Pin::pin`] returned.
     ///
     /// # Errors
     /// Those of [`Pin::pin`].
@@ -57,7 +57,7 @@ pub struct WorkerPin {
 }
 
 impl WorkerPin {
-    /// Names a worker by its number.
+    /// Returns a pin for the worker with this number.
     #[must_use]
     pub fn new(control: &Control, worker: usize) -> WorkerPin {
         WorkerPin { control: control.clone(), worker }
@@ -74,18 +74,18 @@ impl Pin for WorkerPin {
     }
 }
 
-/// A thread, by the number that the kernel has for it.
+/// A thread, identified by the kernel's thread id.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadPin(i32);
 
 impl ThreadPin {
-    /// Names the calling thread.
+    /// Returns a pin for the calling thread.
     #[must_use]
     pub fn current() -> ThreadPin {
         ThreadPin(thread::id())
     }
 
-    /// Names a thread by its number, as `ps -L` shows it.
+    /// Returns a pin for the thread with this id, as `ps -L` shows it.
     #[must_use]
     pub fn of(thread: i32) -> ThreadPin {
         ThreadPin(thread)
@@ -104,7 +104,7 @@ impl Pin for ThreadPin {
     }
 }
 
-/// An affinity that is put back when this is dropped.
+/// A guard of an affinity: dropping it restores the CPUs of before.
 #[derive(Debug)]
 #[must_use = "dropping it restores the affinity"]
 pub struct Pinned<P: Pin> {
@@ -113,7 +113,7 @@ pub struct Pinned<P: Pin> {
 }
 
 impl<P: Pin> Pinned<P> {
-    /// Has something run on these CPUs alone.
+    /// Restricts `pin` to these CPUs.
     ///
     /// # Errors
     /// Those of [`Pin::pin`].
@@ -122,7 +122,7 @@ impl<P: Pin> Pinned<P> {
         Ok(Pinned { pin, before })
     }
 
-    /// Moves it on; what is put back stays the same.
+    /// Moves it to other CPUs; the CPUs to restore do not change.
     ///
     /// # Errors
     /// Those of [`Pin::pin`].
@@ -130,7 +130,7 @@ impl<P: Pin> Pinned<P> {
         self.pin.pin(cpus).map(drop)
     }
 
-    /// Returns the CPUs that the guard will put back.
+    /// Returns the CPUs that the guard will restore.
     #[must_use]
     pub fn before(&self) -> &[usize] {
         &self.before
@@ -139,7 +139,7 @@ impl<P: Pin> Pinned<P> {
 
 impl<P: Pin> Drop for Pinned<P> {
     fn drop(&mut self) {
-        // What is gone needs no putting back.
+        // An error is ignored: a thread that has ended needs no restoring.
         let _ = self.pin.put_back(&self.before);
     }
 }

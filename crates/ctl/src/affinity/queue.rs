@@ -1,4 +1,4 @@
-//! The interrupts of one queue: irqs or NAPI threads, and their original CPUs.
+//! The interrupts of one queue: irqs or NAPI threads, with their original CPUs.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
@@ -8,16 +8,16 @@ use linerate_sys::thread;
 
 use super::Pin;
 
-/// A setting of an interface's interrupts as it was found. Displays as the words that [`Was::read`] reads: a record
-/// of them outlives a program that is killed.
+/// The original state of one setting of an interface's interrupts. Displays as text that [`Was::read`] parses,
+/// because a record of it on disk outlives a program that is killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Was {
-    /// An irq, with the list of its CPUs.
+    /// An irq, with its list of CPUs.
     Irq(u32, String),
-    /// A thread of NAPI's, with its CPUs.
+    /// A NAPI thread, with its CPUs.
     Thread(i32, Vec<usize>),
-    /// NAPI of the interface had no threads.
+    /// NAPI of the interface was not threaded.
     NotThreaded,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Was {
 }
 
 impl Was {
-    /// Reads what one displays as; `None` for anything else.
+    /// Parses the displayed form; `None` for any other text.
     #[must_use]
     pub fn read(text: &str) -> Option<Was> {
         let mut words = text.split('=');
@@ -57,11 +57,11 @@ fn list(cpus: &[usize]) -> String {
     cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// The interrupts of one queue of an interface, to be placed beside workers: one or two irqs, or a thread of NAPI's.
-/// It is the [`InterruptGuard`](super::InterruptGuard)'s to put back.
+/// The interrupts of one queue of an interface, which can be placed next to workers: one or two irqs, or a NAPI
+/// thread. The [`InterruptGuard`](super::InterruptGuard) restores them.
 #[derive(Debug, Clone)]
 pub struct QueuePin {
-    /// `/proc`, or what stands for it in a test.
+    /// `/proc`, or another folder in a test.
     pub(super) proc: PathBuf,
     pub(super) interface: String,
     pub(super) queue: usize,
@@ -69,13 +69,13 @@ pub struct QueuePin {
 }
 
 impl QueuePin {
-    /// Returns the number of the queue, as its device counts.
+    /// Returns the number of the queue, in the device's numbering.
     #[must_use]
     pub fn queue(&self) -> usize {
         self.queue
     }
 
-    /// Returns its irqs and threads with the CPUs that they had when they were found.
+    /// Returns the queue's irqs and threads with their original CPUs.
     #[must_use]
     pub fn found(&self) -> &[Was] {
         &self.found
@@ -89,7 +89,7 @@ impl QueuePin {
         done
     }
 
-    /// Returns an irq or a thread of those found with the CPUs that it has now.
+    /// Returns an irq or a thread with its present CPUs.
     fn now(&self, was: &Was) -> Result<Was> {
         Ok(match was {
             Was::Irq(irq, _) => {
@@ -139,7 +139,7 @@ impl Pin for QueuePin {
             match self.now(was).and_then(|now| self.set(&to).map(|()| now)) {
                 Ok(now) => moved.push(now),
                 Err(e) => {
-                    // All of them, or none.
+                    // Undo the moves already made, so that either all interrupts are moved or none.
                     moved.iter().for_each(|now| _ = self.set(now));
                     return Err(e);
                 }
@@ -157,7 +157,7 @@ impl Pin for QueuePin {
         Ok(before)
     }
 
-    /// Has each irq and thread run where it was found, whatever `before` sums up.
+    /// Restores each irq and thread to its own original CPUs; `before` is only their union.
     fn put_back(&mut self, _before: &[usize]) -> Result<()> {
         self.restore()
     }
@@ -169,7 +169,7 @@ pub(super) fn list_of(proc: &Path, irq: u32) -> PathBuf {
 
 pub(super) fn refused(interface: &str, irq: u32, e: &std::io::Error) -> Error {
     let what = format!("cannot move irq {irq} of {interface}");
-    // Source: kernel/irq/proc.c: EIO and EINVAL of an irq that its controller does not move.
+    // Source: kernel/irq/proc.c: EIO and EINVAL for an irq that its controller cannot move.
     Error::new(Code::Cpu, what, format!("/proc/irq/{irq}/smp_affinity_list: {e}"))
         .fix("run as root, with an irq that the kernel can move; list CPUs: cat /sys/devices/system/cpu/online")
 }

@@ -8,16 +8,17 @@ use linerate_port::{Driver, Obtained, Port, Registry, Result};
 use linerate_sys::mem::{Huge, Region};
 use linerate_sys::netns::Netns;
 
-/// Frames of the memory that is registered as a test: 64 MiB, enough for a path of some queues.
+/// Frames of the memory that is registered for a trial: 64 MiB, enough for a path of several
+/// queues.
 const FRAMES: usize = 32 << 10;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Highest share of time, in per cent since boot, that the host may take without a warning.
+/// Share of the time since boot, in per cent, that the host may take without a warning.
 const STEAL_PCT: f64 = 1.0;
-/// Programs that remedies in our pages use, each with its package.
+/// Programs that are used in the remedies of our pages, each with its package.
 const PROGRAMS: [(&str, &str); 3] =
     [("ip", "iproute2"), ("ss", "iproute2"), ("ethtool", "ethtool")];
 
-/// Checks the machine. What changes anything is tried in a network namespace of its own.
+/// Checks the machine. Trials that change something run in a network namespace of their own.
 #[must_use]
 pub fn machine() -> Vec<Finding> {
     let mut found = Findings::default();
@@ -33,7 +34,7 @@ pub fn machine() -> Vec<Finding> {
     found.into_vec()
 }
 
-/// Opens a port of each host driver in a network namespace of its own.
+/// Opens a port of each driver for host interfaces in a network namespace of its own.
 fn drivers(found: &mut Findings) {
     let registry = Registry::default();
     let with_trial = |driver: &&&dyn Driver| !driver.on_machine().trial.is_empty();
@@ -71,7 +72,7 @@ fn drivers(found: &mut Findings) {
     }
 }
 
-/// Maps a huge page.
+/// Tries to map a huge page.
 fn huge_pages(found: &mut Findings) {
     let meminfo = proc::text("/proc/meminfo").unwrap_or_default();
     let free = proc::labelled(&meminfo, "HugePages_Free:").unwrap_or(0);
@@ -84,7 +85,7 @@ fn huge_pages(found: &mut Findings) {
     };
 }
 
-/// Warns if the kernel has no JIT and interprets the filter's program.
+/// Warns if the kernel interprets a filter's program because it has no JIT.
 fn jit(found: &mut Findings) {
     if proc::number("/proc/sys/net/core/bpf_jit_enable") == Some(0) {
         found
@@ -94,7 +95,7 @@ fn jit(found: &mut Findings) {
     }
 }
 
-/// Reports the CPUs that threads may use, and the share of them that a cgroup allows.
+/// Reports the CPUs that threads may use, and the share of CPU time that a cgroup allows.
 fn cpus(found: &mut Findings) {
     let Ok(cpus) = allowed_cpus() else { return };
     let time_of = available_parallelism().map_or(cpus.len(), usize::from);
@@ -109,7 +110,7 @@ fn cpus(found: &mut Findings) {
     }
 }
 
-/// Warns of a governor that lowers the clock, which makes measurements depend on it.
+/// Warns about a governor that lowers the clock rate, because measurements then depend on it.
 fn governor(found: &mut Findings) {
     let path = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
     match proc::text(path).as_deref().map(str::trim) {
@@ -157,8 +158,8 @@ fn noise(found: &mut Findings) {
 
 /// Returns the share of all time that the host took.
 ///
-/// Source: proc_stat(5): user nice system idle iowait irq softirq steal, then guests' time, which is
-/// in user and nice as well.
+/// Source: proc_stat(5): user nice system idle iowait irq softirq steal, then guests' time, which user and nice
+/// already include.
 fn steal_pct(stat: &str) -> Option<f64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let times: Vec<u64> = line.split_whitespace().take(8).map_while(|n| n.parse().ok()).collect();

@@ -1,5 +1,5 @@
-//! The examination of ports and of the machine: whether a port can be opened, how well, and the
-//! remedies.
+//! The examination of ports and of the machine: whether a port can be opened, in which mode, and how to solve
+//! problems.
 //!
 //! It tries the real operations and undoes them: a socket, a map and a program are made and closed, a
 //! port is opened as it will be, and the finding says what it obtained. Nothing is inferred where it can be
@@ -43,7 +43,7 @@ pub use machine::machine;
 use linerate_port::doctor::Findings;
 use linerate_port::{Kind, Port, Registry, Result};
 
-/// Checks whether a port can be opened and how well; changes nothing that others could notice.
+/// Checks whether a port can be opened and in which mode; changes nothing that others could notice.
 #[must_use]
 pub fn check(port: &str) -> Vec<Finding> {
     check_with(port, Trial::Careful, &Registry::default())
@@ -59,7 +59,7 @@ pub fn check_with(port: &str, trial: Trial, drivers: &Registry) -> Vec<Finding> 
     found.into_vec()
 }
 
-/// Examines a port, and stops at a finding that makes the rest pointless.
+/// Examines a port, and stops at a finding that makes further checks pointless.
 fn examine(port: &str, trial: Trial, drivers: &Registry, found: &mut Findings) -> Result<()> {
     let spec = drivers.parse(port)?;
     let driver = drivers.driver(&spec)?;
@@ -68,7 +68,7 @@ fn examine(port: &str, trial: Trial, drivers: &Registry, found: &mut Findings) -
         found.ok(format!("{port}: one of two ends in one process, which are opened together"));
         return Ok(());
     }
-    // What the machine refuses comes later.
+    // Refusals by the machine are reported by later checks.
     if let Err(e) = plan.needs()
         && e.kind() == Kind::Usage
     {

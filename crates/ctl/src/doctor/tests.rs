@@ -1,4 +1,4 @@
-//! Checks of real interfaces, in namespaces of their own, which the checks leave as they were.
+//! Checks real interfaces in namespaces of their own, and that the checks change nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,8 @@ fn in_netns(test: impl FnOnce(&Netns) + Send) {
     }
 }
 
-/// Waits until `ip` says `words` of interface `name`: a worker of the kernel follows its carrier.
+/// Waits until `ip` prints `words` for interface `name`: the kernel updates the carrier's state
+/// with a delay.
 fn until(netns: &Netns, name: &str, words: &str) {
     let deadline = Instant::now() + LONG;
     while !netns.ip(&format!("-o link show {name}")).unwrap().contains(words) {
@@ -63,12 +64,12 @@ impl Things {
     }
 
     fn are_as(&self, before: &Things) -> bool {
-        // Other tests of this process close theirs meanwhile.
+        // Compare descriptors with `<=`: other tests of this process close theirs meanwhile.
         (&self.links, &self.features) == (&before.links, &before.features) && self.fds <= before.fds
     }
 }
 
-/// Descriptors of this process as a port has them.
+/// Returns the number of this process's descriptors of the kinds that a port has.
 fn sockets_and_programs() -> usize {
     let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let links = links.filter_map(|fd| fs::read_link(fd.path()).ok());
@@ -76,11 +77,11 @@ fn sockets_and_programs() -> usize {
     names.filter(|to| to.starts_with("socket:") || to.contains("bpf")).count()
 }
 
-/// Checks `port`, and that nothing is left of it.
+/// Checks `port`, and that the check leaves nothing behind.
 fn checked(netns: &Netns, port: &str, trial: Trial) -> Vec<Finding> {
     let (before, programs) = (Things::now(netns), program_ids().collect::<BTreeSet<_>>());
     let found = check_with(port, trial, &Registry::default());
-    // The kernel clears up a moment later; programs of others come and go.
+    // The kernel removes programs a moment later; other processes add and remove theirs.
     let mut left: BTreeSet<u32> = program_ids().filter(|id| !programs.contains(id)).collect();
     let deadline = Instant::now() + LONG;
     while !left.is_empty() || !Things::now(netns).are_as(&before) {
@@ -97,7 +98,7 @@ fn checked(netns: &Netns, port: &str, trial: Trial) -> Vec<Finding> {
 fn others_have(program: u32) -> bool {
     let line = format!("prog_id:\t{program}\n");
     let us = std::process::id().to_string();
-    // Not `self`, which is a process by another name.
+    // Skip `self`, which is this process under another name.
     let processes = fs::read_dir("/proc").unwrap().flatten().filter(|p| {
         let name = p.file_name().to_string_lossy().into_owned();
         name != us && name.bytes().all(|b| b.is_ascii_digit())
@@ -107,7 +108,7 @@ fn others_have(program: u32) -> bool {
     infos.any(|info| info.contains(&line))
 }
 
-/// Returns the one finding that says `what`.
+/// Returns the only finding whose `what` is this text.
 fn that<'a>(found: &'a [Finding], what: &str) -> &'a Finding {
     let mut those = found.iter().filter(|f| f.what.contains(what));
     let one = those.next().unwrap_or_else(|| panic!("no {what:?} in {found:#?}"));
@@ -237,7 +238,7 @@ fn an_interface_that_the_host_uses_is_told_with_the_filter_to_type() {
         assert_eq!((finding.level, finding.code), (Level::Miss, Some("E-BUSY")));
         assert!(finding.why.as_ref().unwrap().ends_with("v0 has the address 192.0.2.7"));
         assert!(finding.fix.as_ref().unwrap().text.contains("xdp:v0,udp=7777"), "{finding:?}");
-        // Everything else is reported as well.
+        // All other checks are reported as well.
         that(&found, "opens: v0 AF_XDP native copy, queue 0 (tried with");
         for port in ["xdp:v0,all", "xdp:v0,udp=7777", "xdp:v0,write"] {
             assert!(worst(&check(port)) < Level::Miss, "{port}");
@@ -338,7 +339,8 @@ fn a_memif_server_is_met_and_left_and_one_that_refuses_is_told() {
     assert_eq!(worst(&of(",role=server")), Level::Ok);
 
     let text = format!("memif:{name},role=server,secret=s");
-    // A child that another test forks has the trial's socket until it executes.
+    // A child forked by another test has a copy of the trial's socket until it executes its
+    // program.
     let server = std::iter::repeat_with(|| linerate_port::Port::open(&text));
     let mut server = server.take(100_000).find_map(Result::ok).expect("a free port is found");
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -349,7 +351,7 @@ fn a_memif_server_is_met_and_left_and_one_that_refuses_is_told() {
                 _ => false,
             };
             let until = std::time::Instant::now() + Duration::from_secs(20);
-            // The server may hear of the client's leaving after the client has been told to leave.
+            // The server may notice that the client has left after the client's call has returned.
             while !done.load(std::sync::atomic::Ordering::Relaxed)
                 || !left(&server) && std::time::Instant::now() < until
             {
@@ -384,7 +386,7 @@ fn the_machine_is_looked_at_and_keeps_its_interfaces() {
     assert_eq!(names(&before), names(&after));
 }
 
-/// Plays a user who may lock little: it runs this test program again, with this test alone.
+/// Runs this test program again, with this test alone, as a user who may lock little memory.
 #[test]
 fn memory_that_may_not_be_locked_is_told_with_the_limit() {
     const CHILD: &str = "LINERATE_DOCTOR_LIMITED";

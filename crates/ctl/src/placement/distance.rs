@@ -1,4 +1,4 @@
-//! Round trips of a cache line between CPUs: two threads that answer each other.
+//! Round trips of a cache line between CPUs, measured with two threads that answer each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,11 +10,11 @@ use linerate_sys::thread::pin_to_cpu;
 
 use super::topology::{Near, Topology};
 
-/// Round trips of one measurement; the next is the number of measurements of a pair, of which the
-/// shortest counts.
+/// Number of round trips of one measurement. The next constant is the number of measurements of a
+/// pair, of which the shortest counts.
 const TRIPS: u32 = 200;
 const TIMES: u32 = 5;
-/// Longest time for one pair, because on a busy CPU the partner may not run.
+/// Longest time to measure one pair: on a busy CPU the partner thread may not run.
 const LIMIT: Duration = Duration::from_millis(200);
 /// Polls before a thread yields its CPU.
 const LOOKS: u32 = 1 << 12;
@@ -28,12 +28,12 @@ pub struct RoundTrip {
     pub cpus: (usize, usize),
     /// The nearness of the two CPUs.
     pub near: Near,
-    /// Time of a round trip in nanoseconds: the shortest mean measured.
+    /// Time of a round trip in nanoseconds: the shortest mean of all measurements.
     pub ns: u64,
 }
 
-/// Measures one pair of each nearness that the machine has. It takes up to 0.2 s for each, on threads of its own;
-/// a pair that was too busy for it is left out.
+/// Measures one pair of CPUs of each nearness that the machine has. A measurement takes up to 0.2 s, on threads of
+/// its own; pairs on CPUs that are too busy are left out.
 ///
 /// # Errors
 /// `E-CPU` if one of them cannot be used any more.
@@ -53,7 +53,8 @@ pub fn round_trips(topology: &Topology) -> Result<Vec<RoundTrip>> {
 }
 
 fn between((a, b): (usize, usize)) -> Result<Option<u64>> {
-    // Odd: to the partner; even: back. `END` ends it.
+    // An odd value is on its way to the partner, an even one on its way back; `END` ends the
+    // exchange.
     const END: u32 = u32::MAX;
     let word = Arc::new(AtomicU32::new(0));
     let theirs = word.clone();

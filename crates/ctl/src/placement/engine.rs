@@ -1,4 +1,5 @@
-//! Placement of a running engine's workers, on request with its devices' interrupts, and the metrics of the search.
+//! Placement of a running engine's workers, on request also of its devices' interrupts, and the figures that the
+//! search compares.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,29 +14,31 @@ use linerate_sys::clock::{cpu_time, monotonic_ns};
 use super::{Found, Gauge, Places, Reading, RoundTrip, Search, Topology, round_trips, told};
 use crate::affinity::{InterruptGuard, Pin, WorkerPin};
 
-/// Length of a reading, and of the pause between a move and a reading.
+/// Length of a reading; before it, the search pauses for `SETTLES` after a move.
 const WINDOW: Duration = Duration::from_millis(100);
-/// The same where the kernel's time is counted, which it tells in hundredths of a second.
+/// Length of a reading if the machine's time is counted: the kernel reports it in hundredths of a
+/// second.
 const WINDOW_OF_ALL: Duration = Duration::from_millis(300);
-/// Nanoseconds of the unit of /proc/stat.
+/// Nanoseconds in the unit of time of /proc/stat.
 const TICK_NS: f64 = 1e7;
 const SETTLES: Duration = Duration::from_millis(10);
-/// Interval of checks whether the run is over.
+/// Interval of checks whether the run has ended.
 const STEP: Duration = Duration::from_millis(10);
 /// Least number of packets for a reading to count.
 const PACKETS_MIN: u64 = 200;
 /// Most readings of a search: with windows of 0.1 s, a few seconds.
 const READINGS_MAX: usize = 40;
 
-/// A count that grows with the work done: cycles if the CPU counts them, else nanoseconds.
+/// A counter of work done: cycles if the CPU counts them, else nanoseconds of CPU time.
 pub type Meter = Box<dyn FnMut() -> f64 + Send>;
 
-/// A search for places of a running engine's workers, and of interrupts.
+/// A gauge for the workers of a running engine, and for interrupts.
 pub struct EngineGauge {
     pins: Vec<Box<dyn Pin + Send>>,
-    /// The worker's number, or the queue's.
+    /// The lane of each thing: the number of its worker or of its queue.
     lanes: Vec<usize>,
-    /// CPUs on which each could run when it was found, once it was moved; and its place now.
+    /// The CPUs on which each thing could run before its first move; the next field is its present
+    /// place.
     before: Vec<Option<Vec<usize>>>,
     now: Places,
     stats: Stats,
@@ -45,7 +48,7 @@ pub struct EngineGauge {
     over: Arc<AtomicBool>,
 }
 
-/// The counts that a reading is the difference of.
+/// Counts at one time; a reading is the difference of two.
 struct Counts {
     at: Instant,
     work: f64,
@@ -55,8 +58,8 @@ struct Counts {
 }
 
 impl EngineGauge {
-    /// Creates a gauge for the engine. Soon after `over` is set, a search ends and restores
-    /// everything, because the run ends.
+    /// Creates a gauge for the engine. When `over` is set because the run ends, a search ends soon
+    /// and restores everything.
     #[must_use]
     pub fn new(control: &Control, stats: &Stats, over: &Arc<AtomicBool>) -> EngineGauge {
         let workers = stats.workers().len();
@@ -75,9 +78,10 @@ impl EngineGauge {
         }
     }
 
-    /// Places the interrupts of an interface too, those of each queue for themselves, and judges by the time that all
-    /// CPUs of the machine are not idle: what the kernel does for a packet is in no process's time. Other programs'
-    /// work is in it, and in the spread of the start. The guard is to outlive the run: it puts them back.
+    /// Also places the interrupts of an interface, separately for each queue, and compares by the busy time of all
+    /// CPUs of the machine, because the kernel's work for packets is in no process's CPU time. The busy time includes
+    /// other programs' work, which also increases the spread of the first readings. The guard must outlive the run,
+    /// because it restores the interrupts.
     #[must_use]
     pub fn interrupts(mut self, guard: &InterruptGuard) -> Self {
         for pin in guard.queues() {
@@ -90,7 +94,7 @@ impl EngineGauge {
         self.meter("ns of all CPUs", Box::new(busy_ns))
     }
 
-    /// Judges by another count than the CPU time of this process, in that unit.
+    /// Compares by `meter`, in `unit`, instead of by the CPU time of this process.
     #[must_use]
     pub fn meter(mut self, unit: &'static str, meter: Meter) -> Self {
         (self.unit, self.meter) = (unit, meter);
@@ -99,9 +103,8 @@ impl EngineGauge {
 
     /// Searches on the calling thread, which must not be a worker's.
     ///
-    /// # Errors
-    /// `E-CPU` if the machine's CPUs are not known; `E-BUSY` if the run ended first; `E-UNSUPPORTED` if the meter
-    /// stops to count, as a PMU that is withdrawn.
+    /// # Errors `E-CPU` if the machine's CPUs are not known; `E-BUSY` if the run ended first; `E-UNSUPPORTED` if the
+    /// meter stops counting, for instance because the PMU was withdrawn.
     pub fn search(mut self) -> Result<PlacementReport> {
         let topology = Topology::here()?;
         let names: Vec<String> = self.pins.iter().map(|pin| pin.name()).collect();
@@ -116,7 +119,7 @@ impl EngineGauge {
         let mut counts =
             Counts { at: Instant::now(), work: 0.0, packets: 0, remote_frees: 0, handed_over: 0 };
         for port in self.stats.ports() {
-            // What a ring gives was received before.
+            // Packets from a ring were already counted when a device received them.
             if port.flags.paired {
                 counts.handed_over += port.counts.rx_packets;
             } else {
@@ -174,7 +177,7 @@ impl Gauge for EngineGauge {
         let after = self.counts();
         let packets = after.packets.saturating_sub(before.packets);
         let work = after.work - before.work;
-        // Work that is not counted any more would make every place the best.
+        // If the meter no longer counts, every place would look best.
         if packets >= PACKETS_MIN && (work.is_nan() || work <= 0.0) {
             let why = format!(
                 "{packets} packets passed, and the counter of {} counted nothing",
@@ -193,7 +196,7 @@ impl Gauge for EngineGauge {
     }
 }
 
-/// Returns the time for which the machine's CPUs were not idle since it was started, as a count that grows.
+/// Returns the time for which the machine's CPUs were busy since boot.
 ///
 /// Source: proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal. Idle time is exact also where other
 /// times are sampled.
@@ -212,18 +215,18 @@ impl fmt::Debug for EngineGauge {
     }
 }
 
-/// The result of a search, for a reader. Displays as a table of before and after.
+/// The result of a search. Displays as a table of the figures before and after.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PlacementReport {
-    /// The placed things, in the order of their places.
+    /// The names of the placed things, in the order of their places.
     pub names: Vec<String>,
     /// Unit of the cost: `ns`, or `cycles`.
     pub unit: &'static str,
     /// Round trips between CPUs, one of each nearness.
     pub round_trips: Vec<RoundTrip>,
-    /// The result; `None` if too few packets passed for one, and nothing was moved.
+    /// The places found; `None` if too few packets passed, and then nothing was moved.
     pub found: Option<Found>,
 }
 

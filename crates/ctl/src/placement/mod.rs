@@ -1,5 +1,5 @@
-//! Placement of threads on CPUs: proposes places from the machine's topology, applies and measures
-//! them, and keeps better ones.
+//! Placement of threads on CPUs: proposes places from the machine's topology, measures them, and keeps those that are
+//! better.
 //!
 //! ```text
 //!   topology.rs   sockets, cores and their siblings, small cores, as /sys describes them
@@ -8,7 +8,7 @@
 //!   engine.rs     a running engine's workers and interrupts: CPU a packet, remote frees, hand-overs
 //! ```
 //!
-//! What is placed and by what it is judged is behind [`Gauge`]: an engine's workers, or a model in a test.
+//! A [`Gauge`] represents the things to place and the way to measure them: an engine's workers, or a model in a test.
 
 mod distance;
 mod engine;
@@ -22,10 +22,10 @@ pub use engine::{EngineGauge, Meter, PlacementReport};
 pub use search::{Found, Gauge, Reading, Search, Tried};
 pub use topology::{Cpu, Near, Topology};
 
-/// The places: a CPU for each thing, or `None` where it runs as it was found.
+/// The places: for each thing a CPU, or `None` if it keeps its original CPUs.
 pub type Places = Vec<Option<usize>>;
 
-/// Returns places for a reader: `worker 0 on 1, worker 1 as it was`.
+/// Formats places for a reader: `worker 0 on 1, worker 1 as it was`.
 #[must_use]
 pub fn told(names: &[String], places: &[Option<usize>]) -> String {
     let one = |(name, cpu): (&String, &Option<usize>)| match cpu {

@@ -1,41 +1,41 @@
-//! The search: tries places one after the other, and judges them by the spread of repeated readings
-//! at the start.
+//! The search: tries places one after the other, and compares them with the spread of repeated
+//! readings of the original places.
 
 use linerate_port::Result;
 
 use super::Places;
 use super::topology::Topology;
 
-/// Readings of the start, whose spread is the floor for differences.
+/// Number of readings of the original places, whose spread is the smallest difference that counts.
 const FLOOR_TIMES: usize = 6;
-/// Readings of each side for the final comparison.
+/// Number of readings of the original and of the best places for the final comparison.
 const CONFIRM_TIMES: usize = 5;
-/// Lowest floor, as a share: the precision of clocks and counters.
+/// Lower limit of the spread, as a share: the precision of clocks and counters.
 const FLOOR_LEAST: f64 = 0.01;
 
 /// The things to place, and the way to measure them.
 pub trait Gauge {
-    /// Moves each thing to its chosen CPU, or back to where it was found.
+    /// Moves each thing to its CPU in `places`, or back to its original CPUs for `None`.
     ///
     /// # Errors
-    /// A thing that cannot run there: the places are left out.
+    /// If a thing cannot run on its CPU; the search then skips these places.
     fn place(&mut self, places: &[Option<usize>]) -> Result<()>;
 
     /// Takes a reading; `None` if too few packets passed.
     ///
     /// # Errors
-    /// What ends the search: it is over, and the start is put back.
+    /// An error ends the search, which restores the original places.
     fn read(&mut self) -> Result<Option<Reading>>;
 }
 
-/// A reading, for a packet.
+/// The figures of one reading, each for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[cfg_attr(feature = "json", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Reading {
-    /// The deciding figure: nanoseconds of CPU, or cycles if the CPU counts them.
+    /// The figure that decides: nanoseconds of CPU time, or cycles if the CPU counts them.
     pub cost: f64,
-    /// Packets a second: among places of equal cost, a higher rate is better.
+    /// Packets a second: of places with equal cost, the one with the higher rate is better.
     pub rate: f64,
     /// Frees on another core than the allocating one.
     pub remote_frees: f64,
@@ -44,13 +44,14 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Makes a reading of a cost, a rate and two shares.
+    /// Creates a reading from a cost, a rate, and the shares of remote frees and of packets handed
+    /// over.
     #[must_use]
     pub fn new(cost: f64, rate: f64, remote_frees: f64, handed_over: f64) -> Reading {
         Reading { cost, rate, remote_frees, handed_over }
     }
 
-    /// Returns true if the reading is better than `other` by more than the floors, in cost or in
+    /// Returns true if the reading is better than `other` by more than the spread in cost or in
     /// rate, and worse in neither.
     fn is_better(&self, other: &Reading, floor: &Floor) -> bool {
         let (cheaper, dearer) = (1.0 - floor.cost, 1.0 + floor.cost);
@@ -60,16 +61,16 @@ impl Reading {
     }
 }
 
-/// Places that were tried.
+/// Places that were tried, with their reading.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "json", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Tried {
     /// The places that were tried.
     pub places: Places,
-    /// The reading at these places; `None` if it failed, or too few packets passed.
+    /// The reading at these places; `None` if it failed, or if too few packets passed.
     pub reading: Option<Reading>,
-    /// True if the places were better than all before.
+    /// True if these places were better than all tried before.
     pub kept: bool,
 }
 
@@ -78,15 +79,15 @@ pub struct Tried {
 #[cfg_attr(feature = "json", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Found {
-    /// The final places: as found, unless better ones were found.
+    /// The final places: the original ones, unless better places were found.
     pub places: Places,
-    /// Median of readings at the original places, taken alternately with those after.
+    /// Median of the readings at the original places, taken in turn with those at the new places.
     pub before: Reading,
     /// Median of readings at the new places.
     pub after: Reading,
-    /// The spread of readings at the start, as a share.
+    /// The spread of the readings at the original places, as a share of their median.
     pub floor: f64,
-    /// All that was tried, in order.
+    /// All places that were tried, in order.
     pub tried: Vec<Tried>,
 }
 
@@ -95,7 +96,8 @@ pub struct Found {
 pub struct Search<'a> {
     topology: &'a Topology,
     things: usize,
-    /// Things of one lane belong together: a worker, and the interrupts of its queue.
+    /// The lane of each thing. Things with equal lanes belong together: a worker, and the
+    /// interrupts of its queue.
     lanes: Vec<usize>,
     readings_max: usize,
 }
@@ -107,8 +109,8 @@ impl<'a> Search<'a> {
         Search { topology, things, lanes: (0..things).collect(), readings_max: 400 }
     }
 
-    /// Says which things belong together, by a number for each: they are tried on one CPU, and beside each other.
-    /// Unless it is said, none do.
+    /// Sets the lane of each thing. Things with equal lanes belong together: they are also tried on one CPU, and on
+    /// adjacent CPUs. By default each thing has a lane of its own.
     #[must_use]
     pub fn lanes(mut self, lanes: &[usize]) -> Self {
         let lanes = lanes.iter().copied().chain(lanes.len()..);
@@ -123,11 +125,11 @@ impl<'a> Search<'a> {
         self
     }
 
-    /// Runs the search; afterwards everything is at [`Found::places`], or as it was found after an
-    /// error. Returns `None` if too few packets passed for a result.
+    /// Runs the search. Afterwards everything is at [`Found::places`], or at its original CPUs
+    /// after an error. Returns `None` if too few packets passed for a result.
     ///
     /// # Errors
-    /// Those of [`Gauge::read`], and of putting things back.
+    /// Those of [`Gauge::read`], and of restoring the original places.
     pub fn run(&self, gauge: &mut dyn Gauge) -> Result<Option<Found>> {
         let start: Places = vec![None; self.things];
         let done = self.try_all(&start, gauge);
@@ -143,7 +145,7 @@ impl<'a> Search<'a> {
         for places in self.proposals() {
             self.judge(places, &mut state, gauge)?;
         }
-        // From the best one on: every step to its neighbours, until none helps.
+        // From the best places so far, try all neighbours, until none is better.
         let mut helped = self.things > 0;
         while helped && state.tried.len() < self.readings_max {
             helped = false;
@@ -151,7 +153,7 @@ impl<'a> Search<'a> {
                 if state.tried.len() >= self.readings_max {
                     break;
                 }
-                // A better one has neighbours of its own: those of the last are looked at no more.
+                // Better places have other neighbours: stop trying those of the previous places.
                 helped = self.judge(places, &mut state, gauge)?;
                 if helped {
                     break;
@@ -159,7 +161,7 @@ impl<'a> Search<'a> {
             }
         }
         let State { best, floor, tried, .. } = state;
-        // The last word: both in turn, so that a load that changed meanwhile is on both sides.
+        // Final comparison: read both places in turn, so that a change of load affects both.
         let (mut a, mut b) = (Vec::new(), Vec::new());
         for _ in 0..if best == *start { 0 } else { CONFIRM_TIMES } {
             for (places, readings) in [(start, &mut a), (&best, &mut b)] {
@@ -189,7 +191,7 @@ impl<'a> Search<'a> {
         let is_better = |reading: &Reading| reading.is_better(&state.reading, &state.floor);
         let mut kept = reading.as_ref().is_some_and(is_better);
         if kept {
-            // A second look: one lucky reading of many is no news.
+            // Read again: among many readings, one may be good by chance.
             reading = gauge.read()?;
             kept = reading.as_ref().is_some_and(is_better);
         }
@@ -200,8 +202,8 @@ impl<'a> Search<'a> {
         Ok(kept)
     }
 
-    /// Returns places by what the topology alone says: near each other, apart, in pairs of siblings, all on one,
-    /// and what belongs together on CPUs that follow each other.
+    /// Returns places that follow from the topology alone: near each other, apart, in pairs of siblings, all on one
+    /// CPU, and things of one lane on adjacent CPUs.
     fn proposals(&self) -> Vec<Places> {
         let at = |cpus: &[usize], i: usize| cpus.get(i % cpus.len().max(1)).copied();
         let deal = |cpus: &[usize]| -> Places { self.lanes.iter().map(|i| at(cpus, *i)).collect() };
@@ -217,7 +219,7 @@ impl<'a> Search<'a> {
             halves,
             deal(near.get(..1).unwrap_or_default()),
         ];
-        // Whom a thing belongs with stands on the next CPU.
+        // A thing of the same lane gets the next CPU.
         let before = |i: usize| {
             let rank = |i: usize| (self.lanes[i], i);
             (0..self.things).filter(|other| rank(*other) < rank(i)).count()
@@ -226,8 +228,8 @@ impl<'a> Search<'a> {
         all
     }
 
-    /// Returns places that differ by one thing on another CPU, two things changed for each other, or two things
-    /// moved together, one after the other: of many things on many CPUs only the first are looked at.
+    /// Returns the neighbours of `places`: one thing on another CPU, two things exchanged, or two things moved
+    /// together. With many things and CPUs the search tries only the first of them.
     fn neighbours(&self, places: &Places) -> impl Iterator<Item = Places> + use<> {
         let (cpus, things, places) = (self.topology.order(false), self.things, places.clone());
         let moved = move |places: &Places, to: &[(usize, usize)]| {
@@ -246,7 +248,8 @@ impl<'a> Search<'a> {
             });
             alone.chain(swapped)
         });
-        // Both to one CPU, or to two that follow each other: a pair that is only good together.
+        // Both things on one CPU, or on two adjacent CPUs: such a pair may be better although
+        // neither move alone is.
         let pairs = (0..things).flat_map(move |i| (i + 1..things).map(move |j| (i, j)));
         let together = pairs.flat_map(move |(i, j)| {
             let (places, cpus) = (of_pairs.clone(), all.clone());
@@ -266,14 +269,14 @@ struct State {
     tried: Vec<Tried>,
 }
 
-/// The spread of readings at the start, as shares.
+/// The spread of the readings at the original places, as shares.
 #[derive(Debug, Clone, Copy)]
 struct Floor {
     cost: f64,
     rate: f64,
 }
 
-/// Reads the start several times; returns the median and the spread.
+/// Reads the original places several times; returns the median and the spread.
 fn floor(gauge: &mut dyn Gauge) -> Result<Option<(Reading, Floor)>> {
     let mut readings = Vec::new();
     for _ in 0..FLOOR_TIMES {

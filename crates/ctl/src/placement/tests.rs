@@ -1,4 +1,4 @@
-//! The search on machines that are not here, against all places there are.
+//! Tests the search on models of machines, and compares its result with all possible places.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,11 +10,12 @@ use linerate_port::{Code, Error, Result};
 
 use super::*;
 
-/// A folder as `/sys/devices`, which goes with the test.
+/// A folder like `/sys/devices`, which is removed after the test.
 struct Machine(PathBuf);
 
 impl Machine {
-    /// Writes sockets of so many cores of so many threads each; the last `small` cores are small ones.
+    /// Writes a machine with `sockets` sockets of `cores` cores of `threads` threads each; the last `small` cores
+    /// have a small capacity.
     fn new(name: &str, sockets: usize, cores: usize, threads: usize, small: usize) -> Machine {
         let at = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
         let (all_cores, write) = (sockets * cores, |file: String, text: String| {
@@ -47,19 +48,19 @@ impl Drop for Machine {
     }
 }
 
-/// A model of a cost: a chain of things, each with work of its own, that hand packets to the next.
+/// A model of cost: a chain of things, each with its own work, that hand packets to the next thing.
 struct Chain<'a> {
     topology: &'a Topology,
-    /// Work of each thing, and cost of a hand-over, by nearness.
+    /// Work of each thing; the next field is the cost of a hand-over, by nearness.
     work: Vec<f64>,
     hand_over: [f64; 4],
-    /// Pairs of things, of which one hands packets to the other.
+    /// Pairs of things of which the first hands packets to the second.
     hands: Vec<(usize, usize)>,
-    /// CPUs of things that are not placed.
+    /// The CPU of each thing that is not placed.
     found: Vec<usize>,
     now: Places,
     noise: u64,
-    /// CPUs that refuse a thread, and readings until the run ends.
+    /// A CPU that refuses threads; the next field is the number of readings until the run ends.
     refused: Option<usize>,
     left: usize,
 }
@@ -89,7 +90,7 @@ impl Chain<'_> {
                     .enumerate()
                     .filter(move |(j, o)| *j != i && self.topology.near(*cpu, **o) == near)
             };
-            // Who shares a CPU or a core is slower.
+            // A thing that shares a CPU or a core is slower.
             let crowd = 1.0
                 + 0.8 * beside(Near::Same).count() as f64
                 + 0.35 * beside(Near::Sibling).count() as f64;
@@ -101,7 +102,7 @@ impl Chain<'_> {
         cost
     }
 
-    /// Returns the least and the greatest cost of all places there are.
+    /// Returns the least and the greatest cost of all possible places.
     fn exhaustive(&self, things: usize) -> (f64, (f64, Vec<usize>)) {
         let cpus: Vec<usize> = self.topology.cpus().iter().map(|cpu| cpu.number).collect();
         let (mut least, mut most) = (f64::MAX, (0.0, Vec::new()));
@@ -131,7 +132,7 @@ impl Gauge for Chain<'_> {
         self.left =
             self.left.checked_sub(1).ok_or_else(|| Error::new(Code::System, "the run", "ended"))?;
         self.noise = self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // Within one per cent.
+        // Noise within one per cent.
         let noise = 0.995 + (self.noise >> 40) as f64 / f64::from(1 << 24) * 0.01;
         Ok(Some(Reading::new(self.cost(&self.now) * noise, 0.0, 0.0, 0.0)))
     }
@@ -172,7 +173,7 @@ fn interrupts_of_queues_are_placed_with_their_workers_from_the_worst_start() {
         let machine = Machine::new(name, sockets, cores, threads, 0);
         let (topology, things) = (machine.topology(), lanes.len());
         let mut model = Chain::new(&topology, things, vec![0; things]);
-        // An irq hands to the worker of its queue, which is the first thing of its number.
+        // An irq hands packets to the worker of its queue, which is the first thing of its lane.
         let worker = |i: usize| lanes.iter().position(|lane| *lane == lanes[i]).unwrap();
         model.hands = (0..things).map(|i| (i, worker(i))).filter(|(i, to)| i != to).collect();
         let (best, (worst, start)) = model.exhaustive(things);
@@ -228,7 +229,7 @@ fn a_cpu_that_is_refused_is_left_out_and_an_end_puts_everything_back() {
     }
 }
 
-/// A gauge by which nothing passes.
+/// A gauge through which no packet passes.
 struct Silent;
 
 impl Gauge for Silent {
@@ -257,7 +258,7 @@ fn a_topology_is_read_from_what_the_kernel_says_and_gaps_are_taken_to_be_alike()
         [near(0, 0), near(0, 4), near(0, 1), near(0, 2)],
         [Near::Same, Near::Sibling, Near::Socket, Near::Machine]
     );
-    // The small core, 3 and 7, comes last; second threads come after first ones.
+    // The small core, with CPUs 3 and 7, is last; second threads of cores follow the first threads.
     assert_eq!(topology.order(false), [0, 1, 2, 4, 5, 6, 3, 7]);
     assert_eq!(topology.cpu(3).unwrap().capacity, 400);
     let some = Topology::read(&machine.0, &[1, 5, 60]).unwrap();
@@ -286,7 +287,7 @@ fn round_trips_of_this_machine_are_measured_for_each_nearness() {
 #[test]
 fn time_for_which_cpus_are_not_idle_is_counted() {
     let (start, until) = (engine::busy_ns(), Instant::now() + Duration::from_secs(20));
-    // This thread keeps one from it.
+    // This thread keeps one CPU busy.
     while engine::busy_ns() < start + 5e7 {
         assert!(Instant::now() < until, "{start} to {}", engine::busy_ns());
     }
@@ -318,7 +319,7 @@ fn a_counter_that_is_withdrawn_in_mid_run_ends_the_search_and_everything_is_put_
     let engine = linerate_datapath::Engine::builder().port("a", "null:").port("b", "null:");
     let running = engine.wire("a", "b").build().unwrap().start().unwrap();
     let all = linerate_sys::thread::allowed_cpus().unwrap();
-    // It counts while the start is read; in other places it stands still, or cannot be read.
+    // The meter counts while the start is read; afterwards it stands still, or cannot be read.
     for last in [None, Some(f64::NAN)] {
         let (over, mut calls) = (Arc::default(), 0.0);
         let meter = move || {

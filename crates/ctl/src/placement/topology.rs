@@ -1,4 +1,4 @@
-//! The CPUs of a machine, from /sys.
+//! The topology of a machine's CPUs, from /sys.
 //!
 //! Source: Documentation/admin-guide/cputopology.rst, Documentation/ABI/testing/sysfs-devices-system-cpu.
 
@@ -19,7 +19,7 @@ const SMALL: u32 = FULL / 2;
 pub struct Cpu {
     /// The CPU's number.
     pub number: usize,
-    /// The first CPU of the core, which siblings share.
+    /// The number of the first CPU of the core; siblings have the same number.
     pub core: usize,
     /// The CPU's socket.
     pub socket: usize,
@@ -27,17 +27,17 @@ pub struct Cpu {
     pub capacity: u32,
 }
 
-/// Nearness of two CPUs, from near to far.
+/// Nearness of two CPUs, in ascending order of distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "json", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 pub enum Near {
     /// The same CPU.
     Same,
-    /// Two hardware threads of one core.
+    /// Two hardware threads of the same core.
     Sibling,
-    /// Two cores of one socket.
+    /// Two cores of the same socket.
     Socket,
-    /// Cores of two sockets.
+    /// Two cores of different sockets.
     Machine,
 }
 
@@ -62,17 +62,17 @@ impl Topology {
     /// Reads the topology of this machine, limited to CPUs that the calling thread may use.
     ///
     /// # Errors
-    /// `E-SYSTEM` if the kernel tells of no CPU.
+    /// `E-SYSTEM` if the kernel reports no CPU.
     pub fn here() -> Result<Topology> {
         Topology::read(Path::new("/sys/devices"), &thread::allowed_cpus()?)
     }
 
-    /// Reads those CPUs of `allowed` that are online, from a folder like `/sys/devices`. A CPU that
-    /// the kernel does not describe counts as a core of its own, on the first socket, of full
+    /// Reads the CPUs of `allowed` that are online, from a folder like `/sys/devices`. A CPU that
+    /// the kernel does not describe is taken for a core of its own, on the first socket, with full
     /// capacity.
     ///
     /// # Errors
-    /// `E-SYSTEM` if none of them is online.
+    /// `E-SYSTEM` if none of these CPUs is online.
     pub fn read(devices: &Path, allowed: &[usize]) -> Result<Topology> {
         let text = |file: &str| fs::read_to_string(devices.join(file)).ok();
         let online =
@@ -88,7 +88,7 @@ impl Topology {
             Cpu {
                 number: cpu,
                 core: siblings.into_iter().min().unwrap_or(cpu),
-                // -1 where the firmware does not tell.
+                // The value is -1 if the firmware does not report the socket.
                 socket: number(of("topology/physical_package_id")).unwrap_or(0) as usize,
                 capacity: number(of("cpu_capacity")).unwrap_or(otherwise).clamp(1, FULL),
             }
@@ -111,7 +111,7 @@ impl Topology {
         &self.cpus
     }
 
-    /// Returns the CPU of that number.
+    /// Returns the CPU with this number.
     #[must_use]
     pub fn cpu(&self, number: usize) -> Option<&Cpu> {
         self.cpus.iter().find(|cpu| cpu.number == number)

@@ -1,4 +1,4 @@
-//! The other end of the socket: one request, one answer.
+//! The client of a run's control socket: sends one request and reads one answer.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -15,14 +15,14 @@ use super::refusal;
 use super::request::Request;
 use crate::report::ErrorReport;
 
-/// Longest time without a byte of the answer.
+/// Longest wait for the next byte of the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time between two tries to connect.
+/// Interval of attempts to connect.
 const RETRY: Duration = Duration::from_millis(2);
 /// Longest answer: that of a run with thousands of queues.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// Connects; while too many others wait to be accepted, tries again.
+/// Connects to the socket; tries again while too many other clients wait to be accepted.
 fn connected(path: &Path) -> std::io::Result<OwnedFd> {
     let until = Instant::now() + ANSWER_TIMEOUT;
     loop {
@@ -38,16 +38,16 @@ fn connected(path: &Path) -> std::io::Result<OwnedFd> {
 /// An answer of a run: a document of the schema `linerate-tune/1`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// As it came.
+    /// The answer's line of JSON, as received.
     pub line: String,
-    /// As it is read.
+    /// The answer, parsed.
     pub document: Value,
 }
 
-/// Asks the run whose socket is at `path`; returns its answer.
+/// Sends a request to the run whose socket is at `path`; returns the run's answer.
 ///
 /// # Errors
-/// What the run refuses; `E-FILE` if no process listens there, `E-PERM` if the socket is another user's, `E-BUSY` if the
+/// The run's refusal; `E-FILE` if no process listens there, `E-PERM` if the socket is another user's, `E-BUSY` if the
 /// run does not answer.
 pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     let what = format!("cannot ask the run at {}", path.display());
@@ -78,7 +78,8 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     stream.set_nonblocking(false).map_err(broken)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(broken)?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(broken)?;
-    // A run that does not hear this client has answered before, and closed its end.
+    // An error is ignored: a run that refuses this client has answered already and closed the
+    // connection.
     let _ = stream.write_all(request.line().as_bytes());
     let mut line = String::new();
     let read = BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line);

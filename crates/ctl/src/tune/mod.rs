@@ -5,9 +5,9 @@
 //!      ◄─a line of JSON──                     ◄── Stats ──── what they publish
 //! ```
 //!
-//! [`SETTINGS`] is the one table of what can be set and shown. [`Server`] has a thread of its own, which never waits
-//! for a client or a worker: a slow client loses its place, an order that is not obeyed in time is an error. One
-//! request a connection; only this process's user and root are heard.
+//! [`SETTINGS`] is the one table of settings that can be shown and changed. [`Server`] has a thread of its own, which
+//! never waits for a client or a worker: a slow client is disconnected, and an order that is not obeyed in time is an
+//! error. Each connection carries one request; only requests of this process's user and of root are accepted.
 
 mod client;
 mod request;
@@ -25,15 +25,15 @@ pub use setting::{LETTERS, SETTINGS, SettingRow};
 
 use crate::report::ErrorReport;
 
-/// The code of a request that makes no sense.
+/// The error code of an invalid request.
 const USAGE: &str = "E-USAGE";
 
-/// Returns a refusal in its four parts.
+/// Returns an error with its four parts.
 fn refusal(code: &str, what: &str, why: impl Into<String>, fix: impl Into<String>) -> ErrorReport {
     ErrorReport { code: code.into(), what: what.into(), why: why.into(), fix: fix.into() }
 }
 
-/// Refuses a word that is not among `known`, with the nearest one that is.
+/// Refuses a word that is not in `known`, and suggests the nearest known word.
 fn unknown<'a>(
     what: &str,
     noun: &str,

@@ -1,4 +1,4 @@
-//! A request: a line of JSON, read with nothing left out and nothing taken for something else.
+//! A request: a line of JSON. The parser ignores no key and accepts no unknown word.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,27 +11,27 @@ use crate::report::ErrorReport;
 
 /// The schema of requests and answers.
 pub const SCHEMA: &str = "linerate-tune/1";
-/// Longest request, with the end of its line.
+/// Longest request in bytes, with the line feed.
 pub const REQUEST_BYTES_MAX: usize = 4096;
-/// Times after which a change can be taken back, in seconds.
+/// Permitted times after which a change is reverted, in seconds.
 const REVERT_SECONDS: RangeInclusive<f64> = 0.001..=86_400.0;
 
-/// The attempt, in an error's words.
+/// The failed action, as errors print it.
 const WHAT: &str = "cannot understand the request";
-/// An example of a request, as a remedy.
+/// An example of a request, for use in remedies.
 const EXAMPLE: &str = r#"{"schema":"linerate-tune/1","do":"show"}"#;
 
 /// A request to a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// Show every setting and count of a port, or of all.
+    /// Shows every setting and count of a port, or of all ports.
     Show {
         /// The port's name.
         port: Option<String>,
     },
-    /// Change settings.
+    /// Changes settings of a port.
     Set(Change),
-    /// Keep what would be taken back.
+    /// Keeps the changes that would be reverted.
     Keep,
 }
 
@@ -40,16 +40,16 @@ pub enum Request {
 pub struct Change {
     /// The port's name.
     pub port: String,
-    /// The number of one queue; all queues without.
+    /// The number of one queue; `None` for all queues.
     pub queue: Option<usize>,
-    /// Values by the names of [`SETTINGS`](super::SETTINGS).
+    /// New values, by the names in [`SETTINGS`](super::SETTINGS).
     pub settings: BTreeMap<String, String>,
-    /// Time after which the change is taken back, unless it is kept.
+    /// Time after which the change is reverted, unless it is kept.
     pub revert_after: Option<Duration>,
 }
 
 impl Request {
-    /// Returns the request as its line.
+    /// Formats the request as its line.
     #[must_use]
     pub fn line(&self) -> String {
         let mut line = match self {
@@ -66,10 +66,10 @@ impl Request {
         format!("{line}\n")
     }
 
-    /// Reads the request of a line.
+    /// Parses a request from its line.
     ///
     /// # Errors
-    /// `E-USAGE` with the reason, and the nearest word for one that is not known.
+    /// `E-USAGE` with the reason, and for an unknown word the nearest known one.
     pub fn parse(line: &[u8]) -> Result<Request, ErrorReport> {
         if line.len() > REQUEST_BYTES_MAX {
             return Err(bad(format!("it is longer than {REQUEST_BYTES_MAX} bytes")));
@@ -101,7 +101,7 @@ impl Request {
 }
 
 impl Change {
-    /// Takes the keys of a change out of a request.
+    /// Removes the keys of a change from a request's object, and parses them.
     fn take(object: &mut Map<String, Value>) -> Result<Change, ErrorReport> {
         let port = text(object, "port")?.ok_or_else(|| bad("it names no port"))?;
         let queue = match object.remove("queue").unwrap_or_default() {
@@ -141,7 +141,7 @@ impl Change {
     }
 }
 
-/// Takes a text out of a request.
+/// Removes a text from a request's object; `None` if the key is missing.
 fn text(object: &mut Map<String, Value>, key: &str) -> Result<Option<String>, ErrorReport> {
     match object.remove(key) {
         None | Some(Value::Null) => Ok(None),

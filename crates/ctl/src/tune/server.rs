@@ -1,8 +1,8 @@
-//! The socket of a run, and the thread that serves it.
+//! The control socket of a run, and the thread that serves it.
 //!
-//! Owner: the program that was asked for it; dropping the [`Server`] ends the thread and takes the file away. The
-//! thread sleeps until someone connects. It waits for no client: they are read and written as far as they go, and one
-//! that is slow, or the oldest when all places are taken, is let go.
+//! Owner: the program that opened it on request; dropping the [`Server`] ends the thread and removes the file. The
+//! thread sleeps until a client connects. It never waits for a client: it reads and writes as far as possible without
+//! blocking, and disconnects a slow client, or the oldest one when all places are taken.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,18 +23,19 @@ use super::target::{Pending, Target};
 use crate::json;
 use crate::report::ErrorReport;
 
-/// Clients at once.
+/// Most clients served at the same time.
 const PLACES: usize = 16;
-/// Clients that are accepted in one turn.
+/// Most clients accepted in one turn of the thread.
 const ACCEPTS_MAX: usize = 64;
-/// Longest time for a client to send its request, and to take its answer.
+/// Longest time in which a client must send its request, and longest time in which it must read its
+/// answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time between two looks at orders that workers have not obeyed yet.
+/// Interval of checks for orders that workers have not obeyed yet.
 const LOOK: Duration = Duration::from_millis(1);
-/// Time for which no client is accepted when there was no descriptor for one.
+/// Time without accepting clients after an accept failed for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A socket where clients connect, and wait for [`Listening::serve`].
+/// An open socket to which clients can connect; they are served from [`Listening::serve`] on.
 #[derive(Debug)]
 pub struct Listening {
     listener: Listener,
@@ -42,7 +43,7 @@ pub struct Listening {
     bell: Arc<EventFd>,
 }
 
-/// The thread that serves a socket, until it is dropped.
+/// The thread that serves a control socket; dropping it ends the thread.
 #[derive(Debug)]
 pub struct Server {
     bell: Arc<EventFd>,
@@ -50,8 +51,8 @@ pub struct Server {
 }
 
 impl Listening {
-    /// Listens at `path`: a file of mode 0600, which goes with the [`Server`]. A socket that a dead process of this
-    /// user left behind is replaced; anything else there is refused.
+    /// Opens a socket at `path`: a file with mode 0600, which the [`Server`] removes at its end. A socket that a dead
+    /// process of this user left behind is replaced; any other file at the path is refused.
     ///
     /// # Errors
     /// `E-BUSY` if something else is at the path, `E-SYSTEM` for a path that cannot be used.
@@ -70,10 +71,10 @@ impl Listening {
         Ok(Listening { listener, watch, bell })
     }
 
-    /// Serves the socket on a thread of its own.
+    /// Starts a thread that serves the socket.
     ///
     /// # Errors
-    /// `E-SYSTEM` if there can be no thread.
+    /// `E-SYSTEM` if the thread cannot be started.
     pub fn serve(self, control: Control, stats: Stats) -> Result<Server> {
         let bell = self.bell.clone();
         let mut service = Service {
@@ -99,30 +100,30 @@ impl Drop for Server {
     }
 }
 
-/// The thread's own.
+/// The state of the serving thread.
 struct Service {
     listening: Listening,
     target: Target,
-    /// In the order in which they came.
+    /// The connected clients, in the order in which they connected.
     clients: Vec<Client>,
-    /// No client is accepted until then.
+    /// Time until which no client is accepted, after an accept failed.
     paused: Option<Instant>,
 }
 
-/// One client, which has one request.
+/// One connected client, which may send one request.
 struct Client {
     stream: UnixStream,
     state: State,
     until: Instant,
 }
 
-/// The state of a client: what it waits for.
+/// The state of a client, by what it waits for.
 enum State {
-    /// The rest of its line.
+    /// Waits for the rest of the client's line.
     Asking(Vec<u8>),
-    /// The workers.
+    /// Waits for the workers to obey.
     Ordered(Pending),
-    /// Room for the rest of its answer.
+    /// Waits for room to send the rest of the answer.
     Answered(Vec<u8>, usize),
 }
 
@@ -135,7 +136,8 @@ impl Service {
             let due = clients.chain(self.paused).chain(self.target.revert_at()).min();
             let left = due.map(|due| due.saturating_duration_since(Instant::now()));
             let left = if orders { Some(LOOK) } else { left };
-            // EBADF and the like cannot be: all members are ours, and open.
+            // The wait cannot fail with EBADF and the like: all members are open descriptors of
+            // this thread.
             if self.listening.watch.wait(&mut events, left).is_err() {
                 return;
             }
@@ -150,7 +152,7 @@ impl Service {
         }
     }
 
-    /// Accepts clients, and hears each at once: one that has sent its request already keeps its place.
+    /// Accepts clients, and reads from each immediately: a client that has sent its request already keeps its place.
     fn accept(&mut self, now: Instant) {
         if self.paused.is_some_and(|until| now < until) {
             return;
@@ -163,7 +165,8 @@ impl Service {
                 Ok(Some(fd)) => UnixStream::from(fd),
                 Ok(None) => return,
                 Err(_) => {
-                    // A listener that is watched would announce the client for ever.
+                    // Stop watching the listener, because the client that was not accepted would
+                    // wake this thread again and again.
                     self.listen(false);
                     self.paused = Some(now + PAUSE);
                     return;
@@ -188,16 +191,17 @@ impl Service {
         }
     }
 
-    /// Has the listener watched, or not.
+    /// Starts or stops watching the listener.
     fn listen(&self, wanted: bool) {
         let interest = if wanted { EventFlags::IN } else { EventFlags::empty() };
-        // It is a member.
+        // Cannot fail: the listener is a member of the set.
         let _ = self.listening.watch.modify(&self.listening.listener, 0, interest);
     }
 }
 
 impl Client {
-    /// Goes on as far as it can; false if the client is done with, or too slow.
+    /// Serves the client as far as possible without waiting; returns false if the client is
+    /// finished or too slow.
     fn turn(&mut self, target: &mut Target, watch: &Epoll, now: Instant) -> bool {
         loop {
             let next = match &mut self.state {
@@ -230,7 +234,7 @@ impl Client {
         }
     }
 
-    /// Does what the client's line says.
+    /// Executes the request in the client's line.
     fn heard(&mut self, target: &mut Target, watch: &Epoll, now: Instant) -> State {
         let State::Asking(line) = &self.state else { return State::Asking(Vec::new()) };
         let answer = match Request::parse(line) {
@@ -238,7 +242,8 @@ impl Client {
             Ok(Request::Keep) => Ok(target.keep()),
             Ok(Request::Set(change)) => match target.begin(&change, now) {
                 Ok(pending) => {
-                    // What it sends, or that it goes, is no news until the workers have obeyed.
+                    // Do not watch the client until the workers have obeyed: further bytes or a
+                    // closed connection would only wake this thread.
                     let _ = watch.delete(&self.stream);
                     return State::Ordered(pending);
                 }
@@ -259,10 +264,11 @@ impl State {
     }
 }
 
-/// Reads what there is of a client's line; true once it is whole, too long, or all that comes.
+/// Reads the available bytes of a client's line; returns true once the line is complete, too long,
+/// or ended by the client.
 ///
 /// # Errors
-/// A client that is gone, or has nothing to ask.
+/// If the client has closed the connection, or sent no request.
 fn read_line(stream: &mut UnixStream, line: &mut Vec<u8>) -> io::Result<bool> {
     let mut bytes = [0; REQUEST_BYTES_MAX];
     loop {
@@ -283,7 +289,7 @@ fn read_line(stream: &mut UnixStream, line: &mut Vec<u8>) -> io::Result<bool> {
     }
 }
 
-/// Checks that a client belongs to this process's user, or to root.
+/// Checks that a client runs as this process's user, or as root.
 fn check(stream: &UnixStream) -> std::result::Result<(), ErrorReport> {
     let own = linerate_sys::unix::own_user();
     let refuse = |why: String| {

@@ -6,7 +6,7 @@ use linerate_port::thread;
 
 use serde::Serialize;
 
-/// ethtool's letters under which there are settings: the one that shows, the one that changes, and what it is of.
+/// ethtool's letters that have settings: the letter that shows them, the letter that changes them, and their subject.
 pub const LETTERS: [(char, char, &str); 4] = [
     ('c', 'C', "interrupt coalescing"),
     ('k', 'K', "transmit features"),
@@ -14,22 +14,22 @@ pub const LETTERS: [(char, char, &str); 4] = [
     ('l', 'L', "channels: the worker of each queue"),
 ];
 
-/// A setting of a queue.
+/// A setting of a queue, with its declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SettingRow {
-    /// Its name; the command writes `-` for `_`.
+    /// The setting's name; the command writes `-` for `_`.
     pub name: &'static str,
-    /// ethtool's letter under which it is shown.
+    /// ethtool's letter that shows the setting.
     pub letter: char,
-    /// The knobs that declare its numbers.
+    /// The knobs that declare the setting's numeric values.
     pub knobs: &'static [&'static knob::Knob],
-    /// Its other values.
+    /// The values other than numbers.
     words: &'static str,
-    /// The reason why it cannot be changed while packets pass; empty if it can.
+    /// The reason why the setting cannot be changed while packets pass; empty if it can be changed.
     pub fixed: &'static str,
 }
 
-/// Every setting.
+/// All settings of a queue.
 pub const SETTINGS: [SettingRow; 7] = [
     SettingRow {
         name: "moderation",
@@ -71,13 +71,13 @@ pub const SETTINGS: [SettingRow; 7] = [
 ];
 
 impl SettingRow {
-    /// Returns the row of a name.
+    /// Returns the setting called `name`.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static SettingRow> {
         SETTINGS.iter().find(|row| row.name == name)
     }
 
-    /// Returns the values that it can have, as text.
+    /// Describes the values that the setting can have.
     #[must_use]
     pub fn values(&self) -> String {
         match (self.knobs, self.words) {
@@ -88,16 +88,16 @@ impl SettingRow {
     }
 }
 
-/// A setting of a queue, as it is now.
+/// A setting of a queue with its present value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Shown {
     name: &'static str,
     letter: char,
-    /// Its value; `None` if it has none now, for the reason `why`.
+    /// The present value; `None` if there is none, for the reason in `why`.
     value: Option<String>,
     why: Option<&'static str>,
     values: String,
-    /// False if it cannot be changed while packets pass.
+    /// True if the setting can be changed while packets pass.
     live: bool,
 }
 
@@ -114,7 +114,7 @@ pub(super) fn show(port: &PortStats, queue: &QueueSettings, worker: WorkerStats)
     SETTINGS.iter().map(shown).collect()
 }
 
-/// Returns a setting's value, or why it has none.
+/// Returns a setting's present value, or the reason why it has none.
 fn value(
     name: &str,
     port: &PortStats,
@@ -140,7 +140,7 @@ fn value(
     }
 }
 
-/// Returns the CPUs that a text names, of those that the process may use.
+/// Returns the CPUs that a text lists, limited to those that the process may use.
 pub(super) fn cpus(text: &str) -> Result<Vec<usize>, String> {
     let allowed = thread::allowed_cpus().map_err(|e| e.why)?;
     if matches!(text, "any") {

@@ -1,4 +1,5 @@
-//! The run's end of the control socket: shows and changes settings, and reverts changes that are not kept.
+//! The part of the control socket that works on the run: shows and changes settings, and reverts changes that are not
+//! kept.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,33 +14,33 @@ use super::value::{Order, Ordered, SetShown, parse};
 use super::{USAGE, refusal, unknown};
 use crate::report::{ErrorReport, PortReport};
 
-/// Longest time for a worker to obey.
+/// Longest time in which a worker must obey an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A run, as its socket's thread reaches it.
+/// A run, with the handles that the socket's thread uses.
 #[derive(Debug)]
 pub(super) struct Target {
     control: Control,
     stats: Stats,
     started: Instant,
-    /// The values that take changes back.
+    /// The previous values, to which changes will be reverted.
     reverts: BTreeMap<Key, Ordered>,
     revert_at: Option<Instant>,
 }
 
-/// A setting of one queue of a port, or the CPUs of a worker.
+/// Identifier of a setting: of one queue of a port, or the CPUs of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Queue(String, usize, &'static str),
     Worker(usize),
 }
 
-/// A change that was ordered, and may not have been made everywhere yet.
+/// A change that was ordered, and that some workers may not have made yet.
 #[derive(Debug)]
 pub(super) struct Pending {
     port: String,
     queues: Vec<usize>,
-    /// Each value with its order, and those before it, one of each queue.
+    /// Each new value with the previous value of each queue, and its orders.
     values: Vec<(Ordered, Vec<Ordered>, Vec<Order>)>,
     revert_after: Option<Duration>,
     until: Instant,
@@ -67,7 +68,7 @@ impl Target {
         Target { control, stats, started: Instant::now(), reverts, revert_at }
     }
 
-    /// Returns the document of a port, or of all.
+    /// Returns the document of a port, or of all ports.
     ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no such port.
@@ -109,11 +110,10 @@ impl Target {
         found.ok_or_else(|| unknown(what, "port", name, ports.iter().map(|port| &*port.name)))
     }
 
-    /// Orders a change, once all of it is known to be possible.
+    /// Orders a change after checking all of its values.
     ///
-    /// # Errors
-    /// `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`, and nothing was ordered; `E-BUSY` of a worker that does
-    /// not obey.
+    /// # Errors `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`: then nothing was ordered. `E-BUSY` for a worker
+    /// that does not obey.
     pub fn begin(&mut self, change: &Change, now: Instant) -> Result<Pending, ErrorReport> {
         let what = format!("cannot set '{}'", change.port);
         let port = self.port(&change.port, &what)?;
@@ -137,7 +137,8 @@ impl Target {
         let (port, until, revert_after) =
             (change.port.clone(), now + ORDER_TIMEOUT, change.revert_after);
         for (value, before, orders) in &mut values {
-            // Before the order: it may be obeyed although it is answered too late, or nobody waits for the answer.
+            // Record the revert before the order: a worker may obey although the answer is late, or no client waits
+            // for it.
             if let Some(time) = revert_after {
                 for (key, before) in self.keys(&port, &queues, value).zip(before.iter()) {
                     self.reverts.entry(key).or_insert_with(|| before.clone());
@@ -146,7 +147,7 @@ impl Target {
             }
             orders.extend(self.order(&port, change.queue, &queues, value)?);
             if revert_after.is_none() {
-                // One that is to stay takes the place of what would have been.
+                // A permanent change cancels the pending revert of the setting.
                 self.keys(&port, &queues, value).for_each(|key| _ = self.reverts.remove(&key));
                 self.revert_at = self.revert_at.filter(|_| !self.reverts.is_empty());
             }
@@ -154,7 +155,7 @@ impl Target {
         Ok(Pending { port, queues, values, revert_after, until })
     }
 
-    /// Returns what a value of some queues is a setting of, one key for each queue.
+    /// Returns the identifiers of the settings that `value` changes, one for each queue.
     fn keys<'a>(
         &self,
         port: &'a str,
@@ -168,7 +169,7 @@ impl Target {
         })
     }
 
-    /// Returns the value that a queue has, of the setting that `like` is of.
+    /// Returns a queue's present value of the setting that `like` belongs to.
     fn now(&self, port: &PortStats, queue: usize, like: &Ordered) -> Ordered {
         match like {
             Ordered::Moderation(_) => Ordered::Moderation(port.queues[queue].settings.moderation),
@@ -184,7 +185,7 @@ impl Target {
         }
     }
 
-    /// Orders one value of a port's queues.
+    /// Orders one new value for queues of a port.
     fn order(
         &self,
         port: &str,
@@ -210,7 +211,8 @@ impl Target {
         }
     }
 
-    /// Returns the answer to a change, once every worker has obeyed or its time is over.
+    /// Returns the answer to a change once every worker has obeyed, or the time to obey is over;
+    /// `None` before.
     pub fn finish(
         &mut self,
         pending: &mut Pending,
@@ -229,7 +231,8 @@ impl Target {
             }
             Some(results) => {
                 let set: Result<Vec<SetShown>, ErrorReport> = results.into_iter().collect();
-                // From now on, when the change is made, unless it was kept meanwhile.
+                // Restart the time to the revert now, when the change is made, unless the change
+                // was kept meanwhile.
                 if let Some(time) = pending.revert_after.filter(|_| !self.reverts.is_empty()) {
                     self.revert_at = Some(now + time);
                 }
@@ -252,7 +255,7 @@ impl Target {
         line(&Document { schema: SCHEMA, port, queues, set, reverts_in_seconds })
     }
 
-    /// Keeps what would be taken back; returns the document that says how many settings that is.
+    /// Cancels all pending reverts; returns the document with the number of settings kept.
     pub fn keep(&mut self) -> String {
         #[derive(Serialize)]
         struct Document {
@@ -265,12 +268,12 @@ impl Target {
         line(&Document { schema: SCHEMA, kept })
     }
 
-    /// Returns when changes are to be taken back.
+    /// Returns the time at which pending changes are reverted.
     pub fn revert_at(&self) -> Option<Instant> {
         self.revert_at
     }
 
-    /// Takes changes back whose time has come; a worker that has too many orders is asked again in `pause`.
+    /// Reverts the pending changes if it is time; tries again after `pause` for a worker with too many orders.
     pub fn revert(&mut self, now: Instant, pause: Duration) {
         if self.revert_at.is_none_or(|at| now < at) {
             return;
@@ -284,7 +287,7 @@ impl Target {
                 (Key::Queue(port, queue, _), _) => {
                     self.order(port, Some(*queue), &[*queue], &value).map(drop)
                 }
-                // A worker has no other setting.
+                // Unreachable: the only setting of a worker is its CPUs.
                 (Key::Worker(_), _) => Ok(()),
             };
             if let Err(e) = ordered
@@ -308,7 +311,7 @@ impl From<Error> for ErrorReport {
     }
 }
 
-/// Returns a document as its line.
+/// Serialises a document as a line.
 fn line(document: &impl Serialize) -> String {
     // Cannot fail: every key is a string, and a number that is not finite becomes null.
     serde_json::to_string(document).unwrap_or_default() + "\n"

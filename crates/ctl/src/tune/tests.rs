@@ -1,4 +1,4 @@
-//! A run and its clients, in one process and without privilege.
+//! Tests a run and its clients in one process, without privileges.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -56,7 +56,7 @@ impl Run {
         ask(&self.path, &change).map(|answer| answer.document)
     }
 
-    /// Ends it; nothing was lost.
+    /// Ends the run, and checks that no packet was lost.
     fn end(self) {
         drop(self.server);
         assert!(!self.path.exists(), "the socket goes with the server");
@@ -74,10 +74,10 @@ fn connect(path: &Path) -> UnixStream {
     stream
 }
 
-/// Sends bytes, and returns the line that comes back.
+/// Sends bytes to the socket, and returns the answer's line.
 fn send(path: &Path, bytes: &[u8]) -> String {
     let mut stream = connect(path);
-    // A server that has heard enough closes its end.
+    // An error is ignored: a server that has read enough closes the connection.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut line = String::new();
@@ -178,7 +178,7 @@ fn hundred_silent_clients_block_neither_an_honest_one_nor_the_end() {
     let mut silent = Vec::new();
     let mut half = |i: usize| {
         let mut stream = connect(&run.path);
-        // Some send half of a line, some ask and take no answer.
+        // Some clients send half of a line, some send a request and do not read the answer.
         match i % 3 {
             0 => {}
             1 => stream.write_all(b"{\"schema\":").unwrap(),
@@ -235,14 +235,14 @@ fn run_that_is_not_there_is_told_apart_from_one_that_does_not_answer() {
         let path = path.clone();
         move || ask(&path, &Request::Keep).unwrap_err()
     });
-    // Once it waits there, the socket goes without an answer.
+    // The client waits for its answer when the socket closes.
     std::thread::sleep(Duration::from_millis(20));
     drop(listening);
     let e = deaf.join().unwrap();
     assert!(["E-BUSY", "E-FILE", "E-SYSTEM"].contains(&&*e.code), "{e:?}");
 }
 
-/// Returns a run of `gen → sink` whose worker obeys when the test turns it.
+/// Returns a run of `gen → sink` whose worker only obeys when the test turns it.
 fn unturned() -> (Target, Worker) {
     let engine = Engine::builder().port("east", "gen:count=1").port("west", "sink:");
     let engine = engine.wire("east", "west").build().unwrap();
@@ -256,7 +256,7 @@ fn change(port: &str, setting: (&str, &str), revert_after: Option<Duration>) -> 
     Change { port: port.into(), queue: None, settings, revert_after }
 }
 
-/// Returns the value of a setting that [`Target::show`] has.
+/// Returns the value of a setting in the document of [`Target::show`].
 fn shown(target: &Target, name: &str) -> Value {
     let all: Value = serde_json::from_str(&target.show(None).unwrap()).unwrap();
     let rows = all["ports"]["west"]["queues"][0]["settings"].as_array().unwrap();
@@ -288,7 +288,8 @@ fn change_that_comes_after_its_answer_or_without_one_is_taken_back_too() {
 fn part_of_a_change_that_was_ordered_is_taken_back_if_the_rest_is_refused() {
     let (second, (mut target, mut worker)) = (Duration::from_secs(1), unturned());
     let now = Instant::now();
-    // Fifteen of the sixteen orders that a worker may have: room for one of two.
+    // Fifteen of the sixteen orders that a worker can hold: the change needs two, and only one
+    // fits.
     for _ in 0..15 {
         let _ = target.begin(&change("west", ("moderation", "busy"), None), now).unwrap();
     }
@@ -313,7 +314,7 @@ fn cpus_of_a_worker_that_two_ports_share_are_taken_back_once() {
     let [first, .., last] = all[..] else { return println!("skipped: one CPU") };
     let (second, (mut target, mut worker)) = (Duration::from_secs(1), unturned());
     let (first, last, now) = (first.to_string(), last.to_string(), Instant::now());
-    // On a thread of its own, which is the one that is moved.
+    // Turn the worker on a thread of its own, because that thread is the one that is moved.
     let turn = |worker: &mut Worker| {
         std::thread::scope(|scope| scope.spawn(|| worker.turn(now)).join().map(drop).unwrap());
     };

@@ -1,4 +1,4 @@
-//! The values of a change: read from a request, ordered from workers, and what became of them.
+//! The values of a change: parsed from a request, sent to workers as orders, and their results.
 
 use linerate_datapath::{Applied, Moderation, PendingOrder, Pinned, Setting, TxBatch, knob};
 use linerate_port::Code;
@@ -17,7 +17,7 @@ pub(super) enum Ordered {
     Cpu(Vec<usize>),
 }
 
-/// The order behind one value.
+/// The order for one value.
 #[derive(Debug)]
 pub(super) enum Order {
     Setting(PendingOrder<Applied>),
@@ -28,18 +28,18 @@ pub(super) enum Order {
 #[derive(Debug, Serialize)]
 pub(super) struct SetShown {
     name: &'static str,
-    /// The values before, one of each queue.
+    /// The previous value of each queue.
     before: Vec<String>,
     asked: String,
     applied: String,
     note: Option<String>,
-    /// Packets that the queues received between question and change.
+    /// Packets that the queues received between the order and the change.
     packets: u64,
     took_us: f64,
 }
 
 impl Ordered {
-    /// Returns the name of its setting.
+    /// Returns the name of the value's setting.
     pub fn name(&self) -> &'static str {
         match self {
             Ordered::Moderation(_) => "moderation",
@@ -61,7 +61,7 @@ impl Ordered {
 }
 
 impl SetShown {
-    /// Returns the result of a value's orders, once there is one of each.
+    /// Returns the result of a value's orders; `None` until all of them are answered.
     pub fn of(
         (value, before, orders): &(Ordered, Vec<Ordered>, Vec<Order>),
     ) -> Option<Result<SetShown, ErrorReport>> {
@@ -100,7 +100,7 @@ impl SetShown {
     }
 }
 
-/// Reads every value of a change; `now` is the moderation of its first queue.
+/// Parses every value of a change; `now` is the present moderation of the first queue.
 pub(super) fn parse(
     what: &str,
     change: &Change,
