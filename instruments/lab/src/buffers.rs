@@ -17,7 +17,7 @@ use crate::{Code, Error, Result};
 /// Repetitions in one process.
 const REPS: usize = 15;
 
-/// Least number of repetitions during which no other thread used the CPUs.
+/// Smallest number of clean repetitions for a result: in a clean one no other thread used the CPUs.
 const CLEAN_MIN: usize = 3;
 
 /// The requested case and options.
@@ -64,8 +64,8 @@ pub fn sample(args: &[String]) -> Result<String> {
     Ok(said(&request, &sample))
 }
 
-/// Formats the result of a case; with fewer clean repetitions the figure is unknown, because other
-/// programs are part of it.
+/// Formats the result of a case. With fewer than [`CLEAN_MIN`] clean repetitions the figure is
+/// unknown, because it includes the work of other programs.
 fn said(request: &Request, sample: &Sample) -> String {
     let Sample { ticks, bursts, reps, clean } = *sample;
     let is_clean = clean >= CLEAN_MIN.min(reps);
@@ -104,7 +104,8 @@ impl Request {
                 _ => return Err(usage(format!("{flag} is not known"))),
             }
         }
-        // The peer's program holds at most 99; of none there is no median.
+        // The peer's program can store at most 99 repetitions; without a repetition there is no
+        // median.
         if !(1..=99).contains(&request.reps) || request.bursts == 0 {
             return Err(usage("--reps is 1 to 99, and --bursts at least 1".into()));
         }
@@ -169,7 +170,8 @@ fn sample_peer(request: &Request) -> Result<Sample> {
         .env("MBENCH_SOURCE", SOURCE);
     let output = ran(&mut command)?;
     let text = String::from_utf8_lossy(&output.stdout);
-    // What else DPDK has to say comes before it.
+    // DPDK prints its own messages before the result, so take the last line that starts with
+    // `case=`.
     let line = text.lines().rfind(|line| line.starts_with("case=")).unwrap_or_default();
     Sample::parse(line).map_err(unsupported)
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::scenario::Place;
 
-/// Bytes of a file that are read; /proc/cpuinfo is about 1.5 KiB for each CPU.
+/// Most bytes that are read of a file; /proc/cpuinfo is about 1.5 KiB for each CPU.
 const FILE_BYTES_MAX: usize = 4 << 20;
 
 /// The largest number of interrupts to list.
@@ -33,8 +33,8 @@ const PARAMETERS: &str = "\
     psi pti rcu_nocb rcupdate rcutree reg_file_data_sampling retbleed skew_tick slub_debug \
     spec srbds swiotlb threadirqs transparent_hugepage tsc tsx";
 
-/// Describes the present environment on this machine, as the document's `env`. A run replaces its
-/// `noise` with its own.
+/// Describes the present environment on this machine, as the document's `env`. A run replaces the
+/// member `noise` by its own noise figures.
 ///
 /// Cost: reads some ten files, and one for each interrupt; where there are counters, the first call
 /// of a process tries them for some milliseconds.
@@ -69,7 +69,8 @@ pub fn here(place: &Place) -> Value {
         "memory_available_kib": kib(&meminfo, "MemAvailable"),
         "hugepages_free": kib(&meminfo, "HugePages_Free"),
     });
-    // What the document does not allow to be null is left out where it is not known.
+    // Leave out unknown values, except for those members that the document's schema allows to be
+    // null.
     if let Some(object) = env.as_object_mut() {
         let may_be_null = ["microcode", "virt", "governor"];
         object.retain(|name, value| !value.is_null() || may_be_null.contains(&name.as_str()));
@@ -79,7 +80,7 @@ pub fn here(place: &Place) -> Value {
 
 /// Returns the parameters that affect a measurement, and the number of the others.
 fn parameters(cmdline: &str) -> String {
-    // What follows is for init, not for the kernel.
+    // The kernel passes the words after `--` to init, so they are not kernel parameters.
     let words = cmdline.split_ascii_whitespace().take_while(|word| *word != "--");
     let bears = |word: &&str| {
         let name = word.split('=').next().unwrap_or_default();
@@ -100,7 +101,7 @@ fn mitigations() -> Map<String, Value> {
     names("/sys/devices/system/cpu/vulnerabilities").into_iter().filter_map(said).collect()
 }
 
-/// Returns the CPUs of the run, with the purpose of each and the CPUs that share its core.
+/// Returns the CPUs of the run, each with its purpose and with the CPUs that share its core.
 fn cpus(place: &Place) -> Vec<Value> {
     let role = |at| match at {
         0 => "dut",

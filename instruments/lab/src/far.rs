@@ -27,9 +27,9 @@ use crate::meter::Meter;
 use crate::window::ThreadTime;
 use crate::{Code, Error, Result};
 
-/// Packets that are read before they are returned.
+/// Most packets that are read before their buffers are returned to the sender.
 const BATCH: usize = 64;
-/// Most latencies kept for a window: the first ones.
+/// Most latencies that are kept for a window; later ones are not recorded.
 const KEPT: usize = 1 << 18;
 /// Length of the parts of a window that are compared with each other.
 const SLICE: Duration = Duration::from_millis(100);
@@ -191,12 +191,14 @@ impl Far {
             if self.reader.arm() {
                 poll_readable(&[self.reader.as_fd(), stdin.as_fd()], None)?;
             }
-            // Its sender says nothing while it sends, so that it is not asked then.
+            // The sender writes no orders to stdin while it sends packets, so stdin is polled only
+            // here, when no packets are left.
             if !poll_readable(&[stdin.as_fd()], Some(Duration::ZERO))? {
                 continue;
             }
             let mut word = [0];
-            // Past the buffer of the standard library, which a poll knows nothing of.
+            // Read the file descriptor directly: the standard library would buffer bytes, and
+            // poll(2) does not report buffered bytes.
             if rustix::io::read(stdin.as_fd(), &mut word)? == 0 {
                 return Ok(());
             }
@@ -212,13 +214,15 @@ impl Far {
     fn look(&mut self) -> usize {
         let mut n = 0;
         for frame in self.reader.frames(BATCH) {
-            // Each by itself: the last of a batch waits for the others to be checked.
+            // Read the clock for each packet: with one reading for the batch, the last packet's
+            // latency would not include the time in which the others are checked.
             let now_ns = monotonic_ns();
             n += 1;
             self.seen.bytes += frame.len() as u64;
             let sent_ns = match self.verify {
                 true => {
-                    // A private copy: what is verified cannot change meanwhile.
+                    // Verify a private copy, because the sender may change shared memory during the
+                    // check.
                     let len = frame.copy_to(0, &mut self.frame);
                     let stamp = self.frame.get(..len).and_then(|b| self.verifier.check_frame(b));
                     stamp.map(|stamp| stamp.time_ns)
@@ -247,7 +251,7 @@ impl Far {
     }
 
     fn begin(&mut self) -> io::Result<()> {
-        // Packets between windows count for none.
+        // Report packets that arrived between windows separately, so that they count in no window.
         let between = self.take();
         self.begun = Some(Instant::now());
         self.meter.start().map_err(io::Error::other)?;
@@ -256,9 +260,10 @@ impl Far {
 
     fn end(&mut self) -> io::Result<()> {
         let time = self.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
-        // All was published before this was said.
+        // The sender published all packets before it sent this order, so this loop reads all of
+        // them.
         while self.look() > 0 {}
-        // Whole ones only, and those too in which nothing came.
+        // Drop the incomplete last slice, and add empty slices in which no packet arrived.
         self.slices.resize((time.as_nanos() / SLICE.as_nanos()) as usize, 0);
         let time = match self.begun {
             Some(_) => Some(self.meter.stop().map_err(io::Error::other)?),
@@ -277,7 +282,8 @@ impl Far {
         let mut seen = std::mem::take(&mut self.seen);
         seen.is_verified = self.verify;
         seen.verified = found.packets.saturating_sub(then.packets);
-        // A packet that was late after all is no longer lost.
+        // A packet that was counted as lost and arrives later is subtracted, so the count may
+        // decrease.
         seen.lost = found.lost.saturating_sub(then.lost);
         seen.reordered = (found.reordered + found.late).saturating_sub(then.reordered + then.late);
         seen.duplicated = found.duplicated.saturating_sub(then.duplicated);

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use crate::settings::{Setting, Settings, Value, wrong};
 use crate::{Error, Result};
 
-/// A setting that a scenario has.
+/// A setting of a scenario.
 #[derive(Debug, Clone, Copy)]
 pub struct Knob {
     /// The setting's name in files.
@@ -198,7 +198,7 @@ impl<'a> Reading<'a> {
         self.read(name, "a text", |value, _| value.as_text().map(str::to_owned))
     }
 
-    /// Returns the value for a text or a number, or for the default.
+    /// Returns the value parsed from the file's text or number, or from the default.
     pub(crate) fn parsed<T: FromStr<Err = Error>>(&self, name: &str) -> Result<T> {
         let (text, line) = match self.settings.get(name) {
             Some(setting) => (setting.value.to_string(), setting.line),
@@ -231,8 +231,8 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Returns the choice for the word that the file or the default names; if neither is known, the
-    /// first choice.
+    /// Returns the value of the word in the file, or of the default word; if the word is unknown,
+    /// the first value.
     pub(crate) fn choice<T: Copy + fmt::Debug + Sync, const N: usize>(
         &self,
         name: &str,
@@ -244,7 +244,7 @@ impl<'a> Reading<'a> {
         Ok(self.choice_if_set(name, words)?.unwrap_or(usual.1))
     }
 
-    /// Returns the choice for the word that the file names.
+    /// Returns the value of the word in the file; `None` if the file does not set it.
     pub(crate) fn choice_if_set<T: Copy + fmt::Debug + Sync, const N: usize>(
         &self,
         name: &str,

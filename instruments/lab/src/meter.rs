@@ -92,8 +92,8 @@ impl Meter {
     }
 }
 
-/// Returns those of [`WANTED`] that this machine can count together, determined by the first
-/// caller.
+/// Returns the events of [`WANTED`] that this machine can count together; the first call determines
+/// them.
 fn countable() -> &'static Result<Vec<Event>> {
     static COUNTABLE: OnceLock<Result<Vec<Event>>> = OnceLock::new();
     COUNTABLE.get_or_init(|| {
@@ -104,7 +104,8 @@ fn countable() -> &'static Result<Vec<Event>> {
                 events.pop();
             }
         }
-        // By their number they fit; that this counter can count that event is known by trying.
+        // The number of events fits the counters, but a counter may not support an event: try, and
+        // drop the last event until counting starts.
         loop {
             match Counting::of_this_thread(&events) {
                 Ok(_) => return Ok(events),
@@ -115,7 +116,7 @@ fn countable() -> &'static Result<Vec<Event>> {
     })
 }
 
-/// Returns the machine's own reason if there is one, instead of "no event is named".
+/// Returns the machine's reason why it cannot count events, if known; else `error`.
 fn why_none(error: Error) -> Error {
     match &capacity().why_none {
         Some(why) => Error::new(Code::Unsupported, "cannot count a CPU's events", why.as_str())
@@ -125,7 +126,8 @@ fn why_none(error: Error) -> Error {
 }
 
 fn named(counts: &Counts) -> impl Iterator<Item = (String, PmuCount)> {
-    // What was counted while the group was enabled and off by less than a thousandth is whole.
+    // Events that were counted for all but a thousandth of the enabled time are exact: report 100
+    // %.
     let running_pct = if counts.is_whole() { 100.0 } else { counts.running_pct() };
     let count =
         move |(event, value): (&Event, u64)| (event.name.clone(), PmuCount { value, running_pct });

@@ -42,7 +42,7 @@ pub const NEAR_TICKS_MAX: f64 = 450.0;
 /// The value by which a thread signals that it has given up.
 const GONE: u64 = u64::MAX;
 
-/// Two lines, because CPUs fetch lines in pairs.
+/// A value alone in two cache lines, because CPUs fetch lines in pairs.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
@@ -65,7 +65,8 @@ pub fn round_trip_ticks(one: usize, other: usize) -> Result<f64> {
             .map_err(|e| Error::new(Code::Cpu, what(), e.to_string()))?;
         let asking = Builder::new()
             .spawn_scoped(s, || pinned(&line, one, || ask(&line, end)))
-            // End the answering thread: the scope joins it before it returns.
+            // If this thread cannot start, end the answering thread: the scope waits for it before
+            // it returns.
             .inspect_err(|_| line.0.store(GONE, Ordering::Release))
             .map_err(|e| Error::new(Code::Cpu, what(), e.to_string()))?;
         let readings = joined(asking, &what);
@@ -90,7 +91,7 @@ pub fn placement(before_ticks: f64, after_ticks: f64) -> Option<PlacementRecord>
     if !(1.0 / RATIO_MAX..=RATIO_MAX).contains(&ratio) {
         return None;
     }
-    // Of both together: one of them alone may lie on the other side of the border.
+    // Classify the mean of both readings: one reading alone may be on the other side of the limit.
     let mean = (before_ticks * after_ticks).sqrt();
     let class = if mean <= NEAR_TICKS_MAX { "near" } else { "far" };
     Some(PlacementRecord { before_ticks, after_ticks, class: class.into() })
@@ -102,7 +103,8 @@ fn pinned<T>(line: &Line, cpu: usize, f: impl FnOnce() -> T) -> Result<T> {
     Ok(f())
 }
 
-/// Sends the line and waits for its return; returns the ticks of a round trip for each reading.
+/// Passes the cache line to the other thread and waits for its return; returns the ticks of a round
+/// trip for each reading.
 fn ask(line: &Line, end: Instant) -> Vec<f64> {
     let mut readings = Vec::with_capacity(READINGS);
     let mut trip = 0;
@@ -122,11 +124,11 @@ fn ask(line: &Line, end: Instant) -> Vec<f64> {
     readings
 }
 
-/// Returns the line each time it arrives.
+/// Passes the cache line back each time it arrives, until `end` or until the other thread ends.
 fn answer(line: &Line, end: Instant) {
     let mut trip = 0;
     while comes(line, 2 * trip + 1, end) {
-        // If the other thread has ended, this is not awaited.
+        // If the other thread has ended, nobody reads this value, which does no harm.
         line.0.store(2 * trip + 2, Ordering::Release);
         trip += 1;
     }

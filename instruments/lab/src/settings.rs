@@ -38,7 +38,7 @@ pub struct Setting {
 pub struct Settings(BTreeMap<String, Setting>);
 
 impl Settings {
-    /// Returns no settings.
+    /// Creates an empty set of settings.
     #[must_use]
     pub fn new() -> Settings {
         Settings::default()
@@ -56,7 +56,7 @@ impl Settings {
         self
     }
 
-    /// Merges both; on conflict the value of `over` wins.
+    /// Merges these settings with `over`; for a name that both have, the value of `over` wins.
     #[must_use]
     pub fn and(&self, over: &Settings) -> Settings {
         let mut both = self.clone();

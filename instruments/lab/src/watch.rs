@@ -66,14 +66,15 @@ pub struct Watch {
     own_ns: u64,
 }
 
-/// The purposes for which a window or a pair counts, and the reason against the others.
+/// The purposes for which a window or a pair counts, with the reason if it does not count for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
-    /// True if rates count.
+    /// True if the rates count.
     pub rate: bool,
-    /// Costs and counts may be.
+    /// True if the costs and the counts count.
     pub cost: bool,
-    /// The reason why it does not count for a purpose.
+    /// The reason why the window or the pair does not count for a purpose; `None` if it counts for
+    /// all.
     pub reason: Option<String>,
 }
 
@@ -135,7 +136,8 @@ pub fn admit(windows: &[&Window]) -> Admission {
     Admission { rate, cost, reason }
 }
 
-/// Returns the reasons why this window's wall time is not the side's own.
+/// Returns the reasons why a window's wall time includes other work, so that its rates do not
+/// count.
 fn against_rates(window: &Window) -> Vec<String> {
     let alone = window.threads.iter().filter(|thread| has_a_cpu_to_itself(thread, window));
     let mut reasons: Vec<String> = alone.filter_map(waited).collect();
@@ -150,7 +152,7 @@ fn against_rates(window: &Window) -> Vec<String> {
 /// include time that the host took from the CPU while a thread ran on it.
 fn against_costs(window: &Window) -> Vec<String> {
     let shared = window.pmu.iter().filter(|(_, count)| count.running_pct < PMU_RUNNING_PCT_MIN);
-    // Events are counted as one group: of all the same share of the time.
+    // All events are counted as one group, so they share one percentage: one event suffices.
     let told = shared.take(1).map(|(name, count)| {
         format!(
             "{name} was counted for {:.1} % of the time (limit {PMU_RUNNING_PCT_MIN:.0} %)",
@@ -158,8 +160,9 @@ fn against_costs(window: &Window) -> Vec<String> {
         )
     });
     let mut reasons: Vec<String> = told.collect();
-    // One thread's cost is its own, whenever it runs. Of two that hand packets to each other, one
-    // that waits lets the other's lines go cold and its ring run dry: that is not their cost.
+    // A single thread has the same cost whenever it runs. If two threads exchange packets and one
+    // waits for a CPU, the other's cache lines go cold and its ring runs empty, and these costs are
+    // not the side's own.
     if window.threads.len() > 1 {
         let alone = window.threads.iter().filter(|thread| has_a_cpu_to_itself(thread, window));
         reasons.extend(alone.filter_map(waited));
@@ -187,7 +190,8 @@ fn waited(thread: &ThreadTime) -> Option<String> {
 
 fn foreign(window: &Window) -> Option<String> {
     let cpus = window.cpus?.max(1);
-    // Below what the ticks can tell nothing is said: short windows are judged by run delays.
+    // CPU time below the error of the ticks is not reported; in short windows the run delay reveals
+    // other programs.
     let unsure_ns = cpus.saturating_mul(FOREIGN_TICKS_UNSURE).saturating_mul(tick_ns());
     let sure_ns = window.foreign_cpu_ns?.checked_sub(unsure_ns)?;
     let pct = pct(sure_ns, window.wall_ns.saturating_mul(cpus));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One side in a time interval.
+/// The figures of one side in one time interval.
 ///
 /// Its figures have names, so that an experiment's file can say `cost_ns / packets`:
 /// [`Window::figure`] has them all.
@@ -29,7 +29,7 @@ pub struct Window {
     /// CPU time of another process that belongs to the side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside_cpu_ns: Option<u64>,
-    /// The number of CPUs that the two foreign times cover.
+    /// The number of CPUs that `steal_ticks` and `foreign_cpu_ns` cover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u64>,
     /// Packets that passed.
@@ -125,7 +125,7 @@ impl Window {
             sum.value += count.value;
             sum.running_pct = sum.running_pct.min(count.running_pct);
         }
-        // An event that only some of the threads could count is no count of the side.
+        // Drop an event that not every measured thread could count: its sum would be too low.
         pmu.retain(|name, _| measured().all(|thread| thread.pmu.contains_key(name)));
         Window {
             wall_ns: threads.iter().map(|thread| thread.wall_ns).max().unwrap_or(0),

@@ -73,7 +73,7 @@ pub fn effect(
     }
     let change_pct = pct(found.log);
     let ci95_pct = (pct(found.interval.low), pct(found.interval.high));
-    // Beyond what a number holds, nothing is said.
+    // An overflow makes a value infinite: then there is no effect.
     if ![change_pct, ci95_pct.0, ci95_pct.1, found.a, found.b].iter().all(|x| x.is_finite()) {
         return None;
     }
@@ -158,8 +158,8 @@ pub(crate) fn one_event(metric: &Metric) -> Option<f64> {
     (metric.estimate() == Estimate::Events).then(|| metric.formula.scale.abs())
 }
 
-/// Returns true if an interval decides whether a range is met; if the control is off, the change
-/// relative to the control must give the same result.
+/// Returns true if the interval lies entirely within the range or entirely outside it. If the
+/// control shows a difference, the interval relative to the control must give the same result.
 fn settled(effect: &Effect, range: (f64, f64), interval: (f64, f64)) -> bool {
     if !control_is_off(effect) {
         return settles(range, interval);
@@ -210,7 +210,7 @@ fn ratios(set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<Change> {
 }
 
 impl Change {
-    /// Returns the change from `a` to `b` as one without an interval.
+    /// Returns no change between `a` and `b`, with an interval of width 0.
     pub(super) fn none(a: f64, b: f64) -> Change {
         let interval = Interval { low: 0.0, high: 0.0 };
         Change { a, b, log: 0.0, interval, chance: 1.0, censored_below: None }

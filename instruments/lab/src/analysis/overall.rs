@@ -7,8 +7,8 @@ use crate::analysis::samples::noisy;
 use crate::experiment::{Experiment, Metric};
 use crate::record::{CellRecord, Effect, OverallRecord, Verdict};
 
-/// Returns the summary lines of groups of cells: all cells, and the cells of each value of each
-/// factor with several.
+/// Returns the summary lines over groups of cells: one over all cells, and one over the cells of
+/// each value of a factor that has several values.
 ///
 /// Only metrics of which one direction is better have such lines. The sum is of the cells' figures,
 /// as printed; the geometric mean is of their changes, which are of pairs. Cells that were too noisy
@@ -24,7 +24,7 @@ pub fn overall(experiment: &Experiment, cells: &[CellRecord]) -> Vec<OverallReco
     lines.collect()
 }
 
-/// Returns the cells by factor and value.
+/// Groups the cells by factor and value.
 fn levels<'a>(
     experiment: &'a Experiment,
     cells: &'a [CellRecord],
@@ -53,7 +53,7 @@ fn line(
         quiet.iter().map(|effect| Pair { before: effect.a, after: effect.b }).collect();
     let ratios: Vec<f64> = quiet.iter().map(|effect| 1.0 + effect.change_pct / 100.0).collect();
     let sums = Overall::of(&figures, goal, 0.0);
-    // Nothing before and nothing after is no change.
+    // If a count is 0 on both sides of all cells, its change is 0, although 0/0 has no ratio.
     let nothing = !figures.is_empty() && sums.before == 0.0 && sums.after == 0.0;
     let count = |verdict| with.iter().filter(|(_, effect)| effect.verdict == verdict).count();
     let sum_ratio_pct = sums.sums_pct.or(nothing.then_some(0.0))?;
@@ -72,9 +72,9 @@ fn line(
     })
 }
 
-// The distances from an estimate to the two ends of its interval take the place of standard errors:
-// those of a sum of independent estimates are the roots of the sums of their squares, each end for
-// itself, so that intervals need not be symmetric.
+// Instead of standard errors, this method uses the distances from an estimate to both ends of its
+// interval. For a sum of independent estimates, each distance is the root of the sum of squares,
+// separately for each end, so that intervals may be asymmetric.
 //
 // Source: Zou and Donner, "Construction of confidence limits about effect measures: a general
 // approach", Statistics in Medicine 27 (2008), the method of variance estimates recovery.

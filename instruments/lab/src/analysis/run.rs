@@ -111,8 +111,9 @@ fn correct(metrics: &[Metric], cells: &mut [CellRecord], family: usize) {
 }
 
 /// Returns a run's verdict by its headline metric: better or worse if some cells are and none is
-/// the opposite; mixed if both occur; the same if all cells are; else inconclusive. If neither
-/// direction of the headline is better, cells that differ make the verdict mixed.
+/// the opposite; mixed if both occur; the same if some cells are the same and none is unclear; else
+/// inconclusive. If neither direction of the headline is better, cells that differ make the verdict
+/// mixed.
 fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
     let found: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((cell, cell.metrics.get(&headline.name)?))).collect();
@@ -146,7 +147,7 @@ fn put_noise(env: &mut Value, headline: &Metric, cells: &[CellRecord]) {
         *noise = Value::Object(Map::new());
     }
     let Some(noise) = noise.as_object_mut() else { return };
-    // Without a control, what is held against every effect instead of one.
+    // Without a control, `SAME_PCT` takes the place of the noise floor, as in the verdicts.
     noise.insert("aa_half_width_pct".into(), json!(median(&floors).unwrap_or(SAME_PCT)));
     noise.insert("pairs_accepted".into(), json!(accepted));
     noise.insert("pairs_attempted".into(), json!(pairs().count()));
@@ -184,7 +185,7 @@ fn share_pct<'a>(
     (whole > 0.0).then(|| 100.0 * part / whole)
 }
 
-/// Returns the warnings for a reader of a cell.
+/// Returns the warnings about one cell.
 fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     let name = name(experiment, cell);
     let mut told = Vec::new();
@@ -278,7 +279,7 @@ fn too_few(experiment: &Experiment, cells: &[CellRecord], family: usize) -> Opti
 /// Returns the number of set-ups from which a difference can be distinguished from chance in each
 /// of `family` hypotheses: 6 for one.
 pub(crate) fn pairs_needed(family: usize) -> usize {
-    // The least chance of n units is 2¹⁻ⁿ, and Holm's first is that times the family.
+    // The smallest probability with n units is 2¹⁻ⁿ; Holm's correction multiplies it by the family.
     (1..64).find(|n| family as f64 * 2_f64.powi(1 - n) < 0.05).unwrap_or(64) as usize
 }
 
@@ -292,7 +293,8 @@ fn names<'a>(
     names.filter(|name| cell.metrics.get(*name).is_some_and(&is)).collect()
 }
 
-/// Returns the name as printed: `change=both rate=fixed`, in the order of the experiment's factors.
+/// Returns a cell's name as printed: `change=both rate=fixed`, in the order of the experiment's
+/// factors.
 fn name(experiment: &Experiment, cell: &CellRecord) -> String {
     let one = |(factor, level): (&String, &String)| format!("{factor}={level}");
     let factors = experiment.factors.iter().map(|factor| &factor.name);

@@ -29,7 +29,7 @@ pub(super) fn of_other_class(clock: Clock, pairs: &[PairRecord]) -> Vec<&PairRec
 fn by_class(clock: Clock, pairs: &[PairRecord]) -> (Vec<&PairRecord>, Vec<&PairRecord>) {
     let ours: Vec<&PairRecord> = pairs.iter().filter(|pair| admits(clock, pair)).collect();
     let count = |class| ours.iter().filter(|pair| class_of(pair) == class).count();
-    // Of two classes alike in number the one whose name comes first: `far`.
+    // If both classes have the same number of pairs, take the first by name: `far`.
     let most = ours
         .iter()
         .map(|pair| class_of(pair))
@@ -79,8 +79,8 @@ pub(super) fn zeros(metric: &Metric, pairs: &[&PairRecord]) -> usize {
     parts.filter(|part| part.is_nothing()).count()
 }
 
-/// Returns `metric` in both windows of each pair that has it, by set-up: of side `b`, and of the
-/// window that `other` selects.
+/// Returns the values of `metric` for each pair that has them, grouped by set-up: first in the
+/// window of side `b`, then in the window that `other` selects.
 pub(super) fn parts<'a>(
     metric: &Metric,
     pairs: &[&'a PairRecord],
@@ -108,7 +108,7 @@ fn by_set_up<'a, T>(
     groups.map(Iterator::collect).filter(|group: &Vec<T>| !group.is_empty()).collect()
 }
 
-/// Returns the number of set-ups that `pairs` are of.
+/// Returns the number of set-ups in `pairs`.
 pub(crate) fn set_ups(pairs: &[&PairRecord]) -> usize {
     by_set_up(pairs, |_| Some(())).len()
 }
@@ -129,7 +129,8 @@ struct Parting {
 impl Parting {
     fn of(formula: &Formula) -> Parting {
         let over = Formula { under: Vec::new(), ..formula.clone() };
-        // Nothing to divide by is 1 a window.
+        // A formula without a denominator is divided by 1 in each window, so its sum is divided by
+        // the number of windows.
         let under = Formula { scale: 1.0, over: formula.under.clone(), under: Vec::new() };
         Parting { over, under }
     }

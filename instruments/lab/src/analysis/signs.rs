@@ -5,8 +5,8 @@
 //! ways to flip the signs of up to 256 differences are counted at once, by the number of ways to
 //! reach each sum, so that no sampling and no seed is in it; the sums of more are as good as normal. Differences of 0 take the lowest ranks and part in no sum (Pratt).
 
-/// Most differences for which the combinations of signs are counted exactly. The limit beyond is
-/// within 0.002 of the count.
+/// Most differences for which the combinations of signs are counted exactly. For more, the normal
+/// approximation is used, whose error is at most 0.002.
 const EXACT: usize = 256;
 
 /// Returns the two-sided probability of a sum of ranks at least as far from its mean as the given
@@ -42,8 +42,8 @@ pub(super) fn holm(chances: &[f64], family: usize) -> Vec<f64> {
     corrected
 }
 
-/// Returns twice the rank of each difference other than 0, by size, with equal ones sharing their
-/// ranks; and its sign.
+/// Returns twice the rank by size of each difference other than 0, and true if it is positive.
+/// Equal sizes share a mean rank; doubling keeps ranks whole.
 fn doubled_ranks(differences: &[f64]) -> Vec<(usize, bool)> {
     let mut by_size: Vec<f64> = differences.iter().copied().filter(|d| d.is_finite()).collect();
     by_size.sort_by(|x, y| x.abs().total_cmp(&y.abs()));
@@ -73,7 +73,7 @@ fn by_counting(ranks: &[usize], total: usize, off: usize) -> f64 {
     far.map(|(_, share)| share).sum::<f64>().min(1.0)
 }
 
-/// Returns the same chance from the normal approximation.
+/// Returns the normal approximation of the share that [`by_counting`] returns.
 fn by_limit(ranks: &[usize], off: usize) -> f64 {
     let variance: f64 = ranks.iter().map(|rank| (*rank as f64).powi(2)).sum();
     two_tails(off as f64 / variance.sqrt())
@@ -130,15 +130,16 @@ fn held_by(t: f64, freedom: usize) -> f64 {
     }
 }
 
-// The interval from the k-th smallest to the k-th largest of n values holds the median of whatever
-// they were drawn from with a probability that depends on n and k alone: it misses if fewer than k
-// of n coins show heads, or tails. For the probabilities between two k it is interpolated.
+// The interval from the k-th smallest to the k-th largest of n values contains the distribution's
+// median with a probability that depends only on n and k: it misses the median if fewer than k of n
+// coins show heads, or fewer than k show tails. For probabilities between those of two k, the ends
+// are interpolated.
 //
-// Not a bootstrap: that of a median takes few values, those between which it jumps are the same
-// order statistics, and its percentiles land on whichever is next. Over 15 values its interval of
-// 99 % is its interval of 95 % and holds the median 96 % of the time, over 7 values that of 95 %
-// holds it 87 % of the time; a bias correction (BCa) does not help, as the jackknife of a median
-// has two values.
+// A bootstrap is not used: that of a median takes few distinct values, which are the same order
+// statistics, and its percentiles are rounded to one of them. Over 15 values its 99 % interval
+// equals its 95 % interval, which contains the median 96 % of the time; over 7 values its 95 %
+// interval contains the median 87 % of the time. A bias correction (BCa) does not help, because the
+// jackknife of a median has two values.
 //
 // Source: Hettmansperger and Sheather, "Confidence intervals based on interpolated order
 // statistics", Statistics & Probability Letters 4 (1986).
@@ -169,7 +170,8 @@ pub(crate) fn median_interval(sorted: &[f64], level: f64) -> Option<Interval> {
     let n = sorted.len();
     let (first, last) = (*sorted.first()?, *sorted.last()?);
     let (mut inner, mut outer) = (0, 0.0);
-    // The innermost pair of values that holds it often enough, by its distance from the ends.
+    // Find the innermost pair of order statistics that contains the median with probability
+    // `level`; k is its distance from the ends.
     let (mut missed, mut ln_chance) = (0.0, -(n as f64) * std::f64::consts::LN_2);
     let mut weight = None;
     for k in 0..n.div_ceil(2) {

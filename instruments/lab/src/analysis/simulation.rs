@@ -43,7 +43,7 @@ fn pairs(random: &mut Random, n: usize, ratio: f64, noise: Noise) -> Vec<PairRec
         let drift = noise.drift * (f64::from(clock) / 40.0 + 6.3 * phase).sin();
         1e6 * truth * (noise.spread * normal + wild + drift).exp()
     };
-    // Of a, of b and of the control.
+    // One factor for each of `a`, `b` and the control, constant within a set-up.
     let mut luck = [1.0; 3];
     let each = (0..n).map(|number| {
         if noise.set_up > 0.0 && number % noise.per == 0 {
@@ -51,7 +51,7 @@ fn pairs(random: &mut Random, n: usize, ratio: f64, noise: Noise) -> Vec<PairRec
         }
         let [of_a, of_b, of_control] = luck;
         let order = if random.coin() { Order::AB } else { Order::BA };
-        // `control a b` or `b a control`.
+        // The windows run in the order `control a b` or `b a control`.
         let mut truths = [of_control, of_a, ratio * of_b];
         if order == Order::BA {
             truths.reverse();
@@ -161,8 +161,8 @@ fn events(random: &mut Random, mean: f64, burst: f64) -> f64 {
     n * burst
 }
 
-/// Checks the interval of a ratio of sums, for Poisson counts and for bursts. Of bursts that come
-/// in every second window its tails are heavier than the interval knows.
+/// Checks the interval of a ratio of sums, for Poisson counts and for bursts. Bursts in every
+/// second window have heavier tails than the interval assumes.
 #[test]
 fn intervals_of_sums_hold_the_truth_as_often_as_they_say() {
     for (mean, burst, low) in
@@ -214,7 +214,8 @@ fn the_interval_covers_as_often_as_it_says() {
 fn a_difference_beyond_the_noise_is_found_and_none_is_the_same() {
     let mut random = Random::new(9);
     let even = Noise { wild_one_in: 0, ..QUIET };
-    // One window in twenty that something else made longer costs pairs, not truth.
+    // A disturbance that lengthens one window in twenty requires more pairs, but does not change
+    // the verdict.
     for (n, look, noise) in [(15, 0, even), (60, 2, QUIET)] {
         let mut as_found = |ratio, verdict| {
             share(100, || found(&pairs(&mut random, n, ratio, noise), look, 3).verdict == verdict)

@@ -8,7 +8,7 @@ pub const SAME_PCT: f64 = 1.0;
 /// Set-ups of the sides below which there is no verdict: five cannot have a probability below 5 %.
 pub(crate) const SET_UPS_MIN: usize = 6;
 
-/// Chance below which a difference is believed, the grid corrected for.
+/// Probability below which a difference is accepted, after the correction for the grid.
 const ALPHA: f64 = 0.05;
 
 /// Returns true if the sides differ, in either direction: the interval excludes no change, the
@@ -22,8 +22,8 @@ pub fn distinct(effect: &Effect) -> bool {
 }
 
 /// Returns true if a change exceeds the difference between identical runs. If that difference is
-/// not noise around zero, either of the two identical sides may be the odd one: the change must
-/// then exceed it measured from each.
+/// not noise around zero, either of the two identical sides may be the outlier: then the change
+/// must exceed the difference measured from each of them.
 fn is_beyond_control(effect: &Effect) -> bool {
     let floor = effect.aa_half_width_pct.unwrap_or(SAME_PCT);
     let beyond = |change_pct: f64| {

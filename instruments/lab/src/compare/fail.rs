@@ -8,7 +8,7 @@ use super::{Comparison, Row, Withheld};
 use crate::experiment::Experiment;
 use crate::{Code, Error, Result};
 
-/// Cells that a sentence names.
+/// Most cells that a sentence lists by name.
 const CELLS_NAMED: usize = 4;
 
 /// A condition on a metric's change.
@@ -113,7 +113,7 @@ impl FailOn {
             return wrong(why, format!("it has: {}", names.join(", ")));
         }
         for one in &self.cell {
-            // Read with a `=` in it.
+            // [`FailOn::parse`] has checked that each entry contains a `=`.
             let (name, level) = one.split_once('=').unwrap_or((one, ""));
             let Some(factor) = experiment.factors.iter().find(|factor| factor.name == name) else {
                 let names: Vec<&str> = experiment.factors.iter().map(|f| f.name.as_str()).collect();

@@ -98,7 +98,7 @@ impl Row {
     }
 }
 
-/// Returns the reason why a metric is not compared in any cell; `None` if it is.
+/// Returns the reason why a metric is compared in no cell; `None` if it can be compared.
 pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) -> Option<Withheld> {
     let why = |why: &str| {
         let (metric, why) = (metric.name.clone(), why.to_owned());
@@ -114,8 +114,8 @@ pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) ->
     if unlike && timed { why("it is a time, and the machines differ") } else { None }
 }
 
-/// Returns a metric in each cell that both runs have, or that one of them did not reach before it
-/// was interrupted.
+/// Returns the metric's row for each cell that both runs have, or the reason why it is withheld;
+/// also for a cell that one run did not reach before it was interrupted.
 pub(super) fn rows<'a>(
     metric: &'a Metric,
     experiment: &'a Experiment,
@@ -219,7 +219,8 @@ fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option
         Status::Unsupported => "could not run the cell",
         Status::Ok => "does not have it",
     };
-    // What neither run has for no fault of its own, as where no events can be counted, is not missed.
+    // Do not report a metric that is missing in both runs without a fault of the runs, for instance
+    // where no events can be counted.
     let is_missed =
         |cell: &CellRecord| !cell.ledger.balanced() || cell.status == Status::Inconclusive;
     match (before, after) {

@@ -79,7 +79,8 @@ impl Comparison {
             table.row(cells(row));
             let cycles = row.a_cycles.zip(row.b_cycles).filter(|_| has_cycles);
             if let Some((a, b)) = cycles {
-                // Of clocks at the same rate it is the same change again.
+                // The row in cycles is present only if the clock rates differ: at equal rates it
+                // would repeat the change in time.
                 table.row(vec![
                     Cell::text("  at the clocks' rates"),
                     Cell::text("cycles"),
@@ -113,7 +114,7 @@ fn cells(row: &Row) -> Vec<Cell> {
     ]
 }
 
-/// Formats the distance between the CPUs of both runs, once if it is equal.
+/// Formats the distance between the CPUs in both runs; only once if both distances are equal.
 fn apart((first, second): &(Option<String>, Option<String>)) -> String {
     let [one, other] = [first, second]
         .map(|class| class.as_ref().map_or("–".into(), |class| harmless(class).into_owned()));

@@ -19,7 +19,7 @@ pub(super) const LEVEL: f64 = 0.95;
 pub(super) struct Side {
     /// The median over the side's set-ups, or the ratio of their sums.
     pub(super) value: f64,
-    /// The confidence interval of that logarithm.
+    /// The confidence interval of the logarithm of `value`.
     interval: Interval,
     /// Number of windows.
     pub(super) windows: usize,
@@ -27,7 +27,8 @@ pub(super) struct Side {
     pub(super) set_ups: usize,
     /// True if nothing was counted: the value is then an upper bound.
     pub(super) censored: bool,
-    /// Factor by which a side that counted nothing may exceed its bound against this one.
+    /// Factor by which the interval of the ratio between a side that counted nothing and this side
+    /// exceeds the ratio's bound.
     unseen: Option<f64>,
 }
 
@@ -58,7 +59,7 @@ impl Side {
         Some(Side { value, interval, windows, set_ups, censored: false, unseen: None })
     }
 
-    /// Returns the confidence interval, back on the linear scale.
+    /// Returns the confidence interval of the value itself instead of its logarithm.
     pub(super) fn range(&self) -> (f64, f64) {
         (self.interval.low.exp(), self.interval.high.exp())
     }
@@ -72,7 +73,8 @@ impl Side {
             return (0.0, Interval { low: 0.0, high: 0.0 });
         }
         let (x, y) = (self.value.ln(), other.value.ln());
-        // The exact bound of a side that counted nothing is known beside the other's count.
+        // The upper bound for a side that counted nothing depends on the other side's count, so the
+        // counting side computes it.
         if other.censored {
             let high = y - x + self.unseen.unwrap_or(f64::INFINITY).ln();
             return (y - x, Interval { low: f64::NEG_INFINITY, high });

@@ -72,7 +72,7 @@ fn point(run: &Run, cell: &Cell, metric: &Metric) -> Option<TrendPoint> {
         let has = |(factor, level): &(String, String)| record.at.get(factor) == Some(level);
         record.at.len() == cell.at.len() && cell.at.iter().all(has)
     })?;
-    // What was withheld of the run is withheld here.
+    // If the run withheld the metric in this cell, the trend has no point for it.
     record.metrics.get(&metric.name)?;
     let side = Side::of(metric, &record.pairs, LEVEL)?;
     let (lo, hi) = side.range();

@@ -24,7 +24,7 @@ macro_rules! ours {
     };
 }
 
-/// Name and text of each.
+/// Name and text of each built-in experiment.
 pub static BUILTIN: [(&str, &str); 21] = ours![
     "batch",
     "batch-fault",
@@ -88,7 +88,7 @@ impl Experiment {
 /// Returns the text of a file, up to the size limit of an experiment.
 fn text(path: &Path) -> Result<String> {
     let failed = |e: io::Error| wrong(0, format!("cannot be read: {e}"));
-    // A pipe would be waited for; a device may have no end.
+    // Refuse other kinds of files: reading a pipe would block, and a device may have no end.
     if !path.metadata().map_err(failed)?.is_file() {
         return Err(wrong(0, "is no file"));
     }

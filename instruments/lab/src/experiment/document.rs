@@ -25,7 +25,8 @@ type Read<'de, T, D> = std::result::Result<T, <D as Deserializer<'de>>::Error>;
 const SETTINGS_MAX: usize = 64;
 /// The maximum length of a name that is printed in a column, in letters.
 const NAME_MAX: usize = 48;
-/// Most pairs of a cell: if they do not suffice, the windows are too short.
+/// The largest number of pairs in a cell: if so many pairs do not suffice, the windows are too
+/// short.
 const PAIRS_MAX: i64 = 10_000;
 const WINDOW: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_mins(1);
 
@@ -45,8 +46,8 @@ pub(super) struct Document {
     pub reproduces: Option<String>,
     #[serde(deserialize_with = "scenario")]
     pub scenario: Option<String>,
-    /// The crates whose code the experiment measures: `cargo xtask tables` says which kept runs are
-    /// older.
+    /// The crates whose code the experiment measures: `cargo xtask tables` lists the stored runs
+    /// that are older than this code.
     #[serde(default, rename = "measures", deserialize_with = "crates")]
     _measures: (),
     #[serde(default)]
@@ -82,7 +83,7 @@ pub(super) struct Plan {
     pub quick: Quick,
 }
 
-/// `quick` of a plan.
+/// The table `quick` of a plan.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Quick {
@@ -108,7 +109,8 @@ pub(super) fn read(text: &str) -> Result<(Document, Lines)> {
     let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
     let lines = Lines(std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect());
     let (table, errors) = DeTable::parse_recoverable(text);
-    // Recovery reports what follows from an error too, and not in the order of the file.
+    // Recovery also reports the consequences of an error, and not in the order of the file: report
+    // only the error that comes first in the file.
     if let Some(e) = errors.iter().min_by_key(|e| e.span().map_or(0, |span| span.start)) {
         return Err(wrong(lines.line(e.span().map_or(0, |span| span.start)), e.message()));
     }
@@ -122,7 +124,7 @@ pub(super) fn read(text: &str) -> Result<(Document, Lines)> {
 fn refused(e: &toml::de::Error, lines: &Lines) -> Error {
     let line = lines.line(e.span().map_or(0, |span| span.start));
     let (text, message) = (e.to_string(), e.message());
-    // The keys stand after the message, as "in `plan.warmup`"; there is no other way to them.
+    // serde's error has the keys only in its text: "in `plan.warmup`" after the message.
     let path = text.strip_prefix(message).unwrap_or_default().trim();
     let path = path.trim_start_matches("in `").trim_end_matches('`');
     let table = if path.is_empty() { "the file".into() } else { format!("[{path}]") };
@@ -301,7 +303,7 @@ pub(super) fn window_ns<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<
     })
 }
 
-/// Reads a list of at most `MOST`.
+/// Deserializes a list of at most `MOST` entries.
 pub(super) fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
     from: D,
 ) -> Read<'de, Vec<T>, D> {
@@ -329,7 +331,7 @@ impl<'de> Deserialize<'de> for Settings {
     }
 }
 
-/// Reads the factors' values that an expectation is of.
+/// Deserializes the factors' values to which an expectation applies.
 pub(super) fn at<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Vec<(String, String)>, D> {
     Ok(BTreeMap::deserialize(from)?.into_iter().collect())
 }

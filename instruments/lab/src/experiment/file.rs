@@ -1,4 +1,5 @@
-//! An experiment's file: TOML, checked with the line of whatever is wrong, and the grid that it spans.
+//! An experiment's TOML file: parses it with the line number in each error, and builds its grid of
+//! cells.
 //!
 //! Everything in it is bounded before it is kept, as a file is not trusted: its bytes, its
 //! names, its factors and their product.
@@ -11,10 +12,10 @@ use crate::scenario::{Scenario, named};
 use crate::settings::{Setting, Settings, Value, in_file, wrong};
 use crate::{Result, window};
 
-/// Bytes of a file.
+/// The largest size of a file, in bytes.
 pub(super) const FILE_MAX: usize = 1 << 20;
 
-/// Reads a file that is called `name`.
+/// Parses the text of a file; errors call the file `name`.
 pub(super) fn parse(text: &str, name: &str) -> Result<Experiment> {
     experiment(text).map_err(|e| in_file(e, name))
 }
@@ -101,7 +102,8 @@ fn plan(plan: document::Plan) -> Plan {
         looks: plan.looks.unwrap_or_else(|| vec![15, 30, 60]),
         half_width_pct: plan.half_width_pct.unwrap_or(1.0),
         family: plan.family,
-        // Fewer cannot tell any difference from chance, over a grid of a dozen cells.
+        // With fewer than 9 pairs, no difference could be distinguished from chance over a grid of
+        // a dozen cells.
         quick_pairs: plan.quick.pairs.unwrap_or(9),
         quick_window_ns: plan.quick.window.unwrap_or(window_ns),
     }
@@ -191,7 +193,7 @@ fn figures<'a>(scenarios: &[&'a dyn Scenario], cells: &'a [Cell]) -> BTreeSet<&'
     common.chain(own).chain(named).collect()
 }
 
-/// Cells of a grid.
+/// Most cells of a grid.
 const CELLS_MAX: usize = 4096;
 /// Limit of the settings of all cells, in bytes: each cell has a full copy of its settings.
 const BYTES_MAX: usize = 64 << 20;
@@ -229,7 +231,7 @@ fn cells(grid: &Grid<'_>, line: usize) -> Result<Vec<Cell>> {
 }
 
 impl Grid<'_> {
-    /// Returns the cell of that number, from 0.
+    /// Returns the cell with this number, counted from 0.
     fn cell(&self, number: usize) -> Cell {
         let mut levels: Vec<&Level> = Vec::with_capacity(self.factors.len());
         let mut rest = number;
@@ -237,7 +239,7 @@ impl Grid<'_> {
             levels.push(&factor.levels[rest % factor.levels.len()]);
             rest /= factor.levels.len();
         }
-        // The last factor that says something decides.
+        // `levels` begins with the last factor: the last factor that sets a value wins.
         let scenario = levels.iter().find_map(|level| level.scenario.as_deref());
         let window_ns = levels.iter().find_map(|level| level.window_ns);
         let quick_ns = levels.iter().find_map(|level| level.quick_window_ns.or(level.window_ns));

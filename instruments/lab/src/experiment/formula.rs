@@ -106,12 +106,12 @@ fn write_sum(f: &mut fmt::Formatter<'_>, terms: &[(bool, String)]) -> fmt::Resul
     f.write_str(")")
 }
 
-/// Reads a name, or several in parentheses.
+/// Parses a name, or a sum of several names in parentheses.
 fn sum(text: &str) -> std::result::Result<Vec<(bool, String)>, &'static str> {
     let Some(inner) = text.trim().strip_prefix('(') else {
         return Ok(vec![(true, name(text.trim())?)]);
     };
-    // A minus stands apart: a hyphen may belong to a name.
+    // A minus must have blanks around it, because a name may contain a hyphen.
     let inner = inner.strip_suffix(')').ok_or("expected )")?.replace('+', " + ");
     let mut words = inner.split_whitespace();
     let mut terms = vec![(true, name(words.next().unwrap_or_default())?)];

@@ -20,7 +20,7 @@ pub struct Here {
     pub cells: usize,
     /// Number of all cells.
     pub of: usize,
-    /// Reasons why the others cannot run, without repetition.
+    /// Reasons why the other cells cannot run, each once.
     pub obstacles: Vec<Obstacle>,
 }
 

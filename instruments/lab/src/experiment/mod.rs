@@ -367,7 +367,7 @@ impl Cell {
 }
 
 impl Plan {
-    /// Returns the numbers of pairs at which the run looks.
+    /// Returns the numbers of pairs at which the run checks whether they suffice.
     #[must_use]
     pub fn looks(&self, quick: bool) -> Vec<u32> {
         if quick { vec![self.quick_pairs] } else { self.looks.clone() }

@@ -138,7 +138,7 @@ impl Show<'_> {
             text += &wrapped(&obstacle.to_string(), "  ", "    ");
         }
         for command in commands(&self.experiment.cells, self.place) {
-            // Not wrapped: between two words it may be told more than one space.
+            // Do not wrap a command: wrapping would merge several spaces inside an argument.
             text += &format!("  would run: {command}\n");
         }
         text

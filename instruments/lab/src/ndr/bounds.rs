@@ -36,8 +36,8 @@ struct Times {
 }
 
 impl Times {
-    /// Adds up full-length trials. Excess loss of short ones counts as far as short ones without
-    /// loss do not balance it.
+    /// Adds up the times of the trials. A short trial with too much loss counts only by the time
+    /// that exceeds the allowance from short trials without such loss.
     ///
     /// Source: draft-ietf-bmwg-mlrsearch-15, "Load Classification Code".
     fn of(goal: &Goal, trials: &[Trial]) -> Times {
@@ -64,7 +64,8 @@ impl Times {
 pub fn classify(goal: &Goal, trials: &[Trial]) -> Class {
     let times = Times::of(goal, trials);
     let allowed_s = times.whole_s * goal.exceed_ratio;
-    // Unseen time is bad time to the pessimist, and good time to the optimist.
+    // The time still missing from `sum_s` counts as bad for the lower bound, and as good for the
+    // upper bound: the class is final only if no further trial can change it.
     if times.whole_s - times.low_loss_s <= allowed_s {
         Class::Lower
     } else if times.high_loss_s > allowed_s {
@@ -172,7 +173,7 @@ impl Goal {
     /// of the one before, so that the search needs few trials.
     #[must_use]
     pub fn phases(&self) -> Vec<Goal> {
-        // Geometric from one trial to all: 1 s, 4.6 s, 21 s.
+        // The phases' total times grow geometrically from one trial to all: 1 s, 4.6 s, 21 s.
         let trials = (self.sum_s / self.trial_s).max(1.0);
         let phase = |part: f64, width: f64| Goal {
             sum_s: self.trial_s * trials.powf(part),
@@ -192,7 +193,7 @@ pub struct GoalResult {
     pub lower_pps: Option<u64>,
     /// The lowest rate that is not carried; `None` if even the highest is carried.
     pub upper_pps: Option<u64>,
-    /// Packets a second that can be counted on at the lower bound.
+    /// Packets a second that the path guarantees at the lower bound.
     pub throughput_pps: Option<f64>,
     /// The reason why the interval is wider than requested; `None` if it is not.
     pub irregular: Option<&'static str>,
@@ -222,7 +223,7 @@ pub struct Trial {
     pub load_pps: u64,
     /// The requested length of the trial, in seconds.
     pub asked_s: f64,
-    /// Packets that this amounts to.
+    /// The number of packets at this rate in this time.
     pub offered: u64,
     /// Offered packets that never left the generator. They count as lost.
     pub unsent: u64,

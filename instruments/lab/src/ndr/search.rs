@@ -10,7 +10,7 @@ pub trait Prober {
     /// Offers `load_pps` for `seconds`.
     fn trial(&mut self, load_pps: u64, seconds: f64) -> Result<Trial>;
 
-    /// Notes that a trial is done. False ends the search early.
+    /// Receives the result of each trial; returns false to end the search early.
     fn go_on(&mut self, step: &Step<'_>) -> bool;
 }
 
@@ -27,7 +27,7 @@ pub struct Step<'a> {
     pub trial: &'a Trial,
     /// Number of trials so far.
     pub trials: usize,
-    /// The time left if no rate surprises, in seconds of trials.
+    /// The expected time left, in seconds of trials, if the trials at each rate agree.
     pub left_s: f64,
 }
 
@@ -68,7 +68,7 @@ struct Search<'a> {
     disturbed: usize,
     disturbed_last: Option<String>,
     ended: bool,
-    /// The expected time of the later goals.
+    /// The expected time of the goals after the present one.
     later_s: f64,
 }
 
@@ -112,7 +112,8 @@ impl Search<'_> {
         let mut coarse = Bounds::default();
         for (i, phase) in phases.iter().enumerate() {
             let number = (i + 1, phases.len());
-            // What a few trials have said of these rates, more of them confirm or not.
+            // The earlier phase decided these two rates by few trials: decide them again by more
+            // trials.
             for load in [coarse.lower, coarse.upper].into_iter().flatten() {
                 self.decide(phase, number, load)?;
             }
@@ -157,7 +158,7 @@ impl Search<'_> {
 
     /// Tries rates until the interval is as narrow as `goal` requires, or cannot become narrower.
     fn narrow(&mut self, goal: &Goal, phase: (usize, usize)) -> Result<()> {
-        // How far outside the interval the next rate is, in widths: doubled with each step.
+        // Distance of the next rate from the interval, in widths; it doubles with each step.
         let mut stride = 1.0;
         while !self.ended {
             let bounds = self.trials.bounds(goal);
@@ -180,14 +181,15 @@ impl Search<'_> {
             (Some(lower), None) => Some(((lower as f64 / step) as u64).clamp(lower + 1, max_pps)),
             (None, Some(upper)) if upper <= min_pps => None,
             (None, Some(upper)) => {
-                // What came out at the upper bound is a better guess than any step, at first.
+                // In the first step, the rate that arrived during the trials at the upper bound is
+                // a better guess than a step of a fixed width.
                 let came = self.trials.at(upper).iter().map(Trial::forwarded_pps).max();
                 let guess = came.filter(|_| stride == 1.0).unwrap_or(0);
                 let stepped = (upper as f64 * step) as u64;
                 Some(if guess > 0 { guess.min(stepped) } else { stepped }.clamp(min_pps, upper - 1))
             }
             (Some(lower), Some(upper)) if narrow(goal, lower, upper) => None,
-            // Rates are compared by ratio, so the middle is that of ratios.
+            // The width of an interval is a ratio, so bisect by ratio: take the geometric mean.
             (Some(lower), Some(upper)) => {
                 let middle = (lower as f64 * upper as f64).sqrt() as u64;
                 Some(middle.clamp(lower + 1, upper - 1))
@@ -227,7 +229,7 @@ impl Search<'_> {
         halvings * rate_s(goal) + phases_left * phase_s(goal) + self.later_s
     }
 
-    /// Returns a trial that counts.
+    /// Repeats a trial until it counts, and returns it.
     fn trial(&mut self, load: u64, seconds: f64) -> Result<Trial> {
         let mut again = match self.limits.disturbed {
             Disturbed::Again { again_max, .. } => again_max,
@@ -247,11 +249,12 @@ impl Search<'_> {
     }
 }
 
-/// Trials that may be disturbed before their share is checked.
+/// Number of disturbed trials up to which their share is not checked.
 const DISTURBED_FREE: usize = 12;
-/// Rates tried in a phase: the two ends of the previous interval, and one between.
+/// Rates tried in a phase, for the estimate of the time: the two ends of the previous interval, and
+/// one between.
 const RATES: f64 = 3.0;
-/// Rates tried before there is an interval.
+/// Rates tried before both bounds are known, for the estimate of the time.
 const OUTSIDE: f64 = 6.0;
 
 /// Returns the time of the trials that decide a rate if they agree.

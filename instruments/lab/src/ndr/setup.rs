@@ -15,7 +15,7 @@ use crate::watch::{self, Watch};
 use crate::window::Window;
 use crate::{Code, Error, Result};
 
-/// Time that packets in flight have to arrive.
+/// Longest wait for packets that are in flight at the end of a trial.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
 /// The length of the trial of the generator alone.
 const ALONE: Duration = Duration::from_millis(500);
@@ -192,7 +192,8 @@ impl std::fmt::Debug for Path<'_> {
 impl Prober for Path<'_> {
     fn trial(&mut self, load_pps: u64, seconds: f64) -> Result<Trial> {
         let path = self.setup;
-        // On a thread of its own, which may be pinned without this one's being so ever after.
+        // Run the trial on a new thread: it pins its thread, and the calling thread must stay
+        // unpinned.
         thread::scope(|scope| {
             let body = || {
                 if let Some(far) = path.cpus.last() {
@@ -227,7 +228,8 @@ fn one(setup: &Setup, load_pps: u64, seconds: f64) -> Result<Trial> {
     let stopped = settled(running.stop(DRAIN))?;
     let (forwarded, faults) = verified(&stopped);
     let pace = stopped.ports.iter().find_map(|port| port.pace);
-    // What went in at A is what left the generator: there is nothing else on that wire.
+    // The transmit count of port A is the number of packets that left the generator, because no
+    // other program sends there.
     let into = stopped.ports.iter().find(|port| port.name.starts_with('a'));
     let sent = into.map_or(0, |port| port.counts.tx_packets);
     Ok(Trial {

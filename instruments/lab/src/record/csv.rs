@@ -97,7 +97,7 @@ fn figures(run: &Run) -> Vec<String> {
     let common = COMMON.iter().map(|(name, _)| *name);
     let common = common.filter(|name| all().any(|(_, window)| window.figure(name).is_some()));
     let events: BTreeSet<&String> = all().flat_map(|(_, window)| window.pmu.keys()).collect();
-    // A scenario's figure of a common name is hidden by that one, in formulas as well.
+    // Leave out a scenario's figure with a common name: formulas use the common figure, too.
     let hidden = |name: &&String| COMMON.iter().any(|(common, _)| common == name);
     let own: BTreeSet<&String> = all().flat_map(|(_, window)| window.figures.keys()).collect();
     let own = own.into_iter().filter(|name| !hidden(name)).cloned();

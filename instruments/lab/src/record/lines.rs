@@ -43,7 +43,7 @@ struct Header {
 }
 
 impl Lines {
-    /// Creates a new file of `what`.
+    /// Creates a new file whose header names `what`.
     ///
     /// # Errors
     /// `E-FILE` if it is there already or cannot be made; `E-BUSY` if another process writes it.
@@ -65,7 +65,8 @@ impl Lines {
         Lines { file, path: path.into() }.locked()
     }
 
-    /// Appends after the intact lines that were `found` at opening: a cut line is removed.
+    /// Prepares the file for appending after its intact part of `whole_bytes`: removes an
+    /// incomplete last line.
     pub(super) fn go_on(&mut self, what: &str, whole_bytes: u64) -> Result<()> {
         let end = self.file.set_len(whole_bytes).and_then(|()| self.file.seek(SeekFrom::End(0)));
         end.map_err(|e| failed("write", &self.path, &e))?;

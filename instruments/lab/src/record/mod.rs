@@ -110,7 +110,7 @@ pub struct Compared {
 pub struct CellRecord {
     /// The factors' values in the cell.
     pub at: BTreeMap<String, String>,
-    /// The end of the cell: finished, or why not.
+    /// The status at the end of the cell: finished, or the reason why not.
     #[serde(default)]
     pub status: Status,
     /// Every pair, accepted or not.
@@ -128,7 +128,7 @@ pub enum Status {
     /// The cell has figures.
     #[default]
     Ok,
-    /// The cell's load was not reached: `-`.
+    /// The path did not reach the cell's load; reports print `-`.
     Unreachable,
     /// This machine or its privileges cannot run the cell; a warning has the reason.
     Unsupported,
@@ -137,7 +137,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns the status as documents have it.
+    /// Returns the status as it is written in documents.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -202,7 +202,7 @@ pub struct PairRecord {
     /// placement did not change.
     #[serde(default = "yes")]
     pub cost_accepted: bool,
-    /// The reason why they do not count.
+    /// The reason why the pair's rates or costs do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reject_reason: Option<String>,
     /// The distance between the CPUs, in ticks of a cache line's round trip, and its class: `near`,
@@ -329,7 +329,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the verdict as documents and screens have it.
+    /// Returns the verdict as it is written in documents and on screens.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -419,7 +419,8 @@ pub struct Warning {
     pub fix: Option<String>,
 }
 
-/// Figures of whole sides as the document has them: an object of figures for each side.
+/// Serialization of the figures of whole sides: in the document, an object of figures for each
+/// side.
 mod heads {
     use std::collections::BTreeMap;
 
@@ -427,7 +428,7 @@ mod heads {
 
     type Heads = BTreeMap<String, BTreeMap<String, f64>>;
 
-    /// Writes `cell/side/name` as `{"cell/side": {"name": …}}`.
+    /// Serializes `cell/side/name` as `{"cell/side": {"name": …}}`.
     pub(super) fn serialize<S: Serializer>(
         totals: &BTreeMap<String, f64>,
         serializer: S,
@@ -440,7 +441,7 @@ mod heads {
         heads.serialize(serializer)
     }
 
-    /// Reads what [`serialize`] wrote.
+    /// Deserializes the form that [`serialize`] writes.
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<BTreeMap<String, f64>, D::Error> {

@@ -197,8 +197,8 @@ fn before_and_after(before: &Value, after: Option<&Value>) -> Value {
     Value::Object(env)
 }
 
-/// Returns a warning for each property that differs between the machines of two parts of a run and
-/// must not.
+/// Returns a warning for each property of the machine that must be equal in two parts of a run and
+/// differs.
 fn moved<'a>(first: &'a Value, later: &'a Resumed) -> impl Iterator<Item = Warning> + 'a {
     ["kernel", "cpu", "microcode", "virt", "clocksource"].into_iter().filter_map(move |name| {
         let (was, is) = (first.get(name)?, later.env.get(name)?);
@@ -244,7 +244,8 @@ impl CellEnd {
             b: self.ledger.b.and(&later.ledger.b),
             control: both(self.ledger.control, later.ledger.control, |a, b| a.and(&b)),
         };
-        // Why it could not be run once is nothing to be told once it was.
+        // If an earlier part of the run could not run the cell and this part could, drop the
+        // warning with the earlier reason.
         let earlier = self.warnings.into_iter().filter(|_| self.status != Status::Unsupported);
         let mut warnings: Vec<Warning> = earlier.collect();
         let new = later.warnings.into_iter().filter(|one| !warnings.contains(one));

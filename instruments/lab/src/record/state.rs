@@ -42,7 +42,7 @@ pub(super) const RUN: &str = "run.json";
 
 /// Most pairs that a run may have.
 pub(super) const PAIRS_MAX: usize = 1_000_000;
-/// Most lines of the files other than that of pairs.
+/// Most lines of each file other than the file of pairs.
 const OTHERS_MAX: usize = 100_000;
 
 /// The request with its time and environment: `request.json`.
@@ -81,7 +81,8 @@ pub(crate) struct CellEnd {
     /// False if the cell was interrupted or could not run here, so that it has to be continued.
     pub(crate) finished: bool,
     pub(crate) status: Status,
-    /// Pairs that the benches have run: more of them if the cell was interrupted before.
+    /// Number of pairs that the benches of this line ran; [`CellEnd::and`] adds those of earlier
+    /// parts.
     pub(crate) pairs: usize,
     pub(crate) ledger: Ledgers,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -179,7 +180,7 @@ impl RunState {
         end.is_some_and(|end| end.finished)
     }
 
-    /// Adds a pair.
+    /// Adds a pair to its cell.
     pub(crate) fn pair(&mut self, cell: usize, pair: PairRecord) {
         self.cells.entry(cell).or_default().pairs.push(pair);
     }
@@ -264,7 +265,7 @@ fn unpacked(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     let output = child.stdout.take().map(|out| out.take(lines::FILE_MAX_BYTES + 1));
     let read = output.map_or(Ok(0), |mut out| out.read_to_string(&mut text));
-    // A longer output is not read to its end: the program then ends by its closed pipe.
+    // Longer output is not read to its end: gzip then ends because its output pipe is closed.
     if child.wait()?.success() && read? as u64 <= lines::FILE_MAX_BYTES {
         return Ok(text);
     }
@@ -319,7 +320,8 @@ impl Store {
     /// # Errors
     /// `E-RUN` if it is complete, or is no run; `E-BUSY` if another process writes it; `E-FILE`.
     pub(crate) fn resume(dir: &Path) -> Result<(Store, RunState)> {
-        // What is no run is said to be none, before anything is opened for writing.
+        // Check that the directory is a run before anything is opened for writing, so that the
+        // error is `E-RUN`.
         request(dir)?;
         let mut store = Store {
             pairs: Lines::open(&dir.join(PAIRS))?,
@@ -493,7 +495,8 @@ pub(super) fn head(dir: &Path) -> Result<Head> {
 
 fn document(path: &Path) -> Result<Run> {
     let mut run: Run = parsed(path)?;
-    // Where the file cannot be read any more, `compare` refuses the run.
+    // If the experiment's file can no longer be parsed, the pairs' set-ups stay unknown, and
+    // `compare` refuses the run.
     let toml = run.run.config_toml.as_deref();
     if let Some(Ok(experiment)) = toml.map(|toml| Experiment::parse(toml, EXPERIMENT)) {
         for record in &mut run.cells {
