@@ -1,5 +1,5 @@
 //! The price of register access above which the changed side takes less CPU: a line for each level
-//! of the other factors, with an interval. The price is that of a model, and so is the result.
+//! of the other factors, with an interval. The prices come from a model, so the result does, too.
 //!
 //! Between two prices that were tried the change is taken to be on a straight line. The crossover is where the change
 //! is 0 for the last time; its interval is from where the lower end of the change's interval is to where the upper is.

@@ -23,12 +23,13 @@ const REACHED_PCT: f64 = 98.0;
 
 /// The factors whose levels are the rows of post 002, outermost first.
 const TESTS: [&str; 3] = ["test", "procs", "size"];
-/// The rate that post 002's columns are filled with.
+/// The metric that fills post 002's columns.
 const RATE: &str = "goodput_kb_s";
 /// Blanks before the name of a group of tests.
 const GROUP_INDENT: usize = 31;
 
-/// Functions that fell most, and that rose most.
+/// Most functions listed for each direction: those whose counts fell most, and those that rose
+/// most.
 const FUNCTIONS_MAX: usize = 12;
 
 /// A table in the post's layout, with additional figures.
@@ -136,7 +137,7 @@ fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
         }
     }
     let title = format!("{}, {}", short(cell), short(&a.event.name));
-    // Counts as they are, as the post has them; packets have a column of their own.
+    // Compare counts without dividing by packets, as the post does; packets have their own column.
     let text = Ranked::new(&Diff::between(a, b)).top(Some(FUNCTIONS_MAX)).to_string();
     Posted { sides: ["without", "with"], title, text, beside }
 }
@@ -181,7 +182,7 @@ fn cells_of(cell: &CellRecord, metric: &str, digits: u8) -> [Cell; 2] {
     values.map(|value| Cell::real(value, digits, "no undisturbed window has it"))
 }
 
-/// Returns the values of a metric on both sides, as the post prints them.
+/// Formats the values of a metric on both sides as the post prints them.
 fn both(cell: &CellRecord, metric: &str) -> [String; 2] {
     let effect = cell.metrics.get(metric);
     let [a, b] = reached(cell);
@@ -192,7 +193,7 @@ fn both(cell: &CellRecord, metric: &str) -> [String; 2] {
     [text(a, effect.map(|effect| effect.a)), text(b, effect.map(|effect| effect.b))]
 }
 
-/// Returns for each side whether it reached the load, true if that is unknown.
+/// Returns for each side whether it reached the load; true if that is unknown.
 fn reached(cell: &CellRecord) -> [bool; 2] {
     let achieved = cell.metrics.get("achieved_pct");
     achieved.map_or([true; 2], |effect| [effect.a, effect.b].map(|pct| pct >= REACHED_PCT))

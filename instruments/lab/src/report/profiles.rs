@@ -17,7 +17,7 @@ pub(super) struct Profiles {
     pub diff: Diff,
 }
 
-/// Returns the pairs of profiles of a run. A profile without its other side is left out.
+/// Returns the pairs of profiles of a run. A profile is left out if the other side has none.
 pub(super) fn profiles(run: &Run) -> Vec<Profiles> {
     let of_a = run.profiles.iter().filter(|record| record.side == "a");
     let other = |a: &ProfileRecord| {
@@ -26,7 +26,8 @@ pub(super) fn profiles(run: &Run) -> Vec<Profiles> {
     };
     let both = |a: &ProfileRecord| {
         let (cell, a, b) = (a.cell.clone(), profile(a), profile(other(a)?));
-        // Where packets were not counted, counts are compared as they are: the printer says which.
+        // Without a packet count, compare the counts themselves; the printed table states which of
+        // the two was compared.
         let diff = Diff::scaled(&a, &b, By::KiloPacket).unwrap_or_else(|_| Diff::between(&a, &b));
         Some(Profiles { cell, a, b, diff })
     };

@@ -11,7 +11,7 @@ use super::words::{cells, n, short, shown};
 use crate::experiment::Clock;
 use crate::record::{CellRecord, PairRecord, Status, Warning};
 
-/// The code of a note, which is no warning.
+/// The code of a note, in contrast to the codes of warnings.
 const NOTE: &str = "W-NOTE";
 
 /// A text for readers.
@@ -51,7 +51,7 @@ struct Place {
 /// The prefixes of a run's texts that name a side, and their bits.
 const SIDES: [(&str, u8); 3] = [(", side a", 1), (", side b", 2), (", the control of a", 4)];
 
-/// Texts printed as one.
+/// Texts that are printed as one, because they differ only in numbers.
 struct Group<'a> {
     first: &'a Warning,
     folded: Folded,
@@ -337,7 +337,7 @@ fn number(before: Option<char>, rest: &str) -> Option<&str> {
     let part = rest.get(whole..)?.strip_prefix('.').map_or(0, digits);
     let length = if part > 0 { whole + 1 + part } else { whole };
     let is_word = rest.get(length..)?.starts_with(|c: char| c.is_alphanumeric() || c == '_');
-    // A word begins right behind what was taken, or it would be a number that goes on.
+    // If a letter follows, the digits belong to a word such as `64k` and are not a number.
     (whole > 0 && !is_word).then(|| rest.get(..length)).flatten()
 }
 

@@ -61,7 +61,8 @@ impl View<'_> {
     fn in_short(&self, metric: &Shown) -> Option<String> {
         let Shown { name, label, .. } = metric;
         let all = self.overall(name).find(|line| line.group == "all");
-        // Those that the overall line is of: most pairs of the others were disturbed.
+        // Use the cells that the overall line uses: without those of which most pairs were
+        // disturbed.
         let quiet =
             |cell: &&CellRecord| metric.clock.is_none_or(|clock| !noisy(clock, &cell.pairs));
         let cells = self.run.cells.iter().filter(quiet);
@@ -134,7 +135,7 @@ impl Tally {
     }
 }
 
-/// The result if the interval is neither entirely within the range nor entirely outside it.
+/// The result if part of the interval lies within the range and part outside it.
 const OPEN: &str = "open: the interval does not tell";
 
 /// An expectation of one metric, in every cell that has it.
@@ -273,7 +274,7 @@ impl View<'_> {
     }
 }
 
-/// Returns `0 dut, 1 gen`
+/// Formats the CPUs with their purposes: `0 dut, 1 gen`
 fn cpus(env: &serde_json::Value) -> String {
     let each = env["cpus"].as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(|cpu| {
         let role = cpu["role"].as_str().unwrap_or("role not said");

@@ -1,4 +1,4 @@
-//! A run's tables: the same for text and for HTML.
+//! A run's tables, which the text and the HTML page share.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use super::view::View;
 use super::words::{counts, overall_changes, said, short, shown};
 use crate::record::{CellRecord, Effect, Elsewhere, Ledger};
 
-/// Number of cells above which there is a table for each metric; up to it, one for each cell.
+/// Largest number of cells for which there is a table for each cell; with more cells there is a
+/// table for each metric.
 const CELLS_A_TABLE_EACH: usize = 2;
 
 /// Most cells and metrics shown; the document has the others.
@@ -140,7 +141,7 @@ pub(super) fn sums(view: &View<'_>) -> Vec<(String, Ledger)> {
     sums
 }
 
-/// Returns the names of metrics that nothing counted, by the reason.
+/// Returns the names of the metrics without a count, grouped by the reason.
 pub(super) fn uncounted<'v>(view: &'v View<'_>) -> Vec<(&'static str, Vec<&'v str>)> {
     let (events, others): (Vec<_>, Vec<_>) =
         view.unmeasured().take(ROWS_MAX).partition(|(_, is_event)| *is_event);
@@ -242,7 +243,7 @@ pub(super) fn balance(ledger: &Ledger) -> &'static str {
     if came == went && ledger.balanced { "OK" } else { "UNBALANCED" }
 }
 
-/// Returns columns by `key`, `key=head` or `key=head [unit]`.
+/// Builds columns from a list of `key`, `key=head` or `key=head [unit]`, separated by commas.
 pub(super) fn columns(spec: &'static str) -> Vec<Column> {
     let one = |text: &'static str| {
         let (key, head) = text.split_once('=').unwrap_or((text, text));

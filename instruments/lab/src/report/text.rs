@@ -50,7 +50,8 @@ fn head(view: &View<'_>) -> String {
     let warnings = warnings(view);
     for (i, Remark { code, text: said, fix }) in warnings.iter().enumerate() {
         text += &wrapped(&format!("{code} {said}"), "! ", "  ");
-        // Said once for all that it helps against.
+        // If the next warning has the same remedy, print the remedy only once, after the last of
+        // them.
         let next = warnings.get(i + 1).and_then(|next| next.fix.as_ref());
         if let Some(fix) = fix.as_ref().filter(|fix| next != Some(*fix)) {
             text += &wrapped(fix, "  fix: ", "       ");
@@ -153,7 +154,7 @@ fn cell_by_cell(view: &View<'_>) -> String {
     if rest.is_empty() { each } else { format!("{each}\n{rest}") }
 }
 
-/// Metrics that nothing counted, each reason once.
+/// Lists the metrics without a count, grouped by the reason.
 fn uncounted(view: &View<'_>) -> String {
     let line = |(why, names): (&str, Vec<&str>)| {
         wrapped(&format!("not counted here: {}: {why}", names.join(", ")), "  ", "    ")
@@ -162,7 +163,7 @@ fn uncounted(view: &View<'_>) -> String {
     if lines.is_empty() { lines } else { format!("\n{lines}") }
 }
 
-/// Returns the cells in which a metric got better or worse.
+/// Returns the number of cells in which a metric got better or worse.
 fn changed(view: &View<'_>, metric: &Shown) -> usize {
     let is = |effect: &&Effect| matches!(effect.verdict, Verdict::Better | Verdict::Worse);
     effects_of(view, metric).filter(is).count()

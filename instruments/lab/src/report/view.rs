@@ -51,7 +51,7 @@ impl<'a> View<'a> {
         self.sides().into_iter().zip([a, b]).chain(control)
     }
 
-    /// Metrics that some cell has a value of.
+    /// Returns the metrics that have a value in some cell.
     pub fn measured(&self) -> impl Iterator<Item = &Shown> {
         self.metrics.iter().filter(|metric| self.is_measured(metric))
     }

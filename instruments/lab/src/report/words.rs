@@ -6,17 +6,17 @@ use linerate_show::words::harmless;
 use crate::analysis::SAME_PCT;
 use crate::record::{Effect, OverallRecord, Verdict};
 
-/// Letters of a name that are shown.
+/// Most letters of a name that are shown.
 const NAME_MAX: usize = 120;
 
 /// Largest margin that is printed, because a document may have any value.
 const MARGIN_MAX_PCT: f64 = 1e6;
 
-/// Letters of a paragraph, and paragraphs of a text, that are shown.
+/// Most letters of a paragraph, and most paragraphs of a text, that are shown.
 const PARAGRAPH_MAX: usize = 4000;
 const PARAGRAPHS_MAX: usize = 20;
 
-/// Names that a sentence counts up.
+/// Most names that a sentence lists.
 const NAMES_MAX: usize = 4;
 
 /// Returns a text of a document, escaped and shortened.
@@ -55,7 +55,7 @@ pub(super) fn counts(line: &OverallRecord) -> String {
 
 /// Formats the verdict on an effect; for `same`, with the margin.
 pub(super) fn said(effect: &Effect) -> String {
-    // Runs that do not say were judged by their noise.
+    // A run that stores no margin was judged by its noise floor.
     let noise_pct = || effect.aa_half_width_pct.unwrap_or(0.0).max(SAME_PCT);
     within(effect.verdict, effect.same_pct.unwrap_or_else(noise_pct))
 }

@@ -43,7 +43,8 @@ impl Running<'_> {
             match ran {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
-                // What a scenario finds out by its first window only is no other matter.
+                // Only the first window can show that a scenario is unsupported. After a pair has
+                // run, the same error has another cause and ends the run.
                 Err(e) if e.kind() == Kind::Unsupported && self.state.pairs(*index).is_empty() => {
                     self.unsupported(place, &e)?;
                 }
@@ -87,7 +88,8 @@ impl Running<'_> {
             before = Some(end);
             benches = self.open(index, cell)?;
         };
-        // Notes of the sides are for the report: there are many, and none is urgent.
+        // Only unbalanced ledgers are reported at once; the sides' notes are many and not urgent,
+        // and appear in the report.
         for warning in &unbalanced(cell, &end.ledger) {
             self.observer.note(&format!("{}: {}", warning.code, warning.text));
         }
@@ -128,7 +130,7 @@ impl Running<'_> {
         let Place { index, cell, .. } = place;
         let quick = self.request.quick;
         let per = self.request.experiment.pairs_per_set_up(cell, quick).map(|per| per as usize);
-        // A pair that is to have a set-up of its own need not say which.
+        // A pair with its own set-up needs no set-up number.
         let set_up = per.filter(|_| !cell.fresh).map(|_| {
             let before = self.state.pairs(index).last().and_then(|pair| pair.set_up);
             before.map_or(0, |before| before + 1)
@@ -154,8 +156,8 @@ impl Running<'_> {
     /// Returns true if a cell needs no more pairs. The number of admitted pairs decides at any
     /// time, the pairs' results only at the planned looks.
     ///
-    /// But for a quick run's time it is a function of the pairs alone, so that a run that is gone on
-    /// with ends where one ends that was not interrupted.
+    /// Apart from the time limit of a quick run, the result depends only on the pairs, so that a
+    /// continued run ends at the same pair as an uninterrupted one.
     fn enough(&self, place: Place<'_>) -> bool {
         let pairs = self.state.pairs(place.index);
         let accepted = self.accepted(pairs);
@@ -167,12 +169,13 @@ impl Running<'_> {
             return true;
         }
         let is_look = self.looks.iter().any(|look| *look as usize == accepted);
-        // The pairs that are rejected behind a look do not make another of it.
+        // If the last pair was rejected, the look at this number of pairs was already made: do not
+        // repeat it.
         let ours = self.admitted(pairs);
         let is_new =
             pairs.last().zip(ours.last()).is_some_and(|(one, last)| std::ptr::eq(one, *last));
         let effect = if is_look && is_new { self.effect(place.cell, pairs) } else { None };
-        // A look at which nothing could be told from chance yet is none, however narrow.
+        // With fewer set-ups than a verdict needs, do not stop, however narrow the interval is.
         let experiment = &self.request.experiment;
         let needed = analysis::pairs_needed(experiment.family(self.request.quick));
         let narrow =
@@ -224,7 +227,7 @@ impl Running<'_> {
         self.observer.note(&format!("{}: {text}", e.code));
         let fix = (!e.fix.is_empty()).then(|| e.fix.clone());
         let warnings = vec![Warning { code: e.code.to_string(), text, fix }];
-        // Not finished: a later session of the run may be allowed to.
+        // Keep the cell unfinished: the run may be continued later with the missing privilege.
         let status = Status::Unsupported;
         let end = CellEnd { cell: index, status, warnings, ..CellEnd::default() };
         self.store.cell(&end)?;
@@ -264,11 +267,11 @@ enum Outcome {
 /// A cell, with its progress.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    /// In the experiment's grid, from 0.
+    /// Index of the cell in the experiment's grid, from 0.
     index: usize,
-    /// In this run, from 1.
+    /// Number of the cell in this run, from 1.
     number: usize,
-    /// Cells of this run.
+    /// Number of cells in this run.
     cells: usize,
     cell: &'a Cell,
 }
@@ -313,7 +316,7 @@ const ROWS_MAX: usize = 500;
 /// A function that is not in it was seen fewer times than its cut-off says.
 pub(super) fn record(side: &str, cell: &str, mut profile: Profile) -> ProfileRecord {
     profile.sort();
-    // Without a cut-off, absent is fewer than once.
+    // Without a cut-off, a function that is not listed was seen less than once.
     let cutoff = profile.cutoff.unwrap_or(1);
     let left_out = profile.rows.get(ROWS_MAX).map_or(0, |row| row.count.saturating_add(1));
     profile.rows.truncate(ROWS_MAX);
@@ -351,7 +354,7 @@ fn unit(unit: Unit) -> &'static str {
 /// Windows of a pair: two sides and the control.
 const WINDOWS: u64 = 3;
 
-/// The plan, its finished part, and the start time.
+/// The progress of a run in time: the planned windows, the finished windows, and the start time.
 #[derive(Debug)]
 pub(super) struct Pace {
     began: Instant,
@@ -359,7 +362,7 @@ pub(super) struct Pace {
     later_ns: u64,
     /// Window time so far: a warm-up counts together with the pair after it.
     done_ns: u64,
-    /// Pairs of this cell that were run.
+    /// Number of pairs of this cell that were run.
     ran: u32,
     pairs: u32,
     experiment: Experiment,
@@ -404,7 +407,7 @@ impl Pace {
     }
 
     fn left_after(&self, passed: Duration, cell: &Cell, accepted: usize) -> Option<Duration> {
-        // Those that were rejected are run again; the warm-up is not.
+        // Rejected pairs are run again, so only accepted ones count; the warm-up is not repeated.
         let accepted = u32::try_from(accepted).unwrap_or(u32::MAX);
         let here_ns = self.window_ns(cell, self.pairs);
         let left_ns = here_ns.saturating_sub(self.window_ns(cell, accepted.max(1)));

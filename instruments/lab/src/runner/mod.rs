@@ -139,8 +139,8 @@ fn run_in(world: &dyn World, request: &Request, observer: &mut dyn Observer) -> 
 }
 
 impl Request {
-    /// Returns the request that the interrupted run in `dir` was begun with. Its command, where
-    /// this program is, and its commit are for the caller to add.
+    /// Returns the request of the interrupted run in `dir`. The caller adds the command, the path
+    /// of this program, and its commit.
     ///
     /// # Errors
     /// `E-RUN` if it is no run, or another version's; `E-FILE`.
@@ -231,7 +231,8 @@ fn factors(experiment: &Experiment) -> String {
     if each.is_empty() { "no factors".into() } else { each.join("; ") }
 }
 
-/// Returns the version, commit, `build_id`, rustc and `target_cpu`; `unknown` for each that is.
+/// Returns the version, commit, `build_id`, rustc and `target_cpu` of the program; `unknown` for
+/// each that is unknown.
 ///
 /// The commit and the compiler are the caller's to say: only the program's build knows what it is built
 /// from and by. The build ID is a sum over the program's file.

@@ -59,7 +59,7 @@ pub(super) fn order(seed: u64, cell: usize, number: usize) -> Order {
 /// Returns a random order in which the three benches are set up for a fresh pair, because the first
 /// one gets other memory than the last.
 pub(super) fn setup_order(seed: u64, cell: usize, number: usize) -> [Role; 3] {
-    // Other than those of the order.
+    // Invert the seed, so that these random numbers are independent of those of [`order`].
     let mut coins = coins(!seed, cell, number);
     let mut roles = [Role::A, Role::B, Role::Control];
     roles.swap(2, coins.below(3));
@@ -91,7 +91,7 @@ impl Order {
 }
 
 impl Benches {
-    /// Sets the benches up in that order.
+    /// Sets up the three benches in the given order.
     pub(super) fn open(
         order: [Role; 3],
         mut open: impl FnMut(Role) -> Result<PlacedBench>,
@@ -112,7 +112,7 @@ impl Benches {
         time: Duration,
         observer: &dyn Observer,
     ) -> Result<bool> {
-        // One at least: before it, nothing is known of a bench's threads.
+        // Run at least one window: the CPUs of a bench's threads are known only after it.
         for _ in 0..windows.max(1) {
             for placed in [&mut self.a, &mut self.b, &mut self.control] {
                 if observer.interrupted() {
@@ -135,7 +135,8 @@ impl Benches {
     ) -> Result<Option<PairRecord>> {
         let mut ticks = Vec::from_iter(self.a.distance(world));
         let mut next = |benches: &mut Benches, role| -> Result<Option<Window>> {
-            // Long windows leave a host the time to move a CPU there and back.
+            // In long windows the host may move a CPU away and back unnoticed, so measure the
+            // distance between windows, too.
             if time >= LONG && role != order.first() {
                 ticks.extend(benches.a.distance(world));
             }
@@ -270,7 +271,7 @@ fn placed(ticks: Vec<Result<f64>>) -> std::result::Result<Option<PlacementRecord
     }
 }
 
-/// The machine and the runs of code on it.
+/// The interface to scenarios and to the machine; tests replace it.
 pub(super) trait World {
     /// Returns the scenario of that name.
     fn scenario(&self, name: &str) -> Option<&dyn Scenario>;

@@ -31,7 +31,7 @@ pub(super) trait Duty<O, T>: Send {
 
 type Report<T> = Result<(ThreadTime, T)>;
 
-/// A thread at the bench's service.
+/// A thread of a crew, with its channels.
 struct Hand<O, T> {
     /// Sender of orders; dropping it ends the thread.
     orders: Sender<O>,
@@ -83,7 +83,7 @@ impl<O: Clone + Send + 'static, T: Send + 'static> Crew<O, T> {
     /// that wakes late has a full window.
     pub fn order(&self, order: &O) {
         for hand in &self.0 {
-            // A thread that is gone is missed in `collect`.
+            // Ignore the error if the thread has ended: [`Crew::collect`] reports it.
             let _ = hand.orders.send(order.clone());
         }
     }
@@ -122,7 +122,8 @@ fn serve<O, T>(
 ) {
     for order in orders {
         let begun = meter.start();
-        // Whether it can be measured or not: another thread may count on it.
+        // Run the duty even if the meter failed to start: another thread of the side may wait for
+        // this one.
         let done = duty.run(order).map_err(|e| lost("a side", &e.to_string()));
         let time = begun.and_then(|()| meter.stop());
         if reports.send(time.and_then(|time| Ok((time, done?)))).is_err() {

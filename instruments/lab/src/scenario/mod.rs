@@ -82,7 +82,7 @@ pub trait Scenario: Sync {
         false
     }
 
-    /// Sets up one side. It runs nothing yet.
+    /// Sets up one side, without running it.
     fn open(&self, settings: &Settings, place: &Place) -> Result<Box<dyn Bench>>;
 }
 
@@ -156,7 +156,7 @@ macro_rules! figures {
 }
 use figures;
 
-/// Returns the figures of both lists, `N` of them.
+/// Concatenates both lists of figures; `N` is their total length.
 const fn joined<const N: usize>(one: &[Figure], other: &[Figure]) -> [Figure; N] {
     let mut all = [one[0]; N];
     let mut i = 0;
@@ -167,7 +167,7 @@ const fn joined<const N: usize>(one: &[Figure], other: &[Figure]) -> [Figure; N]
     all
 }
 
-/// The place where a side runs.
+/// The CPUs, seed and program with which a side runs.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
     /// The CPUs to run on: first the measured CPU, second that of its peer or generator.
@@ -200,7 +200,8 @@ impl Place {
             [] => allowed.into_iter().rev().take(2).collect(),
             cpus => cpus.to_vec(),
         };
-        // A scenario that needs a child of ours says so where the program is not known.
+        // An unknown path of this program is no error here: only a scenario that starts this
+        // program as a child reports it.
         Ok(Place { cpus, seed, program: std::env::current_exe().ok(), stop: Arc::default() })
     }
 }
@@ -229,25 +230,25 @@ pub struct Ledger {
     /// Offered packets that did not leave the generator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsent: Option<u64>,
-    /// Received from a device.
+    /// Packets received from a device.
     pub received: u64,
-    /// Made by the program.
+    /// Packets created by the program.
     pub created: u64,
-    /// Accepted by a device.
+    /// Packets accepted by a device.
     pub sent: u64,
-    /// Done with by the program.
+    /// Packets consumed by the program.
     pub consumed: u64,
     /// Packets dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// In flight on the path.
+    /// Packets in flight on the path.
     pub in_flight: u64,
-    /// Received out of the order of their flow.
+    /// Packets received out of the order of their flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reordered: Option<u64>,
     /// Packets received twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duplicated: Option<u64>,
-    /// Sent again by TCP.
+    /// Segments sent again by TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retransmitted: Option<u64>,
     /// True if the two sides of the equation are equal.

@@ -13,7 +13,8 @@ pub(crate) fn pause(time: Duration) {
 
 /// Waits until `at`; returns immediately if that has passed.
 pub(crate) fn wait_until(at: Instant) {
-    // A lock of its own, to wait on: the caller's park token is not ours to take.
+    // Wait on a private lock: waiting by park could consume a park token that is meant for the
+    // caller.
     let (lock, never) = (Mutex::new(()), Condvar::new());
     let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
     loop {

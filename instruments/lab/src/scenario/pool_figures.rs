@@ -73,7 +73,8 @@ impl Reading {
         }
     }
 
-    /// Reads a pool outside an engine, with no port: that of a scenario's own loop.
+    /// Reads the counts of a pool outside an engine, such as the pool of a scenario's own loop,
+    /// without ports.
     pub fn of_pool(pool: &Pool) -> Reading {
         Reading::new(pool, &pool.ledger())
     }
@@ -93,7 +94,7 @@ impl Reading {
         }
     }
 
-    /// Adds a pool that is not among the engine's.
+    /// Adds the counts of a pool that is not one of the engine's pools.
     pub fn plus(mut self, other: &Reading) -> Reading {
         self.pool = self.pool.plus(&other.pool);
         for (reason, n) in &other.dropped {
@@ -178,7 +179,7 @@ impl Reading {
         add("memory_bytes", self.pool.memory_bytes() as f64);
         let calls = self.allocator_calls.saturating_sub(before.allocator_calls);
         add("allocator_calls", calls as f64);
-        // Calls that were not timed have no figure, rather than one of 0.
+        // Leave out the ticks of calls that were not timed: 0 would be taken for a cost.
         alloc.ticks.into_iter().for_each(|ticks| add("alloc_ticks", ticks));
         free.ticks.into_iter().for_each(|ticks| add("free_ticks", ticks));
         if let Some((alloc, free)) = alloc.ticks.zip(free.ticks) {
@@ -260,8 +261,8 @@ impl Reading {
         by_cpu.into_values().max().unwrap_or(0)
     }
 
-    /// Sums up the timed calls of one kind, core by core: a core that allocates much weighs as
-    /// much.
+    /// Sums up the timed calls of one kind over all cores. Each core is extrapolated separately, so
+    /// that it counts in proportion to its packets.
     fn timed(&self, before: &Reading, of: fn(&CoreStats) -> (Sampled, u64)) -> Timed {
         let mut sum = Timed { timed: 0, all: 0, ticks: Some(0.0) };
         for core in &self.pool.cores {
@@ -277,7 +278,7 @@ impl Reading {
                 let ticks = ticks as f64 * (all as f64 / timed as f64);
                 sum.ticks = sum.ticks.map(|sum| sum + ticks);
             } else if all > 0 {
-                // A core that worked and was never timed: the sum is not known.
+                // A core made calls and none was timed, so the sum is unknown.
                 sum.ticks = None;
             }
         }
@@ -319,8 +320,8 @@ pub(super) fn sent(ports: &[PortStats]) -> Sent {
     sent
 }
 
-/// Returns the figures of a whole side: memory held, frees on another CPU. Read before its workers have ended,
-/// whose hot lists are part of the memory.
+/// Returns the figures of a whole side: memory held, frees on another CPU. To be called before the
+/// workers end, because their hot lists are part of the memory.
 pub(super) fn totals(stats: &Stats) -> BTreeMap<String, f64> {
     let pool = stats.pool().stats();
     let mut totals = BTreeMap::new();

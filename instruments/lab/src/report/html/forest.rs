@@ -30,7 +30,7 @@ const LINES_MAX: usize = 60;
 pub(super) fn metric(view: &View<'_>, metric: &Shown) -> String {
     let lines: Vec<Line<'_>> = view
         .named()
-        // What cannot be run here at all is said once, above.
+        // Leave out cells that cannot run on this machine: the page lists them once, above.
         .filter(|(_, cell)| cell.status != Status::Unsupported)
         .map(|(name, cell)| {
             let reason = || reason(view, cell).map_or("not measured here", |r| r.short).to_owned();
@@ -115,7 +115,7 @@ fn draw(svg: &mut Svg, axis: &Axis, line: &Line<'_>, y: f64) {
     svg.mark((axis.at(effect.change_pct), y), mark, class, &tip);
 }
 
-/// Class and form of a verdict.
+/// Returns the CSS class and the mark of a verdict.
 pub(super) fn marked(verdict: Verdict) -> (&'static str, Mark) {
     match verdict {
         Verdict::Better => ("better", Mark::Disc),
@@ -125,10 +125,10 @@ pub(super) fn marked(verdict: Verdict) -> (&'static str, Mark) {
     }
 }
 
-/// Runs that are drawn.
+/// Most runs that are drawn.
 const RUNS_MAX: usize = 40;
 
-/// Cells that have a chart.
+/// Most cells that have a chart.
 const CELLS_MAX: usize = 12;
 
 /// Returns the headline's change in each run, a chart for each cell that the first run has.

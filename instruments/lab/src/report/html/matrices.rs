@@ -7,14 +7,14 @@ use linerate_show::table::csv_link;
 use crate::report::tables::keyed;
 use crate::report::view::View;
 
-/// Rows and columns that are shown.
+/// Most rows and columns that are shown.
 const CPUS_MAX: usize = 32;
 
 /// The largest matrix, in rows and columns, that is written to a file; a larger one is in the run's
 /// document only.
 const FILED_MAX: usize = 128;
 
-/// Matrices that are shown.
+/// Most matrices that are shown.
 const SHOWN_MAX: usize = 60;
 
 /// Builds the section of the run's matrices.

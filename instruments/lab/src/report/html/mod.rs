@@ -278,7 +278,7 @@ fn documents(runs: &[Run]) -> String {
         if i > 0 {
             run.cells.iter_mut().for_each(|cell| cell.pairs.clear());
         }
-        // Cannot fail: every key is a string.
+        // Serialization cannot fail, because every key is a string.
         let json = serde_json::to_string(&run).unwrap_or_default();
         all += &format!(
             "<script type=\"application/json\" id=\"run-{}\">{}</script>\n",

@@ -10,17 +10,17 @@ use crate::report::tables;
 use crate::report::view::View;
 use crate::report::view::{Ratio, Shown};
 
-/// Points of a chart, and of all charts of a page together.
+/// Most points of a chart, and most points of all charts of a page together.
 const POINTS_MAX: usize = 2000;
 const POINTS_IN_ALL: usize = 20_000;
 
-/// Cells that are drawn.
+/// Most cells that are drawn.
 const CELLS_MAX: usize = 60;
 
 /// Most pairs of a chart that its table lists.
 const LISTED_MAX: usize = 60;
 
-/// Pairs of a running median.
+/// Number of pairs in a running median.
 const RUNNING: usize = 7;
 
 const NO_INTERVAL: &str = "too few pairs, or the experiment's file is not there to say";
@@ -93,7 +93,7 @@ fn strip_table(metric: &Shown, rows: &[(&str, &CellRecord, Vec<Ratio>)], points:
     table.html_with(&csv)
 }
 
-/// Returns a pair's line of a file.
+/// Formats a pair as a line of the CSV file.
 fn line_of(ratio: &Ratio) -> String {
     format!("{},{:.4},{}\n", ratio.pair + 1, ratio.change_pct, ratio.accepted)
 }

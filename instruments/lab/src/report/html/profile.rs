@@ -15,13 +15,13 @@ use crate::report::profiles::{Profiles, profiles};
 use crate::report::view::View;
 use crate::report::words::short;
 
-/// Functions that are drawn: the largest savings and the largest rises.
+/// Most functions that are drawn: those with the largest savings and the largest rises.
 const DRAWN_MAX: usize = 20;
 
-/// Functions of a listing.
+/// Most functions in a listing.
 const LISTED_MAX: usize = 60;
 
-/// Functions that the file has: the rest is in the run's document.
+/// Most functions in the CSV file; the run's document has the others.
 const FILED_MAX: usize = 1000;
 
 /// Stages with a bar of their own; the others are combined.
@@ -33,7 +33,7 @@ const CELLS_MAX: usize = 24;
 /// Height of a bar, and of the gap below it.
 const BAR: (f64, f64) = (12.0, 6.0);
 
-/// Letters of a function's name.
+/// Most letters of a function's name.
 const NAME: usize = 34;
 
 /// Builds the section of the run's profiles; empty if there are none.
@@ -174,7 +174,7 @@ fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
             let (x0, x1) = (axis.at(from), axis.at(from + amount));
             let tip = format!("{name}: {}", figure(amount));
             svg.bar((x0, x1), (top, top + 26.0), &format!("stage s{n}"), &tip);
-            // A name has to fit on the narrowest page.
+            // Draw the name only if it fits into the bar on the narrowest page.
             if (x1 - x0) * LETTERS as f64 > name.chars().count() as f64 + 1.5 {
                 svg.label(((x0 + x1) / 2.0, top + 17.0), 0.0, Anchor::Middle, "within", name);
             }
@@ -190,7 +190,8 @@ fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
             format!("<span class=\"key\"><i class=\"s{n}\"></i>{name} {a} → {b}</span> ")
         })
         .collect();
-    // What a cut-off hides is a bound of its own.
+    // Counts hidden by a cut-off are unknown: the file has their upper bound in columns of their
+    // own.
     let mut csv = "stage,a,b,a_hidden_below,b_hidden_below\n".to_owned();
     for Layer { name, listed: [a, b], hidden: [a_hidden, b_hidden] } in &stages {
         csv += &format!("{name},{a},{b},{a_hidden},{b_hidden}\n");

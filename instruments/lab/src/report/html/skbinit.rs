@@ -12,10 +12,10 @@ use crate::record::CellRecord;
 use crate::report::tables;
 use crate::report::view::{Side, View, workers};
 
-/// Cells that are drawn.
+/// Most cells that are drawn.
 const CELLS_MAX: usize = 24;
 
-/// Workers of a cell that are drawn.
+/// Most workers of a cell that are drawn.
 const WORKERS_MAX: usize = 8;
 
 /// Pixels of the thickest bar.
@@ -77,7 +77,7 @@ fn groups(cell: &CellRecord) -> Vec<Group> {
                 (calls > 0.0).then_some((ticks, calls))
             };
             let name = format!("{kind}, worker {worker}");
-            // A worker that only frees has no allocation to show.
+            // Leave out a group without calls: a worker that only frees has no allocations.
             let sides = [of(Side::A), of(Side::B)];
             groups.extend(sides.iter().any(Option::is_some).then_some(Group { name, sides }));
         }
@@ -158,6 +158,6 @@ fn mean_of_averages(groups: &[Group], side: usize) -> Option<f64> {
 }
 
 fn whole(n: f64) -> String {
-    // Saturates: no count of ours is larger.
+    // The conversion saturates; counts of a run are far smaller than `u64::MAX`.
     count(n as u64)
 }

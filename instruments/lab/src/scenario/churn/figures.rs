@@ -47,7 +47,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
 /// The counts of each thread, with its stopwatch.
 pub(super) type Each = Vec<(Counts, Stopwatch)>;
 
-/// Returns the figures of a window. What was not timed is not there.
+/// Returns the figures of a window, without those that were not timed.
 pub(super) fn of(each: &Each) -> BTreeMap<String, f64> {
     let mut figures = BTreeMap::new();
     let mut add = |name: &str, value: Option<f64>| {
@@ -68,7 +68,7 @@ pub(super) fn of(each: &Each) -> BTreeMap<String, f64> {
     add("free_ticks", free);
     let buffer = alloc.zip(free).map(|(alloc, free)| alloc + free);
     add("buffer_ticks", buffer);
-    // Bytes that are not to be touched take 0, which is known.
+    // Bytes that are never touched take no time: 0 is the measured value, so it is not left out.
     add("produce_ticks", Some(produce.unwrap_or(0.0)));
     add("consume_ticks", Some(consume.unwrap_or(0.0)));
     add(
@@ -92,7 +92,7 @@ pub(super) fn of(each: &Each) -> BTreeMap<String, f64> {
 type Of = fn(&Counts) -> &Timed;
 
 fn split(each: &Each, add: &mut impl FnMut(&str, Option<f64>)) {
-    // The first CPU does both halves, the second the cold one.
+    // The first CPU's split has warm and init, the second CPU's has the cold part.
     let Some((first, watch)) = each.first() else { return };
     let init = watch.per_packet(&first.split.init);
     let alloc = watch.per_packet(&first.split.warm_alloc);

@@ -89,7 +89,7 @@ fn cpus(config: &Config, place: &Place) -> Result<Vec<usize>> {
 struct Side {
     crew: Crew<Arc<AtomicBool>, (Counts, Stopwatch)>,
     pool: Pool,
-    /// The probe's own pool, with an accounting of its own.
+    /// The pool of the probe, whose packets are counted separately.
     apart: Pool,
     /// The counts of each thread in all windows.
     each: Each,

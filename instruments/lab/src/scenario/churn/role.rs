@@ -21,7 +21,7 @@ pub(super) trait Role: Send + 'static {
     /// Repeats the role's work until `stop` is set; returns the counts.
     fn turn(&mut self, stop: &AtomicBool, watch: &Stopwatch) -> Counts;
 
-    /// Ends the role: packets that it still holds go on as usual.
+    /// Ends the role; packets that it still holds are handed over or freed as in a window.
     fn end(self);
 }
 
@@ -67,9 +67,9 @@ pub(super) struct Counts {
     /// Packets put into the queue, and packets taken from it.
     pub handed: u64,
     pub taken: u64,
-    /// Waiting for the queue, or for a frame.
+    /// Ticks of waiting for the queue or for a frame.
     pub wait_ticks: u64,
-    /// Allocations that found nothing.
+    /// Allocations that found no free frame.
     pub starved: u64,
     pub split: Split,
 }
@@ -92,7 +92,7 @@ impl Counts {
     }
 }
 
-/// One CPU for both roles.
+/// Role of a CPU that allocates and frees.
 pub(super) struct Both {
     mem: Local,
     batch: Batch,
@@ -100,7 +100,7 @@ pub(super) struct Both {
     probe: Probe,
 }
 
-/// The CPU that allocates.
+/// Role of a CPU that allocates, and hands packets to another that frees.
 pub(super) struct Near {
     mem: Local,
     batch: Batch,
@@ -111,7 +111,7 @@ pub(super) struct Near {
     way: Way,
 }
 
-/// The CPU that frees.
+/// Role of a CPU that frees packets of another.
 pub(super) struct Far {
     mem: Local,
     batch: Batch,
@@ -152,9 +152,10 @@ impl Role for Both {
 
 /// Creates both ends of a path from one CPU to another.
 ///
-/// The queue is of batches, not of a port: a port counts bytes, for which it reads the length of
-/// every packet, and then no consumer would be one that looks at nothing. Handles are copied from
-/// the CPU's own batch to one that travels and back, untimed: their lines are the queue's cost.
+/// The queue holds batches and is not a port: a port counts bytes and reads the length of every
+/// packet, so even a consumer that touches nothing would pay for that. Handles are copied, untimed,
+/// from the CPU's own batch to one that travels and back: the handles' cache lines are the queue's
+/// cost.
 pub(super) fn across(config: &Config, pool: &Pool, probe: Probe) -> (Near, Far) {
     let depth = config.ring_len / config.batch;
     let ((full, received), (emptied, empty)) = (sync_channel(depth), sync_channel(depth));
@@ -200,12 +201,13 @@ impl Near {
         full
     }
 
-    /// Passes a full batch on; returns false without room for it.
+    /// Puts a full batch into the queue; returns false if the queue has no room.
     fn hand_over(&mut self, counts: &mut Counts) -> bool {
         let Ok(mut travels) = self.empty.try_recv() else { return false };
         let moved = self.batch.move_to(&mut travels, usize::MAX);
         counts.handed += moved as u64;
-        // There are as many batches as places. If the other thread has ended the packets are freed.
+        // Sending cannot block: there are as many batches as places in the queue. If the other
+        // thread has ended, the packets are freed.
         let _ = self.full.send(travels);
         true
     }
@@ -215,7 +217,7 @@ impl Role for Near {
     fn turn(&mut self, stop: &AtomicBool, watch: &Stopwatch) -> Counts {
         let (mut counts, mut wait) = (Counts::default(), Wait::default());
         while !stop.load(Ordering::Relaxed) {
-            // A batch that is full was left by a window that ended while there was no room for it.
+            // The batch is already full if the last window ended before the queue had room for it.
             let ready = self.batch.spare() == 0 || self.fill(&mut counts, watch);
             wait.note(ready && self.hand_over(&mut counts));
         }
@@ -226,7 +228,7 @@ impl Role for Near {
     }
 
     fn end(self) {
-        // Freed by the other CPU, as all were.
+        // The other CPU frees this last batch, as it freed all before.
         let _ = self.full.send(self.batch);
     }
 }
@@ -265,12 +267,12 @@ impl Role for Far {
 impl Far {
     fn take(&mut self, mut travelled: Batch, counts: &mut Counts) {
         counts.taken += travelled.move_to(&mut self.batch, usize::MAX) as u64;
-        // It has a place: it came from there.
+        // The channel has room: this batch came from it.
         let _ = self.empty.try_send(travelled);
     }
 }
 
-/// A spinning wait without work.
+/// A timer of the spinning without work.
 #[derive(Debug, Default)]
 struct Wait {
     since: Option<u64>,

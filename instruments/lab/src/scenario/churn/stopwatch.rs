@@ -128,7 +128,7 @@ impl Timed {
         self.packets + self.interrupted_packets
     }
 
-    /// Returns the sum of both.
+    /// Returns the sum of these times and `other`.
     pub fn plus(&self, other: &Timed) -> Timed {
         Timed {
             packets: self.packets + other.packets,
@@ -140,7 +140,7 @@ impl Timed {
     }
 }
 
-// Three loops over a few packets of a pool of their own, at the end of a window:
+// At the end of a window, three loops run over a few packets of a separate pool:
 //
 // ```text
 //  warm   one CPU      alloc, free, alloc, free …     every line in its cache      init + allocator
@@ -148,8 +148,8 @@ impl Timed {
 //  cold   two CPUs     renew there, renew here …      lines that the other wrote   init + miss
 // ```
 //
-// *Allocator* is warm less init. What a packet of the window costs beyond warm is *miss*: lines
-// that were elsewhere, lists that had to be refilled, whatever crossing CPUs brings.
+// *Allocator* is warm less init. *Miss* is the cost of a packet of the window above the warm cost:
+// cache lines from other caches, lists to refill, and other costs of crossing CPUs.
 
 /// Rounds of a measurement: with 32 packets a call they take about 100 µs, less than 1 % of a short
 /// window.
@@ -157,20 +157,20 @@ const ROUNDS: usize = 32;
 /// Number of first rounds that do not count, because they refill the cache after the window.
 const UNCOUNTED: usize = 4;
 
-/// The first CPU's part.
+/// The first CPU's part of the probe, which splits the cost of a call.
 pub(super) struct Probe {
     mem: Local,
     batch: Batch,
     packets: usize,
 }
 
-/// The results, in calls and packets.
+/// The parts of the cost, in calls and packets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Split {
     pub warm_alloc: Timed,
     pub warm_free: Timed,
     pub init: Timed,
-    /// By the second CPU.
+    /// Initialisation by the second CPU.
     pub init_cold: Timed,
 }
 
@@ -184,7 +184,7 @@ impl Probe {
     /// Creates a probe with its own pool, which has the policies of `config`, so that the side's
     /// accounting covers only its own traffic.
     pub fn new(config: &Config) -> Result<(Pool, Probe)> {
-        // Fits: a batch has at most 1024.
+        // The product fits: a batch has at most 1024 packets.
         let pool = config.pool(4 * config.batch as u32)?;
         let mem = pool.local_named("split", config.batch);
         let (batch, packets) = (Batch::with_capacity(config.batch), config.batch);
@@ -237,7 +237,8 @@ pub(super) fn measure_cold(way: &Way, own: &mut Batch, watch: &Stopwatch) -> Tim
         let Some(mut batch) = taken(&way.from) else { break };
         let mut rest = Timed::default();
         let timed = if round < UNCOUNTED { &mut rest } else { &mut timed };
-        // The handles are copied first: they came from the other CPU too, and are not what is timed.
+        // Move the handles before the timing starts: their cache lines came from the other CPU,
+        // too, and are not part of the measured cost.
         batch.move_to(own, usize::MAX);
         watch.count(timed, || own.renew());
         own.move_to(&mut batch, usize::MAX);
@@ -248,8 +249,8 @@ pub(super) fn measure_cold(way: &Way, own: &mut Batch, watch: &Stopwatch) -> Tim
     timed
 }
 
-/// Waits for the next batch; returns `None` if no sender is left. It spins, as the window that it
-/// belongs to does.
+/// Waits for the next batch; returns `None` if no sender is left. Waiting spins, as in the window
+/// before.
 fn taken(from: &Receiver<Batch>) -> Option<Batch> {
     loop {
         match from.try_recv() {
@@ -260,7 +261,7 @@ fn taken(from: &Receiver<Batch>) -> Option<Batch> {
     }
 }
 
-/// Frees all packets; returns how many.
+/// Frees all packets of the batch; returns their number.
 pub(super) fn consume(batch: &mut Batch, mem: &mut Local) -> usize {
     let packets = batch.len();
     batch.consume(mem);

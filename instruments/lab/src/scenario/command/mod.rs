@@ -143,7 +143,8 @@ impl Scenario for Program {
             ran.map(drop).map_err(|e| {
                 let own = if config.program == "self" { "linerate" } else { &config.program };
                 let what = format!("cannot run `{}` here", typed(own, probe));
-                // Programs of ours end with a line for each.
+                // This project's programs end an error with a line `fix: …`, which becomes this
+                // error's remedy.
                 let (why, fix) = e.why.split_once("\n  fix: ").unwrap_or((&e.why, &e.fix));
                 Error::new(Code::Unsupported, what, why.replace(": why: ", ": ")).fix(fix)
             })
@@ -260,7 +261,8 @@ pub(super) fn find(program: &str, place: &Place) -> Result<PathBuf> {
         let unknown = || absent("the path of this program is unknown".into());
         return place.program.clone().ok_or_else(unknown);
     }
-    // The command of this build, which is installed beside this one, before another on the PATH.
+    // Prefer the command in the folder of this program, which is of the same build, to one on the
+    // PATH.
     if program == "linerate"
         && let Some(beside) = place.program.as_deref().map(|own| own.with_file_name(program))
         && beside.is_file()
@@ -349,7 +351,8 @@ impl Bench for Side {
         let named: Vec<usize> =
             cpus.filter(|(_, name)| is_named(name)).map(|(cpu, _)| *cpu).collect();
         if named.is_empty() {
-            // Told of none, it runs wherever we may; unknown is unknown.
+            // A program without CPUs in its arguments may run on every CPU of this process; if
+            // these are unknown, the list stays empty.
             return allowed_cpus().unwrap_or_default();
         }
         named

@@ -22,12 +22,13 @@ struct Answer {
 
 static ANSWERS: Mutex<Vec<Answer>> = Mutex::new(Vec::new());
 
-/// Returns the program's answer to `args`: cached from the first call, or from `ask`.
+/// Returns the program's answer to `args`: the cached answer of the first call, or that of `ask`.
 ///
 /// # Errors
 /// What `ask` fails with, or did.
 pub(super) fn once(path: &Path, args: &[OsString], ask: impl FnOnce() -> Result<()>) -> Result<()> {
-    // An answer is added whole: one who panicked meanwhile has left nothing half.
+    // A poisoned lock is safe to use: an answer is added in one step, so a panic cannot leave half
+    // of it.
     let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = answers.iter().find(|one| one.path == path && one.args == args) {
         return known.said.clone();

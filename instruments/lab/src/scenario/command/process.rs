@@ -53,7 +53,8 @@ pub(super) fn run(
     run_telling(program, args, timeout, stop, 1)
 }
 
-/// Runs a program to its end; if it fails, the error has its last lines, as many as given.
+/// Runs a program to its end; if it fails, the error contains the last `lines` of its standard
+/// error.
 ///
 /// # Errors
 /// As [`run`].
@@ -76,7 +77,7 @@ pub(super) fn run_telling(
     let mut started = Started { child, reaped: false };
     let (stdout, stderr, ended) = scope(|s| {
         let stdout = Builder::new().spawn_scoped(s, || whole(pipes.0))?;
-        // What is read no more blocks the program until it is killed.
+        // Read stderr on a thread: a full pipe would block the program until its deadline kills it.
         let stderr = Builder::new().spawn_scoped(s, || tail(pipes.1))?;
         let ended = started.wait(start + timeout, start, stop);
         Ok((joined(stdout)?, joined(stderr)?, ended?))
@@ -117,7 +118,8 @@ impl Started {
     fn wait(&mut self, deadline: Instant, start: Instant, stop: &AtomicBool) -> io::Result<Ended> {
         let in_time = self.has_ended_by(deadline, stop);
         let wall_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // It has ended and is not reaped: its account is still there, its number still its own.
+        // The ended process is not yet reaped, so its accounting in /proc still exists and its pid
+        // is not reused.
         let run_delay_ns = self.run_delay_ns().unwrap_or(0);
         let status = self.end()?;
         match in_time? {
@@ -148,7 +150,7 @@ impl Started {
     /// child.
     fn end(&mut self) -> io::Result<ExitStatus> {
         if let Some(pid) = self.pid() {
-            // No process left to kill is the aim.
+            // An error means that no process of the group is left to kill.
             let _ = kill_process_group(pid, Signal::KILL);
         }
         let status = self.child.wait()?;
@@ -169,7 +171,7 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         if !self.reaped {
-            // It is being thrown away because of another error, which is reported.
+            // Ignore the error: this value is dropped because of another error, which is reported.
             let _ = self.end();
         }
     }
@@ -179,7 +181,7 @@ impl Drop for Started {
 fn whole(pipe: Option<impl Read>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
-        // Dropped at the end, so that a program that prints on gets EPIPE.
+        // The pipe is dropped at the end of this block, so a program that writes more gets EPIPE.
         pipe.take(STDOUT_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     }
     Ok(bytes)
@@ -192,7 +194,7 @@ fn tail(pipe: Option<impl Read>) -> io::Result<VecDeque<u8>> {
     loop {
         match pipe.read(&mut piece) {
             Ok(0) => return Ok(kept),
-            // A read fills no more than it was given.
+            // Cannot panic: a read returns at most the length of its buffer.
             Ok(n) => kept.extend(&piece[..n]),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_hours(1);
 const LINES: usize = 6;
 /// Digits of a commit in the name of its folder.
 const DIGITS: usize = 12;
-/// The package of the command; the next is the command's name.
+/// The package of the command; the next constant is the name of the command.
 const PACKAGE: &str = "linerate-cli";
 const COMMAND: &str = "linerate";
 
@@ -62,13 +62,13 @@ fn built_in(dir: &Path, commit: &str, place: &Place) -> Result<(PathBuf, String)
             .fix("start it in a clone of linerate's repository")
     })?;
     let whole = once(&root, commit, || {
-        // Behind the end of the options: a name is none of git's.
+        // `--end-of-options` keeps git from taking a name that begins with `-` as an option.
         let name = format!("{commit}^{{commit}}");
         let whole = ask(&["rev-parse", "--verify", "--end-of-options", &name]).map_err(|e| {
             Error::new(Code::Experiment, format!("there is no commit {commit}"), e.why)
                 .fix(format!("git log --oneline, or git fetch, in {root}"))
         })?;
-        // By newer versions of git this mark is printed, too.
+        // Newer versions of git also print `--end-of-options`, so take only the last line.
         Ok(whole.lines().last().unwrap_or_default().to_owned())
     })?;
     let all = Path::new(&root).join("target").join("lab-versions");
@@ -78,22 +78,23 @@ fn built_in(dir: &Path, commit: &str, place: &Place) -> Result<(PathBuf, String)
         return Ok((program, whole));
     }
     if !tree.is_dir() {
-        // By force: git still knows a tree whose folder somebody has removed.
+        // `--force` is needed if somebody removed the folder of this worktree: git still has it
+        // registered.
         ask(&["worktree", "add", "--detach", "--force", &tree.to_string_lossy(), &whole])?;
     }
     build(commit, &tree, &all.join("build"), place)?;
     let failed = |e: std::io::Error| {
         Error::new(Code::File, format!("cannot keep the command of {commit}"), e.to_string())
     };
-    // Whole or not at all: one that is there counts as built.
+    // Copy to another name and rename, because an existing command counts as completely built.
     let part = folder.join("part");
     fs::copy(all.join("build").join("release").join(COMMAND), &part).map_err(failed)?;
     fs::rename(&part, &program).map_err(failed)?;
     Ok((program, whole))
 }
 
-/// Returns the full name of the commit that `name` meant in the repository at `root` when it was first asked for: from
-/// the first call, or from `ask`.
+/// Returns the full name of the commit that `name` denoted in the repository at `root` at the first
+/// call; that call gets the full name from `ask`.
 ///
 /// # Errors
 /// Those of `ask`; they are not remembered.
