@@ -85,7 +85,8 @@ pub struct Finding {
 /// The result of a triage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The causes, that of most packets first; empty if nothing is wrong or the data do not decide.
+    /// The causes, the one of most packets first; empty if nothing is wrong or the data do not
+    /// decide.
     pub causes: Vec<Finding>,
     /// Open questions, with the measurements that would answer them.
     pub untold: Vec<String>,

@@ -3,11 +3,13 @@
 
 use super::{Cap, Cause, Finding, LATE_AFTER, Seen, Verdict};
 
-/// Events up to which there is no fault, and next the limit for a million packets: few can be a
-/// timer's packet at the edge of a window, or a moment in which the machine was stopped.
+/// Largest number of events that is no fault; the next constant is the largest rate for a million
+/// packets. So few events may come from a packet at the edge of a window, or from a short stop of
+/// the machine.
 const EVENTS_MIN: f64 = 5.0;
 const PER_MILLION_MIN: f64 = 100.0;
-/// Share of a loss: if a cap of 2 leaves less than this, the receiver was overloaded.
+/// Limit for losses: if a cap of 2 leaves less than this share of them, the receiver was
+/// overloaded.
 ///
 /// Source: post 002: "a cap of 2 … tells an overloaded receiver from a faulty driver".
 const GONE: f64 = 0.1;
@@ -121,7 +123,7 @@ fn unexplained(batch: &Seen, one: Option<&Seen>, verdict: &mut Verdict) {
     let Some((with, without)) = again(batch).zip(one.and_then(again)) else { return };
     let (n, m) =
         (batch.sums["tcp_retrans_segs"], one.map_or(0.0, |one| one.sums["tcp_retrans_segs"]));
-    // Four times the noise of a count, for losses come in groups.
+    // Require four times the noise of an independent count, because losses come in groups.
     let more = with - without;
     let noise = 4.0 * (n.sqrt() * with / n.max(1.0)).hypot(m.sqrt() * without / m.max(1.0));
     let named: f64 = verdict.causes.iter().map(|finding| finding.per_million).sum();

@@ -146,7 +146,7 @@ impl Case {
         Ok(())
     }
 
-    /// Returns the result.
+    /// Returns the case with its result.
     #[must_use]
     pub fn answer(self) -> Triage {
         let verdict = judge(&self.seen);

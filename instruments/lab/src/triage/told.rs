@@ -33,7 +33,7 @@ const FIGURES: [&str; 8] = [
     LATE_AFTER,
 ];
 
-/// Counts of the receivers that are named if they are not 0.
+/// The kernel counts of receivers, listed if they are not 0.
 const RECEIVERS: [&str; 18] = [
     "missed",
     "backlog_drop",

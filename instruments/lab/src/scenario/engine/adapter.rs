@@ -127,7 +127,7 @@ pub(super) fn build(
     Ok((crew, Gauge::Pool(pool, polls)))
 }
 
-/// Returns the port that sends packets to another process, once that is connected.
+/// Returns the port that sends packets to another process, after that process has connected.
 fn leave_by(port: &str, config: &Config, pool: &Pool) -> Result<Queue> {
     let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let port = Port::open_with(&format!("{port},{options}"), pool)?;
@@ -186,7 +186,7 @@ impl End {
 struct Receiver {
     queue: Queue,
     end: End,
-    /// Bytes that the fabric had copied at the last reading.
+    /// Bytes that the fabric had copied when they were last read.
     told_bytes: u64,
     inbox: Batch,
     fresh: Batch,
@@ -202,7 +202,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Receives packets, refills the ring, passes packets on; returns how many.
+    /// Receives packets, refills the ring, and passes packets on; returns the number received.
     fn turn(&mut self, done: &mut Done) -> usize {
         let n = self.queue.rx(&mut self.inbox);
         if n > 0 {
@@ -211,7 +211,8 @@ impl Receiver {
         }
         self.post(done);
         if n == 0 {
-            // Waits for room, if anything.
+            // Without new packets, retry packets that wait for room in the ring to the other
+            // process.
             if matches!(self.end, End::Fabric(_)) && !self.held.is_empty() {
                 self.release(done);
             }
@@ -231,14 +232,15 @@ impl Receiver {
         n
     }
 
-    /// Posts a new buffer for each that is missing.
+    /// Posts a new buffer for each one that is missing from the ring.
     fn post(&mut self, done: &mut Done) {
         if self.owed == 0 {
             return;
         }
         let more_come = !self.held.is_empty() || matches!(self.end, End::Fabric(_));
         if self.end.mem().alloc(&mut self.fresh, self.owed) < self.owed && more_come {
-            // Without a frame a driver looks for transmissions that are over.
+            // If the pool has no frame, free the transmitted packets, as a driver does, and try
+            // again.
             self.release(done);
             let more = self.owed.saturating_sub(self.fresh.len());
             self.end.mem().alloc(&mut self.fresh, more);
@@ -262,7 +264,8 @@ impl Receiver {
             }
             End::Fabric(queue) => {
                 queue.xmit(&mut self.held);
-                // No more of them than have come just now, so that there is something to take it from.
+                // Up to `reap` packets stay for the next attempt, so `lost` is at most the number
+                // just received, and the subtractions below cannot underflow.
                 let lost = self.held.len().saturating_sub(self.reap);
                 let bytes = self.held.bytes_behind(0);
                 self.held.discard_first(lost, DropReason::TX_FULL, queue.local());
@@ -292,7 +295,7 @@ impl Receiver {
                 poll_readable(&[self.queue.as_fd(), out.as_fd()], Some(left))?;
             }
             _ => {
-                // No event announces that a frame is free again.
+                // No event reports a free frame, so sleep only briefly while buffers are missing.
                 let left = if self.owed > 0 { left.min(STARVED) } else { left };
                 self.queue.wait(Some(left))?;
             }
@@ -310,7 +313,8 @@ impl Duty<Duration, Done> for Receiver {
         self.shared.begun.store(self.windows, Ordering::Release);
         let mut done = Done::default();
         loop {
-            // Looked at first: what the wire sent before it ended is then in the ring.
+            // Read this flag before the ring: packets that the wire sent before it ended are then
+            // in the ring.
             let ended = self.shared.ended.load(Ordering::Acquire) >= self.windows;
             if self.turn(&mut done) > 0 {
                 continue;
@@ -361,7 +365,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Waits for the receiver to wake up: packets sent before would overrun only because of the
+    /// Waits for the receiver to wake up: packets sent earlier would overrun only because of the
     /// order of two wake-ups. The wait spins on the wire's own CPU, and ends with the window.
     fn meet(&self, until: Instant) {
         while self.shared.begun.load(Ordering::Acquire) < self.windows && Instant::now() < until {
@@ -402,7 +406,8 @@ impl Wire {
         }
     }
 
-    /// Lets `due` packets arrive: into posted buffers, or nowhere. Returns how many of them were lost.
+    /// Lets `due` packets arrive: each fills a posted buffer, or is lost if there is none. Returns
+    /// the number of lost packets.
     fn arrive(&mut self, due: u64) -> u64 {
         if (self.posted.len() as u64) < due {
             self.queue.rx(&mut self.posted);
@@ -412,7 +417,7 @@ impl Wire {
             let now_ns = monotonic_ns();
             for skb in self.filled.iter_mut() {
                 if let Some(bytes) = skb.put(self.size) {
-                    // Cannot fail: sizes are at least what a stamp needs.
+                    // Writing cannot fail: the settings require packets that have room for a stamp.
                     let _ = stamp::write(bytes, 0, self.seq, now_ns);
                     self.seq += 1;
                 }
@@ -426,7 +431,7 @@ impl Wire {
         } else {
             self.filled.commit_behind(0, self.size);
         }
-        // As many as were posted at most, so that there is room for them.
+        // The queue has room: at most as many packets are sent as buffers were posted.
         self.queue.xmit(&mut self.filled);
         due - n as u64
     }
@@ -448,13 +453,13 @@ impl Duty<Duration, Done> for Wire {
         };
         self.shared.ended.fetch_add(1, Ordering::Release);
         outcome?;
-        // Its own sleeps are no cost of the side's.
+        // Leave out the sleeps of the wire's thread, which are not a cost of the side.
         let Done { due, late_ns, .. } = self.beat.done(until, self.burst as usize);
         Ok(Done { due, late_ns, ..done })
     }
 
     fn end(mut self: Box<Self>) -> Vec<Worker> {
-        // Posted and never filled: they were no packets.
+        // Drop buffers that were posted and never filled: they do not count as packets.
         loop {
             self.posted.truncate(0);
             if self.queue.rx(&mut self.posted) == 0 {

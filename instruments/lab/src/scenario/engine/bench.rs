@@ -24,12 +24,12 @@ use crate::{Code, Error, Result};
 /// Samples for each second of CPU time: a prime number, so that they do not run in step with the
 /// kernel's timers.
 const HZ: u32 = 1999;
-/// Share of a window that the source of packets may be late, equal to the time that a measured
-/// thread may lack its CPU.
+/// Share of a window by which the source of packets may be late; a measured thread may lack its CPU
+/// for the same share.
 const LATE_MAX: f64 = 0.01;
-/// The longest time for another process to empty its ring, each time.
+/// The longest wait for another process to empty its ring, in each of the [`DRAINS`] rounds.
 const TAKEN: Duration = Duration::from_millis(100);
-/// Times that a path is emptied at its end, each time a full ring.
+/// Most rounds in which a path is emptied at its end; each round empties up to a full ring.
 const DRAINS: u32 = 64;
 
 /// The note for a side whose buffers come from the system's allocator.
@@ -78,7 +78,7 @@ impl EngineBench {
             gauge,
             done: Done::default(),
             threads: config.threads,
-            // Of threads alone the CPUs are known from what they report.
+            // If all threads are in this process, they report their CPUs themselves.
             cpus: if beyond.is_some() { all } else { Vec::new() },
             beyond,
             link,
@@ -117,10 +117,11 @@ impl EngineBench {
 /// Returns the reason why the rates of a window do not count: the source of the packets was late by
 /// its own fault.
 ///
-/// Never by what was lost or not sent: a slow path loses and holds up, too, and that is what is asked
-/// for ([`unsent`](super::reading)). A measured thread without its CPU is the runner's to see.
+/// Packets that were lost or not sent are no reason: a slow path also loses and delays packets, and
+/// the window measures that ([`unsent`](super::reading)). The runner checks whether a measured
+/// thread lacked its CPU.
 fn disturbed(window: &Window, done: &Done) -> Option<String> {
-    // Bursts that were late are set apart one by one; of a window without others nothing is left.
+    // Late bursts are counted separately. If they are most of a window, too few others remain.
     if done.late > done.offered / 2 {
         let (late, offered) = (done.late, done.offered);
         return Some(format!(
@@ -132,7 +133,8 @@ fn disturbed(window: &Window, done: &Done) -> Option<String> {
         let late_us = done.late_ns / 1000;
         return Some(format!("a burst was late by {late_us} us: its thread was woken so late"));
     }
-    // Who shares a CPU by the side's own making waits for it as a matter of course.
+    // Skip threads that share a CPU with another thread of the side: they are expected to wait for
+    // it.
     let on = |cpu| window.threads.iter().filter(|other| other.cpu == cpu).count();
     let shares = |thread: &ThreadTime| on(thread.cpu) > 1;
     let waited = |thread: &&ThreadTime| {
@@ -164,7 +166,8 @@ impl Bench for EngineBench {
 
     fn profile(&mut self, time: Duration) -> Result<Vec<Profile>> {
         let mut recording = Recorder::new(What::Time { hz: HZ }).start(Target::ThisProcess)?;
-        // The kernel's rings hold several seconds of these, and are emptied at the end.
+        // No polls are needed during the window: the kernel's buffers hold the samples of several
+        // seconds.
         let window = self.measure(time);
         recording.poll(Duration::ZERO)?;
         let mut profile = recording.finish()?;
@@ -248,7 +251,8 @@ fn drain(mut workers: Vec<Worker>, patience: Duration) -> Result<()> {
             break;
         }
     }
-    // Twice a round: what the source sent last reached a receiver that had been drained before it.
+    // Empty every worker again: in the loop, a receiver may have been emptied before the source's
+    // last packets reached it.
     workers.iter_mut().for_each(empty);
     Ok(())
 }
@@ -266,7 +270,8 @@ fn books(gauge: &Gauge, ledger: &Ledger, done: &Done) -> Books {
         books.dropped.insert(cause.to_owned(), n);
         lost += n;
     }
-    // What overran arrived, and the pool never saw it.
+    // Packets lost by overruns also count as received, because the pool's ledger does not include
+    // them.
     books.received += lost;
     books.balanced = ledger.difference() == 0;
     match gauge {

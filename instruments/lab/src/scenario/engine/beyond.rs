@@ -1,5 +1,5 @@
-//! The second process of a side: this program again, which reads the side's packets in shared
-//! memory.
+//! The second process of a side: a second instance of this program, which reads the side's packets
+//! in shared memory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -31,19 +31,20 @@ pub(super) struct Beyond {
 }
 
 impl Beyond {
-    /// Starts the process on `cpu`; it listens when this returns.
+    /// Starts the process on `cpu`; when this returns, the process is listening.
     pub fn start(program: &Path, cpu: usize, verify: bool) -> Result<Beyond> {
-        // A name in the network namespace: nothing to remove, however this ends. Whose process is at the
-        // other end is asked by both.
+        // An abstract socket name belongs to the network namespace, so no file remains after a
+        // crash. Both processes check the identity of their peer.
         let name =
             secret_name("linerate-lab").map_err(|e| failed(&format!("no name for it: {e}")))?;
         let place = format!("memif:{name}");
         let mut command = Command::new(program);
         let how = if verify { "verify" } else { "look" };
-        // It maps all of this process's memory, however large the pool is.
+        // The limit allows the process to map all memory of this one, however large the pool is.
         let from = format!("{place},memory=8192");
         command.args(["lab", "look", &from, &cpu.to_string(), how]);
-        // Ctrl-C is for the run, which then ends it in order.
+        // A process group of its own keeps Ctrl-C from the child: the run handles Ctrl-C and ends
+        // the child in order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let spawned = end_with_this_thread(&mut command).spawn();
         let mut child = spawned.map_err(|e| failed(&format!("it cannot be started: {e}")))?;
@@ -88,7 +89,8 @@ impl Beyond {
         let orders = self.orders.as_mut().ok_or_else(gone)?;
         let answer = orders.write_all(&[word]).map_err(|_| gone()).and_then(|()| self.answer());
         if answer.is_err() {
-            // A late answer would be taken for the next one's.
+            // After an error, send no more orders: a late answer would be taken for the answer to
+            // the next order.
             self.orders = None;
         }
         answer
@@ -106,13 +108,13 @@ impl Beyond {
 impl Drop for Beyond {
     fn drop(&mut self) {
         self.orders = None;
-        // A process that was asked to end has nothing left that could be lost.
+        // The process may be killed: it holds no data that is still needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Adds the results to their window.
+/// Adds the other process's results to `window`.
 pub(super) fn tell(seen: Seen, window: &mut Window) {
     let mut figures = vec![
         ("far_packets", seen.packets as f64),
@@ -129,7 +131,8 @@ pub(super) fn tell(seen: Seen, window: &mut Window) {
     figures.extend(seen.slowest_pct.map(|pct| ("slowest_pct", pct)));
     if let Some(time) = seen.time {
         figures.push(("far_cpu_ns", time.cpu_ns as f64));
-        // CPU time of the other process. It belongs to this side, and is not in this process's own CPU time.
+        // CPU time of the other process, which belongs to this side and is not in this process's
+        // own CPU time.
         window.beside_cpu_ns = Some(time.cpu_ns);
         window.threads.push(time);
     }

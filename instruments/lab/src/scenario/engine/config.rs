@@ -62,7 +62,7 @@ impl Kind {
     /// worker.
     pub fn turn(self, budget: usize) -> Option<usize> {
         match self {
-            // Both ports are sources.
+            // Both ports of this path are sources, so a turn offers two bursts.
             Kind::Null => Some(2 * budget),
             Kind::Ring | Kind::Fabric | Kind::Device => Some(budget),
             Kind::Adapter => None,
@@ -83,7 +83,7 @@ impl Out {
     /// Returns the options of the port through which packets leave.
     pub fn options(self, ring_len: u32) -> String {
         let sharing = match self {
-            // Its pool is sealed against writing, and stays private.
+            // With `read`, the other process can read the pool's memory, but not write it.
             Out::CutThrough => "read",
             Out::Copy => "no",
         };

@@ -59,7 +59,7 @@ impl Link {
 
     /// Starts the other process inside the namespace, where the engine finds its socket: an
     /// abstract name is valid in one namespace only. The kernel ends the process together with the
-    /// thread that started it, so that thread stays.
+    /// thread that started it, so that thread lives as long as the link.
     pub fn start(
         &mut self,
         start: impl FnOnce() -> Result<Beyond> + Send + 'static,
@@ -77,7 +77,7 @@ impl Link {
     }
 }
 
-/// Sets up the measured engine, and the one that sends to it.
+/// Sets up the measured engine, and the engine that sends to it.
 pub(super) fn build(
     config: &Config,
     cpus: &[usize],
@@ -123,8 +123,8 @@ pub(super) fn build(
     Ok((crew, Gauge::Device(stats, blocks.map(|pool| (pool, bytes)))))
 }
 
-/// Returns the measured engine, which polls until nothing is left, so that latencies are those of
-/// the path.
+/// Returns the builder of the measured engine, whose worker polls until no packets are left, so
+/// that the latencies contain only the path.
 fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> Builder {
     let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let mut engine = tuned(Engine::builder(), config)
@@ -162,7 +162,8 @@ impl Stage for Blocks {
     fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
         self.mem.alloc(&mut self.fresh, batch.len());
         for (block, skb) in self.fresh.iter_mut().zip(batch.iter()) {
-            // Of the same size as the frame that it came in.
+            // The packet fits, because a block is as large as the frame in which the packet
+            // arrived.
             block.put_slice(skb.data());
         }
         batch.clear();
@@ -186,7 +187,7 @@ impl Duty<Duration, Done> for Sending {
     fn run(&mut self, time: Duration) -> io::Result<Done> {
         let before = self.sent();
         let done = self.turning.run(time)?;
-        // Its own sleeps are no cost of the side's.
+        // Leave out the sleeps of the sending thread, which are not a cost of the side.
         let Done { due, late_ns, .. } = done;
         let offered = self.sent().saturating_sub(before);
         Ok(Done { due, late_ns, offered, ..Done::default() })

@@ -15,7 +15,7 @@ use crate::scenario::{Figure, figures, joined, pool_figures};
 use crate::window::Window;
 use crate::{Code, Error, Result};
 
-/// The longest time for two processes to agree.
+/// The longest time for two processes to connect.
 pub(super) const MEET: Duration = Duration::from_secs(5);
 
 /// The source of a path's readings.
@@ -239,7 +239,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads a side that is at rest.
+    /// Reads the counts of a side between windows, while its threads wait.
     pub fn of(gauge: &Gauge) -> Reading {
         let mut reading = Reading {
             pool: match gauge {
@@ -307,7 +307,7 @@ impl Reading {
         let overruns = missed + done.ring_full + done.no_frame + done.wire_late + done.fabric_full;
         let copied_bytes = d(self.copied_bytes, before.copied_bytes) + done.copied_bytes;
         let figure = |name: &str| window.figures.get(name).copied();
-        // What the engine's workers counted, and what a loop of the lab's own did beside.
+        // Add the counts of the lab's own loop to those of the engine's workers.
         let more = |name: &str, n: u64| figure(name).unwrap_or(0.0) + n as f64;
         let [polls, empty] = [0, 1].map(|i| d(self.polls[i], before.polls[i]));
         let offered = d(self.offered, before.offered) + done.offered;

@@ -20,7 +20,7 @@ macro_rules! counts {
 
         impl AddAssign for Done {
             fn add_assign(&mut self, more: Done) {
-                // The latest of all is no sum.
+                // Keep the maximum of both: lateness is not a sum.
                 let late_ns = self.late_ns.max(more.late_ns);
                 $(self.$name += more.$name;)*
                 self.late_ns = late_ns;
@@ -45,7 +45,8 @@ counts! {
     /// Packets, lost or not, of bursts in which many were due together because the wire's thread
     /// was late.
     late
-    /// The latest that a sleep for the next burst ended. Not of one that a full ring held up.
+    /// The largest delay of a wake-up from a sleep before a burst. A burst delayed by a full ring
+    /// does not count.
     late_ns
     /// Packets that a loop of the lab passed on.
     packets
@@ -69,12 +70,13 @@ pub(super) struct Beat {
     begun: u64,
     sleeps: u64,
     asleep_ns: u64,
-    /// The latest that a sleep ended. Who did not sleep, as the path held it up, was not late.
+    /// The largest delay of a wake-up from a sleep. If the path delays a burst, the thread does not
+    /// sleep, so that this delay does not count.
     late_ns: u64,
 }
 
 impl Beat {
-    /// Bursts of `burst` packets, `pps` packets a second.
+    /// Creates a schedule of bursts of `burst` packets each, at `pps` packets a second.
     pub fn new(burst: usize, pps: Option<f64>) -> Result<Beat> {
         let interval_ns = pps.map(|pps| burst as f64 * 1e9 / pps);
         let start = Instant::now();
@@ -132,11 +134,11 @@ impl Beat {
     }
 }
 
-/// A source's worker, with the receiver's after it if it is on the same thread.
+/// The duty of a source's worker, and of the receiver's worker if it is on the same thread.
 pub(super) struct Turning {
     pub source: Worker,
     pub receiver: Option<Worker>,
-    /// Turns that offer a burst, and the packets of a burst.
+    /// Turns for each burst; the next field is the number of packets in a burst.
     pub turns: usize,
     pub burst: usize,
     pub beat: Beat,
@@ -159,7 +161,7 @@ impl Duty<Duration, Done> for Turning {
                         receiver.turn(now);
                     }
                 }
-                // The ring is full: its port hears of room, or looks for it.
+                // The ring is full: park until the port reports room or its next check for room.
                 None if self.shared && turned != Turned::Again => {
                     self.source.park(turned, Some(until.saturating_duration_since(now)))?;
                 }
@@ -179,7 +181,7 @@ impl Duty<Duration, Done> for Turning {
     }
 }
 
-/// A worker that receives what another thread sends.
+/// The duty of a worker that receives the packets of another thread.
 pub(super) struct Receiving(pub Worker);
 
 impl Duty<Duration, Done> for Receiving {
@@ -195,7 +197,7 @@ impl Duty<Duration, Done> for Receiving {
             self.0.park(turned, Some(left))?;
         }
         empty(&mut self.0);
-        // What a device has missed is of the window's end, too.
+        // Publish now, so that packets that a device missed in this window count in this window.
         self.0.publish();
         Ok(Done::default())
     }

@@ -19,8 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::random::Random;
 use crate::{Code, Error, Result};
 
-/// Gaps that are drawn at random, and the most that are read from a capture; afterwards they
-/// repeat.
+/// Number of gaps drawn at random, and most gaps read from a capture; afterwards the gaps repeat.
 const GAPS: usize = 8192;
 /// The gaps of the built-in capture.
 const TCP: &str = include_str!("../../../captures/tcp.txt");
@@ -83,7 +82,7 @@ impl Arrivals {
             return self.clone();
         }
         let mut random = Random::new(seed);
-        // Above 0 and up to 1, so that the logarithm is a number.
+        // The argument is above 0 and at most 1, so that the logarithm is finite.
         let mut gap = || -(((random.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64).ln();
         Arrivals::of_gaps((0..GAPS).map(|_| gap()).collect()).unwrap_or_default()
     }
@@ -110,7 +109,8 @@ impl Arrivals {
             Arrivals::Constant | Arrivals::Poisson => x,
             Arrivals::Bursts => {
                 let (on, period) = (ON_S * per_second, PERIOD_S * per_second);
-                // Places on the time of bursts alone, then with the pauses between them.
+                // First the position in the bursts alone, without pauses; then add the pauses
+                // between them.
                 let busy = x * ON_S / PERIOD_S;
                 (busy / on).floor() * period + busy % on
             }

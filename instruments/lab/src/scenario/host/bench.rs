@@ -33,17 +33,17 @@ use crate::window::Window;
 
 /// Time without a packet after which the path counts as empty.
 const QUIET: Duration = Duration::from_millis(3);
-/// Longest wait for that.
+/// Longest wait for an empty path.
 const QUIET_WAIT: Duration = Duration::from_millis(500);
 /// Samples for each second of a worker's CPU time.
 const PROFILE_HZ: u32 = 2000;
 
 /// Samples a second for a profile of the whole machine, whose idle time is also sampled.
 const MACHINE_HZ: u32 = 1000;
-/// Events for each sample of lines that leave a cache. A prime.
+/// Events for each sample of lines that leave a cache; a prime number.
 const LINES_PERIOD: u64 = 10_007;
 
-/// A side, ready to run. Its parts end in this order: traffic, workers, hosts.
+/// A side, ready to run. Its fields are dropped in this order: traffic, workers, hosts.
 pub(super) struct HostBench {
     config: Config,
     load: Box<dyn Load>,
@@ -54,7 +54,7 @@ pub(super) struct HostBench {
     rounds: u64,
     placed: Option<Placed>,
     path: Path,
-    /// The fault of a device.
+    /// The injected fault of a device, which is removed on drop.
     _planted: Vec<Link>,
     hosts: Hosts,
     remarks: Remarks,
@@ -148,7 +148,7 @@ impl HostBench {
         self.path.carry();
         let told = self.load.settle(round);
         let probed = self.probe.as_mut().map(|probe| probe.settle(round)).transpose();
-        // Whatever became of them, the workers are not left running.
+        // Stop the workers even if the traffic or the probes failed.
         self.rest()?;
         Ok((told?, probed?))
     }
@@ -158,7 +158,7 @@ impl Bench for HostBench {
     fn window(&mut self, time: Duration) -> Result<Window> {
         let before = self.edge()?;
         self.first.get_or_insert(before.kernel);
-        // The workers first: they have nothing to do before the traffic begins.
+        // Start the workers first: they are idle until the traffic begins.
         self.path.begin(Instant::now() + time);
         let round = self.go(time);
         let times = self.path.measured(round.until);
@@ -187,7 +187,7 @@ impl Bench for HostBench {
         window.beside_cpu_ns = self.config.processes.then_some(told.cpu_ns);
         if let (Some(now), Some(then)) = (&after.taken, &before.taken) {
             window.figures.extend(now.since(then));
-            // Kernel threads, and in no process's time.
+            // NAPI runs in kernel threads, whose CPU time is in no process's.
             let napi_ns = now.napi_ns.saturating_sub(then.napi_ns);
             window.beside_cpu_ns = Some(window.beside_cpu_ns.unwrap_or(0) + napi_ns);
             window.shared_cpus.clone_from(&self.config.roamed);
@@ -203,7 +203,8 @@ impl Bench for HostBench {
         if self.config.crowded() && !window.shared_cpus.contains(&self.config.traffic) {
             window.shared_cpus.push(self.config.traffic);
         }
-        // What the traffic came to is a result, and no window is refused for it: it is reported.
+        // Loss and lateness of the traffic are results: they are reported and do not invalidate the
+        // window.
         self.remarks.note(&self.config, &told, probed.as_ref());
         Ok(window)
     }
@@ -215,7 +216,8 @@ impl Bench for HostBench {
     fn profile(&mut self, time: Duration) -> Result<Vec<Profile>> {
         if self.placed.is_some() {
             let mut profiles = vec![self.machine(time, What::Time { hz: MACHINE_HZ })?];
-            // Where nothing counts lines, the run's remarks say so.
+            // If this CPU cannot count these lines, skip this profile: a remark of the run reports
+            // it.
             if let Ok(event) = Event::of(Quantity::L2LinesOut) {
                 let lines = What::Event { event, period: LINES_PERIOD };
                 profiles.extend(self.machine(time, lines).ok());
@@ -237,7 +239,7 @@ impl Bench for HostBench {
         self.path.carry();
         drop(self.probe.take());
         self.load.end();
-        // What TCP still acknowledges, it does within its shortest timers.
+        // Carry packets a little longer, so that TCP can acknowledge the last data.
         pause(QUIET);
         self.rest()?;
         let kernel = self.edge()?.kernel;
@@ -270,7 +272,7 @@ impl HostBench {
         while polled.is_ok() && Instant::now() < round.until {
             polled = recording.poll(round.until.saturating_duration_since(Instant::now()));
         }
-        // Whatever became of the samples, the workers answer, and the traffic comes to its end.
+        // Even if sampling failed, read the workers' answers and wait for the end of the traffic.
         let measured = self.path.measured(round.until);
         let profile = polled.and_then(|()| recording.finish());
         let after = self.path.stats().ports();
@@ -422,7 +424,7 @@ pub(super) struct Remarks {
     failure: Option<String>,
 }
 
-/// Latencies of all windows.
+/// Numbers of latencies and of unanswered requests over all windows.
 #[derive(Debug, Default)]
 struct Sum {
     count: u64,

@@ -53,12 +53,13 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts the process on `cpu`, in the namespace of the calling thread, with which it ends; it
-    /// is ready when this returns.
+    /// Starts the process on `cpu`, in the namespace of the calling thread. It is ready when this
+    /// returns, and ends when the calling thread ends.
     pub fn start(program: &Path, cpu: usize, part: &Part) -> io::Result<Child> {
         let mut command = Command::new(program);
         command.args(["lab", "play"]);
-        // Ctrl-C is for the run, which then ends it in order.
+        // A process group of its own keeps Ctrl-C from the child: the run handles Ctrl-C and ends
+        // the child in order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = end_with_this_thread(&mut command).spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
@@ -79,7 +80,8 @@ impl Child {
         self.stdin.as_mut().ok_or_else(gone)?.write_all(&text)?;
         let answer = self.line(until);
         if answer.is_err() {
-            // A late answer would be taken for the next one's.
+            // After an error, send nothing more: a late answer would be taken for the answer to the
+            // next line.
             self.stdin = None;
         }
         Ok(serde_json::from_slice(&answer?)?)
@@ -108,7 +110,8 @@ impl Child {
         let id = self.child.id();
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         if stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')) {
-            // It is in a process group of its own, which somebody may have stopped.
+            // A user can stop the child without this process, because it has a process group of its
+            // own.
             return format!("its process {id} was stopped (kill -CONT {id})");
         }
         "its process does not answer".into()
@@ -127,7 +130,7 @@ impl Player for Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.stdin = None;
-        // It has nothing left that could be lost.
+        // The process may be killed: it holds no data that is still needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -226,7 +226,7 @@ impl Config {
 }
 
 impl Told {
-    /// Returns the rate: that of the link, or the one set.
+    /// Returns the rate: a share of the link's rate, or the configured one.
     fn rate_of_link(&self, settings: &Settings) -> Result<Option<f64>> {
         let Some(link_pct) = self.link_pct else { return Ok(self.rate) };
         let line = settings.get("link_pct").map_or(0, |setting| setting.line);
@@ -331,10 +331,11 @@ fn cpus(told: &Told, cpus: &[usize]) -> Result<(Vec<usize>, usize)> {
             return Err(few(why).fix("topology = \"joined\" and adapters = 1, or cpus = \"one\""));
         }
         (false, _, Some(&second)) => [first, second].into_iter().cycle().take(adapters).collect(),
-        // Each pair of ports: the one that receives from west, then the one that sends to east.
+        // In each pair of ports, the port that receives from west is first, the one that sends to
+        // east second.
         (true, _, Some(&second)) => [first, second].repeat(adapters),
     };
-    // One that no worker has, if there is one.
+    // Prefer a CPU without a worker for the traffic.
     let free = cpus.iter().find(|cpu| !workers.contains(cpu));
     let traffic = free.or(cpus.last()).copied().unwrap_or(first);
     Ok((workers, traffic))

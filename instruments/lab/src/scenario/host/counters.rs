@@ -112,7 +112,8 @@ impl Kernel {
         let less = |now: u64, then: u64| now as f64 - then as f64;
         let [received, sent] = [0, 1].map(|i| less(self.engine[i], before.engine[i]));
         let [given, refused] = [0, 1].map(|i| less(self.devices[i], before.devices[i]));
-        // Others' namespaces have their part in it; what a device did not refuse is none of ours.
+        // The backlog counts all namespaces, so part of it may be from others: at most the packets
+        // that the engine's devices refused are from this side.
         let backlog = less(self.backlog, before.backlog).clamp(0.0, refused.max(0.0));
         let drops = named[..DROPS].iter().flatten().sum::<u64>() as f64;
         tell("inlet_lost", less(self.hosts_out, before.hosts_out) - received);
@@ -127,7 +128,7 @@ impl Kernel {
 impl Counters {
     /// Opens the files of these hosts.
     pub fn of(config: &Config, hosts: &Hosts) -> Result<Counters> {
-        // What they tell is of the namespace of the thread that opens them.
+        // /proc/thread-self/net has the counts of the namespace of the thread that opens the file.
         let open = |name: &str| File::open(format!("/proc/thread-self/net/{name}"));
         let host = |host: &linerate_sys::netns::Netns| {
             let files = || Ok([open("snmp")?, open("netstat")?, open("dev")?]);

@@ -147,7 +147,7 @@ impl Crew {
     /// Starts a round in all programs.
     pub fn go(&self, round: Round) {
         for (rounds, _) in &self.hands {
-            // One that is gone is missed in `gather`.
+            // Ignore the error if a program has ended: [`Crew::gather`] reports it.
             let _ = rounds.send(round);
         }
     }
@@ -155,7 +155,8 @@ impl Crew {
     /// Waits for all programs to finish the round; returns the sum of their results.
     pub fn gather(&self, round: Round) -> Result<Told> {
         let mut all = Told::default();
-        // Somewhat later than a sender's process is given up, which says why.
+        // Wait longer than a sender waits for its process, so that the sender's error, which has
+        // the reason, arrives first.
         let latest = round.until + 2 * PATIENCE + Duration::from_secs(1);
         for _ in &self.hands {
             let left = latest.saturating_duration_since(Instant::now());
@@ -194,7 +195,7 @@ impl Drop for Crew {
 
 /// Makes the calling thread a host's program: sets its CPUs and its timer slack.
 pub(super) fn settle_down(cpus: &[usize]) {
-    // Where that is refused the traffic is less punctual, which its own figures show.
+    // Ignore an error: it makes the traffic less punctual, and the figures on lateness show that.
     let _ = thread::run_on(cpus);
     let _ = thread::set_timer_slack_ns(NonZeroU64::MIN);
 }

@@ -25,7 +25,7 @@ use super::latencies::Latencies;
 use crate::scenario::pause::{look_until, pause, wait_until};
 use crate::{Code, Error, Result};
 
-/// Length of a probe in bytes: that of a small packet.
+/// Length of a probe in bytes: a small packet.
 const PROBE_BYTES: usize = 64;
 /// Bytes for the number of the round, and of the datagram.
 pub(super) const BYTES_MIN: usize = 16;
@@ -135,7 +135,8 @@ impl Datagrams {
             |e: std::io::Error| Error::new(Code::System, "cannot send datagrams", e.to_string());
         let receiver = hosts.east.run(|| UdpSocket::bind((hosts::east(adapter), 0)))?;
         let receiver = receiver.map_err(failed)?;
-        // Where that is refused it is as long as the system allows, and what is lost is counted.
+        // If the kernel refuses the size, it sets its own maximum; datagrams lost for lack of room
+        // are counted.
         let slow = config.fault.receiver_sleeps;
         let bytes = slow.map_or(BUFFER_BYTES, |_| SLOW_BUFFER_BYTES);
         let _ = sockopt::set_socket_recv_buffer_size_force(&receiver, bytes);
@@ -177,8 +178,8 @@ impl Load for Datagrams {
         Counts { goodput_bytes, ..Counts::default() }
     }
 
-    /// Waits for late datagrams, and returns the numbers due, sent, read in time and lost, and the
-    /// latency of each from its due time.
+    /// Waits for late datagrams; returns the numbers of those that were due, sent, read in time and
+    /// lost, and the latency of each from its due time.
     fn settle(&mut self, round: Round) -> Result<Told> {
         let mut told = self.crew.gather(round)?;
         if let Some(why) = told.failure {
@@ -199,7 +200,8 @@ impl Load for Datagrams {
     fn end(&mut self) {
         self.crew.end();
         for flow in &mut self.flows {
-            // It wakes the receiver, whose socket then has no more to give.
+            // Shutting the socket down wakes the receiver: its next read returns nothing, and it
+            // ends.
             let _ = rustix::net::shutdown(&flow.receiver, rustix::net::Shutdown::Both);
             if let Some(thread) = flow.thread.take() {
                 let _ = thread.join();
@@ -217,7 +219,8 @@ impl Drop for Datagrams {
 impl Pace {
     /// Returns the time at which a datagram is due.
     fn due_at(&self, round: Round, number: u64) -> Instant {
-        // In bursts, of which a second and a round have so many.
+        // Arrivals are bursts: convert the rate and the number of arrivals from datagrams to
+        // bursts.
         let per_second = self.per_second / self.burst as f64;
         let time = round.until.saturating_duration_since(round.from).as_secs_f64();
         let place = self.arrivals.place(number / self.burst, per_second, time * per_second);
@@ -280,11 +283,12 @@ impl Player for Sender {
             let now = Instant::now();
             told.lateness.note(round, at, Some(now));
             if now >= round.until {
-                // Late: what is due is counted and not sent.
+                // After the round's end, a datagram that was due is counted as due and not sent.
                 continue;
             }
             bytes[8..16].copy_from_slice(&number.to_ne_bytes());
-            // One that finds no room is not sent, and has no answer.
+            // A datagram that finds no room in the socket is not counted as sent, and never
+            // arrives.
             told.sent += u64::from(self.socket.send(&bytes).is_ok());
         }
     }
@@ -298,7 +302,7 @@ fn receive(
     slow: Option<Duration>,
 ) {
     let mut bytes = [0; BYTES_MAX];
-    // Nothing is what a socket gives that has been shut down.
+    // A read from a socket that was shut down returns 0 bytes, which ends the loop.
     while let Ok(n @ 1..) = socket.recv(&mut bytes) {
         let now = Instant::now();
         read_bytes.fetch_add(n as u64, Ordering::Relaxed);

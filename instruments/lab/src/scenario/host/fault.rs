@@ -25,13 +25,13 @@ use crate::Result;
 
 /// Bytes of a slow receiver's buffers.
 pub(super) const SLOW_BUFFER_BYTES: usize = 8 << 10;
-/// The longest batch: the knob's.
+/// Longest batch, which is the upper limit of the setting.
 const BATCH_MAX: usize = 1024;
 /// BPF helper of the kernel that returns a random number of 32 bits.
 ///
 /// Source: include/uapi/linux/bpf.h, `bpf_get_prandom_u32`.
 const HELPER_RANDOM: i32 = 7;
-/// A program's verdict: drop the packet.
+/// The verdict of an XDP program that drops the packet.
 const XDP_DROP: i32 = 1;
 /// Offset of a TCP packet's destination port, after Ethernet and IPv4 without options.
 const PORT_AT: usize = 14 + 20 + 2;
@@ -39,9 +39,10 @@ const PORT_AT: usize = 14 + 20 + 2;
 ///
 /// Source: include/uapi/linux/pkt_sched.h, `TC_PRIO_INTERACTIVE`.
 const INTERACTIVE: u32 = 6;
-/// An address of no host, to which IP of one that gets the packet does not listen, nor counts it.
+/// A MAC address of no host: the IP layer of the host that receives such a packet ignores the
+/// packet without counting it.
 const NOBODY: [u8; 6] = [2, 0, 0, 0xff, 0xff, 0xff];
-/// The bits of a random number that are looked at: comparisons have a number with a sign.
+/// The bits of a random number that are used: without the sign bit, because comparisons are signed.
 const RANDOM_MASK: i32 = i32::MAX;
 
 /// Faults that are planted on a side.
@@ -52,13 +53,13 @@ pub(super) struct Faults {
     /// The engine gives one connection in this many a higher priority, if the queueing discipline
     /// has bands.
     pub core_prefers: Option<u32>,
-    /// Ports of this driver have this fault for one packet in so many.
+    /// The driver with the fault, the fault, and the number of packets of which one has it.
     driver: Option<(Port, Lie, u32)>,
     /// One packet in this many is lost on its way to the eastern host.
     device_loses: Option<u32>,
     /// Programs of the eastern host sleep for this long after each read.
     pub receiver_sleeps: Option<Duration>,
-    /// A host takes so many packets of a doorbell, and has no room for the others.
+    /// A host accepts this many packets of each doorbell, and loses the others for lack of room.
     receiver_takes: Option<u32>,
 }
 
@@ -123,13 +124,13 @@ impl Faults {
         })
     }
 
-    /// Returns what has hosts overrun, for a port that leads to one.
+    /// Returns the wrapper that makes a host lose packets, for a port that leads to the host.
     pub fn overrun(&self) -> Option<impl Fn(Box<dyn QueueOps>) -> Box<dyn QueueOps> + use<>> {
         let takes = self.receiver_takes? as usize;
         Some(move |ops| -> Box<dyn QueueOps> { Box::new(Wrapped::around(ops, Overrun(takes))) })
     }
 
-    /// Plants the device's fault at an interface of `host`, until what is returned is dropped.
+    /// Plants the device's fault at an interface of `host`; dropping the returned link removes it.
     pub fn device(&self, host: &Netns, interface: &str) -> Result<Option<Link>> {
         let Some(one_in) = self.device_loses else { return Ok(None) };
         let lost = RANDOM_MASK / i32::try_from(one_in).unwrap_or(i32::MAX);
@@ -162,7 +163,8 @@ impl Stage for Prefers {
         for skb in batch.iter_mut() {
             let mut port = [0; 2];
             skb.copy_to(PORT_AT, &mut port);
-            // The kernel gives every other port only.
+            // The kernel gives connections only every second port number, so halve the number
+            // first.
             if (u32::from(u16::from_be_bytes(port)) / 2).is_multiple_of(self.0) {
                 skb.set_priority(INTERACTIVE);
             }
@@ -182,7 +184,7 @@ impl Swaps {
         Swaps { one_in, seen: 0, spare: Batch::with_capacity(BATCH_MAX) }
     }
 
-    /// Returns true once in this many calls.
+    /// Returns true in one of every `one_in` calls.
     fn turn(&mut self) -> bool {
         self.seen = (self.seen + 1) % self.one_in;
         self.seen == 0
@@ -195,7 +197,7 @@ impl Swaps {
             let first = self.spare.pop();
             let second = if self.turn() { self.spare.pop() } else { None };
             for skb in second.into_iter().chain(first) {
-                // It was there before.
+                // The batch has room: this packet was in it before.
                 let _ = batch.push(skb);
             }
         }
@@ -212,7 +214,7 @@ impl Stage for Swaps {
 struct Liar {
     lie: Lie,
     swaps: Swaps,
-    /// The packet that is lost.
+    /// A batch for the packet that is lost.
     own: Batch,
 }
 
@@ -242,7 +244,8 @@ impl Layer for Liar {
     }
 }
 
-/// Addresses to nobody what comes behind the first packets of a doorbell: the device counts it, and no host does.
+/// Layer that sends all but the first packets of a doorbell to [`NOBODY`]: the device counts them,
+/// and no host does.
 struct Overrun(usize);
 
 impl Layer for Overrun {

@@ -48,7 +48,8 @@ pub(super) struct Hosts {
     pub west: Netns,
     pub middle: Netns,
     pub east: Netns,
-    /// Settings that were requested, and those that a namespace has.
+    /// The settings of post 002, if requested: each with its value, or with the reason why a
+    /// namespace lacks it.
     tunings: Vec<String>,
 }
 
@@ -153,7 +154,8 @@ impl Hosts {
 /// connections through a path that no longer exists, and each of them keeps the namespace alive.
 fn forget_orphans(netns: &Netns) -> Result<()> {
     netns.run(|| {
-        // The namespace's own. Where it may not be set, that takes the default's minutes.
+        // This setting belongs to the namespace. If it cannot be written, an orphan lasts for the
+        // minutes of the default.
         let _ = fs::write("/proc/sys/net/ipv4/tcp_orphan_retries", ORPHAN_RETRIES);
     })
 }
@@ -194,11 +196,11 @@ fn mac(adapter: usize, last: u8) -> String {
 
 /// Waits until the kernel has noticed the carrier of `interface` and started its queues.
 pub(in crate::scenario) fn wait_for_carrier(netns: &Netns, interface: &str) -> Result<()> {
-    // Not IFF_RUNNING: it is set as well while the state is not known yet.
+    // Check the state and not IFF_RUNNING, which is also set while the state is still unknown.
     let show = format!("-o -d link show dev {interface}");
     let until = Instant::now() + CARRIER;
     let has_one = |state: &str| {
-        // A TAP device says no more than that it has one.
+        // The state of a TAP device stays UNKNOWN, so its carrier shows only as LOWER_UP.
         state.contains(" state UP ") || (state.contains(" tun ") && state.contains("LOWER_UP"))
     };
     while !has_one(&netns.ip(&show)?) {
@@ -208,7 +210,8 @@ pub(in crate::scenario) fn wait_for_carrier(netns: &Netns, interface: &str) -> R
         }
         pause(Duration::from_millis(1));
     }
-    // The kernel's worker changes the state first and starts the queues next, under the lock that
-    // this change of nothing takes as well.
+    // The kernel's worker changes the state before it starts the queues, and holds the RTNL lock
+    // for both. This command changes nothing, but waits for that lock, so the queues are started
+    // when it returns.
     netns.ip(&format!("link set dev {interface} up")).map(drop)
 }

@@ -25,7 +25,7 @@ use super::crew::Round;
 
 /// Divisor of the round for its last part: requests due in the last tenth do not count.
 const EDGE: u32 = 10;
-/// Most latencies kept for a sender's round: the first ones.
+/// Most latencies of a sender's round that are kept; later ones are not recorded.
 const KEPT: usize = 1 << 18;
 
 /// Latencies of requests that were due in a round.
@@ -37,7 +37,8 @@ pub(super) struct Latencies {
 }
 
 impl Latencies {
-    /// Records a request that was due at `due`, and when it was `answered`, if it was.
+    /// Records the latency of a request from `due` to `answered`, or a lower bound if it has no
+    /// answer.
     pub fn note(&mut self, round: Round, due: Instant, answered: Option<Instant>) {
         let edge = round.until.saturating_duration_since(round.from) / EDGE;
         let counts = due + edge < round.until;
@@ -82,7 +83,8 @@ impl Latencies {
         for (quantile, least, permille) in
             [("p50", 20, 500), ("p99", 1000, 990), ("p999", 10_000, 999)]
         {
-            // The nearest rank: the smallest that so many do not exceed.
+            // Nearest rank: the smallest value that is at least as large as this share of all
+            // values.
             let rank = (sorted.len() * permille).div_ceil(1000);
             let value = rank.checked_sub(1).and_then(|at| sorted.get(at));
             if let Some(value) = value.filter(|_| sorted.len() >= least) {

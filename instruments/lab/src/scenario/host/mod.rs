@@ -92,7 +92,8 @@ fn try_links() -> Result<()> {
 pub(super) fn permitted<T>(made: Result<T>) -> Result<T> {
     made.map_err(|e| match (e.code, e.kind()) {
         (Code::Unsupported, _) => e,
-        // What `ip` says of a kernel without veth or of a missing privilege is text.
+        // `ip` reports a missing privilege and a kernel without veth only as text, so both errors
+        // get this remedy.
         (Code::Permission | Code::System, _) => {
             let what = "cannot make hosts and links of a scenario";
             Error::new(Code::Permission, what, format!("{}: {}", e.what, e.why))

@@ -72,7 +72,7 @@ pub(super) struct Path {
     pub threads: Vec<i32>,
 }
 
-/// Runs a worker's thread.
+/// A worker's thread, with its channels.
 #[derive(Debug)]
 struct Hand {
     orders: Sender<Order>,
@@ -83,7 +83,8 @@ struct Hand {
 impl Path {
     /// Opens the ports in the namespace between the hosts. No worker runs yet.
     pub fn open(config: &Config, hosts: &Hosts) -> Result<Path> {
-        // A packet socket belongs to the namespace of the thread that opens it.
+        // Open the ports in the middle namespace: a packet socket belongs to the namespace of the
+        // thread that opens it.
         let sequence = config.check.then(Sequence::new);
         let engine = hosts.middle.run(|| build(config, sequence.as_ref()))??;
         hosts.adopt(config)?;
@@ -103,12 +104,14 @@ impl Path {
             let body = move || {
                 let _ = tell.send(thread::id());
                 let pinned = thread::run_on(&cpus);
-                // As the engine's own threads: a hold would last longer otherwise.
+                // Use the timer slack of the engine's own threads: with the default, packets held
+                // for a batch would be held longer.
                 let _ = thread::set_timer_slack_ns(SLACK_NS);
                 let go = pinned.is_ok();
                 let _ = outbox.send(Answer::Rests(pinned));
                 if go {
-                    // Of one that roams, no CPU is its own.
+                    // A worker that may run on several CPUs is not pinned, so its meter gets no
+                    // CPU.
                     let cpu = if let [cpu] = *cpus { Some(cpu) } else { None };
                     let meter = Meter::of_this_thread(&format!("worker {i}"), cpu, true);
                     serve(worker, meter, &carrying, &inbox, &outbox);
@@ -145,7 +148,7 @@ impl Path {
         (0..self.hands.len()).try_for_each(|i| self.await_rest(i))
     }
 
-    /// Has the workers carry packets until then.
+    /// Has the workers carry packets until the given time.
     pub fn begin(&self, until: Instant) {
         self.all(|| Order::Measure { until });
     }
@@ -170,7 +173,8 @@ impl Path {
         };
         let ready: Vec<Result<()>> = (0..self.hands.len()).map(ready).collect();
         if ready.iter().any(Result::is_err) {
-            // Those that are ready run for their time, and their answers are not to be mistaken.
+            // Read the answers of the workers that started: each runs for `time` and then answers,
+            // and its answer would be taken for the answer to the next order.
             for (i, _) in ready.iter().enumerate().filter(|(_, ready)| ready.is_ok()) {
                 self.answer(i, Instant::now() + time)?;
             }
@@ -185,7 +189,8 @@ impl Path {
             _ => Err(out_of_step()),
         };
         let profiles: Vec<Result<Profile>> = (0..self.hands.len()).map(take).collect();
-        // All were waited for: one that failed leaves none behind that still answers.
+        // Report an error only after all answers were read, so that no late answer remains in a
+        // channel.
         profiles.into_iter().collect()
     }
 
@@ -199,7 +204,7 @@ impl Path {
 
     fn all(&self, order: impl Fn() -> Order) {
         for hand in &self.hands {
-            // A worker that is gone is missed where its answer is waited for.
+            // Ignore the error if a worker has ended: waiting for its answer reports it.
             let _ = hand.orders.send(order());
         }
     }
@@ -250,8 +255,8 @@ fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
     if let Some(frames) = config.pool_frames {
         engine = engine.pool_frames(frames);
     }
-    // Packets as on a wire have their checksum and are no longer than the MTU: without a header that
-    // speaks of superframes, the pool needs no place for any.
+    // Without offload, packets have their checksum and are no longer than the MTU. Port option
+    // `vnet=off` then saves the pool the room for superframes.
     let vnet = if config.offload { "on" } else { "off" };
     let toll = config.toll.map_or(String::new(), |toll| format!(",toll={toll}"));
     let port = |interface: &str| match config.port {
@@ -281,7 +286,8 @@ fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
             if let Some(faulty) = config.fault.queue(config.port) {
                 engine = engine.wrap(end, move |ops, _| Ok(faulty(ops)));
             }
-            // Around the fault: it looks at what the engine gives its driver.
+            // Wrap the check around the fault, so that the check sees the packets as the engine
+            // gives them to its driver.
             if let Some(sequence) = sequence.cloned() {
                 engine = engine.wrap(end, move |ops, _| Ok(sequence.around(ops)));
             }
@@ -330,7 +336,7 @@ fn measure(worker: &mut Worker, meter: &mut Meter, until: Instant) -> Result<Thr
     meter.start()?;
     let turned = turn(worker, until, |_| Ok(()));
     let time = meter.stop()?;
-    // What the devices have counted is of the window's end, too.
+    // Publish now, so that the devices' counts include the end of this window.
     worker.publish();
     turned.map(|()| time)
 }

@@ -73,7 +73,8 @@ impl Layer for Checked {
     }
 
     fn xmit(&mut self, below: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
-        // Before it is sent: a frame that comes back is another packet's.
+        // Read the numbers before the packets are sent: afterwards another packet may use the
+        // frame.
         let numbers = batch.handles().iter().map(|handle| self.sequence.at(*handle));
         let numbers: Vec<u32> = numbers.map(|number| number.load(Ordering::Relaxed)).collect();
         let moved = below.xmit(mem, batch);

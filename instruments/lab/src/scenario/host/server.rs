@@ -59,7 +59,7 @@ impl Servers {
     /// Ends the servers, even while they wait.
     pub fn end(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
-        // It wakes those who wait for a connection: accept(2) fails then.
+        // The shutdown wakes threads that wait for a connection: their accept(2) fails.
         let _ = rustix::net::shutdown(&self.shared.listener, rustix::net::Shutdown::Both);
         for open in &self.shared.open {
             let open = open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,11 +84,13 @@ impl Shared {
         while let Ok((stream, _)) = self.listener.accept() {
             let stream = Arc::new(stream);
             keep(Some(stream.clone()));
-            // Seen here, or the connection is seen in `end`.
+            // Check after `keep`: either this thread sees `ended`, or `end` sees the connection and
+            // shuts it down.
             if self.ended.load(Ordering::SeqCst) {
                 return;
             }
-            // A client that goes away or talks nonsense is done with; it notices itself.
+            // Ignore the error if a client closes the connection or sends no valid request: the
+            // client reports its own failure.
             let _ = self.answer(&stream);
             keep(None);
         }
@@ -140,12 +142,13 @@ fn parse(request: &[u8]) -> Option<(File, bool)> {
     exists.then(|| (file, text.contains("\r\nConnection: close\r\n")))
 }
 
-// Its files, classes and their shares are of that benchmark's published shape; it is not the
-// benchmark: no dynamic requests, no load of 400 kbit/s a connection, no score.
+// Files, classes and their shares are those of SPECweb99 as published, but this load is not that
+// benchmark: it has no dynamic requests, no load of 400 kbit/s for each connection, and no score.
 //
-// How long a connection stays open is drawn as follows, and is not claimed to be the benchmark's:
-// with 30 % it has one request; with 70 % it has a geometric number of them, of mean 10, at least 1
-// and at most 1000: 7.3 over all. A request's length is uniform, 100 to 299 bytes.
+// The lifetime of a connection is drawn as follows, which is not claimed to be the benchmark's
+// rule: with 30 % it has one request; with 70 % it has a geometric number of requests, of mean 10,
+// at least 1 and at most 1000. The mean over all is 7.3. The length of a request is uniform, 100 to
+// 299 bytes.
 //
 // Source: SPEC, "SPECweb99 Benchmark" (white paper and run rules); Nahum, "Deconstructing
 // SPECweb99", 2002.
@@ -195,7 +198,7 @@ impl File {
     /// Returns the file's size: tenths of a kilobyte in the first class, ten times as much in the
     /// next.
     pub fn bytes(self) -> usize {
-        // 0.1 KB is 102.4 bytes.
+        // The smallest file has 0.1 KB, which is 102.4 bytes, so multiply before dividing by 10.
         (self.step + 1) * 1024 * 10usize.pow(self.class as u32) / 10
     }
 
@@ -232,7 +235,7 @@ impl Mix {
 
     /// Draws the time between two random arrivals, in nanoseconds, for a rate of `per_second`.
     pub fn gap_ns(&mut self, per_second: f64) -> u64 {
-        // Above 0 and at most 1.
+        // The share is above 0 and at most 1, so that its logarithm is finite.
         let share = ((self.random.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         (-share.ln() / per_second * 1e9) as u64
     }

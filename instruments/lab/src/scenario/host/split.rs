@@ -16,10 +16,11 @@ use linerate_prof::proc::CpuTimes;
 
 use crate::watch::tick_ns;
 
-/// Ticks so far.
+/// CPU times so far, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Split {
-    /// User and system of the workers, and of all other threads of this process and its children.
+    /// User and system time of the workers; the next field has that of all other threads of this
+    /// process and of its children.
     workers: [u64; 2],
     programs: [u64; 2],
     /// Hard and soft interrupts, of all CPUs.
@@ -29,7 +30,7 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// Reads it; `workers` are the workers' threads.
+    /// Reads the CPU times so far; `workers` are the ids of the workers' threads.
     pub fn read(workers: &[i32]) -> Split {
         Split::read_at(Path::new("/proc"), workers)
     }
@@ -39,13 +40,15 @@ impl Split {
         for thread in fs::read_dir(proc.join("self/task")).into_iter().flatten().flatten() {
             let name = thread.file_name();
             let is_worker = workers.iter().any(|worker| name == *worker.to_string());
-            // Not TID/stat, which has the time of the whole process.
+            // Read the thread's own folder in task/: /proc/TID/stat has the time of the whole
+            // process.
             if is_worker {
                 add(&mut split.workers, &thread.path());
             } else {
                 split.add_program(&thread.path());
             }
-            // Senders' processes: a kernel that does not list them leaves them out.
+            // Add the senders' processes; a kernel without `children` files does not list them, and
+            // they are left out.
             let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
             let children = children.split_whitespace();
             children.for_each(|id| split.add_program(&proc.join(id)));
@@ -61,7 +64,7 @@ impl Split {
     /// Adds a thread or a process of the hosts' programs, by its folder in /proc.
     fn add_program(&mut self, of: &Path) {
         add(&mut self.programs, of);
-        // Source: Documentation/scheduler/sched-stats.rst.
+        // The second number is the run delay. Source: Documentation/scheduler/sched-stats.rst.
         let text = fs::read_to_string(of.join("schedstat")).unwrap_or_default();
         let delay_ns = text.split_whitespace().nth(1).and_then(|ns| ns.parse().ok());
         self.delayed_ns += delay_ns.unwrap_or(0);

@@ -100,7 +100,7 @@ impl Tcp {
             });
             let (name, cpu) = (format!("west-{number}"), config.sender_cpu(adapter));
             tcp.crew.employ(config, hosts, &name, cpu, part, config.processes)?;
-            // It is there: the connection is established.
+            // This accept does not block: the sender's connect has returned.
             let stream = accept(&listener, config.nodelay).map_err(failed)?;
             let echo = answered.then_some(config.message);
             let cpus = config.reader_cpus(adapter);
@@ -147,7 +147,8 @@ impl Load for Tcp {
         let told = self.crew.gather(round)?;
         self.written += told.sent * self.unanswered.unwrap_or_default();
         let arrives = || self.read() >= self.written;
-        // Its connections stay open over all windows: one that is broken has no next window.
+        // A broken connection is an error, because the connections must stay open for the next
+        // windows.
         match told.failure {
             Some(why) => Err(broken(why)),
             None if !look_until(PATIENCE, arrives) => {
@@ -159,7 +160,8 @@ impl Load for Tcp {
 
     fn end(&mut self) {
         self.crew.end();
-        // The senders' ends are closed, and the readers see it if the path carries.
+        // The senders' ends are closed; wait until the readers receive that, which needs a path
+        // that carries packets.
         let ended = || {
             self.readers
                 .iter()
@@ -218,7 +220,7 @@ impl Player for Sender {
                 told.due += 1;
                 wait_until(due);
                 if Instant::now() >= round.until {
-                    // Late: what is due is counted and not sent.
+                    // After the round's end, a message that was due is counted as due and not sent.
                     if self.part.answered {
                         told.latencies.note(round, due, None);
                     }
@@ -271,7 +273,7 @@ impl Reader {
             let _ = tell.send(thread::id());
             let mut bytes = vec![0; READ_BYTES.max(echo.unwrap_or_default())];
             let mut unanswered = 0;
-            // It ends with the connection, whichever end closes it.
+            // The loop ends when either end closes the connection.
             while let Ok(n @ 1..) = (&*theirs).read(&mut bytes) {
                 count.fetch_add(n as u64, Ordering::Release);
                 slow.into_iter().for_each(pause);
@@ -285,7 +287,7 @@ impl Reader {
             }
         };
         let thread = hosts.east.spawn(&format!("east-{number}"), body)?;
-        // One that never started has ended.
+        // A thread that did not start sends no id; its id is then 0.
         let id = told.recv().unwrap_or_default();
         Ok(Reader { stream, id, read, before: 0, thread: Some(thread) })
     }
@@ -319,7 +321,7 @@ pub(super) fn listen(address: Ipv4Addr, buffer_bytes: usize) -> io::Result<TcpLi
 /// The buffers are set before: the window that is offered is settled by the first packets.
 pub(super) fn connect(to: SocketAddrV4, buffer_bytes: usize) -> io::Result<TcpStream> {
     let socket = socket(buffer_bytes)?;
-    // connect(2) waits no longer than a send would.
+    // The send timeout also limits the wait of connect(2).
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
     rustix::net::connect(&socket, &to)?;
@@ -329,7 +331,7 @@ pub(super) fn connect(to: SocketAddrV4, buffer_bytes: usize) -> io::Result<TcpSt
 fn socket(buffer_bytes: usize) -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-    // Of 0 the kernel's own, which it lets grow.
+    // With 0, the kernel chooses the sizes and lets the buffers grow.
     if buffer_bytes > 0 {
         sockopt::set_socket_send_buffer_size(&socket, buffer_bytes)?;
         sockopt::set_socket_recv_buffer_size(&socket, buffer_bytes)?;

@@ -21,7 +21,7 @@ use crate::{Code, Error, Result};
 
 /// Bytes of a client's read.
 const READ_BYTES: usize = 64 << 10;
-/// The wait of a client after a failed connection.
+/// The wait of a client after a failed connection, before its next attempt.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// The clients and servers of the workload.
@@ -128,7 +128,7 @@ impl Player for Client {
             }
             told.due += 1;
             if Instant::now() >= round.until {
-                // Late: what is due is counted and not sent.
+                // After the round's end, a request that was due is counted as due and not sent.
                 told.latencies.note(round, due, None);
                 continue;
             }
@@ -180,7 +180,8 @@ impl Client {
             left = left.checked_sub(n).ok_or_else(|| wrong("more than it said"))?;
         }
         if ask.last {
-            // The server closes first, so that it is its end that stays in TIME_WAIT.
+            // Wait until the server closes the connection, so that its end is the one that stays in
+            // TIME_WAIT.
             return match stream.read(&mut self.bytes)? {
                 0 => Ok(()),
                 _ => Err(wrong("more than it said")),
