@@ -15,7 +15,7 @@ use serde::Serialize;
 pub struct Headline {
     /// Name of the figure: `CPU busy`.
     pub name: String,
-    /// Its unit: `%`, `cycles/packet`.
+    /// Unit of the figure: `%`, `cycles/packet`.
     pub unit: String,
     /// Digits after the decimal point for printing.
     pub digits: u8,
@@ -30,7 +30,7 @@ pub struct Reading {
     pub instrument: String,
     /// Method of measurement.
     pub means: Means,
-    /// The figure; `None` if it could not be measured, with the reason in `measures`.
+    /// Measured value; `None` if it could not be measured, with the reason in `measures`.
     pub value: Option<f64>,
     /// The measured quantity, with its count: `8280 of 36324 ticks, all but default_idle`.
     pub measures: String,
@@ -40,9 +40,9 @@ pub struct Reading {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Means {
-    /// The timer's tick samples the code that the CPU is in: readprofile, and kernprof by time.
+    /// Samples of the code that the CPU ran at each timer tick: readprofile, and kernprof by time.
     TickProfile,
-    /// The account to which the timer tick charged itself: `top`, /proc/stat.
+    /// CPU time by the account that the timer tick charges: `top`, /proc/stat.
     TickAccount,
     /// The scheduler's clock: CPU time of a thread, schedstat.
     CpuTime,
@@ -50,21 +50,22 @@ pub enum Means {
     ClockSamples,
 }
 
-/// The largest distance allowed between two figures: meeting either bound is enough.
+/// The largest difference allowed between two figures. Two figures agree if they are within either
+/// bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
-    /// In the headline's unit.
+    /// Absolute bound, in the headline's unit.
     pub absolute: f64,
-    /// In per cent of the larger figure.
+    /// Relative bound, in per cent of the larger figure.
     pub relative_pct: f64,
 }
 
-/// The distance between the smallest figure and the largest.
+/// The difference between the smallest figure and the largest.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
-    /// In the headline's unit.
+    /// Absolute difference, in the headline's unit.
     pub absolute: f64,
-    /// In per cent of the figure that is larger in magnitude; 0 if all are 0.
+    /// Relative difference, in per cent of the figure that is larger in magnitude; 0 if all are 0.
     pub relative_pct: f64,
 }
 
@@ -72,7 +73,7 @@ pub struct Spread {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "verdict")]
 pub enum Verdict {
-    /// Fewer than two instruments have a figure, so that nothing confirms it.
+    /// Fewer than two instruments measured the figure, so that no instrument confirms it.
     Alone,
     /// The instruments agree.
     Agree(Spread),
@@ -115,7 +116,7 @@ impl Tolerance {
 }
 
 impl Reading {
-    /// Returns a figure.
+    /// Returns the reading of an instrument; a value that is not finite becomes a missing figure.
     #[must_use]
     pub fn new(
         instrument: impl Into<String>,
@@ -123,7 +124,7 @@ impl Reading {
         value: f64,
         measures: impl Into<String>,
     ) -> Reading {
-        // What is not finite is no figure: a share of nothing, most likely.
+        // A value that is not finite is usually a share of a total of 0.
         if !value.is_finite() {
             let why = format!("{}: not finite, {value}", measures.into());
             return Reading::missing(instrument, means, why);
@@ -132,7 +133,7 @@ impl Reading {
         Reading { instrument, means, value: Some(value), measures }
     }
 
-    /// Returns an instrument without a figure, with the reason.
+    /// Returns the reading of an instrument that could not measure the figure, with the reason.
     #[must_use]
     pub fn missing(instrument: impl Into<String>, means: Means, why: impl Into<String>) -> Reading {
         Reading { instrument: instrument.into(), means, value: None, measures: why.into() }
@@ -190,7 +191,8 @@ impl fmt::Display for Judged<'_> {
             let value = value.map_or_else(|| "n/a".into(), |value| format!("{value:.digits$}"));
             writeln!(f, "  {value:>8}  {instrument:width$}  {measures}")?;
         }
-        // Ten per cent of what is in per cent is not ten of its points.
+        // The absolute difference of two percentages is in percentage points; "10 %" would be read
+        // as a relative difference.
         let unit = if unit == "%" { "points" } else { unit };
         let apart = |s: &Spread| {
             let Spread { absolute, relative_pct } = s;

@@ -1,12 +1,12 @@
-//! Lists that are read up to a bound, however long they are in a document.
+//! Deserialisation of lists with a bound on their length: a longer list is an error.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
-/// Returns a list of at most `MOST`. For lists of which an element takes much more memory than
-/// text, and of which there are never many.
+/// Deserialises a list of at most `MOST` elements. This bound is for lists that are always short
+/// and whose elements take much more memory than their text.
 pub(crate) fn at_most<'de, const MOST: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,

@@ -1,4 +1,4 @@
-//! Use of the memory bus, measured by proxy where possible.
+//! Traffic on the memory bus, estimated from counts of cache lines where the CPU has the events.
 //!
 //! The bus has counters of its own, which belong to a socket and not to a thread, and which a
 //! virtual machine does not show. What a thread's core does show is lines into and out of its L2:
@@ -23,7 +23,7 @@ use crate::pmu::{Counts, Event, Fallback, Family, Quantity};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bus {
-    /// Measured by lines into and out of the L2.
+    /// Estimate from the counts of lines into and out of the L2.
     Proxy(Proxy),
     /// Not available.
     NotAvailable {
@@ -95,13 +95,13 @@ impl Bus {
     }
 
     fn not_available(why: String) -> Bus {
-        // A model of caches has no time, and so no rate.
+        // The model of caches is no fallback: it has no clock, and so it cannot give a rate.
         Bus::NotAvailable { why, fallback: Fallback::Nothing }
     }
 }
 
 impl Proxy {
-    /// Returns the bytes that passed.
+    /// Returns the bytes that passed in both directions.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.lines_in.lines.saturating_add(self.lines_out.lines).saturating_mul(LINE_BYTES)

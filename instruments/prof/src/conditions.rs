@@ -1,4 +1,4 @@
-//! Conditions of a measurement, without which its figures mean little.
+//! Conditions of a measurement, which readers need to judge its figures.
 //!
 //! Everything here is read once, outside any measured window, from /proc and /sys. What cannot be
 //! read is `None`.
@@ -33,7 +33,7 @@ pub struct Conditions {
     pub cpus: Option<u32>,
     /// Hypervisor, if the machine is virtual.
     pub hypervisor: Option<String>,
-    /// Network devices that carried traffic meanwhile.
+    /// Network devices that carried traffic during the recording.
     #[serde(deserialize_with = "at_most::<4096, _, _>")]
     pub netdevs: Vec<Netdev>,
     /// The workload: a command line, or a post's description of it.
@@ -56,13 +56,13 @@ pub struct Netdev {
     pub name: String,
     /// The device's driver.
     pub driver: Option<String>,
-    /// Received from it, in packets.
+    /// Packets received from the device.
     pub rx_packets: u64,
-    /// Received from it, in bytes.
+    /// Bytes received from the device.
     pub rx_bytes: u64,
-    /// Sent to it, in packets.
+    /// Packets sent to the device.
     pub tx_packets: u64,
-    /// Sent to it, in bytes.
+    /// Bytes sent to the device.
     pub tx_bytes: u64,
 }
 

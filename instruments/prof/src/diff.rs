@@ -34,7 +34,7 @@ pub use warning::{About, Warning};
 /// A comparison of two profiles.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diff {
-    /// Functions that are listed on either side, by falling saving.
+    /// Functions that at least one of the profiles lists, by falling saving.
     pub rows: Vec<Row>,
     /// The profile without the change.
     pub without: Side,
@@ -42,18 +42,18 @@ pub struct Diff {
     pub with: Side,
     /// Factors by which counts are multiplied before the comparison.
     pub scale: Scale,
-    /// Reasons why the two may not be comparable. To be printed before any figure.
+    /// Reasons why the two profiles may not be comparable, to be printed before any figure.
     pub warnings: Vec<Warning>,
     /// Remarks for the reader, in sentences.
     pub remarks: Vec<String>,
 }
 
-/// A function in both profiles.
+/// A function, with its counts in both profiles.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// The function's name.
     pub symbol: String,
-    /// The function's file, if a side has it.
+    /// The function's file, if at least one of the profiles names it.
     pub object: Option<String>,
     /// Stage of the packet path.
     pub stage: Stage,
@@ -69,8 +69,8 @@ pub struct Row {
 pub enum Count {
     /// A listed count, or 0 if every event was counted.
     Is(u64),
-    /// Not listed, and therefore fewer than this. `Below(1)` is a function without a sample: it may
-    /// have run for less than one sample stands for.
+    /// Exclusive upper bound of a count that is not listed. `Below(1)` stands for a function
+    /// without a sample, which may have run for less time than one sample stands for.
     Below(u64),
 }
 
@@ -81,7 +81,7 @@ pub struct Side {
     pub event: Event,
     /// The means by which the profile was made.
     pub origin: Origin,
-    /// Functions listed, each name once.
+    /// Number of listed functions; each name counts once.
     pub functions: u64,
     /// Sum of the listed counts.
     pub counted: u64,
@@ -130,8 +130,8 @@ impl Diff {
         diff
     }
 
-    /// Sorts rows by falling saving, with absent counts as 0, as the post does. Among equals, exact
-    /// savings precede bounds, then the smaller baseline, then the name.
+    /// Sorts rows by falling saving, where an absent count is 0, as in the post. Rows with equal
+    /// savings are sorted by: exact savings before bounds, the smaller baseline, the name.
     fn rank(&mut self) {
         let scale = self.scale;
         self.rows.sort_by(|a, b| {
@@ -143,14 +143,14 @@ impl Diff {
         });
     }
 
-    /// Returns the sum of the rows that `keep` keeps.
+    /// Returns the sum of the rows that `keep` accepts.
     #[must_use]
     pub fn sum_of(&self, keep: impl Fn(&Row) -> bool) -> Sum {
         self.sum_rows(self.rows.iter().filter(|row| keep(row)))
     }
 
-    /// Returns the sum of `rows`. Of a function without a sample nothing is hidden from a sum of
-    /// samples.
+    /// Returns the sum of `rows`. A side without a cut-off hides nothing: the bound of its
+    /// functions without a sample is not added.
     #[must_use]
     pub fn sum_rows<'a>(&self, rows: impl IntoIterator<Item = &'a Row>) -> Sum {
         let sum = rows.into_iter().map(Row::sum).fold(Sum::default(), Sum::plus);
@@ -162,15 +162,15 @@ impl Diff {
         }
     }
 
-    /// Returns the figures of a sum of functions. If a listing was cut off, no sum contains what it left
-    /// out, and only the figures as listed are known.
+    /// Returns the figures of a sum of functions. If a listing was cut off, the sum lacks the
+    /// functions that are not listed, so only the figures as listed are known.
     #[must_use]
     pub fn figures_of(&self, sum: Sum) -> Figures {
         let figures = sum.figures(self.scale);
         if self.is_cut_off() { figures.as_listed() } else { figures }
     }
 
-    /// Returns true if a side leaves out functions that were seen.
+    /// Returns true if at least one of the listings leaves out functions with a count.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.without.is_cut_off() || self.with.is_cut_off()
@@ -182,7 +182,8 @@ impl Diff {
         Change::of(row, self.scale, self.is_sampled())
     }
 
-    /// Returns true if a side counts samples, so that a small difference may be chance.
+    /// Returns true if at least one of the profiles counts samples, so that a small difference may
+    /// be chance.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         [&self.without, &self.with].iter().any(|side| is_sampled(&side.event))
@@ -212,8 +213,8 @@ impl Diff {
         sums.filter(|(_, sum)| sum.functions > 0).collect()
     }
 
-    /// Returns the path's cost that vanished, and the cost that moved to other functions or grew: a
-    /// saving in one place may only have shifted it.
+    /// Returns the falls and rises of the packet path's cost by function, because a saving in one
+    /// function may only move the cost to another.
     #[must_use]
     pub fn moved(&self) -> Moved {
         let of = |is: fn(Change) -> bool| {
@@ -227,7 +228,8 @@ impl Diff {
         }
     }
 
-    /// Returns the totals of both sides as their sources give them; `None` unless both do.
+    /// Returns the totals of both sides as their sources give them; `None` if at least one source
+    /// gives no total.
     #[must_use]
     pub fn makers_total(&self) -> Option<Sum> {
         let sum = |without, with| Sum { functions: 0, without, with, ..Sum::default() };
@@ -246,9 +248,9 @@ impl Diff {
 pub struct Moved {
     /// Functions whose count fell.
     pub fell: Sum,
-    /// Functions that were seen more often.
+    /// Functions whose count rose.
     pub rose: Sum,
-    /// Functions for which a cut-off hides whether they rose or fell.
+    /// Functions whose change has an unknown direction, because a count is below a cut-off.
     pub unclear: Sum,
     /// Functions whose change may be sampling noise; for exact events, those without a change.
     pub noise: Sum,
@@ -265,9 +267,9 @@ impl Row {
 }
 
 impl Count {
-    /// Returns the count of a function that `profile` lists with `listed`, or leaves out.
+    /// Returns `listed` as a count of `profile`; `None` is a function that the profile leaves out.
     fn of(listed: Option<u64>, profile: &Profile) -> Count {
-        // No sample is fewer than one, listed or not: that nothing ran, no sample says.
+        // A function without a sample may still have run, so its count is a bound, not 0.
         let none = if is_sampled(&profile.event) { Count::Below(1) } else { Count::Is(0) };
         match (listed, profile.cutoff.filter(|n| *n > 1)) {
             (Some(0), _) | (None, None) => none,
@@ -276,7 +278,8 @@ impl Count {
         }
     }
 
-    /// Returns the listed count, and the bound of a count below a cut-off.
+    /// Returns the listed count, and the bound of a count that is not listed; the other of the two
+    /// is 0.
     const fn parts(self) -> (u64, u64) {
         match self {
             Count::Is(n) => (n, 0),
@@ -284,7 +287,7 @@ impl Count {
         }
     }
 
-    /// Returns a count as a post prints it: absent is 0.
+    /// Returns a count as a post prints it, where an absent count is 0.
     #[must_use]
     pub const fn as_posted(self) -> u64 {
         self.parts().0
@@ -314,7 +317,8 @@ impl Side {
     }
 }
 
-/// Returns true if counts are of samples of something that happens more often.
+/// Returns true if the counts are samples, each of which stands for several occurrences of the
+/// event.
 pub(crate) const fn is_sampled(event: &Event) -> bool {
     matches!(event.unit, Unit::Samples | Unit::Ticks)
 }

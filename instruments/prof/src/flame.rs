@@ -23,7 +23,7 @@ const DRAWN_MAX: u64 = 1 << 40;
 /// deep stack would make the picture very tall.
 const NARROWEST_PCT: f64 = 0.1;
 
-/// A profile's folded stacks: one line for each, in the order of their names.
+/// A profile's folded stacks: one line for each stack, sorted by name.
 ///
 /// `;` and what ends a line or gives orders to a terminal is escaped in names; of a name that ends in
 /// a number as a count would, the last blank is a `_`.
@@ -73,7 +73,7 @@ pub fn diff_svg(without: &Profile, with: &Profile, by: By) -> Result<String> {
     let counted = total_of(&folded);
     let ratio = scale.without_factor / scale.with_factor;
     if by != By::AsTheyAre {
-        // More than fits is the largest that does.
+        // The cast to u64 saturates: a larger value becomes the largest u64.
         folded.values_mut().for_each(|pair| pair[0] = (pair[0] as f64 * ratio).round() as u64);
     }
     let totals = total_of(&folded);
@@ -106,7 +106,8 @@ fn compared(by: By, ratio: f64) -> String {
     }
 }
 
-/// Returns the warning's text if unscaled counts would colour the whole picture.
+/// Returns the warning's text for a difference that would colour the whole picture if the counts
+/// are not scaled.
 fn unlike(warning: &Warning) -> Option<String> {
     let is_of_all = matches!(warning.about, About::Duration | About::Load);
     is_of_all.then(|| harmless(warning.to_string().trim_end_matches('.')).into_owned())
@@ -134,7 +135,7 @@ fn fold(profile: &Profile) -> BTreeMap<String, u64> {
     fold_as(profile, profile.stacks.is_empty())
 }
 
-/// Folds the stacks of a profile, or its rows if `flat`.
+/// Folds the stacks of a profile, or its rows if `flat` is true.
 fn fold_as(profile: &Profile, flat: bool) -> BTreeMap<String, u64> {
     let mut folded: BTreeMap<String, u64> = BTreeMap::new();
     let mut add = |stack: String, count: u64| {
@@ -171,7 +172,8 @@ fn frame(name: &str) -> String {
     if text.is_empty() {
         return "[unknown]".to_owned();
     }
-    // `f 7` before a count would be taken for a frame with two counts; `# f` for a remark.
+    // Readers of folded stacks would parse `f 7` before a count as a frame with two counts, and `#
+    // f` as a remark.
     if let Some(at) = text.rfind(' ')
         && text[at + 1..].bytes().all(|b| b.is_ascii_digit() || b == b'.')
     {

@@ -30,7 +30,7 @@ use crate::stage::stage_of;
 const FIRST: &str = "linerate-lines 1";
 /// First address of the kernel.
 const KERNEL: u64 = 1 << 47;
-/// The most instructions and mappings that are read.
+/// Most instructions, and most mappings, that are read.
 const MOST: usize = 1 << 21;
 
 /// The content of a file.
@@ -74,7 +74,7 @@ pub struct Function {
     pub symbol: String,
     /// The function's file, or `[module]`.
     pub object: Option<String>,
-    /// The function's side of the system call.
+    /// The space of the function: kernel or user.
     #[serde(skip)]
     pub space: Space,
     /// Start address, in its file or in the kernel.
@@ -83,7 +83,7 @@ pub struct Function {
     /// Length of the function's code in bytes.
     #[serde(skip)]
     pub code_bytes: Option<u64>,
-    /// The counts.
+    /// The sums over the function's instructions.
     #[serde(flatten)]
     pub counts: Counts,
 }
@@ -251,7 +251,8 @@ impl Transfers {
             let offsets: Vec<u64> = sites.iter().map(|(offset, _)| *offset).collect();
             let source = Source::Elf(elf);
             let found = symbolizer.symbolize(&source, Input::FileOffset(&offsets));
-            // A file that cannot be read names nothing, and is itself named.
+            // The functions of a file that cannot be read have no names; they become a row with the
+            // file's name.
             let mut found = found.unwrap_or_default().into_iter();
             for (_, counts) in sites {
                 let object = Some(file.to_owned());
@@ -321,7 +322,7 @@ impl Transfers {
     }
 }
 
-/// Returns the requests that an emulator refused, and what works there.
+/// Returns a remark on the requests that an emulator refused, with the ports that work under it.
 fn refusal(refused: &[String]) -> String {
     let names: Vec<String> = refused.iter().map(|name| harmless(name).into_owned()).collect();
     format!(
@@ -345,9 +346,9 @@ pub struct Kinds<'a> {
     pub functions: &'a [Function],
     /// The event by which they are ranked.
     pub event: Quantity,
-    /// Packets, for the column of transfers a packet.
+    /// Number of packets, for the column of transfers for each packet.
     pub packets: Option<u64>,
-    /// Functions to print; the rest is summed.
+    /// Number of functions to print; the others are summed up.
     pub top: usize,
 }
 

@@ -57,8 +57,8 @@ pub struct Profile {
 /// The event that a profile counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// The name as users type it: `cycles`, `L2_LINES_OUT`, `cpu-clock`; `unknown` if the maker is
-    /// silent.
+    /// The name as users type it: `cycles`, `L2_LINES_OUT`, `cpu-clock`; `unknown` if the source
+    /// gives no name.
     pub name: String,
     /// Unit of a row's count.
     pub unit: Unit,
@@ -75,13 +75,13 @@ named! {
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Unit {
-        /// Interrupts of a clock that found the CPU in the function.
+        /// Clock interrupts that occurred while the CPU ran the function.
         Ticks = "ticks",
         /// Samples of the event.
         Samples = "samples",
         /// The event itself.
         Events = "events",
-        /// The source does not say.
+        /// A unit that the source does not name.
         Unknown = "counts (of what, is not said)",
     }
 }
@@ -100,7 +100,7 @@ named! {
         Kernel = "count kept by the kernel",
         /// A model of a CPU or of its caches. Never a measurement.
         Model = "model, not a measurement",
-        /// A listing by another program, which names itself.
+        /// A listing by another program, as that program printed it.
         Listing = "listing as found",
     }
 }
@@ -113,7 +113,7 @@ pub struct Row {
     /// Start address of the function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<u64>,
-    /// Count, in the profile's unit.
+    /// The function's count, in the profile's unit.
     pub count: u64,
     /// Length of the function's code in bytes, if its object has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,15 +139,15 @@ pub struct Load {
 }
 
 named! {
-    /// The side of the system call on which a function is.
+    /// The address space of a function: kernel or user.
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Space {
-        /// In the kernel.
+        /// Code of the kernel.
         Kernel = "kernel",
-        /// In a program.
+        /// Code of a program.
         User = "program",
-        /// Unknown.
+        /// An unknown space.
         #[default]
         Unknown = "n/a",
     }
@@ -158,7 +158,7 @@ named! {
 pub struct Total {
     /// Count of all functions, listed or not.
     pub count: u64,
-    /// For each byte of all code.
+    /// Count for each byte of all code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
 }
@@ -172,7 +172,7 @@ pub struct Stack {
     pub count: u64,
 }
 
-/// The cost of the instrument itself, which tells readers its influence.
+/// The cost of the instrument itself, from which readers can judge its influence on the figures.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OwnCost {
     /// CPU time of the recorder, in nanoseconds.
@@ -215,7 +215,7 @@ impl Profile {
         }
     }
 
-    /// Returns the sum of the rows. It saturates: a listing may say anything.
+    /// Returns the sum of the rows. The sum saturates, because a listing may contain any numbers.
     #[must_use]
     pub fn counted(&self) -> u64 {
         self.rows.iter().fold(0, |sum, row| sum.saturating_add(row.count))
@@ -234,7 +234,7 @@ impl Profile {
 }
 
 impl Row {
-    /// Returns a function with nothing but a name and a count.
+    /// Returns a row with a name and a count only.
     #[must_use]
     pub fn new(symbol: impl Into<String>, count: u64) -> Row {
         Row { symbol: symbol.into(), count, ..Row::default() }

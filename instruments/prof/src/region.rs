@@ -41,7 +41,8 @@ const TOP_TICKS: u64 = (1 << 36) - 1;
 /// Significant digits of the percentiles.
 const DIGITS: u8 = 3;
 
-/// A code region with the histogram of its durations; 220 KiB, of which few are touched.
+/// A code region with the histogram of its durations, which takes 220 KiB of memory and touches
+/// little of it.
 #[derive(Debug, Clone)]
 pub struct Region {
     name: String,
@@ -58,7 +59,7 @@ pub struct Region {
 #[must_use = "a region that is not left is not counted"]
 pub struct Entered(u64);
 
-/// The durations of a region. A figure that the times do not support is `None`.
+/// The durations of a region. A figure is `None` if there are too few runs for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timing {
     /// The region's name.
@@ -69,7 +70,7 @@ pub struct Timing {
     pub mean_ticks: Option<f64>,
     /// Median, if there are at least 20 runs; with three digits, as all percentiles.
     pub p50_ticks: Option<u64>,
-    /// 99th percentile, from at least 1,000 times.
+    /// 99th percentile, if there are at least 1,000 runs.
     pub p99_ticks: Option<u64>,
     /// The longest duration, exactly.
     pub max_ticks: Option<u64>,
@@ -82,7 +83,7 @@ pub struct Timing {
 }
 
 impl Region {
-    /// Returns a region that was not entered yet. The first of a process calibrates the cost of timing,
+    /// Returns a region without runs. The first call in a process calibrates the cost of timing,
     /// which takes some microseconds.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Region {
@@ -91,7 +92,7 @@ impl Region {
     }
 
     fn with_cost(name: String, cost_ticks: u64) -> Region {
-        // The bounds and digits are constants that the histogram is known to take.
+        // This cannot fail: the bounds and digits are constants that the histogram accepts.
         let histogram = Histogram::new_with_bounds(1, TOP_TICKS, DIGITS)
             .expect("1 ≤ 2^36 / 2 and 3 digits make a histogram");
         Region { name, histogram, cost_ticks, sum_ticks: 0, max_ticks: 0, backwards: 0 }
@@ -124,7 +125,7 @@ impl Region {
         self.max_ticks = self.max_ticks.max(net);
     }
 
-    /// Returns the figures recorded. The first call of a process measures the rate of the clock,
+    /// Returns the recorded figures. The first call in a process measures the rate of the clock,
     /// which takes 15 ms.
     #[must_use]
     pub fn timing(&self) -> Timing {
@@ -144,9 +145,9 @@ impl Region {
 
     /// Returns a quantile, if at least ten values are above it.
     fn quantile(&self, q: f64) -> Option<u64> {
-        // Rounded first: 1 - 0.99 is a little more than 0.01.
+        // Round the number, because 1 - 0.99 is a little more than 0.01.
         let enough = (10.0 / (1.0 - q)).round() as u64;
-        // The histogram gives the upper end of a bucket, which can lie above all that is in it.
+        // The histogram returns the upper end of a bucket, which can be above the longest run.
         let value = || self.histogram.value_at_quantile(q).min(self.max_ticks);
         (self.histogram.len() >= enough).then(value)
     }
@@ -164,8 +165,8 @@ fn empty_ticks() -> u64 {
     empty[empty.len() / 2]
 }
 
-/// Returns the ticks a second: the median of three measurements, so that a single preemption does
-/// not matter. Measured once in a process.
+/// Returns the ticks per second, measured once in a process: the median of three measurements, so
+/// that a single preemption does not matter.
 fn ticks_hz() -> f64 {
     static HZ: OnceLock<f64> = OnceLock::new();
     *HZ.get_or_init(|| {
@@ -175,7 +176,8 @@ fn ticks_hz() -> f64 {
     })
 }
 
-/// Displays the figures below their headings, followed by what was subtracted and left out.
+/// Displays the figures below their headings, followed by the subtracted cost and the excluded
+/// runs.
 impl fmt::Display for Timing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let na = || "n/a".to_owned();

@@ -22,7 +22,7 @@ named! {
     pub enum Stage {
         /// A network device's driver, its rings and its DMA.
         Driver = "driver",
-        /// Code that every packet of any protocol passes: NAPI, queues, type, filters, XDP.
+        /// Code that handles packets of every protocol: NAPI, queues, type, filters, XDP.
         Core = "core",
         /// IP: routes, forwarding, fragments.
         Ip = "IP",
@@ -30,15 +30,15 @@ named! {
         Tcp = "TCP/UDP",
         /// Sockets and the calls on them.
         Socket = "socket",
-        /// Bytes moved or summed.
+        /// Copying or summing of bytes.
         Copy = "copy",
         /// Scheduler, wake-ups, wait queues.
         Scheduler = "scheduler",
-        /// Buffers and pages: allocated, freed, mapped.
+        /// Buffers and pages: allocation, freeing, mapping.
         Memory = "memory",
         /// Interrupts, soft interrupts, timers, clocks.
         Irq = "irq/timer",
-        /// Entry into the kernel and exit, for any system call.
+        /// Entry into and exit from the kernel, for any system call.
         Syscall = "syscall",
         /// Busy-waiting in delay loops. A flat profile cannot show who called them.
         Spin = "spin",
@@ -53,7 +53,7 @@ named! {
         Disk = "disk",
         /// Code that exists only for measuring.
         Instrument = "instrument",
-        /// The CPU has nothing to do.
+        /// Idle time: the CPU has nothing to do.
         Idle = "idle",
     }
 }
@@ -63,7 +63,7 @@ named! {
     #[derive(PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Part {
-        /// Work for packets, judging by names.
+        /// Work for packets, according to the functions' names.
         Path = "packet path",
         /// Work of programs.
         User = "programs",
@@ -97,7 +97,8 @@ pub fn stage_of(symbol: &str, object: Option<&str>, space: Space) -> Stage {
     match side_of(object, space) {
         Space::Kernel => kernel(name, object),
         Space::User => program(name).unwrap_or(Stage::User),
-        // A listing without objects: the kernel's names first, since its makers profiled the kernel.
+        // In a listing without objects, try the kernel's names first, because such listings are
+        // profiles of kernels.
         Space::Unknown if name.contains("::") => program(name).unwrap_or(Stage::User),
         Space::Unknown => match kernel(name, object) {
             Stage::Other => program(name).unwrap_or(Stage::Other),
@@ -122,7 +123,8 @@ fn kernel(name: &str, object: Option<&str>) -> Stage {
 }
 
 fn program(name: &str) -> Option<Stage> {
-    // `<linerate_port::xdp::Xdp as linerate_port::Port>::rx_burst` is of the type's crate.
+    // `<linerate_port::xdp::Xdp as linerate_port::Port>::rx_burst` belongs to the crate of the
+    // type.
     let path = name.trim_start_matches(['<', '&', '*', '(', '[']);
     let path = path.strip_prefix("dyn ").or(path.strip_prefix("mut ")).unwrap_or(path);
     PROGRAM.look_up(path)
@@ -146,7 +148,7 @@ fn bare(symbol: &str) -> &str {
         .unwrap_or(name)
 }
 
-/// Returns the side of the system call of code in `object`, from that name or from `space`.
+/// Returns the space of code in `object`, from the object's name or else from `space`.
 pub(crate) fn side_of(object: Option<&str>, space: Space) -> Space {
     match (space, object) {
         (Space::Unknown, Some(object)) if is_kernel_object(object) => Space::Kernel,

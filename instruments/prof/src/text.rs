@@ -10,7 +10,7 @@ pub(crate) fn figure(value: f64) -> String {
     match size {
         _ if !value.is_finite() => "n/a".into(),
         _ if size == 0.0 => "0".into(),
-        // Little is not nothing.
+        // A small figure must not be printed as 0.
         _ if size < 0.00005 => "<0.0001".into(),
         _ if size < 0.0995 => format!("{value:.4}"),
         _ if size < 9.995 => format!("{value:.2}"),
@@ -19,8 +19,9 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// Returns `text` in lines that begin with `indent`, each but the first four columns further in. They are
-/// two columns narrower than a screen: reports indent the whole.
+/// Returns `text` broken into lines that begin with `indent`; all lines but the first are indented
+/// by four more columns. Lines are two columns narrower than a screen, because reports indent them
+/// again.
 pub(crate) fn wrapped(indent: &str, text: &str) -> String {
     wrapped_at(WIDTH - 2, text, indent, &format!("{indent}    "))
 }

@@ -83,11 +83,11 @@ fn a_loop_of_known_instructions_shows_that_many() {
 #[derive(Default)]
 struct Bounce {
     line: Alone,
-    /// One of the two is not there, or not any more: there is nothing to wait for.
+    /// True if one of the two threads has ended, so that the other must not wait.
     is_over: AtomicBool,
 }
 
-/// Ends a bounce for both, however the thread that holds it ends.
+/// Ends a bounce for both threads when it is dropped, however its thread ends.
 struct Over<'a>(&'a Bounce);
 
 impl Drop for Over<'_> {
@@ -97,8 +97,8 @@ impl Drop for Over<'_> {
 }
 
 impl Bounce {
-    /// Takes the line, `turns` times, when it holds `from` + 2 for each turn before, and passes it
-    /// on; false if the other thread is gone.
+    /// Takes the line `turns` times, each time when its value is `from` + 2 for each earlier turn,
+    /// and passes it on; returns false if the other thread has ended.
     ///
     /// The flag shares no line with what is bounced and changes once: reading it costs no transfer.
     fn take_turns(&self, from: u64, turns: u64) -> bool {
@@ -119,8 +119,8 @@ impl Bounce {
     }
 }
 
-/// Has two threads on two CPUs hand a line over `turns` times each way; returns what the first one's counter
-/// says of it, or why it says nothing.
+/// Passes a line between two threads on two CPUs, `turns` times each way; returns the count of the
+/// first thread's counter, or an error if there is none.
 fn bounce(cpus: (usize, usize), turns: u64) -> Result<u64> {
     let bounce = Bounce::default();
     let cut_short = || Error::new(Code::System, "cannot bounce a line", "a thread is missing");
@@ -144,8 +144,8 @@ fn bounce(cpus: (usize, usize), turns: u64) -> Result<u64> {
     })
 }
 
-/// Returns the pairs of CPUs that do not share a core, and so no L2: next to each other, far from each other,
-/// and both the other way round.
+/// Returns pairs of CPUs that share no core, and so no L2: adjacent CPUs and distant ones, each in
+/// both orders.
 fn placements() -> Vec<(usize, usize)> {
     let cpus = allowed_cpus().unwrap();
     let (Some(&first), Some(&last)) = (cpus.first(), cpus.last()) else { return Vec::new() };

@@ -20,7 +20,7 @@ fn post(name: &str) -> (Vec<Profile>, String) {
     (profiles, std::fs::read_to_string(path).expect("the post is text"))
 }
 
-/// Returns the baseline and what came of the affinity, as their poster calls them.
+/// Returns the difference of the post on affinity, with and without it.
 fn affinity() -> (Diff, String) {
     let (profiles, text) = post(POST_003);
     (Diff::between(&profiles[0], &profiles[1]), text)
@@ -282,7 +282,8 @@ fn a_hostile_name_is_harmless_for_people_and_whole_for_programs() {
     assert_eq!(json["rows"][0]["symbol"], name.as_str());
 }
 
-/// Draws twice from the same, as samples fall: by xorshift, and Knuth's method for Poisson's numbers.
+/// Returns two profiles drawn from the same means, as samples would be: by xorshift, and by Knuth's
+/// method for the Poisson distribution.
 fn twice_the_same(means: &[f64]) -> [Profile; 2] {
     let mut state = 88_172_645_463_325_252u64;
     let mut unit = move || {

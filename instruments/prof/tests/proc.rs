@@ -10,7 +10,7 @@ use linerate_prof::proc::{
 };
 use linerate_prof::region::Region;
 
-/// The system's allocator, counting what the calling thread asks of it.
+/// The system's allocator, with a count of the calling thread's allocations.
 struct Counting;
 
 thread_local! {
@@ -51,7 +51,8 @@ fn timing_a_region_allocates_nothing_after_it_was_made() {
     assert_eq!(poll.timing().count, 10_000);
 }
 
-/// Takes `samples` of this machine, with packets over the loopback between them, as a file.
+/// Takes `samples` of this machine, with packets over the loopback between them; returns the
+/// summary and the file.
 fn taken(samples: u64, packets: usize) -> (Summary, Vec<u8>) {
     let period = Duration::from_millis(20);
     let sources = vec![

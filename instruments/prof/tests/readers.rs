@@ -1,4 +1,4 @@
-//! The readers on what was really posted and printed.
+//! Tests of the readers on texts that were really posted or printed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -140,7 +140,7 @@ fn a_file_that_is_not_there_or_is_a_folder_is_refused_by_its_name() {
     }
 }
 
-/// A text of `rows` lines that is nowhere as a whole.
+/// A text of `rows` lines that is generated during reading.
 struct Endless<F> {
     row: F,
     rows: std::ops::Range<u64>,
@@ -292,7 +292,7 @@ proptest! {
     }
 }
 
-/// Counts what each thread holds, and the most it held.
+/// An allocator that counts the bytes that each thread holds, and their maximum.
 struct Counting;
 
 thread_local! {
@@ -327,7 +327,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Returns the result of `work`, and the most bytes that it held at once.
+/// Returns the result of `work`, and the most bytes that it held at any time.
 fn peak<T>(work: impl FnOnce() -> T) -> (T, isize) {
     let before = HELD.get();
     MOST.set(before);

@@ -28,7 +28,7 @@ fn program() {
     }
 }
 
-/// Runs `program` in that role, which has to succeed.
+/// Runs this program in the given role, and requires success.
 fn run(role: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "program", "--nocapture"]).env(ROLE, role);
@@ -37,9 +37,9 @@ fn run(role: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Does seven and three parts of the same work, all in registers so that nothing but its length sets its
-/// time, in portions of changing length so that no clock is in
-/// step with them; about a second in all.
+/// Does seven and three parts of the same work, for about a second in all. The work is in
+/// registers, so that only its length determines its time; the portions have varying lengths, so
+/// that no clock is in step with them.
 fn seven_and_three() {
     let mut random = 88_172_645_463_325_252u64;
     for _ in 0..4000 {
@@ -105,7 +105,7 @@ fn count_down(turns: u64) {
     unsafe { linerate_test_outer(turns) }
 }
 
-/// Returns a recording, or the reason why this machine gives none.
+/// Returns a recording, or prints the reason why this machine allows none.
 fn started(recording: Result<Recording>) -> Option<Recording> {
     match recording {
         Ok(recording) => Some(recording),
@@ -142,8 +142,8 @@ fn show(profile: &Profile) -> String {
     )
 }
 
-/// Checks the shares. Four deviations of 5,000 samples are 2.6 %; the share is of the two functions, as what the
-/// program does besides is no part of the known answer.
+/// Checks the shares. Four standard deviations of 5,000 samples are 2.6 %; the shares are of the
+/// two functions alone, because the program's other work is not known.
 fn assert_seven_to_three(profile: &Profile) {
     let (seven, three) = (count(profile, "works_seven"), count(profile, "works_three"));
     assert!(seven + three >= 3_800, "too few for 3 %:\n{}", show(profile));
@@ -154,7 +154,7 @@ fn assert_seven_to_three(profile: &Profile) {
     assert!(of_all > 0.9, "{of_all} of the samples are in the two:\n{}", show(profile));
 }
 
-/// Checks that there is a sample, taken or lost, for each 100 us that the target had a CPU.
+/// Checks that there is a sample, taken or lost, for each 100 us of the target's CPU time.
 fn assert_rate_of_10_khz(profile: &Profile) {
     let expected = profile.own_cost.unwrap().target_cpu_ns as f64 / 100_000.0;
     let seen = (profile.counted() + profile.lost) as f64;
@@ -167,7 +167,8 @@ fn a_function_that_works_seventy_per_cent_of_the_time_has_so_many_samples() {
     run("seven-three");
 }
 
-/// Runs in a process alone: all threads of a process are sampled, so that no other test may run beside.
+/// Runs in a process of its own: all threads of a process are sampled, so that no other test may
+/// run in it.
 fn seven_to_three_in_a_process_alone() {
     let Some(mut recording) = started(at(10_000).start(Target::ThisProcess)) else { return };
     // A thread that starts later is sampled, too.
@@ -190,7 +191,8 @@ fn threads_too_short_for_a_sample_are_told() {
     run("short");
 }
 
-/// Does two seconds of work by threads of some 2 ms each, and a period of 10 ms: none sees its end.
+/// Does two seconds of work in threads of about 2 ms each, so that no thread lasts for a period of
+/// 10 ms.
 fn short_threads() {
     let Some(mut recording) = started(at(100).start(Target::ThisProcess)) else { return };
     for _ in 0..1000 {
@@ -391,7 +393,7 @@ fn a_limit_of_descriptors_is_told_before_anything_is_sampled() {
     run("few-descriptors");
 }
 
-/// Leaves a descriptor for the trial event, and none for those that count.
+/// Leaves enough descriptors for the trial event, and none for the events that count.
 fn few_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let recorder = at(1_000);
@@ -425,7 +427,7 @@ fn a_process_that_lives_in_another_namespace_than_proc_is_refused_and_not_mistak
     }
 }
 
-/// Process 1 of its namespace, which in this /proc is another one.
+/// Runs as process 1 of its namespace, with a /proc in which process 1 is another.
 fn foreign_proc() {
     let e = match at(1_000).start(Target::ThisProcess) {
         Err(e) => e,
@@ -440,7 +442,7 @@ fn foreign_proc() {
     assert!(count(&profile, "works_seven") >= 30, "{}", show(&profile));
 }
 
-/// Returns a million turns of one of the functions above.
+/// Runs a million turns of one of the functions above.
 fn works(function: fn(u64) -> u64) {
     black_box(function(1_000_000));
 }

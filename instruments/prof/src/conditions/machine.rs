@@ -6,20 +6,21 @@ use std::path::Path;
 #[cfg(target_arch = "x86_64")]
 use std::time::Duration;
 
-/// Bytes of a file of /proc or /sys that are read; /proc/cpuinfo is about 1.5 KiB for each CPU.
+/// Most bytes that are read of a file in /proc or /sys; /proc/cpuinfo has about 1.5 KiB for each
+/// CPU.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Returns a file as text. What is not UTF-8 is replaced.
+/// Returns a file's contents as text; bytes that are not UTF-8 are replaced.
 pub(super) fn read(path: impl AsRef<Path>) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns a file of one line, trimmed; `None` if it is empty.
+/// Returns the text of a file with one line, trimmed; `None` if it is empty.
 fn line(path: &str) -> Option<String> {
     let text = read(path).ok()?;
-    // Texts of firmware and device trees end in NUL.
+    // Firmware and device trees end their texts with NUL.
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
     (!text.is_empty()).then(|| text.into())
 }
@@ -32,13 +33,13 @@ pub(super) fn kernel() -> Option<String> {
 
 /// Returns the model name of the first CPU.
 pub(super) fn cpu_model(cpuinfo: &str) -> Option<String> {
-    // x86 and most others; POWER; s390.
+    // Keys of x86 and most other CPUs, of POWER, and of s390.
     let named =
         ["model name", "cpu", "processor 0"].into_iter().find_map(|key| value(cpuinfo, key));
     if let Some(name) = named {
         return Some(name.into());
     }
-    // Arm names neither maker nor model, only their numbers.
+    // On Arm, /proc/cpuinfo has no names of maker and model, only their numbers.
     let (maker, part) = (value(cpuinfo, "CPU implementer")?, value(cpuinfo, "CPU part")?);
     Some(format!("Arm implementer {maker}, part {part}"))
 }
@@ -59,7 +60,7 @@ fn cpuinfo_mhz(cpuinfo: &str) -> Option<f64> {
 fn tsc_mhz() -> Option<f64> {
     #[cfg(target_arch = "x86_64")]
     return Some(linerate_sys::tsc::rate_hz(Duration::from_millis(10)) / 1e6);
-    // Elsewhere the ticks that we count are no clock.
+    // On other CPUs, the rate of the counter that we read is not a clock rate of the CPU.
     #[cfg(not(target_arch = "x86_64"))]
     None
 }
@@ -91,8 +92,8 @@ fn listed(list: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// Returns the name of the hypervisor if the machine is virtual: from the CPU, else from the kernel, with
-/// the product name of the firmware. `None` if no source says that it is virtual.
+/// Returns the name of the hypervisor if the machine is virtual: from the CPU, else from the
+/// kernel, with the product name of the firmware. `None` if no source reports a virtual machine.
 pub(super) fn hypervisor(cpuinfo: &str) -> Option<String> {
     let signed = signature().map(|signature| signer(&signature));
     let told =

@@ -2,7 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Formats a time as `2002-03-07T01:02:03Z`: RFC 3339, UTC, whole seconds. A time before 1970 is 1970.
+/// Formats a time as `2002-03-07T01:02:03Z`: RFC 3339, UTC, whole seconds. A time before 1970 is
+/// printed as the start of 1970.
 #[must_use]
 pub fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -16,13 +17,15 @@ pub fn rfc3339(time: SystemTime) -> String {
 /// Years are counted from the first of March: then the leap day is the last of its year, and every
 /// year starts on the same day of a cycle of 400 years, which has 146,097 days.
 fn date(days: u64) -> (u64, u64, u64) {
-    // From 0000-03-01, which is 719,468 days before 1970-01-01.
+    // Count days from 0000-03-01, which is 719,468 days before 1970-01-01.
     let days = days + 719_468;
     let (cycle, of_cycle) = (days / 146_097, days % 146_097);
-    // A day is taken out for each leap day before it, and put back for each century without one.
+    // Subtract a day for each earlier leap day and add one for each earlier century without a leap
+    // day, so that every year has 365 days.
     let year = (of_cycle - of_cycle / 1460 + of_cycle / 36_524 - of_cycle / 146_096) / 365;
     let of_year = of_cycle - (365 * year + year / 4 - year / 100);
-    // March to July and August to December have 153 days each, 31 30 31 30 31; 5 months, 153 days.
+    // March to July and August to December have 153 days each (31 30 31 30 31), so 5 months are 153
+    // days.
     let month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * month + 2) / 5 + 1;
     let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };

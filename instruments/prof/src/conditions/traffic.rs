@@ -11,7 +11,7 @@ use crate::proc::netdev::{self, RX_BYTES, RX_PACKETS, TX_BYTES, TX_PACKETS};
 #[derive(Debug, Clone)]
 pub struct Traffic {
     path: String,
-    /// True if the devices are those in our /sys.
+    /// True if the devices are in our own network namespace, so that our /sys describes them.
     ours: bool,
     before: Vec<netdev::Device>,
 }
@@ -21,7 +21,7 @@ pub struct Traffic {
 pub struct Passed {
     /// Devices that carried traffic, in the kernel's order.
     pub netdevs: Vec<Netdev>,
-    /// Devices whose counters went backwards, or that were recreated: their traffic is unknown.
+    /// Devices with unknown traffic, because their counters decreased or the device was recreated.
     pub reset: Vec<String>,
 }
 
@@ -37,8 +37,8 @@ impl Traffic {
         Ok(Traffic { path, ours, before })
     }
 
-    /// Reads the devices again, and returns the traffic between the readings. A device created
-    /// meanwhile counts from 0; one removed meanwhile is missing.
+    /// Reads the devices again, and returns the traffic between the readings. The counters of a
+    /// device created in between start from 0; a device removed in between is missing.
     ///
     /// # Errors
     /// `E-FILE` if the process has ended.
@@ -88,7 +88,8 @@ fn between(
 /// A device without hardware has a kind (`bridge`, `vlan`) that its driver is known by; a veth and
 /// the loopback have not even that, and are `None`.
 fn driver(name: &str) -> Option<String> {
-    // A name comes from the kernel, and has no slash in it there; `..` would lead elsewhere.
+    // The kernel allows no slash in a device's name; a name that starts with `..` would lead to
+    // another folder.
     if name.contains('/') || name.starts_with('.') {
         return None;
     }

@@ -21,7 +21,7 @@ use super::{Count, Row, Scale};
 pub const SIGMAS: f64 = 2.0;
 
 named! {
-    /// The class of a function's change, as a program gets it.
+    /// The class of a function's change, as it is written in JSON and CSV.
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Change {
@@ -41,7 +41,7 @@ named! {
 }
 
 impl Change {
-    /// Returns the change of `row`. `is_sampled`: its counts are of samples.
+    /// Returns the class of the change of `row`; `is_sampled` is true if its counts are samples.
     pub(super) fn of(row: &Row, scale: Scale, is_sampled: bool) -> Change {
         let (without_least, without_most) = row.without.range();
         let (with_least, with_most) = row.with.range();
@@ -70,7 +70,7 @@ impl Change {
         }
     }
 
-    /// Returns true for a rise, or a possible one.
+    /// Returns true for a rise or a possible rise.
     #[must_use]
     pub const fn is_rise(self) -> bool {
         matches!(self, Change::Rose | Change::MayHaveRisen)

@@ -6,7 +6,7 @@ use super::{Count, Row};
 use crate::profile::{self, Profile, Space};
 use crate::stage::{side_of, stage_of};
 
-/// Objects that a remark names.
+/// Most objects that a remark names.
 const NAMED: usize = 3;
 
 /// The identity of a function: kernel and user space may have functions of the same name, and so may two
@@ -18,7 +18,7 @@ struct Key<'a> {
     object: Option<&'a str>,
 }
 
-/// A function while the two profiles are merged.
+/// A function and its counts while the two profiles are merged.
 #[derive(Default)]
 struct Seen<'a> {
     without: Option<u64>,
@@ -56,8 +56,8 @@ pub(super) fn merge(without: &Profile, with: &Profile, remarks: &mut Vec<String>
     seen.into_iter().map(row).collect()
 }
 
-/// Returns for each name its side of the system call, if rows agree on one: rows that do not say it
-/// are assumed to be on that side.
+/// Returns for each name its side of the system call, if all rows with a known side agree; rows
+/// without a side are assumed to be on that side.
 fn sides(profiles: [&Profile; 2]) -> HashMap<&str, Option<Space>> {
     let mut sides: HashMap<&str, Option<Space>> = HashMap::new();
     for row in profiles.into_iter().flat_map(|profile| &profile.rows) {
@@ -76,7 +76,7 @@ fn key<'a>(row: &'a profile::Row, sides: &HashMap<&str, Option<Space>>) -> Key<'
         Space::Unknown => sides.get(symbol).copied().flatten().unwrap_or_default(),
         known => known,
     };
-    // `[unknown]`, or an address, which says nothing without the file that it is in.
+    // `[unknown]` or an address identifies no function without its file.
     let is_nameless = symbol.starts_with('[') || symbol.starts_with("0x");
     Key { symbol, side, object: row.object.as_deref().filter(|_| is_nameless) }
 }

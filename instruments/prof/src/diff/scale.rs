@@ -17,7 +17,7 @@ named! {
         Second = "per second",
         /// Counts for each thousand packets.
         KiloPacket = "per thousand packets",
-        /// Each side's own total, as per cent. This hides a change of the total.
+        /// Per cent of each side's own total. This scaling hides a change of the total.
         Share = "as shares of each side's own total",
     }
 }
@@ -62,7 +62,7 @@ impl Scale {
         count as f64 * self.without_factor
     }
 
-    /// Returns a count with the change.
+    /// Returns a scaled count of the profile with the change.
     #[must_use]
     pub fn with(self, count: u64) -> f64 {
         count as f64 * self.with_factor
@@ -95,7 +95,8 @@ impl By {
         }
     }
 
-    /// Returns the suffix of a unit at the head of a column: `samples` or `samples/s`. A share has its own.
+    /// Returns the suffix of a unit at the head of a column, such as `/s` in `samples/s`; for
+    /// shares, the whole unit.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {

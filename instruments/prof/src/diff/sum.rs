@@ -4,15 +4,15 @@ use serde::Serialize;
 
 use super::Scale;
 
-/// Counts of both sides, for one function or many that are listed on either side. A count below a
-/// cut-off on both sides, or below one and absent on the other, is not included.
+/// Counts of both sides, for one function or for several. Functions that neither side lists are not
+/// included, even if a cut-off hides their counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Sum {
     /// Number of functions in the sum.
     pub functions: u64,
-    /// Listed in the baseline.
+    /// Sum of the counts listed in the baseline.
     pub without: u64,
-    /// Listed with the change.
+    /// Sum of the counts listed with the change.
     pub with: u64,
     /// Exclusive bound of the baseline's count below its cut-off; 0 if nothing is hidden.
     pub hidden_without: u64,
@@ -20,7 +20,8 @@ pub struct Sum {
     pub hidden_with: u64,
 }
 
-/// Saving in the unit of the counts, scaled; negative for a rise. `None` is not known.
+/// Saving in the unit of the counts, scaled; negative for a rise. `None` stands for an unknown
+/// figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
     /// The saving, if nothing is hidden below a cut-off.
@@ -54,7 +55,7 @@ impl Figures {
 }
 
 impl Sum {
-    /// Returns the sum of both.
+    /// Returns the sum of `self` and `more`.
     #[must_use]
     pub const fn plus(self, more: Sum) -> Sum {
         Sum {
@@ -72,26 +73,28 @@ impl Sum {
         self.hidden_without == 0 && self.hidden_with == 0
     }
 
-    /// Returns the saving if absent functions count 0, as a post counts them; negative for a rise. Exact
+    /// Returns the saving if absent functions count as 0, as in a post; negative for a rise. Exact
     /// for counts below 2^53.
     #[must_use]
     pub fn saved(self, scale: Scale) -> f64 {
         scale.without(self.without) - scale.with(self.with)
     }
 
-    /// Returns the saving in whole counts if absent functions count 0 and nothing is scaled.
+    /// Returns the saving in whole counts if absent functions count as 0 and nothing is scaled.
     #[must_use]
     pub const fn saved_counts(self) -> i64 {
         minus(self.without, self.with)
     }
 
-    /// Returns the least that was saved; more, if something is hidden with the change.
+    /// Returns the lower bound of the saving; it assumes the largest count that the profile with
+    /// the change may hide.
     #[must_use]
     pub fn saved_least(self, scale: Scale) -> f64 {
         self.saved(scale) - scale.with(self.hidden_with)
     }
 
-    /// Returns the upper bound of the saving; the true one is lower if the baseline hides less.
+    /// Returns the upper bound of the saving; it assumes the largest count that the baseline may
+    /// hide.
     #[must_use]
     pub fn saved_most(self, scale: Scale) -> f64 {
         self.saved(scale) + scale.without(self.hidden_without)
@@ -109,7 +112,8 @@ impl Sum {
             saved_most: Some(self.saved_most(scale)),
             saved_as_listed: saved,
             saving_pct: pct(saved).filter(|_| self.is_exact()),
-            // What the baseline hides can only add to what was saved, and to the percentage.
+            // Counts that the baseline hides can only increase the saving and its percentage, so
+            // this is a lower bound.
             saving_pct_at_least: pct(least),
             saving_as_listed_pct: pct(saved),
         }

@@ -50,7 +50,7 @@ named! {
         Load = "different loads",
         /// Samples that the kernel could not deliver.
         Lost = "lost samples",
-        /// Below which count functions are left out.
+        /// The counts below which functions are left out.
         Cutoff = "different cut-offs",
         /// The figures are shares.
         Shares = "shares of each side's own total",
@@ -96,18 +96,19 @@ impl fmt::Display for Warning {
 
 /// Returns the warnings about the two profiles, the gravest first.
 pub(crate) fn warnings(without: &Profile, with: &Profile, scale: Scale) -> Vec<Warning> {
-    // What is not said on a side is not known to differ.
+    // A property that one of the profiles does not state is not reported as a difference.
     let both = |about, of: &dyn Fn(&Profile) -> Option<String>| {
         let (a, b) = of(without).zip(of(with))?;
         (a != b).then(|| warn(about, a, b))
     };
-    // A clock is read off a running machine, and moves by a little; so does a duration.
+    // Measured clock rates and durations vary a little between readings, so small differences are
+    // tolerated.
     let apart = |about, of: &dyn Fn(&Profile) -> Option<f64>, say: &dyn Fn(f64) -> String| {
         let (a, b) = of(without).zip(of(with))?;
         differ(a, b).then(|| warn(about, say(a), say(b)))
     };
     let packets = |of: &Profile| of.conditions.packets.map(|n| n as f64);
-    // The same packets in less time is what one hoped for, and no reason to divide by it.
+    // With equal numbers of packets, a shorter duration is the saving itself and needs no warning.
     let is_same_work = packets(without).is_some() && packets(without) == packets(with);
     let as_they_are = scale.by == By::AsTheyAre;
     let total = |profile: &Profile| format!("100 % = {}", profile.total_count());
@@ -167,7 +168,7 @@ fn of_origins(without: Origin, with: Origin) -> Option<Warning> {
 }
 
 /// Returns true if two figures differ by more than repeated readings do. NaN differs from every
-/// number.
+/// number, itself included.
 fn differ(x: f64, y: f64) -> bool {
     let within = (x - y).abs() <= x.abs().max(y.abs()) * DURATION_PCT / 100.0;
     !within

@@ -15,10 +15,11 @@ use super::Scope;
 use super::event::Event;
 use super::open::Opened;
 
-/// The capacity of this machine's counters.
+/// The abilities of this machine's counters: how many events they count together, and which generic
+/// events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capacity {
-    /// Number of any events that can be counted together; 0 without counters.
+    /// Number of arbitrary events that can be counted together; 0 without counters.
     pub at_once: usize,
     /// Number of cycles and instructions that have counters of their own, in addition to
     /// [`Capacity::at_once`] others.
@@ -40,8 +41,8 @@ pub struct Generic {
     pub why_not: Option<String>,
 }
 
-/// Returns the capacity of this machine's counters; the first call measures it on the calling thread, in
-/// some milliseconds. Others who count at that time take from it.
+/// Returns the capacity of this machine's counters; the first call measures it on the calling
+/// thread, in some milliseconds. Other programs that count events at that time reduce the result.
 pub fn capacity() -> &'static Capacity {
     static CAPACITY: OnceLock<Capacity> = OnceLock::new();
     CAPACITY.get_or_init(Capacity::find_out)
@@ -63,7 +64,8 @@ impl Capacity {
         }
         group.pop();
         let (at_once, mut beside) = (group.len(), 0);
-        // On Intel these two have counters of their own; elsewhere the group is refused.
+        // On Intel these two events have counters of their own; on other CPUs the kernel refuses
+        // the group.
         for fixed in
             [CYCLES, INSTRUCTIONS].into_iter().filter(|fixed| probe == PROBES[0] && counts(fixed))
         {
@@ -121,8 +123,8 @@ impl fmt::Display for Capacity {
     }
 }
 
-/// Name, `config`, and whether a loop is sure to make some. Source: `enum perf_hw_id`,
-/// linux/perf_event.h.
+/// Name and `config` of each generic event, and whether a loop certainly causes it. Source: `enum
+/// perf_hw_id`, linux/perf_event.h.
 const GENERIC: [(&str, u64, bool); 7] = [
     ("cycles", CYCLES, true),
     ("instructions", INSTRUCTIONS, true),
@@ -136,11 +138,11 @@ const CYCLES: u64 = 0;
 const INSTRUCTIONS: u64 = 1;
 const BRANCHES: u64 = 4;
 
-/// Events used to find the number of counters: first an event that has no counter of its own on any
-/// CPU.
+/// Events for determining the number of counters. The first is an event that has no counter of its
+/// own on any CPU.
 const PROBES: [u64; 3] = [BRANCHES, INSTRUCTIONS, CYCLES];
 
-/// No CPU has more counters.
+/// Upper bound of the number of counters: no CPU has more.
 const AT_ONCE_MAX: usize = 32;
 
 fn hardware(config: u64) -> Event {

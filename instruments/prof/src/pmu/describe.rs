@@ -77,7 +77,7 @@ fn software((name, _, meaning): (&'static str, &str, &'static str)) -> Described
 fn refusal(event: Result<Event, Error>, fallback: Fallback) -> Option<Refusal> {
     let tried = event.and_then(|event| Counting::of_this_thread(&[event])?.read());
     tried.err().map(|e| {
-        // An error has its fallback in its remedy; here it is a value of its own.
+        // The fallback is printed separately, so it is removed from the end of the error's remedy.
         let fix = e.fix.strip_suffix(&format!("; instead: {fallback}")).unwrap_or(&e.fix);
         Refusal { code: e.code.as_str(), fix: fix.into(), why: e.why, fallback }
     })
@@ -97,7 +97,7 @@ impl fmt::Display for Described {
                 f.write_str(&wrapped("    ", event.caveat))?;
             }
         }
-        // Each reason once, with all the events that it keeps from being counted.
+        // Print each reason once, with all events that cannot be counted for that reason.
         let refused = || self.events.iter().filter_map(|e| Some((e.name, e.refused.as_ref()?)));
         for (at, (_, refusal)) in refused().enumerate() {
             if refused().take(at).any(|(_, told)| told.why == refusal.why) {

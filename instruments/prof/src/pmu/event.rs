@@ -21,9 +21,9 @@ named! {
         L2LinesOut = "L2_LINES_OUT",
         /// Cache lines that came from another core's cache.
         LinesFromOtherCore = "LINES_FROM_OTHER_CORE",
-        /// Accesses that the first data cache had no line for.
+        /// Accesses that missed the first-level data cache.
         L1dMisses = "L1D_MISSES",
-        /// Accesses that missed the last cache before memory.
+        /// Accesses that missed the last-level cache.
         LlcMisses = "LLC_MISSES",
     }
 }
@@ -108,7 +108,8 @@ impl Event {
     /// Returns true if the kernel counts the event without a CPU counter.
     #[must_use]
     pub const fn is_software(&self) -> bool {
-        // 2 is a tracepoint, 5 a breakpoint: none takes one of the counters that we are short of.
+        // Other types, such as tracepoints (2) and breakpoints (5), do not use the CPU's few
+        // counters.
         !matches!(self.type_, Event::HARDWARE | Event::CACHE | Event::RAW)
     }
 
@@ -144,7 +145,7 @@ impl fmt::Display for Event {
 }
 
 impl Quantity {
-    /// Returns the quantity with that name, ours or the one in `perf`.
+    /// Returns the quantity with that name, which is either our name or the name in `perf`.
     fn named(text: &str) -> Option<Quantity> {
         let lower = text.to_ascii_lowercase().replace('-', "_");
         Some(match lower.as_str() {
@@ -157,8 +158,8 @@ impl Quantity {
 }
 
 named! {
-    /// Another instrument that answers the same question. Its figure is printed under its own name,
-    /// never under the counter's.
+    /// Another instrument for the same question. Its figure is printed under its own name, never
+    /// under the counter's.
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Fallback {
@@ -167,9 +168,10 @@ named! {
         CpuTimeInTscTicks = "CPU time in ticks of the TSC",
         /// Replacement for instructions. User space only, and exact.
         CallgrindInstructions = "callgrind's count of instructions, user space only",
-        /// For lines that move between caches. A model's, for a program that an emulator can run.
+        /// Replacement for lines that move between caches: a model's figure, for a program that an
+        /// emulator can run.
         LineModel = "a model of coherent caches, by `linerate lines -- COMMAND`",
-        /// Nothing; the figure is `n/a`.
+        /// No replacement; the figure is `n/a`.
         Nothing = "none",
     }
 }
@@ -208,7 +210,7 @@ fn software(text: &str) -> Option<Event> {
 /// Parses `r` and 1 to 16 hexadecimal digits, as `perf` does.
 fn raw(text: &str) -> Option<Event> {
     let digits = text.strip_prefix(['r', 'R'])?;
-    // from_str_radix takes a sign, a code has none.
+    // from_str_radix would accept a sign, which no code has.
     let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let config = u64::from_str_radix(digits, 16).ok().filter(|_| is_hex)?;
     Some(Event::new(raw_code(config), Event::RAW, config))

@@ -60,7 +60,7 @@ impl Opened {
     /// Opens all of `events` or none, and enables them.
     pub(super) fn of_this_thread(events: &[Event], scope: Scope) -> Result<Opened, Refused> {
         let none = |error| Refused { index: events.len(), error };
-        // The leader counts nothing: it is what the others are read by.
+        // The group's leader counts nothing; it exists because a group is read through its leader.
         let mut leader = of_thread(&mut Group::builder(), scope).build().map_err(none)?;
         let mut counters = Vec::with_capacity(events.len());
         for (index, event) in events.iter().enumerate() {
@@ -74,7 +74,7 @@ impl Opened {
     /// Reads all counters together. Cost: one read(2).
     pub(super) fn read(&mut self) -> io::Result<Reading> {
         let data = self.leader.read_group()?;
-        // Every member of the group is in what the group reads.
+        // A read of the group returns all of its members, so the 0 for a missing one is never used.
         let value = |counter: &Counter| data.get(counter).map_or(0, |entry| entry.value());
         Ok(Reading {
             counts: self.counters.iter().map(value).collect(),
@@ -107,11 +107,12 @@ pub(crate) fn remedy(event: Option<&Event>, e: &io::Error) -> (Code, String, Str
     let why = format!("perf_event_open: {e}");
     match Errno::from_io_error(e) {
         Some(errno @ (Errno::ACCESS | Errno::PERM)) => {
-            // 2 leaves us our own doings, 1 the kernel's on our behalf too.
+            // Level 2 allows a process to count its own code, level 1 also the kernel's work for
+            // the process.
             let level = if event.is_some_and(is_of_the_kernel) { 1 } else { 2 };
             let mut fix =
                 format!("sysctl kernel.perf_event_paranoid={level}, or run with CAP_PERFMON");
-            // That level is refused with EACCES. EPERM is what a container's filter says.
+            // perf_event_paranoid refuses with EACCES, a container's seccomp filter with EPERM.
             if errno == Errno::PERM {
                 fix = format!("{fix}; in a container: {SECCOMP}");
             }
@@ -122,7 +123,8 @@ pub(crate) fn remedy(event: Option<&Event>, e: &io::Error) -> (Code, String, Str
             let fix = format!("in a container: {SECCOMP}; else a kernel with CONFIG_PERF_EVENTS");
             (Code::Unsupported, why, fix)
         }
-        // Of an event that needs a counter, and of one that this CPU's driver does not know.
+        // These errors come from a machine without counters, or from a driver that does not know
+        // the event.
         Some(Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP | Errno::INVAL) => {
             if event.is_some_and(|event| !event.is_software()) && !has_pmu() {
                 let why = format!("this machine shows no performance counters ({why})");

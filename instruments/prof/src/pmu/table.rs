@@ -22,9 +22,10 @@ named! {
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Family {
-        /// AMD 1Ah, models 00h to 2Fh, 40h to 4Fh and 60h to 7Fh: Zen 5. The others are Zen 6.
+        /// AMD family 1Ah, models 00h to 2Fh, 40h to 4Fh and 60h to 7Fh: Zen 5. The family's other
+        /// models are Zen 6.
         Amd1Ah = "AMD family 1Ah, Zen 5",
-        /// Any other, or CPUs with different kinds of cores.
+        /// Any other CPU, or a machine with different kinds of cores.
         Unknown = "not in the table: the kernel's generic events only",
     }
 }
@@ -34,7 +35,7 @@ impl Family {
     #[must_use]
     pub fn here() -> Family {
         static HERE: OnceLock<Family> = OnceLock::new();
-        // A machine without /proc has an unknown CPU, which is an answer.
+        // Without /proc the family is `Unknown`, which is a valid result.
         *HERE.get_or_init(|| {
             std::fs::read_to_string("/proc/cpuinfo")
                 .map_or(Family::Unknown, |text| Family::of(&text))

@@ -34,7 +34,7 @@ pub struct Counting {
 pub struct Counts {
     /// The events' counts, in the order of the request.
     pub counted: Vec<Count>,
-    /// Wall time between the edges, in nanoseconds.
+    /// Wall time from the start of the window to its reading, in nanoseconds.
     pub wall_ns: u64,
     /// Time that the thread ran with its counters enabled, in nanoseconds.
     pub enabled_ns: u64,
@@ -67,7 +67,8 @@ impl Counting {
                 .fix("linerate profile events lists what there is"));
         }
         let hardware = events.iter().filter(|event| !event.is_software()).count();
-        // One event fits or is refused by itself; more may be accepted and read 0.
+        // The kernel refuses a single event that has no counter, but may accept a group that is too
+        // large, whose events then read 0.
         if hardware > 1 && capacity().at_once > 0 && !capacity().holds(events) {
             return Err(too_many(events, capacity()));
         }
@@ -89,7 +90,7 @@ impl Counting {
         Ok(())
     }
 
-    /// Returns the counts since the window started, and continues it. Cost: one read(2).
+    /// Returns the counts since the window started, and leaves the window open. Cost: one read(2).
     ///
     /// # Errors
     /// `E-BUSY` if the counters were others' for part of the time, `E-SYSTEM` if they cannot be
@@ -114,7 +115,7 @@ impl Counting {
         let wall_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let counted = self.events.iter().zip(now.counts.iter().zip(&self.base.counts));
         let counted = counted
-            // A counter of the kernel's is 64 bits wide and does not go backwards.
+            // The kernel's counters are 64 bits wide and never decrease.
             .map(|(event, (now, base))| Count {
                 event: event.clone(),
                 count: now.wrapping_sub(*base),
@@ -150,11 +151,11 @@ impl Counts {
         self.counted.iter().find(|count| count.event.name == name).map(|count| count.count)
     }
 
-    /// Returns true if the counters were ours all the time.
+    /// Returns true if the events had counters during the whole window.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        // A group is switched on a little after it is enabled; a thousandth is not sharing. A
-        // window without any time on a CPU has nothing to share.
+        // The kernel starts the counters a little after it enables the group, so a thousandth is
+        // tolerated. A window without CPU time counts as whole.
         self.running_ns.saturating_add(self.enabled_ns / 1000) >= self.enabled_ns
     }
 
@@ -171,8 +172,8 @@ impl Counts {
 fn open(events: &[Event]) -> Result<(Opened, Scope)> {
     let mut scope = Scope::UserAndKernel;
     let mut opened = Opened::of_this_thread(events, scope);
-    // If the kernel may not be counted, count user space alone. Events that only the kernel causes would always
-    // read 0 then, so for them the error is returned.
+    // If the kernel refuses to count its own work, count user space alone. Events that only the
+    // kernel causes would then always read 0, so for them return the error.
     if let Err(Refused { error, .. }) = &opened
         && error.kind() == io::ErrorKind::PermissionDenied
         && !events.iter().any(is_of_the_kernel)
@@ -182,8 +183,8 @@ fn open(events: &[Event]) -> Result<(Opened, Scope)> {
     }
     let opened = opened.map_err(|refused| {
         let Refused { index, error } = &refused;
-        // If the event counts by itself the group is too large; that may be so below the number of
-        // counters, since not every counter counts every event.
+        // If the refused event can be counted alone, the group is too large. A group may be too
+        // large below the number of counters, because not every counter counts every event.
         let alone = events.get(*index..=*index).filter(|_| *index > 0);
         if error.kind() == io::ErrorKind::InvalidInput
             && alone.is_some_and(|event| Opened::of_this_thread(event, Scope::User).is_ok())

@@ -59,6 +59,6 @@ pub(super) fn printed(load: Load) -> String {
     if !load.value.is_finite() {
         return "n/a".to_owned();
     }
-    // More digits than an f64 has say nothing, and a hostile profile may ask for 255.
+    // An f64 has at most 17 significant digits, but a hostile profile may request 255.
     format!("{:.*}", usize::from(load.digits.min(17)), load.value)
 }

@@ -21,11 +21,11 @@ use crate::stage::stage_of;
 #[derive(Debug, Clone, Copy)]
 pub struct Profile<'a>(pub &'a profile::Profile);
 
-/// A difference, a line for each function by falling saving.
+/// A difference, with a line for each function, by falling saving.
 #[derive(Debug, Clone, Copy)]
 pub struct Ranked<'a>(pub &'a Diff);
 
-/// Subtotals of a difference, a line for each stage.
+/// Subtotals of a difference, with a line for each stage.
 #[derive(Debug, Clone, Copy)]
 pub struct Stages<'a>(pub &'a Diff);
 

@@ -44,7 +44,8 @@ pub(super) fn saving(figures: Figures) -> String {
     }
 }
 
-/// Returns the digits after the decimal point with which a scaled count shows a single sample.
+/// Returns the number of digits after the decimal point that a scaled count needs to show a single
+/// sample.
 pub(super) fn digits(scale: Scale) -> usize {
     let one = scale.without_factor.min(scale.with_factor);
     let seen = if one > 0.0 { (-one.log10()).ceil().clamp(0.0, DIGITS_MAX) as usize } else { 0 };

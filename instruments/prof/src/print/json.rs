@@ -1,4 +1,5 @@
-//! JSON of a difference. That of a profile is [`crate::read::json`]'s, which reads it again.
+//! JSON of a difference. For the JSON of a profile, see [`crate::read::json`], which writes and
+//! reads it.
 //!
 //! One document, whole: nothing is shortened, rounded or scaled away, and names are as they are, with
 //! whatever a terminal or XML would not take. A count that is not known is `{"below": n}`, and a saving
@@ -21,7 +22,8 @@ pub struct Diff<'a>(pub &'a diff::Diff);
 
 impl fmt::Display for Diff<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Strings, numbers and lists only: what cannot be a number is null.
+        // This does not fail: the keys are strings, and a number that is not finite is written as
+        // null.
         f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
     }
 }
@@ -93,7 +95,8 @@ struct Row<'a> {
 fn document(diff: &diff::Diff) -> Document<'_> {
     let scale = diff.scale;
     let sum = |counts: diff::Sum| Sum { counts, figures: diff.figures_of(counts) };
-    // A maker counts what he does not list as well.
+    // The source's total includes functions that its listing leaves out, so a cut-off does not
+    // affect it.
     let of_all = |counts: diff::Sum| Sum { counts, figures: counts.figures(scale) };
     let moved = diff.moved();
     let text_of =

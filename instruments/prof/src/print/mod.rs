@@ -48,7 +48,7 @@ fn load_of(row: &Row) -> String {
     }
 }
 
-/// The mark at the start of each line that has a model's figures.
+/// The mark that starts each line with figures of a model.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark(&'static str);
 

@@ -9,10 +9,11 @@ use crate::conditions::{Conditions, Netdev};
 use crate::diff::{By, Diff};
 use crate::profile::{Event, Origin, OwnCost, Unit};
 
-/// The widest text of a maker that is printed on a line of ours.
+/// Most characters of a text from a profile that are printed on one line.
 const TEXT_WIDTH: usize = 200;
 
-/// Returns `L2_LINES_OUT (r0226), one sample for each 10,000: counter of the CPU`.
+/// Returns the description of an event: `L2_LINES_OUT (r0226), one sample for each 10,000: counter
+/// of the CPU`.
 pub(super) fn event(event: &Event, origin: Origin) -> String {
     let mut text = match event.name.as_str() {
         "unknown" => "event unknown (the maker does not say)".to_owned(),
@@ -23,7 +24,7 @@ pub(super) fn event(event: &Event, origin: Origin) -> String {
     }
     match (event.unit, event.period) {
         (Unit::Samples, Some(period)) => {
-            // The events of these two are nanoseconds.
+            // `cpu-clock` and `task-clock` count nanoseconds.
             let clock = matches!(event.name.as_str(), "cpu-clock" | "task-clock");
             let unit = if clock { " ns" } else { "" };
             let _ = write!(text, ", one sample for each {}{unit}", number::count(period));
@@ -36,8 +37,8 @@ pub(super) fn event(event: &Event, origin: Origin) -> String {
     text
 }
 
-/// Returns the unit at the head of a column: `samples`, or `counts` if its maker does not say of
-/// what.
+/// Returns the unit at the head of a column: `samples`, or `counts` if the source does not name the
+/// unit.
 pub(crate) const fn unit(unit: Unit) -> &'static str {
     match unit {
         Unit::Unknown => "counts",

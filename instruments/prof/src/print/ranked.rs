@@ -28,7 +28,7 @@ impl<'a> Ranked<'a> {
         Ranked { diff, as_posted: false, top: None }
     }
 
-    /// Prints `function with without difference` and nothing else: absent as 0, all rows in one list,
+    /// Prints only `function with without difference`: 0 for an absent count, all rows in one list,
     /// counts without scale.
     #[must_use]
     pub fn as_posted(self, as_posted: bool) -> Ranked<'a> {
@@ -84,7 +84,7 @@ impl<'a> Ranked<'a> {
             below.iter().partition(|row| self.diff.change(row).is_rise());
         let (noise, fell): (Vec<&Row>, Vec<&Row>) =
             others.into_iter().partition(|row| self.diff.change(row) == Change::Noise);
-        // Ranked by what was saved, what rose most is last.
+        // Rows are ranked by saving, so the largest rises are at the end.
         let (risen, last) = rising.split_at(rising.len().saturating_sub(top));
         first.iter().for_each(|row| grid.cells(self.row(row)));
         self.rest(&fell, more_functions, grid);
@@ -277,7 +277,8 @@ impl fmt::Display for Ranked<'_> {
             return self.post(f);
         }
         let (without, with) = (self.diff.without.origin, self.diff.with.origin);
-        // Of a model against a counter the first line says so, and no row is both.
+        // If one side is a model and the other a measurement, the first line states that, and no
+        // mark fits a row.
         let mark = if without == with { Mark::of(with) } else { super::NONE };
         mark.each_line(
             f,
@@ -301,7 +302,7 @@ fn difference(row: &Row, scale: Scale) -> String {
         (Count::Is(_), Count::Is(_)) => real(sum.saved(scale), scale),
         (Count::Below(_), Count::Is(_)) => format!("> {}", real(sum.saved_least(scale), scale)),
         (Count::Is(_), Count::Below(_)) => format!("< {}", real(sum.saved_most(scale), scale)),
-        // Listed on one side with a count of 0.
+        // Listed with a count of 0 on one side, absent on the other.
         (Count::Below(_), Count::Below(_)) => "n/a".to_owned(),
     }
 }

@@ -14,7 +14,7 @@ use crate::text::wrapped;
 const NAME_WIDTH: usize = 44;
 const OBJECT_WIDTH: usize = 20;
 
-/// A profile with its conditions, its cost and caveats.
+/// A profile with its conditions, cost and caveats.
 #[derive(Debug, Clone, Copy)]
 pub struct Table<'a> {
     profile: &'a Profile,
@@ -28,7 +28,7 @@ impl<'a> Table<'a> {
         Table { profile, top: None }
     }
 
-    /// Shows only the `top` largest rows; the rest is summed in one row.
+    /// Shows only the `top` largest rows; the others are summed in one row.
     #[must_use]
     pub fn top(self, top: Option<usize>) -> Table<'a> {
         Table { top, ..self }
@@ -54,7 +54,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Returns a row that is of no function.
+    /// Returns a row for a sum, which belongs to no function.
     fn sum(&self, count: u64, of: String) -> [String; 6] {
         let none = String::new;
         [number::count(count), self.share(count), none(), of, none(), none()]

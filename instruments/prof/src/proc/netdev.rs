@@ -46,7 +46,7 @@ pub(crate) fn devices(text: &str) -> (Vec<Device>, u64) {
 }
 
 fn device(line: &str) -> Option<Device> {
-    // A name may hold a colon (eth0:1 did), a count does not.
+    // Split at the last colon: a name may contain a colon (eth0:1 did), a counter may not.
     let (name, counts) = line.rsplit_once(':')?;
     let mut fields = counts.split_ascii_whitespace();
     let mut device = Device { name: name.trim().into(), counts: [0; FIELDS.len()] };

@@ -2,7 +2,7 @@
 
 use super::series::{Column, Kind, Sample};
 
-/// Makes rates of samples. It remembers one sample.
+/// A converter of samples into rates, which stores the previous sample.
 #[derive(Debug, Default)]
 pub struct Rates {
     before: Option<Sample>,
@@ -16,8 +16,8 @@ pub struct Rate {
     /// Time between the samples; longer than a period if periods were missed.
     pub span_ns: u64,
     /// For each column, in its [`rate_unit`](Column::rate_unit): a counter's rate, a gauge's value
-    /// at the end. `None` where a sample had no value, and where the counter wrapped or started
-    /// anew: how far it came is not known.
+    /// at the end. `None` where a sample had no value, and where the counter wrapped or restarted,
+    /// so that its growth is unknown.
     pub values: Vec<Option<f64>>,
     /// Counters that wrapped or restarted.
     pub resets: u64,

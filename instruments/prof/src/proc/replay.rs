@@ -13,10 +13,10 @@ use super::series::{COLUMNS_MAX, Column, End, Feed, Header, SCHEMA, Sample};
 pub use crate::read::lines::Complaint;
 use crate::read::lines::{COMPLAINTS_KEPT, Line as Text, Lines, excerpt};
 
-/// Bytes of a line: 65,536 columns of 20 digits, or of names of 200 letters.
+/// Most bytes of a line: 65,536 columns of 20 digits, or of names of 200 letters.
 const LINE_BYTES_MAX: usize = 16 << 20;
 
-/// The series in a file. It holds one line of it at a time, and the columns.
+/// The series in a file. Only one line and the columns are in memory.
 #[derive(Debug)]
 pub struct Replay<R> {
     lines: Lines<R>,

@@ -21,7 +21,7 @@ use super::series::{Absent, Column, End, Feed, Header, SCHEMA, Sample};
 use crate::conditions::Conditions;
 
 named! {
-    /// A file of /proc. Interrupts are read last: they are the most, by far.
+    /// A file of /proc. `Interrupts` is read last, because it has by far the most values.
     pub enum Source {
         /// Soft interrupts by kind and CPU.
         Softirqs = "softirqs",
@@ -31,7 +31,7 @@ named! {
         NetDev = "net/dev",
         /// Work of each CPU's receive path.
         SoftnetStat = "net/softnet_stat",
-        /// Time that was run and waited to run, by CPU.
+        /// Time running and time waiting to run, by CPU.
         Schedstat = "schedstat",
         /// Interrupts by line and CPU.
         Interrupts = "interrupts",
@@ -93,7 +93,7 @@ pub const PERIOD_MIN: Duration = Duration::from_millis(1);
 /// Longest sleep between checks of the stop flag.
 const NAP: Duration = Duration::from_millis(100);
 
-/// Bytes of a file that are read: /proc/interrupts of 512 CPUs with 1000 interrupts is 6 MB.
+/// Most bytes that are read of a file: /proc/interrupts of 512 CPUs with 1000 interrupts is 6 MB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// An iterator over samples of this machine.
@@ -131,7 +131,7 @@ impl Sampler {
                 }
             }
         }
-        // What there is no room for must not be everything else.
+        // Read the interrupts last: if there are too many columns, only interrupts are left out.
         files.sort_by_key(|(source, _)| *source == Source::Interrupts);
         if files.is_empty() {
             let why = absent.first().map_or("nothing was asked for".into(), |first| {
@@ -152,7 +152,7 @@ impl Sampler {
         })
     }
 
-    /// Reads every file of the sample. One that has become unreadable (a process ended) has no
+    /// Reads every file of the sample. A file that has become unreadable (a process ended) has no
     /// values.
     fn read(&mut self) {
         self.readings.begin();
@@ -164,7 +164,7 @@ impl Sampler {
             };
             let mut text = String::from_utf8_lossy(&self.buffer);
             if length as u64 == FILE_BYTES_MAX {
-                // The last line is half a line.
+                // The file was cut at the limit: drop the last line, which is incomplete.
                 let whole = text.rfind('\n').map_or(0, |at| at + 1);
                 text = text[..whole].to_owned().into();
                 self.readings.unread += 1;
@@ -207,7 +207,7 @@ impl Feed for Sampler {
     }
 }
 
-/// When samples are due.
+/// The deadlines of the samples.
 #[derive(Debug)]
 struct Deadlines {
     start_ns: u64,
@@ -233,8 +233,8 @@ impl Deadlines {
     }
 }
 
-/// Sleeps until a moment of the monotonic clock, while `go_on` returns true; returns false if it
-/// did not.
+/// Sleeps until a moment of the monotonic clock, while `go_on` returns true; returns false if
+/// `go_on` ended the sleep.
 fn sleep_until(at_ns: u64, go_on: impl Fn() -> bool) -> bool {
     loop {
         if !go_on() {
@@ -245,7 +245,8 @@ fn sleep_until(at_ns: u64, go_on: impl Fn() -> bool) -> bool {
             return true;
         }
         let until_ns = at_ns.min(now_ns.saturating_add(NAP.as_nanos() as u64));
-        // Any error, a signal for one, only makes the nap shorter. Seconds of any u64 of nanoseconds fit.
+        // An error, such as a signal, only shortens this sleep. The seconds of any u64 of
+        // nanoseconds fit into the type.
         let (tv_sec, tv_nsec) =
             ((until_ns / 1_000_000_000) as i64, (until_ns % 1_000_000_000) as _);
         let until = Timespec { tv_sec, tv_nsec };

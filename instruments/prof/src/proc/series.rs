@@ -112,7 +112,7 @@ pub trait Feed {
     /// Returns the description that precedes the samples.
     fn header(&self) -> &Header;
 
-    /// Returns the columns so far. [`Feed::next`] adds some behind them; it never moves one.
+    /// Returns the columns so far. [`Feed::next`] appends new columns, and never moves one.
     fn columns(&self) -> &[Column];
 
     /// Stores the next sample in `sample`; returns whether there was one.
@@ -121,8 +121,8 @@ pub trait Feed {
     /// Whatever its source failed with. What it gave before is good.
     fn next(&mut self, sample: &mut Sample) -> Result<bool>;
 
-    /// Returns the description that follows the samples: of a machine so far; of a file at its end.
-    /// `None` before the end of a file, and for a file that was cut off.
+    /// Returns the description that follows the samples: for a machine, up to now; for a file, only
+    /// at its end. `None` before the end of a file, and for a file that was cut off.
     fn end(&self) -> Option<End>;
 }
 

@@ -16,9 +16,10 @@ const FIELDS: [&str; 10] =
 /// Number of fields that sum to the whole time: the others are already included in these.
 const PARTS: usize = 8;
 
-/// Shares of CPU time in the order of /proc/stat, in per cent: user, nice, system, idle, iowait, irq,
-/// softirq, steal. They sum to 100. What the kernel does not tell apart is `None`, and in one of the
-/// others; what a hypervisor does not tell is not in steal.
+/// Shares of CPU time in the order of /proc/stat, in per cent: user, nice, system, idle, iowait,
+/// irq, softirq, steal. They sum to 100. A share that the kernel does not count separately is
+/// `None`, and is included in another one; time that the hypervisor does not report is not in
+/// steal.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Split(pub [Option<f64>; PARTS]);
 
@@ -57,11 +58,11 @@ impl CpuTimes {
         Some(since)
     }
 
-    /// Returns the shares of a time; `None` if the time is 0.
+    /// Returns the shares of the times; `None` if the times sum to 0.
     #[must_use]
     pub fn split(&self) -> Option<Split> {
         let whole: u128 = self.0.iter().take(PARTS).flatten().map(|&ticks| u128::from(ticks)).sum();
-        // Every kernel tells these four.
+        // Every kernel reports the first four fields.
         if whole == 0 || self.0[..4].contains(&None) {
             return None;
         }
@@ -82,9 +83,8 @@ impl Split {
         named.filter_map(|(_, pct)| pct).sum()
     }
 
-    /// Returns the time split of each CPU between two samples: `cpu` for the machine, `cpuN` for each. A
-    /// CPU that was
-    /// not on line at both, or whose time went backwards, is left out.
+    /// Returns the time split of each CPU between two samples: `cpu` for the machine, `cpuN` for
+    /// each CPU. A CPU that was offline at one of them, or whose time decreased, is left out.
     #[must_use]
     pub fn between(columns: &[Column], before: &Sample, after: &Sample) -> Vec<(String, Split)> {
         let mut cpus: Vec<(&str, CpuTimes, CpuTimes)> = Vec::new();
@@ -109,7 +109,7 @@ impl Split {
 fn cpu_field(name: &str) -> Option<(&str, usize)> {
     let (cpu, field) = name.strip_prefix("stat/cpu")?.rsplit_once('/')?;
     let at = FIELDS.iter().position(|&known| known == field)?;
-    // With the `cpu` that was stripped.
+    // The name includes the `cpu` that was stripped.
     Some((&name["stat/".len().."stat/cpu".len() + cpu.len()], at))
 }
 

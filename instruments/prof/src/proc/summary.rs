@@ -35,9 +35,9 @@ pub struct Changed {
     pub column: Column,
     /// True if any two values differ.
     pub changed: bool,
-    /// Intervals, or values of a gauge, that the figures are of.
+    /// Number of intervals, or of a gauge's values, from which the figures are computed.
     pub count: u64,
-    /// Lowest, in the column's [`rate_unit`](Column::rate_unit).
+    /// Lowest rate or value, in the column's [`rate_unit`](Column::rate_unit).
     pub min: Option<f64>,
     /// Mean over the intervals, weighted by time; for a gauge, the mean of its values.
     pub mean: Option<f64>,
@@ -59,9 +59,9 @@ impl Summary {
         Summary::watching(feed, |_, _| Ok(()))
     }
 
-    /// Reads all samples of `feed`, and passes each to `watch`: a [`Writer`](super::Writer). `end`
-    /// does not include the cost of `watch`, which [`Writer::finish`](super::Writer::finish)
-    /// returns.
+    /// Reads all samples of `feed`, and passes each to `watch`, for instance to a
+    /// [`Writer`](super::Writer). `end` does not include the cost of `watch`, which
+    /// [`Writer::finish`](super::Writer::finish) returns.
     ///
     /// # Errors
     /// What `feed` or `watch` failed with.
@@ -89,7 +89,7 @@ impl Summary {
         }
         summary.cut_off = feed.end().is_none();
         if let Some(End { own_ns, unread, refused, .. }) = feed.end() {
-            // With what writing cost, if it was written.
+            // Use the larger cost: the one in the file includes the cost of writing it.
             let own_ns = own_ns.max(summary.end.own_ns);
             summary.end = End { own_ns, unread, refused, ..summary.end };
         }
@@ -202,7 +202,7 @@ impl Summary {
         )?;
         writeln!(f, "own cost: {each} ms of CPU time a sample, {share} % of a CPU")?;
         for absent in &self.header.absent {
-            // A file may say anything, also to the terminal.
+            // Escape these texts: a file may contain control sequences for the terminal.
             let (path, why) = (absent.path.escape_debug(), absent.why.escape_debug());
             writeln!(f, "n/a: {path}: {why}")?;
         }

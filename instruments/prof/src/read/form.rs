@@ -45,7 +45,8 @@ pub(super) fn of(head: &[u8]) -> Result<Form> {
             }
         }
     }
-    // Of several that are most the last is taken: from behind.
+    // The earliest form must win among equals: `max_by_key` returns the last maximum, so iterate in
+    // reverse.
     if let Some((form, _)) = votes.iter().rev().max_by_key(|(_, rows)| rows) {
         return Ok(*form);
     }

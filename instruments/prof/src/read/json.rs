@@ -35,7 +35,7 @@ pub const TEXT_MAX_BYTES: u64 = 64 << 20;
 /// one before it.
 pub const VALUES_MAX: u64 = 8 << 20;
 
-/// Reads all profiles in `input`, or none.
+/// Reads all profiles in `input`; one invalid profile makes the whole input an error.
 pub(super) fn read(input: impl BufRead) -> Result<Read> {
     let mut text = Vec::new();
     let mut bounded = std::io::Read::take(input, TEXT_MAX_BYTES + 1);
@@ -47,7 +47,8 @@ pub(super) fn read(input: impl BufRead) -> Result<Read> {
         return Err(refused(format!("it has more than {VALUES_MAX} values")));
     }
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
-    // Every schema first: a document of another one need not have our fields.
+    // Check the schemas of all documents first, because a document of another schema may lack our
+    // fields.
     for document in serde_json::Deserializer::from_slice(text).into_iter::<Schema>() {
         document.map_err(|e| refused(e.to_string()))?.check()?;
     }
@@ -86,7 +87,7 @@ impl Schema {
 }
 
 fn refused(why: String) -> Error {
-    // The parser quotes what it found.
+    // Escape the reason: the parser's message quotes the input.
     let why =
         format!("{}; of linerate's JSON {SCHEMA} is read, whole or not at all", harmless(&why));
     Error::new(Code::File, WHAT, why)

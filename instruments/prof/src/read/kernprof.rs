@@ -31,7 +31,8 @@ fn parse(line: &str, inside: bool) -> Parsed<'_> {
     }
 }
 
-/// Returns a row as invalid if `meant` says that it was meant as one, else as prose.
+/// Returns an invalid row with the reason if `meant` is true, else prose. `meant` means that the
+/// line was intended as a row.
 fn unless_prose(meant: bool, why: String) -> Parsed<'static> {
     if meant { Parsed::Broken(why) } else { Parsed::Prose }
 }

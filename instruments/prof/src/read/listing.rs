@@ -26,7 +26,7 @@ pub(super) enum Parsed<'a> {
     Total(Total),
     /// An invalid row, with the reason.
     Broken(String),
-    /// Anything else.
+    /// A line that is no part of a listing.
     Prose,
 }
 
@@ -135,7 +135,7 @@ impl Listings {
         }
     }
 
-    /// Begins a listing, unless one is open. Returns false if there are too many listings.
+    /// Begins a listing if none is open. Returns false if there are too many listings.
     fn begin(&mut self, number: u64) -> bool {
         self.inside = true;
         if self.budget.profiles > 0 {
@@ -144,7 +144,7 @@ impl Listings {
             }
             return true;
         }
-        self.current = Listing::default(); // what was split off the last one that is kept
+        self.current = Listing::default(); // rows split off the last stored listing
         if !std::mem::replace(&mut self.dropping, true) {
             self.read.listings_left_out.get_or_insert((0, number)).0 += 1;
         }
@@ -161,7 +161,7 @@ impl Listings {
         self.dropping = false;
         let listing = std::mem::take(&mut self.current);
         if !listing.is_empty() {
-            self.budget.profiles -= 1; // there was one left as it began
+            self.budget.profiles -= 1; // not below 0: `begin` checks that one is left
             self.read.profiles.push(listing.into_profile(self.syntax));
         }
     }
@@ -207,14 +207,14 @@ impl Listing {
 }
 
 /// Infers the cut-off of a listing that does not state it. `other` is true if the last row sums up
-/// rows without room.
+/// rows beyond the limit of stored ones.
 pub(super) fn cut_off(profile: &mut Profile, other: bool) {
     let least = profile.rows.iter().map(|row| row.count).min();
     let (below, why) = match (least, profile.rows.last()) {
         (_, Some(last)) if other => {
             (last.count.saturating_add(1), "any of those in the last row may have been")
         }
-        // Less than once is never: rows of 0 are those of a listing that shows all there are.
+        // If there are rows of 0, the cut-off is 1: such a listing has every function with a count.
         (Some(least), _) => {
             (least.max(1), "inferred from the smallest row, the listing does not say")
         }

@@ -103,14 +103,15 @@ impl Script {
         if text.is_empty() {
             return self.end_sample();
         }
-        // Only before the first sample: a program may be called `#`, too.
+        // Read comments only before the first sample, because a program may be named `#`.
         if let Some(comment) = text.strip_prefix('#')
             && self.events.is_empty()
             && (comment.is_empty() || comment.starts_with(' '))
         {
             return line::header(comment, &mut self.conditions);
         }
-        // Not a function first: there are programs whose names are hexadecimal, like `a`.
+        // Try the line as a sample's first line before a frame, because a program's name may be
+        // hexadecimal, such as `a`.
         match line::head(text) {
             Some(Ok(Head::Sample(sample))) => self.sample(number, &sample),
             Some(Ok(Head::Lost(lost))) => self.lost = self.lost.saturating_add(lost),
@@ -250,7 +251,7 @@ impl OfEvent {
     }
 }
 
-/// The functions of one sample, the innermost first.
+/// The functions of one sample, from the innermost to the outermost.
 #[derive(Debug, Default)]
 struct Chain {
     names: Vec<String>,

@@ -33,7 +33,8 @@ fn parse(line: &str, inside: bool) -> Parsed<'_> {
 
 /// Returns a row of `readprofile -v`, whose last two columns are ticks and load.
 fn verbose<'a>(first: &'a str, middle: &'a str, load: &'a str) -> Option<Parsed<'a>> {
-    // As it is printed: 8 or 16 digits. A count has so many in no listing that anyone has seen.
+    // readprofile prints an address with 8 or 16 digits. No known listing has a count with that
+    // many digits.
     let address = token::address(first).ok().filter(|_| first.len() == 8 || first.len() == 16)?;
     let (symbol, count) = middle.rsplit_once(char::is_whitespace)?;
     let (count, load) = (token::count(count).ok()?, token::load(load).ok()?);
@@ -61,7 +62,8 @@ fn row_or_prose<'a>(first: &'a str, symbol: &'a str, last: &'a str, inside: bool
             Some(parsed) => return parsed,
             None => Some(format!("{} is not a function", excerpt(symbol))).filter(|_| inside),
         },
-        // A number that is none, a name and a load, or a line among rows that begins as one.
+        // Complain about a damaged count that is followed by a name and a load, if the line is
+        // among rows or starts like a number.
         (Err(why), Ok(_)) if token::is_name(symbol) && (inside || numeric(first)) => Some(why),
         (Ok(_), Err(why)) => Some(why).filter(|_| inside),
         (Err(why), _) => Some(why).filter(|_| inside && numeric(first)),

@@ -1,5 +1,5 @@
-//! Rows and call chains during reading: each is stored once with its sum, up to a budget that holds
-//! for any input.
+//! Rows and call chains during reading: each is stored once with its sum, up to a budget for any
+//! input.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -36,7 +36,7 @@ impl Default for Budget {
     }
 }
 
-/// Name of the row or frame that sums up those without room.
+/// Name of the row or frame that sums up the rows or chains beyond the budget.
 pub(super) const OTHER: &str = "[other]";
 
 /// A function in a line of a listing.
@@ -68,7 +68,7 @@ pub(super) struct Rows {
     kept: Index<Row>,
     /// Lines that repeat a row.
     pub(super) repeated: u64,
-    /// Number of lines without room; the next is the sum of their counts.
+    /// Number of lines beyond the budget; `other` is the sum of their counts.
     pub(super) other_lines: u64,
     other: u64,
     /// Number of rows at the last blank line.
@@ -76,15 +76,15 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Adds a line: to an existing row, as a new row, or to the sum of those without room. Returns
-    /// the row, unless it had no room.
+    /// Adds a line: to an existing row, as a new row, or to the sum of the lines beyond the budget.
+    /// Returns the row; `None` for a line beyond the budget.
     pub(super) fn add(&mut self, budget: &mut Budget, found: ListedRow<'_>) -> Option<&mut Row> {
         let hash = self.kept.hasher.hash_one(found.key());
         if let Some(at) = self.kept.find(hash, |row| key(row) == found.key()) {
             self.repeated += 1;
             let row = self.kept.items.get_mut(at)?;
             row.count = row.count.saturating_add(found.count);
-            row.load = None; // it was that of one line, and is not that of their sum
+            row.load = None; // the load of one line does not hold for the sum
             return Some(row);
         }
         let name_bytes = found.symbol.len() + found.object.map_or(0, str::len);
@@ -106,19 +106,20 @@ impl Rows {
         )
     }
 
-    /// Notes a blank line.
+    /// Records the position of a blank line.
     pub(super) fn blank(&mut self) {
         self.before_blank = self.kept.items.len();
     }
 
-    /// Returns true if it equals a row from before the last blank line.
+    /// Returns true if `found` equals a row from before the last blank line.
     pub(super) fn is_from_before_the_blank(&self, found: &ListedRow<'_>) -> bool {
         let hash = || self.kept.hasher.hash_one(found.key());
         let at = || self.kept.find(hash(), |row| key(row) == found.key());
         self.before_blank > 0 && at().is_some_and(|at| at < self.before_blank)
     }
 
-    /// Splits off the rows after the last blank line. What there was no room for stays.
+    /// Splits off the rows after the last blank line. The sum of lines beyond the budget stays
+    /// here.
     pub(super) fn split_off(&mut self) -> Rows {
         let mut later = Rows::default();
         for row in self.kept.items.split_off(self.before_blank) {
@@ -136,7 +137,8 @@ impl Rows {
         self.kept.items.iter().fold(self.other, |sum, row| sum.saturating_add(row.count))
     }
 
-    /// Returns the rows, that for lines without room last, and a sentence about them.
+    /// Returns the rows, and a sentence about the lines beyond the budget, which are summed in the
+    /// last row.
     pub(super) fn into_rows(self) -> (Vec<Row>, Option<String>) {
         let mut rows = self.kept.items;
         if self.other_lines == 0 {
@@ -180,7 +182,8 @@ impl Stacks {
         self.kept.push(hash, Stack { frames: frames.map(str::to_owned).collect(), count: 1 });
     }
 
-    /// Returns the chains, that for chains without room last, and a sentence about them.
+    /// Returns the chains, and a sentence about the chains beyond the budget, which are summed in
+    /// the last one.
     pub(super) fn into_stacks(self) -> (Vec<Stack>, Option<String>) {
         let mut stacks = self.kept.items;
         if self.other == 0 {

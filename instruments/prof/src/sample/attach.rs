@@ -1,4 +1,4 @@
-//! Opening of the events of a target: its threads and CPUs, and the handling of refusals.
+//! Opening of the events on a target's threads and CPUs, and handling of refusals.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,12 +20,13 @@ pub(super) struct Setup {
     event: Event,
     what: String,
     ring_bytes: usize,
-    /// The kernel's functions are sampled.
+    /// True if the kernel's functions are sampled.
     pub(super) kernel: bool,
 }
 
 impl Setup {
-    /// Tries the events on the calling thread; leaves the kernel out if it refuses.
+    /// Tries the events on the calling thread; leaves the kernel's functions out if the kernel
+    /// refuses them.
     ///
     /// # Errors
     /// `E-PERM` or `E-UNSUPPORTED`.
@@ -53,7 +54,8 @@ impl Setup {
         Ok(setup)
     }
 
-    /// Drops the options that this kernel lacks or refuses, until it opens the event.
+    /// Drops options that this kernel lacks or refuses, one by one, until the kernel opens the
+    /// event.
     fn grant(&mut self) -> Result<()> {
         let mut tells_lost = true;
         loop {
@@ -63,7 +65,7 @@ impl Setup {
                     self.kernel = false;
                     self.builder.exclude_kernel(true);
                 }
-                // PERF_FORMAT_LOST is of Linux 6.0.
+                // Kernels before 6.0 refuse PERF_FORMAT_LOST.
                 Err(e) if e.raw_os_error() == Some(EINVAL) && tells_lost => {
                     tells_lost = false;
                     self.builder.read_format(READ_FORMAT);
@@ -85,8 +87,8 @@ impl Setup {
         Ok(rings)
     }
 
-    /// Opens the events for all threads of this process, present and future, and returns the number
-    /// of threads that started meanwhile and may be sampled twice.
+    /// Opens the events for all threads of this process, present and future. Returns also the
+    /// number of threads that started during the call and may be sampled twice.
     ///
     /// A thread that shows up while we open events has inherited its starter's, or was started
     /// before its starter had any: we cannot tell. So we begin again until none shows up; if that
@@ -133,7 +135,7 @@ impl Setup {
         let needed = (threads.len() + rings.threads()).saturating_mul(cpus.len());
         for &thread in threads {
             match rings.add(builder.observe_pid(thread), cpus, self.ring_bytes) {
-                // A thread that has ended meanwhile is no error.
+                // A thread may have ended since it was listed.
                 Err(Refusal::Event(e)) if e.raw_os_error() == Some(ESRCH) => {}
                 done => done.map_err(|e| self.refused(&e, needed))?,
             }
@@ -145,7 +147,7 @@ impl Setup {
     fn refused(&self, refusal: &Refusal, needed: usize) -> Error {
         match refusal {
             Refusal::Event(e) if e.raw_os_error() == Some(EMFILE) => {
-                // The library leaves the limit as it is: it is the whole process's.
+                // Only report the limit: raising it would affect the whole process.
                 let limit = getrlimit(Resource::Nofile);
                 too_many(&self.what, needed, limit.current, limit.maximum)
             }
@@ -223,7 +225,7 @@ fn on_line() -> Result<Vec<Option<usize>>> {
     Ok(cpus.into_iter().map(Some).collect())
 }
 
-/// Returns the numbers of this process's threads at this moment.
+/// Returns the numbers of this process's current threads.
 ///
 /// # Errors
 /// `E-UNSUPPORTED` if /proc is missing or of another PID namespace, where our threads have other
@@ -237,7 +239,7 @@ fn own_threads() -> Result<BTreeSet<i32>> {
             "mount -t proc proc /proc, in a mount namespace of one's own: unshare --mount-proc",
         )
     })?;
-    // An entry that cannot be read is of a thread that is just ending.
+    // A directory entry that cannot be read belongs to a thread that has just ended.
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     Ok(tasks.flatten().filter_map(number).collect())
 }
@@ -253,7 +255,8 @@ const DESCRIPTORS_BESIDE: u64 = 1024;
 const RING_BYTES_MAX: usize = 64 << 20;
 const ATTEMPTS: u32 = 10;
 
-// Linux, all architectures: include/uapi/asm-generic/errno-base.h and errno.h.
+// Values of errno in Linux, on all architectures: include/uapi/asm-generic/errno-base.h and
+// errno.h.
 const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
 const ENODEV: i32 = 19;

@@ -36,7 +36,7 @@ pub(super) fn sample_ns(call_chains: bool, kernel: bool) -> Option<f64> {
     distinct(&mut costs)
 }
 
-/// Refuses a sampling rate at which the target could do little else: the timer would fire again
+/// Refuses a sampling rate that leaves the target little CPU time: the timer would fire again
 /// during a sample, and a run of a tenth of a second might never end.
 ///
 /// # Errors
@@ -78,10 +78,10 @@ fn distinct(costs: &mut [f64]) -> Option<f64> {
     costs.get(costs.len() / 2).copied().filter(|&cost| cost > 0.0)
 }
 
-/// Returns the iterations of the loop that take about [`SPIN`].
+/// Returns the number of iterations for which the loop takes about [`SPIN`].
 fn turns() -> u64 {
     const TRIAL: u64 = 100_000;
-    // The shortest of three: the first is cold.
+    // Use the shortest of three trials, because the first runs with cold caches.
     let trial = |_| {
         let start = Instant::now();
         work(TRIAL);
@@ -91,7 +91,7 @@ fn turns() -> u64 {
     (SPIN.as_nanos() * u128::from(TRIAL) / shortest.as_nanos()).try_into().unwrap_or(TRIAL)
 }
 
-/// Returns the nanoseconds that the loop had a CPU, interrupts included.
+/// Returns the CPU time of the loop in nanoseconds, interrupts included.
 fn spin(turns: u64) -> Option<f64> {
     let waited = run_delay_ns().ok()?;
     let start = Instant::now();
@@ -100,8 +100,8 @@ fn spin(turns: u64) -> Option<f64> {
     Some(wall - run_delay_ns().ok()?.saturating_sub(waited) as f64)
 }
 
-/// Works on a chain of shifts in a register. A loop through memory would not do: how fast a store is
-/// forwarded changes with every interrupt, by more than the interrupt takes.
+/// Works on a chain of shifts in a register. A loop through memory would be unsuitable: an
+/// interrupt changes the speed of store forwarding by more than the interrupt itself takes.
 fn work(turns: u64) {
     let shift = |x: u64, _| {
         let x = x ^ x << 13;

@@ -9,7 +9,7 @@ use crate::profile::{Load, Profile, Space, Total};
 /// The kernel's functions, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Kallsyms {
-    /// By address: the name, followed by a tab and the module if it has one.
+    /// Functions by address: the name, followed by a tab and the module if the function is in one.
     functions: Vec<(u64, Box<str>)>,
     /// Length of the kernel's own text in bytes, without modules.
     text_bytes: Option<u64>,
@@ -40,7 +40,7 @@ impl Kallsyms {
         let at = |name: &str| Some(all.iter().find(|(_, text)| &**text == name)?.0);
         let text_bytes = at("_etext\t").zip(at("_stext\t"));
         let text_bytes = text_bytes.and_then(|(end, start)| end.checked_sub(start));
-        // Of several names for one address, the first that is listed stays.
+        // Of several names for one address, keep the first in the list.
         all.sort_by_key(|(address, _)| *address);
         all.dedup_by_key(|(address, _)| *address);
         Kallsyms { functions: all, text_bytes }
@@ -51,7 +51,7 @@ impl Kallsyms {
         self.functions.is_empty()
     }
 
-    /// Returns the function that `address` is in.
+    /// Returns the function that contains `address`.
     pub(crate) fn find(&self, address: u64) -> Option<KernelSymbol<'_>> {
         let next = self.functions.partition_point(|(start, _)| *start <= address);
         let (start, text) = self.functions.get(next.checked_sub(1)?)?;
@@ -59,7 +59,7 @@ impl Kallsyms {
             self.functions.get(next).map(|(next, _)| next - start).filter(|n| *n <= BYTES_MAX);
         let (name, module) = text.split_once('\t')?;
         let module = Some(module).filter(|module| !module.is_empty());
-        // Behind the last function of a region there is nothing that has a name.
+        // An address too far behind the last function of a region is in no function.
         (bytes.is_some() || address - start <= BYTES_MAX).then_some(KernelSymbol {
             name,
             address: *start,
@@ -89,7 +89,8 @@ fn size_by(profile: &mut Profile, all: &Kallsyms) {
     }
     let bytes = all.text_bytes.filter(|bytes| *bytes > 0 && profile.total.is_none());
     if let Some(bytes) = bytes {
-        // Today's text is so large that four digits, as functions have, are often all 0.
+        // The text of current kernels is so large that four digits, as for functions, would often
+        // all be 0.
         let load = Load { value: samples as f64 / bytes as f64, digits: 7 };
         profile.total = Some(Total { count: profile.counted(), load: Some(load) });
         profile.remarks.push(format!(
@@ -101,8 +102,8 @@ fn size_by(profile: &mut Profile, all: &Kallsyms) {
 fn function(line: &str) -> Option<(u64, Box<str>)> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok()?;
-    // Addresses of 0 are how the kernel hides them (kptr_restrict). What is no text (t, w) would
-    // end a function too early or give its name to what follows.
+    // A kernel that hides addresses prints 0 for them (kptr_restrict). Symbols other than text (t,
+    // w) would end a function too early, or give their names to the code after them.
     if address == 0 || !matches!(words.next()?, "t" | "T" | "w" | "W") {
         return None;
     }

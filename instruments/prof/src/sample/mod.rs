@@ -48,7 +48,7 @@ pub use kallsyms::size_kernel;
 pub use recorder::{Recorder, Recording, Trial};
 pub use remarks::{KERNEL_LEFT_OUT, cost_remark};
 
-/// The subject of a sample.
+/// The condition for taking a sample: time or an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// CPU time of the target: this many samples a second.
@@ -66,8 +66,8 @@ pub enum What {
     Event {
         /// The event to sample by.
         event: Event,
-        /// Events for each sample. A prime keeps it out of step with loops. Of `cpu-clock` and
-        /// `task-clock`, whose events are nanoseconds, 100,000 at least.
+        /// Events for each sample. A prime avoids sampling in step with loops. At least 100,000 for
+        /// `cpu-clock` and `task-clock`, whose events are nanoseconds.
         period: u64,
     },
 }
@@ -79,8 +79,9 @@ pub enum Target {
     ThisThread,
     /// Every thread of this process, present and future, including the one that polls.
     ThisProcess,
-    /// All that runs on any CPU: programs, the kernel's threads, interrupts, and the idle task. Functions of
-    /// other programs are one row, `USER`, as the posts have them. It takes CAP_PERFMON.
+    /// Everything that runs on any CPU: programs, the kernel's threads, interrupts, and the idle
+    /// task. Functions of other programs are one row, `USER`, as in the posts. Requires
+    /// CAP_PERFMON.
     Machine,
 }
 

@@ -1,4 +1,4 @@
-//! A recording: its settings, and the samples while they are taken.
+//! A recording: its settings, and its samples while it runs.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,7 +22,8 @@ pub struct Recorder {
     pub what: What,
     /// Records the chain of callers with each sample, by frame pointers.
     pub call_chains: bool,
-    /// Samples the kernel's functions, too. They are left out, with a remark, if it refuses.
+    /// True to sample the kernel's functions, too. They are left out, with a remark, if the kernel
+    /// refuses them.
     pub kernel: bool,
     /// Length of each ring in bytes, rounded up to a power of two pages, at most 64 MiB.
     pub ring_bytes: usize,
@@ -31,7 +32,7 @@ pub struct Recorder {
     pub calibrate: bool,
 }
 
-/// Outcome of a trial on the calling thread.
+/// Outcome of trying to sample the calling thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trial {
     /// True if the kernel's functions are sampled, or were not requested.
@@ -111,7 +112,8 @@ impl Recorder {
 /// Returns this process's command line as typed, from /proc.
 fn command_line() -> String {
     let mut bytes = Vec::new();
-    // What has been read until it failed is as good as any.
+    // After an error, use the bytes read until then: the command line is only information for the
+    // reader.
     let _ = File::open("/proc/self/cmdline").map(|file| file.take(4096).read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).replace(['\0', '\n'], " ").trim_end().to_owned()
 }
@@ -125,7 +127,7 @@ pub struct Recording {
     pub(super) wall: SystemTime,
     pub(super) workload: String,
     pub(super) sample_ns: Option<f64>,
-    /// The kernel's functions are sampled.
+    /// True if the kernel's functions are sampled.
     pub(super) kernel: bool,
     /// Threads that started while the recorder attached and may be sampled twice.
     pub(super) late: usize,
@@ -164,7 +166,8 @@ impl Recording {
         let wall_ns = u64::try_from(self.at.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.drain();
         let mut counted = self.rings.counted().map_err(|e| failed(&e))?;
-        // The events' own count has what was lost last, too, of which no record tells.
+        // The events' count also includes the samples that were lost last, which no record in a
+        // ring reports.
         counted.lost = counted.lost.max(self.tally.lost);
         let mut profile = summary::profile(&self, counted, wall_ns, &Names::of(&self.tally));
         if let Some(cost) = &mut profile.own_cost {

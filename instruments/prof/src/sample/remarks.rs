@@ -43,7 +43,8 @@ pub(super) fn of(
             format!("{} records of the kernel made no sense and were left out", tally.broken)
         }),
         gaps(&recorder.what, cpu_ns, tally.samples.saturating_add(lost)),
-        // Switching it on and off costs a little; a hundredth less is sharing.
+        // Starting and stopping the event takes some time; a difference above a hundredth means
+        // that the counter was shared.
         (running_ns.saturating_add(cpu_ns / 100) < cpu_ns).then(|| {
             format!("the event had a counter for {running_pct:.1} % of the CPU time only")
         }),
@@ -69,7 +70,7 @@ pub(super) fn of(
     remarks.into_iter().flatten().collect()
 }
 
-/// Returns the remark on CPU time that gave no sample.
+/// Returns the remark on CPU time without samples.
 fn gaps(what: &What, cpu_ns: u64, seen: u64) -> Option<String> {
     let hz = what.hz()?;
     let (periods, period_us) = (cpu_ns as f64 * hz / 1e9, 1e6 / hz);
@@ -129,9 +130,9 @@ fn nameless(recording: &Recording, names: &Names) -> Option<String> {
     })
 }
 
-/// Periods below which a tenth may be chance.
+/// Number of periods below which a gap of a tenth may be chance.
 const PERIODS_JUDGED: f64 = 100.0;
-/// Cost of sampling that needs no remark, in per cent.
+/// Highest cost of sampling without a remark, in per cent.
 const COST_PCT_TOLD: f64 = 1.0;
 /// Objects that a remark names at most.
 const OBJECTS_NAMED: usize = 3;

@@ -35,7 +35,7 @@ struct Ring {
 pub(super) enum Refusal {
     /// Opening or redirecting the event failed.
     Event(io::Error),
-    /// To lend memory for a ring.
+    /// Allocating memory for a ring failed.
     Ring(io::Error),
 }
 
@@ -44,9 +44,9 @@ pub(super) enum Refusal {
 pub(super) struct Counted {
     /// Time that the threads had a CPU, in nanoseconds.
     pub(super) cpu_ns: u64,
-    /// Part of the time in which the event had a counter.
+    /// Part of that time in which the event had a counter.
     pub(super) running_ns: u64,
-    /// Records without room; 0 if the kernel (before 6.0) does not report them.
+    /// Records for which a ring had no room; 0 if the kernel (before 6.0) does not report them.
     pub(super) lost: u64,
 }
 
@@ -129,8 +129,8 @@ impl Rings {
         Ok(())
     }
 
-    /// Passes every record to `take` with its space; an invalid record is `None`. Takes at most the
-    /// contents of each ring at the start, so that a fast target cannot keep it busy.
+    /// Passes every record to `take` with its space; an invalid record is `None`. Takes only what
+    /// each ring contained at the start, so that a fast target cannot keep this function busy.
     pub(super) fn drain(&mut self, mut take: impl FnMut(Space, Option<Record<'_>>)) {
         for ring in self.rings.values_mut() {
             let mut left = ring.bytes;
@@ -154,8 +154,9 @@ impl Rings {
         let mut enabled_ns = BTreeMap::<usize, u64>::new();
         for (thread, counter) in self.counters() {
             let data = counter.read_full()?;
-            // An event is enabled while its thread runs, on whatever CPU, but its time is brought up
-            // to date only when it is touched: the most of a thread's events is right.
+            // Each event of a thread is enabled while the thread runs on any CPU, but the kernel
+            // updates an event's time only when it uses the event. So the largest time of a
+            // thread's events is right.
             let enabled = enabled_ns.entry(thread).or_default();
             *enabled = ns(data.time_enabled()).max(*enabled);
             sum.running_ns = sum.running_ns.saturating_add(ns(data.time_running()));
@@ -185,8 +186,8 @@ fn redirect(counter: &Counter, to: &Sampler) -> io::Result<()> {
     // PERF_EVENT_IOC_SET_OUTPUT, include/uapi/linux/perf_event.h.
     const SET_OUTPUT: Opcode = opcode::none(b'$', 5);
     let target = usize::try_from(to.as_raw_fd()).map_err(io::Error::other)?;
-    // SAFETY: the opcode takes an integer, the descriptor of the event whose ring is to be used; the
-    // kernel checks that it is one and keeps the ring alive. Nothing of ours is written.
+    // SAFETY: the opcode takes an integer, the descriptor of the event whose ring is to be used;
+    // the kernel checks that it is one and keeps the ring alive. The call writes no memory of ours.
     unsafe { ioctl(descriptor(counter), IntegerSetter::<SET_OUTPUT>::new_usize(target)) }?;
     Ok(())
 }

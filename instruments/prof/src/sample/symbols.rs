@@ -23,7 +23,7 @@ pub(super) struct Name {
     pub(super) code_bytes: Option<u64>,
     pub(super) object: Option<Arc<str>>,
     pub(super) space: Space,
-    /// The name is a function's.
+    /// True if the name is a function's.
     pub(super) function: bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Names {
     pub(super) unread: Option<String>,
 }
 
-/// A stretch of our memory that holds code: `start..end` and what is mapped there.
+/// A range of our memory that contains code: `start..end`, and the mapped file.
 type Mapping = (u64, u64, Arc<str>);
 
 impl Name {
@@ -103,7 +103,8 @@ impl Names {
         let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false);
         let symbolizer = symbolizer.build();
         let mut process = Process::new(Pid::Slf);
-        // Links of /proc/self/map_files need privilege, and debug information a long time.
+        // Do not use /proc/self/map_files, whose links need privilege, nor debug information, which
+        // takes long to parse.
         (process.map_files, process.debug_syms, process.perf_map) = (false, false, false);
         let found = symbolizer.symbolize(&Source::Process(process), Input::AbsAddr(addresses));
         let found = found.unwrap_or_else(|e| {

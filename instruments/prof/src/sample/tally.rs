@@ -11,13 +11,13 @@ use crate::profile::Space;
 pub(super) enum Place {
     /// An address in the kernel.
     Kernel(u64),
-    /// An address of ours.
+    /// An address in this process's user space.
     User(u64),
     /// An address in another program.
     Other,
     /// An unknown address.
     Unknown,
-    /// All addresses for which there was no room.
+    /// Any address beyond the limit of stored places.
     Beyond,
 }
 
@@ -27,18 +27,18 @@ pub(super) struct Tally {
     /// This process, if others are sampled as well, because their addresses cannot be named.
     pub(super) own: Option<u32>,
     pub(super) samples: u64,
-    /// Records that found no room in a ring, as the kernel reports.
+    /// Records for which a ring had no room, as the kernel reports.
     pub(super) lost: u64,
     /// Times that the kernel paused an event that was too frequent.
     pub(super) throttled: u64,
-    /// Records that make no sense.
+    /// Records that are invalid.
     pub(super) broken: u64,
     pub(super) places: HashMap<Place, u64>,
     /// Call chains, from the sampled place to the outermost caller.
     pub(super) stacks: HashMap<Box<[Place]>, u64>,
-    /// Samples whose call chain found no room.
+    /// Samples whose call chain is beyond the limit of stored chains.
     pub(super) stacks_beyond: u64,
-    /// Samples with a chain that fell in user code.
+    /// Samples in user code that have a call chain.
     pub(super) user_chains: u64,
     /// Samples whose call chain has at most one caller.
     pub(super) shallow_chains: u64,
@@ -87,8 +87,9 @@ impl Tally {
             if std::mem::take(&mut own) && entry == address {
                 continue;
             }
-            // A return address is behind the call, perhaps in the next function already; but the
-            // first in user space, if the sample fell in the kernel, is where it was called from.
+            // A return address is behind the call instruction, perhaps in the next function, so
+            // subtract 1. Only the first user address below a kernel sample is no return address:
+            // it is where the kernel was entered.
             let at = if user_frames == 1 && now == Space::User { entry } else { entry - 1 };
             places.push(place(now, at));
         }
@@ -120,7 +121,7 @@ fn mark(entry: u64) -> Option<Space> {
     match entry {
         KERNEL => Some(Space::Kernel),
         USER => Some(Space::User),
-        // An address of 0 ends a chain that went astray.
+        // An address of 0 ends a chain with a wrong frame pointer.
         MARKS.. | 0 => Some(Space::Unknown),
         _ => None,
     }

@@ -17,7 +17,7 @@ pub(super) const BUFFER: &[&str] = &[
     "kfree_skbmem",
     "__kfree_skb",
     "skb_release_data",
-    // What they became.
+    // The names of these functions in current kernels.
     "__alloc_skb",
     "napi_alloc_skb",
     "__napi_alloc_skb",
@@ -41,7 +41,7 @@ pub(super) const BUFFER: &[&str] = &[
 #[rustfmt::skip] // A table: lines are by theme, not by width.
 pub(super) const KERNEL: &[Names] = &[
     (Stage::Driver, &[
-        // Of the posts' time: eepro100, e1000, tg3, acenic.
+        // Drivers of the posts' time: eepro100, e1000, tg3, acenic.
         "speedo_*", "e1000_*", "e100_*", "tg3_*", "ace_*",
         "e1000e_*", "igb_*", "igc_*", "ixgbe_*", "ixgbevf_*", "i40e_*", "iavf_*", "ice_*", "idpf_*",
         "mlx4_*", "mlx5_*", "mlx5e_*", "bnx2x_*", "bnxt_*", "ena_*", "gve_*", "nfp_*", "qede_*",
@@ -56,7 +56,7 @@ pub(super) const KERNEL: &[Names] = &[
         "net_rx_action", "net_tx_action", "netif_rx*", "netif_receive_skb*", "__netif_*",
         "netif_skb_features", "enqueue_to_backlog", "process_backlog", "napi_*", "__napi_*",
         "gro_*", "dev_gro_receive", "inet_gro_*", "eth_type_trans", "eth_*",
-        // Not all of `dev_`: that is also of the driver model, as dev_attr_show.
+        // `dev_*` would be too wide: the driver model has such names, too, as dev_attr_show.
         "dev_queue_xmit*", "__dev_queue_xmit*", "dev_direct_xmit*", "__dev_direct_xmit",
         "dev_hard_start_xmit", "dev_loopback_xmit", "dev_nit_active*", "dev_forward_skb*",
         "__dev_forward_skb*", "dev_map_*", "dev_get_by_*", "__dev_get_by_*", "dev_fill_forward_path",
@@ -72,7 +72,7 @@ pub(super) const KERNEL: &[Names] = &[
     (Stage::Ip, &[
         "ip_*", "__ip_*", "ip6_*", "__ip6_*", "ipv4_*", "ipv6_*", "__ipv6_*", "fib_*", "__fib_*",
         "fib6_*",
-        // Not all of `rt_`: that is also of a real-time kernel's locks, and of its scheduler.
+        // `rt_*` would be too wide: a real-time kernel's locks and scheduler have such names, too.
         "rt_cache_*", "rt_dst_*", "rt_set_nexthop*", "rt_add_uncached_list", "rt_del_uncached_list",
         "rt_hash_*", "rt_intern_hash", "rt_garbage_collect", "rt_may_expire", "rt_check_expire",
         "rt_bind_*", "rt_fill_info", "rt_genid_*", "rt_free", "rt_drop", "rt_score", "rt6_*", "icmp_*", "icmpv6_*", "igmp_*", "dst_*",
@@ -89,7 +89,7 @@ pub(super) const KERNEL: &[Names] = &[
         "__sys_send*", "___sys_recv*", "___sys_send*", "move_addr_to_*", "import_iovec",
         "lock_sock_*", "release_sock", "__release_sock", "datagram_poll*", "__pollwait", "__skb_recv_*",
         "__skb_wait_for_more_packets", "security_sock*", "import_ubuf",
-        // A descriptor's file, looked up and let go: in these workloads a socket's.
+        // Look-up and release of a descriptor's file, which in these workloads is a socket.
         "fget", "fput", "__fget*", "__fdget*", "fdget*", "do_select", "do_poll", "do_sys_poll",
         "sys_select", "sys_poll", "ep_*", "do_epoll_*", "sys_epoll_*", "io_uring_*", "io_*",
     ]),
@@ -97,12 +97,12 @@ pub(super) const KERNEL: &[Names] = &[
         "csum_*", "__csum_*", "do_csum", "skb_copy", "skb_copy_*", "__skb_copy_*", "skb_checksum*",
         "__skb_checksum*", "skb_copy_and_csum_*", "tcp_copy_to_iovec", "memcpy*", "__memcpy*",
         "memmove*", "__memmove*", "memset*", "__memset*", "clear_page*",
-        // Not all of `copy_`: copy_process and copy_page_range are fork's.
+        // `copy_*` would be too wide: copy_process and copy_page_range belong to fork.
         "copy_page", "copy_page_rep", "copy_page_regs", "copy_page_to_iter*",
         "copy_page_from_iter*", "copy_to_*", "copy_from_*", "copy_user*", "copy_mc_*",
         "copy_highpage", "copy_folio_*", "copyin", "copyout", "csum_and_copy_*", "_copy_*", "__copy_*", "__generic_copy_*", "rep_movs*", "rep_stos*", "clear_user*",
         "simple_copy_to_iter", "__skb_datagram_iter",
-        // What a copy to or from a program is checked for first.
+        // Checks that precede a copy to or from a program.
         "__check_object_size", "__check_heap_object", "check_stack_object", "__virt_addr_valid",
     ]),
     (Stage::Scheduler, &[
@@ -114,8 +114,8 @@ pub(super) const KERNEL: &[Names] = &[
         "update_rq_clock*", "sched_*", "__sched_*", "resched_*", "newidle_balance", "sched_balance_*",
         "load_balance", "add_wait_queue*", "remove_wait_queue*", "prepare_to_wait*", "finish_wait",
         "futex_*", "__futex_*", "do_futex", "io_schedule*", "cpuacct_*", "psi_*", "yield_task*", "reschedule_idle",
-        // The idle task's own loop around the one that waits: it enters and leaves idleness and
-        // calls the scheduler. In the posts' figures too only the loop that waits is idle.
+        // The idle task's loop, which enters and leaves idleness and calls the scheduler, but does
+        // not wait itself. As in the posts' figures, only the loop that waits is idle.
         "cpu_idle", "do_idle", "cpu_startup_entry",
     ]),
     (Stage::Memory, &[
@@ -142,7 +142,7 @@ pub(super) const KERNEL: &[Names] = &[
         "sysvec_*", "__sysvec_*", "handle_IRQ_event", "handle_irq_*", "handle_edge_irq",
         "handle_fasteoi_irq", "__handle_irq_*", "run_ksoftirqd", "tasklet_*", "apic_*", "x2apic_*",
         "native_apic_*", "smp_call_function*", "generic_smp_call_*", "flush_smp_call_*",
-        // Timers, and clocks, which 2.4 reads to stamp every packet.
+        // Timers, and clocks, which Linux 2.4 reads for a time stamp in every packet.
         "mod_timer*", "__mod_timer", "add_timer*", "del_timer*", "timer_*", "__timer_*",
         "run_timer_*", "__run_timers", "call_timer_fn", "hrtimer_*", "__hrtimer_*", "tick_*",
         "lapic_next_*", "clockevents_*", "do_gettimeofday", "do_gettimeoffset*", "get_fast_time",
@@ -164,7 +164,7 @@ pub(super) const KERNEL: &[Names] = &[
         "queued_read_*", "queued_write_*", "mutex_*", "__mutex_*", "rwsem_*", "down", "down_*",
         "__down*", "up", "up_read", "up_write", "__up", "__up_*", "osq_lock", "osq_unlock",
         "percpu_down_*", "percpu_up_*", "__percpu_down_*",
-        // A real-time kernel's, which sleep instead.
+        // Locks of a real-time kernel, which sleep instead of spinning.
         "rt_spin_*", "rt_read_*", "rt_write_*", "rt_mutex_*", "__rt_mutex_*", "rtlock_*",
         "rwbase_*",
         // Contended locks of 2.4, out of line in a section of their own.
@@ -185,7 +185,7 @@ pub(super) const KERNEL: &[Names] = &[
         "tdx_safe_halt", "haltpoll_*", "default_enter_idle", "cpu_do_idle", "psci_enter_idle*",
     ]),
     (Stage::User, &["USER"]),
-    // Called from everywhere, by name like what is above.
+    // Called from all stages. These prefixes are longer than `rcu_*` above, and so take precedence.
     (Stage::Other, &["rcu_read_*", "__rcu_read_*"]),
     (Stage::Instrument, &[
         "mcount", "__fentry__", "ftrace_*", "__ftrace_*", "function_trace_call", "perf_*", "__perf_*",

@@ -1,4 +1,5 @@
-//! /proc/interrupts and /proc/softirqs: a line for each, a number for each CPU.
+//! Parsers of /proc/interrupts and /proc/softirqs, which have a line for each interrupt and a
+//! column for each CPU.
 //!
 //! A machine of 256 CPUs has 300 lines of interrupts: as many columns as that would leave no room
 //! for anything else. Where lines times CPUs are more than [`BY_CPU_MAX`], a line is one column, the
@@ -8,12 +9,14 @@
 
 use super::{Kind, Readings};
 
-/// Columns of interrupts by CPU: a quarter of all that a series can have.
+/// Most columns for interrupts by CPU: a quarter of the columns that a series can have.
 const BY_CPU_MAX: usize = 1 << 14;
 
-/// Reads interrupts by line and CPU. A line without a CPU's column (`ERR`, `MIS`) is of the machine.
+/// Reads interrupts by line and CPU. A line without columns for CPUs (`ERR`, `MIS`) counts for the
+/// whole machine.
 pub(crate) fn interrupts(text: &str, readings: &mut Readings) {
-    // Once for a series: a line more must not turn all columns into others.
+    // Decide this once for a series: an additional line must not switch all columns to the other
+    // form.
     let cells = || {
         let cpus = text.lines().next().and_then(cpus).map_or(0, |cpus| cpus.len());
         cpus.saturating_mul(text.lines().count().saturating_sub(1))
@@ -44,7 +47,7 @@ fn table(text: &str, unit: &'static str, by_cpu: bool, readings: &mut Readings) 
     }
 }
 
-/// Returns the CPUs that the head names: `CPU0 CPU2`. One that is off line has no column.
+/// Returns the CPUs in the heading: `CPU0 CPU2`. An offline CPU has no column.
 fn cpus(head: &str) -> Option<Vec<u32>> {
     let names = head.split_ascii_whitespace().map(|name| name.strip_prefix("CPU")?.parse().ok());
     names.collect::<Option<Vec<u32>>>().filter(|cpus| !cpus.is_empty())
@@ -66,7 +69,8 @@ fn row(
             None => break,
         }
     }
-    // With one CPU, `ERR: 0` looks as if it were that CPU's; but what counts by CPU says what.
+    // With one CPU, `ERR: 0` looks like that CPU's count. Unlike a count for each CPU, it has no
+    // description after it.
     let named = key.bytes().any(|b| !b.is_ascii_digit());
     let of_machine = unit == "interrupts" && named && rest.trim_end().is_empty();
     if counts.len() == 1 && (cpus.len() > 1 || of_machine) {
@@ -89,7 +93,7 @@ fn row(
     Some(())
 }
 
-/// Takes a number off the front, with the blanks after it.
+/// Removes the number at the start of `rest`, with the blanks after it, and returns the number.
 fn number(rest: &mut &str) -> Option<u64> {
     let end = rest.find(|c: char| c.is_ascii_whitespace()).unwrap_or(rest.len());
     let (word, behind) = rest.split_at(end);

@@ -1,4 +1,4 @@
-//! Parsers of the files of /proc that have counts, a function for each file's text.
+//! Parsers of the files in /proc that have counters: one function for each file.
 
 mod interrupts;
 mod schedstat;
@@ -23,15 +23,15 @@ pub(super) struct Readings {
     /// Value of each column in this sample.
     values: Vec<Option<u64>>,
     by_name: HashMap<String, usize>,
-    /// The column that is probably next, because files keep their order.
+    /// Index of the column that probably comes next, because files keep their order.
     next: usize,
     name: String,
-    /// True if each CPU's interrupts have a column of their own, which is so for few CPUs; `None`
-    /// until the first reading.
+    /// True if each CPU's interrupts have columns of their own, as on machines with few CPUs;
+    /// `None` until the first reading.
     interrupts_by_cpu: Option<bool>,
     /// Lines that were not understood.
     pub unread: u64,
-    /// Values without a column: there are too many columns, or the name cannot be printed.
+    /// Values without a column, because there are too many columns or the name cannot be printed.
     pub refused: u64,
 }
 
@@ -76,7 +76,7 @@ impl Readings {
             self.refused += 1;
             return;
         };
-        // There are as many values as columns.
+        // The index is valid: there are as many values as columns.
         self.values[at] = Some(self.values[at].map_or(value, |more| more.saturating_add(value)));
         self.next = at + 1;
     }

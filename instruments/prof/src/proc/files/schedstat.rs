@@ -7,7 +7,8 @@ use super::Readings;
 /// Last fields of a line `cpuN`, since version 15.
 const FIELDS: [(&str, &str); 3] = [("run", "ns"), ("run_delay", "ns"), ("slices", "slices")];
 
-/// Reads the time run and waited for on each CPU. An older version holds other things, and is not read.
+/// Reads the time that tasks ran and waited on each CPU. A file of an older version has other
+/// fields, and is not read.
 pub(crate) fn schedstat(text: &str, readings: &mut Readings) {
     let version = text.lines().next().and_then(|line| line.strip_prefix("version "));
     if version.and_then(|n| n.trim().parse().ok()).is_none_or(|n: u32| n < 15) {
@@ -17,7 +18,7 @@ pub(crate) fn schedstat(text: &str, readings: &mut Readings) {
     for line in text.lines().filter(|line| line.starts_with("cpu")) {
         let mut words = line.split_ascii_whitespace();
         let cpu = words.next().unwrap_or_default();
-        // Six numbers of how the scheduler got there, then the three.
+        // Skip the six numbers before FIELDS, which count calls of the scheduler.
         let values: Vec<u64> = words.skip(6).map_while(|word| word.parse().ok()).collect();
         if values.len() < FIELDS.len() {
             readings.unread += 1;

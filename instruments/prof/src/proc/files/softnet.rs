@@ -23,11 +23,12 @@ const FIELDS: [(usize, &str, &str, Kind); 9] = [
 /// Index of the field with the CPU's number, since 5.10. Before, lines are in the order of online CPUs.
 const CPU_AT: usize = 12;
 
-/// Index of the number of times that two CPUs tried to send by one device. Kernels that report the
-/// CPU's number do not count this.
+/// Index of the number of times that two CPUs tried to send on one device at once. Kernels that
+/// report the CPU's number do not count this.
 const COLLISION_AT: usize = 8;
 
-/// Reads the packets that each CPU processed and dropped, and how often its time ended.
+/// Reads for each CPU the packets that it processed and dropped, and how often its time budget
+/// ended.
 pub(crate) fn softnet_stat(text: &str, readings: &mut Readings) {
     for (line_at, line) in text.lines().enumerate() {
         let words = line.split_ascii_whitespace();

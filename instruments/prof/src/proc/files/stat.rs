@@ -1,4 +1,4 @@
-//! /proc/stat: CPU time by what it went to, interrupts, context switches, processes.
+//! Parser of /proc/stat: CPU time by kind, interrupts, context switches, processes.
 //!
 //! Source: fs/proc/stat.c, proc_stat(5).
 
@@ -7,7 +7,7 @@ use crate::proc::split::CpuTimes;
 
 /// Reads CPU times, and the counters after them.
 pub(crate) fn stat(text: &str, readings: &mut Readings) {
-    // 100 on every architecture that we know; the kernel says.
+    // Read the tick rate from the kernel, although it is 100 Hz on every known architecture.
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
     for (name, times) in cpu_lines(text) {
         let Some(times) = times else {
@@ -22,7 +22,8 @@ pub(crate) fn stat(text: &str, readings: &mut Readings) {
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
         let (unit, kind) = match words.next() {
-            // The first number is the sum; those behind it are in /proc/interrupts too, by CPU.
+            // Read only the first number, the sum; the numbers after it are also in
+            // /proc/interrupts, by CPU.
             Some("intr") => ("interrupts", Kind::Counter),
             Some("softirq") => ("softirqs", Kind::Counter),
             Some("ctxt") => ("switches", Kind::Counter),
@@ -38,8 +39,8 @@ pub(crate) fn stat(text: &str, readings: &mut Readings) {
     }
 }
 
-/// Returns the lines of CPU time: `cpu` for the machine, `cpuN` for each that is on line; `None`
-/// for one that is not understood.
+/// Returns the lines of CPU time: `cpu` for the machine, `cpuN` for each online CPU, with `None`
+/// for an invalid line.
 pub(crate) fn cpu_lines(text: &str) -> impl Iterator<Item = (&str, Option<CpuTimes>)> {
     text.lines().filter(|line| line.starts_with("cpu")).map(|line| {
         let (name, numbers) = line.split_once(' ').unwrap_or((line, ""));

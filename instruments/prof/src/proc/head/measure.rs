@@ -1,4 +1,4 @@
-//! Measurement of this machine's head, over an interval.
+//! Measurement of the figures in the head of `top`, over an interval on this machine.
 
 use std::fs;
 
@@ -42,7 +42,7 @@ impl Started {
     }
 }
 
-/// The four shares of Linux 2.4, with the finer ones that later kernels report included.
+/// Conversion into the four shares of Linux 2.4, which include the finer shares of later kernels.
 impl From<Split> for Cpu {
     fn from(split: Split) -> Cpu {
         let [.., iowait_pct, irq_pct, softirq_pct, steal_pct] = split.0;
@@ -89,17 +89,18 @@ fn memory(meminfo: &str) -> Result<(Mem, Swap)> {
     Ok((mem, Swap { av_kb, used_kb: av_kb.saturating_sub(free_kb), free_kb }))
 }
 
-/// Counts the processes by state. One that ends while we look is not counted.
+/// Counts the processes by state. A process that ends during the count may be missing.
 fn processes() -> Result<Processes> {
     let entries = fs::read_dir("/proc")
         .map_err(|e| Error::new(Code::File, "cannot list /proc", e.to_string()))?;
-    // The first process is always there: if we may not see it, there are others that we may not.
+    // Process 1 always exists. If its file cannot be read, other users' processes are hidden from
+    // us.
     let some_hidden = fs::read("/proc/1/stat").is_err();
     let mut processes = Processes { some_hidden, ..Processes::default() };
     for entry in entries.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit())) {
-            // The name of a program need not be text.
+            // The name of a program may have bytes that are not UTF-8.
             let stat = fs::read(entry.path().join("stat")).unwrap_or_default();
             if let Some(state) = state(&stat) {
                 count(&mut processes, state);
@@ -125,7 +126,7 @@ fn count(processes: &mut Processes, state: u8) {
         b'S' | b'D' | b'I' | b'P' => processes.sleeping += 1,
         b'Z' => processes.zombie += 1,
         b'T' | b't' => processes.stopped += 1,
-        // Dead while we looked, or a letter that no kernel has had.
+        // The process ended during the count, or its state is not known here.
         _ => return,
     }
     processes.total += 1;

@@ -31,11 +31,11 @@ pub struct Processes {
     pub total: u64,
     /// Processes asleep, including those that wait for a disk and idle kernel threads.
     pub sleeping: u64,
-    /// Running, or ready to.
+    /// Processes that run or are ready to run.
     pub running: u64,
     /// Processes that have ended and were not waited for.
     pub zombie: u64,
-    /// Stopped, by a signal or a debugger.
+    /// Processes stopped by a signal or a debugger.
     pub stopped: u64,
     /// True if /proc hides other processes from us.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -56,16 +56,16 @@ pub struct Cpu {
     pub nice_pct: f64,
     /// Share of idle time, which includes `iowait_pct`.
     pub idle_pct: f64,
-    /// Part of idle: waiting for a disk.
+    /// Part of `idle_pct`: time waiting for a disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iowait_pct: Option<f64>,
-    /// Part of system: interrupts.
+    /// Part of `system_pct`: time in interrupts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub irq_pct: Option<f64>,
-    /// Share of soft interrupts, in which packets are received; part of system.
+    /// Part of `system_pct`: time in soft interrupts, in which packets are received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softirq_pct: Option<f64>,
-    /// Share taken by the hypervisor, as it reports it; in addition to the four. Some hypervisors
+    /// Share taken by the hypervisor, in addition to the four shares of Linux 2.4. Some hypervisors
     /// do not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steal_pct: Option<f64>,
@@ -120,7 +120,7 @@ impl fmt::Display for Head {
             "Mem: {}K av, {}K used, {}K free, {shrd} shrd, {}K buff",
             mem.av_kb, mem.used_kb, mem.free_kb, mem.buff_kb
         )?;
-        // No comma before the last: so it was.
+        // `top` printed no comma before the last state.
         writeln!(
             f,
             "Swap: {}K av, {}K used, {}K free {}K cached",

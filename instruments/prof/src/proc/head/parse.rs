@@ -5,7 +5,7 @@ use linerate_sys::{Code, Error, Result};
 use super::{Cpu, Head, Mem, Processes, Swap};
 use crate::read::lines::{COMPLAINTS_KEPT, Complaint, unquoted};
 
-/// Most heads of one text; for further ones there is a complaint.
+/// Most heads that are read from one text; reading stops with a complaint at the next one.
 const HEADS_MAX: usize = 1000;
 
 /// A parsed value, or the reason why it is invalid.
@@ -68,7 +68,8 @@ impl Head {
     fn take(&mut self, at: usize, line: &str) -> Parsed<()> {
         match at {
             0 => {
-                // The total has its word before the colon; the states are pairs like the rest.
+                // Only the total has a colon after its word; with a comma it is a pair like the
+                // states.
                 let line = line.replacen(':', ",", 1);
                 let names = ["processes", "sleeping", "running", "zombie", "stopped"];
                 let [total, sleeping, running, zombie, stopped] = named(&pairs(&line, "")?, names)?;

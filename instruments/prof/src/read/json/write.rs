@@ -10,8 +10,9 @@ use super::{TEXT_MAX_BYTES, VALUES_MAX, commas, not_a_figure};
 use crate::profile::{Profile, SCHEMA, Stack};
 use crate::read::rows::OTHER;
 
-/// Writes `profile` on one line. If its call chains are more than a text may hold, those seen most
-/// often are written, the others are one, `[other]`, and a remark says so.
+/// Writes `profile` on one line. If its call chains exceed the limits of a text, only the most
+/// frequent ones are written; the others are summed in one chain, `[other]`, and a remark states
+/// their number.
 ///
 /// # Errors
 /// `E-FILE` if it cannot be written, if a figure in it is not finite (JSON has no such number), or

@@ -6,7 +6,7 @@ use crate::profile::Space;
 use crate::read::lines::excerpt;
 use crate::read::token;
 
-/// A line that begins with who was running, and when.
+/// A line that begins with the running program and the time.
 #[derive(Debug, PartialEq)]
 pub(super) enum Head<'a> {
     /// The first line of a sample.
@@ -31,7 +31,8 @@ pub(super) struct Sample<'a> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Frame<'a> {
     pub(super) symbol: &'a str,
-    /// Start address of a kernel function: programs are mapped anywhere.
+    /// Start address of a kernel function. Absent for programs, which are mapped at varying
+    /// addresses.
     pub(super) start: Option<u64>,
     pub(super) object: Option<&'a str>,
     pub(super) space: Space,
@@ -61,8 +62,8 @@ fn lost(record: &str) -> Option<u64> {
     matches!(kind, "LOST" | "LOST_SAMPLES").then(|| token::count(count).ok())?
 }
 
-/// Returns the text after the time. A program's name may have blanks, so the search is for the time, and
-/// for the number of the process before it.
+/// Returns the text after the time. A program's name may contain blanks, so the time is searched
+/// for, together with the process number before it.
 fn after_time(line: &str) -> Option<&str> {
     let mut before = ["", ""];
     for (at, token) in tokens(line) {
@@ -82,13 +83,14 @@ fn tokens(line: &str) -> impl Iterator<Item = (usize, &str)> {
     line.split_whitespace().map(move |token| (at(token), token))
 }
 
-/// Reads `001` in brackets.
+/// Returns true for a CPU's number in brackets: `[001]`.
 fn is_cpu(token: &str) -> bool {
     let number = token.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     number.is_some_and(|number| token::count(number).is_ok())
 }
 
-/// Returns true for `8297` or `8297/8298`, or -1, which perf prints for an unknown process.
+/// Returns true for the number of a process, with or without its thread (`8297`, `8297/8298`), and
+/// for -1, which perf prints for an unknown process.
 fn is_pid(token: &str) -> bool {
     let is_one = |one: &str| one == "-1" || token::count(one).is_ok();
     match token.split_once('/') {
@@ -97,7 +99,7 @@ fn is_pid(token: &str) -> bool {
     }
 }
 
-/// Reads `22984.992094:`, in seconds.
+/// Returns true for a time in seconds: `22984.992094:`.
 fn is_time(token: &str) -> bool {
     token.strip_suffix(':').is_some_and(|time| token::load(time).is_ok())
 }
@@ -115,11 +117,11 @@ fn what_happened(rest: &str) -> Result<Sample<'_>, String> {
             None => return Err(format!("{} is not an event", excerpt(rest))),
         },
     };
-    // The terms of an event may stand apart: cpu/event=0x24, umask=0x1/.
+    // Blanks may separate the terms of an event: cpu/event=0x24, umask=0x1/.
     if event.is_empty() || (event.contains(char::is_whitespace) && !event.contains('/')) {
         return Err(format!("{} is not an event", excerpt(event)));
     }
-    // A tracepoint has its arguments there, which are no place.
+    // A tracepoint prints its arguments here instead of a frame; they are ignored.
     let frame = frame(place).and_then(Result::ok);
     Ok(Sample { event, period, frame })
 }
@@ -188,7 +190,7 @@ fn space_of(address: u64, object: Option<&str>) -> Space {
     }
     let Some(object) = object else { return Space::Unknown };
     match object {
-        // Code that the kernel lends to programs, and what programs make as they run.
+        // Kernel code that is mapped into programs, and code that programs generate at run time.
         "[vdso]" | "[vsyscall]" | "[heap]" | "[stack]" | "[anon]" | "//anon" => Space::User,
         UNKNOWN | "inlined" | "" => Space::Unknown,
         _ if named(object) == "[kernel]" || object.starts_with('[') => Space::Kernel,
