@@ -75,12 +75,12 @@ impl Rx {
     /// Adds a frame to the partly received packet, and delivers the packet with its last frame.
     #[cold]
     fn add(&mut self, desc: &Desc, held: &mut Held, mem: &mut Local, out: &mut Batch) {
-        let mut one = Batch::with_capacity(1);
-        if let Some(span) = came_back(desc, held, mem) {
+        let frame = came_back(desc, held, mem).and_then(|span| {
             // SAFETY: as in `adopt`.
-            unsafe { mem.receive(&[span], &mut one) };
-        }
-        match (self.partial.take(), one.pop()) {
+            unsafe { mem.receive(&[span], out) };
+            out.pop()
+        });
+        match (self.partial.take(), frame) {
             (None, Some(frame)) if self.spoilt => refuse(frame, DropReason::BAD_DESC, mem),
             (None, Some(frame)) => self.partial = Some(frame),
             (Some(mut head), Some(frame)) => match head.append(frame) {
