@@ -21,7 +21,7 @@ use crate::screen::Screen;
 
 const FORM: &str = "linerate-undo/1";
 /// Longest record: a line for each change.
-const BYTES_MAX: u64 = 64 << 10;
+const BYTES_MAX: u64 = 1 << 20;
 
 /// A record on disk; removed when dropped.
 pub struct Record {
@@ -298,7 +298,8 @@ pub fn undo(screen: &Screen) -> Vec<Finding> {
         let lines: Vec<Line> = text.lines().filter_map(Line::of).collect();
         // Each of them is undone, also behind one that cannot be.
         let done: Vec<bool> = lines.iter().map(|line| line.undo(screen, &mut found)).collect();
-        if !done.is_empty() && done.iter().all(|done| *done) {
+        let is_whole = lines.len() == text.lines().count();
+        if is_whole && !done.is_empty() && done.iter().all(|done| *done) {
             let _ = unlinkat(&folder, &name, AtFlags::empty());
         }
     }
@@ -320,8 +321,9 @@ fn read(folder: &OwnedFd, name: &str) -> Option<String> {
         return None;
     }
     let mut text = String::new();
-    fs::File::from(file).take(BYTES_MAX).read_to_string(&mut text).ok()?;
-    Some(text)
+    fs::File::from(file).take(BYTES_MAX + 1).read_to_string(&mut text).ok()?;
+    // A record that is too long stays where it is: half of it would restore half.
+    (text.len() as u64 <= BYTES_MAX).then_some(text)
 }
 
 #[cfg(test)]
