@@ -39,7 +39,11 @@ fn first_hour_works_as_printed() {
     let (script, printed) = script(FIRST_HOUR);
     assert_eq!(printed, 8, "blocks on the page");
     let clone = clone_in(&folder);
-    let said = ran_in(&clone, &folder, &with_examples(&script));
+    // A reader sees that both servers are there, and can send again.
+    let send = "sleep 2\nsudo ip netns exec east bash -c 'exec 3<>/dev/udp/10.7.0.2/7777";
+    assert!(script.contains(send));
+    let script = with_examples(&script).replace(send, &format!("{BOUND}\n{SERVED}\n{send}"));
+    let said = ran_in(&clone, &folder, &script);
     for part in [
         "3 packets transmitted, 3 received",
         "== block 5\nhello\n200\n",
@@ -52,7 +56,11 @@ fn first_hour_works_as_printed() {
     }
 }
 
-/// Waits until the echo of README has reserved its port.
+/// Waits until the web server of the page listens.
+const SERVED: &str = "timeout 60 bash -c \
+    'until ip netns exec west ss -Htln sport = :8000 | grep -q .; do sleep 0.1; done'";
+
+/// Waits until the echo has reserved its port.
 const BOUND: &str = "timeout 60 bash -c \
     'until ip netns exec west ss -Huln sport = :7777 | grep -q .; do sleep 0.1; done'";
 
