@@ -326,15 +326,18 @@ pub fn refuse(e: &clap::Error) -> u8 {
 
 /// Returns the failure that clap reports; `words` are the arguments.
 fn usage(e: &clap::Error, words: &[String]) -> Failure {
-    let text = screen::one_line(&e.render().to_string());
+    let text = e.render().to_string();
     let until = |text: &str, end| text.split(end).next().unwrap_or_default().to_owned();
     let (why, usage) = match e.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => ("no command is named", ""),
-        _ => text.split_once(" Usage: ").unwrap_or((&text, "")),
+        _ => text.split_once("\nUsage: ").unwrap_or((&text, "")),
     };
-    let why = why.strip_prefix("error: ").unwrap_or(why);
-    let why = until(&until(why, " tip: "), " For more information");
-    let usage = until(usage, " For more information");
+    let why = screen::one_line(why.strip_prefix("error: ").unwrap_or(why));
+    let why = until(&until(&why, " tip: "), " For more information");
+    // A command with several forms has one on each line.
+    let forms = until(usage, "For more information");
+    let forms = forms.lines().map(str::trim).filter(|form| !form.is_empty());
+    let usage = forms.collect::<Vec<_>>().join(", or ");
     let fix = match near(e) {
         Some(word) => format!("did you mean {word}?"),
         None if usage.is_empty() => help_for(words),

@@ -230,9 +230,9 @@ fn wrong_requests_are_refused_with_what_to_do_instead() {
     ] {
         refused(words, exit, fix);
     }
-    // These have one form only.
     let ended = run("profile record --pid 1 -- true");
-    assert!(ended.exit == Some(2) && ended.err.contains("[OPTIONS] --pid <PID>\n"), "{ended:?}");
+    let forms = "--pid <PID>, or linerate profile record [OPTIONS] -- <COMMAND>...";
+    assert!(ended.exit == Some(2) && ended.err.contains(forms), "{ended:?}");
     let ended = run("profile record --pid 999999999");
     assert!(ended.exit == Some(1) && ended.err.contains("fix: pgrep"), "{ended:?}");
     let ended = run("profile record --json -o a.json -- true");
