@@ -115,13 +115,13 @@ mod tests {
         };
         for (s, word) in [
             (shape(0, 2048, 256), "0 frames"),
-            (shape(1 << 27, 2048, 256), "place for"),
+            (shape(1 << 27, 2048, 256), "the maximum is"),
             (shape(8, 2000, 256), "power of two"),
             (shape(8, 128, 0), "power of two"),
             (shape(8, 2048, 2048), "headroom"),
             (jumbo(8, 9000), "jumbo frame of 9000"),
             (jumbo(8, 2048), "jumbo frames of 2048"),
-            (jumbo(1 << 18, 16384), "place for"),
+            (jumbo(1 << 18, 16384), "the maximum is"),
             (Shape { data: Data::General, ..jumbo(8, 16384) }, "allocator"),
             (Shape { data: Data::General, trust: Trust::Exported, ..shape(8, 2048, 0) }, "private"),
         ] {

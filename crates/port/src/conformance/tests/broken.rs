@@ -315,7 +315,7 @@ fn a_driver_that_lies_about_what_it_moved_is_caught() {
 #[test]
 fn a_driver_that_keeps_the_rest_in_another_order_is_caught() {
     let case = cases::a_full_device_hands_the_rest_back;
-    caught(Fault::KeepsTheRestInAnotherOrder, case, "the rest is not what followed");
+    caught(Fault::KeepsTheRestInAnotherOrder, case, "left other packets in the batch");
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn a_driver_that_forgets_a_wake_up_is_caught() {
 
 #[test]
 fn a_driver_that_never_lets_its_owner_sleep_is_caught() {
-    caught(Fault::SpinsWhenFull, cases::a_full_device_hands_the_rest_back, "it spins");
+    caught(Fault::SpinsWhenFull, cases::a_full_device_hands_the_rest_back, "a worker spins");
     caught(Fault::IsReadableWithoutCause, cases::arm_tells_what_is_there, "again and again");
     caught(Fault::TellsOfTheEndForEver, cases::health_and_descriptor_are_as_said, "for ever");
 }
