@@ -1,4 +1,4 @@
-//! Options in the port text.
+//! Options of a packet port text.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ const FANOUTS: [(&str, Fanout); 4] = [
     ("qm", Fanout::DeviceQueue),
 ];
 
-/// A port text's options, checked.
+/// The checked options of a port text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
     /// The name of the interface.
     pub interface: String,
-    /// Send past the qdisc.
+    /// True if frames are sent past the qdisc.
     pub bypass: bool,
-    /// Rule that selects the queue of a frame, if there are several queues.
+    /// Rule that selects a frame's queue, if there are several queues.
     pub fanout: Fanout,
-    /// Selection of packets to receive.
+    /// Selection of the packets that the port receives.
     pub filter: Filter,
     /// True if packets to other stations are received.
     pub promisc: bool,
@@ -45,11 +45,12 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Reads the options of `spec`.
+    /// Parses the options of `spec`.
     pub fn of(spec: &Spec) -> Result<Config> {
         let mut spec = spec.clone();
         let filter = Filter::of(&spec)?.unwrap_or(Filter::All);
-        // What is this host's is not in frames for other stations.
+        // Frames to other stations contain no packets to this host, so promiscuous mode is off for
+        // a filter of its packets.
         spec.options.set_default("promisc", Some(if filter.is_of_a_host() { "off" } else { "on" }));
         spec.options.set_default("vnet", Some("on"));
         let config = Config {
@@ -76,7 +77,7 @@ fn fanout(text: &str) -> std::result::Result<Fanout, String> {
     known.map(|(_, fanout)| *fanout).ok_or_else(|| "one of hash, cpu, lb, qm".into())
 }
 
-/// Returns the word for `fanout` in a port text.
+/// Returns the name of `fanout` in port texts.
 pub(super) fn word(fanout: Fanout) -> &'static str {
     FANOUTS.iter().find(|(_, known)| *known == fanout).map_or("?", |(word, _)| word)
 }

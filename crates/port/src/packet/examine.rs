@@ -7,7 +7,7 @@ use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::{Findings, flow, trial};
 use crate::spec::Spec;
 
-/// Checks a port of packet.
+/// Checks a packet port.
 ///
 /// Its socket gets copies, so that the trial takes no packet from another socket. It is not made promiscuous,
 /// which others would notice.
@@ -35,8 +35,8 @@ pub(super) fn examine(config: &Config, spec: &Spec, found: &mut Findings) {
     }
 }
 
-/// Reports receive merging: with the offload header superframes pass undamaged, if they can be cut
-/// again.
+/// Reports receive merging. If offload headers are exchanged, superframes pass unchanged, but their
+/// sender must be able to cut them.
 fn merging(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
     let Ok(merging) = of.interface.merging() else { return };

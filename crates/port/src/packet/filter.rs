@@ -1,4 +1,4 @@
-//! The socket's filter: which of the interface's packets the port receives.
+//! The socket's filter, which selects the interface's packets that the port receives.
 //!
 //! ```text
 //!   ── sent by this machine ──► drop              only in a group, whose sockets the kernel may hand it
@@ -29,13 +29,13 @@ const NETWORK_AT: u32 = 14;
 const IPV4_LENGTH: u32 = 0x0f;
 const IPV4_WORDS_MIN: u32 = 5;
 const IPV4_FRAGMENT_AT: u32 = NETWORK_AT + 6;
-/// Mask of the IPv4 fragment field: more fragments follow, or this is not the first.
+/// Mask of the IPv4 fragment field: non-zero if more fragments follow, or if this is not the first fragment.
 const IPV4_FRAGMENT: u32 = 0x3fff;
 const IPV4_PROTOCOL_AT: u32 = NETWORK_AT + 9;
 const IPV4_TO_AT: u32 = NETWORK_AT + 16;
 const IPV6_NEXT_AT: u32 = NETWORK_AT + 6;
 const IPV6_TO_AT: u32 = NETWORK_AT + 24;
-/// IPv6 next headers after which anything may follow: see xdp/program.rs.
+/// IPv6 next headers after which any protocol may follow: see xdp/program.rs.
 const IPV6_EXTENSIONS: [u32; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
 /// Offset of the header after an IPv6 header.
 const IPV6_BEHIND: u32 = NETWORK_AT + 40;
@@ -51,11 +51,11 @@ const ARP_TARGET_AT: u32 = NETWORK_AT + 24;
 /// Offset of the destination port in the headers of UDP and TCP.
 const TO_PORT_AT: u32 = 2;
 
-// All jumps go ahead, over less than the program: their distance fits.
+// Every jump goes forward, and the program is short enough for its distance to fit into a byte.
 const _: () = assert!(2 * PORTS_MAX + 64 < u8::MAX as usize);
 
-/// Returns the program of `filter`; `grouped` is true if the socket is one of several. An empty
-/// program means that none is needed.
+/// Returns the program of `filter`; `grouped` is true if the socket is one of several. The program
+/// is empty if none is needed.
 pub(super) fn program(filter: &Filter, grouped: bool) -> Vec<Insn> {
     let mut asm = Assembly::default();
     if grouped {
@@ -87,7 +87,7 @@ pub(super) fn program(filter: &Filter, grouped: bool) -> Vec<Insn> {
     asm.finish(drops_matches)
 }
 
-/// Emits a test for an EtherType: that of the VLAN tag, if the kernel has removed one.
+/// Emits a test for an EtherType; if the kernel has removed a VLAN tag, the test is of the tag's EtherType.
 fn ethertype(asm: &mut Assembly, kind: u32) {
     asm.test(Insn::jump_if_equal(0, 0, 0), To::Untagged, To::Next);
     asm.add(Insn::load_word(VLAN_TYPE));
@@ -97,7 +97,7 @@ fn ethertype(asm: &mut Assembly, kind: u32) {
     asm.test(Insn::jump_if_equal(kind, 0, 0), To::Matches, To::Other);
 }
 
-/// Finds the port that a packet is to.
+/// Emits a match of the packet's destination port.
 fn transport(asm: &mut Assembly, flow: &Flow) {
     let protocol = flow.protocol.number().into();
     asm.test(Insn::jump_if_equal(TYPE_IPV6, 0, 0), To::Ipv6, To::Next);
@@ -115,7 +115,7 @@ fn transport(asm: &mut Assembly, flow: &Flow) {
     asm.one_of(flow.ports.iter().map(|port| u32::from(*port)));
 }
 
-/// Finds ICMP, and echo of ICMPv6.
+/// Emits a match of ICMP, and of ICMPv6 echo.
 fn echo(asm: &mut Assembly) {
     asm.test(Insn::jump_if_equal(TYPE_IPV6, 0, 0), To::Ipv6, To::Next);
     asm.test(Insn::jump_if_equal(TYPE_IPV4, 0, 0), To::Next, To::Other);
@@ -165,7 +165,7 @@ fn addressed_v6(asm: &mut Assembly, addr: u128) {
     asm.unless(SOLICITED_AT, addr, To::Other);
 }
 
-/// Emits a match of replies of `addr` to an ARP probe, whose sender address is zero.
+/// Emits a match of ARP replies of `addr` to a probe, whose sender address is zero.
 fn answered(asm: &mut Assembly, addr: Ipv4Addr) {
     asm.test(Insn::jump_if_equal(TYPE_ARP, 0, 0), To::Next, To::Other);
     asm.add(Insn::load_half(ARP_OP_AT));
@@ -182,7 +182,7 @@ enum To {
     Next,
     Untagged,
     Ipv6,
-    /// The packet may be a request for an address.
+    /// The packet may be a request for an address (ARP or neighbour solicitation).
     Question,
     /// The packet matches the filter.
     Matches,
@@ -191,7 +191,7 @@ enum To {
     Drop,
 }
 
-/// Instructions, with jumps whose distances are not known yet.
+/// Instructions with jumps whose distances are not known yet.
 #[derive(Default)]
 struct Assembly {
     insns: Vec<Insn>,
@@ -213,7 +213,7 @@ impl Assembly {
         self.places.push((here, self.insns.len()));
     }
 
-    /// Ends with a match if register A is one of `values`, else with none.
+    /// Ends the program with a match if register A is one of `values`, otherwise with no match.
     fn one_of(&mut self, values: impl ExactSizeIterator<Item = u32>) {
         let last = values.len().saturating_sub(1);
         for (i, value) in values.enumerate() {
@@ -222,7 +222,7 @@ impl Assembly {
         }
     }
 
-    /// Emits a match if the sixteen bytes at `at` are `addr`, else a jump to `to`.
+    /// Emits a match if the 16 bytes at `at` are `addr`, otherwise a jump to `to`.
     fn unless(&mut self, at: u32, addr: u128, to: To) {
         for (i, shift) in [96, 64, 32, 0].into_iter().enumerate() {
             self.add(Insn::load_word(at + 4 * i as u32));
@@ -244,7 +244,7 @@ impl Assembly {
                     To::Next => at + 1,
                     To::Matches => matches,
                     To::Other => other,
-                    // Every other place is there, and ahead.
+                    // Every other target exists, and is after its jump.
                     _ => {
                         self.places.iter().find(|(name, _)| *name == to).map_or(drop, |(_, at)| *at)
                     }
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::host::flow::Protocol;
 
-    /// Returns true if the kernel, with the filter of `flow`, accepts `frame` in full length.
+    /// Returns true if the kernel, with the filter of `flow`, accepts all bytes of `frame`.
     fn takes(flow: &Flow, frame: &[u8]) -> bool {
         passes(&Filter::Only(Match::Flow(flow.clone())), frame)
     }

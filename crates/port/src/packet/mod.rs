@@ -1,5 +1,5 @@
-//! One network interface through an AF_PACKET socket: available in every kernel; the host's own
-//! stack keeps its packets, and each frame is copied once in each direction.
+//! One network interface through an AF_PACKET socket, which every kernel has. The host's own stack
+//! keeps its packets, and each frame is copied once in each direction.
 //!
 //! ```text
 //!   kernel ──► block │ frame frame frame … │ ──copy──► Skb, Skb (a chain if longer than a frame)
@@ -111,9 +111,9 @@ struct Device {
     socket: PacketSocket,
     rx: Rx,
     tx: Tx,
-    /// Packets that the kernel has counted as lost.
+    /// Number of packets that the kernel has counted as lost.
     rx_missed: u64,
-    /// Dropped after the socket: until then the host must not answer.
+    /// Dropped after the socket, because the host must not answer while the port may still receive.
     _reservation: Option<Arc<Reservation>>,
 }
 
@@ -130,7 +130,7 @@ impl HostDevice for Device {
         self.tx.send(&self.socket, &mut host.link, mem, batch)
     }
 
-    /// Checks whether the socket has an error, which makes it readable without a frame.
+    /// Checks the socket for an error, which makes it readable without a frame.
     ///
     /// Cost: one syscall; three more if it is.
     fn look(&mut self, host: &mut Host) {
@@ -157,7 +157,7 @@ impl HostDevice for Device {
     }
 
     fn counters(&mut self) -> Counters {
-        // The kernel begins anew each time that it is asked.
+        // Add the count to ours, because each reading resets the kernel's count.
         self.rx_missed += self.socket.take_statistics().map_or(0, |stats| stats.drops.into());
         let (rx_missed, rx_nombuf) = (self.rx_missed + self.rx.lost(), self.rx.rx_nombuf);
         let driver = DriverCounts { doorbells: Some(self.tx.doorbells), ..DriverCounts::default() };

@@ -1,4 +1,4 @@
-//! Receiving: from the kernel's blocks into frames of the pool, one copy, no syscall.
+//! Receiving: copies packets once, from the kernel's blocks into frames of the pool, without a syscall.
 
 use linerate_skb::{Batch, DropReason, Local, Moved, PacketType, Skb};
 use linerate_sys::packet::{
@@ -12,13 +12,14 @@ use crate::host::{CHAIN_FRAMES_MAX, Retry};
 /// The receive ring, and the position in it.
 pub(super) struct Rx {
     ring: BlockRing,
-    /// Length of the longest packet that is delivered.
+    /// Length of the longest packet that the port delivers.
     longest: usize,
-    /// Buffer in which a frame and its tag are joined: a tagged frame costs one such copy.
+    /// Buffer in which a frame and its VLAN tag are joined; only tagged frames cost this second copy.
     scratch: Vec<u8>,
-    /// Pending while the pool has no frame; the ring may be readable meanwhile without effect.
+    /// The next attempt while the pool has no frame; meanwhile the ring may be readable although
+    /// nothing can be received.
     pub starved: Retry,
-    /// Receives that the pool ended early.
+    /// Number of receives that ended early because the pool had no frame.
     pub rx_nombuf: u64,
 }
 
@@ -27,7 +28,7 @@ enum RxOutcome {
     Received(Skb),
     /// The frame was dropped and counted.
     Dropped,
-    /// No frame is free for it now.
+    /// No frame of the pool is free for it now.
     NoFrame,
 }
 
@@ -58,7 +59,7 @@ impl Rx {
                 match take(mem, &frame, scratch, *longest) {
                     RxOutcome::Received(skb) => {
                         received += Moved { packets: 1, bytes: skb.len() as u64 };
-                        // There is room: `left` started as what is spare.
+                        // `push` cannot fail: `left` started as the spare room of `out`.
                         let _ = out.push(skb);
                     }
                     RxOutcome::Dropped => {}
@@ -80,14 +81,14 @@ impl Rx {
         !self.starved.is_pending() && self.ring.next_block().is_some()
     }
 
-    /// Returns the number of blocks returned unread: at least one packet each.
+    /// Returns the number of blocks that were returned to the kernel unread; each had at least one packet.
     pub fn lost(&self) -> u64 {
         self.ring.bad_blocks()
     }
 }
 
 fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: usize) -> RxOutcome {
-    // The kernel takes tags off whole headers only; a shorter frame has no place for one.
+    // The kernel removes tags only from complete headers; a shorter frame has no place for one.
     let vlan = frame.vlan.filter(|_| frame.data.len() >= TAG_AT);
     let bytes = match vlan {
         Some(_) if frame.data.len() + TAG_BYTES > longest => {
@@ -105,7 +106,7 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: us
         return refuse(mem, DropReason::TOO_LONG);
     }
     let header = frame.vnet.unwrap_or(VnetHdr::NONE);
-    // A tag that was put in is in front of what is still to be done.
+    // An inserted tag moves the offsets of the offload behind it.
     let moved = bytes.len() - frame.data.len();
     let left = offload::received(&header, frame.data.len()).and_then(|left| left.pushed(moved));
     let Some(left) = left else { return refuse(mem, DropReason::MALFORMED) };
@@ -116,7 +117,7 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: us
     RxOutcome::Received(skb)
 }
 
-/// Drops a received frame for `reason`: the ledger counts a packet without its bytes.
+/// Drops a received frame for `reason`: the ledger counts a packet, but its bytes are not copied.
 #[cold]
 fn refuse(mem: &mut Local, reason: DropReason) -> RxOutcome {
     let Some(skb) = mem.alloc_one() else { return RxOutcome::NoFrame };
@@ -125,7 +126,7 @@ fn refuse(mem: &mut Local, reason: DropReason) -> RxOutcome {
     RxOutcome::Dropped
 }
 
-/// Writes `data` to `to`, with the VLAN tag inserted after the two MAC addresses.
+/// Writes `data` to `to`, and inserts the VLAN tag after the two MAC addresses.
 fn insert(vlan: Vlan, data: &[u8], to: &mut Vec<u8>) {
     to.clear();
     to.extend_from_slice(&data[..TAG_AT]);

@@ -24,12 +24,12 @@ use super::tx::Tx;
 
 /// Send buffer for outgoing frames; the kernel's default of 200 KB holds three superframes.
 const SEND_BUFFER_BYTES: u32 = 4 << 20;
-/// Least block length: a block must hold the longest frame, and the kernel allocates powers of two
-/// without loss.
+/// Smallest block length: a block must hold the longest frame, and the kernel allocates powers of
+/// two without waste.
 const BLOCK_BYTES_MIN: usize = 32 << 10;
 /// Bytes that the kernel writes around the first frame of a block, rounded up.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
-/// Longest frame of an interface of the usual MTU, tag included.
+/// Longest frame of an interface with the usual MTU, including a tag.
 const FRAME_BYTES_MIN: usize = 1518;
 
 /// Returns the length of the longest packet that the port delivers.
@@ -37,7 +37,7 @@ pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
     longest(&Interface::find(&config.interface)?, config.vnet)
 }
 
-/// Returns the length of the longest frame of `interface`, with offload headers or without.
+/// Returns the length of the longest frame of `interface`, which is larger with offload headers.
 fn longest(interface: &Interface, vnet: bool) -> Result<usize> {
     if vnet {
         return Ok(PACKET_BYTES_MAX);
@@ -51,7 +51,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     let name = link.interface().name();
     check_ethernet(link.interface(), || format!("cannot open a packet socket on {name}"))?;
     let mtu = link.interface().mtu_bytes()?;
-    // Before anything is received that the host would answer.
+    // Reserve before the port receives packets that the host would answer.
     let reserve = |flow| Reservation::of(flow, link.interface());
     let reservation = config.filter.flow().map(reserve).transpose()?.map(Arc::new);
     let Sockets { sockets, vnet, refused } = open_sockets(link.interface(), config)?;
@@ -72,22 +72,22 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     Ok(Opened { queues, obtained })
 }
 
-/// Returns a ring of as many blocks as possible: the kernel delivers each block after `retire`,
-/// however full it is, so that with few frames, `retire` times the number of blocks is how long a
-/// reader may sleep before frames are lost.
+/// Returns a ring of as many blocks as possible. The kernel delivers each block after `retire`,
+/// even if it is almost empty: with few frames, a reader may sleep for `retire` times the number of
+/// blocks before frames are lost.
 fn ring_size(config: &Config, longest: usize) -> RingSize {
     let block = (longest + BLOCK_OVERHEAD_BYTES).next_power_of_two().max(BLOCK_BYTES_MIN) as u32;
     RingSize { block_bytes: block, blocks: config.ring_bytes / block, retire_ms: config.retire_ms }
 }
 
-/// The sockets that the kernel provided.
+/// The opened sockets, with the options that the kernel accepted.
 struct Sockets {
     sockets: Vec<(PacketSocket, BlockRing)>,
     vnet: bool,
     refused: Vec<String>,
 }
 
-/// Opens the sockets of all queues, without offload headers if the kernel does not support them.
+/// Opens the sockets of all queues; if the kernel does not support offload headers, opens them without.
 fn open_sockets(interface: &Interface, config: &Config) -> Result<Sockets> {
     let size = ring_size(config, longest(interface, config.vnet)?);
     let options = Options {
@@ -100,19 +100,19 @@ fn open_sockets(interface: &Interface, config: &Config) -> Result<Sockets> {
         Ok(sockets) => return Ok(Sockets { sockets, vnet: config.vnet, refused: Vec::new() }),
         Err(e) => e,
     };
-    // Only what another format of the frames could cure.
+    // Try again without offload headers only for errors that they may cause.
     if !config.vnet || !matches!(first.code, Code::Unsupported | Code::System) {
         return Err(first);
     }
     let options = Options { vnet_hdr: false, ..options };
-    // If that fails too, the first reason is the one to report.
+    // If the second attempt fails too, report the error of the first.
     let Ok(sockets) = open_group(interface, config, &options, &size) else {
         return Err(first);
     };
     Ok(Sockets { sockets, vnet: false, refused: vec![format!("vnet_hdr: {}", first.why)] })
 }
 
-/// Opens the sockets of all queues; several are a group.
+/// Opens the sockets of all queues; several sockets form a fanout group.
 ///
 /// Each lets nothing pass until all have joined: until a socket has joined it would receive
 /// everything, and while some are missing the others would have their share. Fragments are not put
@@ -149,7 +149,7 @@ fn open_group(
 
 /// Returns a message if the send buffer is smaller than requested.
 fn short_send_buffer(socket: &PacketSocket) -> Option<String> {
-    // The kernel counts its own overhead too and so doubles what it is asked for.
+    // The kernel doubles the requested size for its own overhead, so halve it.
     let bytes = rustix::net::sockopt::socket_send_buffer_size(socket.as_fd()).ok()? / 2;
     (bytes < SEND_BUFFER_BYTES as usize).then(|| {
         let (have, want) = (bytes >> 10, SEND_BUFFER_BYTES >> 10);

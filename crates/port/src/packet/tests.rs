@@ -1,4 +1,4 @@
-//! Two ports on the two ends of a veth pair.
+//! Tests of two ports on the two ends of a veth pair.
 
 mod flow;
 mod queues;
@@ -231,8 +231,8 @@ fn an_interface_that_cannot_be_opened_is_an_error_with_the_remedy() {
     });
 }
 
-/// Shapes v0 by a token bucket of 200 Mbit/s in front of which `limit` bytes may wait; false where
-/// that takes something that is missing.
+/// Shapes v0 by a token bucket of 200 Mbit/s with a queue of `limit` bytes; returns false if the
+/// machine lacks something for this.
 fn shape(limit: &str) -> bool {
     let args = format!("qdisc add dev v0 root tbf rate 200mbit burst 256kb limit {limit}");
     let done = std::process::Command::new("tc").args(args.split(' ')).status();

@@ -8,30 +8,30 @@ use rustix::io::Errno;
 
 use crate::host::{Link, Retry, copy_out, is_exported, offload};
 
-/// Time after which a superframe that is still refused counts as one that the device never accepts.
+/// Time after which a superframe that is still refused is treated as one that the device never accepts.
 const SUPERFRAME_PATIENCE: Duration = Duration::from_millis(2);
-/// Time after which refusals, on an interface without a carrier, no longer count as a full queue.
+/// Time after which refusals on an interface without a carrier are no longer treated as a full queue.
 const CARRIER_PATIENCE: Duration = Duration::from_millis(100);
 
-/// The arrays for sendmmsg, and the kernel's last answer.
+/// The arrays for sendmmsg, and the state after the kernel's last reply.
 pub(super) struct Tx {
     messages: SendBatch,
-    /// Packets travel with an offload header.
+    /// True if packets are sent with an offload header.
     pub has_vnet: bool,
     /// True if the socket's buffer is full; the socket becomes writable when it has room.
     pub is_full: bool,
-    /// Pending while the device's queue or its qdisc is full: neither signals room.
+    /// The next attempt while the device's queue or its qdisc is full: neither signals room.
     pub retry: Retry,
-    /// Since when the device has refused everything.
+    /// Time since which the device has refused all packets.
     refused_since: Option<Instant>,
     /// Buffer for packets whose frames a peer can write: the kernel gets a copy that the peer
     /// cannot write.
     scratch: Vec<u8>,
-    /// System calls that sent.
+    /// Number of system calls that sent packets.
     pub doorbells: u64,
 }
 
-/// Action after a refusal.
+/// Action after the kernel has refused a packet.
 enum Then {
     Retry,
     Stop,
@@ -50,12 +50,12 @@ impl Tx {
         }
     }
 
-    /// Returns true if the last packet offered was refused for lack of room.
+    /// Returns true if the kernel refused the last packet for lack of room.
     pub fn is_blocked(&mut self) -> bool {
         self.retry.is_pending() || self.is_full
     }
 
-    /// Sends from the front of `batch`.
+    /// Sends packets from the front of `batch`.
     ///
     /// Shape:  batch[0..n) is copied by the kernel and freed as sent; what the kernel will never
     ///         take is dropped with its reason; the rest stays, in order.
@@ -82,7 +82,8 @@ impl Tx {
             if errno == Errno::NETDOWN || errno == Errno::NXIO || errno == Errno::NODEV {
                 downs += 1;
                 link.look();
-                // The error of an interface that is up again by now is reported late, once.
+                // If the interface is up again, this is the error of an earlier moment, which the
+                // kernel reports once: try again.
                 if link.is_up() && downs == 1 {
                     continue;
                 }
@@ -97,8 +98,8 @@ impl Tx {
         moved
     }
 
-    /// Offers the first packets to the kernel; returns how many it accepted, and the reason for
-    /// refusing the next.
+    /// Offers packets from the front of the batch to the kernel; returns the number accepted, and
+    /// the error for the next packet.
     fn send_some(&mut self, socket: &PacketSocket, batch: &Batch) -> (usize, Option<Errno>) {
         let Some(first) = batch.iter().next() else { return (0, None) };
         if is_exported(first) {
@@ -112,7 +113,7 @@ impl Tx {
             }
         }
         if sending.pending() == 0 {
-            // It alone has more segments than a message holds.
+            // The first packet alone has more segments than a message can have.
             return (0, Some(Errno::MSGSIZE));
         }
         self.doorbells += 1;
@@ -131,8 +132,7 @@ impl Tx {
         sending.flush(socket)
     }
 
-    /// Handles the refusal of the first packet: waits, or drops it so that it is never offered
-    /// again.
+    /// Handles the refusal of the first packet: waits, or drops it if it can never be sent.
     ///
     /// Source: net/packet/af_packet.c packet_snd, packet_direct_xmit.
     fn refused(&mut self, errno: Errno, link: &Link, mem: &mut Local, batch: &mut Batch) -> Then {
@@ -150,8 +150,8 @@ impl Tx {
         Then::Retry
     }
 
-    /// Handles a device without room: keeps the packet, unless the device never accepts such a
-    /// packet.
+    /// Handles a device without room: keeps the packet, unless the device never accepts a packet of
+    /// this kind.
     fn no_place(&mut self, link: &Link, mem: &mut Local, batch: &mut Batch) -> Then {
         let now = Instant::now();
         let since = *self.refused_since.get_or_insert(now);

@@ -1,5 +1,5 @@
-//! A port that takes some ports of UDP or TCP from a host that goes on with the rest, and a client of
-//! it in a network namespace of its own.
+//! Tests of a port that takes some UDP or TCP ports from its host, which keeps the others, with a
+//! client in another network namespace.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -12,7 +12,8 @@ use linerate_wire::checksum;
 use crate::host::testing::*;
 use crate::{Port, Queue};
 
-/// Sets up a host with 198.18.0.2 on v0 here, and a client with 198.18.0.1 on v1 there.
+/// Sets up a host with 198.18.0.2 on v0 in this namespace, and a client with 198.18.0.1 on v1 in
+/// its own namespace.
 fn host_and_client() -> Netns {
     let client = Netns::new().unwrap();
     let path = client.path();
@@ -41,7 +42,7 @@ fn datagrams(client: &Netns, port: u16) -> UdpSocket {
     socket
 }
 
-/// Returns the client's answer: bytes, an error, or `None` if nothing came within `patience`.
+/// Returns the reply that the client gets: bytes, an error, or `None` if none arrives within `patience`.
 fn answer(socket: &UdpSocket, patience: Duration) -> Option<Result<Vec<u8>, ErrorKind>> {
     socket.set_read_timeout(Some(patience)).unwrap();
     let mut bytes = vec![0; 100];
@@ -57,7 +58,7 @@ fn answer(socket: &UdpSocket, patience: Duration) -> Option<Result<Vec<u8>, Erro
 
 const REFUSED: Option<Result<Vec<u8>, ErrorKind>> = Some(Err(ErrorKind::ConnectionRefused));
 
-/// Sends a datagram back where it came from; its checksum, whole or partial, stays right.
+/// Sends each datagram back to its sender; its checksum, complete or partial, stays correct.
 fn echo(queue: &mut Queue, mut batch: Batch) {
     for skb in batch.iter_mut() {
         let data = skb.data_mut();
@@ -69,7 +70,7 @@ fn echo(queue: &mut Queue, mut batch: Batch) {
     assert_eq!(queue.xmit(&mut batch), 1);
 }
 
-/// Returns the ports whose datagrams the host has answered as unreachable, as `capture` of the client saw it.
+/// Returns the ports for which the host has sent "unreachable" to the client, as seen in `capture`.
 fn unreachable(capture: &mut Queue) -> Vec<u16> {
     let mut ports = Vec::new();
     let mut batch = Batch::with_capacity(64);
@@ -219,7 +220,7 @@ fn a_connection_that_the_port_accepts_is_not_reset_by_the_host() {
 /// Offload header of a TCP packet over IPv4 with a partial checksum.
 const TCP_PARTIAL: Offload = Offload { flags: 1, csum_start: 34, csum_offset: 16, ..Offload::NONE };
 
-/// Returns the answer to a segment that opens a connection.
+/// Returns the SYN-ACK that answers a SYN.
 fn syn_ack(syn: &[u8]) -> Vec<u8> {
     let mut f = Vec::with_capacity(54);
     f.extend(&syn[6..12]);

@@ -1,4 +1,4 @@
-//! Several queues on one interface.
+//! Tests of several queues on one interface.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 use crate::host::testing::*;
 use crate::{Port, Queue};
 
-/// Makes a pool for what waits in `Seen::take`, and queues in it.
+/// Creates a pool for the packets that wait in `Seen::take`, and queues that receive into it.
 fn queues(text: &str) -> (Pool, Vec<Queue>) {
     let pool = Pool::builder().frames(1024).build().unwrap();
     let port = Port::open_with(text, &pool).unwrap();
     (pool, port.into_queues())
 }
 
-/// Pins the thread to one CPU: veth delivers in order only the packets sent on one CPU.
+/// Pins the thread to one CPU, because veth keeps only the order of packets that are sent on one CPU.
 fn stay_on_one_cpu() {
     pin_to_cpu(allowed_cpus().unwrap()[0]).unwrap();
 }
@@ -88,7 +88,7 @@ fn two_ports_on_an_interface_are_two_groups() {
     });
 }
 
-/// Ends a sender, also where the test fails.
+/// Stops a sender when it is dropped, also if the test fails.
 struct Stop<'a>(&'a Sender);
 
 impl Drop for Stop<'_> {
@@ -97,7 +97,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A sender of rounds on a thread of its own, never far ahead of what was taken.
+/// A thread that sends rounds, and is never many rounds ahead of the receiver.
 #[derive(Default)]
 struct Sender {
     sent: AtomicU32,
@@ -119,7 +119,7 @@ impl Sender {
         }
     }
 
-    /// Takes from `queues` until it has sent `rounds` more.
+    /// Receives from `queues` until the sender has sent `rounds` more rounds.
     fn go_on(&self, seen: &mut Seen, queues: &mut [Queue], rounds: u32) {
         let until = self.sent.load(Ordering::Acquire) + rounds;
         loop {
