@@ -1,23 +1,24 @@
-//! Options in the port text.
+//! Options of a tap port text.
 
 use linerate_skb::Result;
 use linerate_sys::tun::TAP_QUEUES_MAX;
 
 use crate::spec::Spec;
 
-/// A port text's options, checked.
+/// The checked options of a port text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Config {
     /// The interface's name; `%d` in it is replaced by the first free number.
     pub name: String,
-    /// Number of queues; one makes an interface with a single queue, more a multi-queue one.
+    /// Number of queues. With one, the interface has a single queue; with more, it is a multi-queue
+    /// interface.
     pub queues: usize,
-    /// True if the port takes the interface up.
+    /// True if the port sets the interface up.
     pub up: bool,
 }
 
 impl Config {
-    /// Reads the options of `spec`.
+    /// Parses the options of `spec`.
     pub fn of(spec: &Spec) -> Result<Config> {
         let config = Config {
             name: spec.arg.clone(),

@@ -32,7 +32,7 @@ pub(super) fn examine(spec: &Spec, how: Trial, found: &mut Findings) {
         }
         _ => {}
     }
-    // Left down, it sends no packet.
+    // Leave the interface down, so that it sends no packet.
     match trial::open(&trial::with(spec.text(), &["up"], "up=off")) {
         Ok(mut obtained) => {
             obtained.refused.retain(|refused| !refused.starts_with("down: "));

@@ -115,7 +115,7 @@ impl HostDevice for Device {
         self.tx.send(&self.tap, &mut host.link, mem, batch)
     }
 
-    /// Checks whether the descriptor has an error, because its interface was deleted.
+    /// Checks the descriptor for an error, which it has after its interface was deleted.
     ///
     /// Cost: one syscall.
     fn look(&mut self, host: &mut Host) {
@@ -125,7 +125,8 @@ impl HostDevice for Device {
     }
 
     fn is_ready(&mut self, host: &mut Host, want: Want) -> bool {
-        // A descriptor without an interface is in error for ever and would wake for ever.
+        // Stop watching a descriptor without an interface: its error is permanent and would wake
+        // the caller without end.
         if host.link.is_gone() {
             host.bell.forget(&self.tap);
         }

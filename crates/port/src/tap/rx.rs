@@ -1,4 +1,4 @@
-//! Receiving: one packet for each `readv`, into a frame of the pool and an overflow buffer.
+//! Receiving: one `readv` for each packet, into a frame of the pool and an overflow buffer.
 
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
@@ -12,18 +12,18 @@ use rustix::io::Errno;
 
 use crate::host::{Link, PACKET_BYTES_MAX, Retry, offload};
 
-/// Receive state: the overflow buffer for bytes beyond the first frame, and the end of the last
-/// read.
+/// The receive state: the overflow buffer for bytes that exceed the first frame, and the result of
+/// the last read.
 pub(super) struct Rx {
     overflow: Vec<u8>,
-    /// Batch through which a frame that was not needed returns to the pool.
+    /// Batch in which an unused frame returns to the pool.
     unused: Batch,
     /// True if the last read found no packet.
     drained: bool,
-    /// Pending while the pool has no frame; the descriptor may be readable meanwhile without
-    /// effect.
+    /// The next attempt while the pool has no frame; meanwhile the descriptor may be readable
+    /// although nothing can be received.
     pub starved: Retry,
-    /// Receives that the pool ended early.
+    /// Number of receives that ended early because the pool had no frame.
     pub rx_nombuf: u64,
 }
 
@@ -69,7 +69,7 @@ impl Rx {
                     match self.complete(mem, &mut skb, &header, len) {
                         Ok(()) => {
                             received += Moved { packets: 1, bytes: len as u64 };
-                            // There is room for `budget`.
+                            // `push` cannot fail: `out` has room for `budget` packets.
                             let _ = out.push(skb);
                         }
                         Err(reason) => {
@@ -79,7 +79,7 @@ impl Rx {
                     }
                 }
                 Err(errno) => {
-                    // Whatever the error, polling says when there is more.
+                    // After any error, stop: polling the descriptor shows when there is more to read.
                     self.drained = true;
                     self.put_back(mem, skb);
                     match errno {
@@ -102,28 +102,28 @@ impl Rx {
         may_be && poll_readable(&[tap.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
     }
 
-    /// Reads one packet: its header, then as many bytes as fit into `skb`, then the overflow.
+    /// Reads one packet: its header, then its first bytes into `skb`, then the rest into the overflow buffer.
     fn read(&mut self, tap: &Tap, skb: &mut Skb) -> rustix::io::Result<(VnetHdr, usize)> {
         let mut header = [0; VNET_HDR_BYTES];
         let n = tap.read_vectored(&mut [
             IoSliceMut::new(&mut header),
-            // Nothing, if a peer can write the frame: then all of it goes by the overflow.
+            // Empty if a peer can write the frame: then all bytes go to the overflow buffer.
             IoSliceMut::new(skb.spare_mut()),
             IoSliceMut::new(&mut self.overflow),
         ])?;
-        // At least the header, or the kernel would have refused.
+        // The read has at least the header; otherwise the kernel would have failed.
         let len = n.checked_sub(VNET_HDR_BYTES).ok_or(Errno::IO)?;
         Ok((VnetHdr::from_bytes(header), len))
     }
 
-    /// Frees a frame that no packet was read into.
+    /// Frees a frame into which no packet was read.
     fn put_back(&mut self, mem: &mut Local, skb: Skb) {
-        // It was emptied the last time.
+        // `push` cannot fail: the batch was emptied after its last use.
         let _ = self.unused.push(skb);
         self.unused.truncate_to(0, mem);
     }
 
-    /// Makes a packet of the first `len` bytes that were read.
+    /// Makes a packet from the first `len` bytes that were read.
     fn complete(
         &mut self,
         mem: &mut Local,
@@ -152,8 +152,7 @@ impl Rx {
     }
 }
 
-/// Returns the class of a packet's destination: every packet that leaves by the interface is for
-/// this end.
+/// Returns the class of a packet's destination. Every packet that the interface sends is for this end.
 fn packet_type(data: &[u8]) -> PacketType {
     match data.first_chunk::<6>() {
         Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => PacketType::Broadcast,

@@ -39,7 +39,7 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     Ok(Opened { queues, obtained: obtained.unwrap_or_default() })
 }
 
-/// Returns the facts of the port, by its first queue.
+/// Returns the properties of the port, by its first queue.
 fn obtain(tap: &Tap, link: &Link, queues: usize) -> Result<Obtained> {
     let mtu = link.interface().mtu_bytes()?;
     let how = if tap.created() { "created" } else { "attached" };

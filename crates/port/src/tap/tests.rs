@@ -1,4 +1,4 @@
-//! A TAP port and the host's side of its interface, which a packet port plays.
+//! Tests of a TAP port, with a packet port as the host's side of its interface.
 
 use linerate_skb::{Code, Offload, PacketType, Pool};
 use linerate_sys::thread::{allowed_cpus, pin_to_cpu};

@@ -1,4 +1,4 @@
-//! Sending: one packet for each `writev`, directly from its frames.
+//! Sending: one `writev` for each packet, directly from its frames.
 
 use std::io::IoSlice;
 
@@ -8,23 +8,23 @@ use rustix::io::Errno;
 
 use crate::host::{CHAIN_FRAMES_MAX, Link, Retry, copy_out, is_exported, offload};
 
-/// Most segments of a write: a chain and its header.
+/// Most segments of a write: the frames of a chain, and a header.
 const SEGMENTS_MAX: usize = CHAIN_FRAMES_MAX + 1;
 
-/// Transmit state, from the kernel's last answer.
+/// The transmit state after the kernel's last reply.
 #[derive(Default)]
 pub(super) struct Tx {
-    /// Pending while the host has no memory for a packet.
+    /// The next attempt while the host has no memory for a packet.
     pub retry: Retry,
     /// Buffer for packets whose frames a peer can write: the kernel gets a copy that the peer
     /// cannot write.
     scratch: Vec<u8>,
-    /// System calls that sent, one for each packet.
+    /// Number of system calls that sent, one for each packet.
     pub doorbells: u64,
 }
 
 impl Tx {
-    /// Sends from the front of `batch`.
+    /// Sends packets from the front of `batch`.
     ///
     /// Shape:  batch[0..n) is copied by the kernel and freed as sent; what the kernel will never
     ///         take is dropped with its reason; the rest stays, in order.
@@ -51,12 +51,12 @@ impl Tx {
             let Some(refusal) = refusal else { continue };
             let reason = match refusal {
                 Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => {
-                    // With the send buffer that TAP has, the kernel would not announce room.
+                    // Try again later: with a TAP's send buffer the kernel does not signal room.
                     self.retry = Retry::later();
                     break;
                 }
-                // Down, or gone: the rest meets the link's new state. If it has none, the refusal
-                // was of the moment, and has cost one packet.
+                // The interface is down or gone: the remaining packets are handled by the link's
+                // new state. If its state is unchanged, only this packet is lost.
                 Errno::IO => {
                     link.refused();
                     DropReason::DEVICE_DOWN
