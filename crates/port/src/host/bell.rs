@@ -1,5 +1,4 @@
-//! The single descriptor of a queue: readable for the events that the queue is armed for, and only
-//! then.
+//! The single descriptor of a queue, which is readable only for events for which the queue is armed.
 //!
 //! ```text
 //!  outside ──► epoll ─┬─ the device: readable, writable, in error
@@ -23,32 +22,31 @@ use crate::queue::Want;
 
 const DEVICE: u64 = 0;
 const ALARM: u64 = 1;
-/// Successive calls that found work, after which two syscalls to stop notifications are worth their
-/// cost.
+/// Number of successive calls with work after which it pays to stop notifications, which takes two syscalls.
 const BUSY: u32 = 8;
 
-/// The descriptor of a queue, and what it watches.
+/// The descriptor of a queue, with the device and timer that it watches.
 #[derive(Debug)]
 pub struct Bell {
     set: WaitSet,
     interest: EventFlags,
     device: Device,
-    /// Calls that found work since the device was last watched.
+    /// Number of calls that found work since the device was last watched.
     found: u32,
 }
 
-/// Membership of the device in the epoll set.
+/// The state of the device in the epoll set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Device {
     Watched,
-    /// Not watched, because the device has work for us anyway.
+    /// Not watched, because the device currently has work in every call.
     LeftAlone,
     /// Removed from the set.
     Forgotten,
 }
 
 impl Bell {
-    /// Creates a bell that watches `device` for frames; it rings once immediately, for callers that
+    /// Creates a bell that watches `device` for frames. It rings once immediately, for callers that
     /// wait before they arm.
     ///
     /// # Errors
@@ -61,7 +59,7 @@ impl Bell {
         Ok(Bell { set, interest, device: Device::Watched, found: 0 })
     }
 
-    /// Watches `device` for `want`, or for nothing, and also rings at `alarm`.
+    /// Watches `device` for `want`, or for no event if that is `None`, and also rings at `alarm`.
     ///
     /// Cost: a syscall for each of the two that changed, and one if it was not watched.
     pub fn watch(&mut self, device: impl AsFd, want: Option<Want>, alarm: Option<Instant>) {
@@ -72,7 +70,7 @@ impl Bell {
         let told = match self.device {
             Device::Watched if interest == self.interest => true,
             Device::Watched => self.set.modify(device, DEVICE, interest).is_ok(),
-            // If it is ready, that is noticed as it is added.
+            // An event that is already pending is reported when the device is added.
             Device::LeftAlone => self.set.add(device, DEVICE, interest).is_ok(),
             Device::Forgotten => false,
         };
@@ -82,8 +80,8 @@ impl Bell {
         self.alarm(alarm);
     }
 
-    /// Notes that `device` received or sent packets although no caller waited for it; after several
-    /// such calls it is no longer watched.
+    /// Records that `device` received or sent packets although no caller waited; after several such
+    /// calls the device is no longer watched.
     ///
     /// Cost: a syscall, once between two calls of [`Bell::watch`].
     pub fn busy(&mut self, device: impl AsFd) {
@@ -98,11 +96,11 @@ impl Bell {
     ///
     /// Cost: a syscall if it changed.
     pub fn alarm(&mut self, at: Option<Instant>) {
-        // It cannot fail: the descriptor is a timer.
+        // Setting the alarm cannot fail, because its descriptor is a timer.
         let _ = self.set.alarm(at);
     }
 
-    /// Adds `at` as a further time to ring; returns true if the bell will ring by then.
+    /// Makes the bell ring at `at` or earlier; returns true if it will.
     ///
     /// Cost: a syscall, unless it rings before.
     pub fn no_later(&mut self, at: Instant) -> bool {
@@ -122,9 +120,9 @@ impl Bell {
         self.set.alarm(Some(at)).is_ok()
     }
 
-    /// Stops watching a removed device, whose descriptor would report an error for ever.
+    /// Stops watching a removed device, because its descriptor would report an error without end.
     pub fn forget(&mut self, device: impl AsFd) {
-        // It is no member if it was left alone.
+        // The call fails if the device is not in the set, which is harmless.
         let _ = self.set.delete(device);
         self.device = Device::Forgotten;
     }
@@ -147,7 +145,7 @@ impl Bell {
         let mut events = [NO_EVENT; 2];
         let n = self.set.wait(&mut events, Some(Duration::ZERO)).unwrap_or(0);
         let trouble = EventFlags::ERR | EventFlags::HUP;
-        // Copies, because the kernel's structure is packed.
+        // Copy the fields, because the kernel's structure is packed.
         events[..n].iter().any(|&e| { e.data }.u64() == DEVICE && { e.flags }.intersects(trouble))
     }
 }
@@ -167,7 +165,7 @@ mod tests {
         poll_readable(&[bell.as_fd()], Some(Duration::ZERO)).unwrap()
     }
 
-    /// Returns a bell whose device is readable and watched for that.
+    /// Returns a bell that watches a device which is readable already.
     fn rung() -> (Bell, EventFd) {
         let device = EventFd::new().unwrap();
         let mut bell = Bell::new(&device).unwrap();

@@ -1,5 +1,5 @@
-//! The packets that a port receives, as options of the port text: the same options for `xdp`, which
-//! takes packets from the kernel's stack, and for `packet`, which receives copies.
+//! The packets that a port receives, as options of the port text. `xdp` and `packet` have the same
+//! options: `xdp` takes the packets from the kernel's stack, `packet` receives copies.
 //!
 //! All other packets are the kernel's alone, also those that their first headers do not identify: fragments,
 //! IPv6 with extension headers, packets cut short. A VLAN's packets belong to the VLAN's own interface:
@@ -26,16 +26,16 @@ pub(crate) enum Filter {
     Nothing,
 }
 
-/// A property of a packet.
+/// A property by which packets are selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Match {
     /// Packets of this EtherType.
     Ethertype(u16),
-    /// To some ports of UDP or TCP.
+    /// Packets to some ports of UDP or TCP.
     Flow(Flow),
-    /// ICMP, and of ICMPv6 echo: neighbour discovery stays the host's.
+    /// ICMP packets, but of ICMPv6 only echo: the host keeps neighbour discovery.
     Icmp,
-    /// Replies of this address to an ARP probe, which no ordinary run sends.
+    /// ARP replies of this address to a probe; only trials of doctor use this filter.
     Answer(Ipv4Addr),
     /// Packets to this address, and ARP and neighbour discovery requests for it.
     To(IpAddr),
@@ -80,7 +80,7 @@ impl Filter {
 }
 
 impl Filter {
-    /// Returns the ports of UDP or TCP that this port reserves for itself on this machine.
+    /// Returns the UDP or TCP ports that this port reserves on this machine, if there are some.
     pub fn flow(&self) -> Option<&Flow> {
         match self {
             Filter::Only(Match::Flow(flow)) => Some(flow),
@@ -88,14 +88,13 @@ impl Filter {
         }
     }
 
-    /// Returns true if the filter selects frames that are addressed to the host's MAC. The
-    /// exception is a filter by address, because an address may have another MAC.
+    /// Returns true if all frames that the filter selects are addressed to the host's MAC. A filter
+    /// by address is no such filter, because an address may have another MAC.
     pub fn is_of_a_host(&self) -> bool {
         matches!(self, Filter::Only(Match::Flow(_) | Match::Icmp | Match::Answer(_)))
     }
 
-    /// Returns the filter in words if it selects some packets and leaves others; else an empty
-    /// text.
+    /// Returns the text of the filter if it selects some packets and not others; otherwise an empty text.
     pub fn chosen(&self) -> String {
         match self {
             Filter::All | Filter::Nothing => String::new(),
@@ -146,7 +145,7 @@ impl fmt::Display for Filter {
         match self {
             Filter::All => f.write_str("all"),
             Filter::Only(one) => write!(f, "{one}"),
-            // As it is written: the key and the value apart.
+            // `not=` has its own form, `not=tcp:22`: replace the first `=` by a colon.
             Filter::Not(one) => write!(f, "not={}", one.to_string().replacen('=', ":", 1)),
             Filter::Nothing => f.write_str("write"),
         }

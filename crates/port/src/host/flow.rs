@@ -4,8 +4,7 @@ use std::fmt;
 
 use linerate_sys::capability::Capabilities;
 
-/// Ports below this one are privileged, unless `net.ipv4.ip_unprivileged_port_start` has another
-/// value.
+/// The lowest port that is not privileged, unless `net.ipv4.ip_unprivileged_port_start` has another value.
 const PRIVILEGED_BELOW: u16 = 1024;
 /// Most ports of one flow.
 pub(crate) const PORTS_MAX: usize = 16;
@@ -39,7 +38,7 @@ impl Protocol {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub protocol: Protocol,
-    /// The ports in rising order without duplicates; between one and [`PORTS_MAX`] of them.
+    /// The ports, in ascending order without duplicates; from one to [`PORTS_MAX`] of them.
     pub ports: Vec<u16>,
 }
 
@@ -63,7 +62,7 @@ impl fmt::Display for Flow {
     }
 }
 
-/// Parses a list of ports: `7777`, `80+443`; returns them in rising order, each once.
+/// Parses a list of ports: `7777`, `80+443`; returns them in ascending order without duplicates.
 pub(crate) fn ports(text: &str) -> std::result::Result<Vec<u16>, String> {
     let mut ports = Vec::new();
     for one in text.split('+') {

@@ -1,19 +1,19 @@
-//! Positions of a packet's headers, as far as checksums and segmentation need them.
+//! Positions of a packet's headers, for checksums and segmentation.
 
 use linerate_skb::{Skb, Trust};
 
-/// Protocol of TCP.
+/// IP protocol number of TCP.
 pub(crate) const TCP: u8 = 6;
-/// Protocol of UDP.
+/// IP protocol number of UDP.
 pub(crate) const UDP: u8 = 17;
-/// An IPv4 packet in an IP packet.
+/// IP protocol number of an IPv4 packet in an IP packet.
 const IPIP: u8 = 4;
-/// An IPv6 packet in an IP packet.
+/// IP protocol number of an IPv6 packet in an IP packet.
 const IPV6_IN_IP: u8 = 41;
 /// Most nested IP headers that are parsed.
 pub(crate) const IP_HEADERS_MAX: usize = 3;
-/// Longest headers that are parsed, in bytes: Ethernet, a tag, IPv4 headers and one of TCP with all
-/// options.
+/// Longest headers that are parsed, in bytes: Ethernet, a tag, IPv4 headers, and a TCP header with
+/// all options.
 pub(crate) const HEADERS_MAX: usize = 14 + TAG_BYTES + 60 * IP_HEADERS_MAX + 60;
 
 const TYPE_AT: usize = 12;
@@ -42,8 +42,8 @@ pub(crate) struct Transport {
 }
 
 impl IpHeader {
-    /// Parses the header at byte `at` of `data`; returns `None` if there is no header, or one of a
-    /// fragment.
+    /// Parses the IP header at byte `at` of `data`; returns `None` if there is none, or if it is of
+    /// a fragment.
     pub fn at(data: &[u8], at: usize) -> Option<IpHeader> {
         let ip = data.get(at..)?;
         match ip.first()? >> 4 {
@@ -59,7 +59,7 @@ impl IpHeader {
         }
     }
 
-    /// Reads the first IP header of a frame.
+    /// Parses the first IP header of a frame.
     pub fn first(data: &[u8]) -> Option<IpHeader> {
         let at = network(data)?;
         let header = IpHeader::at(data, at)?;
@@ -90,7 +90,7 @@ pub(crate) fn transport(data: &[u8]) -> Option<Transport> {
     Some(Transport { at: ip.end, protocol: ip.protocol })
 }
 
-/// Passes the first bytes of a packet to `look`: a copy, if they cannot be read in place.
+/// Passes the first bytes of a packet to `look`, in a copy if they cannot be read in place.
 pub(crate) fn of<T>(skb: &Skb, look: impl FnOnce(&[u8]) -> T) -> T {
     let data = skb.data();
     if skb.trust() == Trust::Private && (skb.is_linear() || data.len() >= HEADERS_MAX) {

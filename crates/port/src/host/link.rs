@@ -33,7 +33,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Opens an interface by its name, which must be up.
+    /// Opens an interface by its name; fails if it is not up.
     ///
     /// # Errors
     /// Those of [`Interface::open`], and the state of an interface that is not up.
@@ -54,7 +54,7 @@ impl Link {
         link
     }
 
-    /// Notes that the device refused a packet, as a device that is down does.
+    /// Records that the device refused a packet, as devices do that are down.
     pub fn refused(&mut self) {
         self.look();
         if self.is_up() && self.by_descriptor {
@@ -62,7 +62,7 @@ impl Link {
         }
     }
 
-    /// Notes that the descriptor has lost its interface.
+    /// Records that the descriptor has lost its interface.
     pub fn lost(&mut self) {
         let what = format!("cannot use {}", self.interface.name());
         let why = "the interface was deleted";
@@ -85,7 +85,7 @@ impl Link {
         matches!(self.health, Health::Failed(_))
     }
 
-    /// Returns the time at which the interface is to be queried next, for an alarm.
+    /// Returns the time at which the interface must be queried next, for an alarm.
     pub fn look_at(&self) -> Option<Instant> {
         self.look_at
     }
@@ -95,14 +95,14 @@ impl Link {
         std::mem::take(&mut self.news)
     }
 
-    /// Returns true if the interface has no carrier, as far as the kernel says.
+    /// Returns true if the kernel reports that the interface has no carrier.
     ///
     /// Cost: two syscalls.
     pub fn lacks_carrier(&self) -> bool {
         self.interface.flags().is_ok_and(|flags| flags & FLAG_RUNNING == 0)
     }
 
-    /// Queries the interface, if it is down and the query is due.
+    /// Queries the interface if it is down and the query is due.
     ///
     /// Cost: nothing while it is up; else a clock read, and three syscalls once in [`LOOK`].
     pub fn refresh(&mut self) {
@@ -121,10 +121,11 @@ impl Link {
         let health = match self.interface.flags() {
             Ok(flags) if flags & FLAG_UP != 0 => Health::Up,
             Ok(_) => Health::Down(down(&self.interface)),
-            // In another namespace, for all we know: what it takes decides.
+            // The interface is probably in another namespace: treat it as up until the device
+            // refuses a packet.
             Err(e) if e.code == Code::NoDevice && self.by_descriptor => Health::Up,
             Err(e) if e.code == Code::NoDevice => Health::Failed(e),
-            // Nothing is known: leave it as it is.
+            // The state is unknown: do not change it.
             Err(_) => self.health.clone(),
         };
         self.turn(health);
@@ -138,7 +139,7 @@ impl Link {
     }
 }
 
-/// Says that an interface is down, and what to do about it; one that was renamed has both names.
+/// Returns the error of an interface that is down, with the remedy; it has both names of a renamed interface.
 fn down(interface: &Interface) -> Error {
     let (name, opened) = (interface.present_name(), interface.name());
     let was = if name == opened { String::new() } else { format!(" (it was {opened})") };
@@ -146,7 +147,8 @@ fn down(interface: &Interface) -> Error {
         .fix(format!("ip link set {name} up"))
 }
 
-/// Refuses an interface whose packets do not begin with an Ethernet header: `what` cannot be done.
+/// Refuses an interface whose packets do not begin with an Ethernet header; `what` names the failed
+/// operation.
 ///
 /// # Errors
 /// `E-UNSUPPORTED`, and those of the query.
@@ -160,7 +162,7 @@ pub(crate) fn check_ethernet(interface: &Interface, what: impl FnOnce() -> Strin
         .fix(format!("an interface of link/ether, see: ip link show {}", interface.name())))
 }
 
-/// Returns the length of the longest frame that `interface` passes, with a VLAN tag.
+/// Returns the length of the longest frame that `interface` carries, including a VLAN tag.
 pub(crate) fn longest_frame(interface: &Interface) -> Result<usize> {
     Ok(interface.mtu_bytes()? as usize + LINK_HEADER_BYTES)
 }

@@ -1,5 +1,5 @@
-//! Common parts of the ports onto the host's own interfaces: state, descriptor, the offload header of
-//! their frames, and the traffic that they take from the host's own stack.
+//! Common parts of the ports of the host's own interfaces: state, descriptor, the offload header of
+//! their frames, and the traffic that they take from the host's stack.
 
 mod bell;
 pub(crate) mod filter;
@@ -24,16 +24,15 @@ pub(crate) use link::{Link, check_ethernet, longest_frame};
 pub(crate) use queue::{Host, HostDevice, HostQueue};
 pub(crate) use reserve::Reservation;
 
-/// Longest packet exchanged: what Linux allows by default for a superframe or for `lo`, whose MTU
-/// is 65,536, with the Ethernet header.
+/// Longest packet that is exchanged: with the Ethernet header, the longest that Linux allows by
+/// default for a superframe, or for `lo`, whose MTU is 65,536.
 pub(crate) const PACKET_BYTES_MAX: usize = 65_550;
 
-/// Interval of retries for resources whose release is not signalled: a free frame, a place in a
-/// device's queue.
+/// Interval of retries for resources whose release no event signals: a free frame, room in a device's queue.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
 
-/// Most frames of one packet: a superframe in frames of 256 bytes, the smallest. Longer chains
-/// cannot be made.
+/// Most frames of one packet: those of a superframe in frames of 256 bytes, the smallest size.
+/// Longer chains cannot be made.
 pub(crate) const CHAIN_FRAMES_MAX: usize = 258;
 
 /// Returns true if a peer can write the packet's memory, so that the packet cannot be lent to the
@@ -42,7 +41,7 @@ pub(crate) fn is_exported(skb: &Skb) -> bool {
     skb.trust() == Trust::Exported
 }
 
-/// Copies a packet to `scratch`; `None` if it is longer than [`PACKET_BYTES_MAX`].
+/// Copies a packet to `scratch`; returns `None` if it is longer than [`PACKET_BYTES_MAX`].
 pub(crate) fn copy_out<'a>(skb: &Skb, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if skb.len() > PACKET_BYTES_MAX {
         return None;
@@ -67,12 +66,12 @@ impl Retry {
         self.0
     }
 
-    /// Returns true once the time has come.
+    /// Returns true if the scheduled time has come.
     pub fn is_due(self) -> bool {
         self.0.is_some_and(|at| Instant::now() >= at)
     }
 
-    /// Returns true until the scheduled time, and then clears it.
+    /// Returns true until the scheduled time; at that time it clears the schedule.
     pub fn is_pending(&mut self) -> bool {
         if self.is_due() {
             self.0 = None;

@@ -11,19 +11,19 @@ use super::headers;
 
 /// Bytes of a VLAN tag.
 pub(crate) const TAG_BYTES: usize = 4;
-/// Bytes of a chain that are summed in one step: even, so that the sums can be added.
+/// Bytes of a chain that are summed in one step. The number is even, so that the sums can be added.
 const BLOCK_BYTES: usize = 512;
-/// Offset of the transport header after Ethernet and IPv4; the next is that after Ethernet and
-/// IPv6.
+/// Offset of the transport header after Ethernet and IPv4; the next constant is the offset after
+/// Ethernet and IPv6.
 const IPV4_TRANSPORT: u16 = 34;
 const IPV6_TRANSPORT: u16 = 54;
 /// Offset of the checksum in UDP's header.
 const UDP_CHECK: u16 = 6;
-/// Offset of a VLAN tag: behind the MAC addresses.
+/// Offset of a VLAN tag, which follows the MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
 
-/// Returns the offload header for sending a packet. The flag for a verified checksum is for
-/// receivers only.
+/// Returns the kernel's offload header for sending a packet, without the flag for a verified
+/// checksum, which only received packets have.
 pub(crate) fn header(offload: Offload) -> VnetHdr {
     VnetHdr {
         flags: offload.flags & F_NEEDS_CSUM,
@@ -35,7 +35,8 @@ pub(crate) fn header(offload: Offload) -> VnetHdr {
     }
 }
 
-/// Converts the header of a received packet of `len` bytes; `None` if it contradicts the packet.
+/// Converts the kernel's header of a received packet of `len` bytes; returns `None` if the header
+/// contradicts the packet.
 pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
     let offload = Offload {
         flags: header.flags,
@@ -60,7 +61,7 @@ pub(crate) fn is_tunnelled(skb: &Skb, offload: Offload) -> bool {
     is_not_first(skb, offload)
 }
 
-/// Returns true if the offload is not at the first transport header, after reading the headers.
+/// Parses the headers, and returns true if the offload is not at the first transport header.
 #[cold]
 fn is_not_first(skb: &Skb, offload: Offload) -> bool {
     let found = headers::of(skb, headers::transport);
@@ -70,8 +71,8 @@ fn is_not_first(skb: &Skb, offload: Offload) -> bool {
     }
 }
 
-/// Returns true for a checksum that starts at the usual offset: no transport header of a tunnel's
-/// inner packet is that close to the start.
+/// Returns true for a checksum that starts at the usual offset. The transport header of a tunnel's
+/// inner packet is always farther from the start.
 #[inline]
 fn is_usual(skb: &Skb, offload: Offload) -> bool {
     offload.needs_checksum()
@@ -82,14 +83,14 @@ fn is_usual(skb: &Skb, offload: Offload) -> bool {
         }
 }
 
-/// Returns true for IPv6 directly after an Ethernet header, with TCP or UDP directly after it.
+/// Returns true for an Ethernet header that is directly followed by IPv6, and that directly by TCP or UDP.
 fn is_ipv6(data: &[u8]) -> bool {
     let Some(head) = data.first_chunk::<21>() else { return false };
     let transport = matches!(head[20], headers::TCP | headers::UDP);
     (head[12], head[13], head[14] >> 4) == (0x86, 0xdd, 6) && transport
 }
 
-/// Completes the offload of a packet in software, for a device that does none.
+/// Completes the offload of a packet in software, for a device without offloads.
 ///
 /// # Errors
 /// `UNSUPPORTED` for a superframe, `MALFORMED` if the checksum's place is not in the packet, `NO_FRAME`
@@ -104,13 +105,13 @@ pub(crate) fn finish_one(skb: &mut Skb, offload: Offload) -> Result<(), DropReas
         return Err(DropReason::MALFORMED);
     }
     let sum = sum_from(skb, start);
-    // The field holds the sum of the pseudo header. 0 would mean "no checksum" in UDP, of which all ones
-    // are the other form. Source: RFC 768.
+    // The field holds the sum of the pseudo header. In UDP the checksum 0 means "no checksum", so write
+    // its other form, all ones. Source: RFC 768.
     let check = match checksum::finish(sum) {
         0 if offload.csum_offset == UDP_CHECK => u16::MAX,
         check => check,
     };
-    // None if they are shared bytes that the pool has no frame to copy into.
+    // The write fails if the bytes are shared and the pool has no frame for a copy.
     if skb.copy_from(field, &check.to_be_bytes()) < 2 {
         return Err(DropReason::NO_FRAME);
     }

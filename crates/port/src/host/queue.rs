@@ -1,5 +1,4 @@
-//! A queue on an interface of the host: state, descriptor and sleeping, which all such drivers
-//! share.
+//! A queue on an interface of the host: the state, descriptor and sleeping that these drivers share.
 //!
 //! ```text
 //!   HostQueue ─┬─ Host ─┬─ Link   up, down or gone
@@ -24,7 +23,7 @@ pub(crate) struct Host {
     pub bell: Bell,
 }
 
-/// The device of a queue: the part that differs between drivers.
+/// The device of a queue: the part that differs between the drivers.
 pub(crate) trait HostDevice: Send {
     /// Returns the descriptor to watch; `None` if there is none at present.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
@@ -35,14 +34,14 @@ pub(crate) trait HostDevice: Send {
     /// Sends as [`QueueOps::xmit`] does; the caller has refreshed the link.
     fn xmit(&mut self, host: &mut Host, mem: &mut Local, batch: &mut Batch) -> Moved;
 
-    /// Finds the reason why an armed queue was woken without a packet.
+    /// Finds out why an armed queue was woken without a packet.
     fn look(&mut self, host: &mut Host);
 
     /// Returns true if a wanted event has occurred: packets to receive, or room.
     fn is_ready(&mut self, host: &mut Host, want: Want) -> bool;
 
-    /// Returns the wanted events that the descriptor signals, and the time at which to check for
-    /// the others.
+    /// Returns the wanted events that the descriptor signals, and the time at which the caller must
+    /// check for the others.
     fn awaits(&mut self, link: &Link, want: Want) -> (Option<Want>, Option<Instant>);
 
     /// Returns the state of the queue.
@@ -53,7 +52,7 @@ pub(crate) trait HostDevice: Send {
     /// Returns the counters as [`QueueOps::counters`] does.
     fn counters(&mut self) -> Counters;
 
-    /// Returns the current facts of the queue.
+    /// Returns the current capabilities of the queue.
     fn caps(&self) -> Caps;
 }
 
@@ -61,7 +60,7 @@ pub(crate) trait HostDevice: Send {
 pub(crate) struct HostQueue<D> {
     pub host: Host,
     pub device: D,
-    /// `arm` returned true, and the reason of a wake-up since then is unknown.
+    /// True if `arm` has returned true and the cause of a wake-up since then was not checked yet.
     armed: bool,
 }
 
@@ -72,7 +71,7 @@ impl<D: HostDevice> HostQueue<D> {
         HostQueue { host: Host { link, bell }, device, armed: false }
     }
 
-    /// Notes that the device had work although no caller waited for it.
+    /// Records that the device had work although no caller waited for it.
     fn busy(&mut self) {
         if let Some(watched) = self.device.descriptor() {
             self.host.bell.busy(watched);
@@ -113,7 +112,7 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
         }
         let ready = self.device.is_ready(&mut self.host, want);
         let Host { link, bell } = &mut self.host;
-        // A device that is not up takes, and drops, whatever it is offered.
+        // There is always room in a device that is not up, because it drops the packets that it accepts.
         if link.take_news() || ready || (want.room() && !link.is_up()) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Ports of UDP or TCP reserved from the host's own stack, for a port that answers on them itself.
+//! Reservation of UDP or TCP ports, so that the host's own stack does not answer on them and the port can.
 //!
 //! The stack sees, or may see, the packets that a port takes by a filter. If no socket has a packet's
 //! port, the stack answers the packet itself: a datagram with ICMP port unreachable, a segment with a
@@ -32,7 +32,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 
 use super::flow::{Flow, Protocol};
 
-/// Ports that the host's stack leaves alone.
+/// UDP or TCP ports that the host's stack does not answer.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     /// Sockets that reserve the ports for IPv4 and IPv6, on every address; never read.
@@ -40,7 +40,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves the ports of `flow` on `interface`, all or none.
+    /// Reserves the ports of `flow` on `interface`; reserves none if one of them fails.
     ///
     /// # Errors
     /// `E-BUSY` if another socket has one of them, `E-PERM` for one below 1024 without
@@ -54,7 +54,7 @@ impl Reservation {
             sockets.push(reserve(flow.protocol, any4, interface).map_err(refused)?);
             match reserve(flow.protocol, any6, interface) {
                 Ok(socket) => sockets.push(socket),
-                // A host without IPv6 answers no packet there.
+                // A host without IPv6 answers no IPv6 packet: ignore the error.
                 Err((_, Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) => {}
                 Err(e) => return Err(refused(e)),
             }
@@ -63,7 +63,7 @@ impl Reservation {
     }
 }
 
-/// Binds `address` to a socket that drops everything; an error names the failed call.
+/// Binds `address` to a socket that drops all packets; an error names the failed call.
 fn reserve(
     protocol: Protocol,
     address: SocketAddr,
@@ -79,10 +79,10 @@ fn reserve(
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, kind, flags, None).map_err(fail("socket"))?;
     if address.is_ipv6() {
-        // IPv4 has a socket of its own.
+        // Restrict the socket to IPv6, because IPv4 has a socket of its own.
         sockopt::set_ipv6_v6only(&socket, true).map_err(fail("IPV6_V6ONLY"))?;
     }
-    // First, so that no packet is ever taken.
+    // Attach the filter before binding, so that the socket never takes a packet.
     cbpf::attach(&socket, cbpf::DROP_ALL).map_err(fail("SO_ATTACH_FILTER"))?;
     interface.bind(&socket).map_err(fail("SO_BINDTODEVICE"))?;
     bind(&socket, &address).map_err(fail("bind"))?;
@@ -99,7 +99,7 @@ fn refused(protocol: Protocol, port: u16, call: &str, errno: Errno) -> Error {
         Errno::ADDRINUSE => {
             let show = match protocol {
                 Protocol::Udp => "ss -ulpn",
-                // With connections: those of a server that has ended hold its port for a minute.
+                // `-a` lists connections too: those of a server that has ended hold its port for a minute.
                 Protocol::Tcp => "ss -tapn",
             };
             Error::new(
@@ -136,7 +136,7 @@ mod tests {
         Flow { protocol, ports: vec![7777] }
     }
 
-    /// Returns the loopback addresses that exist once `lo` is up.
+    /// Returns the loopback addresses that exist when `lo` is up.
     fn loopbacks() -> Vec<IpAddr> {
         for which in ["all", "lo"] {
             let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");

@@ -18,22 +18,22 @@ use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP};
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP: u8 = 5;
-/// The flag that marks TCP's congestion bit as one for the first segment only.
+/// The flag of TCP with ECN: only the first segment may have the congestion bit.
 const GSO_ECN: u8 = 0x80;
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// A superframe, and the state of its segmentation.
+/// A superframe, with the state of its segmentation.
 #[derive(Debug)]
 pub(crate) struct Cutter {
     headers: Vec<u8>,
-    /// IP headers, the outermost first; the last one is that before the transport header.
+    /// IP headers, the outermost first; the last one precedes the transport header.
     ips: [Option<IpHeader>; IP_HEADERS_MAX],
     ip: IpHeader,
     ecn: bool,
     gso_size: usize,
     len: usize,
-    /// Payload bytes that are in segments already.
+    /// Number of payload bytes that are in segments already.
     done: usize,
     segments: usize,
 }
@@ -92,8 +92,8 @@ impl Cutter {
         Some(Cutter { headers, ips, ip, ecn, gso_size, len, done: 0, segments: 0 })
     }
 
-    /// Appends the next segments of `skb` to `out`, as many as `out` has room and `mem` has frames
-    /// for; returns true after the last one.
+    /// Appends the next segments of `skb` to `out`, as long as `out` has room and `mem` has frames;
+    /// returns true after the last segment.
     ///
     /// Shape:  bytes of `skb` are copied; it stays the caller's.
     /// Cost:   its payload is copied twice, and summed once.
@@ -114,7 +114,7 @@ impl Cutter {
             self.number(scratch, self.done + piece == payload);
             let Some(segment) = mem.alloc_copy(scratch) else { return false };
             if let Err(segment) = out.push(segment) {
-                // There was room.
+                // Cannot happen: `out` had room before the segment was made.
                 segment.discard(DropReason::NO_FRAME);
                 return false;
             }
@@ -124,7 +124,7 @@ impl Cutter {
         self.done == payload
     }
 
-    /// Writes an IP header of a segment: its length, id and checksum.
+    /// Writes the length, id and checksum of an IP header of a segment.
     fn number_ip(&self, frame: &mut [u8], ip: &IpHeader) {
         if ip.v6 {
             return put(frame, ip.at + 4, (frame.len() - ip.end) as u16);
@@ -164,7 +164,7 @@ impl Cutter {
         let pseudo = checksum::sum(&[0, protocol, high, low]);
         let pseudo = checksum::add(pseudo, checksum::sum(&frame[addresses]));
         let sum = checksum::add(pseudo, checksum::sum(&frame[transport..]));
-        // 0 would mean "none" in UDP. Source: RFC 768.
+        // In UDP the checksum 0 means "no checksum". Source: RFC 768.
         let check = match checksum::finish(sum) {
             0 if protocol == UDP => u16::MAX,
             check => check,

@@ -1,5 +1,5 @@
-//! Common parts of the tests of ports onto the host's interfaces: a network namespace per test, and a
-//! queue driven as a program drives it.
+//! Common parts of the tests of ports of host interfaces: a network namespace for each test, and a
+//! queue that is used as a program uses it.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -17,10 +17,10 @@ use rustix::thread::UnshareFlags;
 use crate::conformance::Interface;
 use crate::{Port, Queue, Want};
 
-/// Far above what anything here takes.
+/// Longest wait of a test; every step takes far less.
 pub(crate) const LONG: Duration = Duration::from_secs(5);
 
-/// Runs `test` on a thread of its own inside a fresh network namespace, which dies with it.
+/// Runs `test` on its own thread in a new network namespace, which is removed afterwards.
 ///
 /// Skips, saying so, where that takes privileges or tools that are missing.
 pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
@@ -29,11 +29,11 @@ pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
             eprintln!("skipped: there is no `ip` command");
             return;
         }
-        // SAFETY: NEWNET changes which interfaces this thread sees; it shares no descriptors less.
+        // SAFETY: NEWNET changes only which interfaces this thread sees; its descriptors stay shared.
         match unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
             Ok(()) => {
-                // Without it interfaces that come up send solicitations. Where there is no IPv6
-                // there is no such file.
+                // Turn IPv6 off: otherwise an interface that comes up sends solicitations. Without
+                // IPv6 in the kernel these files do not exist.
                 for which in ["all", "default"] {
                     let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
                     let _ = std::fs::write(path, "1");
@@ -48,7 +48,7 @@ pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Does as `in_netns`, where the kernel has AF_XDP.
+/// Does as `in_netns`, if the kernel has AF_XDP.
 pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
     in_netns(|| {
         ip("link add probe0 type veth peer name probe1");
@@ -67,7 +67,7 @@ pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// A folder that goes with the test.
+/// A folder that is deleted with the test.
 pub(crate) struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -106,20 +106,20 @@ pub(crate) fn ip(args: &str) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// Waits until the kernel noticed that interface `name` has a carrier and started its queues.
+/// Waits until the kernel has noticed that interface `name` has a carrier and has started its queues.
 pub(crate) fn wait_running(name: &str) {
     let deadline = Instant::now() + LONG;
-    // Not IFF_RUNNING: it is set as well while the state is not known yet.
+    // Do not test IFF_RUNNING, which is also set while the state is unknown.
     while !ip(&format!("-o link show {name}")).contains(" state UP ") {
         assert!(Instant::now() < deadline, "{name} got no carrier");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The kernel's worker changes the state first and starts the queues next, under the lock that
-    // this change of nothing takes as well.
+    // The kernel's worker changes the state first and starts the queues next, under a lock. This
+    // command changes nothing, but takes the lock and thus waits for the worker.
     ip(&format!("link set {name} up"));
 }
 
-/// Asserts that `address` answers an echo request, where there is a program to ask with.
+/// Asserts that `address` answers an echo request, if a program for echo requests is installed.
 pub(crate) fn assert_answers_ping(address: &str) {
     match Command::new("ping").args(["-c1", "-w5", address]).output() {
         Ok(out) => assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout)),
@@ -136,7 +136,7 @@ pub(crate) fn veth(mtu: u32) {
     wait_running("v1");
 }
 
-/// The end v0 of the pair that `veth` makes, for the suite.
+/// The end v0 of the pair that `veth` creates, for the conformance suite.
 pub(crate) struct Veth;
 
 impl Interface for Veth {
@@ -166,12 +166,12 @@ pub(crate) fn queue(text: &str) -> Queue {
     Port::open(text).unwrap().into_queues().remove(0)
 }
 
-/// Opens a port of one queue with a pool of its own size.
+/// Opens a port of one queue that receives into `pool`.
 pub(crate) fn queue_in(text: &str, pool: &Pool) -> Queue {
     Port::open_with(text, pool).unwrap().into_queues().remove(0)
 }
 
-/// Returns the frame number `seq` of `len` bytes.
+/// Returns frame number `seq`, of `len` bytes.
 pub(crate) fn stamped(seq: u64, len: usize) -> Vec<u8> {
     let mut frame = vec![0; len];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
@@ -186,7 +186,7 @@ pub(crate) fn bytes(skb: &Skb) -> Vec<u8> {
     bytes
 }
 
-/// Sends `frames` with `offload`, waiting for room where it takes that.
+/// Sends `frames` with `offload`, and waits for room when necessary.
 pub(crate) fn send(queue: &mut Queue, frames: &[Vec<u8>], offload: Offload) {
     let mut batch = Batch::with_capacity(64);
     let deadline = Instant::now() + LONG;
@@ -205,7 +205,7 @@ pub(crate) fn send(queue: &mut Queue, frames: &[Vec<u8>], offload: Offload) {
     }
 }
 
-/// Receives until `count` packets came that `wanted` accepts.
+/// Receives until `count` packets that `wanted` accepts have arrived.
 pub(crate) fn receive_if(queue: &mut Queue, count: usize, wanted: impl Fn(&[u8]) -> bool) -> Batch {
     let mut got = Batch::with_capacity(count);
     let mut batch = Batch::with_capacity(64);
@@ -227,16 +227,16 @@ pub(crate) fn receive(queue: &mut Queue, count: usize) -> Batch {
     receive_if(queue, count, |data| data[12..14] == stamped(0, 60)[12..14])
 }
 
-/// The source address of the packets below, by which a test knows its own.
+/// The source address of the packets below, by which a test recognises its own packets.
 const SOURCE: [u8; 4] = [198, 18, 0, 1];
 
-/// Returns true for packets of `ipv4`.
+/// Returns true for packets that [`ipv4`] made.
 pub(crate) fn is_ipv4(data: &[u8]) -> bool {
     data.len() > 34 && data[26..30] == SOURCE
 }
 
-/// Returns a frame with an IPv4 packet of TCP (6) or UDP (17), `payload` bytes behind the headers; its
-/// transport checksum is that of the pseudo header, as for an offload.
+/// Returns a frame with an IPv4 packet of TCP (6) or UDP (17) and `payload` bytes; its transport
+/// checksum is the sum of the pseudo header, as for an offload.
 pub(crate) fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
     let header = if protocol == 6 { 20 } else { 8 };
     let len = (20 + header + payload) as u16;
@@ -258,7 +258,7 @@ pub(crate) fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
     f
 }
 
-/// Returns a frame with the IPv4 packet of `frame` in one more IPv4 packet, whose checksum is right.
+/// Returns a frame with the IPv4 packet of `frame` inside another IPv4 packet, whose checksum is correct.
 pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
     let len = (frame.len() - 14 + 20) as u16;
     let mut outer = vec![0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 4, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
@@ -269,7 +269,7 @@ pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Returns the sum of the pseudo header of a packet of `ipv4`.
+/// Returns the sum of the pseudo header of a packet that [`ipv4`] made.
 pub(crate) fn pseudo(protocol: u8, len: usize) -> u16 {
     let mut header = Vec::from(SOURCE);
     header.extend([198, 18, 0, 2, 0, protocol]);
@@ -284,34 +284,34 @@ pub(crate) const PARTIAL: Offload =
 pub(crate) const SUPERFRAME: Offload =
     Offload { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
 
-/// Returns the frame number `seq` of `flow`: a datagram whose ports tell it from other flows.
+/// Returns frame number `seq` of `flow`: a datagram whose ports distinguish it from other flows.
 pub(crate) fn of_flow(flow: u16, seq: u32) -> Vec<u8> {
     let mut frame = ipv4(17, 64);
     frame[34..36].copy_from_slice(&(FLOW_PORT + flow).to_be_bytes());
-    // No checksum.
+    // Zero means that UDP has no checksum.
     frame[40..42].copy_from_slice(&[0, 0]);
     frame[42..46].copy_from_slice(&seq.to_be_bytes());
     frame
 }
 
 const FLOW_PORT: u16 = 20_000;
-/// Flows of [`of_flow`] that tests use: enough that each of a few queues has some.
+/// Number of flows of [`of_flow`] in tests: enough that each of a few queues gets some.
 pub(crate) const FLOWS: u16 = 64;
 
-/// Returns the frame number `seq` of every flow.
+/// Returns frame number `seq` of every flow.
 pub(crate) fn round(seq: u32) -> Vec<Vec<u8>> {
     (0..FLOWS).map(|flow| of_flow(flow, seq)).collect()
 }
 
-/// Frames of the flows that arrived, with the queue of each.
+/// Frames of the flows that have arrived, with the queue of each.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// Queue, flow and number of each frame, in the order that they came in.
+    /// Queue, flow and number of each frame, in the order of arrival.
     pub frames: Vec<(usize, u16, u32)>,
 }
 
 impl Seen {
-    /// Takes what waits in `queues`; returns how many frames of a flow came.
+    /// Receives waiting packets from `queues`; returns the number of frames of the flows.
     pub fn take(&mut self, queues: &mut [Queue]) -> usize {
         let before = self.frames.len();
         let mut batch = Batch::with_capacity(64);
@@ -329,7 +329,7 @@ impl Seen {
         self.frames.len() - before
     }
 
-    /// Takes from `queues` until `count` frames are there in all.
+    /// Receives from `queues` until `count` frames have arrived in total.
     pub fn wait(&mut self, queues: &mut [Queue], count: usize) {
         let deadline = Instant::now() + LONG;
         while self.frames.len() < count {
@@ -341,7 +341,7 @@ impl Seen {
         }
     }
 
-    /// Asserts that every flow came whole, numbers 0 to `rounds`, each frame once.
+    /// Asserts that all frames of every flow, numbers 0 to `rounds`, arrived exactly once.
     pub fn assert_once(&self, rounds: u32) {
         let mut got: Vec<_> = self.frames.iter().map(|&(_, flow, seq)| (flow, seq)).collect();
         got.sort_unstable();
@@ -349,7 +349,7 @@ impl Seen {
         assert!(got.iter().copied().eq(all), "{} of {}", got.len(), u32::from(FLOWS) * rounds);
     }
 
-    /// Asserts that each flow came by one queue and in order, and that each of `queues` had some.
+    /// Asserts that each flow arrived on one queue and in order, and that each of `queues` received some.
     pub fn assert_divided(&self, queues: usize) {
         for flow in 0..FLOWS {
             let its: Vec<_> = self.frames.iter().filter(|(_, of, _)| *of == flow).collect();
@@ -361,8 +361,8 @@ impl Seen {
     }
 }
 
-/// Tries until `done` says that it is so. What is closed may stay a moment: a child of another test
-/// has it too, between its fork and its exec.
+/// Tries until `done` returns true. An object that was closed may stay open for a moment, because a
+/// child of another test has it between its fork and its exec.
 pub(crate) fn eventually(mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !done() {
@@ -371,14 +371,14 @@ pub(crate) fn eventually(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Asserts that the pool has lost track of nothing, and that nothing is left in flight.
+/// Asserts that the pool's ledger balances, and that no packet is in flight.
 pub(crate) fn assert_settled(pool: &Pool) {
     let ledger = pool.ledger();
     assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
 }
 
-/// Asserts that the queue, armed and idle, wakes a thread that sleeps on its descriptor at most `most` times
-/// in a second, even one that has failed.
+/// Asserts that the armed, idle queue wakes a thread that sleeps on its descriptor at most `most` times a
+/// second, even if the queue has failed.
 pub(crate) fn assert_silent(queue: &mut Queue, most: u64) {
     let mut batch = Batch::with_capacity(64);
     let (mut wakeups, end) = (0, Instant::now() + Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Properties that hold for every port onto an interface of the host, each tried on all that have it.
+//! Tests of properties that every port of a host's interface has, run on each kind of such ports.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 use super::testing::*;
 use crate::{Health, Port, Queue};
 
-/// A port, and a packet socket that plays the other side of its interface.
+/// A port, with a packet socket on the other side of its interface.
 #[derive(Clone, Copy)]
 struct Pair {
     near: &'static str,
@@ -37,7 +37,7 @@ impl Pair {
         if self.near.starts_with("xdp") { in_netns_with_xdp(test) } else { in_netns(test) }
     }
 
-    /// Opens both ends, the near one in `pool`.
+    /// Opens both ends; the near end receives into `pool`.
     fn open(&self, pool: &Pool) -> (Queue, Queue) {
         (queue_in(self.near, pool), queue(self.far))
     }
@@ -59,7 +59,7 @@ fn pool(frames: u32) -> Pool {
     Pool::builder().frames(frames).build().unwrap()
 }
 
-/// Offers packets, none of which is to be counted on, and receives until the queue is as `wanted` says.
+/// Sends packets that may be lost, and receives, until the queue's health is as `wanted` requires.
 fn until(queue: &mut Queue, wanted: impl Fn(&Health) -> bool) {
     let (mut batch, deadline) = (Batch::with_capacity(64), Instant::now() + LONG);
     while !wanted(&queue.health()) {
@@ -229,7 +229,7 @@ fn frames_that_a_peer_can_write_are_exchanged_as_copies() {
     }
 }
 
-/// Sends a packet to and fro, and asserts that it comes back as it was, with what is left to a device.
+/// Sends a packet to the other end and back, and asserts that it returns unchanged, with the same offload.
 fn assert_returns(pair: &Pair, frame: &[u8], offload: Offload, is_it: fn(&[u8]) -> bool) {
     let (mut near, mut far) = pair.open(&pool(256));
     send(&mut far, &[frame.to_vec()], offload);
