@@ -1,4 +1,4 @@
-//! Options in the port text: the file and the direction.
+//! Options of a pcap port text: the file and the direction.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -37,8 +37,8 @@ pub(super) struct Config {
     pub mode: Mode,
     /// True if packets of every link type pass, false for Ethernet frames only.
     pub any_link: bool,
-    /// Factor by which packets are replayed faster than captured; `None` for as fast as they are
-    /// received.
+    /// Factor by which packets are replayed faster than captured; `None` to deliver them as fast as
+    /// they are received.
     pub pace: Option<f64>,
 }
 

@@ -10,14 +10,14 @@ use super::config::Mode;
 use crate::doctor::{Findings, trial};
 use crate::spec::Spec;
 
-/// Checks a port of pcap. Nothing is written: that would cost the file its contents.
+/// Checks a pcap port. It writes nothing, because writing would destroy the contents of the file.
 pub(super) fn examine(mode: Mode, spec: &Spec, found: &mut Findings) {
     let path = Path::new(&spec.arg);
     match fs::metadata(path) {
         _ if spec.arg == "-" => {
             found.ok("standard input or output: not tried");
         }
-        // A pipe would wait for its writer, or lose what it has.
+        // Do not open a pipe: opening could wait for its writer, and reading would take its bytes.
         Ok(there) if !there.is_file() => {
             found.warn(format!("{} is not a regular file, and was not opened", spec.arg));
         }

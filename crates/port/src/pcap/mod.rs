@@ -36,8 +36,8 @@ use crate::spec::Spec;
 use config::{Config, Mode};
 use format::{PACKET_LEN_MAX, Reader, Writer};
 
-/// The longest IP packet, with Ethernet and a VLAN tag: pools are sized for it. Captures may have
-/// longer ones, up to 256 KiB, and they pass if the pool has the frames.
+/// The longest IP packet, with Ethernet and a VLAN tag, for which pools are sized. Captures may
+/// have longer packets, up to 256 KiB, which pass if the pool has frames for them.
 const PACKET_USUAL_BYTES: usize = 14 + 4 + 65_535;
 
 /// The driver of `pcap:FILE[,read|write][,link=any][,pace=1]`; the file `-` is the standard input or output.

@@ -1,4 +1,4 @@
-//! Reading: from file to skbs.
+//! Reading: makes skbs from the records of a file.
 //!
 //! A record for which there is no frame stays in the reader until there is one, so a pool that has
 //! run dry delays a capture and never thins it. Of a stream only whole records are taken, as far as
@@ -51,15 +51,15 @@ pub(super) struct ReadQueue {
     stream: bool,
     any_link: bool,
     packet_max_bytes: usize,
-    /// True if the reader's current record is not delivered yet.
+    /// True if the reader's current record has not been delivered yet.
     in_hand: bool,
-    /// True if the stream had no whole record at the last check.
+    /// True if the stream had no complete record at the last check.
     blocked: bool,
-    /// Schedule by which records leave; `None` if each leaves when it is received.
+    /// Schedule of the records; `None` if each record is delivered as soon as it is received.
     replay: Option<Replay>,
     /// Time of the next attempt, if the next record is not due or the pool had no frame.
     alarm: Option<Instant>,
-    /// Packets longer than any chain, since the last query.
+    /// Packets longer than any chain of frames, since the last query.
     rx_missed: u64,
     /// Receives that ended early for lack of a frame, since the last query.
     rx_nombuf: u64,
@@ -73,7 +73,7 @@ impl ReadQueue {
         self.stream
     }
 
-    /// Takes one step through the file, unless a record is waiting for delivery.
+    /// Takes one step through the file, unless a record waits for delivery.
     fn look(&mut self) {
         if self.in_hand || self.health.ended() {
             return;
@@ -88,8 +88,8 @@ impl ReadQueue {
         }
     }
 
-    /// Checks the packet just found: keeps it for delivery, counts it as missed if it is too long,
-    /// or fails.
+    /// Checks the packet that was just found: keeps it for delivery, counts it as missed if it is
+    /// too long, or fails.
     fn judge(&mut self) {
         let Some(record) = self.reader.current() else { return };
         let bytes = if self.any_link { Ok(record.data) } else { record.ethernet() };
@@ -115,7 +115,7 @@ impl QueueOps for ReadQueue {
         let mut moved = Moved::default();
         self.alarm = None;
         let now = self.replay.as_ref().map(|_| Instant::now());
-        // A step that finds no packet is work, too: it costs one of the budget.
+        // A step without a packet is work, too, so it counts against the budget.
         for _ in 0..budget.min(out.spare()) {
             self.look();
             if !self.in_hand {
@@ -132,7 +132,7 @@ impl QueueOps for ReadQueue {
                 break;
             }
             let Some(mut skb) = mem.alloc_copy(record.data) else {
-                // The record stays in hand.
+                // The record stays for the next call.
                 self.rx_nombuf += 1;
                 self.alarm = Instant::now().checked_add(RETRY);
                 break;
@@ -145,7 +145,7 @@ impl QueueOps for ReadQueue {
                 replay.left(due, now);
             }
             let bytes = skb.len() as u64;
-            // Cannot be full: no more than `spare` come.
+            // `push` cannot fail: at most `spare` packets are delivered.
             if out.push(skb).is_ok() {
                 moved += Moved { packets: 1, bytes };
             }

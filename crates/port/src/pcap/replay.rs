@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use crate::r#gen::Lateness;
 use crate::stats::Pace;
 
-/// Slowest and fastest pace, as a factor of the capture's.
+/// Slowest pace, as a factor of the capture's; the next constant is the fastest.
 const PACE_MIN: f64 = 1e-3;
 const PACE_MAX: f64 = 1e6;
 
-/// A replay of records at their captured distances in time, or closer by a factor.
+/// A replay of records at their captured intervals, divided by a factor.
 #[derive(Debug, Clone)]
 pub(super) struct Replay {
     pace: f64,
@@ -23,19 +23,19 @@ impl Replay {
         Replay { pace, start: None, late: Lateness::new() }
     }
 
-    /// Returns the moment at which a record captured at `time_ns` is due. Without a time, or with an earlier
-    /// one than the first, it is due at once.
+    /// Returns the time at which a record captured at `time_ns` is due. A record without a time, or with an
+    /// earlier time than the first record, is due immediately.
     pub fn due(&mut self, time_ns: u64, now: Instant) -> Instant {
         if time_ns == 0 {
             return now;
         }
         let (first_ns, start) = *self.start.get_or_insert((time_ns, now));
         let after_ns = time_ns.saturating_sub(first_ns) as f64 / self.pace;
-        // Hardly a wait with an end, but no panic either.
+        // On overflow deliver now: the wait would be practically without end, and adding would panic.
         start.checked_add(Duration::from_nanos(after_ns as u64)).unwrap_or(now)
     }
 
-    /// Notes that a record due at `due` left at `now`.
+    /// Records that the record due at `due` was delivered at `now`.
     pub fn left(&mut self, due: Instant, now: Instant) {
         self.late.record(now.saturating_duration_since(due).as_nanos() as u64);
     }
@@ -47,7 +47,7 @@ impl Replay {
     }
 }
 
-/// Parses the factor of the pace: `1` as captured, `2` in half the time.
+/// Parses the pace: `1` replays as captured, `2` in half the time.
 pub(super) fn pace(text: &str) -> Result<f64, String> {
     let pace = text.parse::<f64>().ok().filter(|pace| (PACE_MIN..=PACE_MAX).contains(pace));
     pace.ok_or_else(|| "1 as captured, 2 twice as fast; from 0.001 to 1000000".into())

@@ -1,5 +1,4 @@
-//! The file from which a capture is read: a regular file, or a stream that must not block its
-//! reader.
+//! The file from which a capture is read: a regular file, or a stream that must not block the caller.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read};
@@ -22,11 +21,11 @@ pub(super) struct Source {
     ready: Ready,
 }
 
-/// Descriptor that becomes readable when the file does.
+/// Descriptor that becomes readable when the file has bytes.
 enum Ready {
-    /// A regular file, which is always ready; the timer is for the next attempt.
+    /// A regular file, which is always ready; the timer signals the next attempt.
     Always(TimerFd),
-    /// A pipe, a socket, a terminal.
+    /// A pipe, a socket or a terminal.
     Stream(Bell),
 }
 
@@ -44,7 +43,7 @@ impl Source {
                 let owned = io::stdin().as_fd().try_clone_to_owned();
                 File::from(owned.map_err(|e| failed("dup", e))?)
             }
-            // Without O_NONBLOCK a FIFO would have us wait for its writer here.
+            // Without O_NONBLOCK, opening a FIFO would wait for its writer.
             Place::File(path) => OpenOptions::new()
                 .read(true)
                 .custom_flags(libc::O_NONBLOCK)
@@ -60,8 +59,8 @@ impl Source {
             );
         }
         if kind.is_file() {
-            // Kept from being truncated by a port that writes it, see there. A file system without
-            // locks is no reason to refuse.
+            // The lock prevents a port that writes this file from truncating it (see write.rs).
+            // Accept a file system without locks.
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
                 == Err(Errno::WOULDBLOCK)
             {
@@ -77,13 +76,12 @@ impl Source {
         matches!(self.ready, Ready::Stream(_))
     }
 
-    /// Makes the descriptor readable at `alarm`, and also when a stream has bytes, if they are
-    /// `wanted`.
+    /// Makes the descriptor readable at `alarm`, and if `wanted` also when a stream has bytes.
     ///
     /// Cost: a syscall for each of the two that changed.
     pub fn watch(&mut self, wanted: bool, alarm: Option<Instant>) {
         match &mut self.ready {
-            // It cannot fail: the descriptor is a timer.
+            // Setting the timer cannot fail.
             Ready::Always(timer) => drop(timer.set_at(alarm)),
             Ready::Stream(bell) => {
                 bell.watch(&self.file, wanted.then_some(Want::Frames), alarm);
@@ -95,7 +93,7 @@ impl Source {
     pub fn rest(&mut self) {
         self.watch(false, None);
         if let Ready::Stream(bell) = &mut self.ready {
-            // Its end would be reported for ever.
+            // Stop watching: the end of the stream would be reported without end.
             bell.forget(&self.file);
         }
     }
@@ -105,11 +103,10 @@ impl Ready {
     fn of(file: &File) -> Result<Ready> {
         match Epoll::new()?.add(file, 0, EventFlags::IN) {
             Ok(()) => Ok(Ready::Stream(Bell::new(file)?)),
-            // What cannot be waited for never blocks: a regular file, /dev/null.
+            // epoll refuses files that never block, such as a regular file or /dev/null.
             Err(Errno::PERM) => {
                 let timer = TimerFd::new()?;
-                // Readable from the start, for callers that wait before they arm. It cannot fail: the
-                // descriptor is a timer.
+                // Start readable, for callers that wait before they arm. Setting the timer cannot fail.
                 let _ = timer.set_at(Some(Instant::now()));
                 Ok(Ready::Always(timer))
             }
@@ -120,7 +117,8 @@ impl Ready {
 
 impl Read for Source {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        // The standard input may be shared, so it cannot be made nonblocking.
+        // Poll before reading: the standard input may be shared with other processes, so it must
+        // not be made nonblocking.
         if self.is_stream() && !poll_readable(&[self.file.as_fd()], Some(Duration::ZERO))? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -128,7 +126,7 @@ impl Read for Source {
     }
 }
 
-/// Readable when the file has bytes.
+/// The descriptor that is readable when the file has bytes.
 impl AsFd for Source {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.ready {

@@ -1,4 +1,4 @@
-//! The port over files of every kind: regular, damaged, slow, full, and gone.
+//! Tests of the port with files of every kind: regular, damaged, slow, full and deleted.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use crate::Port;
 use crate::host::testing::{LONG, Scratch, assert_settled};
 use crate::queue::{Health, QueueOps, Want};
 
-/// Makes a classic capture: big or little endian, ns or µs; each packet was 4 bytes longer.
+/// Makes a classic capture, in big or little endian and in ns or µs; each packet has lost its last 4 bytes.
 fn classic(big: bool, nanos: bool, link: u32, packets: &[(u32, u32, &[u8])]) -> Vec<u8> {
     let order = if big { Order::Big } else { Order::Little };
     format::tests::classic(order, nanos, (262_144, link), packets)
@@ -27,7 +27,7 @@ fn frame(stamp_ns: u64, bytes: &[u8]) -> Frame {
     Frame { stamp_ns, bytes: bytes.to_vec() }
 }
 
-/// Receives all packets up to the end; returns them and how the port is then.
+/// Receives all packets up to the end; returns them, and the port's health after that.
 fn receive(port: &mut Port) -> (Vec<Frame>, Health) {
     let mut batch = Batch::with_capacity(7);
     let mut frames = Vec::new();
@@ -155,7 +155,7 @@ fn a_packet_of_no_bytes_is_a_packet() {
     assert_eq!(receive(&mut port), (vec![frame(5, b""), frame(6, b"x")], Health::Finished));
 }
 
-/// Has all packets of one capture written to another, through a chain of small frames.
+/// Writes all packets of one capture to another, through a chain of small frames.
 fn copied(scratch: &Scratch, from: &str, options: &str) -> Vec<u8> {
     let to = scratch.0.join("copy.pcapng").display().to_string();
     let pool = Pool::builder().frames(64).frame_size(512).build().unwrap();
@@ -353,7 +353,7 @@ fn a_stream_with_packets_left_is_not_slept_on() {
     }
 }
 
-/// A disk with room for so many bytes.
+/// A disk with room for this number of bytes.
 struct Disk {
     file: File,
     room: usize,

@@ -1,4 +1,4 @@
-//! Writing: from skbs to file.
+//! Writing: makes the records of a file from skbs.
 //!
 //! A packet counts as sent when the kernel has taken all of its block, which costs one write(2) a
 //! batch. When a write fails, the packets whose blocks are not whole are dropped, the file is cut
@@ -36,7 +36,7 @@ pub(super) fn open(config: &Config) -> Result<WriteQueue<File>> {
             WriteQueue::new(file.into(), name, any, |_, _| {})
         }
         Place::File(path) => {
-            // Truncated below, once it is known that no other port writes it.
+            // Do not truncate here, but below, when it is known that no other port uses the file.
             let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
             let file = opened.map_err(|e| refused(&name, &format!("open: {e}")))?;
             if empty(&file, &name)? {
@@ -59,7 +59,7 @@ fn empty(file: &File, name: &str) -> Result<bool> {
     if !file.metadata().map_err(failed)?.is_file() {
         return Ok(false);
     }
-    // A port that reads the file holds it, too: two names can be one file.
+    // A port that reads the file has a lock, too, because two names can refer to one file.
     if rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
         let what = format!("cannot write {name}");
         let error = Error::new(Code::Busy, what, "another port is reading or writing it");
@@ -69,36 +69,36 @@ fn empty(file: &File, name: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// Cuts a file to `len` bytes. If that fails too, it is not reported: readers will find
-/// the torn block.
+/// Cuts a file to `len` bytes. A failure of this is not reported: readers find the incomplete block.
 fn cut(file: &File, len: u64) {
     let _ = file.set_len(len);
 }
 
 pub(super) struct WriteQueue<W: Write> {
     writer: Writer<W>,
-    /// The link type of each interface that is declared.
+    /// The link type of each interface that was declared.
     links: Vec<LinkType>,
     name: String,
     /// Truncates the file after its last whole block.
     cut: fn(&W, u64),
-    /// Event that is signalled once, for callers that wait before they arm: a sink delivers nothing
-    /// and always has room.
+    /// Event that is signalled once, for callers that wait before they arm: a sink delivers no
+    /// packets and always has room.
     bell: EventFd,
-    /// Buffer for the bytes of a packet in several frames.
+    /// Buffer in which a packet in several frames is joined.
     joined: Vec<u8>,
     health: Health,
 }
 
 impl<W: Write> WriteQueue<W> {
-    /// Begins a file: for Ethernet, or, if `any` link type is allowed, for that of the first
-    /// packet.
+    /// Begins a file for Ethernet packets, or, if `any` link type is allowed, for the link type of
+    /// the first packet.
     pub fn new(file: W, name: String, any: bool, cut: fn(&W, u64)) -> Result<WriteQueue<W>> {
         let bell = EventFd::new()?;
         bell.signal();
         let (writer, links, joined) = (Writer::new(file), Vec::new(), Vec::new());
         let mut queue = WriteQueue { writer, links, name, cut, bell, joined, health: Health::Up };
-        // A file without a packet is a capture, too; and a full disk is best found now.
+        // Declare the interface now: a file without packets must be a capture, too, and a full disk
+        // is found early.
         let declared = if any { Ok(0) } else { queue.interface(LinkType::ETHERNET) };
         if let Err(e) = declared.and_then(|_| queue.writer.flush()) {
             queue.fail(&e);
@@ -118,7 +118,7 @@ impl<W: Write> WriteQueue<W> {
         Ok(interface)
     }
 
-    /// Writes the first `n` packets of `batch`, none of which is too long.
+    /// Writes the first `n` packets of `batch`, whose lengths the caller has checked.
     fn write(&mut self, n: usize, now_ns: &mut Option<u64>, batch: &Batch) -> io::Result<()> {
         for skb in batch.iter().take(n) {
             let now_ns = || *now_ns.get_or_insert_with(epoch_ns);
@@ -139,7 +139,8 @@ impl<W: Write> WriteQueue<W> {
 
 impl<W: Write> Drop for WriteQueue<W> {
     fn drop(&mut self) {
-        // Readers expect an interface in a file without a packet, too. Who is told of a failure is gone.
+        // Readers expect an interface even in a file without packets. A failure is ignored, because no
+        // caller is left to report it to.
         if self.links.is_empty() && self.health == Health::Up {
             let _ = self.interface(LinkType::ETHERNET).and_then(|_| self.writer.flush());
         }
@@ -155,7 +156,7 @@ fn write_error(name: &str, e: &io::Error) -> Error {
     }
 }
 
-/// Returns all bytes of a packet: borrowed if they are in one frame, else joined in `joined`.
+/// Returns all bytes of a packet, borrowed if they are in one frame, otherwise copied to `joined`.
 fn whole<'a>(skb: &'a Skb, joined: &'a mut Vec<u8>) -> &'a [u8] {
     if skb.data().len() == skb.len() {
         return skb.data();
@@ -184,7 +185,7 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
             moved += batch.sent((self.writer.packets_whole() - before) as usize, mem);
             match written {
                 Err(e) => self.fail(&e),
-                // What stopped the count above.
+                // The first remaining packet is too long for a record: drop it.
                 Ok(()) if !batch.is_empty() => batch.discard_first(1, DropReason::TOO_LONG, mem),
                 Ok(()) => {}
             }

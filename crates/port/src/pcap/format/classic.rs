@@ -1,4 +1,4 @@
-//! Classic pcap: one header, then records.
+//! Classic pcap: one file header, then records.
 //!
 //! ```text
 //! file:    | magic 4 | major 2, minor 2 | zone 4 | sigfigs 4 | snaplen 4 | link type 4 |
@@ -26,7 +26,8 @@ pub struct Classic {
 }
 
 impl Classic {
-    /// Returns the byte order and whether fractions are nanoseconds, if `magic` is that of this format.
+    /// Returns the byte order, and true if fractions are nanoseconds; `None` if `magic` is not of this
+    /// format.
     pub fn detect(magic: [u8; 4]) -> Option<(Order, bool)> {
         const MICROS: u32 = 0xa1b2_c3d4;
         const NANOS: u32 = 0xa1b2_3c4d;
@@ -80,8 +81,8 @@ impl Classic {
     }
 }
 
-/// Returns the longest packet that a file or an interface with this snapshot length may have, where
-/// zero means no limit.
+/// Returns the longest packet that a file or interface with this snapshot length may have; zero
+/// means no limit.
 pub fn packet_len_max(snaplen: u32) -> u32 {
     let cap = PACKET_LEN_MAX as u32;
     if snaplen == 0 { cap } else { snaplen.min(cap) }

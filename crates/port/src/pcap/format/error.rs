@@ -1,15 +1,15 @@
-//! Errors in a capture file, with their position.
+//! Errors in a capture file, with their offset.
 
 use std::{fmt, io};
 
 use linerate_sys::{Code, Error};
 
-/// A capture file that cannot be read any further.
+/// The error of a capture file that cannot be read any further.
 #[derive(Debug)]
 pub struct CaptureError {
-    /// Offset in the file of the bad record or block, in bytes.
+    /// Offset in the file of the invalid record or block, in bytes.
     pub offset: u64,
-    /// Fault in that record or block.
+    /// The fault in that record or block.
     pub fault: Fault,
 }
 
@@ -19,7 +19,7 @@ pub struct CaptureError {
 pub enum Fault {
     /// Reading failed.
     Io(io::Error),
-    /// The file starts with these bytes, which are neither format's magic number.
+    /// The file starts with these bytes, which are the magic number of neither format.
     NotCapture([u8; 4]),
     /// An unknown version of the format.
     Version {
@@ -28,18 +28,18 @@ pub enum Fault {
         /// Minor version of the file.
         minor: u16,
     },
-    /// The file ends inside of a record or block.
+    /// The file ends inside a record or block.
     Truncated {
-        /// Missing bytes that should follow here.
+        /// Number of bytes that should follow at this place.
         want: u64,
-        /// Bytes that do follow.
+        /// Number of bytes that follow.
         found: u64,
     },
     /// A packet longer than allowed.
     PacketTooLong {
         /// Length that the packet claims, in bytes.
         len: u64,
-        /// Bytes allowed here: by the snapshot length, or by [`super::PACKET_LEN_MAX`].
+        /// Bytes allowed by the snapshot length or by [`super::PACKET_LEN_MAX`].
         max: u64,
     },
     /// A packet longer than its block.
@@ -60,9 +60,9 @@ pub enum Fault {
     },
     /// A section header with these bytes instead of the byte-order magic.
     ByteOrder([u8; 4]),
-    /// A fraction of a second that is a second or more.
+    /// A fraction of a second that is one second or more.
     Fraction(u32),
-    /// A time resolution of this code, finer than any clock.
+    /// A time resolution with this code, which is finer than 64 bits can express.
     Resolution(u8),
     /// A time before 1970 or after 2554, which 64 bits of nanoseconds cannot represent.
     Time,
@@ -77,7 +77,7 @@ pub enum Fault {
     Interface(u32),
     /// More than [`super::INTERFACES_MAX`] interfaces.
     TooManyInterfaces,
-    /// A packet of another link type than Ethernet.
+    /// A packet with a link type other than Ethernet.
     NotEthernet(u16),
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Returns the name of a link type that captures are often of.
+/// Returns the name of a link type that is frequent in captures.
 ///
 /// Source: draft-ietf-opsawg-pcaplinktype, without the prefix LINKTYPE_.
 fn link_name(link: u16) -> Option<&'static str> {
@@ -168,7 +168,7 @@ impl std::error::Error for CaptureError {
 }
 
 impl CaptureError {
-    /// Returns the setup error for the file called `name`.
+    /// Returns the error for opening the file called `name`.
     #[must_use]
     pub fn in_file(&self, name: &str) -> Error {
         let code = match self.fault {

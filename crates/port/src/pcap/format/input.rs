@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::{BLOCK_LEN_MAX, CaptureError, Fault};
 
-/// The byte order of a file or section: that of the machine which wrote it.
+/// The byte order of a file or section: that of the machine that wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     Little,
@@ -39,7 +39,7 @@ impl Order {
         words.map(|word| self.u32(word))
     }
 
-    /// Returns the two 16-bit fields that form a word, in the order of the file.
+    /// Returns the two 16-bit fields in a word, in the order of the file.
     pub fn halves(self, word: u32) -> (u16, u16) {
         let (high, low) = ((word >> 16) as u16, word as u16);
         match self {
@@ -49,7 +49,7 @@ impl Order {
     }
 }
 
-/// A file being read.
+/// A file that is being read.
 ///
 /// `buf` holds at least one record or block. It grows to the largest one met, and never beyond
 /// `BLOCK_LEN_MAX`.
@@ -57,13 +57,13 @@ impl Order {
 pub struct Input<R> {
     inner: R,
     buf: Vec<u8>,
-    /// Position in the buffer from which reading resumes after a file had no more bytes for now.
+    /// Position in the buffer at which reading resumes after the file had no more bytes for the moment.
     mark: usize,
     at: usize,
     end: usize,
-    /// The file has ended. A FIFO could have more when another writer comes: not for us.
+    /// True if the file has ended. A FIFO could have more bytes from another writer, which are not read.
     ended: bool,
-    /// The offset in the file of the first byte of the buffer.
+    /// Offset in the file of the first byte of the buffer.
     base: u64,
     /// Offset in the file of the current record or block, which errors name.
     start: u64,
@@ -85,7 +85,7 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// Reads the next `N` words of the same record or block.
+    /// Reads the next `N` words of the current record or block.
     pub fn words<const N: usize>(&mut self) -> Result<[[u8; 4]; N], CaptureError> {
         let range = self.take(N * 4)?;
         let mut words = [[0; 4]; N];
@@ -93,8 +93,8 @@ impl<R: Read> Input<R> {
         Ok(words)
     }
 
-    /// Takes the next `len` bytes of the same record or block; returns their range for [`Input::bytes`],
-    /// valid until the next read beyond the range.
+    /// Takes the next `len` bytes of the current record or block; returns their range for
+    /// [`Input::bytes`], valid until the next read beyond the range.
     pub fn take(&mut self, len: usize) -> Result<Range<usize>, CaptureError> {
         let found = self.have(len)?;
         if found < len {
@@ -109,8 +109,8 @@ impl<R: Read> Input<R> {
         &self.buf[range]
     }
 
-    /// Skips up to `len` bytes; returns how many, 0 at the end of the file. They are not read
-    /// again.
+    /// Skips up to `len` bytes, which are not read again; returns the number skipped, 0 at the end
+    /// of the file.
     pub fn pass(&mut self, len: u32) -> Result<u32, CaptureError> {
         self.have(len.min(1) as usize)?;
         let passed = (self.end - self.at).min(len as usize);
@@ -119,7 +119,7 @@ impl<R: Read> Input<R> {
         Ok(passed as u32) // at most len
     }
 
-    /// Marks all bytes so far as read, so that they are not read again.
+    /// Marks all bytes so far as consumed, so that they are not read again.
     pub fn keep(&mut self) {
         self.mark = self.at;
     }
@@ -134,7 +134,7 @@ impl<R: Read> Input<R> {
         self.start
     }
 
-    /// Reads until the buffer has `len` more bytes or the file ends; returns how many it has.
+    /// Reads until the buffer has `len` more bytes or the file ends; returns the number of bytes it has.
     fn have(&mut self, len: usize) -> Result<usize, CaptureError> {
         if self.at + len > self.buf.len() {
             self.make_room(len)?;
@@ -142,7 +142,7 @@ impl<R: Read> Input<R> {
         while self.end - self.at < len && !self.ended {
             match self.inner.read(&mut self.buf[self.end..]) {
                 Ok(0) => self.ended = true,
-                // A reader may claim more than it was asked for; that is no reason to believe it.
+                // Limit the result: a faulty `Read` may return more than the requested number.
                 Ok(n) => self.end = (self.end + n).min(self.buf.len()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => {
@@ -154,7 +154,7 @@ impl<R: Read> Input<R> {
         Ok(len.min(self.end - self.at))
     }
 
-    /// Makes the buffer long enough for `len` bytes more of the current block.
+    /// Makes the buffer long enough for `len` more bytes of the current block.
     fn make_room(&mut self, len: usize) -> Result<(), CaptureError> {
         self.buf.copy_within(self.mark..self.end, 0);
         self.base += self.mark as u64;
@@ -163,7 +163,7 @@ impl<R: Read> Input<R> {
         self.mark = 0;
         let want = self.at + len;
         if want > BLOCK_LEN_MAX {
-            // Callers check their own, tighter caps. This one holds whatever they forget.
+            // Callers check their own, tighter limits. This limit holds even if a caller forgets its check.
             return Err(self.error(Fault::BlockLen(u32::try_from(want).unwrap_or(u32::MAX))));
         }
         if want > self.buf.len() {
@@ -190,6 +190,6 @@ impl<R> Input<R> {
     }
 }
 
-/// Bytes requested in one read, unless a block is larger.
+/// Bytes requested in one read, unless a block is longer.
 const READ_LEN: usize = 64 << 10;
 const _: () = assert!(BLOCK_LEN_MAX.is_power_of_two() && READ_LEN <= BLOCK_LEN_MAX);

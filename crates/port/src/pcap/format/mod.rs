@@ -32,8 +32,8 @@ pub use writer::Writer;
 /// The longest packet that is read or written, in bytes: tcpdump's maximum snapshot length.
 pub const PACKET_LEN_MAX: usize = 256 << 10;
 
-/// The longest pcapng block that is read as a whole, in bytes: the largest packet, and as much
-/// again for options. Blocks of unknown types are skipped, whatever their length.
+/// The longest pcapng block that is read completely, in bytes: room for the largest packet, and for
+/// options of the same size. Blocks of unknown types are skipped, whatever their length.
 pub const BLOCK_LEN_MAX: usize = 512 << 10;
 
 /// Most interfaces of one file, over all sections.

@@ -27,8 +27,8 @@ const ENHANCED_PACKET: u32 = 6;
 /// Bytes of a block around its body: type and length before it, length after it.
 const FRAME_LEN: u32 = 12;
 
-/// Most blocks without a packet, or pieces of one, skipped in one step: some milliseconds, even if
-/// every piece takes a read of the file.
+/// Most blocks without a packet, or parts of such a block, that one step skips. This takes some
+/// milliseconds, even if every part needs a read of the file.
 const STEPS_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub struct Ng {
 #[derive(Debug, Clone, Copy)]
 struct Skip {
     len: u32,
-    /// Bytes of the block's body not skipped yet.
+    /// Bytes of the block's body that are not skipped yet.
     left: u32,
 }
 
@@ -58,8 +58,8 @@ struct Interface {
 }
 
 impl Interface {
-    /// Returns the range of a packet of `len` bytes that starts `at` bytes into a body, of which `room` bytes
-    /// are left from there.
+    /// Returns the range of a packet of `len` bytes that starts `at` bytes into a body with `room` bytes from
+    /// there on.
     fn packet(&self, len: u32, at: usize, room: usize) -> Result<Range<usize>, Fault> {
         if len > self.packet_len_max {
             let max = self.packet_len_max.into();
@@ -73,7 +73,7 @@ impl Interface {
 }
 
 impl Ng {
-    /// The type of a section header, the same in both byte orders.
+    /// The type of a section header, which is equal in both byte orders.
     pub const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
     /// Reads the rest of the first section header, after its type.
@@ -84,7 +84,7 @@ impl Ng {
         Ok(ng)
     }
 
-    /// Finds the next packet, after at most `STEPS_MAX` other blocks.
+    /// Finds the next packet; skips at most `STEPS_MAX` other blocks.
     pub fn next<R: Read>(&mut self, input: &mut Input<R>) -> Result<Next, CaptureError> {
         for _ in 0..STEPS_MAX {
             if let Some(skip) = self.skipping {
@@ -137,7 +137,7 @@ impl Ng {
             other => return Err(input.error(Fault::ByteOrder(other))),
         };
         let len = self.order.u32(len);
-        // The magic, the version and the section length are read here; options may follow.
+        // The magic, the version and the section length were read here; the options follow them.
         let options = self.body_len(input, len)?.checked_sub(16);
         let options = options.ok_or_else(|| input.error(Fault::BlockLen(len)))?;
         let [version, _, _] = self.order.u32s(input.words()?);
@@ -147,7 +147,7 @@ impl Ng {
         }
         input.take(options as usize)?;
         self.trailer(input, len)?;
-        // At most INTERFACES_MAX in all, so the sum fits.
+        // The sum does not overflow: there are at most INTERFACES_MAX interfaces.
         self.earlier += self.interfaces.len() as u32;
         self.interfaces.clear();
         Ok(())
@@ -188,7 +188,8 @@ impl Ng {
                 }
                 _ => {}
             }
-            // The block is a multiple of four long, and so is all before this option.
+            // The block's length is a multiple of four, and so is the length of all fields before
+            // this option.
             options = rest.get(usize::from(len).next_multiple_of(4)..).unwrap_or_default();
         }
         Ok(clock)
@@ -205,8 +206,7 @@ impl Ng {
         Ok(PacketRecord { interface, time_ns, orig_len, link_type, data })
     }
 
-    /// Reads a simple packet block: a packet of interface 0 without time, cut at the snapshot
-    /// length.
+    /// Parses a simple packet block: a packet of interface 0 without a time, cut at the snapshot length.
     fn simple(&self, body: &[u8]) -> Result<PacketRecord, Fault> {
         let ([orig_len], rest) = self.words(body)?;
         let interface = self.interfaces.first().ok_or(Fault::Interface(0))?;
@@ -226,7 +226,7 @@ impl Ng {
 
     /// Reads the body of a block of length `len` and returns its range; checks the trailer.
     fn body<R: Read>(&self, input: &mut Input<R>, len: u32) -> Result<Range<usize>, CaptureError> {
-        // The trailer is taken with it: what comes later may move the buffer.
+        // Read the trailer together with the body, because a later read may move the buffer.
         let body_len = self.body_len(input, len)? as usize;
         let body = input.take(body_len + 4)?;
         let (body, tail) = (body.start..body.end - 4, body.end - 4..body.end);
@@ -244,7 +244,7 @@ impl Ng {
         }
     }
 
-    /// Skips the available part of a block.
+    /// Skips the part of a block that is available now.
     fn skip<R: Read>(&mut self, input: &mut Input<R>, skip: Skip) -> Result<(), CaptureError> {
         let passed = input.pass(skip.left)?;
         if passed == 0 && skip.left > 0 {
@@ -289,14 +289,14 @@ struct Clock {
 enum Unit {
     /// This number of nanoseconds.
     Nanos(u64),
-    /// This part of a nanosecond.
+    /// A nanosecond divided by this number.
     NanosOver(u64),
-    /// A second shifted right by this.
+    /// A second shifted right by this number of bits.
     SecondShifted(u8),
 }
 
 impl Unit {
-    /// Reads the option: a negative power of 10, or of 2 if the top bit is set.
+    /// Parses the option: a negative power of 10, or of 2 if the top bit is set.
     fn new(code: u8) -> Result<Unit, Fault> {
         match code {
             0..=9 => Ok(Unit::Nanos(10u64.pow(9 - u32::from(code)))),
@@ -314,7 +314,7 @@ impl Clock {
     /// Returns the time after `count` units, rounded down; `None` if it exceeds 64 bits.
     fn time_ns(self, count: u64) -> Option<u64> {
         let count = u128::from(count);
-        // 2^64 units of at most a second each are below 2^94 ns.
+        // 2^64 units of at most one second are below 2^94 ns, so that 128 bits suffice.
         let nanos = match self.unit {
             Unit::Nanos(nanos) => count * u128::from(nanos),
             Unit::NanosOver(parts) => count / u128::from(parts),

@@ -1,4 +1,4 @@
-//! One record at a time from a capture file of either format.
+//! A reader of capture files of either format, one record at a time.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -18,9 +18,9 @@ pub struct Reader<R> {
     input: Input<R>,
     /// Unknown until the header is read.
     format: Option<Format>,
-    /// The packet of the last step.
+    /// The packet that the last step found.
     found: Option<PacketRecord>,
-    /// Nothing more to read: the file has ended or has proved bad.
+    /// True if nothing more can be read: the file has ended or is invalid.
     done: bool,
 }
 
@@ -44,7 +44,7 @@ pub enum Step {
 }
 
 impl<R: Read> Reader<R> {
-    /// Creates a reader that has not even read the header yet.
+    /// Creates a reader that has not read the header yet.
     pub fn unread(file: R) -> Self {
         Reader { input: Input::new(file), format: None, found: None, done: false }
     }
@@ -59,7 +59,7 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// Advances to the next packet, as far as the file has bytes now.
+    /// Advances to the next packet, if the file has enough bytes now.
     ///
     /// Errors: what is wrong with the next record, once; then [`Step::End`] for ever. All records
     /// before it were good.
@@ -119,12 +119,12 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Returns the packet that the last step found, the same one at each call.
+    /// Returns the packet that the last step found; further calls return it again.
     pub fn current(&self) -> Option<Record<'_>> {
         let &PacketRecord { interface, time_ns, orig_len, link_type, ref data } =
             self.found.as_ref()?;
         let data = self.input.bytes(data.clone());
-        // Nothing can have been longer when it was caught than what was caught of it.
+        // Correct a length on the wire that is below the captured length, which is impossible.
         let orig_len = orig_len.max(data.len() as u32);
         let offset = self.input.record_offset();
         Some(Record { interface, time_ns, orig_len, link_type, offset, data })
@@ -137,7 +137,8 @@ impl<R> Reader<R> {
         self.input.inner()
     }
 
-    /// Returns the source of the bytes. Bytes read from it here are lost to the reader.
+    /// Returns the source of the bytes, for writing. The reader does not see bytes that are read
+    /// from it here.
     pub fn file_mut(&mut self) -> &mut R {
         self.input.inner_mut()
     }
@@ -162,13 +163,12 @@ impl Format {
     }
 }
 
-/// A packet of a capture, borrowed from the reader. The bytes are the reader's, until its next
-/// record.
+/// A packet of a capture. Its bytes are borrowed from the reader until the next record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
     /// The interface that captured the packet, counted from 0 through all sections of the file.
     pub interface: u32,
-    /// When, since 1970; 0 in a pcapng simple packet block, which has no time.
+    /// Time of capture in nanoseconds since 1970; 0 in a pcapng simple packet block, which has no time.
     pub time_ns: u64,
     /// The packet's length on the wire, at least that of `data`.
     pub orig_len: u32,
@@ -205,7 +205,7 @@ impl LinkType {
 #[derive(Debug)]
 pub(super) enum Next {
     Packet(PacketRecord),
-    /// No packet so far, and more blocks to read.
+    /// No packet so far, but more blocks to read.
     Busy,
     End,
 }

@@ -1,4 +1,4 @@
-//! Both formats against encoders of their own, hostile files, failing sinks, and tcpdump.
+//! Tests of both formats with separate encoders, hostile files, failing sinks, and tcpdump.
 
 use std::io::{self, Cursor, Read, Write};
 use std::process::{Command, Stdio};
@@ -49,7 +49,7 @@ fn u32s(order: Order, fields: &[u32]) -> Vec<u8> {
     fields.iter().flat_map(bytes).collect()
 }
 
-/// Makes a classic capture; each packet was 4 bytes longer than what was captured of it.
+/// Makes a classic capture; each packet was 4 bytes longer than its captured part.
 pub fn classic(
     order: Order,
     nanos: bool,
@@ -344,7 +344,7 @@ fn a_failing_reader_is_reported_as_such() {
     assert_eq!(e.kind(), io::ErrorKind::PermissionDenied);
 }
 
-/// A stream that has one more byte every other time it is asked.
+/// A stream that has one more byte in every second read.
 struct Dripping<'a> {
     bytes: &'a [u8],
     dry: bool,

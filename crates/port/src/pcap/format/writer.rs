@@ -1,13 +1,13 @@
-//! Writes pcapng: one section, little endian, times in nanoseconds.
+//! Writes pcapng: one section, in little endian, with times in nanoseconds.
 
 use std::io::{self, Write};
 
 use super::{INTERFACES_MAX, LinkType, PACKET_LEN_MAX};
 
-/// Bytes gathered before they are written; one longer block may exceed this.
+/// Bytes that are gathered before they are written; one long block may exceed this.
 const PENDING_LEN_MAX: usize = 64 << 10;
 
-/// A writer of packets to a pcapng file, with a buffer of its own.
+/// A writer of packets to a pcapng file, with its own buffer.
 ///
 /// The sink is offered whole blocks only. If it fails or takes but a part (a full disk), the error
 /// comes back with the sink's kind, and every later call fails too: behind a torn block nothing
@@ -20,17 +20,17 @@ const PENDING_LEN_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     sink: W,
-    /// Whole blocks that were not offered to the sink yet.
+    /// Complete blocks that were not offered to the sink yet.
     pending: Vec<u8>,
     interfaces: u32,
     whole_len: u64,
     packets_whole: u64,
-    /// The sink has failed.
+    /// True if the sink has failed.
     broken: bool,
 }
 
 impl<W: Write> Writer<W> {
-    /// Creates a file with a section header and no interface yet.
+    /// Creates a file with a section header and without interfaces.
     pub fn new(sink: W) -> Self {
         let pending = Vec::with_capacity(PENDING_LEN_MAX);
         let mut writer =
@@ -74,7 +74,8 @@ impl<W: Write> Writer<W> {
         Ok(self.interfaces - 1)
     }
 
-    /// Adds a packet of `data`, `orig_len` bytes long on the wire, at `time_ns` since 1970.
+    /// Adds a packet of `data`, which was `orig_len` bytes long on the wire, with the time
+    /// `time_ns` since 1970.
     ///
     /// Errors: `InvalidInput` for an undeclared interface, more than [`PACKET_LEN_MAX`] bytes, or
     /// an original length below that of `data`, and nothing changed; otherwise those of the sink.
@@ -89,7 +90,7 @@ impl<W: Write> Writer<W> {
         self.packet(interface, time_ns, orig_len, data, None)
     }
 
-    /// Writes as [`Writer::write`] does, with the flags for the packet's direction.
+    /// Writes a packet as [`Writer::write`] does, with the flags for its direction.
     pub(crate) fn write_flagged(
         &mut self,
         interface: u32,
@@ -125,7 +126,7 @@ impl<W: Write> Writer<W> {
             body.extend(orig_len.to_le_bytes());
             body.extend_from_slice(data);
             if let Some(flags) = flags {
-                // The header and the fields above are whole words.
+                // The header and the fields above consist of whole words, so only `data` needs padding.
                 let odd = data.len().next_multiple_of(4) - data.len();
                 body.resize(body.len() + odd, 0);
                 option(body, EPB_FLAGS, &flags.to_le_bytes());
@@ -143,15 +144,14 @@ impl<W: Write> Writer<W> {
         self.sink.flush().inspect_err(|_| self.broken = true)
     }
 
-    /// Returns the length of the file up to the end of the last block that the sink has accepted
-    /// whole.
+    /// Returns the length of the file up to the end of the last block that the sink has accepted completely.
     #[must_use]
     pub fn whole_len(&self) -> u64 {
         self.whole_len
     }
 
-    /// Returns the number of packets that the sink has accepted whole. After an error, those
-    /// written beyond are lost.
+    /// Returns the number of packets that the sink has accepted completely. After an error, the
+    /// packets written after them are lost.
     #[must_use]
     pub fn packets_whole(&self) -> u64 {
         self.packets_whole
@@ -187,13 +187,14 @@ impl<W: Write> Writer<W> {
         if self.broken {
             return Err(io::Error::other("writing has failed before"));
         }
-        // Broken until proved whole: should the sink panic, dropping must not write again.
+        // Set `broken` until the write succeeds: if the sink panics, dropping the writer must not
+        // write again.
         self.broken = true;
         let (taken, outcome) = offer(&mut self.sink, &self.pending);
         self.broken = outcome.is_err();
         self.count(taken);
         self.pending.clear();
-        // One huge packet must not keep its memory for ever.
+        // Release the memory of one huge packet.
         self.pending.shrink_to(PENDING_LEN_MAX);
         outcome
     }
@@ -201,7 +202,7 @@ impl<W: Write> Writer<W> {
     /// Counts the blocks that are complete in the first `taken` pending bytes.
     fn count(&mut self, taken: usize) {
         let mut rest = &self.pending[..taken];
-        // The blocks are our own: kind and length are there and right.
+        // The blocks are our own, so their kind and length are valid.
         while let Some((&[a, b, c, d, e, f, g, h], _)) = rest.split_first_chunk() {
             let kind = u32::from_le_bytes([a, b, c, d]);
             let len = u32::from_le_bytes([e, f, g, h]);
@@ -221,8 +222,8 @@ impl<W: Write> Drop for Writer<W> {
     }
 }
 
-/// Writes `bytes`; returns how many the sink accepted, and why not all. `write_all` would report
-/// only the error.
+/// Writes `bytes`; returns the number that the sink accepted, and the error if these are not all.
+/// `write_all` would return only the error.
 fn offer(sink: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut taken = 0;
     while taken < bytes.len() {
@@ -257,7 +258,7 @@ fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(body, start);
 }
 
-/// Pads the bytes appended after `start` to whole words.
+/// Pads the bytes after `start` to whole words.
 fn pad(bytes: &mut Vec<u8>, start: usize) {
     let len = bytes.len() - start;
     bytes.resize(start + len.next_multiple_of(4), 0);
