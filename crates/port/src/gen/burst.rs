@@ -6,13 +6,13 @@
 
 use linerate_sys::clock::thread_cpu_ns;
 
-/// Share of a CPU that wake-ups may use, as a divisor: one part in 20.
+/// Divisor of a CPU's time: wake-ups may use one part in 20.
 const SHARE: u64 = 20;
-/// Longest time for which a packet waits for others.
+/// Longest time that a packet waits for later packets.
 const HOLD_MAX_NS: u64 = 1_000_000;
-/// Most packets that leave together by default: a turn's batch, which fits any ring.
+/// Most packets that leave together by default: the batch of one turn, which fits in any ring.
 const PACKETS_MAX: u64 = 64;
-/// CPU time assumed for a wake-up until one was measured.
+/// CPU time that is assumed for a wake-up until one is measured.
 const WAKE_NS: u64 = 5_000;
 /// Upper limit of a sample, because the worker may have done other work.
 const SAMPLE_MAX_NS: u64 = 100_000;
@@ -21,19 +21,19 @@ const SAMPLED: u32 = 16;
 /// Divisor of a sample's weight in the mean.
 const WEIGHT: u64 = 8;
 
-/// Calculation of how many packets leave together.
+/// Calculates how many packets leave together.
 #[derive(Debug)]
 pub(super) struct Burst {
-    /// The number that the user has set.
+    /// The number of packets that the user has set.
     told: Option<u64>,
     pps: f64,
-    /// CPU time of a wake-up: a moving mean.
+    /// CPU time of a wake-up, as a moving mean.
     wake_ns: u64,
     /// Number of bursts made so far.
     bursts: u32,
-    /// The thread's CPU time when the last packets were made, if their wake-up is a sample.
+    /// CPU time of the thread when the last packets were made, if their wake-up is a sample.
     made_ns: Option<u64>,
-    /// True if the thread has slept since then.
+    /// True if the thread has slept since the last packets were made.
     slept: bool,
 }
 
@@ -42,17 +42,17 @@ impl Burst {
         Burst { told, pps, wake_ns: WAKE_NS, bursts: 0, made_ns: None, slept: false }
     }
 
-    /// Returns true if packets leave together at this rate, once waking is dear enough.
+    /// Returns true if packets can leave together at this rate, when a wake-up costs enough.
     pub fn gathers(&self) -> bool {
         self.told.is_none() && self.within(HOLD_MAX_NS) > 1
     }
 
-    /// Returns the number of packets that are to leave together.
+    /// Returns the number of packets that should leave together.
     pub fn packets(&self) -> u64 {
         self.told.unwrap_or_else(|| self.within(self.wake_ns.saturating_mul(SHARE)))
     }
 
-    /// Notes that packets have been made.
+    /// Records that packets were made.
     ///
     /// Cost: one time in 16 a system call here and one at the next wake-up, if packets gather.
     pub fn made(&mut self) {
@@ -62,13 +62,13 @@ impl Burst {
         self.made_ns = is_sample.then(thread_cpu_ns);
     }
 
-    /// Notes that the worker is about to sleep until packets are due.
+    /// Records that the worker is about to sleep until packets are due.
     pub fn sleeps(&mut self) {
         self.slept = true;
     }
 
-    /// Notes that the worker requests packets; if it has slept, the CPU time since the last packets
-    /// is a sample.
+    /// Records that the worker requests packets; if it has slept, the CPU time since the last
+    /// packets is a sample.
     pub fn asked(&mut self) {
         if self.slept
             && let Some(made_ns) = self.made_ns.take()
@@ -82,7 +82,7 @@ impl Burst {
         self.wake_ns = (self.wake_ns * (WEIGHT - 1) + ns) / WEIGHT;
     }
 
-    /// Returns the number of packets that leave within a duration, limited to the longest hold.
+    /// Returns the number of packets that become due within `ns`, which is limited to the longest hold.
     fn within(&self, ns: u64) -> u64 {
         let n = self.pps * ns.min(HOLD_MAX_NS) as f64 / 1e9;
         (n as u64).clamp(1, PACKETS_MAX)

@@ -27,14 +27,15 @@ use crate::stats::Counters;
 use burst::Burst;
 use traffic::Traffic;
 
-/// Most flows with sequence numbers of their own.
+/// Most flows, each with its own sequence numbers.
 pub const FLOWS_MAX: u64 = 1 << 16;
-/// Most packets that a rate can be set to send together.
+/// Most packets that the option `burst` can let leave together.
 pub const BURST_MAX: u64 = 1024;
 
-/// The driver of `gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]`, and
-/// of `to=ADDR:PORT[,dev=eth0][,mac=MAC][,from=ADDR:PORT]` as well: the rate holds for `rate_for`,
-/// or to the end; after it packets are generated as fast as they are accepted.
+/// The driver of `gen:[rate=1Mpps[,rate_for=1s][,burst=N]][,size=60|imix][,flows=1][,count=N]`,
+/// with the further options `to=ADDR:PORT[,dev=eth0][,mac=MAC][,from=ADDR:PORT]`. The rate holds
+/// for `rate_for`, or to the end; after that time packets are generated as fast as they are
+/// accepted.
 #[derive(Debug)]
 pub struct Gen;
 
@@ -97,7 +98,7 @@ impl Plan for GenPlan {
     }
 }
 
-/// Returns the longest packet in one frame that a pool allows.
+/// Returns the length of the longest packet that fits in one frame of the pool.
 fn room(pool: &Pool) -> usize {
     match pool.data_from() {
         Data::Frames => pool.data_room().max(pool.jumbo_room()),
@@ -112,21 +113,22 @@ struct GenQueue {
     longest: usize,
     pacer: Option<Pacer>,
     burst: Burst,
-    /// A pacer whose time has ended, kept for its report.
+    /// The pacer whose time has ended, kept for the report.
     paced: Option<Pacer>,
-    /// Buffer for a frame whose memory a peer can write; the finished packet is copied from here.
+    /// Buffer in which a packet is built if a peer can write its frame; the finished packet is
+    /// copied to the frame.
     scratch: Vec<u8>,
     timer: TimerFd,
     made: u64,
-    /// Index of the next size; the next field is that of the next flow.
+    /// Index of the next size; the next field is the index of the next flow.
     size: usize,
     flow: usize,
     /// Next sequence number of each flow.
     seq: Vec<u64>,
-    /// A moment, and its value on the monotonic clock that all processes of the machine share.
+    /// A moment, with its value on the monotonic clock, which all processes of the machine share.
     epoch: Instant,
     epoch_ns: u64,
-    /// The pool had no frame: when to try again.
+    /// Time of the next attempt, after the pool had no frame.
     retry_at: Option<Instant>,
     rx_nombuf: u64,
     /// True if `arm` has reported the end.
@@ -137,8 +139,7 @@ impl GenQueue {
     fn new(traffic: Traffic, ends: Option<UdpEnds>) -> Result<GenQueue> {
         let timer = TimerFd::new()?;
         let (epoch, epoch_ns) = now_and_ns();
-        // Readable from the start, for callers that wait before they arm. It cannot fail: the
-        // descriptor is a timer.
+        // Start readable, for callers that wait before they arm. Setting the timer cannot fail.
         let _ = timer.set_at(Some(Instant::now()));
         Ok(GenQueue {
             ends,
@@ -170,7 +171,7 @@ impl GenQueue {
         if self.longest <= mem.pool().data_room() {
             return mem.alloc(out, want);
         }
-        // What an ordinary frame is too short for comes one by one.
+        // Allocate packets that need a longer frame than the usual one by one.
         let sizes = self.traffic.sizes.iter().cycle().skip(self.size).take(want);
         sizes.map_while(|&size| mem.alloc_len(size).and_then(|skb| out.push(skb).ok())).count()
     }
@@ -186,25 +187,25 @@ impl GenQueue {
         }
     }
 
-    /// Returns the time to write into packet `i` of the pacer: its intended time, or now.
+    /// Returns the time to write into packet `i` of the pacer: its intended time, or the present
+    /// time without a pacer.
     #[inline(always)]
     fn time_ns(&self, i: u64, now_ns: u64) -> u64 {
         let meant = self.pacer.as_ref().and_then(|pacer| pacer.intended(i));
         meant.map_or(now_ns, |at| self.clock_ns(at))
     }
 
-    /// Returns a moment as a value of CLOCK_MONOTONIC, which the receiver of the packet can read as
-    /// well.
+    /// Returns a moment as a value of CLOCK_MONOTONIC, which the packet's receiver can read as well.
     #[inline(always)]
     fn clock_ns(&self, at: Instant) -> u64 {
         self.epoch_ns + at.saturating_duration_since(self.epoch).as_nanos() as u64
     }
 
-    /// Writes the next packet into `frame`, which has the packet's size, and counts it.
+    /// Writes the next packet into `frame`, which has the right size, and counts the packet.
     #[inline(always)]
     fn write(&mut self, frame: &mut [u8], time_ns: u64) {
         let (flow, seq) = (self.flow as u32, self.seq[self.flow]);
-        // Nothing of it can fail: sizes are at least those that traffic.rs allows.
+        // These writes cannot fail: sizes are at least those that traffic.rs allows.
         if let Some(ends) = &self.ends {
             target::write(ends, frame, flow, seq, time_ns);
         } else {
@@ -233,7 +234,7 @@ impl GenQueue {
         bytes
     }
 
-    /// Writes packets whose frames a peer can write: each is built in a buffer and copied.
+    /// Writes packets whose frames a peer can write: builds each in a buffer and copies it.
     #[cold]
     fn write_apart<'a>(
         &mut self,
@@ -256,7 +257,7 @@ impl GenQueue {
         bytes
     }
 
-    /// Counts a packet, and goes on to the next size and flow.
+    /// Counts a packet, and advances to the next size and flow.
     fn step(&mut self) {
         self.seq[self.flow] += 1;
         self.made += 1;
@@ -281,7 +282,7 @@ impl QueueOps for GenQueue {
         };
         let before = out.len();
         let n = self.alloc(mem, out, due);
-        // Those without a frame stay due, and are late once: when they are made.
+        // Packets without a frame stay due; their lateness is recorded once, when they are made.
         if let Some(pacer) = &mut self.pacer {
             pacer.issue(n, now);
         }
@@ -322,7 +323,8 @@ impl QueueOps for GenQueue {
             Some(after) if after.is_zero() => false,
             Some(after) => {
                 self.burst.sleeps();
-                // If the timer cannot be set, it is better to be called too often than never.
+                // If the timer cannot be set, return false, so that the caller polls too often and
+                // not too rarely.
                 self.timer.set_at(now.checked_add(after)).is_ok()
             }
         }

@@ -1,4 +1,4 @@
-//! Open-loop pacing: packet `i` is due at `start + i / rate`, however late earlier packets were.
+//! Open-loop pacing: packet `i` is due at `start + i / rate`, even if earlier packets were late.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,19 @@ use linerate_skb::{Batch, DropReason};
 
 use crate::stats::Pace;
 
-/// Slowest and fastest pace, in packets a second: one in ten years, and a thousand a nanosecond.
+/// Slowest pace in packets a second, one in ten years; the next constant is the fastest, a thousand
+/// a nanosecond.
 const PPS_MIN: f64 = 3e-9;
 pub(super) const PPS_MAX: f64 = 1e12;
-/// Highest lateness in the histogram; greater values count as this one.
+/// Largest lateness in the histogram; longer ones are counted as this.
 const LATE_MAX_NS: u64 = 60_000_000_000;
 
-/// Calculation of how many packets are due, and how late they are against their intended times.
+/// Calculates how many packets are due, and how late they are compared with their intended times.
 #[derive(Debug, Clone)]
 pub struct Pacer {
     pps: f64,
     start: Option<Instant>,
-    /// Packets that `due` has issued.
+    /// Number of packets that `due` has issued.
     issued: u64,
     sent: u64,
     unsent: u64,
@@ -36,7 +37,7 @@ impl Pacer {
     /// ten years to 10¹².
     #[must_use]
     pub fn rate(packets_per_second: f64) -> Pacer {
-        // What is no number counts as the slowest.
+        // NaN is treated as the slowest pace.
         let pps = if packets_per_second.is_nan() { PPS_MIN } else { packets_per_second };
         Pacer {
             pps: pps.clamp(PPS_MIN, PPS_MAX),
@@ -48,8 +49,8 @@ impl Pacer {
         }
     }
 
-    /// Issues the packets that are due at `now`, at most 1024; returns how many. Into a batch:
-    /// [`Pacer::due_up_to`] its room, so that what does not fit stays due.
+    /// Issues the packets that are due at `now`, at most 1024; returns their number. Callers with a
+    /// batch use [`Pacer::due_up_to`] with its room, so that packets that do not fit stay due.
     ///
     /// Cost: a histogram update a packet due, no clock.
     pub fn due(&mut self, now: Instant) -> usize {
@@ -81,13 +82,13 @@ impl Pacer {
         }
     }
 
-    /// Returns the time since the first packet was due, which is `now` at the first call.
+    /// Returns the time since the first packet was due. The first packet is due at the first call.
     fn elapsed_ns(&mut self, now: Instant) -> f64 {
         let start = *self.start.get_or_insert(now);
         now.saturating_duration_since(start).as_nanos() as f64
     }
 
-    /// Returns the intended time of packet `i`, once the first packet was due.
+    /// Returns the intended time of packet `i`; `None` before the first packet was due.
     #[must_use]
     pub fn intended(&self, i: u64) -> Option<Instant> {
         let after_ns = i as f64 * 1e9 / self.pps;
@@ -100,13 +101,13 @@ impl Pacer {
         self.issued
     }
 
-    /// Returns the time from `now` until the next packet is due; zero if one is.
+    /// Returns the time from `now` until the next packet is due; zero if one is due already.
     #[must_use]
     pub fn next(&self, now: Instant) -> Duration {
         self.next_of(1, now)
     }
 
-    /// Returns the time from `now` until `n` packets are due; zero if they are.
+    /// Returns the time from `now` until `n` packets are due; zero if they are due already.
     pub(super) fn next_of(&self, n: u64, now: Instant) -> Duration {
         match self.intended(self.issued + n.saturating_sub(1)) {
             Some(at) => at.saturating_duration_since(now),
@@ -114,8 +115,8 @@ impl Pacer {
         }
     }
 
-    /// Corrects the counts after one round: `sent` packets left; those still in `batch` are dropped
-    /// and counted as `unsent`, as are packets that were due and never made.
+    /// Corrects the counts after one round: `sent` packets left. Packets still in `batch` are
+    /// dropped and counted as `unsent`, as are packets that were due and never made.
     pub fn settle(&mut self, sent: usize, batch: &mut Batch) {
         batch.discard(DropReason::UNSENT);
         self.sent += sent as u64;
@@ -131,13 +132,14 @@ impl Pacer {
     }
 }
 
-/// The lateness of packets, against the times at which they were meant to leave.
+/// The lateness of packets: how long after their intended times they left.
 #[derive(Debug, Clone)]
 pub(crate) struct Lateness(Histogram<u64>);
 
 impl Lateness {
     pub fn new() -> Lateness {
-        // Cannot fail: it refuses more than 5 digits and a maximum below 2, and both are constants.
+        // The call cannot fail: it refuses only more than 5 digits or a maximum below 2, and both
+        // are constants.
         let new = Histogram::new_with_max(LATE_MAX_NS, 3);
         Lateness(new.expect("three digits and a maximum of a minute"))
     }
@@ -152,8 +154,8 @@ impl Lateness {
         self.0.len()
     }
 
-    /// Returns the median and the 99th percentile; a quantile is stated only from 10 / (1 - q)
-    /// observations on.
+    /// Returns the median and the 99th percentile; each is `None` with fewer than 10 / (1 - q)
+    /// observations, where q is the quantile.
     pub fn quantiles(&self) -> [Option<u64>; 2] {
         [0.50, 0.99].map(|q| {
             let enough = self.0.len() as f64 >= 10.0 / (1.0 - q);

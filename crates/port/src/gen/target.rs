@@ -1,5 +1,5 @@
-//! The receiver of generated datagrams: options of the port text, and the route from the kernel's
-//! tables.
+//! The receiver of generated datagrams: options of the port text, and the route to it from the
+//! kernel's tables.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,14 +11,14 @@ use linerate_wire::{IPV4_BYTES, IPV6_BYTES, Mac, UdpEnds, stamp};
 use super::ENDS;
 use crate::spec::Spec;
 
-/// Bytes of the headers of Ethernet and of UDP.
+/// Bytes of an Ethernet header; the next constant is that of a UDP header.
 const ETH_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
-/// The first ephemeral port (RFC 6335), and the first unprivileged port.
+/// The first ephemeral port (RFC 6335); the next constant is the first unprivileged port.
 const EPHEMERAL: u16 = 49_152;
 const UNPRIVILEGED: u32 = 1024;
 
-/// The receiver of datagrams, and the given parts of the route to it.
+/// The receiver of datagrams, and the parts of the route to it that the user has given.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Target {
     pub dst: SocketAddr,
@@ -64,8 +64,7 @@ impl Target {
         Ok(Some(Target { dst, dev, mac, from }))
     }
 
-    /// Returns the addresses of the first flow; asks the kernel for those that the options leave
-    /// out.
+    /// Returns the addresses of the first flow; queries the kernel for addresses that the options leave out.
     ///
     /// # Errors
     /// `E-NODEV`, `E-DEVICE-DOWN`, `E-PORT-SYNTAX` for frames of up to `longest` bytes that the
@@ -115,7 +114,7 @@ impl Target {
     }
 }
 
-/// Parses the sender: an address, and optionally a port.
+/// Parses the sender: an address with an optional port.
 fn from(text: &str) -> std::result::Result<SocketAddr, String> {
     let alone = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     alone.map(|ip| SocketAddr::new(ip, EPHEMERAL)).or_else(|_| {
@@ -123,7 +122,7 @@ fn from(text: &str) -> std::result::Result<SocketAddr, String> {
     })
 }
 
-/// Returns the length of the shortest frame: its payload has room for a time stamp.
+/// Returns the length of the shortest frame, whose payload has room for a time stamp.
 pub(super) fn shortest(to: Option<SocketAddr>) -> usize {
     let ip = match to {
         None => return stamp::FRAME_LEN_MIN,
@@ -140,8 +139,8 @@ pub(super) fn write(first: &UdpEnds, frame: &mut [u8], flow: u32, seq: u64, time
     let _ = of_flow(first, flow).write(frame);
 }
 
-/// Returns the addresses of a flow: each flow has a source port of its own, so that devices
-/// distinguish them; port 65535 is followed by 1024.
+/// Returns the addresses of a flow. Each flow has its own source port, so that devices distinguish
+/// flows; port 65535 is followed by 1024.
 fn of_flow(first: &UdpEnds, flow: u32) -> UdpEnds {
     let port = u32::from(first.src.port()) + flow;
     let port = if port <= 0xffff { port } else { UNPRIVILEGED + (port - 0x1_0000) % 0xfc00 };

@@ -11,16 +11,16 @@ use super::{BURST_MAX, FLOWS_MAX, pacer};
 use crate::spec::Spec;
 use crate::units::{self, Rate};
 
-/// Simple IMIX: 7 small, 4 middle and 1 full frame of every 12, in bytes without FCS.
+/// Simple IMIX, in bytes without FCS: 7 small, 4 middle and 1 full frame in every 12.
 pub(super) const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 60, 590];
 
 /// The traffic to generate.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Traffic {
     pub rate: Option<Rate>,
-    /// Duration of the rate; `None` for the whole run.
+    /// Time for which the rate holds; `None` for the whole run.
     pub rate_for: Option<Duration>,
-    /// Packets that leave together at the given rate, if set.
+    /// Number of packets that leave together at the given rate, if set.
     pub burst: Option<u64>,
     /// Frame sizes in bytes without FCS, used in turn.
     pub sizes: Vec<usize>,
@@ -45,7 +45,7 @@ fn sizes(text: &str, shortest: usize) -> std::result::Result<Vec<usize>, String>
 }
 
 /// Returns the mean frame length of generated traffic, from the options for size and receiver;
-/// without a size, the shortest.
+/// without a size it is the shortest length.
 ///
 /// Errors: what is wrong with `size`.
 /// Units:  bytes without FCS.
