@@ -1,5 +1,5 @@
-//! Two ends and a pool: sends and receives packets, and checks at the end that all are accounted
-//! for.
+//! Two ends and a pool, which send and receive packets and check at the end that all packets are
+//! accounted for.
 
 use std::time::Duration;
 
@@ -27,19 +27,19 @@ pub(super) struct Bench {
     ends: Vec<End>,
     sender: usize,
     receiver: usize,
-    /// True if the receiver gets the packets that the sender sends.
+    /// True if the receiver gets the packets of the sender.
     joined: bool,
     later: Option<Later>,
-    /// Counts of packets of ends that are closed already.
+    /// Counts of packets of the ends that are already closed.
     closed: Passed,
     closed_internal: bool,
-    /// Drops counted before the first end was closed: all drops, and those by the case itself.
+    /// Drops counted before the first end was closed: all drops, and those made by the case itself.
     dropped_before: Option<(u64, u64)>,
     /// True if one of the closed ends copied packets.
     closed_copied: bool,
     built: u64,
     discarded: u64,
-    /// Packets that the ports created themselves, and packets that a device received.
+    /// Packets that the ports created themselves; the next field has those that a device received.
     made: u64,
     came: u64,
 }
@@ -74,7 +74,7 @@ impl Bench {
         }
     }
 
-    /// Returns true if packets go in this direction.
+    /// Returns true if packets can pass in this direction.
     pub fn carries(&self) -> bool {
         let receives = self.is_stored() || self.ends[self.receiver].receives();
         self.joined && self.ends[self.sender].sends() && receives
@@ -102,7 +102,7 @@ impl Bench {
         &mut self.ends[self.receiver]
     }
 
-    /// Returns both ends of a pair, sender first.
+    /// Returns both ends of a pair, the sender first.
     pub fn split(&mut self) -> Option<(&mut End, &mut End)> {
         let [near, far] = &mut self.ends[..] else { return None };
         Some(if self.sender == 0 { (near, far) } else { (far, near) })
@@ -116,7 +116,7 @@ impl Bench {
         Arrivals::of(packets, self.limits.ordered)
     }
 
-    /// Returns the length in bytes of the longest packet that passes.
+    /// Returns the length in bytes of the longest packet that can pass.
     pub fn longest(&self) -> usize {
         let said = self.ends.iter().map(|end| end.obtained().packet_max_bytes).min().unwrap_or(0);
         let longest = said.min(self.pool.packet_max_bytes());
@@ -137,7 +137,7 @@ impl Bench {
         Some(skb)
     }
 
-    /// Returns a batch of `packets`, limited to as many as the pool has frames for.
+    /// Returns a batch of `packets`, or of the first of them for which the pool has frames.
     pub fn batch(&mut self, packets: &[Packet]) -> Batch {
         let mut batch = Batch::with_capacity(packets.len().max(1));
         for packet in packets {
@@ -153,7 +153,7 @@ impl Bench {
         batch.discard(DropReason::UNSENT);
     }
 
-    /// Sends all of `batch`, and receives arriving packets meanwhile.
+    /// Sends all packets of `batch`, and receives meanwhile.
     pub fn send(&mut self, mut batch: Batch, arrivals: &mut Arrivals) {
         let (sender, receiver, patience) = (self.sender, self.receiver, self.limits.patience);
         while !batch.is_empty() {
@@ -186,7 +186,7 @@ impl Bench {
         }
         self.turn_over();
         self.collect(&mut arrivals, sent);
-        // What came twice would be here.
+        // A packet that arrives twice would be received here.
         self.ends[self.receiver].take(&mut arrivals, BATCH);
     }
 
@@ -207,7 +207,7 @@ impl Bench {
         fit.count().max(1)
     }
 
-    /// Closes an end that stores packets, and opens what it stored for reading.
+    /// Closes an end that stores packets, and opens the stored packets for reading.
     fn turn_over(&mut self) {
         if let Some(open) = self.later.take() {
             self.close_end(0);
@@ -259,7 +259,7 @@ impl Bench {
         let lent = ledger.holders().iter().find(|(name, _)| *name == "device rings");
         assert_eq!(lent.map_or(0, |(_, n)| *n), 0, "frames still lent to the device: {ledger}");
         let Passed { taken, sent, consumed, .. } = self.closed;
-        // Who copies a packet makes one, and frees one.
+        // A driver that copies a packet creates one packet and frees one.
         let copies = if self.closed_copied { ledger.consumed.saturating_sub(consumed) } else { 0 };
         assert_eq!(
             ledger.consumed,
@@ -271,7 +271,7 @@ impl Bench {
             self.built + self.made + copies,
             "packets created, and those that were asked for: {ledger}"
         );
-        // Dropped by rx, which counts them as received.
+        // Packets that `rx` dropped, which it counts as received.
         let refused = ledger.received.checked_sub(self.came);
         let refused = refused.unwrap_or_else(|| panic!("more was received than counted: {ledger}"));
         if self.closed_internal {
@@ -282,7 +282,7 @@ impl Bench {
             taken + refused + self.discarded,
             "packets sent or dropped, and packets that were taken: {ledger}"
         );
-        // An end whose other is closed may drop what it had said that it sent.
+        // An end whose other end is closed may drop packets that it had reported as sent.
         let (dropped, discarded) = self.dropped_before.unwrap_or_default();
         let dropped_in_closing = ledger.dropped_total() - dropped - (self.discarded - discarded);
         assert!(

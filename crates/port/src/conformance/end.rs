@@ -1,4 +1,4 @@
-//! One end of a port: the queues that its driver made, with a check around every call.
+//! One end of a port: the queues that its driver made, with checks around every call.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::traffic::{Arrivals, id_of};
 
 /// Packets of a batch.
 pub(super) const BATCH: usize = 64;
-/// Attempts at a call that may first have to report earlier events.
+/// Number of attempts at a call that may first have to report earlier events.
 pub(super) const TRIES: usize = 1000;
 
 struct Slot {
@@ -29,9 +29,9 @@ struct Slot {
 pub(super) struct Passed {
     /// Packets that left a batch offered to `xmit`.
     pub taken: u64,
-    /// Part of these packets that `xmit` reported as moved.
+    /// Those of these packets that `xmit` reported as moved.
     pub sent: u64,
-    /// Packets that `rx` appended.
+    /// Number of packets that `rx` appended.
     pub received: u64,
     /// Packets that the suite freed at this end, as consumed.
     pub consumed: u64,
@@ -143,7 +143,7 @@ impl End {
         self.collect_until(arrivals, |arrivals| arrivals.came() >= count, patience);
     }
 
-    /// Receives and waits until `done`.
+    /// Receives packets, and waits for more, until `done` returns true.
     pub fn collect_until(
         &mut self,
         arrivals: &mut Arrivals,
@@ -195,7 +195,7 @@ impl End {
         silent
     }
 
-    /// Returns true if one of the end's descriptors is readable within `timeout`.
+    /// Returns true if one of the end's descriptors becomes readable within `timeout`.
     pub fn readable(&self, timeout: Duration) -> bool {
         let fds: Vec<BorrowedFd<'_>> = self.slots.iter().map(|slot| slot.ops.as_fd()).collect();
         let readable = poll_readable(&fds, Some(timeout));
@@ -219,7 +219,7 @@ impl End {
         }
     }
 
-    /// Returns the health of the worst queue.
+    /// Returns the worst health of the end's queues.
     pub fn health(&self) -> Health {
         let all = || self.slots.iter().map(|slot| slot.ops.health());
         let ended = || all().all(|health| health.ended()).then(|| all().next()).flatten();
@@ -234,12 +234,12 @@ impl End {
         self.slots.iter_mut().map(|slot| slot.ops.counters().rx_missed).sum()
     }
 
-    /// Receives that the pool ended so far.
+    /// Returns the number of receives that have ended early because the pool had no frame.
     pub fn rx_nombuf(&mut self) -> u64 {
         self.slots.iter_mut().map(|slot| slot.ops.counters().rx_nombuf).sum()
     }
 
-    /// Returns true if the driver reports that it copied packets.
+    /// Returns true if the driver reports that it has copied packets.
     pub fn copied(&mut self) -> bool {
         let copied = |slot: &mut Slot| slot.ops.counters().driver.copied_bytes;
         self.slots.iter_mut().filter_map(copied).any(|n| n > 0)

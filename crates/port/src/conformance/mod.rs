@@ -1,4 +1,4 @@
-//! A test suite for every port, of what `Driver` and `QueueOps` promise.
+//! A test suite for every port, which tests the promises of `Driver` and `QueueOps`.
 //!
 //! ```text
 //!  conformance!(Pipe, "pipe:test")          a #[test] for each case
@@ -40,7 +40,7 @@ pub use rig::{Ends, Interface, Later, Rig};
 /// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ran {
-    /// The case ran, and everything was as promised.
+    /// The case ran, and the port kept every promise.
     Passed,
     /// The port lacks a property that the case needs.
     DoesNotApply(&'static str),
@@ -60,13 +60,13 @@ impl Case {
         Case { name, run }
     }
 
-    /// Returns the case's name, which is the test's.
+    /// Returns the case's name, which is also the name of its test.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// Runs the case on a port, which `rig` opens.
+    /// Runs the case on a port that `rig` opens.
     ///
     /// # Panics
     /// With what was promised and what came instead.
@@ -77,7 +77,7 @@ impl Case {
     }
 }
 
-/// Makes a `#[test]` of each case of the suite, in a module `conforms`; they run one at a time.
+/// Declares a `#[test]` for each case of the suite, in a module `conforms`; they run one at a time.
 ///
 /// `conformance!(driver, text)` opens the text twice, for two ends that are joined;
 /// `conformance!(driver, near, far)` one text for each end; `conformance!(run)` has `run`, a
@@ -121,7 +121,7 @@ macro_rules! conformance {
             #[allow(unused_imports)] // the module around it may have nothing that this one needs
             use super::*;
 
-            /// Lock that keeps two ports with the same text from being open at once.
+            /// Lock that prevents two ports with the same text from being open at once.
             static ONE_AT_A_TIME: ::std::sync::Mutex<()> = ::std::sync::Mutex::new(());
 
             fn one(case: $crate::conformance::Case) {

@@ -1,4 +1,4 @@
-//! The suite's way to open a port, and the limits of its device.
+//! Opener of the ports under test, with the limits of their device.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -12,29 +12,29 @@ use crate::spec::Spec;
 use super::Ran;
 use super::bench::{Bench, Way};
 
-/// Frames of the pool, in addition to those in device rings.
+/// Number of the pool's frames, in addition to those in device rings.
 const FRAMES: usize = 4096;
 
-/// Opens a stored capture, after its writer is closed.
+/// A function that opens a stored capture after its writer is closed.
 pub type Later = Box<dyn FnOnce(&Pool) -> Result<Opened>>;
-/// Opens the ends, once for each bench.
+/// A function that opens the ends, called once for each bench.
 type Opener = Box<dyn FnMut(&Pool) -> Result<Ends>>;
 
-/// The ends that one opening returned.
+/// The ends that an opener returns.
 #[non_exhaustive]
 pub enum Ends {
     /// Two ends: each receives the packets that the other sends.
     Pair(Opened, Opened),
     /// One end, which receives what it sends.
     Loop(Opened),
-    /// One end whose other side is unknown: a source, a sink, or both.
+    /// One end without a peer in the suite: a source, a sink, or both.
     Apart(Opened),
     /// An end that stores packets, and the function that opens the stored packets after it is
     /// closed.
     Stored(Opened, Later),
 }
 
-/// Changes to the interface below a port's near end. Each panics if it cannot be done.
+/// Changes to the interface of a port's near end. Each method panics if the change is impossible.
 pub trait Interface {
     /// Takes the interface down.
     fn down(&mut self);
@@ -49,7 +49,7 @@ pub trait Interface {
     fn set_mtu(&mut self, mtu_bytes: usize);
 }
 
-/// The suite's way to open a port, with the limits of its device; created anew for each case.
+/// Opener of the ports under test, with the limits of their device; created anew for each case.
 pub struct Rig {
     open: Opener,
     interface: Option<Box<dyn Interface>>,
@@ -58,7 +58,7 @@ pub struct Rig {
     pub(super) limits: Limits,
 }
 
-/// Limits of the device to which the cases keep.
+/// Limits of the device that the cases respect.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub shortest_bytes: usize,
@@ -71,7 +71,7 @@ pub(super) struct Limits {
 }
 
 impl Rig {
-    /// Creates a rig whose ends `open` opens; their queues receive into the pool passed to it.
+    /// Creates a rig with the opener `open`; the queues receive into the pool that is passed to `open`.
     #[must_use]
     pub fn new(open: impl FnMut(&Pool) -> Result<Ends> + 'static) -> Rig {
         let limits = Limits {
@@ -137,15 +137,14 @@ impl Rig {
         self
     }
 
-    /// Sets who can write the pool's frames: a device that shares them with a peer needs an
-    /// exported pool.
+    /// Sets the trust of the pool: a device that shares frames with a peer needs an exported pool.
     #[must_use]
     pub fn trust(mut self, trust: Trust) -> Rig {
         self.trust = trust;
         self
     }
 
-    /// Sets the shortest length to test: the device pads shorter packets, so that they arrive
+    /// Sets the shortest length to test. The device pads shorter packets, so that they arrive
     /// longer than sent.
     #[must_use]
     pub fn shortest(mut self, bytes: usize) -> Rig {
@@ -153,14 +152,14 @@ impl Rig {
         self
     }
 
-    /// Sets the longest packet that the device carries, where that is less than the port reports.
+    /// Sets the longest packet that the device carries, if that is less than the port reports.
     #[must_use]
     pub fn longest(mut self, bytes: usize) -> Rig {
         self.limits.longest_bytes = Some(bytes);
         self
     }
 
-    /// Sets the number of packets of any length that the device can hold, where it is less than 64.
+    /// Sets the number of packets of any length that the device can hold, if that is less than 64.
     #[must_use]
     pub fn window(mut self, packets: usize) -> Rig {
         self.limits.window_packets = packets.max(1);
@@ -197,7 +196,7 @@ impl Rig {
         self
     }
 
-    /// Attaches the interface below the near end, which cases may take down or change.
+    /// Sets the interface of the near end, which cases may take down or change.
     #[must_use]
     pub fn interface(mut self, interface: impl Interface + 'static) -> Rig {
         self.interface = Some(Box::new(interface));
@@ -216,8 +215,8 @@ impl Rig {
         Bench::new(self.open_ends(&pool), way, pool, self.limits)
     }
 
-    /// Opens the ends, and retries for a moment: a child that another thread has just forked may
-    /// keep the previous device's descriptors open until it executes.
+    /// Opens the ends, and retries for a moment: a child process that another thread has just
+    /// forked keeps the previous device's descriptors open until it executes.
     fn open_ends(&mut self, pool: &Pool) -> Ends {
         let deadline = Instant::now() + self.limits.patience;
         loop {
@@ -231,8 +230,8 @@ impl Rig {
         }
     }
 
-    /// Runs `case` in each direction in which packets pass, and checks each time that all are
-    /// accounted for.
+    /// Runs `case` in each direction in which packets pass, and checks each time that all packets
+    /// are accounted for.
     pub(super) fn each_way(&mut self, mut case: impl FnMut(&mut Bench)) -> Ran {
         let mut ran = Ran::DoesNotApply("nothing that it sends comes back, or to another end");
         for way in [Way::Forth, Way::Back] {
@@ -253,7 +252,7 @@ impl std::fmt::Debug for Rig {
     }
 }
 
-/// A text, and the driver that opens it.
+/// A port text, with the driver that opens it.
 struct Text {
     driver: Rc<dyn Driver>,
     text: String,
@@ -268,8 +267,8 @@ impl Text {
         self.driver.parse(&Spec::parse(&self.text, &[self.driver.name()])?)
     }
 
-    /// Returns the number of frames that the port's rings hold; 0 for a text that is invalid, which
-    /// opening it will report.
+    /// Returns the number of frames that the port's rings hold; 0 for an invalid text, which is
+    /// reported when it is opened.
     fn ring_frames(&self) -> usize {
         self.plan().and_then(|plan| plan.needs()).map_or(0, |needs| needs.ring_frames)
     }

@@ -1,4 +1,4 @@
-//! The suite's packets, and the check that each arrives once, whole, and in the order of its flow.
+//! The suite's packets, and the check that each arrives once, complete, and in the order of its flow.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use linerate_wire::EtherType;
 pub(super) const LEN_MIN: usize = 14;
 
 const TO: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// First byte of the source address: locally administered, not a group.
+/// First byte of the source address: it marks a locally administered address, not a group.
 const MARK: u8 = 6;
 
 /// A packet's flow, and its number in the flow.
@@ -20,7 +20,7 @@ pub(super) type Id = (u8, u32);
 pub(super) struct Packet {
     pub id: Id,
     pub len: usize,
-    /// Bytes of the packet in each frame; by default as many as a frame holds.
+    /// Bytes of the packet in each frame; by default as many as fit.
     pub piece: usize,
 }
 
@@ -44,7 +44,7 @@ impl Packet {
         bytes.extend(EtherType::EXPERIMENT.0.to_be_bytes());
         let mut state = u64::from(flow) << 56 ^ u64::from(seq) << 20 ^ self.len as u64 ^ 0x5eed;
         while bytes.len() < self.len {
-            // One step of a linear congruence, its upper half.
+            // Use the upper half of the next number of a linear congruential generator.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             bytes.extend(((state >> 32) as u32).to_be_bytes());
         }
@@ -62,16 +62,16 @@ pub(super) fn id_of(skb: &Skb) -> Option<Id> {
     ours.then_some((flow, u32::from_be_bytes([s0, s1, s2, s3])))
 }
 
-/// Returns the packets one after another in `flow`, of the given lengths.
+/// Returns packets of `flow` with consecutive numbers and the given lengths.
 pub(super) fn of_lengths(flow: u8, lengths: impl IntoIterator<Item = usize>) -> Vec<Packet> {
     (0..).zip(lengths).map(|(seq, len)| Packet::new(flow, seq, len)).collect()
 }
 
-/// The packets expected, and those that have arrived.
+/// The packets that are expected, and those that have arrived.
 pub(super) struct Arrivals {
-    /// For each expected packet its length, and whether it has arrived.
+    /// The length of each expected packet, and true if the packet has arrived.
     expected: BTreeMap<Id, (usize, bool)>,
-    /// The number of the last packet of each flow that arrived.
+    /// The number of the last packet that has arrived, for each flow.
     last: BTreeMap<u8, Option<u32>>,
     came: usize,
     ordered: bool,
@@ -85,7 +85,7 @@ impl Arrivals {
         arrivals
     }
 
-    /// Adds packets to those expected.
+    /// Adds packets to the expected ones.
     pub fn expect(&mut self, packets: &[Packet]) {
         for packet in packets {
             self.expected.insert(packet.id, (packet.len, false));

@@ -1,4 +1,4 @@
-//! Sources and sinks: ends whose peer is not part of the suite.
+//! Cases for sources and sinks, whose peer is not part of the suite.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::conformance::traffic::{LEN_MIN, of_lengths};
 use crate::conformance::{Ran, Rig};
 use crate::queue::Want;
 
-/// Packets after which a source counts as endless.
+/// Number of packets after which a source is treated as endless.
 const MANY: usize = 10_000;
 
-/// Checks that a source keeps to its budget, keeps packets for which it has no frame, and is
-/// accounted for; a source that ends reports its end once.
+/// Checks that a source keeps to its budget, keeps packets for which it has no frame, and accounts
+/// for all packets; and that a source that ends reports its end once.
 pub fn a_source_keeps_to_its_budget_and_ends_once(rig: &mut Rig) -> Ran {
     let mut bench = rig.bench(Way::Forth);
     if bench.carries() || bench.is_stored() || !bench.receiver().receives() {
@@ -55,7 +55,7 @@ pub fn a_source_keeps_to_its_budget_and_ends_once(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// Checks that a sink takes packets of every length and shape, and each is sent or dropped with a reason.
+/// Checks that a sink takes packets of every length and shape, and sends each or drops it with a reason.
 pub fn a_sink_takes_every_length_and_chain(rig: &mut Rig) -> Ran {
     let mut bench = rig.bench(Way::Forth);
     if bench.carries() || bench.is_stored() || !bench.sender().sends() {

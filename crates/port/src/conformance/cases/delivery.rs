@@ -1,4 +1,4 @@
-//! Packets that are sent arrive: once, whole, in order, at every length and shape.
+//! Cases for delivery: packets arrive once, complete and in order, at every length and in every shape.
 
 use linerate_skb::Batch;
 
@@ -8,10 +8,10 @@ use crate::conformance::{Ran, Rig};
 
 /// Every length up to this one is tested.
 const EACH_UP_TO: usize = 2048;
-/// Step between tested lengths above [`EACH_UP_TO`], a prime.
+/// Step between tested lengths above [`EACH_UP_TO`]; it is a prime number.
 const STEP: usize = 251;
 
-/// Returns a thousand packets arrive, each once, and the ledger balances when the port is closed.
+/// Checks that a thousand packets arrive, each once, and that the ledger balances when the port is closed.
 pub fn every_packet_is_received_or_counted(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         let longest = bench.longest().min(1514);
@@ -25,14 +25,14 @@ pub fn every_packet_is_received_or_counted(rig: &mut Rig) -> Ran {
 pub fn packets_of_a_flow_stay_in_order(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         let len = bench.limits.shortest_bytes.max(60);
-        // Runs of uneven length, so that no flow has a place of its own in a batch.
+        // Use runs of uneven length, so that no flow always has the same place in a batch.
         let flow = |i: u32| (i / (1 + i % 5) % 8) as u8;
         let packets: Vec<_> = (0..1000).map(|i| Packet::new(flow(i), i, len)).collect();
         bench.exchange(&packets);
     })
 }
 
-/// Checks that packets of every length from the shortest to the longest arrive as long as they were, with
+/// Checks that packets of every length from the shortest to the longest arrive with this length and with
 /// every byte.
 ///
 /// From 2048 bytes on not each: those at the ends of frames, every 251st, and the last 16.
@@ -54,7 +54,7 @@ pub fn chains_pass_whole(rig: &mut Rig) -> Ran {
         let (longest, shortest) = (bench.longest(), bench.limits.shortest_bytes);
         let mut packets = Vec::new();
         for (flow, piece) in (0..).zip([1, 13, 14, 15, 60, 64, 512, bench.pool.data_room()]) {
-            // As long as 16 pieces, which most devices gather in one call.
+            // Use a length of 16 pieces, which most devices accept in one call.
             let most = longest.min(piece * 16);
             let lengths = (0..40).map(|i| most - i * most / 64).filter(|len| *len >= shortest);
             let whole = of_lengths(flow, lengths);
@@ -73,13 +73,13 @@ pub fn strange_lengths_block_nothing(rig: &mut Rig) -> Ran {
         let mut arrivals = bench.arrivals(&good);
         for (packet, len) in good.iter().zip([0, 1, 13, too_long, 0, too_long, 13, 1]) {
             let mut batch = bench.batch(&[*packet]);
-            // Of a flow that no check expects, so that it may come or not.
+            // Give the packet a flow that no check expects, so that it may arrive or not.
             let strange = strange(bench, len);
             batch = joined(strange, batch);
             bench.send(batch, &mut arrivals);
         }
         if bench.is_stored() {
-            // What follows is the same for a device that is read meanwhile.
+            // The rest of this case needs a device that is read while it is written.
             return;
         }
         bench.collect(&mut arrivals, good.len());
@@ -94,7 +94,7 @@ fn strange(bench: &mut Bench, len: usize) -> Batch {
     batch
 }
 
-/// Returns one batch: the packets of `first`, which has room, then those of `second`.
+/// Returns one batch: the packets of `first`, which has room for them, then those of `second`.
 fn joined(mut first: Batch, mut second: Batch) -> Batch {
     let n = second.len();
     assert_eq!(second.move_to(&mut first, n), n, "the batch has room for each");

@@ -1,4 +1,4 @@
-//! Health, and closing under load.
+//! Cases for health, and for closing under load.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use crate::conformance::traffic::{Packet, of_lengths};
 use crate::conformance::{Ran, Rig};
 use crate::queue::{Health, Want};
 
-/// Times that a port is opened, loaded and closed.
+/// Number of times that a port is opened, loaded and closed.
 const ROUNDS: u8 = 16;
 
-/// Checks that a new queue is healthy, is readable until it is armed and has lost nothing, and that
-/// a queue whose other end is closed reports this at most once and then lets its owner sleep.
+/// Checks that a new queue is healthy, is readable until it is armed and has lost no packet, and
+/// that a queue whose other end is closed reports this at most once and then lets its owner sleep.
 pub fn health_and_descriptor_are_as_said(rig: &mut Rig) -> Ran {
     let mut bench = rig.bench(Way::Forth);
     let patience = bench.patience();
     for end in bench.ends() {
         let health = end.health();
         assert!(matches!(health, Health::Up | Health::Finished), "just opened, it is {health:?}");
-        // A timer that is due already still takes an interrupt to go off.
+        // Wait for a moment: even a timer that is due already fires only after an interrupt.
         let readable = end.readable(patience);
         assert!(readable, "a queue that was never armed is not readable");
         let lost = (end.rx_missed(), end.rx_nombuf());
@@ -41,8 +41,7 @@ pub fn health_and_descriptor_are_as_said(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// Asserts that an end that will receive nothing more reports this at most once and then stays
-/// silent.
+/// Asserts that an end that will receive no more packets reports this at most once and then stays silent.
 pub(super) fn rests(end: &mut End) {
     let mut batch = Batch::with_capacity(BATCH);
     assert_eq!(end.rx(&mut batch, BATCH), 0, "packets after the end");
@@ -52,8 +51,8 @@ pub(super) fn rests(end: &mut End) {
     assert!(!end.readable(Duration::ZERO), "the end was told, and the descriptor is readable");
 }
 
-/// Checks that a port closed with packets in flight returns every frame, whichever end closes
-/// first, and can be opened again.
+/// Checks that a port closed with packets in flight returns every frame, in either order of closing
+/// its ends, and that it can be opened again.
 pub fn closing_under_load_loses_no_frame(rig: &mut Rig) -> Ran {
     for round in 0..ROUNDS {
         let mut bench = rig.bench(if round % 2 == 0 { Way::Forth } else { Way::Back });
@@ -77,7 +76,7 @@ pub fn closing_under_load_loses_no_frame(rig: &mut Rig) -> Ran {
         }
         if round / 2 % 4 == 0 && bench.is_pair() {
             bench.close_receiver();
-            // Into the void: taken with a reason, or left to the sender.
+            // Send to the closed end: the packets are taken with a reason, or stay with the sender.
             let mut more = bench.batch(&packets);
             bench.sender().xmit(&mut more);
             bench.discard(more);

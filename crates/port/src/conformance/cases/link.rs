@@ -1,4 +1,4 @@
-//! An interface that goes down, comes back, changes, or is deleted.
+//! Cases for an interface that goes down, comes back, changes, or is deleted.
 
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ fn until(bench: &mut Bench, flow: u8, wanted: impl Fn(&Health) -> bool, what: &s
         }
         let left = deadline.saturating_duration_since(Instant::now());
         assert!(!left.is_zero(), "an interface was {what}, and health() is {:?}", end.health());
-        // A state without a notification is looked at again ten times a second.
+        // Check ten times a second, because a state may change without a notification.
         end.wait(Want::Frames, left.min(std::time::Duration::from_millis(100)));
         end.take(&mut arrivals, BATCH);
         let mut batch = bench.batch(&[Packet::new(flow, seq, len)]);
@@ -35,8 +35,8 @@ fn until(bench: &mut Bench, flow: u8, wanted: impl Fn(&Health) -> bool, what: &s
     }
 }
 
-/// Checks that a queue whose interface goes down reports it with a remedy and drops packets with a
-/// reason, and that packets pass again when the interface is up.
+/// Checks that a queue whose interface goes down reports this with a remedy and drops packets with
+/// a reason, and that packets pass again when the interface is up.
 pub fn an_interface_that_goes_down_is_followed(rig: &mut Rig) -> Ran {
     let Some(mut interface) = rig.take_interface() else { return NO_INTERFACE };
     let mut bench = rig.bench(Way::Forth);
@@ -57,7 +57,7 @@ pub fn an_interface_that_goes_down_is_followed(rig: &mut Rig) -> Ran {
     Ran::Passed
 }
 
-/// Checks that a queue whose interface is deleted wakes its owner, fails, reports it once, and
+/// Checks that a queue whose interface is deleted wakes its owner, fails, reports this once, and
 /// drops packets with a reason.
 pub fn a_deleted_interface_fails_for_good(rig: &mut Rig) -> Ran {
     let Some(mut interface) = rig.take_interface() else { return NO_INTERFACE };
@@ -81,7 +81,7 @@ pub fn a_deleted_interface_fails_for_good(rig: &mut Rig) -> Ran {
 }
 
 /// Checks that after a change of the MTU, packets that fit still pass, and longer packets pass
-/// whole or are dropped.
+/// complete or are dropped.
 pub fn a_changed_mtu_cuts_no_packet(rig: &mut Rig) -> Ran {
     let Some(mut interface) = rig.take_interface() else { return NO_INTERFACE };
     let mut bench = rig.bench(Way::Forth);
@@ -90,12 +90,12 @@ pub fn a_changed_mtu_cuts_no_packet(rig: &mut Rig) -> Ran {
         let fits = bench.longest().min(mtu + 14).min(1514);
         let lengths = [60, fits / 2, fits].map(|len| len.max(bench.limits.shortest_bytes));
         bench.exchange(&of_lengths(flow, lengths));
-        // Each of these may be dropped, by the port or by the device; `Arrivals` sees a cut one.
+        // The port or the device may drop each of these packets; `Arrivals` detects one that was cut.
         let packets = of_lengths(flow + 1, [mtu + 14, mtu + 15, mtu + 400, 9014]);
         let mut arrivals = bench.arrivals(&packets);
         let batch = bench.batch(&packets);
         bench.send(batch, &mut arrivals);
-        // Sent last, it comes last, on whichever side of the change the others were.
+        // This packet is sent last and arrives last, whether the others were sent before or after the change.
         let last = of_lengths(flow + 100, [60.max(bench.limits.shortest_bytes)]);
         arrivals.expect(&last);
         let batch = bench.batch(&last);

@@ -1,5 +1,5 @@
-//! The cases: functions of a [`Rig`], each of which panics with the promise and what happened
-//! instead.
+//! The cases: functions of a [`Rig`], each of which panics with the broken promise and the observed
+//! behaviour.
 //!
 //! ```text
 //! delivery.rs  what is sent arrives: once, whole, in order, whatever its length and shape

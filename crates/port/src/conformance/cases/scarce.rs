@@ -1,4 +1,4 @@
-//! Budgets, a pool without frames, a device without room.
+//! Cases for budgets, for a pool without frames, and for a device without room.
 
 use linerate_skb::{Batch, Moved};
 
@@ -8,7 +8,7 @@ use crate::conformance::traffic::{Arrivals, Packet, of_lengths};
 use crate::conformance::{Ran, Rig};
 use crate::queue::Want;
 
-/// Packets after which a device counts as never full.
+/// Number of packets after which a device is treated as never full.
 const FLOOD: u32 = 20_000;
 
 /// Checks that `rx` appends at most its budget, nothing for a budget of 0, and the remaining
@@ -51,7 +51,7 @@ pub fn a_dry_pool_loses_nothing_and_recovers(rig: &mut Rig) -> Ran {
         let receiver = bench.receiver();
         assert!(receiver.wait(Want::Frames, patience), "{}", arrivals.missing());
         let hoard = receiver.hoard(frames);
-        // What comes all the same has frames of its own; it is held, so that there are none again.
+        // Hold packets that arrive nevertheless, in frames that the device had: no frame is free again.
         let mut held = Batch::with_capacity(packets.len() + BATCH);
         let mut slept = false;
         for _ in 0..TRIES {
@@ -84,7 +84,7 @@ struct Full {
     taken: usize,
 }
 
-/// Sends without receiving until the device is full; returns `None` if it never is.
+/// Sends without receiving until the device is full; returns `None` if it never becomes full.
 fn fill(bench: &mut Bench) -> Option<Full> {
     if bench.limits.blocks_when_full {
         return None;
@@ -96,7 +96,7 @@ fn fill(bench: &mut Bench) -> Option<Full> {
             (start..start + BATCH as u32).map(|seq| Packet::new(0, seq, len)).collect();
         let mut rest = bench.batch(&packets);
         if rest.len() < packets.len() {
-            // The device holds more than the pool has.
+            // The device can hold more packets than the pool has.
             bench.discard(rest);
             return drained(bench, arrivals, start as usize);
         }
@@ -110,7 +110,7 @@ fn fill(bench: &mut Bench) -> Option<Full> {
     drained(bench, arrivals, FLOOD.next_multiple_of(BATCH as u32) as usize)
 }
 
-/// Receives all packets that a device accepted without getting full.
+/// Receives all packets that a device accepted without becoming full.
 fn drained(bench: &mut Bench, mut arrivals: Arrivals, taken: usize) -> Option<Full> {
     if !bench.limits.drops_unread {
         bench.collect(&mut arrivals, taken);
@@ -127,7 +127,7 @@ pub fn a_full_device_hands_the_rest_back(rig: &mut Rig) -> Ran {
         }
         let Some(Full { mut rest, mut arrivals, taken }) = fill(bench) else { return };
         let all = taken + rest.len();
-        // `xmit` itself asserts that the rest is in its order.
+        // `xmit` itself asserts that the remaining packets are in order.
         let mut slept = false;
         for _ in 0..TRIES {
             if rest.is_empty() || bench.sender().arm(Want::Room) {
@@ -162,7 +162,7 @@ pub fn room_wakes_a_sender(rig: &mut Rig) -> Ran {
             bench.collect(&mut arrivals, taken);
         }
         let patience = bench.patience();
-        // The same end, if it loops: reading it has said nothing of room.
+        // In a loop this end is also the receiver, and receiving did not show whether there is room.
         let woken = bench.sender().readable(patience);
         assert!(woken, "the other end has read everything, and the sender sleeps on");
         let before = rest.len();

@@ -1,4 +1,5 @@
-//! `arm` and the descriptor: not readable while no packet waits, readable as soon as one does.
+//! Cases for `arm` and the descriptor: it is not readable while no packet waits, and readable as
+//! soon as one does.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -9,13 +10,13 @@ use crate::conformance::traffic::{Packet, of_lengths};
 use crate::conformance::{Ran, Rig};
 use crate::queue::Want;
 
-/// Packets that are each waited for.
+/// Number of packets, each of which the receiver waits for.
 const ROUNDS: u32 = 200;
 
-/// Checks that with no packet waiting `arm` returns true and the descriptor is not readable, and
-/// that with a packet waiting `arm` returns false or the descriptor is readable at once, on every
-/// call. For packets left from an earlier call `arm` must return false, because a poller of an
-/// edge-triggered epoll has already seen the change.
+/// Checks `arm` and the descriptor. With no packet waiting, `arm` returns true and the descriptor
+/// is not readable. With a packet waiting, in every call `arm` returns false or the descriptor is
+/// readable at once. For packets left from an earlier call `arm` must return false, because a
+/// poller of an edge-triggered epoll has already seen the change.
 pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
@@ -24,7 +25,7 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
         let lengths = [bench.limits.shortest_bytes.max(60); 4];
         let packets = of_lengths(0, lengths.into_iter().take(bench.limits.window_packets));
         let (mut arrivals, patience) = (bench.arrivals(&packets), bench.patience());
-        // A timer that is due already still takes an interrupt to go off.
+        // Wait for a moment: even a timer that is due already fires only after an interrupt.
         let fresh = bench.receiver().readable(patience);
         assert!(fresh, "a queue that was never armed is not readable");
         assert!(!bench.sender().arm(Want::Room), "a device that is empty says that it has no room");
@@ -33,11 +34,12 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
         let batch = bench.batch(&packets);
         bench.send(batch, &mut arrivals);
         let receiver = bench.receiver();
-        // Reading in between would be right as well, and is not what is tried here.
+        // A device that is read in between would be correct too, but this case does not test it.
         assert_eq!(arrivals.came(), 0, "the device took no {} packets at once", packets.len());
         assert!(receiver.readable(patience), "packets came, and the descriptor is silent");
         for want in [Want::Frames, Want::Both, Want::Frames] {
-            // What only the kernel knows of, a syscall would tell: then the descriptor does.
+            // If only the kernel knows of a packet, `arm` would need a syscall to learn of it; the
+            // descriptor must report it then.
             let told = !receiver.arm(want) || receiver.readable(Duration::ZERO);
             assert!(
                 told,
@@ -46,8 +48,8 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
         }
         receiver.take(&mut arrivals, 1);
         if arrivals.came() < packets.len() {
-            // A device that hands packets over by blocks may have given a part of them only: then the
-            // others come from now on, and that is a change.
+            // A device that delivers by blocks may have delivered only a part: then the other packets
+            // arrive later, which is a change that the descriptor reports.
             let comes =
                 |receiver: &End| !receiver.readable(Duration::ZERO) && receiver.readable(patience);
             let told = !receiver.arm(Want::Frames) || comes(receiver);
@@ -61,7 +63,7 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
     })
 }
 
-/// Asserts that the receiver, armed for packets, is left alone.
+/// Asserts that the receiver, armed for packets, is not woken.
 ///
 /// Tried more than once: a packet of another program may come just then.
 fn silent(bench: &mut Bench) {
@@ -76,7 +78,7 @@ fn silent(bench: &mut Bench) {
     panic!("arm() says that there is nothing, and the descriptor is readable, again and again");
 }
 
-/// Checks that single packets wake a receiver that is asleep, and one that is about to sleep.
+/// Checks that single packets wake a receiver that sleeps, and one that is about to sleep.
 pub fn no_wake_up_is_lost(rig: &mut Rig) -> Ran {
     rig.each_way(|bench| {
         if bench.is_stored() {
@@ -108,7 +110,7 @@ fn wake_a_sleeper(bench: &mut Bench, packet: Packet) {
 /// Exchanges packets between two threads: each sends as soon as the other, which is about to sleep,
 /// has received the last packet.
 fn wake_by_turns(bench: &mut Bench, packets: &[Packet]) {
-    // Built before, because both ends are lent below.
+    // Build the batches now, because both ends are borrowed below.
     let batches: Vec<_> = packets.iter().map(|packet| bench.batch(&[*packet])).collect();
     let (mut arrivals, patience) = (bench.arrivals(packets), bench.patience());
     let (done, next) = mpsc::channel();
@@ -125,7 +127,7 @@ fn wake_by_turns(bench: &mut Bench, packets: &[Packet]) {
         for mut batch in batches {
             sender.xmit(&mut batch);
             assert!(batch.is_empty(), "a device that is empty takes no packet");
-            // The reader is gone if it found something wrong, and says so itself.
+            // The receiver has ended because it found a fault, which it reports itself.
             if next.recv().is_err() {
                 break;
             }

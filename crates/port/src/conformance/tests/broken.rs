@@ -1,4 +1,4 @@
-//! Drivers that are broken on purpose: each fault is caught by the case that is there for it.
+//! Drivers that are broken on purpose: the case that tests for a fault detects it.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -43,20 +43,20 @@ enum Fault {
     ChangesItsDescriptor,
 }
 
-/// A queue with a fault, around one that works.
+/// A queue with a fault, which wraps a queue that works.
 struct Broken {
     inner: Box<dyn QueueOps>,
     fault: Fault,
     /// Packets received and sent so far.
     received: usize,
     sent: usize,
-    /// The descriptor that a queue with a faulty one returns.
+    /// The descriptor that a queue returns whose fault is a wrong descriptor.
     other: EventFd,
     armed: bool,
 }
 
 impl Broken {
-    /// Returns true for one packet in 50.
+    /// Returns true for one packet in 50, which the fault affects.
     fn unlucky(&self) -> bool {
         self.received % 50 == 49
     }
@@ -221,8 +221,8 @@ thread_local! {
     static IS_EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `act` and returns its panic, if any, which is not printed to stderr, where it would look
-/// like a failure.
+/// Runs `act` and returns its panic, if any. The panic is not printed to stderr, where it would
+/// look like a failure.
 fn panic_of(act: impl FnOnce() -> Ran) -> Option<Box<dyn Any + Send>> {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(|| {
@@ -239,7 +239,7 @@ fn panic_of(act: impl FnOnce() -> Ran) -> Option<Box<dyn Any + Send>> {
     panic
 }
 
-/// Asserts that `case` panics for `fault`, with a sentence that has `words`.
+/// Asserts that `case` panics for `fault`, with a message that contains `words`.
 fn caught(fault: Fault, case: fn(&mut Rig) -> Ran, words: &str) {
     let mut rig = rig(fault);
     let Some(panic) = panic_of(|| case(&mut rig)) else { panic!("{fault:?} was not caught") };

@@ -1,4 +1,4 @@
-//! Our own ports under the suite, and drivers that are broken on purpose.
+//! Tests of the suite: our own ports, and drivers that are broken on purpose.
 
 mod broken;
 mod ports;

@@ -1,4 +1,4 @@
-//! Every port of this crate, under the suite.
+//! Tests of every port of this crate by the suite.
 
 use std::fs;
 use std::path::Path;
@@ -58,7 +58,7 @@ mod paced_generators {
     crate::conformance!(|case: Case| case.on(Rig::alone(r#gen::Gen, "gen:,rate=100kpps")));
 }
 
-/// A capture is written, and read when it is complete.
+/// Tests a capture that is written, and read when it is complete.
 mod capture_files {
     use super::*;
 
@@ -80,7 +80,7 @@ mod capture_files {
     }
 }
 
-/// A capture that is read.
+/// Tests a capture that is read.
 mod capture_sources {
     use super::*;
 
@@ -93,7 +93,7 @@ mod capture_sources {
     });
 }
 
-/// A capture that is read while it is written.
+/// Tests a capture that is read while it is written.
 mod capture_streams {
     use super::*;
 
@@ -138,7 +138,7 @@ mod packet_sockets_past_the_qdisc {
     ));
 }
 
-/// The loopback interface gives back what it takes.
+/// Tests the loopback interface, which returns the packets that it takes.
 mod packet_sockets_on_lo {
     use super::*;
 
@@ -169,7 +169,7 @@ impl Interface for Tun {
     }
 }
 
-/// The host's side of the interface is played by a packet socket.
+/// Tests TAP ports, with a packet socket on the host's side of the interface.
 mod taps {
     use super::*;
 
@@ -178,7 +178,7 @@ mod taps {
     }));
 }
 
-/// Runs a case as `on_veth` does, where AF_XDP is available.
+/// Runs a case as `on_veth` does, if AF_XDP is available.
 fn on_xdp(case: Case, near: &'static str, far: &'static str) {
     in_netns_with_xdp(move || {
         veth(1500);
@@ -209,8 +209,9 @@ mod generic_xdp_and_packet_sockets {
     crate::conformance!(|case: Case| on_xdp(case, "xdp:v0,mode=generic,ring=256", "packet:v1"));
 }
 
-/// Runs a case on two cards that a cable joins, whose driver has zero-copy: `LINERATE_TEST_CARDS=eth0,eth1`. Machines without
-/// such cards are usual: nothing is said of it (docs/qemu.md).
+/// Runs a case on two cards that a cable connects and whose driver has zero-copy: `LINERATE_TEST_CARDS=eth0,eth1`.
+/// Without the variable it runs nothing and prints no note, because most machines have no such cards
+/// (docs/qemu.md).
 fn on_cards(case: Case) {
     let Ok(cards) = std::env::var("LINERATE_TEST_CARDS") else { return };
     let (near, far) = cards.split_once(',').unwrap();
