@@ -13,18 +13,18 @@ use linerate_wire::{ArpOp, Mac, arp, arp_request};
 
 use crate::port::Port;
 
-/// Number of probes, and the time to wait for each answer.
+/// Number of probes; the next constant is the time to wait for each answer.
 pub(crate) const PROBES: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Longest time to wait for the link to come back.
 const LINK: Duration = Duration::from_secs(10);
 /// Interval at which the link is queried.
 const STEP: Duration = Duration::from_millis(1);
-/// The shortest frame of Ethernet.
+/// The shortest Ethernet frame.
 const FRAME_BYTES: usize = 60;
 
 /// Sends ARP probes for `peer` from `mac` through `port` until one is answered; returns the time
-/// that this took.
+/// until the answer.
 ///
 /// A probe is a question of no address: no table of neighbours changes by it, and what comes back can be told
 /// from what the host asked itself.
@@ -96,7 +96,7 @@ impl LinkWatch {
         Ok(LinkWatch { was_running: is_running(&here), interface: here, is_over, thread })
     }
 
-    /// Waits at most 10 s until the link is as it was at the start; returns true if it is.
+    /// Waits at most 10 s until the link is in the state in which it started; returns true if it is.
     pub fn wait(&self) -> bool {
         let until = Instant::now() + LINK;
         while self.was_running && !is_running(&self.interface) {

@@ -9,15 +9,15 @@ use serde::Serialize;
 use super::fix::Fix;
 use crate::obtained::Obtained;
 
-/// Severity of a finding, from good to bad.
+/// Severity of a finding, from best to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "json", derive(Serialize), serde(rename_all = "lowercase"))]
 pub enum Level {
-    /// As it should be.
+    /// The property is as it should be.
     Ok,
-    /// Works, but slower or with less than possible; or could not be tested.
+    /// The port works, but slower or with fewer features than possible; or the property could not be tested.
     Warn,
-    /// Does not work.
+    /// The port does not work.
     Miss,
 }
 
@@ -28,7 +28,7 @@ pub enum Level {
 pub struct Finding {
     /// Severity of the finding.
     pub level: Level,
-    /// Object that was examined, and its state.
+    /// The object that was examined, and its state.
     pub what: String,
     /// Reason why the level is not `Ok`, in the words of the kernel or program that refused.
     pub why: Option<String>,
@@ -66,24 +66,25 @@ impl Finding {
         self
     }
 
-    /// Adds the command or setting that mends the finding.
+    /// Adds the remedy: a command or a setting.
     pub fn fix(&mut self, text: impl AsRef<str>) -> &mut Finding {
         self.fix = Fix::of(text.as_ref());
         self
     }
 }
 
-/// Escapes `text`, which may contain another user's bytes, so that a terminal does not obey them.
+/// Escapes `text`, which may contain another user's bytes, so that a terminal does not execute
+/// control sequences in it.
 fn plain(text: impl Into<String>) -> String {
     harmless(&text.into()).into_owned()
 }
 
-/// Findings in the order in which they were made.
+/// The findings of an examination, in the order in which they were made.
 #[derive(Debug, Default)]
 pub struct Findings(Vec<Finding>);
 
 impl Findings {
-    /// Adds a finding of something that is right.
+    /// Adds a finding that a property is as it should be.
     pub fn ok(&mut self, what: impl Into<String>) -> &mut Finding {
         self.add(Finding::new(Level::Ok, what))
     }
@@ -98,7 +99,7 @@ impl Findings {
         self.add(Finding::of(Level::Miss, e))
     }
 
-    /// Adds a finding that something does not work, although no operation was refused.
+    /// Adds a finding that something does not work, for a cause that is no refused operation.
     pub fn fail(&mut self, what: impl Into<String>) -> &mut Finding {
         self.add(Finding::new(Level::Miss, what))
     }

@@ -1,4 +1,4 @@
-//! Remedies for findings, and how far doctor has tested each of them.
+//! Remedies for findings, and the extent to which doctor has tested each.
 //!
 //! A command is tested before it is shown. A command of `ip` or `ethtool` about one interface runs on a
 //! veth of the same name in a network namespace of its own, where it can change nothing; for any other
@@ -23,9 +23,9 @@ const ROOT_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 #[cfg_attr(feature = "json", derive(Serialize))]
 #[non_exhaustive]
 pub struct Fix {
-    /// The remedy in words, including the command.
+    /// The remedy as text, including the command.
     pub text: String,
-    /// The command to paste, with which `text` ends, if there is one.
+    /// The command at the end of `text`, ready to paste, if there is one.
     pub command: Option<String>,
     /// Extent to which the command was tested.
     pub proof: Proof,
@@ -44,7 +44,7 @@ pub enum Proof {
 }
 
 impl Fix {
-    /// Creates a fix from `text`, with its proof; `None` if the text is empty.
+    /// Creates a fix from `text`, with the proof of its command; `None` if the text is empty.
     pub(super) fn of(text: &str) -> Option<Fix> {
         if text.is_empty() {
             return None;
@@ -62,7 +62,7 @@ impl fmt::Display for Fix {
     }
 }
 
-/// Returns the command that tries `port` fully, even where others can notice.
+/// Returns the command for a full trial of `port`, which others can notice.
 pub(crate) fn full_trial(port: &str) -> String {
     let exe = env::current_exe().ok();
     let exe = exe.filter(|exe| exe.file_name().is_some_and(|name| name == "linerate"));
@@ -70,7 +70,7 @@ pub(crate) fn full_trial(port: &str) -> String {
     format!("{exe} doctor --try {port}")
 }
 
-/// Returns the command that `text` is or ends with.
+/// Returns the command that is at the end of `text`, if there is one.
 fn command_in(text: &str) -> Option<&str> {
     let parts = text.match_indices(": ").map(|(at, _)| &text[at + 2..]);
     std::iter::once(text).chain(parts).find(|part| part.split(' ').next().is_some_and(is_here))
@@ -88,8 +88,8 @@ fn proof(command: &str) -> Proof {
     }
 }
 
-/// Runs the command on a veth called `name` and returns true if it succeeds; `None` if it cannot be
-/// tested.
+/// Runs the command on a veth called `name` and returns true if it succeeds; `None` if the command
+/// cannot be tested.
 fn runs(words: &[&str], name: &str) -> Option<bool> {
     let (program, args) = words.split_first()?;
     let netns = Netns::new().ok()?;
@@ -100,7 +100,7 @@ fn runs(words: &[&str], name: &str) -> Option<bool> {
     netns.run(move || command.status()).ok()?.ok().map(|status| status.success())
 }
 
-/// Returns true if there is a program of that name.
+/// Returns true if a program of that name is installed.
 #[must_use]
 pub fn is_here(program: &str) -> bool {
     let is_file = |path: &Path| path.metadata().is_ok_and(|found| found.is_file());

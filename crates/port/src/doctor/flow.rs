@@ -1,4 +1,4 @@
-//! The reserved ports of `udp=` and `tcp=`: whether they are free, or which process has them.
+//! The ports that `udp=` and `tcp=` reserve: whether they are free, or which process has them.
 
 use linerate_skb::{Code, Error};
 
@@ -6,7 +6,7 @@ use super::finding::Findings;
 use super::{proc, trial};
 use crate::spec::Spec;
 
-/// Tries to reserve the ports of `spec`, as opening the port does.
+/// Tries to reserve the ports of `spec`, as opening the port would.
 ///
 /// It is a port of AF_PACKET that is opened: it makes the same reservation, and copies packets where
 /// `xdp` would take them, also those that this machine only forwards.
@@ -23,7 +23,7 @@ pub(crate) fn examine(spec: &Spec, found: &mut Findings) {
             Err(e) if e.what.starts_with("cannot reserve") => {
                 found.miss(&e);
             }
-            // Of the socket that it was tried with, which is not the port's.
+            // The error is of the socket that the trial used, not of the port.
             Err(e) => {
                 let finding = found.lack(&e);
                 finding.what = format!("reserving {key}={ports} was not tried");
@@ -36,7 +36,7 @@ fn value(spec: &Spec, key: &str) -> Option<String> {
     spec.value(key, |text| Ok::<_, String>(text.to_owned())).ok().flatten()
 }
 
-/// Adds to an error the process that owns the port named in it.
+/// Adds to an error the process that has the port which the error names.
 pub(crate) fn owned(mut e: Error) -> Error {
     let mut words = e.what.rsplit(' ');
     let port = words.next().and_then(|port| port.parse().ok());
@@ -48,7 +48,7 @@ pub(crate) fn owned(mut e: Error) -> Error {
     e
 }
 
-/// Returns the process that holds `port` of `protocol`, in words.
+/// Returns a text that names the process which has `port` of `protocol`.
 fn owner(protocol: &str, port: u16) -> Option<String> {
     let tables = [protocol.to_owned(), format!("{protocol}6")];
     let inode = tables.iter().find_map(|table| {
@@ -58,8 +58,8 @@ fn owner(protocol: &str, port: u16) -> Option<String> {
     proc::holder_of(inode?)
 }
 
-/// Returns the inode in a line of a socket table, if its local port is `port`. A connection that is
-/// about to be forgotten has none.
+/// Returns the inode in a line of a socket table, if the line's local port is `port`. A connection
+/// that the kernel is about to forget has no inode.
 ///
 /// Source: proc_pid_net(5), `/proc/net/tcp`.
 fn inode_of(line: &str, port: u16) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! State of an interface: present, up, with a carrier, and of which kind.
+//! The state of an interface: its presence, kind and carrier, and whether it is up.
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::netif::{FLAG_RUNNING, FLAG_UP, HARDWARE_ETHERNET, Interface};
@@ -8,7 +8,7 @@ use super::finding::Findings;
 use super::proc;
 use crate::spec::nearest;
 
-/// An interface that is there.
+/// An interface that exists.
 pub(crate) struct InterfaceInfo {
     pub interface: Interface,
     pub info: LinkInfo,
@@ -17,8 +17,7 @@ pub(crate) struct InterfaceInfo {
 }
 
 impl InterfaceInfo {
-    /// Returns true if the interface is hardware, whose driver may have to stop for a change of a
-    /// setting.
+    /// Returns true if the interface is hardware, whose driver may have to stop it to change a setting.
     pub fn is_hardware(&self) -> bool {
         let ethernet = self.interface.hardware().is_ok_and(|h| h.kind == HARDWARE_ETHERNET);
         self.info.kind.is_empty() && ethernet
@@ -68,8 +67,8 @@ fn no_carrier(of: &InterfaceInfo, name: &str, found: &mut Findings) {
     };
 }
 
-/// Adds findings on the interfaces above and below this one, for a port that `takes` its packets
-/// from the kernel.
+/// Adds findings on the interfaces above and below this one; `takes` is true for a port that takes
+/// packets from the kernel.
 pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mut Findings) {
     let name = of.interface.name();
     let named = |index: Option<u32>| Some(Interface::by_index(index?).ok()?.name().to_string());
@@ -142,12 +141,12 @@ fn member(of: &InterfaceInfo, takes: bool, found: &mut Findings) {
         ));
 }
 
-/// Adds a finding on the XDP features that the driver reports, without opening anything.
+/// Adds a finding on the XDP features that the driver reports; opens nothing for this.
 pub(crate) fn features(of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
     let features = match XdpFeatures::of(&of.interface) {
         Ok(Some(features)) => features,
-        // The trial tells, or says that there was none.
+        // The trial reports the features, or that it was not made.
         Ok(None) | Err(_) => return,
     };
     let words = features.words().join(" ");
@@ -165,7 +164,7 @@ pub(crate) fn features(of: &InterfaceInfo, found: &mut Findings) {
     found.ok(format!("{name}'s driver reports: XDP, {zero_copy} ({words})"));
 }
 
-/// Returns the kind and the driver.
+/// Returns a text with the kind and the driver of an interface.
 fn kind(of: &InterfaceInfo) -> String {
     match (of.info.kind.as_str(), of.interface.driver()) {
         ("", Ok((driver, _))) => driver,
@@ -174,14 +173,14 @@ fn kind(of: &InterfaceInfo) -> String {
     }
 }
 
-/// Adds to the error the interface names that are similar to `name`, and the command that lists
-/// all.
+/// Adds to the error the interface names that are similar to `name`, and the command that lists all
+/// interfaces.
 fn similar(e: Error, name: &str) -> Error {
     let is_elsewhere = e.fix.starts_with("ip netns exec");
     if is_elsewhere || !matches!(e.code, Code::NoDevice | Code::PortSyntax) {
         return e;
     }
-    // Not /sys, which shows the namespace of the process that mounted it.
+    // Do not read /sys, which shows the namespace of the process that mounted it.
     let list = proc::text("/proc/thread-self/net/dev").unwrap_or_default();
     let names = list.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim()));
     let meant = match nearest(name, names) {

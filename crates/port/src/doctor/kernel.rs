@@ -1,4 +1,4 @@
-//! Facts of the kernel: its version, and the memory and programs that it accepts from this process.
+//! Properties of the kernel: its version, and the memory and programs that it accepts from this process.
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::bpf::{Insn, Program, Reg, SocketMap, XDP_PASS};
@@ -35,7 +35,7 @@ pub fn privileges(found: &mut Findings) -> bool {
     }
 }
 
-/// Tests registering as much memory as a pool of `frames` frames has.
+/// Tests whether the memory of a pool of `frames` frames can be registered.
 pub fn memory(frames: usize, found: &mut Findings) {
     let bytes = frames * FRAME_BYTES;
     match try_memory(bytes) {
@@ -44,18 +44,18 @@ pub fn memory(frames: usize, found: &mut Findings) {
             found.ok(format!("{bytes} of packet memory register ({})", proc::memlock()));
         }
         Err(e) if e.code == Code::Memory => too_much(&e, found),
-        // Said already: no socket, no memory.
+        // Without a socket no memory can be registered; `privileges` has already reported this.
         Err(_) => {}
     }
 }
 
-/// Adds a finding on memory that was too much to register; the error has the limit and the remedy.
+/// Adds a finding on memory that was too large to register; the error has the limit and the remedy.
 pub(crate) fn too_much(e: &Error, found: &mut Findings) {
     let what = "the packet memory cannot be registered";
     found.miss(&Error::new(Code::Memory, what, e.why.as_str()).fix(e.fix.as_str()));
 }
 
-/// Reads a version's numbers: `6.18.44-foo` is (6, 18).
+/// Parses a version's numbers: `6.18.44-foo` gives (6, 18).
 fn numbers(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))

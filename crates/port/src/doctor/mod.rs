@@ -29,16 +29,15 @@ pub use finding::{Finding, Findings, Level, worst};
 pub(crate) use fix::full_trial;
 pub use fix::{Fix, Proof, is_here};
 
-/// Extent of an examination.
+/// The extent of an examination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Trial {
-    /// Only where others do not notice.
+    /// Only trials that others do not notice.
     #[default]
     Careful,
-    /// Even where others notice; a port on an Ethernet interface probes a neighbour through it, if
-    /// one is known.
+    /// Also trials that others notice; a port on an Ethernet interface probes a neighbour, if one is known.
     Full,
-    /// Even where others notice, and the neighbour to probe has this address.
+    /// As `Full`, and the neighbour to probe has this address.
     Asking(Ipv4Addr),
 }
 

@@ -1,4 +1,4 @@
-//! Readers of /proc and /sys. A file that does not exist yields no value.
+//! Readers of files in /proc and /sys. They return `None` for a file that does not exist.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ pub fn labelled(text: &str, label: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns how much memory this process may lock, in words.
+/// Returns a text with the amount of memory that this process may lock.
 #[must_use]
 pub fn memlock() -> String {
     let limits = text("/proc/self/limits").unwrap_or_default();
@@ -45,8 +45,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Returns the name and number of a process that holds the socket with that inode, if this process
-/// may see it.
+/// Returns the name and number of a process that has the socket with that inode, if this process may see it.
 #[must_use]
 pub fn holder_of(inode: u64) -> Option<String> {
     let wanted = format!("socket:[{inode}]");

@@ -1,4 +1,4 @@
-//! Trial of a port: opens it for a moment and restores everything.
+//! Trial of a port: opens it for a moment and restores all settings.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::interface::InterfaceInfo;
 use crate::obtained::Obtained;
 use crate::port::Port;
 
-/// An EtherType for local experiments other than that of linerate's test packets, so that a trial
+/// An EtherType for local experiments that linerate's test packets do not use, so that a trial
 /// takes no real traffic.
 ///
 /// Source: IEEE 802, table of EtherType values, "Local Experimental Ethertype 2".
@@ -23,13 +23,12 @@ const FILTERS: [&str; 10] =
 const GOING: Duration = Duration::from_millis(500);
 const GOING_STEP: Duration = Duration::from_millis(2);
 
-/// Opens a port, closes it, and returns what it obtained.
+/// Opens a port, closes it, and returns its properties.
 pub(crate) fn open(text: &str) -> Result<Obtained> {
     Port::open(text).map(|port| port.obtained().clone())
 }
 
-/// Opens the port of `text`, an xdp port, with `filter` in place of its own filter, passes it to
-/// `run`, and closes it.
+/// Opens the xdp port of `text` with `filter` instead of its own filter, passes it to `run`, and closes it.
 pub(crate) fn open_xdp<T>(
     text: &str,
     filter: &str,
@@ -44,19 +43,18 @@ pub(crate) fn open_xdp<T>(
     done
 }
 
-/// Returns `text` without the options in `keys`, and with `option` added.
+/// Returns `text` without the options whose keys are in `keys`, and with `option` added.
 pub(crate) fn with(text: &str, keys: &[&str], option: &str) -> String {
     let is_other = |part: &&str| !keys.contains(&part.split('=').next().unwrap_or_default());
     let mut parts = text.split(',');
-    // The first is driver and argument, whatever it looks like.
+    // Keep the first part, which is always driver and argument.
     let head = parts.next().unwrap_or_default();
     let parts: Vec<&str> =
         std::iter::once(head).chain(parts.filter(is_other)).chain([option]).collect();
     parts.join(",")
 }
 
-/// Waits until a program is detached, which the kernel does shortly after its last descriptor is
-/// closed.
+/// Waits until a program is detached, which happens shortly after its last descriptor is closed.
 fn wait_until_detached(interface: &Interface) {
     let until = Instant::now() + GOING;
     while Instant::now() < until {
