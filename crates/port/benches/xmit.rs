@@ -19,7 +19,7 @@ use rustix::thread::UnshareFlags;
 
 const SEGMENTS: usize = 16;
 const SEGMENT_BYTES: usize = 1448;
-/// Packets that leave on the wire in one turn.
+/// Number of packets that are sent on the wire in one turn.
 const PACKETS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -63,7 +63,7 @@ fn main() {
     }
 }
 
-/// Sends `turns` batches through `port`, and returns the time that sending took.
+/// Sends `turns` batches through `port`, and passes the time that sending took to `took`.
 fn run(port: &str, work: Work, turns: u64, took: impl FnOnce(Duration)) {
     let is_memif = port == "memif:";
     if !is_memif && !has_interfaces() {
@@ -91,8 +91,8 @@ fn run(port: &str, work: Work, turns: u64, took: impl FnOnce(Duration)) {
     assert_eq!(pool.ledger().dropped_total(), 0, "{}", pool.ledger());
 }
 
-/// Sends `turns` batches, within the part that is counted. `cargo xtask count` counts in this
-/// function alone, by its name.
+/// Sends `turns` batches. `cargo xtask count` counts instructions in this function only, which it
+/// finds by name.
 #[inline(never)]
 fn counted(
     queue: &mut Queue,
@@ -134,7 +134,7 @@ fn fill(queue: &mut Queue, batch: &mut Batch, work: Work, packet: &[u8]) {
     }
 }
 
-/// Offload headers of a partial checksum of UDP and of a superframe of TCP.
+/// Offload header of a partial UDP checksum; the next constant is that of a TCP superframe.
 const PARTIAL: Offload = Offload { flags: 1, csum_start: 34, csum_offset: 6, ..Offload::NONE };
 const SUPERFRAME: Offload = Offload {
     flags: 1,
@@ -167,7 +167,7 @@ fn packet(work: Work) -> Vec<u8> {
 }
 
 /// Creates a network namespace with a veth pair v0, v1 for this process, once; returns false, and
-/// prints why, if privileges or tools are missing.
+/// prints the reason, if privileges or tools are missing.
 fn has_interfaces() -> bool {
     static MADE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *MADE.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! A process at the other end of a memif port is killed under load, again and again, whichever side it
-//! is: the one that lives on connects with the next, and has every frame of the one before.
+//! A process at one end of a memif port is killed under load, many times: the process at the other end
+//! connects to the next one, and gets back every frame that the killed one had.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -9,12 +9,12 @@ use linerate_port::{Port, Queue, Want};
 use linerate_skb::{Batch, Local, Pool, Trust};
 
 const ROUNDS: u32 = 100;
-/// Says how many, where so many take too long.
+/// Environment variable with the number of kills, for runs in which the usual number takes too long.
 const KILLS: &str = "LINERATE_TEST_KILLS";
 const LONG: Duration = Duration::from_secs(20);
-/// Says that this process is the one to be killed, and by what text it opens its port.
+/// Environment variable that marks the process to be killed, with the text of its port.
 const VICTIM: &str = "LINERATE_TEST_MEMIF_VICTIM";
-/// Packets that come back before the other side is killed.
+/// Number of packets that come back before the other side is killed.
 const PACKETS: u64 = 64;
 const BYTES: usize = 60;
 
@@ -26,7 +26,7 @@ fn open(text: &str, pool: &Pool) -> Queue {
     Port::open_with(text, pool).unwrap().into_queues().remove(0)
 }
 
-/// Runs in the process that is killed: sends every received packet back, until then.
+/// Runs in the process that is killed: sends every received packet back.
 fn echo(text: &str) {
     let pool = pool();
     let mut queue = open(text, &pool);
@@ -39,7 +39,7 @@ fn echo(text: &str) {
     }
 }
 
-/// Killed when it goes out of scope, a failed test's too.
+/// A process that is killed when this value is dropped, also in a failed test.
 struct Victim(Child);
 
 impl Drop for Victim {
@@ -55,15 +55,14 @@ fn victim(test: &str, text: &str) -> Victim {
     Victim(command.env(VICTIM, text).stdout(Stdio::null()).spawn().unwrap())
 }
 
-/// Returns a folder of this test's own.
+/// Returns a folder that only this test uses.
 fn folder(test: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("linerate-{}-{test}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Sends numbered packets and takes what comes back until enough has: each as it was sent, and none
-/// twice.
+/// Sends numbered packets and receives until enough have come back: each unchanged, and none twice.
 fn load(queue: &mut Queue, mem: &mut Local, child: &mut Child, round: u32) {
     let (mut batch, mut out) = (Batch::with_capacity(32), Batch::with_capacity(64));
     let (deadline, mut next, mut newest, mut back) = (Instant::now() + LONG, 0u64, None, 0);
@@ -94,7 +93,7 @@ fn load(queue: &mut Queue, mem: &mut Local, child: &mut Child, round: u32) {
     }
 }
 
-/// Kills the side that `theirs` opens many times, and looks after the one that `ours` opens.
+/// Kills the process that opens `theirs` many times, and checks the port that `ours` opens.
 fn kill_many(test: &str, ours: &str, theirs: &str) {
     if let Ok(text) = std::env::var(VICTIM) {
         return echo(&text);

@@ -7,7 +7,7 @@ use linerate_skb::Pool;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, set_capabilities};
 
-/// With rings for which a small pool does.
+/// A port with rings so short that a small pool suffices.
 const PORT: &str = "xdp:v0,ring=64";
 
 fn ip(args: &str) -> Option<String> {
@@ -15,7 +15,7 @@ fn ip(args: &str) -> Option<String> {
     out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Lets this process lock no more than the limit says.
+/// Takes the privilege to lock more memory than the limit from this process.
 fn may_lock_little() {
     let mut sets = capabilities(None).unwrap();
     sets.effective.remove(CapabilitySet::IPC_LOCK);

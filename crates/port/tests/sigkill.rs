@@ -1,5 +1,5 @@
-//! A process that forwards between AF_XDP ports is killed under load, again and again: the kernel
-//! must have nothing of it afterwards, and the next one must start.
+//! A process that forwards between AF_XDP ports is killed under load, many times: the kernel must
+//! keep none of its programs, and the next process must start.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use linerate_sys::bpf;
 use rustix::thread::UnshareFlags;
 
 const ROUNDS: usize = 200;
-/// Says how many, where so many take too long.
+/// Environment variable with the number of kills, for runs in which the usual number takes too long.
 const KILLS: &str = "LINERATE_TEST_KILLS";
 const LONG: Duration = Duration::from_secs(10);
-/// Says that this process is the one to be killed.
+/// Environment variable that marks the process to be killed.
 const VICTIM: &str = "LINERATE_TEST_VICTIM";
 
 fn ip(args: &str) -> Option<String> {
@@ -21,7 +21,7 @@ fn ip(args: &str) -> Option<String> {
     out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Programs of ours that the kernel has.
+/// Returns the number of our programs in the kernel.
 fn programs() -> usize {
     bpf::program_ids().filter(|id| bpf::program_name(*id).as_deref() == Some("linerate")).count()
 }
@@ -34,7 +34,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Runs in the process that is killed: forwards between v0 and w0 in both directions, until then.
+/// Runs in the process that is killed: forwards between v0 and w0 in both directions.
 fn forward() {
     let pool = Pool::builder().frames(8192).build().unwrap();
     let open = |text: &str| Port::open_with(text, &pool).unwrap().into_queues().remove(0);

@@ -1,4 +1,4 @@
-//! The null device: every packet is allocated, initialised, dispatched, freed and counted.
+//! The null device, whose packets are all allocated, initialised, dispatched, freed and counted.
 //!
 //! It shows what the path itself costs. The payload is not touched.
 
@@ -77,7 +77,7 @@ impl Plan for NullPlan {
         }
         let open = |_| {
             let timer = TimerFd::new()?;
-            // It cannot fail: the descriptor is a timer.
+            // Setting the timer cannot fail.
             let _ = timer.set_at(Some(Instant::now()));
             let queue = NullQueue { timer, size_bytes, retry_at: None, rx_nombuf: 0 };
             Ok(Box::new(queue) as Box<dyn QueueOps>)
@@ -90,11 +90,10 @@ impl Plan for NullPlan {
 }
 
 struct NullQueue {
-    /// Timer that has fired and is never drained: there is always work, unless the pool has no
-    /// frame.
+    /// Timer that has fired and is never drained, because there is always work, unless the pool has no frame.
     timer: TimerFd,
     size_bytes: usize,
-    /// The pool had no frame: when to try again.
+    /// Time of the next attempt, after the pool had no frame.
     retry_at: Option<Instant>,
     rx_nombuf: u64,
 }
@@ -117,7 +116,8 @@ impl QueueOps for NullQueue {
 
     fn arm(&mut self, want: Want) -> bool {
         match self.retry_at {
-            // If the timer cannot be set, it is better to be called too often than never.
+            // If the timer cannot be set, return false, so that the caller polls too often and not
+            // too rarely.
             Some(at) if want == Want::Frames && at > Instant::now() => {
                 self.timer.set_at(Some(at)).is_ok()
             }

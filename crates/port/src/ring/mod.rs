@@ -1,5 +1,5 @@
-//! Two ports connected in this process: each receives what the other sends, in the same frame,
-//! without a copy.
+//! Two connected ports in this process: each receives the packets that the other sends, in the same
+//! frames, without a copy.
 //!
 //! ```text
 //!  end 0   tx ──────── ring of handles ────────► rx   end 1      packets in a ring are in flight:
@@ -29,9 +29,9 @@ use crate::spec::Spec;
 pub const NAME: &str = "ring";
 /// Default number of packets in each direction.
 const LEN: u32 = 1024;
-/// Longest packet, a chain: it passes as one handle.
+/// Length of the longest packet, a chain of frames, which passes as one handle.
 const PACKET_MAX_BYTES: usize = 1 << 16;
-/// Handles popped in one step.
+/// Most handles that are popped in one step.
 const STRIDE: usize = 64;
 
 /// The driver of `ring:NAME[,len=1024]`: two ends with one name, in one process.
@@ -81,8 +81,8 @@ pub const fn frames(len: u32) -> usize {
 }
 
 /// Returns both ends of a pair of rings of `len` packets in each direction. The ledger of `pool`
-/// tells how many packets are in them, as `ring NAME forth`, from the first end to the second, and
-/// `ring NAME back`.
+/// counts the packets in them, as `ring NAME forth` from the first end to the second, and as `ring
+/// NAME back` for the other direction.
 ///
 /// # Errors
 /// `E-PORT-SYNTAX` unless `len` is a power of two; `E-SYSTEM` without descriptors.
@@ -100,7 +100,7 @@ pub fn pair(name: &str, len: u32, pool: &Pool) -> Result<(Opened, Opened)> {
         gone: [AtomicBool::new(false), AtomicBool::new(false)],
         parked: Mutex::new(Vec::new()),
     });
-    // A queue starts readable: a caller that waits before it arms finds that there is nothing yet.
+    // A queue starts readable: a caller that waits before it arms then finds no packet.
     link.bells.iter().for_each(EventFd::signal);
     let end = |side, tx, rx, waiter, waker| {
         let way = if side == 0 { "back" } else { "forth" };
@@ -113,17 +113,17 @@ pub fn pair(name: &str, len: u32, pool: &Pool) -> Result<(Opened, Opened)> {
     Ok((end(0, tx0, rx0, waiter0, waker1), end(1, tx1, rx1, waiter1, waker0)))
 }
 
-/// State that both ends share.
+/// The state that both ends share.
 struct Link {
     bells: [EventFd; 2],
     gone: [AtomicBool; 2],
-    /// Receiving halves of ends that were closed.
+    /// Receiving halves of the ends that were closed.
     parked: Mutex<Vec<Inbox>>,
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Both ends are gone: nothing can enter the rings any more.
+        // Both ends are closed, so that no packet can enter the rings any more.
         let parked = std::mem::take(self.parked.get_mut().unwrap_or_else(PoisonError::into_inner));
         let mut batch = Batch::with_capacity(STRIDE);
         for mut inbox in parked {
@@ -137,7 +137,7 @@ impl Drop for Link {
 /// The receiving half of a ring.
 struct Inbox {
     rx: Consumer<Heap<u32>>,
-    /// The ledger's count of packets waiting here, as of the end's last check.
+    /// The ledger's count of the packets that wait here, as of the end's last check.
     tally: Tally,
     told: u32,
 }
@@ -154,7 +154,7 @@ impl Inbox {
                 break;
             }
             // SAFETY: `End::xmit`, the only producer, pushed these handles and called `took` for
-            // them; the ring gives each out once; n + got <= budget <= spare.
+            // them. The ring returns each handle once. n + got <= budget <= spare.
             unsafe { out.adopt(&handles[..got]) };
             n += got;
         }
@@ -181,10 +181,10 @@ struct End {
     waiter: Waiter,
     waker: Waker,
     link: Arc<Link>,
-    /// True if `arm` has reported that the peer is gone and no packet is left: once, because its
-    /// caller would loop for ever.
+    /// True if `arm` has reported that the peer is closed and no packet is left. It reports this
+    /// once; otherwise its caller would loop without end.
     told_end: bool,
-    /// The peer was gone and the ring empty.
+    /// True if the peer was closed and the ring was empty.
     finished: bool,
 }
 
@@ -206,7 +206,7 @@ impl End {
 
 impl QueueOps for End {
     fn rx(&mut self, _: &mut Local, out: &mut Batch, budget: usize) -> Moved {
-        // Looked at first: what a peer sent before it went is then in the ring.
+        // Read this first: packets that the peer sent before it closed are then in the ring.
         let gone = self.peer_gone();
         let Some(inbox) = self.inbox.as_mut() else { return Moved::default() };
         let before = out.len();
@@ -228,8 +228,8 @@ impl QueueOps for End {
         let moved = batch.count_first(free);
         let n = self.tx.push_slice(&batch.handles()[..moved.packets]);
         debug_assert_eq!(n, moved.packets);
-        // SAFETY: the ring has the first n handles; `pop` adopts each once, at this end's peer or
-        // when the link is dropped.
+        // SAFETY: the ring has the first n handles. `pop` adopts each handle once, at this end's
+        // peer or when the link is dropped.
         unsafe { batch.took(n) };
         if n > 0 {
             self.wake_peer(Events::FRAMES);
@@ -245,7 +245,7 @@ impl QueueOps for End {
             Want::Room => Events::ROOM,
             Want::Both => Events::FRAMES | Events::ROOM,
         });
-        // After the drain: a peer that goes later rings again.
+        // Read this after the drain: a peer that closes later rings again.
         let gone = self.peer_gone();
         let waiting = self.waiting() > 0;
         self.finished |= gone && !waiting;
