@@ -46,7 +46,7 @@ enum Work {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    // For an instruction counter around the process: two lengths, and the difference.
+    // For an instruction counter of the whole process: run two lengths, and take the difference.
     if let [_, once, case, turns, ..] = args.as_slice()
         && once == "--once"
     {
@@ -77,7 +77,7 @@ fn run(port: &str, work: Work, turns: u64, took: impl FnOnce(Duration)) {
     let mut queue = port.into_queues().remove(0);
     let until = Instant::now() + PATIENCE;
     while queue.health() != Health::Up {
-        // Both ends of a memif are this thread's: each is called in turn until they have met.
+        // This thread runs both ends of a memif: call each in turn until the handshake is complete.
         if let Some(reader) = &mut reader {
             reader.arm();
         }
@@ -125,7 +125,7 @@ fn fill(queue: &mut Queue, batch: &mut Batch, work: Work, packet: &[u8]) {
     };
     while batch.len() < n {
         let Some(mut skb) = queue.local().alloc_copy(packet) else {
-            // All frames are on their way: the device gives some back when it is asked.
+            // All frames are in flight: `reap` takes some back from the device.
             queue.reap();
             continue;
         };
@@ -171,13 +171,13 @@ fn packet(work: Work) -> Vec<u8> {
 fn has_interfaces() -> bool {
     static MADE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *MADE.get_or_init(|| {
-        // SAFETY: NEWNET changes which interfaces this thread sees, which is the only one of the
-        // process; it shares no descriptors less.
+        // SAFETY: NEWNET changes only which interfaces this thread sees, which is the process's
+        // only thread; its descriptors stay as they are.
         if let Err(e) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
             eprintln!("skipped: no network namespace: {e}");
             return false;
         }
-        // Interfaces that come up with IPv6 send packets of their own.
+        // Turn IPv6 off, because interfaces that come up with it send packets of their own.
         let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         let commands = ["link add v0 type veth peer name v1", "link set v0 up", "link set v1 up"];
         let done = commands.iter().all(|args| {

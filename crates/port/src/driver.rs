@@ -57,8 +57,8 @@ pub struct DriverFlags {
     /// True if the flag `write` makes a port receive nothing. An engine sets the flag if no wire
     /// takes the packets that the port receives.
     pub can_only_write: bool,
-    /// True if a port is one of two ends that are opened by the same name in one process: they
-    /// [meet](OpenContext::meet), and packets between them stay in the process.
+    /// True if a port is one of two ends that one process opens by the same name:
+    /// [`OpenContext::meet`] connects them, and packets between them stay in the process.
     pub paired: bool,
     /// True if a port can finish, such as at the end of a file.
     pub ends: bool,

@@ -548,7 +548,7 @@ mod tests {
         let (start, time) = (Instant::now(), Duration::from_millis(20));
         assert_eq!(port.wait(Some(time)), Ok(false));
         assert!(start.elapsed() >= time);
-        // There is no end of room: who waits for it without a time sleeps.
+        // A wait for room does not end with the device: without a timeout it would sleep.
         assert_eq!(port.wait_for(Want::Room, Some(Duration::ZERO)), Ok(false));
     }
 

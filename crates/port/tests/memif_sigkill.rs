@@ -107,7 +107,7 @@ fn kill_many(test: &str, ours: &str, theirs: &str) {
         let mut child = victim(test, &at(theirs));
         load(&mut queue, &mut mem, &mut child.0, round);
         drop(child);
-        // What it had is ours again as soon as the port has seen it go.
+        // The frames of the killed process are free again when the port has noticed its end.
         let (mut batch, start) = (Batch::with_capacity(64), Instant::now());
         while queue.health() == linerate_port::Health::Up {
             assert!(start.elapsed() < LONG, "round {round}: not seen to go");
@@ -125,7 +125,7 @@ fn kill_many(test: &str, ours: &str, theirs: &str) {
     assert!(ledger.is_drained(), "{ledger}");
     let lent = ledger.holders().iter().find(|(name, _)| *name == "device rings");
     assert_eq!(lent.map(|(_, n)| *n), Some(0), "{ledger}");
-    // A server that was killed left its socket, and the next took it over; nothing else.
+    // A killed server leaves only its socket, which the next server replaces.
     for file in std::fs::read_dir(&folder).unwrap() {
         assert_eq!(file.unwrap().file_name(), "x.sock");
     }

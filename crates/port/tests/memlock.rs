@@ -1,4 +1,4 @@
-//! Packet memory above RLIMIT_MEMLOCK. The limit is per process, so this test has a process of its own.
+//! Tests packet memory above RLIMIT_MEMLOCK. The limit is per process, so this test has its own process.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn limit_to(current: Option<u64>, maximum: Option<u64>) {
 #[test]
 fn memory_that_may_not_be_locked_is_refused_with_the_limit_and_what_lifts_it() {
     let thread = std::thread::spawn(|| {
-        // SAFETY: NEWNET changes which interfaces this thread sees; it shares no descriptors less.
+        // SAFETY: NEWNET changes only which interfaces this thread sees; its descriptors stay shared.
         if let Err(e) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
             return eprintln!("skipped: no network namespace: {e}");
         }

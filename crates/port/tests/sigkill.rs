@@ -64,7 +64,7 @@ fn a_killed_process_leaves_no_xdp_program() {
         return forward();
     }
     let thread = std::thread::spawn(|| {
-        // SAFETY: NEWNET changes which interfaces this thread sees; it shares no descriptors less.
+        // SAFETY: NEWNET changes only which interfaces this thread sees; its descriptors stay shared.
         if let Err(e) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
             return eprintln!("skipped: no network namespace: {e}");
         }
@@ -95,7 +95,7 @@ fn kill_many() {
         let mut child = victim();
         let deadline = Instant::now() + LONG;
         let before = passed;
-        // Until packets pass, and then in the middle of it.
+        // Wait until packets pass, and kill the process while they do.
         while passed < before + 64 {
             assert!(Instant::now() < deadline, "round {round}: nothing passes");
             assert!(child.try_wait().unwrap().is_none(), "round {round}: it did not start");

@@ -146,7 +146,7 @@ pub(crate) fn features(of: &InterfaceInfo, found: &mut Findings) {
     let name = of.interface.name();
     let features = match XdpFeatures::of(&of.interface) {
         Ok(Some(features)) => features,
-        // The trial reports the features, or that it was not made.
+        // The features are unknown here; the trial reports them, or that it was not made.
         Ok(None) | Err(_) => return,
     };
     let words = features.words().join(" ");
@@ -206,7 +206,7 @@ mod tests {
                 let mut found = Findings::default();
                 let mut of = examine(name, &mut Findings::default()).unwrap();
                 if let Some(kind) = kind {
-                    // As if it were: not every kernel has them.
+                    // Pretend to be of this kind, because not every kernel has every kind.
                     (of.info.kind, of.info.other) = (kind.into(), Some(of.interface.index()));
                 }
                 standing(&of, "xdp", takes, &mut found);

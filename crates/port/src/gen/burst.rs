@@ -100,7 +100,7 @@ mod tests {
             (0..100).for_each(|_| burst.measured(wake_ns));
             burst.packets()
         };
-        // 20 us each 400 us, at the post's 992 Mbit/s in full frames.
+        // A wake-up of 20 us every 400 us, at the post's 992 Mbit/s in full frames.
         assert_eq!(packets(81_902.0, 20_000), 32);
         assert_eq!(packets(81_902.0, 2_000), 3);
         assert_eq!(packets(20_000.0, 1_000_000), 20, "1 ms is the longest");

@@ -399,7 +399,7 @@ mod tests {
             }
             batch.discard(DropReason::UNSENT);
         }
-        // The first packet is due at once, and the rest of the last burst when its own last one is.
+        // The first packet is due at once, and the rest of the last burst when its last packet is due.
         assert_eq!(wakes[0], (1, 0));
         let whole = &wakes[1..wakes.len() - 1];
         assert!(whole.iter().all(|(n, apart)| *n >= 20 && *apart >= 379_000), "{wakes:?}");
@@ -415,7 +415,7 @@ mod tests {
     fn a_wait_returns_once_when_the_last_packet_was_made() {
         let mut port = Port::open("gen:,count=1").unwrap();
         assert_eq!(port.rx(&mut Batch::with_capacity(4)), 1);
-        // Without a bound: were it not told of the end, it would sleep for ever.
+        // No timeout: if the end were not reported, this would sleep without end.
         assert!(port.wait(None).unwrap());
         assert_eq!(port.health(), Health::Finished);
         assert!(!port.wait(Some(Duration::ZERO)).unwrap());
@@ -431,7 +431,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(1));
         let more: usize = (0..100).map(|_| queue.rx(&mut mem, &mut batch, 64).packets).sum();
         let pace = queue.counters().pace.unwrap();
-        // A median is stated from 20 observations on.
+        // The median is reported from 20 observations on.
         assert_eq!((more, pace.asked, pace.late_p50_ns), (3, 4, None));
     }
 
@@ -445,7 +445,7 @@ mod tests {
             let pool = pool.build().unwrap();
             let mut port = open(&pool).unwrap();
             let mut batch = Batch::with_capacity(64);
-            // As many as there are frames of that kind.
+            // A batch can have as many packets as the pool has frames of that kind.
             let n = if pool.jumbo_frames() > 0 { 3 } else { 8 };
             assert_eq!((port.rx(&mut batch), port.counts().rx_nombuf), (n, 1));
             assert!(batch.iter().all(|skb| skb.is_linear() && stamp::read(skb.data()).is_ok()));
@@ -468,7 +468,7 @@ mod tests {
                     let mut frame = vec![0; skb.len()];
                     assert_eq!(skb.copy_to(0, &mut frame), frame.len());
                     let stamp = stamp::read(&frame).unwrap();
-                    // The time is that of the run.
+                    // The time in the stamp depends on the run: clear it.
                     stamp::write(&mut frame, stamp.flow, stamp.seq, 0).unwrap();
                     frame
                 });
@@ -487,7 +487,7 @@ mod tests {
         assert_eq!(port.obtained().mode, "gen at 10pps for 50ms, then at the highest rate");
         let mut batch = Batch::with_capacity(64);
         assert_eq!((port.rx(&mut batch), port.rx(&mut batch)), (1, 0));
-        // The second would be due after 100 ms.
+        // The second packet would be due after 100 ms.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(port.rx(&mut batch), 63);
         let numbers: Vec<u64> = batch.iter().map(|p| stamp::read(p.data()).unwrap().seq).collect();

@@ -218,7 +218,7 @@ mod tests {
             let mut pace = Pacer::rate(pps);
             let t0 = Instant::now();
             assert!((1..=1024).contains(&pace.due(t0)), "{pps}");
-            // Far beyond what the counter holds at the fastest.
+            // A time far beyond the range of the counter at the fastest rate.
             let late = t0.checked_add(Duration::from_secs(1 << 32)).unwrap();
             assert!(pace.due(late) > 0, "{pps}");
         }

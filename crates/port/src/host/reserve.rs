@@ -173,7 +173,7 @@ mod tests {
                 let held = Reservation::of(&flow(Protocol::Udp), &lo()).unwrap();
                 let silent = client(address, 7777);
                 silent.send(b"hello").unwrap();
-                // What was sent later has its answer.
+                // The datagram that was sent later has been answered.
                 assert!(refuses(address, 7778, LONG), "{address}");
                 silent.set_nonblocking(true).unwrap();
                 assert_eq!(silent.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -215,7 +215,7 @@ mod tests {
             let e = Reservation::of(&both, &lo()).unwrap_err();
             assert_eq!(e.code, Code::Busy);
             assert!(e.why.contains("UDP port 7777") && e.fix.contains("ss -ulpn"), "{e}");
-            // Nothing is kept of a reservation that failed.
+            // A failed reservation must keep no socket.
             eventually(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 7776)).is_ok());
             drop(theirs);
             let mut ours = None;
@@ -230,7 +230,7 @@ mod tests {
             let e = Reservation::of(&flow(Protocol::Tcp), &lo()).unwrap_err();
             assert_eq!(e.code, Code::Busy);
             assert!(e.why.contains("TCP port 7777") && e.fix.contains("ss -tapn"), "{e}");
-            // The same port of the other protocol is another port.
+            // The port of the same number of the other protocol is independent.
             eventually(|| Reservation::of(&flow(Protocol::Udp), &lo()).is_ok());
             drop(theirs);
             eventually(|| Reservation::of(&flow(Protocol::Tcp), &lo()).is_ok());

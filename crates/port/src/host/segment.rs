@@ -164,7 +164,7 @@ impl Cutter {
         let pseudo = checksum::sum(&[0, protocol, high, low]);
         let pseudo = checksum::add(pseudo, checksum::sum(&frame[addresses]));
         let sum = checksum::add(pseudo, checksum::sum(&frame[transport..]));
-        // In UDP the checksum 0 means "no checksum". Source: RFC 768.
+        // In UDP the checksum 0 means "no checksum", so write its other form, all ones. Source: RFC 768.
         let check = match checksum::finish(sum) {
             0 if protocol == UDP => u16::MAX,
             check => check,

@@ -1,4 +1,4 @@
-//! Tests of properties that every port of a host's interface has, run on each kind of such ports.
+//! Tests of properties that all ports of host interfaces have, run on each kind of these ports.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -122,7 +122,7 @@ fn a_deleted_interface_fails_for_good_and_gives_every_frame_back() {
             pass(&mut far, &mut near);
             pair.ip("link del", "");
             if pair.is_veth() {
-                // Another interface, for all that its name is the same.
+                // This is another interface, although it has the same name.
                 veth(1500);
             }
             let (mut batch, deadline) = (Batch::with_capacity(8), Instant::now() + LONG);
@@ -169,7 +169,7 @@ fn an_exhausted_pool_leaves_packets_in_the_interface_and_recovers() {
             let frames: Vec<_> = (0..20).map(|i| stamped(i, 100)).collect();
             send(&mut far, &frames, Offload::NONE);
             let held = receive(&mut near, 8);
-            // It asks again once in a millisecond, no more, and loses nothing.
+            // The port tries again once in a millisecond, not more often, and loses no packet.
             assert_silent(&mut near, 1100);
             let counts = near.counts();
             assert!(counts.rx_nombuf > 0 && counts.rx_missed == 0, "{counts:?}");
@@ -250,7 +250,7 @@ fn superframes_and_partial_checksums_are_forwarded_unharmed() {
                 (ipv4(17, 100), PARTIAL),
                 (ipv4(6, 20_000), SUPERFRAME),
                 (ipv4(6, 65_535 - 54), SUPERFRAME),
-                // "The checksum was verified" is what a receiver says, not a sender.
+                // "The checksum was verified" is a flag of received packets, which a sender must not set.
                 (ipv4(17, 100), Offload { flags: 3, ..PARTIAL }),
             ] {
                 assert_returns(&pair, &frame, offload, is_ipv4);
@@ -277,7 +277,7 @@ fn flows_are_divided_among_the_queues_each_in_order_and_each_packet_once() {
     let tap = Pair { near: "tap:t0,up,queues=4", ..TAP };
     for pair in [packet, tap] {
         pair.run(|pair| {
-            // veth delivers in order only the packets sent on one CPU.
+            // veth keeps the order only of packets that are sent on one CPU.
             pin_to_cpu(allowed_cpus().unwrap()[0]).unwrap();
             let pool = pool(1024);
             let port = Port::open_with(pair.near, &pool).unwrap();
@@ -296,7 +296,7 @@ fn flows_are_divided_among_the_queues_each_in_order_and_each_packet_once() {
             assert_eq!(counts.iter().map(|c| c.rx_packets).sum::<u64>(), 6400, "{counts:?}");
             assert_eq!(counts.iter().map(|c| c.rx_missed).sum::<u64>(), 0, "{counts:?}");
 
-            // Each queue sends.
+            // Send by each queue in turn.
             for (seq, queue) in queues.iter_mut().enumerate() {
                 send(queue, &round(seq as u32), Offload::NONE);
             }

@@ -25,7 +25,7 @@ use crate::spec::Spec;
 /// Descriptors of the rings, as a power of two.
 const POWER: u8 = 3;
 const RING_BYTES: usize = super::ring::bytes(POWER);
-/// Frames of a pool.
+/// Number of frames in the pool of a run.
 const FRAMES: usize = 64;
 /// The 16-bit words of the header that a peer writes: flags, head, tail.
 const WORDS: [usize; 3] = [4, 6, 64];
@@ -322,9 +322,9 @@ mod tests {
 
     #[test]
     fn a_peer_that_keeps_to_the_protocol_is_no_liar() {
-        // Miri maps no peer's file.
+        // Miri cannot map the file of a peer.
         for we in if cfg!(miri) { &[0, 4][..] } else { &[0, 4, 6] }.iter().copied() {
-            // One packet sent, taken and given back; nothing received.
+            // One packet was sent, taken and given back; none was received.
             let tail = if we == 6 { 1 } else { 2 };
             let give = [3, tail, if we == 6 { 0 } else { 1 }, 0];
             assert!(!rings(&[&[we][..], &[2, 1, 7, 5], &give, &[2, 0, 0, 0]].concat()), "{we}");
@@ -356,7 +356,8 @@ mod tests {
             kind in 0u8..8,
             steps in prop::collection::vec(any::<[u8; 4]>(), 0..if cfg!(miri) { 20 } else { 60 }),
         ) {
-            // Nor two threads that copy what one of them writes: that is the machine's, and no language's.
+            // Miri cannot run two threads of which one copies what the other writes: this is a data race
+            // in the language, but defined by the machine.
             let kind = if cfg!(miri) { kind & 4 } else { kind };
             let script: Vec<u8> = [kind].into_iter().chain(steps.into_iter().flatten()).collect();
             let _ = rings(&script);

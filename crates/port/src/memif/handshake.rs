@@ -367,7 +367,7 @@ mod tests {
         rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap()
     }
 
-    /// Returns a file of memory with rings of 16 in it, a page apart.
+    /// Returns a memory file that contains rings of 16 descriptors, one page apart.
     fn memory(bytes: u64) -> OwnedFd {
         let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&fd, bytes).unwrap();
@@ -381,7 +381,7 @@ mod tests {
         RingPlace { from_client, index, region: 0, offset: 0, power: 4 }
     }
 
-    /// Returns a server's reply, with the options `text`, to `message` with `fds`.
+    /// Returns the reaction of a server with the options `text` to `message` with `fds`.
     fn reply(
         server: &mut Server,
         text: &str,
@@ -449,7 +449,7 @@ mod tests {
 
     const SERVER: &str = "memif:x,role=server,rings=2";
 
-    /// Returns a server that has admitted a client, with a region of 4096 bytes.
+    /// Returns a server that has admitted a client with a region of 4096 bytes.
     fn admitted() -> Server {
         let mut server = Server::new(&config(SERVER));
         let init = Message::Init { version: VERSION, id: 0, mode: 0, secret: [0; 24] };
@@ -459,8 +459,8 @@ mod tests {
         server
     }
 
-    /// Returns the reason for which a server with the options `text` refuses a region of `bytes`
-    /// after one of a page.
+    /// Returns the reason why a server with the options `text` refuses a region of `bytes` after
+    /// one of a page.
     fn refused_region(text: &str, bytes: u64) -> Option<Ending> {
         let mut server = admitted();
         let region = Message::AddRegion { index: 1, bytes };
@@ -471,7 +471,8 @@ mod tests {
     fn memory_of_a_client_is_bounded_before_it_is_mapped() {
         let Some(Ending::Refused(why)) = refused_region(SERVER, (4 << 30) + 1) else { panic!() };
         assert!(why.contains("4 GiB"));
-        // More than the file has: refused for its size, and not for the file's.
+        // The region is longer than the file, so it is refused for its size and not for a property
+        // of the file.
         let Some(Ending::Unfit(why)) = refused_region(SERVER, 256 << 20) else { panic!() };
         assert_eq!(why, "regions of 257 MiB, 256 MiB allowed; say memory=257 to the server");
         let Some(Ending::Unfit(why)) = refused_region(SERVER, 1 << 20) else { panic!() };

@@ -31,7 +31,7 @@ use super::rings::Rings;
 
 /// Longest time for a client to present the secret.
 const INIT_TIMEOUT: Duration = Duration::from_millis(100);
-/// Places for clients that have presented the secret; clients that have not have the same number of places.
+/// Number of places for clients that have presented the secret; there are as many for the other clients.
 const PLACES: usize = 8;
 /// Places of either kind that the clients of one user can take together.
 const PLACES_OF_USER: usize = 2;

@@ -350,7 +350,7 @@ mod tests {
     fn a_reason_is_cut_where_it_does_not_fit_and_printable_where_it_came() {
         let long = Message::Disconnect("x".repeat(200));
         assert_eq!(Message::decode(&long.encode("")), Some(Message::Disconnect("x".repeat(95))));
-        // Found by the fuzzer: half a character was sent, which its reader takes for another text.
+        // Found by the fuzzer: a text was cut inside a character, and its reader read another text.
         let cut = Message::Disconnect("x".to_owned() + &"\u{fffd}".repeat(32));
         let read = Message::decode(&cut.encode("")).unwrap();
         assert_eq!(read, Message::Disconnect("x".to_owned() + &"\u{fffd}".repeat(31)));

@@ -105,8 +105,8 @@ impl MemifQueue {
             rx.close(&mut self.home);
         }
         if let Some(tx) = &mut rings.tx {
-            // Packets that the peer has taken count as sent, even if it disconnected right after. An error by a
-            // wrong index has no effect: the connection has ended.
+            // Packets that the peer has taken count as sent, even if it disconnected right after. A wrong index
+            // is ignored here, because the connection has already ended.
             let _ = tx.reap(&mut self.home);
             tx.close();
         }

@@ -347,7 +347,7 @@ pub(super) mod tests {
     /// Returns the memory with a ring of `1 << power` at its start.
     pub fn memory(power: u8) -> Arc<PeerMemory> {
         let region = Region::new("ring", bytes(power), Huge::Never).unwrap();
-        // SAFETY: nothing looks into it but rings.
+        // SAFETY: only rings access the memory, as shared memory.
         Arc::new(unsafe { PeerMemory::shared(Arc::new(region)) })
     }
 
@@ -443,7 +443,7 @@ pub(super) mod tests {
                     (server.tail, server.seen) = (tail, tail.wrapping_add(known));
                     let head = tail.wrapping_add(posted);
                     client.shared.half(HEAD_AT).store(head, Ordering::Relaxed);
-                    // Nothing that was posted is taken back by the client, and no more than the ring holds.
+                    // A valid index takes back no posted descriptor, and posts no more than the ring holds.
                     let expected =
                         if (known..=len).contains(&posted) { Ok(posted) } else { Err(()) };
                     assert_eq!(server.poll().map_err(drop), expected, "{tail} {known} {posted}");
@@ -470,7 +470,8 @@ pub(super) mod tests {
                     client.seen = done.wrapping_add(seen);
                     let tail = done.wrapping_add(back);
                     server.shared.half(TAIL_AT).store(tail, Ordering::Relaxed);
-                    // Not back before what was seen, and no further than what was posted.
+                    // A valid index is not before the last one that was read, and not after the
+                    // posted descriptors.
                     let expected = if (seen..=posted).contains(&back) { Ok(back) } else { Err(()) };
                     assert_eq!(
                         client.poll().map_err(drop),

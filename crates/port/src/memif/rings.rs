@@ -41,7 +41,7 @@ pub(super) trait TxRing: Send {
         mem: &mut Local,
     ) -> Checked<(Moved, Stop)>;
 
-    /// Makes the packets put so far visible to the peer, and wakes the peer if it sleeps.
+    /// Publishes the packets in the ring to the peer, and wakes the peer if it sleeps.
     ///
     /// Cost: a Release store and a full fence; a syscall or two if the peer sleeps.
     fn post(&mut self);

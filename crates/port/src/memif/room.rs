@@ -95,7 +95,7 @@ mod tests {
             let room = settled(packet_ns);
             assert!((256..=768).contains(&room), "{packet_ns} ns a packet: {room} of 1024");
         }
-        // The shortest and the longest wait bound it.
+        // The shortest and the longest interval limit the result.
         assert_eq!((settled(1), settled(100_000)), (1024, 10));
     }
 

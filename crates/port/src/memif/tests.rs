@@ -1,4 +1,4 @@
-//! Two ports over one socket, and peers that do not keep to the protocol.
+//! Tests of two ports over one socket, and of peers that violate the protocol.
 
 mod cgroup;
 mod hostile;
@@ -17,7 +17,7 @@ use super::*;
 use crate::conformance::{Case, Ends, Rig};
 use crate::registry;
 
-/// Returns a name of this test's own.
+/// Returns a name that only this test uses.
 fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("@linerate-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -36,7 +36,7 @@ fn meet(pool: &Pool, ends: &mut [&mut Opened]) {
             return;
         }
         assert!(start.elapsed() < Duration::from_secs(10), "no connection");
-        // Not armed: a case wants to see a queue that never was.
+        // Do not arm: one case needs a queue that was never armed.
         let mut mem = pool.local();
         for queue in ends.iter_mut().flat_map(|end| end.queues.iter_mut()) {
             queue.rx(&mut mem, &mut Batch::with_capacity(1), 0);
@@ -45,7 +45,7 @@ fn meet(pool: &Pool, ends: &mut [&mut Opened]) {
     }
 }
 
-/// Returns a server and a client with these options, in `pool`, connected.
+/// Returns a connected server and client with these options, on `pool`.
 fn joined(pool: &Pool, server: &str, client: &str) -> (Opened, Opened) {
     let name = name();
     let mut far = open(&format!("memif:{name},role=server{server}"), pool);
@@ -62,7 +62,7 @@ fn lacks_huge_pages(pool: &Result<Pool>) -> bool {
 #[test]
 fn huge_pages_are_given_away_to_write_only_with_trust_on_both_sides() {
     let pool = Pool::builder().frames(1024).trust(Trust::Exported);
-    // What is not required is not had.
+    // A shared pool uses huge pages only if they are required.
     let exported = pool.clone().huge_pages(Huge::Try).build().unwrap();
     assert_eq!(exported.pages(), Pages::Base);
     let pool = pool.huge_pages(Huge::Require).build();
@@ -86,7 +86,7 @@ fn huge_pages_are_given_away_to_read_without_more() {
     }
 }
 
-/// Returns the refusal that a client with these options gets from a server that has none.
+/// Returns the reason with which a server without options refuses a client with these options.
 fn refused(pool: &Pool, client: &str) -> String {
     let name = name();
     let mut far = open(&format!("memif:{name},role=server"), pool);

@@ -92,7 +92,7 @@ mod tests {
             arrivals.close(now);
         }
         assert!((0.019..0.02).contains(&arrivals.rate()), "{arrivals:?}");
-        // A clock that goes back ends a window of no time.
+        // If the clock goes back, the window ends with a length of zero.
         arrivals.add(1);
         arrivals.close(now - Duration::from_secs(1));
         assert!(arrivals.rate().is_finite());

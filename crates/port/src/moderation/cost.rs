@@ -121,7 +121,8 @@ fn decay_and_add<const N: usize>(sums: &mut [f64; N], sample: [f64; N]) {
 mod tests {
     use super::*;
 
-    /// Returns the costs learned from samples of 20 ms of a thread with these costs: `(irqs, packets)` of each; the last irq is the sample.
+    /// Returns the costs learned from samples of 20 ms, each of `(irqs, packets)`, of a thread with these costs;
+    /// the last irq of each is measured.
     fn learned(wake_ns: u64, packet_ns: u64, samples: &[(u64, u64)]) -> Cost {
         let (mut meter, mut now) = (CostMeter::default(), Instant::now());
         let (mut cpu, mut irqs, mut packets) = (0, 0, 0);

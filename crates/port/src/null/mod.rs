@@ -155,7 +155,7 @@ mod tests {
         while port.rx(&mut held) > 0 {}
         assert!(port.arm(Want::Frames));
         assert!(port.wait(Some(Duration::from_secs(5))).unwrap());
-        // Of 64 packets 4, and then none.
+        // 4 of 64 packets are made, and then none, because the pool is empty.
         assert_eq!(port.counts().rx_nombuf, 2);
         let Health::Starved(e) = port.health() else { panic!("{:?}", port.health()) };
         assert!(e.why.contains("the program holds 4 packets, and no frame of 4 is free"), "{e}");

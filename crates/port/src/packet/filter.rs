@@ -403,7 +403,7 @@ mod tests {
             packet[54] = kind;
             assert_eq!((passes(&icmp, &packet), passes(&not, &packet)), (is_echo, !is_echo));
         }
-        // What it takes more than the first headers to tell is the kernel's, also here.
+        // The kernel keeps packets that the filter cannot classify by their first headers, also here.
         assert!(!passes(&icmp, &ipv6(43, 0)) && !passes(&not, &ipv6(43, 0)));
         let question = arp(1, [198, 18, 0, 1], [198, 18, 0, 2]);
         for words in ["arp", "ethertype=0x0806", "not=icmp", "not=tcp:22", "all"] {

@@ -106,7 +106,7 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: us
         return refuse(mem, DropReason::TOO_LONG);
     }
     let header = frame.vnet.unwrap_or(VnetHdr::NONE);
-    // An inserted tag moves the offsets of the offload behind it.
+    // An inserted tag moves the headers behind it, so add its length to the offload's offsets.
     let moved = bytes.len() - frame.data.len();
     let left = offload::received(&header, frame.data.len()).and_then(|left| left.pushed(moved));
     let Some(left) = left else { return refuse(mem, DropReason::MALFORMED) };

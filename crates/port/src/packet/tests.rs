@@ -99,14 +99,14 @@ fn packet_that_the_device_never_takes_is_dropped() {
     in_netns(|| {
         veth(1500);
         let (mut a, mut b) = (queue("packet:v0,bypass"), queue("packet:v1"));
-        // Longer than any device takes whole; a qdisc would have cut it.
+        // The packet is longer than any device takes uncut; a qdisc would have cut it.
         send(&mut a, &[ipv4(6, 65_536 - 54)], SUPERFRAME);
         send(&mut a, &[stamped(1, 1600), vec![0; 10], stamped(2, 60)], Offload::NONE);
         assert_eq!(bytes(receive(&mut b, 1).iter().next().unwrap()), stamped(2, 60));
         let ledger = a.pool().ledger();
         assert_eq!(ledger.dropped(DropReason::UNSUPPORTED), 1, "{ledger}");
         assert_eq!(ledger.dropped(DropReason::TOO_LONG), 1, "{ledger}");
-        // Ten bytes are no Ethernet header.
+        // Ten bytes are too few for an Ethernet header.
         assert_eq!(ledger.dropped(DropReason::MALFORMED), 1, "{ledger}");
     });
 }
@@ -130,7 +130,7 @@ fn a_sleeper_is_woken_soon_after_a_lone_frame() {
     in_netns(|| {
         veth(1500);
         let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
-        // The best of some: a busy machine makes single waits long.
+        // Take the best of several: on a busy machine single waits are long.
         let best = (0..5)
             .map(|i| {
                 assert!(!b.wait(Some(Duration::ZERO)).unwrap());
@@ -163,7 +163,7 @@ fn an_edge_triggered_waiter_sees_an_edge_for_each_frame_after_arm() {
         outer.add(&b, 1, EventFlags::IN | EventFlags::ET).unwrap();
         let mut events = [NO_EVENT; 1];
         for i in 0..50 {
-            // What tokio does: after `arm` it clears its readiness and waits for the next edge.
+            // As tokio does: after `arm` it clears its readiness and waits for the next edge.
             while !b.arm(Want::Frames) {
                 b.rx(&mut Batch::with_capacity(8));
             }
@@ -279,7 +279,7 @@ fn a_full_qdisc_holds_packets_back_and_loses_none() {
         if !shape("300kb") {
             return;
         }
-        // A ring that holds half a second of such frames, should the reader not get a CPU.
+        // Use a ring that holds half a second of such frames, in case the reader gets no CPU.
         let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1,ring=64MiB"));
         let mut frames: Vec<_> = (0..2000).map(|i| stamped(i, 1514)).collect();
         let got = std::thread::scope(|scope| {
@@ -289,7 +289,8 @@ fn a_full_qdisc_holds_packets_back_and_loses_none() {
         });
         let (here, there) = (a.counts(), b.counts());
         assert_eq!((got.len(), there.rx_missed), (2000, 0), "{here:?} {there:?}");
-        // In any order: the qdisc's timer sends from another CPU than we, and veth delivers on each.
+        // Accept any order: the qdisc's timer sends from another CPU than this thread, and veth
+        // delivers on both.
         let mut got: Vec<_> = got.iter().map(bytes).collect();
         got.sort_unstable();
         frames.sort_unstable();

@@ -82,7 +82,7 @@ fn a_wait_returns_once_at_the_end_of_a_file() {
         write_all(&path, &packets).unwrap();
         let mut port = Port::open(&format!("pcap:{}", path.display())).unwrap();
         assert_eq!(receive(&mut port).1, Health::Finished);
-        // Without a bound: were it not told of the end, it would sleep for ever.
+        // No timeout: if the end were not reported, this would sleep without end.
         assert!(port.wait(None).unwrap());
         assert!(!port.wait(Some(Duration::ZERO)).unwrap());
     }
@@ -212,7 +212,7 @@ fn a_paced_capture_never_leaves_early_and_sleeps_between_its_packets() {
         }
         let counts = port.counts();
         assert_eq!((left, counts.rx_packets), (5, 5));
-        // A wait ends when a packet is due, so that hardly a look finds nothing.
+        // A wait ends when a packet is due, so that almost every poll finds one.
         assert!(counts.polls_empty <= 4, "{counts:?}");
     }
 }
@@ -250,7 +250,7 @@ fn a_capture_of_another_link_type_is_copied_as_it_is() {
     let cooked = classic(true, false, 113, &[(1, 1, b"first"), (2, 2, b"second")]);
     let file = scratch.file("cooked.pcap", &cooked);
     assert_eq!(kinds(&copied(&scratch, &file, ",link=any")), [(113, 9, 5), (113, 10, 6)]);
-    // Nothing says of an empty one what its packets would have been.
+    // An empty capture does not show which link type its packets would have had.
     let file = scratch.file("empty.pcap", &classic(true, false, 113, &[]));
     let empty = copied(&scratch, &file, ",link=any");
     assert!(kinds(&empty).is_empty() && empty.len() > 60, "it declares an interface");
@@ -346,7 +346,7 @@ fn a_stream_with_packets_left_is_not_slept_on() {
         .unwrap();
     let mut batch = Batch::with_capacity(1);
     for _ in 0..3 {
-        // The pipe is empty after the first, the reader is not.
+        // After the first packet the pipe is empty, but the reader's buffer is not.
         assert!(port.wait(Some(LONG)).unwrap());
         assert_eq!(port.rx(&mut batch), 1);
         batch.clear();
@@ -442,7 +442,7 @@ fn a_packet_too_long_for_a_capture_is_dropped_and_its_neighbours_are_not() {
     assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 1);
     let frames = read_all(&path).unwrap();
     assert_eq!(frames.iter().map(|f| f.bytes[0]).collect::<Vec<_>>(), [1, 3, 4]);
-    // Without a stamp of their own they have the time of sending, one for all.
+    // Packets without a stamp get the time of the send call, which they share.
     let now = super::write::epoch_ns();
     assert!(frames.iter().all(|f| (before..=now).contains(&f.stamp_ns)));
     assert_eq!(frames[0].stamp_ns, frames[2].stamp_ns);

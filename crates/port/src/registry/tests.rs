@@ -1,4 +1,4 @@
-//! Texts as people mistype them, tried on every driver: none is taken for something else.
+//! Tests of mistyped port texts on every driver: no mistake is accepted with another meaning.
 
 use linerate_skb::Code;
 use rustix::thread::{CapabilitySet, capabilities as held, set_capabilities};
@@ -8,7 +8,8 @@ use crate::Port;
 use crate::driver::OpenContext;
 use crate::host::testing::{in_netns, in_netns_with_xdp, ip, veth, wait_running};
 
-/// The arguments of a driver: a name if it has any, and one of its options, as it is right and wrong.
+/// The arguments of a driver: a name if it takes one, and one of its options with a valid and an
+/// invalid value.
 struct Sample {
     name: &'static str,
     key: &'static str,
@@ -16,7 +17,7 @@ struct Sample {
     wrong: &'static str,
 }
 
-/// Returns the sample of `driver`: each has one, so that a new driver cannot be forgotten.
+/// Returns the sample of `driver`. A driver without a sample fails, so that a new driver cannot be forgotten.
 fn sample(driver: &str) -> Sample {
     let (name, key, value, wrong) = match driver {
         "gen" => ("", "rate", Some("1kpps"), "1kpp"),
@@ -33,7 +34,7 @@ fn sample(driver: &str) -> Sample {
     Sample { name, key, value, wrong }
 }
 
-/// Reads a text as far as that takes no device.
+/// Parses a text up to the step that would open a device.
 fn read(text: &str) -> Result<usize> {
     plan(text)?.needs().map(|needs| needs.packet_max_bytes)
 }
@@ -58,11 +59,11 @@ fn a_mistyped_port_text_is_refused_by_every_driver() {
         let right = format!("{head},{option}");
         match read(&right) {
             Err(e) if e.code == Code::PortSyntax => panic!("{right}: {e}"),
-            // There may be no such interface.
+            // The interface may not exist.
             _ => {}
         }
         let (key, wrong) = (s.key, s.wrong);
-        // Misspelt, in capitals, by a colon: with what was meant.
+        // A misspelt option, in capitals or after a colon, must be reported with the intended one.
         let mut misspelt = option.clone();
         misspelt.remove(1);
         for typo in [misspelt, option.to_uppercase(), option.replace('=', ":") + ":"] {
@@ -103,7 +104,7 @@ fn a_mistyped_port_text_is_refused_by_every_driver() {
     }
 }
 
-/// A driver of a program's own, which makes of its text another's.
+/// A driver of a program, which converts its text into that of another driver.
 struct Twice;
 
 impl Driver for Twice {
@@ -156,14 +157,14 @@ fn an_option_in_the_place_of_a_name_does_what_it_says() {
     assert_eq!(Port::open("sink:blind").unwrap().obtained().mode, "sink");
     assert_eq!(Port::open("null:size=70").unwrap().obtained().mode, "null, 70 B");
     assert_eq!(parse("g=gen:count=3").unwrap().name, "g");
-    // The options of every port, too.
+    // The options of every port are accepted, too.
     assert!(parse("null:toll=1us/20us").unwrap().toll.is_some());
     let held = parse("null:moderation=fixed:usecs=5,frames=3,size=70").unwrap().moderation;
     assert_eq!(held.unwrap().to_string(), "fixed:usecs=5,frames=3");
     assert!(parse("null:toll=1us/20us,toll=1us/1us").is_err());
 }
 
-/// Drops all capabilities of this thread, and opens each of `texts`; what is advised.
+/// Drops all capabilities of this thread, opens `text`, and returns the capabilities that the error advises.
 fn advised(text: &str) -> String {
     let before = held(None).unwrap();
     let none = CapabilitySet::empty();

@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(b.rx(&mut got), 3);
         assert_eq!((held("ring pair forth"), held("the program")), (Some(4), Some(3)));
         assert!(send(&mut a, 7..9).is_empty());
-        // The reader is gone, and the count of what is left is still right.
+        // The reader is closed, and the count of the remaining packets is still correct.
         drop(b);
         assert_eq!((held("ring pair forth"), held("the program")), (Some(6), Some(3)));
         drop(a);
@@ -375,7 +375,7 @@ mod tests {
         let mut got = Batch::with_capacity(4);
         assert!(a.wait(None).unwrap());
         assert_eq!((a.rx(&mut got), a.health()), (3, Health::Up));
-        // Without a bound: were it not told of the end, it would sleep for ever.
+        // No timeout: if the end were not reported, this would sleep without end.
         assert!(a.wait(None).unwrap());
         assert_eq!(a.health(), Health::Finished);
         assert!(!a.wait(Some(Duration::ZERO)).unwrap());

@@ -59,7 +59,7 @@ fn the_share_of_a_queue_that_is_closed_goes_to_the_others() {
             seen.assert_once(10);
             seen.assert_divided(left);
         }
-        // The interface goes with the last one.
+        // The interface is removed with its last queue.
         drop(queues);
         eventually(|| Port::open("packet:t0").is_err_and(|e| e.code == Code::NoDevice));
         assert_settled(&pool);
@@ -76,7 +76,7 @@ fn superframes_cross_by_every_queue() {
             send(queue, std::slice::from_ref(&frame), SUPERFRAME);
             let got = receive_if(&mut host, 1, is_ipv4);
             assert!(got.iter().all(|skb| skb.offload() == SUPERFRAME && bytes(skb) == frame));
-            // The flow has been seen in this queue: that is where its answers go.
+            // The kernel has seen the flow in this queue, so it sends the answers there.
             send(&mut host, std::slice::from_ref(&frame), SUPERFRAME);
             let got = receive_if(queue, 1, is_ipv4);
             assert!(got.iter().all(|skb| skb.offload() == SUPERFRAME && bytes(skb) == frame));

@@ -221,7 +221,7 @@ fn a_superframe_waits_for_frames_with_an_alarm_and_not_in_a_loop() {
     let mut queue = DriverQueue::new(Box::new(Device::new(64)));
     assert_eq!(queue.xmit(&mut mem, &mut batch), 0);
     assert_eq!((batch.len(), queue.waiting()), (0, 1));
-    // The device has room, which is not what it waits for.
+    // The device has room, but the waiting packet needs a frame.
     assert!(queue.arm(Want::Room) && queue.arm(Want::Both));
     std::thread::sleep(RETRY);
     assert!(!queue.arm(Want::Frames));

@@ -141,7 +141,7 @@ impl std::fmt::Debug for Below {
     }
 }
 
-// Let clippy refuse a missing method: it would have the trait's default in every wrapper.
+// Let clippy refuse a missing method, for which every wrapper would silently have the trait's default.
 #[deny(clippy::missing_trait_methods)]
 impl<L: Layer> QueueOps for Wrapped<L> {
     fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
@@ -208,7 +208,7 @@ mod tests {
     /// A test queue that overrides every method of the trait.
     struct Scripted(EventFd, u64);
 
-    // So that a new call is in this test, too.
+    // Let clippy refuse a missing method, so that a new method must be added to this test.
     #[deny(clippy::missing_trait_methods)]
     impl QueueOps for Scripted {
         fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
@@ -292,14 +292,14 @@ mod tests {
             assert_eq!(ops.rx(&mut mem, &mut batch, 3).packets, 3, "{name}");
             assert_eq!((ops.xmit(&mut mem, &mut batch).packets, batch.len()), (1, 2), "{name}");
             assert!(!ops.arm(Want::Room) && ops.alarm(Instant::now()), "{name}");
-            // A fault has times of its own.
+            // A fault layer has its own timers and refuses a hold.
             assert_eq!(ops.hold(Instant::now()), name != "fault", "{name}");
             assert_eq!(ops.reap(&mut mem), 13, "{name}");
             assert!(matches!(ops.health(), Health::Down(_)), "{name}");
             assert_eq!((ops.counters(), ops.caps()), (counters, caps), "{name}");
             ops.irq();
             assert_eq!(ops.counters().rx_nombuf, 20, "{name}");
-            // A fault that waits has a descriptor of its own, around the one below.
+            // A waiting fault layer has its own descriptor, which watches the one below.
             assert_eq!(ops.as_fd().as_raw_fd() == below, name != "fault", "{name}");
         }
     }

@@ -227,7 +227,7 @@ mod tests {
             let mut tagged = packet.clone();
             tagged.splice(12..12, [0x81, 0, 0, 5]);
             assert_eq!(unfinished(&tagged), Some((38, offset)));
-            // Finished.
+            // The checksum is complete here.
             let check = checksum::finish(checksum::sum(&packet[34..]));
             packet[34 + offset..36 + offset].copy_from_slice(&check.to_be_bytes());
             assert_eq!(unfinished(&packet), None);

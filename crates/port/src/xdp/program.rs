@@ -313,8 +313,8 @@ mod tests {
                     return None;
                 }
             };
-            // A socket that is not there makes the helper say what it was told to: XDP_PASS. So that
-            // the two can be told apart it is told something else here.
+            // If the map has no socket, the helper returns its last argument, XDP_PASS. The test
+            // changes this argument, so that it can distinguish the two results.
             let mut insns = assemble(&filter, map.raw_fd());
             let told = insns.iter().position(|insn| *insn == Insn::set(R3, XDP_PASS)).unwrap();
             insns[told] = Insn::set(R3, TAKEN);
@@ -396,7 +396,7 @@ mod tests {
             let mut sets = rustix::thread::capabilities(None).unwrap();
             sets.effective &=
                 CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
-            // Capabilities are a thread's own.
+            // Capabilities belong to a thread.
             rustix::thread::set_capabilities(None, sets).unwrap();
             for words in
                 ["", ",udp=53", ",tcp=80+443", ",icmp", ",arp", ",dst=10.0.0.1", ",dst=fd00::1"]
@@ -480,7 +480,7 @@ mod tests {
         let not = Filtered::by(",not=tcp:22").unwrap();
         assert!(!not.takes(&v4(6, 0, 0, 22)) && not.takes(&v4(6, 0, 0, 23)));
         assert!(not.takes(&ethernet(0x0806, &[])) && not.takes(&v4(17, 0, 0, 22)));
-        // What it takes more than the first headers to tell is the kernel's, also here.
+        // The kernel keeps packets that the filter cannot classify by their first headers, also here.
         assert!(!not.takes(&v4(6, 0, 0x2000, 23)) && !not.takes(&v6(43, 23)));
         let all = Filtered::by("").unwrap();
         assert!(all.takes(&ethernet(0x0806, &[])) && all.takes(&v6(43, 1)));

@@ -234,7 +234,7 @@ fn a_pool_without_frames_leaves_packets_to_the_kernels_count_and_recovers() {
         );
         assert!(causes.missed_no_frame >= 16, "{causes:?}");
         kept.clear();
-        // That frames are free is not announced: the queue's own alarm does.
+        // No event signals free frames: the queue's own alarm wakes the caller.
         xdp.wait(Some(LONG)).unwrap();
         xdp.rx(&mut batch);
         pass(&mut packet, &mut xdp, &frames(40, 60));
@@ -250,7 +250,7 @@ fn a_receive_ring_that_is_full_is_counted_as_the_cause() {
         let pool = pool(4096);
         let mut xdp = queue_in("xdp:v0,ring=64", &pool);
         let mut packet = queue("packet:v1");
-        // 64 are kept, and the fill ring has as many more.
+        // The test keeps 64 packets, and the fill ring has room for 64 more frames.
         send(&mut packet, &frames(100, 60), Offload::NONE);
         assert_eq!(receive(&mut xdp, 64).len(), 64);
         let (counts, causes) = (xdp.counts(), xdp.driver_counts());
@@ -293,7 +293,7 @@ fn a_flows_port_is_the_ports_own_until_it_is_closed() {
         assert!(taken().is_err());
         ip("link add w0 type veth peer name w1");
         ip("link set w0 up");
-        // Another interface's packets are nobody's yet.
+        // No port takes the packets of the other interface yet.
         drop(Port::open_with("xdp:w0,udp=7777", &pool).unwrap());
         let again = Port::open_with("packet:v0,udp=7777", &pool).unwrap_err();
         assert_eq!(again.code, Code::Busy, "{again}");

@@ -161,7 +161,7 @@ impl QueueOps for Broken {
                 true
             }
             Fault::ForgetsToAnnounceRoom if want == Want::Room && silent => {
-                // Armed for something else.
+                // The fault: arm for another event than the caller wants.
                 self.inner.arm(Want::Frames);
                 true
             }
@@ -289,7 +289,7 @@ fn a_driver_that_truncates_a_packet_is_caught() {
 
 #[test]
 fn a_driver_that_forgets_fragments_is_caught() {
-    // Cut so short that its number is gone.
+    // The packet is cut so short that its number is lost.
     caught(Fault::ForgetsFragments, cases::chains_pass_whole, "never came");
 }
 

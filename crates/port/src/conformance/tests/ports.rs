@@ -182,7 +182,7 @@ mod taps {
 fn on_xdp(case: Case, near: &'static str, far: &'static str) {
     in_netns_with_xdp(move || {
         veth(1500);
-        // What its rings hold is the pool's.
+        // The device's rings hold frames of the pool.
         case.on(Rig::ports(near, far)
             .longest(1514)
             .drops_unread()
@@ -219,7 +219,7 @@ fn on_cards(case: Case) {
     let carriers = [near, far].map(|card| format!("/sys/class/net/{card}/carrier"));
     let rig = Rig::new(move |pool| {
         let ends = Ends::Pair(open(&texts[0], pool)?, open(&texts[1], pool)?);
-        // A card whose rings are made anew is without a link for seconds.
+        // Wait: a card whose rings were just created has no link for some seconds.
         let begun = Instant::now();
         while !carriers.iter().all(|file| fs::read_to_string(file).is_ok_and(|up| up == "1\n")) {
             assert!(begun.elapsed() < Duration::from_secs(20), "no link: {carriers:?}");
@@ -227,7 +227,8 @@ fn on_cards(case: Case) {
         }
         Ok(ends)
     });
-    // An igb fills up what is shorter, and cuts what is longer than a KiB in frames of 2048: the cards have an MTU of 1000.
+    // An igb pads shorter packets, and cuts packets longer than 1 KiB with frames of 2048: the cards have an MTU of
+    // 1000.
     case.on(rig.shortest(60).longest(1014).drops_unread().ring_frames(2048));
 }
 

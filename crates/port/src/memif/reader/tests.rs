@@ -79,7 +79,7 @@ impl Producer {
         producer
     }
 
-    /// Sends up to `n` packets, as far as there is room.
+    /// Sends up to `n` packets, or fewer if the ring has no room.
     fn send(&mut self, n: usize) -> usize {
         let queues = self.queues.len();
         let queue = &mut self.queues[self.sent as usize % queues];
@@ -113,7 +113,7 @@ struct Puppet {
     bell: EventFd,
 }
 
-/// Offset of the puppet's buffers: one a slot.
+/// Offset of the puppet's buffers, of which each slot has one.
 const BUFFERS_AT: usize = 64 << 10;
 const BUFFER_BYTES: usize = 2048;
 const MEMORY_BYTES: usize = 256 << 10;
@@ -125,7 +125,7 @@ impl Puppet {
         let socket = Channel(Seqpacket::connect(&config.path).unwrap());
         let region = Arc::new(Region::new("puppet", MEMORY_BYTES, Huge::Never).unwrap());
         let file = region.as_fd().try_clone_to_owned().unwrap();
-        // SAFETY: nothing looks into it but this value and rings.
+        // SAFETY: only this value and rings access the memory, as shared memory.
         let memory = Arc::new(unsafe { PeerMemory::shared(region) });
         let shared = Shared::new(&memory, 0, power).unwrap();
         shared.initialise();
@@ -154,7 +154,7 @@ impl Puppet {
         Puppet { _socket: socket, memory, ring: ClientRing::new(shared), bell }
     }
 
-    /// Describes a packet's part in the `i`-th free slot, in the slot's buffer.
+    /// Writes a packet's part into the buffer of the `i`-th free slot, and describes it in the slot.
     fn write(&self, i: u16, part: &[u8], flags: u16) {
         let slot = self.ring.free_slot(i);
         let offset = BUFFERS_AT + slot * BUFFER_BYTES;
@@ -163,7 +163,7 @@ impl Puppet {
         self.ring.shared.set(slot as u16, desc);
     }
 
-    /// Sends packets from this number on.
+    /// Sends `n` packets, numbered from `from` on.
     fn send(&mut self, from: u64, n: u16) {
         (0..n).for_each(|i| self.write(i, &packet(from + u64::from(i), 1500), 0));
         self.post(n);
@@ -205,7 +205,7 @@ fn every_packet_arrives_in_order_and_byte_exact_and_its_frame_returns() {
         let name = name();
         let mut reader = Reader::connect(&name).unwrap();
         let mut producer = Producer::meet(&mut reader, &name, &format!("{options},size=128"));
-        // In up to five frames of its pool.
+        // Send packets of up to five frames of the pool.
         producer.longest = 9000;
         let (mut seen, mut total) = (0, 0);
         while seen < 3000 {
@@ -239,7 +239,7 @@ fn every_packet_arrives_in_order_and_byte_exact_and_its_frame_returns() {
 #[test]
 fn numbers_are_read_in_network_order_and_never_beyond_the_end() {
     let (mut reader, mut puppet, _) = reader_and_puppet(4);
-    // Over three pieces, one of them of nothing.
+    // Use three pieces, one of them empty.
     puppet.write(0, &[1, 2, 3], NEXT);
     puppet.write(1, &[], NEXT);
     puppet.write(2, &[4, 5, 6, 7, 8, 9, 10], 0);
@@ -266,14 +266,14 @@ fn slots_go_back_in_order_whatever_the_order_of_the_drops() {
     puppet.send(0, 6);
     let mut frames: Vec<Frame<'_>> = reader.frames(5).collect();
     assert_eq!(puppet.back(), 0);
-    // The third, then the first and the second.
+    // Drop the third frame, then the first and the second.
     drop(frames.remove(2));
     assert_eq!(puppet.back(), 0);
     drop(frames.remove(0));
     assert_eq!(puppet.back(), 1);
     drop(frames.remove(0));
     assert_eq!(puppet.back(), 2);
-    // What is forgotten is not lost: it is borrowed until the next call, and no longer.
+    // A forgotten frame is not lost: it is borrowed only until the next call.
     drop(frames.into_iter().map(std::mem::ManuallyDrop::new).collect::<Vec<_>>());
     assert_eq!(puppet.back(), 0);
     assert_eq!(reader.frames(0).count(), 0);
@@ -300,7 +300,7 @@ fn what_is_held_stays_as_it_was_while_the_ring_goes_round() {
                 }
                 seen += 1;
             }
-            // For 35 packets: beyond half of the ring.
+            // Keep 35 packets held, which is more than half of the ring.
             while held.len() > 7 {
                 let (number, held) = held.pop_front().unwrap();
                 assert_eq!(held_bytes(&held), packet(number, 1500), "{options}: {held:?}");
@@ -323,7 +323,7 @@ fn a_slow_holder_is_copied_out_and_the_ring_goes_on() {
     let held = reader.frames(1).next().unwrap().hold();
     let other = reader.frames(1).next().unwrap().hold();
     assert_eq!(reader.frames(16).count(), 6);
-    // Half of the ring may be blocked.
+    // Half of the ring may be blocked, so the frame is not copied yet.
     assert!(!held.is_copied() && reader.counts().copied_out == 0);
     assert_eq!(puppet.back(), 0);
     puppet.send(8, 1);
@@ -393,7 +393,7 @@ fn a_held_frame_is_read_by_one_thread_while_another_copies_it_and_it_is_written_
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
                 let (mut wrong, start) = (0, Instant::now());
-                // A test that fails ends.
+                // End the thread if the test fails.
                 while over.load(Ordering::Acquire) == 0 && start.elapsed() < LONG {
                     let bytes = held_bytes(&held);
                     wrong += u32::from(bytes.iter().any(|byte| *byte != round as u8));
@@ -402,7 +402,8 @@ fn a_held_frame_is_read_by_one_thread_while_another_copies_it_and_it_is_written_
                 wrong
             });
             until("a read", || reads.load(Ordering::Relaxed) > 0);
-            // Blocked by more than half, it is copied; then all of the ring is written over.
+            // Held frames block more than half of the ring, so the frame is copied; then the whole
+            // ring is overwritten.
             for _ in 0..34 {
                 puppet.write(0, &[!(round as u8); PIECE_BYTES], 0);
                 puppet.post(1);
@@ -438,7 +439,7 @@ fn producer_after_producer_is_taken_and_what_is_held_outlives_its_own() {
         let pool = producer.pool.clone();
         drop(producer);
         let ledger = pool.ledger();
-        // Those behind the held one had not gone back, either.
+        // The packets behind the held one had not been given back, either.
         assert_eq!((ledger.in_flight, ledger.dropped(DropReason::PEER_GONE)), (0, 10), "{ledger}");
         assert!(reader.wait(Some(LONG)).unwrap(), "that it has gone");
         assert_eq!(reader.frames(64).count(), 0);
@@ -469,7 +470,7 @@ fn a_producer_that_lies_is_disconnected_and_counted() {
         puppet.send(1, 1);
         lie(&mut puppet);
         let came: Vec<_> = reader.frames(8).map(|frame| bytes(&frame)).collect();
-        // What it said before is good.
+        // The packets before the violation are valid.
         assert_eq!(came.len(), good, "lie {i}");
         assert!(came.iter().all(|bytes| *bytes == packet(1, 1500)));
         assert!(reader.wait(Some(LONG)).unwrap());
@@ -481,7 +482,7 @@ fn a_producer_that_lies_is_disconnected_and_counted() {
         assert_eq!((counts.lies, counts.ended, counts.frames), (1, 1, 1 + good as u64), "lie {i}");
         assert!(held.is_gone());
         assert_eq!(held_bytes(&held), packet(0, 1500));
-        // Who keeps to the protocol is served.
+        // A producer that keeps to the protocol is served afterwards.
         let mut honest = Puppet::meet(&mut reader, &name, 4);
         honest.send(7, 1);
         let came: Vec<_> = reader.frames(8).map(|frame| bytes(&frame)).collect();
@@ -497,11 +498,11 @@ fn a_packet_without_an_end_is_a_lie_once_the_ring_is_full_of_it() {
         puppet.post(1);
         assert_eq!(reader.frames(8).count(), 0);
         if n < 4 {
-            // The reader does not spin for it.
+            // The reader must not spin on the incomplete packet.
             assert!(reader.counts().lies == 0 && reader.arm(), "after {n} of 4");
         }
     }
-    // By another thread.
+    // Another thread counts the violation, so wait for it.
     until("the lie to be counted", || reader.counts().lies == 1);
 }
 
@@ -523,11 +524,11 @@ fn a_sleeper_is_woken_by_each_packet_and_sleeps_when_there_is_none() {
         sleeper.join().unwrap();
     });
     assert!(!reader.wait(Some(Duration::from_millis(5))).unwrap());
-    // It has looked a second time, and does not a third time.
+    // The reader has checked a second time, and does not check a third time.
     assert_eq!(reader.end.second_look, None);
     assert!(reader.arm());
     assert!(!poll_readable(&[reader.as_fd()], Some(Duration::ZERO)).unwrap());
-    // Now the bell alone wakes it, and it has asked for that.
+    // From now on only the doorbell wakes the reader, which has requested it.
     puppet.send(300, 1);
     assert!(poll_readable(&[reader.as_fd()], Some(LONG)).unwrap());
     assert_eq!(reader.frames(8).count(), 1);
@@ -537,7 +538,7 @@ fn a_sleeper_is_woken_by_each_packet_and_sleeps_when_there_is_none() {
 fn a_sleeper_looks_a_second_time_for_what_was_not_announced() {
     let (mut reader, mut puppet, _) = reader_and_puppet(4);
     assert!(reader.arm());
-    // As a producer without a fence: it saw that it need not ring, just before.
+    // A producer without a fence: it read just before that it need not ring.
     puppet.write(0, &[1; 60], 0);
     puppet.ring.post(1);
     assert!(poll_readable(&[reader.as_fd()], Some(LONG)).unwrap());
@@ -551,7 +552,7 @@ fn all_rings_of_a_producer_are_read_in_turn() {
     let mut producer = Producer::meet(&mut reader, &name, "rings=3,size=64,zerocopy=no");
     let mut seen = 0;
     for _ in 0..30 {
-        // To the ring of its number each.
+        // Send to each ring a packet with the ring's number.
         (0..6).for_each(|_| assert_eq!(producer.send(1), 1));
         assert!(reader.wait(Some(LONG)).unwrap());
         seen += reader.frames(4).count() as u64;
@@ -559,7 +560,7 @@ fn all_rings_of_a_producer_are_read_in_turn() {
     }
     assert_eq!((seen, producer.sent), (180, 180));
     assert_eq!(reader.counts().frames, 180);
-    // One at a time: none waits behind the others.
+    // Receive one packet at a time: no ring must wait behind the others.
     (0..9).for_each(|_| assert_eq!(producer.send(1), 1));
     let mut numbers: Vec<u16> = (0..3)
         .map(|_| reader.frames(1).next().and_then(|frame| frame.u16_be(0)).unwrap())

@@ -59,7 +59,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The last of its processes may be leaving.
+        // Try again: the last process of the cgroup may still be ending.
         let start = Instant::now();
         while fs::remove_dir(&self.0).is_err() && self.0.exists() && start.elapsed() < LONG {
             std::thread::sleep(Duration::from_millis(1));
@@ -160,7 +160,7 @@ fn send_holes(name: &str, punches: bool) -> Option<()> {
     let (page, first) = (4096, 1 << 16);
     let (mut head, start) = (0u64, Instant::now());
     for at in (first..HOLES - page).step_by(page as usize) {
-        // Flags and region, length, offset.
+        // The fields of a descriptor: flags and region, length, offset.
         let desc = [[0, 64], [at as u32, 0]].concat().into_iter().flat_map(u32::to_ne_bytes);
         write(128 + head % RING * 16, &desc.collect::<Vec<_>>());
         head += 1;
@@ -168,7 +168,7 @@ fn send_holes(name: &str, punches: bool) -> Option<()> {
             write(6, &(head as u16).to_ne_bytes());
             let mut tail = [0; 2];
             while u16::from_ne_bytes(tail) != head as u16 {
-                // It may have ended the connection.
+                // The server may have ended the connection.
                 if start.elapsed() > LONG || !matches!(channel.recv(&mut Vec::new()), Ok(None)) {
                     return None;
                 }
@@ -195,7 +195,7 @@ fn be_hostile(name: &str, i: u64, random: &mut Random) {
             let _ = channel.send(&Message::AddRegion { index: 0, bytes: 4096 }, Some(socket));
         }
         3 => {
-            // More than is allowed, of which nothing is mapped.
+            // Offer more than is allowed; the server must map none of it.
             let channel = admitted(name, "").unwrap();
             let file = rustix::fs::memfd_create("large", MemfdFlags::ALLOW_SEALING).unwrap();
             rustix::fs::ftruncate(&file, 3 << 30).unwrap();
@@ -205,7 +205,7 @@ fn be_hostile(name: &str, i: u64, random: &mut Random) {
         4 => {
             send_some(&admitted(name, "").unwrap(), 20, random);
         }
-        // It has nothing to say.
+        // Present the secret, and disconnect without a further message.
         _ => drop(admitted(name, "")),
     }
 }
@@ -242,7 +242,7 @@ fn client_survives_hostile_servers_in_little_memory() {
     let Some(victim) = Victim::start(test, &text) else { return };
     let listener = Listener::bind(std::path::Path::new(&name), 0o600).unwrap();
     let (mut served, start) = (0, Instant::now());
-    // It comes ten times a second.
+    // The client under test connects ten times a second.
     while served < hostile().min(200) {
         assert!(start.elapsed() < 10 * LONG, "it came {served} times");
         let Some(socket) = listener.accept().unwrap() else {
@@ -293,7 +293,7 @@ fn rate_of_an_honest_client_beside_a_hundred_hostile_ones() {
     let client = format!("memif:{name},zerocopy=no");
     let mut queue = serve(&client, &pool, |queue, _| queue.health() == Health::Up);
     let mut shares: Vec<f64> = Vec::new();
-    // Short windows in turn: where two programs get their CPUs from drifts over seconds.
+    // Measure alternately in short windows, because which CPUs two programs get changes over seconds.
     let window = Duration::from_millis(300);
     for _ in 0..41 {
         let alone = echoed(&mut queue, window);

@@ -70,7 +70,7 @@ fn serves(name: &str, pool: &Pool, mut port: Opened) {
     settled(pool);
 }
 
-/// Asserts that a port that dials `name` still connects to a server that keeps to the protocol.
+/// Asserts that a port that connects to `name` still connects to a server that keeps to the protocol.
 fn dials(name: &str, pool: &Pool, mut port: Opened) {
     let mut good = open(&format!("memif:{name},role=server"), pool);
     meet(pool, &mut [&mut good, &mut port]);
@@ -277,7 +277,7 @@ fn offered(trust: &str, region: OwnedFd, bell: OwnedFd) -> Option<String> {
         (Message::AddRing(place(0, true)), Some(bell)),
         (Message::Connect, None),
     ] {
-        // A server that has refused is gone.
+        // The send fails if the server has refused the client already.
         let _ = socket.send(&message, fd);
         match heard(socket, &mut port, &mut mem).unwrap().0 {
             Message::Ack => {}

@@ -18,7 +18,7 @@ fn pool(trust: Trust) -> Pool {
     Pool::builder().frames(256).trust(trust).build().unwrap()
 }
 
-/// Receives, and sends two packets of 1000 bytes.
+/// Receives packets, and sends two packets of 1000 bytes.
 fn work(port: &mut Opened, pool: &Pool) -> usize {
     let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(64));
     let received = port.queues[0].rx(&mut mem, &mut batch, 64).packets;
@@ -36,7 +36,7 @@ fn work(port: &mut Opened, pool: &Pool) -> usize {
 fn accused(port: &mut Opened, pool: &Pool, socket: &Channel) -> String {
     assert!(matches!(port.queues[0].health(), Health::Down(_)));
     let why = refused(socket, port, &mut pool.local()).expect("a reason");
-    // Counted as the control thread ends the connection.
+    // The control thread counts the violation when it ends the connection, so wait for it.
     let start = Instant::now();
     while port.queues[0].counters().driver.resets == 0 && start.elapsed() < Duration::from_secs(10)
     {
@@ -95,7 +95,7 @@ fn a_client_that_lies_is_disconnected_with_the_reason() {
         let (name, pool) = (name(), pool(Trust::Private));
         let mut port = open(&format!("memif:{name},role=server"), &pool);
         let client = Client::connected(&name, &mut port, &mut pool.local());
-        // Seen as it should be, so that going back is a lie.
+        // Let the port read the correct index first, so that a lower one is a violation.
         let _ = (0..3).any(|_| port.queues[0].arm(Want::Frames));
         port.queues[0].xmit(&mut pool.local(), &mut Batch::with_capacity(1));
         assert_eq!(port.queues[0].health(), Health::Up);
@@ -262,7 +262,7 @@ fn what_was_sent_before_a_lie_is_counted() {
     let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
     let client = Client::connected(&name, &mut port, &mut mem);
     client.to.ring.set(1, Desc { region: 9, ..buffer(1) });
-    // A packet that is dropped parts the run of the good one from that which meets the lie.
+    // A dropped packet ends the run of valid packets before the one that finds the violation.
     for len in [60, 5, 60] {
         batch.push(mem.alloc_copy(&vec![1; len]).unwrap()).unwrap();
     }
@@ -283,7 +283,7 @@ fn scribble(memory: &PeerMemory, rings: [usize; 2], seed: u64, stop: &AtomicBool
         let [_, _, a, b, c, d, e, f] = x.to_ne_bytes();
         let (ring, value) = (rings[usize::from(f & 1)], u16::from_ne_bytes([a, b]));
         let (at, value) = match c % 8 {
-            // Mostly nearly right: an index that moves on a little.
+            // Most values are almost valid: an index that advances a little.
             0..4 => (ring + if d & 1 == 0 { 6 } else { 64 }, None),
             4 => (ring + 4, Some(value)),
             5 | 6 => (ring + 128 + 2 * usize::from(e), Some(value & 0x7ff)),

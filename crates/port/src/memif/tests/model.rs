@@ -96,7 +96,7 @@ impl Pair {
     }
 
     fn receive(&mut self, near: bool, n: usize) {
-        // The other's line.
+        // The model's line of the other side.
         let (mut out, line) = (Batch::with_capacity(64), usize::from(near));
         let port = if near { &mut self.near } else { &mut self.far };
         let moved = port.queues[0].rx(&mut self.mem, &mut out, n);
@@ -122,7 +122,7 @@ impl Pair {
         (self.sent, self.received) = ([0; 2], [0; 2]);
     }
 
-    /// Waits until all packets under way have arrived, and checks that every frame is back.
+    /// Waits until all packets in flight have arrived, and checks that every frame is back in the pool.
     fn end(mut self) {
         self.taken.clear();
         let start = Instant::now();
@@ -130,7 +130,7 @@ impl Pair {
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", (self.received, self.sent));
             for near in [true, false] {
                 self.receive(near, 64);
-                // A client takes back what was read when it sends.
+                // A client takes back packets that were read when it sends.
                 let port = if near { &mut self.near } else { &mut self.far };
                 port.queues[0].xmit(&mut self.mem, &mut Batch::with_capacity(0));
             }

@@ -78,7 +78,7 @@ impl Worker {
         })
     }
 
-    /// Asserts that no turn was long, and that the thread does not wait for a peer now.
+    /// Asserts that no turn was too long, and that the thread does not wait for a peer now.
     fn assert_free(&self) {
         let wait = std::fs::read_to_string(&self.wait).unwrap_or_default();
         assert!(!wait.contains("wait_close") && !wait.contains("eventfd"), "it waits in {wait}");
@@ -92,7 +92,7 @@ impl Worker {
         self.stop.store(true, Ordering::Relaxed);
         let start = Instant::now();
         self.thread.join().unwrap();
-        // Closing a port waits for its socket, and for no peer's descriptor.
+        // Closing a port waits for the port's socket, but for no descriptor of a peer.
         assert!(start.elapsed() < 2 * TURN_MAX, "the end took {:?}", start.elapsed());
         eprintln!("longest wait of a turn: {} us", self.longest_us.load(Ordering::Relaxed));
     }
@@ -102,7 +102,7 @@ pub fn pool() -> Pool {
     Pool::builder().frames(512).build().unwrap()
 }
 
-/// Opens a port and gives it turns until it is `served`; reports how long that took.
+/// Opens a port and gives it turns until `served` returns true; reports how long that took.
 pub fn serve(
     text: &str,
     pool: &Pool,
@@ -203,7 +203,7 @@ fn lingering_sockets_of_clients_hold_up_no_server_and_no_reader() {
             Worker::of_port(&format!("memif:{name},role=server,secret=s"), &pool)
         };
         let mut ends = Vec::new();
-        // Without the secret, as the first message; and with it, as a region.
+        // Send it without the secret as the first message, and with the secret as a region.
         for with_secret in [false, true] {
             let (socket, far) = lingering();
             ends.push(far);
@@ -213,7 +213,7 @@ fn lingering_sockets_of_clients_hold_up_no_server_and_no_reader() {
                 channel.send(&region, Some(socket)).unwrap();
                 assert!(matches!(next(&channel), Some(Message::Disconnect(_))));
             } else {
-                // Refused by the kernel, since 6.16.
+                // The kernel refuses this since Linux 6.16.
                 let _ = connect(&name).send(&Message::Ack, Some(socket));
             }
         }
@@ -254,7 +254,7 @@ fn lingering_socket_of_a_server_holds_up_no_client() {
         };
         let (lingering, far) = lingering();
         ends.push(far);
-        // A client waits for two seconds, which a busy machine can spend on the line before.
+        // A client waits two seconds for the handshake; a busy machine can take as long for the line before.
         if Channel(socket).send(&hello(), Some(lingering)).is_err() {
             continue;
         }
@@ -425,7 +425,7 @@ fn some_message(random: &mut Random) -> [u8; BYTES] {
     let (kind, fields) = (random.next(), random.next());
     bytes[..2].copy_from_slice(&[(kind % 9) as u8, (kind >> 60 & kind >> 56 & 1) as u8]);
     for (at, byte) in bytes[2..26].iter_mut().enumerate() {
-        // Mostly small numbers; lengths of a page or more.
+        // Mostly small numbers; for lengths, a page or more.
         *byte = match fields >> (at % 32) & 3 {
             0 => (random.next() % 3) as u8,
             1 => random.next() as u8,

@@ -137,7 +137,7 @@ impl Client {
     /// Connects, and sends the first `steps` messages of the handshake.
     pub fn at_step(name: &str, steps: usize, port: &mut Opened, mem: &mut Local) -> Client {
         let region = Arc::new(Region::new("peer", REGION_BYTES, Huge::Never).unwrap());
-        // SAFETY: looked at by atomics and copies only.
+        // SAFETY: the memory is accessed only by atomics and copies.
         let memory = Arc::new(unsafe { PeerMemory::shared(region) });
         let [from, to] = [0, STRIDE].map(|at| Raw::new(&memory, at, POWER));
         from.ring.initialise();

@@ -1,4 +1,4 @@
-//! Queues of one port on threads of their own, while its connection ends and begins again.
+//! Queues of one port, each on its own thread, while the port's connection ends and begins again.
 
 use std::sync::atomic::AtomicBool;
 
@@ -22,7 +22,7 @@ fn queues(text: &str, pool: &Pool) -> (std::sync::Arc<Link>, Vec<MemifQueue>) {
     (link, queues)
 }
 
-/// Sends, receives and goes to sleep, as fast as it can.
+/// Sends, receives and sleeps, as fast as it can.
 fn run(mut queue: MemifQueue, pool: &Pool, stop: &AtomicBool) {
     let (mut mem, mut batch) = (pool.local_with(8), Batch::with_capacity(16));
     while !stop.load(Ordering::Relaxed) {
@@ -59,7 +59,7 @@ fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
             let (mut last, mut turns) = ([u32::MAX; 2], 0u32);
             while ended(&client) < CONNECTIONS && start.elapsed() < Duration::from_secs(60) {
                 for (link, last) in [&client, &server].into_iter().zip(&mut last) {
-                    // Once for each, and after more or less traffic.
+                    // End every connection once, after different amounts of traffic.
                     let generation = link.generation();
                     turns = turns.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                     (0..turns >> 28).for_each(|_| std::thread::yield_now());
@@ -70,7 +70,8 @@ fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
                 }
             }
             stop.store(true, Ordering::Relaxed);
-            // The scope waits for what the threads run, and not until their caches of frames are empty.
+            // Join: the scope waits for the threads' closures, but not until their caches of frames are
+            // empty.
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         });
         assert!(client.ended.load(Ordering::Relaxed) >= CONNECTIONS);

@@ -121,7 +121,7 @@ fn a_stream_is_held_as_long_as_the_goal_allows_whatever_its_arrivals() {
             let mut m = Moderator::new(Moderation::default(), true);
             m.set_ring_len(Some(1024));
             let mut seen = simulate(&mut m, load, SECOND, us(5));
-            // A tenth for those that come one by one while the rate is looked at.
+            // A tenth is for packets that arrive singly while the rate is measured.
             assert!(seen.each() > 0.85 * least, "{gap} us: {} an irq: {}", seen.each(), seen.line);
             assert!(seen.delay(99) <= us(265), "{gap} us: {:?}: {}", seen.delay(99), seen.line);
             assert!(seen.line.contains("holding 2"), "{}", seen.line);
@@ -137,13 +137,14 @@ fn a_late_timer_shortens_the_hold_so_that_the_goal_is_met() {
     assert!(seen.delay(99) <= us(275), "{:?}: {}", seen.delay(99), seen.line);
     let hold = m.moderated().hold.unwrap();
     assert!((us(199)..us(226)).contains(&hold), "less the slack of 50: {hold:?}");
-    // A thread that asked for punctual timers is as late after a device's wake-up: holding adds nothing to that.
+    // A thread that requested punctual timers gets the CPU as late after a device's wake-up: holding does not
+    // add to this.
     let mut m = Moderator::new(Moderation::default(), true);
     m.set_ring_len(Some(1024));
     m.set_timer_slack(us(1));
     simulate(&mut m, every(us(20), SECOND), SECOND, us(60));
     assert!(m.moderated().hold >= Some(us(249)), "{:?}", m.moderated());
-    // One that is late by 10 ms is beyond any goal, and breaks nothing.
+    // A thread that is late by 10 ms misses every goal, but nothing fails.
     let mut m = Moderator::new(Moderation::default(), true);
     let seen = simulate(&mut m, every(us(20), SECOND), SECOND, us(10_000));
     assert!(seen.packets > 45_000, "{seen:?}");
@@ -196,7 +197,7 @@ fn a_burst_is_held_and_the_packet_after_quiet_is_not() {
 
 #[test]
 fn a_ring_bounds_every_hold_at_the_rate_of_the_moment() {
-    // 1 in 2 us would be 125 in 250 us, and 5000 in 10 ms.
+    // 1 packet in 2 us would be 125 in 250 us, and 5000 in 10 ms.
     for text in ["adaptive", "adaptive:latency=10ms", "fixed:usecs=10000,frames=65536", "dim"] {
         let mut m = Moderator::new(text.parse().unwrap(), true);
         m.set_ring_len(Some(128));
@@ -209,7 +210,7 @@ fn a_ring_bounds_every_hold_at_the_rate_of_the_moment() {
 
 #[test]
 fn a_goal_of_cpu_holds_just_long_enough_and_says_so_if_it_cannot_be_met() {
-    // 12 us a wake-up: 20 % less 5 % for 100,000 packets of 0.5 us leave 12,500 wake-ups.
+    // 12 us a wake-up: of 20 %, 5 % are for 100,000 packets of 0.5 us, and the rest allows 12,500 wake-ups.
     let mut m = Moderator::new("adaptive:cpu=20%".parse().unwrap(), true);
     m.set_ring_len(Some(1024));
     let seen = simulate(&mut m, every(us(10), SECOND), SECOND, us(1));
@@ -226,7 +227,7 @@ fn a_goal_of_cpu_holds_just_long_enough_and_says_so_if_it_cannot_be_met() {
 
 #[test]
 fn a_dearer_wake_up_brings_more_packets_to_each_irq() {
-    // What registers take at an irq is a part of its cost.
+    // The time of register accesses at an irq is a part of its cost.
     for (mode, goal_us) in [("adaptive:latency=10ms", 10_050), ("adaptive:cpu=20%", 10_050)] {
         let each = [8_000.0, 40_000.0, 120_000.0].map(|wake_ns| {
             let mut m = Moderator::new(mode.parse().unwrap(), true);
@@ -284,11 +285,12 @@ fn hold_that_would_overflow_the_ring_is_spent_on_the_cpu() {
     let near = |(hold, spin): (Duration, bool), us: f64, spins: bool| {
         assert!((hold.as_secs_f64() * 1e6 - us).abs() < 1.0 && spin == spins, "{hold:?} {spin}");
     };
-    // 60 each 10 us: 128 in 21 us. 38: 190 of 256 in 50 us. 16 each us of 1024: 512 in 32 us.
+    // 60 packets in 10 us give 128 in 21 us. 38 give 190 of 256 in 50 us. 16 in 1 us give 512 of
+    // 1024 in 32 us.
     near(last(256, 60, TIME / 5), 21.3, true);
     near(last(256, 38, TIME / 5), 50.0, false);
     near(last(1024, 16, us(1)), 32.0, false);
-    // 10 in 50 us fill a ring of 2, and are no reason to keep a CPU busy.
+    // 10 packets in 50 us fill a ring of 2, which must not keep a CPU busy.
     assert!(!last(2, 10, TIME).1);
 }
 
@@ -305,7 +307,8 @@ fn arrival_rate_is_not_the_rate_of_draining_a_backlog() {
     m.set_ring_len(Some(1024));
     let mut now = Instant::now();
     looks(&mut m, now, TIME, &[1]);
-    // 10 in each microsecond: a sleep of 50, and what came is taken in 60 more, 1098 in all.
+    // 10 packets in each microsecond: after a sleep of 50 us, receiving takes 60 us more; 1098
+    // packets in all.
     for _ in 0..5 {
         now += TIME;
         let mut found = [BUDGET; 18];
@@ -329,7 +332,7 @@ fn a_queue_that_there_is_no_room_for_is_not_an_empty_one() {
         m.rest(at)
     };
     assert!(is_held(&blocked(now + 4 * TIME)), "what it has is not known, and still comes densely");
-    // One that takes nothing for long is slept on.
+    // A queue that has no room for a long time is slept on.
     assert_eq!(blocked(now + 100 * TIME), Rest::Device);
 }
 
@@ -392,7 +395,8 @@ fn a_whole_run_is_explained_by_its_mean_and_not_by_its_last_moments() {
     // The goal is 250 us.
     let near = ["holding 24", "holding 250"].iter().any(|hold| line.contains(hold));
     assert!(line.starts_with("12.") && near, "{line}");
-    // A port that always has packets is polled without an end, and one that woke its worker once is not thin.
+    // A port that always has packets is polled without end; a port that woke its worker once is not reported
+    // as too thin.
     let line = |packets, irqs| m.moderated().over(packets, irqs);
     assert_eq!(line(1 << 20, 0).to_string(), "no irq: no packet woke a worker");
     let once = Moderated { hold: None, ..line(1 << 20, 1) }.to_string();

@@ -99,7 +99,7 @@ fn datagrams_to_its_port_arrive_and_all_else_is_the_hosts() {
         let mut port = queue("packet:v0,udp=7777");
         theirs.send(b"theirs").unwrap();
         assert_eq!(answer(&theirs, LONG), REFUSED);
-        // In two fragments.
+        // The datagram is sent in two fragments.
         ours.send(&[1; 2000]).unwrap();
         client.run(|| assert_answers_ping("198.18.0.2")).unwrap();
         ours.send(b"ours").unwrap();
@@ -126,10 +126,10 @@ fn echo_requests_and_arp_reach_the_ports_that_ask_for_them_and_nothing_else_does
         assert!(port.obtained().to_string().contains("only icmp, which the host receives, too"));
         let mut icmp = port.into_queues();
         let (mut arp, mut to) = (queue("packet:v0,arp"), queue("packet:v0,dst=198.18.0.9"));
-        // The host answers it, after it has asked whom to answer.
+        // The host answers the datagram after it has resolved the sender's address.
         datagrams(&client, 7777).send(b"neither").unwrap();
         let other = client.run(|| UdpSocket::bind(("198.18.0.1", 0)).unwrap()).unwrap();
-        // Nobody answers the question that goes before it.
+        // Nobody answers the neighbour request that precedes the datagram.
         other.send_to(b"question", ("198.18.0.9", 7777)).unwrap();
         let mut raw = client.run(|| queue("packet:v1")).unwrap();
         send(&mut raw, &[ipv4(17, 20), ipv4(1, 20)], Offload::NONE);
@@ -189,7 +189,7 @@ fn a_connection_that_the_port_accepts_is_not_reset_by_the_host() {
         let silent = client.run(connect(unanswered)).unwrap().unwrap_err();
         assert_eq!(silent.kind(), ErrorKind::TimedOut);
         let ours = client.spawn("client", connect(LONG)).unwrap();
-        // The last of those that come; the earlier ones are of the attempt that was given up.
+        // Use the last SYN that arrives; the earlier ones belong to an attempt that was given up.
         while !ours.is_finished() {
             let mut batch = Batch::with_capacity(64);
             port.wait(Some(Duration::from_millis(10))).unwrap();
@@ -203,7 +203,7 @@ fn a_connection_that_the_port_accepts_is_not_reset_by_the_host() {
         stream.write_all(b"hello").unwrap();
         let got = receive_if(&mut port, 1, |data| data.ends_with(b"hello"));
         assert_eq!(got.iter().next().unwrap().data()[36..38], 7777u16.to_be_bytes());
-        // Its segments reach the host's stack too, which would have reset it by now.
+        // The segments also reach the host's stack, which would have reset the connection by now.
         stream.set_read_timeout(Some(unanswered)).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
 

@@ -36,7 +36,7 @@ fn every_queue_sends_and_none_receives_what_this_machine_sent() {
         let mut there = Seen::default();
         there.wait(std::slice::from_mut(&mut a), 4 * usize::from(FLOWS));
         there.assert_once(4);
-        // What comes last has come: nothing was before it.
+        // Only this round may arrive at `queues`: an earlier frame would be one that this machine sent.
         send(&mut a, &round(4), Offload::NONE);
         let mut here = Seen::default();
         here.wait(&mut queues, FLOWS.into());
@@ -148,7 +148,7 @@ fn the_share_of_a_queue_that_is_closed_under_load_goes_to_the_others() {
             seen.wait(&mut queues, FLOWS.into());
             closed = seen.frames.iter().filter(|(i, ..)| *i == 1).map(|f| f.1).collect();
             sender.go_on(&mut seen, &mut queues, 20);
-            // With more on its way, for the kernel to choose this queue while it goes.
+            // Send more packets, so that the kernel chooses this queue while it is closed.
             sender.allowed.fetch_add(20, Ordering::Release);
             drop(queues.remove(1));
             let whole = |seen: &Seen, round| {
@@ -205,7 +205,7 @@ fn queues_that_are_opened_under_load_receive_nothing_twice_and_leave_nothing_out
             seen.take(&mut opened);
         }
         assert!(opened.iter_mut().all(|q| q.counts().rx_missed == 0));
-        // Of each flow, everything from some time on.
+        // From some number on, every frame of each flow must have arrived.
         let sent = sender.sent.load(Ordering::Acquire);
         for flow in 0..FLOWS {
             let mut its: Vec<_> =

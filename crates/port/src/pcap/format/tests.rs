@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::input::Order;
 use super::*;
 
-/// A packet as the tests compare it: interface, time, original length, link type, bytes.
+/// A packet in the form that tests compare: interface, time, original length, link type, bytes.
 type Packet = (u32, u64, u32, u16, Vec<u8>);
 
 /// Reads all packets up to the end or the first error, and returns the error.
@@ -105,7 +105,7 @@ fn enhanced(order: Order, id: u32, time: u64, data: &[u8]) -> Vec<u8> {
     block(order, 6, &body)
 }
 
-/// Makes a file of both byte orders with every kind of block.
+/// Makes a file with sections of both byte orders and with every kind of block.
 fn mixed() -> Vec<u8> {
     let mut file = Vec::new();
     for order in [Order::Little, Order::Big] {
@@ -271,7 +271,7 @@ fn options_that_lie_are_named() {
     assert_eq!(with(&u16s(order, &[2, u16::MAX, 0, 0])), "option 2 of impossible length 65535");
     assert_eq!(with(&option(order, 9, b"12")), "option 9 of impossible length 2");
     assert_eq!(with(&option(order, 14, b"1234567")), "option 14 of impossible length 7");
-    // As many empty options as a block holds come to an end with it.
+    // Parsing a block that is full of empty options must end.
     let many = [1, 0, 0, 0].repeat(BLOCK_LEN_MAX / 4 - 5);
     let file = [section(order), interface(order, 1, 0, &many), enhanced(order, 0, 1, b"x")];
     assert_eq!(read_all(&file.concat()).0.len(), 1);
@@ -323,7 +323,7 @@ fn a_hundred_thousand_damaged_files_cause_no_panic_and_no_growth() {
         }
         errors += usize::from(read_all(&file).1.is_some());
     }
-    // The test has tested something if some damage was found and some was harmless.
+    // The test is useful only if some damage was detected and some was harmless.
     assert!((10_000..99_000).contains(&errors), "{errors}");
 }
 
@@ -390,7 +390,7 @@ fn a_stream_that_comes_byte_by_byte_reads_as_the_file_does() {
 
 #[test]
 fn a_stream_that_has_ended_is_not_asked_again() {
-    // A dripping stream that has ended says so every other time only, as a FIFO may.
+    // A dripping stream that has ended reports its end only in every second read, as a FIFO may.
     for file in [&b""[..], b"x", b"\n\r\r\n", &mixed()[..30], &mixed()[..50]] {
         let mut reader = Reader::unread(Dripping { bytes: file, dry: false });
         let steps = 2 * file.len() + 3;

@@ -217,7 +217,7 @@ impl<W: Write> Writer<W> {
 impl<W: Write> Drop for Writer<W> {
     fn drop(&mut self) {
         if !self.broken {
-            let _ = self.flush(); // documented: call flush to learn of a failure
+            let _ = self.flush(); // the error is lost, as documented: call flush to get it
         }
     }
 }

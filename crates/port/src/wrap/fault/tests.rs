@@ -74,7 +74,8 @@ fn a_packet_set_aside_comes_behind_so_many_others() {
     let got = &bench.got[1];
     assert!(!got.is_sorted() && bench.stats.counts().reordered > 0);
     let before = |i: usize| got[..i].iter().filter(|n| **n > got[i]).count();
-    // It lets three by, or fewer at the end; those that stay in line let none by.
+    // A packet that was set aside is overtaken by three packets, or fewer at the end; packets in
+    // the line are overtaken by none.
     let overtaken: Vec<usize> = (0..got.len()).map(before).filter(|n| *n > 0).collect();
     let most = *overtaken.iter().max().unwrap();
     assert!((3..=3 + 2).contains(&most), "{overtaken:?} in {got:?}");
@@ -124,7 +125,7 @@ fn delayed_packets_leave_without_another_send() {
         assert_eq!((a.xmit(&mut batch), b.rx(&mut batch)), (2, 0));
         let mut none = Batch::with_capacity(8);
         while b.rx(&mut batch) < 2 && batch.len() < 2 {
-            // It reads, and has nothing to send: it is woken for what it holds.
+            // The caller waits only for packets to receive, but is woken for held packets.
             assert!(a.wait(Some(LONG)).unwrap(), "{fault:?}: slept on what is to be sent");
             a.rx(&mut none);
         }
@@ -166,7 +167,7 @@ fn a_queue_that_refuses_takes_nothing_for_so_many_calls_and_then_goes_on() {
     assert_eq!((b.rx(&mut got), numbers(&got)), (4, vec![0, 1, 2, 3]));
     fill(&mut a, &mut batch, &mut 4, 1);
     assert_eq!(a.xmit(&mut batch), 0);
-    // The end of a refusal is not announced: each call asks for it.
+    // The end of a refusal is not signalled: only further calls reach it.
     for _ in 0..4 {
         assert!(a.wait_for(Want::Room, Some(LONG)).unwrap(), "slept on room");
         a.xmit(&mut batch);
@@ -179,7 +180,7 @@ fn refused_packets_are_held_and_room_in_the_device_wakes() {
     let (_pool, mut a, mut b, _) = pair(4, &Plan::new(1).tx(Fault::Duplicate, 1).hold_packets(8));
     let mut batch = Batch::with_capacity(16);
     fill(&mut a, &mut batch, &mut 0, 10);
-    // Four doubled are eight: the ring takes four of them, and four are held.
+    // Four packets are doubled to eight: the ring takes four of them, and four are held.
     assert_eq!((a.xmit(&mut batch), batch.len()), (4, 6));
     assert_eq!(a.xmit(&mut batch), 0);
     assert!(!a.wait_for(Want::Room, Some(Duration::ZERO)).unwrap());
@@ -238,7 +239,7 @@ fn the_end_is_told_once_and_after_the_last_packet_that_was_held() {
     drop(b);
     let mut got = 0;
     loop {
-        // Looked at after a wake-up only, as by a program that sleeps.
+        // Read the health only after a wake-up, as a program that sleeps does.
         assert!(a.wait(Some(LONG)).unwrap(), "not told of the end");
         if a.health() != Health::Up {
             break;
@@ -307,7 +308,7 @@ impl AsFd for Source {
 fn lost_packets_of_a_device_count_as_received_and_doubled_ones_as_created() {
     let pool = Pool::builder().frames(256).build().unwrap();
     let source = Queue::new(Box::new(Source(EventFd::new().unwrap(), 100)), pool.local());
-    // Two faults on top of each other: each packet is received once.
+    // Two layers of faults: each packet is still received once.
     let (queue, once) = faulty(source, &Plan::new(3).rx(Fault::Drop, 4).rx(Fault::Duplicate, 3));
     let (mut queue, again) = faulty(queue, &Plan::new(4).rx(Fault::Drop, 5));
     let mut batch = Batch::with_capacity(64);
@@ -334,7 +335,7 @@ fn a_corrupted_packet_differs_by_one_bit_and_a_short_one_by_its_end() {
             skb.append(frame(&pool)).unwrap();
         }
         let before = crate::host::testing::bytes(&skb);
-        // Another handle on the same bytes keeps them as they are.
+        // A second handle on the bytes keeps them unchanged.
         let shared = if chain { None } else { Some(skb.share()) };
         batch.push(skb).unwrap();
         assert_eq!((a.xmit(&mut batch), b.rx(&mut batch)), (1, 1));

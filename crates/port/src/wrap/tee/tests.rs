@@ -111,7 +111,7 @@ fn a_capture_has_what_passed_with_its_way_its_length_and_its_time() {
     push(&mut a, 90, 1, 60);
     let (file, before) = (Bytes::default(), epoch_ns());
     let mut writer = tee.start(file.clone()).unwrap();
-    // Four of six fit into the ring: those are what passed.
+    // Only four of the six packets fit into the ring, and only these were sent.
     pull(&mut b, 1);
     assert_eq!(push(&mut a, 0, 6, 61), 4);
     let mut batch = Batch::with_capacity(2);
@@ -132,7 +132,8 @@ fn a_capture_has_what_passed_with_its_way_its_length_and_its_time() {
     assert_eq!(flags(&file), [2, 2, 2, 2, 1, 1]);
     let lens: Vec<_> = got.iter().map(|p| (p.2, p.3.len())).collect();
     assert_eq!((lens[0], lens[5]), ((61, 61), (300, 100)));
-    // Sent at the time of the call, one for all; received at the device's time, where it has one.
+    // Sent packets have the time of the call, which they share; received packets have the device's
+    // time, if it has one.
     assert!((before..=after).contains(&got[0].1) && got[..4].iter().all(|p| p.1 == got[0].1));
     assert!(got[4].1 == 12_345 && (before..=after).contains(&got[5].1));
     let counts = TeeCounts { copied: 6, dropped: 0, written: 6, unwritten: 0 };
@@ -146,7 +147,7 @@ fn busy_path(mut a: Queue, mut b: Queue, stop: mpsc::Receiver<()>) -> (Queue, Qu
         next += push(&mut a, next, 16, 64) as u32;
         let mut batch = Batch::with_capacity(64);
         while b.rx(&mut batch) > 0 {
-            // What was sent comes back, so that it is received, too.
+            // Send the packets back, so that they are received as well.
             b.xmit(&mut batch);
             assert!(batch.is_empty(), "there is room: as many as were taken");
             pull(&mut a, 64);
@@ -191,7 +192,7 @@ fn captures_start_and_stop_on_a_path_under_load() {
         let ways = got.iter().zip(flags(file));
         let tx: Vec<u32> =
             ways.filter(|(_, flag)| *flag == OUTBOUND).map(|(p, _)| number(p)).collect();
-        // In order, of this capture and no other, and no packet that never was.
+        // The copies are in order, of this capture only, and none is of a packet that was not sent.
         assert!(tx.is_sorted() && tx.windows(2).all(|w| w[0] != w[1]), "{tx:?}");
         assert!(tx[0] >= last && *tx.last().unwrap() < sent);
         last = *tx.last().unwrap();
@@ -214,12 +215,12 @@ fn without_a_writer_copies_are_left_out_and_packets_are_not() {
         assert_eq!(push(&mut a, 10 * round, 10, 500), 10);
         assert_eq!(pull(&mut b, 64), 10);
     }
-    // 2048 bytes of memory hold three packets of 520.
+    // 2048 bytes of memory hold three packets of 520 bytes.
     let counts = TeeCounts { copied: 3, dropped: 97, written: 0, unwritten: 0 };
     assert_eq!(tee.counts(), counts);
     assert_eq!(writer.finish().unwrap(), 3);
     assert_eq!(packets(&file.take()).iter().map(number).collect::<Vec<_>>(), [0, 1, 2]);
-    // The next one starts afresh, and with all the room.
+    // The next capture starts with new counts and with an empty queue of copies.
     let writer = tee.start(io::sink()).unwrap();
     push(&mut a, 0, 2, 500);
     assert_eq!(writer.finish().unwrap(), 2);
@@ -253,7 +254,7 @@ fn a_disk_that_is_full_ends_the_capture_and_not_the_path() {
     assert!(e.code == Code::File && !e.fix.is_empty(), "{e}");
     assert!(writer.has_ended() && writer.finish().is_err());
     let counts = tee.counts();
-    // What the sink took whole before it failed was written.
+    // Packets that the sink accepted completely before it failed count as written.
     assert_eq!((counts.copied, counts.written + counts.unwritten), (10, 10));
     assert!((1..10).contains(&counts.written), "{counts:?}");
     assert_eq!(push(&mut a, 0, 10, 200), 10);

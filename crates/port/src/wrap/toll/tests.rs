@@ -69,7 +69,7 @@ fn a_read_takes_longer_the_busier_the_bus_is() {
         (bus.read(now), bus.read(now + SPAN))
     };
     let us = Duration::from_micros;
-    // A millisecond of that bus is 125,000 bytes.
+    // In a millisecond that bus carries 125,000 bytes.
     assert_eq!(read(0), (us(1), us(1)));
     assert_eq!(read(62_500), (us(1), us(2)));
     assert_eq!(read(93_750), (us(1), us(4)));

@@ -34,10 +34,10 @@ fn pool() -> Pool {
 /// Makes a map of four-byte keys and values.
 fn map(kind: u32, entries: u32) -> OwnedFd {
     let attr = [kind, 4, 4, entries, 0];
-    // SAFETY: the attributes point nowhere, and are as long as it is said.
+    // SAFETY: the attributes contain no pointers, and have the length that is passed.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, MAP_CREATE, attr.as_ptr(), size_of_val(&attr)) };
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the kernel has just made it for us.
+    // SAFETY: the kernel has just created this descriptor, and nobody else owns it.
     unsafe { OwnedFd::from_raw_fd(fd as i32) }
 }
 
@@ -50,7 +50,7 @@ fn pin(object: i32, path: &Path) {
     }
     let text = CString::new(path.to_str().unwrap()).unwrap();
     let attr = Attr { path: text.as_ptr().addr() as u64, fd: object as u32, flags: 0 };
-    // SAFETY: the path is alive over the call, and only read.
+    // SAFETY: the path lives during the call, and the kernel only reads it.
     let done = unsafe { libc::syscall(libc::SYS_bpf, OBJ_PIN, &raw const attr, size_of::<Attr>()) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
@@ -61,7 +61,7 @@ struct BpfFs(Scratch);
 impl BpfFs {
     fn mount() -> Option<BpfFs> {
         let scratch = Scratch::new();
-        // SAFETY: NEWNS changes which files this thread sees; it shares no descriptors less.
+        // SAFETY: NEWNS changes only which files this thread sees; its descriptors stay shared.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.ok()?;
         let mount = |args: &[&str]| {
             let done = Command::new("mount").args(args).arg(&scratch.0).status();
@@ -122,7 +122,7 @@ impl Theirs {
     }
 }
 
-/// Runs `test` on a thread that has `capabilities` and no more.
+/// Runs `test` on a thread that has only `capabilities`.
 fn with_only(capabilities: CapabilitySet, test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -182,7 +182,8 @@ fn a_pinned_map_and_cap_net_raw_are_enough_and_the_program_stays() {
                 settle(&mut xdp);
                 drop(xdp);
                 assert!(ip("link show v0").contains("prog/xdp"), "{}", ip("link show v0"));
-                // Its entry is gone with it, so that the program passes them on.
+                // The port's map entry is removed with it, so that the program passes the packets
+                // on to the kernel.
                 assert_passed_on(&mut far, &mut kernel);
             }
             assert_settled(&pool);
@@ -195,7 +196,7 @@ fn a_descriptor_serves_as_well_and_a_lost_socket_is_entered_again() {
     in_netns_with_xdp(|| {
         veth(1500);
         let theirs = Theirs::attach("v0", Mode::Generic, 4);
-        // SAFETY: a descriptor of ours; the copy has one owner.
+        // SAFETY: `dup` returns a new descriptor of ours, which has one owner.
         let copy = unsafe { OwnedFd::from_raw_fd(libc::dup(theirs.map.raw_fd())) };
         let xdp = Xdp::new().with_map("v0", copy).unwrap();
         let (mut far, pool) = (queue("packet:v1"), pool());
@@ -279,7 +280,7 @@ fn what_is_no_map_of_sockets_is_refused_with_what_it_is() {
         }
         let e = SocketMap::of(std::fs::File::open(&plain).unwrap().into()).unwrap_err();
         assert_eq!(e.code, Code::PortSyntax, "{e}");
-        // Without the file's rights, and without the capability.
+        // Try without the right to the file, and without the capability.
         std::os::unix::fs::chown(fs.file("v0"), Some(1), Some(1)).unwrap();
         with_only(CapabilitySet::NET_RAW, || {
             let e = refused(&format!("{text},queues=0"));
@@ -309,7 +310,7 @@ fn an_entry_that_has_another_socket_stays_his() {
         assert_eq!(e.code, Code::Busy, "{e}");
         assert!(e.why.contains("another socket has the entry of queue 0"), "{e}");
         pass(&mut far, &mut first, &frames(100, 60));
-        // One that only sends has no entry.
+        // A port that only sends has no entry in the map.
         let mut writer =
             queue_in(&text.replace("xdp:v0", "xdp:w0").replace(",ring", ",write,ring"), &pool);
         pass(&mut writer, &mut queue("packet:w1"), &frames(100, 60));

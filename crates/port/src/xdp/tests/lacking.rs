@@ -34,8 +34,8 @@ fn refuse(call: c_long, first: u32, errno: Errno) {
     rustix::thread::set_no_new_privs(true).unwrap();
     let filter =
         libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut().cast() };
-    // SAFETY: the kernel reads `filter` and as many instructions as it says from `program`, which are
-    // alive over the call, and writes neither.
+    // SAFETY: the kernel reads `filter`, and the number of instructions that it contains from
+    // `program`. Both live during the call, and the kernel writes neither.
     let done = unsafe {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter)
     };
@@ -51,7 +51,7 @@ fn a_missing_kernel_feature_is_an_error_with_the_call_and_the_remedy() {
     let bpf = |command, errno| (libc::SYS_bpf, command, errno);
     let (unsupported, permission) = (Code::Unsupported, Code::Permission);
     for (lacks, code, named, remedy) in [
-        // Without AF_XDP there is no kind of map for its sockets either.
+        // A kernel without AF_XDP has no map type for its sockets either.
         (
             vec![NO_SOCKETS, bpf(MAP_CREATE, Errno::INVAL)],
             unsupported,
@@ -64,7 +64,7 @@ fn a_missing_kernel_feature_is_an_error_with_the_call_and_the_remedy() {
             "BPF_MAP_CREATE",
             "built with CONFIG_BPF_SYSCALL",
         ),
-        // The call is there, and its command is not.
+        // The kernel has the system call, but not this command.
         (vec![bpf(LINK_CREATE, Errno::INVAL)], unsupported, "BPF_LINK_CREATE", "Linux 5.9"),
         (vec![bpf(MAP_CREATE, Errno::PERM)], permission, "BPF_MAP_CREATE", "CAP_BPF"),
         (vec![bpf(PROG_LOAD, Errno::PERM)], permission, "BPF_PROG_LOAD", "CAP_BPF"),
@@ -79,7 +79,7 @@ fn a_missing_kernel_feature_is_an_error_with_the_call_and_the_remedy() {
             assert!(e.why.contains(named) && e.fix.contains(remedy), "{e:?}");
             assert!(!ip("link show v0").contains("prog/xdp"), "{}", ip("link show v0"));
             assert_settled(&pool);
-            // What does without it is obtained, and says what it is instead of.
+            // The port that does not need the feature is opened, and reports which port it replaces.
             let other = Port::first_of(["xdp:v0", "packet:v0"]).unwrap();
             let obtained = other.obtained().to_string();
             assert!(obtained.contains(named), "{obtained}");

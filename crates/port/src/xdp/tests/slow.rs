@@ -13,7 +13,7 @@ use crate::host::testing::{
     assert_settled, bytes, in_netns_with_xdp, ip, queue, receive, veth, wait_running,
 };
 
-/// Longer than the time after which a device without completions counts as dead.
+/// A time longer than that after which a device without completions is treated as failed.
 const STALL: Duration = Duration::from_millis(1500);
 const PACKETS: usize = 8;
 
@@ -61,9 +61,9 @@ fn packets_that_wait_in_the_kernel_are_no_reason_to_have_another_socket() {
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(queue.counters().driver.resets, 0);
-        // One at least has left before the queue was full of them.
+        // At least one packet was sent before the queue was full.
         assert!(under_way(pool) >= PACKETS as u64 - 3, "{:#}", pool.ledger());
-        // The kernel drops them, which completes them.
+        // The kernel drops the queued packets, which completes them.
         assert!(tc("qdisc del dev v0 root"));
         drop(queue);
         batch.clear();
@@ -114,7 +114,7 @@ fn frames_of_a_closed_queue_leave_a_card_as_they_were() {
     assert_eq!(card.xmit(&mut mem, &mut batch).packets, PACKETS);
     drop(card);
     assert_eq!(under_way(&pool), PACKETS as u64, "{:#}", pool.ledger());
-    // Every frame that can be had is written.
+    // Write every frame that can be allocated.
     let mut others = Batch::with_capacity(4096);
     assert_eq!(mem.alloc(&mut others, 4096), 4096 - PACKETS);
     for skb in others.iter_mut() {

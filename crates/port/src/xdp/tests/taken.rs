@@ -38,7 +38,7 @@ impl Other {
         let interface = Interface::open(interface).unwrap().index();
         let socket = XdpSocket::new().unwrap();
         let memory = Region::new("linerate test", 64 * 2048, Huge::Never).unwrap();
-        // SAFETY: its rings are never mapped, so that no frame is ever named in one.
+        // SAFETY: the socket's rings are never mapped, so that no ring ever names a frame.
         unsafe { socket.register(&memory, 2048, 0) }.unwrap();
         for ring in [Ring::Fill, Ring::Completion, Ring::Rx, Ring::Tx] {
             socket.make(ring, 64).unwrap();
@@ -73,7 +73,7 @@ fn a_queue_taken_by_another_socket_is_down_and_idle_until_it_is_free() {
         let other = Other::take("v0");
         let mut xdp = Queue::new(Box::new(ops), pool.local());
         let fd = xdp.as_raw_fd();
-        // It asks a hundred times a second, and no more.
+        // The port tries again a hundred times a second, not more often.
         assert_silent(&mut xdp, 150);
         assert_taken_by_another(xdp.health());
         assert_eq!((lent(&pool), xdp.driver_counts().resets), (0, 1));
@@ -146,7 +146,7 @@ fn a_queue_that_has_another_socket_is_refused_until_he_leaves() {
         veth(1500);
         let pool = pool(8192);
         let other = Other::take("v0");
-        // Not in its driver: there is no program there, and a socket alone.
+        // The interface has no XDP program, only another program's socket.
         let e = Port::open_with("xdp:v0", &pool).unwrap_err();
         assert_taken_by_another(Health::Down(e));
         assert!(!ip("link show v0").contains("prog/xdp"), "{}", ip("link show v0"));
