@@ -206,7 +206,7 @@ pub struct Verified {
 }
 
 impl QueueCounts {
-    /// Returns the irqs: ends of a sleep, by the device or by a timer.
+    /// Returns the number of irqs: sleeps that the device or a timer has ended.
     #[must_use]
     pub fn irqs(&self) -> u64 {
         self.wakeups + self.hold_ends

@@ -21,7 +21,7 @@ const SAMPLED: u32 = 16;
 /// Divisor of a sample's weight in the mean.
 const WEIGHT: u64 = 8;
 
-/// Calculates how many packets leave together.
+/// The number of paced packets that leave together, computed from the rate and the cost of a wake-up.
 #[derive(Debug)]
 pub(super) struct Burst {
     /// The number of packets that the user has set.

@@ -193,8 +193,8 @@ mod tests {
         assert_eq!(checksum::add(checksum::sum(&chain[14..]), check), u16::MAX);
         let frames: Vec<_> = batch.iter().map(|skb| skb.data().to_vec()).collect();
         assert_eq!(frames[0], frame);
-        // A correct checksum makes the sum of the packet all ones, without the pseudo header that
-        // was in the field.
+        // The packet's sum with a correct checksum is all ones, minus the pseudo header, which the
+        // field contained.
         let pseudo = u16::from_be_bytes([frame[20], frame[21]]);
         let mut whole = frames[1][14..].to_vec();
         let check = u16::from_be_bytes([whole[6], whole[7]]);

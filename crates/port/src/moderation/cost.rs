@@ -51,7 +51,7 @@ struct Reading {
     packets: u64,
 }
 
-/// Measures a thread's [`Cost`] from readings around some of its sleeps.
+/// A meter of a thread's [`Cost`], by readings around some of its sleeps.
 #[derive(Debug, Default)]
 pub struct CostMeter {
     last: Option<Reading>,

@@ -350,7 +350,7 @@ fn target(goal: Goal, rate: f64, cost: Cost, slack: Duration) -> Duration {
 }
 
 /// Shortens a hold so that at most half of the ring is full at its end; returns true if the rest is
-/// too short for a sleep, so that the CPU waits.
+/// too short for a sleep, so that the CPU must wait busily.
 ///
 /// A sleep ends somewhat late, and a sender that finds a full ring is slower than it can be. Half, so that
 /// the sender finds room.

@@ -203,7 +203,8 @@ fn lingering_sockets_of_clients_hold_up_no_server_and_no_reader() {
             Worker::of_port(&format!("memif:{name},role=server,secret=s"), &pool)
         };
         let mut ends = Vec::new();
-        // Send it without the secret as the first message, and with the secret as a region.
+        // Send the lingering socket without the secret, in the first message; and with the secret,
+        // as a region.
         for with_secret in [false, true] {
             let (socket, far) = lingering();
             ends.push(far);

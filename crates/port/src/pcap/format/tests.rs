@@ -466,7 +466,7 @@ fn the_writer_refuses_what_no_reader_would_take() {
 #[test]
 fn tcpdump_reads_what_the_writer_writes() {
     let mut bytes = vec![2; 60];
-    bytes[12..14].copy_from_slice(&[0x88, 0xb5]); // for local experiments
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]); // an EtherType for local experiments
     let frame = |n: u64| (0, 1_700_000_000_000_000_000 + n, 4, bytes.clone());
     let file = written(&(0..50).map(frame).collect::<Vec<_>>());
     let mut command = Command::new("tcpdump");

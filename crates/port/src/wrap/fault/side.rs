@@ -201,7 +201,7 @@ impl Side {
         self.aside.push(Aside { skb, passed, turn: due.turn.max(now.turn) + ASIDE_TURNS });
     }
 
-    /// Moves packets that are due to `ready`.
+    /// Moves the packets whose time or turn has come to `ready`.
     pub fn mature(&mut self, now: Now) {
         self.release_aside(now.turn);
         while let Some((_, due)) = self.line.front()
