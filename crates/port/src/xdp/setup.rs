@@ -339,7 +339,7 @@ pub(super) fn beside(name: &str) -> String {
     )
 }
 
-/// Returns the names of the programs with these ids, as far as this process may read them.
+/// Returns the names of the programs with these ids; only the id for a name that this process may not read.
 pub(super) fn program_names(ids: &[u32]) -> String {
     let each = ids.iter().map(|id| match bpf::program_name(*id) {
         Some(program) => format!("{program:?} (id {id})"),

@@ -112,7 +112,7 @@ impl Frame<'_> {
     /// Cost:   two allocations.
     #[must_use]
     pub fn hold(self) -> Held {
-        // `self` is dropped at the end of this function; the window then records it as held and
+        // `self` is dropped at the end of this function, but the window has recorded it as held and
         // keeps its slots.
         self.window.hold(&self.taken)
     }
