@@ -276,8 +276,8 @@ impl<S> Batch<S> {
         mem.free_raw(self.take_raw(n), Fate::Sent);
     }
 
-    /// Returns the number of packets and bytes in the first `n` packets (or in all, if there are
-    /// fewer).
+    /// Returns the number of packets and bytes in the first `n` packets, or in all packets if the
+    /// batch has fewer.
     #[must_use]
     pub fn count_first(&self, n: usize) -> Moved {
         let packets = n.min(self.len());

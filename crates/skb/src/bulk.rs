@@ -31,8 +31,7 @@ pub(crate) struct Bulk {
     /// # Safety
     /// Each handle's line lies in the table, and no other thread reads or writes it meanwhile.
     pub write: unsafe fn(Lines<'_>, &[u32]),
-    /// Writes the lines as `write` does, and stores the frames' handles with a tag into as many
-    /// slots.
+    /// Writes the lines as `write` does, and stores each frame's handle, with a tag, in a slot.
     ///
     /// # Safety
     /// As for `write`.

@@ -20,8 +20,8 @@ pub(crate) const FRAMES_MAX: usize = 260;
 pub(crate) const PACKET_MAX_BYTES: u64 = 1 << 30;
 
 fn line(umem: &Umem, handle: u32) -> &Meta {
-    // SAFETY: the handle is of a live skb of the caller's or of a fragment of one, so the line is
-    // initialised; it is written only by an exclusive owner, which the caller then is.
+    // SAFETY: the handle is of the caller's live skb, or of a fragment of it, so the line is
+    // initialised. Only an exclusive owner writes the line, and that owner is the caller.
     unsafe { umem.meta(handle).as_ref() }
 }
 

@@ -100,7 +100,8 @@ pub fn skb_push(skb: &mut Skb, len: usize) -> Option<&mut [u8]> {
     skb.push(len)
 }
 
-/// Takes `len` bytes off the start of the data, and returns what is left of the first frame.
+/// Removes `len` bytes from the start of the data, and returns the remaining bytes of the first
+/// frame.
 ///
 /// Kernel: a pointer to the new start; `NULL` if the packet is shorter, `BUG()` if only its first
 ///         part is.

@@ -24,7 +24,7 @@ struct Stacks {
     frames: [Vec<u32>; CLASSES],
     /// Frames of the umem, over all classes; 0 in the depot of one core.
     total: usize,
-    /// False once the last `Pool` and `Local` are gone.
+    /// False after the last `Pool` and `Local` were dropped.
     open: bool,
     locks: Locks,
 }
@@ -53,7 +53,7 @@ impl Locks {
     }
 }
 
-/// The state of the umem after a frame has come back to its depot.
+/// The state of the umem after a frame was returned to its depot.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Umem {

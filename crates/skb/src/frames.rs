@@ -31,7 +31,7 @@ pub(crate) struct Frames {
     data: *mut u8,
     meta: *mut Meta,
     cold: *mut Cold,
-    /// The location of each packet's data, if it comes from the allocator.
+    /// The location of each packet's data, if the allocator provides the data.
     blocks: *mut Block,
     /// Limit of the plain frames: a frame below it is private, ordinary and in the region, and
     /// needs no further checks.
@@ -40,7 +40,7 @@ pub(crate) struct Frames {
     headroom: u32,
     /// True if a policy of the pool requires work for each frame that is freed or allocated.
     retires: bool,
-    /// True if a free frame of an ordinary packet can go onto any list without further work.
+    /// True if a free frame of an ordinary packet can be put on any list without further work.
     frees_plainly: bool,
     data_from: Data,
     init: Init,
@@ -189,8 +189,8 @@ impl Frames {
         (self.bulk.flagged)(handles)
     }
 
-    /// Initialises free frames as empty packets, and stores their handles with `tag` into as many
-    /// slots; returns false, and does nothing, if the allocator has no memory.
+    /// Initialises free frames as empty packets, and stores each frame's handle, with `tag`, in a
+    /// slot; returns false, and does nothing, if the allocator has no memory.
     ///
     /// # Safety
     /// The caller has just taken the frames from a free list: they are in no skb, so no handle
@@ -209,8 +209,8 @@ impl Frames {
         true
     }
 
-    /// Initialises each free frame as an empty packet; where the allocator gives the data, each
-    /// gets `bytes` of it, headroom included.
+    /// Initialises each free frame as an empty packet; if the data comes from the allocator,
+    /// allocates `bytes` for each, headroom included.
     ///
     /// # Safety
     /// As for [`Frames::begin`].
@@ -225,7 +225,7 @@ impl Frames {
         true
     }
 
-    /// Initialises frames whose data comes from the allocator as empty packets.
+    /// Initialises frames, whose data comes from the allocator, as empty packets.
     ///
     /// # Safety
     /// As for [`Frames::begin`].
@@ -255,7 +255,7 @@ impl Frames {
         true
     }
 
-    /// Returns true if a free frame goes onto any list without further work.
+    /// Returns true if a free frame can be put on any list without further work.
     #[inline]
     pub fn frees_plainly(&self) -> bool {
         self.frees_plainly

@@ -1,5 +1,5 @@
-//! Frames lent to a device's rings, which return as received packets, sent packets or unused
-//! frames.
+//! Lending of frames to a device's rings; the device returns them as received packets, sent packets
+//! or unused frames.
 //!
 //! ```text
 //!   hot list ──lend──► fill ring ──► device ──receive──► packets            lent: neither free nor

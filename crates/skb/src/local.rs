@@ -133,8 +133,8 @@ impl Local {
                 self.jumbo.clear();
             }
         }
-        // Staging space for a hot list of length 0, allocated here so that nothing is allocated
-        // later.
+        // Reserve room for frames in transit even if the hot list's length is 0, so that nothing is
+        // allocated later.
         self.list.reserve_exact(frames.max(UNLISTED) - self.list.len());
         self.publish();
         frames
@@ -201,7 +201,8 @@ impl Local {
         (wanted <= umem.jumbo().1).then(|| self.alloc_jumbo()).flatten()
     }
 
-    /// Allocates an ordinary frame, with data of `bytes` if the data comes from the allocator.
+    /// Allocates an ordinary frame; if the data comes from the allocator, the packet gets `bytes`
+    /// of it.
     fn alloc_bytes(&mut self, bytes: u32) -> Option<Skb> {
         let since = self.sample_begins(ALLOC);
         if self.list.is_empty() && !self.refill(1) {
@@ -293,7 +294,7 @@ impl Local {
         Some(head)
     }
 
-    /// Moves frames from the depot onto an empty list; returns false if there are none.
+    /// Moves frames from the depot onto an empty list; returns false if the depot has no frames.
     #[cold]
     pub(crate) fn refill(&mut self, want: usize) -> bool {
         let most = self.hot_list_len.max(UNLISTED);
@@ -359,7 +360,7 @@ impl Local {
         // Take the first frame: a device that received fewer packets returns the last frames.
         if let Some(handle) = out.flag(out.len() - n) {
             let umem = self.umem();
-            // SAFETY: allocated above, and no other owner has its handle yet.
+            // SAFETY: the packet was allocated above, and no other owner has its handle yet.
             unsafe {
                 umem.meta(handle).as_mut().lanes |= lane::BORN;
                 umem.cold(handle).as_mut().born = now;

@@ -1,4 +1,4 @@
-//! The hot lane: one cache line of metadata for each frame, apart from the frames.
+//! The hot lane: one cache line of metadata for each frame, stored separately from the frames.
 //!
 //! It is apart because a peer that maps the frames must not be able to write it, and because frames 2
 //! KiB apart share two of the 64 sets of an L1 cache (docs/adr/0001).

@@ -86,8 +86,8 @@ pub(crate) struct Page {
     pub alloc: Counter,
     /// Packets of `alloc` that a device received.
     pub received: Counter,
-    /// Packets given up, by the core that allocated them; those of `list` after `counted` are not
-    /// included yet.
+    /// Number of packets given up, by the core that allocated them; drops on `list` after `counted`
+    /// are not included yet.
     pub freed: [Counter; CORES],
     /// Handles added by `share` and `clone`, by the core that allocated the packet.
     pub cloned: [Counter; CORES],

@@ -28,7 +28,7 @@ const FRAMES: u32 = 4096;
 #[derive(Debug)]
 pub struct Pool {
     umem: &'static Umem,
-    /// `None` if the packets' data comes from the allocator.
+    /// The memory of the frames; `None` if the packets' data comes from the allocator.
     memory: Option<Arc<Region>>,
 }
 
@@ -92,7 +92,7 @@ impl Pool {
         Local::new(self.clone(), name, hot_list_len)
     }
 
-    /// Returns the default length of a hot list that serves rings of so many frames: the larger of
+    /// Returns the default length of a hot list that serves rings of `rings` frames: the larger of
     /// the usual length and `rings`, and at most a quarter of the pool.
     #[must_use]
     pub fn hot_list_len_for(&self, rings: usize) -> usize {

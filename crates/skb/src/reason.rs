@@ -29,7 +29,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The transmit ring and the queue in front of it were full.
+    /// The transmit ring and the queue before it were full.
     TX_FULL = 0 "tx_full";
     /// No frame was free to receive or copy the packet into.
     NO_FRAME = 1 "no_frame";

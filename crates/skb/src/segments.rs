@@ -56,9 +56,9 @@ impl<'a> Iterator for Segments<'a> {
 pub(crate) fn read_frame(umem: &Umem, handle: u32, off: usize, to: &mut [u8]) {
     let place = umem.place(handle);
     debug_assert!(off + to.len() <= place.bytes as usize);
-    // SAFETY: off + to.len() is inside the frame (callers bound it by the meta line, whose setters
-    // keep it there). An exported frame is read without ever forming a reference; a private one is
-    // owned by the caller's handle and not written meanwhile.
+    // SAFETY: off + to.len() is inside the frame: callers limit it by the meta line, whose setters
+    // keep the line's values inside the frame. An exported frame is read without forming a
+    // reference; the caller's handle owns a private frame, which is not written meanwhile.
     unsafe {
         let from = place.start.as_ptr().add(off);
         match place.trust {

@@ -292,8 +292,8 @@ fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
     let met =
         |owned: &RefCell<Owned>| owned.borrow().0.iter().any(|e| (e.id, e.serial) == (id, serial));
     if !OWNED.try_with(met).ok()? {
-        // This is the first use of a umem: return the frames of former umems now, so that a thread
-        // that only drops keeps no more than the last umems mapped.
+        // This is the first use of a umem: return the frames of former umems now. Otherwise a
+        // thread that only drops packets would keep the memory of all former umems mapped.
         sweep();
     }
     OWNED
@@ -318,8 +318,8 @@ pub(crate) fn give_back(id: usize) {
     close_if(|entry| entry.id == id);
 }
 
-/// Returns this thread's frames of every umem that has no pool any more, so that the umem's memory
-/// can be unmapped.
+/// Moves this thread's frames of every umem that no pool uses to the umem's depot, so that the
+/// umem's memory can be unmapped.
 pub(crate) fn sweep() {
     close_if(|entry| {
         let mut abandoned = true;

@@ -1,4 +1,5 @@
-//! The books against what was really done: the ledger, the statistics, sampling, and starvation.
+//! Compares the ledger, the statistics, the sampling and the count of starvation with what the
+//! tests did.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -192,8 +193,8 @@ fn kinds() -> [Pool; 4] {
     .map(|builder| builder.build().unwrap())
 }
 
-/// Sends packets around three cores: each hands packets on, the next adds some of its own, the third
-/// sends all, so that it frees those of two others in one call.
+/// Sends packets around three cores: each core passes packets on, the next one adds some of its
+/// own, and the third sends all, so that it frees packets of the two others in one call.
 fn send_around(pool: &Pool, turns: usize) {
     let (to, from): (Vec<_>, Vec<_>) = (0..3).map(|_| sync_channel::<Batch>(2)).unzip();
     std::thread::scope(|s| {

@@ -32,7 +32,7 @@ const STEADY_TURNS: u64 = 256;
 /// Above this a run is long: the books are read now and then, and not all the time.
 const LONG: u64 = 100_000_000;
 const WATCH: Duration = Duration::from_millis(1);
-/// Interval at which a long run reports its progress.
+/// Interval of progress reports in a long run.
 const REPORT: Duration = Duration::from_secs(5);
 
 #[test]
@@ -65,7 +65,7 @@ fn after_a_churn_on_two_cores_the_ledger_is_exact() {
     assert!(made >= count);
 }
 
-/// Asserts that the ledger equals what the sides counted, and that every frame is back.
+/// Asserts that the ledger equals the counts of both sides, and that every frame was returned.
 fn assert_exact(pool: &Pool, ledger: &Ledger, done: &Tally) {
     assert!(ledger.is_drained(), "{ledger}");
     assert_eq!(ledger.created, done.made - done.unused, "{ledger}");
@@ -82,17 +82,17 @@ fn assert_exact(pool: &Pool, ledger: &Ledger, done: &Tally) {
     assert_eq!(jumbo.len(), pool.jumbo_frames());
 }
 
-/// The work of one side, by its own count.
+/// The counts of one side's work.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     /// Packets allocated, and handles made by sharing.
     made: u64,
-    /// Handles among `made` that never counted as packets: given back unused, or become fragments.
+    /// Handles among `made` that never counted as packets: freed unused, or appended as fragments.
     unused: u64,
     sent: u64,
     consumed: u64,
     dropped: u64,
-    /// Packets that held something.
+    /// Packets that held an object.
     held: u64,
 }
 
@@ -133,7 +133,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Lets two threads make `count` packets and free them all; what they did.
+/// Lets two threads make `count` packets and free all of them; returns their counts.
 fn churn(pool: &Pool, count: u64) -> Tally {
     let (to_one, from_zero) = heap(RING_LEN_DESCS).unwrap();
     let (to_zero, from_one) = heap(RING_LEN_DESCS).unwrap();
@@ -154,8 +154,8 @@ fn churn(pool: &Pool, count: u64) -> Tally {
     done
 }
 
-/// Reads the books, turns sampling on and off, and says on stderr how far a long run is and how
-/// long it will take, until both sides are done.
+/// Reads the books and turns sampling on and off until both sides are done; reports the progress
+/// and the remaining time of a long run on stderr.
 fn watch(pool: &Pool, progress: &Progress, count: u64) {
     let (start, mut next, mut looks) = (Instant::now(), REPORT, 0);
     while !progress.done.iter().all(|done| done.load(Ordering::Acquire)) {
@@ -273,7 +273,7 @@ impl Side {
         }
     }
 
-    /// Has each packet hold something.
+    /// Attaches an object to each packet.
     fn hold(&mut self) {
         for skb in self.batch.iter_mut() {
             assert!(skb.hold(self.told.clone()).is_ok());
@@ -306,7 +306,7 @@ impl Side {
         std::mem::swap(&mut self.batch, &mut self.aside);
     }
 
-    /// Shares each packet and writes it, which copies it, and drops what was shared.
+    /// Shares each packet, writes it, which copies it, and drops the shared handle.
     fn copy(&mut self) {
         for skb in self.batch.iter_mut() {
             let twin = skb.share();
@@ -320,7 +320,7 @@ impl Side {
         }
     }
 
-    /// Gives some packets back as never used.
+    /// Frees some packets as never used.
     fn give_back(&mut self) {
         let keep = self.pick(self.batch.len() + 1);
         self.tally.unused += (self.batch.len() - keep) as u64;
@@ -330,7 +330,7 @@ impl Side {
         }
     }
 
-    /// Frees the batch in one of all ways.
+    /// Frees the batch in one of the possible ways.
     fn end(&mut self) {
         const WHY: DropReason = DropReason::UNWANTED;
         let n = self.batch.len() as u64;
@@ -366,7 +366,7 @@ impl Side {
         self.tally.consumed += n;
     }
 
-    /// Gives the batch to the peer; what its ring cannot take is dropped.
+    /// Passes the batch to the peer; packets for which its ring has no room are dropped.
     fn hand_over(&mut self) {
         let n = self.to.push_slice(self.batch.handles());
         // SAFETY: the first n handles are in the ring, whose one consumer adopts each once.
@@ -375,7 +375,7 @@ impl Side {
         self.batch.discard_first(BATCH, DropReason::TX_FULL, &mut self.mem);
     }
 
-    /// Lets the peer catch up, though not for long: it may be waiting too, or have no CPU.
+    /// Waits for the peer, but not for long: the peer may be waiting too, or have no CPU.
     fn wait_for_room(&mut self) {
         for _ in 0..1000 {
             while self.take_over() > 0 {}
@@ -386,7 +386,7 @@ impl Side {
         }
     }
 
-    /// Takes packets of the peer, looks at them and frees them; how many there were.
+    /// Receives packets from the peer, verifies them and frees them; returns how many.
     fn take_over(&mut self) -> usize {
         let mut handles = [0; BURST];
         let n = self.from.pop_slice(&mut handles);

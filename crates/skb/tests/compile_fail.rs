@@ -21,7 +21,7 @@ fn misuse_fails_to_compile_for_the_expected_reason() {
     trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
 }
 
-/// Checks that this compiler is the one whose messages the files expect; says why not.
+/// Checks that this compiler is the one whose messages the files expect; returns the reason if not.
 fn same_words() -> Result<(), String> {
     let Some(pinned) = pinned() else {
         return Err("no rust-toolchain.toml to say whose messages are expected".into());

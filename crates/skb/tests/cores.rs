@@ -1,4 +1,4 @@
-//! The pool's statistics by core (allocations, frees, cost) against what was really done.
+//! Compares the pool's statistics by core (allocations, frees, cost) with what the tests did.
 
 use std::sync::mpsc::sync_channel;
 

@@ -28,7 +28,7 @@ fn truesize(pool: &Pool) -> usize {
     size + HEADER_BYTES
 }
 
-/// Field of the patch, and what it is here.
+/// Each field of the patch, with the check of its counterpart in this crate.
 const FIELDS: &[(&str, Check)] = &[
     // A packet is in one batch or queue by its handle; what it links to is its fragments.
     ("next", |skb, _| skb.fragments() == 0),
@@ -104,7 +104,7 @@ fn pool((init, data, return_to, frames): (Init, Data, Return, u32)) -> Pool {
     builder.build().unwrap()
 }
 
-/// Returns every field that a packet shows but its true size, which [`FIELDS`] knows.
+/// Returns every readable field of a packet except its true size, which [`FIELDS`] checks.
 fn seen(skb: &Skb) -> impl PartialEq + std::fmt::Debug + use<> {
     let kept = (skb.stamp_ns(), skb.mark(), skb.tc_index(), skb.hash(), skb.vlan(), skb.offload());
     let hot = (skb.packet_type(), skb.priority(), skb.link_type(), skb.snapped_bytes());
@@ -114,7 +114,7 @@ fn seen(skb: &Skb) -> impl PartialEq + std::fmt::Debug + use<> {
     (kept, hot, room, *skb.cb(), skb.holds(), info)
 }
 
-/// Writes what `past` says.
+/// Writes the fields that `past` names.
 fn write(skb: &mut Skb, past: &Past) {
     let setters: [fn(&mut Skb) -> bool; 12] = [
         |skb| skb.push(16).is_some(),
@@ -136,7 +136,7 @@ fn write(skb: &mut Skb, past: &Past) {
     }
 }
 
-/// Takes a packet through its past, and frees it.
+/// Changes a packet as `past` describes, and frees it.
 fn live(mem: &mut Local, mut skb: Skb, past: &Past) {
     write(&mut skb, past);
     for _ in 0..past.fragments {

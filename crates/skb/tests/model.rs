@@ -1,4 +1,4 @@
-//! A pool of any kind, its hot lists and its packets against plain lists of byte vectors.
+//! Compares a pool of any kind, its hot lists and its packets with plain lists of byte vectors.
 //!
 //! Three cores, each a thread with a hot list and a thread cache of its own, do whatever a program
 //! can do, in any order: over frames and over the allocator's blocks, linear, in fragments and in
@@ -72,12 +72,12 @@ enum Step {
         len: usize,
         fill: u8,
     },
-    /// The same, in one piece.
+    /// A packet as in `Copy`, but in one frame.
     Whole {
         len: usize,
         fill: u8,
     },
-    /// Several at once, of a byte each where it can be written.
+    /// Several packets in one call, each filled with one byte where the memory can be written.
     Bulk {
         n: usize,
         fill: u8,
@@ -88,7 +88,7 @@ enum Step {
     Discard {
         which: usize,
     },
-    /// Several at once, in one of the ways that a batch ends.
+    /// Frees several packets at once, in one of the ways that a batch offers.
     End {
         n: usize,
         how: usize,
@@ -102,7 +102,7 @@ enum Step {
     DropShared {
         which: usize,
     },
-    /// A shared packet becomes one that may be written.
+    /// Makes a shared packet writable.
     Own {
         which: usize,
     },
@@ -143,7 +143,7 @@ enum Step {
     Sample {
         every: u32,
     },
-    /// Everything there is, and back again.
+    /// Allocates every frame, and frees all of them.
     Exhaust {
         bulk: bool,
     },
@@ -213,7 +213,7 @@ struct Packet<S> {
     note: u8,
 }
 
-/// A count of its releases.
+/// A counter of an object's releases.
 #[derive(Default)]
 struct ReleaseCount(AtomicUsize);
 
@@ -429,7 +429,8 @@ impl World {
         self.unique.extend(refused);
     }
 
-    /// Takes all that this core can get, is refused more, and gets some again when it is back.
+    /// Allocates every frame that this core can get, checks that further allocations fail, and
+    /// allocates again after freeing.
     fn exhaust(&mut self, core: usize, bulk: bool) {
         let (reach, frames) = (self.within_reach(), self.pool.frames());
         let (got, more, again) = self.cores[core].run(move |mem| {

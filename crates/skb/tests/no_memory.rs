@@ -1,4 +1,5 @@
-//! A program that may map no more memory: the limit is a process's, so this test has one.
+//! A test with a memory limit: the limit applies to the process, so the test has a process of its
+//! own.
 #![cfg(not(any(loom, miri)))]
 
 use linerate_skb::{Batch, Data, Huge, Pool, Skb};

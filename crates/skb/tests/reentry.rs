@@ -15,8 +15,8 @@ use linerate_skb::{Batch, Data, DropReason, Init, Local, Pool, Release, Return, 
 /// Long enough for two frames.
 const LONG: [u8; 700] = [2; 700];
 
-/// Returns pools, one of each kind that ends in another way, one after the other: a process can have
-/// 31 at once.
+/// Returns one pool of each kind that ends differently, one after the other, because a process can
+/// have only 31 at once.
 fn pools() -> impl Iterator<Item = Pool> {
     let small = Pool::builder().frames(128).frame_size(512).headroom(32).jumbo(8, 1024);
     let general = Pool::builder().frames(128).data(Data::General);
@@ -37,7 +37,8 @@ fn assert_at_rest(pool: &Pool) {
     assert!(ledger.is_drained(), "{ledger:#}");
 }
 
-/// Uses the pool in every way while a packet of it is being freed, and frees more packets itself.
+/// An object that uses the pool in every way while one of the pool's packets is being freed, and
+/// frees more packets itself.
 struct Reenters {
     pool: Pool,
     held: Mutex<Vec<Skb>>,
@@ -100,7 +101,7 @@ fn the_last_handles_on_a_pool_may_be_in_its_own_packets() {
     }
 }
 
-/// Panics when it is released, or when it is dropped afterwards.
+/// An object that panics when it is released, or when it is dropped afterwards.
 struct Panics {
     when_told: bool,
 }
@@ -240,8 +241,8 @@ fn a_sampled_packet_may_be_shared_joined_copied_and_freed_anywhere() {
     }
 }
 
-/// The pool, its locals and its packets go at once, each on a thread of its own: whichever is last
-/// takes the memory with it.
+/// Drops the pool, its locals and its packets at once, each on a thread of its own: the last of
+/// them unmaps the memory.
 #[test]
 fn pool_is_unmapped_once_by_its_last_user() {
     let rounds = if cfg!(miri) { 6 } else { 400 };

@@ -1,4 +1,4 @@
-//! Prevents two writers: only a shared packet is cloned, and that is only read.
+//! Prevents two writers: only a shared packet can be cloned, and it can only be read.
 
 use linerate_skb::Skb;
 

@@ -1,4 +1,4 @@
-//! Prevents a double free: the frame would be handed out twice, to two owners that write it.
+//! Prevents a double free, after which the frame would be allocated to two owners that write it.
 
 use linerate_skb::{Pool, Skb};
 

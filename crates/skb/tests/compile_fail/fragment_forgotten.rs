@@ -1,5 +1,5 @@
-//! Prevents forgotten fragments: `append` gives back what it could not take (a fragment of another
-//! pool, a shared one), and a packet without it would go out short.
+//! Prevents a lost fragment: `append` returns a fragment that it cannot append (of another pool, or
+//! shared), and the packet would be sent too short without it.
 #![deny(unused_must_use)]
 
 use linerate_skb::Skb;

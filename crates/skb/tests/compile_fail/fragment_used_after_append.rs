@@ -1,4 +1,4 @@
-//! Prevents the second use of a fragment: it is freed with its chain, and cannot be sent alone.
+//! Prevents a second use of a fragment, which is freed with its chain and cannot be sent alone.
 
 use linerate_skb::{Batch, Skb};
 

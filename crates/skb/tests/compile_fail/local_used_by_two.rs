@@ -1,4 +1,4 @@
-//! Prevents what would follow from that: two threads that allocate from one hot list.
+//! Prevents two threads that allocate from one hot list, which has no lock.
 
 use linerate_skb::Local;
 

@@ -1,4 +1,4 @@
-//! Prevents silent loss: a full batch gives the packet back, and its owner says what becomes of it.
+//! Prevents a silent loss: a full batch returns the packet, and its owner must handle it.
 #![deny(unused_must_use)]
 
 use linerate_skb::{Batch, Skb};

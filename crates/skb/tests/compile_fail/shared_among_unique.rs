@@ -1,5 +1,5 @@
-//! Prevents a shared packet from entering where packets are written, unless the program says
-//! `into_unique`, which copies on the first write.
+//! Prevents a shared packet in a batch of writable ones, unless the program calls `into_unique`,
+//! whose first write copies the packet.
 
 use linerate_skb::{Batch, Shared, Skb};
 

@@ -1,4 +1,4 @@
-//! Prevents reading bytes after their packet is on its way: its next owner may write them.
+//! Prevents reading bytes after their packet was pushed: its next owner may write them.
 
 use linerate_skb::{Batch, Skb};
 

@@ -1,4 +1,4 @@
-//! Prevents a slice that changes, or stops being the packet's, under its reader.
+//! Prevents a slice whose bytes change, or leave the packet, while it is read.
 
 use linerate_skb::Skb;
 

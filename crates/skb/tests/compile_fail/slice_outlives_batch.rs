@@ -1,4 +1,4 @@
-//! Prevents a slice that outlives the batch its packet is in.
+//! Prevents a slice that outlives the batch that holds its packet.
 
 use linerate_skb::Batch;
 

@@ -1,4 +1,4 @@
-//! Prevents a slice that outlives its packet, the classic of receive loops.
+//! Prevents a slice that outlives its packet, a common error in receive loops.
 
 use linerate_skb::Local;
 

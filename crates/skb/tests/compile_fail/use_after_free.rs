@@ -1,4 +1,4 @@
-//! Prevents a use after free: by then the frame may hold another owner's packet.
+//! Prevents a use after free: the frame may already hold another owner's packet.
 
 use linerate_skb::{DropReason, Skb};
 

@@ -1,4 +1,4 @@
-//! Prevents the use of a batch that another thread has.
+//! Prevents the use of a batch that another thread owns.
 
 use std::sync::mpsc::Sender;
 

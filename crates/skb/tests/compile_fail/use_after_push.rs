@@ -1,5 +1,5 @@
-//! Prevents a use after transmit: what is in a batch goes with the batch, and a write to it would
-//! change bytes on their way out.
+//! Prevents a use after transmit: the batch owns its packets, and a write would change bytes that
+//! are being sent.
 
 use linerate_skb::{Batch, Skb};
 

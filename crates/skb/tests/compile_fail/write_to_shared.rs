@@ -1,4 +1,4 @@
-//! Prevents a write to bytes that other handles read.
+//! Prevents a write to bytes that other handles can read.
 
 use linerate_skb::{Shared, Skb};
 

@@ -1,4 +1,4 @@
-//! Everything that the files of `compile_fail` go on to misuse, used rightly.
+//! Correct uses of every function that the files of `compile_fail` misuse.
 
 use std::sync::mpsc::channel;
 
