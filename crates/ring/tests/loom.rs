@@ -6,8 +6,8 @@
 //! their wrap. A lost wake-up shows as loom's "deadlock".
 #![cfg(loom)]
 
-/// The hand-over of rings from memif's control thread to an endpoint, as it ships, over loom's lock. It stands
-/// here because the crate that it is of does not build with loom.
+/// The hand-over of rings from memif's control thread to an endpoint: the shipped code, with loom's
+/// lock. It is included here because its own crate does not build with loom.
 #[allow(dead_code, reason = "what no model calls")]
 #[path = "../../port/src/memif/handover.rs"]
 mod handover;
@@ -128,7 +128,8 @@ fn the_verbs_one_by_one_transfer_in_order() {
     });
 }
 
-/// Without yields: a full ring takes nothing, an empty one gives nothing, and nothing is lost.
+/// Tests without yields that a full ring accepts nothing, an empty ring returns nothing, and no
+/// entry is lost.
 #[test]
 fn full_and_empty_race_without_loss() {
     explore(|| {
@@ -150,8 +151,8 @@ fn full_and_empty_race_without_loss() {
     });
 }
 
-/// One side's way to sleep: its word, and its eventfd, of which loom's `Notify` is the model (it
-/// remembers a ring that came first, and may wake for nothing).
+/// The means by which one side sleeps: its word, and its eventfd. The model of the eventfd is
+/// loom's `Notify`, which remembers an earlier signal and may wake without a signal.
 struct Sleeper {
     waiter: Waiter,
     doorbell: Arc<Notify>,
@@ -243,7 +244,7 @@ fn a_producer_asleep_for_room_is_always_woken() {
     });
 }
 
-/// Both sides sleep on one ring of one slot: neither waits for ever for the other.
+/// Tests that two sides that sleep on one ring of one slot never wait for each other for ever.
 #[test]
 fn both_sides_asleep_in_turn_are_always_woken() {
     const COUNT: u32 = 2;
@@ -279,8 +280,8 @@ fn both_sides_asleep_in_turn_are_always_woken() {
     });
 }
 
-/// A side that wants frames first and room next is not robbed of the second want by the first's
-/// waker, which read the word before and clears it after.
+/// Tests a side that waits for frames first and then for room: a waker of the first wait, which
+/// read the word before and clears it afterwards, must not clear the second wait.
 #[test]
 fn a_late_waker_clears_only_the_want_it_serves() {
     explore(|| {
@@ -304,9 +305,9 @@ fn a_late_waker_clears_only_the_want_it_serves() {
     });
 }
 
-/// memif's doorbell, which no `Waiter` is: the mask is a plain store of the sleeper's, the other side never
-/// clears it, and the doorbell is never drained. Publish, fence, look at the mask; unmask, fence, look at
-/// the index.
+/// Tests memif's doorbell, which does not use `Waiter`: the sleeper sets the mask by a plain store,
+/// the other side never clears the mask, and the doorbell is never drained. The sender publishes,
+/// fences and reads the mask; the sleeper unmasks, fences and reads the index.
 #[test]
 fn a_memif_receiver_that_unmasks_and_looks_is_always_woken() {
     const COUNT: u16 = 2;
@@ -343,8 +344,8 @@ fn a_memif_receiver_that_unmasks_and_looks_is_always_woken() {
     });
 }
 
-/// Connections come and go while an endpoint follows them: it never sleeps on a change, and has the last one's
-/// rings; each connection's rings were taken once or never.
+/// Tests an endpoint while connections begin and end: it never sleeps while a change is pending, it
+/// gets the rings of the last connection, and it takes each connection's rings at most once.
 #[test]
 fn endpoint_follows_every_change_and_takes_rings_once() {
     explore(|| {
@@ -392,7 +393,7 @@ fn endpoint_follows_every_change_and_takes_rings_once() {
     });
 }
 
-/// A violation by a peer that is gone ends no connection with the next one.
+/// Tests that a violation by a disconnected peer does not end the next connection.
 #[test]
 fn accusation_reaches_no_later_connection() {
     explore(|| {

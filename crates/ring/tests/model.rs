@@ -1,4 +1,5 @@
-//! The ring against a `VecDeque`: any length, any start, any order of pushes and pops.
+//! Compares the ring with a `VecDeque`, for any length, any start, and any order of pushes and
+//! pops.
 #![cfg(not(loom))]
 
 use std::collections::VecDeque;
