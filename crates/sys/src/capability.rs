@@ -1,4 +1,4 @@
-//! Capabilities: those that a port requires, and the command that gives them to the program.
+//! Capabilities: the set that a port requires, and the command that grants the set to the program.
 //!
 //! `setcap` replaces what a file has. The advised command names what the file has already as
 //! well, so that following one piece of advice does not undo the one before.

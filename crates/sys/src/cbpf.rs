@@ -108,7 +108,7 @@ impl Insn {
     }
 
     const fn of(code: u32, k: u32) -> Insn {
-        // The codes have at most 8 bits.
+        // The opcodes have at most 8 bits, so the conversion loses nothing.
         Insn { code: code as u16, yes: 0, no: 0, k }
     }
 }

@@ -1,5 +1,5 @@
-//! Linux system interfaces, with the names and layouts of its headers, and ownership of what they
-//! return.
+//! Interfaces to Linux system calls, with the names and layouts of the kernel's headers; their
+//! results are owned values.
 //!
 //! One file per facility; nothing here knows what a frame means or decides a policy. Every
 //! descriptor is owned by the type that opened it and closed when that is dropped; every mapping

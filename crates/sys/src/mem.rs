@@ -21,7 +21,7 @@ use crate::error::{Code, Error, Result};
 /// Size of a huge page in bytes, as requested (`MFD_HUGE_2MB`).
 pub const HUGE_BYTES: usize = 2 << 20;
 
-/// The page size that is wanted for a region.
+/// The page size to use for a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Huge {
     /// Huge pages if the machine has enough free ones, else ordinary pages.
@@ -29,7 +29,7 @@ pub enum Huge {
     Try,
     /// Ordinary pages only.
     Never,
-    /// Huge pages only; an error if there are too few.
+    /// Huge pages only: creating the region fails if the machine has too few.
     Require,
 }
 
@@ -154,7 +154,7 @@ impl Region {
                 let n = len.div_ceil(HUGE_BYTES);
                 e.fix(format!("sysctl -w vm.nr_hugepages={n}   (or allow ordinary pages)"))
             }),
-            // A region much smaller than a huge page would waste most of it.
+            // A region that is much smaller than a huge page would waste most of the page.
             Huge::Try if len < HUGE_BYTES / 2 => {
                 Self::with_pages(name, len, Pages::Base, others).map_err(limits)
             }

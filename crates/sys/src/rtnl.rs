@@ -68,8 +68,8 @@ pub struct LinkInfo {
     pub other_is_elsewhere: bool,
     /// Ids of the XDP programs attached to the interface.
     pub xdp_programs: Vec<u32>,
-    /// The place where these programs run; if there are several places, the one that packets reach
-    /// first.
+    /// The place where these programs run; if there are several places, the first one on a packet's
+    /// path.
     pub xdp_mode: Option<Mode>,
 }
 

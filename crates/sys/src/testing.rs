@@ -25,7 +25,7 @@ pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Runs `ip` with `args`, in the namespace of the calling thread, and returns what it prints.
+/// Runs `ip` with `args` in the namespace of the calling thread, and returns its output.
 pub(crate) fn ip(args: &str) -> String {
     let out = Command::new("ip").args(args.split(' ')).output().unwrap();
     assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
@@ -40,7 +40,7 @@ pub(crate) fn wait_running(name: &str) {
         assert!(Instant::now() < deadline, "{name} got no carrier");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The kernel's worker changes the state first and starts the queues next, under the lock that
-    // this change of nothing takes as well.
+    // The kernel's worker changes the state first and then starts the queues, under one lock. This
+    // command, which changes nothing, takes that lock too, and so waits for the worker.
     ip(&format!("link set {name} up"));
 }

@@ -263,8 +263,8 @@ mod tests {
         drop(listener);
     }
 
-    /// Starters that replace the file of a dead process at the same moment: one of them listens, at a file that
-    /// is there.
+    /// Tests several starters that replace the file of a dead process at one time: exactly one
+    /// listens, and the file exists.
     #[test]
     fn one_of_many_starters_takes_a_left_file_over() {
         for round in 0..50 {

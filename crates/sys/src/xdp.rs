@@ -105,7 +105,7 @@ unsafe impl Send for RingMap {}
 unsafe impl Sync for RingMap {}
 
 impl XdpSocket {
-    /// Returns a socket that is bound to nothing.
+    /// Returns a socket that is not bound to an interface yet.
     ///
     /// # Errors
     /// `E-PERM` without CAP_NET_RAW, `E-UNSUPPORTED` in a kernel without AF_XDP.
@@ -192,7 +192,7 @@ impl XdpSocket {
         };
         let bytes = at.desc as usize + len as usize * entry;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces no other mapping.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),

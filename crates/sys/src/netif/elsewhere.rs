@@ -1,5 +1,4 @@
-//! The search for an absent interface in other network namespaces: it is usually absent because it
-//! was moved there.
+//! The search for an absent interface in other network namespaces, where it usually is.
 //!
 //! Only namespaces with a name, of `ip netns`, are looked into; those of containers have none.
 //!
