@@ -109,7 +109,7 @@ impl UdpEnds {
             (SocketAddr::V6(src), SocketAddr::V6(dst)) => {
                 checksum::pseudo_v6(*src.ip(), *dst.ip(), Protocol::UDP, udp_len.into())
             }
-            _ => 0, // an error was returned for it above
+            _ => 0, // `write_headers` above has refused mixed versions
         };
         let udp_at = self.header_bytes() - UDP_BYTES;
         let sum = checksum::add(pseudo, checksum::sum(&frame[udp_at..]));

@@ -179,8 +179,8 @@ proptest! {
         mut frame in prop::collection::vec(any::<u8>(), 0..120), kind in 0usize..5,
         behind: usize,
     ) {
-        // Give four in five frames a known EtherType, because otherwise the tests would hardly
-        // reach the inner headers.
+        // Give four in five frames a known EtherType, because otherwise the test would hardly reach
+        // the inner headers.
         if let (Some(field), 1..) = (frame.get_mut(12..16), kind) {
             let kinds = [[8, 0, 0x45], [8, 6, 0], [0x86, 0xdd, 0x60], [0x81, 0, 0]];
             field[..3].copy_from_slice(&kinds[kind - 1]);

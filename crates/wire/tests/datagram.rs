@@ -1,4 +1,4 @@
-//! A datagram's headers against the same datagram written by etherparse.
+//! Compares a datagram's headers with those that etherparse writes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

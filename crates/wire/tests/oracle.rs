@@ -1,5 +1,5 @@
-//! Every setter and every new header against the same packet written anew by etherparse, checksums
-//! computed from scratch.
+//! Compares every setter and every new header with a packet that etherparse writes anew, with
+//! checksums computed from scratch.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -153,7 +153,7 @@ fn leave(frame: &mut [u8], partial: Partial) {
     frame[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
 }
 
-/// Does what a device does.
+/// Completes the checksum as a device does.
 fn complete(frame: &mut [u8], partial: Partial) {
     let check = checksum::finish(checksum::sum(&frame[partial.start..]));
     let check = if check == 0 && partial.offset == 6 { 0xffff } else { check };
@@ -161,10 +161,10 @@ fn complete(frame: &mut [u8], partial: Partial) {
     frame[at..at + 2].copy_from_slice(&check.to_be_bytes());
 }
 
-/// A change of a header: its kind, and a value of which it takes as many bits as it has.
+/// A change of a header: the kind of field, and a value, of which the field takes its low bits.
 type Edit = (u8, u128);
 
-/// Makes a change by our setters; nothing happens if the packet has no such field.
+/// Makes a change by this crate's setters; does nothing if the packet has no such field.
 fn edit_ours(mut head: HeadMut<'_>, (kind, value): Edit) {
     let port = value as u16;
     match kind {
