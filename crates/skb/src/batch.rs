@@ -372,7 +372,7 @@ impl<S> std::fmt::Debug for Batch<S> {
     }
 }
 
-/// Packets taken out of a batch one by one.
+/// An iterator that removes packets from the front of a batch.
 #[derive(Debug)]
 pub struct Drain<'a, S = Unique> {
     batch: &'a mut Batch<S>,

@@ -203,7 +203,8 @@ impl Books {
     /// Remembers the name of a program's own reason, the first time it is used.
     pub fn name(&self, reason: DropReason) {
         let Some(i) = reason.app_index() else { return };
-        // Load first: a swap would take the cache line from every thread that drops packets.
+        // Load before the swap: a swap takes the cache line from all other threads that drop
+        // packets.
         if !self.named[i].load(Ordering::Relaxed) && !self.named[i].swap(true, Ordering::Relaxed) {
             self.lock().names.push(reason);
         }

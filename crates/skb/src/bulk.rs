@@ -121,8 +121,8 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     unsafe fn write_one(lines: Lines<'_>, halves: [__m256i; 2], handle: u32) {
         let place = lines.place(handle).cast::<__m256i>();
-        // SAFETY: the caller guarantees that the frame is free and its own; a line is aligned to
-        // its size.
+        // SAFETY: the caller guarantees that the frame's line is in the table and no other thread
+        // accesses it; a line is aligned to its size.
         unsafe {
             _mm256_store_si256(place, halves[0]);
             _mm256_store_si256(place.add(1), halves[1]);
@@ -149,8 +149,8 @@ mod avx2 {
         for (half, value) in halves.into_iter().enumerate() {
             for offset in offsets_bytes {
                 let place = table.wrapping_add(offset as usize).cast::<__m256i>();
-                // SAFETY: the caller guarantees that the frames are free and its own; a line is
-                // aligned to its size.
+                // SAFETY: the caller guarantees that the frames' lines are in the table and no
+                // other thread accesses them; a line is aligned to its size.
                 unsafe { _mm256_store_si256(place.wrapping_add(half), value) }
             }
         }
@@ -215,7 +215,7 @@ mod avx2 {
         let (slot_groups, last) = slots.as_chunks_mut::<8>();
         for (group, slots) in groups.iter().zip(slot_groups) {
             // SAFETY: both groups have 32 bytes, and the accesses need no alignment; the caller
-            // guarantees that the frames are free and its own.
+            // guarantees the frames' lines, as for `write`.
             unsafe {
                 let frames = _mm256_loadu_si256(group.as_ptr().cast());
                 let frames = _mm256_and_si256(frames, index);

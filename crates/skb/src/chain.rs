@@ -61,10 +61,10 @@ pub(crate) fn commit(umem: &Umem, handles: &[u32], bytes: usize) {
 pub(crate) fn retain(umem: &'static Umem, head: u32) {
     let refs = &line(umem, head).refs;
     if head & FLAG == 0 {
-        // This is the only handle: no other thread changes the count.
+        // This is the only handle, so no other thread changes the count.
         refs.store(2, Ordering::Relaxed);
     } else if refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
-        // As in Arc: two billion forgotten handles must not wrap the count.
+        // Abort, as Arc does, because two billion forgotten handles could make the count wrap.
         std::process::abort();
     }
     thread::with_page(umem, |page| {

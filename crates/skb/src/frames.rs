@@ -204,7 +204,8 @@ impl Frames {
             // SAFETY: the caller guarantees what `begin_apart` requires.
             return unsafe { self.begin_apart(frames, self.frame_bytes(), page) };
         }
-        // SAFETY: the caller guarantees that the frames are free, initialised and its own.
+        // SAFETY: as above, the caller guarantees that it has just taken the frames from a free
+        // list.
         unsafe { (self.bulk.begin)(self.lines(), frames, slots, tag) };
         true
     }

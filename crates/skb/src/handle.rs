@@ -82,7 +82,7 @@ pub(crate) struct Common {
 impl Common {
     #[inline]
     pub fn of(handles: &[u32]) -> Common {
-        // Two passes, each of which the compiler turns into vector code.
+        // Use two passes, because the compiler turns each of them into vector code.
         let or = handles.iter().fold(0, |or, h| or | h);
         let and = handles.iter().fold(!0, |and, h| and & h);
         Common { or, and }

@@ -36,7 +36,8 @@ impl Ledger {
         }
         let frames = u64::from(umem.frames()) + u64::from(umem.jumbo().0);
         let home = depot.wrapping_add(s.levels[0]).wrapping_add(s.levels[1]);
-        // The number of live handles, calculated from the places of the frames.
+        // Frames that are neither free nor lent belong to packets; the number of live handles
+        // follows from their number.
         let away = frames as i64 - home as i64 - s.lent as i64;
         let found = (away - s.linked + s.extra).max(0) as u64;
         let ended = s.unused + s.sent + s.dropped.iter().sum::<u64>();

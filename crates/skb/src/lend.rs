@@ -159,8 +159,8 @@ impl Iterator for Spans<'_> {
         }
         let umem = Umem::of(self.next);
         let start = u64::from(handle::frame(self.next)) << umem.frame_bytes().trailing_zeros();
-        // SAFETY: `spans` borrowed the packet for as long as this lives: it owns the chain, so the
-        // line is initialised and no thread writes it meanwhile.
+        // SAFETY: `spans` borrowed the packet for as long as this value lives. The packet owns the
+        // chain, so the line is initialised and no thread writes it meanwhile.
         let meta = unsafe { umem.meta(self.next).as_ref() };
         self.next = meta.next;
         self.left -= 1;

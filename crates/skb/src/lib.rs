@@ -1,4 +1,4 @@
-//! Packet memory, and the only handle on it.
+//! Packet memory, and `Skb`, the only handle on a packet.
 //!
 //! ```text
 //!  Pool ── Umem: one region                            Skb: u32 handle, dropped exactly once

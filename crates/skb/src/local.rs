@@ -28,7 +28,7 @@ const UNLISTED: usize = 64;
 /// Most jumbo frames on the list, which are also at most an eighth of the pool's jumbo frames. A
 /// few are enough, because filling a jumbo frame takes longer than the depot's lock.
 const JUMBO_LISTED: usize = 32;
-/// Frames of other cores that are gathered before they are returned.
+/// Number of frames of other cores that are gathered before they are returned.
 pub(crate) const AWAY: usize = 64;
 /// Indices of the two kinds of calls that are timed.
 const ALLOC: usize = 0;
@@ -164,7 +164,8 @@ impl Local {
             let at = self.list.len() - take;
             let (umem, tag, page) = (self.umem(), self.tag, &*self.page);
             let frames = &self.list[at..];
-            // SAFETY: the frames are on this free list, are initialised, and leave it below.
+            // SAFETY: the frames are on this local's free list and initialised; they are removed
+            // from the list below.
             let begun = unsafe { out.fill(take, |slots| umem.begin(frames, slots, tag, page)) };
             if !begun {
                 self.page.starved.add(1);
@@ -210,7 +211,8 @@ impl Local {
             return None;
         }
         let frame = *self.list.last()?;
-        // SAFETY: the frame is on this free list, is initialised, and leaves it below.
+        // SAFETY: the frame is on this local's free list and initialised; it is removed from the
+        // list below.
         let begun = unsafe { self.umem().begin_with(&[frame], bytes, &self.page) };
         if !begun {
             // The frame, and with it the packet's metadata, stays on the list, as the header does
@@ -225,7 +227,7 @@ impl Local {
         if let Some(since) = since {
             self.page.timed_alloc.add(ticks().wrapping_sub(since), 1);
         }
-        // SAFETY: just taken off the free list and initialised.
+        // SAFETY: the frame was just taken off the free list and initialised.
         Some(unsafe { Skb::from_raw(handle::retag(frame, self.tag)) })
     }
 
@@ -250,7 +252,8 @@ impl Local {
             self.page.starved.add(1);
             None
         })?;
-        // SAFETY: just taken off a free list, and initialised before it is an skb.
+        // SAFETY: the frame was just taken off a free list, and is initialised here before an skb
+        // uses it.
         unsafe { self.umem().begin_with(&[frame], 0, &self.page) };
         self.page.alloc.add(1);
         self.publish();
@@ -304,8 +307,8 @@ impl Local {
             want.max(self.hot_list_len.div_ceil(2)).min(most)
         };
         if !self.away.is_empty() {
-            // Use the gathered frames of other cores: if they were returned, they could be
-            // allocated here again only when those cores do not need them.
+            // Use the gathered frames of other cores first: once returned, they could be allocated
+            // here only when those cores do not need them.
             self.list.append(&mut self.away);
             return true;
         }
@@ -372,7 +375,8 @@ impl Local {
 impl Drop for Local {
     fn drop(&mut self) {
         let umem = self.umem();
-        // The order matters: the page is closed while the Pool in this Local keeps the umem alive.
+        // Keep this order: the page must be closed while the Pool in this Local keeps the umem
+        // alive.
         let mut frames = std::mem::take(&mut self.list);
         frames.append(&mut self.away);
         let jumbo = std::mem::take(&mut self.jumbo);

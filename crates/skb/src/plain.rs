@@ -39,8 +39,8 @@ impl Batch<Unique> {
     }
 
     /// Writes the location of the first packets' bytes in `pool`'s memory into `spans`, one span
-    /// for each packet, for a device to read, and returns how many: it stops at the end of `spans`,
-    /// and at the first packet that is not plain or not of that pool.
+    /// for each packet, for a device to read; returns how many. Stops at the end of `spans`, and at
+    /// the first packet that is not plain or not of that pool.
     ///
     /// Cost: a cache line read a packet.
     pub fn plain_spans(&self, pool: &Pool, spans: &mut [Span]) -> usize {
@@ -74,8 +74,9 @@ impl Batch<Unique> {
             if place.trust == Trust::Exported {
                 break;
             }
-            // SAFETY: off + len lies within the frame for every line; the frame is private, and the
-            // batch has the only handle on it, which is borrowed: it is not written meanwhile.
+            // SAFETY: off + len lies within the frame for every line. The frame is private, and the
+            // batch, which is borrowed, has the only handle on it, so no thread writes the frame
+            // meanwhile.
             let data = unsafe {
                 let start = place.start.as_ptr().add(meta.off as usize);
                 std::slice::from_raw_parts(start, meta.len as usize)
@@ -141,8 +142,8 @@ fn line(umem: &Umem, handle: u32) -> Option<&Meta> {
     if handle & FLAG != 0 || handle::umem(handle) != umem.id() as usize {
         return None;
     }
-    // SAFETY: the line was initialised at allocation; the handle is unflagged, so it is the only one,
-    // and its owner is borrowed by the caller: the line is not written meanwhile.
+    // SAFETY: the line was initialised at allocation. The handle is unflagged, so it is the only
+    // one, and the caller borrows its owner, so no thread writes the line meanwhile.
     Some(unsafe { umem.meta(handle).as_ref() })
 }
 

@@ -141,8 +141,9 @@ impl<S> Skb<S> {
             return &[];
         }
         // SAFETY: off + len <= frame_bytes holds for every line (each setter checks). The frame is
-        // initialised memory (the mapping is zeroed), in no ring (we hold its handle), and private;
-        // a writer needs `&mut` of the only handle, so it does not change under `&self`.
+        // initialised memory (the mapping is zeroed), private, and in no ring, because this handle
+        // owns it. A writer needs `&mut` of the only handle, so the frame does not change under
+        // `&self`.
         unsafe {
             let start = place.start.add(meta.off as usize);
             std::slice::from_raw_parts(start.as_ptr(), meta.len as usize)
@@ -189,8 +190,8 @@ impl Skb<Unique> {
         Some(unsafe { self.umem().meta(self.raw()).as_mut() })
     }
 
-    /// Returns the meta line for writing, and the frame's location; `None` as for
-    /// [`Skb::meta_mut`].
+    /// Returns the meta line for writing, and the frame's location; `None` if the bytes are shared
+    /// and could not be copied.
     #[inline]
     fn parts(&mut self) -> Option<(&mut Meta, Place)> {
         self.own()?;

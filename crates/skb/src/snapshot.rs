@@ -14,7 +14,7 @@ use linerate_sys::peer::copy;
 /// `from..from + to.len()` lies in one mapping that stays mapped; no Rust reference to it exists.
 #[inline]
 pub(crate) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
-    // SAFETY: the caller guarantees `from`; `to` is borrowed exclusively.
+    // SAFETY: the caller guarantees the range at `from`; `to` is exclusively borrowed.
     unsafe { copy(from, to.as_mut_ptr(), to.len()) }
 }
 
@@ -24,7 +24,7 @@ pub(crate) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
 /// `to..to + from.len()` lies in one mapping that stays mapped; no Rust reference to it exists.
 #[inline]
 pub(crate) unsafe fn copy_in(from: &[u8], to: *mut u8) {
-    // SAFETY: the caller guarantees `to`; `from` is borrowed.
+    // SAFETY: the caller guarantees the range at `to`; `from` is borrowed.
     unsafe { copy(from.as_ptr(), to, from.len()) }
 }
 

@@ -192,7 +192,7 @@ fn free_run(run: &[u32], fate: Fate) {
     if let Fate::Dropped(reason) = fate {
         umem.books.name(reason);
     }
-    // The page is written before the last frame is returned, because that return may free the umem.
+    // Write the page before the last frame is returned, because that return may free the umem.
     let common = Common::of(run);
     if !common.flagged() {
         with_page(umem, |page| page.freed(fate, run, common));
@@ -303,7 +303,7 @@ fn page_of(umem: &'static Umem) -> Option<Arc<Page>> {
                 if owned[i].serial == serial {
                     return owned[i].page.clone();
                 }
-                // The slot is of a former umem with this id; all frames of that umem are returned.
+                // The slot is of a former umem with this id, whose frames have all been returned.
                 close(owned.swap_remove(i));
             }
             let entry = open(umem, id, serial);

@@ -99,7 +99,7 @@ impl Sample {
     }
 }
 
-/// The time that one timed part took.
+/// The measured times of one part of a repetition.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Took {
     pub(super) ticks: u64,
