@@ -96,8 +96,9 @@ impl<T> Heap<T> {
 }
 
 // SAFETY: 1. the slots are a boxed slice whose length `heap_from` checked and nothing changes. 2.
-// the loads and stores below have the orderings. 3. each access goes only to the named cells, and a
-// slot is read only after it was published, so it was written (`Producer`'s invariant).
+// the loads and stores below have the required orderings. 3. each access goes only to the named
+// cells, and a slot is read only after it was published, so it was written (`Producer`'s
+// invariant).
 unsafe impl<T: Copy> Memory for Heap<T> {
     type Entry = T;
 
@@ -128,7 +129,7 @@ unsafe impl<T: Copy> Memory for Heap<T> {
 
     #[inline]
     unsafe fn write(&self, slot: u32, entry: T) {
-        // SAFETY: one slot, a window of one; the caller keeps the contract of `write_slice`.
+        // SAFETY: the caller guarantees for this slot what `write_slice` requires for its slots.
         unsafe { self.write_slice(slot, &[entry]) }
     }
 

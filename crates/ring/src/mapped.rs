@@ -106,8 +106,8 @@ impl<T, O> Mapped<T, O> {
 unsafe impl<T: Send, O: Send> Send for Mapped<T, O> {}
 
 // SAFETY: 1. `len_descs` is checked in `new` and never changes. 2. the loads and stores below have
-// the orderings, and the addresses of `new` do not overlap. 3. each access goes only to the named
-// slots; every bit pattern in them is a valid T, whichever process wrote it (`new`, 3).
+// the required orderings, and the addresses of `new` do not overlap. 3. each access goes only to
+// the named slots; every bit pattern in them is a valid T, whichever process wrote it (`new`, 3).
 unsafe impl<T: Copy, O> Memory for Mapped<T, O> {
     type Entry = T;
 
@@ -156,7 +156,7 @@ unsafe impl<T: Copy, O> Memory for Mapped<T, O> {
     #[inline]
     unsafe fn write_slice(&self, slot: u32, entries: &[T]) {
         for (slot, &entry) in (slot..).zip(entries) {
-            // SAFETY: the caller guarantees it for each slot.
+            // SAFETY: the caller guarantees for each slot what `write` requires.
             unsafe { self.write(slot, entry) }
         }
     }
@@ -164,7 +164,7 @@ unsafe impl<T: Copy, O> Memory for Mapped<T, O> {
     #[inline]
     unsafe fn read_slice(&self, slot: u32, entries: &mut [MaybeUninit<T>]) {
         for (slot, entry) in (slot..).zip(entries) {
-            // SAFETY: the caller guarantees it for each slot.
+            // SAFETY: the caller guarantees for each slot what `read` requires.
             entry.write(unsafe { self.read(slot) });
         }
     }
