@@ -293,9 +293,8 @@ impl Interface {
         let mut value = EthtoolValue { cmd, data };
         let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
         request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // The request takes an ifreq whose pointer is that of an ethtool_value, for all commands
-        // that this function's callers use. The kernel reads and writes `value`, which outlives the
-        // call.
+        // For all commands of this function's callers, the pointer in the ifreq is that of an
+        // ethtool_value. The kernel reads and writes `value`, which outlives the call.
         ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
             .map_err(|e| refused(&self.name, call, e))?;
         Ok(value.data)
@@ -322,8 +321,8 @@ impl Interface {
         let mut channels = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
         let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
         request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-        // The request takes an ifreq whose pointer is that of an ethtool_channels for the command in
-        // it, and `channels`, which it writes, outlives the call.
+        // For this command, the pointer in the ifreq is that of an ethtool_channels. The kernel
+        // writes `channels`, which outlives the call.
         match ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) {
             Ok(()) => Ok(channels.rx.saturating_add(channels.combined).max(1)),
             Err(e @ Errno::NODEV) => Err(refused(&self.name, "ETHTOOL_GCHANNELS", e)),
@@ -358,8 +357,8 @@ impl Interface {
         };
         let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
         request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // The request takes an ifreq whose pointer is that of an ethtool_drvinfo for the command in
-        // it, and `value`, which it writes, outlives the call.
+        // For this command, the pointer in the ifreq is that of an ethtool_drvinfo. The kernel
+        // writes `value`, which outlives the call.
         ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
             .map_err(|e| refused(&self.name, "ETHTOOL_GDRVINFO", e))?;
         let text = |bytes: &[u8]| {

@@ -182,7 +182,7 @@ fn read(link: &[u8]) -> LinkInfo {
     info
 }
 
-/// Returns the mode for the value of an XDP attachment.
+/// Returns the mode for the value of the attribute `IFLA_XDP_ATTACHED`; `None` without a program.
 fn xdp_mode(attached: u8) -> Option<Mode> {
     match attached {
         0 => None,

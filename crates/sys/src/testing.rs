@@ -14,7 +14,8 @@ pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
             eprintln!("skipped: there is no `ip` command");
             return;
         }
-        // SAFETY: NEWNET changes which interfaces this thread sees; it shares no descriptors less.
+        // SAFETY: NEWNET only changes which interfaces this thread sees; the thread still shares
+        // its descriptors.
         match unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
             Ok(()) => test(),
             Err(e) => eprintln!("skipped: no network namespace: {e}"),
@@ -35,7 +36,7 @@ pub(crate) fn ip(args: &str) -> String {
 /// Waits until the kernel noticed that interface `name` has a carrier and started its queues.
 pub(crate) fn wait_running(name: &str) {
     let deadline = Instant::now() + Duration::from_secs(5);
-    // Not IFF_RUNNING: it is set as well while the state is not known yet.
+    // Do not wait for IFF_RUNNING: the kernel sets it also while the state is still unknown.
     while !ip(&format!("-o link show {name}")).contains(" state UP ") {
         assert!(Instant::now() < deadline, "{name} got no carrier");
         std::thread::sleep(Duration::from_millis(1));

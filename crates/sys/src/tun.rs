@@ -197,7 +197,7 @@ fn open_device(name: &IfName) -> Result<OwnedFd> {
 /// Attaches `fd` to the interface called `name`; returns its actual name.
 fn attach(fd: &OwnedFd, name: &IfName, more: c_int) -> io::Result<IfName> {
     let mut request = name.request();
-    // The kernel reads the flags as 16 bits without sign.
+    // The kernel reads the flags as an unsigned 16-bit number.
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | more;
     request.ifr_ifru.ifru_flags = flags as u16 as c_short;
     ioctl(fd, libc::TUNSETIFF, &mut request)?;
@@ -249,7 +249,7 @@ fn refused(name: &IfName, call: &str, errno: Errno, kind: c_int) -> Error {
             let why = format!("its {TAP_QUEUES_MAX} queues are taken");
             Error::new(Code::Busy, what, why).fix("ask for fewer queues")
         }
-        // TUNSETIFF on an interface of another kind than requested, or with a bad `%`.
+        // This is TUNSETIFF on an interface of another kind than requested, or with a bad `%`.
         Errno::INVAL => other_kind(name, what, call, kind),
         Errno::NOENT | Errno::NODEV | Errno::NXIO => {
             Error::os(Code::Unsupported, what, call, errno).fix("modprobe tun")

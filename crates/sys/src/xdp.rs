@@ -84,7 +84,7 @@ pub struct Binding {
     pub several: bool,
 }
 
-/// A socket, bound or not.
+/// An AF_XDP socket, which may be bound to a queue or not.
 #[derive(Debug)]
 pub struct XdpSocket {
     fd: OwnedFd,

@@ -114,7 +114,7 @@ impl Interface {
     /// # Errors
     /// As [`Interface::rss`].
     pub fn flow_rules(&self) -> Result<u32> {
-        // The command, 44 words of a rule, the number of rules, and padding.
+        // Room for the command, 44 words of a rule, the number of rules, and padding.
         let mut words = vec![0; 48];
         words[0] = ETHTOOL_GRXCLSRLCNT;
         self.words(&mut words, "ETHTOOL_GRXCLSRLCNT")?;
@@ -150,8 +150,8 @@ impl Interface {
     fn words(&self, words: &mut [u32], call: &str) -> Result<()> {
         let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-        // The request takes an ifreq whose pointer is that of the command's structure. The kernel
-        // reads and writes behind it what the lengths in `words` cover; `words` has all of that and
+        // The pointer in the ifreq is that of the command's structure. The kernel reads and writes
+        // as many bytes behind it as the lengths in `words` state; `words` has all of them and
         // outlives the call.
         let done = ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request);
         done.map_err(|e| match e {

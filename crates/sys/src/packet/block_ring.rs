@@ -144,7 +144,7 @@ impl BlockRing {
     /// Cost:   one Acquire load; no syscall.
     /// Source: packet_mmap.rst, "AF_PACKET TPACKET_V3 example".
     pub fn next_block(&mut self) -> Option<Block<'_>> {
-        // Skips blocks without a readable frame, for at most one round of the ring.
+        // Skip blocks without a readable frame, for at most one round of the ring.
         for _ in 0..self.blocks {
             if self.cursor.is_none() {
                 let status = self.status().load(Ordering::Acquire);

@@ -192,7 +192,7 @@ pub(super) fn stack_of(index: u32) -> Answer<Stack> {
     Ok(Stack { all: standing_on(index, &links), untagged })
 }
 
-/// Returns the index itself, and those of all links that receive packets through it.
+/// Returns `index` itself, and the indices of all links that receive packets through it.
 fn standing_on(index: u32, links: &[Link]) -> Vec<u32> {
     let mut stack = vec![index];
     let mut next = 0;
