@@ -169,7 +169,7 @@ impl VlanTag {
         tag
     }
 
-    /// Returns the same tag as a service provider's ([`EtherType::QINQ`]).
+    /// Returns the tag with the type of a service provider's tag ([`EtherType::QINQ`]).
     #[must_use]
     pub fn service(self) -> VlanTag {
         VlanTag { tpid: EtherType::QINQ.0.into(), ..self }

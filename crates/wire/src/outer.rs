@@ -278,7 +278,7 @@ impl HeadMut<'_> {
         let frame = Head::new(frame, self.behind);
         frame.eth()?;
         let ecn = frame.ip().map_or(0, |ip| ip.ecn());
-        // RFC 7348 section 5 recommends a port of 49152 to 65535.
+        // The source port is from 49152 to 65535, as RFC 7348 section 5 recommends.
         let src_port = 0xc000 | frame.flow_hash() as u16 >> 2;
         let inside = frame.bytes.len() + frame.behind + TUNNEL_BYTES;
         // The length must fit the payload length of IPv6, and the total length of IPv4, which

@@ -101,7 +101,7 @@ impl Check {
     #[inline]
     pub fn renumber(self, field: &mut U16, udp: bool, old: u16, new: u16) {
         let held = field.get();
-        // The sum of the pseudo header does not include words of the transport header.
+        // The sum of the pseudo header does not include words of the transport header, so it stays.
         if self != Check::Pseudo && !(udp && held == 0) {
             field.set(nonzero(udp, checksum::update16(held, old, new)));
         }

@@ -127,7 +127,7 @@ pub fn read_payload(payload: &[u8]) -> Result<Stamp, StampError> {
         return Err(StampError::Header);
     }
     let mut word = key;
-    let mut differ = 0; // all differences, so that the loop never ends early
+    let mut differ = 0; // all differences, collected so that the loop never ends early
     let (words, rest) = pattern.as_chunks::<8>();
     for bytes in words {
         word = word.wrapping_add(GOLDEN);
