@@ -42,7 +42,7 @@ pub(crate) struct Bulk {
     pub flagged: fn(&[u32]) -> u64,
 }
 
-/// Handles whose flags are tested in one call.
+/// Most handles whose flags are tested in one call.
 pub(crate) const FLAGS_MAX: usize = 64;
 
 /// The operations in portable code, for any CPU.

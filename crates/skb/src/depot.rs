@@ -5,7 +5,7 @@
 
 use crate::sync::{Mutex, MutexGuard, PoisonError, TryLockError, ticks};
 
-/// Size classes of a umem: ordinary frames and jumbo frames.
+/// Number of size classes of a umem: ordinary frames and jumbo frames.
 pub(crate) const CLASSES: usize = 2;
 /// Index of the class of ordinary frames.
 pub(crate) const PLAIN: usize = 0;

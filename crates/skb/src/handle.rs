@@ -24,7 +24,7 @@ pub(crate) const IDS: usize = 32;
 pub(crate) const CORES: usize = 64;
 /// Most frames of a umem; a jumbo frame counts as the ordinary frames whose place it takes.
 pub(crate) const FRAMES_MAX: u32 = INDEX + 1;
-/// Entries of a table indexed by [`table_index`].
+/// Number of entries in a table indexed by [`table_index`].
 pub(crate) const TABLE: usize = 2 * IDS;
 
 /// Returns the upper bits of all handles of one core's packets: the umem's id and the core's number.

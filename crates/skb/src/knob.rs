@@ -63,7 +63,7 @@ impl fmt::Display for Knob {
     }
 }
 
-/// Free frames that a worker or queue keeps for itself.
+/// The length of a hot list: free frames that a worker or queue keeps for itself.
 ///
 /// Source: post 000, "increasing the sysctl_hot_list_len from 128 to 1024 by default".
 pub const HOT_LIST: Knob = Knob {
@@ -77,7 +77,7 @@ pub const HOT_LIST: Knob = Knob {
     live: true,
 };
 
-/// Bytes of a frame.
+/// The size of a frame in bytes.
 pub const FRAME_SIZE: Knob = Knob {
     name: "frame_size",
     unit: "bytes",
@@ -89,7 +89,7 @@ pub const FRAME_SIZE: Knob = Knob {
     live: false,
 };
 
-/// Interval, in calls, between two timed calls of allocation or freeing.
+/// The interval, in calls, between two timed calls of allocation or freeing.
 pub const SAMPLE: Knob = Knob {
     name: "sample",
     unit: "calls",

@@ -22,7 +22,7 @@ use crate::policy::Data;
 use crate::skb::Skb;
 use crate::umem::Umem;
 
-/// Frames that one step of the loop handles.
+/// Most frames that one step of the loop handles.
 const STRIDE: usize = 64;
 
 /// Part of a packet, in one frame, that a device wrote or that a device is to read.

@@ -23,7 +23,7 @@ use crate::skb::Skb;
 use crate::thread;
 use crate::umem::Umem;
 
-/// Frames moved in one call when the hot list is off.
+/// Most frames that are moved in one call when the hot list is off.
 const UNLISTED: usize = 64;
 /// Most jumbo frames on the list, which are also at most an eighth of the pool's jumbo frames. A
 /// few are enough, because filling a jumbo frame takes longer than the depot's lock.

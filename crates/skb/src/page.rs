@@ -132,7 +132,7 @@ pub(crate) struct Page {
     pub dwell: [[Counter; DWELLS]; 2],
 }
 
-/// Classes of dwell times: powers of two of ticks.
+/// Number of classes of dwell times: powers of two of ticks.
 pub(crate) const DWELLS: usize = 48;
 
 /// Counts of timed calls.

@@ -9,9 +9,9 @@ use linerate_sys::thread;
 use super::{BURST, Timer, cross};
 use crate::{Batch, Data, Huge, Local, Pool, Shared};
 
-/// Buffers of a pool: 2^13 - 1, because DPDK recommends one less than a power of two.
+/// Number of buffers in a pool: 2^13 - 1, because DPDK recommends one less than a power of two.
 const POOL_SIZE: u32 = 8191;
-/// Entries of a ring.
+/// Number of entries in a ring.
 pub(super) const RING_LEN_DESCS: u32 = 1024;
 
 /// A timed loop, and the peer's case that it is compared with.
