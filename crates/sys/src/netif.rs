@@ -117,11 +117,11 @@ pub struct Hardware {
 /// The merging of received packets into superframes, by the kernel or by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Merging {
-    /// True if the kernel merges packets in a way that they can be divided into the original ones
-    /// again (GRO).
+    /// True if the kernel merges packets so that they can be divided into the original ones again
+    /// (GRO).
     pub by_kernel: bool,
-    /// True if the device merges packets in a way that they cannot be divided into the original
-    /// ones again (LRO).
+    /// True if the device merges packets, which then cannot be divided into the original ones again
+    /// (LRO).
     pub by_device: bool,
 }
 

@@ -176,7 +176,7 @@ fn link(message: &[u8]) -> Option<Link> {
 
 /// The interfaces that receive packets through a given one.
 pub(super) struct Stack {
-    /// All these interfaces; the given one is the first.
+    /// Indices of all interfaces in the stack; the given interface is the first.
     pub all: Vec<u32>,
     /// The given interface and its bridge or bond: their packets have no additional tag or tunnel
     /// header.
