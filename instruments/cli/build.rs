@@ -1,6 +1,6 @@
 //! Records the program's commit and compiler at build time, so that measurements can be attributed
-//! to a build: `LINERATE_COMMIT` if set, else git's, with `-dirty` behind it where the sources
-//! differ; nothing outside our repository.
+//! to a build: `LINERATE_COMMIT` if it is set, else git's commit, with the suffix `-dirty` if the
+//! sources differ from it; no commit if the sources are not in our repository.
 
 use std::process::Command;
 
@@ -15,13 +15,13 @@ fn main() {
         println!("cargo:rustc-env=LINERATE_RUSTC={}", rustc.trim_start_matches("rustc "));
     }
     if std::env::var_os("LINERATE_COMMIT").is_some() {
-        // rustc sees it as we do.
+        // rustc passes the variable on by itself: it has the same environment.
         return;
     }
     if git(&["rev-parse", "--show-prefix"]).as_deref() != Some(PREFIX) {
         return;
     }
-    // Each commit writes a line here. A directory stands for every file in it.
+    // git appends a line to this file for each commit. The folder `..` stands for every file in it.
     for path in git(&["rev-parse", "--git-path", "logs/HEAD"]).as_deref().into_iter().chain([".."])
     {
         println!("cargo:rerun-if-changed={path}");

@@ -12,7 +12,7 @@ mod profile;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-// The commands below name these as if they were here.
+// The modules below use these names with the prefix `crate::`.
 use linerate_cli::{errors, progress, report, screen, signals};
 
 use screen::Screen;

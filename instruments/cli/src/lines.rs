@@ -227,7 +227,7 @@ impl Lines {
     }
 }
 
-/// The file that the plugin leaves, gone with this.
+/// The file that the plugin writes, removed when this is dropped.
 struct Left(PathBuf);
 
 impl Left {
@@ -238,18 +238,19 @@ impl Left {
 
 impl Drop for Left {
     fn drop(&mut self) {
-        // Nothing is there if QEMU did not start.
+        // The file does not exist if QEMU did not start.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Waits for the command. The first signal to us is the command's: it ends, and what it did until then is printed.
+/// Waits for the command. After a signal to us, waits until the command has ended, so that its
+/// counts until then are printed.
 fn ended(mut child: Child, signals: &Signals) -> io::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        // A terminal sends SIGINT to both of us.
+        // Pass only SIGTERM on: a terminal sends SIGINT to both processes.
         if signals.wait(LOOK) == Some(Signal::TERM.as_raw())
             && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
         {
@@ -298,7 +299,7 @@ fn not_started(e: &io::Error) -> Failure {
     Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot start the emulator", why, fix)
 }
 
-/// Returns the failure of a run without output: QEMU's own words have gone to stderr.
+/// Returns the failure of a run without output; QEMU has printed its own message on stderr.
 fn nothing_left(status: ExitStatus) -> Failure {
     let why = format!("QEMU ended with {status}, and the plugin wrote no output");
     let fix = "see QEMU's messages above; the command must be a program for x86-64 that ends by itself, and QEMU \

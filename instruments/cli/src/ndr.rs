@@ -21,8 +21,8 @@ const TRIALS_MAX: usize = 5000;
 /// Treatment of disturbed trials: a trial is repeated at most five times, and the search gives up
 /// when two trials are repeated for each that counts.
 const AGAIN: Disturbed = Disturbed::Again { again_max: 5, per_trial_max: 2 };
-/// Share of time asleep, in per cent, above which a path's worker was not the limit: a worker at
-/// its limit sleeps only before the first packet and after the last.
+/// Share of time asleep, in per cent, above which a path's worker did not limit the rate: a worker
+/// at its limit sleeps only before the first packet and after the last.
 const ASLEEP_PCT: f64 = 10.0;
 /// Exit status of a search whose trials were mostly disturbed.
 const INCONCLUSIVE: u8 = 4;
@@ -229,7 +229,7 @@ fn text(outcome: &Outcome, limits: Limits) -> String {
         text += &line(found);
     }
     text += &made(outcome, limits);
-    // The first goal is the strictest: what limits it is looked at.
+    // Only the first goal, the strictest one, gets an explanation of its limit.
     if let Some(why) = outcome.found.first().and_then(|found| limit(outcome, found, limits)) {
         text += &why;
     }
@@ -244,12 +244,12 @@ fn text(outcome: &Outcome, limits: Limits) -> String {
     text
 }
 
-/// Returns true if most trials were disturbed and therefore say nothing.
+/// Returns true if most trials were disturbed, so that the search has no valid result.
 fn given_up(outcome: &Outcome, limits: Limits) -> bool {
     limits.disturbed != Disturbed::Counts && outcome.disturbed > outcome.trials.len()
 }
 
-/// Formats the number of trials and the treatment of the disturbed ones.
+/// Formats the number of trials and how disturbed trials were treated.
 fn made(outcome: &Outcome, limits: Limits) -> String {
     let mut text = match outcome.found.first() {
         Some(found) => {
@@ -268,8 +268,8 @@ fn made(outcome: &Outcome, limits: Limits) -> String {
     text + "\n"
 }
 
-/// Formats the losses at the lowest rate that is not carried: their number, their place, and the
-/// spare time of the path's worker, which shows whether the worker is the limit.
+/// Formats the losses at the lowest rate with loss: their number, the place of the loss, and the
+/// idle time of the path's worker, which shows whether the worker is the limit.
 fn limit(outcome: &Outcome, found: &GoalResult, limits: Limits) -> Option<String> {
     let Some(upper) = found.upper_pps else {
         return found

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use command::{Ended, run};
 
-/// A directory of this test's own, gone with it.
+/// A directory for one test, removed when it is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -20,7 +20,7 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// Returns a file in it, as a word of a command line.
+    /// Writes a file into the directory, and returns its path as a word of a command line.
     fn file(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         fs::write(&path, text).unwrap();
@@ -38,7 +38,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Two ways to do nothing for a moment: small, unprivileged, and on every machine.
+/// An experiment that runs unprivileged on every machine: its sides are two ways to wait for a
+/// moment.
 const MINE: &str = r#"version = 1
 id = "mine"
 title = "True beside itself"
@@ -176,8 +177,8 @@ fn unsupported_experiment_is_exit_5() {
     assert!(told.out.contains("2 cells, as size=small, cannot be run here"), "{}", told.out);
 }
 
-/// Returns the programs that the command starts, as strace sees them; `None`, said, where there is
-/// no strace.
+/// Returns the programs that the command starts, as strace reports them; without strace prints that
+/// and returns `None`.
 fn started(words: &str) -> Option<Vec<String>> {
     let program = env!("CARGO_BIN_EXE_linerate-lab");
     let mut strace = Command::new("strace");
@@ -352,7 +353,7 @@ fn senders_are_processes_which_end_with_the_run() {
     }
 }
 
-/// Counts the processes with `mark` in their environment that send.
+/// Counts the sending processes that have `mark` in their environment.
 fn senders(mark: &str) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let ours = |process: &PathBuf| {

@@ -1,4 +1,4 @@
-//! `linerate-lab lines`: programs of which the transfers are known, by function; and what cannot run there.
+//! Tests of `linerate-lab lines`: programs with known transfers, by function, and refusals.
 
 #[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
@@ -10,13 +10,15 @@ use serde_json::Value;
 
 const TURNS: u64 = 1000;
 
-/// Finds what cargo has built for this crate's tests or for the whole tree, `None` where that is not possible.
+/// Returns the path of what cargo has built for this crate's tests or for the whole tree; `None` if
+/// it cannot be built.
 fn built(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_BIN_EXE_linerate-lab")).parent()?;
     [beside.join(name), beside.join("deps").join(name)].into_iter().find(|file| file.is_file())
 }
 
-/// Runs `linerate-lab lines` with `words`; `None` where it cannot be run, which has been said.
+/// Runs `linerate-lab lines` with `words`; where it cannot run, prints the reason and returns
+/// `None`.
 fn lines(words: &str) -> Option<Ended> {
     if built("liblinerate_lines.so").is_none() || built("lines-load").is_none() {
         eprintln!("skipped: the plugin and its load are not built (cargo build -p linerate-lines)");
@@ -30,7 +32,8 @@ fn lines(words: &str) -> Option<Ended> {
     Some(ended)
 }
 
-/// Returns read and write transfers of the load's counting, of a run that has a document.
+/// Returns the read and write transfers of the load's counting function; `None` if the run has no
+/// document.
 fn touched(kind: &str) -> Option<(u64, u64)> {
     let load = built("lines-load").unwrap_or_default();
     let ended = lines(&format!("--json -- {} {kind} {TURNS}", load.display()))?;

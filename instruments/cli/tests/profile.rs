@@ -14,7 +14,7 @@ use command::{Ended, command, run};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
-/// A directory of a test's own, gone with it.
+/// A directory for one test, removed when it is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -68,7 +68,8 @@ fn record_work(words: &str) -> Option<Ended> {
     record(words, &[&[linerate.to_str()?], &work[..]].concat())
 }
 
-/// Returns false if the kernel does not let us sample at all.
+/// Returns the ended command; prints the reason and returns `None` if the kernel does not allow
+/// sampling.
 fn possible(ended: Ended) -> Option<Ended> {
     if ended.exit == Some(5) {
         eprintln!("skipped: {}{}", ended.out, ended.err);
@@ -262,8 +263,8 @@ fn a_command_s_status_is_the_recording_s_and_its_failure_is_told() {
     }
 }
 
-/// Returns a recording, in a process group of its own, of a command that has written `pid` by now:
-/// its process id.
+/// Starts a recording, in a process group of its own, of a command that writes the file `pid`;
+/// returns the recording and the command's process number after that.
 fn start(scratch: &Scratch, words: &str, script: &str) -> Option<(Child, i32)> {
     match try_start(scratch, words, script) {
         Ok(started) => Some(started),
@@ -274,7 +275,8 @@ fn start(scratch: &Scratch, words: &str, script: &str) -> Option<(Child, i32)> {
     }
 }
 
-/// Starts a recording of a short time. On a busy machine that may pass before the command starts: then of a longer one.
+/// Starts a recording of a short time. On a busy machine that time may be over before the command
+/// starts; then a longer recording is started.
 fn start_for_short(scratch: &Scratch, script: &str) -> Option<(Child, i32)> {
     for time in ["300ms", "2s"] {
         match try_start(scratch, &format!("--for {time}"), script) {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use command::run;
 
-/// A directory of this test's own, gone with it.
+/// A directory for one test, removed when it is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -18,7 +18,7 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// Writes a text as a word of a command line.
+    /// Returns the directory as a word of a command line.
     fn word(&self) -> &str {
         self.0.to_str().unwrap()
     }

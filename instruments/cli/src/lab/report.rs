@@ -36,7 +36,7 @@ pub fn report(asked: &Report, screen: &Screen) -> Result<u8, Failure> {
 }
 
 /// Writes a file completely; on an error keeps the old file and returns the error. A path that is
-/// not a regular file is written to directly.
+/// not a regular file is written directly.
 pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
     let is_other = fs::metadata(file).is_ok_and(|kind| !kind.is_file());
     let written = if is_other { fs::write(file, text) } else { replace(file, text) };
@@ -46,7 +46,7 @@ pub fn write(file: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Writes a new file beside `path`, and renames it into place.
+/// Writes a new file in the folder of `path`, and renames it to `path`.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let mut part = file.as_os_str().to_owned();
     part.push(".part");
@@ -93,13 +93,13 @@ pub fn export(asked: &Export, screen: &Screen) -> Result<u8, Failure> {
     Ok(exit([&run], 0))
 }
 
-/// Reads a run.
+/// Reads the run with that name in `dir`.
 pub fn read(name: &str, dir: &Path) -> Result<Run, Failure> {
     Ok(record::read(&record::find(dir, name)?)?)
 }
 
-/// Returns the exit status after `runs` are printed. The results of a cell that has lost packets
-/// are withheld, and the status shows that too.
+/// Returns the exit status for printed `runs`: a status of its own if a cell has lost packets,
+/// whose results are withheld, else `otherwise`.
 pub fn exit<'a>(runs: impl IntoIterator<Item = &'a Run>, otherwise: u8) -> u8 {
     if runs.into_iter().all(Run::conserved) { otherwise } else { UNBALANCED }
 }
@@ -123,7 +123,7 @@ pub fn show(asked: &Show, screen: &Screen) -> Result<u8, Failure> {
     }
     let place = Place::of(&[], 0)?;
     for cell in &experiment.cells {
-        // What this machine cannot do is part of what is shown; what makes no sense is not.
+        // Refuse only invalid cells. Cells that this machine cannot run are printed as such.
         if let Some(e) = cell.check(&place).err().filter(|e| e.kind() == Kind::Usage) {
             return Err(in_file(e, &asked.experiment).into());
         }

@@ -27,14 +27,15 @@ pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
     let file = asked.experiment.as_deref();
     possible(&request, file, Cell::check)?;
     screen.preface(&preface(&request))?;
-    // Only now, when it was said what is started.
+    // Probe only after the options are printed, because a probe starts something.
     possible(&request, file, Cell::probe)?;
     let mut follower = Follower::new(&request.experiment.id, &request.place.stop, screen)?;
     let start = Instant::now();
     let run = runner::run(&request, &mut follower);
     let signal = follower.end();
     let run = match (run, signal) {
-        // What was being waited for was killed: that is how the run ended, and not why.
+        // The signal also killed a child process, which caused this error. The signal is the reason
+        // for the end.
         (Err(e), Some(signal)) => {
             screen.note(&format!("{}\n", one_line(&e.to_string())));
             return Ok(signals::status(signal));
@@ -51,7 +52,7 @@ fn request(asked: &Run) -> Result<Request, Failure> {
     if let Some(name) = &asked.resume {
         return resuming(asked, name);
     }
-    // clap sees to its being there.
+    // clap requires the argument if there is no `--resume`.
     let experiment = Experiment::find(asked.experiment.as_deref().unwrap_or_default())?;
     only(&experiment, &asked.only)?;
     let seed = asked.seed.unwrap_or_else(any_seed);
@@ -109,8 +110,8 @@ fn only(experiment: &Experiment, only: &[(String, String)]) -> Result<(), Failur
     Ok(())
 }
 
-/// Refuses requests that cannot run: no matching cell, none that this machine can run, or a setting
-/// that the scenario does not know.
+/// Refuses requests that cannot run: no cell matches, this machine can run none of them, or the
+/// scenario does not know a setting.
 fn possible(
     request: &Request,
     file: Option<&str>,
@@ -170,7 +171,7 @@ fn preface(request: &Request) -> String {
     text + "\n"
 }
 
-/// Returns the result, and how to see more of it.
+/// Returns the text with the result, and with the commands that print more of it.
 fn told(run: &record::Run, directory: &Path, dir: &Path, took: Duration) -> String {
     let mut text = report::text(run);
     let pairs = || run.cells.iter().flat_map(|cell| &cell.pairs);
@@ -207,7 +208,8 @@ fn refused(why: &str, fix: String) -> Failure {
     Failure { exit: USAGE, ..Failure::from(e) }
 }
 
-/// Returns a seed from the clock. It is printed and kept, and small enough for every reader of JSON.
+/// Returns a seed from the clock. It is printed and stored, so it is small enough for every reader
+/// of JSON.
 fn any_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::from(since.subsec_nanos() ^ since.as_secs() as u32)

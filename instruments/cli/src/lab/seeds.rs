@@ -34,7 +34,7 @@ pub fn seeds(asked: &Seeds, screen: &Screen) -> Result<u8, Failure> {
             return screen.result(text, || document(&reports, &outcome)).map(|()| exit);
         }
     }
-    // Neither form has a place for what failed.
+    // The CSV and the posts' tables have no place for failed checks, so print them as a note.
     if exit != 0 {
         screen.note(&format!("{outcome}\n"));
     }

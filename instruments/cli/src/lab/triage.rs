@@ -8,7 +8,7 @@ use super::report::{document, read};
 use crate::errors::{Failure, INCONCLUSIVE};
 use crate::screen::Screen;
 
-/// Names a run's cause; returns the exit status.
+/// Names the cause of a run's losses and disorder; returns the exit status.
 pub fn triage(asked: &Triage, screen: &Screen) -> Result<u8, Failure> {
     let mut case = Case::of(&read(&asked.run, &asked.kept.dir)?, &asked.only)?;
     if asked.extra {

@@ -70,12 +70,12 @@ impl Place {
     }
 }
 
-/// A file to be saved later; opening it first detects errors before the work is done.
+/// A file to be saved later; it is opened first, so that errors appear before the work is done.
 #[derive(Debug)]
 pub struct Draft {
     file: PathBuf,
-    /// The temporary file beside it, until it is complete. `None` for a device or pipe, which is
-    /// written directly, because replacing it by a file would break it.
+    /// The temporary file in the same folder, which holds the text until it is complete. `None` for
+    /// a device or pipe, which is written directly, because replacing it by a file would break it.
     beside: Option<PathBuf>,
     text: fs::File,
 }
@@ -114,7 +114,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if let Some(beside) = &self.beside {
-            // What was not saved is of no use; that it cannot be removed would say nothing new.
+            // Remove the unfinished file. An error in removing it has no remedy here.
             let _ = fs::remove_file(beside);
         }
     }

@@ -67,7 +67,7 @@ fn by(per: Per) -> By {
     }
 }
 
-/// Runs the command; returns the exit status. That there is no counter is a result, too.
+/// Runs the command; returns the exit status. A machine without counters is no failure.
 pub fn events(screen: &Screen) -> Result<u8, Failure> {
     let described = pmu::describe();
     screen.result(|| described.to_string(), || super::document(&described))?;

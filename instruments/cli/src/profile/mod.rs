@@ -38,7 +38,7 @@ impl Profile {
 
 /// Formats a value as one JSON document.
 fn document(value: &impl serde::Serialize) -> String {
-    // To write into memory fails only if the value's own Serialize does, and none of ours has a
-    // map with keys that are no text.
+    // Writing into memory fails only if a type's Serialize fails, and no type of ours has a map
+    // with keys other than text.
     serde_json::to_string(value).unwrap_or_else(|e| format!("{{\"error\":{:?}}}", e.to_string()))
 }

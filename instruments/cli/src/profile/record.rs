@@ -26,17 +26,18 @@ use crate::report::thousands;
 use crate::screen::Screen;
 use crate::signals::{Signals, status};
 
-/// Default samples for each second of CPU time.
+/// Default number of samples for each second of CPU time.
 const RATE: u32 = 1000;
-/// Default events of the CPU for each sample. The number is a prime, so that sampling does not run
-/// in step with loops.
+/// Default number of the CPU's events for each sample. The number is a prime, so that sampling does
+/// not run in step with loops.
 const PERIOD: u64 = 10_007;
 /// Difference of two instruments, in per cent, above which they do not measure the same.
 const APART_PCT: f64 = 5.0;
 /// Number of samples below which a share of one twentieth may be chance, because each thread's
 /// first sample comes at a random moment of a period.
 const SAMPLES_JUDGED: u64 = 100;
-/// The kernel accounts a process's CPU time in hundredths of a second.
+/// CPU time below which the kernel's account, in hundredths of a second, is too coarse for a
+/// comparison.
 const CPU_JUDGED: Duration = Duration::from_millis(500);
 
 /// The event to sample, in perf's terms and in those of the profile.
@@ -65,7 +66,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     };
     let is_event = matches!(sampling.what, What::Event { .. });
     if args.all_cpus {
-        // perf says less of a refusal.
+        // Try it here first, because perf's message on a refusal has less information.
         let once = Recorder { calibrate: false, ..recorder };
         once.start(Target::Machine).map_err(|e| refused(e.into(), is_event))?;
     }
@@ -110,7 +111,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     Ok(ended.signal.map_or_else(|| ended.exit(!args.command.is_empty()), status))
 }
 
-/// Reads what is to be sampled, and samples it for a moment.
+/// Reads from the arguments what to sample, and tries it for a moment on this thread.
 fn tried_out(args: &Record) -> Result<(Sampling, Recorder, Trial), Failure> {
     let sampling = sampling(args)?;
     check_target(args)?;
@@ -124,7 +125,8 @@ fn tried_out(args: &Record) -> Result<(Sampling, Recorder, Trial), Failure> {
     Ok((sampling, recorder, trial))
 }
 
-/// Runs the command under the model of caches, if what no counter counts here are events of cache lines; refuses all else.
+/// Runs the command under the model of caches if no counter here counts the event and the event is
+/// one of cache lines; returns `refusal` in all other cases.
 fn modelled(args: &Record, screen: &Screen, refusal: Failure) -> Result<u8, Failure> {
     let is_command = args.pid.is_none() && !args.all_cpus && !args.command.is_empty();
     let is_counter_missing = refusal.error.code == "E-UNSUPPORTED";
@@ -153,7 +155,7 @@ fn modelled(args: &Record, screen: &Screen, refusal: Failure) -> Result<u8, Fail
     lines.run(screen)
 }
 
-/// Reads what is to be sampled.
+/// Reads from the arguments the event to sample and its rate or period.
 fn sampling(args: &Record) -> Result<Sampling, Failure> {
     let refuse = |what: &str, why: &str, fix: &str| {
         Err(Failure::new(USAGE, "E-USAGE", what, why.into(), fix))
@@ -180,13 +182,14 @@ fn sampling(args: &Record) -> Result<Sampling, Failure> {
             refuse(&format!("cannot sample {name}"), why, "--period 10007, or leave --event out")
         }
         (name, None, period) if is_perf_s(name) => {
-            // A tracepoint has a colon, and is rare as all that the kernel counts.
+            // A tracepoint has a colon. As for every event that the kernel counts, each occurrence
+            // is rare enough for a sample.
             let tracepoint = name.contains(':') && !name.contains('/');
             let period = period.unwrap_or(if tracepoint { 1 } else { PERIOD });
             Ok(Sampling {
                 perf: args.event.clone(),
                 period,
-                // It cannot be tried out here; a sample of time takes as long.
+                // This event cannot be tried here. Try samples of time, whose cost is the same.
                 what: What::Time { hz: RATE },
                 event: event(&args.event, Some(period), None),
                 origin: if tracepoint { Origin::Kernel } else { Origin::Counter },
@@ -194,7 +197,7 @@ fn sampling(args: &Record) -> Result<Sampling, Failure> {
         }
         (_, None, period) => {
             let known = pmu::Event::parse(&args.event)?;
-            // What the kernel counts is rare: a page fault is worth a sample of its own.
+            // Events that the kernel counts are rare: each page fault may take a sample.
             let usual = if known.is_software() { 1 } else { PERIOD };
             let period = period.unwrap_or(usual);
             Ok(Sampling {
@@ -209,7 +212,7 @@ fn sampling(args: &Record) -> Result<Sampling, Failure> {
 }
 
 /// Returns true if only perf knows the event. An event of ours with a mode after it (`cycles:u`) is
-/// refused, because perf without a counter would sample time instead without saying so.
+/// refused, because perf would sample time instead if there is no counter, without a message.
 fn is_perf_s(name: &str) -> bool {
     let base = name.split_once(':').map_or(name, |(base, _)| base);
     name.contains([':', '/', '.']) && pmu::Event::parse(base).is_err()
@@ -272,7 +275,7 @@ fn no_data(ended: &Ended) -> Failure {
     Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot record", why, fix)
 }
 
-/// Returns the command as typed, or that of the process.
+/// Returns the workload: the command as typed, or the command line of the process.
 fn workload(args: &Record) -> String {
     let Some(pid) = args.pid else {
         let machine = if args.all_cpus { "the whole machine" } else { "" };
@@ -288,7 +291,7 @@ fn workload(args: &Record) -> String {
     text.replace(['\0', '\n'], " ").trim_end().to_owned()
 }
 
-/// Completes the profile from perf with the request and the target's activity.
+/// Completes the profile from perf with the requested event and the target's CPU time.
 fn profile(
     found: Option<Profile>,
     args: &Record,
@@ -300,7 +303,7 @@ fn profile(
         found.unwrap_or_else(|| Profile::new(sampling.event.clone(), sampling.origin));
     (profile.event, profile.origin) = (sampling.event.clone(), sampling.origin);
     profile.sort();
-    // Of a whole machine every CPU is sampled for all of the time.
+    // For the whole machine, every CPU is sampled during the whole recording.
     let cpus = || Conditions::here().cpus.map_or(1, u64::from);
     let sampled_ns = match args.all_cpus {
         true => u64::try_from(ended.wall.as_nanos()).ok().map(|ns| ns.saturating_mul(cpus())),
@@ -375,7 +378,7 @@ fn shallow(profile: &Profile) -> Option<String> {
     })
 }
 
-/// Returns a remark on why there is no sample, if there is none.
+/// Returns a remark with the reason why there is no sample, if there is none.
 fn nothing(profile: &Profile, hz: Option<f64>) -> Option<String> {
     let cpu_ns = profile.conditions.cpu_ns.filter(|_| profile.counted() == 0)?;
     let each = match (hz, profile.event.period) {
@@ -401,7 +404,7 @@ fn say(
         let text = || String::from_utf8_lossy(document.trim_ascii_end()).into_owned();
         return screen.result(String::new, text);
     };
-    // A full disk keeps it from being saved, and not from being seen.
+    // If the profile cannot be saved, for instance on a full disk, it is printed nevertheless.
     let kept = draft.save(|f| read::json::write(profile, f).map_err(|e| io::Error::other(e.why)));
     let table = print::Table::new(profile).top(Some(args.top));
     let clocks = hz.filter(|_| !args.user).and_then(|hz| agreement(profile, hz));
@@ -411,7 +414,7 @@ fn say(
     Ok(())
 }
 
-/// Formats the path of the profile, and commands that use it.
+/// Formats the path of the saved profile, and commands that use it.
 fn saved(args: &Record, kept: Option<&Path>) -> String {
     let file = args.output.display();
     let old =
@@ -420,7 +423,7 @@ fn saved(args: &Record, kept: Option<&Path>) -> String {
     format!("\nsaved to {file}{old}\nprint it again: linerate profile list {file}{next}\n")
 }
 
-/// Holds the samples of time against the kernel's account of CPU time.
+/// Compares the samples of time with the kernel's account of CPU time.
 fn agreement(profile: &Profile, hz: f64) -> Option<String> {
     let wall_ns = profile.conditions.wall_ns.filter(|ns| *ns > 0)? as f64;
     let cpu_ns = profile.conditions.cpu_ns? as f64;

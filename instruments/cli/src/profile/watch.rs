@@ -31,7 +31,7 @@ pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
         Some(path) => Some(Writer::start(create(path)?, feed.header())?),
         None => None,
     };
-    // A watch that saves goes on without a reader.
+    // If the figures are saved, the watch continues after the reader of stdout has closed it.
     let mut out = Out { closed: false, stop: saved.is_none().then(|| Arc::clone(&stop)) };
     let mut document = match args.json {
         true => Some(Writer::start(out.clone(), feed.header())?),
@@ -46,7 +46,7 @@ pub fn watch(args: &Watch, screen: &Screen) -> Result<u8, Failure> {
             return document.write(columns, sample);
         }
         if let Some(line) = glance.line(columns, sample) {
-            // A full disk behind stdout is seen when the result is printed.
+            // An error such as a full disk is reported when the result is printed.
             let _ = out.write_all(line.as_bytes());
         }
         Ok(())
@@ -105,7 +105,7 @@ impl Source {
     }
 }
 
-/// Sets `stop` at the first signal, and stores its number.
+/// Starts a thread that sets `stop` at the first signal, and stores the signal's number.
 fn tell_of_signals(signal: &Arc<AtomicI32>, stop: &Arc<AtomicBool>) -> Result<(), Failure> {
     let failed = |e: io::Error| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
@@ -154,11 +154,11 @@ no figure has that name and unit: names begin with interrupts/, softirqs/, stat/
 net/softnet_stat/ or schedstat/, and units are such as interrupts/s, packets/s, bytes/s or %
 ";
 
-/// Standard output until its reader closes it; the command can end then.
+/// Standard output until its reader closes it.
 #[derive(Clone)]
 struct Out {
     closed: bool,
-    /// Flag to set when the output is closed, if that ends the watch.
+    /// Flag to set when the reader closes the output, if that ends the watch.
     stop: Option<Arc<AtomicBool>>,
 }
 
@@ -198,7 +198,7 @@ impl Out {
 /// Lines between two headings.
 const PAGE: u64 = 20;
 
-/// Shows samples, a line each.
+/// A printer of samples, with a line for each sample.
 #[derive(Debug, Default)]
 pub struct Glance {
     rates: Rates,
@@ -259,7 +259,8 @@ impl Glance {
         )
     }
 
-    /// Returns the sum of the rates of the columns with that name; `None` if there are none.
+    /// Returns the sum of the rates of the columns whose names `of` accepts; `None` if there are
+    /// none.
     fn sum(&self, columns: &[Column], of: impl Fn(&str) -> bool) -> Option<f64> {
         let of = |(column, rate): (&Column, &Option<f64>)| rate.filter(|_| of(&column.name));
         columns.iter().zip(&self.rate.values).filter_map(of).reduce(|a, b| a + b)
