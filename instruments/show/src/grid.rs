@@ -49,7 +49,7 @@ impl Grid {
         self.lines.push(Line::Cells(cells.into_iter().map(Into::into).collect()));
     }
 
-    /// Adds a line of text, which no column is widened for.
+    /// Adds a line of text, which does not affect the columns' widths.
     pub fn text(&mut self, text: impl Into<String>) {
         self.lines.push(Line::Text(text.into()));
     }
@@ -86,7 +86,7 @@ impl fmt::Display for Grid {
                 Line::Cells(cells) => {
                     let mut gap = "";
                     for ((cell, &width), side) in cells.iter().zip(&widths).zip(&self.sides) {
-                        // A column that is empty throughout takes no room.
+                        // An empty column takes no space, and no gap.
                         if width == 0 {
                             continue;
                         }

@@ -18,7 +18,7 @@ const NONE: &str = "no figure";
 /// would show fewer than three that are not 0.
 const EXPONENT_BELOW: f64 = 1e-4;
 
-/// Returns the digits after the decimal point with which `x` has four in all, and at most six.
+/// Returns the number of decimals with which `x` has four digits in all; at most six.
 #[must_use]
 pub fn digits(x: f64) -> u8 {
     match x.abs() {
@@ -32,7 +32,7 @@ pub fn digits(x: f64) -> u8 {
     }
 }
 
-/// Returns the digits after the decimal point for a change of `pct` per cent.
+/// Returns the number of decimals for a change of `pct` per cent.
 #[must_use]
 pub fn change_digits(pct: f64) -> u8 {
     match pct.abs() {
@@ -42,7 +42,7 @@ pub fn change_digits(pct: f64) -> u8 {
     }
 }
 
-/// Sets a figure of a table.
+/// Returns the table cell of a figure.
 #[must_use]
 pub fn cell(x: f64) -> Cell {
     match plain(x) && !tiny(x) {
@@ -52,7 +52,7 @@ pub fn cell(x: f64) -> Cell {
     }
 }
 
-/// Sets a change in per cent, of a table.
+/// Returns the table cell of a change in per cent.
 #[must_use]
 pub fn change_cell(pct: f64) -> Cell {
     match plain(pct) {
@@ -62,7 +62,7 @@ pub fn change_cell(pct: f64) -> Cell {
     }
 }
 
-/// Formats a figure alone.
+/// Formats a figure outside a table.
 #[must_use]
 pub fn figure(x: f64) -> String {
     cell(x).to_string()
@@ -74,8 +74,8 @@ pub fn change(pct: f64) -> String {
     change_cell(pct).to_string()
 }
 
-/// Formats the ends of a change's interval: `[-52.1, -50.3]`, both ends with the digits of the
-/// larger.
+/// Formats the ends of a change's interval: `[-52.1, -50.3]`. Both ends have the number of decimals
+/// of the larger one.
 #[must_use]
 pub fn interval((low, high): (f64, f64)) -> String {
     if !plain(low) || !plain(high) {
@@ -93,13 +93,13 @@ pub fn range((low, high): (f64, f64)) -> String {
     format!("{} to {}", end(low), end(high))
 }
 
-/// Sets a whole number: `1,234,567`.
+/// Formats a whole number: `1,234,567`.
 #[must_use]
 pub fn count(n: u64) -> String {
     grouped(&n.to_string())
 }
 
-/// Formats the upper bound of a value of which nothing else is known.
+/// Returns the table cell of a value of which only the upper bound is known.
 #[must_use]
 pub fn under(bound: f64) -> Cell {
     match cell(bound) {
@@ -125,7 +125,8 @@ fn plain(x: f64) -> bool {
     x.is_finite() && x.abs() < EXPONENT_FROM
 }
 
-/// Returns true for a value other than 0 that would be printed as 0, or nearly.
+/// Returns true for a value other than 0 that would be printed with fewer than three digits other
+/// than 0.
 fn tiny(x: f64) -> bool {
     x != 0.0 && x.abs() < EXPONENT_BELOW
 }

@@ -11,7 +11,7 @@ use crate::escape::escape;
 use crate::number::grouped;
 use crate::words::elided;
 
-/// Width in pixels of a label's letter, even of wide letters in a fallback font.
+/// Width of a label's letter in pixels, also of wide letters in a fallback font.
 const LETTER: f64 = 7.4;
 
 /// Letters of labels that fit side by side on the narrowest page, of 360 pixels.
@@ -23,7 +23,7 @@ pub struct Svg {
     text: String,
 }
 
-/// The part of a label's text that is at its position.
+/// The part of a label's text that is placed at the label's position.
 #[derive(Debug, Clone, Copy)]
 pub enum Anchor {
     /// The start of the text.
@@ -34,7 +34,7 @@ pub enum Anchor {
     End,
 }
 
-/// A mark at a position; its shape and its colour have the same meaning.
+/// A mark at a position. Shape and colour both show its meaning.
 #[derive(Debug, Clone, Copy)]
 pub enum Mark {
     /// Better: a disc.
@@ -48,7 +48,7 @@ pub enum Mark {
 }
 
 impl Svg {
-    /// Begins an empty chart with a name, and a description for readers who cannot see it.
+    /// Creates an empty chart with a name, and a description for readers who cannot see it.
     #[must_use]
     pub fn new(title: &str, desc: &str) -> Svg {
         let (title, desc) = (escape(title), escape(desc));
@@ -108,8 +108,8 @@ impl Svg {
         ));
     }
 
-    /// Writes the heading of a row: its name on the left, its text on the right, or below if both
-    /// do not fit on the narrowest page.
+    /// Writes the heading of a row: its name on the left and its text on the right; the text is
+    /// below if both do not fit side by side on the narrowest page.
     pub fn head(&mut self, top: f64, name: &str, said: &str) {
         let below = head_height(name, said) - HEAD;
         self.label((0.0, top + 14.0), 0.0, Anchor::Start, "name", &elided(name, LETTERS));
@@ -145,7 +145,7 @@ impl Svg {
     }
 
     fn add(&mut self, element: std::fmt::Arguments<'_>) {
-        // Cannot fail: it is a string.
+        // Writing to a String cannot fail.
         let _ = self.text.write_fmt(element);
     }
 }
@@ -153,7 +153,7 @@ impl Svg {
 /// Height of a row's heading with one line, in pixels.
 const HEAD: f64 = 20.0;
 
-/// Pixels of a row's head.
+/// Returns the height of a row's heading in pixels.
 #[must_use]
 pub fn head_height(name: &str, said: &str) -> f64 {
     let letters = name.chars().count() + 2 + said.chars().count();
@@ -175,11 +175,13 @@ impl Axis {
     /// Creates an axis over the finite `values`, with about `ticks` ticks.
     #[must_use]
     pub fn over(values: impl IntoIterator<Item = f64>, ticks: f64, unit: &'static str) -> Axis {
-        // What is larger would lose its ticks to rounding; it is drawn at the end.
+        // Limit the values, because larger ones would lose their ticks to rounding. They are drawn
+        // at the axis's end.
         let finite = values.into_iter().filter(|x| x.is_finite()).map(|x| x.clamp(-1e15, 1e15));
         let (low, high) = finite.fold((f64::MAX, f64::MIN), |(l, h), x| (l.min(x), h.max(x)));
         let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
-        // Without a span there is nothing to see; a millionth of the figure is less than its digits.
+        // Equal values need a span nevertheless. A millionth of the value is less than its printed
+        // digits.
         let least = (low.abs().max(high.abs()) * 1e-6).max(1e-9);
         let step = nice((high - low).max(least) / ticks);
         let (low, mut high) = ((low / step).floor() * step, (high / step).ceil() * step);
@@ -208,13 +210,13 @@ impl Axis {
         (self.low..=self.high).contains(&x)
     }
 
-    /// Returns the axis's ticks: few, whatever its range.
+    /// Returns the axis's ticks, a small number for any range.
     pub fn ticks(&self) -> impl Iterator<Item = f64> + use<> {
         let (low, step) = (self.low, self.step);
         let n = ((self.high - low) / step).round().clamp(0.0, 20.0) as u32;
         (0..=n).map(move |i| {
             let x = low + step * f64::from(i);
-            // What is left of 0 by rounding is 0.
+            // The tick at 0 may differ from 0 by a rounding error.
             if x.abs() < step / 1e3 { 0.0 } else { x }
         })
     }

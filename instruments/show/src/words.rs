@@ -2,11 +2,11 @@
 
 pub use linerate_sys::text::harmless;
 
-/// Columns of a screen that prints are made for.
+/// Width of a screen in columns, for which all output is formatted.
 pub const WIDTH: usize = 100;
 
-/// Returns `text` in at most `letters`, without its middle, because a path begins with its crate
-/// and ends with its function.
+/// Returns `text` in at most `letters`, with its middle removed, because a path begins with its
+/// crate and ends with its function.
 #[must_use]
 pub fn elided(text: &str, letters: usize) -> String {
     let length = text.chars().count();
@@ -45,7 +45,7 @@ pub fn wrapped_at(width: usize, text: &str, first: &str, next: &str) -> String {
     all + line.trim_end() + "\n"
 }
 
-/// Returns columns on the screen, near enough: our text is of narrow characters.
+/// Returns the number of columns on the screen, approximately: every character counts as one.
 pub(crate) fn length(text: &str) -> usize {
     text.chars().count()
 }

@@ -5,7 +5,7 @@ use crate::words::{WIDTH, elided};
 
 impl Table {
     /// Returns the table with lines of limited width: factors in names such as `burst=64` move to
-    /// the title, and if that is not enough the longest names lose their middle.
+    /// the title, and if that is not enough, the longest names lose their middle.
     #[must_use]
     pub fn fitted(self) -> Table {
         fitted(self)
@@ -23,7 +23,7 @@ fn fitted(mut table: Table) -> Table {
             Row::Heading(_) | Row::Rule => None,
         });
         let longest = names.max().unwrap_or(0);
-        // Names of ten letters cannot be told apart any more.
+        // Shorter names than ten letters could not be distinguished.
         let kept = longest.saturating_sub(over).max(10);
         if kept >= longest {
             return table;

@@ -11,7 +11,7 @@ impl Table {
     }
 
     /// Formats the table as HTML under its title, in a box that scrolls on narrow pages, with `csv`
-    /// as its file.
+    /// as its CSV file.
     #[must_use]
     pub fn html_with(&self, csv: &str) -> String {
         let title = escape(&self.title);
@@ -82,7 +82,7 @@ fn html_cell(place: usize, cell: &Cell) -> String {
     }
 }
 
-/// Returns the CSS class of a word, by which a page marks it.
+/// Returns the CSS class with which a page marks a word.
 fn class(word: &str) -> &'static str {
     match word {
         "better" | "met" | "OK" => "better",

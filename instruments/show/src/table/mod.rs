@@ -64,19 +64,19 @@ pub enum Cell {
     Printed(String),
     /// A number, and the digits for printing it.
     Real(f64, u8),
-    /// A change, printed with its sign and this many digits.
+    /// A change, printed with its sign and this number of decimals.
     Change(f64, u8),
-    /// A count below this, possibly 0: the list was cut off there.
+    /// An exclusive upper bound of a count, possibly 0: the list was cut off there.
     Below(u64),
-    /// An upper bound of a figure that counted nothing, and the digits of the bound.
+    /// An upper bound of a figure for which no event was counted, with the number of decimals.
     Under(f64, u8),
-    /// A lower bound, because the other side has an upper bound only.
+    /// A lower bound of a difference, because the other side has an upper bound only.
     AtLeast(f64, u8),
-    /// An upper bound, because this side is below a bound.
+    /// An upper bound of a difference, because this side has an upper bound only.
     AtMost(f64, u8),
     /// No figure, for a reason.
     Absent(&'static str),
-    /// No value belongs here.
+    /// A cell that has no value by design.
     Empty,
 }
 
@@ -122,19 +122,19 @@ impl Column {
 }
 
 impl Cell {
-    /// Returns a name.
+    /// Returns a cell with a name.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Cell {
         Cell::Text(text.into())
     }
 
-    /// Returns a number with `digits`, or the reason `why` there is none.
+    /// Returns a cell with a number and its decimals, or with the reason `why` there is none.
     #[must_use]
     pub fn real(value: Option<f64>, digits: u8, why: &'static str) -> Cell {
         value.map_or(Cell::Absent(why), |value| Cell::Real(value, digits))
     }
 
-    /// Returns a change with `digits`, or the reason `why` there is none.
+    /// Returns a cell with a change and its decimals, or with the reason `why` there is none.
     #[must_use]
     pub fn change(value: Option<f64>, digits: u8, why: &'static str) -> Cell {
         value.map_or(Cell::Absent(why), |value| Cell::Change(value, digits))

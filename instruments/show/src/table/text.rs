@@ -34,7 +34,7 @@ impl Table {
             self.columns.iter().map(|column| column.head.split('\n').collect()).collect();
         let tallest = parts.iter().map(Vec::len).max().unwrap_or(0);
         let line = |i: usize| {
-            // The heads stand on a common line: a short one starts lower.
+            // Headings end on the same line: a heading with fewer lines starts lower.
             let at = |p: &[&str]| {
                 let i = (i + p.len()).checked_sub(tallest)?;
                 p.get(i).map(|text| (*text).to_owned())
@@ -46,7 +46,7 @@ impl Table {
         lines.filter(|line| line.iter().any(|text| !text.is_empty())).collect()
     }
 
-    /// Returns a column of names is set to the left.
+    /// Returns true for a column of names, which is aligned to the left.
     fn is_of_names(&self, column: usize) -> bool {
         let mut filled = self.figures().filter_map(|cells| cells.get(column));
         filled.all(|cell| matches!(cell, Cell::Text(_) | Cell::Empty))
@@ -75,7 +75,7 @@ impl fmt::Display for Cell {
     }
 }
 
-/// Formats a change with its sign, unless it is printed as 0.
+/// Formats a change with its sign; a change that is printed as 0 has no sign.
 fn changed(change: f64, digits: usize) -> String {
     let zero = format!("{:.digits$}", 0.0);
     let text = format!("{change:+.digits$}");
