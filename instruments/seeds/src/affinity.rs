@@ -23,7 +23,7 @@ struct Ranked<'a> {
     saved: i64,
 }
 
-/// Computes the post again.
+/// Recomputes the post's figures.
 ///
 /// # Errors
 /// `E-FILE` with the line that is not as it should be.
@@ -33,7 +33,7 @@ pub(super) fn report(post: &'static Post, text: &str) -> Result<Report> {
     let [without, mut with] = listings(post, text)?;
     let mut report = Report::new(post);
     two_names(&mut report, &words, &without, &with)?;
-    // One event by two names: without this, no difference could be taken.
+    // The post uses two names for one event; a difference needs equal names.
     with.event.clone_from(&without.event);
     let diff = Diff::between(&without, &with);
     taken(&mut report, &words)?;
@@ -44,13 +44,13 @@ pub(super) fn report(post: &'static Post, text: &str) -> Result<Report> {
     Ok(report)
 }
 
-/// Returns the two listings: first that without affinity, as in the post, then that with it.
+/// Returns the two listings: first without affinity, as in the post, then with it.
 fn listings(post: &Post, text: &str) -> Result<[Profile; 2]> {
     let read = read::parse(text.as_bytes(), Some(Form::Kernprof))?;
     super::two(post, read)
 }
 
-/// Returns the posted table.
+/// Parses the posted table.
 fn ranked<'a>(text: &Text<'a>) -> Result<Vec<Ranked<'a>>> {
     let head = text.line_with(1, "Thanx, Paul")?.line;
     let rows = text.lines_from(head + 1);

@@ -18,7 +18,7 @@ const NO_RATIO: &str = "a ratio of nothing";
 const GOAL: Goal = Goal::More;
 const NOISE_PCT: f64 = 0.0;
 
-/// Computes the post again.
+/// Recomputes the post's figures.
 ///
 /// # Errors
 /// `E-FILE` with the line that is not as it should be.
@@ -142,7 +142,7 @@ fn distinct(grid: &Grid<'_>, key: impl Fn(&Test) -> Decimal) -> Vec<Decimal> {
     values
 }
 
-/// Returns the number of additional retransmissions, which the table lacks.
+/// Computes the number of additional retransmissions, which the table lacks.
 fn retransmissions(report: &mut Report, text: &Text<'_>) -> Result<()> {
     let regular = text.number_before("retransmissions, while there were")?;
     let batching = text.number_after("retransmissions, while there were")?;
@@ -190,7 +190,7 @@ fn changes(report: &mut Report, grid: &Grid<'_>) {
     }
 }
 
-/// Returns the post's last line: sums, change of the sums, counts.
+/// Checks the last line of the post's table: sums, change of the sums, counts.
 fn totals(report: &mut Report, grid: &Grid<'_>) {
     let all = overall(grid.tests.iter());
     let [org, new, change] = sums(grid);
@@ -313,7 +313,7 @@ fn as_posted(grid: &Grid<'_>) -> String {
 pub struct BatchRow {
     /// The group of the test.
     pub group: String,
-    /// The processes; a blank line parts rows of different numbers.
+    /// The number of processes; a blank line separates rows with different numbers.
     pub processes: String,
     /// The first words of the row.
     pub label: String,
@@ -325,8 +325,9 @@ pub struct BatchRow {
     pub change: String,
 }
 
-/// Formats rows in the layout of the post's table. `sums` are both rates' and the change, `counts` the tests that
-/// are better and worse, and `indent` the blanks before a group's name.
+/// Formats rows in the layout of the post's table. `sums` are the sums of both rates and their
+/// change, `counts` the numbers of better and worse tests, and `indent` the blanks before a group's
+/// name.
 #[must_use]
 pub fn in_the_layout_of_002(
     rows: &[BatchRow],

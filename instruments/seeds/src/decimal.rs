@@ -9,10 +9,10 @@ use std::fmt;
 use linerate_show::table::Cell;
 use serde::{Serialize, Serializer};
 
-/// Digits that a number may have. Products of two and a scale then fit in 128 bits.
+/// Most digits of a number. The product of two numbers and a scale then fits in 128 bits.
 const DIGITS_MAX: usize = 15;
 
-/// A decimal number: `units` of the last digit.
+/// A decimal number: a multiple (`units`) of its last digit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decimal {
     units: i128,
@@ -22,7 +22,7 @@ pub struct Decimal {
 /// The treatment of digits that are not printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
-    /// To the nearest; ties away from 0.
+    /// Rounded to the nearest; ties away from 0.
     Nearest,
     /// Truncated towards 0, as `bc` does.
     Truncate,
@@ -85,14 +85,14 @@ impl Decimal {
         self.divided_by(Decimal::whole(1), digits, rounding)
     }
 
-    /// Returns the sum, with the digits of whichever has more.
+    /// Returns the sum, with the decimals of the number that has more.
     #[must_use]
     pub fn plus(self, other: Decimal) -> Option<Decimal> {
         let (a, b) = aligned(self, other)?;
         Some(Decimal { units: a.checked_add(b)?, digits: self.digits.max(other.digits) })
     }
 
-    /// Returns the number as an integer, if it is one and not negative.
+    /// Returns the number as an integer; `None` if it is negative or no integer.
     #[must_use]
     pub fn as_count(self) -> Option<u64> {
         let one = power(self.digits)?;

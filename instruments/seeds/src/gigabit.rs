@@ -16,7 +16,7 @@ mod heads;
 
 const OF_NOTHING: &str = "a share of nothing";
 
-/// Computes the post again.
+/// Recomputes the post's figures.
 ///
 /// # Errors
 /// `E-FILE` with the line that is not as it should be.
@@ -53,7 +53,7 @@ fn taken(report: &mut Report, text: &Text<'_>) -> Result<()> {
     fact("rate", "GNET adapters at", ", however")?;
     fact("rings", "by default has the", ", and our")?;
     fact("baseline", "alloc_skb with", ". Notice")?;
-    // The caption of the second profile, which ends in a number and a full stop.
+    // The caption of the second profile contains this number, followed by a full stop.
     let hot_list = text.number_after("allocations, sysctl_hot_list_len =")?;
     let frames = text.between("alloc_skb_frame with", ", sysctl_hot_list_len")?;
     let change = format!("{}, sysctl_hot_list_len = {}", frames.is, hot_list.is);
@@ -122,8 +122,8 @@ fn is_noise(diff: &Diff, row: &diff::Row) -> bool {
     diff.change(row) == Change::Noise
 }
 
-/// Returns a function that grew. What is not listed is below the cut-off, and the change is less
-/// than that.
+/// Returns the row of a function that grew. A count that is not listed is below the cut-off, and
+/// the change is below it, too.
 fn grown_row(diff: &Diff, row: &diff::Row) -> Vec<Cell> {
     let count = |count| match count {
         Count::Is(n) => Cell::Count(n),
@@ -179,7 +179,7 @@ fn buffers(diff: &Diff) -> Table {
     table
 }
 
-/// The total to which a share refers.
+/// The total that a share is a part of.
 #[derive(Clone, Copy, PartialEq)]
 enum All {
     /// The total that the source gives.
@@ -196,7 +196,7 @@ fn share(diff: &Diff, sum: Sum, of: All, frames: bool) -> Option<f64> {
     Pair::of(all, part).ratio().map(|ratio| 100.0 * ratio)
 }
 
-/// Returns the maker's total and the ticks that are idle.
+/// Returns the source's total and its idle ticks.
 fn all_and_idle(diff: &Diff, frames: bool) -> Option<(u64, u64)> {
     let (total, idle) = (diff.makers_total()?, diff.sum_of(|row| row.stage == Stage::Idle));
     Some(if frames { (total.with, idle.with) } else { (total.without, idle.without) })
@@ -242,7 +242,7 @@ fn loads(as_is: &Profile, frames: &Profile) -> Table {
     table
 }
 
-/// Checks the values that both listings must have in common if they are of one kind of kernel.
+/// Checks values that must be equal in both listings if they are from one kernel.
 fn checks(report: &mut Report, text: &Text<'_>, sides: [&Profile; 2]) -> Result<()> {
     let [as_is, frames] = sides;
     let both: Vec<(&Row, &Row)> = as_is

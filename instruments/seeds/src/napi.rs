@@ -14,12 +14,12 @@ const NOT_REACHED: &str = "this load was not reached";
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Load {
     link_pct: Decimal,
-    /// The mode's figures; `None` if it did not reach the load.
+    /// NAPI's figures; `None` if NAPI did not reach the load.
     napi: Option<Mode>,
     coalescing: Option<Mode>,
 }
 
-/// The result of a mode at a load.
+/// The figures of a mode at a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Mode {
     packets_per_interrupt: Decimal,
@@ -27,7 +27,7 @@ struct Mode {
 }
 
 impl Load {
-    /// Returns both modes' figures, if both reached the load.
+    /// Returns the figures of both modes; `None` unless both reached the load.
     fn both(&self) -> Option<(Mode, Mode)> {
         self.napi.zip(self.coalescing)
     }
@@ -49,7 +49,7 @@ fn pair(before: Decimal, after: Decimal) -> Pair {
     Pair { before: before.to_f64(), after: after.to_f64() }
 }
 
-/// Computes the post again.
+/// Recomputes the post's figures.
 ///
 /// # Errors
 /// `E-FILE` with the line that is not as it should be.
@@ -68,7 +68,7 @@ pub(super) fn report(post: &'static Post, text: &str) -> Result<Report> {
     Ok(report)
 }
 
-/// Returns the rows of the table, and the line of the first.
+/// Returns the rows of the table, and the line number of the first.
 fn loads(text: &Text<'_>) -> Result<(usize, Vec<Load>)> {
     let head = text.line_with(1, "Link util [%]")?.line;
     let rule = text.line_with(head, "-----")?.line;

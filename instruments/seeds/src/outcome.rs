@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Check, Report};
 
-/// The number of figures that agree with the posts.
+/// The numbers of checks and errors over all posts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Number of figures compared with a post.
@@ -43,7 +43,7 @@ pub fn document(reports: &[Report], outcome: &Outcome) -> String {
         outcome: &'a Outcome,
     }
     let document = Document { schema: "linerate-seeds/1", posts: reports, outcome };
-    // Cannot fail: every key is a string, and a number that is not finite becomes null.
+    // This cannot fail: every key is a string, and a number that is not finite becomes null.
     serde_json::to_string(&document).unwrap_or_default()
 }
 

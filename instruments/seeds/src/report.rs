@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::Post;
 
-/// A post, computed again.
+/// A post with its recomputed figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// The post.
@@ -22,7 +22,7 @@ pub struct Report {
     pub taken: Vec<Fact>,
     /// The post's figures, in order of printing.
     pub parts: Vec<Part>,
-    /// The post's figures with ours, which should be equal.
+    /// The post's figures beside our computed ones, which should be equal.
     pub checks: Vec<Check>,
     /// Errors and misleading statements in the post.
     pub errata: Vec<Erratum>,
@@ -48,7 +48,7 @@ pub struct Fact {
 pub enum Part {
     /// A table of figures.
     Table(Table),
-    /// A figure by two instruments.
+    /// A figure measured by two instruments.
     Headline(Held),
     /// A table from one of the profiler's printers.
     Profile(Printed),
@@ -61,7 +61,7 @@ pub enum Part {
     },
 }
 
-/// A headline, with the comparison of its figures.
+/// A headline, with the comparison of its readings.
 #[derive(Debug, Clone, Serialize)]
 pub struct Held {
     /// The readings and the verdict, as JSON.
@@ -150,12 +150,12 @@ impl Report {
 
     /// Adds a headline that was judged.
     pub fn headline(&mut self, judged: &Judged<'_>) {
-        // Cannot fail: every key is a string.
+        // This cannot fail: every key is a string.
         let document = serde_json::to_value(judged).unwrap_or_default();
         self.parts.push(Part::Headline(Held { document, text: judged.to_string() }));
     }
 
-    /// Checks the post's value against our computed one.
+    /// Adds a check of the post's value against our computed one.
     pub fn check<T: fmt::Display>(
         &mut self,
         what: impl Into<String>,
@@ -195,13 +195,13 @@ impl Report {
 }
 
 impl Printed {
-    /// Returns a ranked difference.
+    /// Returns the output of a ranked difference.
     #[must_use]
     pub fn diff(name: &'static str, title: impl Into<String>, diff: &Diff) -> Printed {
         Printed {
             name,
             title: title.into(),
-            // Cannot fail: every key is a string.
+            // This cannot fail: every key is a string.
             document: serde_json::to_value(print::json::Diff(diff)).unwrap_or_default(),
             text: print::Ranked::new(diff).to_string(),
             csv: print::csv::Ranked(diff).to_string(),
@@ -256,8 +256,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// Writes a line that is formatted already; breaks it only if it is too long, with deeper
-/// indentation.
+/// Writes a formatted line; breaks it only if it is too long, with deeper indentation.
 fn write_line(f: &mut fmt::Formatter<'_>, line: &str, indent: &str) -> fmt::Result {
     if indent.len() + line.chars().count() <= WIDTH {
         return writeln!(f, "{}", format!("{indent}{line}").trim_end());

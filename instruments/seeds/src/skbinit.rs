@@ -14,7 +14,7 @@ use parse::{Call, Kernel, Measured};
 const NO_RATIO: &str = "a ratio of nothing";
 const NOT_POSTED: &str = "the post does not give it";
 
-/// Computes the post again.
+/// Recomputes the post's figures.
 ///
 /// # Errors
 /// `E-FILE` with the line that is not as it should be.
@@ -33,12 +33,12 @@ pub(super) fn report(post: &'static Post, text: &str) -> Result<Report> {
 }
 
 impl Call {
-    /// Returns the calls on all CPUs.
+    /// Returns the number of calls on all CPUs.
     fn calls(&self) -> u64 {
         self.calls.iter().sum()
     }
 
-    /// Returns the mean cycles of a call, with equal weight for all calls.
+    /// Returns the mean cycles of a call, in which all calls have equal weight.
     fn weighted(&self) -> Option<f64> {
         let cycles = self.cycles.iter().map(|cycles| cycles.to_f64());
         let calls = self.calls.iter().map(|calls| *calls as f64);
@@ -47,14 +47,14 @@ impl Call {
 }
 
 impl Kernel {
-    /// Returns the cycles of an skb, allocated and freed, of a CPU.
+    /// Returns for each CPU the cycles to allocate and free an skb.
     fn totals(&self) -> Vec<Decimal> {
         let free = |i: usize| self.free.as_ref().and_then(|free| free.cycles.get(i).copied());
         let sum = |(i, alloc): (usize, &Decimal)| match free(i) {
             Some(free) => alloc.plus(free),
             None => Some(*alloc),
         };
-        // Parsed numbers are short: their sum does not overflow, and then none is left out.
+        // No CPU is left out: parsed numbers are too short for their sum to overflow.
         self.alloc.cycles.iter().enumerate().filter_map(sum).collect()
     }
 
@@ -69,8 +69,8 @@ impl Kernel {
         Some(self.alloc.weighted()? + free)
     }
 
-    /// Returns the least number of skbs freed on another CPU than the allocating one: a CPU that
-    /// freed more than it allocated must have received the rest.
+    /// Returns the lowest possible number of skbs that were freed on another CPU than the
+    /// allocating one: a CPU that freed more than it allocated must have received the rest.
     fn freed_elsewhere(&self) -> Option<u64> {
         let free = self.free.as_ref()?;
         let surplus = free.calls.iter().zip(&self.alloc.calls);

@@ -34,7 +34,7 @@ pub enum Direction {
     Better,
     /// The change was for the worse.
     Worse,
-    /// Neither, or a difference within the noise.
+    /// No change, or a difference within the noise.
     Same,
 }
 
@@ -85,7 +85,7 @@ impl Pair {
         self.ratio().map(|ratio| 100.0 * (ratio - 1.0))
     }
 
-    /// Returns the direction of the change. A change of at most `noise_pct` is none.
+    /// Returns the direction of the change. A change of at most `noise_pct` is `Same`.
     #[must_use]
     pub fn direction(self, goal: Goal, noise_pct: f64) -> Direction {
         let change = self.after - self.before;
@@ -125,7 +125,7 @@ impl Counts {
 }
 
 impl Overall {
-    /// Sums `pairs` up in the three ways.
+    /// Summarises `pairs` by the sums, by the geometric mean, and by direction.
     #[must_use]
     pub fn of(pairs: &[Pair], goal: Goal, noise_pct: f64) -> Overall {
         let before = pairs.iter().map(|pair| pair.before).sum();
@@ -168,7 +168,7 @@ pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
     mean(&logs).and_then(|mean| finite(mean.exp()))
 }
 
-/// Returns the smallest and the largest value; `None` if there are none, or if one is not a number.
+/// Returns the smallest and the largest value; `None` if there are none, or if one of them is NaN.
 #[must_use]
 pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     let low = values.iter().copied().reduce(f64::min)?;

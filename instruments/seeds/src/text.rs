@@ -1,4 +1,4 @@
-//! The text of a post, and its statements, each with its line.
+//! The text of a post, and the statements in it, each with its line.
 //!
 //! A post may be the user's own copy, so everything that is looked for may be missing: that is an
 //! error with the phrase, or with the line that is not as it should be.
@@ -60,7 +60,7 @@ impl<'a> Text<'a> {
         self.lines.iter().enumerate().skip(first.saturating_sub(1)).map(|(i, line)| (i + 1, *line))
     }
 
-    /// Returns the first line at or after `first` that contains `part`.
+    /// Returns the first line at or after line `first` that contains `part`.
     ///
     /// # Errors
     /// `E-FILE` if none does.
@@ -127,14 +127,16 @@ impl<'a> Text<'a> {
     /// Returns the offset of the text that follows `phrase`.
     fn end_of(&self, phrase: &str) -> Result<usize> {
         let at = self.flat.find(phrase).ok_or_else(|| self.lacks(phrase))?;
-        // The blank behind it may be the end of its line, and what follows is in the next.
+        // The blank after the phrase may be the end of its line. Skip it, so that the offset is in
+        // the line of the next word.
         let end = at + phrase.len();
         Ok(end + usize::from(self.flat.get(end..).is_some_and(|rest| rest.starts_with(' '))))
     }
 
     /// Returns the line that contains byte `at` of the continuous words.
     fn line_at(&self, at: usize) -> usize {
-        // Blank lines start where the next one does: the last of them is meant.
+        // Blank lines have the same start as the next line with words; the last of them is the one
+        // with words.
         self.starts.partition_point(|start| *start <= at)
     }
 

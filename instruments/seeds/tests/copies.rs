@@ -1,9 +1,9 @@
-//! Other copies of the posts: changed, cut, broken. Nothing of a result is built in, and nothing in
-//! a copy makes us fall.
+//! Tests of other copies of the posts: changed, cut, broken. No result is built in, and no copy
+//! causes a panic.
 
 use linerate_seeds::{POSTS, Post, Report};
 
-/// Returns the report of the post after `from`, which is in it, is replaced by `to`.
+/// Returns the report of the post with `from`, which must be in it, replaced by `to`.
 fn changed(id: &str, from: &str, to: &str) -> Report {
     let post = Post::named(id).unwrap();
     assert!(post.text.contains(from), "{from}");
@@ -89,7 +89,7 @@ fn a_broken_copy_is_refused_with_the_line_and_the_reason() {
     }
 }
 
-/// Each line gone, doubled, made nonsense or made huge; and the post cut off behind it.
+/// Removes, doubles, garbles or lengthens each line, and cuts the post off after it.
 #[test]
 fn no_copy_makes_us_fall() {
     const NONSENSE: [&str; 4] = [

@@ -56,7 +56,7 @@ pub(super) fn decisions(report: &mut Report, text: &Text<'_>) -> Result<()> {
 fn items(text: &Text<'_>, title: &str) -> Result<Vec<String>> {
     let head = text.line_with(1, title)?.line;
     let mut items: Vec<String> = Vec::new();
-    // A rule stands between the title and the first item.
+    // A ruling line is between the title and the first item.
     let rows = text.lines_from(head + 2).map(|(_, row)| row);
     for row in rows.take_while(|row| !row.trim().is_empty()) {
         match items.last_mut().filter(|_| row.starts_with(char::is_whitespace)) {

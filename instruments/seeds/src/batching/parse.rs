@@ -41,7 +41,7 @@ pub(super) struct Total<'a> {
 }
 
 impl Test<'_> {
-    /// Returns the test's name in the post.
+    /// Returns the test's name as in the post.
     pub(super) fn label(&self) -> String {
         format!("Size:{} Procs:{}", self.size_bytes, self.processes)
     }
@@ -75,7 +75,8 @@ pub(super) fn grid<'a>(text: &Text<'a>) -> Result<Grid<'a>> {
     for (line, row) in text.lines_from(head + 2) {
         let name = row.trim();
         if name.chars().all(|c| c == '-') {
-            // Blank, or the rule below a heading, which is indented; the last is not.
+            // A blank line, or the line of dashes below a heading, which is indented. A line of
+            // dashes without indentation ends the table.
             if row.starts_with('-') {
                 end = Some(line);
                 break;

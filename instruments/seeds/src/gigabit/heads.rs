@@ -12,7 +12,7 @@ use super::super::{Report, Text};
 /// Tolerated difference between a profile and `top`.
 const TOLERANCE: Tolerance = Tolerance::within(2.0);
 
-/// A head, with its line in the post.
+/// A head of `top`, with its line in the post.
 #[derive(Debug)]
 pub(super) struct Posted {
     pub(super) line: usize,
@@ -47,8 +47,8 @@ pub(super) fn heads(text: &Text<'_>, all: &str) -> Result<[Posted; 2]> {
     })
 }
 
-/// Builds the table of both heads, side by side. Held memory is the price of a cache, and belongs
-/// beside its gain.
+/// Builds the table of both heads, side by side. It includes memory, because used memory is the
+/// price of a cache.
 pub(super) fn table(posted: &[Posted; 2]) -> Table {
     let columns = [
         Column::new("figure", "top", ""),
@@ -107,7 +107,7 @@ pub(super) fn table(posted: &[Posted; 2]) -> Table {
     table
 }
 
-/// Compares how busy the CPU was, by the profile and by top.
+/// Compares the share of busy CPU time according to the profile and to `top`.
 pub(super) fn busy(report: &mut Report, profiles: [&Profile; 2], posted: &[Posted; 2]) {
     for ((profile, posted), side) in profiles.into_iter().zip(posted).zip(SIDES) {
         let idle: u64 = profile
@@ -139,7 +139,7 @@ pub(super) fn busy(report: &mut Report, profiles: [&Profile; 2], posted: &[Poste
     }
 }
 
-/// Checks the sums that a head holds.
+/// Checks the sums in each head.
 pub(super) fn checks(report: &mut Report, posted: &[Posted; 2]) {
     for (Posted { line, head }, side) in posted.iter().zip(SIDES) {
         let p = head.processes;

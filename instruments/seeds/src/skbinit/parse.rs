@@ -28,10 +28,10 @@ pub(super) struct Kernel {
     pub(super) free: Option<Call>,
 }
 
-/// A function, CPU by CPU.
+/// A function's figures, CPU by CPU.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// Average of a call.
+    /// Average cycles of a call, by CPU.
     pub(super) cycles: Vec<Decimal>,
     pub(super) calls: Vec<u64>,
 }
