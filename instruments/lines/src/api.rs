@@ -7,19 +7,19 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// Number of this plugin, of QEMU's choice.
+/// The number that QEMU assigns to this plugin.
 pub(crate) type Id = u64;
-/// The description of an access, packed.
+/// QEMU's packed description of a memory access.
 pub(crate) type MemInfo = u32;
 
-/// A block of code during its translation.
+/// A block of code that QEMU translates.
 pub(crate) enum Tb {}
 /// An instruction of a block.
 pub(crate) enum Insn {}
-/// The physical side of an address.
+/// QEMU's description of an address in hardware.
 pub(crate) enum HwAddr {}
 
-/// The beginning of `qemu_info_t`, whose further fields depend on the mode.
+/// The first fields of `qemu_info_t`; the fields after them depend on the mode.
 #[repr(C)]
 pub(crate) struct Info {
     pub(crate) target_name: *const c_char,
@@ -50,13 +50,13 @@ macro_rules! functions {
         }
 
         impl Api {
-            /// Looks up all functions; an error is the name of one that this QEMU lacks.
+            /// Looks up all functions; the error is the name of a function that this QEMU lacks.
             pub(crate) fn find() -> Result<Api, &'static str> {
                 Ok(Api {
                     $($name: {
                         let found = symbol($symbol).ok_or($symbol.to_str().unwrap_or_default())?;
-                        // SAFETY: the symbol is QEMU's function of that name, whose declaration in the header that is
-                        // the source of this file has this type; `found` is not null.
+                        // SAFETY: the symbol is QEMU's function of that name, which has this type
+                        // in the header that this file is derived from; `found` is not null.
                         unsafe { std::mem::transmute::<*mut c_void, $type>(found) }
                     },)*
                 })
@@ -84,7 +84,7 @@ functions! {
 }
 
 /// Returns the plugin interface version to declare: QEMU 7.2 and 8 accept only version 1, and 9.0
-/// and later only version 2. A function that was added with version 2 distinguishes them.
+/// and later only version 2. The presence of a function of version 2 decides.
 pub(crate) fn version() -> c_int {
     if symbol(c"qemu_plugin_num_vcpus").is_some() { 2 } else { 1 }
 }

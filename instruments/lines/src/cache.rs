@@ -22,12 +22,12 @@ impl Shape {
     }
 }
 
-/// The lines in a CPU's cache, as far as the CPU knows: a line that another CPU has taken stays
-/// until its place is needed.
+/// The lines in a CPU's cache. A line that another CPU has taken stays here until its place is
+/// needed.
 #[derive(Debug)]
 pub struct Cache {
     shape: Shape,
-    /// For each set its lines, most recently used first; 0 means no line, because nothing is stored
+    /// The lines of each set, most recently used first; 0 means no line, because nothing is stored
     /// at address 0.
     lines: Vec<u64>,
 }
@@ -40,8 +40,8 @@ impl Cache {
     }
 
     /// Uses `line`, and returns the line that was evicted to make room for it. `held` returns
-    /// whether a line still belongs to this CPU: a line that does not is removed first, and that is
-    /// no eviction.
+    /// whether a line still belongs to this CPU: a line that does not is removed first, and does
+    /// not count as an eviction.
     pub fn use_line(&mut self, line: u64, held: impl Fn(u64) -> bool) -> Option<u64> {
         let at = (line as usize & (self.shape.sets - 1)) * self.shape.ways;
         let set = &mut self.lines[at..at + self.shape.ways];

@@ -1,4 +1,4 @@
-//! A plugin for QEMU's emulation: a model of coherent caches under real code.
+//! A plugin for QEMU: a model of coherent caches that follows the memory accesses of real code.
 //!
 //! ```text
 //!   program or kernel ── QEMU ──► access(CPU, address, instruction)

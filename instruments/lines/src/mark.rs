@@ -1,5 +1,5 @@
-//! Marks: stores to a special page, by which a program, or one beside it in a guest, tells the
-//! plugin when to count.
+//! Marks: stores to a special page with which a program tells the plugin when to count. In a guest,
+//! another program may store them.
 //!
 //! A mark is a store of one byte into a page that nothing else uses, at an address by which the plugin knows it, in
 //! QEMU's user mode as in a guest. It needs no privilege, and without the plugin it does nothing.
@@ -25,7 +25,7 @@ const PACKETS: u64 = 1024;
 /// Most packets that one store can report.
 const MOST: u64 = BYTES - PACKETS - 1;
 
-/// The messages of a program to the plugin.
+/// A message of a program to the plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// Start following lines.
@@ -51,8 +51,8 @@ impl Mark {
         }
     }
 
-    /// Returns the offset in the page of the store for this mark, at most [`MOST`] packets at a
-    /// time.
+    /// Returns the offset in the page at which the store for this mark is made; at most [`MOST`]
+    /// packets at a time.
     const fn offset(self) -> u64 {
         match self {
             Mark::Follow => FOLLOW,
@@ -75,7 +75,8 @@ impl Page {
     pub fn map() -> std::io::Result<Page> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of memory without a file, which replaces none: the flag asks for that.
+        // SAFETY: this creates a new mapping of memory without a file. It replaces no other
+        // mapping, because of MAP_FIXED_NOREPLACE.
         let page = unsafe {
             libc::mmap(MARKS as *mut libc::c_void, BYTES as usize, protection, flags, -1, 0)
         };
@@ -83,7 +84,7 @@ impl Page {
             return Err(std::io::Error::last_os_error());
         }
         if page as u64 != MARKS {
-            // Kernels before 4.17 take the flag for a hint.
+            // Kernels before 4.17 treat the flag's address as a hint only.
             return Err(std::io::Error::other("the page of marks is taken"));
         }
         Ok(Page(()))
@@ -95,8 +96,9 @@ impl Page {
             return;
         }
         let at = (MARKS + mark.offset()) as *mut AtomicU8;
-        // SAFETY: the offset is within the page, which `map` mapped for writing and which is never unmapped; whatever
-        // accesses it does so here, by an atomic of one byte, for which any address is aligned.
+        // SAFETY: the offset is within the page, which `map` mapped for writing and which is never
+        // unmapped. This is the only place that accesses the page, by an atomic of one byte, for
+        // which any address is aligned.
         unsafe { (*at).store(1, Ordering::Relaxed) };
         if let Mark::Packets(n @ MOST..) = mark {
             self.say(Mark::Packets(n - MOST));

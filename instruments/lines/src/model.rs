@@ -60,7 +60,7 @@ pub struct Model {
     pub device: AtomicU64,
 }
 
-/// The lines of 4 KiB.
+/// The states of the lines in 4 KiB of memory.
 type Page = [AtomicU64; LINES_A_PAGE];
 
 #[derive(Debug)]
@@ -74,8 +74,8 @@ struct Cpu {
 }
 
 thread_local! {
-    /// Cache of the pages that this thread used, by the last bits of their number: it makes most
-    /// lookups unnecessary.
+    /// Pages that this thread used recently, indexed by the last bits of their number; most
+    /// look-ups need no lock because of it.
     static AT_HAND: RefCell<Vec<Option<(u64, &'static Page)>>> =
         RefCell::new(vec![None; PAGES_AT_HAND]);
 }
@@ -116,7 +116,8 @@ impl Model {
     pub fn access(&self, cpu: usize, address: u64, bytes: u64, store: bool, site: &'static Site) {
         let cpu = cpu % CPUS;
         let here = &self.cpus[cpu];
-        // Each CPU's own word: another CPU's line is lost here only by a transfer.
+        // Only this CPU's thread stores this word. Other CPUs read it only if this CPU loses a line
+        // by a transfer.
         here.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
         here.accesses.store(here.accesses.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let (first, last) = (address / LINE, (address + bytes.max(1) - 1) / LINE);
@@ -172,7 +173,7 @@ impl Model {
         }
     }
 
-    /// Charges each CPU in `losers` with a lost line, at its present instruction.
+    /// Counts a lost line for each CPU in `losers`, at the instruction that the CPU runs.
     fn lost(&self, losers: u64) {
         for (cpu, here) in self.cpus.iter().enumerate() {
             if losers & 1 << cpu != 0
@@ -189,14 +190,15 @@ impl Model {
         let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(evicted) = cache.use_line(line, held) else { return };
         drop(cache);
-        // Written back if it was: memory has it, and no CPU wrote it any more.
+        // A changed line is written back on eviction: memory is then up to date, so the line no
+        // longer counts as written by a CPU.
         with_state(self, evicted, |state| state.fetch_and(HOLDERS & !bit, Ordering::AcqRel));
         if self.counts.load(Ordering::Relaxed) {
             site.lines_out.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Returns the page with number `page`, which stays for good.
+    /// Returns the page with number `page`, which is never freed.
     fn page(&self, page: u64) -> &'static Page {
         let shard = &self.shards[page as usize % SHARDS];
         let mut pages = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,8 +210,8 @@ impl Cpu {
     /// Returns the CPU's last instruction that accessed memory.
     fn site(&self) -> Option<&'static Site> {
         let site = self.site.load(Ordering::Relaxed);
-        // SAFETY: null, or made from a `&'static Site` by `Model::access`, the only place that stores it; a site is
-        // only ever shared, and never freed.
+        // SAFETY: the pointer is null, or made from a `&'static Site` by `Model::access`, the only
+        // place that stores it; a site is only ever shared, and never freed.
         unsafe { site.as_ref() }
     }
 }
@@ -224,7 +226,7 @@ fn with_state<T>(model: &Model, line: u64, with: impl FnOnce(&AtomicU64) -> T) -
             slot => slot.insert((number, model.page(number))).1,
         }
     });
-    // A thread that ends has none at hand.
+    // A thread that is ending has no table of recent pages any more.
     with(&page.unwrap_or_else(|_| model.page(number))[place])
 }
 

@@ -1,4 +1,4 @@
-//! QEMU's callbacks: at the start, for each translated block, each access, each system call, and at
+//! QEMU's callbacks: at the start, for each translated block, memory access and system call, and at
 //! the end.
 
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use crate::mark::Mark;
 use crate::model::{Model, Site};
 use crate::report::{self, Refused};
 
-/// The request and everything seen since.
+/// The options of the plugin, and everything that it has counted.
 struct Plugin {
     api: Api,
     model: Model,
@@ -22,7 +22,8 @@ struct Plugin {
     packets: AtomicU64,
     refused: Refused,
     asked: Asked,
-    /// A child that a program forks would write the file once more.
+    /// The process that loaded the plugin. A forked child has another number, and must not write
+    /// the file again.
     pid: u32,
     system: bool,
 }
@@ -30,11 +31,11 @@ struct Plugin {
 /// The options `key=value` after the plugin's name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Asked {
-    /// The file to leave.
+    /// Path of the output file.
     out: String,
     /// Size and ways of each CPU's cache; `None` for an unlimited cache.
     l2: Option<Shape>,
-    /// True if nothing is followed before a mark starts it.
+    /// True if nothing is followed before a mark requests it.
     marked: bool,
     /// Address range of code whose stores of 8 bytes at the start of a line post a buffer of the
     /// given length, which a device writes before any CPU reads it.
@@ -57,8 +58,7 @@ extern "C" fn choose_version() {
     qemu_plugin_version.store(api::version(), Ordering::Relaxed);
 }
 
-/// Starts the plugin; with a result other than 0 QEMU ends, after the plugin has printed the
-/// reason.
+/// Starts the plugin. If the result is not 0, QEMU ends; the plugin has then printed the reason.
 ///
 /// # Safety
 /// QEMU's alone to call: `info` is its description of itself, and `argv` holds `argc` texts.
@@ -70,10 +70,12 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argv: *const *const c_char,
 ) -> c_int {
     let words = (0..usize::try_from(argc).unwrap_or(0)).map(|i| {
-        // SAFETY: QEMU gives `argc` pointers to texts that end with a zero byte and live until we return.
+        // SAFETY: QEMU passes `argc` pointers to texts that end with a zero byte and live until we
+        // return.
         unsafe { CStr::from_ptr(*argv.add(i)) }.to_string_lossy().into_owned()
     });
-    // SAFETY: QEMU's pointer is to its description, whose first fields are those of `Info` in every version.
+    // SAFETY: QEMU's pointer is to its `qemu_info_t`, whose first fields are those of `Info` in
+    // every version.
     let system = unsafe { (*info).system_emulation };
     let asked = Asked::read(words);
     let found = asked.and_then(|asked| {
@@ -96,8 +98,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
         pid: std::process::id(),
         system,
     });
-    // SAFETY: QEMU's own functions, called while it installs us with the number that it gave us; the callbacks are
-    // functions of this library, which is never unloaded.
+    // SAFETY: QEMU's own functions, called while it installs us with the number that it passed to
+    // us; the callbacks are functions of this library, which is never unloaded.
     unsafe {
         (plugin.api.on_translate)(id, translate);
         (plugin.api.on_exit)(id, exit, std::ptr::null_mut());
@@ -113,8 +115,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
 unsafe extern "C" fn translate(_: Id, tb: *mut Tb) {
     let Some(plugin) = PLUGIN.get() else { return };
     let api = &plugin.api;
-    // SAFETY: `tb` is valid until we return, and so are its instructions, whose number QEMU says. A site is 'static, so
-    // that its address may be given back whenever the code runs.
+    // SAFETY: `tb` is valid until we return, and so are its instructions, whose number QEMU
+    // returns. A site is 'static, so that QEMU may pass its address back whenever the code runs.
     unsafe {
         for i in 0..(api.tb_n_insns)(tb) {
             let insn: *mut Insn = (api.tb_insn)(tb, i);
@@ -128,9 +130,10 @@ unsafe extern "C" fn translate(_: Id, tb: *mut Tb) {
 /// Passes an access to the model.
 unsafe extern "C" fn access(cpu: c_uint, info: MemInfo, vaddr: u64, site: *mut c_void) {
     let Some(plugin) = PLUGIN.get() else { return };
-    // SAFETY: the pointer is the one that `translate` gave, to a site that is never freed.
+    // SAFETY: the pointer is the one that `translate` passed to QEMU, to a site that is never
+    // freed.
     let site: &'static Site = unsafe { &*site.cast::<Site>() };
-    // SAFETY: `info` is of the access that QEMU calls us for.
+    // SAFETY: `info` describes the access for which QEMU calls us.
     let (store, bytes) =
         unsafe { ((plugin.api.is_store)(info), 1 << (plugin.api.size_shift)(info)) };
     if let Some(mark) = Mark::at(vaddr).filter(|_| store) {
@@ -207,8 +210,8 @@ impl Plugin {
         if !self.system {
             return Some(vaddr);
         }
-        // SAFETY: within the callback of the access that `info` is of, as QEMU asks for; the description that it returns
-        // is valid until then, and null is looked for.
+        // SAFETY: we are in the callback of the access that `info` describes, as QEMU requires; the
+        // description that QEMU returns is valid until the callback ends, and is checked for null.
         unsafe {
             let at = (self.api.hwaddr)(info, vaddr);
             if at.is_null() || (self.api.hwaddr_is_io)(at) {
@@ -264,7 +267,8 @@ impl Asked {
     }
 }
 
-// A callback may come on any thread: what it reaches is words and locks, and functions of QEMU's.
+// QEMU may call back on any thread, so everything that the callbacks share must be Sync: words,
+// locks, and QEMU's functions.
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<Model>();

@@ -1,4 +1,4 @@
-//! The plugin's output file: plain lines, each with a word and its values.
+//! The plugin's output file: lines of text, each with a keyword and its values.
 //!
 //! ```text
 //! linerate-lines 1
@@ -86,8 +86,8 @@ pub fn text(
     text
 }
 
-/// Converts a line of /proc/self/maps for a file into one of the output. In QEMU's process a
-/// guest's code is not mapped as executable.
+/// Converts a line of /proc/self/maps for a file into a line of the output, whatever its
+/// permissions: QEMU's process does not map a guest's code as executable.
 fn map(line: &str) -> Option<String> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
@@ -96,7 +96,7 @@ fn map(line: &str) -> Option<String> {
     file.starts_with('/').then(|| format!("map {start} {end} {offset} {file}\n"))
 }
 
-/// Prints on stderr why the plugin cannot do what was requested: QEMU has no other way.
+/// Prints on stderr why the plugin cannot do what was requested, because QEMU offers no other way.
 pub(crate) fn complain(why: &str) {
     let _ = writeln!(std::io::stderr(), "linerate-lines: {why}");
 }

@@ -1,4 +1,4 @@
-//! Programs of which the transfers are known, run under QEMU with the plugin.
+//! Programs with known transfers, run under QEMU with the plugin.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const LOAD: &str = env!("CARGO_BIN_EXE_lines-load");
 const TURNS: u64 = 1000;
-/// Transfers of the runtime's own: threads that start, end and are waited for.
+/// Most transfers by the runtime itself, which starts, ends and waits for threads.
 const OTHERS: u64 = 200;
 
-/// Runs so far: each has a file.
+/// Number of runs so far; each run has a file of its own.
 static RUNS: AtomicU32 = AtomicU32::new(0);
 
 /// The sums of a run.
@@ -23,14 +23,14 @@ struct Sums {
     text: String,
 }
 
-/// The plugin, built beside the program that is run.
+/// Returns the path of the plugin, which is built into the folder of the program.
 fn plugin() -> Option<PathBuf> {
     let beside = Path::new(LOAD).parent()?;
     let names = ["liblinerate_lines.so", "deps/liblinerate_lines.so"];
     names.iter().map(|name| beside.join(name)).find(|file| file.exists())
 }
 
-/// Runs one kind of load; `None` where that cannot be done, which has been said.
+/// Runs one kind of load; where it cannot run, prints the reason and returns `None`.
 fn run(kind: &str, words: &str) -> Option<Sums> {
     load(&[kind, &TURNS.to_string()], words)
 }
@@ -70,7 +70,8 @@ fn load(args: &[&str], words: &str) -> Option<Sums> {
     Some(Sums { read, write, lines_in, lines_out, text })
 }
 
-/// Checks that each turn passes the turn's own line; what the counters' lines add is `more`.
+/// Checks that each turn passes the turn's own line; `more` is the number of transfers of the
+/// counters' lines.
 fn assert_turns(sums: &Sums, turns: u64) {
     for (kind, n) in [("read", sums.read), ("write", sums.write)] {
         assert!((turns - 10..turns + OTHERS).contains(&n), "{kind}: {n} for {turns}");
@@ -124,19 +125,20 @@ fn five_runs_of_the_same_are_within_3_percent() {
     assert!(100 * (most - least) <= 3 * least, "{least} to {most}");
 }
 
-/// Packets of a run that is compared: twice round a pool, for the pool's own lines travel too.
+/// Packets of a compared run: twice the frames of a pool, because the pool's own lines move, too.
 const PACKETS: u64 = 16_384;
 
-/// Attempts for a row: threads that wait make other lines travel, and how many is chance.
+/// Attempts for a row: waiting threads cause a random number of other transfers.
 const ATTEMPTS: usize = 5;
 
-/// Returns true if `more` is so many a packet above `less`.
+/// Returns true if `more` exceeds `less` by `a_packet` transfers for each packet.
 fn is_more(more: u64, less: u64, a_packet: i64) -> bool {
     let (difference, expected) = (more as i64 - less as i64, a_packet * PACKETS as i64);
     (difference - expected).unsigned_abs() < PACKETS / 3
 }
 
-/// Returns true if a run has so many transfers a packet more than one whose packets nothing looks at.
+/// Returns true if a run exceeds, by the expected transfers for each packet, a run whose packets no
+/// code reads or writes.
 fn is_row(sums: &[u64; 3], unseen: &[u64; 3], expected: [i64; 3]) -> bool {
     sums.iter().zip(unseen).zip(expected).all(|((more, less), n)| is_more(*more, *less, n))
 }

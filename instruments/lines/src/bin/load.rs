@@ -27,12 +27,13 @@ use std::time::Duration;
 use linerate_lines::mark::{Mark, Page};
 use linerate_skb::{Batch, Init, Local, PacketType, Pool};
 
-/// Packets that one thread gives the other at a time, such gifts on their way, and frames, as in `skbinit`.
+/// Number of packets that one thread passes to the other at once; then the number of such batches
+/// in the queue, and of frames, as in `skbinit`.
 const BURST: usize = 32;
 const DEPTH: usize = 32;
 const POOL_FRAMES: u32 = 8191;
 
-/// Two cache lines whose counters belong to the thread whose turn it is.
+/// Two cache lines of counters, which the thread whose turn it is may change.
 #[repr(align(128))]
 struct Counters([AtomicU64; 16]);
 
@@ -76,7 +77,8 @@ fn main() -> ExitCode {
     if done.is_some() { ExitCode::SUCCESS } else { ExitCode::from(2) }
 }
 
-/// Takes turns on two counters that are `apart` words from each other.
+/// Runs two threads that take turns in changing two counters, which are `apart` words from each
+/// other.
 fn turns_of(apart: usize, turns: &str) -> Option<()> {
     let (turns, marks) = (turns.parse::<u64>().ok()?, Page::map().ok()?);
     let half = |first: u64| {
@@ -85,7 +87,7 @@ fn turns_of(apart: usize, turns: &str) -> Option<()> {
             take(turn, || lines_load_touch(counter));
         }
     };
-    // Where no marks are asked for the plugin counts everything, and only the packets are of interest.
+    // If marks are not enabled, the plugin counts everything, and uses only the number of packets.
     marks.say(Mark::Begin);
     thread::scope(|scope| {
         scope.spawn(|| half(1));
@@ -96,7 +98,8 @@ fn turns_of(apart: usize, turns: &str) -> Option<()> {
     Some(())
 }
 
-/// Reads what a filter reads; the function is known by its name, as are those that follow.
+/// Reads the fields that a filter reads. A profile shows this function and the next ones by their
+/// names.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn lines_load_reads(batch: &Batch) {
@@ -105,7 +108,7 @@ extern "C" fn lines_load_reads(batch: &Batch) {
     black_box((kinds, bytes));
 }
 
-/// Writes what a forwarder writes.
+/// Writes the fields that a forwarder writes.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn lines_load_writes(batch: &mut Batch) {
@@ -121,7 +124,8 @@ extern "C" fn lines_load_commits(batch: &mut Batch) {
     batch.commit_behind(0, 60);
 }
 
-/// Allocates `packets` here, in batches, and frees them on a second thread, twice: the first time warms caches and lists.
+/// Allocates `packets` on this thread, in batches, and frees them on a second thread; does this
+/// twice, because the first time warms caches and lists.
 fn skb(init: Init, touch: &str, packets: &str) -> Option<()> {
     let (commits, reads, writes) = match touch {
         "none" => (false, false, false),
@@ -131,7 +135,8 @@ fn skb(init: Init, touch: &str, packets: &str) -> Option<()> {
         _ => return None,
     };
     let (packets, marks) = (packets.parse::<usize>().ok()?, Page::map().ok()?);
-    // All frames are used before the first that is counted, unless so few are asked for.
+    // The first pass uses all frames once before any packet is counted, unless `packets` is too
+    // small for that.
     let pool = Pool::builder().frames(POOL_FRAMES).init(init).build().ok()?;
     let (mut near, mut far): (Local, Local) = (pool.local(), pool.local());
     let (full, filled) = sync_channel::<Batch>(DEPTH);
@@ -167,7 +172,7 @@ fn skb(init: Init, touch: &str, packets: &str) -> Option<()> {
     pool.ledger().is_drained().then_some(())
 }
 
-/// Receives a stream.
+/// Receives a TCP stream, and reports its packets to the plugin.
 fn receive(port: &str, warm: &str, count: &str) -> Option<()> {
     let (port, warm, count): (u16, u64, u64) =
         (port.parse().ok()?, warm.parse().ok()?, count.parse().ok()?);
@@ -184,7 +189,7 @@ fn receive(port: &str, warm: &str, count: &str) -> Option<()> {
             Ok(n) if n > 0 => n as u64,
             _ => return Some(()),
         };
-        // As many as the bytes fill: those of 1460, as the wire carries them.
+        // The number of packets is the bytes by 1460, the payload of a full frame on the wire.
         let more = bytes / 1460 - packets;
         packets += more;
         marks.say(Mark::Packets(more));
@@ -211,13 +216,13 @@ fn datagrams(port: &str) -> Option<()> {
 fn pin(cpu: &str) -> Option<()> {
     let cpu = cpu.parse::<usize>().ok().filter(|cpu| *cpu < 64)?;
     let mask = [1u64 << cpu; 1];
-    // SAFETY: the mask is 8 bytes, as the call is told, and is only read.
+    // SAFETY: the mask is 8 bytes long, the length that is passed, and the call only reads it.
     let ret = unsafe { libc::sched_setaffinity(0, size_of_val(&mask), mask.as_ptr().cast()) };
     (ret == 0).then_some(())
 }
 
-/// Moves each irq to the next of four CPUs, repeatedly, as an IO-APIC did that gave each interrupt
-/// to another CPU.
+/// Moves each irq to the next of four CPUs, repeatedly, as an IO-APIC did that passed each
+/// interrupt to another CPU.
 fn rotate(ms: &str, irqs: &[&str]) -> Option<()> {
     let rest = Duration::from_millis(ms.parse().ok()?);
     for first in 0.. {
