@@ -25,16 +25,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     write_pages(&command, &pages)
 }
 
-/// Returns the command with those that are in another program: to who types them they are one.
+/// Returns the command with the commands of `linerate-lab`, because users call both as `linerate`.
 fn whole() -> Command {
     let instruments = linerate_lab_cli::command();
     let behind = instruments.get_subcommands().cloned().enumerate();
     linerate_cli::command().subcommands(behind.map(|(i, below)| below.display_order(100 + i)))
 }
 
-/// Returns the command less what the help does not list, which completions would offer.
+/// Returns the command without hidden commands and options, which completions would offer
+/// otherwise.
 fn listed(command: &Command) -> Command {
-    // A name of clap's lives as long as the program, which ends soon.
+    // clap needs a name of static lifetime. The leak is small, and the program ends soon.
     let name: &'static str = command.get_name().to_owned().leak();
     let below = command.get_subcommands().filter(|below| !below.is_hide_set()).map(listed);
     let about = command.get_about().cloned().unwrap_or_default();
@@ -51,7 +52,8 @@ fn write_pages(command: &Command, folder: &Path) -> Result<(), Box<dyn Error>> {
     }
     let notes = command.get_after_long_help().or_else(|| command.get_after_help());
     let notes = notes.map(ToString::to_string).unwrap_or_default();
-    // Its columns would run together in a paragraph: they are set as they are, below.
+    // The notes have columns, which a paragraph would join, so they are written below in a section
+    // without filling.
     let page = Man::new(command.clone().after_help(None::<&str>).after_long_help(None::<&str>));
     let mut file = File::create(folder.join(page.get_filename()))?;
     page.manual("linerate").render(&mut file)?;
@@ -61,12 +63,13 @@ fn write_pages(command: &Command, folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns a section of roff in which every line stands as it is.
+/// Returns a roff section in which lines keep their breaks and blanks.
 fn as_it_is(text: &str) -> String {
     let mut section = String::from(".SH NOTES\n.nf\n");
     for line in text.lines() {
         let line = line.replace('\\', "\\e").replace('-', "\\-");
-        // A point or a quotation mark in front would be roff's.
+        // roff reads a point or a quotation mark at the start of a line as a request; `\&` prevents
+        // that.
         let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
         section += &format!("{guard}{line}\n");
     }

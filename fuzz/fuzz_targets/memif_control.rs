@@ -1,4 +1,4 @@
-//! Messages of a memif peer on its socket: each is answered or ends the connection, on both sides.
+//! Messages of a memif peer on its socket: both sides answer each message or end the connection.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

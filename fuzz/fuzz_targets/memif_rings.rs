@@ -1,5 +1,5 @@
-//! Writes of a memif peer into shared memory, between our calls or beside them: no packet and no
-//! frame is lost, even if the wrong write is not detected.
+//! Writes of a memif peer into shared memory, between our calls or at the same time: no packet and
+//! no frame is lost, even if an invalid write is not detected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

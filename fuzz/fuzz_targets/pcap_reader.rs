@@ -1,5 +1,5 @@
-//! A capture gives the same packets read at once or in pieces. For any bytes, reading ends without a
-//! panic and within its bounds.
+//! A capture contains the same packets whether it is read at once or in pieces. Any bytes are read
+//! without a panic and within the reader's bounds.
 #![no_main]
 
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use libfuzzer_sys::fuzz_target;
 use linerate_port::pcap::format::{PACKET_LEN_MAX, Reader, Step};
 
-/// A reader that gives out a few bytes at every other call.
+/// A reader that returns a few bytes at every other call.
 struct Pieces<'a> {
     bytes: &'a [u8],
     len: usize,

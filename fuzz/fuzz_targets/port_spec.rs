@@ -1,4 +1,5 @@
-//! A port text is either refused with a reason or accepted by its driver; neither opens anything.
+//! The text of a port is either refused with a reason or accepted by its driver; in both cases no
+//! port is opened.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

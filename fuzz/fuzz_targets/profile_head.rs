@@ -1,4 +1,5 @@
-//! Heads of `top` in any text: each head that is read prints as its text, and reads back.
+//! Heads of `top` in any text: each parsed head is printed, and the printed text is parsed to an
+//! equal head.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +11,7 @@ fuzz_target!(|text: &str| {
     assert!(4 * heads.len() <= lines);
     for head in &heads {
         let printed = head.to_string();
-        // A share is printed with one digit: what is read of that is printed the same.
+        // A share is printed with one digit, so compare the printed texts instead of the shares.
         let again = Head::parse(&printed).expect("we printed it");
         assert_eq!(again.to_string(), printed);
         assert_eq!((again.processes, again.mem, again.swap), (head.processes, head.mem, head.swap));

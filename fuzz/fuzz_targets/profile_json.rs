@@ -1,4 +1,5 @@
-//! Our own JSON, damaged or not: a profile that is read can be written, and then reads as the same.
+//! Our own JSON, valid or damaged: a profile that was read can be written, and is equal when it is
+//! read again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

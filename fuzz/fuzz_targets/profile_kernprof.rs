@@ -1,4 +1,5 @@
-//! A kernprof listing among other text: read the same at once and in pieces, each line at most once.
+//! A kernprof listing in other text: the result is the same read at once or in pieces, and each
+//! line is used at most once.
 #![no_main]
 
 use std::io::BufReader;
@@ -19,7 +20,8 @@ fuzz_target!(|bytes: &[u8]| {
     for row in read.profiles.iter().flat_map(|profile| &profile.rows) {
         assert!(!row.symbol.is_empty() && row.address.is_some());
     }
-    // A reader without a named form gets the same, or another form that came before it.
+    // Without a named form, the reader finds the same profiles, or selects another form whose rows
+    // come earlier.
     match parse(bytes, None) {
         Ok(found) if found.form == Form::Kernprof => assert_eq!(found, read),
         _ => {}

@@ -1,5 +1,5 @@
-//! The text of `perf script`, damaged or not: read the same at once and in pieces, with no more
-//! samples in the rows than there can be.
+//! The text of `perf script`, valid or damaged: the result is the same read at once or in pieces,
+//! and the rows have no more samples than the text can contain.
 #![no_main]
 
 use std::io::BufReader;

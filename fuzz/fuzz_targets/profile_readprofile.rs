@@ -1,5 +1,5 @@
-//! A readprofile listing among other text: read the same at once and in pieces; loads are figures,
-//! and a listing without a cut-off has every tick in a row.
+//! A readprofile listing in other text: the result is the same read at once or in pieces; loads are
+//! finite, and a listing without a cut-off has all ticks in its rows.
 #![no_main]
 
 use std::io::BufReader;

@@ -1,4 +1,4 @@
-//! Views of arbitrary bytes: each is refused or stays within the bytes, for reading and writing.
+//! Views of arbitrary bytes: each view is refused, or reads and writes only within the bytes.
 #![no_main]
 
 use std::net::Ipv4Addr;
@@ -34,7 +34,7 @@ fn write(frame: &mut [u8]) {
         v.set_src(Ipv4Addr::new(192, 0, 2, 1));
         v.set_dst(Ipv4Addr::new(198, 51, 100, 2));
         v.set_dscp(46);
-        let _ = v.dec_ttl(); // no hop left is a good answer, too
+        let _ = v.dec_ttl(); // no hops left is a valid answer, too
         assert!(!right || ipv4(frame).is_ok_and(|v| v.checksum_ok()));
     }
     if let Ok(mut v) = ipv6_mut(frame) {
@@ -49,8 +49,8 @@ fn write(frame: &mut [u8]) {
     }
 }
 
-/// Answers the frame, resizes it, and takes a header off it or puts one around it: what is pushed is
-/// popped without a trace.
+/// Answers the frame, resizes it, and removes or adds a header: after a push and a pop the frame is
+/// unchanged.
 fn reshape(bytes: &[u8]) {
     let ours = Mac([2; 6]);
     let _ = arp_mut(&mut bytes.to_vec()).map(|mut v| v.reply(ours));
