@@ -1,5 +1,5 @@
-//! Use of perf(1), which samples other processes: finds and queries it; and a running `perf
-//! record`: when sampling began, when the target ended, and how perf is ended.
+//! Use of perf(1), which samples other processes: finding it, and running `perf record` with the
+//! times at which sampling began and the target ended.
 //!
 //! A command that is recorded does not outlive its recording: perf sends it SIGTERM, and waits for it.
 
@@ -25,7 +25,7 @@ use crate::signals::Signals;
 
 /// Interval of checks of perf, its target and signals.
 const LOOK: Duration = Duration::from_millis(20);
-/// Time that a command has to end on request, before a message names it.
+/// Time that a command has to end after a request, before a message names it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A `perf record` that runs.
@@ -37,7 +37,7 @@ pub struct Recording {
     is_command: bool,
     /// The time at which perf had opened its events.
     began: Option<Instant>,
-    /// CPU time of the process at that time.
+    /// CPU time of the process when perf had opened its events.
     cpu_before_ns: Option<u64>,
     cpu_now_ns: Option<u64>,
 }
@@ -46,12 +46,12 @@ pub struct Recording {
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
     pub status: ExitStatus,
-    /// True if we ended the recording; with the signal that we received, if there was one.
+    /// True if we ended the recording; `signal` is the signal that we received, if there was one.
     pub asked: bool,
     pub signal: Option<i32>,
     /// Time that the target was recorded.
     pub wall: Duration,
-    /// CPU time that the target had meanwhile, in nanoseconds, to a hundredth of a second.
+    /// CPU time of the target during the recording, in nanoseconds, to a hundredth of a second.
     pub cpu_ns: Option<u64>,
     /// CPU time of perf itself.
     pub perf_cpu_ns: u64,
@@ -87,7 +87,7 @@ impl Recording {
         let (mut asked, mut signal, mut over, mut named) = (None, None, None, false);
         while !self.has_ended()? {
             let came = signals.wait(LOOK);
-            // What the target does while perf ends is in no sample.
+            // Stop looking after the request: perf takes no samples of the target while perf ends.
             if asked.is_none() {
                 self.look();
             }
@@ -101,7 +101,7 @@ impl Recording {
             if asked.is_none() && (signal.is_some() || is_over) {
                 asked = Some(now);
                 over = over.or(Some(now));
-                // A process that has just ended cannot be signalled, and need not be.
+                // This fails only for a process that has just ended, which needs no signal.
                 let _ = kill_process(Pid::from_child(&self.perf), Signal::TERM);
             }
             if !named && asked.is_some_and(|asked| now - asked >= PATIENCE) {
@@ -122,8 +122,8 @@ impl Recording {
         Ok(Ended { status, asked: asked.is_some(), signal, wall, cpu_ns, perf_cpu_ns: own.own_ns })
     }
 
-    /// Returns true if perf has ended. It stays in the process table, so that its CPU time and its
-    /// children's can still be read.
+    /// Returns true if perf has ended. The ended process stays in the process table, so that its
+    /// CPU time and its children's can still be read.
     fn has_ended(&self) -> Result<bool, Failure> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let ended = waitid(WaitId::Pid(Pid::from_child(&self.perf)), options);
@@ -139,7 +139,7 @@ impl Recording {
         if !self.is_command {
             let cpu = self.target.and_then(cpu_times).map(|times| times.own_ns);
             self.cpu_now_ns = cpu.or(self.cpu_now_ns);
-            // What it did before perf had its events open is in no sample, either.
+            // The CPU time before perf had opened its events has no samples, so subtract it later.
             if self.began.is_some() {
                 self.cpu_before_ns = self.cpu_before_ns.or(cpu);
             }
@@ -164,15 +164,15 @@ impl Ended {
             return 0;
         }
         let by_signal = || self.status.signal().map(|n| i32::from(SIGNAL) + n);
-        // A status is a byte, and so is 128 and the largest signal.
+        // The sum of 128 and the largest signal still fits in a byte.
         self.status.code().or_else(by_signal).and_then(|n| u8::try_from(n).ok()).unwrap_or(u8::MAX)
     }
 
-    /// Returns the remark on the target's end, if there is one.
+    /// Returns the remark on the target's end, if one is needed.
     pub fn remark(&self, is_command: bool) -> Option<String> {
         match (is_command, self.asked) {
             (_, true) => None,
-            // perf ends as its command has.
+            // perf ends with the command's exit status.
             (true, _) if self.status.success() => None,
             (true, _) => Some(format!("the command failed ({})", self.status)),
             (false, _) => Some(format!(
@@ -183,7 +183,7 @@ impl Ended {
     }
 }
 
-/// CPU time of a process, and of its children that it has waited for.
+/// CPU times of a process, and of its children that it has waited for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct CpuTimes {
     own_ns: u64,
@@ -236,7 +236,7 @@ fn failed(e: &std::io::Error) -> Failure {
     Failure::new(RUNTIME, "E-SYSTEM", "cannot run perf record", e.to_string(), "")
 }
 
-/// Observations of the machine around the target. A profile without it is still valid, so a part
+/// Observations of the machine around the target. A profile without them is still valid, so a part
 /// that cannot be observed becomes a remark.
 pub struct Around {
     head: linerate_prof::Result<Started>,
@@ -285,8 +285,8 @@ pub struct Folder(PathBuf);
 
 impl Perf {
     /// Finds the first perf that runs: in the `PATH`, then where distributions install one for each
-    /// kernel. A `perf` may be a wrapper that refuses to run unless there is one for the running
-    /// kernel.
+    /// kernel. A `perf` in the `PATH` may be a wrapper that runs only if there is one for the
+    /// running kernel.
     pub fn find() -> Result<Perf, Failure> {
         let mut tried = Vec::new();
         let beside = versioned(Path::new("/usr/bin"), "perf_", "");
@@ -310,10 +310,11 @@ impl Perf {
         Err(Failure::new(UNSUPPORTED, "E-UNSUPPORTED", "cannot record", why, fix))
     }
 
-    /// Returns `perf record` of `event` into the folder. The target is still to be added.
+    /// Returns the command `perf record` of `event` into the folder, to which the caller adds the
+    /// target.
     pub fn record(&self, event: &str, period: u64, chains: bool, folder: &Folder) -> Command {
         let mut command = Command::new(&self.program);
-        // Without a copy of every program in ~/.debug.
+        // Prevent perf from copying every sampled program to ~/.debug.
         command.args(["record", "--quiet", "--no-buildid-cache", "--event", event]);
         command.args(["--count", &period.to_string()]);
         if chains {
@@ -334,7 +335,7 @@ impl Perf {
         command.args(["script", "--no-inline", "--show-lost-events"]);
         command.args(["--fields", "comm,tid,time,period,event,ip,sym,symoff,dso"]);
         command.arg("--input").arg(folder.data());
-        // Neither a user's own form of output nor symbols from the network.
+        // Ignore the user's settings of the output, and do not download symbols.
         command.env("PERF_CONFIG", "/dev/null").env_remove("DEBUGINFOD_URLS");
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(File::create(&complaints).map_err(io)?);
@@ -347,7 +348,7 @@ impl Perf {
             let last = said.lines().rfind(|line| !line.is_empty()).unwrap_or_default();
             return Err(failed(format!("perf script: {status}: {last}")));
         }
-        // A text without a sample is an error of its reader.
+        // A recording without samples has an empty text, which the reader refuses with an error.
         Ok(read.and_then(Result::ok).and_then(|read| read.one(1).ok()))
     }
 }
@@ -371,7 +372,8 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is the system's to clean, as all that is there.
+        // Leave a folder that cannot be removed to the system, which cleans its temporary
+        // directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
