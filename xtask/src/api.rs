@@ -14,7 +14,7 @@ use crate::cargo;
 
 const LIST: &str = "docs/api.txt";
 /// The crates in the list: the facade, with its re-exported items, the crate that it re-exports as
-/// a whole, and the crates that programs add.
+/// a whole, and the crates that programs add as dependencies.
 const CRATES: [&str; 4] = ["linerate", "linerate_smoltcp", "linerate_tokio", "linerate_wire"];
 /// Kinds of items with a page of their own.
 const KINDS: [&str; 8] = ["struct", "enum", "trait", "fn", "type", "constant", "macro", "union"];
@@ -32,7 +32,7 @@ const MEMBERS: [&str; 7] = [
 /// Removes the pages, so that items removed from the sources are missing from the list.
 pub fn forget(root: &Path) {
     for name in CRATES {
-        // Pages that are not there need not be removed.
+        // An error means that there are no pages, so nothing needs to be removed.
         let _ = fs::remove_dir_all(cargo::target_dir(root).join("doc").join(name));
     }
 }
@@ -80,7 +80,7 @@ fn collect(folder: &Path, path: &str, items: &mut BTreeSet<String>) -> Result<()
         };
         if KINDS.contains(&kind) {
             let page = fs::read_to_string(entry.path())?;
-            // The page of a private module leads on to the public one.
+            // The page of an item in a private module only redirects to the public page.
             if !page.contains("http-equiv=\"refresh\"") {
                 items.insert(format!("{kind} {path}::{name}{}", members(&page)));
             }
@@ -96,7 +96,8 @@ fn members(page: &str) -> String {
     let anchors = own.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next());
     let names = anchors.filter_map(|anchor| {
         let (kind, name) = anchor.split_once('.')?;
-        // `variant.Exported.field.by`; not the heading above such fields, nor a name's second anchor.
+        // A variant's field is `variant.Exported.field.by`. Skip the heading above the fields, and
+        // second anchors of a name, which contain `-`.
         let is_name = MEMBERS.contains(&kind) && !name.ends_with(".fields") && !name.contains('-');
         is_name.then(|| name.replace(".field.", "."))
     });

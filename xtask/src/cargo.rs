@@ -19,8 +19,9 @@ pub fn cargo(root: &Path) -> Command {
 /// Returns the cargo command with another limit.
 pub fn cargo_within(root: &Path, limit: &str) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // timeout(1) kills the whole group that it makes, which a terminal's Ctrl-C would not reach:
-    // a person at a terminal stops a hang by hand.
+    // timeout(1) runs the command in a process group of its own, which a Ctrl-C at the terminal
+    // does not reach. At a terminal, the user can stop a command that hangs, so timeout(1) is not
+    // used.
     let mut command = if std::io::stdin().is_terminal() {
         Command::new(program)
     } else {
@@ -54,8 +55,8 @@ pub fn streamed(command: &mut Command, keep: fn(&str) -> bool) -> Result<Vec<Str
     error.map_or(Ok(kept), Err)
 }
 
-/// Runs `command` as [`streamed`] does, and also returns the lines if it fails, because they may
-/// have the cause.
+/// Runs `command` as [`streamed`] does, and returns the lines even if it fails, because they may
+/// show the cause.
 pub fn told(
     command: &mut Command,
     keep: fn(&str) -> bool,
@@ -83,7 +84,7 @@ fn pass(from: Option<impl Read>, mut to: impl Write, keep: fn(&str) -> bool) -> 
     let mut reader = BufReader::new(from);
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-        // A closed terminal must not stop the reading, or the child would block on a full pipe.
+        // If the terminal is closed, continue reading, or the child would block on a full pipe.
         let _ = to.write_all(&line).and_then(|()| to.flush());
         let text = String::from_utf8_lossy(&line);
         if keep(text.trim()) {

@@ -12,7 +12,8 @@ use anyhow::{Result, bail};
 use crate::cargo;
 use crate::steps::Done;
 
-/// Number of commits checked: more than any change that is not merged yet.
+/// The command that lists the commits to check. Their number, 60, is more than any unmerged change
+/// has.
 const LOG: [&str; 5] = ["log", "-60", "--no-merges", "--no-renames", "--numstat"];
 
 /// Checks the last commits.
@@ -72,7 +73,7 @@ fn unnamed<'a>(subject: &str, all: &'a str) -> Vec<&'a str> {
     files.filter(is_source).filter(|file| !is_named(file)).collect()
 }
 
-/// Returns the files that a commit changes in white space only.
+/// Format: `added TAB removed TAB file`. New and deleted files have a 0, and are not checked.
 fn stray<'a>(all: &'a str, dense: &str) -> Vec<&'a str> {
     // `added TAB removed TAB file`; new and deleted files have a 0, and stay.
     let changed = all.lines().filter_map(|line| {

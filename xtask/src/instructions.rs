@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail};
 use crate::ratchet::Ratchet;
 use crate::{cargo, skipped};
 
-/// A package, its bench, the turns of its two runs, and each case with its packets in one turn.
+/// A package, its bench, the numbers of turns of its two runs, and each case with its packets in
+/// one turn.
 type Bench = (&'static str, &'static str, [u64; 2], &'static [(&'static str, u64)]);
 const BENCHES: [Bench; 3] = [
     (
@@ -28,7 +29,7 @@ const BENCHES: [Bench; 3] = [
             ("fabric_copy", 64),
         ],
     ),
-    // A run shorter than that would not have met all 100,000 flows.
+    // A shorter run would not reach all 100,000 flows.
     (
         "linerate-datapath",
         "qdisc",
@@ -60,15 +61,16 @@ const BENCHES: [Bench; 3] = [
         ],
     ),
 ];
-/// Largest ratio of instructions for passing 1514 bytes without a copy to those with one.
+/// Largest ratio of the instructions for passing 1514 bytes without a copy to the instructions with
+/// a copy.
 const CUT_THROUGH_MAX: f64 = 0.7;
 
-/// The function of each bench that runs the turns: the time until two ends of a memif connect is
-/// not counted.
+/// The function of each bench that runs the turns. Only it is counted, so the time until two ends
+/// of a memif connect is not.
 const COUNTED: &str = "--toggle-collect=*::counted*";
 
-/// Difference of two counts for each packet within which they are equal: it comes from a run's
-/// first turns.
+/// Difference of two counts for each packet within which they are equal. The first turns of a run
+/// cause such differences.
 const SAME: f64 = 0.1;
 
 /// Counts all cases and compares them with the ratchet; returns the counts and the skipped cases.
@@ -109,7 +111,8 @@ pub fn run(root: &Path) -> Result<(String, Vec<String>)> {
     }
     let mut notes: Vec<_> = counted.iter().map(|(case, n)| format!("{case} {n:.1}")).collect();
     let of = |name| counted.iter().find(|(case, _)| *case == name).map(|(_, n)| *n);
-    // A cap of one is the entry for one packet: no instruction more than without a cap.
+    // A cap of one must use the path for a single packet, without any more instructions than
+    // without a cap.
     if let Some((bare, capped)) = of("alone").zip(of("alone_cap_1"))
         && capped > bare + SAME
     {
@@ -137,8 +140,8 @@ fn build(root: &Path, package: &str, bench: &str) -> Result<String> {
     Ok(root.join(path).display().to_string())
 }
 
-/// Counts the instructions of one run's turns; the inner error is the line with which the run
-/// skipped itself.
+/// Counts the instructions of one run's turns; the inner error is the line in which a run that
+/// skipped itself gives the reason.
 fn count(bench: &str, case: &str, turns: u64) -> Result<Result<u64, String>> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", COUNTED])

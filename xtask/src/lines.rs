@@ -74,7 +74,7 @@ fn add(sum: &mut Count, count: Count) {
     sum.code += count.code;
 }
 
-/// Returns the half that a file belongs to.
+/// Returns the half of the tree that a file belongs to.
 fn house(path: &str) -> &'static str {
     match path {
         _ if INSTRUMENTS.iter().any(|at| path.starts_with(at)) => "instruments",
@@ -83,13 +83,13 @@ fn house(path: &str) -> &'static str {
     }
 }
 
-/// Returns the folder to which a file is counted: `crates/skb`, `examples`.
+/// Returns the folder under which a file is counted: `crates/skb`, `examples`.
 fn folder(path: &str) -> String {
     let depth = if path.starts_with("crates/") || path.starts_with("instruments/") { 2 } else { 1 };
     path.split('/').take(depth).collect::<Vec<_>>().join("/")
 }
 
-/// Returns the lines of code of a source.
+/// Returns the number of lines of code in a source.
 fn code(tree: &Tree, path: &str, text: &str) -> usize {
     if path.contains("/examples/")
         || path.starts_with("examples/")

@@ -37,7 +37,8 @@ pub fn run(root: &Path) -> Result<String> {
     if !found.is_empty() {
         bail!("the shipped tree needs C: {}", found.join(", "));
     }
-    // Downloading may need what the bare environment lacks (a proxy, certificates).
+    // Download before the build, because the bare environment may lack what downloads need (a
+    // proxy, certificates).
     cargo::quiet(cargo::cargo(root).args(["fetch", "--locked"]))?;
 
     let target = cargo::target_dir(root).join("nocc");
@@ -47,7 +48,7 @@ pub fn run(root: &Path) -> Result<String> {
     for name in KEPT {
         command.envs(std::env::var_os(name).map(|value| (name, value)));
     }
-    // What is asked is whether it builds at all.
+    // Build without optimisation: the step only checks that the build succeeds.
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
     command.current_dir(root).stdin(Stdio::null()).args(["build", "--locked", "--offline"]);
     for name in SHIPPED {

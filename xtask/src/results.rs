@@ -33,7 +33,7 @@ const FOLDER: &str = "results/";
 const ENDING: &str = ".json.gz";
 /// Schema of the documents.
 const SCHEMA: &str = "linerate-lab-run/1";
-/// The largest document, unpacked: it is read into memory.
+/// Size limit of an unpacked document, because it is read into memory.
 const DOCUMENT_MAX_BYTES: u64 = 64 << 20;
 
 /// Reads the document at a path.
@@ -99,7 +99,7 @@ pub fn tables(root: &Path, args: &[String]) -> Result<Done> {
     }))
 }
 
-/// Finds tables that differ from their documents, and figures without a document.
+/// Finds tables that differ from their documents, and figures that have no document.
 ///
 /// Documents that are older than the code that they measured are printed as warnings.
 pub fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>> {
@@ -112,7 +112,7 @@ pub fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// Finds pictures that are not what their documents say, and those that no page shows any more.
+/// Finds pictures that differ from their documents, and pictures that no page shows any more.
 fn pictures(tree: &Tree, documents: &Documents<'_>) -> Vec<Finding> {
     let of = |what: &str, path: &str| Finding::at(path, 1, format!("{what}: cargo xtask tables"));
     let drawn = documents.pictures.iter().filter(|(path, svg)| tree.text(path) != Some(svg));
@@ -123,7 +123,7 @@ fn pictures(tree: &Tree, documents: &Documents<'_>) -> Vec<Finding> {
     stale.chain(left.map(|(path, _)| of("is shown by no mark", path))).collect()
 }
 
-/// Finds what is wrong with the figures of a page.
+/// Finds the errors in the figures of a page.
 fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> Vec<Finding> {
     let (rendered, mut found) = render::page(path, text, documents);
     let differs = text.lines().zip(rendered.lines()).position(|(is, should)| is != should);
@@ -136,7 +136,7 @@ fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> Vec<Finding> {
     found
 }
 
-/// Reads a document that gzip packed.
+/// Reads a document that is packed with gzip.
 fn unpacked(path: &Path) -> Result<Value> {
     let what = || format!("cannot read {}", path.display());
     let mut gzip = Command::new("gzip")
@@ -160,7 +160,7 @@ fn unpacked(path: &Path) -> Result<Value> {
     Ok(document)
 }
 
-/// Returns a word of the document; `-` if it is missing.
+/// Returns a text of the document; `-` if it is missing.
 fn word<'a>(document: &'a Value, pointer: &str) -> &'a str {
     document.pointer(pointer).and_then(Value::as_str).unwrap_or("-")
 }

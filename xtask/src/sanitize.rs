@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo;
 use crate::steps::{Done, passed};
 
-/// Packets of the churn: some seconds on two cores.
+/// Number of packets in the test `churn`, which takes some seconds on two cores.
 const TSAN_COUNT: &str = "5000000";
 
 /// The tests of the buffers in which two threads can race.
@@ -41,7 +41,8 @@ pub fn threads(root: &Path) -> Result<Done> {
     };
     let sysroot = says(root, &["rustc", "--print", "sysroot"]).unwrap_or_default();
     if !Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/std").is_dir() {
-        // std has to be compiled for it too, or its locks would order nothing.
+        // std must be compiled with the sanitizer too, or the sanitizer would not see the ordering
+        // by its locks.
         let fix = "rustup component add rust-src --toolchain nightly";
         return Ok(Done::skipped("no source of the standard library", fix));
     }
@@ -59,13 +60,13 @@ pub fn miri(root: &Path) -> Result<Done> {
         let fix = "rustup toolchain install nightly --component miri";
         return Ok(Done::skipped("no Miri", fix));
     }
-    // The tests ask for the time and for a file.
+    // The tests read the clock and a file, which Miri's isolation refuses.
     const FLAGS: &str = "-Zmiri-disable-isolation";
     let mut rings = nightly(root, "miri");
     rings.args(["cargo", "miri", "test"]).env("MIRIFLAGS", FLAGS);
     rings.args(["--package", "linerate-ring", "--package", "linerate-skb"]).args(TESTS);
     let mut ports = nightly(root, "miri");
-    // A peer writes any half of a word, which Miri's emulation of weak memory does not know.
+    // A peer may write half of a word, which Miri's emulation of weak memory does not support.
     ports.env("MIRIFLAGS", format!("{FLAGS} -Zmiri-disable-weak-memory-emulation"));
     ports.env("PROPTEST_CASES", "4").args(["cargo", "miri", "test", "--package"]);
     ports.args(["linerate-port", "--lib", "--"]).args(PORTS);
@@ -83,17 +84,17 @@ fn run(command: &mut Command, programs: usize) -> Result<Done> {
     Ok(Done::from(format!("{} tests, nothing found", tests.iter().sum::<usize>())))
 }
 
-/// Returns a command of the nightly toolchain, which builds into a folder of its own.
+/// Returns a command with the nightly toolchain, which builds into a folder of its own.
 fn nightly(root: &Path, folder: &str) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly"]).current_dir(root).stdin(Stdio::null());
     command.env("CARGO_TARGET_DIR", cargo::target_dir(root).join(folder));
-    // Those of the toolchain that runs us.
+    // These variables are of the toolchain that runs us.
     command.env_remove("CARGO").env_remove("RUSTC");
     command
 }
 
-/// Returns the output of a nightly command, if it succeeds.
+/// Returns the output of a nightly command; `None` if it fails.
 fn says(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = nightly(root, "nightly").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())

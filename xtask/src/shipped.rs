@@ -10,16 +10,16 @@ use serde_json::Value;
 use crate::cargo;
 use crate::ratchet::{self, Ratchet};
 
-/// The platform that the shipped tree is judged on.
+/// The platform for which the shipped packages are counted.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Upper limit for the packages of the facade; the ratchet has a number at or below it.
+/// Upper limit for the packages of the facade; the ratchet's limit must not be above it.
 const CEILING: usize = 25;
 
 /// Counts the foreign packages that `linerate` depends on and compares them with the ratchet.
 pub fn packages(root: &Path) -> Result<String> {
     let packages = tree(root, &["linerate"])?;
-    // Our own have a path behind the version: `linerate v0.1.0 (/path)`.
+    // Our own packages have a path after the version: `linerate v0.1.0 (/path)`.
     let foreign: Vec<&str> =
         packages.iter().map(String::as_str).filter(|package| !package.contains('/')).collect();
     let allowed = Ratchet::read(root)?.packages().context("`packages` is not a number")?;

@@ -1,6 +1,6 @@
 //! Counts the tests that could not run here: each prints a line `skipped: why`, and the harness
-//! names the test. Reports the rows of the specification that have lost evidence by this, and names
-//! the failed tests again, because their names are far above in the output.
+//! prints the test's name. Reports the rows of the specification that lose evidence by these tests,
+//! and names failed tests again at the end of the output.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ pub fn says_so(line: &str) -> bool {
     line.starts_with("skipped: ")
 }
 
-/// Returns true if a line of the harness reports a failed test, or a line of cargo a failed test
-/// program, which died by a signal or a time limit.
+/// Returns true for a line of the harness about a failed test, or a line of cargo about a failed
+/// test program, which died by a signal or a time limit.
 pub fn failed(line: &str) -> bool {
     (line.starts_with("test ") && line.ends_with("FAILED"))
         || line.starts_with("error: test failed")
@@ -28,16 +28,15 @@ pub fn failed_tests(lines: &[String]) -> Option<Vec<String>> {
     is_whole.then(|| lines.iter().filter_map(named).collect())
 }
 
-/// The last line of a test program with failures.
+/// The last line of a test program with failed tests.
 const FAILED_PROGRAM: &str = "test result: FAILED";
 
-/// Returns the test whose output follows, if a line of the harness announces it: `---- tests::name
-/// stdout ----`.
+/// Returns the test whose output follows, for the harness's line `---- tests::name stdout ----`.
 fn heads(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
-/// Returns true if this module needs a line.
+/// Returns true if this module uses the line.
 pub fn matters(line: &str) -> bool {
     says_so(line) || failed(line) || line.starts_with(FAILED_PROGRAM) || heads(line).is_some()
 }
@@ -79,7 +78,7 @@ pub fn lost<'a>(
     }
 }
 
-/// Returns a line for each reason, with its number of tests.
+/// Returns a line for each reason, with the number of tests skipped for it.
 pub fn summary(lines: &[String]) -> String {
     let mut reasons = BTreeMap::<&str, usize>::new();
     for line in lines.iter().filter(|line| says_so(line)) {

@@ -1,5 +1,5 @@
-//! The steps of `cargo xtask check`, those that fail soonest first; and the campaigns, which are
-//! separate because they take long or need another compiler.
+//! The steps of `cargo xtask check`, in an order in which the fastest to fail are first; and the
+//! campaigns, which are separate because they take long or need another compiler.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +37,8 @@ pub struct Done {
 }
 
 impl Done {
-    /// Returns the result of a step that cannot run here: the missing part, and how to get it.
+    /// Returns the result of a step that cannot run here: `why` names the missing part, and `fix`
+    /// how to get it.
     pub fn skipped(why: &str, fix: &str) -> Done {
         Done { note: String::new(), skipped: vec![format!("skipped: {why} ({fix})")] }
     }
@@ -267,13 +268,15 @@ fn doc(root: &Path) -> Result<Done> {
 fn test(root: &Path) -> Result<Done> {
     let mut command = cargo::cargo(root);
     command.args(words(README_COMMANDS[1]));
-    // The harness swallows what a passing test prints, and a skipped test passes: now it says which printed what.
+    // A skipped test passes, and the harness hides the output of tests that pass. With this option
+    // it prints each test's output.
     command.args(["--locked", "--no-fail-fast", "--", "--show-output"]);
-    // Cargo builds the program before it runs any test, because the command line's own tests want
-    // it; those of other packages would build it once more, by itself, with fewer features.
+    // Cargo builds the program before it runs any test, because the command line's own tests need
+    // it. Without this variable, other packages' tests would build the program again, with fewer
+    // features.
     command.env("LINERATE_PROGRAM", cargo::target_dir(root).join("debug/linerate"));
-    // A panic says its file and line; a driver that is broken on purpose panics as it should, and
-    // its calls would hide the one that matters.
+    // A panic's message has the file and line. Backtraces of drivers that panic on purpose would
+    // hide the important panic.
     command.env("RUST_BACKTRACE", "0");
     let (mut kept, error) = cargo::told(&mut command, skipped::matters)?;
     let unstable = match error {
@@ -294,11 +297,11 @@ fn test(root: &Path) -> Result<Done> {
     Ok(Done { note: format!("{} skipped{unstable}", kept.len()), skipped: kept })
 }
 
-/// Times that a failed test has to pass alone. On a machine that lends its CPUs to others, tests
+/// Number of times that a failed test must pass alone. On a machine that shares its CPUs, tests
 /// that wait for each other can be late; a wrong test fails again.
 const RETRIES: usize = 3;
 
-/// Runs tests alone, one after the other; `None` stands for a test program that died.
+/// Runs the failed tests alone, one after the other; `None` stands for a test program that died.
 fn retry_alone(root: &Path, failed: Option<&[String]>) -> Result<()> {
     let Some(failed) = failed.filter(|failed| !failed.is_empty()) else {
         bail!("a program of tests did not end by itself");
@@ -315,7 +318,8 @@ fn retry_alone(root: &Path, failed: Option<&[String]>) -> Result<()> {
 }
 
 fn forward(root: &Path) -> Result<Done> {
-    // Whether it works does not depend on optimisation, which takes minutes.
+    // Build with little optimisation, because full optimisation takes minutes and does not affect
+    // the result.
     let fast = [
         ("CARGO_PROFILE_RELEASE_LTO", "off"),
         ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
@@ -323,7 +327,8 @@ fn forward(root: &Path) -> Result<Done> {
         ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
     ];
     cargo::quiet(cargo::cargo(root).args(["build", "--locked", "--release"]).envs(fast))?;
-    // It ends by itself after three seconds; a run that does not is a failure, not a wait.
+    // The command ends by itself after three seconds; with this limit, a command that does not end
+    // is a failure.
     let mut command = cargo::cargo_within(root, "60s");
     command.envs(fast);
     cargo::streamed(command.args(words(README_COMMANDS[0])), |_| false)?;
@@ -345,7 +350,8 @@ fn loom(root: &Path) -> Result<Done> {
     let packages = ["linerate-ring", "linerate-skb", "linerate-datapath"];
     command.args(["test", "--locked"]).args(packages.map(|name| ["--package", name]).concat());
     command.args(["--release", "--test", "loom"]);
-    // Another cfg recompiles everything: its own folder keeps the others' builds warm.
+    // Another cfg recompiles everything, so use a separate folder: other builds keep their compiled
+    // crates.
     command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
     command.env("CARGO_TARGET_DIR", cargo::target_dir(root).join("loom"));
     let output = cargo::quiet(&mut command)?;

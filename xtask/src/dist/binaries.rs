@@ -13,7 +13,7 @@ const FOREIGN: &str = "aarch64-unknown-linux-musl";
 const QEMU: &str = "qemu-aarch64";
 pub const PROGRAMS: [&str; 2] = ["linerate", "linerate-lab"];
 
-/// Builds the programs for x86-64 and runs the first command of the first hour.
+/// Builds the programs for x86-64, and runs the first command that a new user would run.
 pub fn native(place: &Place) -> Result<Outcome> {
     if let Some(skipped) = absent(NATIVE) {
         return Ok(skipped);
@@ -79,8 +79,8 @@ fn variable(name: &str, target: &str) -> String {
     format!("CARGO_TARGET_{}_{name}", target.replace('-', "_").to_uppercase())
 }
 
-/// Returns a linker for another architecture that needs none of that architecture's C tools: Rust's
-/// own linker.
+/// Returns the variable and value that select Rust's own linker for another architecture, which
+/// needs no C tools of that architecture.
 fn linking(target: &str) -> Option<(String, &'static str)> {
     let name = variable("LINKER", target);
     (target == FOREIGN && std::env::var_os(&name).is_none()).then_some((name, "rust-lld"))
@@ -91,7 +91,7 @@ fn build(place: &Place, target: &str) -> Result<String> {
     let mut command = cargo::cargo(&place.root);
     command.args(["build", "--locked", "--release", "--target", target]);
     command.args(["--package", "linerate-cli", "--package", "linerate-lab-cli"]);
-    // Names of functions stay, for profiles; paths of the machine that builds do not.
+    // Keep the functions' names, for profiles, but not the paths of the build machine.
     command.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
     let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME")).unwrap_or_default();
     let remap = [(place.root.display().to_string(), "linerate"), (home, "cargo")];
@@ -111,7 +111,7 @@ fn build(place: &Place, target: &str) -> Result<String> {
     Ok(sizes.join(", "))
 }
 
-/// Returns true if a 64-bit ELF file names a loader (PT_INTERP); `None` if it is no such file.
+/// Returns true if a 64-bit ELF file names a loader (PT_INTERP); `None` if it is not such a file.
 fn wants_loader(elf: &[u8]) -> Option<bool> {
     const PT_INTERP: [u8; 4] = 3u32.to_le_bytes();
     if !elf.starts_with(b"\x7fELF\x02\x01") {

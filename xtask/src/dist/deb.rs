@@ -26,7 +26,7 @@ pub fn pages(place: &Place) -> Result<Outcome> {
     for entry in fs::read_dir(folder.join("man"))? {
         let path = entry?.path();
         pages += 1;
-        // Where man is: a page that it has to say something about is a bad page.
+        // A page for which man(1) prints a warning is an error. Without man(1) nothing is checked.
         let output = Command::new("man")
             .args(["--warnings", "-l"])
             .arg(&path)
@@ -52,7 +52,8 @@ pub fn unit(place: &Place) -> Result<Outcome> {
         ));
     }
     let unit = fs::read_to_string(place.root.join("dist").join(UNIT))?;
-    // The program need not be installed: any that is there does for the reading.
+    // systemd only needs a program that exists, so replace ours by one that is installed
+    // everywhere.
     let copy = cargo::target_dir(&place.root).join(UNIT.replace('@', "@tried"));
     fs::write(&copy, unit.replace("/usr/bin/linerate", "/bin/true"))?;
     let output =

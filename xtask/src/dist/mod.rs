@@ -58,10 +58,10 @@ const STEPS: [Step; 9] = [
     ),
 ];
 
-/// Result of a step without failure.
+/// Result of a step that did not fail.
 pub enum Outcome {
     Done(String),
-    /// The reason for skipping it, and a remedy.
+    /// The reason for skipping the step, and a remedy.
     Skipped(&'static str, String),
 }
 
@@ -136,7 +136,7 @@ fn row(name: &str, outcome: &Result<Outcome>) -> String {
     }
 }
 
-/// Returns the version that all our crates have.
+/// Returns the version of all our crates.
 fn version(root: &Path) -> Result<String> {
     let manifest: toml::Table = fs::read_to_string(root.join("Cargo.toml"))?.parse()?;
     let version = manifest["workspace"]["package"]["version"].as_str();

@@ -19,7 +19,8 @@ pub fn package(place: &Place) -> Result<Outcome> {
         let pack = format!("package/{name}-{}.crate", place.version);
         let pack = cargo::target_dir(&place.root).join(pack);
         let listed = cargo::quiet(Command::new("tar").arg("-tvf").arg(&pack))?;
-        // The sources have links to the one text of each licence: a pack must hold the text.
+        // The crates' folders have links to the licence texts at the root; a package must contain
+        // the texts instead.
         if let Some(link) = listed.lines().find(|line| line.starts_with('l')) {
             bail!("{name}: a link leaves the crate: {link}");
         }

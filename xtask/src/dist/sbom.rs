@@ -63,7 +63,7 @@ fn component(package: &Value, sums: &BTreeMap<(&str, &str), &str>) -> Value {
     part["purl"] = json!(format!("pkg:cargo/{name}@{version}"));
     part["bom-ref"] = part["purl"].clone();
     if !licence.is_empty() {
-        // Old manifests write a choice as MIT/Apache-2.0, which is no SPDX.
+        // Old manifests write alternatives as MIT/Apache-2.0, which is not valid SPDX.
         part["licenses"] = json!([{ "expression": licence.replace('/', " OR ") }]);
     }
     if let Some(sum) = sums.get(&(name, version)) {

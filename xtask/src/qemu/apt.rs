@@ -18,7 +18,8 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// apt compares what it downloads with the archive's signed checksums.
 pub fn unpack(cache: &Path, depending: &str, series: &str, to: &Path) -> Result<()> {
     let apt = Apt::new(cache)?;
-    // Without this setting an archive that cannot be reached is a warning.
+    // By default, apt treats an archive that it cannot reach as a warning; this setting makes it an
+    // error.
     said(apt.run("apt-get").args(["-o", "APT::Update::Error-Mode=any", "update"]))?;
     let known = said(apt.run("apt-cache").args(["show", depending]))?;
     let package = dependency(&known, series)
@@ -32,7 +33,7 @@ pub fn unpack(cache: &Path, depending: &str, series: &str, to: &Path) -> Result<
     Ok(())
 }
 
-/// apt with a state of its own.
+/// An apt with lists, cache and settings of its own.
 struct Apt {
     state: PathBuf,
 }
@@ -58,7 +59,7 @@ impl Apt {
             ("Dir::Etc::SourceParts", "/dev/null".into()),
             ("Dir::State::Lists", self.state.join("lists")),
             ("Dir::Cache", self.state.clone()),
-            // The user that root's apt would become may not write here.
+            // As root, apt would switch to a user who cannot write in this folder.
             ("APT::Sandbox::User", "root".into()),
         ] {
             command.arg("-o").arg(format!("{option}={}", value.display()));
@@ -67,7 +68,8 @@ impl Apt {
     }
 }
 
-/// Runs `command` and returns its stdout; an error is the first one that it printed.
+/// Runs `command` and returns its stdout; the error is the first error message that the command
+/// printed.
 fn said(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     if !output.status.success() {
@@ -78,8 +80,7 @@ fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the sources of both series, from the archives `URI RELEASE` that the machine uses
-/// already.
+/// Returns the sources of both series, from the archives `URI RELEASE` that this machine uses.
 fn sources(known: &str) -> Option<String> {
     let rows: Vec<(&str, &str)> = known.lines().filter_map(|line| line.split_once(' ')).collect();
     let uri = |wanted: &str| rows.iter().find(|(_, release)| *release == wanted).map(|row| row.0);
@@ -90,8 +91,8 @@ fn sources(known: &str) -> Option<String> {
     Some(row(main, "backports") + &row(security, "security"))
 }
 
-/// Returns the package of `series` that one of the packages in the text of `apt-cache show` depends
-/// on.
+/// Returns the package of `series` on which one of the packages in the text of `apt-cache show`
+/// depends.
 fn dependency(shown: &str, series: &str) -> Option<String> {
     let field = |stanza: &str, key: &str| {
         stanza.lines().find_map(|line| Some(line.strip_prefix(key)?.trim().to_owned()))
@@ -100,7 +101,7 @@ fn dependency(shown: &str, series: &str) -> Option<String> {
         let version = field(stanza, "Version:").unwrap_or_default();
         version.strip_prefix(series).is_some_and(|rest| rest.starts_with('.'))
     };
-    // The newest stands first.
+    // apt-cache prints the newest version first.
     let stanza = shown.split("\n\n").find(of_series)?;
     let depends = field(stanza, "Depends:")?;
     depends.split([' ', ',']).find(|name| name.starts_with("linux-image-")).map(str::to_owned)

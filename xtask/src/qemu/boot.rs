@@ -1,4 +1,4 @@
-//! One run of QEMU: from the guest's first message to its last.
+//! One run of QEMU, with the messages of its guest.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -15,8 +15,8 @@ pub const OWN_QEMU: &str = "LINERATE_QEMU";
 /// The emulator's program.
 pub const QEMU: &str = "qemu-system-x86_64";
 
-/// A machine without anything that the tests do not use. Never KVM: what a test meets must not
-/// depend on the machine below.
+/// A machine with only the devices that the tests use. It never uses KVM, so that the result of a
+/// test does not depend on the host's CPU.
 const MACHINE: &str = "-accel tcg -cpu max -m 1024 -M q35 -nodefaults \
     -no-user-config -display none -monitor none -serial stdio -no-reboot \
     -device isa-debug-exit,iobase=0xf4,iosize=0x04";
@@ -35,11 +35,13 @@ const CARDS: &str = "-netdev hubport,id=v0,hubid=0 -netdev hubport,id=v1,hubid=0
     -device e1000,netdev=e0,mac=02:00:00:00:02:00,romfile= \
     -device e1000,netdev=e1,mac=02:00:00:00:02:01,romfile=";
 
-/// One CPU runs, for there is a guest for each of ours; and with two a 6.12 died once in code that it rewrites while
-/// it runs, where XDP programs come and go. The second is off line until a scenario asks for it.
+/// Number of CPUs, and the kernel option that starts only one. Guests run at the same time, one for
+/// each host CPU. With two CPUs, a kernel 6.12 died once in code that it rewrites while XDP
+/// programs are attached and detached. The second CPU is offline until a scenario enables it.
 const CPUS: (&str, &str) = ("2", "maxcpus=1");
 
-/// Speculation is not worth its cost here, and nothing else shares the guest.
+/// Kernel options. Mitigations of speculation are off, because they cost time and nothing else
+/// shares the guest.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off";
 
 /// Returns the command that boots `image` with the root file system `root`.
@@ -63,11 +65,11 @@ pub fn bare(image: &Path, root: &Path, words: &str) -> Command {
     command
 }
 
-/// Returns QEMU within the limit of a guest.
+/// Returns the QEMU command with the time limit of a guest.
 pub fn within_limit() -> Command {
     let mut command = Command::new("timeout");
     let program = std::env::var_os(OWN_QEMU).unwrap_or_else(|| QEMU.into());
-    // In our own group, so that an interrupt of us interrupts it as well.
+    // Keep QEMU in our process group, so that Ctrl-C interrupts QEMU as well.
     command.args(["--foreground", "--kill-after=5s", BOOT_LIMIT]).arg(program);
     command
 }

@@ -1,6 +1,6 @@
-//! `cargo xtask qemu bounce`: post 003 reproduced by a model: the kernel's functions that lose
-//! cache lines while four adapters each receive a TCP stream, with and without affinity of
-//! interrupts and processes.
+//! `cargo xtask qemu bounce`: a reproduction of post 003 by a model. It shows the kernel's
+//! functions that lose cache lines while four adapters each receive a TCP stream, with and without
+//! affinity of interrupts and processes.
 //!
 //! ```text
 //! host: 4 senders ── QEMU's user network ── 4 × i82559 ── Debian's kernel, 4 CPUs, idle=poll ── 4 × lines-load receive
@@ -42,31 +42,35 @@ usage: cargo xtask qemu bounce [--runs N] [--event EVENT] [--kib N] [--path kern
 ";
 
 const INIT: &str = include_str!("bounce.sh");
-/// Linux 2.4.17's listing, and McKenney's differences.
+/// Post 003, with Linux 2.4.17's listing and McKenney's differences.
 const POST: &str = include_str!("../../../instruments/seeds/posts/003_5ab5121f9d39ea70.txt");
 /// Kernel modules of the adapters, and of the taps for linerate.
 const MODULES: [&str; 2] = ["e100", "tun"];
 const ADAPTERS: u16 = 4;
-/// Bytes that the driver gives a device for a packet, after the driver's own 16: RFD_BUF_LEN.
+/// Bytes of the buffer that the driver gives a device for a packet, after the driver's own 16:
+/// RFD_BUF_LEN.
 const BUFFER: u64 = 0x602;
-/// The post's CPUs had caches of 1 MB. One thread of QEMU's runs all CPUs in turn: with several, this kernel died in code
-/// that it rewrites while another CPU runs it.
+/// Size and ways of the model's caches: the post's CPUs had caches of 1 MB. `MACHINE` runs all CPUs
+/// in turn in one thread of QEMU: with several threads, this kernel died in code that it rewrites
+/// while another CPU runs it.
 const L2: &str = "1048576x8";
 const MACHINE: &str = "-accel tcg,thread=single -cpu max -smp 4 -m 1024 -M q35 -nodefaults -no-user-config \
     -display none -monitor none -serial stdio -no-reboot";
-/// Kernel options: 2.4 did not clear pages on allocation, as Debian's kernels do by default. On a busy machine the
-/// emulated timer may be late, which the kernel otherwise takes for one that is not connected.
+/// Kernel options: 2.4 did not clear pages on allocation, as Debian's kernels do by default. On a
+/// busy machine the emulated timer may be late, and without `no_timer_check` the kernel would
+/// conclude that the timer is not connected.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off nokaslr \
     init_on_alloc=0 init_on_free=0 no_timer_check";
 
-/// Most attempts of a run: one in which the driver is at another address than in the first boot
-/// does not count.
+/// Most attempts of a run. An attempt in which the driver is at another address than in the first
+/// boot does not count.
 const TRIES: u32 = 3;
 
-/// The event, of [`names::EVENTS`], that names whoever touches a line that is not there.
+/// Index in [`names::EVENTS`] of the event that counts accesses to a line that is not in the CPU's
+/// cache.
 const LINES_IN: usize = 1;
 
-/// The baseline, and with the change.
+/// The sides: the baseline and the side with the change.
 const SIDES: [&str; 2] = ["none", "both"];
 
 struct Asked {
@@ -182,7 +186,7 @@ impl Bounce {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let options = format!("side=kallsyms kallsyms={}", listener.local_addr()?.port());
         let mut list = fs::File::create(&bounce.kallsyms)?;
-        // Ends with the guest: its connection, or the process that we are.
+        // The thread ends when the guest closes its connection, or with our process.
         let copy = thread::spawn(move || io::copy(&mut listener.accept()?.0, &mut list));
         let said = bounce.boot("bounce.symbols", &options, "", |_| {})?;
         ensure!(said.iter().any(|line| line == "done 0"), "the first boot did not end");
@@ -206,7 +210,7 @@ impl Bounce {
             let netdev = format!(
                 "user,id=n{i},net=10.0.{net}.0/24,hostfwd=tcp:127.0.0.1:{forward}-10.0.{net}.15:500{i}"
             );
-            // A slot each, so that each has a line of the IO-APIC to itself.
+            // Use a slot for each card, so that each card has a line of the IO-APIC to itself.
             let device =
                 format!("i82559c,netdev=n{i},mac=02:00:00:00:03:0{i},addr={},romfile=", 4 + i);
             command.args(["-netdev", &netdev, "-device", &device]);
@@ -323,7 +327,8 @@ impl Ran {
             packets =
                 document["conditions"]["packets"].as_u64().context("no packet was counted")?;
             for row in document["rows"].as_array().context("no rows")? {
-                // The compiler's own endings: of a part, or of a copy with fewer arguments.
+                // Remove the suffixes with which the compiler names a part of a function, or a copy
+                // with fewer arguments.
                 let name = row["symbol"].as_str().unwrap_or_default().split('.').next();
                 let count = counts.entry(name.unwrap_or_default().to_owned()).or_insert(0);
                 *count += row["count"].as_u64().unwrap_or(0);
@@ -332,7 +337,7 @@ impl Ran {
         Ok(Ran { file, counts, packets })
     }
 
-    /// Returns the counts of an event for each 1000 packets, in functions that `keep` accepts.
+    /// Returns the rate of an event for each 1000 packets, in functions that `keep` accepts.
     fn rate(&self, event: usize, keep: impl Fn(&str) -> bool) -> f64 {
         let kept = self.counts[event].iter().filter(|(name, _)| keep(name));
         1000.0 * kept.map(|(_, n)| n).sum::<u64>() as f64 / self.packets as f64
@@ -343,7 +348,7 @@ fn packets(rans: &[Ran]) -> u64 {
     rans.iter().map(|ran| ran.packets).sum()
 }
 
-/// Returns the median over the runs of a side.
+/// Returns the median of an event's rate over the runs of a side.
 fn middle(rans: &[Ran], event: usize, keep: impl Fn(&str) -> bool) -> f64 {
     median(rans.iter().map(|ran| ran.rate(event, &keep)).collect())
 }
@@ -354,7 +359,7 @@ fn median(mut rates: Vec<f64>) -> f64 {
     if rates.len() % 2 == 1 { rates[half] } else { (rates[half - 1] + rates[half]) / 2.0 }
 }
 
-/// Formats the post's list beside ours, function by function, with both totals.
+/// Formats the post's list beside ours, function by function, with the totals of both.
 fn beside(none: &[Ran], both: &[Ran]) -> String {
     let heads = names::EVENTS.map(|event| format!("{event:>24}"));
     let under = format!("{:>8} {:>8} {:>6}", "without", "with", "%");
@@ -398,7 +403,7 @@ fn beside(none: &[Ran], both: &[Ran]) -> String {
     text
 }
 
-/// Formats the stages of the post's profile with the functions that had lines of theirs move.
+/// Formats the stages of the post's profile, each with its functions that moved cache lines.
 ///
 /// # Errors
 /// A stage of which no run has a function: then it is not the post's path that was followed.

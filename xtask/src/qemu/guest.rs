@@ -17,8 +17,8 @@ use crate::qemu::{TEST_LIMIT_SECONDS, modules};
 const INIT: &str = include_str!("init.sh");
 const SCENARIOS: &str = include_str!("scenarios.sh");
 
-/// Programs that tests and scenarios call. If one is missing here it is missing in the guest, and they say
-/// so.
+/// Programs that tests and scenarios call. A program that is not installed here is missing in the
+/// guest, and its tests report that.
 const PROGRAMS: [&str; 7] = ["ip", "tc", "ping", "ethtool", "tcpdump", "strace", "iperf3"];
 
 /// Programs of every guest, with their packages; busybox provides all others.
@@ -72,11 +72,12 @@ pub fn write(path: &Path, kernel: &Kernel, load: &Load<'_>) -> Result<()> {
 pub struct Root(PathBuf);
 
 impl Root {
-    /// Creates a root file system with the programs of every guest, beside its later image file.
+    /// Creates a root file system with the programs of every guest, in the folder of the later
+    /// image file.
     pub fn new(path: &Path) -> Result<Root> {
         let root = Root(path.with_extension("root"));
         if root.0.exists() {
-            // An interrupted run left it.
+            // An interrupted run may have left the folder.
             fs::remove_dir_all(&root.0)?;
         }
         for folder in
@@ -135,7 +136,7 @@ impl Root {
     pub fn pack(self, init: &str, path: &Path) -> Result<()> {
         self.text("init", init)?;
         fs::set_permissions(self.0.join("init"), Permissions::from_mode(0o755))?;
-        // Everything belongs to root in there, whatever user builds it.
+        // All files belong to root in the guest, whichever user builds the file system.
         let pack = "cd \"$0\" && busybox find . | busybox cpio -o -H newc -R 0:0 >\"$1\"";
         cargo::quiet(Command::new("sh").args(["-c", pack]).args([&self.0, path]))?;
         Ok(fs::remove_dir_all(&self.0)?)
@@ -154,8 +155,8 @@ fn settings(load: &Load<'_>) -> String {
     )
 }
 
-/// Returns the scenarios whose names, with the prefix `scenarios::`, contain one of `only`; each is
-/// a function `scenario_…`.
+/// Returns the scenarios whose names, with the prefix `scenarios::`, contain one of the parts in
+/// `only`; each scenario is a function `scenario_…`.
 fn scenarios(only: &str) -> impl Iterator<Item = &'static str> {
     let names = SCENARIOS.lines().filter_map(|line| line.strip_prefix("scenario_"));
     let asked = move |name: &&str| {

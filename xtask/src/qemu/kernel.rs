@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::qemu::apt;
 
-/// A long-term series that people run.
+/// A long-term series of kernels that is in use.
 pub struct Series {
     /// The series's number, as given on the command line.
     pub name: &'static str,
@@ -17,8 +17,9 @@ pub struct Series {
     package: &'static str,
 }
 
-/// All series of kernels. The first has the flavour for virtual machines, which boots fastest; that
-/// flavour lacks `/dev/port` and drivers of old cards, so the second series has the other one.
+/// All series of kernels. The first series has the flavour for virtual machines, which boots
+/// fastest but lacks `/dev/port` and drivers of old cards. The second series has the flavour with
+/// both.
 pub const SERIES: [Series; 2] =
     [Series { name: "6.1", folder: "6.1", package: "linux-image-cloud-amd64" }, NEWEST];
 
@@ -44,7 +45,8 @@ impl Kernel {
     pub fn obtain(cache: &Path, series: &Series) -> Result<Kernel> {
         let folder = cache.join(series.folder);
         if !folder.exists() {
-            // Renamed when whole: an interrupted run leaves nothing that passes for a kernel.
+            // Unpack under another name and rename afterwards, so that an interrupted run leaves no
+            // incomplete kernel.
             let partial = cache.join(format!("{}.partial", series.folder));
             if partial.exists() {
                 fs::remove_dir_all(&partial)?;
@@ -57,8 +59,8 @@ impl Kernel {
         Kernel::at(folder, series.name)
     }
 
-    /// Returns the kernel in the folder that the variable `LINERATE_GUEST_KERNEL` names, if it is
-    /// set.
+    /// Returns the kernel in the folder that the variable `LINERATE_GUEST_KERNEL` names; `None` if
+    /// it is not set.
     pub fn told() -> Option<Result<Kernel>> {
         let folder = std::env::var_os("LINERATE_GUEST_KERNEL")?;
         Some(Kernel::at(folder.into(), "told"))

@@ -1,8 +1,8 @@
-//! The durations of successive parts of a run.
+//! The durations of consecutive parts of a run.
 
 use std::time::Duration;
 
-/// Times since the start of a run, in order.
+/// The parts of a run in order, each with its name and its duration.
 #[derive(Debug)]
 pub struct Laps {
     name: String,
@@ -11,12 +11,12 @@ pub struct Laps {
 }
 
 impl Laps {
-    /// Creates laps whose first one began with the run.
+    /// Creates the laps of a run; the first lap started with the run.
     pub fn from_the_start(name: &str) -> Laps {
         Laps { name: name.to_owned(), since: Duration::ZERO, done: Vec::new() }
     }
 
-    /// Ends the current lap `at` and begins the next. Without a name no lap runs.
+    /// Ends the current lap `at` and begins the next one. An empty name begins none.
     pub fn next(&mut self, name: &str, at: Duration) {
         let ended = std::mem::replace(&mut self.name, name.to_owned());
         if !ended.is_empty() {
@@ -30,7 +30,7 @@ impl Laps {
         shown(self.done.iter())
     }
 
-    /// Returns the `n` that took longest.
+    /// Returns the `n` laps that took longest.
     pub fn longest(&self, n: usize) -> String {
         let mut laps: Vec<_> = self.done.iter().collect();
         laps.sort_by_key(|(_, took)| std::cmp::Reverse(*took));

@@ -1,5 +1,5 @@
-//! Campaign `qemu`, and step `kernels`, a part of it: the tests that need privileges, on other
-//! kernels than this machine's.
+//! Campaign `qemu`, and its part, step `kernels`: the tests that need privileges, on other kernels
+//! than this machine's.
 //!
 //! ```text
 //!   apt ── kernel ──┐
@@ -50,12 +50,12 @@ usage: cargo xtask qemu [--kernel 6.1|6.12] [--only NAME,..] [--keep]
   --keep              keep the guests' file systems, and print the commands that boot them
 ";
 
-/// Time limit of one test program, or of all scenarios, in a guest. This and the next are far above the
-/// usual time: they end a program that hangs, and do not judge a slow one.
+/// Time limit of one test program, or of all scenarios, in a guest. This limit and `BOOT_LIMIT` are
+/// far above the usual time: they end a program that hangs, and do not fail a slow one.
 const TEST_LIMIT_SECONDS: u32 = 600;
 /// Time limit of one guest, in the syntax of timeout(1).
 const BOOT_LIMIT: &str = "900s";
-/// Number of slowest tests to name.
+/// Number of slowest tests that are printed.
 const LONGEST: usize = 12;
 
 /// The options of the command line.
@@ -73,8 +73,8 @@ struct Ran {
     took: Duration,
 }
 
-/// Runs the part of the campaign for every change, if the emulator is installed: tests that need
-/// their own kernel, in a minute or two after the kernels are downloaded.
+/// Runs the part of the campaign for every change, if the emulator is installed: tests that need a
+/// kernel of their own. They take a minute or two after the kernels are downloaded.
 pub fn step(root: &Path) -> Result<Done> {
     run(root, &["--only".into(), "xdp::tests,::xdp_sockets::,scenarios::".into()])
 }
@@ -184,7 +184,7 @@ fn one(
 }
 
 impl Options {
-    /// Returns every kernel and every test.
+    /// Returns the options that select every kernel and every test.
     fn all() -> Options {
         let series = SERIES.iter().collect();
         Options { series, only: String::new(), keep: false }
@@ -200,7 +200,7 @@ impl Options {
                     options.series = SERIES.iter().filter(|series| series.name == name).collect();
                     args.next();
                 }
-                // A shell gets to see it.
+                // The names are part of a shell command, so only safe characters are accepted.
                 ("--only", Some(only)) if only.split(',').all(is_a_name) => {
                     options.only.clone_from(only);
                     args.next();

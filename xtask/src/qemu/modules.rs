@@ -1,4 +1,4 @@
-//! The modules of a kernel that a guest loads, in order.
+//! The modules of a kernel that a guest loads, in loading order.
 //!
 //! A kernel that is unpacked and not installed has no `modules.dep`; but each module says itself
 //! what it depends on, in its `.modinfo`.
@@ -10,8 +10,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Modules that the tests and scenarios need, if a kernel has them as modules: devices for sending
-/// and receiving, and those between them. A missing one is built in, or the tests report it.
+/// Modules that the tests and scenarios need: devices for sending and receiving, and the modules
+/// between them. A module without a file is built into the kernel, or the tests report it as
+/// missing.
 pub const WANTED: [&str; 19] = [
     "virtio_pci",
     "virtio_net",

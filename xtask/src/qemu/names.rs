@@ -1,14 +1,14 @@
-//! The functions of post 003 and their successors: Linux 2.4.17's names to those of 6.12.
+//! The functions of post 003 with their successors: names in Linux 2.4.17 and in 6.12.
 //!
 //! A function of today may be part of its caller there; where code moved to several, all of them are named, and
 //! nothing is in two rows.
 
 /// The events that the model counts.
 pub const EVENTS: [&str; 3] = ["L2_LINES_OUT", "L2_LINES_IN", "LINES_FROM_OTHER_CORE"];
-/// The post's loop that waits.
+/// The post's idle loop.
 pub const IDLE: &str = "poll_idle";
 
-/// The stages of the post's profile, each with functions of it in 2.4.17.
+/// The stages of the post's profile, each with its functions in 2.4.17.
 #[rustfmt::skip] // A table: a row for each stage.
 pub const STAGES: [(&str, &[&str]); 14] = [
     ("irq", &["speedo_interrupt", "handle_IRQ_event"]),
@@ -52,12 +52,13 @@ pub fn posted(post: &'static str) -> Vec<Name> {
     post.lines().filter_map(row).collect()
 }
 
-/// Returns true for today's functions in which a CPU waits for work under `idle=poll`.
+/// Returns true for the functions of 6.12 in which a CPU waits for work under `idle=poll`.
 pub fn is_idle(name: &str) -> bool {
     today(IDLE).contains(&name)
 }
 
-/// Returns the names of the functions in 6.12 that have the code of `old`; empty if it is gone.
+/// Returns the names of the functions in 6.12 that contain the code of `old`; empty if the code is
+/// gone.
 pub fn today(old: &str) -> &'static [&'static str] {
     let found = TODAY.iter().find(|(name, _)| *name == old);
     found.map_or(&[], |(_, today)| today)

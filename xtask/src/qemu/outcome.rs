@@ -1,5 +1,5 @@
-//! Parser of a guest's console: the lines of its init, which start with `guest: `, and those of the
-//! test programs, which run one test after the other.
+//! Parser of a guest's console, which has lines of init, starting with `guest: `, and lines of the
+//! test programs, which run one after the other.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::qemu::laps::Laps;
 pub struct Outcome {
     /// Tests reported as passed, including skipped ones.
     passed: usize,
-    /// Failures: tests, and programs that ended without reporting their tests.
+    /// Failed tests, and programs that ended without reporting their tests.
     pub failed: Vec<String>,
     /// Skipped tests, each with the reason.
     pub skipped: Vec<(String, String)>,
@@ -65,7 +65,7 @@ impl Outcome {
             self.tests.next(&self.test, at);
             self.begun += 1;
         }
-        // A test's own words stand between its name and its verdict, on the same line or below.
+        // A test prints its own text between its name and its result, on the same line or below.
         let told = self.skipped.last().is_some_and(|(test, _)| *test == self.test);
         if let Some((_, why)) = line.split_once("skipped: ").filter(|_| !told) {
             self.skipped.push((self.test.clone(), why.to_owned()));
@@ -93,7 +93,8 @@ impl Outcome {
                 self.parts.next("", at);
                 self.tests.next("", at);
                 let told = self.failed.iter().any(|test| test.starts_with(program));
-                // With 1 or 101 a program says that a test failed.
+                // A program that reported a failed test ends with status 1 or 101; any other status
+                // is a failure of its own.
                 if status != "0" && !(told && matches!(status, "1" | "101")) {
                     self.failed
                         .push(format!("{program} ended with status {status} in {}", self.test));
@@ -104,7 +105,7 @@ impl Outcome {
         }
     }
 
-    /// Returns everything for which the run has not passed, after QEMU ended with `status`.
+    /// Returns the reasons why the run has not passed, after QEMU ended with `status`.
     ///
     /// A guest that tells its status by the debug port ends QEMU with twice that and one; a guest
     /// without the port turns itself off, with 0. The mark on the console is asked for in any case.

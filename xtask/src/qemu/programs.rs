@@ -11,10 +11,11 @@ use crate::cargo;
 /// The crates whose tests need privileges or depend on the kernel.
 const CRATES: [&str; 2] = ["crates/port", "crates/sys"];
 
-/// The folder of the crate whose tests are there for scenarios alone, which run them as the machine has to be set up.
+/// The folder of the crate whose tests run in scenarios only, because each needs a machine that a
+/// scenario has set up.
 const OF_SCENARIOS: &str = "crates/ctl";
 
-/// Tests of theirs that are left out, by parts of their names, and why.
+/// Tests of `CRATES` that are left out, by parts of their names, with the reason.
 pub const LEFT_OUT: [(&[&str], &str); 3] = [
     (
         &[
@@ -41,15 +42,15 @@ pub const LEFT_OUT: [(&[&str], &str); 3] = [
 pub struct Tests {
     /// Name of the program's cargo target.
     pub name: String,
-    /// Path of the program.
+    /// Path of the test program.
     pub path: PathBuf,
     /// Number of tests that the program would run.
     pub count: usize,
 }
 
-/// All that a guest runs of this tree.
+/// Everything of this tree that a guest runs.
 pub struct Programs {
-    /// The test programs that have a test to run.
+    /// The test programs that have at least one test to run.
     pub tests: Vec<Tests>,
     /// Names and paths of test programs that scenarios run.
     pub of_scenarios: Vec<(String, PathBuf)>,
@@ -126,15 +127,16 @@ fn count(path: &Path, only: &str) -> Result<usize> {
     Ok(listed.lines().filter(|line| line.ends_with(": test")).count())
 }
 
-/// Returns the arguments that make a test program run the tests with one of `only` in their names.
+/// Returns the arguments with which a test program runs only tests whose names contain one of the
+/// parts in `only`.
 pub fn filter(only: &str) -> Vec<&str> {
     let only = only.split(',').filter(|part| !part.is_empty());
     let names = LEFT_OUT.iter().flat_map(|(names, _)| *names);
     only.chain(names.flat_map(|name| ["--skip", name])).collect()
 }
 
-/// Returns the path of a copy of the program in `folder` without debug information, which is nine
-/// tenths of it; without strip(1) returns the original path.
+/// Returns the path of a copy of the program in `folder`, without debug information, which is nine
+/// tenths of the program. Without strip(1), returns the original path.
 pub fn stripped(path: &Path, folder: &Path) -> PathBuf {
     let to = folder.join(path.file_name().unwrap_or_default());
     let mut strip = Command::new("strip");
@@ -153,11 +155,11 @@ pub fn located(name: &str) -> Option<PathBuf> {
     files.into_iter().find(|file| file.is_file())
 }
 
-/// Returns the shared libraries that a program loads, with its loader, by the paths that it names.
+/// Returns the shared libraries that a program loads, and its loader, by the paths in the program.
 pub fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
     if !output.status.success() {
-        // A program that is linked statically is none that ldd knows.
+        // ldd fails for a statically linked program, which has no libraries.
         return Ok(Vec::new());
     }
     let said = String::from_utf8_lossy(&output.stdout);

@@ -10,18 +10,19 @@ const REST: Duration = Duration::from_secs(15);
 pub struct Progress {
     total: usize,
     start: Instant,
-    /// Number of started tests, and the time of the last line.
+    /// Number of started tests, and the time at which the last line was printed.
     told: Mutex<(usize, Instant)>,
 }
 
 impl Progress {
-    /// Returns the start of `total` tests.
+    /// Creates the progress over `total` tests, none of which has started.
     pub fn new(total: usize) -> Progress {
         let start = Instant::now();
         Progress { total, start, told: Mutex::new((0, start)) }
     }
 
-    /// Adds `more` started tests, and prints their number if the last line is old enough.
+    /// Adds `more` started tests, and prints the number of started tests if the last line is old
+    /// enough.
     pub fn add(&self, more: usize) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.0 += more;

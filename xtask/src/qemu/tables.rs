@@ -1,6 +1,6 @@
 //! `cargo xtask qemu irqs` and similar commands: a guest whose output is a table. Its init, a
 //! script of that name, prints `guest: cell PART|..|COLUMN|FIGURE` for each figure, and `guest: n/a
-//! WHAT|WHY` for what it could not do.
+//! WHAT|WHY` for each part that it could not run.
 //!
 //! Where a guest's time is the number of its instructions (`-icount`), nothing that this machine does beside changes a figure,
 //! and a guest that waits skips the wait. What is counted is the driver's and the kernel's; how fast it goes is no machine's.
@@ -17,7 +17,7 @@ use crate::qemu::kernel::{self, Kernel, Series};
 use crate::qemu::{boot, missing, programs};
 use crate::steps::Done;
 
-/// A kind of guest with its script.
+/// A kind of guest, with its script and its devices.
 pub struct Subject {
     /// The name on the command line.
     pub name: &'static str,
@@ -32,9 +32,9 @@ pub struct Subject {
     cards: &'static [(&'static str, u32)],
     /// Additional options for QEMU.
     machine: &'static [&'static str],
-    /// This machine's programs, in addition to [`BUILT`].
+    /// Names of programs of this machine that the guest needs, in addition to [`BUILT`].
     programs: &'static [&'static str],
-    /// A package whose library's tests the script runs, at `/tests/NAME`.
+    /// A package whose library's tests the script runs, at the path `/tests/NAME`.
     tests: &'static str,
 }
 
@@ -42,12 +42,11 @@ pub struct Subject {
 const BY_INSTRUCTIONS: &[&str] = &["-icount", "shift=2,sleep=off"];
 const NEWEST: &[Series] = kernel::WITH_CARDS.split_at(1).1;
 
-/// Packages of this tree, each with its program that every guest has.
+/// Packages of this tree, each with the program of it that every guest has.
 const BUILT: [(&str, &str); 3] =
     [("linerate-lines", "lines-load"), ("linerate-cli", "linerate"), ("linerate-tests", "planted")];
 
-/// All kinds of guests. The driver of an 82540, which QEMU calls e1000, sets no interrupt
-/// moderation.
+/// All kinds of guests. The driver of an 82540, QEMU's e1000, sets no interrupt moderation.
 pub const SUBJECTS: [Subject; 6] = [
     Subject {
         name: "irqs",
@@ -241,7 +240,8 @@ impl Subject {
         let mut command = boot::bare(&kernel.image(), &file_system, settings);
         command.args(self.machine);
         for (i, (device, hub)) in self.cards.iter().enumerate() {
-            // A slot each, so that no line of interrupts is shared; an igb's functions take two, sixteen further on.
+            // Use a slot for each card, so that no cards share an interrupt line. The functions of
+            // an igb use two slots, the second sixteen after the first.
             let (slot, mac) = (4 + 3 * i, format!("02:00:00:00:04:0{i}"));
             let device = format!("{device},netdev=n{i},mac={mac},addr={slot:x},romfile=");
             let netdev = format!("hubport,id=n{i},hubid={hub}");
@@ -285,8 +285,8 @@ impl Told {
     }
 }
 
-/// Formats a row for each of the guests' rows, with a group of columns for each kernel; "-" is a
-/// missing figure.
+/// Formats a row for each of the guests' rows, with a group of columns for each kernel; "-" stands
+/// for a missing figure.
 fn table(tolds: &[(String, Told)]) -> String {
     let (mut rows, mut columns) = (Vec::<&[String]>::new(), Vec::<&str>::new());
     for (_, told) in tolds {

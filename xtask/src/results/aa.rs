@@ -19,8 +19,8 @@ const SCHEMA: &str = "linerate-aa/1";
 const RUNS: usize = 100;
 /// The folder of the experiments.
 const EXPERIMENTS: &str = "instruments/lab/experiments";
-/// The quick plan of `noise`, and its shorter replacement here: some seconds a run on a quiet
-/// machine.
+/// Two lines of the experiment `noise`: its quick plan, and the shorter plan that replaces it here,
+/// for runs of some seconds on a quiet machine.
 const PLANS: [&str; 2] = ["quick = { pairs = 320, ", "quick = { pairs = 40, "];
 /// The experiments with identical sides, and their cells, which are run in turn.
 const CELLS: [(&str, &str); 4] = [
@@ -29,13 +29,14 @@ const CELLS: [(&str, &str); 4] = [
     ("noise", "path=ring"),
     ("noise-host", "port=packet"),
 ];
-/// Share of runs with a false verdict that is promised.
+/// Promised upper limit of the share of runs with a false verdict.
 const PROMISED: f64 = 0.05;
 /// Probability that the true share is above the reported bound.
 const RISK: f64 = 0.05;
 
-/// Runs the experiments: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`, as root: two
-/// of the cells are hosts. It ends with what it has when the time is over.
+/// Runs the experiments: `aa [--runs N] [--for SECONDS] [--out FILE] [--program LAB]`. Needs root,
+/// because two of the cells use hosts. When the time of `--for` is over, it reports the runs until
+/// then.
 pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
     let Asked { runs, limit, out, program } = Asked::read(args)?;
     let program = program.unwrap_or_else(|| cargo::target_dir(root).join("release/linerate-lab"));
@@ -56,7 +57,7 @@ pub fn aa(root: &Path, args: &[String]) -> Result<Done> {
         command.arg("--seed").arg(told.len().to_string()).arg("--dir").arg(&kept);
         let output =
             command.stderr(Stdio::inherit()).output().context("cannot start linerate-lab")?;
-        // Status 4 says that rates were disturbed; what was said of costs counts all the same.
+        // Status 4 means that rates were disturbed. The verdicts on costs are valid nevertheless.
         if !matches!(output.status.code(), Some(0 | 4)) {
             bail!("run {} ended with {}: {command:?}", told.len() + 1, output.status);
         }
@@ -125,7 +126,7 @@ impl Asked {
     }
 }
 
-/// Returns a run's verdict on each metric in each cell, with its data.
+/// Returns a run's verdicts on each metric in each cell, with their data.
 fn summary(run: &Value) -> Value {
     let mut said = BTreeMap::new();
     for cell in run["cells"].as_array().into_iter().flatten() {
@@ -147,8 +148,8 @@ fn summary(run: &Value) -> Value {
     })
 }
 
-/// Returns the number of runs that called identical code better or worse in any metric, and the
-/// exact upper bound of their share.
+/// Returns the number of runs with a verdict of better or worse in any metric, although the code is
+/// identical, and the exact upper bound of their share.
 fn counted(told: &[Value]) -> (usize, f64) {
     let is_false = |effect: &Value| effect[0] == "better" || effect[0] == "worse";
     let any =

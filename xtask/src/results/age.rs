@@ -26,8 +26,8 @@ pub fn older(
     Ok(lines)
 }
 
-/// Returns the line for a document from the commits that changed its crates since; `None` for their
-/// number means that its commit is unknown here.
+/// Returns the line for a document, given the number `since` of commits that changed its crates;
+/// `None` means that the document's commit is unknown here.
 fn warning(path: &str, commit: &str, crates: &[String], since: Option<usize>) -> Option<String> {
     let measured = crates.join(", ");
     match since {
@@ -44,8 +44,8 @@ fn warning(path: &str, commit: &str, crates: &[String], since: Option<usize>) ->
     }
 }
 
-/// Returns the crates that an experiment measures, from its file in the document, or from the one
-/// in the tree for documents of older versions.
+/// Returns the crates that an experiment measures, from the experiment's file in the document; for
+/// documents of older versions, from the file in the tree.
 fn measured(document: &Value, tree: &Tree) -> Vec<String> {
     let id = word(document, "/experiment/id");
     let now = tree.text(&format!("instruments/lab/experiments/{id}.toml"));

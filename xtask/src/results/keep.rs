@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{ENDING, FOLDER, SCHEMA};
 use crate::steps::Done;
 
-/// Parts of the environment that identify a machine and affect no figure.
+/// Keys of the environment that identify a machine and do not affect any figure.
 const OF_A_MACHINE: [&str; 4] = ["irq_affinity", "cmdline", "load", "psi"];
 /// Folders at the root that a stored document must not name, because they belong to a person or a
 /// machine.
@@ -76,7 +76,7 @@ pub(super) fn pack(document: &Value, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes everything about a machine or person from a document.
+/// Removes all data about a machine or a person from a document.
 fn strip(document: &mut Value) {
     for env in ["/env", "/env/after"] {
         let Some(env) = document.pointer_mut(env).and_then(Value::as_object_mut) else { continue };
@@ -92,7 +92,7 @@ fn strip(document: &mut Value) {
     }
 }
 
-/// Returns `Linux 6.18` of `Linux 6.18.44-name-of-a-build`.
+/// Returns `Linux 6.18` for `Linux 6.18.44-name-of-a-build`.
 fn release(kernel: &str) -> String {
     let mut parts = kernel.split('.');
     let major = parts.next().unwrap_or_default();
@@ -101,7 +101,7 @@ fn release(kernel: &str) -> String {
     format!("{major}.{minor}")
 }
 
-/// Returns the folder of a person's, or the host, that the text names.
+/// Returns the private folder or the host name that occurs in the text; `None` if neither does.
 fn private(text: &str, host: &str) -> Option<String> {
     let host = Some(host).filter(|host| host.len() >= 4 && *host != "localhost");
     let mut folders = PRIVATE.iter().map(|name| format!("/{name}/"));

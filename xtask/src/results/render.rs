@@ -18,9 +18,10 @@ use crate::tidy::Finding;
 
 const BEGIN: &str = "<!-- results: ";
 const END: &str = "<!-- end of results -->";
-/// Words in a page for figures without a document.
+/// Text in a page that marks figures without a document.
 const UNKEPT: &str = "reported, not kept";
-/// Pages on which every table of measured figures is rendered, or says that it is not.
+/// Pages on which every table of measured figures must be rendered, or marked as having no
+/// document.
 const MEASURED: [&str; 2] = ["README.md", "docs/performance.md"];
 
 /// One rendered block, as its mark describes it.
@@ -47,7 +48,7 @@ pub fn has_blocks(text: &str) -> bool {
     text.lines().any(|line| line.starts_with(BEGIN))
 }
 
-/// Returns the page with every table rendered, and the errors.
+/// Returns the page with every table rendered, and the errors found.
 pub fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> (String, Vec<Finding>) {
     let (mut out, mut found) = (String::with_capacity(text.len()), Vec::new());
     let (mut lines, mut fenced) = (text.lines().enumerate(), false);
@@ -71,7 +72,7 @@ pub fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> (String, V
     (out, found)
 }
 
-/// Finds tables of measured figures that neither are rendered nor say that there is no document.
+/// Finds tables of measured figures that are not rendered and not marked as having no document.
 ///
 /// A figure is measured if it stands beside its interval or range, as in `1.43 [1.40, 1.54]`.
 pub fn unsupported(path: &str, text: &str) -> Option<Finding> {
@@ -92,7 +93,7 @@ pub fn unsupported(path: &str, text: &str) -> Option<Finding> {
     None
 }
 
-/// Returns true for `[1.40, 1.54]` in a line.
+/// Returns true if a line contains an interval such as `[1.40, 1.54]`.
 fn has_interval(line: &str) -> bool {
     let numbers = |text: &str| {
         let parts: Vec<&str> = text.split(", ").collect();
@@ -102,7 +103,7 @@ fn has_interval(line: &str) -> bool {
 }
 
 impl<'a> Block<'a> {
-    /// Parses a mark, without its beginning.
+    /// Parses a mark, of which the beginning is already removed.
     fn parse(asked: &'a str) -> Result<Block<'a>> {
         let words = asked.strip_suffix(" -->").context("the mark does not end with -->")?;
         let mut words = words.split_whitespace();
@@ -128,7 +129,7 @@ impl<'a> Block<'a> {
         Ok(Block { experiment, metric, style, machines, levels })
     }
 
-    /// Returns the table, and below it the documents that it is rendered from.
+    /// Returns the table, followed by the documents from which it is rendered.
     fn render(&self, page: &str, documents: &mut Documents<'_>) -> Result<String> {
         let mut rows: Vec<(&Value, Vec<String>)> = Vec::new();
         let first = documents.get(self.machines[0], self.experiment)?.clone();
@@ -197,7 +198,7 @@ impl<'a> Block<'a> {
         Ok(format!("{table}\nFrom {sources}.\n\n"))
     }
 
-    /// Returns what a figure is from, with a link to the document.
+    /// Returns the source of a figure: a link to the document, with CPU, date, commit and noise.
     fn source(&self, machine: &str, document: &Value, up: &str) -> String {
         let (run, noise) = (&document["run"], &document["env"]["noise"]["aa_half_width_pct"]);
         format!(
@@ -271,7 +272,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Formats the expected ratio and the result, in words that need no legend.
+/// Formats the expected ratio and the result in words, so that the table needs no legend.
 fn plain(effect: &Value, disturbed: bool) -> (String, String) {
     let bound = |i: usize| effect["expected"]["change_pct"][i].as_f64();
     let ratio = |pct: f64| number(1.0 + pct / 100.0);
@@ -319,7 +320,8 @@ fn of_side(document: &Value, at: &Value, side: &str, name: &str) -> Option<f64> 
     figures[name].as_f64()
 }
 
-/// Formats a number with three digits that count, and thousands apart: `0.267`, `8.73`, `1,449`.
+/// Formats a number with three significant digits, and with commas between thousands: `0.267`,
+/// `8.73`, `1,449`.
 pub(super) fn number(x: f64) -> String {
     let digits = match x.abs() {
         x if x >= 99.95 => 0,

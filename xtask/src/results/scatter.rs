@@ -1,4 +1,5 @@
-//! One figure of every mode over another, as a picture and a table: `<!-- results: EXPERIMENT X,Y scatter MACHINE .. -->`.
+//! A picture and a table of one figure of every mode against another: `<!-- results: EXPERIMENT X,Y
+//! scatter MACHINE .. -->`.
 //!
 //! ```text
 //!  Y │  ● a level of what is varied, side B
@@ -17,25 +18,26 @@ use super::word;
 
 /// The folder of the pictures.
 pub const FOLDER: &str = "docs/img/";
-/// Pixels of the picture's width, and from the top and the bottom of the plot to its top.
+/// Width of the picture; with the next two: top and bottom of the plot, and height of the picture;
+/// in pixels.
 const WIDTH: f64 = 720.0;
 const PLOT: (f64, f64) = (30.0, 330.0);
 const HEIGHT: f64 = 370.0;
-/// The part of the width that a label takes.
+/// The part of the picture's width that a label takes.
 const LABEL: f64 = 0.15;
-/// Pixels from a label's foot to the next one's.
+/// Distance of two labels' baselines, in pixels.
 const LINE: f64 = 14.0;
-/// The part of what was due that has to arrive for a load to be reached, in per cent.
+/// The part of the offered packets, in per cent, that must arrive for a load to count as reached.
 const REACHED_PCT: f64 = 98.0;
-/// The style of what [`Svg`] draws, on a light and on a dark ground.
+/// The style of the elements that [`Svg`] draws, on a light and on a dark background.
 const STYLE: &str = "text{font:13px sans-serif;fill:#444}.tick{font-size:11px;fill:#777}\
     .grid,.zero{stroke:#8885}.mark{fill:#06c}\
     @media(prefers-color-scheme:dark){text{fill:#ddd}.tick{fill:#999}.mark{fill:#6af}}";
 
-/// A mark: its name, and both figures.
+/// A point: its name, and both figures.
 type Point = (String, [f64; 2]);
 
-/// Returns the table and the picture of the cells of a document.
+/// Returns the table and the picture of a document's cells.
 pub fn draw(document: &Value, cells: &[&Value], metrics: [&str; 2]) -> Result<(String, String)> {
     let points = points(document, cells, metrics);
     if points.is_empty() {
@@ -52,7 +54,7 @@ pub fn draw(document: &Value, cells: &[&Value], metrics: [&str; 2]) -> Result<(S
     Ok((table, picture(&points, &x, &y)))
 }
 
-/// Returns the levels of what varies among the cells, and side A, with their figures.
+/// Returns a point for each level of the varying factors, and for side A, with both figures.
 fn points(document: &Value, cells: &[&Value], metrics: [&str; 2]) -> Vec<Point> {
     let varies =
         |factor: &str| cells.iter().any(|cell| cell["at"][factor] != cells[0]["at"][factor]);
@@ -115,7 +117,7 @@ fn picture(points: &[Point], x: &str, y: &str) -> String {
         svg.label((x, foot), dx, anchor, "name", name);
     }
     let plot = svg.finish(HEIGHT - 10.0);
-    // A margin for the letters at the ends of the axes.
+    // Add a margin for the letters at the ends of the axes.
     let inside =
         plot.replacen("<svg ", r#"<svg x="4%" overflow="visible" "#, 1).replacen("100%", "92%", 1);
     format!(
@@ -123,7 +125,7 @@ fn picture(points: &[Point], x: &str, y: &str) -> String {
     )
 }
 
-/// Returns the path of the picture of an experiment at these levels.
+/// Returns the path of the picture of an experiment at the given levels.
 pub fn path(experiment: &str, levels: &[(&str, &str)]) -> Result<String> {
     let name: String = levels.iter().map(|(_, level)| format!("-{level}")).collect();
     let path = format!("{FOLDER}{experiment}{name}.svg");

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::tidy::{Finding, Tree, source};
 
-/// Words that stand in place of a precise noun.
+/// Words that are used instead of a precise noun.
 const EMPTY_WORDS: [&str; 6] = ["helper", "helpers", "manager", "managers", "util", "utils"];
 /// First words of a function's name that carry no meaning.
 const EMPTY_STARTS: [&str; 2] = ["get_", "handle_"];
@@ -39,15 +39,16 @@ const LOUD: [&str; 9] = [
     "thread::sleep(",
 ];
 
-/// Folders that know drivers by what they say of themselves, and drivers that open nothing: paths of our own are made of them.
+/// Folders whose code must not name drivers, because drivers describe themselves; then the drivers
+/// that may be named, because they open nothing and we build paths of them.
 const ABOVE_DRIVERS: [&str; 4] = ["cli", "ctl", "datapath", "linerate"];
 const DRIVERS_WITHIN: [&str; 4] = ["gen", "null", "ring", "sink"];
 
-/// Returns what else must not enter the tree, as this clone's `git config --add tidy.forbid <text>` says.
+/// Returns the texts that this clone's `git config --add tidy.forbid <text>` forbids in the tree.
 pub fn of_this_machine(root: &Path) -> Vec<String> {
     let mut git = Command::new("git");
     git.args(["config", "--get-all", "tidy.forbid"]).current_dir(root);
-    // Without such a line git fails, and there is nothing to look for.
+    // git fails if there is no such setting; then there is nothing to forbid.
     let listed = git.output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&listed).lines().map(str::to_owned).collect()
 }
@@ -88,7 +89,8 @@ fn check_source(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
     let name = of_a_crate.map(|rest| rest.split('/').next().unwrap_or(rest));
     let may_be_unsafe = match name {
         Some(name) => UNSAFE.contains(&name),
-        // An allocator that counts, and calls that no test can do without.
+        // Tests outside the crates may use `unsafe`, for allocators that count and for system
+        // calls.
         None => !["examples/", "xtask/"].iter().any(|folder| path.starts_with(folder)),
     };
     if !may_be_unsafe {
@@ -117,7 +119,8 @@ fn check_source(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
     found
 }
 
-/// Finds texts that are a driver's name, or begin with it as the text of a port does.
+/// Finds string literals that are a driver's name, or begin with a driver's name and a colon, as
+/// the text of a port does.
 fn drivers_named(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
     let pages = tree.ending(".md").filter_map(|(page, _)| page.strip_prefix("docs/ports/"));
     let names = pages.filter_map(|page| page.strip_suffix(".md"));
@@ -133,7 +136,8 @@ fn drivers_named(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
     })
 }
 
-/// Finds the lines of code of which `wrong` says something; a text with none of `suspects` has none.
+/// Finds the lines of code for which `wrong` returns an error. A text with none of `suspects` is
+/// skipped.
 fn lines(
     path: &str,
     text: &str,

@@ -3,8 +3,8 @@
 
 use crate::tidy::{Finding, Tree};
 
-/// Our crates, each with those that it may depend on. Development dependencies are not restricted,
-/// because they do not ship.
+/// Our crates, each with the crates that it may depend on. Development dependencies are not
+/// restricted, because they do not ship.
 const ARROWS: [(&str, &[&str]); 17] = [
     ("sys", &[]),
     ("ring", &[]),
@@ -16,19 +16,19 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("linerate", &["ctl", "datapath", "port", "skb", "wire"]),
     ("smoltcp", &["linerate"]),
     ("tokio", &["linerate"]),
-    // `ctl` only to turn on its JSON feature, which the facade leaves off.
+    // `cli` depends on `ctl` only to enable its JSON feature, which the facade leaves off.
     ("cli", &["linerate", "ctl", "sys"]),
-    // The instruments: nothing above depends on them.
+    // The instruments. No crate above depends on them.
     ("show", &["sys"]),
     ("prof", &["show", "sys"]),
-    // Loaded by QEMU and linked by nothing; its load hands packets over.
+    // QEMU loads this plugin, and no crate links it; its test load passes packets between threads.
     ("lines", &["skb"]),
     ("seeds", &["prof", "show"]),
     ("lab", &["seeds", "ctl", "datapath", "port", "skb", "wire", "prof", "show", "sys"]),
     ("lab-cli", &["linerate", "cli", "lab", "seeds", "prof", "show"]),
 ];
 
-/// Lines that the manifest of a crate to be published begins some line with.
+/// Beginnings of lines that the manifest of a published crate must have.
 const PUBLISHED: [&str; 7] = [
     "description = ",
     "license.workspace",
@@ -72,7 +72,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Returns the metadata that a registry would miss in a crate; nothing for one that is not
+/// Returns the metadata that a crate lacks for a registry; nothing for a crate that is not
 /// published.
 fn unpublishable<'a>(
     tree: &'a Tree,
@@ -95,10 +95,10 @@ fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
         let mut names = line;
         if line.starts_with('[') {
             counts = line.contains("dependencies") && !line.contains("dev-dependencies");
-            // `[dependencies.linerate-skb]`
+            // Form: `[dependencies.linerate-skb]`
             names = line.split("dependencies.").nth(1).unwrap_or("").trim_end_matches(']');
         }
-        // `linerate-skb.workspace = true`, `s = { package = "linerate-skb" }`
+        // Forms: `linerate-skb.workspace = true`, `s = { package = "linerate-skb" }`
         let name = names.split_once("package = \"").map_or(names, |(_, name)| name);
         let name = name.split(['.', ' ', '=', '"']).next().unwrap_or("");
         let folder = if name == "linerate" { Some(name) } else { name.strip_prefix("linerate-") };

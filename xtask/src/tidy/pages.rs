@@ -1,9 +1,9 @@
-//! Rules of the pages: valid links, quoted code that exists, README commands that are also run, a
-//! page for each driver, and a reason for each decision.
+//! Rules of the pages: valid links, quoted code that exists, README commands that the checks also
+//! run, a page for each driver, and a reason for each decision.
 
 use crate::tidy::{Finding, Tree, source};
 
-/// Commands for newcomers, in order; `cargo xtask check` runs the same.
+/// Commands for newcomers, in order; `cargo xtask check` runs them, too.
 pub const README_COMMANDS: [&str; 2] = ["cargo run --release -- forward", "cargo test --workspace"];
 
 const ERRORS: &str = "docs/errors.md";
@@ -46,7 +46,7 @@ fn dead_links(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
         if fenced {
             continue;
         }
-        // What stands between backticks is code.
+        // Text between backticks is code, in which no links are searched.
         let prose = line.split('`').step_by(2);
         let targets = prose.flat_map(|text| text.split("](").skip(1));
         let targets = targets.filter_map(|rest| rest.split([')', ' ', '#']).next());
@@ -73,7 +73,8 @@ fn resolved(page: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Finds blocks "```rust path" that do not occur in that file as a whole, with any indentation.
+/// Finds code blocks "```rust path" whose text does not occur in that file in one piece, with any
+/// indentation.
 fn stale_quotes(tree: &Tree, page: &str, text: &str) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -100,7 +101,7 @@ fn commands(readme: &str) -> Vec<&str> {
     shell.flat_map(str::lines).map(str::trim).filter(|line| !line.is_empty()).collect()
 }
 
-/// Finds drivers without a page, and pages without a state or without the cause of a limit.
+/// Finds drivers without a page, and pages that lack a state or the cause of a limit.
 fn drivers(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (path, text) in tree.ending(".rs").filter(|(path, _)| path.starts_with("crates/")) {

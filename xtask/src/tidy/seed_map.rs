@@ -1,5 +1,5 @@
-//! The rule for docs/seed-map.md: it maps every name of the five posts to ours, and our names in it
-//! exist.
+//! The rule for docs/seed-map.md: it maps every name in the five posts to a name of ours, and each
+//! of our names in it exists.
 //!
 //! A row is `| theirs | post | ours | note |`. Ours is one or more code spans, or `none`, or both
 //! spans and the mark of the pending with its subject; the note says what differs.
@@ -105,7 +105,8 @@ fn spans(cell: &str) -> (Vec<&str>, &str) {
     (spans, rest)
 }
 
-/// Returns why the cell `ours` is invalid; `None` if it names something and all of that exists.
+/// Returns the reasons why the cell `ours` is invalid; empty if it names at least one thing and
+/// everything named exists.
 fn false_evidence(tree: &Tree, items: &Items<'_>, ours: &str) -> Vec<String> {
     let (spans, rest) = spans(ours);
     let mut wrong: Vec<String> = spans
@@ -182,7 +183,7 @@ fn defined(line: &str) -> (impl Iterator<Item = &str>, bool) {
         (rest, has_head) = (after, true);
     }
     let (name, after) = rest.split_at(rest.find(is_between).unwrap_or(rest.len()));
-    // A field, a variant, a row of a macro's table.
+    // The name of a field, of a variant, or of a row in a macro's table.
     let is_member =
         after.starts_with([':', ',']) || after.starts_with(" {") || after.starts_with(" =");
     let is_tuple = name.starts_with(char::is_uppercase) && after.starts_with('(');

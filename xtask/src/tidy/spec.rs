@@ -46,13 +46,13 @@ pub fn rows(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
     rows.map(|(number, rest)| (number, evidence(rest).unwrap_or_default()))
 }
 
-/// Reads number and text of `- **S0.1** text`.
+/// Parses number and text of a row: `- **S0.1** text`.
 fn row(line: &str) -> Option<(&str, &str)> {
     line.strip_prefix("- **S")?;
     line.strip_prefix("- **")?.split_once("** ")
 }
 
-/// Returns the evidence at the end of a row: code spans `kind: name` and optionally the mark for
+/// Returns the evidence at the end of a row: code spans `kind: name`, optionally with the mark for
 /// pending.
 ///
 /// None if there is neither. Both together mean that a part is shown and a part is not.
@@ -70,7 +70,7 @@ fn evidence(text: &str) -> Option<Vec<&str>> {
     (pending.is_some() || !named.is_empty()).then_some(named)
 }
 
-/// Returns why a piece of evidence is invalid; `None` if its object exists.
+/// Returns why a piece of evidence is invalid; `None` if the test or file that it names exists.
 fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
     let (kind, name) = evidence.split_once(": ")?;
     let exists = match kind {
@@ -92,7 +92,7 @@ fn test_exists(tree: &Tree, name: &str) -> bool {
     let mut folders = manifests.map(|(path, _)| path.trim_end_matches("Cargo.toml"));
     folders.any(|folder| {
         (0..=modules.len()).any(|n| {
-            // The first `n` modules are files, the rest stand in the last of them.
+            // The first `n` modules are files, the others are inline modules in the last file.
             let (outer, inline) = modules.split_at(n);
             files(folder, &outer.join("/")).iter().filter_map(|path| tree.text(path)).any(|text| {
                 inline.iter().all(|module| text.contains(&format!("mod {module} {{")))

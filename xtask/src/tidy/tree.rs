@@ -21,15 +21,16 @@ impl Tree {
     /// Reads the tree at `root`.
     pub fn read(root: &Path) -> Result<Tree> {
         let mut git = Command::new("git");
-        // The user who cloned may not be the one who checks (CI as root), and this code already runs as the latter.
+        // The tree may belong to another user than the one who checks it (CI as root). Trusting it
+        // adds no risk, because its code already runs as that user.
         git.args(["-c", "safe.directory=*"]);
         git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
         let listed = cargo::quiet(git.current_dir(root))?;
         let mut files = BTreeMap::new();
         for path in listed.split('\0').filter(|path| !path.is_empty()) {
             let at = root.join(path);
-            // A link has no text but where it leads. A file that was deleted and not yet committed as such is
-            // listed and not there.
+            // The text of a link is its target. A deleted file is still listed if its deletion is
+            // not committed; skip it.
             let target = fs::read_link(&at).map(|to| to.into_os_string().into_encoded_bytes());
             let Ok(bytes) = target.or_else(|_| fs::read(&at)) else { continue };
             files.insert(path.to_owned(), String::from_utf8(bytes).unwrap_or_default());

@@ -1,18 +1,19 @@
-//! Plain English in the sources: first words of summaries, and words that a field term replaces.
+//! Plain English in the sources: first words of summaries, and vague words for which the field has
+//! a term.
 
 use crate::tidy::{Finding, Tree};
 
-/// Words that begin a subordinate clause. A function's summary starts with a verb in the third
+/// First words of a subordinate clause. A function's summary starts with a verb in the third
 /// person, a type's with a noun.
 const OPENINGS: [&str; 11] = [
     "What", "Whatever", "Whether", "Who", "Whoever", "Whose", "Which", "Where", "How", "Of", "That",
 ];
 
-/// Pronouns and phrases that stand in place of a noun of the field.
+/// Pronouns and phrases that are used instead of a noun of the field.
 const VAGUE: [&str; 7] =
     ["whoever", "whomever", "nobody", "somebody", "anybody", "is told", "be had"];
 
-/// First words of a function's summary that does not begin with a verb.
+/// First words that show that a function's summary does not begin with a verb.
 const NOUNS: [&str; 6] = ["The", "A", "An", "As", "True", "Why"];
 
 /// Finds summaries that begin with a clause, more vague words than `most`, and more summaries of
@@ -54,7 +55,7 @@ fn opening(before: &str, line: &str) -> Option<&'static str> {
     OPENINGS.into_iter().find(|word| *word == first)
 }
 
-/// Returns how many functions' summaries open with one of [`NOUNS`].
+/// Returns the number of functions whose summaries begin with one of [`NOUNS`].
 fn noun_summaries(text: &str) -> usize {
     let (mut first, mut count) = ("", 0);
     for line in text.lines().map(str::trim) {
