@@ -1,5 +1,5 @@
-//! Comparison of a figure by two instruments: both readings are printed, and marked if they
-//! disagree.
+//! Comparison of readings of one figure by several instruments: all readings are printed, and a
+//! disagreement is marked.
 //!
 //! A figure that only one tool gives is that tool's word. A second one that measures the same thing
 //! in another way either corroborates it or shows that one of the two does not measure what it is
@@ -10,14 +10,14 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// A figure, with the readings of every instrument that has it.
+/// A figure, with the readings of all instruments.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Headline {
     /// Name of the figure: `CPU busy`.
     pub name: String,
     /// Unit of the figure: `%`, `cycles/packet`.
     pub unit: String,
-    /// Digits after the decimal point for printing.
+    /// Number of digits after the decimal point in the output.
     pub digits: u8,
     /// The readings of the figure.
     pub by: Vec<Reading>,
@@ -79,17 +79,17 @@ pub enum Verdict {
     Agree(Spread),
     /// The instruments disagree.
     Disagree {
-        /// The difference.
+        /// The difference between the readings.
         spread: Spread,
         /// Known causes of such a difference, the most likely first.
         likely: Vec<&'static str>,
     },
 }
 
-/// A compared headline, which can be printed.
+/// A headline with the result of its comparison, for printing.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judged<'a> {
-    /// The figures that were compared.
+    /// The headline whose readings were compared.
     #[serde(flatten)]
     pub headline: &'a Headline,
     /// The result of the comparison.
@@ -147,7 +147,7 @@ impl Headline {
         Headline { name: name.into(), unit: unit.into(), digits, by: Vec::new() }
     }
 
-    /// Returns the headline with a further reading.
+    /// Returns the headline with one more reading.
     #[must_use]
     pub fn by(mut self, reading: Reading) -> Headline {
         self.by.push(reading);

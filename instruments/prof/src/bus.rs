@@ -25,16 +25,16 @@ use crate::pmu::{Counts, Event, Fallback, Family, Quantity};
 pub enum Bus {
     /// Estimate from the counts of lines into and out of the L2.
     Proxy(Proxy),
-    /// Not available.
+    /// Unknown traffic.
     NotAvailable {
-        /// The reason.
+        /// The reason why the traffic is unknown.
         why: String,
         /// The measurement to use instead.
         fallback: Fallback,
     },
 }
 
-/// Cache lines that passed between a core's L2 and the memory behind it.
+/// Cache lines that passed between a core's L2 and the memory outside it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Proxy {
     /// Lines into the L2.
@@ -43,7 +43,7 @@ pub struct Proxy {
     pub lines_out: Lines,
     /// Wall time of the measurement, in nanoseconds.
     pub wall_ns: u64,
-    /// Packets handled during it, if they were counted.
+    /// Packets handled during the measurement, if they were counted.
     pub packets: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ pub struct Proxy {
 pub struct Lines {
     /// Number of cache lines.
     pub lines: u64,
-    /// The event that counted them, with its raw code.
+    /// The event that counted the lines, with its raw code.
     pub event: String,
     /// Limits of the event: traffic that it misses, or counts unexpectedly; empty if none are
     /// known.
@@ -76,7 +76,7 @@ impl Bus {
         Bus::of_on(Family::here(), counts, packets)
     }
 
-    /// Returns the use of the bus as on a machine of `family`.
+    /// Returns the use of the bus, for counts from a machine of `family`.
     fn of_on(family: Family, counts: &Counts, packets: Option<u64>) -> Bus {
         if !counts.is_whole() {
             let pct = counts.running_pct();
@@ -113,7 +113,7 @@ impl Proxy {
         (self.wall_ns > 0).then(|| self.bytes() as f64 * 1e9 / self.wall_ns as f64)
     }
 
-    /// Returns the bytes for each packet; `None` without packets.
+    /// Returns the bytes for each packet; `None` if packets were not counted.
     #[must_use]
     pub fn bytes_per_packet(&self) -> Option<f64> {
         let packets = self.packets.filter(|&packets| packets > 0)?;
@@ -156,7 +156,7 @@ impl fmt::Display for Proxy {
     }
 }
 
-/// Returns the lines that the event of `entry` counted; `None` if it was not among the events.
+/// Returns the lines that the event of `entry` counted; `None` if this event was not counted.
 fn lines(entry: &'static Entry, counts: &Counts) -> Option<Lines> {
     let lines = counts.of(entry.quantity)?;
     Some(Lines { lines, event: entry.event().to_string(), caveat: entry.caveat })

@@ -85,7 +85,7 @@ pub struct Side {
     pub functions: u64,
     /// Sum of the listed counts.
     pub counted: u64,
-    /// Total as the profile's source gives it.
+    /// Total according to the profile's source.
     pub total: Option<u64>,
     /// Functions below this count are not listed; `None` if all are.
     pub cutoff: Option<u64>,
@@ -130,8 +130,8 @@ impl Diff {
         diff
     }
 
-    /// Sorts rows by falling saving, where an absent count is 0, as in the post. Rows with equal
-    /// savings are sorted by: exact savings before bounds, the smaller baseline, the name.
+    /// Sorts rows by falling saving, where an absent count is 0, as in the post. Among rows with
+    /// equal savings, exact savings precede bounds; then follow the smaller baseline and the name.
     fn rank(&mut self) {
         let scale = self.scale;
         self.rows.sort_by(|a, b| {
@@ -149,8 +149,8 @@ impl Diff {
         self.sum_rows(self.rows.iter().filter(|row| keep(row)))
     }
 
-    /// Returns the sum of `rows`. A side without a cut-off hides nothing: the bound of its
-    /// functions without a sample is not added.
+    /// Returns the sum of `rows`. The bound of an unlisted count is added only for a side with a
+    /// cut-off.
     #[must_use]
     pub fn sum_rows<'a>(&self, rows: impl IntoIterator<Item = &'a Row>) -> Sum {
         let sum = rows.into_iter().map(Row::sum).fold(Sum::default(), Sum::plus);
@@ -176,7 +176,7 @@ impl Diff {
         self.without.is_cut_off() || self.with.is_cut_off()
     }
 
-    /// Returns the change of a function of this difference.
+    /// Returns the class of a function's change.
     #[must_use]
     pub fn change(&self, row: &Row) -> Change {
         Change::of(row, self.scale, self.is_sampled())
@@ -201,7 +201,7 @@ impl Diff {
         self.sum_of(|row| row.stage.part() != Part::Idle)
     }
 
-    /// Returns the rows of a part, ranked.
+    /// Returns the rows of a part, by falling saving.
     pub fn rows_of(&self, part: Part) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.stage.part() == part)
     }
@@ -243,7 +243,7 @@ impl Diff {
     }
 }
 
-/// Changes of the packet path's cost that exceed noise.
+/// Changes of the packet path's cost, summed by class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
     /// Functions whose count fell.
@@ -257,7 +257,7 @@ pub struct Moved {
 }
 
 impl Row {
-    /// Returns the row's figures.
+    /// Returns the row's counts as the sum of one function.
     #[must_use]
     pub fn sum(&self) -> Sum {
         let (without, hidden_without) = self.without.parts();

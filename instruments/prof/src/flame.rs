@@ -15,8 +15,8 @@ use crate::diff::{About, By, Scale, Warning, warnings};
 use crate::profile::{Event, Profile};
 use crate::{Code, Error, Result};
 
-/// The largest sum of counts that is drawn, because inferno adds counts in machine words; above it
-/// every count is divided by the same number.
+/// The largest sum of counts that is drawn, because inferno adds counts in machine words. All
+/// counts of a larger sum are divided by the same number.
 const DRAWN_MAX: u64 = 1 << 40;
 
 /// Width in per cent below which boxes are not drawn: they are thinner than a line, and a single
@@ -166,7 +166,7 @@ fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
     both
 }
 
-/// Returns a name, escaped so that it is one frame on one line.
+/// Returns a name, escaped so that a reader of folded stacks takes it as one frame.
 fn frame(name: &str) -> String {
     let mut text = harmless(name.trim()).replace(';', "\\u{3b}");
     if text.is_empty() {

@@ -1,5 +1,5 @@
-//! Transfers of cache lines by function, as the plugin of `instruments/lines` writes them: figures
-//! of a model.
+//! Transfers of cache lines by function: figures of a model, read from the output of the plugin in
+//! `instruments/lines`.
 //!
 //! ```text
 //! file of the plugin ─ Transfers ─ names ─ Function, Function, … ─┬─ Profile of one event
@@ -26,25 +26,25 @@ use crate::profile::{Event, Origin, Profile, Row, Space, Unit};
 use crate::sample::kallsyms::Kallsyms;
 use crate::stage::stage_of;
 
-/// The first line of a file.
+/// The first line of the plugin's output.
 const FIRST: &str = "linerate-lines 1";
 /// First address of the kernel.
 const KERNEL: u64 = 1 << 47;
 /// Most instructions, and most mappings, that are read.
 const MOST: usize = 1 << 21;
 
-/// The content of a file.
+/// The content of the plugin's output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transfers {
     /// True for a guest's kernel, false for a program.
     pub system: bool,
-    /// Threads, or the guest's CPUs, that accessed memory.
+    /// Number of threads, or of the guest's CPUs, that accessed memory.
     pub cpus: u64,
-    /// Accesses that were followed.
+    /// Number of memory accesses that the model followed.
     pub accesses: u64,
     /// Number of packets, if the program reported it.
     pub packets: u64,
-    /// Lines that a device took from a cache by writing them.
+    /// Lines that a cache lost because a device wrote them.
     pub device: u64,
     /// Sets and ways of each cache, if its size was limited.
     pub l2: Option<(u64, u64)>,
@@ -344,7 +344,7 @@ impl Function {
 pub struct Kinds<'a> {
     /// The functions to print.
     pub functions: &'a [Function],
-    /// The event by which they are ranked.
+    /// The event by which the functions are ranked.
     pub event: Quantity,
     /// Number of packets, for the column of transfers for each packet.
     pub packets: Option<u64>,

@@ -1,4 +1,4 @@
-//! A profile: the count of an event in each function, with everything needed to judge it.
+//! A profile: the count of an event in each function, with the conditions needed to judge it.
 //!
 //! One type for what we sampled ourselves, what `perf` did, and what was posted to a mailing list
 //! twenty years ago: readers make it, printers and differences take it. What its maker did not say
@@ -22,8 +22,8 @@ pub struct Profile {
     pub origin: Origin,
     /// Functions, in the order of the source.
     pub rows: Vec<Row>,
-    /// Total as the profile's source gives it. [`Profile::counted`] is the sum of the rows, and a listing
-    /// that was cut off sums to less.
+    /// Total according to the profile's source. [`Profile::counted`] is the sum of the rows, which
+    /// is smaller if the listing was cut off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<Total>,
     /// Functions with a count below this are not listed. `None` if every function with a count is
@@ -79,7 +79,7 @@ named! {
         Ticks = "ticks",
         /// Samples of the event.
         Samples = "samples",
-        /// The event itself.
+        /// Occurrences of the event.
         Events = "events",
         /// A unit that the source does not name.
         Unknown = "counts (of what, is not said)",
@@ -134,7 +134,7 @@ pub struct Row {
 pub struct Load {
     /// Count for each byte.
     pub value: f64,
-    /// Digits behind the point.
+    /// Number of digits after the decimal point.
     pub digits: u8,
 }
 
@@ -227,7 +227,7 @@ impl Profile {
         self.total.map_or_else(|| self.counted(), |total| total.count)
     }
 
-    /// Sorts the rows by falling count, equal ones by name.
+    /// Sorts the rows by falling count, and rows with equal counts by name.
     pub fn sort(&mut self) {
         self.rows.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.symbol.cmp(&b.symbol)));
     }

@@ -72,7 +72,7 @@ pub struct Timing {
     pub p50_ticks: Option<u64>,
     /// 99th percentile, if there are at least 1,000 runs.
     pub p99_ticks: Option<u64>,
-    /// The longest duration, exactly.
+    /// The exact longest duration.
     pub max_ticks: Option<u64>,
     /// Rate of the clock, which converts ticks to nanoseconds.
     pub ticks_hz: f64,
@@ -143,7 +143,7 @@ impl Region {
         }
     }
 
-    /// Returns a quantile, if at least ten values are above it.
+    /// Returns a quantile; `None` if fewer than ten values are above it.
     fn quantile(&self, q: f64) -> Option<u64> {
         // Round the number, because 1 - 0.99 is a little more than 0.01.
         let enough = (10.0 / (1.0 - q)).round() as u64;

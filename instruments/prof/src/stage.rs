@@ -16,7 +16,7 @@ use crate::profile::Space;
 use index::Index;
 
 named! {
-    /// A stage of the path, or a part of the machine outside it.
+    /// A stage of the packet path, or other work of the machine.
     #[derive(PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Stage {
@@ -28,7 +28,7 @@ named! {
         Ip = "IP",
         /// The protocols TCP and UDP.
         Tcp = "TCP/UDP",
-        /// Sockets and the calls on them.
+        /// Sockets, and system calls on sockets.
         Socket = "socket",
         /// Copying or summing of bytes.
         Copy = "copy",
@@ -40,12 +40,12 @@ named! {
         Irq = "irq/timer",
         /// Entry into and exit from the kernel, for any system call.
         Syscall = "syscall",
-        /// Busy-waiting in delay loops. A flat profile cannot show who called them.
+        /// Busy-waiting in delay loops. A flat profile cannot show their callers.
         Spin = "spin",
         /// Locks: taking them, waiting for them, releasing them. A flat profile cannot show whose
         /// lock it is.
         Lock = "locks",
-        /// Not in the table.
+        /// Functions that are not in the table.
         Other = "other",
         /// Code of programs.
         User = "user",
@@ -107,7 +107,7 @@ pub fn stage_of(symbol: &str, object: Option<&str>, space: Space) -> Stage {
     }
 }
 
-/// Returns true if `symbol` allocates or frees packet buffers, or the memory under them.
+/// Returns true if `symbol` allocates or frees packet buffers, or their memory.
 #[must_use]
 pub fn is_buffer(symbol: &str) -> bool {
     names::BUFFER.contains(&bare(symbol))
@@ -136,7 +136,7 @@ fn bare(symbol: &str) -> &str {
     if name.contains("::") {
         return name;
     }
-    // `.isra.0`, `.constprop.0`, `.part.0`, `.cold`, `.llvm.123`.
+    // Remove the suffixes of compilers: `.isra.0`, `.constprop.0`, `.part.0`, `.cold`, `.llvm.123`.
     let name = match name.find('.') {
         Some(at) if at > 0 => name.get(..at).unwrap_or(name),
         _ => name,

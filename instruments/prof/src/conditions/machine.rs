@@ -1,4 +1,4 @@
-//! The machine: kernel, CPU, clock, hypervisor.
+//! Facts about this machine: kernel, CPU, clock, hypervisor.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,7 +25,7 @@ fn line(path: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.into())
 }
 
-/// Returns `Linux 6.18.1`: what uname(2) gives as sysname and release.
+/// Returns the kernel's name and release from uname(2): `Linux 6.18.1`.
 pub(super) fn kernel() -> Option<String> {
     let name = line("/proc/sys/kernel/ostype")?;
     Some(format!("{name} {}", line("/proc/sys/kernel/osrelease")?))
@@ -72,7 +72,7 @@ fn value<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
     Some(value.trim()).filter(|value| !value.is_empty())
 }
 
-/// Returns the CPUs on line.
+/// Returns the numbers of the online CPUs.
 pub(crate) fn cpus_on_line() -> Option<Vec<usize>> {
     listed(&line("/sys/devices/system/cpu/online")?)
 }

@@ -1,4 +1,4 @@
-//! A moment in RFC 3339 format.
+//! Formatting of a time as RFC 3339.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

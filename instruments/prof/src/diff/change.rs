@@ -1,4 +1,4 @@
-//! Classes of change, which separate real ones from possible noise.
+//! Classes of change, which distinguish real changes from possible noise.
 //!
 //! A sample falls where the CPU happens to be: run the same twice, and every function's count is
 //! another. Of a count that comes of many chances, each small, the variance is the count (Poisson),
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::{Count, Row, Scale};
 
-/// Standard deviations within which two counts of the same thing may differ.
+/// Standard deviations by which two counts of the same work may differ by chance.
 pub const SIGMAS: f64 = 2.0;
 
 named! {
@@ -35,7 +35,7 @@ named! {
         MayHaveRisen = "may_have_risen",
         /// The change may be sampling noise.
         Noise = "noise",
-        /// The number of events is the same.
+        /// The number of events did not change.
         Unchanged = "unchanged",
     }
 }
@@ -61,7 +61,7 @@ impl Change {
         }
     }
 
-    /// Returns the class's mark in tables; a fall has none, because its saving shows it.
+    /// Returns the class's mark in tables; empty for a fall, which the saving shows.
     #[must_use]
     pub fn mark(self) -> String {
         match self {

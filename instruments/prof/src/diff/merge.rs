@@ -9,8 +9,8 @@ use crate::stage::{side_of, stage_of};
 /// Most objects that a remark names.
 const NAMED: usize = 3;
 
-/// The identity of a function: kernel and user space may have functions of the same name, and so may two
-/// files.
+/// The key of a function: its name alone is not unique, because the kernel and programs, and two
+/// files, may have functions of the same name.
 #[derive(PartialEq, Eq, Hash)]
 struct Key<'a> {
     symbol: &'a str,
@@ -26,8 +26,8 @@ struct Seen<'a> {
     object: Option<&'a str>,
 }
 
-/// Merges rows into one for each name on each side of the system call. Static functions of one name in several
-/// places are summed: between two kernels, where all addresses differ, they cannot be told apart.
+/// Merges rows into one for each name and space. Static functions with the same name are summed,
+/// because they cannot be distinguished between two kernels, where all addresses differ.
 pub(super) fn merge(without: &Profile, with: &Profile, remarks: &mut Vec<String>) -> Vec<Row> {
     let sides = sides([without, with]);
     let mut seen: HashMap<Key<'_>, Seen<'_>> = HashMap::new();
@@ -56,8 +56,8 @@ pub(super) fn merge(without: &Profile, with: &Profile, remarks: &mut Vec<String>
     seen.into_iter().map(row).collect()
 }
 
-/// Returns for each name its side of the system call, if all rows with a known side agree; rows
-/// without a side are assumed to be on that side.
+/// Returns the space of each name, if all rows with a known space agree; rows without one are
+/// assumed to be in that space.
 fn sides(profiles: [&Profile; 2]) -> HashMap<&str, Option<Space>> {
     let mut sides: HashMap<&str, Option<Space>> = HashMap::new();
     for row in profiles.into_iter().flat_map(|profile| &profile.rows) {

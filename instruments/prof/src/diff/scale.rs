@@ -25,7 +25,7 @@ named! {
 /// The factors of both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Scale {
-    /// The quantity of the scaling.
+    /// The quantity that counts are scaled to.
     pub by: By,
     /// Factor of the baseline.
     pub without_factor: f64,

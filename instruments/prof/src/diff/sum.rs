@@ -24,15 +24,15 @@ pub struct Sum {
 /// figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
-    /// The saving, if nothing is hidden below a cut-off.
+    /// The saving; `None` if a cut-off hides counts.
     pub saved: Option<f64>,
     /// Lower bound of the saving.
     pub saved_least: Option<f64>,
     /// Upper bound of the saving.
     pub saved_most: Option<f64>,
-    /// The saving in listed counts, as if absent ones were 0.
+    /// The saving in listed counts, with absent counts as 0.
     pub saved_as_listed: f64,
-    /// The saving in per cent of the baseline, if nothing is hidden.
+    /// The saving in per cent of the baseline; `None` if a cut-off hides counts.
     pub saving_pct: Option<f64>,
     /// Lower bound of the saving in per cent of the baseline.
     pub saving_pct_at_least: Option<f64>,
@@ -41,7 +41,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Returns the difference of listed counts only.
+    /// Returns only the figures of listed counts; the others become `None`.
     pub(super) const fn as_listed(self) -> Figures {
         Figures {
             saved: None,

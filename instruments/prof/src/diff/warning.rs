@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{By, Scale};
 use crate::profile::{Event, Origin, Profile};
 
-/// Difference of two durations, in per cent, above which they are not equal.
+/// Difference of two durations, in per cent, above which they count as different.
 const DURATION_PCT: f64 = 2.0;
 
 /// A reason why a comparison of two profiles may be invalid.
@@ -155,8 +155,8 @@ fn of_names(without: &Event, with: &Event) -> Option<Warning> {
     (a != b).then(|| warn(About::Event, a, b))
 }
 
-/// Returns a P6 event as its manual spells it, because post 003 writes both `L2_LINES_OUT` and
-/// `L2_CACHE_LINES_OUT`.
+/// Returns the name of a P6 event in the spelling of Intel's manual, because post 003 writes both
+/// `L2_LINES_OUT` and `L2_CACHE_LINES_OUT`.
 fn spelled(event: &str) -> String {
     event.to_ascii_uppercase().replace("_CACHE_LINES_", "_LINES_")
 }

@@ -1,5 +1,5 @@
-//! The number of events that can be counted together, and the generic events that count, determined
-//! by counting.
+//! The capacity of the counters, determined by trials: how many events they count together, and
+//! which generic events count.
 //!
 //! A CPU's manual says how many counters it has; how many of them a hypervisor passes on, and what
 //! the kernel keeps for itself, it does not. Some virtual machines accept one event more than they
@@ -15,8 +15,8 @@ use super::Scope;
 use super::event::Event;
 use super::open::Opened;
 
-/// The abilities of this machine's counters: how many events they count together, and which generic
-/// events.
+/// The capacity of this machine's counters: how many events they count together, and which generic
+/// events count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capacity {
     /// Number of arbitrary events that can be counted together; 0 without counters.
@@ -37,7 +37,7 @@ pub struct Generic {
     pub name: &'static str,
     /// True if the event opened, ran, and counted in a loop of a millisecond.
     pub counts: bool,
-    /// The reason why it does not count.
+    /// The reason why the event does not count; `None` if it counts.
     pub why_not: Option<String>,
 }
 
@@ -81,7 +81,7 @@ impl Capacity {
         self.first_too_many(events).is_none()
     }
 
-    /// Returns the index of the first of `events` that is one too many.
+    /// Returns the index of the first event for which no counter is left; `None` if all have one.
     fn first_too_many(&self, events: &[Event]) -> Option<usize> {
         let (mut general, mut beside) = (self.at_once, self.beside);
         events.iter().position(|event| {

@@ -1,4 +1,4 @@
-//! A description of the events that this machine can count, each tried, for users.
+//! A description, for users, of the events that this machine can count; each event is tried.
 
 use std::fmt;
 
@@ -18,15 +18,15 @@ pub struct Described {
     capacity: Capacity,
 }
 
-/// An event, and whether it counts here.
+/// An event, and whether this machine counts it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 struct DescribedEvent {
     name: &'static str,
-    /// The CPU's own code; `None` for an event of the kernel, or if there is none.
+    /// The CPU's own code; `None` for an event of the kernel, or if this CPU has no such event.
     raw: Option<String>,
-    /// Evidence for the event's meaning; `None` if there is no event.
+    /// Evidence for the event's meaning; `None` if this CPU has no such event.
     standing: Option<Standing>,
-    /// Meaning of the event; empty if there is none.
+    /// Meaning of the event; empty if this CPU has no such event.
     meaning: &'static str,
     source: &'static str,
     caveat: &'static str,

@@ -1,4 +1,4 @@
-//! An event as users type it, and as the kernel expects it.
+//! An event, in the form that users type and in the form that the kernel expects.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ named! {
     /// A quantity of a CPU, under the same name for all models.
     #[derive(Serialize)]
     pub enum Quantity {
-        /// Cycles of the core's clock while it was not halted.
+        /// Cycles of the core's clock during which the core was not halted.
         Cycles = "cycles",
         /// Instructions retired.
         Instructions = "instructions",
         /// Cache lines brought into the core's L2.
         L2LinesIn = "L2_LINES_IN",
-        /// Cache lines that left the core's L2 to make room.
+        /// Cache lines evicted from the core's L2.
         L2LinesOut = "L2_LINES_OUT",
         /// Cache lines that came from another core's cache.
         LinesFromOtherCore = "LINES_FROM_OTHER_CORE",

@@ -48,7 +48,7 @@ impl Refused {
     }
 }
 
-/// The counts of a group since it was enabled.
+/// The counts of a group since the group was enabled.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reading {
     pub counts: Vec<u64>,
@@ -97,7 +97,7 @@ pub(crate) fn builder(event: &Event) -> Builder<'static> {
     builder
 }
 
-/// Selects the calling thread alone, on any CPU.
+/// Sets the builder's target: the calling thread alone, on any CPU.
 fn of_thread<'a>(builder: &'a mut Builder<'static>, scope: Scope) -> &'a mut Builder<'static> {
     builder.observe_self().any_cpu().exclude_hv(true).exclude_kernel(scope == Scope::User)
 }
@@ -149,7 +149,8 @@ fn has_pmu() -> bool {
 const SECCOMP: &str = "docker run --cap-add PERFMON, or a seccomp profile that allows \
      perf_event_open";
 
-/// Returns true if `event` counts the kernel's work, so that it reads 0 without the kernel.
+/// Returns true if `event` counts the kernel's work only, so that it reads 0 when the kernel is
+/// excluded.
 ///
 /// Source: `perf_swevent_event` gets the registers of the kernel, and `exclude_kernel` drops it.
 pub(super) fn is_of_the_kernel(event: &Event) -> bool {

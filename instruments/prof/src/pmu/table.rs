@@ -1,4 +1,5 @@
-//! The families of CPUs, and the events for each [`Quantity`] on them: code, standing, caveat.
+//! The families of CPUs, and their events for each [`Quantity`]: code, evidence for the meaning,
+//! caveat.
 //!
 //! Cycles and instructions are the kernel's generic events on every CPU: its driver knows the best
 //! counter for them (Intel's fixed ones cost none of the general ones). All else is the CPU's own
@@ -65,7 +66,7 @@ fn is_zen_5(core: &str) -> bool {
 }
 
 named! {
-    /// Evidence that an event counts what its meaning says.
+    /// The evidence for the meaning of an event.
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Standing {
@@ -73,7 +74,7 @@ named! {
         Documented = "documented",
         /// Inferred from the vendor's documentation of a part or a related event; not tested.
         Inferred = "inferred",
-        /// Measured against known answers.
+        /// Measured with programs whose counts are known.
         Measured = "measured",
     }
 }

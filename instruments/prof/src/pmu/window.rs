@@ -1,4 +1,4 @@
-//! Counts of one thread in a window.
+//! Counts of one thread in a window of time.
 //!
 //! The counters run from when they are opened; an edge of a window reads them, all in one read(2),
 //! and a window is the difference of two readings. So between its edges runs no code of ours, and
@@ -54,7 +54,8 @@ pub struct Count {
 }
 
 impl Counting {
-    /// Opens `events` as one group for the calling thread, all or none, and starts a window.
+    /// Opens `events` as one group for the calling thread, and starts a window. Opens no event if
+    /// one is refused.
     ///
     /// The kernel's share is counted too, if it lets us.
     ///
@@ -105,8 +106,8 @@ impl Counting {
         Err(Error::new(Code::Busy, "cannot count the whole window", why).fix(fix))
     }
 
-    /// Returns the counts even if the events lacked counters for part of the time, without
-    /// extrapolating them.
+    /// Returns the counts without extrapolation, even if the events lacked counters for part of the
+    /// time.
     ///
     /// # Errors
     /// `E-SYSTEM` if the counters cannot be read.

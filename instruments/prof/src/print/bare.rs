@@ -27,8 +27,8 @@ impl fmt::Display for Kernprof<'_> {
 /// The value printed for an unknown load.
 const UNKNOWN: &str = "0.0";
 
-/// A profile as readprofile lists it: the total, then functions by falling ticks, idle and spinning
-/// ones among them; equal counts stay in the profile's order.
+/// A profile as readprofile lists it: first the total, then all functions by falling ticks,
+/// including idle and spinning ones; equal counts stay in the profile's order.
 ///
 /// Bare, as the form is. Load is ticks for each byte of code: as the maker printed it, else
 /// computed. One that is not known is `0.0`, with one digit where readprofile prints four: what reads

@@ -9,7 +9,7 @@ pub(super) fn more_functions(n: u64) -> String {
     format!("({} more function{})", number::count(n), plural(n))
 }
 
-/// Returns `3 functions`.
+/// Formats a number of functions: `3 functions`.
 pub(super) fn functions(n: u64) -> String {
     format!("{} function{}", number::count(n), plural(n))
 }
@@ -56,7 +56,7 @@ pub(super) fn digits(scale: Scale) -> usize {
     }
 }
 
-/// Most digits: those for a share of the largest total.
+/// Most digits after the decimal point, enough for a share of the largest total.
 const DIGITS_MAX: f64 = 18.0;
 
 #[cfg(test)]

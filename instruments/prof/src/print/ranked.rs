@@ -93,7 +93,7 @@ impl<'a> Ranked<'a> {
         last.iter().for_each(|row| grid.cells(self.row(row)));
     }
 
-    /// Sums up the functions that are not shown.
+    /// Adds a row with the sum of `rows`, which are not shown.
     fn rest(&self, rows: &[&Row], name: fn(u64) -> String, grid: &mut Grid) {
         if rows.is_empty() {
             return;
@@ -232,7 +232,7 @@ impl<'a> Ranked<'a> {
         Ok(())
     }
 
-    /// Returns the result in sentences.
+    /// Writes the result in sentences.
     fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let diff = self.diff;
         let scale = diff.scale;
@@ -277,8 +277,8 @@ impl fmt::Display for Ranked<'_> {
             return self.post(f);
         }
         let (without, with) = (self.diff.without.origin, self.diff.with.origin);
-        // If one side is a model and the other a measurement, the first line states that, and no
-        // mark fits a row.
+        // A model against a measurement is named in the first line. Its rows are neither, and so
+        // have no mark.
         let mark = if without == with { Mark::of(with) } else { super::NONE };
         mark.each_line(
             f,

@@ -1,4 +1,4 @@
-//! /proc/net/dev: traffic of each network device.
+//! Parser of /proc/net/dev: traffic of each network device.
 //!
 //! Source: net/core/net-procfs.c, `dev_seq_printf_stats`.
 
@@ -31,7 +31,7 @@ pub(crate) struct Device {
     pub(crate) counts: [u64; FIELDS.len()],
 }
 
-/// Indices of the fields that give a device's traffic.
+/// Indices of the fields for a device's traffic.
 pub(crate) const RX_BYTES: usize = 0;
 pub(crate) const RX_PACKETS: usize = 1;
 pub(crate) const TX_BYTES: usize = 8;

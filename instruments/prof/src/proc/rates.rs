@@ -19,7 +19,7 @@ pub struct Rate {
     /// at the end. `None` where a sample had no value, and where the counter wrapped or restarted,
     /// so that its growth is unknown.
     pub values: Vec<Option<f64>>,
-    /// Counters that wrapped or restarted.
+    /// Number of counters that wrapped or restarted.
     pub resets: u64,
 }
 

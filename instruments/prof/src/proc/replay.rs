@@ -44,7 +44,7 @@ enum Line {
 }
 
 impl<R: BufRead> Replay<R> {
-    /// Reads the header.
+    /// Opens a series, and reads its header.
     ///
     /// # Errors
     /// `E-FILE` if `input` cannot be read, or does not start with the header of a series.
@@ -71,7 +71,7 @@ impl<R: BufRead> Replay<R> {
         Ok(Replay { lines, header, so_far, complaints, complaints_total: 0 })
     }
 
-    /// Returns the lines that were left out, the first hundred.
+    /// Returns the first hundred of the lines that were left out.
     #[must_use]
     pub fn complaints(&self) -> &[Complaint] {
         &self.complaints

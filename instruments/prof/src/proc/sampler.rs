@@ -68,7 +68,7 @@ pub struct Options {
     pub sources: Vec<Source>,
     /// Number of samples; `None` for no limit.
     pub samples: Option<u64>,
-    /// Ends the series when it becomes true, within a tenth of a second.
+    /// Flag that ends the series within a tenth of a second after it is set.
     pub stop: Arc<AtomicBool>,
     /// Directory where /proc is mounted.
     pub root: PathBuf,

@@ -22,8 +22,8 @@ use crate::conditions::Conditions;
 /// The schema version of a series.
 pub const SCHEMA: &str = "linerate-series/1";
 
-/// Most columns of a series; further ones are refused and counted. 512 CPUs have about 300,000
-/// interrupt counters: on such machines each line of interrupts is one column with their sum.
+/// Most columns of a series; values without a column are counted. On machines with 512 CPUs, which
+/// have about 300,000 interrupt counters, each line of interrupts is one column with their sum.
 pub(super) const COLUMNS_MAX: usize = 1 << 16;
 
 /// The description that precedes the samples of a series.
@@ -64,18 +64,18 @@ pub struct Column {
     pub about: String,
 }
 
-/// The relation of a column's successive values.
+/// The kind of a column's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A value that only grows, until it wraps or restarts: its rate is of interest.
+    /// A value that grows until it wraps or restarts, so that its rate is of interest.
     #[default]
     Counter,
     /// A value that rises and falls: the value itself is of interest.
     Gauge,
 }
 
-/// The values of a moment.
+/// The values of all columns at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sample {
     /// Time of the sample, since the first deadline.
@@ -126,12 +126,12 @@ pub trait Feed {
     fn end(&self) -> Option<End>;
 }
 
-/// Most bytes of a column's texts together, four times what any kernel has.
+/// Most bytes of a column's texts together, four times the size with any known kernel.
 const COLUMN_BYTES_MAX: usize = 1024;
 
 impl Column {
-    /// Returns true if the column's texts can be stored and printed. They come from a file, or from
-    /// the name that a user gave to a network device.
+    /// Returns true if the column's texts can be stored and printed. The texts come from a file, or
+    /// from the name that a user gave to a network device.
     pub(super) fn is_sound(&self) -> bool {
         let texts = [&self.name, &self.unit, &self.about];
         texts.iter().map(|text| text.len()).sum::<usize>() <= COLUMN_BYTES_MAX
@@ -165,7 +165,7 @@ pub(super) fn is_plain(text: &str) -> bool {
 }
 
 impl End {
-    /// Adds a sample.
+    /// Counts a sample, with its delay and the missed periods before it.
     pub(super) fn count(&mut self, sample: &Sample, period_ns: u64) {
         self.samples += 1;
         self.late += u64::from(sample.late_ns > period_ns / 10);

@@ -1,4 +1,4 @@
-//! CPU time by its use.
+//! CPU time, split into shares: user, system, idle and others.
 
 use super::series::{Column, Sample};
 
@@ -41,9 +41,8 @@ impl CpuTimes {
         FIELDS.into_iter().zip(self.0).filter_map(|(name, ticks)| Some((name, ticks?)))
     }
 
-    /// Returns the times since `before`; `None` if a time went backwards, as for a CPU that was
-    /// offline meanwhile. A small decrease of idle time, which kernels sometimes report, counts as
-    /// 0.
+    /// Returns the times since `before`; `None` if a time decreased, as for a CPU that was offline
+    /// in between. A small decrease of idle time, which kernels sometimes report, counts as 0.
     #[must_use]
     pub fn since(&self, before: &CpuTimes) -> Option<CpuTimes> {
         let mut since = CpuTimes::default();

@@ -22,7 +22,7 @@ pub struct Summary {
     pub cpus: Vec<(String, Split)>,
     /// Numbers of samples, also of late and missed ones, and the cost of sampling.
     pub end: End,
-    /// True if the series is incomplete, because its writer could not end it.
+    /// True if the series has no end, because its writer was killed or failed.
     pub cut_off: bool,
     /// Time from the first sample to the last.
     pub span_ns: u64,

@@ -13,7 +13,7 @@ use super::series::{Column, End, Header, Sample};
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
-    /// Columns that were written.
+    /// Number of columns that are already written.
     columns: usize,
     line: Vec<u8>,
     own_ns: u64,
@@ -29,7 +29,7 @@ enum Line<'a> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the header.
+    /// Creates a writer, and writes the header.
     ///
     /// # Errors
     /// `E-FILE` if `out` does not take it.

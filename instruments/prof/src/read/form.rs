@@ -1,5 +1,5 @@
-//! Detection of a text's form, which is that of most of its rows. A line of prose may look like a
-//! row of any form, but a listing has many rows.
+//! Detection of a text's form, which is the form of most of its rows. A line of prose may look like
+//! a row of any form, but a listing has many rows.
 
 use linerate_sys::{Code, Error, Result};
 

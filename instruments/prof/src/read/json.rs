@@ -29,7 +29,7 @@ pub use write::write;
 /// The longest text that is read. In memory, a profile is at most some ten times as long.
 pub const TEXT_MAX_BYTES: u64 = 64 << 20;
 
-/// Most values of a text: a name takes up to 56 bytes in memory, and 4 in the text.
+/// Most values of a text. A value takes up to 56 bytes in memory for 4 bytes of text.
 ///
 /// Counted are the commas, those in names too: each value but the first of a list or an object has
 /// one before it.

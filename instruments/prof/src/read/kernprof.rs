@@ -48,7 +48,7 @@ fn event(caption: &str) -> (Event, Option<String>) {
     (Event { name: name.to_owned(), unit, period: None, raw: None }, remark)
 }
 
-/// Returns the CPU event that a text names; `None` if it names several.
+/// Returns the CPU event named in a text; `None` if the text names several events.
 fn named_in(text: &str) -> Option<&str> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_event = |name: &&str| {

@@ -1,4 +1,5 @@
-//! Listings within prose, such as in a mail: several, each with a caption, and quoted.
+//! Listings in prose such as a mail. A text may have several listings, each with a caption, and may
+//! be quoted.
 //!
 //! ```text
 //! > I have profiled …                 a paragraph of prose: the caption
@@ -22,7 +23,7 @@ use crate::profile::{Event, Origin, Profile, Total};
 pub(super) enum Parsed<'a> {
     /// A row of a listing.
     Row(ListedRow<'a>),
-    /// The total that the source gives.
+    /// The total according to the listing's source.
     Total(Total),
     /// An invalid row, with the reason.
     Broken(String),
@@ -34,7 +35,8 @@ pub(super) enum Parsed<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Syntax {
     pub(super) form: Form,
-    /// Parses a line without quotation marks. `inside` is true if the previous line was a row.
+    /// Parses a line, from which marks of quoting are removed. `inside` is true if the previous
+    /// line was a row.
     pub(super) line: fn(&str, bool) -> Parsed<'_>,
     /// Returns the event of a listing from its caption, with a remark if necessary.
     pub(super) event: fn(&str) -> (Event, Option<String>),
@@ -71,7 +73,7 @@ struct Listings {
     current: Listing,
     /// True if the previous line was part of a listing.
     inside: bool,
-    /// True within a listing beyond the limit of stored ones.
+    /// True inside a listing that is left out, because the limit of listings is reached.
     dropping: bool,
 }
 
@@ -83,8 +85,8 @@ struct Listing {
     /// True if the total came after the last blank line.
     total_is_late: bool,
     caption: String,
-    /// True if the listing's total came last and equals the sum of its rows, so that what follows
-    /// is another listing.
+    /// True if the listing's total came last and equals the sum of its rows, so that the next row
+    /// begins another listing.
     complete: bool,
     broken: u64,
 }
@@ -256,7 +258,7 @@ impl Caption {
     }
 }
 
-/// The longest caption.
+/// Most bytes of a caption that are stored.
 const CAPTION_MAX_BYTES: usize = 1024;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The text of `perf script`: a line for each sample, followed by its call chain, innermost first,
-//! if it was recorded.
+//! The text of `perf script`: a line for each sample. If call chains were recorded, the sample's
+//! chain follows, innermost function first.
 //!
 //! ```text
 //! spin  8297 [001] 22984.992094:    5025125 cpu-clock:

@@ -16,11 +16,11 @@ pub(super) struct Budget {
     pub(super) profiles: usize,
     /// Functions that may still be added.
     pub(super) functions: usize,
-    /// Bytes left for names.
+    /// Bytes that names may still take.
     pub(super) name_bytes: usize,
     /// Call chains that may still be added.
     pub(super) stacks: usize,
-    /// Bytes left for call chains.
+    /// Bytes that call chains may still take.
     pub(super) stack_bytes: usize,
 }
 
@@ -194,16 +194,16 @@ impl Stacks {
     }
 }
 
-/// Overhead of an allocation.
+/// Bytes that the allocator needs for an allocation, besides the data.
 const ALLOCATION_BYTES: usize = 16;
 
-/// An index of items by hash that stores each once, unlike a `HashMap` with them as keys: items
-/// with equal hashes are linked.
+/// An index of items by hash. Each item is stored once, whereas the keys of a `HashMap` would be a
+/// second copy; items with equal hashes are linked.
 #[derive(Debug)]
 struct Index<T> {
     items: Vec<T>,
     hasher: RandomState,
-    /// The last item of each hash, and next for each item the one before it with the same hash.
+    /// The last item of each hash; `before` links each item to the previous one with the same hash.
     last: HashMap<u64, u32>,
     before: Vec<Option<u32>>,
 }

@@ -27,7 +27,7 @@ pub(super) fn address(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("the address {text:.40} does not fit in 64 bits"))
 }
 
-/// Returns a normalised load: digits, a point, digits.
+/// Parses a normalised load: digits, a point, digits.
 ///
 /// # Errors
 /// Why it is none.

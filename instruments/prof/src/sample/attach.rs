@@ -113,7 +113,7 @@ impl Setup {
         unreachable!("an attempt is the last")
     }
 
-    /// Opens the events for all online CPUs, with everything that runs on them.
+    /// Opens the events for all online CPUs, which sample everything that runs on them.
     ///
     /// # Errors
     /// As [`Setup::explain`].
@@ -199,7 +199,7 @@ fn asked(what: &What) -> Result<(Event, u64, String)> {
     }
 }
 
-/// Returns the error of a limit that is too low, with the command that raises it enough.
+/// Returns the error for a limit that is too low, with the command that raises it sufficiently.
 fn too_many(what: &str, needed: usize, soft: Option<u64>, hard: Option<u64>) -> Error {
     let shown = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |n| n.to_string());
     let why = format!(
@@ -246,7 +246,8 @@ fn own_threads() -> Result<BTreeSet<i32>> {
 
 const READ_FORMAT: ReadFormat =
     ReadFormat::TOTAL_TIME_ENABLED.union(ReadFormat::TOTAL_TIME_RUNNING);
-/// The kernel's timer makes no period below 10 us (`perf_swevent_start_hrtimer`).
+/// Highest rate of samples: the kernel's timer has no period below 10 us
+/// (`perf_swevent_start_hrtimer`).
 const HZ_MAX: u32 = 100_000;
 /// Shortest period of a clock: a sample may take 20 to 30 us in a virtual machine while the timer
 /// continues, so that with 10 us nothing else would run.

@@ -1,5 +1,5 @@
-//! The kernel's functions from /proc/kallsyms: each with its module and its size, which the file
-//! lacks and which is taken as the distance to the next function.
+//! The kernel's functions from /proc/kallsyms, each with its module and its size. The file has no
+//! sizes, so a function's size is the distance to the next function.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -69,8 +69,8 @@ impl Kallsyms {
     }
 }
 
-/// Sets the code length of functions of this machine's kernel, and the total's samples for each
-/// byte of the kernel's text, as readprofile has them. Does nothing if the kernel hides its
+/// Sets the code length of functions of this machine's kernel, and the total's load: samples for
+/// each byte of the kernel's text, as in readprofile. Does nothing if the kernel hides its
 /// functions.
 ///
 /// Sizes are the distance to the next function. A total that the profile's maker gave stays.

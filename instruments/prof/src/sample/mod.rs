@@ -1,4 +1,4 @@
-//! Samples of our own threads: the functions in which an event, or the clock, found them.
+//! Samples of our own threads: the functions that ran when an event occurred or a clock ticked.
 //!
 //! A [`Recorder`] says what is sampled and how, [`Recorder::start`] whose threads are. The
 //! [`Recording`] that comes of it is to be polled while it runs: [`Recording::poll`] empties the
@@ -59,7 +59,7 @@ pub enum What {
     /// period of its own, so that one which lives shorter than a period gives no sample.
     Time {
         /// Samples for each second of CPU time, from 1 to 100,000; at most 20,000 without
-        /// calibration, and at most as many as take half of the target's CPU time.
+        /// calibration. The samples may take at most half of the target's CPU time.
         hz: u32,
     },
     /// An event: one sample for each `period` occurrences.

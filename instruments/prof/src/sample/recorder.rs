@@ -137,8 +137,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Waits for samples and stores them: until a ring is half full or the time is over, and at
-    /// most 0.1 s, because the kernel does not wake us for every ring.
+    /// Waits for samples and stores them. Waits until a ring is half full or the time is over, but
+    /// at most 0.1 s, because the kernel does not wake us for every ring.
     ///
     /// # Panics
     /// If the kernel writes a record that is longer than what it has written: perf-event2 asserts it

@@ -1,4 +1,4 @@
-//! Remarks that tell readers how far to trust a profile.
+//! Remarks from which readers can judge the accuracy of a profile.
 
 use std::collections::HashMap;
 
@@ -134,7 +134,7 @@ fn nameless(recording: &Recording, names: &Names) -> Option<String> {
 const PERIODS_JUDGED: f64 = 100.0;
 /// Highest cost of sampling without a remark, in per cent.
 const COST_PCT_TOLD: f64 = 1.0;
-/// Objects that a remark names at most.
+/// Most objects that a remark names.
 const OBJECTS_NAMED: usize = 3;
 
 #[cfg(test)]

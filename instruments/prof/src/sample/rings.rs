@@ -17,7 +17,7 @@ use crate::profile::Space;
 pub(super) struct Rings {
     /// Rings by CPU; `None` is the ring of an event that follows its thread to any CPU.
     rings: BTreeMap<Option<usize>, Ring>,
-    /// Events of further threads, by the thread's index, which write into the ring of their CPU.
+    /// Events of the other threads, with the thread's index; each writes into the ring of its CPU.
     others: Vec<(usize, Counter)>,
     threads: usize,
 }
@@ -42,7 +42,7 @@ pub(super) enum Refusal {
 /// Counts of the events.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
-    /// Time that the threads had a CPU, in nanoseconds.
+    /// CPU time of the threads, in nanoseconds.
     pub(super) cpu_ns: u64,
     /// Part of that time in which the event had a counter.
     pub(super) running_ns: u64,
@@ -154,9 +154,8 @@ impl Rings {
         let mut enabled_ns = BTreeMap::<usize, u64>::new();
         for (thread, counter) in self.counters() {
             let data = counter.read_full()?;
-            // Each event of a thread is enabled while the thread runs on any CPU, but the kernel
-            // updates an event's time only when it uses the event. So the largest time of a
-            // thread's events is right.
+            // An event's time is that of its thread on any CPU, but the kernel updates it only when
+            // it uses the event. So use the largest time of a thread's events.
             let enabled = enabled_ns.entry(thread).or_default();
             *enabled = ns(data.time_enabled()).max(*enabled);
             sum.running_ns = sum.running_ns.saturating_add(ns(data.time_running()));
@@ -181,13 +180,13 @@ impl std::fmt::Debug for Rings {
     }
 }
 
-/// Lets `counter` write into the ring of `to`.
+/// Redirects the samples of `counter` into the ring of `to`.
 fn redirect(counter: &Counter, to: &Sampler) -> io::Result<()> {
     // PERF_EVENT_IOC_SET_OUTPUT, include/uapi/linux/perf_event.h.
     const SET_OUTPUT: Opcode = opcode::none(b'$', 5);
     let target = usize::try_from(to.as_raw_fd()).map_err(io::Error::other)?;
-    // SAFETY: the opcode takes an integer, the descriptor of the event whose ring is to be used;
-    // the kernel checks that it is one and keeps the ring alive. The call writes no memory of ours.
+    // SAFETY: the opcode takes an integer: the descriptor of the event whose ring is to be used.
+    // The kernel checks the descriptor and keeps the ring alive. The call writes no memory of ours.
     unsafe { ioctl(descriptor(counter), IntegerSetter::<SET_OUTPUT>::new_usize(target)) }?;
     Ok(())
 }
@@ -197,7 +196,7 @@ fn descriptor(counter: &Counter) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(counter.as_raw_fd()) }
 }
 
-/// Returns the space of a record.
+/// Returns the space, kernel or user, of a record.
 ///
 /// Source: include/uapi/linux/perf_event.h, PERF_RECORD_MISC_CPUMODE_MASK.
 const fn space(misc: u16) -> Space {

@@ -33,7 +33,7 @@ pub(super) struct Names {
     names: HashMap<Place, Name>,
     /// True if the kernel hides its functions from us.
     pub(super) kernel_hidden: bool,
-    /// The reason why our own functions have no names, if none has.
+    /// The reason why our own functions have no names; `None` if at least one has a name.
     pub(super) unread: Option<String>,
 }
 
@@ -41,14 +41,14 @@ pub(super) struct Names {
 type Mapping = (u64, u64, Arc<str>);
 
 impl Name {
-    /// Returns a name without further data.
+    /// Returns a name without a size, an address or an object.
     pub(super) fn plain(symbol: &str) -> Name {
         Name { symbol: symbol.to_owned(), ..Name::default() }
     }
 }
 
 impl Names {
-    /// Names the places of `tally`.
+    /// Returns the names of all places in `tally`.
     pub(super) fn of(tally: &Tally) -> Names {
         let mut names = Names::default();
         let (mut kernel, mut user) = (BTreeSet::new(), BTreeSet::new());
@@ -69,7 +69,7 @@ impl Names {
         names
     }
 
-    /// Returns the name of `place`, which is from the tally.
+    /// Returns the name of `place`; `None` if the tally does not contain it.
     pub(super) fn find(&self, place: Place) -> Option<&Name> {
         self.names.get(&place)
     }

@@ -29,7 +29,7 @@ pub(super) struct Tally {
     pub(super) samples: u64,
     /// Records for which a ring had no room, as the kernel reports.
     pub(super) lost: u64,
-    /// Times that the kernel paused an event that was too frequent.
+    /// Number of times that the kernel paused an event that was too frequent.
     pub(super) throttled: u64,
     /// Records that are invalid.
     pub(super) broken: u64,
@@ -45,7 +45,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds a record of `space`; `None` is an invalid record.
+    /// Adds a record from code in `space`; `None` is an invalid record.
     pub(super) fn take(&mut self, space: Space, record: Option<Record<'_>>) {
         match record {
             Some(Record::Sample(sample)) => {
@@ -76,7 +76,7 @@ impl Tally {
             return;
         }
         let (mut now, mut user_frames, mut places) = (space, 0u32, vec![first]);
-        // The first address of the first space is the sample's own.
+        // The first address of the chain may be the sample's own address; skip it then.
         let mut own = true;
         for &entry in chain {
             if let Some(mark) = mark(entry) {
@@ -129,8 +129,8 @@ fn mark(entry: u64) -> Option<Space> {
 
 const KERNEL: u64 = -128i64 as u64;
 const USER: u64 = -512i64 as u64;
-/// Most places; each takes about 32 bytes, a stack of 20 callers 350, the longest 2,000: 100 MiB in
-/// total at most.
+/// Most places. A place takes about 32 bytes, a stack of 20 callers 350, and the longest stack
+/// 2,000, so that all together take at most 100 MiB.
 const PLACES_MAX: usize = 1 << 20;
 const STACKS_MAX: usize = 1 << 15;
 

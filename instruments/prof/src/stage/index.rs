@@ -6,7 +6,7 @@ use super::Stage;
 use super::names::Names;
 
 /// The names of all stages, hashed. A whole name takes precedence over a prefix, and a longer
-/// prefix over a shorter one; of equal names the first counts.
+/// prefix over a shorter one; of equal names the first takes precedence.
 #[derive(Default)]
 pub(super) struct Index {
     whole: HashMap<&'static str, Stage>,

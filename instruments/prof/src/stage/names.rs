@@ -1,4 +1,5 @@
-//! The names, by stage: of Linux 2.4 as in the posts of 2002, of today's kernel, of our own crates.
+//! The names of functions by stage: of Linux 2.4 as in the posts of 2002, of current kernels, and
+//! of our own crates.
 //!
 //! A name with a `*` at its end stands for all that begin so. A whole name goes before a prefix, a
 //! longer prefix before a shorter.
@@ -8,7 +9,8 @@ use super::Stage;
 /// A stage with its names.
 pub(super) type Names = (Stage, &'static [&'static str]);
 
-/// Functions that make and free packet buffers: the rows that the post of March 2002 is about.
+/// Functions that allocate and free packet buffers, which are the subject of the post of March
+/// 2002.
 pub(super) const BUFFER: &[&str] = &[
     "kmalloc",
     "kfree",
@@ -132,7 +134,7 @@ pub(super) const KERNEL: &[Names] = &[
         "do_anonymous_page", "do_wp_page", "do_no_page", "handle_mm_fault", "__handle_mm_fault",
         "do_page_fault", "do_user_addr_fault", "exc_page_fault", "asm_exc_page_fault",
         "lock_vma_under_rcu", "zap_*", "unmap_*", "flush_tlb_*", "vmalloc*", "__vmalloc*", "vfree*",
-        // Page tables kept for the next process, trimmed by the idle task.
+        // Page tables that 2.4 keeps for the next process; its idle task frees some of them.
         "check_pgt_cache", "do_check_pgt_cache", "mem_cgroup_*", "__mem_cgroup_*", "obj_cgroup_*",
         "memcg_*", "memcg1_*", "__memcg_*", "try_charge*", "build_detached_freelist",
     ]),
@@ -167,7 +169,7 @@ pub(super) const KERNEL: &[Names] = &[
         // Locks of a real-time kernel, which sleep instead of spinning.
         "rt_spin_*", "rt_read_*", "rt_write_*", "rt_mutex_*", "__rt_mutex_*", "rtlock_*",
         "rwbase_*",
-        // Contended locks of 2.4, out of line in a section of their own.
+        // Code for contended locks in Linux 2.4, which is in a section of its own.
         "stext_lock", ".text.lock*",
     ]),
     (Stage::Disk, &[

@@ -15,8 +15,8 @@ const BY_CPU_MAX: usize = 1 << 14;
 /// Reads interrupts by line and CPU. A line without columns for CPUs (`ERR`, `MIS`) counts for the
 /// whole machine.
 pub(crate) fn interrupts(text: &str, readings: &mut Readings) {
-    // Decide this once for a series: an additional line must not switch all columns to the other
-    // form.
+    // Decide this once for a series, or one more line in the file could replace all columns by
+    // others.
     let cells = || {
         let cpus = text.lines().next().and_then(cpus).map_or(0, |cpus| cpus.len());
         cpus.saturating_mul(text.lines().count().saturating_sub(1))

@@ -29,7 +29,7 @@ pub(super) struct Readings {
     /// True if each CPU's interrupts have columns of their own, as on machines with few CPUs;
     /// `None` until the first reading.
     interrupts_by_cpu: Option<bool>,
-    /// Lines that were not understood.
+    /// Number of lines that are invalid or unknown.
     pub unread: u64,
     /// Values without a column, because there are too many columns or the name cannot be printed.
     pub refused: u64,
@@ -57,8 +57,8 @@ impl Readings {
         self.put(name, unit, Kind::Counter, "", value);
     }
 
-    /// Stores a value under its name, and adds a column if there is none. Two values with one name
-    /// in one sample are added.
+    /// Stores a value under its name, and adds a column for a new name. Two values with one name in
+    /// one sample are added.
     pub fn put(
         &mut self,
         name: Arguments<'_>,
@@ -95,7 +95,7 @@ impl Readings {
     }
 }
 
-/// Reads /proc/net/dev.
+/// Reads the counters of network devices from the text of /proc/net/dev.
 pub(super) fn net_dev(text: &str, readings: &mut Readings) {
     let (devices, unread) = netdev::devices(text);
     readings.unread += unread;

@@ -1,4 +1,4 @@
-//! /proc/schedstat: time running, and time waiting to run.
+//! Parser of /proc/schedstat: time running, and time waiting to run, by CPU.
 //!
 //! Source: Documentation/scheduler/sched-stats.rst; versions 15 and later.
 

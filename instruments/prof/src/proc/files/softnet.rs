@@ -1,4 +1,4 @@
-//! /proc/net/softnet_stat: work of each CPU's receive path.
+//! Parser of /proc/net/softnet_stat: work of each CPU's receive path.
 //!
 //! Numbers in hexadecimal, of 32 bits: at ten million packets a second `processed` wraps every
 //! seven minutes. Kernels have added numbers at the end of the line and left those before in place,

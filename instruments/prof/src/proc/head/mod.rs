@@ -48,11 +48,11 @@ pub struct Processes {
 /// them, and is `None` where the source does not tell it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Share of programs that are not nice.
+    /// Share of programs without a positive nice value.
     pub user_pct: f64,
     /// Share of the kernel, which includes `irq_pct` and `softirq_pct`, as in 2.4.
     pub system_pct: f64,
-    /// Share of programs that are nice.
+    /// Share of programs with a positive nice value.
     pub nice_pct: f64,
     /// Share of idle time, which includes `iowait_pct`.
     pub idle_pct: f64,
@@ -85,7 +85,7 @@ pub struct Mem {
     pub shrd_kb: Option<u64>,
     /// Buffers of block devices.
     pub buff_kb: u64,
-    /// Memory of cached files. Printed in the line of the swap.
+    /// Memory of cached files, which `top` prints in the line of the swap.
     pub cached_kb: u64,
 }
 

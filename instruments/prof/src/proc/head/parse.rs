@@ -1,4 +1,4 @@
-//! Parser of the head that `top` printed, also in quoted mail.
+//! Parser of the first lines that `top` printed, also in quoted mail.
 
 use linerate_sys::{Code, Error, Result};
 
@@ -68,8 +68,8 @@ impl Head {
     fn take(&mut self, at: usize, line: &str) -> Parsed<()> {
         match at {
             0 => {
-                // Only the total has a colon after its word; with a comma it is a pair like the
-                // states.
+                // The total ends with a colon. Replace the colon by a comma, so that the total is a
+                // pair like the states.
                 let line = line.replacen(':', ",", 1);
                 let names = ["processes", "sleeping", "running", "zombie", "stopped"];
                 let [total, sleeping, running, zombie, stopped] = named(&pairs(&line, "")?, names)?;

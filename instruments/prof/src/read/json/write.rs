@@ -33,8 +33,8 @@ struct Written<'a> {
     profile: &'a Profile,
 }
 
-/// Returns the text of `profile`, with as many call chains as fit the given bytes and values:
-/// starts with all, and keeps the most frequent half until they fit.
+/// Returns the text of `profile` with as many call chains as fit the given bytes and values:
+/// removes the less frequent half of them until the text fits.
 fn fitted(profile: &Profile, most: (u64, u64)) -> std::result::Result<Vec<u8>, String> {
     let text = |profile: &Profile| {
         let mut text =
