@@ -1,5 +1,6 @@
 //! The `linerate-lab` command: reruns experiments, profiles CPU time, models cache-line transfers,
-//! and searches for the highest rate without loss. `linerate lab` and the others run it.
+//! and searches for the highest rate without loss. `linerate` starts it for `linerate lab` and its
+//! other commands.
 //!
 //! A library so that its man pages and completions are made of its own definition.
 #![forbid(unsafe_code)]

@@ -210,7 +210,8 @@ impl Lines {
         Ok((left, signal.map_or(exit, |n| SIGNAL.saturating_add(n)), conditions))
     }
 
-    /// Returns the path of the plugin: as given, or beside this program.
+    /// Returns the path of the plugin: the given path, or the plugin's file in this program's
+    /// folder.
     fn plugin(&self) -> Result<PathBuf, Failure> {
         let own = std::env::current_exe().unwrap_or_default();
         let beside = own.parent().unwrap_or(Path::new(""));

@@ -1,4 +1,4 @@
-//! `linerate ndr`.
+//! `linerate ndr`: searches for the highest rate without loss, and prints it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub struct Ndr {
     pub quiet: bool,
 }
 
-/// The accepted share of lost packets, or none.
+/// The share of lost packets that the second goal accepts; `None` for no second goal.
 #[derive(Debug, Clone, Copy)]
 pub struct Loss(Option<f64>);
 
@@ -105,7 +105,7 @@ struct Document<'a> {
     size_bytes: u32,
     generator_alone_pps: f64,
     max_pps: u64,
-    /// True if disturbed trials counted.
+    /// True if disturbed trials were counted instead of repeated.
     as_it_is: bool,
     #[serde(flatten)]
     outcome: &'a Outcome,
@@ -205,7 +205,7 @@ impl Ndr {
     }
 }
 
-/// Returns the progress of a search.
+/// Formats the progress of a search.
 fn drawn(step: &Step<'_>) -> String {
     let bound = |bound: Option<u64>| bound.map_or("-".to_owned(), |pps| mpps(pps as f64));
     let trial = step.trial;

@@ -1,4 +1,4 @@
-//! `linerate lab`: the experiments, and the posts that they reproduce.
+//! `linerate lab`: the experiments, and the posts whose figures they reproduce.
 
 mod args;
 mod report;
@@ -13,7 +13,7 @@ use args::LabCommand;
 pub use args::Lab;
 
 impl Lab {
-    /// Returns the screen settings for the command's output.
+    /// Returns the settings of the command's output: text or JSON, progress or none.
     pub fn screen(&self) -> Screen {
         let (json, quiet) = match &self.command {
             LabCommand::List(list) => (list.json, false),

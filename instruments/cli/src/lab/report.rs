@@ -133,7 +133,7 @@ pub fn show(asked: &Show, screen: &Screen) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Formats `told` as one JSON document.
+/// Formats a value as one JSON document.
 pub fn document(told: &impl serde::Serialize) -> String {
     // This fails only for a map whose keys are not strings, and no printed type has one.
     serde_json::to_string(told).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))

@@ -27,7 +27,7 @@ pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
     let file = asked.experiment.as_deref();
     possible(&request, file, Cell::check)?;
     screen.preface(&preface(&request))?;
-    // Probe only after the options are printed, because a probe starts something.
+    // Probe only after the options are printed, because probing starts the programs of both sides.
     possible(&request, file, Cell::probe)?;
     let mut follower = Follower::new(&request.experiment.id, &request.place.stop, screen)?;
     let start = Instant::now();
@@ -87,7 +87,7 @@ fn resuming(asked: &Run, name: &str) -> Result<Request, Failure> {
     }
 }
 
-/// Returns the origin of this program, as far as its build recorded it.
+/// Returns the commit and compiler of this program, as far as its build recorded them.
 fn built() -> Built {
     let [commit, rustc] = [option_env!("LINERATE_COMMIT"), option_env!("LINERATE_RUSTC")];
     Built { commit: commit.map(str::to_owned), rustc: rustc.map(str::to_owned) }
@@ -143,7 +143,7 @@ fn cells(request: &Request) -> impl Iterator<Item = &Cell> {
     request.experiment.cells(request.quick).map(|(_, cell)| cell).filter(chosen)
 }
 
-/// Returns the options in effect.
+/// Formats the options of the run.
 fn preface(request: &Request) -> String {
     let Request { experiment, quick, seed, place, dir, .. } = request;
     let cells = cells(request).count();

@@ -1,4 +1,4 @@
-//! `linerate lab seeds`.
+//! `linerate lab seeds`: recomputes the figures of the posts.
 
 use std::fs;
 use std::io;

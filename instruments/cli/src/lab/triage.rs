@@ -1,4 +1,4 @@
-//! `linerate lab triage`.
+//! `linerate lab triage`: names the cause of losses and disorder in a run.
 
 use linerate_lab::scenario::Place;
 use linerate_lab::triage::{Case, Extra};

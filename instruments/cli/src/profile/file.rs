@@ -1,4 +1,4 @@
-//! Profiles in files: selection of one in a file, and the names of new files.
+//! Profiles in files: reading one of several in a file, and saving to a new file.
 
 use std::fs;
 use std::io::{self, Write};
@@ -120,8 +120,8 @@ impl Drop for Draft {
     }
 }
 
-/// Creates a new file; an existing one is removed first, because it is left from a killed run, or
-/// is a link into another file.
+/// Creates a new file; an existing file is removed first, because it is the rest of a killed run,
+/// or a link to another file.
 fn fresh(path: &Path) -> io::Result<fs::File> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),

@@ -1,4 +1,5 @@
-//! `linerate profile list`, `diff` and `events`.
+//! `linerate profile list`, `diff` and `events`: print profiles, their changes, and the events that
+//! can be counted.
 
 use linerate_prof::diff::{By, Diff as Difference};
 use linerate_prof::print::{self, csv, json};

@@ -1,4 +1,4 @@
-//! `linerate profile`: where the CPU's time or events go, by function.
+//! `linerate profile`: the distribution of the CPU's time or events over functions.
 
 pub mod args;
 pub mod file;

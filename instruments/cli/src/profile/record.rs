@@ -40,7 +40,7 @@ const SAMPLES_JUDGED: u64 = 100;
 /// comparison.
 const CPU_JUDGED: Duration = Duration::from_millis(500);
 
-/// The event to sample, in perf's terms and in those of the profile.
+/// The event to sample, with its names in perf and in the profile.
 struct Sampling {
     /// The event in perf's syntax, without the privilege levels.
     perf: String,
@@ -182,8 +182,8 @@ fn sampling(args: &Record) -> Result<Sampling, Failure> {
             refuse(&format!("cannot sample {name}"), why, "--period 10007, or leave --event out")
         }
         (name, None, period) if is_perf_s(name) => {
-            // A tracepoint has a colon. As for every event that the kernel counts, each occurrence
-            // is rare enough for a sample.
+            // A tracepoint has a colon. Its occurrences are counted by the kernel and rare, so each
+            // gives a sample.
             let tracepoint = name.contains(':') && !name.contains('/');
             let period = period.unwrap_or(if tracepoint { 1 } else { PERIOD });
             Ok(Sampling {
@@ -212,7 +212,7 @@ fn sampling(args: &Record) -> Result<Sampling, Failure> {
 }
 
 /// Returns true if only perf knows the event. An event of ours with a mode after it (`cycles:u`) is
-/// refused, because perf would sample time instead if there is no counter, without a message.
+/// refused: on a machine without counters, perf would sample time instead, without a message.
 fn is_perf_s(name: &str) -> bool {
     let base = name.split_once(':').map_or(name, |(base, _)| base);
     name.contains([':', '/', '.']) && pmu::Event::parse(base).is_err()
@@ -252,7 +252,7 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// Adds to the refusal of an event the remedy that can be typed.
+/// Adds a remedy to the refusal of an event: options that the user can type.
 fn refused(mut failure: Failure, is_event: bool) -> Failure {
     if is_event && failure.error.code == "E-UNSUPPORTED" {
         let model = match failure.error.fix.contains("linerate lines") {
@@ -267,7 +267,7 @@ fn refused(mut failure: Failure, is_event: bool) -> Failure {
     failure
 }
 
-/// Returns the failure of a perf without output, whose own message has gone to stderr.
+/// Returns the failure of a perf that produced no data; perf has printed its own message on stderr.
 fn no_data(ended: &Ended) -> Failure {
     let why =
         format!("perf record ended with {} and no data; see its messages above", ended.status);

@@ -25,14 +25,14 @@ use crate::signals::Signals;
 
 /// Interval of checks of perf, its target and signals.
 const LOOK: Duration = Duration::from_millis(20);
-/// Time that a command has to end after a request, before a message names it.
+/// Time that a command may take to end after a request; then a message names the command.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A `perf record` that runs.
+/// A running `perf record`.
 #[derive(Debug)]
 pub struct Recording {
     perf: Child,
-    /// The process given, or the command that perf has started.
+    /// The process to sample: the given one, or the command that perf has started.
     target: Option<u32>,
     is_command: bool,
     /// The time at which perf had opened its events.
@@ -49,7 +49,7 @@ pub struct Ended {
     /// True if we ended the recording; `signal` is the signal that we received, if there was one.
     pub asked: bool,
     pub signal: Option<i32>,
-    /// Time that the target was recorded.
+    /// Time during which the target was recorded.
     pub wall: Duration,
     /// CPU time of the target during the recording, in nanoseconds, to a hundredth of a second.
     pub cpu_ns: Option<u64>,
@@ -139,7 +139,8 @@ impl Recording {
         if !self.is_command {
             let cpu = self.target.and_then(cpu_times).map(|times| times.own_ns);
             self.cpu_now_ns = cpu.or(self.cpu_now_ns);
-            // The CPU time before perf had opened its events has no samples, so subtract it later.
+            // perf takes no samples before it has opened its events. Store the CPU time until then,
+            // to subtract it later.
             if self.began.is_some() {
                 self.cpu_before_ns = self.cpu_before_ns.or(cpu);
             }
@@ -157,8 +158,8 @@ impl Recording {
 }
 
 impl Ended {
-    /// Returns the exit status, as shells report it. A command that we have ended ourselves has not
-    /// failed.
+    /// Returns the exit status, in the form that shells report. A command that we have ended
+    /// ourselves has not failed.
     pub fn exit(&self, is_command: bool) -> u8 {
         if self.asked || !is_command {
             return 0;

@@ -148,7 +148,7 @@ fn chosen(args: &Watch, column: &Column) -> bool {
         && args.unit.as_ref().is_none_or(|unit| *unit == column.rate_unit())
 }
 
-/// The error text that describes the names that can be chosen.
+/// The part of an error text that describes the possible names of figures.
 const NAMES: &str = "\
 no figure has that name and unit: names begin with interrupts/, softirqs/, stat/, net/dev/,
 net/softnet_stat/ or schedstat/, and units are such as interrupts/s, packets/s, bytes/s or %
@@ -195,7 +195,7 @@ impl Out {
     }
 }
 
-/// Lines between two headings.
+/// Number of lines between two headings.
 const PAGE: u64 = 20;
 
 /// A printer of samples, with a line for each sample.
