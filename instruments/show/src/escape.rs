@@ -1,9 +1,9 @@
-//! Escaping of a document's text for a page.
+//! Escaping of text for an HTML page.
 
 use crate::words::harmless;
 
-/// Escapes `text` for an element or a quoted attribute: the result has no markup and nothing
-/// invisible, and XML can represent all of it.
+/// Escapes `text` for an element or a quoted attribute. The result has no markup and no invisible
+/// characters, and is valid in XML.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

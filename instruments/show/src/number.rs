@@ -7,7 +7,7 @@ pub use linerate_sys::text::grouped;
 
 use crate::table::Cell;
 
-/// Values from which numbers are printed with an exponent, because they have more digits than a
+/// Values from which numbers are printed with an exponent, because their digits do not fit in a
 /// column.
 const EXPONENT_FROM: f64 = 1e13;
 

@@ -55,7 +55,7 @@ impl Svg {
         Svg { text: format!("<title>{title}</title><desc>{desc}</desc>") }
     }
 
-    /// Draws a bar between two places along x and two along y.
+    /// Draws a bar between two positions along x and two positions along y.
     pub fn bar(&mut self, x: (f64, f64), y: (f64, f64), class: &str, tip: &str) {
         let (left, wide) = (pct(x.0.min(x.1)), pct((x.1 - x.0).abs()));
         let (top, high) = (px(y.0.min(y.1)), px((y.1 - y.0).abs()));
@@ -236,7 +236,7 @@ impl Axis {
     }
 }
 
-/// Returns the next of 1, 2, 5 times a power of ten.
+/// Returns the smallest of 1, 2 and 5 times a power of ten that is not below `x`.
 fn nice(x: f64) -> f64 {
     let power = 10f64.powf(x.log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].into_iter().map(|n| n * power);

@@ -1,4 +1,5 @@
-//! A table as CSV (RFC 4180, with bare line feeds): keys at the head, all digits.
+//! A table as CSV (RFC 4180, but with line feeds only): the columns' keys in the first line, and
+//! figures with all digits.
 
 use super::{Cell, Table};
 

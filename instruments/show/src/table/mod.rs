@@ -19,7 +19,7 @@ pub use html::csv_link;
 pub struct Table {
     /// Short name, for files and documents: `profile`.
     pub name: &'static str,
-    /// The title of the table, in a line.
+    /// The title of the table, one line.
     pub title: String,
     /// The table's columns.
     pub columns: Vec<Column>,
@@ -62,7 +62,7 @@ pub enum Cell {
     Gain(i128),
     /// A number with its original digits.
     Printed(String),
-    /// A number, and the digits for printing it.
+    /// A number, with the number of decimals for printing it.
     Real(f64, u8),
     /// A change, printed with its sign and this number of decimals.
     Change(f64, u8),
