@@ -172,7 +172,7 @@ fn retransmissions(report: &mut Report, text: &Text<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks every % change, to the last digit.
+/// Checks every change in per cent that the post prints, to the last digit.
 fn changes(report: &mut Report, grid: &Grid<'_>) {
     let printed = |test: &Test| {
         let change = test.change(Rounding::Truncate);

@@ -79,7 +79,8 @@ impl Decimal {
         Some(Decimal { units: divided(dividend, divisor, rounding)?, digits })
     }
 
-    /// Returns the same number with fewer digits after the decimal point, or with zeros appended.
+    /// Returns the number with `digits` digits after the decimal point, rounded or with zeros
+    /// appended.
     #[must_use]
     pub fn with_digits(self, digits: u8, rounding: Rounding) -> Option<Decimal> {
         self.divided_by(Decimal::whole(1), digits, rounding)

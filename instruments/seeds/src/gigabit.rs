@@ -107,12 +107,12 @@ fn whereto(diff: &Diff) -> Table {
     table
 }
 
-/// Sums up the path's functions that fell, by any amount.
+/// Returns the sum of the path's functions whose count fell, by any amount.
 fn vanished(diff: &Diff) -> Sum {
     diff.sum_of(|row| row.stage.part() == Part::Path && row.sum().saved_counts() > 0)
 }
 
-/// Sums up the path's functions that grew.
+/// Returns the sum of the path's functions whose count grew.
 fn grown(diff: &Diff) -> Sum {
     diff.sum_of(|row| row.stage.part() == Part::Path && row.sum().saved_counts() < 0)
 }
@@ -122,8 +122,8 @@ fn is_noise(diff: &Diff, row: &diff::Row) -> bool {
     diff.change(row) == Change::Noise
 }
 
-/// Returns the row of a function that grew. A count that is not listed is below the cut-off, and
-/// the change is below it, too.
+/// Returns the row of a function that grew. A count that is not listed is printed as below the
+/// cut-off.
 fn grown_row(diff: &Diff, row: &diff::Row) -> Vec<Cell> {
     let count = |count| match count {
         Count::Is(n) => Cell::Count(n),
@@ -182,9 +182,9 @@ fn buffers(diff: &Diff) -> Table {
 /// The total that a share is a part of.
 #[derive(Clone, Copy, PartialEq)]
 enum All {
-    /// The total that the source gives.
+    /// The total according to the source.
     Ticks,
-    /// The total without idle.
+    /// The source's total without idle ticks.
     Busy,
 }
 

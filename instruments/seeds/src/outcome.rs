@@ -1,4 +1,4 @@
-//! Overall outcome of all posts.
+//! Outcome over all posts: how many figures agree, and how many errors the posts have.
 
 use std::fmt;
 

@@ -38,7 +38,7 @@ pub struct Fact {
     pub about: &'static str,
     /// The value of the condition.
     pub is: String,
-    /// The line of the statement; `None` if there is none.
+    /// The line of the statement in the post; `None` if no line states it.
     pub line: Option<usize>,
 }
 
@@ -78,12 +78,12 @@ pub struct Printed {
     pub name: &'static str,
     /// The title of the output.
     pub title: String,
-    /// Its JSON document.
+    /// The output as a JSON document.
     pub document: Value,
-    /// Its text.
+    /// The output as text.
     #[serde(skip)]
     pub text: String,
-    /// Its CSV.
+    /// The output as CSV.
     #[serde(skip)]
     pub csv: String,
 }
@@ -195,7 +195,7 @@ impl Report {
 }
 
 impl Printed {
-    /// Returns the output of a ranked difference.
+    /// Prints a ranked difference as text, JSON and CSV.
     #[must_use]
     pub fn diff(name: &'static str, title: impl Into<String>, diff: &Diff) -> Printed {
         Printed {

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A figure before a change and after it.
+/// A figure before and after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pair {
     /// The value before the change.
@@ -54,9 +54,9 @@ pub struct Counts {
 pub struct Overall {
     /// Number of tests.
     pub tests: usize,
-    /// Sum of the figures before.
+    /// Sum of the figures before the change.
     pub before: f64,
-    /// Sum of the figures after.
+    /// Sum of the figures after the change.
     pub after: f64,
     /// Change of the sum, in per cent, dominated by large figures.
     pub sums_pct: Option<f64>,
@@ -97,7 +97,7 @@ impl Pair {
 }
 
 impl Direction {
-    /// Returns the printed word.
+    /// Returns the printed word for the direction.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

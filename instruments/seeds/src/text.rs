@@ -135,8 +135,8 @@ impl<'a> Text<'a> {
 
     /// Returns the line that contains byte `at` of the continuous words.
     fn line_at(&self, at: usize) -> usize {
-        // Blank lines have the same start as the next line with words; the last of them is the one
-        // with words.
+        // Several lines may have the same start, because lines without words take no bytes. The
+        // last of them contains the words.
         self.starts.partition_point(|start| *start <= at)
     }
 
@@ -152,7 +152,7 @@ fn unreadable(id: &str) -> String {
     format!("cannot read post {id}")
 }
 
-/// Returns a line without quotation marks of mail.
+/// Returns a line without mail's marks of quoting, such as `>`.
 fn unquoted(line: &str) -> &str {
     line.trim_start_matches(|c: char| c == '>' || c.is_whitespace())
 }

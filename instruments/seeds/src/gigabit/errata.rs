@@ -101,7 +101,7 @@ fn latency(report: &mut Report, text: &Text<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the gain: not all of the freed time is saved.
+/// Checks the post's gain: part of the time that some functions saved moved to other functions.
 fn moved(report: &mut Report, text: &Text<'_>, diff: &Diff) -> Result<()> {
     let rose: Vec<String> = diff
         .rows

@@ -9,7 +9,7 @@ use linerate_show::table::{Cell, Column, Row, Table};
 
 use super::super::{Report, Text};
 
-/// Tolerated difference between a profile and `top`.
+/// Tolerated difference between a profile and `top`, in percentage points.
 const TOLERANCE: Tolerance = Tolerance::within(2.0);
 
 /// A head of `top`, with its line in the post.
