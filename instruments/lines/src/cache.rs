@@ -3,9 +3,9 @@
 /// The size of each CPU's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Sets, a power of two.
+    /// Number of sets, a power of two.
     pub sets: usize,
-    /// Lines that a set holds.
+    /// Number of lines in a set.
     pub ways: usize,
 }
 

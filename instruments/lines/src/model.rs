@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::cache::{Cache, Shape};
 
-/// Most CPUs that are distinguished; a further CPU shares the entry of an earlier one.
+/// Most CPUs that are counted separately; a further CPU shares the entry of an earlier one.
 pub const CPUS: usize = 56;
 /// Bytes of a line.
 pub const LINE: u64 = 64;
@@ -69,7 +69,7 @@ struct Cpu {
     /// The CPU's last instruction that accessed memory.
     site: AtomicPtr<Site>,
     cache: Option<Mutex<Cache>>,
-    /// Accesses that were followed.
+    /// Number of this CPU's memory accesses that were followed.
     accesses: AtomicU64,
 }
 
@@ -116,8 +116,8 @@ impl Model {
     pub fn access(&self, cpu: usize, address: u64, bytes: u64, store: bool, site: &'static Site) {
         let cpu = cpu % CPUS;
         let here = &self.cpus[cpu];
-        // Only this CPU's thread stores this word. Other CPUs read it only if this CPU loses a line
-        // by a transfer.
+        // No ordering is needed: only this CPU's thread stores the word, and other CPUs read it
+        // only to count a line that this CPU lost.
         here.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
         here.accesses.store(here.accesses.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         let (first, last) = (address / LINE, (address + bytes.max(1) - 1) / LINE);

@@ -27,7 +27,8 @@ pub struct Refused([AtomicBool; 3]);
 const NAMES: [&str; 3] = ["AF_XDP", "AF_PACKET-rings", "bpf"];
 
 impl Refused {
-    /// Records the result of a system call of x86-64.
+    /// Records a system call of x86-64, with its result `ret`, if it is one of the requests and was
+    /// refused.
     pub fn note(&self, number: i64, args: [u64; 3], ret: i64) {
         const SOCKET: i64 = 41;
         const SETSOCKOPT: i64 = 54;

@@ -50,7 +50,7 @@ extern "C" fn lines_load_touch(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Waits for turn `turn`, and calls `then` during it.
+/// Waits for turn number `turn`, calls `then`, and ends the turn.
 fn take(turn: u64, then: impl FnOnce()) {
     while TURN.0.load(Ordering::Acquire) != turn {
         thread::yield_now();
@@ -87,7 +87,8 @@ fn turns_of(apart: usize, turns: &str) -> Option<()> {
             take(turn, || lines_load_touch(counter));
         }
     };
-    // If marks are not enabled, the plugin counts everything, and uses only the number of packets.
+    // Without the plugin's option for marks, the plugin counts everything, and uses only the mark
+    // with the number of packets.
     marks.say(Mark::Begin);
     thread::scope(|scope| {
         scope.spawn(|| half(1));
