@@ -96,8 +96,8 @@ fn members(page: &str) -> String {
     let anchors = own.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next());
     let names = anchors.filter_map(|anchor| {
         let (kind, name) = anchor.split_once('.')?;
-        // A variant's field is `variant.Exported.field.by`. Skip the heading above the fields, and
-        // second anchors of a name, which contain `-`.
+        // A variant's field is `variant.Exported.field.by`. Skip a heading above fields
+        // (`.fields`), and the second anchor of a name, which contains `-`.
         let is_name = MEMBERS.contains(&kind) && !name.ends_with(".fields") && !name.contains('-');
         is_name.then(|| name.replace(".field.", "."))
     });

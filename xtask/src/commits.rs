@@ -73,9 +73,9 @@ fn unnamed<'a>(subject: &str, all: &'a str) -> Vec<&'a str> {
     files.filter(is_source).filter(|file| !is_named(file)).collect()
 }
 
-/// Format: `added TAB removed TAB file`. New and deleted files have a 0, and are not checked.
+/// Returns the files that a commit changes in white space only.
 fn stray<'a>(all: &'a str, dense: &str) -> Vec<&'a str> {
-    // `added TAB removed TAB file`; new and deleted files have a 0, and stay.
+    // Format: `added TAB removed TAB file`. New and deleted files have a 0, and are not checked.
     let changed = all.lines().filter_map(|line| {
         let [added, removed, file] = line.splitn(3, '\t').collect::<Vec<_>>().try_into().ok()?;
         (added != "0" && removed != "0" && added != "-").then_some(file)

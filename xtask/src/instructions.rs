@@ -65,8 +65,8 @@ const BENCHES: [Bench; 3] = [
 /// a copy.
 const CUT_THROUGH_MAX: f64 = 0.7;
 
-/// The function of each bench that runs the turns. Only it is counted, so the time until two ends
-/// of a memif connect is not.
+/// The function of each bench that runs the turns. Only this function is counted, so the time until
+/// two ends of a memif connect is left out.
 const COUNTED: &str = "--toggle-collect=*::counted*";
 
 /// Difference of two counts for each packet within which they are equal. The first turns of a run

@@ -1,5 +1,5 @@
-//! `cargo xtask lines`: the lines of all tracked text, and the code lines of the packet half and of
-//! the instruments.
+//! `cargo xtask lines`: counts the lines of all tracked text, and the lines of code in the packet
+//! half and in the instruments.
 //!
 //! Code is a line of shipped Rust that is neither blank nor a comment: no tests, no conformance suite, no
 //! examples. Benches count as code.
@@ -25,7 +25,7 @@ const INSTRUMENTS: [&str; 9] = [
     "crates/cli/src/ndr.rs",
 ];
 
-/// Lines of one folder.
+/// Numbers of lines in one folder.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Count {
     files: usize,
@@ -74,7 +74,8 @@ fn add(sum: &mut Count, count: Count) {
     sum.code += count.code;
 }
 
-/// Returns the half of the tree that a file belongs to.
+/// Returns the part of the tree that a file belongs to: the packet half, the instruments, or the
+/// rest.
 fn house(path: &str) -> &'static str {
     match path {
         _ if INSTRUMENTS.iter().any(|at| path.starts_with(at)) => "instruments",

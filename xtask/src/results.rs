@@ -36,7 +36,7 @@ const SCHEMA: &str = "linerate-lab-run/1";
 /// Size limit of an unpacked document, because it is read into memory.
 const DOCUMENT_MAX_BYTES: u64 = 64 << 20;
 
-/// Reads the document at a path.
+/// A function that reads the document at a path.
 type Reader<'a> = Box<dyn Fn(&str) -> Result<Value> + 'a>;
 
 /// The documents of a tree by path; each is read on first use.
@@ -48,7 +48,7 @@ pub struct Documents<'a> {
 }
 
 impl<'a> Documents<'a> {
-    /// Creates the documents, which `read` reads by path.
+    /// Creates a set of documents; `read` reads one by its path.
     fn new(read: impl Fn(&str) -> Result<Value> + 'a) -> Documents<'a> {
         Documents { read: Box::new(read), known: BTreeMap::new(), pictures: BTreeMap::new() }
     }

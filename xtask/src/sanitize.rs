@@ -16,7 +16,7 @@ use crate::steps::{Done, passed};
 /// Number of packets in the test `churn`, which takes some seconds on two cores.
 const TSAN_COUNT: &str = "5000000";
 
-/// The tests of the buffers in which two threads can race.
+/// Arguments that select the tests of the buffers in which two threads can race.
 const TESTS: [&str; 5] = ["--lib", "--test", "hostile", "--test", "churn"];
 
 /// Tests of ports that need no kernel, by parts of their names: those that parse bytes of a peer, a

@@ -1,4 +1,4 @@
-//! The steps of `cargo xtask check`, in an order in which the fastest to fail are first; and the
+//! The steps of `cargo xtask check`, sorted so that the fastest to fail run first; and the
 //! campaigns, which are separate because they take long or need another compiler.
 
 use std::fs;

@@ -41,7 +41,7 @@ pub fn foreign(place: &Place) -> Result<Outcome> {
     Ok(Outcome::Done(format!("{note}; 10,000 packets passed in {QEMU}")))
 }
 
-/// Runs unit tests that need no privilege as code for aarch64.
+/// Builds unit tests that need no privilege for aarch64, and runs them in QEMU's user mode.
 pub fn tests(place: &Place) -> Result<Outcome> {
     if !is_here(QEMU) {
         return Ok(Outcome::Skipped(

@@ -1,4 +1,5 @@
-//! The Debian package and what goes into it besides the programs: pages, completions, the unit.
+//! The Debian package, with its files besides the programs: man pages, completions, the systemd
+//! unit.
 
 use std::fs;
 use std::process::Command;

@@ -23,7 +23,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo;
 use crate::steps::Done;
 
-/// One step: its name, what it makes or checks, and its function.
+/// One step: its name, a description, and its function.
 type Step = (&'static str, &'static str, fn(&Place) -> Result<Outcome>);
 
 const STEPS: [Step; 9] = [

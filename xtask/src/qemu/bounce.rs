@@ -298,7 +298,7 @@ impl Bounce {
     }
 }
 
-/// Prints why a run is repeated.
+/// Prints the reason why a run is repeated.
 fn complain(ran: &Result<Ran>) {
     if let Err(e) = ran {
         eprintln!("qemu: bounce: {e:#}");

@@ -13,7 +13,7 @@ use crate::qemu::kernel::Kernel;
 use crate::qemu::programs::{self, Programs};
 use crate::qemu::{TEST_LIMIT_SECONDS, modules};
 
-/// The init, and the scenarios that it runs after the tests.
+/// The init, with the scenarios that it runs after the tests.
 const INIT: &str = include_str!("init.sh");
 const SCENARIOS: &str = include_str!("scenarios.sh");
 
@@ -30,7 +30,7 @@ const USERS: &str = "root:x:0:0::/tmp:/bin/sh\ntcpdump:x:100:100::/tmp:/bin/fals
 
 /// The programs to run in a guest.
 pub struct Load<'a> {
-    /// The test programs and the command line.
+    /// The test programs, and the program `linerate`.
     pub programs: &'a Programs,
     /// Filter on the names of the tests and scenarios to run.
     pub only: &'a str,
@@ -43,7 +43,7 @@ impl Load<'_> {
             + scenarios(self.only).count()
     }
 
-    /// Returns the number of programs whose end will be reported.
+    /// Returns the number of programs that will report their end.
     pub fn ends(&self) -> usize {
         self.programs.tests.len() + usize::from(scenarios(self.only).next().is_some())
     }

@@ -90,7 +90,7 @@ impl Kernel {
     }
 }
 
-/// Returns the folder for kernels: in the user's cache if there is one, or below `target`.
+/// Returns the folder for kernels: in the user's cache if the user has one, else below `target`.
 pub fn cache(target: &Path) -> PathBuf {
     match std::env::var_os("XDG_CACHE_HOME").filter(|folder| !folder.is_empty()) {
         Some(folder) => Path::new(&folder).join("linerate/kernels"),

@@ -16,7 +16,8 @@ impl Laps {
         Laps { name: name.to_owned(), since: Duration::ZERO, done: Vec::new() }
     }
 
-    /// Ends the current lap `at` and begins the next one. An empty name begins none.
+    /// Ends the current lap at time `at` and begins the next lap; with an empty name, no lap
+    /// begins.
     pub fn next(&mut self, name: &str, at: Duration) {
         let ended = std::mem::replace(&mut self.name, name.to_owned());
         if !ended.is_empty() {

@@ -9,15 +9,15 @@ use crate::qemu::laps::Laps;
 /// The results of one guest's tests.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Tests reported as passed, including skipped ones.
+    /// Number of tests reported as passed, including skipped tests.
     passed: usize,
     /// Failed tests, and programs that ended without reporting their tests.
     pub failed: Vec<String>,
     /// Skipped tests, each with the reason.
     pub skipped: Vec<(String, String)>,
-    /// Tests that have begun.
+    /// Number of tests that have begun.
     pub begun: usize,
-    /// Programs that have ended.
+    /// Number of programs that have ended.
     programs: usize,
     /// Durations of the boot and of each program.
     pub parts: Laps,

@@ -38,7 +38,7 @@ pub const LEFT_OUT: [(&[&str], &str); 3] = [
     (&["a_full_send_buffer_is_waited_for"], "an emulated sender is slower than the shaper"),
 ];
 
-/// A program of tests.
+/// A test program.
 pub struct Tests {
     /// Name of the program's cargo target.
     pub name: String,
@@ -54,14 +54,14 @@ pub struct Programs {
     pub tests: Vec<Tests>,
     /// Names and paths of test programs that scenarios run.
     pub of_scenarios: Vec<(String, PathBuf)>,
-    /// The command line.
+    /// Path of the program `linerate`.
     pub linerate: PathBuf,
 }
 
 impl Programs {
-    /// Builds the programs with the same settings as step `test`, so that nothing is built twice,
-    /// and leaves out those without a test whose name contains one of `only`. Writes copies of them
-    /// to `folder`.
+    /// Builds the programs with the same settings as step `test`, so that cargo builds nothing
+    /// twice, and copies them to `folder`. Programs without a test whose name contains one of the
+    /// parts in `only` are left out.
     pub fn build(root: &Path, only: &str, folder: &Path) -> Result<Programs> {
         let mut command = cargo::cargo(root);
         command.args(["test", "--workspace", "--no-run"]);

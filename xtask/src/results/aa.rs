@@ -19,8 +19,8 @@ const SCHEMA: &str = "linerate-aa/1";
 const RUNS: usize = 100;
 /// The folder of the experiments.
 const EXPERIMENTS: &str = "instruments/lab/experiments";
-/// Two lines of the experiment `noise`: its quick plan, and the shorter plan that replaces it here,
-/// for runs of some seconds on a quiet machine.
+/// Two lines in the experiment `noise`: its quick plan, and a shorter plan that replaces it here,
+/// so that a run takes some seconds on a quiet machine.
 const PLANS: [&str; 2] = ["quick = { pairs = 320, ", "quick = { pairs = 40, "];
 /// The experiments with identical sides, and their cells, which are run in turn.
 const CELLS: [(&str, &str); 4] = [

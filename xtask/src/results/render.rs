@@ -1,4 +1,4 @@
-//! Tables of pages, rendered from documents.
+//! Rendering of the tables in pages from documents.
 //!
 //! ```text
 //! <!-- results: EXPERIMENT METRIC STYLE MACHINE.. [FACTOR=LEVEL..] -->
@@ -24,7 +24,7 @@ const UNKEPT: &str = "reported, not kept";
 /// document.
 const MEASURED: [&str; 2] = ["README.md", "docs/performance.md"];
 
-/// One rendered block, as its mark describes it.
+/// A block to be rendered, as its mark describes it.
 struct Block<'a> {
     experiment: &'a str,
     metric: &'a str,

@@ -13,7 +13,7 @@ const EMPTY_WORDS: [&str; 6] = ["helper", "helpers", "manager", "managers", "uti
 const EMPTY_STARTS: [&str; 2] = ["get_", "handle_"];
 /// Rust keywords that are followed by a name.
 const NAMING: [&str; 6] = ["enum", "fn", "mod", "struct", "trait", "type"];
-/// Keywords that may precede those.
+/// Keywords that may precede the keywords in [`NAMING`].
 const BEFORE: [&str; 6] = ["pub", "pub(crate)", "pub(super)", "async", "const", "unsafe"];
 
 /// Folders that exist only on one machine.

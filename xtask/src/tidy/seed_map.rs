@@ -13,7 +13,7 @@ const COLUMNS: [&str; 4] = ["theirs", "post", "ours", "note"];
 const POSTS: [&str; 5] = ["000", "001", "002", "003", "004"];
 const PENDING: &str = "[pending]";
 
-/// Subjects that may be named as planned.
+/// Subjects that a row may name after the mark for pending.
 const SUBJECTS: [&str; 11] = [
     "buffers",
     "control",
@@ -150,7 +150,8 @@ fn command_exists(tree: &Tree, words: &str) -> bool {
     flags.all(|flag| help.split([' ', '\n']).any(|word| word.strip_prefix("--") == Some(flag)))
 }
 
-/// Every name that a line of a crate defines: its file, and whether it is a `pub` item.
+/// Names that the lines of crates define, each with its files, and whether it is a `pub` item
+/// there.
 type Items<'a> = HashMap<&'a str, Vec<(&'a str, bool)>>;
 
 fn items(tree: &Tree) -> Items<'_> {
@@ -166,8 +167,8 @@ fn items(tree: &Tree) -> Items<'_> {
     items
 }
 
-/// Returns the names that a line defines, each word of a `pub use`, and true if they are `pub`
-/// items.
+/// Returns the names that a line defines (for a `pub use`, each of its words), and true if they are
+/// `pub` items.
 fn defined(line: &str) -> (impl Iterator<Item = &str>, bool) {
     const HEADS: [&str; 10] =
         ["fn", "struct", "enum", "trait", "type", "mod", "const", "static", "unsafe", "async"];
@@ -191,8 +192,9 @@ fn defined(line: &str) -> (impl Iterator<Item = &str>, bool) {
     (name.split(is_between as fn(char) -> bool), is_public && has_head)
 }
 
-/// Returns true if a crate defines `[crate::][module::…][Type::]name`, judging by its lines: the
-/// name, in a file that is or mentions the type or module before it.
+/// Returns true if a crate defines `[crate::][module::…][Type::]name`. The check is by lines: a
+/// line defines the name, in a file that is the module or mentions the module or type before the
+/// name.
 fn item_exists(tree: &Tree, items: &Items<'_>, path: &str) -> bool {
     let mut parts: Vec<&str> = path.trim_end_matches("()").split("::").collect();
     let package = parts[0].strip_prefix("linerate_").map(|name| format!("/{name}/src/"));

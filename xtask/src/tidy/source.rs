@@ -10,7 +10,7 @@ pub fn shipped(text: &str) -> &str {
     ends.min().map_or(text, |end| &text[..end])
 }
 
-/// Returns the code of a line: nothing for a blank line or a comment.
+/// Returns the code of a line; empty for a blank line or a comment.
 pub fn code(line: &str) -> &str {
     let line = line.trim();
     if line.starts_with("//") { "" } else { line }

@@ -1,4 +1,5 @@
-//! The rule for SPECIFICATION.md: it has every row once, in order, and only evidence that exists.
+//! The rule for SPECIFICATION.md: each row occurs once and in order, and all of its evidence
+//! exists.
 
 use crate::tidy::{Finding, Tree};
 
@@ -82,8 +83,8 @@ fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
     (!exists).then(|| format!("`{evidence}` does not exist"))
 }
 
-/// Returns true if cargo runs a test of that path: `linerate_ring::spsc::tests::wraps`, or for a file beside
-/// the library `linerate_tests::netns::ping_crosses`.
+/// Returns true if cargo runs a test of that path: `linerate_ring::spsc::tests::wraps`, or for a
+/// file outside the library `linerate_tests::netns::ping_crosses`.
 fn test_exists(tree: &Tree, name: &str) -> bool {
     let parts: Vec<&str> = name.split("::").collect();
     let [package, modules @ .., test] = parts.as_slice() else { return false };

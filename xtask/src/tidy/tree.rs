@@ -1,4 +1,4 @@
-//! The files of the tree, read once.
+//! The files of the tree with their texts, each read once.
 
 use std::collections::BTreeMap;
 use std::fs;
