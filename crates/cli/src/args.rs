@@ -1,4 +1,4 @@
-//! The command line: its commands, their options and their help.
+//! The command line: its commands, options and help.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -204,7 +204,7 @@ pub struct Memory {
 }
 
 impl Forward {
-    /// Returns the ports that were named.
+    /// Returns the ports given on the command line.
     pub fn ports(&self) -> Vec<&str> {
         [&self.left, &self.right].into_iter().flatten().map(String::as_str).collect()
     }
@@ -219,7 +219,7 @@ Commands for measurement (linerate runs the program linerate-lab for them):
 
 PORT is [name=]driver:arg[,key=value]…
 ";
-/// Column at which the text of a driver begins.
+/// Column at which the description of a driver begins.
 const PORT_COLUMNS: usize = 24;
 
 const STATUS: &str = "
@@ -262,7 +262,7 @@ impl Args {
     /// Reads the arguments of this process; the help lists `drivers`.
     ///
     /// # Errors
-    /// What clap has to say, help included.
+    /// The error or the help text that clap returns.
     pub fn read(drivers: &Registry) -> Result<Args, clap::Error> {
         let mut command = definition(drivers);
         let matches = command.try_get_matches_from_mut(std::env::args_os())?;
@@ -282,7 +282,8 @@ fn after_help(drivers: &Registry) -> String {
         let help = driver.help();
         let mut head = format!("  {}", help.usage);
         for line in help.text.lines() {
-            // No room beside a long text, nor beside the line before.
+            // Put the description on the next line if the usage is too long, or if this is not the
+            // first line.
             if head.len() + 2 > PORT_COLUMNS {
                 text += &head;
                 text.push('\n');
@@ -301,12 +302,12 @@ fn after_help(drivers: &Registry) -> String {
 /// Prints the version; returns the exit status.
 pub fn version() -> u8 {
     let text = format!("linerate {}\n", env!("CARGO_PKG_VERSION"));
-    // As with --version, a closed terminal is no failure.
+    // An error is ignored: as with --version, a closed terminal is no failure.
     let _ = io::stdout().write_all(text.as_bytes());
     0
 }
 
-/// Prints the help that was asked for, or clap's refusal as any other error; returns the exit status.
+/// Prints the requested help, or clap's error in the form of any other error; returns the exit status.
 pub fn refuse(e: &clap::Error) -> u8 {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let json = words.iter().any(|word| word == "--json");
@@ -316,7 +317,7 @@ pub fn refuse(e: &clap::Error) -> u8 {
         _ => None,
     };
     if let Some(status) = help {
-        // A closed terminal is no reason to fail in another way.
+        // An error is ignored: there is no other place for the help if the terminal is closed.
         let _ = e.print();
         return status;
     }
@@ -324,7 +325,7 @@ pub fn refuse(e: &clap::Error) -> u8 {
     USAGE
 }
 
-/// Returns the failure that clap reports; `words` are the arguments.
+/// Returns clap's error as a failure; `words` are the arguments.
 fn usage(e: &clap::Error, words: &[String]) -> Failure {
     let text = e.render().to_string();
     let until = |text: &str, end| text.split(end).next().unwrap_or_default().to_owned();
@@ -346,7 +347,7 @@ fn usage(e: &clap::Error, words: &[String]) -> Failure {
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why, &fix)
 }
 
-/// Returns the word that clap takes for the one that was meant.
+/// Returns the word that clap suggests for a misspelt one.
 fn near(e: &clap::Error) -> Option<String> {
     let suggested =
         [ContextKind::SuggestedArg, ContextKind::SuggestedValue, ContextKind::SuggestedSubcommand];
@@ -357,14 +358,14 @@ fn near(e: &clap::Error) -> Option<String> {
     })
 }
 
-/// Returns the command that prints the help for these arguments.
+/// Returns the command that prints help for these arguments.
 fn help_for(words: &[String]) -> String {
     let is_command = |word: &&String| word.bytes().all(|byte| byte.is_ascii_lowercase());
     let commands = words.iter().take(2).take_while(is_command);
     commands.fold("linerate".to_owned(), |text, word| text + " " + word) + " --help"
 }
 
-/// Returns the help of a knob's flag.
+/// Returns the help text of a knob's flag.
 fn effect(knob: &Knob) -> String {
     let default = if knob.or.is_empty() {
         String::new()
@@ -374,7 +375,7 @@ fn effect(knob: &Knob) -> String {
     format!("{} ({knob} {}{default})", knob.effect, knob.unit)
 }
 
-/// Reads a number that a knob can have.
+/// Returns a parser for numbers in the knob's range.
 fn number(knob: &'static Knob) -> impl TypedValueParser<Value = u64> {
     clap::value_parser!(u64).range(knob.min..=knob.max)
 }

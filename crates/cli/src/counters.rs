@@ -1,9 +1,9 @@
-//! Counters of cycles and instructions for this process: for the calling thread, and every thread
-//! that it or its descendants start later.
+//! Counters of cycles and instructions of this process: of the calling thread, and of all threads
+//! started by it or its descendants later.
 //!
-//! Two counters, not a group: the kernel does not read a group of inherited counters at once.
-//! What a thread counted is added to ours when the thread ends, and read from it while it runs.
-//! Source: perf_event_open(2), `inherit` and `read_format`.
+//! Two separate counters, because the kernel cannot read a group of inherited counters at once. The
+//! kernel adds a thread's count to ours when the thread ends, and reads it from the thread while
+//! that runs. Source: perf_event_open(2), `inherit` and `read_format`.
 
 use std::fmt;
 use std::io;
@@ -26,10 +26,11 @@ pub struct Counters {
 impl Counters {
     /// Starts the counters, including the kernel's work if that is permitted.
     ///
-    /// Start it before the threads that are to be counted; those that run already are not.
+    /// Start the counters before the threads to be counted; threads that already run are not
+    /// counted.
     ///
     /// # Errors
-    /// `E-PERM` if the kernel does not let us, `E-UNSUPPORTED` if the machine has no counters.
+    /// `E-PERM` if the kernel does not permit it, `E-UNSUPPORTED` if the machine has no counters.
     pub fn start() -> Result<Counters> {
         let counters = match Counters::open(Scope::UserAndKernel) {
             Err(e) if refused(&e) => Counters::open(Scope::User),
@@ -52,11 +53,10 @@ impl Counters {
         self.cycles.read().map_or(f64::NAN, |cycles| cycles as f64)
     }
 
-    /// Stops the counters, and returns the counts.
+    /// Stops the counters and returns the counts.
     ///
-    /// # Errors
-    /// `E-SYSTEM` if the counters cannot be read, `E-BUSY` if others took them for part of the time:
-    /// then a figure would be an extrapolation.
+    /// # Errors `E-SYSTEM` if the counters cannot be read, `E-BUSY` if others used them for part of the time: the
+    /// counts would be extrapolations.
     pub fn stop(mut self) -> Result<Counted> {
         let system = |e: io::Error| Error::new(Code::System, WHAT, e.to_string());
         self.cycles.disable().map_err(system)?;
@@ -67,28 +67,28 @@ impl Counters {
     }
 }
 
-/// Cycles and instructions that were counted.
+/// Counts of cycles and instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counted {
     /// Cycles of the core's clock, whose rate varies.
     pub cycles: u64,
     /// Instructions retired.
     pub instructions: u64,
-    /// The privilege levels that were counted.
+    /// The privilege levels at which events were counted.
     pub scope: Scope,
 }
 
-/// The work that is counted.
+/// The privilege levels at which events are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Work of the program, and of the kernel on its behalf.
+    /// The program, and the kernel on its behalf.
     UserAndKernel,
-    /// Work of the program only, because the kernel permits no more.
+    /// The program only, because the kernel does not permit more.
     User,
 }
 
 impl Scope {
-    /// Returns the printed name of the privilege levels counted: `user+kernel` or `user`.
+    /// Returns the printed name of the scope: `user+kernel` or `user`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -104,8 +104,8 @@ impl fmt::Display for Scope {
     }
 }
 
-/// Returns a counter for the calling thread and those that it starts later, on any CPU; not enabled
-/// yet.
+/// Returns a counter for the calling thread and the threads that it starts later, on any CPU; the
+/// counter is not enabled yet.
 fn counter(event: impl Event, scope: Scope) -> io::Result<Counter> {
     Builder::new(event)
         .observe_self()
@@ -127,7 +127,7 @@ fn explain(e: &io::Error) -> Error {
             .fix("sysctl kernel.perf_event_paranoid=2, or run with CAP_PERFMON");
     }
     match e.kind() {
-        // ENOENT, ENODEV, EOPNOTSUPP: what the kernel says on a machine without a PMU.
+        // ENOENT, ENODEV and EOPNOTSUPP are the errors of a machine without a PMU.
         io::ErrorKind::NotFound | io::ErrorKind::Unsupported => {
             let errno = e.raw_os_error().unwrap_or(0);
             let why = format!(
@@ -144,7 +144,8 @@ fn explain(e: &io::Error) -> Error {
 fn whole(data: &CounterData) -> Result<u64> {
     let enabled = data.time_enabled().unwrap_or(Duration::ZERO);
     let running = data.time_running().unwrap_or(Duration::ZERO);
-    // A counter is switched on a little after it is enabled; a tenth of a per cent is not sharing.
+    // A counter starts a little after it is enabled: a difference of a tenth of a per cent is not
+    // sharing.
     if running + enabled / 1000 >= enabled {
         return Ok(data.count());
     }

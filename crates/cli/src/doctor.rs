@@ -1,4 +1,4 @@
-//! `linerate doctor`.
+//! The command `linerate doctor`: checks a port or the machine, and prints the findings.
 
 use std::io::{self, BufRead, IsTerminal};
 use std::net::Ipv4Addr;
@@ -15,11 +15,11 @@ use crate::errors::{CHECK, Failure, USAGE, to_type};
 use crate::screen::Screen;
 use crate::undo;
 
-/// Greatest width of a line, except a command to paste.
+/// Greatest width of a line; a command that users paste may be wider.
 const COLUMNS: usize = 80;
-/// Column at which the text of a finding begins: `warn  `.
+/// Column at which the text of a finding begins, after for instance `warn  `.
 const INDENT: usize = 6;
-/// Column at which a reason or a remedy begins: `      why: `.
+/// Column at which a reason or a remedy begins, after `      why: `.
 const DEEP_INDENT: usize = INDENT + 5;
 
 /// Check whether a port can be opened here and in which mode, with a remedy for each problem
@@ -77,7 +77,7 @@ impl Doctor {
     /// Examines the port or the machine and prints the findings; returns the exit status.
     ///
     /// # Errors
-    /// A port text that makes no sense.
+    /// An invalid port text.
     pub fn run(&self, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
         let port = self.port.as_deref().map(|text| port_text(text, drivers.of_links()));
         let mut findings = match &port {
@@ -103,7 +103,7 @@ impl Doctor {
 }
 
 impl Doctor {
-    /// Returns the extent of the examination; asks before it goes by the interface of the default route.
+    /// Returns how far the examination may go; asks the user before it tries the interface of the default route.
     fn trial(&self, spec: &Spec, of_links: Option<&dyn Driver>) -> Result<Trial, Failure> {
         let name = of_links.map_or("", Driver::name);
         if self.peer.is_some() && spec.driver != name {
@@ -128,7 +128,7 @@ impl Doctor {
     }
 }
 
-/// Asks at a terminal if the interface of `port` may be tried, and refuses where there is none.
+/// Asks at a terminal if the interface of `port` may be tried; refuses if there is no terminal.
 fn agreed(port: &Spec, mut input: impl BufRead, is_terminal: bool) -> Result<(), Failure> {
     let refused = |why: &str, fix| {
         let what = format!("{}:{} was not tried", port.driver, port.arg);
@@ -153,12 +153,12 @@ fn agreed(port: &Spec, mut input: impl BufRead, is_terminal: bool) -> Result<(),
     }
 }
 
-/// Completes the text of a port: an interface's name alone is a port of the driver that tries links, and one
-/// that takes no one's traffic, since none was named.
+/// Completes the text of a port: a name alone is an interface for the driver that tries links. If the user gave no
+/// filter, adds one that takes no traffic.
 fn port_text(text: &str, of_links: Option<&dyn Driver>) -> String {
     match of_links {
         Some(driver) if !text.contains(':') => {
-            // An option behind the name is a filter, or beside one.
+            // If the text has options, the user chose a filter.
             let quiet = if text.contains(',') { "" } else { driver.on_machine().link_trial };
             let comma = if quiet.is_empty() { "" } else { "," };
             format!("{}:{text}{comma}{quiet}", driver.name())
@@ -167,7 +167,7 @@ fn port_text(text: &str, of_links: Option<&dyn Driver>) -> String {
     }
 }
 
-/// Returns the findings on the machine, including those that only the tools need.
+/// Returns the findings on the machine, including those on programs that only the tools need.
 fn machine() -> Vec<Finding> {
     let mut findings = doctor::machine();
     findings.push(match Counters::start() {
@@ -177,7 +177,7 @@ fn machine() -> Vec<Finding> {
     findings
 }
 
-/// Returns the failure of an invalid request, as other commands have it.
+/// Returns the failure for an invalid request, in the form that other commands use.
 fn refusal(finding: &Finding) -> Failure {
     let fix = finding.fix.as_ref().map_or("", |fix| &fix.text);
     let (code, why) = (finding.code.unwrap_or_default(), finding.why.clone().unwrap_or_default());
@@ -205,8 +205,7 @@ fn lines(finding: &Finding) -> String {
     text
 }
 
-/// Formats the remedy in lines: words are wrapped, but a command stays on one line, so that it can
-/// be pasted.
+/// Formats a remedy: wraps words, but keeps a command on one line, so that users can paste it.
 fn remedy(fix: &Fix) -> String {
     let label = "      fix: ";
     match &fix.command {
@@ -226,7 +225,7 @@ fn remedy(fix: &Fix) -> String {
     }
 }
 
-/// Formats `text` after `label`, in lines that begin at `indent`.
+/// Formats `text` after `label`; wraps it at `indent`.
 fn wrapped(label: &str, text: &str, indent: usize) -> String {
     let mut lines = label.to_owned();
     let mut column = label.chars().count();

@@ -1,27 +1,27 @@
-//! Failures and exit statuses.
+//! Failures of a command, and exit statuses.
 
 use linerate::Kind;
 use linerate_ctl::ErrorReport;
 
-/// Failure of a run that could start: a port that died, a worker that ended early.
+/// Exit status: a run failed after its start, because a port failed or a worker ended early.
 pub const RUNTIME: u8 = 1;
-/// The request is invalid.
+/// Exit status: the request is invalid.
 pub const USAGE: u8 = 2;
-/// A check failed: a sink found packets lost, out of order, duplicated or damaged; doctor found
-/// something missing.
+/// Exit status: a check failed. A sink found packets lost, out of order, duplicated or damaged, or
+/// doctor found something missing.
 pub const CHECK: u8 = 3;
 /// The error code for a failed verification.
 pub const UNVERIFIED: &str = "E-VERIFY";
-/// The machine was too noisy for a result.
+/// Exit status: the machine was too noisy for a result.
 pub const INCONCLUSIVE: u8 = 4;
-/// This machine, kernel or privilege cannot do it.
+/// Exit status: this machine, kernel or privilege does not support the request.
 pub const UNSUPPORTED: u8 = 5;
-/// The ledger does not balance.
+/// Exit status: the ledger does not balance.
 pub const UNBALANCED: u8 = 6;
 /// Base of the exit status after a signal; the signal's number is added.
 pub const SIGNAL: u8 = 128;
 
-/// The failure of a command without a result.
+/// The failure of a command that has no result.
 #[derive(Debug)]
 pub struct Failure {
     /// The failure in its parts: what, why and what to do.
@@ -31,7 +31,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Returns a failure whose code is not one of the library's.
+    /// Returns a failure with a code that the library does not define.
     pub fn new(exit: u8, code: &str, what: &str, why: String, fix: &str) -> Failure {
         let error = ErrorReport { code: code.into(), what: what.into(), why, fix: fix.into() };
         Failure { error, exit }
@@ -51,13 +51,13 @@ impl From<linerate::Error> for Failure {
     }
 }
 
-/// Returns a remedy of the library's with the command of this process for `PROGRAM …`.
+/// Replaces `PROGRAM …` in a remedy of the library by this process's command.
 pub fn to_type(fix: &str) -> String {
     let words: Vec<String> = std::env::args().skip(1).collect();
     fix.replace("PROGRAM …", &again(&words))
 }
 
-/// Returns the command with these arguments as a shell takes it, or its name if an argument must be quoted.
+/// Returns the command with these arguments in shell syntax, or only its name if an argument needs quotes.
 fn again(words: &[String]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || ":,=./_-+@%".contains(c);
     match words.iter().all(|word| !word.is_empty() && word.chars().all(is_plain)) {
@@ -66,7 +66,7 @@ fn again(words: &[String]) -> String {
     }
 }
 
-/// Formats the parts of a failure, each on a line of its own.
+/// Formats the parts of a failure, each on its own line.
 pub fn text(error: &ErrorReport) -> String {
     let mut text = format!("error[{}]: {}\n  why: {}\n", error.code, error.what, error.why);
     if !error.fix.is_empty() {

@@ -1,4 +1,5 @@
-//! The second process of a trial: this program again, which maps the first one's packet memory.
+//! The second process of a self-test: it runs this program again, and maps the packet memory of the
+//! first process.
 //!
 //! ```text
 //!   this process                                   the far one: forward memif:… sink: --beside
@@ -7,7 +8,7 @@
 //!        stdout ◄─────────── "ready", then its document
 //! ```
 //!
-//! It ends when its standard input does, so that it cannot outlive the process that started it.
+//! It ends at the end of its standard input, so that it cannot outlive the first process.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -21,15 +22,16 @@ use linerate_ctl::report::{FarReport, Passed, Verify};
 use linerate_sys::seqpacket::secret_name;
 use serde_json::Value;
 
-/// The line that the far process prints once its ports are open.
+/// The line that the second process prints once its ports are open.
 pub const READY: &str = "ready";
 /// The path of this program, which stays valid if its file is replaced.
 const SELF: &str = "/proc/self/exe";
-/// Longest time for the far process to get ready, and to end: far more than it needs on a busy
+/// Longest time for the second process to get ready, and to end: much more than it needs on a busy
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A process that receives this one's packets in shared memory. Dropping it ends it.
+/// A process that receives this process's packets in shared memory. Dropping the handle ends the
+/// process.
 #[derive(Debug)]
 pub struct Far {
     child: Child,
@@ -38,24 +40,24 @@ pub struct Far {
 }
 
 impl Far {
-    /// Starts the second process, which listens when this returns.
+    /// Starts the second process; returns when it listens.
     ///
     /// # Errors
-    /// The reason for which it cannot be started.
+    /// The reason why it cannot be started.
     pub fn start(drivers: &Registry) -> Result<Far, String> {
         Far::start_as(SELF, drivers)
     }
 
     fn start_as(program: &str, drivers: &Registry) -> Result<Far, String> {
-        // A name in the network namespace: nothing to remove, however this ends. Whose process is at the
-        // other end is asked by both.
+        // An abstract socket name leaves no file, however the process ends. Both sides check the peer's process.
         let socket = secret_name("linerate-forward")
             .map_err(|e| format!("cannot choose a name for its socket: {e}"))?;
         let mut pairs = drivers.drivers().iter().filter_map(|it| it.between_processes(&socket));
         let [server, port] = pairs.next().ok_or("no driver connects to another process")?;
         let mut command = Command::new(program);
         command.args(["forward", &server, "sink:", "--beside", "--json"]);
-        // Ctrl-C is for the first one, which then ends the second in order.
+        // A group of its own: Ctrl-C reaches only the first process, which then ends the second one
+        // in order.
         command.arg0("linerate").process_group(0);
         let mut child = command
             .stdin(Stdio::piped())
@@ -64,7 +66,7 @@ impl Far {
             .map_err(|e| format!("a second process cannot be started: {e}"))?;
         let (line, lines) = channel();
         let stdout = child.stdout.take().map(BufReader::new);
-        // Without the thread, the first line says that there is none.
+        // If the thread cannot be started, the channel is closed, and the receive below fails.
         let _ = thread::Builder::new().name("far".into()).spawn(move || {
             let all = stdout.into_iter().flat_map(BufRead::lines);
             all.map_while(Result::ok).take_while(|text| line.send(text.clone()).is_ok()).count()
@@ -77,7 +79,7 @@ impl Far {
         }
     }
 
-    /// Returns the text of a port whose packets it sees where they lie.
+    /// Returns the text of a port whose packets the second process reads in place.
     pub fn port(&self) -> &str {
         &self.port
     }
@@ -87,10 +89,10 @@ impl Far {
         self.child.id()
     }
 
-    /// Tells the process to end, and waits for its result.
+    /// Orders the process to end, and waits for its result.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// The reason why there is no result.
     pub fn finish(mut self) -> Result<(FarReport, Verify), String> {
         drop(self.child.stdin.take());
         let line = self.lines.recv_timeout(PATIENCE);
@@ -106,7 +108,7 @@ impl Far {
 impl Drop for Far {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // A process that has reported ends now; one that has not is not waited for.
+        // A process that has reported ends by itself; any other is killed.
         if self.lines.recv_timeout(Duration::ZERO).is_err() {
             let _ = self.child.kill();
         }
@@ -117,7 +119,7 @@ impl Drop for Far {
 /// Returns the CPU time of all threads of a process so far; `None` if the kernel does not report
 /// it.
 ///
-/// Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat: the first is time on a CPU.
+/// Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat: the first number is time on a CPU.
 pub fn cpu_time(process: u32) -> Option<Duration> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let mut ns = 0_u64;
@@ -148,7 +150,7 @@ fn report(process: u32, document: &str) -> Option<(FarReport, Verify)> {
     let far = FarReport {
         process,
         received,
-        // All that came was sent, to the sink.
+        // All received packets must have been sent to the sink.
         whole: ledger.get("balanced")?.as_bool()? && n(ledger, "sent")? == received.packets,
         verified: verify.packets,
         copied_bytes: n(port, "copied_bytes"),
@@ -157,7 +159,7 @@ fn report(process: u32, document: &str) -> Option<(FarReport, Verify)> {
     Some((far, verify))
 }
 
-/// Returns the cause in a line that is no result.
+/// Returns the error's cause in a line that is not a result.
 fn why(line: &str) -> String {
     let document: Option<Value> = serde_json::from_str(line).ok();
     let part = |key| Some(document.as_ref()?.get("error")?.get(key)?.as_str()?.to_owned());

@@ -1,4 +1,4 @@
-//! `linerate forward`.
+//! The command `linerate forward`: moves packets between two ports, or runs a self-test.
 
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ use crate::report;
 use crate::run::{Path, Ran, open, run, run_opened};
 use crate::screen::{Screen, is_pipe};
 
-/// Default time of a run without ports.
+/// Default duration of the self-test, a run without ports.
 const TRIAL: Duration = Duration::from_secs(3);
-/// Rate at the start: the 124 MB/s that post 000's system ran at on 1 Gbit/s, in full frames.
+/// Rate of the self-test's first phase: the 124 MB/s of post 000's system on 1 Gbit/s, in full
+/// frames.
 const TRIAL_RATE: &str = "992Mbps";
 const TRIAL_BYTES: usize = 1514;
 /// Longest time for a second process to answer.
@@ -24,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Runs the command; returns the exit status.
 ///
 /// # Errors
-/// Whatever keeps it from giving a result.
+/// The failure because of which there is no result.
 pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
     try_cpus(&args.run.cpu)?;
     let ran = match (&args.left, &args.right) {
@@ -43,10 +44,11 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
     Ok(ran.exit())
 }
 
-/// Returns the two ports that were named, joined.
+/// Returns the path between the two given ports.
 fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Result<Path, Failure> {
     let (a, b) = (drivers.parse(left)?, drivers.parse(right)?);
-    // Of two ports that were not named, and so are called alike, the second gets a number.
+    // If neither port has a name of its own and both get the same default name, the second gets a
+    // number.
     let (name, other) = (called(&a, "stdin", drivers), called(&b, "stdout", drivers));
     let other = if name == other && !is_named(&b) { format!("{other}-2") } else { other };
     if name == other {
@@ -70,7 +72,8 @@ fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Resu
     })
 }
 
-/// Says of a device that is taken that this command itself has it, where both ends are the same.
+/// Improves the message of a busy device if both ends are the same device: this command itself uses
+/// it.
 fn of_itself(mut failure: Failure, ends: [&str; 2], drivers: &Registry) -> Failure {
     if let [Ok(a), Ok(b)] = ends.map(|text| drivers.parse(text))
         && failure.error.code == Code::Busy.as_str()
@@ -83,12 +86,12 @@ fn of_itself(mut failure: Failure, ends: [&str; 2], drivers: &Registry) -> Failu
     failure
 }
 
-/// Returns true if the text gives the port a name.
+/// Returns true if the text contains a name for the port.
 fn is_named(port: &Spec) -> bool {
     port.text().split(':').next().is_some_and(|front| front.contains('='))
 }
 
-/// Returns the name to print for a port: for a pipe the name of its owner instead of `-`.
+/// Returns the name to print for a port; for a pipe `stdin` or `stdout` instead of `-`.
 fn called(port: &Spec, pipe: &str, drivers: &Registry) -> String {
     if is_pipe(port, drivers) && !is_named(port) { pipe.into() } else { port.name.clone() }
 }
@@ -106,8 +109,8 @@ fn counting(port: &Spec, count: Option<u64>, drivers: &Registry) -> Result<Strin
     Ok(kept.fold(format!("{front}:count={count}"), |text, part| text + "," + part))
 }
 
-/// Runs the path for a command without ports: it shows the whole path into another process, and
-/// needs no privilege.
+/// Runs the self-test of a command without ports: a complete path into another process, without
+/// privileges.
 fn trial(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<Ran, Failure> {
     match meet(args, drivers) {
         Ok((engine, path, far)) => {
@@ -119,7 +122,8 @@ fn trial(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<Ran, Fai
     }
 }
 
-/// Returns a second process, and a path whose packets it sees where they lie; or why there is none.
+/// Starts a second process and opens the path to it, whose packets the process reads in place; else
+/// returns the reason.
 fn meet(args: &Forward, drivers: &Registry) -> Result<(Engine, Path, Far), String> {
     let far = Far::start(drivers)?;
     let path = Path { drivers: drivers.clone(), ..fabric(args, far.port(), far.process()) };
@@ -130,7 +134,7 @@ fn meet(args: &Forward, drivers: &Registry) -> Result<(Engine, Path, Far), Strin
     }
 }
 
-/// Returns the port's reason for two processes that share no memory.
+/// Returns the port's reason why the two processes share no memory.
 fn reason(stats: &Stats) -> String {
     let said = stats.down().map_or("it did not answer".into(), |e| e.why);
     format!("the second process did not connect to this one: {said}")
@@ -156,8 +160,8 @@ fn fabric(args: &Forward, far: &str, process: u32) -> Path {
     }
 }
 
-/// Runs two threads with a ring instead, because a second process is impossible for the reason
-/// `why`.
+/// Runs the self-test with two threads and a ring, because a second process is impossible for the
+/// reason `why`.
 fn alone(args: &Forward, why: &str, screen: &Screen) -> Result<Ran, Failure> {
     let path = through_ring(args);
     let engine = open(&path, &args.run)?;
@@ -186,7 +190,7 @@ fn through_ring(args: &Forward) -> Path {
     }
 }
 
-/// Describes the end of the run in the words of its options.
+/// Describes when the run ends, in the words of the options.
 pub fn until(time: Option<Duration>, count: Option<u64>) -> String {
     match (time, count) {
         (Some(time), Some(count)) => format!("for {time:?} or {count} packets"),

@@ -1,4 +1,4 @@
-//! `linerate gen`.
+//! The command `linerate gen`: sends numbered packets at a rate.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::report;
 use crate::run::{Ended, Path, Ran, run};
 use crate::screen::Screen;
 
-/// Extra time for the last packets, which are due at the end.
+/// Extra time for the last packets, which are due exactly at the end.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// Runs the command; returns the exit status.
 ///
 /// # Errors
-/// Whatever keeps it from giving a result.
+/// The failure because of which there is no result.
 pub fn generate(args: &Gen, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
     try_cpus(&args.run.cpu)?;
     let asked = asked(args);
@@ -35,7 +35,7 @@ pub fn generate(args: &Gen, drivers: &Registry, screen: &Screen) -> Result<u8, F
     Ok(ran.exit())
 }
 
-/// Returns the failure with a remedy in the words of this command's flags, not of its source's text.
+/// Rewrites a failure's remedy from options of the source's text to flags of this command.
 fn in_flags(mut failure: Failure) -> Failure {
     for (option, flag) in [("from=", "--from "), ("mac=", "--mac "), ("size=", "--size ")] {
         failure.error.fix = failure.error.fix.replace(option, flag);
@@ -43,11 +43,12 @@ fn in_flags(mut failure: Failure) -> Failure {
     failure
 }
 
-/// Returns the report of a run, with what was asked of it.
+/// Returns the report of a run, with the number of packets that were requested.
 fn kept(ran: &Ran, asked: Option<u64>) -> GenReport {
     let pace = ran.stopped.ports.iter().find_map(|p| p.pace);
     let asked = match (ran.ended, pace) {
-        // Cut short, or with no end in the request: what was due until then.
+        // The run ended early, or the request has no end: report the packets that were due until
+        // then.
         (Ended::Signal(_) | Ended::Failed, pace) => pace.map(|p| p.asked),
         (Ended::Done, pace) => asked.or(pace.map(|p| p.asked)),
     };
@@ -65,10 +66,10 @@ fn asked(args: &Gen) -> Option<u64> {
 
 /// Returns the packets that are due within `--for`, at `--rate`.
 fn paced(args: &Gen) -> Option<u64> {
-    // Both were checked when they were parsed; a size that is wrong is refused by the driver.
+    // Both were checked when they were parsed; the driver refuses an invalid size.
     let rate = units::rate(args.rate.as_deref()?).ok()?;
     let mean = mean_frame_bytes(args.size.as_deref(), args.to).ok()?;
-    // Packet i is due at i / rate, the first at once.
+    // Packet i is due at i / rate; the first packet is due at once.
     Some((rate.pps(mean) * args.limits.time?.as_secs_f64()).ceil() as u64)
 }
 
@@ -86,10 +87,11 @@ fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Fail
     say("mac", args.mac.map(|mac| mac.to_string()));
     say("from", args.from.clone());
     let is_asked = drivers.flags(&to).interface && (args.mac.is_none() || args.from.is_none());
-    // Whatever the driver: where packets leave by an interface, that is what the port is called by.
+    // If the port's argument is the name of an interface, datagrams leave by that interface,
+    // whatever the driver.
     let leaves_by = args.to.and_then(|_| match Interface::open(&to.arg) {
         Ok(dev) => Some(dev.name().to_string()),
-        // That it is not there is then the error; a device that the port makes needs both addresses.
+        // The driver then reports the missing interface; if the port creates it, the user must give both addresses.
         Err(_) => is_asked.then(|| to.arg.clone()),
     });
     say("dev", leaves_by);
@@ -105,7 +107,7 @@ fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Fail
         ..Path::default()
     };
     if is_paired {
-        // It has two ends, and no other part of this process takes the second.
+        // The ring has two ends, and no other port of this process takes the second one.
         let end = format!("{name}-end");
         path.ports.push((end.clone(), args.port.clone()));
         path.ports.push(("sink".into(), "sink:".into()));

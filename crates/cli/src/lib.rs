@@ -1,6 +1,7 @@
 //! The `linerate` command: moves packets between ports, and accounts for each of them.
 //!
-//! A library so that the instruments' command (`linerate-lab`) prints, fails and ends as this one.
+//! It is a library so that `linerate-lab`, the command of the instruments, has the same output,
+//! errors and exit statuses.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -35,7 +36,7 @@ use screen::Screen;
 
 pub use args::refuse;
 
-/// Returns the definition of the command line, from which man pages and completions are made.
+/// Returns the definition of the command line, for man pages and completions.
 #[must_use]
 pub fn command() -> clap::Command {
     args::definition(&Registry::default())
@@ -96,7 +97,7 @@ pub fn main_with(drivers: &[&'static dyn Driver]) -> ExitCode {
     end(screen, done)
 }
 
-/// Prints the failure, if there is one; returns the exit status.
+/// Prints the failure, if `done` is one; returns the exit status.
 pub fn end(screen: Screen, done: Result<u8, Failure>) -> ExitCode {
     ExitCode::from(done.unwrap_or_else(|failure| {
         screen.failure(&failure.error);

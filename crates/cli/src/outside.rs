@@ -1,5 +1,5 @@
-//! Commands that are separate programs: `linerate lab` runs `linerate-lab lab`, as cargo and git
-//! run their subcommands.
+//! Commands in separate programs: `linerate lab` runs `linerate-lab lab`, as cargo and git run
+//! their subcommands.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,15 +9,16 @@ use std::process::Command;
 
 use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 
-/// The program that measures.
+/// The program with the measuring commands.
 const PROGRAM: &str = "linerate-lab";
-/// Names of the commands that are separate programs.
+/// Names of the commands in that program.
 pub const COMMANDS: [&str; 4] = ["lab", "lines", "ndr", "profile"];
 
-/// Executes the program that `words` name: from this program's folder, else from the `PATH`.
+/// Executes the command `words` in the separate program, from this program's folder, else from the
+/// `PATH`.
 ///
 /// # Errors
-/// `E-USAGE` for a word that is no command; `E-UNSUPPORTED` if the program is not there.
+/// `E-USAGE` for an unknown command; `E-UNSUPPORTED` if the program is not installed.
 pub fn run(words: &[OsString]) -> Result<u8, Failure> {
     let asked = words.first().and_then(|word| word.to_str()).unwrap_or_default();
     if !COMMANDS.contains(&asked) {
@@ -29,13 +30,13 @@ pub fn run(words: &[OsString]) -> Result<u8, Failure> {
         let fix = "cargo install --path instruments/cli, in linerate's repository";
         return Err(Failure::new(UNSUPPORTED, "E-UNSUPPORTED", &what, why, fix));
     };
-    // Returns only if it could not.
+    // `exec` returns only if it failed.
     let error = Command::new(&program).args(words).exec();
     let why = format!("{}: {error}", program.display());
     Err(Failure::new(RUNTIME, "E-SYSTEM", &what, why, ""))
 }
 
-/// Refuses a word that is no command of either program.
+/// Refuses a word that is a command of neither program.
 fn unknown(word: &str) -> Failure {
     let known = ["forward", "gen", "doctor", "tune", "version", "help"].into_iter().chain(COMMANDS);
     let near = linerate::nearest(word, known);
@@ -44,7 +45,7 @@ fn unknown(word: &str) -> Failure {
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why, &fix)
 }
 
-/// Finds the program beside this one or in the `PATH`.
+/// Finds the program in this program's folder or in the `PATH`.
 fn find() -> Option<PathBuf> {
     let beside = env::current_exe().ok().and_then(|own| Some(own.parent()?.join(PROGRAM)));
     let path = env::var_os("PATH").unwrap_or_default();

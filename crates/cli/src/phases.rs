@@ -9,18 +9,18 @@ use linerate_sys::clock::cpu_time;
 use crate::far;
 use crate::run::Path;
 
-/// CPU share of post 000's system at the same rate, with its own buffers.
+/// CPU share of post 000's system at the rate of the paced phase, with its own buffers.
 ///
 /// Source: post 000, system CPU at the adapter's full rate.
 const POST_CPU_PCT: f64 = 27.5;
 
-/// The phases of one run: paced, then at full speed.
+/// The phases of one run: first at a fixed rate, then at full speed.
 #[derive(Debug)]
 pub struct Phases {
-    /// End of the paced phase, and the process that receives the packets; `None` for a run without
-    /// phases.
+    /// End of the paced phase, and the id of the process that receives the packets; `None` for a
+    /// run without phases.
     paced: Option<(Duration, u32)>,
-    /// Readings at the start, at the change, and at the end.
+    /// Readings at the start, at the change of phase, and at the end.
     readings: Vec<Reading>,
 }
 
@@ -34,15 +34,15 @@ struct Reading {
 }
 
 impl Phases {
-    /// Returns the run of `path` starts now.
+    /// Returns the phases of a run of `path` that starts now.
     pub fn start(path: &Path, stats: &Stats) -> Phases {
         let mut phases = Phases { paced: path.paced, readings: Vec::new() };
         phases.read(stats);
         phases
     }
 
-    /// Returns the time left in the paced phase; the longest possible time if it is over or there
-    /// is none.
+    /// Returns the time left in the paced phase, or the longest possible time if there is none or
+    /// it is over.
     pub fn left(&self) -> Duration {
         match (self.paced, &self.readings[..]) {
             (Some((paced, _)), [first]) => paced.saturating_sub(first.at.elapsed()),
@@ -57,12 +57,12 @@ impl Phases {
         }
     }
 
-    /// Marks the end of the run.
+    /// Takes the last reading, at the end of the run.
     pub fn end(&mut self, stats: &Stats) {
         self.read(stats);
     }
 
-    /// Returns the phases of the run; `pace` is the report of the first one's pace.
+    /// Returns the reports of the phases; `pace` is the pace of the paced phase.
     pub fn reports(&self, pace: Option<Pace>) -> Vec<PhaseReport> {
         let pairs = self.readings.iter().zip(self.readings.iter().skip(1));
         let parts = pairs.zip(["paced", "flat out"]);
@@ -102,7 +102,7 @@ impl Reading {
     }
 }
 
-/// Returns the packets and bytes sent by ports that are not paired as rings are.
+/// Returns the packets and bytes sent by ports other than rings.
 pub fn sent(stats: &Stats) -> Passed {
     let ports = stats.ports();
     let outside = ports.iter().filter(|port| !port.flags.paired);

@@ -1,4 +1,5 @@
-//! `--place`: searches CPUs for the workers, and for their devices' interrupts, during the run.
+//! The option `--place`: searches for better CPUs for the workers and for their devices' interrupts
+//! during a run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +14,18 @@ use crate::run::Path;
 use crate::screen::Screen;
 use crate::undo::{self, Record};
 
-/// The interrupts that may be moved, until this is dropped: then they are put back, and the record goes.
+/// The interrupts that may be moved. Dropping the value restores them, and then removes the record.
 #[derive(Default)]
 pub struct Interrupts {
     guards: Vec<InterruptGuard>,
-    /// Goes after the guards.
+    /// Declared after the guards, so that the record is removed after they have restored the
+    /// interrupts.
     _record: Option<Record>,
 }
 
 impl Interrupts {
-    /// Finds those of a path's ports, which are open; says what may be moved, and writes it down before it is.
+    /// Finds the interrupts of a path's open ports; first prints which may be moved, and records them for `doctor
+    /// --undo`.
     pub fn find(place: Option<&str>, path: &Path, screen: &Screen) -> Interrupts {
         let Some(how @ ("auto" | "napi")) = place else { return Interrupts::default() };
         let plans = path.ports.iter().filter_map(|(_, text)| path.drivers.plan(text).ok());
@@ -73,7 +76,7 @@ fn stays(interface: &str, e: &linerate::Error, screen: &Screen) {
     screen.note(&format!("note: {what}: {} ({fix})\n", e.why));
 }
 
-/// A search for CPUs that runs on its own thread.
+/// A search for CPUs, which runs on its own thread.
 #[derive(Debug)]
 pub struct Placing {
     over: Arc<AtomicBool>,
@@ -81,7 +84,7 @@ pub struct Placing {
 }
 
 impl Placing {
-    /// Starts it. `counters` were started before the workers; without, CPU time is what is compared.
+    /// Starts the search. `counters` were started before the workers; without them, the search compares CPU time.
     pub fn start(
         running: &Running,
         counters: Option<Counters>,
@@ -92,7 +95,8 @@ impl Placing {
         for guard in &interrupts.guards {
             gauge = gauge.interrupts(guard);
         }
-        // They count what the workers do, and not what the kernel does for them elsewhere.
+        // Counters see the workers only, and not the kernel's work for interrupts, so they are not
+        // used if interrupts move.
         if let Some(mut counters) = counters.filter(|_| interrupts.guards.is_empty()) {
             gauge = gauge.meter("cycles", Box::new(move || counters.cycles()));
         }
@@ -103,7 +107,7 @@ impl Placing {
     /// Ends the search for a placement, and returns its result.
     ///
     /// # Errors
-    /// Why it did not come to its end.
+    /// The reason why the search did not finish.
     pub fn end(mut self) -> linerate::Result<PlacementReport> {
         self.over.store(true, Ordering::Relaxed);
         let done = self.thread.take().map(JoinHandle::join);

@@ -1,4 +1,4 @@
-//! The packets' memory and its cost on the screen: a line in every result, and a table on request.
+//! Output about packet memory and its cost: a line in every result, and a table on request.
 
 use std::fmt::Write;
 
@@ -6,9 +6,9 @@ use linerate_ctl::PoolReport;
 use linerate_ctl::pool::{CoreReport, DwellTimes, RemoteFrees};
 use linerate_sys::text::thousands;
 
-/// Formats the line of a pool: memory held, share of hits in hot lists, and who freed; also the
-/// samples, if there are any, with the upper bound of their cost: `timing_ticks` for each call that
-/// was timed.
+/// Formats the line of a pool: memory held, hit rate of hot lists, and who freed the frames; if
+/// calls were sampled, also the samples. `timing_ticks` returns the cost of timing one call, for an
+/// upper bound of their cost.
 pub fn line(pool: &PoolReport, timing_ticks: impl FnOnce() -> u64) -> String {
     let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1} %", s * 100.0));
     let mut text = format!(
@@ -18,7 +18,8 @@ pub fn line(pool: &PoolReport, timing_ticks: impl FnOnce() -> u64) -> String {
         percent(pool.remote_frees.share),
     );
     if let Some(dwell) = &pool.dwell {
-        // Freed by the worker that allocated them, and by others.
+        // Lifetimes of packets freed by the worker that allocated them, and of those freed by
+        // others.
         let all = [("lifetime", dwell.local), ("lifetime between workers", dwell.remote)];
         let some = all.iter().filter(|(_, times)| times.packets > 0);
         let lives: String = some.map(|(what, times)| lived(what, times)).collect();
@@ -30,7 +31,7 @@ pub fn line(pool: &PoolReport, timing_ticks: impl FnOnce() -> u64) -> String {
     text
 }
 
-/// Returns the line about the cost of sampling to the run.
+/// Formats the line about the cost of sampling for the run.
 fn sampling(cores: &[CoreReport], timing_ticks: u64) -> String {
     let timed: u64 = cores.iter().flat_map(|core| core.calls_timed).sum();
     let packets: u64 = cores.iter().map(|core| core.allocs).sum();
@@ -65,7 +66,7 @@ fn bytes(n: u64) -> String {
     }
 }
 
-/// Returns the table: each core's work, the cost of the depot's locks, and frees by CPU.
+/// Formats the table: each core's work, the cost of the depot's locks, and frees by CPU.
 pub fn table(pool: &PoolReport) -> String {
     let locks = &pool.locks;
     format!(
@@ -78,7 +79,8 @@ pub fn table(pool: &PoolReport) -> String {
     )
 }
 
-/// Returns a row for each core. Ticks, and times without a frame, only if there were any.
+/// Returns a row for each core. Columns of ticks, and of allocations without a frame, are left out
+/// if they are all empty.
 fn cores(cores: &[CoreReport]) -> Vec<Vec<String>> {
     let timed = cores.iter().any(|c| c.ticks_per_alloc.or(c.ticks_per_free).is_some());
     let starved = cores.iter().any(|c| c.no_frame > 0);

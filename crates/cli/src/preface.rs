@@ -1,4 +1,4 @@
-//! The text before a run: modes obtained, and settings in effect.
+//! The text printed before a run: the modes that ports obtained, and the settings in effect.
 
 use linerate::{Data, Engine, Init, Pages, Pool, PortStats, Return};
 use linerate_ctl::pool::{INIT, RETURN, word};
@@ -8,7 +8,7 @@ use crate::args::{Memory, Run};
 use crate::report::obtained;
 use crate::run::Path;
 
-/// Returns the text before a run: modes obtained, and options in effect.
+/// Returns the text printed before a run: the modes that ports obtained, and the options in effect.
 pub fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
     let stats = engine.stats();
     let ports = stats.ports();
@@ -25,7 +25,7 @@ pub fn preface(engine: &Engine, path: &Path, run: &Run) -> String {
         + "\n"
 }
 
-/// Returns the line that says which interfaces' packets are copied: their port lines say why no other mode was had.
+/// Returns the line that names the interfaces whose packets are copied; the lines of the ports have the reasons.
 fn copies(ports: &[PortStats]) -> String {
     let is_copied = |mode: &str| mode.split([' ', ',']).any(|word| word == "copy");
     let copied = ports.iter().filter(|p| p.flags.interface && is_copied(&p.obtained.mode));

@@ -9,22 +9,22 @@ use crate::report::rate;
 /// Interval at which the line is redrawn.
 pub const REDRAW: Duration = Duration::from_millis(250);
 
-/// A line that is redrawn in place.
+/// A line on stderr that is redrawn in place.
 #[derive(Debug)]
 pub struct Line {
-    /// The time of the last drawing.
+    /// The time at which the line was last drawn.
     last: Option<Instant>,
     drawn: bool,
 }
 
-/// The line of a path at work.
+/// The progress line of a run.
 #[derive(Debug)]
 pub struct Progress {
     line: Line,
     started: Instant,
     /// The duration of the run, if it is limited.
     total: Option<Duration>,
-    /// The time of the last drawing, and the packets at that time.
+    /// The time at which the line was last drawn, and the number of packets then.
     last: (Instant, u64),
 }
 
@@ -34,7 +34,7 @@ impl Line {
         io::stderr().is_terminal().then_some(Line { last: None, drawn: false })
     }
 
-    /// Draws the line, unless it was drawn a moment ago.
+    /// Draws the line, unless it was drawn less than [`REDRAW`] ago.
     pub fn draw(&mut self, text: impl FnOnce() -> String) {
         let now = Instant::now();
         if self.last.is_some_and(|last| now - last < REDRAW) {
@@ -68,7 +68,8 @@ impl Progress {
         Some(Progress { line, started: now, total, last: (now, 0) })
     }
 
-    /// Draws the progress, unless it was drawn a moment ago; `packets` have left so far.
+    /// Draws the progress, unless it was drawn less than [`REDRAW`] ago; `packets` have been sent
+    /// so far.
     pub fn draw(&mut self, packets: u64) {
         let (started, total, last) = (self.started, self.total, &mut self.last);
         self.line.draw(|| {

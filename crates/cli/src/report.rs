@@ -1,5 +1,5 @@
-//! The tables at the end of a run. An unknown figure is printed as `-`, one that cannot be measured
-//! as n/a.
+//! The tables at the end of a run. An unknown figure is printed as `-`, and a figure that cannot be
+//! measured as n/a.
 
 use std::fmt::Write;
 
@@ -11,11 +11,11 @@ use linerate_sys::tsc;
 
 use crate::{pool, sends, troubles};
 
-/// Difference of two clocks, in per cent of the larger figure, above which they are marked: each
-/// leaves out a part that the other includes, a few per cent on a busy path.
+/// Difference between two measurements of CPU time, in per cent of the larger one, from which both
+/// are marked. Each omits a part that the other includes, a few per cent on a busy path.
 const AGREE_PCT: f64 = 10.0;
 
-/// Returns the packets of each port, the drops, the troubles and the balance: all that `--quiet` prints.
+/// Returns the ledger: packets of each port, drops, troubles and balance; `--quiet` prints nothing else.
 pub fn ledger(report: &ForwardReport) -> String {
     let mut text = ports(report) + &troubles::lines(&report.ports) + &balance(&report.ledger);
     if let Some(verify) = &report.verify {
@@ -24,7 +24,7 @@ pub fn ledger(report: &ForwardReport) -> String {
     text
 }
 
-/// Returns the result of `forward`; with `whole_pool`, also what each worker did with the pool.
+/// Returns the result of `forward`; `whole_pool` adds each worker's use of the pool.
 pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     let mut text = ledger(report);
     if let Some(process) = &report.far {
@@ -70,7 +70,7 @@ pub fn obtained<'a>(ports: impl Iterator<Item = (&'a str, &'a Obtained)> + Clone
     let mut text = String::new();
     for (name, obtained) in ports {
         let full = obtained.to_string();
-        // The device is named once, not twice.
+        // The device's name is at the start of the line already.
         let device = format!("{name} ");
         let said = full.strip_prefix(&device).unwrap_or(&full);
         let _ = writeln!(text, "{name:width$}  {said}");
@@ -78,7 +78,7 @@ pub fn obtained<'a>(ports: impl Iterator<Item = (&'a str, &'a Obtained)> + Clone
     text
 }
 
-/// Formats the rows of the ports, then of the drops, which have reasons but no ports.
+/// Formats the rows of the ports, then those of the drops, which have a reason instead of a port.
 fn ports(report: &ForwardReport) -> String {
     let mut rows = vec![["ports", "rx pkts", "tx pkts", "dropped", "reason"].map(str::to_owned)];
     for port in &report.ports {
@@ -103,7 +103,7 @@ fn table(rows: &[[String; 5]]) -> String {
             *width = cell.chars().count().max(*width);
         }
     }
-    // The first column is as wide as the labels of the lines below.
+    // The first column is as wide as the labels of the lines below the table.
     widths[0] = widths[0].max(7);
     let mut text = String::new();
     for [name, rx, tx, dropped, reason] in rows {
@@ -148,7 +148,7 @@ fn verified(v: &Verify) -> String {
     text + "\n"
 }
 
-/// Returns the lines about the packets in another process's memory.
+/// Returns the lines about packets received by the second process.
 fn far(report: &ForwardReport, far: &FarReport) -> String {
     let copied = |n: Option<u64>| n.map_or("-".into(), thousands);
     let here = report.ports.iter().filter_map(|port| port.copied_bytes).reduce(|a, b| a + b);
@@ -164,7 +164,7 @@ fn far(report: &ForwardReport, far: &FarReport) -> String {
     )
 }
 
-/// Returns the rate, throughput and CPU of each part of a run.
+/// Formats the lines with the rate, throughput and CPU share of each phase.
 fn phases(phases: &[PhaseReport]) -> String {
     let mut text = String::new();
     for phase in phases {
@@ -214,7 +214,8 @@ fn cost(cost: &Cost) -> String {
     )
 }
 
-/// Formats a line for each port with moderation: its effect, and a wasteful use if there is one.
+/// Formats a line for each port with moderation: the packets for each irq, and a note if they are
+/// too few.
 fn irqs(ports: &[PortReport]) -> String {
     let mut text = String::new();
     for port in ports.iter().filter(|port| !port.moderation.is_empty()) {
@@ -230,7 +231,8 @@ fn irqs(ports: &[PortReport]) -> String {
     text
 }
 
-/// Formats both clocks' time for the same packets; then locks, calls and waits for each packet.
+/// Formats the two measurements of CPU time for each packet; then locks, calls and waits for each
+/// packet.
 fn excess(report: &ForwardReport) -> String {
     if report.packets_out() == 0 {
         let line = |label| format!("{label:<7}  n/a: no packet left\n");
@@ -239,7 +241,7 @@ fn excess(report: &ForwardReport) -> String {
     time(&report.cost) + &locks(&report.locks) + &calls(&report.calls) + &waits(&report.waits)
 }
 
-/// Formats the CPU time of a packet: from the kernel's accounting of the process, and from its
+/// Formats the CPU time for each packet: by the kernel's accounting of the process, and by the
 /// workers' clocks.
 fn time(cost: &Cost) -> String {
     let (cpu, awake) = (cost.cpu_ns_per_packet, cost.awake_ns_per_packet);
@@ -318,11 +320,12 @@ fn waits(waits: &Waits) -> String {
 /// Formats a figure that was estimated from a sample: `~32.1`.
 fn estimated(n: Option<f64>, decimals: usize) -> String {
     let text = fine(n, decimals);
-    // What is unknown or below something is about nothing.
+    // No `~` before `-` or `<`: an unknown figure or a bound is not an estimate.
     if text.starts_with(|first: char| first.is_ascii_digit()) { format!("~{text}") } else { text }
 }
 
-/// Formats a figure with `decimals` digits; a smaller one is not shown as 0.
+/// Formats a figure with `decimals` digits; a figure that would be rounded to 0 is shown as a
+/// bound.
 fn fine(n: Option<f64>, decimals: usize) -> String {
     let least = 0.1_f64.powi(decimals as i32);
     match n {
@@ -333,7 +336,7 @@ fn fine(n: Option<f64>, decimals: usize) -> String {
     }
 }
 
-/// Returns a packet rate with three digits or so: `4.31 Mpps`.
+/// Formats a packet rate with about three digits: `4.31 Mpps`.
 pub fn rate(pps: f64) -> String {
     scaled(pps, "pps")
 }

@@ -1,4 +1,4 @@
-//! One run of a path: start, wait, stop, and its cost.
+//! One run of a path: starts it, waits for its end, stops it, and measures its cost.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -29,12 +29,12 @@ const DRAIN: Duration = Duration::from_secs(2);
 const FAULT: &str = "this is a bug in linerate: report it with the command and this ledger";
 /// Interval of checks for a path that may end by itself.
 const LOOK_OFTEN: Duration = Duration::from_millis(10);
-/// Interval of checks for a path that does not: short enough to notice a port in trouble, long
-/// enough to let an idle machine sleep. With the wake-ups of two xdp ports, the process is woken
-/// less than twice a second.
+/// Interval of checks for a path that does not end by itself: short enough to notice a port in
+/// trouble, long enough to let an idle machine sleep. With the wake-ups of two xdp ports, the
+/// process wakes less than twice a second.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Longest wait for a port's peer, which may exist and not have answered yet.
+/// Longest wait for a port's peer, which may exist but not have answered yet.
 const MEET: Duration = Duration::from_millis(250);
 
 /// The path of a run.
@@ -46,24 +46,25 @@ pub struct Path {
     pub wires: Vec<(String, String)>,
     /// Longest time of the run.
     pub time: Option<Duration>,
-    /// Number of sent packets at which the run ends.
+    /// Number of sent packets after which the run ends.
     pub count: Option<u64>,
-    /// The end of the run as the options line prints it: `for 3s`.
+    /// The end of the run as the line of options prints it: `for 3s`.
     pub until: String,
-    /// Duration of the source's pace, and the process that receives the packets: packets sent in
-    /// that time are reported separately from later ones, with the CPU time of both processes.
+    /// Duration of the paced phase, and the id of the process that receives the packets. Packets of
+    /// the paced phase are reported separately from later ones, with the CPU time of both
+    /// processes.
     pub paced: Option<(Duration, u32)>,
     /// The drivers that the texts of its ports can name.
     pub drivers: Registry,
-    /// True for the second process of a trial: it reports when its ports are open, and ends with
-    /// its standard input.
+    /// True for the second process of a self-test, which reports when its ports are open, and ends
+    /// at the end of its standard input.
     pub beside: bool,
 }
 
 /// The cause of a run's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Its sources ended, or its time or count was reached.
+    /// The sources ended, or the time or count was reached.
     Done,
     /// A port failed for good, or a worker ended early.
     Failed,
@@ -77,29 +78,30 @@ pub struct Ran {
     pub report: ForwardReport,
     pub stopped: Stopped,
     pub ended: Ended,
-    /// The error for which cycles and instructions are unknown, if they are.
+    /// The error because of which cycles and instructions are unknown, if they are.
     uncounted: Option<linerate::Error>,
 }
 
 /// Runs a path to its end.
 ///
 /// # Errors
-/// Whatever keeps it from running, and a ledger that does not balance.
+/// The failure because of which the path cannot run; a ledger that does not balance.
 pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     let ports = path.ports.iter().map(|(_, text)| text.as_str());
     let _until_the_end = undo::record(ports, &path.drivers, screen);
     let mut engine = open(path, run)?;
     if !path.beside {
-        // If there is none, its port says so, and drops what it is sent.
+        // The result is ignored: a port without a peer reports that itself, and drops packets sent
+        // to it.
         let _ = engine.wait_until_up(MEET);
     }
     run_opened(engine, path, run, screen)
 }
 
-/// Opens the ports of a path, and connects them.
+/// Opens the ports of a path and connects them by wires.
 ///
 /// # Errors
-/// Errors of ports, and of memory.
+/// Errors of opening the ports, and of packet memory.
 pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
     let builder = Engine::builder().budget(run.budget as usize);
     let mut builder = builder.moderation(run.moderation).tx_batch(run.tx_batch).cpus(&run.cpu);
@@ -115,7 +117,7 @@ pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
     Ok(with_memory(builder, &run.memory).build()?)
 }
 
-/// Runs a path whose ports are open to its end.
+/// Runs a path with open ports to its end.
 ///
 /// # Errors
 /// As [`run`].
@@ -126,7 +128,7 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     }
     let stats = engine.stats();
     let signals = signals(path, screen)?;
-    // Counters see the threads that are started after them.
+    // Start the counters before the workers: they see only threads started after them.
     let counters = Counters::start();
     let placed = run.place.as_ref().map(|_| Counters::start().ok());
     let (cpu, start, tick) = (cpu_time(), Instant::now(), ticks());
@@ -138,14 +140,15 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     let interrupts = Interrupts::find(run.place.as_deref(), path, screen);
     let placing = placed.map(|counters| Placing::start(&running, counters, &interrupts));
     let ended = watch(&running, path, &mut phases, screen, &signals);
-    // Read the time for the rate before draining: packets in flight may leave late or never, which
-    // must not lower the rate.
+    // Read the time before draining: packets in flight may leave late or never, which must not
+    // lower the rate.
     let wall = start.elapsed();
     phases.end(&stats);
     let placed = placing.map(Placing::end).transpose();
-    // A run that ends is not changed any more.
+    // Close the control socket first, so that no request changes a run that ends.
     drop(control);
-    // A veth's NAPI, and with it the way to put it back, goes with the port.
+    // Restore the interrupts while the port is open: a veth's NAPI, and its setting, go with the
+    // port.
     drop(interrupts);
     let stopped = running.stop(DRAIN);
     let cpu = cpu_time().saturating_sub(cpu);
@@ -158,7 +161,8 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
         spent.instructions = Some(counted.instructions);
         spent.scope = Some(counted.scope.as_str());
     } else {
-        // The clock that every x86 has: CPU time in its ticks, under its own name.
+        // Without counters use CPU time in ticks of the time stamp counter, which every x86 has;
+        // the scope names it.
         spent.cycles = ticks_per_second.map(|rate| (cpu.as_secs_f64() * rate) as u64);
         spent.scope = Some(TSC);
     }
@@ -183,7 +187,8 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
 }
 
-/// Watches for events that end a run; prints `ready` if a first process waits for the open ports.
+/// Watches for events that end a run; prints `ready` if a first process waits until the ports are
+/// open.
 fn signals(path: &Path, screen: &Screen) -> Result<Signals, Failure> {
     let fail = |e: io::Error| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
@@ -196,7 +201,7 @@ fn signals(path: &Path, screen: &Screen) -> Result<Signals, Failure> {
     Ok(signals)
 }
 
-/// Sets the builder's packet memory from the option `memory`.
+/// Passes the memory options to the builder.
 fn with_memory(mut builder: Builder, memory: &Memory) -> Builder {
     builder = builder.data(memory.buffers).init(memory.init).return_to(memory.return_to);
     builder = builder.fit_packets(memory.fit).sampling(memory.sample);
@@ -216,10 +221,10 @@ fn with_memory(mut builder: Builder, memory: &Memory) -> Builder {
 }
 
 impl Ran {
-    /// Adds the result of the process that received the packets.
+    /// Adds the result of the second process, which received the packets.
     ///
     /// # Errors
-    /// Packets that left and did not arrive there: they are in no ledger.
+    /// Packets that were sent and did not arrive there, because no ledger includes them.
     pub fn add_far(&mut self, found: Result<(FarReport, Verify), String>) -> Result<(), Failure> {
         let (far, verify) = match found {
             Ok(found) => found,
@@ -247,7 +252,7 @@ impl Ran {
         Ok(())
     }
 
-    /// Prints, after the result, the run's errors and the figures that are unknown.
+    /// Prints the run's errors and the reasons for unknown figures, after the result.
     pub fn notes(&self, screen: &Screen) {
         if let Some(e) = self.uncounted.as_ref().filter(|_| !screen.quiet) {
             screen.note(&format!("note: {}: {}; ticks of CPU time instead\n", e.what, e.why));
@@ -303,7 +308,7 @@ fn watch(
         if let Some(progress) = &mut progress {
             progress.draw(out);
         }
-        // First: when all workers have ended early, there is nothing left that is not finished.
+        // Check this first: if all workers ended early, `finished` would also return true.
         if running.failed() {
             return Ended::Failed;
         }
@@ -341,7 +346,7 @@ fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
     false
 }
 
-/// Returns the error of a port that is down at the end of a run, and by which nothing came or left until then.
+/// Returns the error of a port that is down at the end of a run and has passed no packet.
 fn never_met(ports: &[PortStats]) -> Option<ErrorReport> {
     ports.iter().find_map(|port| {
         let Health::Down(e) = &port.health else { return None };
@@ -355,10 +360,10 @@ fn never_met(ports: &[PortStats]) -> Option<ErrorReport> {
     })
 }
 
-/// Returns a note for each port whose irqs carry too few packets, once for each; `said` are those that had one.
+/// Returns notes on ports whose irqs carry too few packets, one for each port; `said` has the ports already noted.
 fn newly_poor(ports: &[PortStats], time: Duration, said: &mut Vec<String>) -> Vec<String> {
     let mut notes = Vec::new();
-    // What holds for the first moments says little.
+    // Figures of the first second are not representative.
     for port in ports.iter().filter(|_| time >= Duration::from_secs(1)) {
         if !said.contains(&port.name)
             && let Some(why) = poorly_used(port, time)

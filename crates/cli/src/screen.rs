@@ -1,4 +1,5 @@
-//! Destination of text: stdout, unless packets go there; one document on stdout with `--json`.
+//! The destination of text: stdout, or stderr if packets go to stdout; with `--json` one document
+//! on stdout.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -9,24 +10,24 @@ use linerate_sys::text::harmless;
 
 use crate::errors::{self, Failure, RUNTIME};
 
-/// Returns true for a port on the standard input or output.
+/// Returns true for a port that reads the standard input or writes the standard output.
 pub fn is_pipe(port: &Spec, drivers: &Registry) -> bool {
     port.arg == "-" && drivers.flags(port).pipes
 }
 
-/// Destination and form of a run's text.
+/// Destination and format of a run's text.
 #[derive(Debug, Clone, Copy)]
 pub struct Screen {
-    /// True for one JSON document instead of screens.
+    /// True to print one JSON document instead of text.
     pub json: bool,
-    /// True for nothing but the result.
+    /// True to print only the result.
     pub quiet: bool,
     /// True if a port writes packets to stdout, so that text must not go there.
     stdout_taken: bool,
 }
 
 impl Screen {
-    /// Returns the screen of a run between these ports: the last one is written to, the first is
+    /// Returns the screen of a run between these ports: the last port is written, the first is
     /// read.
     pub fn new(json: bool, quiet: bool, ports: &[&str], drivers: &Registry) -> Screen {
         let taken = ports.iter().enumerate().any(|(i, port)| {
@@ -44,7 +45,7 @@ impl Screen {
     /// Prints text before the result.
     ///
     /// # Errors
-    /// A result that cannot be written is a failed run: a full disk behind stdout.
+    /// If stdout cannot be written, for instance to a full disk, the run has failed.
     pub fn preface(&self, text: &str) -> Result<(), Failure> {
         if self.json || self.quiet { Ok(()) } else { self.print(text) }
     }
@@ -61,7 +62,7 @@ impl Screen {
         self.print(&if self.json { quoted(&document()) + "\n" } else { table() })
     }
 
-    /// Prints a line that another process waits for.
+    /// Prints a line for which another process waits.
     ///
     /// # Errors
     /// As [`Screen::preface`].
@@ -76,8 +77,8 @@ impl Screen {
         }
     }
 
-    /// Prints a note about a change on an interface, also with `--json`: who reads the document later
-    /// could not know of it while it lasts.
+    /// Prints a note about a change on an interface, also with `--json`, because the change would otherwise be
+    /// unknown while it lasts.
     pub fn change(&self, text: &str) {
         eprint_all(text);
     }
@@ -98,7 +99,7 @@ impl Screen {
         let text = plain(text);
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // The reader of the pipe has seen enough (`linerate … | head`).
+            // No failure: the reader of the pipe has read enough (`linerate … | head`).
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(e) => {
                 let what = "cannot write the result to stdout";
@@ -114,8 +115,8 @@ fn eprint_all(text: &str) {
     let _ = io::stderr().write_all(plain(text).as_bytes());
 }
 
-/// Returns the lines with escapes removed that a terminal would obey: names and reasons may come
-/// from another user.
+/// Removes escape sequences that a terminal would execute, because names and reasons may come from
+/// another user.
 fn plain(text: &str) -> String {
     let parts =
         text.split_inclusive(['\n', '\t']).map(|part| match part.char_indices().next_back() {
@@ -127,7 +128,7 @@ fn plain(text: &str) -> String {
     parts.collect()
 }
 
-/// Returns a JSON document with these characters escaped, which occur in strings only.
+/// Returns a JSON document in which such characters are escaped; they occur in strings only.
 fn quoted(document: &str) -> String {
     let mut text = String::with_capacity(document.len());
     for c in document.chars() {

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use linerate_ctl::report::{PortReport, TxCalls};
 use linerate_sys::text::thousands;
 
-/// Formats a line for each port with a cap on its batches or a discipline: its transmit calls by
-/// their packets, and the discipline's losses.
+/// Formats a line for each port with a batch cap or a discipline: its transmit calls by size, and
+/// the discipline's drops.
 pub fn lines(ports: &[PortReport]) -> String {
     let mut text = String::new();
     let shown = |port: &&PortReport| {

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first ends the run in order, the second immediately.
+//! SIGINT and SIGTERM: the first signal ends the run in order, the second ends it immediately.
 
 use std::io;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use signal_hook::iterator::Signals as Incoming;
 
 use crate::errors::SIGNAL;
 
-/// Value for the end of the standard input, used like a signal's number.
+/// Number that represents the end of the standard input where a signal's number is expected.
 pub const HANGUP: i32 = 0;
 
-/// The signals that end a run.
+/// A watch for the signals that end a run.
 #[derive(Debug)]
 pub struct Signals(Receiver<i32>, Sender<i32>);
 
 impl Signals {
-    /// Watches for the signals from now on, on a thread of its own.
+    /// Starts to watch for the signals, on a thread of its own.
     ///
     /// # Errors
-    /// Whatever sigaction(2) or the thread's start says.
+    /// Errors of sigaction(2), or of starting the thread.
     pub fn watch() -> io::Result<Signals> {
         Signals::telling(&Arc::default())
     }
@@ -49,11 +49,11 @@ impl Signals {
         Ok(Signals(told, another))
     }
 
-    /// Sends [`HANGUP`], like a signal, at the end of the standard input: the process at its other
-    /// end wants the run to end, or has died.
+    /// Sends [`HANGUP`], like a signal, at the end of the standard input, which means that the
+    /// process at its other end has died or wants the run to end.
     ///
     /// # Errors
-    /// That of the thread's start.
+    /// The error of starting the thread.
     pub fn watch_stdin(&self) -> io::Result<()> {
         let ended = self.1.clone();
         thread::Builder::new().name("stdin".into()).spawn(move || {
@@ -68,7 +68,8 @@ impl Signals {
         match self.0.recv_timeout(timeout) {
             Ok(signal) => Some(signal),
             Err(RecvTimeoutError::Timeout) => None,
-            // The watching thread never ends before the process; if it did, to wait is still right.
+            // Unreachable while the process runs, because the watching thread never ends; keep
+            // waiting.
             Err(RecvTimeoutError::Disconnected) => {
                 thread::sleep(timeout);
                 None

@@ -41,15 +41,15 @@ pub fn lines(ports: &[PortReport]) -> String {
     text
 }
 
-/// Returns the driver's counts with their words: causes of lost packets, or the other counts.
+/// Returns the driver's counts with their names: the causes of lost packets, or the other counts.
 fn counts(port: &PortReport, causes: bool) -> impl Iterator<Item = (u64, &'static str)> {
     let counts = port.driver_counts.named().into_iter();
     let counts = counts.filter(move |(key, ..)| key.starts_with("missed_") == causes);
     counts.map(|(_, words, n)| (n, words))
 }
 
-/// Formats the causes of lost packets that the driver knows: `: 300,000 ring full, 47,457 no
-/// frame`.
+/// Formats the causes of lost packets, as far as the driver knows them: `: 300,000 ring full,
+/// 47,457 no frame`.
 fn causes(port: &PortReport) -> String {
     let mut causes: Vec<_> = counts(port, true).collect();
     let known = causes.iter().fold(0u64, |sum, (n, _)| sum.saturating_add(*n));
@@ -60,7 +60,7 @@ fn causes(port: &PortReport) -> String {
     format!(": {}", counted(&causes))
 }
 
-/// Formats the counts that are not 0, with their words.
+/// Formats the counts that are not 0, with their names.
 fn counted(counts: &[(u64, &str)]) -> String {
     let some = counts.iter().filter(|(n, _)| *n > 0);
     some.map(|(n, what)| format!("{} {what}", thousands(*n))).collect::<Vec<_>>().join(", ")

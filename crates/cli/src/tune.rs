@@ -1,4 +1,4 @@
-//! `linerate tune`: shows and changes the settings of a run, in ethtool's manner.
+//! The command `linerate tune`: shows and changes the settings of a run, with ethtool's options.
 
 mod show;
 
@@ -93,7 +93,7 @@ impl Tune {
     /// Runs the command; returns the exit status.
     ///
     /// # Errors
-    /// What the run refuses, and why it does not answer.
+    /// The run's refusal, or the reason why it does not answer.
     pub fn run(&self, screen: &Screen) -> Result<u8, Failure> {
         let (view, request) = self.request()?;
         if self.revert_after.is_some() && !matches!(view, View::Set) {
@@ -130,7 +130,7 @@ impl Tune {
         }
     }
 
-    /// Reads a port, with a queue or without, and pairs of a name and a value.
+    /// Parses a port, optionally with a queue, and pairs of a name and a value.
     fn change(&self, words: &[String], letter: char, capital: char) -> Result<Change, Failure> {
         let (place, pairs) = words.split_first().map_or(("", words), |(first, rest)| (first, rest));
         let queue = place.rsplit_once('/').and_then(|(port, n)| Some((port, n.parse().ok()?)));
@@ -160,7 +160,7 @@ fn refuse(why: &str, fix: &str) -> Failure {
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why.to_owned(), fix)
 }
 
-/// Returns the failure of an error that a run has told, with the exit status of its code.
+/// Returns the failure for an error in a run's answer, with the exit status of the error's code.
 fn failure(error: ErrorReport) -> Failure {
     let code = Code::ALL.iter().find(|code| code.as_str() == error.code);
     let exit = match code.map(|code| code.kind()) {
@@ -219,7 +219,8 @@ mod tests {
         }
     }
 
-    /// Settings of programs that no run has: a list of a thread's own, and a pool's that costs time.
+    /// Settings that exist in programs but not in runs: the length of a thread's own hot list, and a pool's sampling,
+    /// which costs time.
     const ELSEWHERE: [&str; 2] = ["hot_list", "sample"];
 
     #[test]

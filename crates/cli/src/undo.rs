@@ -1,8 +1,8 @@
-//! The record of what a run changes on interfaces, for `doctor --undo` after a kill.
+//! The record of a run's changes on interfaces, for `doctor --undo` after the run was killed.
 //!
 //! The library undoes its changes when a port is closed, and writes no file. A run that is killed cannot: so the
 //! command writes down what opening its ports will change before it opens them, and removes that file at its end.
-//! A file is believed only if it and its folder are this user's own and no one else can write them.
+//! A record is used only if this user owns the file and its folder, and no other user can write them.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,10 +20,10 @@ use rustix::io::Errno;
 use crate::screen::Screen;
 
 const FORM: &str = "linerate-undo/1";
-/// Longest record: a line for each change.
+/// Greatest size of a record, which has a line for each change.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// A record on disk; removed when dropped.
+/// A record in a file, which is removed when this value is dropped.
 pub struct Record {
     folder: OwnedFd,
     name: String,
@@ -35,7 +35,7 @@ impl Drop for Record {
     }
 }
 
-/// Records the changes that opening `ports` will make; returns `None` if it makes none.
+/// Records the changes that opening `ports` will make; returns `None` if there are none.
 pub fn record<'a>(
     ports: impl IntoIterator<Item = &'a str>,
     drivers: &Registry,
@@ -52,7 +52,7 @@ pub fn record<'a>(
     kept(write("", &changes.into_iter().map(left).collect::<Vec<_>>()), screen)
 }
 
-/// Writes down interrupts that may be moved, which has been said; none if there are none.
+/// Records interrupts that may be moved; returns `None` if there are none.
 pub fn record_moves(changes: &[(String, Was)], screen: &Screen) -> Option<Record> {
     let left = |(name, was): &(String, Was)| (name.clone(), Left::Interrupts(was.clone()));
     kept(write("-place", &changes.iter().map(left).collect::<Vec<_>>()), screen)
@@ -108,7 +108,7 @@ fn folder(make: bool) -> Result<(PathBuf, OwnedFd), Errno> {
     is_own(&folder, FileType::Directory).then_some((path, folder)).ok_or(Errno::PERM)
 }
 
-/// Returns true if `object` is of that kind, and this user's alone to write.
+/// Returns true if `object` is of that kind, and only this user owns and can write it.
 fn is_own(object: impl AsFd, kind: FileType) -> bool {
     fstat(object).is_ok_and(|stat| {
         let is_private =
@@ -126,16 +126,16 @@ fn netns() -> Option<u64> {
 /// Returns the start time of a process, which distinguishes it from a later one with the same
 /// number.
 ///
-/// Source: proc_pid_stat(5), field 22; the second is a name in parentheses, which may have any in it.
+/// Source: proc_pid_stat(5), field 22; field 2 is a name in parentheses, which may contain any character.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    // One that has ended and whose parent has not asked yet is there, and does nothing more.
+    // A process in state Z has ended and waits for its parent: it makes no more changes.
     fields.next().filter(|state| *state != "Z")?;
     fields.nth(18)?.parse().ok()
 }
 
-/// A change as a record's line ends.
+/// The kind of a change, as it is written at the end of a record's line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Left {
     Checksums,
@@ -150,7 +150,7 @@ impl Left {
         }
     }
 
-    /// Returns how the interface is while it is changed, and how it is again.
+    /// Describes the changed state of the interface, and its restored state.
     fn told(&self) -> (String, String) {
         match self {
             Left::Checksums => {
@@ -185,7 +185,7 @@ impl Left {
                 screen.change(&format!("restoring the interrupts of {name}: {was}\n"));
                 let name = name.to_string();
                 match InterruptGuard::put_back(&name, was) {
-                    // A veth has NAPI while such a port is open.
+                    // A veth has NAPI only while a port is open: open one to restore the setting.
                     Err(e) if e.code == linerate::Code::Unsupported => {
                         let driver = Registry::default().of_links().ok_or(e)?;
                         let quiet = driver.on_machine().link_trial;
@@ -209,7 +209,7 @@ impl fmt::Display for Left {
     }
 }
 
-/// A line of a record.
+/// One line of a record: a change on an interface.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     pid: u32,
@@ -232,7 +232,7 @@ impl Line {
         Some(Line { pid, start, netns, index, interface, left })
     }
 
-    /// Undoes the recorded changes; returns true if none is left.
+    /// Undoes the recorded changes; returns true if all of them are undone.
     fn undo(&self, screen: &Screen, found: &mut Vec<Finding>) -> bool {
         let Line { pid, interface, .. } = self;
         let (changed, again) = self.left.told();
@@ -296,7 +296,7 @@ pub fn undo(screen: &Screen) -> Vec<Finding> {
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
         let Some(text) = read(&folder, &name) else { continue };
         let lines: Vec<Line> = text.lines().filter_map(Line::of).collect();
-        // Each of them is undone, also behind one that cannot be.
+        // Undo every line, also after one that fails.
         let done: Vec<bool> = lines.iter().map(|line| line.undo(screen, &mut found)).collect();
         let is_whole = lines.len() == text.lines().count();
         if is_whole && !done.is_empty() && done.iter().all(|done| *done) {
@@ -313,7 +313,7 @@ fn nothing(mut found: Vec<Finding>) -> Vec<Finding> {
     found
 }
 
-/// Reads a record of this user's.
+/// Reads a record, if only this user owns and can write it.
 fn read(folder: &OwnedFd, name: &str) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(folder, name, flags, Mode::empty()).ok()?;

@@ -1,10 +1,10 @@
-//! Prints the answers to `linerate tune` in ethtool's words.
+//! The text of answers to `linerate tune`, in ethtool's words.
 
 use serde_json::Value;
 
-/// The part of an answer that is printed.
+/// The part of an answer to print.
 pub(super) enum View {
-    /// Settings under a letter; all without.
+    /// Settings of one of ethtool's letters; all settings without a letter.
     Settings(Option<char>),
     Driver,
     Statistics,
@@ -12,7 +12,7 @@ pub(super) enum View {
     Keep,
 }
 
-/// Returns the answer as a person reads it.
+/// Formats the answer as a table.
 pub(super) fn table(view: &View, answer: &Value) -> String {
     let mut text = String::new();
     match view {
@@ -45,7 +45,7 @@ pub(super) fn table(view: &View, answer: &Value) -> String {
     text
 }
 
-/// Adds what was set before, and what is now.
+/// Adds the values before and after a change.
 fn set(answer: &Value, text: &mut String) {
     for set in answer["set"].as_array().into_iter().flatten() {
         let mut before: Vec<String> =
@@ -64,7 +64,8 @@ fn set(answer: &Value, text: &mut String) {
     }
 }
 
-/// Adds the settings of a port's queues under a letter; queues that are alike are shown once.
+/// Adds the settings of a port's queues that belong to a letter; queues with equal settings are
+/// shown once.
 fn settings(name: &str, port: &Value, letter: Option<char>, text: &mut String) {
     let queues = port["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut from = 0;
@@ -100,7 +101,7 @@ fn settings(name: &str, port: &Value, letter: Option<char>, text: &mut String) {
     }
 }
 
-/// Adds each number and text of an object, with the path to it.
+/// Adds each number and text of an object, preceded by its path.
 fn counts(path: &str, value: &Value, text: &mut String) {
     match value {
         Value::Object(map) => map.iter().for_each(|(key, value)| {
@@ -117,12 +118,12 @@ fn counts(path: &str, value: &Value, text: &mut String) {
     }
 }
 
-/// Returns a name as ethtool writes one.
+/// Returns a setting's name in ethtool's form, with `-` for `_`.
 fn dashed(name: &Value) -> String {
     word(name).replace('_', "-")
 }
 
-/// Returns a text without its quotes, and anything else as it is.
+/// Returns a text without quotes; any other value in JSON.
 fn word(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
