@@ -1,5 +1,6 @@
 //! A custom driver without `unsafe`: a pipe of datagrams whose two ends are in this process. It
-//! copies. `cargo test --example copying_driver` tries it by the suite of linerate's own ports.
+//! copies packets. `cargo test --example copying_driver` tests it with the test suite of linerate's
+//! own ports.
 
 use linerate::{prelude::*, wait::poll_readable, *};
 use std::io::ErrorKind::WouldBlock;
@@ -72,7 +73,7 @@ impl QueueOps for PipeQueue {
         let alarm =
             (self.starved && want.frames()).then(|| Instant::now() + Duration::from_millis(1));
         self.bell.watch(&self.socket, watch, alarm);
-        // False if it is there already; in doubt, too.
+        // Returns false if the socket is readable already, or if poll fails.
         !poll_readable(&[self.as_fd()], Some(Duration::ZERO)).unwrap_or(true)
     }
     fn alarm(&mut self, at: Instant) -> bool {

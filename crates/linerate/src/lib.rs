@@ -24,7 +24,7 @@
 //! ```
 //!
 //! The library prints nothing, opens nothing unasked, installs no signal handler and keeps no
-//! global state. This crate holds no code: it is the one name under which the others are found.
+//! global state. This crate has no code: it re-exports the others.
 #![forbid(unsafe_code)]
 
 pub use linerate_ctl::{affinity, doctor, placement};
@@ -57,7 +57,7 @@ pub mod knob {
     pub use linerate_skb::knob::*;
 }
 
-/// The names that nearly every program uses: `use linerate::prelude::*;`.
+/// The names that nearly every program needs: `use linerate::prelude::*;`.
 ///
 /// It leaves out `Result` and `Error`, which programs have of their own.
 pub mod prelude {

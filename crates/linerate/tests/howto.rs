@@ -1,8 +1,9 @@
-//! The sections that a how-to promises.
+//! Checks that docs/howto-batching.md has its promised sections.
 
 use std::path::Path;
 
-/// Post 002's: what it is, the difference to the original API, a driver's part, a user's part.
+/// Post 002's four parts: the purpose, the difference to the original API, a driver's part, a
+/// user's part.
 #[test]
 fn batching_is_explained_to_users_and_to_authors_of_drivers() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/howto-batching.md");
@@ -11,7 +12,7 @@ fn batching_is_explained_to_users_and_to_authors_of_drivers() {
     let wanted =
         ["What it is", "The difference to the original", "For users", "For authors of drivers"];
     assert_eq!(sections, wanted);
-    // Each part shows code, which tidy compares with the file that it is from.
+    // Each part shows code, which tidy compares with its source file.
     for part in page.split("\n## ").skip(3) {
         assert!(part.contains("```rust crates/linerate/examples/"), "{}", &part[..40]);
     }

@@ -1,4 +1,4 @@
-//! Checks that docs/knobs.md is what the declarations render to.
+//! Checks that docs/knobs.md equals the page generated from the declarations.
 
 use std::fmt::Write as _;
 use std::path::Path;
