@@ -1,4 +1,4 @@
-//! linerate's ports for tokio: [`AsyncPort`] waits, receives and sends as futures.
+//! linerate's ports for tokio: [`AsyncPort`] offers waiting, receiving and sending as futures.
 //!
 //! ```
 //! use linerate::prelude::*;
@@ -30,13 +30,13 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::coop::consume_budget;
 
-/// A port whose waits are futures. Each may be dropped at any time: no packet and no event is lost by it.
+/// A port whose waits are futures. A future may be dropped at any time: no packet and no event is lost.
 #[derive(Debug)]
 pub struct AsyncPort {
-    /// A descriptor of each queue; the runtime reports changes only.
+    /// A descriptor for each queue; the runtime reports only changes of its state.
     fds: Vec<AsyncFd<OwnedFd>>,
     port: Port,
-    /// True if the runtime has reported an event that was not received yet.
+    /// True if the runtime has reported an event, and the packets were not received yet.
     told: bool,
 }
 
@@ -53,28 +53,28 @@ impl AsyncPort {
         Ok(AsyncPort { fds, port, told: false })
     }
 
-    /// Waits until there are packets to receive. False: the source has ended, and everything was received.
+    /// Waits until there are packets to receive. Returns false if the source has ended and everything was received.
     ///
     /// Receive after it: until then it returns true at once.
     ///
     /// # Errors
-    /// Those of a device that has failed for good. One that is down may come back: this waits.
+    /// The error of a device that has failed for good. If a device is down but may recover, the call waits.
     pub async fn readable(&mut self) -> Result<bool> {
         self.ready_for(Want::Frames).await
     }
 
-    /// Waits until `want` occurs, otherwise as [`AsyncPort::readable`]; waiting for room never
-    /// returns an end.
+    /// Waits until `want` occurs, as [`AsyncPort::readable`] waits for packets; a wait for room
+    /// never returns false.
     ///
     /// # Errors
     /// As [`AsyncPort::readable`].
     pub async fn ready_for(&mut self, want: Want) -> Result<bool> {
-        // A port that always has something would leave the other tasks no time.
+        // Without it, a task whose port always has packets would starve the other tasks.
         consume_budget().await;
         if self.told && want.frames() {
             return Ok(true);
         }
-        // Asked first: what came before the end is then told by `arm`.
+        // Read the health before arming: `arm` then reports packets that came before the end.
         let health = self.port.health();
         if !self.port.arm(want) {
             return Ok(true);
@@ -88,7 +88,7 @@ impl AsyncPort {
         poll_fn(|cx| {
             let mut changed = false;
             for fd in fds {
-                // All of them: each has to know the task.
+                // Poll all descriptors, because each must register the task's waker.
                 if let Poll::Ready(mut ready) = fd.poll_read_ready(cx)? {
                     ready.clear_ready();
                     changed = true;
@@ -101,7 +101,7 @@ impl AsyncPort {
         Ok(true)
     }
 
-    /// Receives as many packets as `batch` has room for; returns how many arrived. Never waits.
+    /// Receives as many packets as `batch` has room for; returns the number received. Never waits.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
         self.told = false;
         self.port.rx(batch)
@@ -111,7 +111,7 @@ impl AsyncPort {
     /// that were not sent when the future is dropped stay in the batch.
     ///
     /// # Errors
-    /// Those of a device that has failed for good; the rest stays in the batch.
+    /// The error of a device that has failed for good; unsent packets stay in the batch.
     pub async fn send(&mut self, batch: &mut Batch) -> Result<()> {
         loop {
             self.port.xmit(batch);
@@ -132,8 +132,8 @@ impl AsyncPort {
     }
 
     /// Returns the port, for everything that does not wait: allocation, counts, moderation, sending
-    /// what fits. Receive with [`AsyncPort::rx`], or until no packet is left, because the next wait
-    /// assumes that all were received.
+    /// without waiting. Receive with [`AsyncPort::rx`], or until no packet is left, because the
+    /// next wait assumes that all packets were received.
     pub fn port_mut(&mut self) -> &mut Port {
         self.told = false;
         &mut self.port
@@ -146,12 +146,12 @@ impl AsyncPort {
     }
 }
 
-/// Registers a duplicate of a queue's descriptor, so that the runtime's descriptor stays open,
-/// independent of the port.
+/// Registers a duplicate of a queue's descriptor, which stays open for the runtime independently of
+/// the port.
 fn register(fd: BorrowedFd<'_>) -> io::Result<AsyncFd<OwnedFd>> {
     let fd = fd.try_clone_to_owned()?;
-    // SAFETY: the descriptor has to stay open, and the same one, until the AsyncFd is gone. An OwnedFd is
-    // open while it exists and always says the same number, the AsyncFd owns it, and nothing in this
-    // crate takes it out or changes it.
+    // SAFETY: the descriptor must stay open, and keep its number, until the AsyncFd is dropped. The OwnedFd keeps it
+    // open with a constant number, the AsyncFd owns the OwnedFd, and nothing in this crate takes it out or changes
+    // it.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }

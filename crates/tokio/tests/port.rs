@@ -1,4 +1,4 @@
-//! A port in tokio: what arrives wakes, what does not leaves the task asleep, and no wait loses anything.
+//! A port in tokio: packets wake the task, other events leave it asleep, and a dropped wait loses nothing.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use linerate::{Turned, Worker};
 use linerate_tokio::AsyncPort;
 use tokio::io::unix::AsyncFd;
 
-/// Longest time for what comes at once on a machine that is busy with other things.
+/// Longest time for an event that comes at once, on a machine that is busy with other work.
 const SOON: Duration = Duration::from_secs(20);
 
 fn pair(len: u32) -> (AsyncPort, AsyncPort) {
@@ -61,7 +61,7 @@ async fn a_wait_that_is_dropped_or_repeated_loses_nothing() {
     let (mut sender, mut receiver) = pair(64);
     let mut batch = Batch::with_capacity(4);
     for round in 0..20 {
-        // Nothing there: the wait is given up, and armed as it is.
+        // Nothing has arrived: the wait is dropped, and the queue stays armed.
         let short = Duration::from_millis(1);
         let waited = tokio::time::timeout(short, receiver.readable()).await;
         assert!(waited.is_err(), "{waited:?}");
@@ -71,7 +71,7 @@ async fn a_wait_that_is_dropped_or_repeated_loses_nothing() {
             let waited = tokio::time::timeout(SOON, receiver.readable()).await;
             assert!(waited.expect("it was told before").unwrap());
         }
-        // A wait for room, which tells of what has come as well.
+        // A wait for room also reports packets that have arrived.
         receiver.ready_for(Want::Room).await.unwrap();
         assert!(tokio::time::timeout(SOON, receiver.readable()).await.unwrap().unwrap());
         while batch.is_empty() {
@@ -129,7 +129,7 @@ async fn a_port_that_always_has_something_leaves_others_their_time() {
     }
 }
 
-/// A worker as a task has it: it turns when its descriptor says so, and has no timer of its own.
+/// Turns a worker in a task: whenever its descriptor is readable, and without a timer of the task.
 async fn turn_until_ended(worker: &mut Worker) {
     let descriptor = worker.as_fd().try_clone_to_owned().unwrap();
     #[expect(deprecated, reason = "its successor is unsafe, and this descriptor is closed last")]
@@ -149,7 +149,8 @@ async fn turn_until_ended(worker: &mut Worker) {
 
 #[tokio::test]
 async fn packets_that_wait_for_their_time_wake_the_task_of_a_shaped_port() {
-    // The packets after the first wait 8 ms each, and nothing else happens then.
+    // Every packet after the first is due 8 ms after the previous one, and nothing else happens
+    // meanwhile.
     let engine = Engine::builder().port("gen", "gen:,count=20,size=1000");
     let engine = engine.port("out", "null:,shape=1Mbit,burst=1000").wire("gen", "out");
     let engine = engine.build().unwrap();
