@@ -1,7 +1,7 @@
 //! Compares a port with smoltcp's own TAP device: `against_tap PORT|tap:NAME ADDRESS down|up [BUFFER_BYTES]`.
 //!
 //! The kernel's TCP at the other end sends up, or receives down, for three seconds; docs/smoltcp.md has the
-//! set-up. With `tap:NAME` the device is smoltcp's, and everything above it the same.
+//! set-up. With `tap:NAME` the device is smoltcp's own; all layers above it are equal.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -21,7 +21,8 @@ const RUN: Duration = Duration::from_secs(3);
 const WAIT_MAX: Duration = Duration::from_millis(100);
 const USAGE: &str = "usage: against_tap PORT|tap:NAME ADDRESS down|up [BUFFER_BYTES]";
 
-/// The task: the stack's address, the direction of the stream, and the size of a socket's buffer.
+/// The parameters: the stack's address, the direction of the stream, and the size of a socket's
+/// buffer.
 #[derive(Clone, Copy)]
 struct Task {
     address: Ipv4Addr,
@@ -76,7 +77,7 @@ fn run<D: phy::Device>(
     Ok(kernel.join().map_err(|_| "the kernel's end panicked")??)
 }
 
-/// Sends or receives by the kernel's TCP; returns Gbit/s.
+/// Sends or receives a stream with the kernel's TCP; returns Gbit/s.
 fn stream(task: Task) -> std::io::Result<f64> {
     let mut stream = TcpStream::connect((task.address, 80))?;
     let (start, mut bytes, mut buffer) = (Clock::now(), 0, vec![0; 1 << 20]);

@@ -3,7 +3,8 @@
 use linerate::wire::{self, Malformed};
 use linerate::{Offload, Skb, Views};
 
-/// `Offload::flags` for a checksum still to be computed; the next is for a verified one.
+/// `Offload::flags` for a checksum still to be computed; the next constant is for a verified
+/// checksum.
 const PENDING: u8 = 1;
 const VERIFIED: u8 = 2;
 /// `Offload::gso_type` for TCP over IPv4, the only superframes that smoltcp makes.
@@ -12,9 +13,9 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ETH_BYTES: usize = 14;
 
-/// Returns false for TCP and UDP with a wrong checksum, or with options of IPv4 that smoltcp skips and that say where
-/// the packet goes. One that was left to a device never was on a wire, and one that the port has verified is right;
-/// what is no such packet smoltcp looks at itself.
+/// Returns false for TCP and UDP with a wrong checksum, or with IPv4 options that determine the packet's route, which
+/// smoltcp skips. A checksum left to a device counts as right, because the packet was never on a wire; so does one
+/// that the port has verified. Packets of other protocols are left to smoltcp's own checks.
 pub fn is_right(frame: &[u8], offload: Offload) -> bool {
     if offload.flags & (PENDING | VERIFIED) != 0 {
         return true;
@@ -26,7 +27,7 @@ pub fn is_right(frame: &[u8], offload: Offload) -> bool {
     right.unwrap_or_else(|e| !matches!(e, Malformed::SourceRoute | Malformed::BadLength))
 }
 
-/// Leaves the checksum of a packet from smoltcp to the port; for a superframe also the cut into
+/// Leaves the checksum of a packet from smoltcp to the port; for a superframe also the cutting into
 /// segments of `segment` payload bytes.
 pub fn leave(skb: &mut Skb, segment: Option<u16>) {
     let Some((start, protocol)) = transport(skb.data()) else { return };
@@ -46,7 +47,7 @@ pub fn leave(skb: &mut Skb, segment: Option<u16>) {
         };
     }
     skb.set_offload(offload);
-    // The sum of the pseudo header, which is what a device expects there.
+    // A device expects the sum of the pseudo header in the checksum field.
     let filled = match protocol {
         TCP => skb.tcp_mut().is_ok_and(|mut tcp| tcp.fill_checksum()),
         _ => skb.udp_mut().is_ok_and(|mut udp| udp.fill_checksum()),
@@ -54,8 +55,8 @@ pub fn leave(skb: &mut Skb, segment: Option<u16>) {
     debug_assert!(filled, "smoltcp writes whole packets");
 }
 
-/// Returns the offset of the transport header in a frame, and its protocol; `None` for fragments
-/// and for other packets than IP.
+/// Returns the offset of the transport header in a frame, and its protocol; `None` for fragments,
+/// and for packets other than IP.
 fn transport(frame: &[u8]) -> Option<(u16, u8)> {
     match frame.get(12..14)? {
         [0x08, 0x00] => {
@@ -73,7 +74,7 @@ fn transport(frame: &[u8]) -> Option<(u16, u8)> {
 mod tests {
     use super::*;
 
-    /// Returns a UDP datagram behind these options of IPv4, with a checksum that is wrong.
+    /// Returns a UDP datagram with these IPv4 options and a wrong checksum.
     fn damaged(options: &[u8]) -> Vec<u8> {
         let words = 5 + options.len() as u8 / 4;
         let mut frame = vec![2; 12];

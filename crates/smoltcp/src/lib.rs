@@ -1,5 +1,5 @@
-//! linerate's queues as devices of [smoltcp], a TCP/IP stack: TCP in user space over AF_XDP,
-//! AF_PACKET or whatever else a port opens.
+//! linerate's queues as devices of [smoltcp], a TCP/IP stack: TCP in user space over AF_XDP, AF_PACKET or any other
+//! port.
 //!
 //! ```no_run
 //! use linerate::{Pool, Port};
@@ -23,11 +23,11 @@
 //! # }
 //! ```
 //!
-//! A packet is read where it lies, and written where it is sent from. Checksums of TCP and UDP are the
-//! device's work: smoltcp neither computes nor verifies them. What leaves has its checksum left to the port,
-//! which leaves it to the device or computes it; what comes is verified here unless the port has said that
-//! it is right. The checksum of a datagram that came in fragments is not verified. In a pool with frames of more than a packet ([`Pool::jumbo_room`]), TCP
-//! over IPv4 sends superframes.
+//! smoltcp reads and writes packets in place, in the pool's frames. This device handles the checksums of TCP and UDP:
+//! smoltcp neither computes nor verifies them. For sent packets the checksum is left to the port, which leaves it to
+//! the device or computes it. Received packets are verified here, unless the port has verified them. The checksum of
+//! a datagram that came in fragments is not verified. In a pool with frames of more than a packet
+//! ([`Pool::jumbo_room`]), TCP over IPv4 sends superframes.
 //!
 //! [smoltcp]: https://docs.rs/smoltcp
 //! [`Pool::jumbo_room`]: linerate::Pool::jumbo_room
@@ -43,7 +43,7 @@ use linerate::{Batch, Code, DropReason, Error, Local, Queue, Result, Skb, Trust,
 use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium, PacketMeta};
 use smoltcp::time::Instant;
 
-/// Most packets received, and sent, in one call.
+/// Most packets received or sent in one call.
 const BATCH: usize = 64;
 const ETH_BYTES: usize = 14;
 /// The MTU of Ethernet.
@@ -51,7 +51,7 @@ const MTU_BYTES: usize = 1500;
 /// The longest packet whose length fits an IPv4 header.
 const IP_BYTES_MAX: usize = 65_535;
 
-/// A queue as a device of smoltcp. Dropping it drops the packets that smoltcp has not taken, and those that were not sent,
+/// A queue as a device of smoltcp. Dropping it drops received packets that smoltcp has not taken, and unsent packets,
 /// as `stopped`.
 #[derive(Debug)]
 pub struct Device {
@@ -59,13 +59,13 @@ pub struct Device {
     received: VecDeque<Skb>,
     leaving: Leaving,
     mtu_bytes: usize,
-    /// Buffer that joins a packet received in several frames.
+    /// Buffer in which a packet received in several frames is joined.
     scratch: Vec<u8>,
 }
 
 impl Device {
-    /// Makes a device of `queue`, with Ethernet's MTU of 1500 bytes. Of a port with several queues it sees what
-    /// comes by this one alone.
+    /// Creates a device from `queue`, with Ethernet's MTU of 1500 bytes. If the port has several queues, the device
+    /// only receives packets of this one.
     ///
     /// # Errors
     /// `E-UNSUPPORTED` for a pool whose memory a peer can write, `E-POOL-SIZE` for frames too small for a
@@ -95,8 +95,8 @@ impl Device {
         Ok(Device { arriving, received, leaving, mtu_bytes: MTU_BYTES, scratch: Vec::new() })
     }
 
-    /// Sets the longest IP packet, before the interface is created; it must fit a frame of the
-    /// pool.
+    /// Sets the longest IP packet; call it before the interface is created. The packet must fit a
+    /// frame of the pool.
     pub fn set_mtu(&mut self, bytes: usize) {
         let most = self.leaving.queue.pool().data_room() - ETH_BYTES;
         self.mtu_bytes = bytes.min(most);
@@ -107,7 +107,7 @@ impl Device {
     /// ended.
     ///
     /// # Errors
-    /// Those of a device that has failed for good.
+    /// The error of a device that has failed for good.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.leaving.flush();
         if !self.received.is_empty() {
@@ -118,7 +118,7 @@ impl Device {
     }
 
     /// Sends waiting packets, for a program that sleeps by itself; returns the number of packets
-    /// for which there is no room yet.
+    /// that still wait for room.
     pub fn flush(&mut self) -> usize {
         self.leaving.flush();
         self.leaving.batch.len()
@@ -135,14 +135,14 @@ impl Device {
         &mut self.leaving.queue
     }
 
-    /// Returns the number of packets from smoltcp that were lost, because the pool had no frame for
-    /// them: TCP sends them again.
+    /// Returns the number of packets from smoltcp that were lost because the pool had no free
+    /// frame; TCP retransmits them.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.leaving.lost
     }
 
-    /// Receives a batch if smoltcp has taken every packet of the last one.
+    /// Receives a batch if smoltcp has taken all packets of the last one.
     fn fill(&mut self) {
         if self.received.is_empty() {
             self.leaving.queue.rx(&mut self.arriving);
@@ -164,7 +164,8 @@ impl phy::Device for Device {
 
     fn receive(&mut self, _: Instant) -> Option<(RxToken<'_>, TxToken<'_>)> {
         self.fill();
-        // Every packet may be answered at once: without room for that it stays where it is.
+        // smoltcp may answer every packet at once: without room for an answer the packet stays in
+        // the batch.
         if self.received.is_empty() || !self.leaving.is_ready() {
             return None;
         }
@@ -185,7 +186,8 @@ impl phy::Device for Device {
         capabilities.max_burst_size = Some(BATCH);
         capabilities.checksum.tcp = Checksum::None;
         capabilities.checksum.udp = Checksum::None;
-        // A cut in two would cost more than it saves. Of IPv6 smoltcp drops its own superframes, as too long.
+        // A superframe of two segments would cost more than it saves. For IPv6, smoltcp drops its own superframes as
+        // too long.
         if self.leaving.longest > 2 * capabilities.max_transmission_unit {
             capabilities.segmentation.tcpv4 = NonZeroUsize::new(self.leaving.longest);
         }
@@ -193,12 +195,12 @@ impl phy::Device for Device {
     }
 }
 
-/// The transmit side: a queue, the packets for it, and memory for the next one.
+/// The transmit side: a queue, the packets to send, and frames for the next packet.
 #[derive(Debug)]
 struct Leaving {
     queue: Queue,
     batch: Batch,
-    /// Frames for the next packet: an ordinary one, and in the next field one for a superframe.
+    /// A frame for the next ordinary packet; the next field is a frame for a superframe.
     short: Option<Skb>,
     long: Option<Skb>,
     longest: usize,
@@ -212,13 +214,13 @@ impl Leaving {
         }
     }
 
-    /// Returns true if there is room and memory for a packet of any length.
+    /// Returns true if there is room and memory for the next packet, whatever its length.
     fn is_ready(&mut self) -> bool {
         if self.batch.spare() == 0 {
             self.flush();
         }
         if !self.has_memory() {
-            // What was sent comes back by it.
+            // Sending returns the frames of packets that were sent before.
             self.flush();
             self.queue.reap();
         }
@@ -259,12 +261,12 @@ impl phy::RxToken for RxToken<'_> {
             return f(whole);
         }
         skb.discard(DropReason::MALFORMED);
-        // Too short for anything: smoltcp drops it.
+        // An empty packet is too short for any protocol: smoltcp drops it.
         f(&[])
     }
 }
 
-/// A packet that is about to leave.
+/// A packet that smoltcp is about to send.
 #[derive(Debug)]
 pub struct TxToken<'a> {
     leaving: &'a mut Leaving,
@@ -281,7 +283,7 @@ impl phy::TxToken for TxToken<'_> {
         {
             let written = f(bytes);
             checksum::leave(&mut skb, segment);
-            // There was room when the token was made.
+            // The push does not fail: there was room when the token was created.
             leaving.lost += u64::from(leaving.batch.push(skb).is_err());
             return written;
         }

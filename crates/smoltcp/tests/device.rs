@@ -1,5 +1,5 @@
-//! smoltcp at both ends of a ring: streams arrive whole, in packets and in superframes, and every packet is in
-//! the books.
+//! Tests smoltcp at both ends of a ring: streams arrive complete, in packets and in superframes, and the ledger has
+//! every packet.
 
 use std::net::SocketAddr;
 
@@ -69,7 +69,7 @@ fn transfer(pool: &Pool, address: IpAddress) -> usize {
         .unwrap();
     let (mut now, mut sent, mut got) = (Instant::ZERO, 0, 0);
     while got < BYTES {
-        // A clock of the test's: what is lost is sent again at once.
+        // The test's own clock: lost packets are retransmitted without waiting.
         now += Duration::from_millis(1);
         assert!(now < Instant::from_secs(200), "{address}: {sent} sent and {got} received");
         if client.socket().can_send() {
@@ -146,7 +146,7 @@ fn a_wrong_checksum_is_dropped_unless_it_never_was_on_a_wire() {
 
 #[test]
 fn without_room_or_memory_smoltcp_is_told_to_wait() {
-    // A full ring, and a full batch before it.
+    // The ring is full, and so is the batch before it.
     let pool = Pool::builder().frames(512).build().unwrap();
     let (port, mut other) = Port::pair(8, &pool).unwrap();
     let mut device = Device::new(port.into_queues().remove(0)).unwrap();
@@ -160,7 +160,7 @@ fn without_room_or_memory_smoltcp_is_told_to_wait() {
     other.rx(&mut batch);
     batch.clear();
     assert!(device.transmit(Instant::ZERO).is_some(), "there is room again");
-    // A pool of which the program holds all frames.
+    // The program holds all frames of the pool.
     let held: Vec<Skb> = std::iter::from_fn(|| pool.local().alloc_one()).collect();
     device.transmit(Instant::ZERO).unwrap().consume(60, |frame| frame.fill(1));
     while device.transmit(Instant::ZERO).is_some_and(|token| {
