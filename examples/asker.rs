@@ -1,4 +1,4 @@
-//! The client with which `echo_tokio` tests itself, at the other end of a ring.
+//! The client with which `echo_tokio` tests itself over a ring.
 
 use std::io::Error;
 
@@ -7,18 +7,19 @@ use linerate_tokio::AsyncPort;
 
 const ROUNDS: u32 = 200;
 const QUESTIONS: usize = 64;
-/// UDP from 10.7.0.1 port 1000 to 10.7.0.9 port 7777, without a UDP checksum; four bytes follow.
+/// A UDP datagram from 10.7.0.1 port 1000 to 10.7.0.9 port 7777, without a UDP checksum; the
+/// payload of four bytes follows.
 const QUESTION: &[u8; 42] = b"\x02\0\0\0\0\x09\x02\0\0\0\0\x01\x08\0\
     \x45\0\0\x20\0\x01\0\0\x40\x11\x66\xb5\x0a\x07\0\x01\x0a\x07\0\x09\x03\xe8\x1e\x61\0\x0c\0\0";
 
-/// Returns a port to serve, and the other end of it.
+/// Returns a port for the server, and the other end of the ring for the client.
 pub fn pair() -> Result<(Port, Option<Port>)> {
     let pool = Pool::builder().frames(4096).build()?;
     let (port, other) = Port::pair(1024, &pool)?;
     Ok((port, Some(other)))
 }
 
-/// Asks, and compares every answer.
+/// Sends questions, and compares every answer.
 pub async fn ask(port: Port) -> Result<()> {
     let mut port = AsyncPort::new(port)?;
     let mut batch = Batch::with_capacity(QUESTIONS);

@@ -1,6 +1,6 @@
-//! Spreads one address over servers by tunnels: `balancer CLIENTS TUNNEL 10.7.0.100 MAC=10.9.0.1 ...`,
-//! until its input ends; `decap` is the other end. A client stays with its server, and when a server
-//! goes, hardly any other clients move (Maglev: Eisenbud et al., NSDI 2016, section 3.4).
+//! Spreads one address over servers through tunnels: `balancer CLIENTS TUNNEL 10.7.0.100 MAC=10.9.0.1 ...`, until its
+//! input ends; `decap` is the other end. A client stays with its server. When a server is removed, hardly any other
+//! clients move (Maglev: Eisenbud et al., NSDI 2016, section 3.4).
 
 mod until;
 
@@ -10,12 +10,12 @@ use std::net::Ipv4Addr;
 use linerate::prelude::*;
 use linerate::wire::{Mac, Protocol};
 
-/// Entries of the table: a prime, and a hundred times the servers.
+/// Number of table entries: a prime, and at least a hundred times the number of servers.
 const ENTRIES: usize = 65_537;
 
 struct Balancer {
     address: Ipv4Addr,
-    /// The server of each hash of a client.
+    /// The server for each hash of a client's address.
     table: Vec<(Mac, Ipv4Addr)>,
 }
 
@@ -25,9 +25,9 @@ impl Stage for Balancer {
             Ok((client, address)) if address == self.address => {
                 let (mac, server) = self.table[hash(client) % ENTRIES];
                 skb.eth_mut()?.set_dst(mac);
-                skb.push_ipv4(address, server, Protocol::IPIP) // checksums inside stay as they are
+                skb.push_ipv4(address, server, Protocol::IPIP) // inner checksums do not change
             }
-            _ => Ok(()), // ARP, and what the servers answer
+            _ => Ok(()), // ARP, and answers of servers
         });
     }
 }
@@ -36,7 +36,8 @@ fn hash(of: impl Hash) -> usize {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(of) as usize
 }
 
-/// Returns the server of each entry: each server has its own order of all entries, and takes in turn the first that is free.
+/// Returns the server of each entry: each server has its own order of all entries, and the servers in turn take their
+/// first free entry.
 fn table(servers: &[(Mac, Ipv4Addr)]) -> Vec<(Mac, Ipv4Addr)> {
     let mut orders: Vec<_> = servers.iter().map(|s| (hash(s.1), hash((s.1, 1)))).collect();
     let mut table = vec![None; ENTRIES];

@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let clone = skb_clone(&mut skb); // two handles, one frame
             clones += 1;
             kfree_skb(clone);
-            tx.send(skb).map_err(|_| "the application ended")?; // freed there, on its CPU
+            tx.send(skb).map_err(|_| "the application ended")?; // freed on the other thread's CPU
         }
     }
     drop(tx);

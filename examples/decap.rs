@@ -1,5 +1,5 @@
-//! Takes packets out of their tunnels (IP in IP) on the way between two ports, until its input ends:
-//! `decap TUNNEL SERVERS`. Other packets pass as they are.
+//! Takes packets out of their tunnels (IP in IP) between two ports, until its input ends: `decap TUNNEL SERVERS`.
+//! Other packets pass unchanged.
 
 mod until;
 
@@ -10,7 +10,7 @@ struct Decap;
 impl Stage for Decap {
     fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
         batch.retain(|skb| match skb.pop_ip() {
-            Err(DropReason::UNWANTED) => Ok(()), // no tunnel's
+            Err(DropReason::UNWANTED) => Ok(()), // not from a tunnel
             done => done,
         });
     }

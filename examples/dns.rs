@@ -11,7 +11,7 @@ use tokio::task;
 
 const A: &[u8] = &Ipv4Addr::new(192, 0, 2, 53).octets();
 const AAAA: &[u8] = &Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x53).octets();
-/// The bytes of a DNS header, and of an answer before its data.
+/// Length in bytes of a DNS header; the next constant is that of an answer without its data.
 const HEADER: usize = 12;
 const RECORD: usize = 12;
 
@@ -26,14 +26,14 @@ async fn main() -> Result<()> {
     std::thread::spawn(|| end.send(std::io::copy(&mut std::io::stdin(), &mut std::io::sink())));
     let done = tokio::select! {
         _ = ended => Ok(()),
-        Some(queue) = tasks.join_next() => queue?.map_err(Error::from), // the device is gone
+        Some(queue) = tasks.join_next() => queue?.map_err(Error::from), // the device has failed
     };
     tasks.shutdown().await;
     println!("{}", pool.ledger());
     done
 }
 
-/// Turns a question into its answer, where it lies.
+/// Turns a question into its answer in place.
 fn answer(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     let udp = skb.udp()?;
     let is_question = udp.payload().get(2).is_some_and(|flags| flags & 0x80 == 0);
@@ -43,9 +43,9 @@ fn answer(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     skb.set_udp_payload_len(end + RECORD + data.len())?;
     let mut udp = skb.udp_mut()?;
     let dns = udp.payload_mut();
-    let flags = 0x84 | (dns[2] & 1); // an answer, of authority, recursion as it was desired
+    let flags = 0x84 | (dns[2] & 1); // answer, authoritative, recursion desired as asked
     dns[2..HEADER].copy_from_slice(&[flags, 0, 0, 1, 0, 1, 0, 0, 0, 0]);
-    // The name of the question again, the kind, class IN, a minute to live, the data.
+    // A pointer to the question's name, the type, class IN, a TTL of 60 s, the length of the data.
     let record = [0xc0, HEADER as u8, 0, kind, 0, 1, 0, 0, 0, 60, 0, data.len() as u8];
     dns[end..end + RECORD].copy_from_slice(&record);
     dns[end + RECORD..].copy_from_slice(data);
@@ -53,7 +53,7 @@ fn answer(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     udp.fill_checksum().then_some(()).ok_or(DropReason::UNSUPPORTED)
 }
 
-/// Returns the end of the first question, and the type of record it asks for: A or AAAA.
+/// Returns the end of the first question, and the requested record type: A or AAAA.
 fn question(dns: &[u8]) -> Option<(usize, u8)> {
     let mut at = HEADER;
     while let label @ 1..=63 = *dns.get(at)? {

@@ -1,8 +1,8 @@
-//! UDP echo in a loop of your own, beside ssh: `echo 7777 eth0 [answers]`.
+//! UDP echo in a loop of your own, on an interface that ssh also uses: `echo 7777 eth0 [answers]`.
 //!
-//! It takes the datagrams to one port from the interface: in the driver where the driver can, else as
-//! copies. All other packets stay the kernel's, which also reserves the port. A port text may replace
-//! the interface, as `packet:eth0,udp=7777`.
+//! It takes the datagrams to one UDP port from the interface: in the driver if that supports AF_XDP, else as copies.
+//! All other packets go to the kernel, which also reserves the UDP port. A port text may replace the interface, as
+//! `packet:eth0,udp=7777`.
 
 use linerate::prelude::*;
 
@@ -24,11 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while left > 0 && port.wait(None)? {
         port.rx(&mut batch);
         batch.retain(|skb| {
-            let mut udp = skb.udp_mut()?; // another protocol: dropped, and counted as such
+            let mut udp = skb.udp_mut()?; // other protocols are dropped and counted
             if udp.dst_port() != udp_port {
                 return Err(DropReason::UNWANTED);
             }
-            udp.swap_ends(); // no checksum changes
+            udp.swap_ends(); // the checksum stays valid
             Ok(())
         });
         left = left.saturating_sub(port.xmit(&mut batch));

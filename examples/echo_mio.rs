@@ -16,11 +16,11 @@ fn main() -> Result<()> {
     eprintln!("{}", port.obtained());
     let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(64));
     for (i, fd) in port.descriptors().enumerate() {
-        // Readable means "look": there are packets, or there is room, whichever was armed for.
+        // Readable means that the wanted event may have occurred: packets, or room.
         poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), Token(i), Interest::READABLE)?;
     }
     let ended = Arc::new(mio::Waker::new(poll.registry(), INPUT)?);
-    let waker = ended.clone(); // what a dropped one told is gone
+    let waker = ended.clone(); // a wake-up is lost if its waker is dropped
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         waker.wake()
@@ -36,7 +36,8 @@ fn main() -> Result<()> {
         if port.health().ended() {
             return Ok(port.health().check()?);
         }
-        // False: it came meanwhile. mio tells of changes only, so look again before the next sleep.
+        // False: the event has occurred already. mio reports only changes, so poll again before
+        // sleeping.
         if port.arm(if batch.is_empty() { Want::Frames } else { Want::Room }) {
             poll.poll(&mut events, None)?;
         }
@@ -46,7 +47,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Turns a datagram to port 7777 round.
+/// Turns a datagram to port 7777 into its answer.
 fn echo(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     let mut udp = skb.udp_mut()?;
     let ours = udp.dst_port() == 7777;

@@ -25,14 +25,14 @@ async fn main() -> Result<()> {
 
     let end = time::Instant::now() + run;
     while let Ok(Some(ended)) = time::timeout_at(end, tasks.join_next()).await {
-        ended??; // the device is gone, or the asker content
+        ended??; // the device has failed, or the client is done
     }
     tasks.shutdown().await;
     println!("{}", pool.ledger());
     Ok(())
 }
 
-/// Turns a datagram to port 7777 round.
+/// Turns a datagram to port 7777 into its answer.
 fn echo(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     let mut udp = skb.udp_mut()?;
     let ours = udp.dst_port() == 7777;

@@ -1,9 +1,8 @@
-//! Looks at packets in the memory of the process that received them: `fabric_reader /run/fabric.sock [frames]`.
+//! Reads packets in the memory of the process that received them: `fabric_reader /run/fabric.sock [frames]`.
 //!
-//! It waits at the path for `linerate forward xdp:eth0,udp=7777 memif:/run/fabric.sock`, or any other
-//! client of memif, one after the other, to bring packets. Options may follow as in
-//! `memif:/run/fabric.sock,secret=s`. Once a second, and at the end, it prints what arrived. Only the
-//! bytes that it looks at are copied.
+//! It waits on the socket for memif clients, one after the other, such as `linerate forward xdp:eth0,udp=7777
+//! memif:/run/fabric.sock`. Options may follow the path, as in `memif:/run/fabric.sock,secret=s`. Once a second, and
+//! at the end, it prints what arrived. Only the bytes that it reads are copied.
 
 use std::time::{Duration, Instant};
 
@@ -29,11 +28,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         reader.wait(Some(next.saturating_duration_since(Instant::now())))?;
         for frame in reader.frames(left.min(64) as usize) {
             if frame.u16_be(12) == Some(0x0800) {
-                // A private copy: the producer may write its own while we parse.
+                // Copy the header: the producer may change the original while we parse it.
                 let n = frame.copy_to(0, &mut head);
                 dns += u64::from(is_dns(&head[..n]));
             }
-        } // dropped: the producer's again
+        } // dropped: returned to the producer
         if Instant::now() >= next {
             next += Duration::from_secs(1);
             report(&reader, dns);

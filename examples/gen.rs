@@ -1,13 +1,13 @@
 //! A paced generator: `gen [packet:eth0 [10s]]` sends a million packets a second.
 //!
-//! Without arguments it runs for 2 seconds against a thread of its own, over a ring, without privileges.
+//! Without arguments it sends for 2 seconds to a thread of its own, over a ring, without privileges.
 
 use std::thread;
 use std::time::Instant;
 
 use linerate::{prelude::*, units};
 
-/// For 02:00:00:00:00:02, of the EtherType for experiments; Ethernet's shortest frame.
+/// An Ethernet frame of the least length to 02:00:00:00:00:02, with an EtherType for experiments.
 const FRAME: [u8; 60] = {
     let (mut frame, head) = ([0; 60], *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x88\xb5");
     frame.split_at_mut(14).0.copy_from_slice(&head);
@@ -34,13 +34,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             skb.put_slice(&FRAME);
         }
         let sent = port.xmit(&mut batch);
-        pace.settle(sent, &mut batch); // the others are dropped as unsent
+        pace.settle(sent, &mut batch); // unsent packets are dropped
         thread::sleep(pace.next(Instant::now()));
     }
-    println!("{}", pace.report()); // asked, sent, unsent, lateness against the intended times
+    println!("{}", pace.report()); // requested, sent, unsent, lateness
 
     let (pool, health) = (port.pool().clone(), port.health());
-    drop(port); // the consumer's end of the ring sees it
+    drop(port); // the consumer's `wait` then returns false
     if let Some(consumer) = consumer {
         consumer.join().map_err(|_| "the consumer panicked")??;
     }

@@ -1,15 +1,15 @@
 //! Sends each packet back with its addresses swapped: `macswap memif:/run/x.sock,role=client [spin|sink]`.
 //!
-//! Any port will do. It writes twelve bytes of each packet, also where others can write the memory.
-//! The work is a stage on an engine's thread, which sleeps when there is no packet and lets packets
-//! gather when they come densely. With `spin` it is a loop of its own that never sleeps, and with
-//! `sink` it is such a loop that sends nothing back.
+//! Every driver works. The program writes twelve bytes of each packet, even if other processes can write the memory.
+//! By default a stage on an engine's thread does this; the thread sleeps when there is no packet, and lets packets
+//! gather at high rates. With `spin` a loop of the program does it and never sleeps; with `sink` the loop sends
+//! nothing back.
 
 use std::time::Duration;
 
 use linerate::prelude::*;
 
-/// Both addresses of an Ethernet frame.
+/// Length in bytes of both addresses of an Ethernet frame.
 const ADDRESSES: usize = 12;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,15 +33,15 @@ impl Stage for Swap {
 fn engine(text: &str) -> Result<(), Box<dyn std::error::Error>> {
     let engine = Engine::builder()
         .port("port", text)
-        .port("nowhere", "sink:,blind") // a port is read if it is wired to something
+        .port("nowhere", "sink:,blind") // a port is only read if it has a wire
         .wire("port", "nowhere")
         .stage(|_| Swap)
         .build()?;
     let running = engine.start()?;
-    while running.wait(Duration::from_secs(3600)) == Ok(false) {} // asleep
+    while running.wait(Duration::from_secs(3600)) == Ok(false) {} // sleeps
     let stopped = running.stop(Duration::from_secs(1));
     println!("{stopped}");
-    Ok(stopped.check()?) // an interface that was deleted is no success
+    Ok(stopped.check()?) // a deleted interface is an error
 }
 
 fn spin(text: &str, back: bool) -> Result<(), Box<dyn std::error::Error>> {

@@ -10,14 +10,14 @@ use linerate::wire::{Mac, Protocol};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
 const NO_PORT: DropReason = DropReason::app(0, "no_port_left");
-/// The first of our own ports, and the number of them.
+/// The first of our own ports; the next constant is their number.
 const FIRST: usize = 0x8000;
 const PORTS: usize = 0x8000;
 
 struct Nat {
     inside: PortId,
     address: IpAddr,
-    /// The sender of each port's flow.
+    /// The sender of the flow that each port belongs to.
     senders: Vec<Option<(Protocol, SocketAddr, Mac)>>,
 }
 
@@ -26,7 +26,7 @@ impl Stage for Nat {
         batch.decide(|skb| match skb.arp_mut() {
             Ok(mut arp) if arp.target_ip() == self.address => {
                 arp.reply(MAC)?;
-                Ok(turn.port().verdict()) // back to where it came from
+                Ok(turn.port().verdict()) // back to the sender
             }
             Ok(_) => Ok(Verdict::NONE), // to the other end of the wire
             Err(_) if turn.port() == self.inside => self.hide(skb),
@@ -43,7 +43,7 @@ impl Nat {
         let mut slots = (0..PORTS).map(|i| (hash + i) % PORTS);
         let slot = slots.find(|&slot| self.senders[slot].is_none() || self.senders[slot] == sender);
         let slot = slot.ok_or(NO_PORT)?;
-        packet.set_src((self.address, (FIRST + slot) as u16).into())?; // checksums follow
+        packet.set_src((self.address, (FIRST + slot) as u16).into())?; // updates the checksums
         self.senders[slot] = sender;
         Ok(Verdict::NONE)
     }

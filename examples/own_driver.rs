@@ -1,4 +1,4 @@
-//! The `linerate` command with one driver more: `own_driver forward imix:1000 sink:`.
+//! The `linerate` command with an additional driver: `own_driver forward imix:1000 sink:`.
 
 use std::process::ExitCode;
 

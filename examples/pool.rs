@@ -1,6 +1,6 @@
-//! Only the buffers, in a program of your own: `pool [::]:7777 [lines]` prints log lines that come as
-//! datagrams. No NIC, no privilege: a plain socket fills the frames, and a std channel hands them to
-//! the thread that prints.
+//! Only the packet pool, in a program of your own: `pool [::]:7777 [lines]` prints log lines that arrive as
+//! datagrams. No NIC, no privilege: a plain socket fills the frames, and a std channel passes them to the thread that
+//! prints.
 
 use std::io::Write;
 use std::net::UdpSocket;
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut left = lines.first().map_or(Ok(usize::MAX), |n| n.parse())?;
 
     let pool = Pool::builder().frames(4096).frame_size(2048).build()?;
-    let (tx, rx) = sync_channel::<Skb>(1024); // holds less than the pool
+    let (tx, rx) = sync_channel::<Skb>(1024); // fewer than the pool's frames
     let printer = thread::spawn(move || print(rx));
     let (socket, mut mem) = (UdpSocket::bind(address)?, pool.local()); // hot list: Send, !Sync
     eprintln!("listening on {}", socket.local_addr()?);
@@ -25,16 +25,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     'receive: while left > 0 {
         left -= mem.alloc(&mut batch, left.min(32));
         for mut skb in batch.drain() {
-            let n = socket.recv(skb.spare_mut())?; // recv(2) cuts what is longer than the room
+            let n = socket.recv(skb.spare_mut())?; // recv(2) truncates longer datagrams
             skb.commit(n);
             match tx.try_send(skb) {
                 Ok(()) => {}
                 Err(TrySendError::Full(skb)) => skb.discard(DropReason::TX_FULL), // our policy
-                Err(TrySendError::Disconnected(_)) => break 'receive, // the printer says why
+                Err(TrySendError::Disconnected(_)) => break 'receive, // see `join` below
             }
         }
     }
-    drop(tx); // the printer ends
+    drop(tx); // ends the printer
     printer.join().map_err(|_| "the printer panicked")??;
     println!("{}", pool.ledger());
     Ok(())
@@ -45,6 +45,6 @@ fn print(packets: Receiver<Skb>) -> std::io::Result<()> {
     for skb in packets {
         out.write_all(skb.data())?;
         out.write_all(b"\n")?;
-    } // dropped here: any thread may, and the frame finds home
+    } // dropped: any thread may free a frame
     Ok(())
 }

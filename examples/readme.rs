@@ -1,4 +1,4 @@
-//! The first program of README: answers datagrams to UDP port 7777 of eth0.
+//! The first program of the README: answers datagrams to UDP port 7777 of eth0.
 
 use linerate::prelude::*;
 

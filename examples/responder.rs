@@ -1,5 +1,5 @@
-//! Answers ping, ARP and neighbour discovery for addresses that no host has:
-//! `responder packet:eth0 10.0.0.9 fd00::9 [answers]`, or beside a host, `packet:eth0,dst=10.0.0.9`.
+//! Answers ping, ARP and neighbour discovery for addresses that no host has: `responder packet:eth0 10.0.0.9 fd00::9
+//! [answers]`, or with `packet:eth0,dst=10.0.0.9` on an interface that the host also uses.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Turns a question into its answer, where it lies; returns the number of pings among them.
+/// Turns a question into its answer in place; returns the number of pings answered: 0 or 1.
 fn answer(skb: &mut Skb, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<usize, DropReason> {
     if skb.eth()?.ether_type() == EtherType::ARP {
         let mut arp = skb.arp_mut()?;
@@ -43,6 +43,6 @@ fn answer(skb: &mut Skb, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<usize, DropReason
     }
     let mut icmp = skb.icmp_mut()?;
     let ours = icmp.dst() == v4 || icmp.dst() == v6;
-    ours.then(|| icmp.reply()).ok_or(DropReason::UNWANTED)??; // no checksum is computed anew
+    ours.then(|| icmp.reply()).ok_or(DropReason::UNWANTED)??; // updates the checksum, computes none
     Ok(1)
 }

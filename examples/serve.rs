@@ -1,10 +1,10 @@
-//! A port as a tokio task.
+//! A tokio task that serves a port.
 
 use linerate::prelude::*;
 use linerate_tokio::AsyncPort;
 
-/// Sends each packet back that `answer` turns into an answer, until the device is gone. The task may
-/// move from thread to thread.
+/// Sends back each packet that `answer` turns into an answer, until the device fails. The task may move between
+/// threads.
 pub(crate) async fn serve(
     port: Port,
     mut answer: impl FnMut(&mut Skb) -> Result<(), DropReason>,
@@ -14,7 +14,7 @@ pub(crate) async fn serve(
     while port.readable().await? {
         port.rx(&mut batch);
         batch.retain(&mut answer);
-        port.send(&mut batch).await?; // backpressure: nothing more until the batch has left
+        port.send(&mut batch).await?; // backpressure: receives no more until the batch is sent
     }
     Ok(())
 }

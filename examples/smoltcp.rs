@@ -1,5 +1,5 @@
-//! A web server whose TCP is smoltcp's, in this process, until its input ends:
-//! `smoltcp packet:eth0 192.0.2.9/24`. `GET /N` gets N bytes, else a line.
+//! A web server with smoltcp's TCP in this process, until its input ends: `smoltcp packet:eth0
+//! 192.0.2.9/24`. `GET /N` returns N bytes, any other request a line.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,11 +15,11 @@ use smoltcp::wire::{EthernetAddress, IpCidr};
 const CONNECTIONS: usize = 8;
 const BUFFER_BYTES: usize = 1 << 20;
 const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
-/// Time after which the end of the input is seen.
+/// Interval of checks for the end of the input.
 const LOOK: Duration = Duration::from_secs(1);
 static INPUT_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// A connection, and what is still to be sent by it.
+/// A connection, and the part of the reply that is still to be sent.
 struct Connection {
     handle: SocketHandle,
     reply: Vec<u8>,
@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: smoltcp PORT ADDRESS/BITS".into());
     };
     let address: IpCidr = address.parse().map_err(|()| format!("no ADDRESS/BITS: {address}"))?;
-    // Frames of 64 KiB besides: a port that cuts superframes, or passes them on, gets them whole.
+    // With frames of 64 KiB the pool can also hold superframes in one frame, for ports that cut or
+    // send them.
     let pool = Pool::builder().frames(8192).jumbo(128, 65_536).build()?;
     let port = Port::open_with(&text, &pool)?;
     eprintln!("{}", port.obtained());
@@ -63,7 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Takes a request, goes on with its reply, and listens again after it.
+/// Reads a request, sends its reply as far as possible, and listens again after it.
 fn serve(socket: &mut tcp::Socket<'_>, connection: &mut Connection) -> Result<(), Box<dyn Error>> {
     if !socket.is_open() {
         connection.reply.clear();

@@ -1,5 +1,5 @@
-//! Splits what a port receives over two captures, each written by a thread of its own, both ways of a
-//! flow into the same: `splitter pcap:all.pcapng one.pcapng other.pcapng`.
+//! Divides the packets of a port between two captures, each written by its own thread; both directions of a flow go
+//! to the same capture: `splitter pcap:all.pcapng one.pcapng other.pcapng`.
 
 use linerate::prelude::*;
 
@@ -24,7 +24,7 @@ fn main() -> Result<(), Failure> {
         source.rx(&mut batch);
         for skb in batch.drain() {
             let (_, lane) = &mut rings[skb.flow_hash() as usize % 2];
-            let _ = lane.push(skb); // it has room for all that were received
+            let _ = lane.push(skb); // has room for the whole batch
         }
         for (ring, lane) in &mut rings {
             while !lane.is_empty() && !ring.health().ended() {
@@ -35,7 +35,7 @@ fn main() -> Result<(), Failure> {
             lane.discard(DropReason::PEER_GONE);
         }
     }
-    drop(rings); // which the threads see once they have written everything
+    drop(rings); // ends the threads once they have written everything
     for thread in threads {
         thread.join().map_err(|_| "a writer panicked")??;
     }

@@ -1,8 +1,8 @@
 //! Tests the stage of `wire.rs` on a capture: no device, no thread, no privileges.
 //!
-//! The clock is the capture's, and the run is repeated with batches of 1, 7 and 64 packets: a stage
-//! whose result depends on how packets are grouped fails, and so does one that spoils a checksum which
-//! veth or tap left to a device.
+//! The test uses the capture's clock, and repeats the run with batches of 1, 7 and 64 packets. A stage fails if its
+//! result depends on how packets are grouped, or if it spoils a partial checksum, which veth and tap leave to a
+//! device.
 
 #[allow(dead_code, reason = "its `main`")]
 mod wire;
@@ -16,7 +16,7 @@ fn the_guard_blocks_three_and_clears_dscp() {
     assert_eq!(run.ledger().dropped(BLOCKED), 3);
     assert_eq!(run.ledger().dropped(DropReason::MALFORMED), 1);
     assert!(run.ledger().balanced());
-    run.assert_out("east", "captures/expected.pcapng"); // shows the first frame that differs
+    run.assert_out("east", "captures/expected.pcapng"); // panics with the first frame that differs
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The end of programs that would go on for ever.
+//! The end of programs that have no end of their own.
 
 use std::time::Duration;
 

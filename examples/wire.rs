@@ -9,7 +9,7 @@ use linerate::{PortId, prelude::*, units, wire::EtherType};
 
 pub(crate) const BLOCKED: DropReason = DropReason::app(0, "blocked");
 
-/// A stage that drops packets of some sources, clears DSCP, and mirrors one packet in so many.
+/// A stage that drops packets of some sources, clears DSCP, and mirrors every n-th packet.
 pub(crate) struct Guard {
     deny: HashSet<Ipv4Addr>,
     mirror: PortId,
@@ -22,22 +22,22 @@ pub(crate) fn guard(cx: &mut StageContext<'_>, mirror_every: u64) -> Guard {
     Guard { deny, mirror: cx.port("tap"), mirror_every, seen: 0 }
 }
 
-// One per worker: Send, not Sync; one dyn call a batch.
+// Each worker has its own stage (Send, not Sync), called with one dyn call a batch.
 impl Stage for Guard {
     fn run(&mut self, batch: &mut Batch, turn: &mut Turn<'_>) {
         batch.retain(|skb| {
             self.seen += 1;
             if self.seen.is_multiple_of(self.mirror_every) {
-                turn.send(self.mirror, skb.share()); // copied on the first write, if there is one
+                turn.send(self.mirror, skb.share()); // shared; copied when one is written
             }
             if skb.eth()?.ether_type() != EtherType::IPV4 {
-                return Ok(()); // ARP, IPv6: pass
+                return Ok(()); // ARP, IPv6 pass
             }
-            let mut ip = skb.ipv4_mut()?; // one that lies about itself is dropped
+            let mut ip = skb.ipv4_mut()?; // a malformed packet is dropped
             if self.deny.contains(&ip.src()) {
                 return Err(BLOCKED);
             }
-            ip.set_dscp(0); // the checksum stays right
+            ip.set_dscp(0); // updates the checksum
             Ok(())
         });
     }
@@ -52,10 +52,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .port("tap", arg(3, "null:"))
         .wire("west", "east")
         .stage(|cx| guard(cx, 1000))
-        .build()?; // nothing runs yet; too small a pool is refused with its sum
+        .build()?; // no thread runs yet; refuses a pool that is too small
     let running = engine.start()?;
-    let _ = running.wait(units::duration(arg(4, "2s"))?); // or until its sources end, or one fails
-    let stopped = running.stop(Duration::from_secs(1)); // drains
-    println!("{stopped}"); // the ledger
+    let _ = running.wait(units::duration(arg(4, "2s"))?); // or until the sources end
+    let stopped = running.stop(Duration::from_secs(1)); // sends the waiting packets
+    println!("{stopped}"); // prints the ledger
     Ok(stopped.check()?)
 }

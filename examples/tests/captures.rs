@@ -1,4 +1,4 @@
-//! The content of `captures/`, frame by frame; this command writes the files anew: `cargo test -p
+//! The content of `captures/`, frame by frame. This command writes the files again: `cargo test -p
 //! linerate-examples --test captures -- --ignored`.
 
 use linerate::pcap::{Frame, read_all, write_all};
@@ -8,7 +8,7 @@ const BLOCKED: [u8; 4] = [192, 0, 2, 7];
 const PEER: [u8; 4] = [10, 0, 0, 2];
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// Expedited forwarding.
+/// DSCP's expedited forwarding.
 const EF: u8 = 46;
 
 /// Returns the traffic: UDP, TCP, ARP, IPv6, a VLAN, three packets from a blocked source, one with a
@@ -29,7 +29,7 @@ fn mixed() -> Vec<Frame> {
     ])
 }
 
-/// Returns the frames that the guard lets through, without their DSCP.
+/// Returns the frames that the guard lets pass, with DSCP cleared.
 fn expected() -> Vec<Frame> {
     numbered(vec![
         ethernet(&[], 0x0800, &ipv4(HOST, 0, UDP, &udp(b"expedited"))),
@@ -74,7 +74,7 @@ fn files() -> [(&'static str, Vec<Frame>); 3] {
     ]
 }
 
-/// Stamps the frames, ten milliseconds apart.
+/// Adds time stamps to the frames, ten milliseconds apart.
 fn numbered(frames: Vec<Vec<u8>>) -> Vec<Frame> {
     let stamp_ns = (0..).map(|i| 1_700_000_000_000_000_000 + i * 10_000_000);
     stamp_ns.zip(frames).map(|(stamp_ns, bytes)| Frame { stamp_ns, bytes }).collect()
@@ -120,7 +120,8 @@ fn arp() -> Vec<u8> {
     [&[0, 1, 8, 0, 6, 4, 0, 1][..], &sender, &[0; 6], &PEER].concat()
 }
 
-/// Returns the checksum of RFC 1071, word by word: not the library's, which the stage uses.
+/// Returns the checksum of RFC 1071, computed word by word; not with the library, which the stage
+/// uses.
 fn checksum(header: &[u8]) -> u16 {
     let words = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
     let sum: u32 = words.sum();

@@ -1,4 +1,4 @@
-//! Every program ends, and says why, when its interface is deleted under it.
+//! Every program ends with an error that names the cause when its interface is deleted.
 
 use std::process::Command;
 
@@ -30,7 +30,7 @@ fn a_program_whose_interface_is_deleted_ends_with_its_error() {
     let (middle, west) = (&hosts.middle, &hosts.west);
     let folder = Folder::new();
     let parts = ["one.pcapng", "other.pcapng"].map(|name| folder.path(name));
-    // Its interface is the other end of w0, and goes with it.
+    // Its interface is the other end of w0, and is deleted with it.
     let readme = west.start(Command::new(README));
     until_true("README's port", SOON, || readme.stdout().ends_with('\n'));
     let mut programs = vec![("readme", readme)];
@@ -67,7 +67,7 @@ fn assert_failed(name: &str, program: Process) {
     let done = program.finish(SOON);
     assert_eq!(done.code(), 1, "{name}: {done:?}");
     assert!(done.stderr.contains("E-NODEV"), "{name}: {done:?}");
-    // An engine's books name the port that failed.
+    // The ledger of an engine names the port that failed.
     let engine = matches!(name, "balancer" | "decap" | "macswap" | "nat" | "wire");
     assert_eq!(done.stdout.contains("\nFAILED: port '"), engine, "{name}: {done:?}");
 }

@@ -1,4 +1,5 @@
-//! Runs docs/first-hour.md, docs/capabilities.md and README's first packets block by block, as they are printed.
+//! Runs the commands of docs/first-hour.md, docs/capabilities.md and the README's first section block by block, as
+//! printed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,10 +16,10 @@ use linerate_tests::{installed, or_skip};
 const FIRST_HOUR: &str = include_str!("../../docs/first-hour.md");
 const README: &str = include_str!("../../README.md");
 const CAPABILITIES: &str = include_str!("../../docs/capabilities.md");
-/// Longest time for all blocks on a busy machine, a build of the facade included.
+/// Longest time for all blocks on a busy machine, including a build of the facade.
 const LONG: Duration = Duration::from_secs(900);
 
-/// Stands in for what the page installs: the programs of this build, and no `sudo` where the test is root.
+/// Replaces what the page installs: uses the programs of this build, and no `sudo` if the test runs as root.
 ///
 /// Names of namespaces and mounts are private to the shell, so that the page may choose plain ones.
 const BEFORE: &str = "
@@ -34,7 +35,7 @@ fn first_hour_works_as_printed() {
     for program in ["ip", "ping", "curl", "python3", "bash", "unshare"] {
         or_skip!(installed(program));
     }
-    or_skip!(Netns::new()); // root, and a kernel that has namespaces
+    or_skip!(Netns::new()); // needs root, and a kernel with namespaces
     let folder = Folder::new();
     let (script, printed) = script(FIRST_HOUR);
     assert_eq!(printed, 8, "blocks on the page");
@@ -60,7 +61,7 @@ fn first_hour_works_as_printed() {
 const SERVED: &str = "timeout 60 bash -c \
     'until ip netns exec west ss -Htln sport = :8000 | grep -q .; do sleep 0.1; done'";
 
-/// Waits until the echo has reserved its port.
+/// Waits until the echo program has reserved its port.
 const BOUND: &str = "timeout 60 bash -c \
     'until ip netns exec west ss -Huln sport = :7777 | grep -q .; do sleep 0.1; done'";
 
@@ -73,7 +74,7 @@ fn first_packets_of_the_readme_pass_as_printed() {
     let section = README.split("\n## The first packets").nth(1).unwrap();
     let (script, printed) = script(section.split("\n## ").next().unwrap());
     assert_eq!(printed, 1, "blocks of the section");
-    // A reader sees that the echo is there, and can send again.
+    // A reader would see that the echo program runs, and could send again.
     let script = with_examples(&script).replace("sleep 2", &format!("{BOUND}\nsleep 2"));
     let said = ran(&Folder::new(), &script);
     for part in ["eth0 AF_XDP", "hello\n", "received 1 = sent 1 ", "in flight 0   OK"] {
@@ -81,7 +82,7 @@ fn first_packets_of_the_readme_pass_as_printed() {
     }
 }
 
-/// Makes a folder `linerate` that has what a clone has, and returns its path.
+/// Creates a folder `linerate` with the content of a clone, and returns its path.
 fn clone_in(folder: &Folder) -> String {
     let clone = folder.path("linerate");
     fs::create_dir(&clone).unwrap();
@@ -95,13 +96,13 @@ fn clone_in(folder: &Folder) -> String {
     clone
 }
 
-/// Returns a script with the examples of this build in the place of those that the page builds.
+/// Returns a script that uses the examples of this build instead of those that the page builds.
 fn with_examples(script: &str) -> String {
     let examples = Path::new(env!("CARGO_BIN_EXE_echo")).parent().unwrap();
     script.replace(" target/release/", &format!(" {}/", examples.display()))
 }
 
-/// The user of docs/capabilities.md: one who may do nothing.
+/// The user of docs/capabilities.md, who has no privileges.
 const NOBODY: &str = "
 linerate() { setpriv --reuid=65534 --regid=65534 --clear-groups /usr/local/bin/linerate \"$@\"; }
 ";
@@ -125,7 +126,7 @@ fn capabilities_do_instead_of_root_as_printed() {
     assert_eq!(said.matches("tx 1,000 + drop 0 + in flight 0   OK").count(), 4, "{said}");
 }
 
-/// Returns what a page asks its reader to type, and of how many blocks that is.
+/// Returns the commands that a page tells its reader to type, and the number of their blocks.
 fn script(page: &str) -> (String, usize) {
     let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```"));
     let blocks: Vec<&str> = blocks.map(|(block, _)| block).collect();
@@ -134,7 +135,7 @@ fn script(page: &str) -> (String, usize) {
     (BEFORE.to_owned() + &text.collect::<String>(), blocks.len())
 }
 
-/// Runs a script in namespaces of its own, and returns all that it said.
+/// Runs a script in namespaces of its own, and returns its output.
 fn ran(folder: &Folder, script: &str) -> String {
     ran_in(&folder.path(""), folder, script)
 }

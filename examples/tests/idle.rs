@@ -1,4 +1,4 @@
-//! Idle means idle in every program of `examples/`, as in the depths that they are built on.
+//! Programs of `examples/` use almost no CPU when idle, as do the APIs that they use.
 //!
 //! `gen` is not among them: it never rests. `stage_test` is a test, and `copying_driver` ends by itself.
 
@@ -56,7 +56,7 @@ fn every_example_sleeps_without_traffic() {
         ("smoltcp", start(middle, SMOLTCP, &["packet:w0", "10.7.0.9/24"])),
         ("splitter", start(middle, SPLITTER, &["packet:w0", &parts[0], &parts[1]])),
     ];
-    // An AF_XDP socket has its queue to itself.
+    // Two AF_XDP sockets cannot share a queue, so each program has its own hosts.
     let other = or_skip!(Hosts::new());
     match other.middle.run(|| Port::open("xdp:w0").map(drop)) {
         Err(e) => eprintln!("skipped in part: {e}"),

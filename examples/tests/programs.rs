@@ -1,6 +1,5 @@
-//! The examples that read and write packets' headers, against common tools. The
-//! peers are kernels with their offloads at the defaults: a packet to a port of this machine has a
-//! partial checksum.
+//! Tests the examples that read and write packets' headers against common tools. The peers are
+//! kernels with default offloads: a packet to a port of this machine has a partial checksum.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +24,7 @@ const RESPONDER: &str = env!("CARGO_BIN_EXE_responder");
 const SMOLTCP: &str = env!("CARGO_BIN_EXE_smoltcp");
 const SPLITTER: &str = env!("CARGO_BIN_EXE_splitter");
 
-/// Addresses of no host: only a program answers for them.
+/// An address that no host has: only a program answers for it.
 const NO_HOST: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
 const NO_HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
 /// Longest time that a program may take to end on a busy machine.
@@ -49,7 +48,7 @@ fn dig_is_answered_over_tap() {
 fn asked_by_dig(text: &str) {
     or_skip!(installed("dig"));
     let hosts = or_skip!(Hosts::new());
-    // Without it a veth takes any checksum for one that will still be completed.
+    // Otherwise a veth accepts any checksum, as one that is still to be completed.
     without_checksums(&hosts.middle, "w0");
     let dns = or_skip!(start(&hosts.middle, DNS, &[text], &[text]));
     let (asker, name) = asker(&hosts, text);
@@ -117,7 +116,8 @@ fn ping_is_answered_beside_a_host_that_answers_its_own() {
         let hosts = or_skip!(Hosts::new());
         hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
         let text = format!("{driver}:w0,dst={NO_HOST}");
-        // A ping to its address, and the ARP request before it: whatever else it took would be one of them.
+        // The program ends after 20 answers: pings to its address, and the ARP request before them. Any other packet
+        // that it took would count too.
         let args = [&text, &NO_HOST.to_string(), &NO_HOST_V6.to_string(), "20"];
         let responder = or_skip!(start(&hosts.middle, RESPONDER, &args, &[&text]));
         or_skip!(ping(&hosts.west, MIDDLE, 56, 20));
@@ -154,7 +154,7 @@ fn a_host_behind_one_address_is_served_from_packet_to_xdp() {
     hidden("packet:w0", "xdp:e0");
 }
 
-/// Checks a program that hides west from the network in which east is.
+/// Checks a program that hides west's address from the network of east.
 fn hidden(inside: &str, outside: &str) {
     let hosts = or_skip!(Hosts::new());
     let args = [inside, outside, "10.7.0.254"];
@@ -196,7 +196,7 @@ fn balanced(near: [&str; 2], far: [&str; 2]) {
     let hosts = or_skip!(Hosts::new());
     let (tunnel, second) = (or_skip!(Netns::new()), or_skip!(Netns::new()));
     hosts.middle.ip(&format!("link set dev e0 netns {}", tunnel.path()));
-    // Room for one more header.
+    // The MTU leaves room for one more header.
     let peer = format!("type veth peer name d0 mtu 1600 netns {}", tunnel.path());
     hosts.middle.ip(&format!("link add dev b0 mtu 1600 {peer}"));
     hosts.east.ip("link set dev eth0 address 02:00:00:00:01:01");
@@ -269,7 +269,7 @@ fn a_capture_is_split_by_flow_without_a_loss() {
     assert_eq!(seen.len(), 64);
 }
 
-/// Returns a datagram that carries `number`, of one of 64 flows, in one of both directions.
+/// Returns a datagram of one of 64 flows, in one of both directions; it carries `number`.
 fn datagram(number: u32) -> Vec<u8> {
     let client = [10, 0, 0, (number % 64) as u8];
     let (mut ends, mut ports) = ([client, [10, 9, 9, 9]], [[0x9c, 0x40], [0, 53]]);
@@ -286,8 +286,8 @@ fn datagram(number: u32) -> Vec<u8> {
     frame
 }
 
-/// Returns the host that reaches a port, and its interface's name; a tap's is in the program's
-/// namespace.
+/// Returns the host that can reach a port, and the interface's name; the interface of a tap is in
+/// the program's namespace.
 fn asker<'a>(hosts: &'a Hosts, text: &str) -> (&'a Netns, &'static str) {
     if !text.starts_with("tap:") {
         return (&hosts.west, "eth0");
@@ -296,7 +296,7 @@ fn asker<'a>(hosts: &'a Hosts, text: &str) -> (&'a Netns, &'static str) {
     (&hosts.middle, "t0")
 }
 
-/// Starts a program and waits until it has its ports; the reason to skip, if a port cannot be opened.
+/// Starts a program and waits until its ports are open; returns the reason to skip if a port cannot be opened.
 fn start(netns: &Netns, program: &str, args: &[&str], ports: &[&str]) -> Result<Process, String> {
     for text in ports {
         netns.run(|| Port::open(text).map(drop)).map_err(|e| e.to_string())?;
@@ -308,21 +308,21 @@ fn start(netns: &Netns, program: &str, args: &[&str], ports: &[&str]) -> Result<
     Ok(process)
 }
 
-/// Gives the interface an address of IPv6, which the namespace of a test is without.
+/// Gives the interface an IPv6 address; IPv6 is off in a test's namespace by default.
 fn turn_ipv6_on(netns: &Netns, name: &str) -> Result<(), String> {
     let switch = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
     netns.run(|| fs::write(switch, "0")).map_err(|e| e.to_string())?;
     netns.try_ip(&format!("addr add fd00::1/64 nodad dev {name}")).map(drop)
 }
 
-/// Has the interface send no packet whose checksum is not complete.
+/// Turns off the checksum offload of the interface, so that it sends no partial checksums.
 fn without_checksums(netns: &Netns, name: &str) {
     let mut ethtool = Command::new("ethtool");
     ethtool.args(["-K", name, "tx", "off"]);
     assert_eq!(netns.start(ethtool).finish(SOON).code(), 0);
 }
 
-/// Ends a program's input, and returns its ledger, which must add up with nothing in flight.
+/// Ends a program's input, and returns its ledger, which must balance with nothing in flight.
 fn assert_whole(program: Process) -> String {
     let done = program.finish(LONG);
     let ledger = done.stdout.lines().last().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Runs every example to its end, and checks that its ledger adds up with nothing in flight.
+//! Runs every example to its end, and checks that its ledger balances with nothing in flight.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
@@ -12,7 +12,7 @@ use linerate_tests::traffic::Session;
 use linerate_tests::wait::{SOON, until, until_true};
 use linerate_tests::{or_skip, traffic};
 
-/// An address of no host: only the example answers for it.
+/// An address that no host has: only the example answers for it.
 const ECHO: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 9);
 const UDP_PORT: u16 = 7777;
 /// Bytes sent through the guard.
@@ -61,7 +61,7 @@ fn the_generator_reports_its_pace() {
 fn the_guard_runs_on_generated_traffic() {
     let done = start(WIRE_BIN, &["gen:,rate=100kpps,count=5000", "sink:"]).finish(LONG);
     assert_whole(&done);
-    // What was mirrored counts as created, and as sent, once more.
+    // A mirrored packet counts once more as created and as sent.
     assert!(done.stdout.contains("created 5005 = sent 5005"), "{done:?}");
 }
 
@@ -90,7 +90,7 @@ fn the_pool_alone_carries_datagrams_to_another_thread() {
         Some(line.strip_prefix("listening on ")?.to_owned())
     });
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // The last one is longer than what a frame has room for.
+    // The last line is longer than a frame's room.
     let lines: Vec<String> = (1..=64).map(|i| format!("{i}{}", "x".repeat(i * i / 2))).collect();
     for line in &lines {
         socket.send_to(line.as_bytes(), &address).unwrap();
@@ -105,7 +105,7 @@ fn the_pool_alone_carries_datagrams_to_another_thread() {
     assert!(printed[64].contains("created 64 = sent 0 + consumed 64 + dropped 0"), "{done:?}");
 }
 
-/// Packets of this process, read by another: every frame is returned, and not a byte is copied.
+/// Another process reads packets of this one: every frame is returned, and no byte is copied.
 #[test]
 fn fabric_reader_sees_every_packet_without_a_copy() {
     let path = std::env::temp_dir().join(format!("fabric-{}.sock", std::process::id()));
@@ -172,7 +172,7 @@ fn echo_answers_every_datagram_of_a_kernel_client() {
     for device in ["w0", "packet:w0", "packet:w0,udp=7777"] {
         let hosts = or_skip!(hosts());
         let echo = hosts.middle.start(command(ECHO_BIN, &["7777", device, "300"]));
-        // It says what it has obtained.
+        // The program prints the mode that it obtained.
         until_true("the port", SOON, || echo.stderr().ends_with('\n'));
         assert_answered(&hosts.west, ECHO, 300);
         let done = echo.finish(LONG);
@@ -203,7 +203,7 @@ fn echo_tokio_answers_every_datagram_of_a_kernel_client() {
     assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
 }
 
-/// Runs both echo programs on an interface with an open session of a user.
+/// Runs both echo programs on an interface while a user has an open session.
 #[test]
 fn echoes_on_xdp_answer_beside_a_session_of_the_kernels() {
     let port = format!("xdp:w0,udp={UDP_PORT}");
@@ -227,7 +227,8 @@ fn echoes_on_xdp_answer_beside_a_session_of_the_kernels() {
         let done = echo.finish(LONG);
         assert_whole(&done);
         assert_eq!(number_after(&done.stdout, "sent "), 300, "{done:?}");
-        // Nothing of the session, and nothing that was not asked for, came by.
+        // The program received no packet of the session, and no other packet that it did not
+        // request.
         assert_eq!(number_after(&done.stdout, "received "), 300, "{done:?}");
         session.chat();
     }
@@ -244,11 +245,11 @@ fn the_guard_joins_two_hosts_and_mirrors() {
     hosts.wait_for_packet_port("e0");
     hosts.wait_until_joined();
     let socket = hosts.east.run(|| UdpSocket::bind((EAST, UDP_PORT))).unwrap();
-    // Both ways 1200 packets: at least one is mirrored.
+    // 1200 packets pass in both directions together: at least one is mirrored.
     let answering = std::thread::spawn(move || answer(&socket, 600));
     assert_answered(&hosts.west, EAST, 600);
     answering.join().unwrap();
-    // TCP over a veth pair comes in superframes: the guard sees the heads of chains.
+    // TCP over a veth pair uses superframes: the guard sees only the first frame of a chain.
     traffic::transfer(&hosts.west, &hosts.east, EAST, BYTES);
     let done = guard.finish(LONG);
     assert_whole(&done);
@@ -260,7 +261,7 @@ fn the_guard_joins_two_hosts_and_mirrors() {
     assert!(!mirrored.unwrap().is_empty(), "{done:?}");
 }
 
-/// Sets up two hosts; the western one takes [`ECHO`] for a neighbour.
+/// Creates two hosts; the western one has a neighbour entry for [`ECHO`].
 fn hosts() -> Result<Hosts, String> {
     let hosts = Hosts::new()?;
     hosts.west.ip(&format!("neigh add {ECHO} lladdr 02:00:00:00:00:09 dev eth0"));
@@ -281,7 +282,7 @@ fn assert_answered(from: &Netns, to: Ipv4Addr, count: usize) {
     }
 }
 
-/// Answers `count` datagrams with themselves.
+/// Answers `count` datagrams with the same datagram.
 fn answer(socket: &UdpSocket, count: usize) {
     socket.set_read_timeout(Some(SOON)).unwrap();
     let mut bytes = [0; 2048];
@@ -307,7 +308,7 @@ fn assert_whole(done: &Finished) {
     assert!(ledger.ends_with("+ in flight 0   OK"), "{done:?}");
 }
 
-/// Returns the number behind the last `name` of `text`.
+/// Returns the number after the last `name` in `text`.
 fn number_after(text: &str, name: &str) -> u64 {
     let (_, rest) = text.rsplit_once(name).unwrap_or_else(|| panic!("no '{name}' in {text}"));
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
