@@ -1,5 +1,5 @@
-//! Runs the commands of docs/first-hour.md, docs/capabilities.md and the README's first section block by block, as
-//! printed.
+//! Runs the commands of docs/first-hour.md, docs/capabilities.md and the README's section "The first packets of your
+//! own" block by block, as printed.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,11 +1,11 @@
-//! Bytes of capture files, good and bad, made by hand so that our code is not checked against itself.
+//! Bytes of valid and damaged capture files, made by hand so that our code is not checked against itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The largest length that the files made here promise.
+/// The snapshot length in the headers of the files made here.
 pub const SNAPLEN: u32 = 262_144;
 
 /// A classic capture, little endian, in microseconds.
@@ -29,14 +29,14 @@ impl Pcap {
         Pcap(bytes)
     }
 
-    /// Adds a whole record, stamped `number` seconds.
+    /// Adds a complete record with a time stamp of `number` seconds.
     #[must_use]
     pub fn record(self, number: u32, data: &[u8]) -> Pcap {
         let len = data.len() as u32;
         self.lying(number, len, len, data)
     }
 
-    /// Adds a record whose lengths are those given, right or wrong.
+    /// Adds a record with the given lengths, whether or not they are right.
     #[must_use]
     pub fn lying(mut self, number: u32, captured: u32, original: u32, data: &[u8]) -> Pcap {
         for word in [number, 0, captured, original] {
@@ -47,8 +47,8 @@ impl Pcap {
     }
 }
 
-/// Returns an Ethernet frame of `len` bytes for experiments (EtherType 0x88b5), its payload counting
-/// from `first`.
+/// Returns an Ethernet frame of `len` bytes with EtherType 0x88b5 for experiments; the payload's bytes count up from
+/// `first`.
 #[must_use]
 pub fn frame(first: u8, len: usize) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
@@ -57,7 +57,7 @@ pub fn frame(first: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Prefix of the names of our folders; the process id and a number follow.
+/// Prefix of the names of our folders; a process id and a number follow.
 const FOLDER: &str = "linerate-tests-";
 
 /// Removes the folders of tests that were killed.
@@ -85,7 +85,8 @@ impl Folder {
     pub fn new() -> Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         static ORPHANS: Once = Once::new();
-        // Before any of ours is there: one of a process that had our number is taken for an orphan.
+        // Remove orphans before creating a folder: a folder of an earlier process with our id
+        // counts as an orphan.
         ORPHANS.call_once(remove_orphans);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("{FOLDER}{}-{number}", std::process::id()));
@@ -93,13 +94,13 @@ impl Folder {
         Folder(path)
     }
 
-    /// Returns the path of `name` in it.
+    /// Returns the path of the file `name` in the folder.
     #[must_use]
     pub fn path(&self, name: &str) -> String {
         self.0.join(name).to_string_lossy().into_owned()
     }
 
-    /// Writes a file, and returns its path.
+    /// Writes a file in the folder, and returns its path.
     ///
     /// # Panics
     /// If it cannot be written.

@@ -11,15 +11,15 @@ use serde_json::Value;
 use crate::netns::Netns;
 use crate::process::{Finished, Process};
 
-/// Longest time for a run that its test never stops.
+/// Longest time for a run that its test does not stop.
 const RUN_MAX: &str = "120s";
-/// Longest time for a stop: draining has a second, the rest is for a busy machine.
+/// Longest time for a stop: draining takes up to a second, the rest is for a busy machine.
 const STOP: Duration = Duration::from_secs(15);
 
 /// Returns the path of the command, built from this tree with the profile of the running test.
 ///
-/// Cargo builds another package's binary for a test only by chance, so this asks for it: it costs a
-/// look at the time stamps if all is built.
+/// Cargo does not always build another package's binary for a test, so this runs `cargo build`,
+/// which only compares time stamps if everything is built.
 ///
 /// `LINERATE_PROGRAM` names a program that has been built already: a build with the features of all
 /// tests together differs from a build of its own, which takes minutes.
@@ -32,7 +32,7 @@ pub fn linerate() -> &'static Path {
         if let Some(built) = std::env::var_os("LINERATE_PROGRAM") {
             return built.into();
         }
-        // target/debug/deps/forward_packet-0123456789abcdef
+        // Example of a path: target/debug/deps/forward_packet-0123456789abcdef
         let this = std::env::current_exe().expect("the test runs from a file");
         let profile = this.parent().and_then(Path::parent).expect("target/PROFILE/deps");
         let target = profile.parent().expect("target/PROFILE");
@@ -66,13 +66,13 @@ pub fn linerate() -> &'static Path {
 pub struct Forward(pub Process);
 
 impl Forward {
-    /// Starts it in `netns`; it is not ready yet.
+    /// Starts the command in `netns`; its ports may not be open yet.
     #[must_use]
     pub fn start(netns: &Netns, args: &[&str]) -> Forward {
         Forward(netns.start(Forward::command(args, true)))
     }
 
-    /// Runs it in this namespace to its end.
+    /// Runs the command in the present namespace to its end.
     ///
     /// # Panics
     /// If it does not end by itself within a minute.
@@ -81,7 +81,7 @@ impl Forward {
         Forward::here(Forward::command(args, true)).finish(Duration::from_secs(60))
     }
 
-    /// Starts `command` in this namespace.
+    /// Starts `command` in the present namespace.
     #[must_use]
     pub fn here(command: Command) -> Process {
         Process::start(command, |mut command| command.spawn())
@@ -101,7 +101,7 @@ impl Forward {
         command
     }
 
-    /// Ends it by SIGINT: the way a person does.
+    /// Ends the run by SIGINT, as a user does.
     ///
     /// # Panics
     /// Unless it ends soon with 130, its ledger balanced and nothing in flight.
@@ -110,7 +110,7 @@ impl Forward {
         self.end(Signal::INT, 130)
     }
 
-    /// Ends it by `signal`, and expects exit code `code`.
+    /// Ends the run by `signal`, and checks that its exit code is `code`.
     ///
     /// # Panics
     /// Unless it does so soon, its ledger balanced and nothing in flight.
@@ -130,7 +130,7 @@ impl Forward {
 pub struct Report(pub Value);
 
 impl Report {
-    /// Reads it from what a run printed.
+    /// Parses the report from the output of a run.
     ///
     /// # Panics
     /// Unless stdout is exactly one document of the schema.
@@ -142,7 +142,7 @@ impl Report {
         Report(document)
     }
 
-    /// Returns a number of the ledger: `received`, `created`, `sent`, `consumed`, `in_flight`.
+    /// Returns a count of the ledger: `received`, `created`, `sent`, `consumed`, `in_flight`.
     ///
     /// # Panics
     /// If it is not there.
@@ -164,7 +164,7 @@ impl Report {
         self.0["ledger"]["dropped"][reason].as_u64().unwrap_or(0)
     }
 
-    /// Returns a number of the port in place `index`: `rx` or `tx`, `packets` or `bytes`.
+    /// Returns a count of the port at `index`: `rx` or `tx`, `packets` or `bytes`.
     ///
     /// # Panics
     /// If it is not there.
@@ -173,7 +173,7 @@ impl Report {
         number(&self.0["ports"][index][way], unit)
     }
 
-    /// Checks that the ledger adds up, reports so, and has nothing in flight.
+    /// Checks that the ledger balances, reports so, and has nothing in flight.
     ///
     /// # Panics
     /// If it does not.
@@ -194,20 +194,20 @@ fn number(of: &Value, key: &str) -> u64 {
     of[key].as_u64().unwrap_or_else(|| panic!("no number `{key}` in {of}"))
 }
 
-/// The command's refusal to run: `what`, `why`, `fix` and a code, for people and in JSON.
+/// The error of a command that was refused: `what`, `why`, `fix` and a code, as text and in JSON.
 #[derive(Debug, Clone)]
 pub struct Refusal {
     /// The action that failed.
     pub what: String,
     /// The reason.
     pub why: String,
-    /// The advice to the user.
+    /// The remedy.
     pub fix: String,
 }
 
 impl Refusal {
-    /// Runs `command` twice, for people and with `--json`, and checks both times for exit code
-    /// `exit`, error code `code` and the same words.
+    /// Runs `command` twice, as text and with `--json`; checks that both runs have exit code
+    /// `exit`, error code `code` and equal words.
     ///
     /// # Panics
     /// If it is anything else.
@@ -232,7 +232,8 @@ impl Refusal {
         refusal
     }
 
-    /// Does the same for `linerate forward args` in this namespace.
+    /// Runs `linerate forward args` in the present namespace, with the checks of
+    /// [`Refusal::expect`].
     ///
     /// # Panics
     /// As [`Refusal::expect`].
@@ -241,7 +242,7 @@ impl Refusal {
         Refusal::expect(|json| Forward::here(Forward::command(args, json)), exit, code)
     }
 
-    /// Does the same in `netns`.
+    /// Runs `linerate forward args` in `netns`, with the checks of [`Refusal::expect`].
     ///
     /// # Panics
     /// As [`Refusal::expect`].

@@ -1,4 +1,4 @@
-//! Idle means idle: the figure that README, the documentation and every test of it share.
+//! The definition of idle that the README, the documentation and all tests of it share.
 
 use std::fs;
 use std::process::Command;
@@ -14,13 +14,13 @@ use crate::wait::{SOON, until};
 const WINDOW: Duration = Duration::from_secs(5);
 /// Wake-ups that a program may have in that time, over all its threads: two a second.
 const WAKEUPS_MAX: u64 = 2 * WINDOW.as_secs();
-/// CPU time that it may take in that time: half a per cent.
+/// CPU time that a program may take in that time: half a per cent.
 const CPU_MAX: Duration = WINDOW.checked_div(200).expect("two hundred is not zero");
 
-/// Environment variable with the role of a program that [`child`] starts.
+/// Environment variable that passes a role to a program started by [`child`].
 const ROLE: &str = "LINERATE_IDLE_ROLE";
 
-/// Starts the test `a_program_at_rest` of this test binary in `netns`, as a program of its own with a role.
+/// Starts the test `a_program_at_rest` of this test binary in `netns` as a separate program with a role.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -32,7 +32,7 @@ pub fn child(netns: &Netns, role: &str) -> Process {
     netns.start(command)
 }
 
-/// Returns the role that [`child`] gave to this program.
+/// Returns the role that [`child`] passed to this program.
 ///
 /// # Panics
 /// If it has none.
@@ -41,7 +41,7 @@ pub fn role() -> String {
     std::env::var(ROLE).expect("the test that starts it says what it is to be")
 }
 
-/// Receives from `port` and drops the packets, asleep while there are none.
+/// Receives from `port` and drops the packets; sleeps while there are none.
 ///
 /// # Panics
 /// If it cannot wait.
@@ -56,7 +56,7 @@ pub fn turn_port(mut port: Port) {
 /// Resources that a process has used, over all its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Used {
-    /// Times it went to sleep: each ends in a wake-up.
+    /// Number of times that the process went to sleep; each ends in a wake-up.
     sleeps: u64,
     /// Time on a CPU.
     cpu: Duration,
@@ -67,11 +67,12 @@ fn used(process: &Process) -> Used {
     let threads = fs::read_dir(format!("/proc/{}/task", process.id())).expect("it runs");
     for thread in threads {
         let path = thread.expect("it runs").path();
-        // A thread may end between two looks.
+        // Skip a thread that ended since the folder was read.
         let Ok(status) = fs::read_to_string(path.join("status")) else { continue };
         let sleeps = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
         used.sleeps += sleeps.and_then(|n| n.trim().parse::<u64>().ok()).expect("a number");
-        // Finer than the ticks in `stat`: nanoseconds on a CPU come first.
+        // `schedstat` is finer than the ticks in `stat`: its first number is the time on a CPU in
+        // nanoseconds.
         let Ok(schedstat) = fs::read_to_string(path.join("schedstat")) else { continue };
         let ns = schedstat.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
         used.cpu += Duration::from_nanos(ns);
@@ -79,7 +80,8 @@ fn used(process: &Process) -> Used {
     used
 }
 
-/// Waits until a program has done nothing for a while: opening is over.
+/// Waits until a program has done nothing for a while, so that the opening of its ports is not
+/// measured.
 fn settle(name: &str, process: &Process) {
     let (mut before, mut since) = (used(process), Instant::now());
     until(&format!("a second without a wake-up of {name}"), SOON, || {
@@ -91,8 +93,8 @@ fn settle(name: &str, process: &Process) {
     });
 }
 
-/// Checks that each program takes at most 0.5 % of a CPU and 2 wake-ups a second, all of them
-/// observed in the same five seconds.
+/// Checks that each program uses at most 0.5 % of a CPU and 2 wake-ups a second; all programs are
+/// observed during the same five seconds.
 ///
 /// # Panics
 /// If one takes more, with what every one took, or has ended.
@@ -101,7 +103,7 @@ pub fn assert_idle(programs: &mut [(&str, Process)]) {
         settle(name, process);
     }
     let before: Vec<Used> = programs.iter().map(|(_, process)| used(process)).collect();
-    // The measurement itself: there is nothing to poll for.
+    // This sleep is the measurement, so there is no condition to poll.
     std::thread::sleep(WINDOW);
     let mut busy = 0;
     let mut table = String::new();

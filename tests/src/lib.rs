@@ -24,7 +24,8 @@ pub mod topology;
 pub mod traffic;
 pub mod wait;
 
-/// The value of a `Result<T, String>`; on `Err(why)` says `skipped: why` and ends the test.
+/// Returns the value of a `Result<T, String>`; for `Err(why)` prints `skipped: why` and returns
+/// from the test.
 #[macro_export]
 macro_rules! or_skip {
     ($result:expr) => {

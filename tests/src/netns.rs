@@ -1,11 +1,11 @@
-//! A network namespace that exists while its [`Netns`] does, and no longer.
+//! A network namespace that exists as long as its [`Netns`].
 //!
-//! It has no name and no mount: a thread made it, a descriptor holds it, and the kernel removes it
-//! with everything in it when the last process inside has ended. A test that is killed leaves
-//! nothing to clean up, and tests that run at once cannot meet.
+//! The namespace has no name and no mount: a thread creates it, a descriptor keeps it, and the
+//! kernel removes it with its content when the last process inside has ended. A killed test leaves
+//! nothing to clean up, and tests that run at the same time do not affect each other.
 //!
-//! Programs are started by that thread, which ends with the namespace; they die with the thread
-//! that started them (see [`process`](crate::process)).
+//! That thread also starts the programs in the namespace; it ends with the namespace, and programs
+//! are killed when it ends (see [`process`](crate::process)).
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -29,10 +29,11 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Creates an empty namespace; `lo` is up, and IPv6 is off so that nothing sends unasked.
+    /// Creates an empty namespace, in which `lo` is up, and IPv6 is off so that the kernel sends
+    /// nothing by itself.
     ///
     /// # Errors
-    /// The reason to skip, where that takes privileges or programs that are missing.
+    /// The reason to skip, if privileges or programs are missing.
     pub fn new() -> Result<Netns, String> {
         installed("ip")?;
         let (orders, ordered) = channel();
@@ -56,7 +57,7 @@ impl Netns {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
 
-    /// Runs `inside` on a thread in the namespace.
+    /// Runs `inside` on a new thread in the namespace, and returns its result.
     ///
     /// # Panics
     /// As `inside` does.
@@ -70,7 +71,7 @@ impl Netns {
         })
     }
 
-    /// Starts `inside` on a thread in the namespace, which the caller joins.
+    /// Starts `inside` on a new thread in the namespace; the caller joins the thread.
     pub fn spawn<T: Send + 'static>(
         &self,
         inside: impl FnOnce() -> T + Send + 'static,
@@ -82,12 +83,12 @@ impl Netns {
         })
     }
 
-    /// Moves the calling thread into the namespace, for good.
+    /// Moves the calling thread into the namespace permanently.
     pub fn enter(&self) {
         enter(&self.fd);
     }
 
-    /// Runs `ip` with `args` inside, and returns what it prints.
+    /// Runs `ip` with `args` in the namespace, and returns its output.
     ///
     /// # Panics
     /// If it fails.
@@ -98,7 +99,7 @@ impl Netns {
     /// Runs an `ip` command as [`Netns::ip`] does, and returns its failure instead of panicking.
     ///
     /// # Errors
-    /// What it says on stderr.
+    /// The output of `ip` on stderr.
     pub fn try_ip(&self, args: &str) -> Result<String, String> {
         let mut ip = Command::new("ip");
         ip.args(args.split_whitespace());
@@ -106,7 +107,7 @@ impl Netns {
         if done.code() == 0 { Ok(done.stdout) } else { Err(done.stderr) }
     }
 
-    /// Starts `command` inside.
+    /// Starts `command` in the namespace.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -120,7 +121,7 @@ impl Netns {
         })
     }
 
-    /// Returns the names of its interfaces.
+    /// Returns the names of the namespace's interfaces.
     #[must_use]
     pub fn interfaces(&self) -> Vec<String> {
         let text = self.read("net/dev");
@@ -141,7 +142,7 @@ impl Netns {
         text.lines().skip(1).filter(bound).count()
     }
 
-    /// Reads a file below `/proc/thread-self` inside.
+    /// Reads a file below `/proc/thread-self` in the namespace.
     fn read(&self, path: &str) -> String {
         self.run(|| fs::read_to_string(format!("/proc/thread-self/{path}"))).expect("procfs")
     }
@@ -156,11 +157,11 @@ impl Drop for Netns {
     }
 }
 
-/// Serves as the namespace's own thread: makes the namespace, then starts programs in it until all
-/// senders of orders are gone.
+/// Runs the namespace's own thread: creates the namespace, then starts programs in it until all
+/// senders of orders are dropped.
 fn serve(made: &Sender<Result<OwnedFd, String>>, ordered: &Receiver<Order>) {
-    // SAFETY: NEWNET changes which interfaces this thread sees; the flag that is a danger, FILES,
-    // is not among them.
+    // SAFETY: NEWNET only changes which interfaces this thread sees. The flag that is unsafe,
+    // FILES, is not set.
     let unshared = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
     let fd = match unshared {
         Ok(()) => File::open("/proc/thread-self/ns/net").map(OwnedFd::from),

@@ -1,4 +1,5 @@
-//! A program with a deadline: its output is read as it comes, and it is killed when the test ends.
+//! A program with a deadline: its output is read as it arrives, and the program is killed when the
+//! test ends.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -11,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 
 use crate::wait::until;
 
-/// A program that runs; killed when dropped.
+/// A running program, which is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -23,19 +24,20 @@ pub struct Process {
 /// The exit status and the output of a program that has ended.
 #[derive(Debug, Clone)]
 pub struct Finished {
-    /// Its exit status, as the kernel tells it.
+    /// The exit status that the kernel reports.
     pub status: ExitStatus,
-    /// The text it wrote to stdout.
+    /// The program's output on stdout.
     pub stdout: String,
-    /// The text it wrote to stderr.
+    /// The program's output on stderr.
     pub stderr: String,
 }
 
 impl Process {
-    /// Starts `command` by `spawn`, its output captured; its input is empty, and ends in
+    /// Starts `command` by `spawn` with captured output; its input stays empty and open until
     /// [`Process::finish`].
     ///
-    /// It is killed when the thread that `spawn` uses ends, even if this process is killed.
+    /// The program is killed when the thread on which `spawn` forks ends, even if this process is
+    /// killed.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -45,7 +47,8 @@ impl Process {
     ) -> Process {
         let name = format!("{command:?}").replace('"', "");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // SAFETY: between fork and exec it makes one system call, prctl, and touches no memory.
+        // SAFETY: the closure makes only one system call, prctl, between fork and exec, and
+        // accesses no memory of this process.
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
@@ -55,36 +58,37 @@ impl Process {
         Process { name, child, stdout, stderr }
     }
 
-    /// Returns its process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns the text it has written to stderr so far.
+    /// Returns the program's output on stderr so far.
     #[must_use]
     pub fn stderr(&self) -> String {
         self.stderr.text()
     }
 
-    /// Returns the text it has written to stdout so far.
+    /// Returns the program's output on stdout so far.
     #[must_use]
     pub fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the program.
     pub fn signal(&self, signal: Signal) {
-        // One that has ended and was not waited for still has its id.
+        // A program that has ended keeps its id until it is waited for, so the signal reaches no
+        // other process.
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
-    /// Returns true until the program ends.
+    /// Returns true while the program runs.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends its input, and waits for its end.
+    /// Closes the program's input, and waits until the program has ended.
     ///
     /// # Panics
     /// If it has not ended within `time`.
@@ -109,7 +113,8 @@ impl Drop for Process {
 }
 
 impl Finished {
-    /// Returns its exit code; 128 plus the number of the signal if one ended it, as shells do.
+    /// Returns the exit code; 128 plus the number of the signal if a signal ended the program, as
+    /// shells do.
     #[must_use]
     pub fn code(&self) -> i32 {
         let by_signal = || 128 + self.status.signal().unwrap_or(0);
@@ -117,7 +122,7 @@ impl Finished {
     }
 }
 
-/// A pipe, emptied by a thread.
+/// A pipe that a thread reads until its end.
 #[derive(Debug)]
 struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -141,7 +146,7 @@ impl Output {
         String::from_utf8_lossy(&self.bytes.lock().expect("no panic inside")).into_owned()
     }
 
-    /// Returns the whole text, once the writers have ended.
+    /// Returns the complete output, once all writers have closed the pipe.
     fn all(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();

@@ -1,4 +1,4 @@
-//! Exchanges between two joined hosts; every test of a join runs the same.
+//! Exchanges of traffic between two joined hosts, run by every test of a join.
 
 use std::net::Ipv4Addr;
 
@@ -6,7 +6,7 @@ use crate::netns::Netns;
 use crate::topology::{EAST, Hosts, WEST};
 use crate::traffic::{figure, iperf3, ping, transfer};
 
-/// Pings in one frame, in a full one, and in fragments.
+/// Sends pings of one frame, of a full frame, and of several fragments.
 ///
 /// # Errors
 /// The reason to skip.
@@ -31,13 +31,13 @@ pub fn tcp_both_ways(hosts: &Hosts) -> Result<(), String> {
     tcp(&hosts.west, &hosts.east, EAST, "2")
 }
 
-/// Sends TCP from `client` to `address` of `server` and back, `seconds` each.
+/// Sends TCP from `client` to `address` of `server` and back, for `seconds` in each direction.
 ///
 /// # Errors
 /// The reason to skip.
 ///
 /// # Panics
-/// If an end fails, or one way carries next to nothing.
+/// If an end fails, or one direction carries almost nothing.
 pub fn tcp(client: &Netns, server: &Netns, address: Ipv4Addr, seconds: &str) -> Result<(), String> {
     for args in [&["--time", seconds][..], &["--time", seconds, "--reverse"]] {
         let report = iperf3(client, server, address, args)?;
@@ -58,12 +58,11 @@ pub fn udp(hosts: &Hosts) -> Result<(), String> {
     datagrams(&hosts.west, &hosts.east, EAST, "2")
 }
 
-/// Sends UDP from `client` to `address` of `server`, 10 Mbit/s for some `seconds`, with less than one
-/// datagram in a hundred lost.
+/// Sends UDP from `client` to `address` of `server` at 10 Mbit/s for `seconds`, and checks that less than one
+/// datagram in a hundred is lost.
 ///
-/// A host that gets no CPU for a third of a second loses datagrams in its own socket, which is no
-/// fault of the path; so one of three attempts must succeed. What the path itself loses is in its
-/// ledger, which every test checks.
+/// A host that gets no CPU for a third of a second loses datagrams in its own socket, which is no fault of the path;
+/// so one of three attempts must succeed. Losses of the path itself are in its ledger, which every test checks.
 ///
 /// # Errors
 /// The reason to skip.
@@ -90,7 +89,7 @@ pub fn datagrams(
     panic!("datagrams lost: {}", seen.join(", "));
 }
 
-/// Sends a hundred megabytes each way over TCP and compares them byte for byte.
+/// Sends a hundred megabytes in each direction over TCP, and compares them byte for byte.
 ///
 /// # Panics
 /// If a byte differs.

@@ -6,7 +6,7 @@
 //!                    linerate
 //! ```
 //!
-//! Nothing in `middle` has an address: what crosses it, linerate has carried.
+//! No interface in `middle` has an address, so only linerate carries packets across it.
 
 use std::net::Ipv4Addr;
 
@@ -40,7 +40,8 @@ impl Hosts {
         Hosts::with_queues(1)
     }
 
-    /// Returns the same, with so many queues at both ends of each pair, each way.
+    /// Returns two hosts as [`Hosts::new`] does, with `queues` receive and transmit queues at both
+    /// ends of each pair.
     ///
     /// # Errors
     /// The reason to skip.
@@ -67,10 +68,10 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Starts `linerate forward packet:w0 packet:e0` in the middle, and waits until it carries.
+    /// Starts `linerate forward packet:w0 packet:e0` in the middle, and waits until packets pass.
     ///
     /// # Panics
-    /// If it does not, soon.
+    /// If no packet passes within [`SOON`].
     #[must_use]
     pub fn join_by_packet(&self) -> Forward {
         let forward = Forward::start(&self.middle, &["packet:w0", "packet:e0"]);
@@ -83,16 +84,16 @@ impl Hosts {
     /// Waits until a packet port has been opened on interface `name` in the middle.
     ///
     /// # Panics
-    /// If none is, soon.
+    /// If no port is opened within [`SOON`].
     pub fn wait_for_packet_port(&self, name: &str) {
         until_true("a packet socket", SOON, || self.middle.packet_sockets(name) > 0);
     }
 
-    /// Waits for an interface to come up in the middle, and joins it to `end` (`w0`, `e0`) by a
-    /// bridge: so a tap becomes a host's uplink, as that of a virtual machine would.
+    /// Waits for the interface `tap` in the middle, and joins it to `end` (`w0`, `e0`) by a bridge:
+    /// the tap is then a host's uplink, as a virtual machine's tap would be.
     ///
     /// # Panics
-    /// If no such interface comes, soon.
+    /// If the interface does not exist within [`SOON`].
     pub fn bridge(&self, tap: &str, end: &str) {
         until_true("a tap", SOON, || self.middle.interfaces().iter().any(|name| name == tap));
         let bridge = format!("br-{end}");
@@ -107,7 +108,7 @@ impl Hosts {
     /// Waits until the hosts reach each other.
     ///
     /// # Panics
-    /// If they do not, soon.
+    /// If they do not within [`SOON`].
     pub fn wait_until_joined(&self) {
         until_true("west to reach east", SOON, || traffic::reaches(&self.west, EAST));
     }
@@ -116,12 +117,12 @@ impl Hosts {
 /// Waits until the kernel has noticed that interface `name` has a carrier and started its queues.
 ///
 /// # Panics
-/// If it does not, soon.
+/// If it has not within [`SOON`].
 pub fn wait_for_carrier(netns: &Netns, name: &str) {
-    // Not IFF_RUNNING: it is set as well while the state is not known yet.
+    // Do not check IFF_RUNNING: the kernel also sets it while the state is unknown.
     let show = format!("-o link show dev {name}");
     until_true("a carrier", SOON, || netns.ip(&show).contains(" state UP "));
-    // The kernel's worker changes the state first and starts the queues next, under the lock that
-    // this change of nothing takes as well.
+    // The kernel's worker first changes the state and then starts the queues, under the lock that
+    // this command also takes: when the command returns, the queues have started.
     netns.ip(&format!("link set dev {name} up"));
 }

@@ -1,4 +1,5 @@
-//! TCP between namespaces, from threads of this process; iperf3 and ping, judged by their reports.
+//! TCP between namespaces, sent by threads of this process; iperf3 and ping, checked by their
+//! reports.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -12,11 +13,10 @@ use crate::installed;
 use crate::netns::Netns;
 use crate::wait::{SOON, until_true};
 
-/// Longest time that a transfer of some seconds may take on a busy machine.
+/// Longest time for a transfer of some seconds on a busy machine.
 const TRANSFER: Duration = Duration::from_secs(60);
 
-/// Returns true if a host at `to` answers, by refusing a connection to a port on which nothing
-/// listens.
+/// Returns true if a host at `to` refuses a connection to a port on which no program listens.
 #[must_use]
 pub fn reaches(from: &Netns, to: Ipv4Addr) -> bool {
     let nobody = SocketAddr::from((to, 9));
@@ -24,7 +24,7 @@ pub fn reaches(from: &Netns, to: Ipv4Addr) -> bool {
     matches!(tried, Err(e) if e.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Sends `len` bytes that no pattern repeats in from one namespace to another over TCP, and
+/// Sends `len` bytes without a repeating pattern from one namespace to another over TCP, and
 /// compares every byte that arrives.
 ///
 /// # Panics
@@ -100,10 +100,10 @@ impl Session {
         Session { ends: [client, server] }
     }
 
-    /// Has a hundred lines go to the other end and back.
+    /// Sends a hundred lines to the other end and back.
     ///
     /// # Panics
-    /// If one does not, as it was.
+    /// If a line is lost or changed.
     pub fn chat(&mut self) {
         let [client, server] = &mut self.ends;
         for round in 0..100u8 {
@@ -117,10 +117,10 @@ impl Session {
     }
 }
 
-/// Bytes of xorshift64, the same in every run.
+/// A generator of bytes by xorshift64, equal in every run.
 struct Source {
     word: u64,
-    /// Bytes of `word` already given out.
+    /// Number of bytes of `word` already used.
     used: usize,
 }
 
@@ -143,8 +143,8 @@ impl Source {
     }
 }
 
-/// Serves `requests` HTTP requests at `address`, port 80: each gets a megabyte of one repeated line
-/// that names the server `name` and the client.
+/// Serves `requests` HTTP requests at `address`, port 80; each answer is a megabyte of one repeated
+/// line with the server's name `name` and the client's address.
 ///
 /// # Panics
 /// If the port cannot be bound.
@@ -162,13 +162,14 @@ pub fn serve_http(netns: &Netns, address: Ipv4Addr, name: &str, requests: usize)
     });
 }
 
-/// Asks `to` by `curl` from the address `source`, and returns the line that [`serve_http`] repeats.
+/// Requests a page from `to` by `curl` with the source address `source`; returns the line that
+/// [`serve_http`] repeats.
 ///
 /// # Errors
 /// The reason to skip.
 ///
 /// # Panics
-/// If the megabyte does not come, as it was.
+/// If the megabyte is incomplete or changed.
 pub fn curl(from: &Netns, source: Ipv4Addr, to: Ipv4Addr) -> Result<String, String> {
     installed("curl")?;
     let mut curl = Command::new("curl");
@@ -183,8 +184,8 @@ pub fn curl(from: &Netns, source: Ipv4Addr, to: Ipv4Addr) -> Result<String, Stri
 
 /// Pings `to`, `count` times with `size` bytes of payload each, and checks that every answer came.
 ///
-/// ping waits for the last answers no longer than two round trips, which a busy machine can take: it is
-/// started up to three times, and what is lost each time is lost.
+/// ping waits for the last answers no longer than two round trips, which a busy machine can take: it is started up to
+/// three times, and only answers missing each time count as lost.
 ///
 /// # Errors
 /// The reason to skip.
@@ -244,7 +245,7 @@ pub fn iperf3(
     Ok(report)
 }
 
-/// Returns a figure of an iperf3 report, by its path below `end`.
+/// Returns a figure of an iperf3 report, given its path below `end`.
 ///
 /// # Panics
 /// If it is not there.

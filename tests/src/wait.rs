@@ -3,13 +3,13 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything that should come at once, on a machine that is busy with other things.
+/// Longest wait for an event that should come at once, on a machine that is busy with other work.
 pub const SOON: Duration = Duration::from_secs(10);
 
 /// Polls `ask` until it returns an answer.
 ///
 /// # Panics
-/// If there is none within `time`; `what` says what was waited for.
+/// If there is none within `time`; the message contains `what`.
 pub fn until<T>(what: &str, time: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + time;
     loop {
@@ -21,7 +21,7 @@ pub fn until<T>(what: &str, time: Duration, mut ask: impl FnMut() -> Option<T>) 
     }
 }
 
-/// Waits as [`until`] does, for a condition.
+/// Polls `ask` until it returns true, as [`until`] does.
 ///
 /// # Panics
 /// As [`until`].

@@ -1,4 +1,4 @@
-//! The three affinities: each alone, and all together, changes where its code runs, and is put back.
+//! The three affinities: each of them, and all together, change where their code runs, and are restored.
 //!
 //! ```text
 //!   sender ─ veth ─► NAPI's thread ─► worker ─► ring ─► application
@@ -29,7 +29,8 @@ use rustix::process::Signal;
 /// Packets after which each part has run where it is now.
 const PACKETS: u64 = 1_000;
 
-/// Makes a pair whose names no other test has: those of NAPI's threads have no namespace.
+/// Creates a pair of interfaces with names that no other test has, because the names of NAPI's
+/// threads are not per namespace.
 fn pair(ends: [&str; 2]) -> Result<Netns, String> {
     let netns = Netns::new()?;
     netns.try_ip(&format!("link add dev {} type veth peer name {}", ends[0], ends[1]))?;
@@ -42,7 +43,7 @@ fn pair(ends: [&str; 2]) -> Result<Netns, String> {
     Ok(netns)
 }
 
-/// Counts what reaches the application.
+/// A stage that counts the packets that reach the application.
 struct Count(Option<Arc<AtomicU64>>);
 
 impl Stage for Count {
@@ -53,7 +54,7 @@ impl Stage for Count {
     }
 }
 
-/// Turns a worker on a thread of the test's own; returns the thread's number, too.
+/// Turns a worker on a thread of the test; returns the thread's pin, its id and its handle.
 fn turning(mut worker: Worker, ends: &Arc<AtomicBool>) -> (ThreadPin, i32, JoinHandle<()>) {
     let (ends, (tell, told)) = (ends.clone(), channel());
     let thread = thread::spawn(move || {
@@ -71,11 +72,11 @@ fn turning(mut worker: Worker, ends: &Arc<AtomicBool>) -> (ThreadPin, i32, JoinH
 fn last_cpu(thread: i32) -> usize {
     let own = fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
     let stat = own.or_else(|_| fs::read_to_string(format!("/proc/{thread}/stat"))).unwrap();
-    // The 39th field; the second, the name, is the only one with a bracket.
+    // The CPU is the 39th field; only the second field, the name, contains a bracket.
     stat.rsplit(')').next().unwrap().split_whitespace().nth(36).unwrap().parse().unwrap()
 }
 
-/// Returns whether NAPI of an interface has threads, as its namespace's sysfs says.
+/// Returns the sysfs value that tells if NAPI of an interface has threads.
 fn threaded(netns: &Netns, interface: &str) -> String {
     netns.run(|| folder(interface).read("threaded").unwrap())
 }
@@ -84,7 +85,7 @@ fn folder(interface: &str) -> NetFolder {
     NetFolder::open(&Interface::open(interface).unwrap()).unwrap()
 }
 
-/// Sends to a pair's other end until it is dropped.
+/// Sends to the other end of a pair until the result is dropped.
 fn send(to: &str) -> Running {
     let engine = Engine::builder().port("source", "gen:,rate=20kpps,burst=8");
     let engine = engine.port("out", &format!("packet:{to}")).wire("source", "out");
@@ -140,7 +141,7 @@ fn each_affinity_moves_its_own_code_alone_and_together_and_is_put_back() {
     }
     let e = irq.pin(&[4000]).unwrap_err();
     assert!(e.code == Code::Cpu && e.why.contains("there is no CPU"), "{e}");
-    // Everything is as it was. Before Linux 6.17 the threads stay, and sleep.
+    // Everything is restored. Before Linux 6.17 the threads remain, and sleep.
     assert_eq!(was, all);
     drop(irq);
     assert_eq!(threaded(&netns, "affin0"), "0");
@@ -167,7 +168,7 @@ fn a_search_moves_napi_s_thread_with_the_worker_and_its_guard_puts_it_back() {
         engine.wire("dev", "end").build()
     });
     let engine = or_skip!(engine);
-    // Nothing is given to an interface unasked.
+    // An interface gets no threads without a request.
     let e = netns.run(|| InterruptGuard::found("affin2").unwrap_err());
     assert!(e.code == Code::Unsupported && e.why.contains("its NAPI has no threads"), "{e}");
     assert_eq!(threaded(&netns, "affin2"), "0");
@@ -185,7 +186,7 @@ fn a_search_moves_napi_s_thread_with_the_worker_and_its_guard_puts_it_back() {
         };
         gauge.meter("ns", Box::new(meter)).search().unwrap()
     };
-    // On a busy machine too little may pass at first.
+    // On a busy machine too few packets may pass at first.
     let mut report = search();
     until_true("enough packets to judge by", SOON, || {
         report.found.is_some() || {
@@ -205,7 +206,7 @@ fn a_search_moves_napi_s_thread_with_the_worker_and_its_guard_puts_it_back() {
     running.stop(SOON).check().unwrap();
 }
 
-/// Returns the words that `linerate doctor --undo` prints in a namespace.
+/// Returns the output of `linerate doctor --undo` in a namespace.
 fn undo(netns: &Netns) -> String {
     let mut command = Command::new(linerate());
     command.args(["doctor", "--undo"]);
@@ -228,7 +229,7 @@ fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
         command.args(["forward", port, "sink:blind", "--place", place, "--for", "120s"]);
         netns.start(command)
     };
-    // Threads that it was given go again, at the end and after a kill.
+    // Threads that the run started are removed, at its end and by the undo after a kill.
     for signal in [Signal::TERM, Signal::KILL] {
         let run = forward("xdp:affin4", "napi");
         until_true("threads", SOON, || threaded(&netns, "affin4") == "1");
@@ -239,7 +240,7 @@ fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
     }
     assert!(undo(&netns).contains("affin4: its NAPI has no threads again"));
     assert_eq!(threaded(&netns, "affin4"), "0");
-    // Those that were there are moved, and put back where they were. A veth has NAPI while a port of xdp is open.
+    // Existing threads are moved and restored. A veth has NAPI while a port of xdp is open.
     let _open = netns.run(|| Port::open("xdp:affin4,icmp").unwrap());
     let run = forward("packet:affin4", "auto");
     until_true("a run", SOON, || run.stderr().contains("--place napi starts NAPI threads"));
@@ -255,7 +256,7 @@ fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
         let done = run.finish(SOON);
         let told = format!("note: NAPI threads {napi} of affin4 may move to other CPUs");
         assert!(done.stderr.contains(&told), "{done:?}");
-        // It may have been put back just then.
+        // The run may have restored it just before.
         if is_moved() {
             let told = undo(&netns);
             assert!(told.contains(&format!("affin4: NAPI thread {napi} is on CPU")), "{told}");
@@ -289,6 +290,6 @@ fn an_interface_with_no_interrupts_to_move_is_refused_with_the_reason() {
     let netns = or_skip!(Netns::new());
     let e = netns.run(|| InterruptGuard::of("lo").unwrap_err());
     assert!(e.code == Code::Unsupported && e.why.starts_with("it has no irq"), "{e}");
-    // What it tried is undone.
+    // The trial on `lo` is undone.
     assert_eq!(threaded(&netns, "lo"), "0");
 }

@@ -1,5 +1,4 @@
-//! In steady state, forwarding allocates nothing: every call of the allocator is counted, for each
-//! thread apart.
+//! In steady state, forwarding allocates nothing: each thread's calls of the allocator are counted.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,9 +12,9 @@ use linerate_tests::or_skip;
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::until_true;
 
-/// Packets before counting starts.
+/// Packets to forward before counting starts.
 const WARM_UP: u64 = 100_000;
-/// Packets during which it counts.
+/// Packets to forward while calls are counted.
 const WINDOW: u64 = 1_000_000;
 const LONG: Duration = Duration::from_secs(60);
 
@@ -25,20 +24,22 @@ thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, with a count.
+/// The system's allocator, which counts its calls.
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator as it came; counting changes nothing of it.
+// SAFETY: every call is passed unchanged to the system's allocator, which keeps the contract;
+// counting changes no argument and no result.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps `alloc`'s contract, which is the same there.
+        // SAFETY: the caller keeps the contract of `alloc`, which is also that of `System.alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count();
-        // SAFETY: `ptr` came from `System`, as all do; the rest is the caller's to keep.
+        // SAFETY: `ptr` came from `System`, as all pointers of this allocator do; the caller keeps
+        // the rest of the contract.
         unsafe { System.dealloc(ptr, layout) }
     }
 
@@ -59,7 +60,7 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 fn count() {
-    // A thread that is being torn down has no count any more, and is none of ours.
+    // Skip a thread that ends: its counter is destroyed already, and its calls are not measured.
     let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
 }
 
@@ -87,8 +88,8 @@ fn work(mut worker: Worker, phase: &AtomicU8) -> u64 {
     calls() - before
 }
 
-/// Runs an engine's workers and returns what each allocated in the window. `passed` says how many
-/// packets have gone all the way.
+/// Runs an engine's workers, and returns the number of allocations of each during the window;
+/// `passed` returns the number of packets that have passed the whole path.
 fn allocations(engine: Engine, passed: impl Fn(&Stats) -> u64) -> Vec<u64> {
     let (stats, phase) = (engine.stats(), AtomicU8::new(WARMING));
     let mut workers = engine.into_workers();
@@ -106,7 +107,7 @@ fn allocations(engine: Engine, passed: impl Fn(&Stats) -> u64) -> Vec<u64> {
     })
 }
 
-/// Returns the number of packets that the port in place `index` has sent.
+/// Returns a function that reads how many packets the port at `index` has sent.
 fn sent_by(index: usize) -> impl Fn(&Stats) -> u64 {
     move |stats| stats.ports()[index].counts.tx_packets
 }

@@ -1,4 +1,4 @@
-//! Damaged captures and full disks: the packets before the damage stay good, and the ledger adds up.
+//! Damaged captures and full disks: the packets before the damage are kept, and the ledger balances.
 
 use std::fs;
 use std::process::Command;
@@ -24,7 +24,7 @@ fn frames(file: &str) -> usize {
     done.stdout.lines().filter(|line| !line.starts_with('\t')).count()
 }
 
-/// Replays `bytes`, of which the first two packets are good and what follows is not.
+/// Replays `bytes`, of which the first two packets are valid and the rest is not.
 fn assert_ends_behind_two(name: &str, bytes: &[u8], word: &str) {
     let folder = Folder::new();
     let (from, to) = (folder.file("in.pcap", bytes), folder.path("out.pcapng"));
@@ -85,7 +85,7 @@ fn an_empty_record_is_a_packet_like_any_other() {
     assert_eq!((report.ledger("received"), report.ledger("sent")), (4, 4), "{report:?}");
 }
 
-/// Returns a pcapng block of `kind`, which says that it has `len` bytes.
+/// Returns a pcapng block of `kind` with the length `len` in its header.
 fn block(kind: u32, len: u32, body: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &len.to_le_bytes(), body, &len.to_le_bytes()].concat()
 }
@@ -97,7 +97,7 @@ fn section() -> Vec<u8> {
     [block(0x0a0d_0d0a, 28, &head), block(1, 20, &interface)].concat()
 }
 
-/// Returns an enhanced packet block that says it holds `captured` bytes and is `len` bytes long.
+/// Returns an enhanced packet block whose header has the lengths `captured` and `len`.
 fn packet(len: u32, captured: u32, data: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     for word in [0, 0, 1_000_000, captured, captured] {
@@ -177,7 +177,7 @@ fn a_disk_that_is_full_at_the_start_is_refused() {
 #[test]
 fn a_disk_that_fills_up_ends_the_run_and_the_file_is_whole() {
     or_skip!(installed("unshare"));
-    // A user who may make a network namespace may make one of mounts.
+    // A user who may create a network namespace may also create a mount namespace.
     drop(or_skip!(Netns::new()));
     let folder = Folder::new();
     let (disk, saved) = (folder.path("disk"), folder.path("saved.pcapng"));

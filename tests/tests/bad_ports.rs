@@ -1,4 +1,4 @@
-//! Ports that cannot be opened, or are taken away: a clear error, a counted drop, a ledger that adds up.
+//! Ports that cannot be opened, or are removed: a clear error, a counted drop, a balanced ledger.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -111,7 +111,7 @@ fn a_filter_that_lets_nothing_in_is_told_in_the_report_and_its_document() {
         command.args(json.then_some("--json"));
         hosts.middle.start(command)
     };
-    // One port has it once.
+    // Only one port can have the interface at a time.
     let told = run(false).finish(3 * SOON);
     assert_eq!(told.code(), 0, "{told:?}");
     assert!(told.stdout.contains("w0 received no packet through udp=7777"), "{told:?}");
@@ -176,7 +176,7 @@ fn an_interface_that_goes_down_and_comes_back_carries_again() {
     let hosts = or_skip!(Hosts::new());
     let forward = hosts.join_by_packet();
     hosts.middle.ip("link set dev e0 down");
-    // Not even asked for: there is no carrier on the other end either.
+    // Not even an ARP request arrives: the other end has no carrier either.
     assert!(!reaches(&hosts.west, EAST));
     hosts.middle.ip("link set dev e0 up");
     hosts.wait_until_joined();
@@ -207,7 +207,7 @@ fn the_owner_of_an_engine_is_told_of_ports_that_go_down_come_back_and_are_delete
     hosts.middle.ip("link set dev w0 up");
     assert_eq!(told(), Health::Up);
     hosts.middle.ip("link delete dev w0");
-    // It goes down first, which may be told by itself.
+    // The interface goes down first, which may be reported separately.
     let gone = |health: &Health| matches!(health, Health::Failed(e) if e.code == Code::NoDevice);
     let health = told();
     assert!(gone(&health) || gone(&told()), "{health:?}");
@@ -219,7 +219,7 @@ fn the_owner_of_an_engine_is_told_of_ports_that_go_down_come_back_and_are_delete
 fn without_privilege_the_capability_is_named() {
     or_skip!(installed("setpriv"));
     let hosts = or_skip!(Hosts::new());
-    // Where the command was built, another user may not look.
+    // Another user may have no access to the folder in which the command was built.
     let folder = Folder::new();
     let copy = folder.path("linerate");
     fs::copy(linerate(), &copy).unwrap();
@@ -263,7 +263,7 @@ fn advice_about_capabilities_leads_to_ports_that_open() {
         command.args(json.then_some("--json"));
         hosts.middle.start(command)
     };
-    // Each piece of advice followed keeps what the ones before gave.
+    // Each remedy keeps the capabilities that the earlier remedies gave.
     let tap_is_open = fs::metadata("/dev/net/tun").is_ok_and(|m| m.permissions().mode() & 6 == 6);
     let between = if tap_is_open { "tap:t0" } else { "packet:w0" };
     for port in ["packet:w0,udp=53", between, "packet:w0,udp=53"] {
@@ -313,7 +313,7 @@ fn a_frame_longer_than_a_port_takes_is_dropped_and_counted() {
     let folder = Folder::new();
     let file = Pcap::new()
         .record(1, &frame(1, 60))
-        // Longer than any packet that Linux sends, shorter than what a capture may have.
+        // This packet is longer than any that Linux sends, and shorter than a capture's limit.
         .record(2, &frame(2, 200_000))
         .record(3, &frame(3, 1514))
         // Shorter than an Ethernet header.

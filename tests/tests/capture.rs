@@ -1,4 +1,4 @@
-//! A capture that tcpdump took of real traffic, replayed into another file.
+//! Replays a capture of real traffic, taken by tcpdump, into another file.
 
 use std::process::Command;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn reading(file: &str) -> String {
     done.stdout
 }
 
-/// Shows the first line that differs, not megabytes of those that do not.
+/// Fails with the first line that differs, instead of megabytes of text.
 fn assert_same(left: &str, right: &str) {
     let differs = left.lines().zip(right.lines()).position(|(l, r)| l != r);
     if let Some(i) = differs {
@@ -32,7 +32,7 @@ fn assert_same(left: &str, right: &str) {
     assert_eq!(left.lines().count(), right.lines().count());
 }
 
-/// Replays `from` into `to`, and checks that all of it arrived.
+/// Replays `from` into `to`, and checks that every packet was written.
 fn replay(from: &str, to: &str) -> Report {
     let done: Finished = Forward::run(&[&format!("pcap:{from}"), &format!("pcap:{to}")]);
     assert_eq!(done.code(), 0, "{done:?}");
@@ -51,7 +51,7 @@ fn a_capture_of_superframes_is_replayed_byte_for_byte() {
         (folder.path("taken.pcap"), folder.path("once.pcapng"), folder.path("twice.pcapng"));
     let forward = hosts.join_by_packet();
     let mut tcpdump = Command::new("tcpdump");
-    // It would write as a user who may not enter the folder.
+    // Run as root: by default tcpdump writes as a user who may not enter the folder.
     tcpdump.args(["-i", "eth0", "-w", &taken, "-s", "0", "-Z", "root", "-B", "16384"]);
     tcpdump.arg("--time-stamp-precision=nano");
     let mut capturing = hosts.east.start(tcpdump);
@@ -106,7 +106,7 @@ fn a_capture_passes_through_pipes() {
     shell.args(["-c", &script]);
     let done = Forward::here(shell).finish(Duration::from_secs(30));
     assert_eq!(done.code(), 0, "{done:?}");
-    // Stdout has the packets: the report goes elsewhere.
+    // Stdout has the packets, so the report is on stderr.
     assert!(done.stderr.contains("linerate-forward/1"), "{done:?}");
     assert_same(&reading(&taken), &reading(&piped));
 }

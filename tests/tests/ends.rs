@@ -1,4 +1,4 @@
-//! The end of a run: orderly when it is asked to stop, and without a trace when it is killed.
+//! The end of a run: in order if it is asked to stop, and without remains if it is killed.
 
 use std::process::Command;
 
@@ -74,7 +74,7 @@ fn a_port_that_is_down_does_not_make_an_interrupt_a_failure() {
     let hosts = or_skip!(Hosts::new());
     let forward = hosts.join_by_packet();
     hosts.middle.ip("link set dev e0 down");
-    // Long enough for the port to have seen it, many times.
+    // The port has had enough time to notice it many times.
     assert!(!reaches(&hosts.west, EAST));
     let _ = forward.interrupt();
 }
@@ -95,7 +95,7 @@ fn a_killed_run_leaves_nothing_behind_and_the_next_starts_at_once() {
         forward.0.signal(Signal::KILL);
         assert_eq!(forward.0.finish(SOON).code(), 137);
         assert!(!std::path::Path::new("/proc").join(pid.to_string()).exists());
-        // The kernel takes a killed process apart before its parent hears of it.
+        // The kernel removes a killed process's interfaces before its parent is notified.
         assert_eq!(hosts.middle.interfaces(), before);
         assert_eq!(hosts.middle.packet_sockets("w0"), 0);
         let shown = hosts.middle.ip("-details link show dev w0");

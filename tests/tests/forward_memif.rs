@@ -20,7 +20,7 @@ fn driver(hosts: &Hosts) -> &'static str {
     if opened.is_ok() { "xdp" } else { "packet" }
 }
 
-/// Starts both programs between the hosts; ready when a packet has passed.
+/// Starts both programs between the hosts; returns once a packet has passed.
 fn join(hosts: &Hosts, ports: [&str; 2]) -> [Forward; 2] {
     let driver = driver(hosts);
     let sides = [("w0", ports[0]), ("e0", ports[1])];
@@ -31,7 +31,7 @@ fn join(hosts: &Hosts, ports: [&str; 2]) -> [Forward; 2] {
     joined
 }
 
-/// Sends ping, iperf and file traffic both ways.
+/// Sends pings, iperf3 streams and a file in both directions.
 fn carry(hosts: &Hosts) -> Result<(), String> {
     scenario::pings(hosts).and_then(|()| scenario::tcp_both_ways(hosts))?;
     transfer(&hosts.west, &hosts.east, EAST, 50_000_000);
@@ -60,7 +60,7 @@ fn ping_iperf_and_a_file_pass_through_the_memory_of_another_process() {
     assert!(copied(&server, 1) > 70_000_000, "the server has no memory of its own: {server:?}");
 }
 
-/// Returns the command that starts Debian's testpmd between the two devices `west` and `east`.
+/// Returns the command that starts Debian's testpmd between the devices `west` and `east`.
 fn testpmd(memory: &[&str], west: &str, east: &str) -> Result<Command, String> {
     installed("dpdk-testpmd").map_err(|why| format!("{why} (apt-get install dpdk)"))?;
     let mut command = Command::new("dpdk-testpmd");
@@ -76,7 +76,7 @@ fn testpmd(memory: &[&str], west: &str, east: &str) -> Result<Command, String> {
 #[test]
 fn ping_iperf_and_a_file_pass_through_testpmd() {
     let hosts = or_skip!(Hosts::new());
-    // Names and no files, as is its default.
+    // The sockets have abstract names and no files, as is testpmd's default.
     let (west, east) = ("role=server,socket=west", "role=server,socket=east");
     let mut between = hosts.middle.start(or_skip!(testpmd(&["--no-huge"], west, east)));
     let joined = join(&hosts, ["memif:@west,role=client", "memif:@east,role=client,zerocopy=no"]);

@@ -30,8 +30,8 @@ fn tcp_flows_both_ways_in_superframes() {
     for port in 0..2 {
         let (packets, bytes) =
             (report.port(port, "rx", "packets"), report.port(port, "rx", "bytes"));
-        // Each end sent data for two seconds: longer than any frame of this MTU on average, though
-        // the acknowledgements of the other two are among them.
+        // Each end sent data for two seconds, so packets are longer on average than a frame of this
+        // MTU, although acknowledgements of the other direction are among them.
         assert!(bytes > 1514 * packets, "{bytes} bytes in {packets} packets: {report:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Two hosts joined by AF_XDP ports, to each other and to ports of other kinds. Offloads of the hosts
-//! are at their defaults: AF_XDP sees no partial checksum, and users need not know it.
+//! Two hosts joined by AF_XDP ports, or by an AF_XDP port and a port of another kind. The hosts' offloads have their
+//! defaults: AF_XDP gets no partial checksums, without any setting by the user.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
@@ -14,7 +14,8 @@ use linerate_tests::traffic::{Session, ping, reaches, transfer};
 use linerate_tests::wait::{SOON, until_true};
 use rustix::process::Signal;
 
-/// Joins the hosts by a port on `w0` and one on `e0`; the reason to skip, if there is no AF_XDP.
+/// Joins the hosts by a port on `w0` and one on `e0`; returns the reason to skip if AF_XDP is not
+/// available.
 fn join(hosts: &Hosts, west: &str, east: &str) -> Result<Forward, String> {
     available(hosts)?;
     let forward = Forward::start(&hosts.middle, &[west, east]);
@@ -93,7 +94,7 @@ fn a_generator_takes_nothing_in_and_the_host_still_answers() {
     assert_eq!(process.finish(SOON).code(), 130);
 }
 
-/// Returns the number of packets that came by `eth0`.
+/// Returns the number of packets received by `eth0`.
 fn received(netns: &Netns) -> u64 {
     let path = "/proc/thread-self/net/dev";
     let text = netns.run(|| std::fs::read_to_string(path)).expect("proc is mounted");
@@ -127,7 +128,7 @@ fn ping_iperf_and_a_file_pass_from_xdp_to_xdp() {
 #[test]
 fn ping_iperf_and_a_file_pass_from_xdp_to_packet() {
     let Some(report) = carry("xdp:w0", "packet:e0") else { return };
-    // Superframes of the other host, cut here.
+    // Superframes of the other host were cut here.
     assert!(report.ledger("created") > 0, "{report:?}");
 }
 
@@ -197,7 +198,7 @@ fn rings_of_256_carry_without_a_copy_and_a_hot_list_of_128_is_warned_about() {
     let calls = &report["calls"];
     let copies = ["copies", "copied_bytes"].map(|key| calls[key].as_u64());
     assert_eq!((copies, calls["copies_per_packet"].as_f64()), ([Some(0); 2], Some(0.0)));
-    // One worker has both.
+    // One worker serves both ports.
     let warning = "worker 0: a hot list of 128 is shorter than the 2048 frames of the rings";
     let first = report["warnings"][0].as_str().unwrap_or_default();
     assert!(first.starts_with(warning), "{report}");
@@ -226,7 +227,8 @@ fn packets_during_a_stall_are_missed_and_the_report_says_why() {
     assert_eq!(missed, ring_full + no_frame, "{report}");
 }
 
-/// Returns true if all threads of a process are stopped, by the letter behind their names.
+/// Returns true if all threads of a process are stopped; the state is the letter after the thread's
+/// name.
 fn has_stopped(process: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let mut states = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
@@ -255,7 +257,7 @@ fn deleted_host_ends_the_run_with_a_balanced_ledger() {
     let hosts = or_skip!(Hosts::new());
     let forward = or_skip!(join(&hosts, "xdp:w0", "xdp:e0"));
     let Hosts { west, middle, east } = hosts;
-    // Its end of the pair goes with it, and ours with that.
+    // The host's end of the pair is deleted with its namespace, and with it our end.
     drop(west);
     let done = forward.0.finish(SOON);
     assert_eq!(done.code(), 1, "{done:?}");
@@ -337,7 +339,7 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
     assert!(offload_of_v1(&netns));
     let again = undo();
     assert!(!again.stdout.contains("is on again"), "{again:?}");
-    // At its end a run turns it on by itself.
+    // A run restores the offload by itself at its end.
     for form in [&[][..], &["--json"]] {
         let done = forward("100ms", form).finish(SOON);
         assert!(done.stderr.contains("of v1 is turned off until the run ends"), "{done:?}");

@@ -1,4 +1,4 @@
-//! `linerate gen --to`: datagrams that a kernel's socket receives whole, in order, with right checksums.
+//! `linerate gen --to`: a kernel's socket receives the datagrams complete, in order, with correct checksums.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,13 +14,13 @@ use linerate_tests::topology::Hosts;
 use linerate_tests::wait::{SOON, until_true};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
-/// Fewer than a kernel keeps for a CPU that has no time (`netdev_max_backlog`): none is lost there.
+/// Fewer than the kernel queues for a CPU (`netdev_max_backlog`), so that none is lost there.
 const COUNT: usize = 900;
 const FLOWS: usize = 3;
 /// Room for all of them, as the kernel counts it.
 const RECEIVE_BYTES: usize = 32 << 20;
 
-/// Returns two hosts, of which the middle has addresses on w0 that reach the western one.
+/// Returns two hosts; the middle has addresses on w0 with which it reaches the western host.
 fn hosts() -> Result<Hosts, String> {
     let hosts = Hosts::new()?;
     hosts.middle.ip("addr add 10.7.0.9/24 dev w0");
@@ -39,7 +39,7 @@ fn generate(from: &Netns, args: &str) -> Finished {
     from.start(command).finish(SOON * 3)
 }
 
-/// Returns datagrams that the kernel has refused for their checksum.
+/// Returns the number of datagrams that the kernel has dropped for a wrong checksum.
 fn checksum_errors(netns: &Netns) -> u64 {
     let read = |file| netns.run(|| fs::read_to_string(file)).unwrap_or_default();
     let v6 = read("/proc/thread-self/net/snmp6");

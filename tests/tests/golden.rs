@@ -1,4 +1,4 @@
-//! Compares what users read with files under `tests/golden/`: every `--help`, refusals, and the keys of the JSON
+//! Compares the text for users with files in `tests/golden/`: every `--help`, refusals, and the keys of the JSON
 //! documents.
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p linerate-tests --test golden` writes the files again, without blank lines;
@@ -12,7 +12,7 @@ use linerate::{Code, Kind};
 use linerate_tests::command::linerate;
 use serde_json::Value;
 
-/// Requests that are refused on every machine alike.
+/// Commands that are refused with equal text on every machine.
 const REFUSED: [&str; 26] = [
     "forwrd",
     "forward null:",
@@ -42,7 +42,7 @@ const REFUSED: [&str; 26] = [
     "lines --event cycles -- true",
 ];
 
-/// Requests that print a document.
+/// Commands that print a document.
 const DOCUMENTS: [&str; 5] = [
     "forward gen:,count=1000 sink: --json",
     "gen sink: --count 1000 --json",
@@ -53,7 +53,7 @@ const DOCUMENTS: [&str; 5] = [
 
 #[test]
 fn every_help_text_is_the_golden_one() {
-    // All but the last are programs of their own, which the command's help does not list as commands.
+    // All but the last are separate programs, which the command's help does not list as commands.
     let mut left = [" ndr", " profile", " lines", " lab", ""].map(String::from).to_vec();
     let mut text = String::new();
     while let Some(command) = left.pop() {
@@ -111,7 +111,7 @@ fn collect(path: &str, value: &Value, keys: &mut BTreeMap<String, BTreeSet<Strin
     match value {
         Value::Object(map) => {
             keys.entry(path.to_owned()).or_default().extend(map.keys().cloned());
-            // What an experiment lacks here, another machine has.
+            // The obstacles depend on the machine.
             let alike = map.iter().filter(|(key, _)| *key != "obstacles");
             alike.for_each(|(key, value)| collect(&format!("{path} .{key}"), value, keys));
         }
@@ -122,7 +122,7 @@ fn collect(path: &str, value: &Value, keys: &mut BTreeMap<String, BTreeSet<Strin
     }
 }
 
-/// Runs the command with `words`, apart from any terminal.
+/// Runs the command with `words`, without a terminal.
 fn run(words: &str) -> Output {
     let mut command = Command::new(linerate());
     command.args(words.split_whitespace()).stdin(Stdio::null());
@@ -133,7 +133,8 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Compares `text` with the file `name` of `tests/golden/`, or writes it where that is asked for.
+/// Compares `text` with the file `name` in `tests/golden/`, or writes the file if `UPDATE_GOLDEN`
+/// is set.
 fn assert_golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
     let lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty());

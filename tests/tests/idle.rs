@@ -34,7 +34,7 @@ fn every_depth_sleeps_without_traffic() {
         until_true("a tap", SOON, || middle.interfaces().iter().any(|name| name == tap));
         middle.ip(&format!("link set dev {tap} up"));
     }
-    // An AF_XDP socket has its queue to itself.
+    // Two AF_XDP sockets cannot share a queue, so each program has its own hosts.
     let others = [or_skip!(Hosts::new()), or_skip!(Hosts::new()), or_skip!(Hosts::new())];
     match others[0].middle.run(|| Port::open("xdp:w0").map(drop)) {
         Err(e) => eprintln!("skipped in part: {e}"),
@@ -52,7 +52,7 @@ fn every_depth_sleeps_without_traffic() {
 fn two_packet_ports_sleep_again_after_traffic() {
     let hosts = or_skip!(Hosts::new());
     let forward = hosts.join_by_packet();
-    // The neighbours confirm each other's address once more, seconds after the last packet.
+    // The neighbours confirm each other's address again, seconds after the last packet.
     for (host, peer) in [(&hosts.west, "10.7.0.2"), (&hosts.east, "10.7.0.1")] {
         host.ip(&format!("neigh change {peer} dev eth0 nud permanent"));
     }

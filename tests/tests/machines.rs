@@ -1,5 +1,6 @@
-//! The commands on machines that are set up unlike this one: each works, or says what is missing and what to
-//! type. Settings of a whole machine (huge pages, overcommit, clock source) are varied in guests: docs/qemu.md.
+//! Runs the commands on machines with other settings than this one: each command works, or reports what is missing
+//! and what to do. Settings of a whole machine (huge pages, overcommit, clock source) are varied in guests:
+//! docs/qemu.md.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -20,18 +21,18 @@ use serde_json::Value;
 /// Time for a command: a few seconds on a machine that is busy with other things.
 const TIME: Duration = Duration::from_secs(60);
 
-/// The commands that are run: the README's first command, and a little of each port that asks the kernel for much.
+/// The commands to run: the README's first command, and a short one for each port that needs much from the kernel.
 const COMMANDS: [&[&str]; 3] = [
     &["forward", "--for", "300ms"],
     &["forward", "gen:,count=1000", "packet:v0"],
     &["forward", "gen:,count=1000", "xdp:v0"],
 ];
 
-/// The end that a command is to have.
+/// The expected end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
     Well,
-    /// By this code, with a reason and advice.
+    /// Refused with this code, a reason and a remedy.
     Refused(&'static str),
 }
 use Ends::{Refused, Well};
@@ -40,7 +41,7 @@ use Ends::{Refused, Well};
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Makes a cgroup with `settings`, of the first version's `controller` or of the second version.
+    /// Creates a cgroup with `settings`: of version 1 with `controller`, or of version 2.
     fn new(controller: &str, settings: &[(&str, &str, &str)]) -> Result<Cgroup, String> {
         let all = PathBuf::from("/sys/fs/cgroup");
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -60,7 +61,7 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// Returns a shell's words for a command in it.
+    /// Returns the shell command that runs a command in the cgroup.
     fn wrap(&self) -> String {
         format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", self.0.display())
     }
@@ -78,10 +79,10 @@ impl Drop for Cgroup {
     }
 }
 
-/// Something done in a new process before its program.
+/// A function that runs in a new process before its program starts.
 type Before = fn() -> std::io::Result<()>;
 
-/// A namespace with a pair of devices, and a copy of the program that every user may start.
+/// A namespace with a pair of devices, and a copy of the program that every user may execute.
 struct Bench {
     netns: Netns,
     folder: Folder,
@@ -95,7 +96,8 @@ impl Bench {
         netns.ip("link set v0 up");
         netns.ip("link set v1 up");
         let folder = Folder::new();
-        // By another process: a descriptor for writing that a neighbour's child inherits is in the way of a start.
+        // Copy with another process: a child forked meanwhile would inherit our descriptor for writing, and the copy
+        // could not be executed.
         let copied = Command::new("cp").arg(linerate()).arg(folder.path("linerate")).status();
         copied.map_err(|e| format!("cp: {e}"))?;
         Ok(Bench { netns, folder, before })
@@ -107,13 +109,13 @@ impl Bench {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);
         if !wrap.is_empty() {
-            // SAFETY: what is done before makes system calls and takes no memory.
+            // SAFETY: the functions passed as `before` make system calls and allocate no memory.
             unsafe { command.pre_exec(self.before) };
         }
         self.netns.start(command).finish(TIME)
     }
 
-    /// Returns how one of [`COMMANDS`] ended.
+    /// Runs one of [`COMMANDS`], and returns how it ended.
     ///
     /// # Panics
     /// If it neither worked nor said why not and what to do.
@@ -136,12 +138,12 @@ impl Bench {
     }
 }
 
-/// Runs each command behind `wrap`, and the doctor, and checks how they end.
+/// Runs each command and the doctor with the prefix `wrap`, and checks how they end.
 fn on(wrap: &[&str], expected: [Ends; 3]) {
     after(|| Ok(()), wrap, expected);
 }
 
-/// Does the same with `before` done in each new process.
+/// Runs the commands as [`on`] does, with `before` executed in each new process.
 fn after(before: Before, wrap: &[&str], expected: [Ends; 3]) {
     let bench = or_skip!(commands(before, wrap, expected));
     let doctor = bench.run(wrap, &["doctor"]);
@@ -162,7 +164,7 @@ fn commands(before: Before, wrap: &[&str], expected: [Ends; 3]) -> Result<Bench,
             Ok(()) => Well,
             Err(code) if matches!(expected, Refused(as_told) if as_told == code) => expected,
             Err(code) => match bench.ended(&[], args) {
-                // Not for want of what the setting takes away.
+                // Refused here as well: the tested setting is not the reason.
                 Err(here) if here == code => {
                     eprintln!("skipped in part: {args:?}: {code} without the setting, too");
                     continue;
@@ -238,12 +240,12 @@ fn a_cpu_that_the_cpuset_loses_is_told_and_one_outside_is_refused() {
     let (exit, err) = told(start(&format!("forward gen: sink: --cpu {last}")));
     assert!(exit == Some(2) && err.starts_with("error[E-CPU]"), "{exit:?} {err}");
     assert!(err.contains("why: it is outside the cpuset of this process"), "{err}");
-    // Nothing can be placed on one CPU, which is no error.
+    // With one CPU there is nothing to place, which is no error.
     let (exit, err) = told(start("forward gen: sink: -q --place auto --for 300ms"));
     assert!(exit == Some(0) && err.contains("the run ended first"), "{exit:?} {err}");
 }
 
-/// Returns a cgroup of so much memory.
+/// Returns a cgroup with a memory limit of `bytes`.
 fn memory(bytes: &str) -> Result<Cgroup, String> {
     Cgroup::new("memory", &[("memory.limit_in_bytes", "memory.max", bytes)])
 }
@@ -335,16 +337,17 @@ const fn instruction(code: u32, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt: 0, jf, k }
 }
 
-/// Loads the number of the call.
+/// An instruction that loads the number of the system call.
 const CALL: libc::sock_filter = instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0);
 
-/// Loads the lower half of an argument of the call.
+/// Returns an instruction that loads the lower half of an argument of the call.
 const fn argument(index: u32) -> libc::sock_filter {
     let offset = 16 + 8 * index + if cfg!(target_endian = "big") { 4 } else { 0 };
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, offset)
 }
 
-/// Goes over the next `n` instructions unless what was loaded is `k`, or at least that.
+/// Returns an instruction that skips the next `n` instructions unless the loaded value is `k` (or
+/// at least `k`).
 const fn unless_is(k: u32, n: u8) -> libc::sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, n, k)
 }
@@ -356,7 +359,7 @@ const fn refuse(errno: i32) -> libc::sock_filter {
     instruction(libc::BPF_RET, 0, libc::SECCOMP_RET_ERRNO | errno as u32)
 }
 
-/// Lets this process and what it starts make no call of BPF, of performance counters or of page faults.
+/// Forbids this process and its children the system calls for BPF, performance counters and page faults.
 ///
 /// Source: seccomp(2), its example; Docker's default profile refuses these to who has no CAP_SYS_ADMIN.
 fn refuse_as_containers_do() -> std::io::Result<()> {
@@ -372,7 +375,7 @@ fn refuse_as_containers_do() -> std::io::Result<()> {
     ])
 }
 
-/// Lets it set no thread's CPUs.
+/// Forbids this process and its children to set the CPUs of threads.
 ///
 /// Source: systemd.exec(5): `SystemCallFilter=~@resources` with `SystemCallErrorNumber=EPERM`.
 fn refuse_affinity() -> std::io::Result<()> {
@@ -384,7 +387,7 @@ fn refuse_affinity() -> std::io::Result<()> {
     ])
 }
 
-/// Lets it make no socket of IPv6's.
+/// Forbids this process and its children to create IPv6 sockets.
 fn refuse_ipv6() -> std::io::Result<()> {
     filtered(&mut [
         CALL,
@@ -433,10 +436,10 @@ fn refuse_what_came_after_5_11() -> std::io::Result<()> {
     ])
 }
 
-/// Puts a filter before each call of this process and of what it starts.
+/// Installs a seccomp filter for this process and its children.
 fn filtered(filter: &mut [libc::sock_filter]) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: prctl(2) takes numbers, and a program that outlives the call.
+    // SAFETY: prctl(2) gets numbers, and a pointer to a filter program that outlives the call.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0

@@ -1,5 +1,5 @@
-//! Moderation while packets pass: a change of mode loses, doubles and reorders nothing, every sleeping mode
-//! is idle without traffic, and the descriptor that tokio sleeps on holds packets, too.
+//! Moderation while packets pass: a change of mode loses, duplicates and reorders nothing; every mode that sleeps is
+//! idle without traffic; and packets are also held when tokio sleeps on the descriptor.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const MODES: [&str; 7] =
     ["interrupt", "napi", "fixed:usecs=60,frames=8", "dim", "adaptive", "adaptive:cpu=10%", "busy"];
 /// Time between two changes: four packets.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Longest time in which an order is obeyed under load, on a machine that others use.
+/// Longest time in which a worker must obey an order under load, on a machine that others use.
 const OBEYED: Duration = Duration::from_secs(5);
 const LONG: Duration = Duration::from_secs(60);
 
@@ -27,8 +27,8 @@ fn mode(i: usize) -> Moderation {
     MODES[i % MODES.len()].parse().unwrap()
 }
 
-/// Starts to send numbered packets from one end of a veth pair to a verifying sink at the other; returns the hosts,
-/// the receiver and the sender.
+/// Starts to send numbered packets from one end of a veth pair to a verifying sink at the other end; returns the
+/// hosts, the receiver and the sender.
 fn under_load(driver: &str) -> Result<(Hosts, Running, Running), String> {
     let hosts = Hosts::new()?;
     let (text, far) = (format!("{driver}:w0"), format!("{driver}:eth0"));
@@ -47,7 +47,7 @@ fn under_load(driver: &str) -> Result<(Hosts, Running, Running), String> {
     Ok((hosts, receiver, sender))
 }
 
-/// Changes the moderation of the receiving port and the batches of the sending one all the time.
+/// Changes the moderation of the receiving port and the batch cap of the sending one repeatedly.
 fn changed_under_load(driver: &str) -> Result<(), String> {
     let (_hosts, receiver, sender) = under_load(driver)?;
     let (control, of_sender) = (receiver.control(), sender.control());
@@ -66,7 +66,7 @@ fn changed_under_load(driver: &str) -> Result<(), String> {
             let asked = of_sender.set_tx_batch("out", None, cap).unwrap();
             assert_eq!(asked.wait(OBEYED).unwrap().applied, Setting::TxBatch(cap));
         }
-        // Packets come between any two.
+        // Packets arrive between two changes.
         std::thread::sleep(PAUSE);
     }
     println!("{driver}: {CHANGES} changes in {:?}, the slowest took {longest:?}", start.elapsed());
@@ -83,7 +83,7 @@ fn changed_under_load(driver: &str) -> Result<(), String> {
         (0, 0, 0),
         "{verified:?}"
     );
-    // What the kernel had no room for is counted there; nothing else is missing.
+    // The kernel counts the packets for which it had no room; no other packet is missing.
     let missed = received.ports[0].counts.rx_missed;
     assert_eq!(verified.packets + missed, out.counts.tx_packets, "{received}\n{sent}");
     Ok(())
@@ -107,7 +107,7 @@ fn irqs_of_a_running_device_are_those_of_the_mode_that_was_set_last() {
         let counts = receiver.stats().ports()[0].counts;
         (counts.rx_packets, counts.wakeups, counts.hold_ends)
     };
-    // By the device, by a timer: `None` where both may come.
+    // Number of irqs by the device and by a timer: `None` if both may occur.
     for (mode, device, timer) in [
         ("busy", Some(false), Some(false)),
         ("napi", Some(true), Some(false)),
@@ -119,7 +119,7 @@ fn irqs_of_a_running_device_are_those_of_the_mode_that_was_set_last() {
         let asked = receiver.control().set_moderation("in", Some(0), mode.parse().unwrap());
         asked.unwrap().wait(OBEYED).unwrap();
         let passed = |from: u64| until_true(mode, OBEYED, || counts().0 >= from + 200);
-        // What the mode before it has counted is published with the packets after it.
+        // The counts of the previous mode are published with the packets after the change.
         passed(counts().0);
         let before = counts();
         passed(before.0);
@@ -170,12 +170,12 @@ fn a_program_at_rest() {
     }
 }
 
-/// Receives by tokio until `is_over` says so of a queue and the packets of a batch.
+/// Receives with tokio until `is_over` returns true for a batch.
 fn by_tokio(queue: Queue, mut is_over: impl FnMut(&mut Batch) -> bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // SAFETY: a queue owns its descriptor, which is open, and the same, for as long as the queue is
-        // there; AsyncFd owns the queue.
+        // SAFETY: the queue owns its descriptor, which stays open with a constant number as long as the queue exists;
+        // AsyncFd owns the queue.
         let fd = unsafe { AsyncFd::register_with_interest(queue, Interest::READABLE) };
         let (mut fd, mut batch) = (fd.unwrap(), Batch::with_capacity(64));
         loop {
@@ -215,7 +215,8 @@ fn a_stream_is_held_by_the_one_descriptor_that_tokio_sleeps_on() {
 #[test]
 fn registers_that_cost_much_bring_more_packets_to_an_irq() {
     let hosts = or_skip!(Hosts::new());
-    // MODEL: two reads an irq. With a fifth of a CPU for all, 0.1 ms for waking is one irq in half a millisecond.
+    // MODEL: two reads for each irq. With a fifth of a CPU in total, 0.1 ms for waking allows one irq in half a
+    // millisecond.
     let text = "xdp:w0,toll=0ns/50us,moderation=adaptive:cpu=20%";
     hosts.west.ip("addr flush dev eth0");
     let receiver = hosts.middle.run(|| {

@@ -1,5 +1,5 @@
-//! Four wires, eight AF_XDP ports, one thread: the engine's, with one worker for all of them, or a
-//! program's own loop that turns a worker each, and sleeps until any of them has work.
+//! Four wires with eight AF_XDP ports on one thread: an engine with one worker for all of them, or
+//! a program's loop that turns one worker for each wire and sleeps until any of them has work.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -72,7 +72,7 @@ fn run(mut workers: Vec<Worker>, end: &AtomicBool) {
     while !end.load(Ordering::Relaxed) {
         let now = Instant::now();
         let moved = workers.iter_mut().fold(false, |any, w| (w.turn(now) == Turned::Again) | any);
-        // One that has something already keeps the others awake as well.
+        // If a worker has work already, the thread does not sleep.
         if !moved && workers.iter_mut().all(|worker| worker.arm().unwrap()) {
             let fds: Vec<_> = workers.iter().map(Worker::as_fd).collect();
             poll_readable(&fds, Some(LOOK)).unwrap();
@@ -81,7 +81,7 @@ fn run(mut workers: Vec<Worker>, end: &AtomicBool) {
     assert!(workers.iter_mut().all(|worker| worker.drain(SOON).unwrap()), "not all has left");
 }
 
-/// Ends the loop, also if what runs beside it panics.
+/// Ends the loop when it is dropped, also if the test panics.
 struct AtEnd<'a>(&'a AtomicBool);
 
 impl Drop for AtEnd<'_> {
@@ -90,7 +90,7 @@ impl Drop for AtEnd<'_> {
     }
 }
 
-/// Pings one way, and a file the other, on every wire at once.
+/// Sends pings in one direction and a file in the other, on every wire at the same time.
 fn exchange(pairs: &Pairs) -> Result<(), String> {
     for (wire, [west, east]) in pairs.hosts.iter().enumerate() {
         ping(west, address(wire, 1), 1472, 20)?;
@@ -104,14 +104,15 @@ fn exchange(pairs: &Pairs) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that every packet is accounted for, and that the file and the pings passed every port.
+/// Checks that the ledger balances, and that the file and the pings passed every port.
 fn check(stats: &Stats) {
     let ledger = stats.ledger();
     assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
     assert_eq!(ledger.created, 0, "nothing was copied: {ledger}");
     assert_eq!(stats.ports().len(), 2 * WIRES);
     for (i, port) in stats.ports().iter().enumerate() {
-        // The file comes from the east; pings and what acknowledges it from the west.
+        // The file comes from the east; the pings, and the acknowledgements of the file, from the
+        // west.
         let (came, least) = (port.counts.rx_bytes, [20 * 1500, 10 * MEGABYTES as u64][i % 2]);
         assert!(came > least, "{}: {came} bytes", port.name);
     }

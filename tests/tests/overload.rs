@@ -1,5 +1,5 @@
-//! A worker that is offered ten times what it can do goes on doing it: the rest is lost where nothing was spent on it, a
-//! second wire is served, and orders are obeyed between two turns.
+//! A worker that gets ten times more packets than it can process keeps processing: excess packets are lost before any
+//! work is spent on them, a second wire is served, and orders are obeyed between two turns.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use linerate_tests::or_skip;
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::until_true;
 
-/// CPU time that a packet of the first wire takes: the worker can do 5000 in a second of its own.
+/// CPU time that a packet of the first wire takes: a whole CPU can process 5000 in a second.
 const WORK_NS: u64 = 200_000;
 const BUDGET: usize = 16;
 /// Packets of the second wire, which come in half a second.
@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// The work so far: packets of the first wire, and CPU time of the worker's thread.
 type Done = Arc<Mutex<[u64; 2]>>;
 
-/// Works for a time on each packet that is longer than a probe.
+/// A stage that works for `WORK_NS` on each packet that is longer than a probe.
 struct Work(Done);
 
 impl Stage for Work {
@@ -50,7 +50,7 @@ fn send(from: &Netns, what: &str) -> Running {
     })
 }
 
-/// Returns the part of the worker's CPU time that went into packets between two readings.
+/// Returns the share of the worker's CPU time that was spent on packets between two readings.
 fn share(before: [u64; 2], after: [u64; 2]) -> f64 {
     ((after[0] - before[0]) * WORK_NS) as f64 / (after[1] - before[1]) as f64
 }
@@ -71,7 +71,7 @@ fn a_worker_with_ten_times_its_load_delivers_serves_a_second_wire_and_obeys() {
     let worker = or_skip!(worker.map_err(|e| e.to_string()));
     let (stats, control) = (worker.stats(), worker.control());
 
-    // Somewhat more than it can do.
+    // A rate somewhat above the worker's capacity.
     let sender = send(&hosts.west, "rate=8kpps,size=1000");
     until_true("packets", LONG, || read()[0] > 100);
     let before = read();

@@ -1,5 +1,5 @@
-//! Four adapters, as in post 003, each served on the CPU given for it, independently of the others; and one
-//! wire between adapters of two queues, served by two workers.
+//! Four adapters, as in post 003, each served on its own given CPU; and one wire between adapters with two queues,
+//! served by two workers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -36,7 +36,7 @@ fn links() -> Result<Netns, String> {
     Ok(netns)
 }
 
-/// Builds an engine that receives from each adapter, from the `i`-th on `cpus[i]`.
+/// Builds an engine that receives from each adapter, from adapter `i` on `cpus[i]`.
 fn adapters(cpus: &[usize]) -> Engine {
     let mut builder = Engine::builder().cpus(cpus);
     for i in 0..ADAPTERS {
@@ -49,7 +49,7 @@ fn adapters(cpus: &[usize]) -> Engine {
     builder.build().unwrap()
 }
 
-/// Sends packets to one adapter, on a CPU of its own choice, until it is dropped.
+/// Sends packets to one adapter from any CPU, until the result is dropped.
 fn send(adapter: usize) -> Running {
     let engine = Engine::builder()
         .port("source", "gen:,rate=20kpps,burst=1")
@@ -66,7 +66,7 @@ fn threads() -> BTreeSet<PathBuf> {
 #[derive(Debug)]
 struct Served {
     name: String,
-    /// The CPUs on which it may run, and the one on which it last ran.
+    /// The CPUs on which the thread may run; the next field is the one on which it last ran.
     allowed: String,
     last: usize,
     /// Times that it has slept.
@@ -81,7 +81,7 @@ impl Served {
             let line = status.lines().find_map(|line| line.strip_prefix(what));
             line.unwrap().trim().to_owned()
         };
-        // The 39th field; the second, the name, is the only one with a bracket.
+        // The CPU is the 39th field; only the second field, the name, contains a bracket.
         let last = stat.rsplit(')').next().unwrap().split_whitespace().nth(36).unwrap();
         Served {
             name: said("Name:"),
@@ -102,7 +102,7 @@ fn four_adapters_are_placed_on_cpus_independently() {
         eprintln!("skipped: with one CPU there is nothing to choose");
         return;
     }
-    // All together; apart; and one of them moved alone.
+    // All on one CPU; on two CPUs in turn; and then one of them moved.
     for cpus in [[one; ADAPTERS], [one, other, one, other], [one, other, other, other]] {
         let engine = netns.run(|| adapters(&cpus));
         let before = threads();
@@ -120,7 +120,8 @@ fn four_adapters_are_placed_on_cpus_independently() {
             until_true("an adapter's packets", SOON, came);
             drop(sending.stop(SOON));
             let worked = read();
-            // It has slept between them; the others had nothing to wake for, or a stray packet.
+            // The worker has slept between packets; the others had no packets, except perhaps a
+            // stray one.
             let woken = |j: usize| worked[j].sleeps - idle[j].sleeps;
             assert_eq!((0..ADAPTERS).max_by_key(|j| woken(*j)), Some(i), "{idle:?} {worked:?}");
             assert_eq!((&worked[i].allowed, worked[i].last), (&cpu.to_string(), cpu));
@@ -129,7 +130,7 @@ fn four_adapters_are_placed_on_cpus_independently() {
     }
 }
 
-/// Counts the packets that come to the workers of a wire.
+/// A stage that counts the packets of each worker of a wire.
 struct Count(Arc<[AtomicU64; 2]>, usize);
 
 impl Stage for Count {
@@ -138,21 +139,21 @@ impl Stage for Count {
     }
 }
 
-/// Sends datagrams of 16 flows in turn, each with its number in its flow.
+/// Sends datagrams of 16 flows in turn; each has its number within its flow.
 fn send_flows(rounds: u64) {
     let flow = |_| UdpSocket::bind((WEST, 0)).unwrap();
     let flows: Vec<UdpSocket> = (0..16).map(flow).collect();
     for number in 0..rounds {
         for flow in &flows {
-            // A full queue of the host's is a loss, which the receiver may have.
+            // A full queue of the sending host is a loss, which the receiver tolerates.
             let _ = flow.send_to(&number.to_be_bytes(), (EAST, 7000));
         }
         std::thread::sleep(Duration::from_micros(500));
     }
 }
 
-/// Receives them until none comes for a second; returns how many came, and how many of them came after a
-/// later one of their flow.
+/// Receives the datagrams until none arrives for a second; returns their number, and the number of those that arrived
+/// after a later one of their flow.
 fn receive_flows(socket: &UdpSocket) -> (u64, u64) {
     let (mut last, mut came, mut late) = (HashMap::new(), 0, 0);
     let mut bytes = [0; 8];
@@ -180,7 +181,7 @@ fn two_workers_serve_the_queues_of_a_wire_and_keep_every_flow_in_order() {
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let receiving = std::thread::spawn(move || receive_flows(&socket));
     let sending = hosts.west.spawn(|| send_flows(PACKETS));
-    // The workers are moved about meanwhile.
+    // Meanwhile the workers are moved between CPUs.
     let (control, cpus) = (running.control(), allowed_cpus().unwrap());
     let mut moves = 0;
     while !sending.is_finished() {
@@ -214,7 +215,7 @@ fn more_queues_than_a_device_has_are_refused_with_their_number_and_leave_it_free
         assert_eq!(e.why, format!("there is no queue {queue}: 2 of them, from 0"));
         assert_eq!(e.fix, "ethtool -l w0");
     }
-    // More workers than it has queues are no error: there are as many as queues.
+    // More workers than queues are no error: there is one worker for each queue.
     let engine = hosts.middle.run(|| build("xdp:w0", 4).unwrap());
     assert_eq!(engine.stats().workers().len(), 2);
     let warnings = engine.warnings();

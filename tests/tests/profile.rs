@@ -1,5 +1,4 @@
-//! `linerate profile record` on a forwarder that carries packets, on a stripped one, and on one that
-//! ends.
+//! `linerate profile record` on a forwarder that carries packets, on a stripped program, and on one that ends.
 
 use std::fs;
 use std::path::Path;
@@ -19,8 +18,8 @@ use serde_json::Value;
 
 /// Longest time for a recording to end and to name its functions.
 const LONG: Duration = Duration::from_secs(60);
-/// Packets that the hosts may exchange unasked, before or after a recording: they ask for each
-/// other's address now and then.
+/// Packets that the hosts may send by themselves before or after a recording: ARP requests and
+/// replies.
 const UNASKED: u64 = 10;
 
 /// Starts `linerate profile record args`.
@@ -48,7 +47,7 @@ fn until_it_samples(recorder: &Process) {
     until_true("an event of perf", SOON, || children().iter().any(samples));
 }
 
-/// Returns an error, to skip the test, if the kernel does not allow sampling at all.
+/// Returns an error, with which the test is skipped, if the kernel does not allow sampling.
 fn possible(done: Finished) -> Result<Finished, String> {
     if done.code() == 5 { Err(done.stderr) } else { Ok(done) }
 }
@@ -91,7 +90,7 @@ fn packets(netns: &Netns, name: &str) -> (u64, u64) {
     (of("rx"), of("tx"))
 }
 
-/// Returns the time that the host of a virtual machine has taken of its CPUs, in hundredths of a
+/// Returns the time that the host of a virtual machine has stolen from its CPUs, in hundredths of a
 /// second.
 fn stolen_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -99,7 +98,7 @@ fn stolen_ticks() -> u64 {
     all.split_whitespace().nth(8).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
 }
 
-/// The stolen time that does no harm: 3 % of a recording of three seconds.
+/// Stolen time that is tolerated: 3 % of a recording of three seconds.
 const STOLEN_MAX: u64 = 10;
 
 #[test]
@@ -114,7 +113,7 @@ fn a_forwarder_s_time_is_found_in_its_stages_and_in_the_kernel() {
     let stolen_before = stolen_ticks();
     let recorder = record(&["--pid", &pid, "--rate", "4000", "-o", &file]);
     until_it_samples(&recorder);
-    // Short packets: a superframe costs the kernel's copy and next to nothing of ours.
+    // Short packets: a superframe costs a long copy by the kernel and very little time in linerate.
     let args = ["--udp", "--bitrate", "0", "--length", "64", "--time", "3"];
     or_skip!(iperf3(&hosts.west, &hosts.east, EAST, &args));
     recorder.signal(Signal::INT);
@@ -133,9 +132,9 @@ fn a_forwarder_s_time_is_found_in_its_stages_and_in_the_kernel() {
     let ours = |row: &Value| row["symbol"].as_str().is_some_and(|s| s.contains("linerate_port"));
     assert!(counted(&profile, ours) > 0, "{profile}");
     assert!(done.stdout.contains("CPU time over wall time, %\n"), "{done:?}");
-    // What a host takes of a CPU counts as its threads' time, and no sample falls into it.
+    // Time stolen by the host counts as the threads' time, but has no samples.
     match stolen_ticks() - stolen_before {
-        // Neighbours left the forwarder less than the kernel's account can be judged by.
+        // The forwarder had too little CPU time to check it against the kernel's account.
         _ if done.stdout.contains("accounts it in hundredths") => {
             eprintln!("skipped in part: the forwarder had too little CPU time to compare clocks");
         }
@@ -185,7 +184,7 @@ fn a_process_that_ends_while_it_is_recorded_leaves_its_profile() {
     let forward = Forward::here(Forward::command(&["null:", "null:"], true));
     let recorder = record(&["--pid", &forward.id().to_string(), "-o", &file]);
     until_it_samples(&recorder);
-    // Until it has been seen at work, which takes CPU time and not wall time.
+    // Wait until the program has used CPU time, which a wait of fixed length would not ensure.
     let used = || cpu_ticks(forward.id());
     let since = used();
     until_true("half a second of CPU time", LONG, || used() >= since + 50);
@@ -201,7 +200,8 @@ fn a_process_that_ends_while_it_is_recorded_leaves_its_profile() {
 /// Returns the CPU time of a process, in ticks: a hundredth of a second each on every Linux.
 fn cpu_ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the name, which may have blanks; utime and stime are the 12th and 13th word there.
+    // The fields start after the name, which may contain blanks; utime and stime are the 12th and
+    // 13th.
     let words = stat.rsplit(") ").next().unwrap_or_default().split(' ');
     words.skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum()
 }

@@ -1,4 +1,4 @@
-//! A region timer around the stretch of a worker in which wake-ups are masked.
+//! Times the part of a worker's turn in which wake-ups are masked.
 //!
 //! While it turns, a worker has armed nothing, so senders send it no notification. This is user
 //! space's region with interrupts disabled. A profile by timer interrupts sees the region like any
@@ -13,7 +13,8 @@ use linerate_skb::Pool;
 /// Packets of a run: at most 64 a turn, so that there are turns for every percentile.
 const PACKETS: u64 = 100_000;
 
-/// Carries them from one port to another in turns that are timed; returns the turns, their timing and the counts.
+/// Forwards packets from one port to another in timed turns; returns the number of turns, their timing and the
+/// counts.
 fn timed(from: &str, to: &str) -> (u64, Timing, Stats) {
     let pool = Pool::builder().frames(8192).build().unwrap();
     let engine = Engine::builder().pool(&pool).port("from", from).port("to", to);
@@ -59,10 +60,10 @@ fn in_the_model_a_section_with_interrupts_masked_takes_what_its_registers_take()
     let ports = stats.ports();
     let written_ns: u64 =
         ports.iter().filter_map(|port| port.driver_counts.registers).map(|r| r.write_ns).sum();
-    // A write to take packets in, and one to send them.
+    // One write to receive packets, and one to send them.
     let moving = PACKETS / 64;
     assert!(written_ns >= moving * 40_000, "{written_ns} ns in {turns} turns");
-    // A busy machine makes sections longer, and none shorter; the two clocks may differ a little.
+    // A busy machine makes regions longer, never shorter; the two clocks may differ by 2 %.
     let ns = |ticks: f64| ticks * 1e9 / timing.ticks_hz * 1.02;
     let (p50, mean) = (timing.p50_ticks.unwrap() as f64, timing.mean_ticks.unwrap());
     assert!(ns(mean) * timing.count as f64 >= written_ns as f64, "{written_ns} {timing:?}");

@@ -14,7 +14,7 @@ use linerate_tests::{installed, or_skip};
 const PACKETS: u64 = 64_000;
 /// Packets of a batch.
 const BATCH: u64 = 64;
-/// Calls of any kind that opening, watching and closing take.
+/// Most calls of any kind for opening, watching and closing.
 const ONCE: u64 = 600;
 
 /// Returns the calls by name, as `strace -c` sums them up.
@@ -27,8 +27,8 @@ fn counts(summary: &str) -> BTreeMap<String, u64> {
     summary.lines().filter_map(row).filter(|(name, _)| name != "total").collect()
 }
 
-/// Sends [`PACKETS`] by `port` in the middle, under strace; returns what was called how often, and the port's own
-/// count of doorbells. `None` where it cannot be traced.
+/// Sends [`PACKETS`] by `port` in the middle under strace; returns the number of calls by name, and the port's own
+/// count of doorbells. Returns `None` if strace cannot trace.
 fn sent_by(hosts: &Hosts, port: &str) -> Option<(BTreeMap<String, u64>, u64)> {
     let folder = Folder::new();
     let summary = folder.path("calls");
@@ -57,7 +57,7 @@ fn a_packet_port_sends_a_batch_with_one_call() {
     let sends = counts["sendmmsg"];
     assert_eq!(doorbells, sends, "{counts:?}");
     assert!(sends >= PACKETS / BATCH, "{counts:?}");
-    // One more for each time that the device's queue is full for a moment.
+    // One more call for each time that the device's queue is full.
     assert!(sends <= PACKETS / BATCH + PACKETS / BATCH / 4, "{counts:?}");
     let all: u64 = counts.values().sum();
     assert!(all <= 3 * PACKETS / BATCH + ONCE, "{all} calls: {counts:?}");
@@ -68,7 +68,7 @@ fn a_cap_of_one_makes_a_call_for_each_packet() {
     or_skip!(installed("strace"));
     let hosts = or_skip!(Hosts::new());
     let Some((counts, doorbells)) = sent_by(&hosts, "packet:w0,tx_batch=1") else { return };
-    // One more for each time that the device's queue is full for a moment.
+    // One more call for each time that the device's queue is full.
     assert_eq!(doorbells, counts["sendmmsg"], "{counts:?}");
     assert!((PACKETS..PACKETS + PACKETS / 4).contains(&doorbells), "{counts:?}");
 }
@@ -86,7 +86,7 @@ fn an_xdp_port_makes_less_than_a_call_for_sixteen_packets() {
     let Some((counts, doorbells)) = sent_by(&hosts, "xdp:w0") else { return };
     let all: u64 = counts.values().sum();
     assert!(all <= PACKETS / 16 + ONCE, "{all} calls: {counts:?}");
-    // Opening the interface sends to netlink, too.
+    // Opening the interface also sends messages to netlink.
     let sends = counts["sendto"];
     assert!((PACKETS / BATCH..=sends).contains(&doorbells), "{doorbells} of {sends}");
 }

@@ -8,14 +8,14 @@ use linerate_tests::topology::{EAST, Hosts};
 use linerate_tests::traffic::iperf3;
 use linerate_tests::{installed, or_skip};
 
-/// Pings beside the streams.
+/// Number of pings sent next to the streams.
 const PINGS: &str = "200";
 
-/// Returns the round trips of pings beside eight TCP streams that fill a wire of 10 Mbit/s, in milliseconds, in
-/// rising order.
+/// Returns the sorted round trip times in milliseconds of pings next to eight TCP streams that fill a link of 10
+/// Mbit/s.
 fn round_trips(qdisc: &str) -> Result<Vec<f64>, String> {
     let hosts = Hosts::new()?;
-    // A superframe would take 50 ms of such a wire.
+    // No superframes: one would take 50 ms on such a link.
     for host in [&hosts.west, &hosts.east] {
         host.ip("link set dev eth0 gso_max_segs 1");
     }

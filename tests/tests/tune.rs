@@ -63,7 +63,7 @@ impl Run {
         self.ask(json!({"do": "show", "port": port}))["ports"][port]["statistics"].clone()
     }
 
-    /// Returns the statistics of a port that its worker reported from now on.
+    /// Returns the statistics of a port from a report that its worker writes after this call.
     fn fresh(&self, port: &str) -> Value {
         let mut last = calls(&self.statistics(port));
         let mut next = || {
@@ -75,12 +75,12 @@ impl Run {
                 })
             })
         };
-        // The first may have been under way.
+        // The first new report may have been started before the call.
         next();
         next()
     }
 
-    /// Ends it by SIGINT; it has lost nothing, and its socket is gone.
+    /// Ends the run by SIGINT; checks that no packet was lost and the socket was removed.
     fn end(self) -> Value {
         self.process.signal(Signal::INT);
         let done = self.process.finish(SOON * 3);
@@ -97,13 +97,13 @@ fn path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("linerate-tune-{}-{name}.sock", std::process::id()))
 }
 
-/// Sends a request as its line, as any program can; returns the answer's.
+/// Sends a request as a line, as any program can; returns the answer's line, parsed.
 fn ask(path: &Path, mut request: Value) -> Value {
     request["schema"] = "linerate-tune/1".into();
     let mut stream =
         UnixStream::connect(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     stream.set_read_timeout(Some(SOON)).unwrap();
-    // A run that does not hear this client has answered before.
+    // An error is ignored: a run that refuses this client has answered already.
     let _ = stream.write_all(format!("{request}\n").as_bytes());
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
@@ -121,14 +121,14 @@ fn tune_command(path: &Path, words: &str) -> Command {
     command
 }
 
-/// Returns transmit calls by the least number of packets of their range.
+/// Returns the transmit calls, keyed by the smallest number of packets of their range.
 fn calls(statistics: &Value) -> BTreeMap<u64, u64> {
     let ranges = statistics["tx_calls"].as_array().unwrap();
     let number = |range: &Value, key: &str| range[key].as_u64().unwrap();
     ranges.iter().map(|range| (number(range, "packets"), number(range, "calls"))).collect()
 }
 
-/// Returns the calls between two readings that took packets, by range.
+/// Returns the calls that sent packets between two readings, by range.
 fn grown(before: &Value, after: &Value) -> BTreeMap<u64, u64> {
     let before = calls(before);
     let grown = calls(after)
@@ -181,7 +181,7 @@ fn a_doorbell_a_packet_on_a_real_interface_and_its_moderation_by_the_command() {
     let hosts = or_skip!(Hosts::new());
     let start = |command| hosts.middle.start(command);
     let run = Run::start("veth", "forward gen:,burst=64,rate=20kpps packet:e0,tx_batch=64", start);
-    // Each call that took packets has rung once: a reading in which that is not so is one of two reports.
+    // Each call that sent packets rang one doorbell: if the counts differ, the reading mixes two reports.
     let reading = |words: &str| {
         until(words, SOON, || {
             let read = run.fresh("e0");
@@ -238,7 +238,7 @@ fn client_of_another_user_is_refused() {
     let as_nobody = |ask: &(dyn Fn() -> String + Sync)| {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                // Of this thread alone.
+                // Change the user of this thread only.
                 rustix::thread::set_thread_uid(Uid::from_raw(NOBODY)).unwrap();
                 ask()
             });
@@ -247,7 +247,7 @@ fn client_of_another_user_is_refused() {
     };
     let refused = as_nobody(&|| UnixStream::connect(&run.path).unwrap_err().to_string());
     assert!(refused.contains("Permission denied"), "{refused}");
-    // Also where somebody has opened the file to all.
+    // Refused even if the file is open to all users.
     fs::set_permissions(&run.path, fs::Permissions::from_mode(0o666)).unwrap();
     let set = json!({"do": "set", "port": "null", "settings": {"tx_batch": 1}});
     let answer = as_nobody(&|| ask(&run.path, set.clone()).to_string());

@@ -1,4 +1,4 @@
-//! No wake-up is lost: a program that sleeps on a queue's descriptor, as documented, wakes up.
+//! No wake-up is lost: a program that sleeps on a queue's descriptor as documented wakes up.
 //!
 //! A sender sends bursts with random pauses; sender and receiver sleep only on their descriptors, by
 //! poll, mio (edge-triggered) or tokio. Everything must arrive, in order, and no sleep may last until
@@ -20,17 +20,17 @@ use tokio::io::unix::AsyncFd;
 
 /// Length of a sleep that means a lost wake-up.
 const LOST: Duration = Duration::from_secs(2);
-/// Most bursts that are sent; fewer if the time is over first.
+/// Most bursts to send; fewer if the time is over before.
 const BURSTS: u64 = 100_000;
 /// Time for which bursts are sent.
 const TIME: Duration = Duration::from_secs(4);
-/// Fewest bursts with which the test shows anything.
+/// Fewest bursts for a meaningful test.
 const BURSTS_MIN: u64 = 1000;
-/// Fewest sleeps of the receiver with which the test shows anything.
+/// Fewest sleeps of the receiver for a meaningful test.
 const SLEEPS_MIN: u64 = 100;
 /// The longest burst, in packets.
 const BURST_MAX: u64 = 40;
-/// Most packets that may be under way: a packet socket's ring always holds that many.
+/// Most packets in flight: the ring of a packet socket always has room for that many.
 const AHEAD_MAX: u64 = 4096;
 /// Offset of a packet's number: behind the Ethernet header.
 const NUMBER_AT: usize = 14;
@@ -46,7 +46,7 @@ enum Next {
 
 /// One end of the test, for any way to sleep.
 trait Side: Send {
-    /// Does what can be done without waiting.
+    /// Does everything that needs no waiting; returns the next action.
     fn step(&mut self, queue: &mut Queue) -> Next;
 }
 
@@ -83,7 +83,7 @@ impl Sender {
         self.random
     }
 
-    /// Waits for no time, a moment, another thread's turn, or long enough for the other end to fall
+    /// Waits for no time, for a moment, for a yield, or long enough for the other end to fall
     /// asleep.
     fn pause(&mut self) {
         let random = self.random();
@@ -174,7 +174,7 @@ impl Side for Receiver {
     }
 }
 
-/// A side that is done: its queue, and the number of its sleeps.
+/// The result of a side: its queue, and the number of its sleeps.
 type Slept = (Queue, u64);
 
 /// Drives one side to its end, sleeping by poll(2).
@@ -199,7 +199,7 @@ fn by_poll(mut queue: Queue, mut side: impl Side) -> Slept {
     }
 }
 
-/// Does the same with mio, which is notified of changes only.
+/// Drives one side to its end with mio, which reports only changes.
 fn by_mio(mut queue: Queue, mut side: impl Side) -> Slept {
     let mut sleeps = 0;
     let fd: RawFd = queue.as_raw_fd();
@@ -223,7 +223,7 @@ fn by_mio(mut queue: Queue, mut side: impl Side) -> Slept {
     }
 }
 
-/// Does the same with tokio, which waits again after the queue has been found empty.
+/// Drives one side to its end with tokio, which waits again after the queue was found empty.
 fn by_tokio(queue: Queue, side: impl Side) -> Slept {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(tokio_side(queue, side))
@@ -232,8 +232,8 @@ fn by_tokio(queue: Queue, side: impl Side) -> Slept {
 async fn tokio_side(queue: Queue, mut side: impl Side) -> Slept {
     let mut sleeps = 0;
     let raw = queue.as_raw_fd();
-    // SAFETY: a queue owns its descriptor, which is open, and the same, for as long as the queue is
-    // there; AsyncFd owns the queue.
+    // SAFETY: the queue owns its descriptor, which stays open with a constant number as long as the
+    // queue exists; AsyncFd owns the queue.
     let fd = unsafe { AsyncFd::register_with_interest(queue, Interest::READABLE) };
     let mut fd = fd.unwrap();
     // What can be done at once. Then everything is done when the descriptor is readable.
@@ -274,7 +274,7 @@ type Drive<S> = fn(Queue, S) -> Slept;
 fn run(tx: Queue, rx: Queue, send: Drive<Sender>, receive: Drive<Receiver>) {
     let arrived = Arc::new(AtomicU64::new(0));
     let (sender, receiver) = (Sender::new(&arrived), Receiver::new(&arrived));
-    // Each queue outlives both threads: an end that goes is another test.
+    // Both queues outlive both threads: another test covers an end that closes.
     std::thread::scope(|scope| {
         let sending = scope.spawn(move || send(tx, sender));
         let receiving = scope.spawn(move || receive(rx, receiver));
@@ -310,8 +310,8 @@ fn a_ring_wakes_by_tokio() {
     over_a_ring(by_tokio, by_tokio);
 }
 
-/// Runs both sides on packet sockets: a host's interface, and the other end of its veth pair in the
-/// middle.
+/// Runs both sides on packet sockets: on a host's interface, and on the other end of its veth pair
+/// in the middle.
 fn over_packet_sockets(send: Drive<Sender>, receive: Drive<Receiver>) {
     let hosts = or_skip!(Hosts::new());
     let tx = hosts.west.run(|| Port::open("packet:eth0")).unwrap();
@@ -339,7 +339,7 @@ fn a_packet_socket_wakes_by_tokio() {
     over_packet_sockets(by_tokio, by_tokio);
 }
 
-/// A queue that has not been armed yet: a program may wait for its descriptor before all else.
+/// A queue that was never armed: a program may wait for its descriptor first.
 #[test]
 fn a_fresh_queue_is_readable_when_packets_come() {
     let pool = Pool::builder().frames(256).build().unwrap();
@@ -352,13 +352,13 @@ fn a_fresh_queue_is_readable_when_packets_come() {
     assert!(readable(&b, LOST), "packets wait, and no event came");
 }
 
-/// A peer that goes is something to look at, whenever it goes.
+/// The end of a peer is an event, whenever it happens.
 #[test]
 fn a_sleeper_is_woken_when_its_peer_goes() {
     let pool = Pool::builder().frames(256).build().unwrap();
     let (a, b) = Port::pair(16, &pool).unwrap();
     let mut b = b.into_queues().remove(0);
-    // What a program sees before it decides to sleep.
+    // The program has found the queue empty before it decides to sleep.
     assert_eq!(b.rx(&mut Batch::with_capacity(4)), 0);
     assert_eq!(b.health(), Health::Up);
     drop(a);

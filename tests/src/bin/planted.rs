@@ -1,8 +1,9 @@
-//! Forwards between two ports with a fault that batches switch on: `planted IN OUT CAP none|core|driver ONE_IN`.
+//! Forwards between two ports with a fault that occurs only with batches: `planted IN OUT CAP none|core|driver
+//! ONE_IN`.
 //!
-//! The core's fault is a stage that loses packets, the driver's a queue of OUT that says it sent what it lost. It ends with its standard
-//! input, and prints what the engine received, what its core dropped and what it says it sent by OUT. A guest
-//! runs it (`cargo xtask qemu triage`).
+//! The core's fault is a stage that loses packets; the driver's fault is a queue of OUT that reports lost packets as
+//! sent. The program ends at the end of its standard input, and prints the packets that the engine received, that its
+//! core dropped, and that it reports as sent by OUT. A guest runs it (`cargo xtask qemu triage`).
 
 use std::io;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use linerate::prelude::*;
 use linerate::wrap::{Layer, Wrapped};
 use linerate::{Moved, QueueOps, TxBatch};
 
-/// The reason of what the faulty core drops.
+/// The reason for packets dropped by the faulty core.
 const PLANTED: DropReason = DropReason::app(0, "planted");
-/// The longest batch: the knob's.
+/// The longest batch: the maximum of the knob.
 const BATCH_MAX: usize = 1024;
-/// Time for what waits to be sent at the end.
+/// Time for sending the waiting packets at the end.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Loses one packet in this many.
+/// A fault that loses one packet in `one_in`.
 struct Loses {
     one_in: u64,
     seen: u64,
@@ -32,7 +33,7 @@ impl Loses {
         Loses { one_in, seen: 0, spare, lost }
     }
 
-    /// Returns true once in so many calls.
+    /// Returns true once in `one_in` calls.
     fn turn(&mut self) -> bool {
         self.seen += 1;
         self.seen.is_multiple_of(self.one_in)
@@ -53,7 +54,7 @@ impl Layer for Loses {
             batch.move_to(&mut self.spare, n);
             while let Some(skb) = self.spare.pop() {
                 let to = if self.turn() { &mut self.lost } else { &mut *batch };
-                // It was there before.
+                // Never refused: the packet was in this batch before.
                 let _ = to.push(skb);
                 said += self.lost.sent(self.lost.len(), mem);
             }
@@ -73,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     engine = engine.tx_batch(cap).workers(1);
     match &**part {
         "none" => {}
-        // A core that batches do not break has no stage.
+        // Without batches the core has no fault, so there is no stage.
         "core" if cap == TxBatch::Packets(1) => {}
         "core" => engine = engine.stage(move |_| Loses::one_in(one_in)),
         "driver" => {

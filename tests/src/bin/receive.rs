@@ -28,11 +28,11 @@ const FORWARD_RATES: [u64; 3] = [9_500, 50_000, 150_000];
 const MODES: [&str; 5] = ["adaptive", "fixed", "dim", "napi", "interrupt"];
 const MIDDLE: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 3);
 const PORT: u16 = 7777;
-/// The number of the datagrams that end a run.
+/// The number in the datagrams that end a run.
 const LAST: u64 = u64::MAX;
-/// Bytes of a datagram: its number, and when it was sent.
+/// Length of a datagram: its number, and the time at which it was sent.
 const BYTES: usize = 16;
-/// Time that a sleep of the sender ends before it has to, to be spent on the CPU.
+/// Time before a deadline at which the sender's sleep ends; the sender spins until the deadline.
 const WAKE: Duration = Duration::from_micros(10);
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Runs every case, the modes in turn, so that a busy neighbour is everybody's.
+/// Runs every case, and alternates the modes, so that a busy machine affects all of them equally.
 fn measure(seconds: u64, rounds: usize) -> Result<()> {
     let hosts = Hosts::new()?;
     hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
@@ -80,7 +80,7 @@ fn measure(seconds: u64, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Prints the CPU time of a receiver at rest and at small rates, beside that of a kernel socket.
+/// Prints the CPU time of a receiver at rest and at small rates, next to that of a kernel socket.
 fn beside(seconds: u64) -> Result<()> {
     let hosts = Hosts::new()?;
     hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
@@ -120,7 +120,7 @@ struct Case {
     per_s: f64,
 }
 
-/// Runs one case.
+/// Runs one case, and returns its observations.
 fn case(hosts: &Hosts, role: &[&str], to: Ipv4Addr, rate: u64, seconds: u64) -> Result<Case> {
     let receiver = child(&hosts.middle, role)?;
     until_true("a receiver", SOON, || {
@@ -155,12 +155,12 @@ fn child(netns: &Netns, role: &[&str]) -> Result<Process> {
     Ok(netns.start(command))
 }
 
-/// Sends at a steady rate; then says a few times that it is over.
+/// Sends at a steady rate, then sends the last datagram a few times.
 fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
     pin_to_cpu(*allowed_cpus()?.last().ok_or("no CPU")?)?;
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect((to, PORT))?;
-    // At rest is one datagram at the start and one at the end.
+    // At rest there is one datagram at the start and one at the end.
     let (count, gap) = match rate {
         0 => (2, Duration::from_secs(seconds)),
         rate => (rate * seconds, Duration::from_nanos(1_000_000_000 / rate)),
@@ -170,7 +170,7 @@ fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
         while let left = (gap * number as u32).saturating_sub(start.elapsed())
             && !left.is_zero()
         {
-            // Without a sleep it could not run at a real-time priority, which a busy machine asks for.
+            // Sleep: without it, the sender would keep the CPU at a real-time priority, which a busy machine needs.
             std::thread::sleep(left.saturating_sub(WAKE));
         }
         let mut bytes = [0; BYTES];
@@ -181,7 +181,7 @@ fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
     let (wall, cpu) = (start.elapsed(), cpu_time() - cpu);
     for _ in 0..5 {
         std::thread::sleep(Duration::from_millis(20));
-        // Refused, once the receiver has ended.
+        // An error is ignored: the socket is refused once the receiver has ended.
         let _ = socket.send(&[LAST.to_be_bytes(), [0; 8]].concat());
     }
     let kept = count as f64 / wall.as_secs_f64();
@@ -219,7 +219,7 @@ impl Seen {
         self.delays.push(now_ns.saturating_sub(sent_ns));
     }
 
-    /// Prints the row, whose time does not include the quiet at its end.
+    /// Prints the row; its time does not include the quiet time at the end.
     fn print(mut self, seconds: f64, irqs: u64) -> Result<()> {
         let (_, cpu) = self.start.ok_or("nothing came")?;
         let cpu = 100.0 * (cpu_time() - cpu).as_secs_f64() / seconds;
@@ -241,7 +241,7 @@ fn since(seen: &Seen) -> f64 {
     seen.start.map_or(0.0, |(start, _)| start.elapsed().as_secs_f64())
 }
 
-/// Receives by a socket: 64 datagrams a call at most, blocked until there is one.
+/// Receives by a socket: at most 64 datagrams a call, blocked until there is one.
 fn by_socket() -> Result<()> {
     let (mut seen, socket) = (Seen::new()?, UdpSocket::bind((MIDDLE, PORT))?);
     socket.set_read_timeout(Some(QUIET))?;
@@ -250,7 +250,7 @@ fn by_socket() -> Result<()> {
         .each_mut()
         .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
     let mut headers = vectors.each_mut().map(|vector| {
-        // SAFETY: all zeroes is a message without a name, without control data and without buffers.
+        // SAFETY: all zeroes is a valid mmsghdr: no name, no control data and no buffers.
         let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
         (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (vector, 1);
         header
@@ -260,13 +260,14 @@ fn by_socket() -> Result<()> {
     while !seen.over {
         let (fd, flags) = (socket.as_raw_fd(), libc::MSG_WAITFORONE);
         let (at, none) = (headers.as_mut_ptr(), std::ptr::null_mut());
-        // SAFETY: the headers name buffers that live longer than this loop, each of its length.
+        // SAFETY: the headers point to vectors and buffers that outlive this loop, with each
+        // buffer's true length.
         let n = unsafe { libc::recvmmsg(fd, at, 64, flags, none) };
         let n = usize::try_from(n).map_err(|_| std::io::Error::last_os_error())?;
         let now_ns = monotonic_ns();
         calls += 1;
         for (header, vector) in headers[..n].iter().zip(&vectors) {
-            // SAFETY: the kernel wrote so many bytes there, at most the buffer's 64.
+            // SAFETY: the kernel wrote `msg_len` bytes there, at most the 64 bytes of the buffer.
             let bytes = unsafe {
                 std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), header.msg_len as usize)
             };
@@ -279,7 +280,7 @@ fn by_socket() -> Result<()> {
     seen.print(seconds, calls)
 }
 
-/// Receives by a port, in the loop that the README shows.
+/// Receives by a port, in the loop of the README.
 fn by_port(text: &str) -> Result<()> {
     let (mut seen, mut port) = (Seen::new()?, Port::open(text)?);
     let mut batch = Batch::with_capacity(64);
@@ -319,7 +320,7 @@ fn forward(mode: &str) -> Result<()> {
     loop {
         std::thread::sleep(Duration::from_millis(200));
         let now = (Instant::now(), cpu_time(), received());
-        // The last fifth of a second is not a whole one.
+        // Leave out the last fifth of a second, which is incomplete.
         if now.2 < last.2 + 100 {
             break;
         }

@@ -1,5 +1,5 @@
-//! Long runs beside testpmd, for a person who waits for them: verified streams of `LINERATE_SOAK_S`
-//! seconds, and either side killed `LINERATE_RESTARTS` times under load.
+//! Long runs with testpmd, started by hand: verified streams of `LINERATE_SOAK_S` seconds, and
+//! either side killed `LINERATE_RESTARTS` times under load.
 //!
 //! ```text
 //!   ours, gen ──► in.sock ── testpmd ── out.sock ──► ours, verifying sink
@@ -16,20 +16,21 @@ use linerate_tests::wait::until_true;
 
 use super::{copied, testpmd};
 
-/// So slow that testpmd, which drops what it has no room for, keeps up on a CPU that is shared.
+/// A rate at which testpmd, which drops packets without room, loses none on a shared CPU.
 const SOURCE: &str = "gen:,rate=100kpps,size=imix";
 /// Longest wait for a start, and for an end.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time between a start and the next kill.
 const UNDER_LOAD: Duration = Duration::from_millis(300);
-/// Ends of ours in which testpmd 22.11 may die once, by a fault in its memif driver.
+/// Number of ends of our process in which testpmd 22.11 may crash once, because of a bug in its
+/// memif driver.
 const ENDS_PER_CRASH: u64 = 10;
 
 /// Our role and options on either side of testpmd.
 struct Way {
     role: &'static str,
     options: &'static str,
-    /// testpmd's packet buffers are the memory that we map.
+    /// True if testpmd's packet buffers are the memory that we map.
     theirs: bool,
 }
 
@@ -69,7 +70,7 @@ impl Chain<'_> {
         Forward::here(Forward::command(&args, true))
     }
 
-    /// Starts testpmd in the other role, once it has someone to connect to.
+    /// Starts testpmd in the other role, once its peer exists.
     fn testpmd(&self) -> Result<Process, String> {
         let sockets = ["in.sock", "out.sock"].map(|name| self.folder.join(name));
         let role = match self.way.role {
@@ -83,7 +84,7 @@ impl Chain<'_> {
                 "server"
             }
         };
-        // Its memif shares whole files, and a file for each page would be too many.
+        // testpmd's memif shares whole files, and one file for each page would be too many.
         let (memory, zero_copy) = match self.way.theirs {
             true => ("--single-file-segments", ",zero-copy=yes"),
             false => ("--no-huge", ""),
@@ -113,13 +114,13 @@ fn has_huge_pages() -> Result<(), String> {
     }
 }
 
-/// Returns the number that a person asks for, or the usual one.
+/// Returns the number in an environment variable, or the default.
 fn asked(variable: &str, usual: u64) -> u64 {
     let asked = std::env::var(variable).ok().map(|text| text.parse().expect(variable));
     asked.unwrap_or(usual)
 }
 
-/// Returns the number of seconds in which a testpmd has sent something.
+/// Returns the number of seconds in which testpmd has sent packets.
 fn seconds_sent(between: &Process) -> usize {
     let told = between.stdout();
     let rates = told.split("Tx-pps:").skip(1).filter_map(|rest| rest.split_whitespace().next());
@@ -129,7 +130,7 @@ fn seconds_sent(between: &Process) -> usize {
 fn streams(way: &Way, name: &str) {
     let chain = Chain::new(way, name);
     let time = Duration::from_secs(asked("LINERATE_SOAK_S", 60));
-    // It outlives its source, and receives the last packet.
+    // The sink outlives its source, so that it receives the last packet.
     let sink = chain.sink(time + Duration::from_secs(6));
     let source = chain.source(time + Duration::from_secs(3));
     let between = or_skip!(chain.testpmd());
@@ -199,7 +200,7 @@ fn packets_of_clients_pass_again_after_testpmd_was_killed() {
     testpmd_is_killed(&ZERO_COPY, "clients");
 }
 
-// A client of testpmd's connects once, when it starts: a server of ours is not killed before it.
+// A memif client of testpmd connects only once, at its start: so our server is not killed before.
 #[test]
 #[ignore = "some seconds for each of LINERATE_RESTARTS (100)"]
 fn packets_of_servers_pass_again_after_testpmd_was_killed() {
@@ -215,7 +216,7 @@ fn packets_pass_again_after_a_client_before_testpmd_was_killed() {
     let (ends, mut crashes) = (asked("LINERATE_RESTARTS", 100), 0);
     for _ in 0..ends {
         let source = chain.source(day);
-        // The next second's count has packets of the one before.
+        // The count of the next second includes packets of the previous one.
         let before = seconds_sent(&between) + 1;
         until_true("packets behind testpmd", PATIENCE, || {
             !between.runs() || seconds_sent(&between) > before
