@@ -1,4 +1,4 @@
-//! Whole engines on ports that need no privilege.
+//! Tests complete engines on ports that need no privilege.
 
 use std::time::{Duration, Instant};
 
@@ -154,7 +154,7 @@ fn a_stage_that_panics_ends_its_worker_and_leaks_nothing() {
 fn a_port_that_fails_is_an_error_of_the_wait_and_of_the_stopped_engine() {
     let path = std::env::temp_dir().join(format!("cut-off-{}.pcap", std::process::id()));
     let head = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1_u32];
-    // A packet of 4 bytes, and one of 60 of which nothing is there.
+    // A packet of 4 bytes, then one that claims 60 bytes and has none.
     let words = [&head[..], &[0, 0, 4, 4, 7], &[0, 0, 60, 60]].concat();
     std::fs::write(&path, words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>()).unwrap();
     let engine = Engine::builder()
@@ -167,7 +167,7 @@ fn a_port_that_fails_is_an_error_of_the_wait_and_of_the_stopped_engine() {
         .build()
         .unwrap();
     let running = engine.start().unwrap();
-    // The other path goes on.
+    // The other wire keeps running.
     let failed = running.wait(LONG).unwrap_err();
     assert_eq!((failed.code, running.failed()), (Code::Capture, false));
     assert!(failed.what.starts_with("port 'file': "), "{failed}");
@@ -245,7 +245,7 @@ fn a_drained_worker_takes_nothing_in_and_leaves_nothing_behind() {
         .unwrap();
     let mut worker = engine.into_workers().remove(0);
     worker.turn(Instant::now());
-    // What a turn takes in leaves in it.
+    // Each turn also sends the packets that it receives.
     assert!(pool.ledger().sent > 0, "{}", pool.ledger());
     assert!(worker.drain(LONG).unwrap());
     let sent = pool.ledger().sent;
@@ -291,7 +291,7 @@ fn a_stop_is_never_slept_through() {
             .build()
             .unwrap();
         let running = engine.start().unwrap();
-        // The worker is somewhere between its first turn and its first sleep.
+        // The worker is at any point between its first turn and its first sleep.
         (0..i * 20).for_each(|_| std::hint::spin_loop());
         let start = Instant::now();
         drop(running);
@@ -420,7 +420,7 @@ fn an_idle_engine_sleeps() {
     let running = engine.start().unwrap();
     std::thread::sleep(Duration::from_millis(1200));
     let ports = running.stop(LONG).ports;
-    // Packets at 0, 0.5 and 1 s: a wake-up each, and one for the stop.
+    // Packets at 0, 0.5 and 1 s: a wake-up for each, and one for the stop.
     assert!(ports[0].counts.polls <= 12, "{:?}", ports[0].counts);
     assert_eq!(ports[0].counts.rx_packets, 3);
 }

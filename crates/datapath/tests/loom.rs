@@ -1,4 +1,4 @@
-//! Every interleaving, within a bound, of orders to a worker that is about to sleep.
+//! Checks all interleavings, within a bound, of orders to a worker that is about to sleep.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p linerate-datapath --release --test loom`
 //!
@@ -49,7 +49,7 @@ fn explore(test: impl Fn() + Sync + Send + 'static) {
     model.check(test);
 }
 
-/// Turns and sleeps as a worker does, until `expected` orders came and the phase is `last`.
+/// Turns and sleeps as a worker does, until `expected` orders have arrived and the phase is `last`.
 fn work(mailbox: &Mailbox<u32>, bell: &Bell, expected: usize, last: u32) {
     let (mut obeyed, mut came) = (Word::default(), 0);
     loop {
@@ -61,11 +61,11 @@ fn work(mailbox: &Mailbox<u32>, bell: &Bell, expected: usize, last: u32) {
             came += orders.len();
             obeyed = seen;
         }
-        // Between turn and sleep, as `Worker::run`: a phase that came before the turn is in `seen`.
+        // Between turn and sleep, as in `Worker::run`: a phase set before the turn is in `seen`.
         if came == expected && mailbox.word().phase() == last {
             return;
         }
-        // The sleep: `Worker::arm`, and the descriptor.
+        // Sleep, as in `Worker::arm`, and then on the descriptor.
         bell.drain();
         let now = mailbox.word();
         if now == seen && !now.has_orders_since(obeyed) {

@@ -1,4 +1,5 @@
-//! Whole engines and their memory: frames that fit, pools that run dry, who frees whose packets.
+//! Tests complete engines and their memory: frames that fit packets, pools that run out of frames,
+//! and which worker frees whose packets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,12 +16,12 @@ fn finish(running: Running) -> Stopped {
     running.stop(LONG)
 }
 
-/// Returns the packets that the holder `name` has.
+/// Returns the number of packets that the holder `name` holds.
 fn held(ledger: &Ledger, name: &str) -> u64 {
     ledger.held().iter().find(|(known, _)| known == name).map_or(0, |(_, n)| *n)
 }
 
-/// Notes packets of 9000 bytes: how many there were, and in how many pieces.
+/// A stage that counts packets of 9000 bytes, and their fragments.
 #[derive(Clone, Default)]
 struct Pieces(Arc<[AtomicUsize; 2]>);
 
@@ -78,7 +79,7 @@ fn a_captured_packet_is_in_pieces_unless_frames_fit_or_a_jumbo_class_has_room() 
             .stage(move |_| seen.clone())
             .build()
             .unwrap();
-        // A capture may have packets that no frame is long enough for.
+        // A capture may contain packets that are longer than any frame.
         assert_eq!(engine.warnings().len(), usize::from(fit), "{:?}", engine.warnings());
         let running = engine.start().unwrap();
         let start = Instant::now();
@@ -111,7 +112,7 @@ fn an_empty_pool_stops_nobody_and_the_path_recovers_when_frames_return() {
         .unwrap();
     let counts = |i: usize| running.stats().ports()[i].counts;
     let start = Instant::now();
-    // Nothing moves, and nothing is stuck: it asks again and again.
+    // No packet moves, but the worker is not stuck: it keeps asking for frames.
     while counts(0).rx_nombuf < 10 {
         assert!(start.elapsed() < LONG, "{:?}", counts(0));
         std::thread::sleep(Duration::from_millis(1));
@@ -139,15 +140,15 @@ fn a_pool_of_few_frames_is_handed_out_to_the_last_and_used_again() {
     assert_eq!(mem.alloc(&mut mine, 2045), 2045);
     let stats = engine.stats();
     let mut worker = engine.into_workers().remove(0);
-    // Three frames are enough for one worker: each turn sends what the one before got.
+    // Three frames are enough for one worker: each turn sends the packets of the previous one.
     while worker.turn(Instant::now()) != Turned::Ended {}
     let counts = stats.ports()[0].counts;
     assert_eq!(counts.rx_packets, 5000);
-    // The last poll finds the end.
+    // The last poll finds the end of the source.
     assert_eq!((counts.rx_nombuf, counts.polls_empty), (5000 / 3, 1), "{counts:?}");
 }
 
-/// Sends one packet of its own for each that it sees.
+/// A stage that sends one packet of its own for each packet that it gets.
 struct Adds(PortId);
 
 impl Stage for Adds {
@@ -202,7 +203,7 @@ fn the_ledger_says_which_ring_and_which_backlog_has_the_packets() {
         .unwrap();
     let stats = engine.stats();
     let mut workers = engine.into_workers();
-    // The first fills the ring and its backlog; the second has taken one budget.
+    // The first worker fills the ring and its backlog; the second one has received one budget.
     turn(&mut workers, 1);
     turn(&mut workers[..1], 10);
     let ledger = stats.ledger();
@@ -265,7 +266,8 @@ fn over_a_ring_every_packet_is_freed_on_the_other_core_and_counted() {
     assert_eq!((pool.dwell[0].packets(), pool.dwell[1].packets() > 0), (0, true));
 }
 
-/// Sends what comes by a port to another one, and notes packets that a peer may write.
+/// A stage that sends packets of one port to another port, and counts packets that a peer may
+/// write.
 struct Crosses {
     ways: Vec<(PortId, PortId)>,
     exported: Arc<[AtomicUsize; 2]>,
@@ -286,12 +288,12 @@ impl Stage for Crosses {
     }
 }
 
-/// Returns the text of a memif port that is alone on its socket.
+/// Returns the text of a memif port with a socket of its own.
 fn memif(name: &str, role: &str) -> String {
     format!("memif:@linerate-memory-{name}-{},role={role}", std::process::id())
 }
 
-/// Starts an engine that takes what a memif client sends.
+/// Starts an engine that receives from a memif client.
 fn server(name: &str) -> Running {
     let text = memif(name, "server");
     let engine = Engine::builder().port("memif", &text).port("sink", "sink:,blind");
@@ -320,7 +322,7 @@ fn peer_of_one_wire_has_no_packet_of_another_wire_in_reach() {
         assert_eq!((stopped.ledger.sent, stopped.ledger.difference()), (10_500, 0), "{stopped}");
         let cost = stopped.pool;
         assert_eq!(cost.cores.iter().map(|core| core.allocs).sum::<u64>(), 10_500, "{cost}");
-        // As they lie, and none of them is started late or copied by accident.
+        // Packets are processed in place, and none is copied.
         assert_eq!(stopped.ports[1].driver_counts.copied_bytes, Some(0));
     }
     drop(server);
@@ -359,13 +361,14 @@ fn packet_that_a_stage_moves_to_or_from_a_peers_wire_is_copied_and_counted() {
     );
     assert_eq!(stopped.ports[5].verified.unwrap().packets, 2000);
     assert_eq!((stopped.ledger.sent, stopped.ledger.difference()), (2500, 0), "{stopped}");
-    // Those of `a`, and no other port's; what comes out of the ring is private again.
+    // Only packets of `a` were writable by the peer; packets out of the ring are private again.
     let seen = exported.each_ref().map(|n| n.load(Ordering::Relaxed));
     assert_eq!(seen, [2000, 500 + 2000]);
     drop(server);
 }
 
-/// Drops what it cannot read in place, and does not ask whether that is allowed.
+/// A stage that drops packets which it cannot read in place, and does not declare that it may get
+/// such packets.
 struct Filter;
 
 impl Stage for Filter {
@@ -391,7 +394,7 @@ fn stage_that_reads_in_place_gets_no_packet_that_a_peer_may_write() {
     let copied = (port.counts.tx_packets, port.driver_counts.copied_bytes);
     assert_eq!(copied, (1000, Some(60_000)), "{stopped}");
     drop(server);
-    // What was asked for is not changed behind the program's back.
+    // An explicit request is refused rather than changed.
     let e = engine(&format!("{},zerocopy=yes", memif("filter", "client"))).build().unwrap_err();
     assert!(e.fix.contains("zerocopy=no") && e.fix.contains("reads_exported"), "{e}");
     let pool = Pool::builder().frames(8192).trust(Trust::Exported).build().unwrap();

@@ -1,4 +1,4 @@
-//! Queues, workers and CPUs: which worker has which queue, and on which CPU it runs, now and later.
+//! Queues, workers and CPUs: which worker serves which queue, and on which CPU the worker runs.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,11 +16,11 @@ use linerate_port::{
 use linerate_skb::{Batch, Local, Moved};
 
 const LONG: Duration = Duration::from_secs(30);
-/// Packets that each queue gives.
+/// Number of packets that each queue delivers.
 const PACKETS: u64 = 20_000;
 
-/// The driver of `lanes:N`: a device of N queues, which gives packets that say by which they came, and takes
-/// only those that came by the queue of the same number, in order.
+/// The driver of `lanes:N`: a device with N queues. Each packet contains the number of the queue that delivers it; a
+/// queue only accepts packets from the queue with its own number, in order.
 struct Lanes;
 
 impl Driver for Lanes {
@@ -42,7 +42,7 @@ impl Driver for Lanes {
 
 struct LanesPlan {
     queues: usize,
-    /// Queues that are there, of those that were planned.
+    /// Number of queues that exist; more may have been planned.
     shown: usize,
 }
 
@@ -112,7 +112,7 @@ impl AsFd for Lane {
     }
 }
 
-/// Notes which thread has seen packets of which queue.
+/// A stage that records which thread has processed packets of which queue.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<(u8, ThreadId)>>>);
 
@@ -126,7 +126,7 @@ impl Stage for Seen {
     }
 }
 
-/// Runs wires of ports of so many queues; returns how many workers there were, and the queues that each
+/// Runs wires between ports with these numbers of queues; returns the number of workers, and the queues that each
 /// thread served.
 fn served(builder: Builder, wires: &[[&str; 2]]) -> (usize, Vec<Vec<u8>>) {
     let seen = Seen::default();
@@ -164,7 +164,7 @@ fn each_queue_of_a_wire_has_a_worker_of_its_own_and_its_packets_stay_in_order() 
     let apart = served(Engine::builder().workers(4), &[wire]);
     assert_eq!(apart, (4, vec![vec![0], vec![1], vec![2], vec![3]]));
     assert_eq!(served(Engine::builder().workers(2), &[wire]), (2, vec![vec![0, 2], vec![1, 3]]));
-    // One is the default.
+    // The default is one worker.
     assert_eq!(served(Engine::builder(), &[wire]), (1, vec![vec![0, 1, 2, 3]]));
 }
 
@@ -173,7 +173,7 @@ fn as_many_workers_as_cpus_are_named() {
     let cpu = allowed_cpus().unwrap()[0];
     let builder = Engine::builder().cpus(&[cpu, cpu]);
     assert_eq!(served(builder, &[["lanes:2", "lanes:2"]]), (2, vec![vec![0], vec![1]]));
-    // Two wires have two workers, whose queues stay together.
+    // Two wires have two workers, and the queues of a wire stay with one worker.
     let builder = Engine::builder().cpus(&[cpu, cpu]);
     let two = served(builder, &[["lanes:2", "lanes:2"]; 2]);
     assert_eq!(two, (2, vec![vec![0, 1]; 2]));
@@ -190,7 +190,7 @@ fn more_workers_than_cpus_take_turns_which_is_said_and_keep_every_queue_in_order
         drop(engine);
         served(Engine::builder().workers(4), &[["lanes:4", "lanes:4"]])
     };
-    // A thread of its own, whose CPUs the workers have.
+    // A new thread, because the workers inherit its CPUs.
     let served = thread::spawn(on_one_cpu).join().unwrap();
     assert_eq!(served, (4, vec![vec![0], vec![1], vec![2], vec![3]]));
 }
@@ -245,13 +245,13 @@ fn null_ports_of_two_queues_work_on_two_workers() {
     let busy =
         |core: &&linerate_datapath::CoreStats| core.name.starts_with("worker") && core.allocs > 0;
     assert_eq!(cores.cores.iter().filter(busy).count(), 2);
-    // Each frees what it allocated.
+    // Each worker frees the packets that it allocated.
     assert_eq!(stopped.pool.matrix.remote(), 0);
     let e = Engine::builder().port("a", "null:,queues=65").build().map(drop).unwrap_err();
     assert!(e.why.contains("1 to 64"), "{e}");
 }
 
-/// Runs numbered packets of 16 flows over two workers; returns what was verified at the end.
+/// Starts an engine that sends numbered packets of 16 flows over two workers to a verifying sink.
 fn verified() -> Running {
     let engine = Engine::builder()
         .port("gen", "gen:,flows=16")
@@ -271,7 +271,7 @@ fn workers_are_moved_10_000_times_under_load_and_nothing_is_lost_or_reordered() 
     let before = control.set_cpus(0, &cpus[..1]).unwrap().wait(LONG).unwrap().before;
     assert_eq!(before, cpus);
     for i in 0..5_000 {
-        // Both at once, and each elsewhere than before.
+        // Move both workers at once, each to another CPU than before.
         let order = |worker: usize| control.set_cpus(worker, &[cpus[(i + worker) % cpus.len()]]);
         let asked = [0, 1].map(|worker| order(worker).unwrap());
         for (worker, asked) in asked.into_iter().enumerate() {
@@ -279,7 +279,7 @@ fn workers_are_moved_10_000_times_under_load_and_nothing_is_lost_or_reordered() 
             assert_eq!(moved.cpus, [cpus[(i + worker) % cpus.len()]]);
         }
     }
-    // Reversed.
+    // Undo the change.
     let floats = control.set_cpus(1, &before).unwrap().wait(LONG).unwrap();
     assert_eq!(floats.cpus, cpus);
     assert_eq!(running.stats().workers()[1].pinned, None);
@@ -319,7 +319,7 @@ fn a_cpu_that_is_not_there_is_refused_and_the_worker_stays_where_it_was() {
     running.stop(LONG).check().unwrap();
 }
 
-/// Does to its worker's thread what a cpuset does that loses a CPU: moves it behind the worker's back.
+/// Moves its worker's thread without an order, as a cpuset does that loses a CPU.
 struct Mover(Arc<AtomicBool>, usize);
 
 impl Stage for Mover {
@@ -362,7 +362,7 @@ fn a_worker_whose_cpu_is_taken_away_goes_on_and_says_so() {
     assert_eq!(stopped.ports[1].verified.unwrap().lost, 0);
 }
 
-/// Counts packets of each worker, by the CPU on which it saw them.
+/// A stage that counts the packets of each worker by CPU.
 struct Where(Arc<[AtomicU64; 2]>, [usize; 2]);
 
 impl Stage for Where {

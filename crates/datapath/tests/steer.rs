@@ -1,4 +1,4 @@
-//! Devices of one queue divided among workers: every flow stays in order, both ways, while its bucket is moved.
+//! Single-queue devices divided among workers: every flow stays in order, in both directions, while its bucket moves.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,11 +16,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 const LONG: Duration = Duration::from_secs(20);
-/// Flows that a device has each way.
+/// Number of flows that a device has in each direction.
 const FLOWS: usize = 64;
 
-/// The driver of `talk:1,most=4` and `talk:2`: one queue, which gives numbered UDP packets of [`FLOWS`] flows, at
-/// most so many at a time, and takes those that the other one gave, if each flow is in order.
+/// The driver of `talk:1,most=4` and `talk:2`: a device with one queue. It delivers numbered UDP packets of [`FLOWS`]
+/// flows, at most `most` at a time, and accepts packets of the other device if each flow is in order.
 struct Talk;
 
 impl Driver for Talk {
@@ -76,10 +76,11 @@ impl Talker {
     }
 }
 
-/// Returns UDP of a flow from a host to the other: the ports change sides with the addresses.
+/// Returns a UDP packet of a flow between the two hosts: for the other direction, addresses and
+/// ports are exchanged.
 fn packet(host: u8, flow: usize, number: u64) -> [u8; 60] {
     let mut bytes = [0; 60];
-    // Ethernet, IPv4 of 20 bytes and 46 in all, UDP, 18 bytes.
+    // Ethernet, IPv4 with a header of 20 bytes and 46 bytes in total, UDP, 18 bytes of payload.
     bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
     bytes[26..34].copy_from_slice(&[10, 0, 0, host, 10, 0, 0, 3 - host]);
     let (own, other) = if host == 1 { (35, 37) } else { (37, 35) };
@@ -89,7 +90,7 @@ fn packet(host: u8, flow: usize, number: u64) -> [u8; 60] {
     bytes
 }
 
-/// Returns the flow and number of a packet.
+/// Returns the flow and the number in a packet.
 fn read(bytes: &[u8]) -> (usize, u64) {
     let flow = if bytes[29] == 1 { bytes[35] } else { bytes[37] };
     (flow.into(), u64::from_be_bytes(bytes[42..50].try_into().unwrap()))
@@ -139,7 +140,7 @@ impl AsFd for Talker {
     }
 }
 
-/// Returns the two devices, each divided between the same two workers.
+/// Returns an engine with two devices, each divided between the same two workers.
 fn divided(len: usize, budget: usize) -> (Builder, [Steering; 2]) {
     let mut builder = Engine::builder().driver(&Talk).budget(budget);
     builder = builder.port("west", "talk:1").port("east", "talk:2");
@@ -156,9 +157,9 @@ fn divided(len: usize, budget: usize) -> (Builder, [Steering; 2]) {
 /// A step of a run on one thread.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A worker turns so many times.
+    /// A worker, given by its number, turns a number of times.
     Turn(usize, usize),
-    /// Buckets from one on, of a device, are to go to an output.
+    /// Some buckets of a device are ordered to an output: the device, the first bucket, the output.
     Give(usize, usize, usize),
 }
 
@@ -169,7 +170,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Drops every packet whose number has a digit.
+/// A stage that drops every packet whose number is 3 modulo 7.
 struct Loser;
 
 impl Stage for Loser {
@@ -188,7 +189,7 @@ fn turn(worker: &mut Worker, times: usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Checks it for any order in which workers turn, and any moves: a flow that comes out of order panics.
+    /// Checks any order of the workers' turns and any moves of buckets: a flow that comes out of order panics.
     #[test]
     fn flows_stay_in_order_both_ways_however_they_are_moved(
         steps in vec(step(), 1..400),
@@ -211,7 +212,7 @@ proptest! {
                 }
             }
         }
-        // What waits to move moves as soon as everybody turns in time.
+        // Every pending move is made once all workers turn regularly.
         for steering in &steerings {
             steering.give(0..256, 1).unwrap();
         }
@@ -220,7 +221,7 @@ proptest! {
             if stats.ports()[0].counts.rx_packets > 4000
                 && steerings.iter().all(|steering| steering.waiting() == 0) { break }
         }
-        // Buckets that no flow is in stay.
+        // A bucket without flows never moves.
         let stay = steerings.each_ref().map(Steering::waiting);
         prop_assert!(stay.iter().all(|n| *n <= 128), "{:?}", stay);
         drop(workers);
@@ -228,7 +229,7 @@ proptest! {
     }
 }
 
-/// Takes its time, more on one worker than on another, and notes which flows it has seen of which way.
+/// A stage that takes time, more on one worker than on the other, and records the flows of each direction.
 struct Slow {
     worker: usize,
     seen: Arc<Mutex<Vec<(usize, usize)>>>,
@@ -280,7 +281,7 @@ fn a_device_of_one_queue_is_divided_among_workers_and_both_ways_of_a_flow_meet()
         seen.iter().filter(|(_, by)| *by == worker).count()
     };
     until("all flows are seen", &|| of_worker(2) + of_worker(3) >= FLOWS);
-    // Until here nothing was moved: each flow has one worker, for both ways.
+    // Before the first move, each flow has one worker for both directions.
     assert_eq!(of_worker(2) + of_worker(3), FLOWS);
     assert!((16..48).contains(&of_worker(2)), "{} of {FLOWS} flows by worker 2", of_worker(2));
     assert_eq!(steerings.each_ref().map(Steering::moved), [0, 0]);

@@ -20,7 +20,7 @@ fn verified(options: &str) -> Builder {
         .wire("r1", "sink")
 }
 
-/// Stops an engine; everything that was made was sent and verified, in order.
+/// Stops an engine, and checks that every packet made was sent and verified, in order.
 fn stop_whole(running: Running) -> u64 {
     let stopped = running.stop(LONG);
     let ledger = &stopped.ledger;
@@ -31,7 +31,7 @@ fn stop_whole(running: Running) -> u64 {
     found.packets
 }
 
-/// S2.8: the queue is at rest between two turns.
+/// S2.8: the cap changes between two turns, when the queue is at rest.
 #[test]
 fn ten_thousand_changes_of_the_cap_under_load_lose_double_and_reorder_nothing() {
     let running = verified(",size=imix,flows=16").build().unwrap().start().unwrap();
@@ -81,7 +81,8 @@ fn port_text_sets_the_cap_over_the_builders() {
     assert_eq!(caps, [TxBatch::Packets(2), TxBatch::Packets(9)]);
 }
 
-/// Returns the bits a second that a sink behind `shape` gets, over `time` after the first burst.
+/// Returns the rate in bits a second at which a sink behind `shape` receives, over `time` after the
+/// first burst.
 fn rate_of(shape: &str, pps: &str, time: Duration) -> f64 {
     let engine = Engine::builder()
         .port("gen", &format!("gen:,size=1514,rate={pps}"))
@@ -100,12 +101,12 @@ fn rate_of(shape: &str, pps: &str, time: Duration) -> f64 {
 
 #[test]
 fn shaped_port_sends_at_its_rate_within_a_percent() {
-    // Twice as much is offered.
+    // The source sends twice the rate.
     for (shape, pps, bps, burst) in [
         ("shape=10Mbit,burst=15k", "1650pps", 10e6, 15e3),
         ("shape=5Gbit,burst=30M", "825kpps", 5e9, 30e6),
     ] {
-        // A neighbour on the machine may keep the worker from its CPU for longer than a burst lasts.
+        // Other programs may keep the worker from its CPU for longer than a burst lasts.
         let near = |_| {
             let got = rate_of(shape, pps, Duration::from_secs(3));
             eprintln!("{shape}: {got:.0} bit/s");
@@ -126,7 +127,7 @@ fn shaped_port_sleeps_between_two_packets() {
     std::thread::sleep(Duration::from_secs(1));
     let stopped = running.stop(Duration::ZERO);
     let sink = &stopped.ports[1];
-    // A packet each 8 ms, and fewer if neighbours keep the worker from its CPU.
+    // A packet each 8 ms, and fewer if other programs keep the worker from its CPU.
     assert!((50..=130).contains(&sink.counts.tx_packets), "{}", sink.counts.tx_packets);
     let worker = stats.workers()[0];
     assert!(worker.sleeps < 10_000 && worker.asleep_ns > 500_000_000, "{worker:?}");
@@ -146,7 +147,7 @@ fn stop_sends_what_a_shaped_port_holds_or_names_what_it_drops() {
     let ledger = &stopped.ledger;
     assert!(ledger.is_drained(), "{ledger}");
     assert_eq!(ledger.dropped(DropReason::STOPPED), 0, "{ledger}");
-    // Ten packets a second: most are held however long this test is kept waiting.
+    // Ten packets a second: most packets are held, however slow the test runs.
     let running = start("80kbit");
     std::thread::sleep(Duration::from_millis(20));
     let stopped = running.stop(Duration::ZERO);
@@ -190,7 +191,7 @@ fn text_that_no_port_can_follow_is_refused_with_what_would_fit() {
     }
 }
 
-/// A device that takes nothing now and then, and loses a packet in the middle of a batch.
+/// A device that sometimes accepts nothing, and loses a packet in the middle of a batch.
 #[test]
 fn refusals_and_losses_in_mid_batch_keep_order_and_books_with_any_cap() {
     for cap in [TxBatch::Packets(1), TxBatch::Packets(2), TxBatch::Packets(64), TxBatch::Auto] {
@@ -202,11 +203,11 @@ fn refusals_and_losses_in_mid_batch_keep_order_and_books_with_any_cap() {
         let stopped = running.stop(LONG);
         let (ledger, found) = (&stopped.ledger, stopped.ports[3].verified.unwrap());
         assert!(ledger.is_drained(), "{cap}: {ledger}");
-        // The wrapper holds packets of its own, which a stop drops.
+        // The fault wrapper holds packets, which a stop drops.
         let held = ledger.dropped(DropReason::STOPPED);
         let lost = ledger.dropped(DropReason::INJECTED) + held;
         assert!(lost - held > 100 && ledger.sent + lost == 20_000, "{cap}: {ledger}");
-        // Nothing came behind the last ones, from which their loss could be seen.
+        // The loss of the last packets cannot be detected, because no packet follows them.
         assert!(found.lost <= lost && found.lost + 100 > lost, "{cap}: {found:?} of {lost}");
         assert_eq!((found.reordered, found.duplicated), (0, 0), "{cap}");
         let r0 = &stopped.ports[1];

@@ -1,4 +1,5 @@
-//! Waiting for ports that are down takes no CPU time, for any state of their queues.
+//! Checks that waiting for ports that are down uses no CPU time, whatever the state of their
+//! queues.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +13,11 @@ use linerate_port::{
 };
 use linerate_skb::{Batch, Local, Moved};
 
-/// Times that a queue was armed.
+/// Number of times that a queue was armed.
 static ARMED: AtomicU64 = AtomicU64::new(0);
 
-/// The driver of `stuck:`: its queue is down, and never to be slept on, because a packet of the time before waits in it.
-/// After so many times that it was armed it is up.
+/// The driver of `stuck:`: its queue is down and refuses to be armed, because an old packet waits in it. After a
+/// number of attempts it is up.
 struct Stuck;
 
 impl Driver for Stuck {
@@ -85,7 +86,7 @@ fn waiting_for_a_port_that_cannot_be_slept_on_is_no_busy_loop() {
     let (start, mut never) = (Instant::now(), engine("1000000"));
     let before = ARMED.load(Ordering::Relaxed);
     assert!(!never.wait_until_up(Duration::from_millis(100)));
-    // Once in 10 ms, and the clock goes on for as long as the machine takes.
+    // One attempt in 10 ms, computed from the elapsed time, because the machine may be slow.
     let armed = u128::from(ARMED.load(Ordering::Relaxed) - before);
     assert!((2..=2 + start.elapsed().as_millis() / 10).contains(&armed), "{armed}");
     let times = ARMED.load(Ordering::Relaxed) + 3;

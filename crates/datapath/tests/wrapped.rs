@@ -1,4 +1,4 @@
-//! Engines with something around their ports.
+//! Tests engines whose ports have wrappers.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ impl Write for Bytes {
 }
 
 impl Bytes {
-    /// Returns the numbers of the packets in it, as a reader of captures finds them.
+    /// Returns the numbers of the packets in the file, as a reader of captures finds them.
     fn numbers(&self, name: &str) -> Vec<u64> {
         let name = format!("linerate-{name}-{}.pcapng", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -41,7 +41,7 @@ impl Bytes {
     }
 }
 
-/// Tries until `done` says that it is so.
+/// Polls `done` until it returns true.
 fn eventually(mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + LONG;
     while !done() {
@@ -50,13 +50,13 @@ fn eventually(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Returns a ring one end of which is the test's; the other may be put in the place of a queue.
+/// Returns a ring: the test keeps one end, and the other may replace a queue.
 fn ring_of(name: &str, pool: &Pool) -> (Queue, Box<dyn QueueOps>) {
     let (mut near, mut far) = ring::pair(name, 256, pool).unwrap();
     (Queue::new(near.queues.remove(0), pool.local()), far.queues.remove(0))
 }
 
-/// Sends packets of these numbers, and receives them from `to`, in order.
+/// Sends packets with these numbers, and receives them from `to`, in order.
 fn pass(from: &mut Queue, to: &mut Queue, numbers: std::ops::Range<u64>) {
     let (mut batch, mut got) = (Batch::with_capacity(64), Batch::with_capacity(64));
     let deadline = Instant::now() + LONG;
@@ -88,8 +88,8 @@ fn a_capture_of_a_running_engine_has_the_packets_of_its_time_and_no_others() {
     let tee = Tee::new(Limits::default()).unwrap();
     let (on_west, on_east) = (tee.clone(), tee.clone());
     let (mut west_end, mut east_end) = (Some(west_end), Some(east_end));
-    // An engine opens by text, and a ring's other end is the test's: it takes the place of what the
-    // text opened.
+    // The engine opens its ports by text; then an end of the ring replaces the queue that the text
+    // opened.
     let engine = Engine::builder()
         .pool(&pool)
         .port("west", "null:")
@@ -107,13 +107,13 @@ fn a_capture_of_a_running_engine_has_the_packets_of_its_time_and_no_others() {
     let writer = tee.start(file.clone()).unwrap();
     pass(&mut west, &mut east, 1000..1500);
     pass(&mut east, &mut west, 1500..1700);
-    // The last call may still be in progress when its packets are here.
+    // The counts of the last call may be written after its packets have arrived.
     eventually(|| tee.counts().copied == 2 * 700);
     tee.stop();
     pass(&mut west, &mut east, 1700..3000);
     assert_eq!(writer.finish().unwrap(), 2 * 700);
     pass(&mut east, &mut west, 3000..4000);
-    // Each packet came in by one port and left by the other.
+    // Each packet was received by one port and sent by the other.
     let mut numbers = file.numbers("of-its-time");
     numbers.sort_unstable();
     assert!(numbers.iter().copied().eq((1000..1700).flat_map(|n| [n, n])), "{numbers:?}");
@@ -127,7 +127,7 @@ fn a_capture_of_a_running_engine_has_the_packets_of_its_time_and_no_others() {
     assert_eq!((ledger.created, ledger.dropped(DropReason::UNSENT)), (4000, 4000), "{ledger}");
 }
 
-/// Returns the number of packets that ports of an engine have received.
+/// Returns the number of packets that a port of the engine has received.
 fn received(running: &Running, port: usize) -> u64 {
     running.stats().ports()[port].counts.rx_packets
 }
@@ -135,7 +135,7 @@ fn received(running: &Running, port: usize) -> u64 {
 #[test]
 fn a_capture_under_load_takes_nothing_from_the_path_and_counts_what_it_leaves_out() {
     let limits = Limits { queue_bytes: 1 << 14, snaplen_bytes: 64, ..Limits::default() };
-    // More copies of 60 bytes than it can have at once.
+    // More copies of 60 bytes than the tee can hold at once.
     let many = (1 << 14) / 60;
     let tee = Tee::new(limits).unwrap();
     let on_ring = tee.clone();
@@ -156,7 +156,7 @@ fn a_capture_under_load_takes_nothing_from_the_path_and_counts_what_it_leaves_ou
     eventually(|| received(&running, 2) > 10_000);
     let (file, before) = (Bytes::default(), received(&running, 2));
     let mut writer = tee.start(file.clone()).unwrap();
-    // A disk that is slower than the path: nothing is written before copies were left out.
+    // A disk slower than the path: nothing is written until copies have been dropped.
     eventually(|| tee.counts().dropped > 1000);
     writer.write_pending().unwrap();
     eventually(|| tee.counts().copied > many);
@@ -167,11 +167,11 @@ fn a_capture_under_load_takes_nothing_from_the_path_and_counts_what_it_leaves_ou
     let numbers = file.numbers("under-load");
     assert_eq!(numbers.len() as u64, packets);
     assert!(numbers.is_sorted_by(|a, b| a < b));
-    // Counters are written when a call is over, and a call has a budget.
+    // Counters are written at the end of a call, and a call may have a full budget.
     let window = before..after + 2 * 64;
     assert!(numbers.iter().all(|n| window.contains(n)), "{before} {numbers:?} {after}");
     let counts = tee.counts();
-    // What the call in progress copied when the capture ended waits for a writer.
+    // Copies of the call in progress when the capture ended still wait for a writer.
     let waiting = counts.copied - counts.written - counts.unwritten;
     assert!(counts.written == packets && waiting <= 64, "{counts:?}");
     assert!(counts.dropped > 1000 && counts.copied + counts.dropped <= after + 128 - before);
@@ -206,7 +206,7 @@ fn faults_between_two_workers_are_accounted_for_and_the_engine_ends() {
         .build()
         .unwrap();
     let running = engine.start().unwrap();
-    // The ring's ends count fewer packets than went through it, and more.
+    // The counts of the ring's ends differ from the number of packets in the ring.
     assert!(running.wait(LONG).unwrap(), "{}", running.stats().ledger());
     let stopped = running.stop(LONG);
     let counts = stats.lock().unwrap().as_ref().unwrap().counts();
@@ -240,7 +240,7 @@ fn packets_held_by_faults_are_dropped_as_stopped_with_the_engine() {
     assert!(ledger.is_drained(), "{ledger}");
 }
 
-/// Notes its name when it is called.
+/// A layer that records its name when it is called.
 struct Named(&'static str, Arc<Mutex<Vec<&'static str>>>);
 
 impl Layer for Named {
