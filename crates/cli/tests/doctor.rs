@@ -1,4 +1,4 @@
-//! `linerate doctor`: what it prints, and its exit status.
+//! Tests the output and the exit status of `linerate doctor`.
 
 mod command;
 
@@ -24,7 +24,7 @@ fn what_is_missing_is_told_with_its_remedy_and_the_status_of_a_check_that_failed
         assert_eq!((told.exit, told.err.as_str()), (Some(3), ""), "{told:?}");
         assert!(told.out.starts_with("miss  "), "{told:?}");
         assert!(told.out.contains("nosuchif0\n      why: "), "{told:?}");
-        // A list of names is no remedy, and is not told as one.
+        // A list of program names is no command, and is not printed as one.
         let words: Vec<&str> = told.out.split_whitespace().collect();
         let listed = "use the name of an existing interface; this lists them: ip -br link";
         assert!(words.join(" ").contains(listed), "{told:?}");
@@ -32,7 +32,7 @@ fn what_is_missing_is_told_with_its_remedy_and_the_status_of_a_check_that_failed
         assert_eq!((document.exit, document.err.as_str()), (Some(3), ""), "{document:?}");
         let d = document.document();
         assert_eq!((&d["level"], &d["findings"][0]["code"]), (&"miss".into(), &"E-NODEV".into()));
-        // A name alone is an interface, for xdp.
+        // A name alone is an interface for xdp.
         let asked = if port.contains(':') {
             port.to_owned()
         } else {
@@ -67,7 +67,7 @@ fn the_machine_is_told_in_lines_that_fit_a_terminal() {
     for line in told.out.lines() {
         let begins = ["ok    ", "warn  ", "miss  ", "      "].iter().any(|b| line.starts_with(b));
         assert!(begins, "{line:?}");
-        // Commands have lines of their own, which may be long.
+        // Commands are on lines of their own, which may be long.
         let is_command = line.contains("fix: ") || line.contains("setcap ");
         assert!(line.chars().count() <= 80 || is_command, "{line:?}");
     }

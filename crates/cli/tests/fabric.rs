@@ -1,4 +1,4 @@
-//! The lab's fabric: a second process sees a side's packets, and what it sees is in the run.
+//! Tests the lab's experiments with a second process, which reads the packets of one side.
 
 mod command;
 
@@ -11,7 +11,7 @@ use command::{Ended, command, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Returns the windows of both sides of a quick run of one cell, and its document.
+/// Returns the windows of both sides of a quick run with one cell, and the run's document.
 fn ran(experiment: &str, only: &str) -> (Vec<[Value; 2]>, Value) {
     let name = format!("linerate-fabric-{experiment}-{}", std::process::id());
     let dir = std::env::temp_dir().join(name);
@@ -19,7 +19,7 @@ fn ran(experiment: &str, only: &str) -> (Vec<[Value; 2]>, Value) {
     let told = run(&words);
     let document = told.document();
     let _ = fs::remove_dir_all(&dir);
-    // How noisy the machine is decides between the two.
+    // The machine's noise decides between the two exit statuses.
     assert!(matches!(told.exit, Some(0 | 4)), "{}{}", told.out, told.err);
     let cell = &document["cells"][0];
     let ledgers = cell["ledger"].as_object().unwrap();
@@ -56,7 +56,7 @@ fn cut_through_packets_arrive_whole_and_are_not_copied() {
         assert!(window["threads"].as_array().unwrap().iter().any(|one| one["role"] == "far"));
         assert!(figure(window, "receipt_p50_ns") > 0.0, "{window}");
     }
-    // A driver's counts are told at the end of each window.
+    // A driver's counts are read at the end of each window.
     for [copied, cut_through] in &pairs {
         assert_eq!(figure(cut_through, "copied_bytes"), 0.0, "{cut_through}");
         let packets = copied["packets"].as_f64().unwrap();
@@ -89,12 +89,12 @@ fn an_adapters_packets_are_passed_on_or_lost_by_their_cause() {
         assert!(figure(window, "far_cpu_ns") > 0.0 && figure(window, "far_copied_out") == 0.0);
         full += figure(window, "overruns_fabric_full");
     }
-    // A burst of 1024 finds 256 places in the ring and 256 before it, unless the other process reads
-    // meanwhile: with two CPUs it cannot.
+    // A burst of 1024 finds 256 free places in the ring and 256 before it, unless the other process reads meanwhile,
+    // for which it would need a third CPU.
     assert!(full > 0.0 || cpus() > 2, "nothing was lost");
 }
 
-/// An experiment of one cell that is over soon.
+/// An experiment with one cell that ends soon.
 const BY_A_DEVICE: &str = r#"
 version = 1
 id = "by-a-device"
@@ -134,7 +134,7 @@ fn packets_of_a_device_reach_the_other_process_or_are_lost_by_their_cause() {
     if told.exit != Some(0) && matches!(code, Some("E-PERM" | "E-UNSUPPORTED")) {
         return eprintln!("skipped: {}", document["error"]);
     }
-    // How noisy the machine is decides between the two.
+    // The machine's noise decides between the two exit statuses.
     assert!(matches!(told.exit, Some(0 | 4)), "{}{}", told.out, told.err);
     let cell = &document["cells"][0];
     let balanced = cell["ledger"].as_object().unwrap().values().all(|l| l["balanced"] == true);
@@ -147,13 +147,14 @@ fn packets_of_a_device_reach_the_other_process_or_are_lost_by_their_cause() {
         let packets: f64 = pairs.iter().map(|pair| pair[side]["packets"].as_f64().unwrap()).sum();
         let (far, lost) = (sums(side, "far_packets"), sums(side, "overruns"));
         assert!(far > 0.0 && far == sums(side, "far_verified"), "{side}: {document}");
-        // What is in the ring at a window's end is the next one's.
+        // Packets that are in the ring at the end of a window count in the next one.
         let between = 2.0 * 1024.0 + 64.0;
         let (went, offered) = (packets + lost, sums(side, "offered"));
         assert!((went - offered).abs() <= between, "{side}: {went} of {offered}");
         let by_cause = sums(side, "overruns_ring_full") + sums(side, "overruns_no_frame");
         assert_eq!(by_cause, lost, "{side}");
-        // In blocks each byte moves twice, in frames that are cut through not at all.
+        // With copies in blocks each byte is copied twice; with frames that are passed on, not at
+        // all.
         let copies = if side == "a" { 2.0 } else { 0.0 };
         assert!(
             (sums(side, "copied_bytes") - copies * 1514.0 * packets).abs()
@@ -173,7 +174,7 @@ fn steadiness_is_reported_for_long_windows() {
     }
 }
 
-/// Returns the process that looks at the packets of `run`, once it is there.
+/// Returns the process that reads the packets of `run`, once it exists.
 fn far_side(run: u32) -> Option<Pid> {
     let children = fs::read_to_string(format!("/proc/{run}/task/{run}/children")).ok()?;
     let looks = |pid: &&str| {
@@ -183,7 +184,7 @@ fn far_side(run: u32) -> Option<Pid> {
     Pid::from_raw(children.split_whitespace().find(looks)?.parse().ok()?)
 }
 
-/// Kills one in the middle of what it is there for, if one is there for so long.
+/// Kills a second process while it works, if one lives long enough.
 fn kill_one(run: u32) -> bool {
     sleep(Duration::from_millis(5));
     let Some(far) = far_side(run) else { return false };

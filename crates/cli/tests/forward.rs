@@ -9,12 +9,12 @@ use command::{Ended, command, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Starts it, and returns when its workers run.
+/// Starts the command, and returns once its workers run.
 fn start(words: &str) -> Child {
     let child =
         command(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap();
-    // Workers have names; they are started after signals are watched.
+    // Workers' threads have names, and start after the signals are watched.
     let tasks = format!("/proc/{}/task", child.id());
     let runs = || {
         let named = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm"));
@@ -36,7 +36,7 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// S1.6.
+/// S1.6: time in registers is reported separately.
 #[test]
 fn time_in_registers_is_a_class_of_its_own_on_the_screen_and_in_the_document() {
     let shown = run("forward gen:,count=10k null:toll=1us/20us").out;
@@ -59,7 +59,7 @@ fn without_ports_it_moves_packets_and_accounts_for_each() {
     assert_eq!((&ledger["created"], &ledger["balanced"]), (&ledger["sent"], &true.into()), "{d}");
     assert_eq!(ledger["in_flight"], 0);
     assert_eq!(d["ports"][1]["tx"]["packets"], ledger["sent"]);
-    // In the memory of another process, to which nothing was copied.
+    // The packets are in shared memory, to which nothing was copied.
     let far = &d["far"];
     assert_eq!((&far["received"]["packets"], &far["whole"]), (&ledger["sent"], &true.into()));
     assert_eq!((&far["verified"], &d["verify"]["packets"]), (&ledger["sent"], &ledger["sent"]));
@@ -104,7 +104,7 @@ fn the_screen_ends_with_the_balance() {
     assert_eq!(order[5], Some(lines.len() - 1), "{lines:?}");
     let calls = "calls    1.000 alloc/pkt  1.000 free/pkt  0.000 copies/pkt  ";
     assert!(lines[order[4].unwrap()].starts_with(calls), "{lines:?}");
-    // There is no terminal: no progress, no control characters.
+    // Without a terminal there is no progress line, and no control character.
     assert!(!ended.err.contains('\r') && !ended.out.contains('\x1b'), "{ended:?}");
 }
 
@@ -112,7 +112,7 @@ fn the_screen_ends_with_the_balance() {
 fn locks_calls_and_waits_are_told_a_packet() {
     let d = run("gen ring:r0 --count 200k --sample 2 --json").document();
     let [locks, calls, waits] = ["locks", "calls", "waits"].map(|key| &d[key]);
-    // Half a hot list of 2048 a lock, at the one end and at the other.
+    // One lock for half a hot list of 2048, at both ends.
     assert!(locks["taken_per_packet"].as_f64().unwrap() < 1.0 / 16.0, "{d}");
     assert_eq!(locks["taken"], d["pool"]["locks"]["taken"]);
     assert!(locks["wait_ns"].is_u64() && locks["wait_ns"] == waits["lock_ns"], "{d}");
@@ -120,7 +120,7 @@ fn locks_calls_and_waits_are_told_a_packet() {
     assert_eq!((&calls["allocs_per_packet"], &calls["copies"]), (&1.0.into(), &0.into()), "{d}");
     let buffers = calls["buffers_per_alloc_call"].as_f64().unwrap();
     assert!(buffers > 1.0 && buffers <= 64.0, "{d}");
-    // Each of two workers sends at most a backlog of 256 a call.
+    // Each of two workers sends at most a backlog of 256 in a call.
     assert!(waits["flushes"].as_u64().unwrap() >= 2 * 200_000_u64.div_ceil(256), "{d}");
     assert!(waits["asleep_ns"].is_u64(), "{d}");
     let seconds = calls["counted_seconds"].as_f64().unwrap();
@@ -180,7 +180,7 @@ fn the_pool_is_reported_worker_by_worker() {
     };
     let (first, second) = (core("worker 0"), core("worker 1"));
     assert_eq!((&first["allocs"], &second["frees"]), (&200_000.into(), &200_000.into()), "{d}");
-    // Two rings of 1024 to serve.
+    // The worker serves two rings of 1024.
     assert_eq!((&first["hot_list_len"], &d["warnings"]), (&2048.into(), &serde_json::json!([])));
     assert!(first["ticks_per_alloc"].as_f64().unwrap() > 0.0, "{d}");
     assert!(pool["dwell"]["remote"]["p99_ticks"].as_u64().unwrap() > 0, "{d}");
@@ -291,7 +291,7 @@ fn far_of(process: u32) -> i32 {
 
 #[test]
 fn a_second_signal_ends_at_once_a_run_that_cannot_end_in_order() {
-    // The pipe is not read: once it is full, the write to it does not return.
+    // The test does not read the pipe: once it is full, the write to it blocks.
     let mut child = start("forward gen: pcap:-");
     std::thread::sleep(Duration::from_millis(200));
     signal(&child, Signal::INT);
@@ -301,7 +301,7 @@ fn a_second_signal_ends_at_once_a_run_that_cannot_end_in_order() {
         if let Some(status) = child.try_wait().unwrap() {
             return assert_eq!(status.code(), Some(130));
         }
-        // Again and again: two signals that have not been taken yet are one.
+        // Send the signal repeatedly: two signals count as one until the first is delivered.
         signal(&child, Signal::INT);
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -329,7 +329,8 @@ fn a_capture_of_another_link_type_goes_to_another_file_and_nowhere_else() {
     let dir = std::env::temp_dir().join(format!("linerate-cooked-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let file = |name: &str| dir.join(name).to_str().unwrap().to_owned();
-    // pcap 2.4 of Linux's cooked packets; one of 14 bytes, of which 5 were caught.
+    // A capture of pcap 2.4 with Linux's cooked packets; one packet of 14 bytes, of which 5 were
+    // captured.
     let words = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 113, 1, 1, 5, 14_u32];
     let mut cooked: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     cooked.extend(b"hello");
@@ -338,7 +339,7 @@ fn a_capture_of_another_link_type_goes_to_another_file_and_nowhere_else() {
     assert_eq!(copied.exit, Some(0), "{copied:?}");
     assert!(copied.out.contains("balance  rx 1 = tx 1 "), "{copied:?}");
     let copy = std::fs::read(file("out.pcapng")).unwrap();
-    // Behind the section's block, the interface says the type; behind that, the packet both lengths.
+    // After the section header, the interface block has the link type; then the packet block has both lengths.
     assert_eq!(copy[28 + 8..28 + 10], [113, 0]);
     let lengths = [5_u32, 14].map(u32::to_le_bytes).concat();
     assert!(copy.windows(13).any(|w| w[..8] == lengths && w[8..] == *b"hello"), "{copy:?}");
@@ -363,7 +364,7 @@ fn a_capture_that_was_written_is_copied_byte_by_byte() {
     assert_eq!(copied.exit, Some(0), "{copied:?}");
     let document = copied.document();
     assert_eq!(document["ledger"]["received"], 5000);
-    // Out of the one file and into the other.
+    // Each packet is copied from one file and to the other.
     assert_eq!(document["calls"]["copies"], 10_000, "{document}");
     assert_eq!(document["calls"]["copies_per_packet"], 2.0, "{document}");
     let frames = |path: &str| -> Vec<Vec<u8>> {
@@ -372,7 +373,7 @@ fn a_capture_that_was_written_is_copied_byte_by_byte() {
     assert_eq!(frames(&first).len(), 5000);
     assert!(frames(&first) == frames(&second), "the copy differs");
 
-    // The sink verifies what the generator wrote, through a pipe that holds packets only.
+    // The sink verifies the generator's packets, through a pipe that contains only packets.
     let piped = command(&format!("forward pcap:{first} pcap:-")).output().unwrap();
     assert!(String::from_utf8_lossy(&piped.stderr).contains("balance  rx 5,000"), "{piped:?}");
     std::fs::write(&second, &piped.stdout).unwrap();
@@ -384,7 +385,7 @@ fn a_capture_that_was_written_is_copied_byte_by_byte() {
     let verify = ended.document()["verify"].clone();
     assert_eq!((&verify["packets"], &verify["lost"]), (&5000.into(), &0.into()));
 
-    // From pipe to pipe: what is for people goes to stderr.
+    // From pipe to pipe: text for people goes to stderr.
     let both = command("forward pcap:- pcap:-")
         .stdin(Stdio::from(std::fs::File::open(&second).unwrap()))
         .output()

@@ -1,4 +1,4 @@
-//! Two `linerate` processes joined by memif: what leaves the one is verified by the other.
+//! Two `linerate` processes joined by memif: one sends packets, and the other verifies them.
 
 mod command;
 
@@ -11,19 +11,19 @@ use command::{Ended, command, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Returns a name of this test's own, and no file.
+/// Returns a name that only this test uses, for an abstract socket.
 fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("@linerate-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Starts a run that ends when its standard input does, and returns when its ports are open.
+/// Starts a run that ends at the end of its standard input; returns once its ports are open.
 fn start(words: &str) -> Child {
     let mut command = command(&format!("{words} --beside --json"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
-    // One byte at a time: what follows is for the process that waits for its end.
+    // Read one byte at a time: later output is for the code that waits for the end.
     let mut out = BufReader::with_capacity(1, child.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n", "{words}");
@@ -31,13 +31,13 @@ fn start(words: &str) -> Child {
     child
 }
 
-/// Ends it; what it has to tell. Its ledger balances, and nothing is left in it.
+/// Ends the run and returns its document; checks that the ledger balances with nothing in flight.
 fn end(mut child: Child) -> Value {
     drop(child.stdin.take());
     whole(&Ended::from(child.wait_with_output().unwrap()), 0)
 }
 
-/// Ends it by SIGINT, the way a person does, its standard input still there.
+/// Ends the run by SIGINT, as a user does, with its standard input still open.
 fn interrupt(mut child: Child) -> Value {
     let _stdin = child.stdin.take();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
@@ -52,7 +52,7 @@ fn whole(ended: &Ended, exit: i32) -> Value {
     d
 }
 
-/// Checks that the sink found `packets` and nothing wrong with them.
+/// Checks that the sink received `packets` without a fault.
 fn assert_clean(d: &Value, packets: &Value) {
     assert_eq!(&d["verify"]["packets"], packets, "{d}");
     for fault in ["lost", "reordered", "duplicated", "late", "corrupted", "foreign"] {
@@ -76,7 +76,7 @@ fn what_leaves_one_process_is_verified_by_the_other_in_either_role() {
                 assert_eq!(sent.err, "", "no notes are printed");
                 (whole(&sent, 0), end(sink))
             } else {
-                // Whoever listens drops what it sends before its peer is there and after: it goes on.
+                // A listening port without a peer drops its packets and keeps running.
                 let sender = start(&format!("forward {source},rate=20kpps {from}"));
                 let came = whole(&run(&format!("forward {to} sink: --count 2000 --json")), 0);
                 (end(sender), came)
@@ -97,7 +97,7 @@ fn what_leaves_one_process_is_verified_by_the_other_in_either_role() {
     }
 }
 
-/// Returns the ports of a sender and of a verifier, on a socket of their own.
+/// Returns the ports of a sender and of a verifier, with a socket of their own.
 fn ports(client_sends: bool) -> (String, String) {
     let path = name();
     let server = format!("memif:{path},role=server");
@@ -113,7 +113,8 @@ fn a_sender_goes_on_when_its_peer_is_interrupted_and_another_one_comes() {
         let first = start(&format!("forward {to} sink:"));
         std::thread::sleep(Duration::from_millis(400));
         let first = interrupt(first);
-        // It ends when that many have come; without a connection it would end without them.
+        // The run ends when 1000 packets have arrived; without a connection it would end with
+        // fewer.
         let second = run(&format!("forward {to} sink: --count 1000 --for 20s --json"));
         let (second, sent) = (whole(&second, 0), interrupt(sender));
         let n = |of: &Value, key: &str| of["ledger"][key].as_u64().unwrap();

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use command::{command, run};
 
-/// Words, exit status, code, a part of the reason, a part of the remedy.
+/// Command line, exit status, code, a part of the reason, a part of the remedy.
 const REFUSALS: [(&str, i32, &str, &str, &str); 17] = [
     ("forwrd", 2, "E-USAGE", "no command", "linerate forward"),
     ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:veth0"),

@@ -1,10 +1,10 @@
-//! The command, run as its users run it.
+//! Runs the command as its users run it.
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// The program of the crate whose tests these are: `linerate-lab`, or `linerate`.
+/// The program of the crate to which these tests belong: `linerate-lab`, or `linerate`.
 const PROGRAM: &str = match option_env!("CARGO_BIN_EXE_linerate-lab") {
     Some(program) => program,
     None => match option_env!("CARGO_BIN_EXE_linerate") {
@@ -20,7 +20,7 @@ pub fn command(words: &str) -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs the command to its end.
 pub fn run(words: &str) -> Ended {
     Ended::from(command(words).stdin(Stdio::null()).output().unwrap())
 }
@@ -44,7 +44,7 @@ impl From<Output> for Ended {
 }
 
 impl Ended {
-    /// Returns the one document on its stdout.
+    /// Parses the only document on stdout.
     pub fn document(&self) -> Value {
         assert_eq!(self.out.lines().count(), 1, "{self:?}");
         serde_json::from_str(&self.out).unwrap()
