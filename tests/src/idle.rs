@@ -12,9 +12,9 @@ use crate::wait::{SOON, until};
 
 /// Time for which programs are observed.
 const WINDOW: Duration = Duration::from_secs(5);
-/// Wake-ups that a program may have in that time, over all its threads: two a second.
+/// Wake-ups that a program may have in [`WINDOW`], over all its threads: two a second.
 const WAKEUPS_MAX: u64 = 2 * WINDOW.as_secs();
-/// CPU time that a program may take in that time: half a per cent.
+/// CPU time that a program may use in [`WINDOW`]: half a per cent.
 const CPU_MAX: Duration = WINDOW.checked_div(200).expect("two hundred is not zero");
 
 /// Environment variable that passes a role to a program started by [`child`].

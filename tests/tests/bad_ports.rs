@@ -279,7 +279,7 @@ fn advice_about_capabilities_leads_to_ports_that_open() {
     }
     let last = Refusal::expect(|json| run("xdp:w0,udp=53", json), 5, "E-PERM").fix;
     let all = "cap_net_bind_service,cap_net_admin,cap_net_raw,cap_ipc_lock,cap_bpf+ep";
-    // What it has by now, and what it asked for.
+    // The remedy has the capabilities given so far, and the missing ones.
     assert!(last.ends_with(&format!("setcap {all} {copy}")), "{last}");
 }
 

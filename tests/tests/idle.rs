@@ -52,7 +52,8 @@ fn every_depth_sleeps_without_traffic() {
 fn two_packet_ports_sleep_again_after_traffic() {
     let hosts = or_skip!(Hosts::new());
     let forward = hosts.join_by_packet();
-    // The neighbours confirm each other's address again, seconds after the last packet.
+    // Make neighbour entries permanent: else the hosts send ARP seconds after the last packet,
+    // which wakes the program.
     for (host, peer) in [(&hosts.west, "10.7.0.2"), (&hosts.east, "10.7.0.1")] {
         host.ip(&format!("neigh change {peer} dev eth0 nud permanent"));
     }

@@ -210,8 +210,8 @@ mod tests {
         let lasted = begun.elapsed();
         busy_ms(400);
         let counted = Duration::from_nanos(clock.read_full().unwrap().count());
-        // The clock goes on where a hypervisor lends the CPU to others, a thread's own does not: so
-        // from above only the wall is certain, and of that the two threads had a part each.
+        // A hypervisor may take the CPU: then wall time goes on and a thread's CPU time does not.
+        // So the upper bound is the wall time, of which each of the two threads had a part.
         assert!(counted >= Duration::from_millis(39), "{counted:?} for 40 ms");
         assert!(counted <= 2 * lasted, "{counted:?} in {lasted:?} of two threads in turn");
     }

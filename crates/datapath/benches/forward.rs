@@ -25,8 +25,8 @@ const MEET: Duration = Duration::from_secs(5);
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    // For a counter of instructions around the process: it runs two lengths and takes the
-    // difference.
+    // Runs one case, for an external counter of instructions: two runs of different length give the
+    // cost of a turn.
     if let [_, once, case, turns, ..] = args.as_slice()
         && once == "--once"
     {

@@ -58,8 +58,8 @@ impl Device for Null {
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    // For a counter of instructions around the process: it runs two lengths and takes the
-    // difference.
+    // Runs one case, for an external counter of instructions: two runs of different length give the
+    // cost of a turn.
     if let [_, once, case, turns, ..] = args.as_slice()
         && once == "--once"
     {

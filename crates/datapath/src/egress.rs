@@ -29,9 +29,10 @@ const TURN: usize = 1024;
 pub(crate) struct Egress {
     fifo: Batch,
     cap: TxBatch,
-    /// Length up to which the fifo goes to the device in one call, without a list.
+    /// Number of packets up to which the whole fifo goes to the device in one call, without a list.
     whole: usize,
-    /// The packets of one call, taken from the fifo.
+    /// The packets of one transmit call, moved here from the fifo; `None` until a cap needs the
+    /// list.
     list: Option<Batch>,
     qdisc: Option<Box<dyn Qdisc>>,
     /// Counts of the transmit calls.

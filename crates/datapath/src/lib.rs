@@ -1,4 +1,5 @@
-//! Decides what happens to a packet on a core.
+//! The packet path of a core: receives packets, runs stages on them, and sends, queues or drops
+//! them.
 //!
 //! Read [`Worker::turn`] first: it is the walk of a packet, from the device's ring to the device's
 //! ring, every step named. Everything else here serves it: [`Stage`]s change packets and give

@@ -30,7 +30,7 @@ pub(crate) struct Napi {
     pub fan: Vec<usize>,
     /// Packets waiting to be sent.
     egress: Egress,
-    /// The ledger's count of these packets after each turn.
+    /// The ledger's count of the waiting packets, updated after each turn.
     tally: Tally,
     told: usize,
     /// True if the worker's epoll set watches the queue.

@@ -152,7 +152,7 @@ fn spare(ports: &mut [Named], plans: &[Box<dyn Plan>], wires: &[Wire]) {
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns the ports of these texts, under the names that the texts give.
+    /// Returns the ports described by `texts`, with the names in the texts.
     pub(crate) fn named(texts: &[&str]) -> Vec<Named> {
         let name = |text: &&str| {
             let name = linerate_port::parse(text).unwrap().name;

@@ -21,7 +21,8 @@ pub enum TxBatch {
     /// All waiting packets; if there are more than 64, they are divided after each 256 KiB.
     #[default]
     Auto,
-    /// At most this many; 1 turns batching off: each packet gets a call and a doorbell.
+    /// At most this number of packets; 1 turns batching off: each packet gets a call and a
+    /// doorbell.
     Packets(u32),
 }
 

@@ -40,7 +40,7 @@ impl Plan for End {
 struct PipeQueue {
     socket: UnixDatagram,
     bell: Bell,    // the queue's one descriptor
-    starved: bool, // the pool had no frame; no event says when it has one
+    starved: bool, // the pool had no frame, and no event signals one
     nombuf: u64,
 }
 impl QueueOps for PipeQueue {

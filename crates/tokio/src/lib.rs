@@ -69,7 +69,8 @@ impl AsyncPort {
     /// # Errors
     /// As [`AsyncPort::readable`].
     pub async fn ready_for(&mut self, want: Want) -> Result<bool> {
-        // Without it, a task whose port always has packets would starve the other tasks.
+        // Yield from time to time: a task whose port always has packets would otherwise starve the
+        // other tasks.
         consume_budget().await;
         if self.told && want.frames() {
             return Ok(true);

@@ -1,6 +1,6 @@
-//! Measures what receiving datagrams costs, by each moderation beside a loop of recvmmsg(2), and forwarding:
-//! `receive [SECONDS [ROUNDS]]`, as root; `receive cpu [SECONDS]` prints CPU at rest and at small rates, by `xdp` and by `packet`,
-//! beside a kernel socket's.
+//! Measures the cost of receiving datagrams, with each moderation and with a loop of recvmmsg(2), and of forwarding:
+//! `receive [SECONDS [ROUNDS]]`, as root; `receive cpu [SECONDS]` prints CPU time at rest and at small rates, of
+//! `xdp`, `packet` and a kernel socket.
 //!
 //! One process sends at a steady rate on the last CPU, another receives on the first; between them is a veth
 //! pair. Each datagram carries the time at which it left. A row: datagrams, losses, CPU time of the receiver,

@@ -128,9 +128,9 @@ impl Topology {
         }
     }
 
-    /// Returns the CPUs in the order in which threads that work together are best assigned to them
-    /// before any measurement: large cores first, one hardware thread of each core before the
-    /// second ones, one socket before the next; with `apart`, sockets alternate.
+    /// Returns the CPUs in the order in which threads that work together should use them if nothing
+    /// was measured: large cores first, one hardware thread of each core before the second ones,
+    /// one socket before the next; with `apart`, sockets alternate.
     #[must_use]
     pub fn order(&self, apart: bool) -> Vec<usize> {
         let nth = |cpu: &Cpu| {

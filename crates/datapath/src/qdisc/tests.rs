@@ -1,4 +1,4 @@
-//! Properties of every discipline, and the use of each.
+//! Tests properties of every discipline, and the use of each one.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 
 const ALL: Moved = Moved { packets: usize::MAX, bytes: u64::MAX };
-/// Bytes of a packet's headers and its number.
+/// Length in bytes of a packet's headers and its number.
 const LEAST: usize = 46;
 
 /// Returns a UDP packet of `bytes`, from host `src` to `dst` and from port 1 to `port`; ECT(0), without a
@@ -30,7 +30,7 @@ pub(super) fn udp(mem: &mut Local, src: u8, dst: u8, port: u16, bytes: usize) ->
     mem.alloc_copy(&frame).unwrap()
 }
 
-/// A discipline with its clock, and what went through it.
+/// A discipline with its clock, and the packets that passed it.
 struct Bench<Q> {
     qdisc: Q,
     pool: Pool,
@@ -40,7 +40,7 @@ struct Bench<Q> {
     numbers: HashMap<u8, u32>,
 }
 
-/// A packet that left: its flow, its number there, and its bytes.
+/// A packet that left: its flow, its number in the flow, and its length in bytes.
 type Left = (u8, u32, usize);
 
 impl<Q: Qdisc> Bench<Q> {
@@ -54,7 +54,8 @@ impl<Q: Qdisc> Bench<Q> {
         self.start + Duration::from_nanos(self.now_ns)
     }
 
-    /// Enqueues a packet of each flow named, numbered within the flow, which is its priority, too.
+    /// Enqueues a packet of each given flow, numbered within the flow; the flow is also the
+    /// packet's priority.
     fn put(&mut self, packets: impl IntoIterator<Item = (u8, usize)>) {
         let mut batch = Batch::with_capacity(1024);
         for (flow, bytes) in packets {
@@ -62,7 +63,8 @@ impl<Q: Qdisc> Bench<Q> {
             let mut skb = udp(&mut self.mem, flow, 200, 9, bytes);
             skb.copy_from(42, &number.to_be_bytes());
             assert!(skb.set_priority(flow.into()));
-            // Of eight queues, flows 1 and 2 have one each, and some of those behind 7 share one.
+            // With eight queues, flows 1 and 2 have one each, and some of the flows after 7 share
+            // one.
             assert!(flow > 7 || skb.set_hash(u32::from(flow) << 29));
             *number += 1;
             assert!(batch.push(skb).is_ok());
@@ -92,7 +94,7 @@ impl<Q: Qdisc> Bench<Q> {
         self.take(ALL)
     }
 
-    /// Turns the clock to the next deadline; false if nothing is held.
+    /// Sets the clock to the next deadline; returns false if no packet is held.
     fn wait(&mut self) -> bool {
         let Some(at) = self.qdisc.deadline() else { return false };
         self.now_ns = self.now_ns.max((at - self.start).as_nanos() as u64);
@@ -103,7 +105,7 @@ impl<Q: Qdisc> Bench<Q> {
         self.pool.ledger().dropped(reason)
     }
 
-    /// Checks that nothing is lost or made up: not in the counts, and not in the pool's ledger.
+    /// Checks that no packet is lost or invented, in the counts and in the pool's ledger.
     fn check(&self) {
         let counts = self.qdisc.counts();
         let mut sum = counts.left;
@@ -117,7 +119,7 @@ impl<Q: Qdisc> Bench<Q> {
     }
 }
 
-/// Boxed, so that one test runs them all.
+/// Boxed disciplines, so that one test runs all of them.
 impl Qdisc for Box<dyn Qdisc> {
     fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         (**self).enqueue(batch, n, now, mem);
@@ -147,7 +149,7 @@ fn codel(limit: Limit, target_us: u64) -> FqCodel {
     })
 }
 
-/// Returns one of each, with limits that are reached.
+/// Returns a discipline of each kind, with limits that the test reaches.
 fn any_qdisc(which: usize) -> Box<dyn Qdisc> {
     let limit = Limit::packets(20).and_bytes(9000);
     match which {
@@ -212,7 +214,8 @@ proptest! {
         prop_assert_eq!(bench.qdisc.counts().held, Moved::default());
     }
 
-    /// Over every window, to the bit; and never a nanosecond later than that allows.
+    /// The rate is not exceeded over any window, to the bit, and packets are sent as soon as it
+    /// allows.
     #[test]
     fn tbf_sends_at_its_rate_and_never_above(
         bps in prop_oneof![1_000u64..100_000_000, 1_000_000_000..=RATE_MAX_BPS],
@@ -240,7 +243,7 @@ proptest! {
         }
     }
 
-    /// At its deadlines: the whole takes as long as the rate says, to the nanosecond, however many packets.
+    /// Served at its deadlines, the whole series takes the time that the rate implies, to the nanosecond.
     #[test]
     fn tbf_does_not_drift(bps in 1_000u64..=RATE_MAX_BPS, sizes in prop::collection::vec(LEAST..1515, 9..300)) {
         // A packet and a nanosecond's bytes: a bucket that is not quite full when a packet is due never
@@ -278,7 +281,7 @@ proptest! {
                 bytes += u128::from(*more);
                 let allowed = |at: u64| u128::from(at) * u128::from(bps) + u128::from(burst) * 8_000_000_000;
                 prop_assert!(bytes * 8_000_000_000 <= allowed(*at));
-                // And not later than the wheel's slots make it.
+                // No packet is later than the length of a wheel's slot.
                 let early = at.saturating_sub(slot);
                 prop_assert!(early == 0 || bytes * 8_000_000_000 > allowed(early), "{at} ns: {bytes}");
             }
@@ -295,7 +298,7 @@ fn fifo_drops_what_comes_when_it_is_full() {
     let mut bench = Bench::new(Fifo::new(Limit::packets(100).and_bytes(150)));
     bench.put([(1, 60); 5]);
     assert_eq!((bench.qdisc.counts().held.packets, bench.take_all().len()), (2, 2));
-    // A limit of nothing is one packet: a queue that can hold none would lose all.
+    // A limit of 0 becomes one packet: a queue that holds none would drop all packets.
     let mut bench = Bench::new(Fifo::new(Limit::packets(0)));
     bench.put([(1, 60); 2]);
     assert_eq!(bench.take_all(), [(1, 0, 60)]);
@@ -353,7 +356,7 @@ fn longest_queue_loses_from_its_head_when_all_are_too_much() {
     assert!(!left.contains(&(1, 0, 1514)));
 }
 
-/// Returns a queue of 50 that stands for 400 ms, served 1 a ms.
+/// Returns a discipline with a standing queue of 50 packets for 400 ms, served at one packet a ms.
 fn congested(ecn: bool) -> (Vec<Left>, Bench<FqCodel>) {
     let config = FqCodelConfig { ecn, limit: Limit::packets(200), ..FqCodelConfig::default() };
     let mut bench = Bench::new(FqCodel::new(config));
@@ -400,10 +403,10 @@ fn flow_over_its_limit_loses_and_others_do_not() {
     bench.put([(1, 500); 10]);
     bench.put([(2, 500); 2]);
     assert_eq!(bench.dropped(DropReason::FLOW_LIMIT), 6);
-    // Bursts of 1000 bytes, in turn.
+    // Bursts of 1000 bytes are sent in turn.
     let flows: Vec<u8> = bench.take_all().into_iter().map(|(flow, ..)| flow).collect();
     assert_eq!(flows, [1, 2, 1, 2]);
-    // 1 byte a microsecond: the next one after 500 us.
+    // At 1 byte a microsecond the next packet is due after 500 us.
     assert!(bench.wait());
     assert!((500_000..540_000).contains(&bench.now_ns), "{}", bench.now_ns);
     assert_eq!(bench.take_all(), [(1, 2, 500)]);
@@ -418,7 +421,7 @@ fn flow_that_sent_once_is_forgotten_before_one_that_sends_on() {
     }
     bench.put([(5, 1000)]);
     assert_eq!((bench.qdisc.counts().evicted, bench.qdisc.flows()), (1, 4));
-    // Flow 2 was forgotten, and begins with a full burst; the others have yet to earn theirs.
+    // Flow 2 was evicted, and begins with a full burst; the other flows must wait for tokens.
     bench.put([(2, 1000), (4, 1000), (1, 1000)]);
     let flows: Vec<u8> = bench.take_all().into_iter().map(|(flow, ..)| flow).collect();
     assert_eq!(flows, [5, 2]);
@@ -437,7 +440,7 @@ fn flood_of_single_packets_leaves_flows_that_send_on() {
         }
         assert_eq!(bench.take_all().len(), 13);
     }
-    // 2000 bytes of each were used in no time that counts: one that was forgotten would have a burst again.
+    // All flows used 2000 bytes in almost no time: an evicted flow would have a full burst again.
     for flow in [1, 2, 3] {
         bench.put([(flow, 1000)]);
     }
@@ -493,7 +496,7 @@ fn shaped_port_sends_what_is_due_and_says_when_to_come_back() {
     for _ in 0..12 {
         assert!(batch.push(udp(&mut mem, 1, 2, 3, 1000)).is_ok());
     }
-    // Two are the burst; then one a millisecond.
+    // Two packets are the burst; then one a millisecond.
     assert_eq!(port.xmit(&mut batch, now), 2);
     assert!(batch.is_empty());
     for _ in 0..3 {
@@ -502,7 +505,7 @@ fn shaped_port_sends_what_is_due_and_says_when_to_come_back() {
         now += Duration::from_millis(1);
         assert_eq!(port.xmit(&mut batch, now), 1);
     }
-    // The ring has room for eight: what is due and finds none goes first, later.
+    // The ring has room for eight: packets that are due and find no room are sent first later.
     now += Duration::from_secs(1);
     assert_eq!(port.xmit(&mut batch, now), 2);
     now += Duration::from_secs(1);
