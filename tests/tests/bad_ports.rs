@@ -111,7 +111,7 @@ fn a_filter_that_lets_nothing_in_is_told_in_the_report_and_its_document() {
         command.args(json.then_some("--json"));
         hosts.middle.start(command)
     };
-    // Only one port can have the interface at a time.
+    // Run one after the other: only one port can have this filter at a time.
     let told = run(false).finish(3 * SOON);
     assert_eq!(told.code(), 0, "{told:?}");
     assert!(told.stdout.contains("w0 received no packet through udp=7777"), "{told:?}");

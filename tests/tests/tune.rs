@@ -45,7 +45,7 @@ impl Run {
         ask(&self.path, request)
     }
 
-    /// Sets one setting; returns what the answer says about it.
+    /// Sets one setting; returns the part of the answer about this setting.
     fn set(&self, port: &str, name: &str, value: &str) -> Value {
         let answer = self.ask(json!({"do": "set", "port": port, "settings": {name: value}}));
         assert_eq!(answer["set"][0]["applied"], value, "{answer}");

@@ -61,7 +61,8 @@ pub struct Worker {
     batch: Batch,
     outbox: Batch,
     budget: usize,
-    /// Epoll set. Its alarm wakes a thread that sleeps on the descriptor at the end of a hold.
+    /// Epoll set. At the end of a hold, its alarm wakes a program that sleeps on the worker's
+    /// descriptor.
     pub(crate) epoll: WaitSet,
     pub(crate) slot: Arc<WorkerSlot>,
     /// The mailbox's word up to which orders were executed.

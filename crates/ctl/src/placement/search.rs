@@ -219,7 +219,8 @@ impl<'a> Search<'a> {
             halves,
             deal(near.get(..1).unwrap_or_default()),
         ];
-        // A thing of the same lane gets the next CPU.
+        // Sort the things by lane and give them consecutive CPUs, so that things of one lane are on
+        // adjacent CPUs.
         let before = |i: usize| {
             let rank = |i: usize| (self.lanes[i], i);
             (0..self.things).filter(|other| rank(*other) < rank(i)).count()

@@ -132,7 +132,7 @@ impl Gauge for Chain<'_> {
         self.left =
             self.left.checked_sub(1).ok_or_else(|| Error::new(Code::System, "the run", "ended"))?;
         self.noise = self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // Noise within one per cent.
+        // Readings vary by one per cent.
         let noise = 0.995 + (self.noise >> 40) as f64 / f64::from(1 << 24) * 0.01;
         Ok(Some(Reading::new(self.cost(&self.now) * noise, 0.0, 0.0, 0.0)))
     }
