@@ -165,8 +165,8 @@ mod tests {
         let spun = meter.stop().unwrap();
         assert_eq!((spun.role.as_str(), spun.cpu, spun.measured), ("worker 0", None, true));
         assert!(spun.wall_ns >= 20_000_000, "{spun:?}");
-        // It never slept: whatever of the wall it did not have a CPU, it waited for one. What is
-        // missing is the host's, or an interrupt's.
+        // This thread never sleeps, so it is on a CPU or waits for one. The rest of the wall time
+        // was taken by the host or by interrupts.
         assert!(spun.cpu_ns + spun.run_delay_ns <= spun.wall_ns + 1_000_000, "{spun:?}");
         assert!(spun.cpu_ns > 0, "{spun:?}");
         assert!(begun(&mut meter));

@@ -309,7 +309,8 @@ mod tests {
         for cpu in [None, Some(1)] {
             let crowded = window(crowd(cpu));
             assert!(admit(&[&crowded]).rate, "{cpu:?}");
-            // What is not theirs still counts: 100 ms of two CPUs' 100 ms, less 40 ms of doubt.
+            // Time of other programs still counts: 100 ms of 200 ms on two CPUs, less 40 ms of tick
+            // error.
             let beside = Window { foreign_cpu_ns: Some(100_000_000), ..crowded };
             let reason = refused(beside);
             assert_eq!(reason, "others had at least 60.0 % of 2 CPUs (limit 2 %)");
@@ -320,7 +321,7 @@ mod tests {
     fn disturbance_below_a_tick_does_not_reject_a_window() {
         let within = Window { foreign_cpu_ns: Some(40_000_000), ..quiet() };
         assert!(admit(&[&within]).rate);
-        // Over 10 s the same is reported, and so is 3 % of two CPUs.
+        // In a window of 10 s the same time is reported, and so is 3 % of two CPUs.
         let long = |foreign_cpu_ns| Window {
             wall_ns: 10_000_000_000,
             foreign_cpu_ns: Some(foreign_cpu_ns),
@@ -363,7 +364,8 @@ mod tests {
         assert_eq!((admission.rate, admission.cost), (false, false));
         let crowded = Window { shared_cpus: vec![1], ..window(workers()) };
         assert_eq!(admit(&[&crowded]), Admission { rate: true, cost: true, reason: None });
-        // That it has company on another CPU is no excuse for the one that has none.
+        // A thread that shares another CPU does not excuse the run delay of a thread with a CPU to
+        // itself.
         let elsewhere = Window { shared_cpus: vec![0], ..window(workers()) };
         assert!(!admit(&[&elsewhere]).cost);
     }
@@ -421,7 +423,7 @@ mod tests {
             .sum();
         let mut window = Window::default();
         watch.stop(&mut window).unwrap();
-        // At least 300 ms of what was busy was ours, but for what the ticks cut off.
+        // At least 300 ms of the busy time were this test's own, less the rounding of the ticks.
         let foreign_ns = window.foreign_cpu_ns.unwrap();
         let later_ns = 200_000_000;
         assert!(foreign_ns + 250_000_000 < busy * tick_ns() + later_ns, "{foreign_ns} of {busy}");

@@ -1,4 +1,4 @@
-//! The experiment in docs/howto-lab.md runs without changes.
+//! Test that the experiment in docs/howto-lab.md runs without changes.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Reports of a run as text and data, and proof that no document can break them.
+//! Tests of a run's reports as text and data, and that no document can break them.
 
 #[path = "report/fixture.rs"]
 mod fixture;
@@ -101,7 +101,8 @@ fn functions_of_post_003_are_told_ranked_with_throughput_and_cpu_beside() {
     for wanted in [
         "for its without and",
         "note: being sampled took about 2.5 %",
-        // The four columns, a bound, what rose, idle and programs apart, and the stages' totals.
+        // The text has the four columns, a bound, the rises, idle time and programs separately, and
+        // the stages' totals.
         "function                              stage",
         "< 60",
         "rose",
@@ -415,7 +416,7 @@ fn effect() -> impl Strategy<Value = Effect> {
     )
 }
 
-/// Returns a run in which everything that can be hostile is.
+/// Generates runs in which every text and number may be hostile.
 fn hostile() -> impl Strategy<Value = Run> {
     let names = prop::collection::vec(name(), 12);
     (any::<bool>(), names, effect(), effect(), [number(), number()], any::<u64>()).prop_map(
@@ -476,14 +477,14 @@ proptest! {
     }
 }
 
-/// Returns the page less the embedded documents.
+/// Returns the page without the embedded documents.
 fn without_documents(page: &str) -> String {
     let end = page.find("<script type=\"application/json\"").unwrap_or(page.len());
     page[..end].to_owned() + "</body></html>"
 }
 
-/// Asserts that every element is closed by its own end, quotes are paired, and no text holds a bare
-/// `<` or `&`.
+/// Asserts that every element has its own end tag, that quotes are paired, and that no text
+/// contains a bare `<` or `&`.
 #[track_caller]
 fn assert_balanced(page: &str) {
     const VOID: [&str; 2] = ["meta", "br"];

@@ -1,5 +1,5 @@
-//! Planted faults, each found at a strength of its own: real TCP and numbered datagrams between namespaces, as root,
-//! skipped otherwise. Counts only: no test looks at how long anything takes.
+//! Tests that each planted fault is found, with real TCP and numbered datagrams between namespaces;
+//! they need root and are skipped otherwise. They check counts only, never times.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,10 +9,11 @@ use linerate_lab::settings::Settings;
 use linerate_lab::triage::{Cap, Case, Cause, Extra, Triage};
 use linerate_lab::{Kind, Result};
 
-/// One at a time: each of them takes every CPU that there is.
+/// Lock that runs these tests one at a time, because each uses every CPU.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Gentle traffic that gathers into batches: a machine that is busy otherwise loses none of it.
+/// Returns settings for a low load that still forms batches, so that even a busy machine loses no
+/// packets.
 fn settings(fault: &str) -> Settings {
     let settings = Settings::new().with("fault", fault).with("moderation", "fixed:usecs=400");
     let settings = settings.with("rate", 1_500_000).with("message", 512).with("nodelay", true);
@@ -30,12 +31,12 @@ fn look(settings: &Settings, second: bool, caps: &[Cap]) -> Result<Triage> {
     Ok(case.answer())
 }
 
-/// Expects these causes of what is planted, in any order.
+/// Asserts that triage finds exactly these causes for the planted fault, in any order.
 fn expect(fault: &str, second: bool, causes: &[Cause]) {
     expect_with(fault, second, &[], causes);
 }
 
-/// Expects them where these caps are tried beside the case's own.
+/// Asserts the same as [`expect`], with windows run at these caps in addition to the case's own.
 fn expect_with(fault: &str, second: bool, caps: &[Cap], causes: &[Cause]) {
     let triage = match look(&settings(fault), second, caps) {
         Err(e) if e.kind() == Kind::Unsupported => {

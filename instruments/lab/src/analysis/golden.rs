@@ -1,4 +1,5 @@
-//! Golden values of each statistic, from SciPy: `tests/golden/stats.py` made them, and says how.
+//! Golden values of each statistic, computed with SciPy by `tests/golden/stats.py`, which documents
+//! the method.
 
 use serde_json::Value;
 

@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn many_values_are_no_trouble() {
         let many = median_interval(&counting(5001), 0.95).unwrap();
-        // 0.98 √n about the middle.
+        // The interval extends 0.98 √n ranks to either side of the middle.
         assert!((many.low - (2501.0 - 0.98 * 5001_f64.sqrt())).abs() < 1.5, "{many:?}");
         let alike = median_interval(&[7.0; 40], 0.99);
         assert_eq!(alike, Some(Interval { low: 7.0, high: 7.0 }));

@@ -6,7 +6,7 @@ use crate::experiment::{Clock, Expectation, Experiment, Formula, Metric};
 use crate::record::{CellRecord, PairRecord, Run, SCHEMA};
 use crate::window::Window;
 
-/// Returns a cost, of which less is better, as `over` for each packet.
+/// Returns a metric of cost, whose better direction is lower, with `over` divided by packets.
 pub(crate) fn metric(over: &str) -> Metric {
     let expected =
         Expectation { at: Vec::new(), change_pct: (-30.0, -10.0), source: "a post".into() };
@@ -38,7 +38,7 @@ pub(crate) fn experiment() -> Experiment {
     Experiment { metrics: vec![metric("cost")], ..experiment }
 }
 
-/// Returns a run of [`experiment`], of its first cells.
+/// Returns a run of [`experiment`] in which only the first cells ran, with these pairs.
 pub(crate) fn run_of(cells: &[Vec<PairRecord>]) -> Run {
     let records = cells.iter().zip(["max", "fixed"]).map(|(pairs, rate)| CellRecord {
         at: [("rate".to_owned(), rate.to_owned())].into(),
@@ -48,7 +48,7 @@ pub(crate) fn run_of(cells: &[Vec<PairRecord>]) -> Run {
     Run { schema: SCHEMA.into(), cells: records.collect(), ..Run::default() }
 }
 
-/// Returns a pair of windows of 1000 packets that cost this much, with their control.
+/// Returns a pair of windows of 1000 packets, with these costs of both sides and of the control.
 pub(crate) fn pair(a: f64, b: f64, control: f64) -> PairRecord {
     let control = Some(window(control));
     let accepted = PairRecord { accepted: true, cost_accepted: true, ..PairRecord::default() };

@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(beside((-12.0, -8.0), (-6.0, -7.0, -5.0)), Verdict::Unclear, "-4 from it");
         assert_eq!(beside((-12.0, -8.0), (-11.0, -9.0, -9.0)), Verdict::Unclear, "+1 from it");
         assert_eq!(beside((-98.0, -97.0), (-40.0, -45.0, -30.0)), Verdict::Better);
-        // Nor is anything the same that identical code is not.
+        // The verdict is not `same` if identical code differs by more than the margin.
         assert_eq!(beside((-0.5, 0.5), (2.0, 1.0, 3.0)), Verdict::Unclear);
         assert_eq!(beside((-0.5, 0.5), (0.8, 0.5, 1.1)), Verdict::Same, "within its allowance");
     }

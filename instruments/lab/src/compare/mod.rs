@@ -286,10 +286,10 @@ mod tests {
         let told = undecided(&one, &other, gate);
         assert!(told[0].starts_with(&format!("{gate}: the bound is within [+2.9")), "{told:?}");
         assert!(told[0].ends_with(" at rate=max"), "{told:?}");
-        // Of a cell that neither run has.
+        // Neither run has this cell.
         let told = undecided(&one, &other, "rate=fixed:cost_ns_per_packet>+9%");
         assert_eq!(told, ["rate=fixed:cost_ns_per_packet>+9%: no cell of both runs has it"]);
-        // Beyond the bound, and within what identical code differed by.
+        // The change exceeds the bound, but not the difference between identical code.
         let mut noisy = run("pr", 103.0, "6.18");
         let effect = noisy.cells[0].metrics.get_mut("cost_ns_per_packet").unwrap();
         effect.aa_half_width_pct = Some(4.0);
@@ -316,12 +316,12 @@ mod tests {
         let gate = "cost_ns_per_packet>+1%";
         let why = format!("{gate}: the second run was interrupted before it at rate=fixed");
         assert_eq!(undecided(&whole, &half, gate), [why]);
-        // What was not asked for is not missed, and said to be not there.
+        // A cell that was not requested is not missing; a note lists it.
         half.run.complete = true;
         assert!(undecided(&whole, &half, gate).is_empty());
         let told = compared_as(&experiment(), (&whole, &half), gate, false).unwrap();
         assert_eq!(told.notes[0], "only the first run has 1 more of the cells");
-        // It was run, and was too noisy.
+        // The cell ran, and most of its pairs were disturbed.
         let mut noisy = whole.clone();
         noisy.cells[1].metrics.clear();
         noisy.cells[1].status = Status::Inconclusive;

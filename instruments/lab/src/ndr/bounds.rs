@@ -297,7 +297,7 @@ mod tests {
         let long = |lost| Trial { asked_s: 60.0, ..trial(1000, lost) };
         assert_eq!(classify(&Goal::RFC_2544, &[long(0)]), Class::Lower);
         assert_eq!(classify(&Goal::RFC_2544, &[long(1)]), Class::Upper);
-        // A short one cannot say yes, and can say no.
+        // A trial that is too short can reject a rate, but cannot accept it.
         assert_eq!(classify(&Goal::RFC_2544, &[trial(1000, 0)]), Class::Undecided);
         assert_eq!(classify(&Goal::RFC_2544, &[trial(1000, 1)]), Class::Upper);
     }

@@ -341,7 +341,7 @@ mod tests {
     fn port_that_cannot_be_opened_is_reported_by_opening_it() {
         setup("ring:a", "ring:b").open().unwrap();
         let e = setup("packet:nosuchif0", "packet:nosuchif1").open().unwrap_err();
-        // Without the privilege to open any, it is that.
+        // Without the privilege to open a device, the error is that of the privilege.
         assert!([Code::NoDevice, Code::Permission].contains(&e.code), "{e}");
         let e = setup("ring:a,len=3", "ring:b").open().unwrap_err();
         assert_eq!(e.code, Code::PortSyntax);
@@ -351,7 +351,8 @@ mod tests {
     fn a_trial_through_rings_loses_nothing_at_a_rate_that_anything_carries() {
         let setup = setup("ring:a", "ring:b");
         let mut follow = |_: &Step<'_>| true;
-        // A busy machine may stall for longer than the grace: it is asked until one trial is whole.
+        // A busy machine may stall for longer than the grace, so repeat until one trial is
+        // complete.
         let mut trials =
             (0..20).map(|_| Path::new(&setup, &mut follow).trial(10_000, 0.05).unwrap());
         let whole = trials.find(|trial| trial.forwarded == 500);

@@ -250,7 +250,7 @@ mod tests {
         let path = written(&scratch, HEAD);
         let mut lines = Lines::open(&path).unwrap();
         lines.go_on("numbers", HEAD.len() as u64).unwrap();
-        // Two quotes and a line feed are around it.
+        // Two quotes and a line feed are added to the text.
         let longest = "x".repeat(LINE_MAX_BYTES as usize - 3);
         lines.append(&longest).unwrap();
         let e = lines.append(&format!("{longest}x")).unwrap_err();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory that goes when it is dropped.
+/// A directory that is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
@@ -14,7 +14,7 @@ impl Scratch {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("linerate-lab-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // What a killed test of the same process number has left.
+        // Remove the files of a killed test that had the same process number.
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Scratch(path)

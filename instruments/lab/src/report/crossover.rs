@@ -100,7 +100,8 @@ mod tests {
             of([10.0, -10.0, -40.0]),
             "less from a flushing read of 0.5 us on [0.2 us, 0.8 us]"
         );
-        // What is better at first and worse later pays from the later price on.
+        // A side that is better at the lowest prices and worse at the next pays only above the last
+        // crossing.
         assert_eq!(
             of([-1.0, 10.0, -10.0]),
             "less from a flushing read of 2.0 us on [1.5 us, 2.5 us]"

@@ -478,7 +478,7 @@ mod tests {
         let others = cells.len() as u64 - 1;
         let left = Duration::from_secs(2 * (windows(10) - windows(2) + windows(10) * others));
         assert_eq!(pace.left_after(passed, one, 2), Some(left));
-        // One was rejected, and is run again without a warm-up.
+        // One pair was rejected, and is run again without a warm-up.
         let left = Duration::from_secs(2 * (windows(10) - windows(1) + 1 + windows(10) * others));
         assert_eq!(pace.left_after(passed, one, 0), Some(left));
     }

@@ -1,7 +1,7 @@
-//! A simulated world: benches that do nothing, on a machine that follows a script.
+//! A simulated machine for tests: benches that do nothing, with scripted activity and distances.
 
 mod directory;
-// These two say so where this machine lets them prove nothing, which only a test may print.
+// These two test modules print a note if this machine cannot run them; only tests may print.
 #[cfg(test)]
 mod document;
 #[cfg(test)]
@@ -33,7 +33,7 @@ use crate::{Code, Error, Result};
 const COST_NS: u64 = 1000;
 const PACKETS: u64 = 100;
 
-/// A simulated scenario. Its windows cost as much as the settings of their side say, give or take
+/// A simulated scenario. The cost of its windows is set by the side's settings, plus or minus
 /// `noise_pct`.
 pub(super) struct Simulated {
     scenario: Sides,
@@ -41,11 +41,12 @@ pub(super) struct Simulated {
     admits: fn(usize) -> (bool, bool),
     admitted: Counter<usize>,
     kernel: &'static str,
-    /// Ticks of a round trip, from the last reading to the first; 0: it cannot be told.
+    /// Ticks of a round trip, in reverse order: the last reading is first; 0 means that it cannot
+    /// be measured.
     distances: RefCell<Vec<f64>>,
 }
 
-/// The sides of it.
+/// The scenario that sets up the simulated sides.
 #[derive(Default)]
 struct Sides {
     noise_pct: u64,
@@ -76,7 +77,7 @@ struct Simulation {
 pub(super) struct Follower {
     seen: Vec<(String, usize, usize, Option<Duration>)>,
     notes: Vec<String>,
-    /// The look at whether it is interrupted that finds it so: one before each window.
+    /// Number of the check for an interruption that returns true; one check precedes each window.
     until: Option<usize>,
     looks: Counter<usize>,
     on_pair: Option<Box<dyn Fn(usize)>>,
@@ -265,7 +266,7 @@ impl Observer for Follower {
     }
 }
 
-/// The file of [`grid`], as far as a reader goes.
+/// The part of the file of [`grid`] that readers of a run need.
 const TOML: &str = r#"version = 1
 id = "grid"
 title = "Two cells"
@@ -307,14 +308,14 @@ pub(super) fn grid() -> Experiment {
     grid
 }
 
-/// Tells both sides of a cell `name = value`, too.
+/// Adds the setting `name = value` to both sides of a cell.
 fn told(experiment: &mut Experiment, cell: usize, name: &str, value: impl Into<Value>) {
     let more = Settings::new().with(name, value);
     let cell = &mut experiment.cells[cell];
     (cell.a, cell.b) = (cell.a.and(&more), cell.b.and(&more));
 }
 
-/// Returns a request for all of it.
+/// Returns a request for a run of the whole experiment.
 pub(super) fn request(experiment: Experiment) -> Request {
     Request {
         experiment,

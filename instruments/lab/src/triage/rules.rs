@@ -153,7 +153,7 @@ mod tests {
     const ALL: [&str; 5] =
         ["inlet_lost", "core_lost", "driver_lost", "outlet_lost", "receiver_lost"];
 
-    /// Returns an observation of a million packets with these counts of lost ones.
+    /// Returns an observation of a million packets with these counts of lost packets.
     fn seen(own: bool, cap: Cap, counts: &[(&str, f64)]) -> Seen {
         let device = if own { "xdp" } else { "packet" }.to_owned();
         let mut sums: std::collections::BTreeMap<String, f64> =

@@ -1,4 +1,4 @@
-//! Artificial runs like real ones, made of a repeatable stream of numbers.
+//! Artificial runs that resemble real ones, generated from a repeatable stream of random numbers.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +94,8 @@ pub fn coalesce() -> Run {
     run
 }
 
-/// Post 001's model: two prices at one load, at the second of which less CPU is taken.
+/// Returns post 001's model: two prices at one load; at the second price the changed side takes
+/// less CPU.
 pub fn coalesce_bus() -> Run {
     let mut run = run("coalesce-bus", "001", ["napi", "moderated"]);
     run.run.config_toml = Some(include_str!("../../experiments/coalesce-bus.toml").into());

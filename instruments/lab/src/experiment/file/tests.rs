@@ -74,7 +74,7 @@ fn good() -> Experiment {
     Experiment::parse(GOOD, "mine.toml").unwrap()
 }
 
-/// Returns why it is refused once `from` has become `to`, and the remedy.
+/// Replaces `from` by `to` in the file; returns the reason why it is refused, and the remedy.
 fn refused(from: &str, to: &str) -> (String, String) {
     assert!(GOOD.contains(from), "{from}");
     let e = Experiment::parse(&GOOD.replacen(from, to, 1), "mine.toml").unwrap_err();
@@ -95,7 +95,8 @@ fn a_file_is_read_whole() {
     assert_eq!((mine.plan.looks(false), mine.plan.looks(true)), (vec![15, 30, 60], vec![6]));
     assert_eq!((mine.plan.warmup, mine.plan.half_width_pct), (3, 1.5));
     assert!(mine.cells.iter().all(|cell| !cell.fresh));
-    // Four cells need 8 set-ups, which the first look of 15 pairs has if each is one.
+    // Four cells need 8 set-ups. If each pair has its own set-up, the first look of 15 pairs has
+    // enough.
     assert_eq!(mine.windows(&mine.cells[0], false, 60), (3 + 1) * 60);
     let longer = GOOD.replacen("looks = [15, 30, 60]", "looks = [60, 240]", 1);
     let longer = Experiment::parse(&longer, "mine.toml").unwrap();
@@ -133,7 +134,7 @@ fn the_grid_is_every_combination_and_the_first_factor_turns_slowest() {
     assert_eq!(scenarios, ["engine", "host", "engine", "host"]);
     let windows: Vec<u64> = mine.cells.iter().map(|cell| cell.window_ns / 1_000_000).collect();
     assert_eq!(windows, [50, 1000, 50, 1000]);
-    // A quick window of 20 ms is for those whose window is the plan's.
+    // The quick window of 20 ms applies to cells whose window is the plan's.
     let windows: Vec<u64> =
         mine.cells.iter().map(|cell| cell.quick_window_ns / 1_000_000).collect();
     assert_eq!(windows, [20, 1000, 20, 1000]);

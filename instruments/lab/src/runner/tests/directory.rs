@@ -1,4 +1,4 @@
-//! The directory: its names, its documents, and others than ours.
+//! Tests of the runs' directory: names, documents, and files that are not this program's.
 
 use std::fs;
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ fn a_broken_document_says_what_to_do_and_its_pairs_are_told_without_it() {
     let (from, to) = (path.display(), dir.display());
     let fix = format!("mv {from} {from}.broken && linerate lab report {to}");
     assert_eq!((e.code, e.fix.as_str()), (Code::Run, fix.as_str()));
-    // It is still the last: its head is whole.
+    // The run is still the last one, because its head is intact.
     assert_eq!(find(scratch.path(), "last"), Ok(dir.clone()));
     fs::rename(&path, dir.join("run.json.broken")).unwrap();
     let again = read(&dir).unwrap();

@@ -1,4 +1,4 @@
-//! A run is a document of its schema.
+//! Tests that a run's document conforms to its schema.
 
 use serde_json::Value as Json;
 
@@ -92,7 +92,8 @@ fn is(value: &Json, name: &str) -> bool {
     }
 }
 
-/// Returns the two patterns of the schema: an identifier of a run, and of an experiment.
+/// Returns true if `text` matches one of the schema's two patterns: the identifier of a run or of
+/// an experiment.
 fn matches(pattern: &str, text: &str) -> bool {
     let name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     match pattern {
@@ -123,8 +124,8 @@ fn wrong(document: &Json) -> Vec<String> {
     wrong
 }
 
-/// Returns a run with all that a run can have: a cell with results, one that cannot be run,
-/// rejected pairs, profiles, warnings.
+/// Returns a run with every kind of content: a cell with results, one that cannot be run, rejected
+/// pairs, profiles, warnings.
 fn run(interrupted: Option<usize>) -> Json {
     let scratch = Scratch::new();
     let mut experiment = Experiment { profiles: true, post: Some("000".into()), ..grid() };

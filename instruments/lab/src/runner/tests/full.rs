@@ -7,7 +7,7 @@ use super::*;
 use crate::record::read;
 use crate::record::testing::Scratch;
 
-/// The variable that tells the child the path of its small disk.
+/// Environment variable with the path of the small disk, for the child process.
 const DISK: &str = "LINERATE_TEST_SMALL_DISK";
 
 #[test]

@@ -15,8 +15,9 @@ fn the_first_side_runs_between_the_second_and_its_control_in_the_order_that_is_r
     let run = world.run(&request_in(scratch.path(), grid())).unwrap();
     let orders = [orders(&run, 0), orders(&run, 1)];
     let unit = |order: &Order| if *order == Order::AB { "cab" } else { "bac" };
-    // Two cells need 7 set-ups, and have them by the first look of 15 pairs. Which bench of the first
-    // side is its control is a coin's: the order of the first warm-up tells.
+    // Two cells need 7 set-ups, which they have by the first look of 15 pairs. A random choice
+    // decides which bench of the first side is the control; the order of the first warm-up shows
+    // it.
     let mut windows = world.windows();
     for pairs in orders.iter().flat_map(|cell| cell.chunks(2)) {
         let later = windows.split_off(9 + 3 * pairs.len());
@@ -102,7 +103,7 @@ fn costs_are_taken_from_pairs_of_which_rates_cannot_be() {
 #[test]
 fn a_pair_during_which_the_cpus_moved_or_could_not_be_placed_is_rejected_for_everything() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
-    // From the end: the first pair's two, the second's, the third's.
+    // Two readings for each pair, in reverse order: the last two are those of the first pair.
     world.distances.replace(vec![0.0, 100.0, 9000.0, 100.0, 100.0, 100.0]);
     let run = world.run(&request_in(scratch.path(), grid())).unwrap();
     let pairs = &run.cells[0].pairs;
@@ -124,7 +125,7 @@ fn a_cpu_that_goes_and_comes_back_within_a_pair_of_long_windows_is_seen() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
     let mut experiment = grid();
     experiment.cells.iter_mut().for_each(|cell| cell.window_ns = 1_000_000_000);
-    // From the end: the first pair's four, of which one is far; the second's four.
+    // Four readings for each pair, in reverse order: one of the first pair's is far.
     world.distances.replace(vec![100.0, 110.0, 100.0, 110.0, 100.0, 100.0, 9000.0, 100.0]);
     let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
     let [first, second, ..] = &run.cells[0].pairs[..] else { panic!("{run:?}") };
@@ -133,11 +134,12 @@ fn a_cpu_that_goes_and_comes_back_within_a_pair_of_long_windows_is_seen() {
     assert_eq!((second.cost_accepted, world.distances.borrow().len()), (true, 0));
 }
 
-/// Pairs of the other class are in no effect: a look that counted them would stop too early.
+/// Checks that pairs of the other class are in no effect: a look that counted them would end the
+/// cell too early.
 #[test]
 fn a_cell_goes_on_until_pairs_of_one_placement_are_enough() {
     let (scratch, world) = (Scratch::new(), Simulated::new());
-    // Read from the end: six pairs near, then far.
+    // The readings are used from the end: six pairs are near, the others far.
     let distances = [vec![2000.0; 34], vec![100.0; 12]].concat();
     world.distances.replace([vec![2000.0; 60], distances].concat());
     let run = world.run(&request_in(scratch.path(), grid())).unwrap();
@@ -188,7 +190,7 @@ fn results_are_withheld_where_packets_are_missing_also_the_controls() {
         assert_eq!((cell.status, cell.metrics.len()), (Status::Inconclusive, 0));
         assert_eq!((cell.pairs.len(), other.metrics.len()), (15, 1));
         let warned: Vec<_> = run.warnings.iter().filter(|one| one.code == "W-LEDGER").collect();
-        // Either bench of the first side is its control in some set-ups.
+        // Each bench of the first side is the control in some set-ups, so both have the warning.
         assert_eq!(warned.len(), if who == "b" { 1 } else { 2 }, "{warned:?}");
         let sums = "received 0 + created 3900 ≠ sent 0 + consumed 3892 + dropped 0 + in flight 0";
         assert!(who != "b" || warned[0].text.ends_with(sums), "{}", warned[0].text);
@@ -232,7 +234,7 @@ fn observer_is_called_after_each_pair_is_on_disk() {
     let on_disk = move |attempted: usize| {
         let run = crate::record::find(&dir, "last").unwrap();
         let lines = std::fs::read_to_string(run.join("pairs.ndjson")).unwrap();
-        // Of the first cell; those of the second follow behind its 15.
+        // Count the lines of the first cell; those of the second cell follow after its 15 pairs.
         let lines = lines.lines().count() - 1;
         assert!(lines == attempted || lines == 15 + attempted, "{lines} of {attempted}");
     };

@@ -23,17 +23,17 @@ fn pairs(run: &Run) -> Vec<&[PairRecord]> {
 fn resumed_run_has_the_pairs_of_an_uninterrupted_run() {
     let scratch = Scratch::new();
     let mut experiment = grid();
-    // Which no interval goes below, so that every cell goes on to its last look.
+    // No interval is narrower than this limit, so every cell runs to its last look.
     experiment.plan.half_width_pct = -1.0;
     experiment.plan.looks = vec![4, 8];
     ends_as_if_it_had_not_been_interrupted(
         &request_in(&scratch.path().join("whole"), experiment.clone()),
-        // A look before the run's cells, one before each window: in the warm-up, within a pair,
-        // between two, between the cells, and in the second cell.
+        // One check precedes the cells, and one each window. These checks lie in the warm-up,
+        // within a pair, between two pairs, between the cells, and in the second cell.
         &[1, 5, 13, 14, 15, 23, 35, 36, 40, 55],
     );
     experiment.cells.iter_mut().for_each(|cell| cell.fresh = true);
-    // Nine for each warm-up, three for each pair.
+    // Nine checks for each warm-up, three for each pair.
     let looks = [1, 5, 13, 14, 15, 20, 23, 26, 90, 97, 100, 140];
     let scratch = Scratch::new();
     let request = request_in(&scratch.path().join("whole"), experiment);
@@ -59,12 +59,12 @@ fn ends_as_if_it_had_not_been_interrupted(request: &Request, looks: &[usize]) {
 fn the_ledgers_of_the_parts_of_a_cell_are_added() {
     let scratch = Scratch::new();
     let request = request_in(scratch.path(), grid());
-    // 1 look before the cell, 9 of the warm-up, 3 for each of 2 pairs, 1 in the third.
+    // 1 check before the cell, 9 in the warm-up, 3 for each of 2 pairs, 1 in the third pair.
     let part = interrupted_at(&Simulated::new(), &request, 18);
     assert_eq!((part.cells.len(), part.cells[0].pairs.len()), (1, 2));
     let rest = Simulated::new().run(&resumed(&request)).unwrap();
     let Ledgers { a, control, .. } = &rest.cells[0].ledger;
-    // Of the side that ran first in the pair that was given up, there is one window more.
+    // The side that ran first in the interrupted pair has one more window.
     let windows = (3 + 2) + (7 * 3 + 13);
     let created = a.created + control.as_ref().unwrap().created + rest.cells[0].ledger.b.created;
     assert!((3 * windows * 100..=(3 * windows + 2) * 100).contains(&created), "{created}");
@@ -159,10 +159,10 @@ fn another_machine_is_told_and_a_cell_that_could_not_be_run_is_tried_again() {
     let mut experiment = grid();
     told(&mut experiment, 0, "check", "root");
     let request = request_in(scratch.path(), experiment);
-    // One look before each cell, then one a window of the second.
+    // One check precedes each cell, and one each window of the second cell.
     let part = interrupted_at(&Simulated::new(), &request, 20);
     assert_eq!(part.cells[0].status, Status::Unsupported);
-    // Where it is allowed, which is not the experiment's matter.
+    // Now the machine allows the cell; the experiment is unchanged.
     let again = Request { experiment: grid(), ..resumed(&request) };
     let mut world = Simulated::new();
     world.kernel = "Linux 6.19";

@@ -164,7 +164,7 @@ mod tests {
         watch
     }
 
-    /// Checks the means against the post's own table, with calls in hundreds: each of its means and
+    /// Checks the means against the post's table, with calls in hundreds: each of its means and
     /// both of its sums.
     #[test]
     fn the_means_of_the_posts_table_are_those_that_it_gives_and_the_weighted_one() {
@@ -182,7 +182,7 @@ mod tests {
         assert!((by_cpu(&old).unwrap() - (191.59 + 432.34) / 2.0).abs() < 0.001);
         let old = by_call(&old).unwrap();
         assert!((old - 326.90).abs() < 0.01, "{old}");
-        // Of the new kernel the post gives allocation only, with the initialisation in it.
+        // For the new kernel the post has only the allocation, which includes the initialisation.
         let new = vec![cpu(1_226_594, 237.21, 1, 0.0), cpu(1_213_327, 230.91, 1, 0.0)];
         let change_pct = 100.0 * (by_call(&new).unwrap() / old - 1.0);
         assert!((change_pct + 28.4).abs() < 0.05, "{change_pct}");

@@ -283,7 +283,8 @@ mod tests {
     fn cost_of_timing_is_measured_and_bounded() {
         for settled in [true, false] {
             let watch = Stopwatch::calibrated(settled, 32, 1e9);
-            // 100 µs would be absurd even on a slow machine and unoptimized.
+            // Even on a slow machine and without optimization the cost of timing is far below 100
+            // µs.
             assert!(watch.cost_ticks < watch.interrupted_ticks, "{watch:?}");
         }
     }
@@ -309,7 +310,7 @@ mod tests {
         let mut timed = Timed::default();
         let watch = Stopwatch { interrupted_ticks: 0, ..watch(0) };
         let long = || {
-            // Longer than no time at all on any clock.
+            // Every clock measures this sleep as more than 0.
             std::thread::sleep(std::time::Duration::from_millis(1));
             32
         };

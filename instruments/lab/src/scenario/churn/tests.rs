@@ -8,7 +8,7 @@ fn here() -> Place {
     Place { cpus: allowed_cpus().unwrap(), ..Place::default() }
 }
 
-/// Returns a side, or why this machine has none.
+/// Returns a side; prints the reason and returns `None` if this machine cannot run it.
 fn side(settings: &Settings) -> Option<Box<dyn Bench>> {
     match Churn.open(settings, &here()) {
         Ok(side) => Some(side),
@@ -20,7 +20,7 @@ fn side(settings: &Settings) -> Option<Box<dyn Bench>> {
     }
 }
 
-/// Returns every combination of what is done to packets.
+/// Returns the settings of every combination of policies and accesses.
 fn modes() -> Vec<Settings> {
     let mut all = vec![Settings::new().with("pool_frames", 2048).with("hot_list", 128)];
     for (knob, values) in [

@@ -152,7 +152,7 @@ mod tests {
         made.map(|()| dir)
     }
 
-    /// Runs git in `dir` as a committer of its own; returns `None` if it fails.
+    /// Runs git in `dir` with a fixed name of the committer; returns `None` if git fails.
     fn git(dir: &Path, args: &[&str]) -> Option<()> {
         let who = ["-c", "user.name=a", "-c", "user.email=a@b", "-C"];
         let mut git = std::process::Command::new("git");
@@ -167,7 +167,7 @@ mod tests {
         fs::write(dir.join("src/main.rs"), "fn main() { println!(\"{}\", 2) }").unwrap();
         git(&dir, &["commit", "-q", "-a", "-m", "b"]).unwrap();
         assert_eq!(built_in(&dir, "HEAD", &Place::default()), Ok(first.clone()));
-        // Another name is asked for, and is the new one.
+        // Another name is resolved again, so it denotes the new commit.
         let second = built_in(&dir, "HEAD~0", &Place::default()).unwrap();
         assert_ne!(second, first);
         fs::remove_dir_all(dir).unwrap();
@@ -180,7 +180,7 @@ mod tests {
         let (program, whole) = built_in(&dir, "HEAD", &Place::default()).unwrap();
         let ran = process::run(&program, &[], PATIENCE, &AtomicBool::new(false)).unwrap();
         assert_eq!((ran.stdout.as_slice(), whole.len()), (&b"42\n"[..], 40));
-        // What is there is taken, under each of its names.
+        // An existing build is reused under each name of its commit.
         fs::remove_dir_all(dir.join("target/lab-versions/build")).unwrap();
         assert_eq!(built_in(&dir, &whole[..8], &Place::default()), Ok((program, whole)));
         for name in ["no-such", "--help", "0000000000000000000000000000000000000000"] {

@@ -1,4 +1,4 @@
-//! The scenario, driven as a runner drives it. No test judges a time.
+//! Tests of the scenario through the runner's interface. No test judges a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -14,14 +14,15 @@ use crate::window::Window;
 
 const SHORT: Duration = Duration::from_millis(10);
 
-/// Returns the CPUs that there are, at most `most`.
+/// Returns a place with the machine's CPUs, at most `most`.
 fn place(most: usize) -> Place {
     let mut cpus = linerate_port::thread::allowed_cpus().unwrap();
     cpus.truncate(most);
     Place { cpus, ..Place::default() }
 }
 
-/// Returns a side on as many CPUs as it needs; `None`, and said so, if the machine has fewer.
+/// Returns a side on as many CPUs as it needs; prints a note and returns `None` if the machine has
+/// fewer.
 fn open(settings: &Settings) -> Option<Box<dyn Bench>> {
     match Engine.open(settings, &place(2)) {
         Ok(bench) => Some(bench),
@@ -44,8 +45,8 @@ fn run(settings: &Settings, windows: usize) -> Option<(Vec<Window>, Finished)> {
     Some((windows, bench.finish().unwrap()))
 }
 
-/// Returns a window in which its threads had a CPU and that is `enough`; on a busy machine not the
-/// first.
+/// Runs windows until one is `enough`: on a busy machine the threads may have no CPU in the first.
+/// Returns that window.
 fn window(bench: &mut dyn Bench, enough: impl Fn(&Window) -> bool) -> Window {
     for _ in 0..1000 {
         let window = bench.window(SHORT).unwrap();
@@ -88,7 +89,8 @@ fn a_window_adds_up_and_the_end_is_balanced() {
 
 #[test]
 fn a_longer_hot_list_serves_what_a_list_of_none_cannot() {
-    // One worker that allocates and frees: all that it frees comes back to it, if it keeps any.
+    // The worker allocates and frees: every freed frame is allocated again, if a hot list keeps
+    // any.
     let of = |list: i64| {
         let settings = Settings::new().with("hot_list", list).with("sample_every", 7);
         let (windows, end) = run(&settings, 2).unwrap();
@@ -117,7 +119,7 @@ fn general_buffers_are_the_allocators_and_frames_are_not() {
 fn every_figure_that_is_named_is_there_once_calls_were_timed() {
     let mut bench = open(&ring().with("path", "null")).unwrap();
     let timed = window(bench.as_mut(), |window| window.figure("buffer_ticks").is_some());
-    // What a process beyond sees is tested where there is one: cli/tests/fabric.rs.
+    // Skip the figures of a second process, which cli/tests/fabric.rs tests.
     let beyond = ["far_", "receipt_", "slowest_"];
     let of_this = |name: &str| !beyond.iter().any(|prefix| name.starts_with(prefix));
     for known in Engine.figures().iter().filter(|known| of_this(known.name)) {
@@ -132,7 +134,7 @@ fn every_figure_that_is_named_is_there_once_calls_were_timed() {
 fn at_a_fixed_rate_what_is_due_is_offered_and_the_thread_sleeps() {
     let (windows, end) = run(&ring().with("rate", "64kpps"), 3).unwrap();
     for window in &windows {
-        // 640 in 10 ms, in bursts of 64; late by what others took of the CPU.
+        // 640 are due in 10 ms, in bursts of 64; one burst more if another program delayed the end.
         assert!(figure(window, "due") <= 704.0, "{window:?}");
         let offered = figure(window, "offered");
         assert!(offered <= figure(window, "due") && offered % 64.0 == 0.0, "{window:?}");
@@ -192,7 +194,7 @@ fn adapter() -> Settings {
 
 #[test]
 fn packets_of_an_adapter_are_received_or_counted_by_overrun_cause() {
-    // A ring of 16 and bursts of 400: whatever the machine does, some are lost.
+    // With a ring of 16 and bursts of 400, some packets are lost on any machine.
     let settings = adapter().with("ring_len", 16).with("burst", 400).with("touch", true);
     let Some((windows, end)) = run(&settings.with("line_rate", "500Mpps"), 3) else { return };
     for window in &windows {
@@ -203,7 +205,7 @@ fn packets_of_an_adapter_are_received_or_counted_by_overrun_cause() {
         assert_eq!(window.threads.iter().filter(|thread| thread.measured).count(), 1);
         let late = figure(window, "late");
         assert!(late >= figure(window, "overruns_wire_late"), "{window:?}");
-        // Bursts of a gigabit in a microsecond are late at every look.
+        // Bursts so large and fast may be late at every check: such a window must be disturbed.
         let most = late > figure(window, "offered") / 2.0;
         assert!(!most || window.disturbed.is_some(), "{window:?}");
     }
@@ -231,12 +233,12 @@ fn general_buffers_of_an_adapter_are_held_from_the_allocator() {
     for (buffers, of_allocator) in [("general", true), ("frames", false)] {
         let Some((_, end)) = run(&adapter().with("buffers", buffers), 1) else { return };
         let held = end.totals["memory_bytes"] - end.totals["mapped_bytes"];
-        // 256 are posted, and each has room for more than an Ethernet frame.
+        // 256 buffers are posted, and each has room for more than an Ethernet frame.
         assert_eq!(held > 256.0 * 1514.0, of_allocator, "{buffers}: {held}");
     }
 }
 
-/// Tells which thread it runs on.
+/// A duty that records the id of its thread.
 struct Noted(Arc<AtomicI32>);
 
 impl Duty<Duration, Done> for Noted {
@@ -253,12 +255,12 @@ fn between_windows_a_thread_is_not_on_a_cpu() {
     crew.order(&Duration::ZERO);
     let (times, done) = crew.collect().unwrap();
     assert_eq!((times.len(), done[0].packets), (1, 1));
-    // Time on a CPU, time without one, times that it was put on one.
+    // Time on a CPU, run delay, and the number of times that the thread was put on a CPU.
     let task = format!("/proc/self/task/{}/schedstat", tid.load(Ordering::Relaxed));
     let Ok(mut before) = std::fs::read_to_string(&task) else {
         return println!("skipped: no {task}");
     };
-    // It may still be on its way to its channel; then it rests.
+    // The thread may still be on its way to the channel on which it waits.
     let rests = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         let now = std::fs::read_to_string(&task).unwrap();
@@ -325,7 +327,7 @@ fn every_knob_is_told_and_changes_what_it_names() {
     assert_eq!(end.totals["frame_bytes"], 4096.0);
     let (windows, _) = with("budget", 32.into());
     assert!(windows[0].packets.is_multiple_of(32));
-    // Frames that go home are allocated again without a visit to the depot.
+    // Frames that return home are allocated again without a visit to the depot.
     for (knob, words) in [("init", ["at_alloc", "at_free"]), ("return", ["local", "home"])] {
         for word in words {
             let (windows, end) = with(knob, word.into());

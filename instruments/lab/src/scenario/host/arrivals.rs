@@ -171,7 +171,8 @@ mod tests {
             bursts.chunks(5).all(|p| near(p[0], 500) && p[1..].iter().all(|n| *n <= 2)),
             "{bursts:?}"
         );
-        // The variance of a Poisson process is its mean: 100 in each, of which a constant load has none.
+        // A Poisson process has a variance equal to its mean: 100 in each part; a constant load has
+        // none.
         let variance = |arrivals: &Arrivals| {
             let parts = by_part(arrivals, 100);
             parts.iter().map(|n| (*n as f64 - 100.0).powi(2)).sum::<f64>() / 100.0

@@ -248,7 +248,7 @@ mod tests {
             engine: [97, 92],
             devices: [90, 3],
             hosts_in: 86,
-            // Four of ours at most: a device refused three.
+            // At most three of these are this side's: a device refused three.
             backlog: 11,
         };
         let mut told = std::collections::BTreeMap::new();

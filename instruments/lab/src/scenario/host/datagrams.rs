@@ -357,8 +357,8 @@ mod tests {
     fn a_sender_that_stalls_hides_nothing() {
         let round = round();
         let at = |ms| round.from + Duration::from_millis(ms);
-        // It has no CPU from 100 to 600 ms, then sends at once what was due meanwhile: each
-        // datagram's own way takes no time.
+        // The sender has no CPU from 100 to 600 ms, then sends all due datagrams at once. The path
+        // itself takes no time.
         let sent = |number: u64| if (100..600).contains(&number) { at(600) } else { at(number) };
         let read: Vec<_> = (0..1000).map(|number| Some(sent(number))).collect();
         assert_eq!(pace(1000.0, 1).due_in(round), read.len());
@@ -366,7 +366,8 @@ mod tests {
         let mut figures = std::collections::BTreeMap::new();
         latencies.tell("x", &mut figures);
         assert_eq!((latencies.count(), latencies.pending()), (900, 0));
-        // 400 took nothing; the 450th of 900 is the 50th of the 500 that waited 1 to 500 ms.
+        // 400 datagrams took no time, so the 450th of 900 is the 50th of the 500 that waited 1 to
+        // 500 ms.
         assert_eq!(figures["x_p50_ns"], 50e6);
     }
 

@@ -143,12 +143,12 @@ mod tests {
         let quick = stalled_from(1000);
         assert_eq!((quick.count(), quick.pending()), (900, 0));
         assert_eq!(told(&quick, "x_p50_ns"), Some(1e6));
-        // The last 600 ms: 500 of 900 that count were never answered, and took 100 ms at least. Of
-        // the 400 answers alone the median would still be 1 ms.
+        // In the last 600 ms, 500 of the 900 counted requests had no answer, and took at least 100
+        // ms. The median of the 400 answers alone would still be 1 ms.
         let stalled = stalled_from(400);
         assert_eq!((stalled.count(), stalled.pending()), (900, 500));
         assert_eq!(told(&stalled, "x_pending"), Some(500.0));
-        // The 450th of 900: the 50th of those that were unanswered, from the shortest.
+        // The 450th of 900 is the 50th shortest of the unanswered requests.
         assert_eq!(told(&stalled, "x_p50_ns"), Some(150e6));
     }
 
@@ -159,7 +159,7 @@ mod tests {
         latencies.note(round, late, Some(late));
         latencies.note(round, late, None);
         assert_eq!(latencies, Latencies::default());
-        // So a probe without an answer took more than the edge.
+        // So every unanswered probe took longer than the last tenth of the round.
         let early = round.from + Duration::from_millis(899);
         latencies.note(round, early, None);
         assert_eq!((latencies.took_ns.as_slice(), latencies.pending), (&[101_000_000][..], 1));

@@ -323,7 +323,8 @@ mod tests {
             single += usize::from(n == 1);
             requests += n;
         }
-        // 30 %, and a tenth of the others by chance: 0.3 + 0.7 × 0.1.
+        // 30 % of the connections have one request, and a tenth of the others by chance: 0.3 + 0.7
+        // × 0.1.
         assert!((7_100..7_700).contains(&single), "{single}");
         let mean = f64::from(requests) / f64::from(connections);
         assert!((7.1..7.5).contains(&mean), "0.3 × 1 + 0.7 × 10 = 7.3, not {mean}");

@@ -115,7 +115,7 @@ mod tests {
         );
     }
 
-    /// Works until `done`.
+    /// Keeps the CPU busy until `done` returns true.
     fn work_until(mut done: impl FnMut() -> bool) {
         while !done() {
             std::hint::black_box((0..1_000_000).sum::<u64>());
@@ -129,7 +129,8 @@ mod tests {
             fs::create_dir_all(proc.join(folder).join(id)).unwrap();
             fs::write(proc.join(folder).join(id).join(file), text).unwrap();
         };
-        // A worker, another thread with a child, and the child: user and system.
+        // Threads of a worker and of another program with a child, and the child: user and system
+        // ticks.
         for (id, ticks) in [("11", "1 2"), ("12", "10 20"), ("30", "100 200")] {
             let stat = format!("{id} (x) R 1 7 7 0 -1 4194560 1 0 0 0 {ticks} 5 6 20 0 1 0 99");
             write(if id == "30" { "" } else { "self/task" }, id, "stat", &stat);
@@ -149,14 +150,14 @@ mod tests {
         let me = linerate_sys::thread::id();
         let before = Split::read(&[me]);
         let mut now = before;
-        // Until the kernel has met it: however long that takes.
+        // Wait until the kernel has accounted a tick, without a time limit.
         work_until(|| {
             now = Split::read(&[me]);
             now.workers != before.workers
         });
         let figures = now.since(&before);
         assert!(figures[0].1 + figures[1].1 >= tick_ns() as f64, "{figures:?}");
-        // A worker that waits has no part in what another thread does.
+        // A worker that waits has none of the CPU time of another thread.
         let ticks = 10;
         let other = std::thread::spawn(move || {
             let before = thread_cpu_ns();

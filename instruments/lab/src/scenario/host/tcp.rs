@@ -343,7 +343,7 @@ fn socket(buffer_bytes: usize) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// S2.27.
+    /// Tests S2.27.
     #[test]
     fn nagle_waits_at_both_ends_unless_it_is_turned_off() {
         for nodelay in [false, true] {

@@ -1,5 +1,5 @@
-//! Real TCP between real namespaces; as root, skipped otherwise. Counts only: no test looks at how
-//! long anything takes.
+//! Tests with real TCP between real namespaces; they need root and are skipped otherwise. They
+//! check counts only, never times.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use super::*;
 use crate::experiment::builtin;
 use crate::window::Window;
 
-// It says so where it cannot be tried, which only a test may print.
+// If this machine cannot run these tests, they print a note, which only a test may do.
 #[cfg(test)]
 mod killed;
 
 const WINDOW: Duration = Duration::from_millis(150);
 
-/// One at a time: each of them takes every CPU that there is.
+/// Lock that runs these tests one at a time, because each uses every CPU.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A side ready to run, or why not.
+/// Returns a side ready to run; prints the reason and returns `None` if this machine cannot run it.
 fn open(settings: &Settings) -> Option<(MutexGuard<'static, ()>, Box<dyn Bench>)> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let place =
@@ -38,7 +38,7 @@ fn open(settings: &Settings) -> Option<(MutexGuard<'static, ()>, Box<dyn Bench>)
 }
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
-    // Every call is timed, so that ticks are known however few there are.
+    // Time every call, so that ticks are known even with few calls.
     let settings = Settings::new().with("sample_every", 1);
     pairs.iter().fold(settings, |settings, (name, value)| match value.parse::<i64>() {
         Ok(number) => settings.with(name, number),
@@ -59,7 +59,8 @@ fn a_stream_carries_bytes_and_every_packet_is_accounted_for() {
         let window = bench.window(WINDOW).unwrap();
         let figure = |name: &str| figure(&window, name);
         assert_eq!(window.disturbed, None);
-        // An acknowledgement for each few packets, and each packet carries at most 1448 bytes.
+        // One acknowledgement acknowledges several packets, and each packet carries at most 1448
+        // bytes.
         assert!(figure("goodput_bytes") > 4096.0 && figure("sent") >= 1.0, "{window:?}");
         assert!(figure("packets") * 1500.0 >= figure("goodput_bytes"), "{window:?}");
         assert!(figure("bytes") > figure("goodput_bytes") * 0.9, "{window:?}");
@@ -84,7 +85,7 @@ fn a_web_answers_every_request_and_every_packet_is_accounted_for() {
         let window = bench.window(2 * WINDOW).unwrap();
         let figure = |name: &str| figure(&window, name);
         assert!(figure("responses") >= 1.0, "{window:?}");
-        // A client has at most one under way when the window ends.
+        // Each client has at most one request without a response when the window ends.
         assert!(figure("requests") - figure("responses") <= 4.0, "{window:?}");
         assert!(figure("request_count") <= figure("due"));
         assert!(figure("request_pending") <= figure("request_count") && figure("failed") == 0.0);
@@ -96,7 +97,7 @@ fn a_web_answers_every_request_and_every_packet_is_accounted_for() {
     }
 }
 
-/// Returns the CPUs that each of this process's threads of that name may run on.
+/// Returns the allowed CPUs of each thread of this process with that name.
 fn cpus_of(name: &str) -> Vec<Vec<usize>> {
     let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
     let is_it = |thread: &fs::DirEntry| {
@@ -145,9 +146,10 @@ fn each_placement_binds_its_own_threads_and_counts_what_all_of_them_took() {
     }
 }
 
-/// Checks a profile of the whole machine: the kernel's path is in it, and it says what it is of.
+/// Checks that a profile of the whole machine contains the kernel's path and names the machine as
+/// its subject.
 fn profiled(bench: &mut dyn Bench) {
-    // On a busy machine little may have passed in one window.
+    // On a busy machine few packets may pass in one window, so try several.
     for _ in 0..20 {
         let profiles = match bench.profile(2 * WINDOW) {
             Ok(profiles) => profiles,
@@ -185,7 +187,7 @@ fn packets_are_freed_on_another_cpu_behind_a_ring_and_only_there() {
     for (topology, adapters) in [("joined", "1"), ("split", "1"), ("split", "2")] {
         let told = settings(&[("topology", topology), ("adapters", adapters), ("probes", "0")]);
         let Some((_alone, mut bench)) = open(&told) else { return };
-        // On a busy machine a worker may have had no CPU for all of a window.
+        // On a busy machine a worker may have no CPU during a whole window.
         let worked = |window: &Window| topology == "joined" || figure(window, "remote_frees") > 0.0;
         let mut windows = (0..20).map(|_| bench.window(WINDOW).unwrap());
         let window = windows.find(worked).expect("a window in which both workers ran");
@@ -200,7 +202,7 @@ fn packets_are_freed_on_another_cpu_behind_a_ring_and_only_there() {
             assert_eq!(matrix.len(), 1);
         } else {
             assert!(remote > 0.0 && local < remote / 10.0, "{local} {remote}");
-            // Data one way, acknowledgements the other way.
+            // Data pass in one direction, acknowledgements in the other.
             assert!(matrix[0][1] > matrix[1][0] && matrix[1][0] > 0, "{matrix:?}");
             assert!(figure("allocs_w0") > figure("allocs_w1"), "{window:?}");
             assert_eq!(workers, if adapters == "2" { 4 } else { 2 });
@@ -220,7 +222,7 @@ fn post_004_s_workloads_are_counted_where_they_are_received_and_their_allocation
         let config = Config::of(side, &place).unwrap();
         assert_eq!((config.adapters, config.sockbuf), (2, 65_536), "{:?}", cell.at);
         let Some((_alone, mut bench)) = open(side) else { return };
-        // On a busy machine a worker may have had no CPU for all of a window, and a reader none.
+        // On a busy machine a worker or a reader may have no CPU during a whole window.
         let mut windows = (0..20).map(|_| bench.window(2 * WINDOW).unwrap());
         let is_whole = |window: &Window| {
             let starved = window.figure("starved_connections").unwrap_or(0.0);
@@ -232,7 +234,7 @@ fn post_004_s_workloads_are_counted_where_they_are_received_and_their_allocation
         let figure = |name: &str| figure(&window, name);
         assert!(figure("goodput_bytes") > 0.0 && figure("timed_calls") > 0.0, "{window:?}");
         assert!(figure("sampling_ticks") > 0.0 && figure("sampling_ticks") < figure("total_ticks"));
-        // Workers are on the two CPUs in turn.
+        // The workers alternate between the two CPUs.
         let on = |cpu: usize| -> f64 {
             let workers = (cpu..window.threads.len()).step_by(2);
             workers.map(|worker| figure(&format!("allocs_w{worker}"))).sum()
@@ -277,14 +279,14 @@ fn every_port_carries_every_workload_and_accounts_for_every_packet() {
         }
         match workload {
             "load" => {
-                // 0.3 s × 2000 a second, on four adapters, in bursts or not.
+                // 0.3 s × 2000 a second are due, over all four adapters, with and without bursts.
                 assert!((596.0..=612.0).contains(&figure("due")), "{window:?}");
                 assert!(figure("load_count") >= 500.0 && figure("load_p50_ns") > 0.0, "{window:?}");
                 assert!(figure("lost") + figure("sent") <= figure("due"), "{window:?}");
             }
             "rpc" => assert!(figure("responses") > 0.0 && figure("request_count") > 0.0),
             _ => {
-                // A stream that gets no CPU in a window has one in another.
+                // A stream without a CPU in one window gets one in another.
                 let starved = |window: &Window| self::figure(window, "starved_connections");
                 let all_went_on = (0..20).any(|_| starved(&bench.window(WINDOW).unwrap()) == 0.0);
                 assert!(figure("sent") > 0.0 && all_went_on, "a stream on each adapter");
@@ -327,7 +329,7 @@ fn settings_of_post_002_are_applied_or_said_to_be_none_of_a_hosts_and_drops_are_
     assert!(drops.contains("TCPRcvQDrop ") && drops.contains("refused by"), "{drops}");
 }
 
-/// S2.31: what a device loses, TCP sends again, and both a window and a run count it.
+/// Tests S2.31: TCP sends again what a device loses, and both the window and the run count it.
 #[test]
 fn segments_that_are_sent_again_are_counted_by_window_and_by_run() {
     let told = [("fault", "device:lose=37"), ("port", "packet"), ("cpus", "one"), ("probes", "0")];
@@ -339,7 +341,7 @@ fn segments_that_are_sent_again_are_counted_by_window_and_by_run() {
     assert!(ended.ledger.retransmitted >= Some(again as u64), "{again}: {ended:?}");
 }
 
-/// S2.24. A queue that prefers some of them shows that a starved one would be seen.
+/// Tests S2.24. A queue that prefers some senders proves that the test would detect a starved one.
 #[test]
 fn sixty_four_senders_with_forced_batches_all_make_progress_unless_a_queue_is_unfair() {
     let told = |more: &[(&str, &str)]| {
@@ -349,7 +351,7 @@ fn sixty_four_senders_with_forced_batches_all_make_progress_unless_a_queue_is_un
     };
     let starved = |more: &[(&str, &str)], wanted: fn(f64) -> bool| {
         let (_alone, mut bench) = open(&told(more))?;
-        // On a busy machine some have no CPU in a window.
+        // On a busy machine some senders have no CPU in a window.
         let mut windows =
             (0..20).map(|_| figure(&bench.window(WINDOW).unwrap(), "starved_connections"));
         let found = windows.any(wanted);
@@ -393,15 +395,15 @@ fn a_rate_is_kept_to_and_probes_arrive() {
     let Some((_alone, mut bench)) = open(&told) else { return };
     let window = bench.window(2 * WINDOW).unwrap();
     let figure = |name: &str| figure(&window, name);
-    // 0.3 s × 400,000 bytes/s in writes of 4096.
+    // Due: 0.3 s × 400,000 bytes/s in writes of 4096.
     assert!((29.0..=30.0).contains(&figure("due")) && figure("sent") <= figure("due"));
     assert!(figure("goodput_bytes") <= 30.0 * 4096.0);
     assert_eq!(figure("offered_pct"), figure("sent") * 100.0 / figure("due"));
-    // 120 are due in 0.3 s; those of the last tenth of it do not count, whatever became of them.
+    // 120 are due in 0.3 s; those of the last tenth never count.
     assert_eq!(figure("receipt_count"), 108.0);
     assert!(figure("receipt_pending") <= 108.0 && figure("probes") <= 120.0);
     assert!(figure("probes_lost") <= figure("probes"));
-    // Of every probe the sender's share is in the whole.
+    // The latency of a probe includes the lateness of its sender.
     assert!(figure("probe_late_p50_ns") <= figure("receipt_p50_ns"), "{window:?}");
     bench.finish().unwrap();
 }
@@ -413,7 +415,7 @@ fn a_rate_that_cannot_be_reached_is_told_and_refuses_no_window() {
     let window = bench.window(2 * WINDOW).unwrap();
     let figure = |name: &str| figure(&window, name);
     assert!(figure("offered_pct") < 98.0 && window.disturbed.is_none(), "{window:?}");
-    // Those that were due and not sent are waited for as well: without an answer, at the least.
+    // Requests that were due and not sent count as unanswered.
     assert!(figure("request_pending") >= 1.0, "{window:?}");
     assert!(figure("request_count") > figure("sent"), "{window:?}");
     assert!(figure("request_p50_ns") > 0.0, "{window:?}");
@@ -434,7 +436,8 @@ fn nothing_runs_between_windows_and_nothing_is_left() {
     let (before, threads) = (running(), threads());
     assert!(threads.iter().any(|name| name.starts_with("host-worker-")), "{threads:?}");
     crate::scenario::pause::pause(Duration::from_millis(300));
-    // Neither was any of its threads put on a CPU: switches are counted, not time.
+    // No thread of the side ran meanwhile: compare context switches, because their number needs no
+    // time limit.
     assert_eq!(running(), before);
     bench.finish().unwrap();
     assert_eq!((links(), named()), (links_before, names_before));
@@ -454,7 +457,7 @@ fn a_profile_names_functions_and_packets() {
             assert!(profile.rows.is_sorted_by(|a, b| a.count >= b.count));
         }
     }
-    // It still works, and still balances.
+    // The side still works, and its ledger still balances.
     assert!(bench.window(WINDOW).unwrap().packets > 0);
     assert!(bench.finish().unwrap().ledger.balanced);
 }
@@ -475,7 +478,7 @@ fn every_figure_of_a_window_has_a_name_and_a_unit() {
     bench.finish().unwrap();
 }
 
-/// Network namespaces that have a name.
+/// Returns the named network namespaces.
 fn named() -> Vec<String> {
     let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

@@ -1,4 +1,5 @@
-//! A lab that is killed, with SIGKILL and in the middle of a window: the kernel cleans up after it.
+//! Tests that the kernel removes everything after a lab was killed with SIGKILL in the middle of a
+//! window.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -9,14 +10,14 @@ use linerate_sys::process::end_with_this_thread;
 use super::*;
 use crate::scenario::pause::look_until;
 
-/// In the environment of the child, and so of whatever it starts: that it is one, with which
-/// workload, and whose.
+/// Environment variable that marks the child and its descendants, with the workload and the
+/// parent's id.
 const MARK: &str = "LINERATE_TEST_KILLED";
 const WORKER: &str = "host-worker-0";
-/// The thread to look for in each of the three namespaces, for each workload.
+/// For each workload, the name of a thread in each of the three namespaces.
 const INSIDE: [(&str, [&str; 3]); 2] =
     [("stream", ["west-0", WORKER, "east-0"]), ("web", ["client-0-0", WORKER, "server-0"])];
-/// Much longer than anything here takes, on a busy machine too.
+/// Time limit, much longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -43,8 +44,8 @@ fn kill_and_look(workload: &str, inside: &[&str]) {
     assert!(look_until(PATIENCE, || carries(pid)), "{:?}", child.try_wait());
     assert_eq!(marked(&mark), [pid]);
 
-    // A namespace without a name is seen by what is in it: a link of which we have the other end is
-    // gone with it, and not before its holders have let go.
+    // An unnamed namespace shows only by its contents: this test holds the other end of a link into
+    // it, and the link disappears when the last holder of the namespace ends.
     let outside = Netns::new().unwrap();
     for (number, name) in inside.iter().enumerate() {
         let inside = task(pid, name).unwrap().join("ns/net");
@@ -56,14 +57,14 @@ fn kill_and_look(workload: &str, inside: &[&str]) {
 
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(9));
-    // It is waited for when its last thread has ended.
+    // The child can be reaped only after its last thread has ended.
     assert!(!Path::new(&format!("/proc/{pid}")).exists());
     assert!(look_until(PATIENCE, || marked(&mark).is_empty()), "{:?}", marked(&mark));
     assert!(look_until(PATIENCE, || seen() == 0), "{} namespaces are still there", seen());
     assert_eq!((links(), named()), before);
 }
 
-/// The child: one window, which it does not see the end of.
+/// Runs the child: one window, during which it is killed.
 fn live(workload: &str) {
     if let Some((_alone, mut bench)) = open(&settings(&[("workload", workload)])) {
         bench.window(3 * PATIENCE).unwrap();
@@ -80,12 +81,12 @@ fn start(mark: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &test]).env(name, value);
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    // Should this test fail, the child is to end all the same.
+    // The child also ends if this test fails.
     end_with_this_thread(&mut command).spawn().unwrap()
 }
 
-/// Returns true if the worker has carried more than the opening of a connection: its window has
-/// begun.
+/// Returns true if the worker has carried more packets than the opening of a connection needs, so
+/// that its window has begun.
 fn carries(pid: u32) -> bool {
     let Some(worker) = task(pid, WORKER) else { return false };
     let dev = fs::read_to_string(worker.join("net/dev")).unwrap_or_default();
@@ -104,7 +105,7 @@ fn task(pid: u32, name: &str) -> Option<PathBuf> {
     tasks.find(named)
 }
 
-/// Processes with `mark` in their environment.
+/// Returns the processes with `mark` in their environment.
 fn marked(mark: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
