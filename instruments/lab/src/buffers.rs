@@ -139,7 +139,7 @@ fn usage(why: String) -> Error {
 
 const SOURCE: &str = include_str!("../peers/mbench.c");
 
-/// The script that compiles the peer's program for this machine, once, and runs it.
+/// The script that compiles the peer's program for this machine once, and runs it.
 const SCRIPT: &str = include_str!("../peers/mbench.sh");
 
 const INSTALL: &str = "apt install libdpdk-dev gcc pkg-config";

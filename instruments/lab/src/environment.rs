@@ -19,8 +19,8 @@ const FILE_BYTES_MAX: usize = 4 << 20;
 /// The largest number of interrupts to list.
 const IRQS_MAX: usize = 1024;
 
-/// Prefixes of kernel parameters that affect a measurement: what runs where, how a CPU sleeps and
-/// at which clock, mitigations, pages, timers, IOMMU, preemption.
+/// Prefixes of the kernel parameters that affect a measurement: placement of work, CPU sleep states
+/// and clocks, mitigations, pages, timers, IOMMU, preemption.
 ///
 /// Source: Documentation/admin-guide/kernel-parameters.txt.
 const PARAMETERS: &str = "\
@@ -169,12 +169,12 @@ fn some_avg10(pressure: &str) -> Option<f64> {
     some.split(' ').next()?.parse().ok().filter(|pct: &f64| pct.is_finite())
 }
 
-/// Returns the word in brackets: `always [madvise] never`.
+/// Returns the word in brackets in a list of choices: `madvise` in `always [madvise] never`.
 fn chosen(choices: &str) -> Option<&str> {
     Some(choices.split_once('[')?.1.split_once(']')?.0)
 }
 
-/// Returns the first CPU of a list such as `0-1` or `0,64` that is not `cpu`.
+/// Returns the first CPU other than `cpu` in a list such as `0-1` or `0,64`.
 fn other_than(cpu: usize, list: &str) -> Option<usize> {
     list.split(',').find_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -31,7 +31,7 @@ use crate::{Code, Error, Result};
 const BATCH: usize = 64;
 /// Most latencies that are kept for a window; later ones are not recorded.
 const KEPT: usize = 1 << 18;
-/// Length of the parts of a window that are compared with each other.
+/// Length of a slice; the slices of a window are compared with each other.
 const SLICE: Duration = Duration::from_millis(100);
 /// Longest packet that is verified.
 const PACKET_MAX_BYTES: usize = 1 << 16;
@@ -66,13 +66,13 @@ pub(crate) struct Seen {
     pub receipt_p99_ns: Option<u64>,
     /// True if every byte was checked, false if only the stamp was read.
     pub is_verified: bool,
-    /// The slowest whole tenth of a second, as a share of the mean of all; `None` with fewer than
-    /// two.
+    /// The packets of the slowest complete slice, as a share of the mean of all slices; `None` with
+    /// fewer than two slices.
     pub slowest_pct: Option<f64>,
 }
 
 impl Seen {
-    /// Returns the reason why the window's results are invalid, if they are.
+    /// Returns the reason why the window's results are invalid; `None` if they are valid.
     pub fn fault(&self) -> Option<String> {
         let wrong = self.corrupted + self.foreign + self.duplicated + self.reordered;
         (wrong + self.lies > 0).then(|| {

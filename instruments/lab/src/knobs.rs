@@ -15,18 +15,18 @@ pub struct Knob {
     pub name: &'static str,
     /// The valid values.
     pub values: Values,
-    /// The default as printed; words if it depends on other settings.
+    /// The default as printed; a description if it depends on other settings.
     pub default: &'static str,
-    /// Its effect, in a sentence.
+    /// The setting's effect, in a sentence.
     pub about: &'static str,
 }
 
 /// Values of a [`Knob`].
 #[derive(Debug, Clone, Copy)]
 pub enum Values {
-    /// A whole number from the first to the second.
+    /// A whole number between both limits, inclusive.
     Count(u64, u64),
-    /// A power of two from the first to the second.
+    /// A power of two between both limits, inclusive.
     PowerOfTwo(u64, u64),
     /// A choice of words.
     OneOf(&'static dyn Words),
@@ -44,11 +44,11 @@ pub trait Words: fmt::Debug + Sync {
     fn words(&self) -> Vec<&'static str>;
 }
 
-/// A choice: words, each with its value.
+/// A choice of words, each with its value.
 pub(crate) type Choice<T, const N: usize> = [(&'static str, T); N];
 
-/// Settings to be checked against the knobs of a scenario: an unknown setting, or an invalid value,
-/// is `E-EXPERIMENT` with its line.
+/// The settings of a file, read against the knobs of a scenario: an unknown setting or an invalid
+/// value is the error `E-EXPERIMENT` with its line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading<'a> {
     settings: &'a Settings,

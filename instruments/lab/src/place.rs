@@ -30,13 +30,13 @@ const TIME_MAX: Duration = Duration::from_millis(250);
 /// Iterations of a waiting loop between two clock readings.
 const SPINS: u32 = 4096;
 
-/// Ratio of two readings above which they are of two placements: within one they differ by a fifth,
-/// between two by a factor of five.
+/// Ratio of two readings above which they belong to two placements: within one placement readings
+/// differ by a fifth, between two by a factor of five.
 pub const RATIO_MAX: f64 = 2.0;
 
-/// The most ticks of a round trip that are near. Measured on a time stamp counter of 2.6 GHz: 124
-/// to 192 on one core complex, 1026 across two; this lies in the middle of their logarithms, so that
-/// a counter of half or twice that rate decides alike.
+/// The most ticks of a round trip between near CPUs. On a time stamp counter of 2.6 GHz, 124 to 192
+/// were measured within one core complex and 1026 across two. The limit is the middle of their
+/// logarithms, so that a counter of half or twice that rate gives the same class.
 pub const NEAR_TICKS_MAX: f64 = 450.0;
 
 /// The value by which a thread signals that it has given up.
@@ -65,8 +65,8 @@ pub fn round_trip_ticks(one: usize, other: usize) -> Result<f64> {
             .map_err(|e| Error::new(Code::Cpu, what(), e.to_string()))?;
         let asking = Builder::new()
             .spawn_scoped(s, || pinned(&line, one, || ask(&line, end)))
-            // If this thread cannot start, end the answering thread: the scope waits for it before
-            // it returns.
+            // If this thread cannot start, end the answering thread: the scope waits for the
+            // answering thread before it returns.
             .inspect_err(|_| line.0.store(GONE, Ordering::Release))
             .map_err(|e| Error::new(Code::Cpu, what(), e.to_string()))?;
         let readings = joined(asking, &what);
@@ -84,7 +84,7 @@ pub fn round_trip_ticks(one: usize, other: usize) -> Result<f64> {
     Ok(readings[readings.len() / 2])
 }
 
-/// Returns the placement that two readings show; `None` if the CPUs moved between them.
+/// Returns the placement from two readings; `None` if the CPUs moved between them.
 #[must_use]
 pub fn placement(before_ticks: f64, after_ticks: f64) -> Option<PlacementRecord> {
     let ratio = before_ticks / after_ticks;
@@ -97,7 +97,7 @@ pub fn placement(before_ticks: f64, after_ticks: f64) -> Option<PlacementRecord>
     Some(PlacementRecord { before_ticks, after_ticks, class: class.into() })
 }
 
-/// Runs `f` on `cpu`. If that CPU is refused, the thread at the other end of the line stops waiting.
+/// Runs `f` on `cpu`. If the kernel refuses that CPU, the other thread is told to stop waiting.
 fn pinned<T>(line: &Line, cpu: usize, f: impl FnOnce() -> T) -> Result<T> {
     pin_to_cpu(cpu).inspect_err(|_| line.0.store(GONE, Ordering::Release))?;
     Ok(f())

@@ -82,8 +82,8 @@ impl Settings {
     }
 }
 
-/// Returns the error for a mistake in an experiment, with its line; a caller that knows the file's
-/// name adds it.
+/// Returns the error for a mistake in an experiment, with its line; the caller adds the file's name
+/// if it knows the name.
 #[must_use]
 pub fn wrong(line: usize, why: impl fmt::Display) -> Error {
     let why = if line == 0 { why.to_string() } else { format!("line {line}: {why}") };
@@ -103,7 +103,7 @@ pub fn in_file(mut e: Error, file: &str) -> Error {
 }
 
 impl Value {
-    /// Returns the text, if the value is one.
+    /// Returns the text; `None` if the value is no text.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {

@@ -50,8 +50,8 @@ pub const PMU_RUNNING_PCT_MIN: f64 = 100.0;
 /// kernel in whole ticks, each rounded down.
 const FOREIGN_TICKS_UNSURE: u64 = 2;
 
-/// The fields of /proc/stat for time in programs: user, nice, system. The guests' time is in the
-/// first two already. Interrupts, fields 5 and 6, are left out: see the module.
+/// The fields of /proc/stat for time in programs: user, nice, system. The first two include the
+/// guests' time. Interrupts, fields 5 and 6, are left out: the module explains why.
 const BUSY: [usize; 3] = [0, 1, 2];
 const STEAL: usize = 7;
 
@@ -79,7 +79,7 @@ pub struct Admission {
 }
 
 impl Watch {
-    /// Begins to observe `cpus`, or all CPUs if none are named.
+    /// Begins to observe `cpus`, or all CPUs if `cpus` is empty.
     ///
     /// Cost: reads /proc/stat, some ten microseconds and some more for each CPU and interrupt of the
     /// machine. Not within a window.
@@ -119,8 +119,8 @@ impl Watch {
     }
 }
 
-/// Judges windows that belong together, by their environment and never by their results: one
-/// disturbed window excludes the others too.
+/// Judges windows that belong together by their environment, not by their results: one disturbed
+/// window excludes the others, too.
 #[must_use]
 pub fn admit(windows: &[&Window]) -> Admission {
     let against_rates: Vec<String> = windows.iter().flat_map(|w| against_rates(w)).collect();
@@ -190,8 +190,8 @@ fn waited(thread: &ThreadTime) -> Option<String> {
 
 fn foreign(window: &Window) -> Option<String> {
     let cpus = window.cpus?.max(1);
-    // CPU time below the error of the ticks is not reported; in short windows the run delay reveals
-    // other programs.
+    // CPU time below the error of the ticks is not reported; in short windows the run delay shows
+    // the time that other programs took.
     let unsure_ns = cpus.saturating_mul(FOREIGN_TICKS_UNSURE).saturating_mul(tick_ns());
     let sure_ns = window.foreign_cpu_ns?.checked_sub(unsure_ns)?;
     let pct = pct(sure_ns, window.wall_ns.saturating_mul(cpus));
@@ -220,7 +220,7 @@ fn read() -> Result<String> {
         .map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")).fix("mount /proc"))
 }
 
-/// Returns the times of `cpus`, in their order, or of every CPU that is online if none are named.
+/// Returns the times of `cpus` in the order given, or of every online CPU if `cpus` is empty.
 fn times_of(stat: &str, cpus: &[usize]) -> Result<Vec<CpuTimes>> {
     let of_one = |line: &str| {
         let (number, times) = line.strip_prefix("cpu")?.split_once(' ')?;

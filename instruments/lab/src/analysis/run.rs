@@ -59,8 +59,8 @@ pub fn analyse(experiment: &Experiment, run: &mut Run) {
     run.warnings.extend(told);
 }
 
-/// Returns true if a cell has pairs that may be analysed. A cell with an unbalanced ledger has
-/// none: it did not measure what it was meant to measure.
+/// Returns true if a cell has pairs that may be analysed. With an unbalanced ledger a cell has
+/// none, because it did not run as intended.
 fn ran(cell: &CellRecord) -> bool {
     let has_pairs =
         matches!(cell.status, Status::Ok | Status::Inconclusive) && !cell.pairs.is_empty();
@@ -130,7 +130,7 @@ fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
     }
 }
 
-/// Inserts `noise` into the environment, beside its other entries.
+/// Adds `noise` to the environment, and keeps its other entries.
 fn put_noise(env: &mut Value, headline: &Metric, cells: &[CellRecord]) {
     if !env.is_object() {
         *env = Value::Object(Map::new());

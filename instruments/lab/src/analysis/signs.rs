@@ -9,8 +9,8 @@
 /// approximation is used, whose error is at most 0.002.
 const EXACT: usize = 256;
 
-/// Returns the two-sided probability of a sum of ranks at least as far from its mean as the given
-/// one; 1 without a difference.
+/// Returns the two-sided probability that a sum of ranks is at least as far from its mean as the
+/// sum of `differences`; 1 without a difference.
 ///
 /// It cannot be below 2¹⁻ⁿ of n differences: five never say anything at 5 %.
 pub(super) fn chance(differences: &[f64]) -> f64 {
@@ -111,8 +111,8 @@ pub(super) fn student(freedom: usize, level: f64) -> f64 {
     low
 }
 
-/// Returns the probability that Student's t is within `t` of 0: the finite sums of whole degrees of freedom
-/// (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+/// Returns the probability that Student's t is within `t` of 0, from the finite sums for whole
+/// degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4).
 fn held_by(t: f64, freedom: usize) -> f64 {
     let root = (freedom as f64).sqrt();
     let (angle, sine) = ((t / root).atan(), t / t.hypot(root));

@@ -22,7 +22,7 @@ struct Noise {
     drift: f64,
     /// Standard deviation of a side's logarithm between set-ups.
     set_up: f64,
-    /// Pairs of a set-up.
+    /// Number of pairs for each set-up.
     per: usize,
 }
 
@@ -72,7 +72,7 @@ fn at(index: usize, of: usize) -> Look {
     Look { index, of, family: 1 }
 }
 
-/// Returns the effect of the counted metric, whose windows count one event at a time.
+/// Returns the effect on a metric whose events are counted one by one.
 fn counted(pairs: &[PairRecord], look: usize, looks: usize) -> Effect {
     let counts = Metric { clock: Clock::Count, ..metric("cost") };
     effect(&counts, &[], pairs, at(look, looks)).unwrap()
@@ -117,8 +117,8 @@ fn without_a_difference_few_runs_find_one_even_if_they_stop_when_they_do() {
     }
 }
 
-/// Checks that sides that are set up only once are not called different: with every pair counted by
-/// itself, 16 to 29 of 100 runs were.
+/// Checks that sides that are set up only once are not called different: when every pair counted
+/// separately, 16 to 29 of 100 runs were called different.
 #[test]
 fn luck_of_set_ups_is_no_difference_however_many_pairs_share_it() {
     for (seed, set_up) in [0.005, 0.01, 0.02, 0.05].into_iter().enumerate() {

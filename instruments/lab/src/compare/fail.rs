@@ -139,7 +139,7 @@ impl FailOn {
         }
     }
 
-    /// Returns the condition without its cells: it then covers all of them.
+    /// Returns the condition without its cells, so that it covers all cells.
     fn bare(&self) -> FailOn {
         FailOn { cell: Vec::new(), ..self.clone() }
     }

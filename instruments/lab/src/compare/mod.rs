@@ -50,7 +50,7 @@ pub struct Comparison {
     pub notes: Vec<String>,
 }
 
-/// Compares side B of two runs of one experiment.
+/// Compares the changed side, B, of two runs of one experiment.
 ///
 /// Counts are compared whatever the machines are, times between machines that are alike; and both
 /// between CPUs that were as far from each other. `allow_env` compares all; else
@@ -122,7 +122,7 @@ impl Comparison {
         }
     }
 
-    /// Returns the error of two runs that have nothing to compare.
+    /// Returns the error for two runs without a metric that can be compared.
     fn nothing(&self, unlike: bool) -> Error {
         let fix = "linerate lab compare … --allow-env";
         if unlike {

@@ -43,11 +43,11 @@ pub struct Row {
     pub floor_pct: f64,
     /// The margin of *same*, in per cent, as the experiment declares it.
     pub same_pct: f64,
-    /// True if a run has too few set-ups to distinguish any of so many rows from chance.
+    /// True if a run has too few set-ups to distinguish any row of this family from chance.
     pub too_few: bool,
     /// True for each of `a` and `b` that is an upper bound, because its run counted nothing.
     pub below: (bool, bool),
-    /// True if most pairs of a run were disturbed, so that nothing is concluded.
+    /// True if most pairs of a run were disturbed, so that the verdict is unclear.
     pub disturbed: bool,
     /// The verdict on the change.
     pub verdict: Verdict,
@@ -210,7 +210,8 @@ fn row(
     figures.iter().all(|figure| figure.is_finite()).then_some(row)
 }
 
-/// Returns the reason why cells lack a metric that they should have; `None` if none does.
+/// Returns the reason why cells lack a metric that they should have; `None` if they need not have
+/// it.
 fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option<String> {
     let why = |cell: &CellRecord| match cell.status {
         _ if !cell.ledger.balanced() => "withholds it: packets are not accounted for",

@@ -65,8 +65,8 @@ impl fmt::Display for Comparison {
 }
 
 impl Comparison {
-    /// Returns the table of rows, with those of a cell below the cell's name. The column of
-    /// distances is present if a distance is known.
+    /// Returns the table of rows, grouped under the name of their cell. The column of distances is
+    /// present if a distance is known.
     fn table(&self) -> Table {
         let mut table = Table::new("comparison", "", &COLUMNS);
         let mut heading = "";

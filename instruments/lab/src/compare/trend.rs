@@ -17,7 +17,7 @@ pub struct Trend {
     pub unit: String,
     /// The cell, as `rate=max`; empty without factors.
     pub cell: String,
-    /// A point for each run that has the metric, in the order of their start.
+    /// A point for each run that has the metric, in the order in which the runs started.
     pub points: Vec<TrendPoint>,
 }
 

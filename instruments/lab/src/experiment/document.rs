@@ -109,8 +109,8 @@ pub(super) fn read(text: &str) -> Result<(Document, Lines)> {
     let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
     let lines = Lines(std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect());
     let (table, errors) = DeTable::parse_recoverable(text);
-    // Recovery also reports the consequences of an error, and not in the order of the file: report
-    // only the error that comes first in the file.
+    // Recovery also reports errors that follow from an earlier one, and in another order: report
+    // only the first error in the file.
     if let Some(e) = errors.iter().min_by_key(|e| e.span().map_or(0, |span| span.start)) {
         return Err(wrong(lines.line(e.span().map_or(0, |span| span.start)), e.message()));
     }

@@ -193,8 +193,8 @@ pub enum Estimate {
     Ratios,
     /// The ratio of sums: for metrics that are 0 in some windows.
     Sums,
-    /// The ratio of sums of events, counted one by one: a side without events has one event as its
-    /// upper bound.
+    /// The ratio of sums of events that are counted one by one: one event is the upper bound of a
+    /// side without events.
     Events,
 }
 
@@ -213,10 +213,10 @@ pub enum Family {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Clock {
-    /// CPU time, without that of other programs: all windows count in which the counters were not
-    /// shared.
+    /// CPU time without that of other programs. All windows count in which no other program used
+    /// the counters.
     Cost,
-    /// Wall time: only windows count in which no other program used the CPUs.
+    /// Wall time. Only windows count in which no other program used the CPUs.
     Wall,
     /// No clock: the metric is counted.
     Count,
@@ -269,7 +269,7 @@ pub struct Plan {
     /// every few pairs: [`Experiment::pairs_per_set_up`]. Each set-up gets other memory, so that a
     /// difference between two areas of memory is not taken for an effect.
     pub fresh: bool,
-    /// Numbers of pairs at which the run checks whether they suffice; the last is the end.
+    /// Numbers of pairs at which the run checks whether they suffice; the run ends at the last one.
     pub looks: Vec<u32>,
     /// Half of the interval's width, in per cent, that suffices.
     pub half_width_pct: f64,

@@ -19,7 +19,7 @@ pub enum Class {
 #[derive(Debug, Default)]
 pub struct Trials(BTreeMap<u64, Vec<Trial>>);
 
-/// Highest rate that the path carries, and lowest that it does not.
+/// The highest rate that the path carries, and the lowest rate that it does not carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bounds {
     /// The highest rate that is carried, below the lowest that is not.
@@ -148,7 +148,7 @@ pub struct Goal {
     pub width: f64,
     /// Length of a trial, in seconds.
     pub trial_s: f64,
-    /// Time of trials at one rate, in seconds, after which the rate is decided.
+    /// Total time of the trials at one rate, in seconds, after which the rate is decided.
     pub sum_s: f64,
 }
 

@@ -52,8 +52,8 @@ pub enum Disturbed {
         /// Most repetitions in a row; after them a disturbed trial is accepted and its rate marked
         /// irregular, because the machine is never quiet.
         again_max: usize,
-        /// Number of disturbed trials for each undisturbed one, after the first dozen, at which the
-        /// search gives up.
+        /// Number of disturbed trials for each undisturbed trial at which the search gives up; it
+        /// is checked after the first dozen disturbed trials.
         per_trial_max: usize,
     },
     /// A disturbed trial counts as any other: the result describes the machine with its other
@@ -72,7 +72,7 @@ struct Search<'a> {
     later_s: f64,
 }
 
-/// Searches for each of `goals`, in order; trials for one count for the others as well.
+/// Searches for each of `goals`, in order; a trial for one goal also counts for the other goals.
 ///
 /// It ends: every trial is at a rate that is undecided, and there are at most
 /// [`Limits::trials_max`].
@@ -112,8 +112,8 @@ impl Search<'_> {
         let mut coarse = Bounds::default();
         for (i, phase) in phases.iter().enumerate() {
             let number = (i + 1, phases.len());
-            // The earlier phase decided these two rates by few trials: decide them again by more
-            // trials.
+            // The earlier phase decided these two rates by few trials: decide them again with the
+            // trials that this phase requires.
             for load in [coarse.lower, coarse.upper].into_iter().flatten() {
                 self.decide(phase, number, load)?;
             }
@@ -257,7 +257,7 @@ const RATES: f64 = 3.0;
 /// Rates tried before both bounds are known, for the estimate of the time.
 const OUTSIDE: f64 = 6.0;
 
-/// Returns the time of the trials that decide a rate if they agree.
+/// Returns the total time of the trials that decide a rate, if all have the same result.
 fn rate_s(goal: &Goal) -> f64 {
     let trials = goal.sum_s / goal.trial_s * goal.exceed_ratio.max(1.0 - goal.exceed_ratio);
     goal.trial_s * trials.ceil().max(1.0)

@@ -82,8 +82,8 @@ impl Setup {
         Ok(())
     }
 
-    /// Returns the packets a second that generator and sink handle without a path between them: no
-    /// path can measure faster.
+    /// Returns the packets a second that generator and sink handle without a path between them,
+    /// which is the limit of every measurement.
     ///
     /// # Errors
     /// What the engine fails with.

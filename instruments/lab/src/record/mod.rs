@@ -61,8 +61,8 @@ pub struct Run {
 /// The program, time and conditions of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Head {
-    /// Name of the run, its start time and its experiment: `20261121T101500Z-pool`. It has digits, `T`,
-    /// `Z`, hyphens and lower-case letters only.
+    /// Name of the run, of its start time and its experiment: `20261121T101500Z-pool`. It contains
+    /// only digits, `T`, `Z`, hyphens and lower-case letters.
     pub id: String,
     /// Start time, as RFC 3339.
     pub started: String,
@@ -348,7 +348,7 @@ pub struct OverallRecord {
     pub metric: String,
     /// `all`, or a factor's value as `rate=fixed`.
     pub group: String,
-    /// Change of the sum: large cells dominate it.
+    /// Change of the sum over the cells, in which large cells dominate.
     pub sum_ratio_pct: f64,
     /// Mean change in which every cell has the same weight.
     pub geomean_pct: f64,

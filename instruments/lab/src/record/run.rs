@@ -270,7 +270,7 @@ impl Total {
 }
 
 impl Ledger {
-    /// Returns the sum of both ledgers. A count that one of them lacks is unknown.
+    /// Returns the sum of both ledgers. A count is unknown if one of them lacks it.
     pub(crate) fn and(&self, later: &Ledger) -> Ledger {
         let sum = |a: Option<u64>, b| both(a, b, u64::saturating_add);
         let mut dropped = self.dropped.clone();

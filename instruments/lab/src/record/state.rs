@@ -81,8 +81,7 @@ pub(crate) struct CellEnd {
     /// False if the cell was interrupted or could not run here, so that it has to be continued.
     pub(crate) finished: bool,
     pub(crate) status: Status,
-    /// Number of pairs that the benches of this line ran; [`CellEnd::and`] adds those of earlier
-    /// parts.
+    /// Number of pairs that the benches ran; [`CellEnd::and`] adds the number of earlier parts.
     pub(crate) pairs: usize,
     pub(crate) ledger: Ledgers,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

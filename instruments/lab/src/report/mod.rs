@@ -23,8 +23,8 @@ pub fn text(run: &Run) -> String {
     text::text(run)
 }
 
-/// Formats runs as one self-contained HTML file. Several runs of one experiment make a chart over
-/// versions; the first run is shown in full.
+/// Formats runs as one self-contained HTML file. For several runs of one experiment it has a chart
+/// over versions; the first run is shown in full.
 #[must_use]
 pub fn html(runs: &[Run]) -> String {
     html::html(runs)

@@ -142,7 +142,8 @@ fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
     Posted { sides: ["without", "with"], title, text, beside }
 }
 
-/// Returns the price of batching, which the post's table lacks, and the mean of its gains.
+/// Returns the table of the cost of batching, which the post's table lacks, and the mean of its
+/// gains.
 fn beside_tests(cells: &[&CellRecord]) -> Table {
     let columns = tables::columns(
         "test=test, procs=procs [n], size=size [bytes], a_bells=bells A [/packet], b_bells=bells B [/packet], \

@@ -235,8 +235,8 @@ fn fold(all: &mut BTreeMap<String, Folded>, one: Folded) {
     }
 }
 
-/// Returns the kind of a disturbance: without its window, and without *at least*, because texts
-/// with the same kind are combined.
+/// Returns the kind of a disturbance: its text without the window and without *at least*, so that
+/// texts of the same kind are combined.
 fn kind(part: &str) -> String {
     let part = part.replacen("others had at least ", "others had ", 1);
     let of_thread = part.split_once(" of ").zip(part.split_once(" (limit "));
@@ -326,8 +326,8 @@ impl Folded {
     }
 }
 
-/// Returns the number at the start of `rest`, if it stands alone: not part of a name, as in `r0`
-/// and `len=256`, nor of a word, as in `64k`.
+/// Returns the number at the start of `rest`; `None` if it is part of a name, as in `r0` and
+/// `len=256`, or of a word, as in `64k`.
 fn number(before: Option<char>, rest: &str) -> Option<&str> {
     if before.is_some_and(|c| c.is_alphanumeric() || "_=.-".contains(c)) {
         return None;

@@ -18,13 +18,13 @@ use super::view::View;
 use super::words::{n, short};
 use crate::record::{Effect, Ledger, Run, Verdict};
 
-/// Tables in a post's layout that are printed.
+/// Most tables in a post's layout that are printed.
 const POSTED_MAX: usize = 4;
 
 /// Most lines of tables; metrics that do not fit are named. The headline is never left out.
 const LINES_MAX: usize = 30;
 
-/// Notes that are printed.
+/// Most notes that are printed.
 const NOTES_MAX: usize = 8;
 
 /// Most reasons for drops that are named beside their sum.

@@ -63,8 +63,8 @@ pub struct Seen {
     pub sums: BTreeMap<String, f64>,
 }
 
-/// Datagrams read after a later one of their flow, less those that the engine sent in that order:
-/// known only if windows were run for it.
+/// Datagrams read after a later one of their flow, without those that the engine itself sent in
+/// that order: known only if windows were run for it.
 pub const LATE_AFTER: &str = "late_after";
 
 /// A cause with its evidence.

@@ -1,5 +1,5 @@
-//! The rules, in the order of the path. Each part has a count of its own, so that one fault does
-//! not hide another.
+//! The rules, in the order of the path. Each part of the path has a separate count, so that one
+//! fault does not hide another.
 
 use super::{Cap, Cause, Finding, LATE_AFTER, Seen, Verdict};
 
@@ -98,7 +98,7 @@ pub fn judge(seen: &[Seen]) -> Verdict {
     verdict
 }
 
-/// Returns true if there are too many of `name`; `None` if they were not counted.
+/// Returns true if the count `name` exceeds its limit; `None` if it was not counted.
 fn is_fault(seen: &Seen, name: &str) -> Option<bool> {
     let events = *seen.sums.get(name)?;
     Some(events >= EVENTS_MIN && seen.per_million(name)? >= PER_MILLION_MIN)

@@ -30,7 +30,7 @@ pub struct Case {
 /// The windows that are run for a triage, with each device and each cap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extra {
-    /// Windows of each workload, after one that does not count.
+    /// Number of windows of each workload; one more window before them does not count.
     pub windows: u32,
     /// Length of a window.
     pub window: Duration,
@@ -107,8 +107,8 @@ impl Case {
         Case { run: "-".into(), at: BTreeMap::new(), settings, seen: Vec::new() }
     }
 
-    /// Runs windows for the case, with its own workload and with datagrams in bursts, replacing the
-    /// stored observations. `told` is called with the name of each next step.
+    /// Runs windows for the case, with its own workload and with datagrams in bursts; the new
+    /// observations replace the stored ones. `told` is called with the name of each next step.
     ///
     /// # Errors
     /// Those of the scenario: `E-PERM` without root.

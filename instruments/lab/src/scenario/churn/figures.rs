@@ -131,7 +131,7 @@ fn ticks(each: &Each, of: Of) -> Option<f64> {
     ticks.filter(|ticks| !ticks.is_empty()).map(|ticks| ticks.iter().sum())
 }
 
-/// Returns the mean with equal weight for every call.
+/// Returns the mean cost with equal weight for every call.
 pub(super) fn by_call(each: &Each) -> Option<f64> {
     let mean = |of: Of| {
         let all: u64 = each.iter().map(|(counts, _)| of(counts).all()).sum();
@@ -140,7 +140,7 @@ pub(super) fn by_call(each: &Each) -> Option<f64> {
     mean(|counts| &counts.alloc).zip(mean(|counts| &counts.free)).map(|(alloc, free)| alloc + free)
 }
 
-/// Returns the mean cost with equal weight for every CPU: of an allocation plus a free.
+/// Returns the mean cost of an allocation plus a free, with equal weight for every CPU.
 pub(super) fn by_cpu(each: &Each) -> Option<f64> {
     let of_one = |(counts, watch): &(Counts, Stopwatch)| {
         let (alloc, free) = (watch.per_packet(&counts.alloc), watch.per_packet(&counts.free));

@@ -214,8 +214,8 @@ fn notes(outstanding: u64, stats: &PoolStats) -> Vec<String> {
     notes
 }
 
-/// Returns the clock's ticks a second, measured once in a process because only the limit for
-/// interruptions needs it.
+/// Returns the clock's ticks a second, measured once in a process: a rough value suffices, because
+/// only the limit for interruptions uses it.
 fn ticks_hz() -> f64 {
     static HZ: OnceLock<f64> = OnceLock::new();
     *HZ.get_or_init(|| rate_hz(Duration::from_millis(5)))

@@ -228,7 +228,7 @@ impl Config {
         SCRIPTS.into_iter().find(|(name, _)| *name == self.program)
     }
 
-    /// Returns the whole command line after the program, which [`find`] finds.
+    /// Returns the arguments of the program, whose path [`find`] returns.
     fn line(&self, args: &[String], place: &Place, time: Duration) -> Vec<OsString> {
         let script = self.script().map(|(name, text)| ["-c", text, name]);
         let script = script.into_iter().flatten().map(OsString::from);

@@ -1,4 +1,4 @@
-//! Check that a program can run on this machine, by asking it once.
+//! Check that a program can run on this machine, by starting it once.
 //!
 //! Every cell of an experiment asks the same, for each of its sides, and again when they are set up.
 //! What a program said is remembered for as long as this process lives. If it is no longer true, the
@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::Result;
 
-/// Most answers that are cached; beyond it a program is asked again.
+/// Most answers that are cached; with more, a program is started again.
 const KEPT_MAX: usize = 256;
 
 /// A program with its arguments and its answer.

@@ -20,7 +20,7 @@ use crate::{Code, Error, Result};
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A process that reads this one's packets. Dropping the value ends the process.
+/// A process that reads the packets of this process. Dropping the value ends the other process.
 #[derive(Debug)]
 pub(super) struct Beyond {
     child: Child,

@@ -158,8 +158,8 @@ impl Config {
             .fix("grep Cpus_allowed_list /proc/self/status; or threads = 1"))
     }
 
-    /// Returns the CPU of the other process: a CPU of its own if there is one, else one that it
-    /// shares with the last thread.
+    /// Returns the CPU of the other process: a separate CPU if there is one, else the CPU of the
+    /// last thread.
     pub fn beyond(&self, place: &Place) -> Option<usize> {
         let cpu = place.cpus.get(self.threads).or(place.cpus.last()).copied();
         self.out.and(cpu)
@@ -222,8 +222,8 @@ impl Config {
     }
 }
 
-/// Returns a rate, given as `"100kpps"`, `"100Mbps"` or a number of bytes a second, in packets of
-/// `bytes`; `None` if it is absent, or is `unbound`.
+/// Parses a rate, given as `"100kpps"`, `"100Mbps"` or a number of bytes a second, for packets of
+/// `bytes`; `None` if the setting is absent or is `unbound`.
 fn rate(told: &Reading<'_>, name: &str, unbound: Option<&str>, bytes: f64) -> Result<Option<f64>> {
     let Some(Setting { value, line }) = told.said(name) else { return Ok(None) };
     let pps = match value {

@@ -207,7 +207,7 @@ impl Duty<Duration, Done> for Receiving {
     }
 }
 
-/// Turns a receiver until it has no packets left, at most as often as a full ring requires.
+/// Turns a receiver until it has no packets left, up to the number of turns that a full ring needs.
 pub(super) fn empty(receiver: &mut Worker) {
     let now = Instant::now();
     for _ in 0..TURNS_MAX {

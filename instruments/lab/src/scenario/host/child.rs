@@ -1,4 +1,5 @@
-//! A sender in a process of its own: this program again, in the namespace of the thread that starts it.
+//! A sender in a separate process: a second instance of this program, in the namespace of the
+//! thread that starts it.
 //!
 //! ```text
 //!  thread in west, asleep                     process in west

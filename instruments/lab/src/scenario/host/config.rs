@@ -86,7 +86,7 @@ pub(super) enum Cpus {
 pub(super) enum Placement {
     /// The CPUs that `cpus` lists.
     Fixed,
-    /// Nothing is placed: the kernel's scheduler decides.
+    /// No placement: the kernel's scheduler decides.
     None,
     /// The interrupts of the engine's devices, and the worker that polls them.
     Irq,

@@ -200,8 +200,8 @@ impl Load for Datagrams {
     fn end(&mut self) {
         self.crew.end();
         for flow in &mut self.flows {
-            // Shutting the socket down wakes the receiver: its next read returns nothing, and it
-            // ends.
+            // Shutting the socket down wakes the receiver, whose next read returns nothing, so that
+            // the receiver ends.
             let _ = rustix::net::shutdown(&flow.receiver, rustix::net::Shutdown::Both);
             if let Some(thread) = flow.thread.take() {
                 let _ = thread.join();

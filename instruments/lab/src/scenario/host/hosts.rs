@@ -86,7 +86,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Applies the settings of post 002 to both hosts, as far as a namespace has them.
+    /// Applies the settings of post 002 to both hosts, and records which ones a namespace lacks.
     fn tune(&mut self) -> Result<()> {
         for (name, value) in POST_002 {
             let set = || tune(name, value);

@@ -31,7 +31,8 @@ use crate::{Code, Error, Result};
 
 /// Longest sleep of a worker, so that it notices the order to rest.
 const NOTICE: Duration = Duration::from_millis(5);
-/// Interval at which a worker empties the buffers of its recording, which have room for seconds.
+/// Interval at which a worker empties the buffers of its recording; the buffers have room for
+/// several seconds.
 const EMPTY: Duration = Duration::from_millis(200);
 /// The longest wait for a worker's answer.
 const LATE: Duration = Duration::from_secs(20);
@@ -358,7 +359,7 @@ fn empty(recording: &mut Recording, emptied: &mut Instant, now: Instant) -> Resu
     Ok(())
 }
 
-/// Turns and parks until a given time, and calls `beside` in each turn.
+/// Turns and parks a worker until `until`, and calls `beside` after each turn.
 fn turn(
     worker: &mut Worker,
     until: Instant,

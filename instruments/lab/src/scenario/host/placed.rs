@@ -39,8 +39,8 @@ pub(super) struct Taken {
 }
 
 impl Placed {
-    /// Gives the engine's devices threads for NAPI and binds these, if requested; returns `None`
-    /// for a side with a fixed placement. The ports must be open.
+    /// Gives the engine's devices threads for NAPI and binds these threads, if requested; returns
+    /// `None` for a side with a fixed placement. The ports must be open.
     ///
     /// # Errors
     /// Those of [`InterruptGuard`]: `E-UNSUPPORTED` before Linux 5.12.

@@ -155,7 +155,7 @@ fn parse(request: &[u8]) -> Option<(File, bool)> {
 
 /// Share of requests for each class of files, in per cent: up to 1 KB, 10 KB, 100 KB, 1 MB.
 pub(super) const CLASS_PCT: [usize; 4] = [35, 50, 14, 1];
-/// Files of a class: one tenth to nine tenths of its limit.
+/// Number of files in a class; their sizes are one tenth to nine tenths of the class's limit.
 pub(super) const STEPS: usize = 9;
 /// Rank of each file of a class by popularity, which falls as 1/rank (Zipf): the middle file is the
 /// most popular.
