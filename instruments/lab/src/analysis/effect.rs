@@ -20,8 +20,8 @@ pub struct Look {
     pub index: usize,
     /// Planned number of looks.
     pub of: usize,
-    /// Number of hypotheses in the metric's family; the intervals must hold for all of them
-    /// together before an expectation is judged.
+    /// Number of hypotheses in the metric's family; expectations are judged by intervals that hold
+    /// for all of them together.
     pub family: usize,
 }
 

@@ -185,7 +185,7 @@ fn share_pct<'a>(
     (whole > 0.0).then(|| 100.0 * part / whole)
 }
 
-/// Returns the warnings about one cell.
+/// Returns the warnings that the results of one cell need.
 fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     let name = name(experiment, cell);
     let mut told = Vec::new();

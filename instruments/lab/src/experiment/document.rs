@@ -120,7 +120,8 @@ pub(super) fn read(text: &str) -> Result<(Document, Lines)> {
     }
 }
 
-/// Converts serde's error into this crate's: with its line, its key, and the closest valid name.
+/// Converts serde's error into this crate's error, with its line, its key, and the closest valid
+/// name.
 fn refused(e: &toml::de::Error, lines: &Lines) -> Error {
     let line = lines.line(e.span().map_or(0, |span| span.start));
     let (text, message) = (e.to_string(), e.message());

@@ -99,7 +99,7 @@ impl Cell {
     }
 }
 
-/// Returns the commands that a run of `cells` starts, each once.
+/// Returns the commands that a run of `cells` starts, without repetition.
 pub fn commands<'a>(cells: impl IntoIterator<Item = &'a Cell>, place: &Place) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for cell in cells {
@@ -154,7 +154,8 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Formats an upper bound of the planned time: `at most 45 s`; or that it is not known, and why.
+/// Formats an upper bound of the planned time, such as `at most 45 s`, or the reason why it is
+/// unknown.
 #[must_use]
 pub fn at_most(planned: Option<Duration>) -> String {
     match planned {

@@ -296,8 +296,8 @@ impl Experiment {
         self.cells.iter().enumerate().filter(move |(_, cell)| cell.quick || !quick)
     }
 
-    /// Returns the number of hypotheses in a family: the planned cells of a run, of one metric or
-    /// of all.
+    /// Returns the number of hypotheses in a family: the number of planned cells, for one metric or
+    /// for all metrics.
     #[must_use]
     pub fn family(&self, quick: bool) -> usize {
         let metrics = match self.plan.family {
@@ -307,8 +307,9 @@ impl Experiment {
         self.cells(quick).count().saturating_mul(metrics)
     }
 
-    /// Returns after how many pairs of `cell` the sides are set up again: few enough that the first
-    /// look has the set-ups that the family needs. `None` if each window is a set-up already.
+    /// Returns the number of pairs of `cell` after which the sides are set up again. It is so small
+    /// that the first look has the set-ups that the family needs. `None` if each window is a set-up
+    /// already.
     #[must_use]
     pub fn pairs_per_set_up(&self, cell: &Cell, quick: bool) -> Option<u32> {
         if named(&cell.scenario).is_some_and(Scenario::sets_up_each_window) {

@@ -9,7 +9,7 @@ use serde::Serialize;
 pub enum Class {
     /// The rate is carried, independent of further trials.
     Lower,
-    /// The path does not carry the rate, whatever further trials show.
+    /// The rate is not carried, independent of further trials.
     Upper,
     /// Further trials are needed to decide.
     Undecided,
@@ -189,7 +189,7 @@ impl Goal {
 pub struct GoalResult {
     /// The goal of the search.
     pub goal: Goal,
-    /// The highest rate that is carried. `None`: not even the lowest is.
+    /// The highest rate that is carried; `None` if even the lowest rate is not carried.
     pub lower_pps: Option<u64>,
     /// The lowest rate that is not carried; `None` if even the highest is carried.
     pub upper_pps: Option<u64>,
@@ -197,7 +197,7 @@ pub struct GoalResult {
     pub throughput_pps: Option<f64>,
     /// The reason why the interval is wider than requested; `None` if it is not.
     pub irregular: Option<&'static str>,
-    /// Number of trials, without those of earlier goals that also counted for this one.
+    /// Number of trials for this goal, without trials for earlier goals that also counted for it.
     pub trials: usize,
 }
 
@@ -210,7 +210,7 @@ pub struct Outcome {
     pub trials: Vec<Trial>,
     /// Number of trials in which other programs used the CPUs, both repeated and accepted ones.
     pub disturbed: usize,
-    /// The disturbance of the last of those trials.
+    /// The disturbance of the last disturbed trial.
     pub disturbed_last: Option<String>,
     /// False if the search was interrupted, or reached its limit of trials.
     pub complete: bool,

@@ -288,8 +288,8 @@ pub(super) fn settled(stopped: Stopped) -> Result<Stopped> {
     Ok(stopped)
 }
 
-/// Returns the number of packets that arrived whole, without duplicates; and of those that arrived
-/// twice, out of order or damaged.
+/// Returns the number of packets that arrived whole and without duplicates, and the number of
+/// packets that arrived twice, out of order or damaged.
 pub(super) fn verified(stopped: &Stopped) -> (u64, u64) {
     let found = |port: &PortStats| port.verified;
     let Some(found) = stopped.ports.iter().find_map(found) else { return (0, 0) };

@@ -10,8 +10,8 @@ use linerate_show::table::quoted;
 use crate::record::{CellRecord, Effect, Order, PairRecord, Run};
 use crate::window::{COMMON, Window};
 
-/// Returns a line for every window of every pair, in the order of the run, with its figures: those
-/// of every window, the CPU's events, and the scenario's own.
+/// Formats the windows: a line for each window of each pair, in the order of the run. The columns
+/// are the common figures, the CPU's events, and the scenario's own figures.
 #[must_use]
 pub fn csv(run: &Run) -> String {
     let factors = factors(run);

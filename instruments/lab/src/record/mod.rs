@@ -307,8 +307,8 @@ pub struct Expected {
     pub source: String,
     /// True if the change is within the expected range; a disagreement is also a result.
     pub met: bool,
-    /// True if the whole interval decides, not only its median: it lies entirely within the range
-    /// or entirely outside it, and neither a disturbance nor the control contradicts.
+    /// True if the whole interval lies within the expected range or entirely outside it, and
+    /// neither a disturbance nor the control contradicts.
     #[serde(default)]
     pub certain: bool,
 }
@@ -383,7 +383,7 @@ pub struct ProfileRecord {
     pub unit: String,
     /// Packets that passed during the profile.
     pub packets: u64,
-    /// Bound of the counts: a function that is not listed was seen fewer times than this.
+    /// Bound of the counts: a function that is not listed was counted less often than this.
     pub cutoff: u64,
     /// Remarks for readers: the cost of sampling, lost samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

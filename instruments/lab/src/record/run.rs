@@ -226,9 +226,9 @@ fn rebuilt(first: &BTreeMap<String, String>, later: &Resumed) -> Option<Warning>
 }
 
 impl CellEnd {
-    /// Merges the results of a cell that ran in two parts: ledgers and matrices are sums, totals
-    /// are means over the sides' lives, the rest is the later part's. Notes of both parts appear
-    /// once.
+    /// Merges the results of a cell that ran in two parts: ledgers and matrices are added, totals
+    /// are averaged over the sides' lives, and other values are taken from the later part. Notes of
+    /// both parts appear once.
     pub(crate) fn and(self, later: CellEnd) -> CellEnd {
         let mut matrices = self.matrices;
         for (name, matrix) in later.matrices {

@@ -121,7 +121,7 @@ pub(crate) struct RunState {
     pub(crate) resumed: Vec<Resumed>,
     /// The cells that were started, by their index in the grid.
     pub(crate) cells: BTreeMap<usize, CellState>,
-    /// The problems found while it was read.
+    /// The problems found while the directory was read.
     pub(crate) warnings: Vec<Warning>,
 }
 
@@ -233,8 +233,8 @@ pub(super) fn parsed<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_str(&text).map_err(|e| broken(path, &e))
 }
 
-/// Builds the error for a bad document. The document of a run is computed from its pairs: if they
-/// are present, the error tells how to compute it again.
+/// Builds the error for a bad document. If the pairs of the run are present, the error names the
+/// command that computes the document from them again.
 pub(super) fn broken(path: &Path, e: &serde_json::Error) -> Error {
     let wrong = lines::wrong(path, e.line(), e);
     let Some(dir) = path.parent().filter(|dir| path.ends_with(RUN) && dir.join(PAIRS).exists())

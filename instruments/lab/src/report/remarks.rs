@@ -155,7 +155,7 @@ pub(super) struct Reason {
     pub long: String,
 }
 
-/// Returns the reason why a cell has few figures, or none; `None` if it has all.
+/// Returns the reason why a cell has few or no figures; `None` if it has all.
 pub(super) fn reason(view: &View<'_>, cell: &CellRecord) -> Option<Reason> {
     let reason = |short, long: &str| Some(Reason { short, long: long.to_owned() });
     match cell.status {

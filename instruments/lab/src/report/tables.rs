@@ -179,8 +179,8 @@ pub(super) fn drops(view: &View<'_>) -> Option<Table> {
     (!table.rows.is_empty()).then_some(table)
 }
 
-/// Returns the table of figures that a side has as a whole, such as memory held and packets
-/// outstanding; `None` without any.
+/// Returns the table of figures of whole sides, such as memory held and packets outstanding; `None`
+/// if there are none.
 pub(super) fn totals(view: &View<'_>) -> Option<Table> {
     let columns = columns("what=of the whole side, cell, a=A, b=B");
     let mut rows: BTreeMap<(&str, &str), [Option<f64>; 2]> = BTreeMap::new();
@@ -234,8 +234,8 @@ pub(super) fn dropped(ledger: &Ledger) -> u64 {
     ledger.dropped.values().fold(0, |sum: u64, n| sum.saturating_add(*n))
 }
 
-/// Returns the printed mark of a ledger's balance: OK only if its own sums agree and its stored mark
-/// says so.
+/// Returns the printed mark of a ledger's balance: OK only if the ledger's sums and its stored mark
+/// both balance.
 pub(super) fn balance(ledger: &Ledger) -> &'static str {
     let sum = |terms: [u64; 4]| terms.iter().map(|n| u128::from(*n)).sum::<u128>();
     let came = sum([ledger.received, ledger.created, 0, 0]);
@@ -293,7 +293,7 @@ fn effect_row(name: String, unit: Option<&str>, effect: Option<&Effect>) -> Vec<
     row
 }
 
-/// Formats a side's value; a side that counted nothing has an upper bound, never 0.
+/// Formats a side's value; for a side that counted nothing, the upper bound instead of 0.
 pub(super) fn censored(value: f64, effect: &Effect) -> Cell {
     match effect.censored_below {
         Some(bound) if value < bound => number::under(bound),

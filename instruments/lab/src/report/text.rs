@@ -1,4 +1,4 @@
-//! A run as text for a screen of 100 columns, short enough to be read to its end. It names
+//! A run as text for a screen of 100 columns, short enough to be read completely. It names
 //! everything that it leaves out.
 
 use linerate_seeds::Post;
@@ -21,7 +21,8 @@ use crate::record::{Effect, Ledger, Run, Verdict};
 /// Most tables in a post's layout that are printed.
 const POSTED_MAX: usize = 4;
 
-/// Most lines of tables; metrics that do not fit are named. The headline is never left out.
+/// Most lines of tables; metrics that do not fit are listed by name. The headline always has its
+/// table.
 const LINES_MAX: usize = 30;
 
 /// Most notes that are printed.
@@ -250,7 +251,7 @@ fn equation(ledger: &Ledger) -> String {
     text
 }
 
-/// Formats the sum of two counts, without a term that is 0; the first term if both are.
+/// Formats the sum of two counts without terms of 0; if both are 0, the first term.
 fn sum(terms: [(&str, u64); 2]) -> String {
     let [first, _] = terms;
     let some: Vec<(&str, u64)> = terms.into_iter().filter(|(_, n)| *n > 0).collect();

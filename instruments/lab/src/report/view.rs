@@ -80,7 +80,7 @@ impl<'a> View<'a> {
         self.named().filter(|(_, cell)| !cell.metrics.is_empty())
     }
 
-    /// Returns the summary lines over groups of cells without the one over all cells.
+    /// Returns the summary lines over groups of cells, except the line over all cells.
     pub fn groups<'s>(&'s self, metric: &'s str) -> impl Iterator<Item = &'a OverallRecord> + 's {
         let all = self.overall(metric).find(|line| line.group == "all");
         self.overall(metric).filter(move |line| {
@@ -158,8 +158,8 @@ impl Side {
     }
 }
 
-/// Returns the workers with figures of their own in a cell: from `allocs_w0` and `allocs_w1`, 0 and
-/// 1.
+/// Returns the numbers of the workers with separate figures in a cell: 0 and 1 for `allocs_w0` and
+/// `allocs_w1`.
 pub(super) fn workers(cell: &CellRecord) -> Vec<usize> {
     let windows = cell.pairs.iter().flat_map(|pair| [&pair.a, &pair.b]);
     let names = windows.flat_map(|window| window.figures.keys());

@@ -69,8 +69,7 @@ pub(crate) fn within(said: Verdict, margin_pct: f64) -> String {
     }
 }
 
-/// Returns the paragraphs of a text: an empty line separates them, all other white space is one
-/// blank.
+/// Splits a text into paragraphs at empty lines; any other white space becomes one blank.
 pub(super) fn paragraphs(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.lines() {

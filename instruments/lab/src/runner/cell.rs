@@ -24,7 +24,7 @@ const PROFILE: Duration = Duration::from_secs(2);
 const QUICK_PROFILE: Duration = Duration::from_millis(300);
 /// Time after which a quick run, which has 60 s, no longer repeats rejected pairs.
 const QUICK_AGAIN: Duration = Duration::from_secs(40);
-/// Most pairs that are tried, as a multiple of the pairs wanted.
+/// Most pairs that are run, as a multiple of the pairs that must be accepted.
 const ATTEMPTS: usize = 2;
 
 impl Running<'_> {
@@ -400,7 +400,7 @@ impl Pace {
         self.began.elapsed()
     }
 
-    /// Returns the longest time left once `accepted` pairs of `cell` are done; `None` before the
+    /// Returns an upper bound of the time left after `accepted` pairs of `cell`; `None` before the
     /// first pair.
     pub(super) fn left(&self, cell: &Cell, accepted: usize) -> Option<Duration> {
         self.left_after(self.began.elapsed(), cell, accepted)

@@ -62,7 +62,7 @@ pub struct Progress<'a> {
     pub cell: &'a str,
     /// The cell's number, from 1, and the number of cells.
     pub cell_number: usize,
-    /// Cells of this run.
+    /// Number of cells in this run.
     pub cells: usize,
     /// Pairs accepted, for the headline's clock.
     pub accepted: usize,

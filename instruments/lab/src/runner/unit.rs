@@ -13,8 +13,8 @@ use crate::watch::{self, Admission, Watch};
 use crate::window::Window;
 use crate::{Result, environment, place};
 
-/// The benches of the first side, the second side, and the control: all set up, with one running at
-/// a time.
+/// The benches of the first side, the second side, and the control. All are set up; one runs at a
+/// time.
 pub(super) struct Benches {
     pub(super) a: PlacedBench,
     pub(super) b: PlacedBench,
@@ -26,8 +26,8 @@ pub(super) struct PlacedBench {
     pub(super) bench: Box<dyn Bench>,
     /// The CPUs that the bench may use, as assigned by the run.
     told: Vec<usize>,
-    /// The CPUs of the bench's threads: its own report, else the CPUs to which they were found
-    /// pinned.
+    /// The CPUs of the bench's threads: as the bench reports them, else those to which its threads
+    /// were pinned.
     pinned: Vec<usize>,
 }
 
@@ -56,8 +56,8 @@ pub(super) fn order(seed: u64, cell: usize, number: usize) -> Order {
     block[number % BLOCK]
 }
 
-/// Returns a random order in which the three benches are set up for a fresh pair, because the first
-/// one gets other memory than the last.
+/// Returns a random order in which the three benches are set up for a fresh pair: memory depends on
+/// the order, so a fixed order would favour one bench.
 pub(super) fn setup_order(seed: u64, cell: usize, number: usize) -> [Role; 3] {
     // Invert the seed, so that these random numbers are independent of those of [`order`].
     let mut coins = coins(!seed, cell, number);
@@ -125,7 +125,8 @@ impl Benches {
         Ok(true)
     }
 
-    /// Runs a pair: `control a b` or `b a control`. `None` if it was interrupted.
+    /// Runs a pair in the order `control a b` or `b a control`; returns `None` if it was
+    /// interrupted.
     pub(super) fn pair(
         &mut self,
         order: Order,

@@ -17,7 +17,7 @@ use crate::{Code, Error, Result};
 
 /// The duty of a thread: in each window it executes an order `O` and reports `T`.
 pub(super) trait Duty<O, T>: Send {
-    /// Prepares the duty, once, on its CPU.
+    /// Prepares the duty once, on the CPU of its thread.
     fn settle(&mut self) {}
 
     /// Executes an order.
@@ -113,7 +113,7 @@ impl<O: Clone + Send + 'static, T: Send + 'static> Crew<O, T> {
     }
 }
 
-/// Runs windows until no requester is left.
+/// Runs a window for each order, until the sender of orders is dropped.
 fn serve<O, T>(
     mut meter: Meter,
     duty: &mut dyn Duty<O, T>,

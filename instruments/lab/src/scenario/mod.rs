@@ -77,7 +77,8 @@ pub trait Scenario: Sync {
         true
     }
 
-    /// Returns true if every window is a set-up of its own, as that of a separate process is.
+    /// Returns true if every window is a set-up of its own, for instance because it is a separate
+    /// process.
     fn sets_up_each_window(&self) -> bool {
         false
     }
@@ -170,7 +171,7 @@ const fn joined<const N: usize>(one: &[Figure], other: &[Figure]) -> [Figure; N]
 /// The CPUs, seed and program with which a side runs.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
-    /// The CPUs to run on: first the measured CPU, second that of its peer or generator.
+    /// The CPUs to run on: first the measured CPU, second the CPU of its peer or generator.
     pub cpus: Vec<usize>,
     /// The seed of the traffic.
     pub seed: u64,
@@ -181,8 +182,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Creates a place of this program on `cpus`, or on the last two CPUs that it may use if none
-    /// is given, because kernels send interrupts to the first CPUs by default.
+    /// Creates a place for this program on `cpus`. If `cpus` is empty, it takes the last two
+    /// allowed CPUs, because kernels send interrupts to the first CPUs by default.
     ///
     /// # Errors
     /// `E-CPU` for a CPU that it may not use, or that is named twice.

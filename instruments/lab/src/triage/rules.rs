@@ -3,9 +3,9 @@
 
 use super::{Cap, Cause, Finding, LATE_AFTER, Seen, Verdict};
 
-/// Largest number of events that is no fault; the next constant is the largest rate for a million
-/// packets. So few events may come from a packet at the edge of a window, or from a short stop of
-/// the machine.
+/// Smallest number of events that can be a fault; the next constant is the smallest rate for a
+/// million packets. Fewer events may come from a packet at the edge of a window, or from a short
+/// stop of the machine.
 const EVENTS_MIN: f64 = 5.0;
 const PER_MILLION_MIN: f64 = 100.0;
 /// Limit for losses: if a cap of 2 leaves less than this share of them, the receiver was
@@ -98,7 +98,7 @@ pub fn judge(seen: &[Seen]) -> Verdict {
     verdict
 }
 
-/// Returns true if the count `name` exceeds its limit; `None` if it was not counted.
+/// Returns true if the count `name` reaches both limits of a fault; `None` if it was not counted.
 fn is_fault(seen: &Seen, name: &str) -> Option<bool> {
     let events = *seen.sums.get(name)?;
     Some(events >= EVENTS_MIN && seen.per_million(name)? >= PER_MILLION_MIN)

@@ -19,7 +19,7 @@ use crate::report::words::short;
 pub(super) struct Line<'a> {
     /// The name of the cell or group.
     pub name: String,
-    /// The effect, or the reason that there is none.
+    /// The effect; an error has the reason why there is none.
     pub effect: Result<&'a Effect, String>,
 }
 

@@ -22,8 +22,8 @@ use crate::record::Run;
 /// The style for light and dark pages, wide and narrow ones, and paper.
 const STYLE: &str = include_str!("page.css");
 
-/// A content security policy: even if text of a document became markup, nothing of it would run or
-/// be fetched.
+/// A content security policy: if a document's text became markup, the browser would still not run
+/// it or fetch anything for it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 /// Most notes that are shown unfolded.
@@ -269,8 +269,8 @@ fn conditions(view: &View<'_>) -> String {
     format!("<dl>{facts}</dl>\n{file}")
 }
 
-/// Embeds the first run's document, so that all results can be computed again, and the other runs'
-/// without pairs.
+/// Embeds the whole document of the first run, so that all results can be computed again, and the
+/// documents of other runs without pairs.
 fn documents(runs: &[Run]) -> String {
     let mut all = String::new();
     for (i, run) in runs.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The experiment's post beside the run, for comparison.
+//! The tables of the experiment's post, shown beside the run for comparison.
 
 use linerate_seeds::{Part, Post};
 use linerate_show::escape::{escape, escape_lines};

@@ -146,7 +146,7 @@ fn fell_or_rose(change: Change) -> (&'static str, &'static str) {
     }
 }
 
-/// Formats a count for comparison; below a cut-off it is a bound, not 0.
+/// Formats a count for comparison; below a cut-off, the bound instead of 0.
 fn seen(count: Count, factor: f64) -> String {
     match count {
         Count::Is(n) => figure(n as f64 * factor),
@@ -210,7 +210,7 @@ struct Layer {
 }
 
 impl Layer {
-    /// Formats both sides: a count below a cut-off is a bound, never 0.
+    /// Formats the counts of both sides; for a count below a cut-off, the bound instead of 0.
     fn said(&self) -> [String; 2] {
         let [a, b] = [0, 1].map(|side| (self.listed[side], self.hidden[side]));
         [a, b].map(|(listed, hidden)| match (listed > 0.0, hidden > 0.0) {
@@ -221,7 +221,7 @@ impl Layer {
     }
 }
 
-/// Returns the stages with the largest counts on both sides, and the rest as one.
+/// Returns the stages with the largest counts on both sides, and all other stages as one.
 fn largest(diff: &Diff) -> Vec<Layer> {
     let scale = diff.scale;
     let of = |stage: Stage| {

@@ -46,7 +46,8 @@ pub(super) struct Timed {
     pub calls: u64,
     /// Ticks of the timed calls, including the cost of timing.
     pub raw_ticks: u64,
-    /// Packets in calls that were too long to be uninterrupted; other figures do not include them.
+    /// Packets in calls that took so long that they must have been interrupted; other figures do
+    /// not include them.
     pub interrupted_packets: u64,
     /// The number of interrupted calls.
     pub interrupted_calls: u64,
@@ -116,7 +117,7 @@ impl Stopwatch {
         (timed.packets > 0).then(|| self.ticks(timed) / timed.packets as f64)
     }
 
-    /// Returns the ticks of all packets, with the mean of the other calls for interrupted ones.
+    /// Returns the ticks of all packets; interrupted packets count with the mean of the others.
     pub fn of_all(&self, timed: &Timed) -> Option<f64> {
         self.per_packet(timed).map(|ticks| ticks * timed.all() as f64)
     }

@@ -27,8 +27,8 @@ use crate::{Code, Error, Result};
 #[derive(Debug)]
 pub(super) struct Program;
 
-/// Scripts that come with this program and are run by bash, named like programs: for sides that
-/// need more than one command.
+/// Built-in scripts for sides that need more than one command; bash runs them, and settings name
+/// them like programs.
 const SCRIPTS: [(&str, &str); 1] = [("forward.sh", include_str!("../../../peers/forward.sh"))];
 
 static KNOBS: [Knob; 9] = [

@@ -34,7 +34,7 @@ use crate::scenario::crew::{Crew, Duty};
 use crate::settings::wrong;
 use crate::{Code, Error, Result};
 
-/// The longest wait of the receiver for a wire that does not end its window.
+/// The longest time that the receiver waits for the wire to end its window.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Interval at which a receiver without a free frame for its ring tries again.
@@ -353,7 +353,7 @@ pub(super) struct Wire {
     pub beat: Beat,
     pub burst: u64,
     pub line_pps: f64,
-    /// Number of arrivals in one check from which the wire itself counts as late.
+    /// Number of arrivals at one check from which a burst counts as late by the wire's own fault.
     pub late: u64,
     pub size: usize,
     pub touch: bool,

@@ -55,8 +55,8 @@ pub(super) struct EngineBench {
     beyond: Option<Beyond>,
     /// The link of a device, dropped last.
     link: Option<Link>,
-    /// The CPUs of the path and of the other process; empty without one, because the threads then
-    /// report theirs.
+    /// The CPUs of the path and of the other process. Empty without another process, because the
+    /// threads then report their CPUs.
     cpus: Vec<usize>,
     /// The results of the other process in all windows.
     seen: Seen,
@@ -114,8 +114,8 @@ impl EngineBench {
     }
 }
 
-/// Returns the reason why the rates of a window do not count: the source of the packets was late by
-/// its own fault.
+/// Returns the reason why a window's rates do not count: its source of packets was late, and the
+/// path was not the cause.
 ///
 /// Packets that were lost or not sent are no reason: a slow path also loses and delays packets, and
 /// the window measures that ([`unsent`](super::reading)). The runner checks whether a measured

@@ -106,7 +106,7 @@ impl Scenario for Engine {
     }
 }
 
-/// Returns the path of this program, which is started again as the other process.
+/// Returns the path of this program, of which a second instance is the other process.
 fn program(place: &Place) -> Result<&Path> {
     let none = || {
         let why = "it needs a second process of this program, whose file is not known";

@@ -262,8 +262,7 @@ impl Bench for HostBench {
 }
 
 impl HostBench {
-    /// Samples the whole machine while packets pass, including interrupts, workers, programs and
-    /// the idle task.
+    /// Samples the whole machine while packets pass: interrupts, workers, programs, idle task.
     fn machine(&mut self, time: Duration, what: What) -> Result<Profile> {
         let before = self.path.stats().ports();
         let mut recording = Recorder::new(what).start(Target::Machine)?;

@@ -48,9 +48,9 @@ const RANDOM_MASK: i32 = i32::MAX;
 /// Faults that are planted on a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Faults {
-    /// The engine swaps one pair of packets in this many.
+    /// The engine swaps one in this many pairs of packets.
     core_reorders: Option<u32>,
-    /// The engine gives one connection in this many a higher priority, if the queueing discipline
+    /// The engine gives one in this many connections a higher priority, if the queueing discipline
     /// has bands.
     pub core_prefers: Option<u32>,
     /// The driver with the fault, the fault, and the number of packets of which one has it.
