@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::{Code, Error, Result};
 
-/// Repetitions in one process.
+/// Number of repetitions in one process.
 const REPS: usize = 15;
 
 /// Smallest number of clean repetitions for a result: in a clean one no other thread used the CPUs.

@@ -57,7 +57,7 @@ pub(crate) struct Seen {
     pub foreign: u64,
     /// Packets that were copied because they were held for too long.
     pub copied_out: u64,
-    /// Connections that ended because of a protocol violation.
+    /// Connections that ended because the sender violated the protocol.
     pub lies: u64,
     /// Number of packets with a known latency; the next fields are the median and the 99th
     /// percentile.

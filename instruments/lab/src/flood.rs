@@ -11,7 +11,7 @@ use crate::{Code, Error, Result};
 
 /// Frames of one call; calls should be few, because each ends with a pause of some 10 ms.
 const CALL_FRAMES: u32 = 1 << 25;
-/// Frames that the kernel sends in one batch, as a driver's NAPI would receive them.
+/// Number of frames that the kernel sends in one batch, as a driver's NAPI would receive them.
 const BATCH_FRAMES: u32 = 64;
 
 const WHAT: &str = "cannot send live frames";

@@ -150,7 +150,7 @@ macro_rules! read {
 pub(crate) use {knobs, read, values};
 
 impl<'a> Reading<'a> {
-    /// Begins to read `settings` for `scenario`, which has `knobs`.
+    /// Begins to read `settings` for the scenario `scenario`, whose settings are `knobs`.
     pub(crate) fn new(
         settings: &'a Settings,
         scenario: &str,

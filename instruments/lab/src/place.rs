@@ -15,7 +15,7 @@ use linerate_sys::tsc;
 use crate::record::PlacementRecord;
 use crate::{Code, Error, Result};
 
-/// Round trips that are timed together: enough to make the clock reading negligible.
+/// Number of round trips that are timed together: so many that the clock reading is negligible.
 const TRIPS: u64 = 20;
 
 /// Number of readings. An interrupt or a preemption spoils one of them, but not their median.

@@ -32,15 +32,15 @@ pub struct Window {
     /// The number of CPUs that `steal_ticks` and `foreign_cpu_ns` cover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u64>,
-    /// Packets that passed.
+    /// Number of packets that passed.
     pub packets: u64,
     /// Bytes of these packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Times that a thread was woken.
+    /// Number of times that a thread was woken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeups: Option<u64>,
-    /// System calls, if they were counted.
+    /// Number of system calls, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syscalls: Option<u64>,
     /// Events of the CPUs by name, if they can be counted.

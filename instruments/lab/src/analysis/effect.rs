@@ -9,7 +9,7 @@ use super::{pairs_needed, pct, signs, sums, verdict};
 use crate::experiment::{Estimate, Metric};
 use crate::record::{Effect, Elsewhere, Expected, PairRecord, Verdict};
 
-/// Pairs below which a cell has no effect: one pair has no spread, so only its figures are
+/// Smallest number of pairs for an effect: one pair has no spread, so only its figures are
 /// recorded.
 const PAIRS_MIN: usize = 2;
 
@@ -34,9 +34,9 @@ pub(super) struct Change {
     pub(super) b: f64,
     /// Logarithm of the ratio.
     pub(super) log: f64,
-    /// Confidence interval of that logarithm.
+    /// Confidence interval of `log`.
     pub(super) interval: Interval,
-    /// Probability of such pairs if there were no difference.
+    /// Probability of a difference at least this large, if the sides were equal.
     pub(super) chance: f64,
     /// Upper bound of a side that counted nothing; `None` otherwise.
     pub(super) censored_below: Option<f64>,

@@ -1,4 +1,4 @@
-//! Sign test: the probability of such differences if every sign is a fair coin.
+//! Sign test: the probability of differences at least this large if each sign is random.
 //!
 //! The statistic is the sum of the ranks of the positive differences, as Wilcoxon's: among ranks one
 //! wild pair weighs no more than n, where in a sum of logarithms it would hide all others. All 2ⁿ

@@ -16,7 +16,7 @@ use crate::record::{Effect, Order, PairRecord, PlacementRecord, Verdict};
 struct Noise {
     /// Standard deviation of a window's logarithm.
     spread: f64,
-    /// Interval of windows that a disturbance lengthens; 0 for none.
+    /// Number of windows of which a disturbance lengthens one; 0 for no disturbance.
     wild_one_in: usize,
     /// Amplitude of the slow wave in the cost.
     drift: f64,
@@ -29,7 +29,7 @@ struct Noise {
 const QUIET: Noise = Noise { spread: 0.01, wild_one_in: 20, drift: 0.2, set_up: 0.0, per: 1 };
 const PLAN: [usize; 3] = [15, 30, 60];
 
-/// Generates `n` pairs in which `b` costs `ratio` of `a`.
+/// Generates `n` pairs in which the cost of `b` is `ratio` times the cost of `a`.
 fn pairs(random: &mut Random, n: usize, ratio: f64, noise: Noise) -> Vec<PairRecord> {
     let uniform = |random: &mut Random| (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
     let normal = |random: &mut Random| (0..12).map(|_| uniform(random)).sum::<f64>() - 6.0;
@@ -150,7 +150,7 @@ fn twice_the_margin_is_found_four_times_in_five() {
     }
 }
 
-/// Counts of a mean and a spread: Poisson's, or bursts of ten.
+/// Draws a count with this mean: from a Poisson distribution, or in bursts of ten.
 fn events(random: &mut Random, mean: f64, burst: f64) -> f64 {
     let uniform = |random: &mut Random| (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
     let (mut product, mut n) = (uniform(random), 0.0);

@@ -5,7 +5,7 @@ use crate::record::{Effect, Verdict};
 /// The margin of `same` in per cent if an experiment declares none, and the tolerance of a control.
 pub const SAME_PCT: f64 = 1.0;
 
-/// Set-ups of the sides below which there is no verdict: five cannot have a probability below 5 %.
+/// Smallest number of set-ups for a verdict: with five, the probability cannot be below 5 %.
 pub(crate) const SET_UPS_MIN: usize = 6;
 
 /// Probability below which a difference is accepted, after the correction for the grid.

@@ -28,9 +28,9 @@ pub struct FailOn {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Over {
-    /// `>`: changes above the bound.
+    /// `>`: changes above the bound fail.
     Above,
-    /// `<`: changes below the bound.
+    /// `<`: changes below the bound fail.
     Below,
 }
 

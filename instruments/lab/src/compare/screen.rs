@@ -11,7 +11,7 @@ use linerate_show::words::{WIDTH, wrapped};
 use super::{Comparison, Row, Withheld};
 use crate::report::words::within;
 
-/// Letters of a metric's name that remain when a line is shortened.
+/// Smallest number of letters of a metric's name that remain in a shortened line.
 const NAME_MIN: usize = 8;
 /// The maximum length of a run's label, of a unit, and of two distances, in letters.
 const LABEL_MAX: usize = 40;

@@ -27,8 +27,8 @@ pub(super) struct Side {
     pub(super) set_ups: usize,
     /// True if nothing was counted: the value is then an upper bound.
     pub(super) censored: bool,
-    /// Factor by which the interval of the ratio between a side that counted nothing and this side
-    /// exceeds the ratio's bound.
+    /// Factor that widens the interval if this side is compared with a side that counted nothing;
+    /// `None` if this side counted nothing.
     unseen: Option<f64>,
 }
 

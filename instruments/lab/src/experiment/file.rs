@@ -1,4 +1,4 @@
-//! An experiment's TOML file: parses it with the line number in each error, and builds its grid of
+//! Parsing of an experiment's TOML file, with the line number in each error, and of its grid of
 //! cells.
 //!
 //! Everything in it is bounded before it is kept, as a file is not trusted: its bytes, its

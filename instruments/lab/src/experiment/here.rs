@@ -10,7 +10,7 @@ use crate::scenario::{Place, Scenario, named};
 use crate::settings::wrong;
 use crate::{Error, Result};
 
-/// Windows of a unit: both sides and the control.
+/// Number of windows in a unit: both sides and the control.
 const UNIT: u64 = 3;
 
 /// The part of an experiment that can run on this machine.

@@ -229,7 +229,7 @@ pub struct Expectation {
     /// Factor values of the cells to which the expectation applies; all cells if empty.
     #[serde(default, deserialize_with = "document::at", serialize_with = "show::as_map")]
     pub at: Vec<(String, String)>,
-    /// Change from the first side to the second, in per cent, lowest and highest.
+    /// Lowest and highest change from the first side to the second, in per cent.
     #[serde(deserialize_with = "document::range")]
     pub change_pct: (f64, f64),
     /// The source of the value, or the reason for it.
@@ -263,7 +263,7 @@ pub struct FixedPoint {
 pub struct Plan {
     /// Length of a window, in nanoseconds.
     pub window_ns: u64,
-    /// Windows of each side that run first and are not counted.
+    /// Number of windows of each side that run first and are not counted.
     pub warmup: u32,
     /// True if the sides are set up again for every pair, unless a factor's level changes it; else
     /// every few pairs: [`Experiment::pairs_per_set_up`]. Each set-up gets other memory, so that a
@@ -271,7 +271,7 @@ pub struct Plan {
     pub fresh: bool,
     /// Numbers of pairs at which the run checks whether they suffice; the run ends at the last one.
     pub looks: Vec<u32>,
-    /// Half of the interval's width, in per cent, that suffices.
+    /// Half the width of the interval, in per cent, that suffices to end a cell.
     pub half_width_pct: f64,
     /// The hypotheses that chances are corrected for together.
     pub family: Family,

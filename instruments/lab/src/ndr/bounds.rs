@@ -59,7 +59,7 @@ impl Times {
     }
 }
 
-/// Classifies a rate by `trials`, all at that rate.
+/// Classifies a rate by `trials`, all of which were made at that rate.
 #[must_use]
 pub fn classify(goal: &Goal, trials: &[Trial]) -> Class {
     let times = Times::of(goal, trials);

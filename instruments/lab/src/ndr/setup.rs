@@ -34,7 +34,7 @@ pub struct Setup {
     pub size: u32,
     /// Number of flows.
     pub flows: u32,
-    /// CPUs of the path, if it is ours, and of the generator and the sink.
+    /// CPUs of the generator and the sink, and of the path if it consists of our own workers.
     pub cpus: Vec<usize>,
 }
 

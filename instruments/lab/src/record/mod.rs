@@ -42,7 +42,7 @@ pub struct Run {
     pub cells: Vec<CellRecord>,
     /// Summary lines over groups of cells: one for each metric and group.
     pub overall: Vec<OverallRecord>,
-    /// Counts by function: an entry for each side and event.
+    /// Counts by function, with an entry for each side and event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<ProfileRecord>,
     /// Matrices, as `cell/side/free_matrix`.
@@ -113,7 +113,7 @@ pub struct CellRecord {
     /// The status at the end of the cell: finished, or the reason why not.
     #[serde(default)]
     pub status: Status,
-    /// Every pair, accepted or not.
+    /// Every pair, whether accepted or not.
     pub pairs: Vec<PairRecord>,
     /// The effect on each metric.
     pub metrics: BTreeMap<String, Effect>,
@@ -270,8 +270,8 @@ pub struct Effect {
     /// The control's median and interval, in per cent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa_pct: Option<(f64, f64, f64)>,
-    /// Probability of such pairs if there were no difference, corrected for the grid by Holm's
-    /// method.
+    /// Probability of a difference at least this large, if the sides were equal; corrected for the
+    /// grid by Holm's method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_holm: Option<f64>,
     /// The expected change in per cent, its source, and the comparison with the result.
@@ -341,7 +341,7 @@ impl Verdict {
     }
 }
 
-/// One metric over a group of cells.
+/// The summary of one metric over a group of cells.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OverallRecord {
     /// The name of the metric.
@@ -359,7 +359,7 @@ pub struct OverallRecord {
     /// Interval of the geometric mean, under the same assumption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub geomean_ci95_pct: Option<(f64, f64)>,
-    /// Cells that are better.
+    /// Number of cells that are better.
     pub better: usize,
     /// Number of cells that are worse.
     pub worse: usize,

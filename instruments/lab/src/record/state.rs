@@ -78,7 +78,7 @@ pub(super) struct PairLine<P> {
 pub(crate) struct CellEnd {
     /// The cell's index in the experiment's grid.
     pub(crate) cell: usize,
-    /// False if the cell was interrupted or could not run here, so that it has to be continued.
+    /// False if the cell was interrupted or could not run here: a continued run runs it again.
     pub(crate) finished: bool,
     pub(crate) status: Status,
     /// Number of pairs that the benches ran; [`CellEnd::and`] adds the number of earlier parts.
@@ -340,8 +340,8 @@ impl Store {
         Ok((store, state))
     }
 
-    /// Records that the run is continued. As the last step it removes the interrupted run's result,
-    /// which can be computed from the rest.
+    /// Records that the run is continued; then removes the interrupted run's result, which can be
+    /// computed again from the other files.
     pub(crate) fn resumed(&mut self, line: &Resumed) -> Result<()> {
         self.resumed.append(line).map_err(|e| self.kept(e))?;
         let path = self.dir.join(RUN);

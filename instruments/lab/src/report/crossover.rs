@@ -62,10 +62,10 @@ fn told(tried: &[(f64, &Effect)]) -> String {
 /// A position on the scale of prices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum At {
-    /// Below the lowest price.
+    /// The crossing is below the lowest price.
     Below,
     Price(f64),
-    /// Above the highest price.
+    /// The crossing is above the highest price.
     Above,
 }
 

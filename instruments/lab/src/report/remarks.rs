@@ -109,7 +109,7 @@ fn of(view: &View<'_>, sides_of: &BTreeMap<usize, u8>) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-/// The cells by their factors, in any order of the factors.
+/// The cells, which are found by their factors in any order.
 struct Places<'a> {
     cells: BTreeMap<Vec<String>, usize>,
     /// The cell's names, if the run has only one.

@@ -20,7 +20,7 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Prepares `run`, as far as its parts can be read.
+    /// Prepares `run` for reports; parts that cannot be read are left out.
     pub fn new(run: &'a Run) -> View<'a> {
         let toml = run.run.config_toml.as_deref();
         let experiment = toml.and_then(|text| Experiment::parse(text, &run.experiment.id).ok());

@@ -99,7 +99,7 @@ impl Running<'_> {
         Ok(finished)
     }
 
-    /// Warms up a set-up, runs pairs of it, and ends it.
+    /// Runs one session: warms up a set-up, runs its pairs, and ends it.
     fn session(&mut self, place: Place<'_>, mut benches: Benches) -> Result<(Outcome, CellEnd)> {
         let Place { index, cell, .. } = place;
         let plan = &self.request.experiment.plan;
@@ -351,7 +351,7 @@ fn unit(unit: Unit) -> &'static str {
     }
 }
 
-/// Windows of a pair: two sides and the control.
+/// Number of windows in a pair: two sides and the control.
 const WINDOWS: u64 = 3;
 
 /// The progress of a run in time: the planned windows, the finished windows, and the start time.
@@ -381,7 +381,7 @@ impl Pace {
         pace
     }
 
-    /// Notes that a cell begins or is skipped, so that it no longer counts as a later cell.
+    /// Notes that `cell` begins or is skipped, so that it no longer counts as a later cell.
     pub(super) fn cell(&mut self, cell: &Cell) {
         self.later_ns = self.later_ns.saturating_sub(self.window_ns(cell, self.pairs));
         self.ran = 0;

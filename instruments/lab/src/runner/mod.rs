@@ -64,7 +64,7 @@ pub struct Progress<'a> {
     pub cell_number: usize,
     /// Number of cells in this run.
     pub cells: usize,
-    /// Pairs accepted, for the headline's clock.
+    /// Number of pairs accepted for the headline's clock.
     pub accepted: usize,
     /// Number of pairs tried.
     pub attempted: usize,

@@ -42,7 +42,7 @@ pub(super) struct Left {
 /// pair.
 const LONG: Duration = Duration::from_millis(500);
 
-/// Pairs of a block; each side runs first in half of them.
+/// Number of pairs in a block; each side runs first in half of them.
 const BLOCK: usize = 4;
 
 /// Returns the side that runs first in a pair, at random in balanced blocks. It follows from the

@@ -57,7 +57,7 @@ pub(super) struct Reading {
     in_flight: u64,
     sleeps: u64,
     asleep_ns: u64,
-    /// Calls of the system's allocator.
+    /// Number of calls of the system's allocator.
     allocator_calls: u64,
 }
 
@@ -303,7 +303,7 @@ struct Timed {
 pub(super) struct Sent {
     pub packets: u64,
     pub bytes: u64,
-    /// Times that any of the ports woke a worker.
+    /// Number of times that a port woke a worker.
     pub wakeups: u64,
 }
 

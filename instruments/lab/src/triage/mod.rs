@@ -74,7 +74,7 @@ pub struct Finding {
     pub cause: Cause,
     /// The evidence, in sentences.
     pub why: String,
-    /// Packets of a million, with batches.
+    /// Packets at fault in a million, with batches.
     pub per_million: f64,
     /// The same count with a cap of one packet; `None` if that was not run.
     pub without_per_million: Option<f64>,

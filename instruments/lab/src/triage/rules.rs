@@ -16,7 +16,7 @@ const GONE: f64 = 0.1;
 /// Share of TCP's retransmissions that losses must explain.
 const EXPLAINED: f64 = 0.5;
 
-/// Parts of the path with a loss count of their own, and the description of each loss.
+/// Parts of the path with a separate count of losses, and the description of each loss.
 const PARTS: [(&str, Cause, &str); 5] = [
     (
         "inlet_lost",

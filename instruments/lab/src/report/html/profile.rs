@@ -24,7 +24,7 @@ const LISTED_MAX: usize = 60;
 /// Most functions in the CSV file; the run's document has the others.
 const FILED_MAX: usize = 1000;
 
-/// Stages with a bar of their own; the others are combined.
+/// Number of stages with separate bars; the other stages are combined.
 const STAGES_MAX: usize = 6;
 
 /// The largest number of cells whose profiles are shown.

@@ -26,7 +26,7 @@ const NOT_TIMED: &str = "its calls were not timed";
 /// Calls of one kind by one worker, on both sides.
 struct Group {
     name: String,
-    /// Ticks and calls of A and of B.
+    /// Ticks and number of calls, of A and of B.
     sides: [Option<(f64, f64)>; 2],
 }
 

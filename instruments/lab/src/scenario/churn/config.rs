@@ -27,7 +27,7 @@ pub(super) enum Free {
     Remote,
 }
 
-/// Access of the freeing side to metadata.
+/// Access to a packet's metadata by the side that frees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Consumer {
     None,

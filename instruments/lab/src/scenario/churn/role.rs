@@ -111,7 +111,7 @@ pub(super) struct Near {
     way: Way,
 }
 
-/// Role of a CPU that frees packets of another.
+/// Role of a CPU that frees packets which another CPU allocated.
 pub(super) struct Far {
     mem: Local,
     batch: Batch,

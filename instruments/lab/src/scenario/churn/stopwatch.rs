@@ -19,7 +19,7 @@ const INTERRUPTED: Duration = Duration::from_micros(100);
 /// allocator's slow path.
 const INTERRUPTED_EACH: Duration = Duration::from_micros(1);
 
-/// Empty calls whose median is the cost of timing.
+/// Number of empty calls whose median is the cost of timing.
 const EMPTY_CALLS: usize = 1001;
 
 /// A stopwatch for single calls.
@@ -40,7 +40,7 @@ pub(super) struct Stopwatch {
 /// Calls that were timed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Timed {
-    /// Packets in the timed calls.
+    /// Number of packets in the timed calls.
     pub packets: u64,
     /// The number of calls.
     pub calls: u64,

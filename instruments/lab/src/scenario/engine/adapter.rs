@@ -186,7 +186,7 @@ impl End {
 struct Receiver {
     queue: Queue,
     end: End,
-    /// Bytes that the fabric had copied when they were last read.
+    /// Number of bytes that the fabric had copied at the last reading.
     told_bytes: u64,
     inbox: Batch,
     fresh: Batch,
@@ -252,7 +252,8 @@ impl Receiver {
         }
     }
 
-    /// Passes on held packets, and takes back those that were sent.
+    /// Frees held packets as transmitted, or sends them to the other process and drops those
+    /// without room.
     fn release(&mut self, done: &mut Done) {
         let n = self.held.len();
         match &mut self.end {

@@ -15,7 +15,7 @@ use crate::{Code, Error, Result};
 
 /// Gigabit Ethernet's packets a second: 60 bytes, FCS, preamble and gap.
 const LINE_PPS: f64 = 1_488_095.0;
-/// Rates in packets a second that are valid.
+/// Range of valid rates, in packets a second.
 const PPS: RangeInclusive<f64> = 1.0..=1e9;
 /// The mean packet size of an IMIX: of 12 packets, 7 have 60 bytes, 4 have 590 and 1 has 1514.
 const IMIX_MEAN_BYTES: f64 = (7.0 * 60.0 + 4.0 * 590.0 + 1514.0) / 12.0;

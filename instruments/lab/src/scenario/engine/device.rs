@@ -35,7 +35,7 @@ const OUTSIDE_FRAMES: u32 = 2048;
 pub(super) struct Link {
     outside: Netns,
     inside: Netns,
-    /// Sender whose drop ends the thread.
+    /// A sender that keeps the thread alive; dropping it ends the thread.
     _keeps: Option<Sender<()>>,
 }
 

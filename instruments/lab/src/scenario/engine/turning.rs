@@ -38,7 +38,7 @@ counts! {
     ring_full
     /// Packets lost because the receiver's pool had no frame.
     no_frame
-    /// Packets of `late` that were lost, possibly not by the receiver's fault.
+    /// Lost packets of late bursts, which the receiver may not have caused.
     wire_late
     /// Packets received for which the ring behind the receiver had no room.
     fabric_full
@@ -54,7 +54,7 @@ counts! {
     bytes
     /// Bytes that the port after the loop copied.
     copied_bytes
-    /// Sleeps of the loop.
+    /// Number of sleeps of the loop.
     sleeps
     /// The total time of those sleeps.
     asleep_ns

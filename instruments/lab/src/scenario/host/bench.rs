@@ -413,7 +413,7 @@ const REACHED_PCT: f64 = 98.0;
 #[derive(Debug, Default)]
 pub(super) struct Remarks {
     windows: u64,
-    /// Windows in which the rate was not reached, and the smallest share among them, in per cent.
+    /// Number of windows below the rate; the next field is the smallest share of it, in per cent.
     short: u64,
     least_pct: Option<f64>,
     requests: Sum,

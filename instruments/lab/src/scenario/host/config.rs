@@ -75,9 +75,9 @@ pub(super) enum Cpus {
     /// A worker for each pair of ports, alternating between two CPUs; the programs on a third CPU
     /// if there is one.
     Spread,
-    /// The engine on the first, the programs on the second.
+    /// The engine runs on the first CPU, the programs on the second.
     Apart,
-    /// Engine and programs on the first CPU.
+    /// The engine and the programs run on the first CPU.
     One,
 }
 
@@ -92,7 +92,7 @@ pub(super) enum Placement {
     Irq,
     /// The program that reads in the east.
     Process,
-    /// Interrupts, workers and programs.
+    /// The interrupts, the workers and the programs.
     Both,
 }
 
@@ -146,7 +146,7 @@ pub(super) struct Config {
     /// placement.
     pub roamed: Vec<usize>,
     pub seed: u64,
-    /// This program, which a sender's process runs.
+    /// The path of this program, which a sender's process runs.
     pub program: Option<PathBuf>,
 }
 

@@ -29,7 +29,7 @@ use crate::{Code, Error, Result};
 const PROBE_BYTES: usize = 64;
 /// Bytes for the number of the round, and of the datagram.
 pub(super) const BYTES_MIN: usize = 16;
-/// Longest datagram that is a single packet.
+/// Largest datagram that fits into one packet, in bytes.
 pub(super) const BYTES_MAX: usize = 1472;
 /// Most datagrams of a round whose arrivals are recorded: the first ones of each flow.
 const NOTED: usize = 1 << 18;
@@ -81,7 +81,7 @@ struct Heard {
     /// The number of the round: datagrams of another round do not count.
     round: u64,
     arrived: u64,
-    /// Arrivals after one with a higher number.
+    /// Number of arrivals after an arrival with a higher number.
     reordered: u64,
     highest: u64,
     /// When each datagram was read, by the datagram's number.

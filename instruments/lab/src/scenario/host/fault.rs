@@ -155,7 +155,7 @@ impl Faults {
     }
 }
 
-/// Stage that gives packets of one connection in this many the highest priority.
+/// Stage that gives the packets of one in this many connections the highest priority.
 pub(super) struct Prefers(pub u32);
 
 impl Stage for Prefers {
@@ -172,7 +172,7 @@ impl Stage for Prefers {
     }
 }
 
-/// Stage that swaps one pair of neighbouring packets in this many.
+/// Stage that swaps one in this many pairs of neighbouring packets.
 pub(super) struct Swaps {
     one_in: u32,
     seen: u32,

@@ -38,7 +38,7 @@ const POST_002: [(&str, &str); 5] = [
     ("net.core.wmem_max", "4194304"),
     ("net.core.netdev_max_backlog", "120000"),
 ];
-/// Settings for the lengths of device queues, which a veth pair lacks.
+/// The remark that a veth pair lacks the post's settings for the lengths of device queues.
 const QUEUES: &str =
     "n/a: its send and receive queues of 512 and 4096, which are a device's with work queues";
 

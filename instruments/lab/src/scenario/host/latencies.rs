@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use super::crew::Round;
 
-/// Divisor of the round for its last part: requests due in the last tenth do not count.
+/// Number of parts of a round, of which the last one does not count: requests due in it have too
+/// little time for an answer.
 const EDGE: u32 = 10;
 /// Most latencies of a sender's round that are kept; later ones are not recorded.
 const KEPT: usize = 1 << 18;

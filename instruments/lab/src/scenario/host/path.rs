@@ -350,7 +350,7 @@ fn profile(worker: &mut Worker, time: Duration, hz: u32, ready: impl FnOnce()) -
     recording.finish()
 }
 
-/// Empties the buffers of samples from time to time.
+/// Empties the buffers of samples if [`EMPTY`] has passed since the last time.
 fn empty(recording: &mut Recording, emptied: &mut Instant, now: Instant) -> Result<()> {
     if now.saturating_duration_since(*emptied) >= EMPTY {
         *emptied = now;

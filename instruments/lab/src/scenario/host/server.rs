@@ -162,7 +162,7 @@ pub(super) const STEPS: usize = 9;
 const RANKS: [f64; STEPS] = [9.0, 6.0, 4.0, 2.0, 1.0, 3.0, 5.0, 7.0, 8.0];
 /// Share of connections, in per cent, that stay open for more than one request.
 const KEPT_PCT: usize = 70;
-/// Mean number of requests over such a connection.
+/// Mean number of requests over a connection that stays open.
 const KEPT_REQUESTS: usize = 10;
 /// Bytes of a request.
 const REQUEST_BYTES: std::ops::Range<usize> = 100..300;

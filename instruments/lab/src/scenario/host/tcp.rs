@@ -30,7 +30,7 @@ const READ_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Tcp {
     crew: Crew,
-    /// Bytes of a write if no answer is expected: a round then waits until all are read.
+    /// Bytes of a write if no answer is expected: a round then waits until all writes were read.
     unanswered: Option<u64>,
     written: u64,
     readers: Vec<Reader>,
