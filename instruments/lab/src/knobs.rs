@@ -165,13 +165,13 @@ impl<'a> Reading<'a> {
         Err(wrong(setting.line, why).fix(format!("it has: {}", names.join(", "))))
     }
 
-    /// Returns a whole number, or its default.
+    /// Returns the whole number of a setting, or its default.
     pub(crate) fn count(&self, name: &str) -> Result<u64> {
         let default = || self.knob(name).and_then(|knob| knob.default_text().parse().ok());
         Ok(self.count_if_set(name)?.or_else(default).unwrap_or(0))
     }
 
-    /// Returns a whole number if the file sets it.
+    /// Returns the whole number of a setting; `None` if the file does not set it.
     pub(crate) fn count_if_set(&self, name: &str) -> Result<Option<u64>> {
         self.read(name, "a whole number", |value, values| {
             let Value::Int(n) = value else { return None };
@@ -184,7 +184,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Returns a number above 0 if the file sets it.
+    /// Returns the number of a setting, above 0; `None` if the file does not set it.
     pub(crate) fn number(&self, name: &str) -> Result<Option<f64>> {
         self.read(name, "a number above 0", |value, _| match value {
             Value::Int(n) => Some(*n as f64).filter(|n| *n > 0.0),
@@ -193,7 +193,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Returns a text if the file sets it.
+    /// Returns the text of a setting; `None` if the file does not set it.
     pub(crate) fn text(&self, name: &str) -> Result<Option<String>> {
         self.read(name, "a text", |value, _| value.as_text().map(str::to_owned))
     }
@@ -208,7 +208,7 @@ impl<'a> Reading<'a> {
             .map_err(|e: Error| wrong(line, format!("{name} = {text}: {}", e.why)).fix(e.fix))
     }
 
-    /// Returns a list of texts if the file sets it.
+    /// Returns the list of texts of a setting; `None` if the file does not set it.
     pub(crate) fn texts(&self, name: &str) -> Result<Option<Vec<String>>> {
         self.read(name, "a list of texts", |value, _| match value {
             Value::List(list) => {
@@ -223,7 +223,7 @@ impl<'a> Reading<'a> {
         Ok(self.flag_if_set(name)?.unwrap_or_else(|| self.default(name) == "true"))
     }
 
-    /// Returns `true` or `false` if the file sets it.
+    /// Returns `true` or `false` as set in the file; `None` if the file does not set it.
     pub(crate) fn flag_if_set(&self, name: &str) -> Result<Option<bool>> {
         self.read(name, "true or false", |value, _| match value {
             Value::Bool(flag) => Some(*flag),
@@ -255,7 +255,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// Returns the setting `name` if the file has it.
+    /// Returns the setting `name`; `None` if the file does not have it.
     pub(crate) fn said(&self, name: &str) -> Option<&'a Setting> {
         self.settings.get(name)
     }

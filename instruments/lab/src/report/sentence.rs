@@ -61,8 +61,7 @@ impl View<'_> {
     fn in_short(&self, metric: &Shown) -> Option<String> {
         let Shown { name, label, .. } = metric;
         let all = self.overall(name).find(|line| line.group == "all");
-        // Use the cells that the overall line uses: without those of which most pairs were
-        // disturbed.
+        // Leave out cells of which most pairs were disturbed, as the overall line does.
         let quiet =
             |cell: &&CellRecord| metric.clock.is_none_or(|clock| !noisy(clock, &cell.pairs));
         let cells = self.run.cells.iter().filter(quiet);

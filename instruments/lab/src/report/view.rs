@@ -56,8 +56,8 @@ impl<'a> View<'a> {
         self.metrics.iter().filter(|metric| self.is_measured(metric))
     }
 
-    /// Returns the metrics without a value in any cell although the run measured something; true if
-    /// the reason is that this machine cannot count the CPU's events for them.
+    /// Returns the metrics without a value in any cell although the run measured something. The
+    /// second value is true if this machine cannot count the CPU events that the metric needs.
     pub fn unmeasured(&self) -> impl Iterator<Item = (&Shown, bool)> {
         let any = self.run.cells.iter().any(|cell| !cell.metrics.is_empty());
         let counts = self.run.env["pmu"]["available"].as_bool() != Some(false);

@@ -171,7 +171,7 @@ fn pairs_table(title: &str, ratios: &[Ratio], points: usize) -> String {
     format!("<details><summary>Table</summary>{}</details>", table.html_with(&csv))
 }
 
-/// Returns the span of the admitted ratios, widened for other ratios as far as the plot stays
+/// Returns the range of the admitted ratios, extended to the other ratios if the plot stays
 /// readable.
 fn bounds<'r>(ratios: impl IntoIterator<Item = &'r Ratio>) -> (f64, f64) {
     let none = (f64::MAX, f64::MIN);

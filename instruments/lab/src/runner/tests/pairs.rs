@@ -269,7 +269,7 @@ fn fresh_sides_are_set_up_for_every_pair_in_an_order_of_its_own_and_every_packet
     let pairs = run.cells.iter().map(|cell| cell.pairs.len()).sum::<usize>();
     let opened = world.scenario.log.lock().unwrap().opened.clone();
     assert_eq!((pairs, opened["a"], opened["b"]), (30, 60, 30));
-    // Three windows to warm up, and one that counts.
+    // Each side runs three windows to warm up, and one that counts.
     assert_eq!(world.windows().len(), pairs * 3 * 4);
     for cell in &run.cells {
         let ledger = &cell.ledger;

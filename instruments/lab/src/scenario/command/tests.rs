@@ -73,7 +73,8 @@ fn a_program_that_fails_is_an_error_with_its_last_words() {
 #[test]
 fn a_program_that_prints_without_end_is_an_error_and_fills_no_memory() {
     let e = window("exec yes").unwrap_err();
-    // It gets SIGPIPE; where that is ignored, the output was too much.
+    // The program gets SIGPIPE; if it ignores that signal, the error is that its output is too
+    // long.
     assert!(e.why.contains("signal 13") || e.why.contains("16 MiB"), "{e}");
 }
 
@@ -84,7 +85,7 @@ fn a_program_that_does_not_end_is_killed_with_all_that_it_started() {
     let mut bench = Program.open(&settings, &Place::default()).unwrap();
     let e = bench.window(Duration::ZERO).unwrap_err();
     assert_eq!(e.why, "it did not end within 1 s and was killed");
-    // Its child held the pipes open: had it lived, this would have taken 600 s.
+    // The program's child held the pipes open: a surviving child would have delayed this by 600 s.
     assert!(start.elapsed() < Duration::from_secs(300));
 }
 
