@@ -96,7 +96,8 @@ fn packets_are_freed_elsewhere_all_of_them_or_none() {
 #[test]
 fn each_cpu_counts_only_its_own_work() {
     let Some(mut side) = side(&Settings::new()) else { return };
-    // Until both have had their CPUs, on a machine with much else to do.
+    // Repeat until both threads have had their CPUs, which may take several windows on a busy
+    // machine.
     let figures = loop {
         let figures = side.window(WINDOW).unwrap().figures;
         if figures["frees"] > 0.0 && figures.contains_key("buffer_ticks") {
@@ -119,7 +120,8 @@ fn a_side_that_is_dropped_without_an_end_leaves_no_thread_behind() {
     let Some(mut side) = side(&Settings::new().with("pool_frames", 8192)) else { return };
     side.window(WINDOW).unwrap();
     drop(side);
-    // Its pools are given back when its threads have ended: there are 31 in a process.
+    // A side returns its pools when its threads have ended; otherwise this loop would exceed the
+    // limit of 31 pools in a process.
     for _ in 0..40 {
         let opened = (0..500).find_map(|_| {
             std::thread::sleep(Duration::from_millis(1));
