@@ -401,6 +401,8 @@ fn unverified(report: &ForwardReport) -> Option<ErrorReport> {
 }
 
 #[cfg(test)]
+mod live;
+#[cfg(test)]
 mod tests {
     use super::*;
     use linerate::{Code, Error};
