@@ -55,8 +55,9 @@ impl Counters {
 
     /// Stops the counters and returns the counts.
     ///
-    /// # Errors `E-SYSTEM` if the counters cannot be read, `E-BUSY` if others used them for part of the time: the
-    /// counts would be extrapolations.
+    /// # Errors
+    /// `E-SYSTEM` if the counters cannot be read, `E-BUSY` if others used them for part of the time: the counts would
+    /// be extrapolations.
     pub fn stop(mut self) -> Result<Counted> {
         let system = |e: io::Error| Error::new(Code::System, WHAT, e.to_string());
         self.cycles.disable().map_err(system)?;

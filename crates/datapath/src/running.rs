@@ -204,8 +204,9 @@ impl Stopped {
     /// The end of a source and an ordered stop are no failures. A port that is down but may recover
     /// is no failure either.
     ///
-    /// # Errors The error of a worker that ended early; else that of the first port that failed for
-    /// good; else a ledger that does not balance.
+    /// # Errors
+    /// The error of a worker that ended early; else that of the first port that failed for good; else a ledger that
+    /// does not balance.
     pub fn check(&self) -> Result<()> {
         if let Some(e) = self.failed.clone().or_else(|| port_failure(&self.ports)) {
             return Err(e);

@@ -49,8 +49,9 @@ pub struct Run {
 ///
 /// `make` creates the stage, once for each run; a port exists as soon as `make` asks its context for it.
 ///
-/// # Panics If the capture cannot be read, if two batch sizes give different results (the first difference is shown),
-/// if unfinished packets or packets that a peer may write are treated differently, or if the ledger does not balance:
+/// # Panics
+/// If the capture cannot be read, if two batch sizes give different results (the first difference is shown), if
+/// unfinished packets or packets that a peer may write are treated differently, or if the ledger does not balance:
 /// the function is for tests.
 #[must_use]
 pub fn run<S: Stage + 'static>(

@@ -42,8 +42,9 @@ impl InterruptGuard {
     /// CPU; then this gives each NAPI instance a thread. The interface is looked up in the calling thread's network
     /// namespace, and its port must be open, because a veth may have no NAPI before.
     ///
-    /// # Errors `E-UNSUPPORTED` if the interface has neither irqs nor NAPI, `E-PERM` without CAP_NET_ADMIN, `E-NODEV`
-    /// if it does not exist, `E-CPU` if none of its irqs can be moved.
+    /// # Errors
+    /// `E-UNSUPPORTED` if the interface has neither irqs nor NAPI, `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it
+    /// does not exist, `E-CPU` if none of its irqs can be moved.
     pub fn of(interface: &str) -> Result<InterruptGuard> {
         let (found, mut guard) = InterruptGuard::look(interface)?;
         if guard.queues.is_empty() {
@@ -169,8 +170,9 @@ impl InterruptGuard {
     /// Restores a setting of an interface that a killed program has left, in the calling thread's namespace. An
     /// interrupt that no longer exists is skipped, and so is an irq or a thread of another interface.
     ///
-    /// # Errors Those of [`InterruptGuard::of`], and of moving the interrupt: `E-UNSUPPORTED` if the interface has
-    /// NAPI only while a port is open.
+    /// # Errors
+    /// Those of [`InterruptGuard::of`], and of moving the interrupt: `E-UNSUPPORTED` if the interface has NAPI only
+    /// while a port is open.
     pub fn put_back(interface: &str, was: &Was) -> Result<()> {
         let (_, mut guard) = InterruptGuard::look(interface)?;
         if *was == Was::NotThreaded {

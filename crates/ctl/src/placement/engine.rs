@@ -103,8 +103,9 @@ impl EngineGauge {
 
     /// Searches on the calling thread, which must not be a worker's.
     ///
-    /// # Errors `E-CPU` if the machine's CPUs are not known; `E-BUSY` if the run ended first; `E-UNSUPPORTED` if the
-    /// meter stops counting, for instance because the PMU was withdrawn.
+    /// # Errors
+    /// `E-CPU` if the machine's CPUs are not known; `E-BUSY` if the run ended first; `E-UNSUPPORTED` if the meter
+    /// stops counting, for instance because the PMU was withdrawn.
     pub fn search(mut self) -> Result<PlacementReport> {
         let topology = Topology::here()?;
         let names: Vec<String> = self.pins.iter().map(|pin| pin.name()).collect();

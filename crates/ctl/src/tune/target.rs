@@ -112,8 +112,9 @@ impl Target {
 
     /// Orders a change after checking all of its values.
     ///
-    /// # Errors `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`: then nothing was ordered. `E-BUSY` for a worker
-    /// that does not obey.
+    /// # Errors
+    /// `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`: then nothing was ordered. `E-BUSY` for a worker that does
+    /// not obey.
     pub fn begin(&mut self, change: &Change, now: Instant) -> Result<Pending, ErrorReport> {
         let what = format!("cannot set '{}'", change.port);
         let port = self.port(&change.port, &what)?;
