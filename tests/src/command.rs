@@ -219,7 +219,9 @@ impl Refusal {
             .unwrap_or_else(|e| panic!("not JSON: {e}: {document:?}"));
         let error = &document["error"];
         let word = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
-        let refusal = Refusal { what: word("what"), why: word("why"), fix: word("fix") };
+        // A remedy may contain the whole command, which has `--json` in the second run only.
+        let fix = word("fix").replace(" --json", "");
+        let refusal = Refusal { what: word("what"), why: word("why"), fix };
         assert_eq!(word("code"), code, "{document}");
         assert!(!refusal.what.is_empty() && !refusal.why.is_empty(), "{document}");
         let fix = if refusal.fix.is_empty() {

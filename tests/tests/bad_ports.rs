@@ -265,7 +265,7 @@ fn advice_about_capabilities_leads_to_ports_that_open() {
     };
     // Each remedy keeps the capabilities that the earlier remedies gave.
     let tap_is_open = fs::metadata("/dev/net/tun").is_ok_and(|m| m.permissions().mode() & 6 == 6);
-    let between = if tap_is_open { "tap:t0" } else { "packet:w0" };
+    let between = if tap_is_open { "tap:t0,up" } else { "packet:w0" };
     for port in ["packet:w0,udp=53", between, "packet:w0,udp=53"] {
         let done = run(port, false).finish(SOON);
         if done.code() == 0 {

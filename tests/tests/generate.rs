@@ -128,7 +128,7 @@ fn a_receiver_that_cannot_be_reached_is_said_with_what_to_do() {
     });
     for (to, says) in [
         ("10.7.0.77:7777", "no answer to ARP on the link"),
-        ("10.7.0.9:7777", "this machine's own"),
+        ("10.7.0.9:7777", "belongs to this machine"),
         ("[2001:db8::1]:7777", "unreachable"),
         ("10.7.0.1:7777 --size 1515", "frames of up to 1514 bytes"),
     ] {

@@ -476,7 +476,7 @@ mod tests {
         assert_eq!(rustix::fs::ftruncate(&sealable, 0), Err(rustix::io::Errno::PERM));
         let unsealable = memfd(4096, MemfdFlags::empty());
         let e = map(&unsealable, false).unwrap_err();
-        assert!(e.why.contains("cut short") && e.fix.contains("trust=yes"), "{e}");
+        assert!(e.why.contains("sealed against truncation") && e.fix.contains("trust=yes"), "{e}");
         assert!(map(&unsealable, true).is_ok());
         let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
         assert!(map(&file, false).is_err());

@@ -298,14 +298,14 @@ mod tests {
             assert!(e.code == Code::Busy && e.why.contains(why) && !e.fix.is_empty(), "{e}");
         };
         std::fs::write(&path, "a file").unwrap();
-        refused("no socket");
+        refused("not a socket");
         assert_eq!(std::fs::read(&path).unwrap(), b"a file");
         std::fs::remove_file(&path).unwrap();
         leave(&dead);
         symlink(&dead, &path).unwrap();
-        refused("no socket");
+        refused("not a socket");
         std::fs::remove_file(&dead).unwrap();
-        refused("no socket");
+        refused("not a socket");
         assert!(path.is_symlink() && !dead.exists(), "a link to nothing is not followed");
         std::fs::remove_file(&path).unwrap();
         leave(&path);

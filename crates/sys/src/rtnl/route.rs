@@ -297,7 +297,7 @@ mod tests {
         in_netns(|| {
             let v0 = interface();
             let e = route(&v0, "10.0.0.1").unwrap_err();
-            assert!(e.why.contains("own"), "{e}");
+            assert!(e.why.contains("belongs to this machine"), "{e}");
             let e = route(&v0, "2001:db8::1").unwrap_err();
             assert!(e.why.contains("unreachable") && e.fix.contains("ip route add"), "{e}");
         });
