@@ -419,8 +419,8 @@ fn close(entry: Entry) {
             settle(umem);
             put_home(umem, &frames);
         }
-        // An empty list does not keep its umem alive: the umem may be unmapped, with the counters
-        // of the page.
+        // An empty list does not keep its umem alive. If the umem has ended, its books have ended too,
+        // and there is nothing to add to them.
         None => Umem::if_alive(entry.id, entry.serial, settle),
     }
 }

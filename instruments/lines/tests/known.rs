@@ -35,7 +35,8 @@ fn run(kind: &str, words: &str) -> Option<Sums> {
     load(&[kind, &TURNS.to_string()], words)
 }
 
-/// Runs the load with these words.
+/// Runs the load with `args` in QEMU, with `words` added to the plugin's options. Prints the reason
+/// and returns `None` if it cannot run here.
 fn load(args: &[&str], words: &str) -> Option<Sums> {
     if cfg!(not(target_arch = "x86_64")) {
         eprintln!("skipped: the plugin is tried on x86-64");

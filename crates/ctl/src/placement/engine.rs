@@ -16,8 +16,8 @@ use crate::affinity::{InterruptGuard, Pin, WorkerPin};
 
 /// Length of a reading; before it, the search pauses for `SETTLES` after a move.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Length of a reading if the machine's time is counted: the kernel reports it in hundredths of a
-/// second.
+/// Length of a reading that counts the busy time of all CPUs, which the kernel reports in units of
+/// 10 ms.
 const WINDOW_OF_ALL: Duration = Duration::from_millis(300);
 /// Nanoseconds in the unit of time of /proc/stat.
 const TICK_NS: f64 = 1e7;

@@ -36,8 +36,8 @@ struct Times {
 }
 
 impl Times {
-    /// Adds up the times of the trials. A short trial with too much loss counts only by the time
-    /// that exceeds the allowance from short trials without such loss.
+    /// Adds up the times of the trials with low and with high loss. The total time of short trials
+    /// with high loss is reduced by an allowance, which the short trials with low loss give.
     ///
     /// Source: draft-ietf-bmwg-mlrsearch-15, "Load Classification Code".
     fn of(goal: &Goal, trials: &[Trial]) -> Times {

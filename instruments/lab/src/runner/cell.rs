@@ -316,7 +316,7 @@ const ROWS_MAX: usize = 500;
 /// A function that is not in it was seen fewer times than its cut-off says.
 pub(super) fn record(side: &str, cell: &str, mut profile: Profile) -> ProfileRecord {
     profile.sort();
-    // Without a cut-off, a function that is not listed was seen less than once.
+    // Without a cut-off the profile lists every function that was seen.
     let cutoff = profile.cutoff.unwrap_or(1);
     let left_out = profile.rows.get(ROWS_MAX).map_or(0, |row| row.count.saturating_add(1));
     profile.rows.truncate(ROWS_MAX);

@@ -27,9 +27,9 @@ named! {
 pub struct Scale {
     /// The quantity that counts are scaled to.
     pub by: By,
-    /// Factor of the baseline.
+    /// Number by which the counts of the baseline are multiplied.
     pub without_factor: f64,
-    /// Factor of the profile with the change.
+    /// Number by which the counts of the profile with the change are multiplied.
     pub with_factor: f64,
 }
 
