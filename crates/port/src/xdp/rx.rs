@@ -18,6 +18,8 @@ pub(super) struct Rx {
     partial: Option<Skb>,
     /// True if the partly received packet has lost a frame, so that the rest of it is dropped.
     spoilt: bool,
+    /// Empty batch of one packet, made with the first packet of several frames.
+    one: Option<Batch>,
     /// Pending while the pool has no frame and the rings have none left.
     pub starved: Retry,
     /// Receives that the pool ended early.
@@ -75,10 +77,11 @@ impl Rx {
     /// Adds a frame to the partly received packet, and delivers the packet with its last frame.
     #[cold]
     fn add(&mut self, desc: &Desc, held: &mut Held, mem: &mut Local, out: &mut Batch) {
+        let one = self.one.get_or_insert_with(|| Batch::with_capacity(1));
         let frame = came_back(desc, held, mem).and_then(|span| {
-            // SAFETY: as in `adopt`.
-            unsafe { mem.receive(&[span], out) };
-            out.pop()
+            // SAFETY: as in `adopt`; `one` is empty.
+            unsafe { mem.receive(&[span], one) };
+            one.pop()
         });
         match (self.partial.take(), frame) {
             (None, Some(frame)) if self.spoilt => refuse(frame, DropReason::BAD_DESC, mem),
