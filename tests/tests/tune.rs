@@ -273,7 +273,7 @@ fn socket_of_a_killed_run_is_replaced_and_that_of_a_living_one_is_not() {
     assert!(none.why.contains("no such file") && none.fix.contains("--control"), "{none:?}");
     fs::write(&path, "a file").unwrap();
     let refusal = Refusal::of(&again, 1, "E-BUSY");
-    assert!(refusal.why.contains("no socket"), "{refusal:?}");
+    assert!(refusal.why.contains("not a socket"), "{refusal:?}");
     fs::remove_file(&path).unwrap();
 }
 
