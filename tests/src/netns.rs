@@ -4,8 +4,8 @@
 //! kernel removes it with its content when the last process inside has ended. A killed test leaves
 //! nothing to clean up, and tests that run at the same time do not affect each other.
 //!
-//! That thread also starts the programs in the namespace; it ends with the namespace, and programs
-//! are killed when it ends (see [`process`](crate::process)).
+//! The thread also starts the programs in its namespace. It ends with the namespace, and the
+//! programs are killed when it ends (see [`process`](crate::process)).
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
