@@ -37,7 +37,7 @@ pub(crate) struct Napi {
     watched: bool,
     /// True if the moderation holds the queue: packets gather in its ring.
     held: bool,
-    /// The rank of the last known health, to notice a change.
+    /// The rank of the last published health, to notice a change.
     rank: u8,
 }
 
@@ -270,21 +270,30 @@ impl Napi {
         self.ops.stats().counts()
     }
 
-    /// Returns true once after each change of the device's health.
-    pub fn health_changed(&mut self) -> bool {
+    /// Publishes the device's health if it has changed since the last call that published it.
+    /// Returns `None` if not, and otherwise whether it is published now: if a reader has the lock,
+    /// the next call publishes it.
+    pub fn publish_change(&mut self) -> Option<bool> {
         let now = rank(&self.ops.health());
-        std::mem::replace(&mut self.rank, now) != now
+        if now == self.rank {
+            return None;
+        }
+        let published = self.slot.publish(&mut self.ops, &self.egress);
+        if published {
+            self.rank = now;
+        }
+        Some(published)
     }
 
     /// Publishes the statistics that only the queue's owner can read from the device.
     ///
     /// Cost: whatever the device's answers cost: a syscall for some, a histogram for others.
     pub fn publish(&mut self) {
-        self.slot.publish(&mut self.ops, &self.egress);
+        let _ = self.slot.publish(&mut self.ops, &self.egress);
     }
 
-    /// Publishes as [`Napi::publish`] does, but waits if a reader has the lock; used for a change
-    /// of health and at the end.
+    /// Publishes as [`Napi::publish`] does, but waits if a reader has the lock; used when the
+    /// worker ends.
     pub fn conclude(&mut self) {
         self.slot.conclude(&mut self.ops, &self.egress);
     }

@@ -253,19 +253,18 @@ impl Slot {
         self.rx_nombuf.store(counters.rx_nombuf, Ordering::Relaxed);
     }
 
-    /// Reads a device's figures and publishes them. Never waits: if a reader has the lock, the next
-    /// call publishes them.
-    pub fn publish(&self, ops: &mut DriverQueue, egress: &Egress) {
+    /// Reads a device's figures and publishes them. Never waits: returns false if a reader has the
+    /// lock, and the next call publishes them.
+    pub fn publish(&self, ops: &mut DriverQueue, egress: &Egress) -> bool {
         let counters = ops.counters();
         let report = DeviceReport::of(ops, &counters, egress);
         self.count(&counters, egress);
         self.settings.set_rx_ring_len(ops.caps().rx_ring_len);
-        if let Ok(mut known) = self.report.try_lock() {
-            *known = report;
-        }
+        let known = self.report.try_lock();
+        known.map(|mut known| *known = report).is_ok()
     }
 
-    /// Publishes figures that must not be missed; waits if a reader has the lock.
+    /// Publishes the last figures of a queue whose worker ends; waits if a reader has the lock.
     pub fn conclude(&self, ops: &mut DriverQueue, egress: &Egress) {
         let counters = ops.counters();
         let report = DeviceReport::of(ops, &counters, egress);

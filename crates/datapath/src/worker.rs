@@ -280,11 +280,8 @@ impl Worker {
             // Do not ask queues of rings between workers: a worker between rings ends with the
             // other workers of the engine.
             let ended = nothing_waits && external.all(Napi::ended);
-            // Query every queue: a change of health that is not read now would be reported later as
-            // new.
-            let changed = self.napis.iter_mut().fold(false, |any, n| n.health_changed() | any);
-            if changed {
-                self.publish_health();
+            if !self.publish_health() {
+                turned = Turned::Again;
             }
             let news = ended != self.slot.ended();
             if news || self.ask_at.is_none_or(|at| now >= at) {
@@ -316,11 +313,23 @@ impl Worker {
         self.napis.iter_mut().for_each(Napi::publish);
     }
 
-    /// Publishes a change of a device's health immediately, and wakes the threads that wait for
-    /// one.
+    /// Publishes each change of a device's health immediately, and wakes the threads that wait for
+    /// one. Returns false if a reader's lock delays one; then the next turn has to publish it.
+    fn publish_health(&mut self) -> bool {
+        let (mut changed, mut delayed) = (false, false);
+        for published in self.napis.iter_mut().filter_map(Napi::publish_change) {
+            changed |= published;
+            delayed |= !published;
+        }
+        if changed {
+            self.tell_health();
+        }
+        !delayed
+    }
+
+    /// Wakes the threads that wait for a change of a device's health.
     #[cold]
-    fn publish_health(&mut self) {
-        self.napis.iter_mut().for_each(Napi::conclude);
+    fn tell_health(&self) {
         if self.napis.iter().any(Napi::failed) {
             self.slot.notice().tell_port_failed();
         } else {

@@ -3,23 +3,27 @@
 use super::*;
 use crate::egress::Egress;
 use crate::napi::Napi;
-use crate::worker::Worker;
-use linerate_port::{Counters, Direction, Moderation, QueueOps, Want};
+use crate::worker::{Turned, Worker};
+use linerate_port::{Code, Counters, Direction, Error, Moderation, QueueOps, Want};
 use linerate_skb::{Batch, Local, Moved};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A device that loses a packet, for lack of room, at every query.
 struct Losing {
     bell: EventFd,
     counts: DriverCounts,
+    down: Arc<AtomicBool>,
 }
 
 impl Losing {
     fn new(copied_bytes: Option<u64>, resets: u64) -> Losing {
         let mut counts = DriverCounts::default();
         (counts.copied_bytes, counts.resets, counts.bad_descs) = (copied_bytes, resets, 5);
-        Losing { bell: EventFd::new().unwrap(), counts }
+        Losing { bell: EventFd::new().unwrap(), counts, down: Arc::default() }
     }
 }
 
@@ -41,6 +45,13 @@ impl QueueOps for Losing {
         let mut counters = Counters::default();
         (counters.rx_missed, counters.driver) = (self.counts.missed_ring_full, self.counts);
         counters
+    }
+
+    fn health(&self) -> Health {
+        match self.down.load(Ordering::Relaxed) {
+            true => Health::Down(Error::new(Code::DeviceDown, "losing", "it is a test")),
+            false => Health::Up,
+        }
     }
 }
 
@@ -112,4 +123,32 @@ fn each_queue_of_a_port_is_read_with_its_own_moderation() {
     drop(worker);
     let modes = PortStats::read(&entry).queues.into_iter().map(|queue| queue.moderation.mode);
     assert_eq!(modes.collect::<Vec<_>>(), [Moderation::default(), Moderation::Dim]);
+}
+
+/// Turns a worker on another thread, so that a turn that waits fails the test instead of hanging.
+fn turn_elsewhere(mut worker: Worker) -> (Turned, Worker) {
+    let (to, turned) = mpsc::channel();
+    thread::spawn(move || {
+        let turned = worker.turn(Instant::now());
+        let _ = to.send(Box::new((turned, worker)));
+    });
+    *turned.recv_timeout(Duration::from_secs(20)).expect("a turn waits for a reader")
+}
+
+#[test]
+fn turn_waits_for_no_reader_and_the_next_one_publishes_a_change_of_health() {
+    let device = Losing::new(None, 0);
+    let down = device.down.clone();
+    let (entry, mut worker) = port(vec![device]);
+    worker.turn(Instant::now());
+    down.store(true, Ordering::Relaxed);
+    let reader = entry.queues[0].1.report.lock().unwrap();
+    let (turned, worker) = turn_elsewhere(worker);
+    let known = reader.health.clone();
+    // A worker that ends waits for readers, also when this test fails.
+    drop(reader);
+    assert_eq!((turned, known), (Turned::Again, Health::Up));
+    let (turned, _worker) = turn_elsewhere(worker);
+    let health = PortStats::read(&entry).health;
+    assert!(turned != Turned::Again && matches!(health, Health::Down(_)), "{turned:?}, {health:?}");
 }
