@@ -3,8 +3,11 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use linerate_sys::netif::Interface;
+use linerate_sys::thread::{allowed_cpus, run_on};
 use linerate_tests::command::{Forward, Refusal, Report, linerate};
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
@@ -219,12 +222,49 @@ fn packets_during_a_stall_are_missed_and_the_report_says_why() {
     forward.0.signal(Signal::CONT);
     hosts.wait_until_joined();
     let Report(report) = forward.interrupt();
-    let counts = ["missed", "missed_ring_full_packets", "missed_no_frame_packets"];
-    let [missed, ring_full, no_frame] =
-        counts.map(|key| report["ports"][0][key].as_u64().unwrap_or_default());
+    let count = |key: &str| report["ports"][0][key].as_u64().unwrap();
+    // On a busy machine the process may also wait for a CPU after it was stopped.
+    let full = count("missed_ring_full_packets") + count("missed_no_cpu_packets");
     // Its receive ring has 64 descriptors.
-    assert!(ring_full >= 1000 - 64, "{report}");
-    assert_eq!(missed, ring_full + no_frame, "{report}");
+    assert!(full >= 1000 - 64, "{report}");
+    assert_eq!(count("missed"), full + count("missed_no_frame_packets"), "{report}");
+}
+
+#[test]
+fn packets_lost_while_the_worker_waits_for_its_cpu_are_counted_apart() {
+    let hosts = or_skip!(Hosts::new());
+    or_skip!(available(&hosts));
+    let cpu = allowed_cpus().unwrap()[0];
+    let ports = ["xdp:w0,ring=64,moderation=napi", "xdp:e0", "--cpu", &cpu.to_string()];
+    let forward = Forward::start(&hosts.middle, &ports);
+    ["w0", "e0"].iter().for_each(|name| wait_for_xdp_port(&hosts.middle, name));
+    hosts.wait_until_joined();
+    // Three more programs need the worker's CPU all the time.
+    let ends = AtomicBool::new(false);
+    let spin = || {
+        run_on(&[cpu]).unwrap();
+        while !ends.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..3).for_each(|_| drop(scope.spawn(spin)));
+        hosts.west.run(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(2) {
+                // A full queue of the sending host is no error of the path.
+                let _ = socket.send_to(&[0; 100], (EAST, 9));
+            }
+        });
+        ends.store(true, Ordering::Relaxed);
+    });
+    let Report(report) = forward.interrupt();
+    let counts = ["missed", "missed_ring_full_packets", "missed_no_cpu_packets"];
+    let [missed, ring_full, no_cpu] =
+        counts.map(|key| report["ports"][0][key].as_u64().unwrap_or_default());
+    assert!(no_cpu > 1000 && no_cpu > 9 * ring_full, "{report}");
+    assert!(missed >= ring_full + no_cpu, "{report}");
 }
 
 /// Returns true if all threads of a process are stopped; the state is the letter after the thread's

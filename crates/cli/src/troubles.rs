@@ -97,6 +97,16 @@ mod tests {
     }
 
     #[test]
+    fn packets_lost_while_the_thread_had_no_cpu_are_told_with_their_own_remedy() {
+        let mut report = PortReport { rx_missed: 36, ..port("v0") };
+        report.driver_counts.missed_ring_full = 6;
+        report.driver_counts.missed_no_cpu = 30;
+        let line = "missed   v0 36: 6 ring full, 30 no CPU in time   (lost before the port, not in the balance)\n         \
+                    a CPU that other programs do not use, or a longer ring: ring=4096\n";
+        assert_eq!(lines(&[report]), line);
+    }
+
+    #[test]
     fn a_port_that_found_the_pool_empty_says_so() {
         let line = "no frame v0 1,234 times   (the pool was empty: packets waited)\n";
         assert_eq!(lines(&[PortReport { rx_nombuf: 1234, ..port("v0") }]), line);

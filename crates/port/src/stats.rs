@@ -105,6 +105,9 @@ impl DriverCounts {
     /// Returns the remedy for packets that found the receive ring full, if there were some.
     #[must_use]
     pub fn missed_fix(&self) -> Option<&'static str> {
+        if self.missed_no_cpu > self.missed_ring_full {
+            return Some("a CPU that other programs do not use, or a longer ring: ring=4096");
+        }
         (self.missed_ring_full > 0).then_some("a longer ring: ring=4096")
     }
 }
@@ -112,6 +115,9 @@ impl DriverCounts {
 driver_counts! {
     /// Missed packets for which the receive ring had no room.
     missed_ring_full "missed_ring_full_packets" "ring full",
+    /// Missed packets for which the receive ring had no room while the queue's thread waited for
+    /// a CPU; an estimate.
+    missed_no_cpu "missed_no_cpu_packets" "no CPU in time",
     /// Missed packets for which no frame was posted, or none of enough length.
     missed_no_frame "missed_no_frame_packets" "no frame",
     /// Times that the socket was reopened because the device kept packets and returned none.

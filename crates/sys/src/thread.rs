@@ -203,14 +203,7 @@ pub fn set_timer_slack_ns(slack_ns: NonZeroU64) -> Result<()> {
 /// # Errors
 /// `E-FILE` without /proc; `E-UNSUPPORTED` from a kernel built without `CONFIG_SCHED_INFO`.
 pub fn run_delay_ns() -> Result<u64> {
-    const PATH: &str = "/proc/thread-self/schedstat";
-    let what = "cannot read the run delay of this thread";
-    let text = std::fs::read_to_string(PATH)
-        .map_err(|e| Error::new(Code::File, what, format!("{PATH}: {e}")))?;
-    times_of(&text).map(|[_, delay, _]| delay).ok_or_else(|| {
-        let why = format!("{PATH} holds {text:?}: the kernel keeps no account of it");
-        Error::new(Code::Unsupported, what, why).fix("a kernel with CONFIG_SCHED_INFO")
-    })
+    Account::open()?.run_delay_ns()
 }
 
 /// Returns the three numbers of a schedstat file: nanoseconds on a CPU, nanoseconds waiting for

@@ -23,6 +23,7 @@ mod config;
 mod examine;
 mod foreign;
 mod held;
+mod late;
 mod partial;
 mod program;
 mod queue;

@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result};
-use linerate_sys::clock::now_and_ns;
+use linerate_sys::clock::{monotonic_ns, now_and_ns};
+use linerate_sys::thread::run_delay_ns;
 use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
@@ -15,6 +16,7 @@ use crate::stats::{Counters, DriverCounts};
 
 use super::binding::{CopyMode, QueueBinding, Refused};
 use super::held::Held;
+use super::late::{Late, Reading};
 use super::partial::{self, Checksums};
 use super::rings::{Rings, Socket};
 use super::rx::Rx;
@@ -61,6 +63,7 @@ pub(super) struct Device {
     /// The kernel's counters of this socket at the last reading, and the sum over all sockets so far.
     missed_before: [u64; 2],
     missed: [u64; 2],
+    late: Late,
     /// Descriptors of earlier sockets that made no sense.
     bad_descs: u64,
     resets: u64,
@@ -96,6 +99,7 @@ pub(super) fn open(
         rx: Rx::default(),
         missed_before: [0; 2],
         missed: [0; 2],
+        late: Late::default(),
         bad_descs: 0,
         resets: 0,
         rebind_at: None,
@@ -225,6 +229,15 @@ impl Device {
             *sum = sum.saturating_add(now.saturating_sub(before));
         }
         self.missed_before = now;
+        let Ok(run_delay_ns) = run_delay_ns() else { return };
+        let reading = Reading {
+            thread: std::thread::current().id(),
+            ns: monotonic_ns(),
+            run_delay_ns,
+            received: self.rx.packets,
+            ring_full: self.missed[0],
+        };
+        self.late.read(reading, self.binding.rx_len());
     }
 
     /// Takes back the frames of a closed socket, once its device uses none. Packets that the kernel
@@ -342,7 +355,8 @@ impl HostDevice for Device {
         let bad = self.socket.as_ref().map_or(0, |s| s.rings.corrupt() + s.held.lies);
         let driver = DriverCounts {
             copied_bytes: Some(self.tx.copied_bytes),
-            missed_ring_full: self.missed[0],
+            missed_ring_full: self.missed[0].saturating_sub(self.late.packets()),
+            missed_no_cpu: self.late.packets(),
             missed_no_frame: self.missed[1],
             bad_descs: self.bad_descs + bad,
             resets: self.resets,

@@ -24,6 +24,8 @@ pub(super) struct Rx {
     pub starved: Retry,
     /// Receives that the pool ended early.
     pub rx_nombuf: u64,
+    /// Packets received.
+    pub packets: u64,
 }
 
 impl Rx {
@@ -52,7 +54,9 @@ impl Rx {
             self.adopt(&descs[..got], &mut socket.held, mem, out);
         }
         self.refill(socket, mem);
-        Moved { packets: out.len() - before, bytes: out.bytes_behind(before) }
+        let packets = out.len() - before;
+        self.packets += packets as u64;
+        Moved { packets, bytes: out.bytes_behind(before) }
     }
 
     /// Makes packets of the frames that the device reports as filled; `out` has room for one packet

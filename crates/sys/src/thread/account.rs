@@ -45,11 +45,15 @@ impl Account {
     /// # Errors
     /// `E-FILE` without /proc; `E-UNSUPPORTED` from a kernel built without `CONFIG_SCHED_INFO`.
     pub fn of_this_thread() -> Result<Account> {
-        let schedstat =
-            File::open(PATH).map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")))?;
-        let account = Account { schedstat, _of_one_thread: PhantomData };
+        let account = Account::open()?;
         account.run_delay_ns()?;
         Ok(account)
+    }
+
+    pub(super) fn open() -> Result<Account> {
+        let schedstat =
+            File::open(PATH).map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")))?;
+        Ok(Account { schedstat, _of_one_thread: PhantomData })
     }
 
     /// Reads all statistics. Cost: three system calls, about 1 µs.

@@ -195,6 +195,7 @@ const OWN: &[Figure] = figures! {
     "overruns" "packets" "Offered packets that were lost, by any of these causes.";
     "overruns_ring_full" "packets" "Lost: no buffer was posted, and the pool had frames.";
     "overruns_no_frame" "packets" "Lost: the pool had no frame to post.";
+    "overruns_no_cpu" "packets" "Lost: no buffer was posted, and the receiver's thread waited for a CPU; an estimate, of an xdp port only.";
     "overruns_wire_late" "packets" "Lost, of bursts for which the wire's own thread was late.";
     "overruns_fabric_full" "packets" "Lost: the receiver had them, and the ring to the other process was full.";
     "late" "packets" "Packets, lost or not, of bursts for which the wire's own thread was late.";
@@ -235,7 +236,7 @@ pub(super) struct Reading {
     copied_bytes: u64,
     /// Packets lost before the engine: in total, for lack of room in the ring, and for lack of a
     /// frame.
-    missed: [u64; 3],
+    missed: [u64; 4],
 }
 
 impl Reading {
@@ -262,14 +263,18 @@ impl Reading {
             polls: [0; 2],
             asleep_ns: 0,
             copied_bytes: 0,
-            missed: [0; 3],
+            missed: [0; 4],
         };
         match gauge {
             Gauge::Engine(stats) | Gauge::Device(stats, _) => {
                 for port in reading.pool.ports() {
                     let (counts, driver) = (&port.counts, &port.driver_counts);
-                    let causes = [driver.missed_ring_full, driver.missed_no_frame];
-                    let of_port = [counts.rx_missed, causes[0], causes[1]];
+                    let of_port = [
+                        counts.rx_missed,
+                        driver.missed_ring_full,
+                        driver.missed_no_frame,
+                        driver.missed_no_cpu,
+                    ];
                     reading.missed.iter_mut().zip(of_port).for_each(|(sum, n)| *sum += n);
                     reading.wakeups += port.counts.wakeups;
                     reading.copied_bytes += port.driver_counts.copied_bytes.unwrap_or(0);
@@ -303,7 +308,8 @@ impl Reading {
         window.bytes = Some(d(self.bytes, before.bytes) + done.bytes);
         window.wakeups = Some(d(self.wakeups, before.wakeups));
         let cpu_ns = window.cpu_ns.unwrap_or(0) as f64;
-        let [missed, ring_full, no_frame] = [0, 1, 2].map(|i| d(self.missed[i], before.missed[i]));
+        let [missed, ring_full, no_frame, no_cpu] =
+            [0, 1, 2, 3].map(|i| d(self.missed[i], before.missed[i]));
         let overruns = missed + done.ring_full + done.no_frame + done.wire_late + done.fabric_full;
         let copied_bytes = d(self.copied_bytes, before.copied_bytes) + done.copied_bytes;
         let figure = |name: &str| window.figures.get(name).copied();
@@ -318,6 +324,7 @@ impl Reading {
             ("overruns", overruns as f64),
             ("overruns_ring_full", (done.ring_full + ring_full) as f64),
             ("overruns_no_frame", (done.no_frame + no_frame) as f64),
+            ("overruns_no_cpu", no_cpu as f64),
             ("overruns_wire_late", done.wire_late as f64),
             ("overruns_fabric_full", done.fabric_full as f64),
             ("copied_bytes", copied_bytes as f64),

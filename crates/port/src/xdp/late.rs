@@ -1,0 +1,98 @@
+//! Tells packets that were lost because the queue's thread waited for its CPU from packets lost
+//! because it received too slowly.
+//!
+//! Both find the receive ring full. Between two readings, lost packets count as late if the thread
+//! was ready without a CPU for at least as long as the ring takes to fill at the rate of that time. This is an estimate: the kernel does not say when a packet was lost.
+
+use std::thread::ThreadId;
+
+/// A reading of a queue's counters, with the wait of its thread.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading {
+    /// The thread that reads.
+    pub thread: ThreadId,
+    /// Time of the monotonic clock.
+    pub ns: u64,
+    /// Time for which that thread was ready and had no CPU, since its start.
+    pub run_delay_ns: u64,
+    /// Packets received so far.
+    pub received: u64,
+    /// Packets that found the receive ring full so far.
+    pub ring_full: u64,
+}
+
+/// Counts the packets of a queue that were lost while its thread waited for its CPU.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    before: Option<Reading>,
+    packets: u64,
+}
+
+impl Late {
+    /// Adds the packets lost since the last reading if the thread was late; a reading by another
+    /// thread adds none. `ring` is the ring's length in packets.
+    pub fn read(&mut self, now: Reading, ring: u32) {
+        let Some(before) = self.before.replace(now).filter(|b| b.thread == now.thread) else {
+            return;
+        };
+        let lost = now.ring_full.saturating_sub(before.ring_full);
+        let arrived = now.received.saturating_sub(before.received).saturating_add(lost);
+        let passed_ns = now.ns.saturating_sub(before.ns);
+        let waited_ns = now.run_delay_ns.saturating_sub(before.run_delay_ns);
+        // waited >= ring / rate, where rate = arrived / passed.
+        let fills = u128::from(waited_ns) * u128::from(arrived);
+        if waited_ns > 0 && fills >= u128::from(ring) * u128::from(passed_ns) {
+            self.packets = self.packets.saturating_add(lost);
+        }
+    }
+
+    /// Returns the packets counted so far.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Returns a reading after `ms` by this thread.
+    fn reading(ms: u64, waited_ms: u64, received: u64, ring_full: u64) -> Reading {
+        let [ns, run_delay_ns] = [ms, waited_ms].map(|ms| ms * 1_000_000);
+        Reading { thread: thread::current().id(), ns, run_delay_ns, received, ring_full }
+    }
+
+    /// Returns the packets counted between these readings, for a ring of 1000.
+    fn counted(readings: &[Reading]) -> u64 {
+        let mut late = Late::default();
+        readings.iter().for_each(|reading| late.read(*reading, 1000));
+        late.packets()
+    }
+
+    #[test]
+    fn losses_are_late_if_the_thread_waited_for_as_long_as_the_ring_takes_to_fill() {
+        // 100,000 packets in 100 ms fill the ring in one millisecond.
+        let first = reading(0, 0, 0, 0);
+        assert_eq!(counted(&[first, reading(100, 1, 90_000, 10_000)]), 10_000);
+        let mut shorter = reading(100, 1, 90_000, 10_000);
+        shorter.run_delay_ns -= 1;
+        assert_eq!(counted(&[first, shorter]), 0);
+        // Later losses without a wait are not added, and earlier ones stay.
+        let later = [first, reading(100, 1, 90_000, 10_000), reading(200, 1, 180_000, 20_000)];
+        assert_eq!(counted(&later), 10_000);
+    }
+
+    #[test]
+    fn readings_by_another_thread_of_nothing_or_of_clocks_that_went_back_add_none() {
+        let first = reading(0, 50, 0, 0);
+        let another = thread::spawn(|| thread::current().id()).join().unwrap();
+        let other = Reading { thread: another, ..reading(100, 90, 90_000, 10_000) };
+        assert_eq!(counted(&[first, other]), 0);
+        assert_eq!(counted(&[reading(0, 90, 0, 0), reading(100, 190, 0, 0)]), 0);
+        assert_eq!(counted(&[reading(100, 90, 90_000, 10_000), reading(0, 50, 0, 0)]), 0);
+        let most = Reading { ns: u64::MAX, run_delay_ns: u64::MAX, ..reading(0, 0, 0, u64::MAX) };
+        assert_eq!(counted(&[reading(0, 0, 0, 0), most]), u64::MAX);
+    }
+}
