@@ -182,3 +182,23 @@ fn forwarding_between_xdp_ports_allocates_nothing() {
     assert_eq!(allocations(engine, sent_by(1)), [0]);
     drop(generating);
 }
+
+#[test]
+fn forwarding_packets_of_several_frames_between_xdp_ports_allocates_nothing() {
+    let hosts = or_skip!(Hosts::new());
+    for (namespace, interface) in
+        [(&hosts.west, "eth0"), (&hosts.middle, "w0"), (&hosts.middle, "e0"), (&hosts.east, "eth0")]
+    {
+        namespace.ip(&format!("link set {interface} mtu 9000"));
+    }
+    let engine = or_skip!(hosts.middle.run(|| {
+        let builder = Engine::builder().port("w", "xdp:w0").port("e", "xdp:e0");
+        builder.wire("w", "e").build().map_err(|e| e.to_string())
+    }));
+    let mut generate = Command::new(linerate());
+    generate.args(["forward", "gen:,size=3000", "packet:eth0", "--fit", "--for", "60s"]);
+    let generating = hosts.west.start(generate);
+    // Nothing else sends packets of this length; each of them is in two frames.
+    assert_eq!(allocations(engine, sent_by(1)), [0]);
+    drop(generating);
+}

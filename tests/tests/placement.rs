@@ -130,6 +130,40 @@ fn four_adapters_are_placed_on_cpus_independently() {
     }
 }
 
+/// Passes packets of adapter `a0` over a ring to a second worker, whose sink reads and frees them.
+/// Returns the packets freed on the CPU that allocated them, and on the other one.
+fn freed(netns: &Netns, cpus: [usize; 2]) -> (u64, u64) {
+    let engine = netns.run(|| {
+        let engine = Engine::builder().port("a0", "xdp:a0").port("r0", "ring:r").wire("a0", "r0");
+        let engine = engine.port("r1", "ring:r").port("end", "sink:").wire("r1", "end");
+        engine.cpus(&cpus).build().unwrap()
+    });
+    let running = engine.start().unwrap();
+    let sending = netns.run(|| send(0));
+    let came = || running.stats().ports()[3].counts.tx_packets >= PACKETS;
+    until_true("an adapter's packets", SOON, came);
+    drop(sending.stop(SOON));
+    let stopped = running.stop(SOON);
+    stopped.check().unwrap();
+    (stopped.pool.matrix.local(), stopped.pool.matrix.remote())
+}
+
+#[test]
+fn packets_of_an_adapter_are_freed_on_their_core_with_affinity_and_on_the_other_without() {
+    let netns = or_skip!(links());
+    or_skip!(netns.run(|| Port::open("xdp:a0").map(drop)));
+    let allowed = allowed_cpus().unwrap();
+    let [one, other] = [allowed[0], allowed[allowed.len() - 1]];
+    let (local, remote) = freed(&netns, [one, one]);
+    assert!(local >= PACKETS && remote == 0, "{local} on their core, {remote} elsewhere");
+    if one == other {
+        return eprintln!("skipped: with one CPU there is no other");
+    }
+    // The first worker itself frees what it drops if the second one is late.
+    let (local, remote) = freed(&netns, [one, other]);
+    assert!(remote >= PACKETS, "{local} on their core, {remote} elsewhere");
+}
+
 /// A stage that counts the packets of each worker of a wire.
 struct Count(Arc<[AtomicU64; 2]>, usize);
 
