@@ -38,9 +38,9 @@ const POST_002: [(&str, &str); 5] = [
     ("net.core.wmem_max", "4194304"),
     ("net.core.netdev_max_backlog", "120000"),
 ];
-/// The remark that a veth pair lacks the post's settings for the lengths of device queues.
-const QUEUES: &str =
-    "n/a: its send and receive queues of 512 and 4096, which are a device's with work queues";
+/// The remark that a veth pair has no queues whose lengths are the post's.
+const QUEUES: &str = "n/a: its send and receive queues of 512 and 4096, which are a device's with work queues; \
+                      `ring` has the length of an xdp port's rings";
 
 /// Two hosts and the links between them.
 #[derive(Debug)]

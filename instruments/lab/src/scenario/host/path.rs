@@ -264,7 +264,7 @@ fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
         Port::Packet => {
             format!("packet:{interface},vnet={vnet},ring={}KiB{toll}", config.ring_bytes >> 10)
         }
-        Port::Xdp => format!("xdp:{interface}{toll}"),
+        Port::Xdp => format!("xdp:{interface},ring={}{toll}", config.ring),
         Port::Tap => format!("tap:{interface}{toll}"),
     };
     if let Some(faulty) = config.fault.stage(config.tx_batch) {
