@@ -6,6 +6,7 @@
 
 mod code;
 mod manifests;
+mod names;
 mod pages;
 mod seed_map;
 mod source;
@@ -64,6 +65,7 @@ pub fn run(root: &Path) -> Result<String> {
         code::check(&tree, &code::of_this_machine(root)),
         pages::check(&tree),
         spec::check(&tree),
+        names::check(&tree),
         seed_map::check(&tree),
         words::check(&tree, ratchet.limit("vague_words"), ratchet.limit("noun_summaries")),
         results::check(root, &tree)?,
