@@ -272,7 +272,7 @@ impl Napi {
 
     /// Publishes the device's health if it has changed since the last call that published it.
     /// Returns `None` if not, and otherwise whether it is published now: if a reader has the lock,
-    /// the next call publishes it.
+    /// a later call publishes it.
     pub fn publish_change(&mut self) -> Option<bool> {
         let now = rank(&self.ops.health());
         if now == self.rank {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use linerate_port::wait::EventFd;
 use linerate_port::{
@@ -256,12 +256,16 @@ impl Slot {
     /// Reads a device's figures and publishes them. Never waits: returns false if a reader has the
     /// lock, and the next call publishes them.
     pub fn publish(&self, ops: &mut DriverQueue, egress: &Egress) -> bool {
+        let mut known = match self.report.try_lock() {
+            Ok(known) => known,
+            Err(TryLockError::Poisoned(known)) => known.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         let counters = ops.counters();
-        let report = DeviceReport::of(ops, &counters, egress);
+        *known = DeviceReport::of(ops, &counters, egress);
         self.count(&counters, egress);
         self.settings.set_rx_ring_len(ops.caps().rx_ring_len);
-        let known = self.report.try_lock();
-        known.map(|mut known| *known = report).is_ok()
+        true
     }
 
     /// Publishes the last figures of a queue whose worker ends; waits if a reader has the lock.

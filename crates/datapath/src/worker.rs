@@ -314,7 +314,7 @@ impl Worker {
     }
 
     /// Publishes each change of a device's health immediately, and wakes the threads that wait for
-    /// one. Returns false if a reader's lock delays one; then the next turn has to publish it.
+    /// one. Returns false if a reader's lock delays one; then a later turn publishes it.
     fn publish_health(&mut self) -> bool {
         let (mut changed, mut delayed) = (false, false);
         for published in self.napis.iter_mut().filter_map(Napi::publish_change) {

@@ -198,7 +198,7 @@ pub fn set_timer_slack_ns(slack_ns: NonZeroU64) -> Result<()> {
 
 /// Returns how long the calling thread was ready but not running, since its start.
 ///
-/// Cost: opens, reads and closes a file of /proc: about 10 µs. Not for the data path.
+/// Cost: opens, reads and closes a file of /proc: about 10 µs. Not for each packet.
 ///
 /// # Errors
 /// `E-FILE` without /proc; `E-UNSUPPORTED` from a kernel built without `CONFIG_SCHED_INFO`.

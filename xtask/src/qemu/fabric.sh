@@ -34,6 +34,7 @@ for buffers in general frames; do
             echo "guest: cell $name|CPU instructions/packet|$(awk "BEGIN { print int(${per:-0} / 4) }")"
             echo "guest: cell $name|right in the reader|$(sed -n 's/.*"verify":{[^{}]*"packets":\([0-9]*\).*/\1/p' reader)"
             echo "guest: cell $name|ring full|$(figure own missed_ring_full_packets)"
+            echo "guest: cell $name|no CPU in time|$(figure own missed_no_cpu_packets)"
             echo "guest: cell $name|no buffer|$(figure own missed_no_frame_packets)"
             echo "guest: cell $name|locks/packet|$(figure own taken_per_packet | cut -c1-6)"
             echo "guest: cell $name|memory KiB|$(($(figure own memory_bytes) / 1024))"

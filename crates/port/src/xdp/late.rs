@@ -1,10 +1,15 @@
 //! Tells packets that were lost because the queue's thread waited for its CPU from packets lost
 //! because it received too slowly.
 //!
-//! Both find the receive ring full. Between two readings, lost packets count as late if the thread
-//! was ready without a CPU for at least as long as the ring takes to fill at the rate of that time. This is an estimate: the kernel does not say when a packet was lost.
+//! Both find the receive ring full. Between two readings, lost packets count as late if the thread's
+//! waits for a CPU together were at least as long as the ring takes to fill at the mean rate of that
+//! time. This is an estimate, because the kernel does not say when a packet was lost: many short
+//! waits count as one long one, and a burst after a quiet time may count as a full ring.
 
 use std::thread::ThreadId;
+
+/// Shortest time between two readings without losses.
+const APART_NS: u64 = 10_000_000;
 
 /// A reading of a queue's counters, with the wait of its thread.
 #[derive(Debug, Clone, Copy)]
@@ -26,9 +31,24 @@ pub(super) struct Reading {
 pub(super) struct Late {
     before: Option<Reading>,
     packets: u64,
+    /// True after the run delay could not be read: then it is never asked for again.
+    blind: bool,
 }
 
 impl Late {
+    /// Returns true if a reading is due: a packet was lost since the last one, or it is long ago.
+    pub fn is_due(&self, ns: u64, ring_full: u64) -> bool {
+        let is_over = |before: Reading| {
+            ring_full != before.ring_full || ns.saturating_sub(before.ns) >= APART_NS
+        };
+        !self.blind && self.before.is_none_or(is_over)
+    }
+
+    /// Ends the readings, because the kernel does not tell the run delay.
+    pub fn end(&mut self) {
+        self.blind = true;
+    }
+
     /// Adds the packets lost since the last reading if the thread was late; a reading by another
     /// thread adds none. `ring` is the ring's length in packets.
     pub fn read(&mut self, now: Reading, ring: u32) {
@@ -82,6 +102,16 @@ mod tests {
         // Later losses without a wait are not added, and earlier ones stay.
         let later = [first, reading(100, 1, 90_000, 10_000), reading(200, 1, 180_000, 20_000)];
         assert_eq!(counted(&later), 10_000);
+    }
+
+    #[test]
+    fn a_reading_is_due_after_a_loss_or_10_ms_and_never_after_the_end() {
+        let mut late = Late::default();
+        assert!(late.is_due(0, 0));
+        late.read(reading(0, 0, 0, 5), 1000);
+        assert!(!late.is_due(APART_NS - 1, 5) && late.is_due(APART_NS, 5) && late.is_due(1, 6));
+        late.end();
+        assert!(!late.is_due(APART_NS, 6));
     }
 
     #[test]

@@ -229,10 +229,14 @@ impl Device {
             *sum = sum.saturating_add(now.saturating_sub(before));
         }
         self.missed_before = now;
-        let Ok(run_delay_ns) = run_delay_ns() else { return };
+        let ns = monotonic_ns();
+        if !self.late.is_due(ns, self.missed[0]) {
+            return;
+        }
+        let Ok(run_delay_ns) = run_delay_ns() else { return self.late.end() };
         let reading = Reading {
             thread: std::thread::current().id(),
-            ns: monotonic_ns(),
+            ns,
             run_delay_ns,
             received: self.rx.packets,
             ring_full: self.missed[0],

@@ -195,7 +195,7 @@ const OWN: &[Figure] = figures! {
     "overruns" "packets" "Offered packets that were lost, by any of these causes.";
     "overruns_ring_full" "packets" "Lost: no buffer was posted, and the pool had frames.";
     "overruns_no_frame" "packets" "Lost: the pool had no frame to post.";
-    "overruns_no_cpu" "packets" "Lost: no buffer was posted, and the receiver's thread waited for a CPU; an estimate, of an xdp port only.";
+    "overruns_no_cpu" "packets" "Lost: the receive ring was full, and the receiver's thread waited for a CPU; an estimate, of an xdp port only.";
     "overruns_wire_late" "packets" "Lost, of bursts for which the wire's own thread was late.";
     "overruns_fabric_full" "packets" "Lost: the receiver had them, and the ring to the other process was full.";
     "late" "packets" "Packets, lost or not, of bursts for which the wire's own thread was late.";
@@ -234,8 +234,8 @@ pub(super) struct Reading {
     polls: [u64; 2],
     asleep_ns: u64,
     copied_bytes: u64,
-    /// Packets lost before the engine: in total, for lack of room in the ring, and for lack of a
-    /// frame.
+    /// Packets lost before the engine: in total, for lack of room in the ring, of a frame, and
+    /// of a CPU in time.
     missed: [u64; 4],
 }
 

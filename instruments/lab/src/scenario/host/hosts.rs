@@ -39,8 +39,8 @@ const POST_002: [(&str, &str); 5] = [
     ("net.core.netdev_max_backlog", "120000"),
 ];
 /// The remark that a veth pair has no queues whose lengths are the post's.
-const QUEUES: &str = "n/a: its send and receive queues of 512 and 4096, which are a device's with work queues; \
-                      `ring` has the length of an xdp port's rings";
+const QUEUES: &str = "n/a: its send and receive queues of 512 and 4096, which a veth pair does not have; `ring` \
+                      sets the length of an xdp port's rings";
 
 /// Two hosts and the links between them.
 #[derive(Debug)]
