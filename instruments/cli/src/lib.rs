@@ -21,6 +21,8 @@ use screen::Screen;
 #[derive(Debug, Parser)]
 #[command(
     name = "linerate",
+    // Users type this name: `linerate` starts this program.
+    bin_name = "linerate",
     version,
     about = "Measures packet paths: experiments, profiles, and the highest rate without loss",
     subcommand_required = true,

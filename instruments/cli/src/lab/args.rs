@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use linerate_lab::experiment::Plan;
 
 /// Run experiments, and recompute the figures of the posts that they are based on
 #[derive(Debug, Parser)]
@@ -76,6 +77,9 @@ pub struct Run {
     /// Run only cells that have these factor values
     #[arg(long, value_name = "FACTOR=LEVEL,..", value_delimiter = ',', value_parser = level)]
     pub only: Vec<(String, String)>,
+    /// Most pairs to run, as a multiple of the pairs that must be undisturbed: more on a noisy machine
+    #[arg(long, value_name = "N", default_value_t = Plan::ATTEMPTS, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub attempts: u32,
     /// Seed of the random order of sides and of the traffic, to repeat a run
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -86,7 +90,7 @@ pub struct Run {
     #[arg(long, value_name = "DIR", default_value = "lab")]
     pub dir: PathBuf,
     /// Resume an interrupted run: its name, its directory, or last
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["quick", "only", "seed", "cpu", "note"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["quick", "only", "attempts", "seed", "cpu", "note"])]
     pub resume: Option<String>,
     /// A remark for the record
     #[arg(long, value_name = "TEXT")]

@@ -60,6 +60,7 @@ fn request(asked: &Run) -> Result<Request, Failure> {
         experiment,
         quick: asked.quick,
         only: asked.only.clone(),
+        attempts: asked.attempts,
         seed,
         place: Place::of(&asked.cpu, seed)?,
         dir: asked.dir.clone(),

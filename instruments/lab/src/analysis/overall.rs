@@ -47,7 +47,7 @@ fn line(
 ) -> Option<OverallRecord> {
     let with: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((*cell, cell.metrics.get(&metric.name)?))).collect();
-    let quiet = with.iter().filter(|(cell, _)| !noisy(metric.clock, &cell.pairs));
+    let quiet = with.iter().filter(|(cell, _)| !noisy(metric.clock, cell));
     let quiet: Vec<&Effect> = quiet.map(|(_, effect)| *effect).collect();
     let figures: Vec<Pair> =
         quiet.iter().map(|effect| Pair { before: effect.a, after: effect.b }).collect();

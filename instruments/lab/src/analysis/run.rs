@@ -38,7 +38,7 @@ pub fn analyse(experiment: &Experiment, run: &mut Run) {
     for cell in &mut run.cells {
         measure(experiment, cell, &looks, family);
         if let (Some(metric), true) = (headline, ran(cell)) {
-            let most_disturbed = noisy(metric.clock, &cell.pairs);
+            let most_disturbed = noisy(metric.clock, cell);
             cell.status = if most_disturbed { Status::Inconclusive } else { Status::Ok };
         }
     }
@@ -96,7 +96,7 @@ fn correct(metrics: &[Metric], cells: &mut [CellRecord], family: usize) {
     let mut corrected = signs::holm(&chances, family).into_iter();
     for cell in cells {
         for metric in metrics {
-            let disturbed = noisy(metric.clock, &cell.pairs);
+            let disturbed = noisy(metric.clock, cell);
             let Some(found) = cell.metrics.get_mut(&metric.name) else { continue };
             if found.p_holm.is_some() {
                 found.p_holm = corrected.next();
@@ -118,7 +118,7 @@ fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
     let found: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((cell, cell.metrics.get(&headline.name)?))).collect();
     let any = |verdict| found.iter().any(|(_, effect)| effect.verdict == verdict);
-    let quiet = |cell: &CellRecord| !noisy(headline.clock, &cell.pairs);
+    let quiet = |cell: &CellRecord| !noisy(headline.clock, cell);
     let differs = || found.iter().any(|(cell, effect)| quiet(cell) && distinct(effect));
     match (any(Verdict::Better), any(Verdict::Worse)) {
         (true, true) => "mixed",
@@ -200,7 +200,7 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     }
     let Some(headline) = experiment.headline().filter(|_| ran(cell)) else { return told };
     let (accepted, attempted) = (admissions(headline.clock, &cell.pairs), cell.pairs.len());
-    if noisy(headline.clock, &cell.pairs) {
+    if noisy(headline.clock, cell) {
         let text = format!("{name}: only {accepted} of {attempted} pairs were undisturbed");
         tell("W-NOISY", text, Some("stop other programs on these CPUs, or run it later"));
     }

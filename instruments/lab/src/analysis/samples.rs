@@ -1,7 +1,7 @@
 //! Selection of the pairs from which a metric is computed, with its value in each pair, by set-up.
 
-use crate::experiment::{Clock, Formula, Metric};
-use crate::record::PairRecord;
+use crate::experiment::{Clock, Formula, Metric, Plan};
+use crate::record::{CellRecord, PairRecord};
 use crate::window::Window;
 
 /// The numerator and denominator of a metric in one window.
@@ -42,10 +42,12 @@ pub(super) fn admissions(clock: Clock, pairs: &[PairRecord]) -> usize {
     pairs.iter().filter(|pair| admits(clock, pair)).count()
 }
 
-/// Returns true if most of `pairs` were disturbed for `clock`, so that they support no conclusion.
+/// Returns true if more pairs of `cell` were disturbed for `clock` than the run allowed, so that the
+/// others support no conclusion: half of them, unless the run asked for more attempts.
 #[must_use]
-pub fn noisy(clock: Clock, pairs: &[PairRecord]) -> bool {
-    2 * admissions(clock, pairs) < pairs.len()
+pub fn noisy(clock: Clock, cell: &CellRecord) -> bool {
+    let attempts = cell.attempts.unwrap_or(Plan::ATTEMPTS) as usize;
+    attempts.saturating_mul(admissions(clock, &cell.pairs)) < cell.pairs.len()
 }
 
 /// Returns the index of the look that `admitted` pairs have reached, from 0.

@@ -178,7 +178,8 @@ impl fmt::Display for List<'_> {
             }
         }
         f.write_str(
-            "\nTIME and QUICK are maxima: a cell ends when its interval is narrow enough.\n",
+            "\nTIME and QUICK are the most time in windows: a cell ends when its interval is narrow enough.\n\
+             Set-ups, and the repetition of pairs that were disturbed, are in addition.\n",
         )?;
         if self.experiments.iter().any(|one| one.planned(false).is_none()) {
             f.write_str("n/a: a window takes as long as its program does.\n")?;

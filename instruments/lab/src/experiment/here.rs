@@ -154,12 +154,12 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Formats an upper bound of the planned time, such as `at most 45 s`, or the reason why it is
-/// unknown.
+/// Formats an upper bound of the planned time in windows, such as `at most 45 s in windows`, or the
+/// reason why it is unknown. Set-ups and repeated pairs are in addition.
 #[must_use]
 pub fn at_most(planned: Option<Duration>) -> String {
     match planned {
-        Some(time) => format!("at most {}", lasting(time)),
+        Some(time) => format!("at most {} in windows, and set-ups and repeated pairs", lasting(time)),
         None => "unknown: a window takes as long as its program does".into(),
     }
 }

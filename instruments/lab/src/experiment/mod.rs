@@ -368,6 +368,10 @@ impl Cell {
 }
 
 impl Plan {
+    /// Most pairs of a cell, as a multiple of the pairs that must be undisturbed, if a run does not
+    /// ask for more.
+    pub const ATTEMPTS: u32 = 2;
+
     /// Returns the numbers of pairs at which the run checks whether they suffice.
     #[must_use]
     pub fn looks(&self, quick: bool) -> Vec<u32> {

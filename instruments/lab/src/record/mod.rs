@@ -115,6 +115,10 @@ pub struct CellRecord {
     pub status: Status,
     /// Every pair, whether accepted or not.
     pub pairs: Vec<PairRecord>,
+    /// Most pairs that could be run, as a multiple of the pairs that must be undisturbed, if the run
+    /// asked for another multiple than the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
     /// The effect on each metric.
     pub metrics: BTreeMap<String, Effect>,
     /// The ledgers, which account for every packet.

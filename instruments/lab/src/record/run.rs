@@ -12,7 +12,7 @@ use super::{
     CellEnd, CellRecord, Compared, Head, Ledger, Ledgers, PairRecord, Resumed, Run, RunState,
     SCHEMA, Status, Total, Warning,
 };
-use crate::experiment::{Cell, Experiment, Factor};
+use crate::experiment::{Cell, Experiment, Factor, Plan};
 use crate::scenario::named;
 use crate::{Code, Error, Result, analysis};
 
@@ -45,7 +45,7 @@ impl RunState {
                 let why = format!("it has pairs of cell {index}, of {}", experiment.cells.len());
                 Error::new(Code::Run, format!("cannot use run {}", self.request.id), why)
             })?;
-            state.add_to(&mut run, cell);
+            state.add_to(&mut run, cell, self.request.attempts);
         }
         analyse_conserved(experiment, &mut run);
         for (index, state) in &self.cells {
@@ -80,7 +80,7 @@ impl RunState {
 }
 
 impl CellState {
-    fn add_to(&self, run: &mut Run, cell: &Cell) {
+    fn add_to(&self, run: &mut Run, cell: &Cell, attempts: u32) {
         let end = self.end.clone().unwrap_or_default();
         if self.pairs.len() > end.pairs {
             run.warnings.push(Warning {
@@ -100,6 +100,7 @@ impl CellState {
             at: cell.at.iter().cloned().collect(),
             status: end.status,
             pairs,
+            attempts: (attempts != Plan::ATTEMPTS).then_some(attempts),
             metrics: BTreeMap::new(),
             ledger: end.ledger,
         });

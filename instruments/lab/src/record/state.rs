@@ -24,7 +24,7 @@ use serde_json::Value;
 use super::lines::{self, Contents, Lines, failed};
 use super::run::know_set_ups;
 use super::{Head, Ledgers, PairRecord, ProfileRecord, Run, Status, Warning};
-use crate::experiment::{Cell, Experiment};
+use crate::experiment::{Cell, Experiment, Plan};
 use crate::{Code, Error, Result};
 
 /// The experiment's file in a run's directory.
@@ -54,6 +54,8 @@ pub(crate) struct RequestRecord {
     pub(crate) seed: u64,
     pub(crate) quick: bool,
     pub(crate) only: Vec<(String, String)>,
+    #[serde(default = "attempts")]
+    pub(crate) attempts: u32,
     pub(crate) cpus: Vec<usize>,
     pub(crate) traffic_seed: u64,
     pub(crate) argv: Vec<String>,
@@ -61,6 +63,11 @@ pub(crate) struct RequestRecord {
     pub(crate) note: Option<String>,
     pub(crate) tool: BTreeMap<String, String>,
     pub(crate) env: Value,
+}
+
+/// Returns the attempts of runs that were made before there was a choice.
+fn attempts() -> u32 {
+    Plan::ATTEMPTS
 }
 
 /// A line of `pairs.ndjson`.

@@ -24,8 +24,6 @@ const PROFILE: Duration = Duration::from_secs(2);
 const QUICK_PROFILE: Duration = Duration::from_millis(300);
 /// Time after which a quick run, which has 60 s, no longer repeats rejected pairs.
 const QUICK_AGAIN: Duration = Duration::from_secs(40);
-/// Most pairs that are run, as a multiple of the pairs that must be accepted.
-const ATTEMPTS: usize = 2;
 
 impl Running<'_> {
     /// Runs the unfinished part of `cells`; returns false if it was interrupted.
@@ -162,7 +160,7 @@ impl Running<'_> {
         let pairs = self.state.pairs(place.index);
         let accepted = self.accepted(pairs);
         let wanted = self.looks.last().map_or(0, |last| *last as usize);
-        if accepted >= wanted || pairs.len() >= ATTEMPTS * wanted {
+        if accepted >= wanted || pairs.len() >= self.request.attempts as usize * wanted {
             return true;
         }
         if self.request.quick && pairs.len() >= wanted && self.pace.passed() > QUICK_AGAIN {

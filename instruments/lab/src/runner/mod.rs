@@ -30,6 +30,9 @@ pub struct Request {
     pub quick: bool,
     /// Factor values of the cells to run.
     pub only: Vec<(String, String)>,
+    /// Most pairs of a cell, as a multiple of the pairs that must be undisturbed:
+    /// [`Plan::ATTEMPTS`](crate::experiment::Plan::ATTEMPTS) unless asked otherwise.
+    pub attempts: u32,
     /// The seed of the order of sides, and of the traffic.
     pub seed: u64,
     /// The place of the run: CPUs and this program.
@@ -151,6 +154,7 @@ impl Request {
             experiment: Experiment::parse(&state.toml, &name)?,
             quick: request.quick,
             only: request.only,
+            attempts: request.attempts,
             seed: request.seed,
             place: Place {
                 cpus: request.cpus,
@@ -191,6 +195,7 @@ impl Request {
             seed: self.seed,
             quick: self.quick,
             only: self.only.clone(),
+            attempts: self.attempts,
             cpus: self.place.cpus.clone(),
             traffic_seed: self.place.seed,
             argv: self.argv.clone(),
@@ -211,6 +216,7 @@ impl Request {
             ("--quick", self.quick != request.quick),
             ("--only", self.only != request.only),
             ("the CPUs", self.place.cpus != request.cpus),
+            ("--attempts", self.attempts != request.attempts),
         ];
         let Some((what, _)) = differs.iter().find(|(_, differs)| *differs) else { return Ok(()) };
         let why = format!("a resumed run keeps its settings: {what} cannot be changed");

@@ -19,7 +19,7 @@ use linerate_prof::profile::{Event, Origin, Profile, Row, Unit};
 use serde_json::{Value as Json, json};
 
 use super::unit::World;
-use crate::experiment::{Clock, Experiment};
+use crate::experiment::{Clock, Experiment, Plan};
 use crate::knobs::Knob;
 use crate::record::{Run, SCHEMA};
 use crate::runner::{Observer, Progress, Request, run_in};
@@ -321,6 +321,7 @@ pub(super) fn request(experiment: Experiment) -> Request {
         experiment,
         quick: false,
         only: Vec::new(),
+        attempts: Plan::ATTEMPTS,
         seed: 7,
         place: Place { cpus: vec![4, 5], seed: 7, program: None, stop: Arc::default() },
         dir: std::path::PathBuf::new(),

@@ -89,6 +89,19 @@ fn a_cell_of_which_most_is_rejected_ends_and_is_inconclusive() {
 }
 
 #[test]
+fn more_attempts_give_a_noisy_machine_a_result() {
+    let (scratch, mut world) = (Scratch::new(), Simulated::noisy(50));
+    world.admits = |number| (true, number % 4 == 0);
+    let ran = |attempts| {
+        let run = world.run(&Request { attempts, ..request_in(scratch.path(), grid()) }).unwrap();
+        let cell = &run.cells[0];
+        (cell.pairs.iter().filter(|pair| pair.cost_accepted).count(), cell.status, cell.attempts)
+    };
+    assert_eq!(ran(Plan::ATTEMPTS), (30, Status::Inconclusive, None));
+    assert_eq!(ran(8), (60, Status::Ok, Some(8)));
+}
+
+#[test]
 fn costs_are_taken_from_pairs_of_which_rates_cannot_be() {
     let (scratch, mut world) = (Scratch::new(), Simulated::new());
     world.admits = |_| (false, true);

@@ -145,6 +145,7 @@ fn a_run_is_not_gone_on_with_otherwise_nor_beyond_its_end() {
     assert_eq!(why(Request { quick: true, ..again.clone() }), refused("--quick"));
     let only = vec![("size".into(), "small".into())];
     assert_eq!(why(Request { only, ..again.clone() }), refused("--only"));
+    assert_eq!(why(Request { attempts: 8, ..again.clone() }), refused("--attempts"));
     let mut other = grid();
     other.toml += "# changed\n";
     let other = Request { experiment: other, ..again.clone() };

@@ -131,7 +131,7 @@ knobs! {
     "budget" budget: usize = core(BUDGET), "", "packets from one queue in one turn";
     "ring_len" ring_len: u64 = power_of_two(2, 65_536), "1024", "packets each way in the ring between two workers";
     "sample_every" sample_every: u32 = count(0, 1_000_000), "0", "times every n-th call that allocates or frees; 0: none";
-    "ring" ring: u64 = power_of_two(64, 32_768), "1024", "packets of each port's receive and transmit ring (xdp)";
+    "ring" ring: u64 = power_of_two(64, 65_536), "1024", "packets of each port's receive and transmit ring (xdp)";
     "ring_bytes" ring_bytes: u64 = power_of_two(524_288, 1_073_741_824), "8388608", "bytes of each port's receive ring in the kernel (packet)";
 }
 

@@ -382,6 +382,8 @@ fn carry(worker: &mut Worker, carrying: &AtomicBool) -> Result<()> {
         let turned = worker.turn(Instant::now());
         worker.park(turned, Some(NOTICE)).map_err(|e| failed(&e))?;
     }
+    // Publish now, so that what the devices counted here is not of the next window.
+    worker.publish();
     Ok(())
 }
 
