@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::qemu::BOOT_LIMIT;
+use crate::qemu::{BOOT_LIMIT, TABLE_LIMIT};
 
 /// The variable that selects another emulator.
 pub const OWN_QEMU: &str = "LINERATE_QEMU";
@@ -46,15 +46,20 @@ const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 loglevel=4 mitigations=off"
 
 /// Returns the command that boots `image` with the root file system `root`.
 pub fn command(image: &Path, root: &Path) -> Command {
-    let mut command = bare(image, root, CPUS.1);
+    let mut command = bare(image, root, CPUS.1, BOOT_LIMIT);
     command.args(["-smp", CPUS.0]);
     command.args(CARDS.split_whitespace());
     command
 }
 
-/// Returns the command that boots a guest without cards, with additional kernel options.
-pub fn bare(image: &Path, root: &Path, words: &str) -> Command {
-    let mut command = within_limit();
+/// Returns the command that boots a guest that prints a table, with additional kernel options.
+pub fn table(image: &Path, root: &Path, words: &str) -> Command {
+    bare(image, root, words, TABLE_LIMIT)
+}
+
+/// Returns the command that boots a guest without cards.
+fn bare(image: &Path, root: &Path, words: &str, limit: &str) -> Command {
+    let mut command = within(limit);
     command.args(MACHINE.split_whitespace());
     command
         .arg("-kernel")
@@ -67,10 +72,14 @@ pub fn bare(image: &Path, root: &Path, words: &str) -> Command {
 
 /// Returns the QEMU command with the time limit of a guest.
 pub fn within_limit() -> Command {
+    within(BOOT_LIMIT)
+}
+
+fn within(limit: &str) -> Command {
     let mut command = Command::new("timeout");
     let program = std::env::var_os(OWN_QEMU).unwrap_or_else(|| QEMU.into());
     // Keep QEMU in our process group, so that Ctrl-C interrupts QEMU as well.
-    command.args(["--foreground", "--kill-after=5s", BOOT_LIMIT]).arg(program);
+    command.args(["--foreground", "--kill-after=5s", limit]).arg(program);
     command
 }
 

@@ -55,6 +55,8 @@ usage: cargo xtask qemu [--kernel 6.1|6.12] [--only NAME,..] [--keep]
 const TEST_LIMIT_SECONDS: u32 = 600;
 /// Time limit of one guest, in the syntax of timeout(1).
 const BOOT_LIMIT: &str = "900s";
+/// The same of a guest that prints a table, whose size a setting may multiply.
+const TABLE_LIMIT: &str = "2h";
 /// Number of slowest tests that are printed.
 const LONGEST: usize = 12;
 

@@ -80,7 +80,14 @@ pub const SUBJECTS: [Subject; 6] = [
     Subject {
         name: "triage",
         title: "Which part loses: segments sent again by veth and by e1000, with a fault of batches planted",
-        settings: &[("seconds", "1"), ("sizes", "512,4096"), ("caps", "1,64"), ("lost", "100")],
+        settings: &[
+            ("seconds", "1"),
+            ("tests", "2"),
+            ("sizes", "512,4096"),
+            ("connections", "8"),
+            ("caps", "1,64"),
+            ("lost", "100"),
+        ],
         init: concat!(include_str!("table.sh"), include_str!("triage.sh")),
         kernels: NEWEST,
         modules: &["e1000", "veth"],
@@ -237,7 +244,7 @@ impl Subject {
         }
         guest.modules(kernel, self.modules)?;
         guest.pack(self.init, &file_system)?;
-        let mut command = boot::bare(&kernel.image(), &file_system, settings);
+        let mut command = boot::table(&kernel.image(), &file_system, settings);
         command.args(self.machine);
         for (i, (device, hub)) in self.cards.iter().enumerate() {
             // Use a slot for each card, so that no cards share an interrupt line. The functions of

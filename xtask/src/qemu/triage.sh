@@ -1,13 +1,28 @@
-# Which part loses: tests of post 002's matrix, 8 connections without delay, by veth and by e1000, a doorbell for each packet or for 64, with a fault that batches
-# switch on planted in the core, in the driver of one device, or nowhere. What is sent again names it: on both devices it is the
-# core, on one its driver. Settings: `seconds` for each test, its `sizes` and `caps`; of `lost` packets the
-# fault loses one.
+# Which part loses: tests of post 002's matrix, by veth and by e1000, a doorbell for each packet or for 64, with a fault that
+# batches switch on planted in the core, in the driver of one device, or nowhere. What is sent again names it: on both devices it
+# is the core, on one its driver. What 64 gain over 1 beside each fault, and without one, is printed, too.
+# Settings: `seconds` for each test; `tests` (1: TCP, 2: TCP No Delay), their `sizes` and `connections`; the `caps`, 1 first; of
+# `lost` packets the fault loses one.
 
 # The packets that the engine's eastern interface says it sent.
 counted() {
     # A card's driver counts each two seconds.
     sleep 3
     cat "/sys/class/net/$out/statistics/tx_packets"
+}
+
+# Runs one test, and adds its figures to the device's.
+one() {
+    delay=-N name='TCP No Delay'
+    [ "$test" != 1 ] || delay='' name=TCP
+    # shellcheck disable=SC2086
+    ip netns exec west timeout 60 iperf3 -c 10.7.0.2 -l "$size" -P "$streams" $delay -t "$seconds" -J >came 2>&1 3>&- ||
+        echo "guest: n/a iperf3|$(sed -n 's/.*"error"://p' came)"
+    resent=$(number sum_sent retransmits)
+    kbytes=$(number sum_received bits_per_second | awk '{ print int($1 / 8000) }')
+    again=$((again + ${resent:-0})) rate=$((rate + ${kbytes:-0}))
+    echo "guest: cell $row|$name, $size bytes, $streams|$device kB/s|${kbytes:-0}"
+    echo "guest: cell $row|$name, $size bytes, $streams|$device again|${resent:-0}"
 }
 
 # Runs the tests through a device with a cap; `again` is what was sent again.
@@ -22,18 +37,22 @@ tested() {
     soon opened 2
     ip -n west neigh flush dev eth0
     soon ip netns exec west ping -c 1 -W 1 10.7.0.2 >/dev/null
+    row="fault: $fault|cap $cap"
     again=0 rate=0
-    for size in $(echo "$sizes" | tr , ' '); do
-        ip netns exec west timeout 60 iperf3 -c 10.7.0.2 -l "$size" -P 8 -N -t "$seconds" -J >came 2>&1 3>&- ||
-            echo "guest: n/a iperf3|$(sed -n 's/.*"error"://p' came)"
-        again=$((again + $(number sum_sent retransmits)))
-        rate=$(awk "BEGIN { print int($rate + $(number sum_received bits_per_second) / 8000) }")
+    for test in $(echo "$tests" | tr , ' '); do
+        for streams in $(echo "$connections" | tr , ' '); do
+            for size in $(echo "$sizes" | tr , ' '); do
+                one
+            done
+        done
     done
     exec 3>&-
     wait "$pid" || echo "guest: n/a planted|$(cat own own.err)"
     read -r _ received _ dropped _ said <own
-    row="fault: $fault|cap $cap"
     echo "guest: cell $row|$device kB/s|$rate"
+    [ "$cap" != 1 ] || eval "org_$device=$rate"
+    eval "org=\${org_$device:-0}"
+    [ "$cap" = 1 ] || echo "guest: cell $row|$device gain %|$(awk "BEGIN { printf \"%.1f\", $org ? 100 * ($rate / $org - 1) : 0 }")"
     echo "guest: cell $row|$device again|$again"
     echo "guest: cell $row|$device core lost|$dropped"
     echo "guest: cell $row|$device driver lost|$((said - $(counted) + before))"
