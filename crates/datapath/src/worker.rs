@@ -82,6 +82,8 @@ pub struct Worker {
     ask_at: Option<Instant>,
     /// True if a device still has packets to send and the path adds no more.
     sending: bool,
+    /// True if the last turn moved nothing, and left nothing to send.
+    nothing_waits: bool,
     /// Handle for the page that counts the packets that have left; workers that divide flows read
     /// it.
     pub(crate) clearing: Option<Clearing>,
@@ -126,6 +128,7 @@ impl Worker {
             turns: 0,
             ask_at: None,
             sending: false,
+            nothing_waits: false,
             clearing: None,
         })
     }
@@ -264,13 +267,15 @@ impl Worker {
             Rest::Device if sent && !received => Turned::Again,
             Rest::Device => Turned::Idle,
         };
-        let mut nothing_waits = !moved && self.napis.iter().all(|napi| napi.waiting() == 0);
+        let mut nothing_waits = self.napis.iter().all(|napi| napi.waiting() == 0);
         if nothing_waits && self.slot.phase() != Phase::Run {
             let (napis, mems) = (&mut self.napis, &mut self.mems);
             let sending = |any, napi: &mut Napi| napi.sending(&mut mems[napi.mem]) | any;
             self.sending = napis.iter_mut().fold(false, sending);
             nothing_waits = !self.sending;
         }
+        nothing_waits &= !moved;
+        self.nothing_waits = nothing_waits;
         if !moved || self.turns.is_multiple_of(LOOK_TURNS) {
             let mut read = self.napis.iter().filter(|n| n.reads());
             if nothing_waits && read.all(Napi::ended) {
@@ -377,8 +382,7 @@ impl Worker {
         loop {
             let now = Instant::now();
             let turned = self.turn(now);
-            let all_left = !self.sending && self.napis.iter().all(|n| n.waiting() == 0);
-            if turned != Turned::Again && all_left {
+            if self.nothing_waits {
                 return Ok(true);
             }
             let left = until.map_or(timeout, |until| until.saturating_duration_since(now));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Builder, Engine, Stage, StageContext, Steering, Turn, Worker};
+use linerate_datapath::{Builder, Engine, PortId, Stage, StageContext, Steering, Turn, Worker};
 use linerate_port::wait::EventFd;
 use linerate_port::{
     Caps, Code, Driver, Health, Needs, Obtained, OpenContext, Opened, Plan, QueueOps, Result, Spec,
@@ -327,4 +327,36 @@ fn what_cannot_be_divided_is_refused_with_the_reason() {
     let e = build("null:", &rings, ["r2", "s"]);
     assert_eq!(e.why, "'r2' is on more than one wire");
     assert_eq!(e.fix, "a wire carries packets both ways: leave out the second wire");
+}
+
+/// A stage that sends every packet to a port of its own worker, if it has one.
+struct Elsewhere(Option<PortId>);
+
+impl Stage for Elsewhere {
+    fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+        if let Some(port) = self.0 {
+            batch.decide(|_| Ok(port.verdict()));
+        }
+    }
+}
+
+#[test]
+fn a_packet_that_a_stage_has_sent_elsewhere_is_not_divided() {
+    let steering = Steering::new("west", &["w1"]).unwrap();
+    let builder =
+        Engine::builder().driver(&Talk).port("west", "talk:1").port("host", "sink:,blind");
+    let builder = builder.port("w1", "ring:w1").port("far", "ring:w1").port("s", "sink:,blind");
+    let builder = builder.steer(&steering).wire("far", "s");
+    let elsewhere = |cx: &mut StageContext<'_>| match cx.worker() {
+        0 => Elsewhere(Some(cx.port("host"))),
+        _ => Elsewhere(None),
+    };
+    let engine = builder.stage(elsewhere).build().unwrap();
+    let stats = engine.stats();
+    for mut worker in engine.into_workers() {
+        turn(&mut worker, 3);
+    }
+    let ports = stats.ports();
+    let sent = |name: &str| ports.iter().find(|p| p.name == name).unwrap().counts.tx_packets;
+    assert!(sent("host") > 0 && sent("w1") == 0, "{} and {}", sent("host"), sent("w1"));
 }

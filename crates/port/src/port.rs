@@ -203,11 +203,20 @@ impl Port {
         self.queues.first_mut().map_or(0, |q| q.alloc(batch, want))
     }
 
+    /// Returns the packets that left a batch and wait in the port for room, as
+    /// [`Queue::waiting`] does.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queues.first().map_or(0, Queue::waiting)
+    }
+
     /// Makes the queues' descriptors readable when `want` occurs; returns false if it has already
     /// occurred on one of them. Calls [`Queue::arm`] for each queue, up to the first that returns
-    /// false.
+    /// false. Room is that of the first queue, the only one that [`Port::xmit`] uses.
     pub fn arm(&mut self, want: Want) -> bool {
-        self.queues.iter_mut().all(|q| q.arm(want))
+        let mut queues = self.queues.iter_mut();
+        let first = queues.next().is_none_or(|q| q.arm(want));
+        first && (!want.frames() || queues.all(|q| q.arm(Want::Frames)))
     }
 
     /// Sleeps until there are packets to receive, or for `timeout`; returns false after the timeout
@@ -361,12 +370,14 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     if over(health, want, timeout)? {
         return Ok(false);
     }
-    let queues = || ports.iter().flat_map(|p| &p.queues);
-    let fds: Vec<BorrowedFd<'_>> =
-        queues().map(Queue::as_fd).chain(queues().filter_map(Queue::wake_fd)).collect();
+    // Only the first queue of a port is armed for room.
+    let armed = if want.frames() { usize::MAX } else { 1 };
+    let queues = ports.iter().flat_map(|p| p.queues.iter().take(armed));
+    let bells = ports.iter().flat_map(|p| &p.queues).filter_map(Queue::wake_fd);
+    let fds: Vec<BorrowedFd<'_>> = queues.map(Queue::as_fd).chain(bells).collect();
     let readable = poll_readable(&fds, timeout).map_err(cannot_wait)?;
     let readable = readable && !told(ports, Queue::is_told_polled);
-    for queue in ports.iter_mut().flat_map(|p| &mut p.queues) {
+    for queue in ports.iter_mut().flat_map(|p| p.queues.iter_mut().take(armed)) {
         // To find out whether this queue woke the caller costs a syscall.
         let now = Some(Duration::ZERO);
         let by = readable && poll_readable(&[queue.as_fd()], now).map_err(cannot_wait)?;
@@ -536,6 +547,57 @@ mod tests {
         let mut queues = failed().into_queues();
         assert_eq!(queues[1].wait(None), Err(error));
         assert_eq!(queues[0].wait(Some(Duration::ZERO)), Ok(false));
+    }
+
+    /// A queue that has no room, or always has.
+    struct Sender(EventFd, bool);
+
+    impl QueueOps for Sender {
+        fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+            Moved::default()
+        }
+
+        fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+            Moved::default()
+        }
+
+        fn arm(&mut self, want: Want) -> bool {
+            !want.room() || !self.1
+        }
+    }
+
+    impl AsFd for Sender {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    #[test]
+    fn a_port_waits_for_room_in_the_queue_that_sends() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let queue = |has_room| {
+            let ops = Sender(EventFd::new().unwrap(), has_room);
+            Queue::new(Box::new(ops), pool.local())
+        };
+        let port = |queues| Port {
+            queues,
+            turn: 0,
+            obtained: Obtained::new("told", "told", 64),
+            pool: pool.clone(),
+        };
+        let mut full = port(vec![queue(false), queue(true)]);
+        let (start, time) = (Instant::now(), Duration::from_millis(20));
+        for want in [Want::Room, Want::Both] {
+            assert_eq!(full.wait_for(want, Some(time)), Ok(false));
+        }
+        assert!(start.elapsed() >= 2 * time);
+        assert_eq!(port(vec![queue(true), queue(false)]).wait_for(Want::Room, None), Ok(true));
+    }
+
+    #[test]
+    fn any_number_of_queues_can_be_waited_for() {
+        let mut port = port_of(&vec![Health::Up; 65]);
+        assert_eq!(port.wait(Some(Duration::from_millis(1))), Ok(false));
     }
 
     #[test]

@@ -255,6 +255,14 @@ impl Queue {
         self.ops.xmit(&mut self.mem, batch)
     }
 
+    /// Returns the packets that left a batch and wait in the queue for room or for a frame: the
+    /// segments of a superframe that did not all fit. The next [`Queue::xmit`] sends them first, also
+    /// with an empty batch.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.ops.waiting()
+    }
+
     /// Takes back the packets that the device has sent; returns how many packets the device still holds.
     ///
     /// Sending does this too. Call it to wait until everything has left, or to get the frames back.

@@ -37,6 +37,7 @@ mod checksum;
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
+use std::thread;
 use std::time::Duration;
 
 use linerate::{Batch, Code, DropReason, Error, Local, Queue, Result, Skb, Trust, Want};
@@ -45,6 +46,8 @@ use smoltcp::time::Instant;
 
 /// Most packets received or sent in one call.
 const BATCH: usize = 64;
+/// Time until the pool is asked again for a frame.
+const RETRY: Duration = Duration::from_millis(1);
 const ETH_BYTES: usize = 14;
 /// The MTU of Ethernet.
 const MTU_BYTES: usize = 1500;
@@ -110,18 +113,27 @@ impl Device {
     /// The error of a device that has failed for good.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.leaving.flush();
-        if !self.received.is_empty() {
+        if self.received.is_empty() {
+            let want = if self.leaving.left() == 0 { Want::Frames } else { Want::Both };
+            return self.leaving.queue.wait_for(want, timeout);
+        }
+        // smoltcp takes no packet while there is no room or no memory for its answer.
+        if self.leaving.is_ready() {
             return Ok(true);
         }
-        let want = if self.leaving.batch.is_empty() { Want::Frames } else { Want::Both };
-        self.leaving.queue.wait_for(want, timeout)
+        if self.leaving.batch.spare() == 0 {
+            return self.leaving.queue.wait_for(Want::Room, timeout);
+        }
+        // No descriptor tells that another holder freed a frame.
+        thread::sleep(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)));
+        Ok(true)
     }
 
     /// Sends waiting packets, for a program that sleeps by itself; returns the number of packets
     /// that still wait for room.
     pub fn flush(&mut self) -> usize {
         self.leaving.flush();
-        self.leaving.batch.len()
+        self.leaving.left()
     }
 
     /// Returns the queue, for its health, counts and descriptor.
@@ -209,9 +221,14 @@ struct Leaving {
 
 impl Leaving {
     fn flush(&mut self) {
-        if !self.batch.is_empty() {
+        if self.left() > 0 {
             self.queue.xmit(&mut self.batch);
         }
+    }
+
+    /// Returns the packets that wait for room, with those of a superframe that was sent in part.
+    fn left(&self) -> usize {
+        self.batch.len() + self.queue.waiting()
     }
 
     /// Returns true if there is room and memory for the next packet, whatever its length.

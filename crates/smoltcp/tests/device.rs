@@ -160,6 +160,20 @@ fn without_room_or_memory_smoltcp_is_told_to_wait() {
     other.rx(&mut batch);
     batch.clear();
     assert!(device.transmit(Instant::ZERO).is_some(), "there is room again");
+    // A packet that came must wait for the room of its answer, and so must the program.
+    while let Some(token) = device.transmit(Instant::ZERO) {
+        token.consume(60, |frame| frame.fill(1));
+    }
+    let mut came = Batch::with_capacity(1);
+    assert_eq!((other.alloc(&mut came, 1), other.xmit(&mut came)), (1, 1));
+    assert!(device.receive(Instant::ZERO).is_none());
+    let (start, time) = (std::time::Instant::now(), std::time::Duration::from_millis(20));
+    assert_eq!(device.wait(Some(time)), Ok(false));
+    assert!(start.elapsed() >= time);
+    other.rx(&mut batch);
+    batch.clear();
+    assert_eq!(device.wait(Some(time)), Ok(true));
+    assert!(device.receive(Instant::ZERO).is_some());
     // The program holds all frames of the pool.
     let held: Vec<Skb> = std::iter::from_fn(|| pool.local().alloc_one()).collect();
     device.transmit(Instant::ZERO).unwrap().consume(60, |frame| frame.fill(1));

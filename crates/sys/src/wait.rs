@@ -25,7 +25,7 @@ pub use set::WaitSet;
 pub const NO_EVENT: Event =
     Event { flags: EventFlags::empty(), data: epoll::EventData::new_u64(0) };
 
-/// Most descriptors for [`poll_readable`]; use an [`Epoll`] for more.
+/// Most descriptors for which [`poll_readable`] needs no allocation.
 pub const POLL_FDS_MAX: usize = 64;
 
 /// A set of descriptors to wait for together.
@@ -262,15 +262,18 @@ impl AsFd for TimerFd {
 ///
 /// Shape:  true if one is ready, false if the time is over first.
 /// Units:  `timeout`: `None` waits without bound, zero only looks.
-/// Errors: EINVAL for more than [`POLL_FDS_MAX`] descriptors. EINTR is retried with the time left.
-/// Cost:   one syscall; two clock reads if bounded, above zero and interrupted, else one.
+/// Errors: EINTR is retried with the time left.
+/// Cost:   one syscall; two clock reads if bounded, above zero and interrupted, else one. An allocation
+///         for more than [`POLL_FDS_MAX`] descriptors.
 /// Source: ppoll(2).
 pub fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
-    if fds.len() > POLL_FDS_MAX {
-        return Err(Errno::INVAL);
-    }
     let bound = Bound::new(timeout);
     let mut left = bound.first;
+    if fds.len() > POLL_FDS_MAX {
+        let mut set: Vec<PollFd<'_>> =
+            fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        return poll_retrying(&mut set, &mut left, &bound);
+    }
     let Some(&first) = fds.first() else {
         return poll_retrying(&mut [], &mut left, &bound);
     };
@@ -507,10 +510,14 @@ mod tests {
     }
 
     #[test]
-    fn too_many_descriptors_are_refused_and_none_is_a_sleep() {
-        let bell = EventFd::new().unwrap();
-        let fds = [bell.as_fd(); POLL_FDS_MAX + 1];
-        assert_eq!(poll_readable(&fds, None), Err(Errno::INVAL));
+    fn many_descriptors_are_polled_and_none_is_a_sleep() {
+        let (bell, rung) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        rung.signal();
+        let mut fds = [bell.as_fd(); POLL_FDS_MAX + 1];
+        assert_eq!(poll_readable(&fds, Some(Duration::ZERO)), Ok(false));
+        fds[POLL_FDS_MAX] = rung.as_fd();
+        assert_eq!(poll_readable(&fds, None), Ok(true));
+        fds[POLL_FDS_MAX] = bell.as_fd();
         assert_eq!(poll_readable(&fds[1..], Some(Duration::ZERO)), Ok(false));
         assert_eq!(poll_readable(&[], Some(Duration::from_micros(1))), Ok(false));
     }

@@ -109,14 +109,15 @@ impl AsyncPort {
     }
 
     /// Sends all packets of `batch`, in order, and waits for room as often as necessary. Packets
-    /// that were not sent when the future is dropped stay in the batch.
+    /// that were not sent when the future is dropped stay in the batch; the rest of a superframe of
+    /// which a part was sent stays in the port, and goes with the next call.
     ///
     /// # Errors
     /// The error of a device that has failed for good; unsent packets stay in the batch.
     pub async fn send(&mut self, batch: &mut Batch) -> Result<()> {
         loop {
             self.port.xmit(batch);
-            if batch.is_empty() {
+            if batch.is_empty() && self.port.waiting() == 0 {
                 return Ok(());
             }
             if let Health::Failed(error) = self.port.health() {

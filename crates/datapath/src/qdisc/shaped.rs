@@ -81,7 +81,7 @@ impl<Q: Qdisc> Shaped<Q> {
             }
             sent += self.port.xmit(fifo);
             let has_due = qdisc.deadline().is_some_and(|due| due <= now);
-            if !fifo.is_empty() || !has_due {
+            if !fifo.is_empty() || self.port.waiting() > 0 || !has_due {
                 return sent;
             }
         }
@@ -90,7 +90,7 @@ impl<Q: Qdisc> Shaped<Q> {
     /// Returns the time until [`Shaped::xmit`] has something to send; `None` while no packet waits.
     #[must_use]
     pub fn timeout(&self, now: Instant) -> Option<Duration> {
-        if !self.waiting.fifo.is_empty() {
+        if !self.waiting.fifo.is_empty() || self.port.waiting() > 0 {
             return Some(LOOK_FOR_ROOM);
         }
         self.waiting.qdisc.deadline().map(|due| due.saturating_duration_since(now))

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use linerate_port::{Code, Error, Result, Views};
-use linerate_skb::Batch;
+use linerate_skb::{Batch, Verdict};
 use linerate_wire::Toeplitz;
 
 pub(crate) use clear::{Clear, Clearing};
@@ -259,6 +259,10 @@ impl Stage for Steer {
         let toeplitz = &self.steering.toeplitz;
         self.hashes.extend(batch.iter().map(|skb| skb.rss_hash(toeplitz)));
         for i in 0..self.hashes.len() {
+            // Another stage has decided where this packet goes.
+            if batch.verdict(i) != Verdict::NONE {
+                continue;
+            }
             let at = Steering::bucket(self.hashes[i]);
             if self.buckets[at].to != self.buckets[at].wanted {
                 self.follow(at);

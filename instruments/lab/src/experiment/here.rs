@@ -159,7 +159,9 @@ impl fmt::Display for Obstacle {
 #[must_use]
 pub fn at_most(planned: Option<Duration>) -> String {
     match planned {
-        Some(time) => format!("at most {} in windows, and set-ups and repeated pairs", lasting(time)),
+        Some(time) => {
+            format!("at most {} in windows, and set-ups and repeated pairs", lasting(time))
+        }
         None => "unknown: a window takes as long as its program does".into(),
     }
 }

@@ -62,8 +62,7 @@ impl View<'_> {
         let Shown { name, label, .. } = metric;
         let all = self.overall(name).find(|line| line.group == "all");
         // Leave out cells of which most pairs were disturbed, as the overall line does.
-        let quiet =
-            |cell: &&CellRecord| metric.clock.is_none_or(|clock| !noisy(clock, cell));
+        let quiet = |cell: &&CellRecord| metric.clock.is_none_or(|clock| !noisy(clock, cell));
         let cells = self.run.cells.iter().filter(quiet);
         let effects: Vec<&Effect> = cells.filter_map(|cell| cell.metrics.get(name)).collect();
         match (effects.as_slice(), all) {

@@ -210,7 +210,14 @@ fn cell(
     };
     let lost = (-pct * 22_000.0) as u64;
     let ledger = Ledgers { a: ledger(lost), b: ledger(331), ..Ledgers::default() };
-    CellRecord { at: at(factors), status: Status::Ok, pairs, metrics, ledger, ..CellRecord::default() }
+    CellRecord {
+        at: at(factors),
+        status: Status::Ok,
+        pairs,
+        metrics,
+        ledger,
+        ..CellRecord::default()
+    }
 }
 
 fn effect(unit: &str, a: f64, ratio: f64, verdict: Verdict) -> Effect {
