@@ -125,7 +125,7 @@ impl Device {
             return self.leaving.queue.wait_for(Want::Room, timeout);
         }
         // No descriptor tells that another holder freed a frame.
-        thread::sleep(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)));
+        thread::park_timeout(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)));
         Ok(true)
     }
 

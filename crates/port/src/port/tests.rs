@@ -1,0 +1,243 @@
+//! Tests ports of several queues: what they wait for, and what they tell.
+
+use super::*;
+use crate::driver::Needs;
+use linerate_skb::{Local, Moved};
+use linerate_sys::wait::EventFd;
+use std::time::Instant;
+
+#[test]
+fn a_split_port_is_one_for_each_queue() {
+    let port = Port::open("null:,queues=3").unwrap();
+    assert_eq!(port.descriptors().count(), 3);
+    let (pool, obtained) = (port.pool().clone(), port.obtained().clone());
+    let mut ports = port.split();
+    assert_eq!(ports.len(), 3);
+    for port in &mut ports {
+        let mut batch = Batch::with_capacity(8);
+        assert_eq!((port.descriptors().count(), port.rx(&mut batch)), (1, 8));
+        assert_eq!(port.obtained(), &obtained);
+        assert!(batch.iter().all(|skb| skb.is_of(&pool)));
+    }
+}
+
+/// A queue whose health the test sets.
+struct FixedHealth(EventFd, Health);
+
+impl QueueOps for FixedHealth {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+        Moved::default()
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        true
+    }
+
+    fn health(&self) -> Health {
+        self.1.clone()
+    }
+}
+
+impl AsFd for FixedHealth {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[test]
+fn a_queue_has_a_name_and_a_hot_list_for_its_rings() {
+    let pool = Pool::builder().frames(1 << 15).build().unwrap();
+    let lists = || -> Vec<(String, u64)> {
+        let cores = pool.stats().cores.into_iter().filter(|c| c.alive);
+        cores.map(|c| (c.name, c.hot_list_len)).collect()
+    };
+    let _gen = Port::open_with("g=gen:", &pool).unwrap();
+    assert_eq!(lists(), [("g/0".into(), 1024)]);
+    let _ends = Port::pair(4096, &pool).unwrap();
+    assert_eq!(lists()[1..], [("pair-a/0".into(), 8192), ("pair-b/0".into(), 8192)]);
+}
+
+/// A driver that the registry does not know.
+struct Foreign;
+
+impl Driver for Foreign {
+    fn name(&self) -> &'static str {
+        "foreign"
+    }
+
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        spec.finish()?;
+        Ok(Box::new(ForeignPlan(spec.arg.clone())))
+    }
+}
+
+struct ForeignPlan(String);
+
+impl Plan for ForeignPlan {
+    fn needs(&self) -> Result<Needs> {
+        Ok(Needs { packet_max_bytes: 64, ..Needs::default() })
+    }
+
+    fn open(&self, _: &mut OpenContext<'_>) -> Result<Opened> {
+        let queue = FixedHealth(EventFd::new()?, Health::Up);
+        Ok(Opened::single(queue, Obtained::new(&self.0, "foreign", 64)))
+    }
+}
+
+#[test]
+fn a_driver_from_elsewhere_opens_a_port() {
+    let port = Port::open_driver(&Foreign, "f=foreign:x").unwrap();
+    assert_eq!(port.obtained().to_string(), "x foreign");
+    let pool = Pool::builder().frames(64).build().unwrap();
+    assert!(Port::open_driver_with(&Foreign, "foreign:x", &pool).is_ok());
+    assert!(Port::open_driver(&Foreign, "null:").is_err());
+    assert!(Port::open("foreign:x").is_err());
+}
+
+fn port_of(healths: &[Health]) -> Port {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let queue = |health: &Health| {
+        let ops = FixedHealth(EventFd::new().unwrap(), health.clone());
+        Queue::new(Box::new(ops), pool.local())
+    };
+    let queues = healths.iter().map(queue).collect();
+    Port { queues, turn: 0, obtained: Obtained::new("told", "told", 64), pool }
+}
+
+#[test]
+fn a_port_reports_its_worst_queue_and_is_finished_only_when_all_are() {
+    let error = |why: &str| Error::new(Code::NoDevice, "told", why);
+    let (failed, down) = (Health::Failed(error("failed")), Health::Down(error("down")));
+    let (up, finished) = (Health::Up, Health::Finished);
+    let health =
+        |all: &[&Health]| port_of(&all.iter().map(|&h| h.clone()).collect::<Vec<_>>()).health();
+    assert_eq!(health(&[&finished, &up, &down, &failed]), failed);
+    assert_eq!(health(&[&finished, &up, &down]), down);
+    assert_eq!(health(&[&finished, &up]), up);
+    assert_eq!(health(&[&finished, &finished]), finished);
+    assert_eq!(health(&[]), up);
+}
+
+#[test]
+fn a_wait_on_a_failed_device_returns_its_error_each_time() {
+    let error = Error::new(Code::NoDevice, "cannot use eth0", "it was deleted");
+    let failed = || port_of(&[Health::Up, Health::Failed(error.clone())]);
+    let (mut port, mut other) = (failed(), port_of(&[Health::Up]));
+    for timeout in [None, Some(Duration::ZERO), None] {
+        assert_eq!(port.wait(timeout), Err(error.clone()));
+        assert_eq!(port.wait_for(Want::Room, timeout), Err(error.clone()));
+        assert_eq!(wait_any(&mut [&mut other, &mut port], timeout), Err(error.clone()));
+    }
+    let mut queues = failed().into_queues();
+    assert_eq!(queues[1].wait(None), Err(error));
+    assert_eq!(queues[0].wait(Some(Duration::ZERO)), Ok(false));
+}
+
+/// A queue that has no room, or always has.
+struct Sender(EventFd, bool);
+
+impl QueueOps for Sender {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+        Moved::default()
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        !want.room() || !self.1
+    }
+}
+
+impl AsFd for Sender {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[test]
+fn a_port_waits_for_room_in_the_queue_that_sends() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let queue = |has_room| {
+        let ops = Sender(EventFd::new().unwrap(), has_room);
+        Queue::new(Box::new(ops), pool.local())
+    };
+    let port = |queues| Port {
+        queues,
+        turn: 0,
+        obtained: Obtained::new("told", "told", 64),
+        pool: pool.clone(),
+    };
+    let mut full = port(vec![queue(false), queue(true)]);
+    let (start, time) = (Instant::now(), Duration::from_millis(20));
+    for want in [Want::Room, Want::Both] {
+        assert_eq!(full.wait_for(want, Some(time)), Ok(false));
+    }
+    assert!(start.elapsed() >= 2 * time);
+    assert_eq!(port(vec![queue(true), queue(false)]).wait_for(Want::Room, None), Ok(true));
+}
+
+#[test]
+fn any_number_of_queues_can_be_waited_for() {
+    let mut port = port_of(&vec![Health::Up; 65]);
+    assert_eq!(port.wait(Some(Duration::from_millis(1))), Ok(false));
+}
+
+#[test]
+fn a_wait_on_finished_sources_returns_at_once_only_without_a_timeout() {
+    let mut port = port_of(&[Health::Finished, Health::Finished]);
+    let mut other = port_of(&[Health::Finished]);
+    assert_eq!((port.wait(None), port.wait(None)), (Ok(false), Ok(false)));
+    assert_eq!(wait_any(&mut [&mut other, &mut port], None), Ok(false));
+    assert_eq!(other.into_queues()[0].wait(None), Ok(false));
+    let (start, time) = (Instant::now(), Duration::from_millis(20));
+    assert_eq!(port.wait(Some(time)), Ok(false));
+    assert!(start.elapsed() >= time);
+    // A wait for room does not end with the device: without a timeout it would sleep.
+    assert_eq!(port.wait_for(Want::Room, Some(Duration::ZERO)), Ok(false));
+}
+
+#[test]
+fn a_loop_on_wait_receives_all_and_ends_with_its_source() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let mut port = Port::open_with("gen:,count=100", &pool).unwrap();
+    let (mut batch, mut got) = (Batch::with_capacity(16), 0);
+    while port.wait(None).unwrap() {
+        got += port.rx(&mut batch);
+        batch.clear();
+    }
+    assert_eq!((got, port.health()), (100, Health::Finished));
+}
+
+#[test]
+fn a_wake_up_counts_on_the_queues_that_are_readable() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut a, mut a_end) = Port::pair(4, &pool).unwrap();
+    let (mut b, _b_end) = Port::pair(4, &pool).unwrap();
+    let woken = |port: &mut Port| port.counts().wakeups;
+    assert!(!wait_any(&mut [&mut a, &mut b], Some(Duration::ZERO)).unwrap());
+    let sender = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        let mut batch = Batch::with_capacity(1);
+        a_end.alloc(&mut batch, 1);
+        assert_eq!(a_end.xmit(&mut batch), 1);
+        a_end
+    });
+    assert!(wait_any(&mut [&mut a, &mut b], None).unwrap());
+    assert_eq!((woken(&mut a), woken(&mut b)), (1, 0));
+    let mut got = Batch::with_capacity(4);
+    assert_eq!(a.rx(&mut got), 1);
+    let a_end = sender.join().unwrap();
+    let closer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(a_end);
+    });
+    assert!(a.wait(None).unwrap());
+    closer.join().unwrap();
+    assert_eq!(woken(&mut a), 2);
+}
