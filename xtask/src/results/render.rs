@@ -202,7 +202,7 @@ impl<'a> Block<'a> {
     fn source(&self, machine: &str, document: &Value, up: &str) -> String {
         let (run, noise) = (&document["run"], &document["env"]["noise"]["aa_half_width_pct"]);
         format!(
-            "[{machine}]({up}{FOLDER}{machine}/{}{ENDING}): {}, {}, commit {:.7}, A/A ±{} %",
+            "[{machine}]({up}{FOLDER}{machine}/{}{ENDING}): {}, {}, commit {:.7}, median A/A ±{} %",
             self.experiment,
             word(document, "/env/cpu"),
             word(run, "/started").split('T').next().unwrap_or("-"),
@@ -367,7 +367,7 @@ mod tests {
         assert!(found.is_empty(), "{found:?}");
         let row = "| bulk | 8.73 → 2.32: −73.3 % [−74.5, −73.2], better; **not as expected** |";
         assert!(text.contains(row) && text.contains("| ring | - | - |"), "{text}");
-        let from = "From [amd](../results/amd/buffers.json.gz): AMD EPYC, 2026-11-22, commit ada9ede, A/A ±3.56 %; [other]";
+        let from = "From [amd](../results/amd/buffers.json.gz): AMD EPYC, 2026-11-22, commit ada9ede, median A/A ±3.56 %; [other]";
         assert!(
             text.contains(from) && text.ends_with("<!-- end of results -->\nbehind\n"),
             "{text}"
