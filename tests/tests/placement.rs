@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use linerate_datapath::{Engine, Running, Stage, Turn};
@@ -21,6 +21,13 @@ use linerate_tests::wait::{SOON, until_true};
 const ADAPTERS: usize = 4;
 /// The packets of a tenth of a second.
 const PACKETS: u64 = 2_000;
+
+/// Lets one test run at a time: the threads that are new while a test starts its engine are then
+/// that engine's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Returns the pairs `a0 ═ b0` to `a3 ═ b3`.
 fn links() -> Result<Netns, String> {
@@ -94,6 +101,7 @@ impl Served {
 
 #[test]
 fn four_adapters_are_placed_on_cpus_independently() {
+    let _alone = alone();
     let netns = or_skip!(links());
     or_skip!(netns.run(|| Port::open("xdp:a0").map(drop)));
     let allowed = allowed_cpus().unwrap();
@@ -150,6 +158,7 @@ fn freed(netns: &Netns, cpus: [usize; 2]) -> (u64, u64) {
 
 #[test]
 fn packets_of_an_adapter_are_freed_on_their_core_with_affinity_and_on_the_other_without() {
+    let _alone = alone();
     let netns = or_skip!(links());
     or_skip!(netns.run(|| Port::open("xdp:a0").map(drop)));
     let allowed = allowed_cpus().unwrap();
@@ -201,6 +210,7 @@ fn receive_flows(socket: &UdpSocket) -> (u64, u64) {
 
 #[test]
 fn two_workers_serve_the_queues_of_a_wire_and_keep_every_flow_in_order() {
+    let _alone = alone();
     let hosts = or_skip!(Hosts::with_queues(2));
     or_skip!(hosts.middle.run(|| Port::open("xdp:w0").map(drop)));
     let counts: Arc<[AtomicU64; 2]> = Arc::default();
@@ -237,6 +247,7 @@ fn two_workers_serve_the_queues_of_a_wire_and_keep_every_flow_in_order() {
 
 #[test]
 fn more_queues_than_a_device_has_are_refused_with_their_number_and_leave_it_free() {
+    let _alone = alone();
     let hosts = or_skip!(Hosts::with_queues(2));
     or_skip!(hosts.middle.run(|| Port::open("xdp:w0").map(drop)));
     let build = |west: &str, workers| {

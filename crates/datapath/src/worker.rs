@@ -239,6 +239,7 @@ impl Worker {
         thread::run_on(cpus)?;
         self.slot.waits().pinned(cpus);
         self.slot.waits().runs();
+        self.mems.iter().for_each(Local::see_cpu);
         Ok((before, thread::allowed_cpus()?))
     }
 
@@ -315,6 +316,7 @@ impl Worker {
     pub fn publish(&mut self) {
         self.ask_at = None;
         self.slot.waits().runs();
+        self.mems.iter().for_each(Local::see_cpu);
         self.napis.iter_mut().for_each(Napi::publish);
     }
 

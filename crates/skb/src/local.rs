@@ -324,6 +324,15 @@ impl Local {
         got > 0
     }
 
+    /// Stores the CPU that the calling thread is on, as the one that this local's packets are
+    /// allocated and freed on.
+    ///
+    /// Visits to the depot store it too. A thread that was given a local, or was moved to another
+    /// CPU, calls this, since it may need no frame of the depot for a long time.
+    pub fn see_cpu(&self) {
+        self.page.see_cpu();
+    }
+
     /// Returns the number of this local's allocations so far that found too few frames.
     #[must_use]
     pub fn starved(&self) -> u64 {

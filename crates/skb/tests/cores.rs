@@ -72,6 +72,27 @@ fn every_free_is_in_the_matrix_of_cpus() {
 }
 
 #[test]
+fn a_local_that_needs_no_frames_is_counted_on_the_cpu_that_its_thread_was_moved_to() {
+    let Some([a, b]) = two_cpus() else { return };
+    let pool = Pool::builder().frames(64).build().unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            pin_to_cpu(a).unwrap();
+            let mut mem = pool.local();
+            let mut one = Batch::with_capacity(1);
+            mem.alloc(&mut one, 1);
+            one.consume(&mut mem);
+            pin_to_cpu(b).unwrap();
+            mem.alloc(&mut one, 1);
+            one.consume(&mut mem);
+            assert_eq!(pool.stats().matrix.frees(a, a), 2, "nothing has told the pool");
+            mem.see_cpu();
+            assert_eq!(pool.stats().matrix.frees(b, b), 2);
+        });
+    });
+}
+
+#[test]
 fn on_one_core_nothing_is_freed_elsewhere() {
     let pool = Pool::builder().frames(1024).build().unwrap();
     std::thread::scope(|s| {
