@@ -263,9 +263,11 @@ impl Queue {
         self.ops.waiting()
     }
 
-    /// Takes back the packets that the device has sent; returns how many packets the device still holds.
+    /// Takes back the packets that the device has sent; returns how many packets the device still holds. It
+    /// holds none if the kernel copies packets when they are sent, as for `packet` and `tap`.
     ///
-    /// Sending does this too. Call it to wait until everything has left, or to get the frames back.
+    /// Sending does this too. Call it to wait until everything has left, or to get the frames back. Sleep
+    /// between the calls, and limit the time: a slow device may hold packets for long.
     pub fn reap(&mut self) -> usize {
         self.ops.reap(&mut self.mem)
     }

@@ -34,6 +34,12 @@ pub(crate) trait HostDevice: Send {
     /// Sends as [`QueueOps::xmit`] does; the caller has refreshed the link.
     fn xmit(&mut self, host: &mut Host, mem: &mut Local, batch: &mut Batch) -> Moved;
 
+    /// Takes back sent packets as [`QueueOps::reap`] does; the caller has refreshed the link.
+    fn reap(&mut self, host: &mut Host, mem: &mut Local) -> usize {
+        let _ = (host, mem);
+        0
+    }
+
     /// Finds out why an armed queue was woken without a packet.
     fn look(&mut self, host: &mut Host);
 
@@ -103,6 +109,11 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
         self.host.link.refresh();
         self.busy();
         self.device.xmit(&mut self.host, mem, batch)
+    }
+
+    fn reap(&mut self, mem: &mut Local) -> usize {
+        self.host.link.refresh();
+        self.device.reap(&mut self.host, mem)
     }
 
     fn arm(&mut self, want: Want) -> bool {

@@ -146,13 +146,15 @@ impl Device {
         copied && socket.held.sending > 0 && socket.rings.socket.has_packets()
     }
 
-    /// Waits until the kernel has no packet any more, at most for [`LINGER`].
+    /// Waits until the kernel has taken and sent every packet, at most for [`LINGER`].
     fn linger(&mut self) {
         let until = Instant::now().checked_add(LINGER);
-        while let Some(socket) = &self.socket
-            && self.is_read(socket)
-            && until.is_some_and(|until| Instant::now() < until)
-        {
+        while let Some(socket) = &mut self.socket {
+            let more = self.tx.flush(socket, &mut self.home);
+            let waits = more || self.socket.as_ref().is_some_and(|socket| self.is_read(socket));
+            if !waits || until.is_none_or(|until| Instant::now() >= until) {
+                break;
+            }
             let _ = poll_readable(&[], Some(RETRY));
         }
         if let Some(socket) = &mut self.socket {
@@ -307,6 +309,17 @@ impl HostDevice for Device {
             self.recover(host);
         }
         moved
+    }
+
+    fn reap(&mut self, host: &mut Host, mem: &mut Local) -> usize {
+        if let Some(socket) = &mut self.socket {
+            let mem = if *mem.pool() == self.binding.pool { mem } else { &mut self.home };
+            self.tx.poll(socket, &mut host.link, mem);
+        }
+        // The packets of a device that returns none are dropped after a while, so that they are not
+        // waited for any longer.
+        self.recover(host);
+        self.socket.as_ref().map_or(0, |socket| socket.held.sending)
     }
 
     /// Checks the state of the interface, once in [`LOOK`].

@@ -135,6 +135,13 @@ impl Tx {
         }
     }
 
+    /// Does as [`Tx::poll`], but notifies the device at once; returns true if packets remain of which it
+    /// was not notified, unless its interface is down.
+    pub fn flush(&mut self, socket: &mut Socket, mem: &mut Local) -> bool {
+        self.reap(socket, mem);
+        self.announce(socket, mem) && self.unannounced
+    }
+
     /// Takes back the packets that the device has sent.
     ///
     /// Cost: nothing while it has nothing; else an Acquire load.
@@ -227,18 +234,27 @@ impl Tx {
         true
     }
 
-    /// Notifies the kernel of packets in the ring, as often as it requires and makes progress.
+    /// Notifies the kernel of packets in the ring, and looks at the interface if it is down or gone.
+    fn kick(&mut self, socket: &mut Socket, link: &mut Link, mem: &mut Local) {
+        if !self.announce(socket, mem) {
+            link.look();
+        }
+    }
+
+    /// Notifies the kernel of packets in the ring, as often as it requires and makes progress; returns
+    /// false if the interface is down or gone.
     ///
     /// Source: net/xdp/xsk.c `__xsk_generic_xmit`.
-    fn kick(&mut self, socket: &mut Socket, link: &mut Link, mem: &mut Local) {
+    fn announce(&mut self, socket: &mut Socket, mem: &mut Local) -> bool {
         self.retry = Retry::default();
         if !self.unannounced {
-            return;
+            return true;
         }
         if !socket.rings.tx_map.wants_wakeup() {
             self.unannounced = false;
-            return;
+            return true;
         }
+        let mut is_up = true;
         for _ in 0..KICKS_MAX {
             let (free, sending) = (socket.rings.tx.free(), socket.held.sending);
             let done = socket.rings.socket.wake_tx();
@@ -248,10 +264,10 @@ impl Tx {
             match done {
                 Ok(()) => {
                     self.unannounced = false;
-                    return;
+                    return true;
                 }
                 Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
-                    link.look();
+                    is_up = false;
                     break;
                 }
                 // EAGAIN: about 32 were sent, and more are to come. EBUSY: the device took one and
@@ -263,6 +279,7 @@ impl Tx {
             }
         }
         self.retry = Retry::later();
+        is_up
     }
 
     /// Returns true if a packet can be put into the ring.

@@ -4,37 +4,49 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Batch, Local, Offload, Pool};
+use linerate_skb::{Batch, DropReason, Local, Offload, Pool};
 
 use super::super::queue::tests::open;
 use super::{frames, pool};
-use crate::QueueOps;
 use crate::host::testing::{
-    assert_settled, bytes, in_netns_with_xdp, ip, queue, receive, veth, wait_running,
+    LONG, assert_settled, bytes, eventually, in_netns_with_xdp, ip, queue, receive, veth,
+    wait_running,
 };
+use crate::{QueueOps, Want};
 
 /// A time longer than that after which a device without completions is treated as failed.
 const STALL: Duration = Duration::from_millis(1500);
 const PACKETS: usize = 8;
+/// More packets than the kernel takes out of a transmit ring at once: the send buffer of a socket is full with fewer.
+const MANY: usize = 300;
 
 /// Runs tc(8); false if this kernel has no such queue.
 fn tc(args: &str) -> bool {
     Command::new("tc").args(args.split(' ')).status().is_ok_and(|status| status.success())
 }
 
-/// Runs `f` where `m0` sends by `v0`, `kbit` a second; it gets a packet of 1000 bytes for each that is to be sent.
+/// Runs `f` where `m0` sends by `v0`, `kbit` a second; it gets [`PACKETS`] packets of 1000 bytes to send.
 fn behind_a_queue(kbit: u32, f: impl FnOnce(&Pool, &mut Local, &mut Batch) + Send + 'static) {
+    behind_a_queue_with(PACKETS, kbit, f);
+}
+
+/// Runs `f` as [`behind_a_queue`] does, with so many packets.
+fn behind_a_queue_with(
+    packets: usize,
+    kbit: u32,
+    f: impl FnOnce(&Pool, &mut Local, &mut Batch) + Send + 'static,
+) {
     in_netns_with_xdp(move || {
         veth(1500);
         ip("link add link v0 name m0 type macvlan mode bridge");
         ip("link set m0 up");
         wait_running("m0");
-        if !tc(&format!("qdisc add dev v0 root tbf rate {kbit}kbit burst 1600 limit 100000")) {
+        if !tc(&format!("qdisc add dev v0 root tbf rate {kbit}kbit burst 1600 limit 1000000")) {
             return eprintln!("skipped: no tc, or no tbf in this kernel");
         }
         let pool = pool(4096);
-        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(64));
-        for frame in frames(PACKETS as u64, 1000) {
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(packets.max(64)));
+        for frame in frames(packets as u64, 1000) {
             let mut skb = mem.alloc_copy(&frame).unwrap();
             skb.set_offload(Offload::NONE);
             batch.push(skb).unwrap();
@@ -57,7 +69,7 @@ fn packets_that_wait_in_the_kernel_are_no_reason_to_have_another_socket() {
         let begun = Instant::now();
         while begun.elapsed() < STALL {
             queue.rx(mem, batch, 64);
-            queue.arm(crate::Want::Both);
+            queue.arm(Want::Both);
             std::thread::sleep(Duration::from_millis(20));
         }
         assert_eq!(queue.counters().driver.resets, 0);
@@ -92,6 +104,65 @@ fn close_waits_a_moment_for_packets_that_the_kernel_is_about_to_send() {
         batch.clear();
         assert_settled(pool);
         assert_eq!(pool.ledger().sent, PACKETS as u64, "{}", pool.ledger());
+    });
+}
+
+#[test]
+fn close_announces_packets_again_that_the_kernel_has_not_taken() {
+    behind_a_queue_with(MANY, 8000, |pool, mem, batch| {
+        let mut queue = open("m0", pool);
+        assert_eq!(queue.xmit(mem, batch).packets, MANY);
+        drop(queue);
+        batch.clear();
+        assert_settled(pool);
+        assert_eq!(pool.ledger().sent, MANY as u64, "{}", pool.ledger());
+    });
+}
+
+#[test]
+fn reap_reports_packets_until_the_kernel_has_sent_them() {
+    behind_a_queue(2, |pool, mem, batch| {
+        let mut queue = open("m0", pool);
+        assert_eq!(queue.reap(mem), 0);
+        assert_eq!(queue.xmit(mem, batch).packets, PACKETS);
+        assert!(queue.reap(mem) >= PACKETS - 3, "{:#}", pool.ledger());
+        // The kernel drops the queued packets, which completes them.
+        assert!(tc("qdisc del dev v0 root"));
+        eventually(|| queue.reap(mem) == 0);
+        assert_eq!(under_way(pool), 0, "{:#}", pool.ledger());
+    });
+}
+
+#[test]
+fn a_queue_that_is_closed_after_its_last_packet_is_reaped_has_sent_everything() {
+    behind_a_queue_with(MANY, 2000, |pool, mem, batch| {
+        let mut queue = open("m0", pool);
+        assert_eq!(queue.xmit(mem, batch).packets, MANY);
+        let begun = Instant::now();
+        while queue.reap(mem) > 0 {
+            assert!(begun.elapsed() < LONG, "{:#}", pool.ledger());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(queue.counters().driver.resets, 0);
+        drop(queue);
+        batch.clear();
+        assert_settled(pool);
+        assert_eq!(pool.ledger().sent, MANY as u64, "{}", pool.ledger());
+    });
+}
+
+#[test]
+fn packets_that_nobody_ever_sends_are_reported_for_a_limited_time() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let pool = pool(4096);
+        let (mut queue, mut mem) = (open("v0", &pool), pool.local());
+        let mut batch = Batch::with_capacity(1);
+        batch.push(mem.alloc_copy(&frames(1, 60)[0]).unwrap()).unwrap();
+        queue.lose(&mut batch);
+        assert_eq!(queue.reap(&mut mem), 1);
+        eventually(|| queue.reap(&mut mem) == 0);
+        assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 1);
     });
 }
 
