@@ -80,7 +80,7 @@ impl Bell {
         self.alarm(alarm);
     }
 
-    /// Records that `device` received or sent packets although no caller waited; after several such
+    /// Records that `device` received or sent packets although no caller waits; after several such
     /// calls the device is no longer watched.
     ///
     /// Cost: a syscall, once between two calls of [`Bell::watch`].

@@ -66,15 +66,16 @@ pub(crate) trait HostDevice: Send {
 pub(crate) struct HostQueue<D> {
     pub host: Host,
     pub device: D,
-    /// True if `arm` has returned true and the cause of a wake-up since then was not checked yet.
-    armed: bool,
+    /// The events for which `arm` has returned true, if the cause of a wake-up since then was not
+    /// checked yet.
+    armed: Option<Want>,
 }
 
 impl<D: HostDevice> HostQueue<D> {
     /// Creates the queue of `device` on the interface of `link`; `bell` watches the device's
     /// descriptor.
     pub fn new(link: Link, bell: Bell, device: D) -> HostQueue<D> {
-        HostQueue { host: Host { link, bell }, device, armed: false }
+        HostQueue { host: Host { link, bell }, device, armed: None }
     }
 
     /// Records that the device had work although no caller waited for it.
@@ -85,7 +86,7 @@ impl<D: HostDevice> HostQueue<D> {
     }
 
     fn look(&mut self) {
-        self.armed = false;
+        self.armed = None;
         self.device.look(&mut self.host);
     }
 }
@@ -95,10 +96,10 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
         let moved = self.device.rx(&mut self.host, mem, out, budget);
         if moved.packets > 0 {
             self.busy();
-            self.armed = false;
+            self.armed = None;
         } else {
             self.host.link.refresh();
-            if self.armed {
+            if self.armed.is_some() {
                 self.look();
             }
         }
@@ -107,8 +108,17 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         self.host.link.refresh();
-        self.busy();
-        self.device.xmit(&mut self.host, mem, batch)
+        let moved = self.device.xmit(&mut self.host, mem, batch);
+        let waits = match self.armed {
+            // The room that was waited for was there.
+            Some(Want::Room) => moved.packets == 0,
+            Some(Want::Frames | Want::Both) => true,
+            None => false,
+        };
+        if !waits {
+            self.busy();
+        }
+        moved
     }
 
     fn reap(&mut self, mem: &mut Local) -> usize {
@@ -118,7 +128,7 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
 
     fn arm(&mut self, want: Want) -> bool {
         self.host.link.refresh();
-        if self.armed {
+        if self.armed.is_some() {
             self.look();
         }
         let ready = self.device.is_ready(&mut self.host, want);
@@ -133,7 +143,7 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
             Some(watched) => bell.watch(watched, watch, alarm),
             None => bell.alarm(alarm),
         }
-        self.armed = true;
+        self.armed = Some(want);
         true
     }
 

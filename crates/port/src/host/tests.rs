@@ -1,13 +1,14 @@
 //! Tests of properties that all ports of host interfaces have, run on each kind of these ports.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Offload, Pool, Trust};
 use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
+use linerate_sys::wait::poll_readable;
 
 use super::testing::*;
-use crate::{Health, Port, Queue};
+use crate::{Health, Port, Queue, Want};
 
 /// A port, with a packet socket on the other side of its interface.
 #[derive(Clone, Copy)]
@@ -156,6 +157,30 @@ fn an_idle_queue_is_silent_whatever_it_did_before() {
             pass(&mut far, &mut near);
             assert_silent(&mut near, 3);
             assert_silent(&mut far, 2);
+        });
+    }
+}
+
+#[test]
+fn a_queue_that_waits_for_packets_is_woken_however_much_it_sends_meanwhile() {
+    for pair in [PACKET, TAP, XDP] {
+        pair.run(|pair| {
+            let pool = pool(1024);
+            let (mut near, mut far) = pair.open(&pool);
+            let mut batch = Batch::with_capacity(64);
+            while !near.arm(Want::Frames) {
+                near.rx(&mut batch);
+                batch.clear();
+            }
+            // Far more calls than after which a busy queue's device is not watched any more.
+            for seq in 0..50 {
+                batch.push(near.local().alloc_copy(&stamped(seq, 60)).unwrap()).unwrap();
+                assert_eq!(near.xmit(&mut batch), 1);
+            }
+            send(&mut far, &[stamped(100, 60)], Offload::NONE);
+            let rings = poll_readable(&[near.as_fd()], Some(LONG)).unwrap();
+            assert!(rings, "{} is not woken", pair.near);
+            assert_eq!(bytes(receive(&mut near, 1).iter().next().unwrap()), stamped(100, 60));
         });
     }
 }
