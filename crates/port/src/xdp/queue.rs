@@ -348,6 +348,7 @@ impl HostDevice for Device {
         let is_up = |_: &Instant| link.is_up();
         let times = [
             self.rx.starved.at().filter(|_| want.frames()),
+            self.tx.starved_until().filter(|_| want.room()),
             self.socket.as_ref().and_then(|socket| self.tx.look_at(&socket.held)).filter(is_up),
             self.rebind_at.filter(is_up),
             self.look_at.filter(|_| !link.is_gone()),

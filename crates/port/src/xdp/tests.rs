@@ -5,15 +5,17 @@ mod lacking;
 mod slow;
 mod taken;
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Offload, Pool, Skb};
+use linerate_sys::wait::poll_readable;
 
 use crate::host::testing::{
     LONG, assert_settled, assert_silent, bytes, eventually, in_netns_with_xdp, ip, queue, queue_in,
     receive, send, stamped, veth, wait_running,
 };
-use crate::{Health, Port, Queue};
+use crate::{Health, Port, Queue, Want};
 
 fn pool(frames: u32) -> Pool {
     Pool::builder().frames(frames).build().unwrap()
@@ -112,6 +114,35 @@ fn packets_of_another_pool_are_copied_and_counted() {
         drop(xdp);
         assert_settled(&ours);
         assert_settled(&theirs);
+    });
+}
+
+#[test]
+fn a_packet_that_finds_no_frame_for_its_copy_is_tried_again_after_a_while() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let (ours, theirs) = (pool(1024), pool(64));
+        let mut xdp = queue_in("xdp:v0,ring=64", &ours);
+        let mut packet = queue("packet:v1");
+        let (mut mem, mut kept) = (ours.local(), Batch::with_capacity(1024));
+        while mem.alloc(&mut kept, 64) > 0 {}
+        let mut batch = Batch::with_capacity(4);
+        batch.push(theirs.local().alloc_copy(&stamped(7, 300)).unwrap()).unwrap();
+        for _ in 0..3 {
+            assert_eq!(xdp.xmit(&mut batch), 0);
+            let begun = Instant::now();
+            assert!(xdp.arm(Want::Room), "there is no room without a frame");
+            assert!(poll_readable(&[xdp.as_fd()], Some(LONG)).unwrap());
+            let waited = begun.elapsed();
+            assert!(waited < Duration::from_millis(500), "woken after {waited:?}");
+            assert!(!xdp.arm(Want::Room), "it is time to try again");
+        }
+        drop((kept, mem));
+        assert_eq!(xdp.xmit(&mut batch), 1);
+        assert_eq!(bytes(receive(&mut packet, 1).iter().next().unwrap()), stamped(7, 300));
+        settle(&mut xdp);
+        drop(xdp);
+        assert_settled(&ours);
     });
 }
 

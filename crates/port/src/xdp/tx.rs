@@ -35,7 +35,10 @@ pub(super) struct Tx {
     tally: Tally,
     /// True if the kernel was not notified of packets in the ring, or had no room for them.
     unannounced: bool,
+    /// Time of the next notification, if the last one failed.
     retry: Retry,
+    /// Time until which there was no frame for the copy of a packet, so that nothing can be sent.
+    starved: Retry,
     /// Start of the time in which the device has had packets and returned none.
     waits_since: Option<Instant>,
     /// Frames for copies of packets that the device cannot read in place.
@@ -61,6 +64,7 @@ impl Tx {
             tally,
             unannounced: false,
             retry: Retry::default(),
+            starved: Retry::default(),
             waits_since: None,
             copies,
             scratch: Vec::new(),
@@ -101,6 +105,7 @@ impl Tx {
         batch: &mut Batch,
     ) -> Moved {
         let (mut moved, mut spans) = (Moved::default(), [Span::default(); FRAMES_MAX]);
+        self.starved = Retry::default();
         loop {
             let Some(skb) = batch.iter().next() else { return moved };
             let (cut, len) = (self.cut(skb, socket, &mut spans), skb.len());
@@ -226,7 +231,7 @@ impl Tx {
             return true;
         };
         let Some(copy) = self.copies.alloc_copy(bytes) else {
-            self.retry = Retry::later();
+            self.starved = Retry::later();
             return false;
         };
         self.copied_bytes += bytes.len() as u64;
@@ -282,10 +287,19 @@ impl Tx {
         is_up
     }
 
-    /// Returns true if a packet can be put into the ring.
-    pub fn has_room(&self, socket: &mut Socket) -> bool {
+    /// Returns true if a packet can be put into the ring, and there may be a frame for its copy if it
+    /// needs one.
+    ///
+    /// Cost: a clock read after the pool had no frame.
+    pub fn has_room(&mut self, socket: &mut Socket) -> bool {
         let tx = &mut socket.rings.tx;
-        tx.free() >= FRAMES_MAX.min(tx.len_descs() as usize / 2) as u32
+        !self.starved.is_pending()
+            && tx.free() >= FRAMES_MAX.min(tx.len_descs() as usize / 2) as u32
+    }
+
+    /// Returns the time at which there may be a frame for a copy again; `None` unless the pool had none.
+    pub fn starved_until(&self) -> Option<Instant> {
+        self.starved.at()
     }
 
     /// Returns the time of the next check for completions, which no event signals. The interval
@@ -320,7 +334,8 @@ impl Tx {
 
     /// Resets the state after the rings are gone, when the device has no packets any more.
     pub fn reset(&mut self) {
-        (self.unannounced, self.retry, self.waits_since) = (false, Retry::default(), None);
+        (self.unannounced, self.waits_since) = (false, None);
+        (self.retry, self.starved) = (Retry::default(), Retry::default());
         self.tally.set(0);
     }
 
