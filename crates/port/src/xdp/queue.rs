@@ -334,10 +334,13 @@ impl HostDevice for Device {
     }
 
     fn is_ready(&mut self, host: &mut Host, want: Want) -> bool {
+        // Packets that are complete are no sign of a device that is stuck, however late they are reaped.
+        if let Some(socket) = &mut self.socket {
+            self.tx.poll(socket, &mut host.link, &mut self.home);
+        }
         self.recover(host);
         // Without a socket, packets to send are dropped at once.
         let Some(socket) = &mut self.socket else { return want.room() };
-        self.tx.poll(socket, &mut host.link, &mut self.home);
         self.tx.publish(&socket.held);
         let frames = want.frames() && socket.rings.rx.available() > 0;
         frames || (want.room() && self.tx.has_room(socket))

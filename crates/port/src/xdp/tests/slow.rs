@@ -166,6 +166,23 @@ fn packets_that_nobody_ever_sends_are_reported_for_a_limited_time() {
     });
 }
 
+#[test]
+fn a_caller_that_comes_late_finds_its_packets_sent_and_its_socket_open() {
+    behind_a_queue(400, |pool, mem, batch| {
+        let mut queue = open("m0", pool);
+        assert_eq!(queue.xmit(mem, batch).packets, PACKETS);
+        while !queue.arm(Want::Frames) {
+            queue.rx(mem, batch, 64);
+            batch.clear();
+        }
+        std::thread::sleep(STALL);
+        queue.arm(Want::Frames);
+        assert_eq!(queue.counters().driver.resets, 0);
+        assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 0, "{}", pool.ledger());
+        assert_eq!(under_way(pool), 0, "{:#}", pool.ledger());
+    });
+}
+
 /// Two cards of virtio with a cable between them, in the namespace of this process; the device of the first takes
 /// packets out of its ring after seconds. Guests of `cargo xtask qemu` have such.
 const CARDS: &str = "LINERATE_TEST_SLOW_CARDS";
