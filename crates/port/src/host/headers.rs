@@ -12,13 +12,16 @@ const IPIP: u8 = 4;
 const IPV6_IN_IP: u8 = 41;
 /// Most nested IP headers that are parsed.
 pub(crate) const IP_HEADERS_MAX: usize = 3;
-/// Longest headers that are parsed, in bytes: Ethernet, a tag, IPv4 headers, and a TCP header with
+/// Most VLAN tags that are parsed: a service tag and a customer tag.
+const TAGS_MAX: usize = 2;
+/// Longest headers that are parsed, in bytes: Ethernet, its tags, IPv4 headers, and a TCP header with
 /// all options.
-pub(crate) const HEADERS_MAX: usize = 14 + TAG_BYTES + 60 * IP_HEADERS_MAX + 60;
+pub(crate) const HEADERS_MAX: usize = 14 + TAG_BYTES * TAGS_MAX + 60 * IP_HEADERS_MAX + 60;
 
 const TYPE_AT: usize = 12;
 const TAG_BYTES: usize = 4;
-const TYPE_VLAN: [u16; 2] = [0x8100, 0x88a8];
+/// Types of VLAN tags: 802.1Q, 802.1ad, and the one in use before 802.1ad.
+const TYPE_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
 
@@ -78,10 +81,16 @@ impl IpHeader {
     }
 }
 
-/// Returns the offset of the network header.
+/// Returns the offset of the network header, after up to [`TAGS_MAX`] tags.
 pub(crate) fn network(data: &[u8]) -> Option<usize> {
-    let tagged = TYPE_VLAN.contains(&u16_at(data, TYPE_AT)?);
-    Some(TYPE_AT + 2 + if tagged { TAG_BYTES } else { 0 })
+    let mut at = TYPE_AT;
+    for _ in 0..TAGS_MAX {
+        if !TYPE_VLAN.contains(&u16_at(data, at)?) {
+            break;
+        }
+        at += TAG_BYTES;
+    }
+    Some(at + 2)
 }
 
 /// Returns the header after the first IP header.

@@ -280,6 +280,22 @@ mod tests {
     }
 
     #[test]
+    fn a_superframe_with_vlan_tags_is_cut_with_its_tags_before_each_segment() {
+        let plain = cut(&ipv4(6, 2500), SUPER, 64).unwrap();
+        let (outer, inner) = ([0x88, 0xa8, 0, 7], [0x81, 0, 0, 5]);
+        for tags in [inner.to_vec(), [outer, inner].concat(), [inner, inner].concat()] {
+            let mut frame = ipv4(6, 2500);
+            frame.splice(12..12, tags.iter().copied());
+            let all = cut(&frame, SUPER.pushed(tags.len()).unwrap(), 64).unwrap();
+            assert_eq!(all.len(), plain.len());
+            for (i, (mut one, plain)) in all.into_iter().zip(&plain).enumerate() {
+                let removed: Vec<u8> = one.drain(12..12 + tags.len()).collect();
+                assert!(removed == tags && one == *plain, "segment {i}");
+            }
+        }
+    }
+
+    #[test]
     fn a_superframe_that_lost_or_outgrew_its_headers_is_not_cut() {
         let pool = Pool::builder().frames(16).build().unwrap();
         let mut mem = pool.local();

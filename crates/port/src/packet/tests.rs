@@ -74,6 +74,32 @@ fn offloads_inside_a_tunnel_are_completed_before_sending() {
 }
 
 #[test]
+fn a_superframe_behind_two_vlan_tags_loses_no_byte() {
+    in_netns(|| {
+        veth(1500);
+        let tags = [0x88, 0xa8, 0, 7, 0x81, 0, 0, 5];
+        for options in ["", ",vnet=off"] {
+            let (mut a, mut b) = (queue(&format!("packet:v0{options}")), queue("packet:v1"));
+            let mut frame = ipv4(6, 20_000);
+            frame.splice(12..12, tags);
+            send(&mut a, std::slice::from_ref(&frame), SUPERFRAME.pushed(8).unwrap());
+            // With an offload header the kernel decides whether to cut it.
+            let (mut stream, mut batch) = (Vec::new(), Batch::with_capacity(64));
+            while stream.len() < 20_000 {
+                assert!(b.wait(Some(LONG)).unwrap(), "{} bytes came{options}", stream.len());
+                b.rx(&mut batch);
+                for packet in batch.drain().map(|skb| bytes(&skb)) {
+                    assert_eq!(packet[12..20], tags);
+                    stream.extend_from_slice(&packet[62..]);
+                }
+            }
+            assert!(stream == frame[62..]);
+            assert_eq!(a.pool().ledger().dropped_total(), 0);
+        }
+    });
+}
+
+#[test]
 fn without_offload_headers_checksums_are_filled_in_and_superframes_cut() {
     in_netns(|| {
         veth(1500);

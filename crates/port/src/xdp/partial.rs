@@ -236,6 +236,15 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_behind_two_vlan_tags_is_found_unfinished() {
+        for (protocol, offset) in [(TCP, 16), (UDP, 6)] {
+            let mut packet = frame(protocol, 100);
+            packet.splice(12..12, [0x88, 0xa8, 0, 7, 0x81, 0, 0, 5]);
+            assert_eq!(unfinished(&packet), Some((42, offset)));
+        }
+    }
+
+    #[test]
     fn tcp_that_is_longer_than_the_interface_takes_is_a_superframe() {
         let pool = linerate_skb::Pool::builder().frames(16).build().unwrap();
         let mut mem = pool.local();
