@@ -6,6 +6,8 @@ use linerate_skb::{Skb, Trust};
 pub(crate) const TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub(crate) const UDP: u8 = 17;
+/// IP protocol number of SCTP.
+pub(crate) const SCTP: u8 = 132;
 /// IP protocol number of an IPv4 packet in an IP packet.
 const IPIP: u8 = 4;
 /// IP protocol number of an IPv6 packet in an IP packet.
@@ -97,6 +99,19 @@ pub(crate) fn network(data: &[u8]) -> Option<usize> {
 pub(crate) fn transport(data: &[u8]) -> Option<Transport> {
     let ip = IpHeader::first(data)?;
     Some(Transport { at: ip.end, protocol: ip.protocol })
+}
+
+/// Returns the protocol of the header that begins at `start`, if that is behind one of the nested IP headers.
+pub(crate) fn protocol_at(data: &[u8], start: usize) -> Option<u8> {
+    let mut next = IpHeader::first(data);
+    for _ in 0..IP_HEADERS_MAX {
+        let ip = next?;
+        if ip.end == start {
+            return Some(ip.protocol);
+        }
+        next = ip.inner(data);
+    }
+    None
 }
 
 /// Passes the first bytes of a packet to `look`, in a copy if they cannot be read in place.

@@ -2,12 +2,15 @@
 //!
 //! Both have virtio's fields, so that a partial checksum or a superframe passes from one interface
 //! to another untouched. Where no header can travel, [`finish_one`] computes the checksum.
+//!
+//! The header cannot say that a checksum is SCTP's CRC32c: the kernel would write an Internet checksum in
+//! its place. So SCTP's CRC never travels unfinished; the place of the field and the IP header tell it.
 
 use linerate_skb::{DropReason, Offload, Skb};
 use linerate_sys::vnet::{F_NEEDS_CSUM, VnetHdr};
 use linerate_wire::checksum;
 
-use super::headers;
+use super::{crc32c, headers};
 
 /// Bytes of a VLAN tag.
 pub(crate) const TAG_BYTES: usize = 4;
@@ -19,6 +22,8 @@ const IPV4_TRANSPORT: u16 = 34;
 const IPV6_TRANSPORT: u16 = 54;
 /// Offset of the checksum in UDP's header.
 const UDP_CHECK: u16 = 6;
+/// Offset of the CRC in SCTP's header.
+const SCTP_CHECK: u16 = 8;
 /// Offset of a VLAN tag, which follows the MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
 
@@ -52,7 +57,8 @@ pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
     (fits && cuts).then_some(offload)
 }
 
-/// Returns true if the offload is not at the first transport header.
+/// Returns true if the offload is not at the first transport header, or is a CRC of SCTP: the kernel does
+/// neither.
 #[inline]
 pub(crate) fn is_tunnelled(skb: &Skb, offload: Offload) -> bool {
     if is_usual(skb, offload) {
@@ -66,6 +72,7 @@ pub(crate) fn is_tunnelled(skb: &Skb, offload: Offload) -> bool {
 fn is_not_first(skb: &Skb, offload: Offload) -> bool {
     let found = headers::of(skb, headers::transport);
     match offload.needs_checksum() {
+        true if is_sctp(skb, offload) => true,
         true => found.is_none_or(|found| found.at != usize::from(offload.csum_start)),
         false => found.is_some_and(|found| !matches!(found.protocol, headers::TCP | headers::UDP)),
     }
@@ -76,6 +83,7 @@ fn is_not_first(skb: &Skb, offload: Offload) -> bool {
 #[inline]
 fn is_usual(skb: &Skb, offload: Offload) -> bool {
     offload.needs_checksum()
+        && offload.csum_offset != SCTP_CHECK
         && match offload.csum_start {
             IPV4_TRANSPORT => true,
             IPV6_TRANSPORT => is_ipv6(skb.data()),
@@ -88,6 +96,13 @@ fn is_ipv6(data: &[u8]) -> bool {
     let Some(head) = data.first_chunk::<21>() else { return false };
     let transport = matches!(head[20], headers::TCP | headers::UDP);
     (head[12], head[13], head[14] >> 4) == (0x86, 0xdd, 6) && transport
+}
+
+/// Returns true for a missing checksum that is SCTP's CRC32c.
+fn is_sctp(skb: &Skb, offload: Offload) -> bool {
+    let start = usize::from(offload.csum_start);
+    let protocol = |data: &[u8]| headers::protocol_at(data, start);
+    offload.csum_offset == SCTP_CHECK && headers::of(skb, protocol) == Some(headers::SCTP)
 }
 
 /// Completes the offload of a packet in software, for a device without offloads.
@@ -104,6 +119,9 @@ pub(crate) fn finish_one(skb: &mut Skb, offload: Offload) -> Result<(), DropReas
     if field + 2 > skb.len() {
         return Err(DropReason::MALFORMED);
     }
+    if is_sctp(skb, offload) {
+        return finish_sctp(skb, start);
+    }
     let sum = sum_from(skb, start);
     // The field holds the sum of the pseudo header. In UDP the checksum 0 means "no checksum", so write
     // its other form, all ones. Source: RFC 768.
@@ -113,6 +131,35 @@ pub(crate) fn finish_one(skb: &mut Skb, offload: Offload) -> Result<(), DropReas
     };
     // The write fails if the bytes are shared and the pool has no frame for a copy.
     if skb.copy_from(field, &check.to_be_bytes()) < 2 {
+        return Err(DropReason::NO_FRAME);
+    }
+    skb.set_offload(Offload::NONE);
+    Ok(())
+}
+
+/// Writes the CRC32c of the SCTP packet that begins at `start`; the CRC covers its own field as zero.
+///
+/// Source: RFC 9260, 6.8 and appendix A; net/core/dev.c `skb_crc32c_csum_help`.
+#[cold]
+fn finish_sctp(skb: &mut Skb, start: usize) -> Result<(), DropReason> {
+    let field = start + usize::from(SCTP_CHECK);
+    if field + 4 > skb.len() {
+        return Err(DropReason::MALFORMED);
+    }
+    if skb.copy_from(field, &[0; 4]) < 4 {
+        return Err(DropReason::NO_FRAME);
+    }
+    let (mut crc, mut at, mut block) = (crc32c::START, start, [0; BLOCK_BYTES]);
+    loop {
+        let n = skb.copy_to(at, &mut block);
+        crc = crc32c::add(crc, &block[..n]);
+        at += n;
+        if n < BLOCK_BYTES {
+            break;
+        }
+    }
+    // The previous write made the bytes this packet's own, so this one does not fail.
+    if skb.copy_from(field, &crc32c::finish(crc).to_le_bytes()) < 4 {
         return Err(DropReason::NO_FRAME);
     }
     skb.set_offload(Offload::NONE);
@@ -139,6 +186,7 @@ fn sum_from(skb: &Skb, start: usize) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::testing;
     use linerate_skb::{Batch, Pool};
 
     const PARTIAL: Offload = Offload { flags: 3, csum_start: 14, csum_offset: 6, ..Offload::NONE };
@@ -204,5 +252,66 @@ mod tests {
         let ledger = pool.ledger();
         assert_eq!(ledger.dropped(DropReason::UNSUPPORTED), 1);
         assert_eq!(ledger.dropped(DropReason::MALFORMED), 1);
+    }
+
+    /// An SCTP packet with an INIT chunk, and the CRC that a foreign implementation wrote into it.
+    fn sctp_init() -> Vec<u8> {
+        let mut packet = vec![0; 40];
+        packet[8..16].copy_from_slice(&[0x40, 0x2c, 0x0b, 0x5f, 1, 0, 0, 0x1c]);
+        packet[32..].copy_from_slice(&[0, 5, 0, 8, 127, 0, 0, 1]);
+        packet
+    }
+
+    const SCTP_PARTIAL: Offload =
+        Offload { flags: 1, csum_start: 34, csum_offset: 8, ..Offload::NONE };
+
+    #[test]
+    fn sctp_gets_a_crc_over_all_frames_of_its_chain() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let mut mem = pool.local();
+        let mut finish = |frame: &[u8], offload: Offload| -> Result<Vec<u8>, DropReason> {
+            let mut skb = mem.alloc_copy(frame).unwrap();
+            skb.set_offload(offload);
+            finish_one(&mut skb, offload)?;
+            assert_eq!(skb.offload(), Offload::NONE);
+            Ok(testing::bytes(&skb))
+        };
+        let header = |protocol| testing::ipv4(protocol, 0)[..34].to_vec();
+        let right = [header(132), sctp_init()].concat();
+        // The kernel leaves 0 in the field; other contents must not change the result.
+        for left in [[0; 4], [1, 2, 3, 4]] {
+            let mut frame = right.clone();
+            frame[42..46].copy_from_slice(&left);
+            assert_eq!(finish(&frame, SCTP_PARTIAL), Ok(right.clone()));
+            let mut tagged = frame.clone();
+            tagged.splice(12..12, [0x81, 0, 0, 5]);
+            let done = finish(&tagged, SCTP_PARTIAL.pushed(4).unwrap()).unwrap();
+            assert_eq!(done[38..], right[34..]);
+            let done = finish(&testing::ipip(frame), SCTP_PARTIAL.pushed(20).unwrap()).unwrap();
+            assert_eq!(done[54..], right[34..]);
+        }
+        let long: Vec<u8> = (0..5001u32).map(|i| i as u8).collect();
+        let done = finish(&[header(132), long.clone()].concat(), SCTP_PARTIAL).unwrap();
+        // This is the CRC of another implementation for these bytes.
+        assert_eq!(done[42..46], [0x90, 0xb4, 0x3f, 0xa9]);
+        assert!(done[34..42] == long[..8] && done[46..] == long[12..]);
+        let short = &right[..45];
+        assert_eq!(finish(short, SCTP_PARTIAL), Err(DropReason::MALFORMED));
+        // Another protocol with its checksum at the same place has an Internet checksum.
+        let done = finish(&[header(253), long].concat(), SCTP_PARTIAL).unwrap();
+        assert_eq!(checksum::finish(checksum::sum(&done[34..])), 0x0809);
+    }
+
+    #[test]
+    fn the_crc_of_sctp_is_not_left_to_the_kernel() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let mut mem = pool.local();
+        let mut left = |frame: &[u8], offload| {
+            let skb = mem.alloc_copy(frame).unwrap();
+            is_tunnelled(&skb, offload)
+        };
+        let header = |protocol| testing::ipv4(protocol, 0)[..34].to_vec();
+        assert!(left(&[header(132), sctp_init()].concat(), SCTP_PARTIAL));
+        assert!(!left(&[header(253), sctp_init()].concat(), SCTP_PARTIAL));
     }
 }
