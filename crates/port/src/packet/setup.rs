@@ -65,7 +65,8 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(sockets.len());
     for (socket, ring) in sockets {
         let (link, bell) = (Link::open(&config.interface)?, Bell::new(&socket)?);
-        let (rx, tx, _reservation) = (Rx::new(ring, longest), Tx::new(vnet), reservation.clone());
+        let (rx, tx) = (Rx::new(ring, longest), Tx::new(vnet, config.bypass));
+        let _reservation = reservation.clone();
         let device = Device { socket, rx, tx, rx_missed: 0, _reservation };
         queues.push(Box::new(HostQueue::new(link, bell, device)));
     }

@@ -2,6 +2,7 @@
 
 mod flow;
 mod queues;
+mod refusals;
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -8,7 +8,8 @@ use rustix::io::Errno;
 
 use crate::host::{Link, Retry, copy_out, is_exported, offload};
 
-/// Time after which a superframe that is still refused is treated as one that the device never accepts.
+/// Time after which a superframe that bypasses the qdisc and is still refused is treated as one that the
+/// device never accepts.
 const SUPERFRAME_PATIENCE: Duration = Duration::from_millis(2);
 /// Time after which refusals on an interface without a carrier are no longer treated as a full queue.
 const CARRIER_PATIENCE: Duration = Duration::from_millis(100);
@@ -22,6 +23,8 @@ pub(super) struct Tx {
     pub is_full: bool,
     /// The next attempt while the device's queue or its qdisc is full: neither signals room.
     pub retry: Retry,
+    /// True if packets bypass the qdisc, which would cut superframes.
+    bypass: bool,
     /// Time since which the device has refused all packets.
     refused_since: Option<Instant>,
     /// Buffer for packets whose frames a peer can write: the kernel gets a copy that the peer
@@ -38,12 +41,13 @@ enum Then {
 }
 
 impl Tx {
-    pub fn new(has_vnet: bool) -> Tx {
+    pub fn new(has_vnet: bool, bypass: bool) -> Tx {
         Tx {
             messages: SendBatch::new(),
             has_vnet,
             is_full: false,
             retry: Retry::default(),
+            bypass,
             refused_since: None,
             scratch: Vec::new(),
             doorbells: 0,
@@ -157,7 +161,7 @@ impl Tx {
         let since = *self.refused_since.get_or_insert(now);
         let waited = now.saturating_duration_since(since);
         let superframe = batch.iter().next().is_some_and(|skb| skb.offload().is_gso());
-        if superframe && waited >= SUPERFRAME_PATIENCE {
+        if self.bypass && superframe && waited >= SUPERFRAME_PATIENCE {
             self.refused_since = None;
             batch.discard_first(1, DropReason::UNSUPPORTED, mem);
             return Then::Retry;
