@@ -261,7 +261,12 @@ fn an_interface_that_cannot_be_opened_is_an_error_with_the_remedy() {
 /// Shapes v0 by a token bucket of 200 Mbit/s with a queue of `limit` bytes; returns false if the
 /// machine lacks something for this.
 fn shape(limit: &str) -> bool {
-    let args = format!("qdisc add dev v0 root tbf rate 200mbit burst 256kb limit {limit}");
+    token_bucket(&format!("rate 200mbit burst 256kb limit {limit}"))
+}
+
+/// Shapes v0 by a token bucket; returns false if the machine lacks something for this.
+fn token_bucket(args: &str) -> bool {
+    let args = format!("qdisc add dev v0 root tbf {args}");
     let done = std::process::Command::new("tc").args(args.split(' ')).status();
     let shaped = done.is_ok_and(|status| status.success());
     if !shaped {

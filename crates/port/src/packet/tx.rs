@@ -1,4 +1,13 @@
 //! Sending: up to 64 packets for each `sendmmsg`, directly from their frames.
+//!
+//! The kernel answers ENOBUFS for a full queue, and also for a packet that it always drops (a `tc` rule, the
+//! smaller MTU of a veth's other end). To tell them apart, a packet behind one that was refused for long is
+//! offered alone:
+//!
+//! ```text
+//!   refused  ? ? ?      taken: there is room, so all before it are refused for themselves: dropped
+//!      1     2 3 4      refused: perhaps no room: all wait, and the next one is offered 100 ms later
+//! ```
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +22,11 @@ use crate::host::{Link, Retry, copy_out, is_exported, offload};
 const SUPERFRAME_PATIENCE: Duration = Duration::from_millis(2);
 /// Time after which refusals on an interface without a carrier are no longer treated as a full queue.
 const CARRIER_PATIENCE: Duration = Duration::from_millis(100);
+/// Time after which a packet behind a refused one is offered, and interval of such offers.
+const PROBE_PATIENCE: Duration = Duration::from_millis(100);
+/// The same for a packet that is shorter than one before it: it may fit into a queue that has no room for
+/// the longer one. In this time a queue that drains at 12.5 kbit/s has room for any packet of 1514 bytes.
+const SHORT_PROBE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The arrays for sendmmsg, and the state after the kernel's last reply.
 pub(super) struct Tx {
@@ -27,6 +41,8 @@ pub(super) struct Tx {
     bypass: bool,
     /// Time since which the device has refused all packets.
     refused_since: Option<Instant>,
+    /// The first packet of the batch, while it is refused for lack of room.
+    held: Option<Held>,
     /// Buffer for packets whose frames a peer can write: the kernel gets a copy that the peer
     /// cannot write.
     scratch: Vec<u8>,
@@ -34,10 +50,24 @@ pub(super) struct Tx {
     pub doorbells: u64,
 }
 
+/// A packet that is refused for lack of room.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    /// Address of its first byte, by which it is recognised when the same batch is offered again.
+    address: usize,
+    since: Instant,
+    /// Time of the last probe, or of the first refusal.
+    probed: Instant,
+    /// Index in the batch of the packet that is offered next.
+    probe: usize,
+}
+
 /// Action after the kernel has refused a packet.
 enum Then {
     Retry,
     Stop,
+    /// The kernel has taken the packet with this index, and will never take those before it.
+    Skip(usize),
 }
 
 impl Tx {
@@ -49,6 +79,7 @@ impl Tx {
             retry: Retry::default(),
             bypass,
             refused_since: None,
+            held: None,
             scratch: Vec::new(),
             doorbells: 0,
         }
@@ -80,7 +111,7 @@ impl Tx {
             let (sent, refusal) = self.send_some(socket, batch);
             if sent > 0 {
                 moved += batch.sent(sent, mem);
-                self.refused_since = None;
+                (self.refused_since, self.held) = (None, None);
             }
             let Some(errno) = refusal else { continue };
             if errno == Errno::NETDOWN || errno == Errno::NXIO || errno == Errno::NODEV {
@@ -94,9 +125,13 @@ impl Tx {
                 batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
                 break;
             }
-            match self.refused(errno, link, mem, batch) {
+            match self.refused(errno, socket, link, mem, batch) {
                 Then::Retry => {}
                 Then::Stop => break,
+                Then::Skip(guilty) => {
+                    batch.discard_first(guilty, DropReason::WRITE_FAILED, mem);
+                    moved += batch.sent(1, mem);
+                }
             }
         }
         moved
@@ -107,7 +142,7 @@ impl Tx {
     fn send_some(&mut self, socket: &PacketSocket, batch: &Batch) -> (usize, Option<Errno>) {
         let Some(first) = batch.iter().next() else { return (0, None) };
         if is_exported(first) {
-            return self.send_copy(socket, first);
+            return self.send_alone(socket, first);
         }
         let mut sending = self.messages.start();
         for skb in batch.iter() {
@@ -124,12 +159,18 @@ impl Tx {
         sending.flush(socket)
     }
 
+    /// Offers one packet to the kernel, as a copy if a peer can write its frames.
     #[cold]
-    fn send_copy(&mut self, socket: &PacketSocket, skb: &Skb) -> (usize, Option<Errno>) {
+    fn send_alone(&mut self, socket: &PacketSocket, skb: &Skb) -> (usize, Option<Errno>) {
         let header = self.has_vnet.then(|| offload::header(skb.offload()));
         let mut sending = self.messages.start();
-        let copy = copy_out(skb, &mut self.scratch);
-        if !copy.is_some_and(|bytes| sending.add(header.as_ref(), [bytes])) {
+        let added = if is_exported(skb) {
+            let copy = copy_out(skb, &mut self.scratch);
+            copy.is_some_and(|bytes| sending.add(header.as_ref(), [bytes]))
+        } else {
+            sending.add(header.as_ref(), skb.segments())
+        };
+        if !added {
             return (0, Some(Errno::MSGSIZE));
         }
         self.doorbells += 1;
@@ -139,13 +180,20 @@ impl Tx {
     /// Handles the refusal of the first packet: waits, or drops it if it can never be sent.
     ///
     /// Source: net/packet/af_packet.c packet_snd, packet_direct_xmit.
-    fn refused(&mut self, errno: Errno, link: &Link, mem: &mut Local, batch: &mut Batch) -> Then {
+    fn refused(
+        &mut self,
+        errno: Errno,
+        socket: &PacketSocket,
+        link: &Link,
+        mem: &mut Local,
+        batch: &mut Batch,
+    ) -> Then {
         let reason = match errno {
             Errno::AGAIN => {
                 self.is_full = true;
                 return Then::Stop;
             }
-            Errno::NOBUFS | Errno::NOMEM => return self.no_place(link, mem, batch),
+            Errno::NOBUFS | Errno::NOMEM => return self.no_place(socket, link, mem, batch),
             Errno::MSGSIZE => DropReason::TOO_LONG,
             Errno::INVAL => DropReason::MALFORMED,
             _ => DropReason::WRITE_FAILED,
@@ -156,7 +204,13 @@ impl Tx {
 
     /// Handles a device without room: keeps the packet, unless the device never accepts a packet of
     /// this kind.
-    fn no_place(&mut self, link: &Link, mem: &mut Local, batch: &mut Batch) -> Then {
+    fn no_place(
+        &mut self,
+        socket: &PacketSocket,
+        link: &Link,
+        mem: &mut Local,
+        batch: &mut Batch,
+    ) -> Then {
         let now = Instant::now();
         let since = *self.refused_since.get_or_insert(now);
         let waited = now.saturating_duration_since(since);
@@ -170,7 +224,41 @@ impl Tx {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
             return Then::Stop;
         }
+        if let Some(guilty) = self.probe(socket, batch, now) {
+            (self.refused_since, self.held) = (None, None);
+            return Then::Skip(guilty);
+        }
         self.retry = Retry::later();
         Then::Stop
+    }
+
+    /// Offers a packet behind the first one, if that was refused for long enough; returns its index if the
+    /// kernel takes it.
+    ///
+    /// All packets before it were refused when they were offered, the first one just now. So a full queue
+    /// loses a packet only if it gets room between these two system calls, and had none for 100 ms before.
+    /// If all are refused, or there is no second packet, none is dropped: they may wait for room.
+    fn probe(&mut self, socket: &PacketSocket, batch: &Batch, now: Instant) -> Option<usize> {
+        let address = batch.iter().next()?.data().as_ptr().addr();
+        let started = Held { address, since: now, probed: now, probe: 1 };
+        let mut held = self.held.filter(|held| held.address == address).unwrap_or(started);
+        self.held = Some(held);
+        if now.saturating_duration_since(held.probed) < PROBE_PATIENCE {
+            return None;
+        }
+        let Some(skb) = batch.iter().nth(held.probe) else {
+            // The batch has no further packet: begin again with the second one.
+            self.held = Some(Held { probe: 1, ..held });
+            return None;
+        };
+        let is_shorter = batch.iter().take(held.probe).any(|before| before.len() > skb.len());
+        if is_shorter && now.saturating_duration_since(held.since) < SHORT_PROBE_PATIENCE {
+            return None;
+        }
+        let offered = held.probe;
+        (held.probed, held.probe) = (now, offered + 1);
+        self.held = Some(held);
+        let (sent, _) = self.send_alone(socket, skb);
+        (sent > 0).then_some(offered)
     }
 }

@@ -1,7 +1,12 @@
 //! Tests of packets that the kernel refuses for lack of room, or for themselves.
 
-use super::shape;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, DropReason, Offload};
+
+use super::{shape, token_bucket};
 use crate::host::testing::*;
+use crate::{Queue, Want};
 
 #[test]
 fn superframes_wait_for_a_full_qdisc_and_none_is_lost() {
@@ -16,5 +21,67 @@ fn superframes_wait_for_a_full_qdisc_and_none_is_lost() {
         send(&mut a, &frames, SUPERFRAME);
         assert_eq!(a.pool().ledger().dropped_total(), 0, "{}", a.pool().ledger());
         assert_eq!(a.counts().tx_packets, 50);
+    });
+}
+
+/// Offers `frames` until the kernel has taken all of them, or they were dropped, for at most 3 s; returns
+/// false if the kernel drops such packets without telling.
+fn offer(queue: &mut Queue, frames: &[Vec<u8>]) -> bool {
+    let mut batch = Batch::with_capacity(8);
+    for frame in frames {
+        batch.push(queue.local().alloc_copy(frame).unwrap()).unwrap();
+    }
+    queue.xmit(&mut batch);
+    if batch.len() < frames.len() {
+        eprintln!("skipped: this kernel says that it took what veth drops");
+        return false;
+    }
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while !batch.is_empty() {
+        assert!(Instant::now() < deadline, "{} are never taken", batch.len());
+        queue.wait_for(Want::Room, Some(LONG)).unwrap();
+        queue.xmit(&mut batch);
+    }
+    true
+}
+
+#[test]
+fn packets_that_the_kernel_always_drops_do_not_hold_up_the_next_one() {
+    in_netns(|| {
+        veth(1500);
+        // The other end drops what is longer than its own MTU.
+        ip("link set v1 mtu 1400");
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+        for guilty in [1, 2] {
+            let before = a.pool().ledger().dropped(DropReason::WRITE_FAILED);
+            let mut frames = vec![stamped(0, 1514); guilty];
+            frames.push(stamped(guilty as u64, 60));
+            if !offer(&mut a, &frames) {
+                return;
+            }
+            let got = receive(&mut b, 1);
+            assert_eq!(bytes(got.iter().next().unwrap()), frames[guilty]);
+            let ledger = a.pool().ledger();
+            assert_eq!(ledger.dropped(DropReason::WRITE_FAILED) - before, guilty as u64);
+        }
+        assert_eq!(a.pool().ledger().dropped_total(), 3);
+        assert_eq!(a.counts().tx_packets, 2);
+    });
+}
+
+#[test]
+fn a_qdisc_with_room_only_for_a_shorter_packet_is_waited_for() {
+    in_netns(|| {
+        veth(1500);
+        // Each long packet takes 121 ms. While two wait there is room for a short one only.
+        if !token_bucket("rate 100kbit burst 2kb limit 3200") {
+            return;
+        }
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+        let frames: Vec<_> = (0..12).map(|i| stamped(i, [1514, 60][i as usize % 2])).collect();
+        send(&mut a, &frames, Offload::NONE);
+        let ledger = a.pool().ledger();
+        assert_eq!(ledger.dropped_total(), 0, "{ledger}");
+        assert_eq!(receive(&mut b, 12).len(), 12);
     });
 }
