@@ -245,7 +245,12 @@ fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
     // Only memory files support seals. Other files are refused without a call to their file system: a
     // peer may serve that file system, and never answer.
     let sealed = |any| rustix::fs::fcntl_get_seals(fd).is_ok_and(|s| s.intersects(any));
-    if rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_err() && !sealed(SealFlags::SHRINK) {
+    // Adding a seal takes the lock of the file, which a thread of the peer can hold in write(2) for as long as
+    // it likes. Reading the seals takes no lock, so nothing is added to a file that the peer has sealed.
+    if !sealed(SealFlags::SHRINK)
+        && rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_err()
+        && !sealed(SealFlags::SHRINK)
+    {
         return Err("its file cannot be sealed against truncation".into());
     }
     let kind = rustix::fs::fstatfs(fd).map_err(|e| format!("fstatfs: {e}"))?.f_type;
@@ -466,6 +471,34 @@ mod tests {
         let fd = rustix::fs::memfd_create("test", flags).unwrap();
         rustix::fs::ftruncate(&fd, bytes).unwrap();
         fd
+    }
+
+    /// Another thread holds the lock of the file in fallocate(2) for some time.
+    #[test]
+    fn a_file_that_is_sealed_already_is_mapped_while_its_owner_holds_its_lock() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        const BYTES: u64 = 1 << 28;
+        let mapped_meanwhile = || {
+            let fd = memfd(BYTES, MemfdFlags::ALLOW_SEALING);
+            rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let flags = rustix::fs::FallocateFlags::empty();
+                    let filled = rustix::fs::fallocate(&fd, flags, 0, BYTES);
+                    done.store(true, Ordering::SeqCst);
+                    filled.unwrap();
+                });
+                let bytes = || rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512;
+                while bytes() == 0 && !done.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                PeerMemory::map(&fd, 4096, Access::Write, false).unwrap();
+                bytes() < BYTES
+            })
+        };
+        // On a busy machine this thread may not run before the other one has finished.
+        assert!((0..10).any(|_| mapped_meanwhile()));
     }
 
     #[test]
