@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linerate_sys::seqpacket::Seqpacket;
-use rustix::net::sockopt::set_socket_linger;
 
 use super::NAME;
 use super::config::Config;
@@ -30,7 +29,8 @@ impl Channel {
     }
 
     /// Returns the next message, and appends its descriptors to `fds`; returns `Ok(None)` if none
-    /// has arrived.
+    /// has arrived. A descriptor that is of no use must be dropped as a [`super::closer::Useless`], because
+    /// its peer can block calls on it, such as setsockopt(2) and close(2).
     ///
     /// # Errors
     /// Why the connection ends.
@@ -41,11 +41,6 @@ impl Channel {
             Ok(Some(got)) => got,
             Err(e) => return Err(Ending::ByPeer(e.to_string())),
         };
-        for fd in &got.fds {
-            // Without a linger time, closing the socket does not wait for data that its peer does not read. The
-            // call fails for other files, whose close does not wait.
-            let _ = set_socket_linger(fd, None);
-        }
         fds.append(&mut got.fds);
         if got.len == 0 {
             return Err(Ending::ByPeer("the peer is gone".into()));

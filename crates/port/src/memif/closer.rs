@@ -4,13 +4,30 @@
 //! pages of a large mapping. So descriptors, sockets with unread descriptors in them and mappings are dropped by
 //! threads for which no other thread waits.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 
+use rustix::net::sockopt::set_socket_linger;
+
 /// An object whose drop may block.
 pub(super) type Waste = Box<dyn Send>;
+
+/// Descriptors from a peer that are of no use. Only a closing thread drops them, because each call on them may
+/// block: a thread of the peer that is stuck in send(2) holds the socket's lock.
+pub(super) struct Useless(pub Vec<OwnedFd>);
+
+impl Drop for Useless {
+    fn drop(&mut self) {
+        for fd in self.0.drain(..) {
+            // Without a linger time, closing the socket does not wait for data that its peer does not read. The
+            // call fails for other files, whose close does not wait.
+            let _ = set_socket_linger(&fd, None);
+        }
+    }
+}
 
 /// Limit of the number of threads, because each may be blocked.
 const THREADS_MAX: usize = 8;

@@ -11,6 +11,7 @@ use linerate_sys::wait::{Epoll, EventFlags, WaitSet};
 use super::HANDSHAKE_TIMEOUT;
 use super::channel::Channel;
 use super::client_memory::{ClientMemory, Layout};
+use super::closer::Useless;
 use super::config::{Config, Sharing};
 use super::control::{Protocol, Turn};
 use super::handshake::{Client, Ending, Limits, Step};
@@ -132,7 +133,7 @@ impl Protocol for Connector {
                 },
             };
             if !fds.is_empty() {
-                turn.waste.push(Box::new(fds));
+                turn.waste.push(Box::new(Useless(fds)));
             }
             if let Err(why) = step {
                 return Some(self.end(why, turn));

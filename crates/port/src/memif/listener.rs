@@ -22,6 +22,7 @@ use linerate_sys::wait::{Epoll, EventFlags, WaitSet};
 
 use super::HANDSHAKE_TIMEOUT;
 use super::channel::Channel;
+use super::closer::Useless;
 use super::config::{Config, Peer};
 use super::control::{Protocol, Turn};
 use super::handshake::{Ending, Reply, Server};
@@ -92,7 +93,7 @@ impl Listener {
             Ok(Some(_)) => channel.refuse(Ending::Refused("unexpected message")),
             Err(ending) => channel.refuse(ending),
         };
-        turn.waste.push(Box::new((self.connected.take(), fds)));
+        turn.waste.push(Box::new((self.connected.take(), Useless(fds))));
         Some(Event::Ended(why))
     }
 
@@ -170,7 +171,7 @@ impl Listener {
             let (was_admitted, mut fds) = (self.guests[i].machine.is_admitted(), Vec::new());
             let state = self.guests[i].turn(turn.config, taken, now, &mut fds);
             if !fds.is_empty() {
-                turn.waste.push(Box::new(fds));
+                turn.waste.push(Box::new(Useless(fds)));
             }
             match state {
                 GuestState::Waiting if self.guests[i].machine.is_admitted() == was_admitted => {

@@ -17,6 +17,7 @@ use rustix::fs::MemfdFlags;
 use rustix::thread::Uid;
 
 use super::super::channel::Channel;
+use super::super::closer::{Closer, Useless};
 use super::super::fuzzing::some_file;
 use super::super::message::{BYTES, Message, SECRET_BYTES, VERSION};
 use super::peer::{RING, hello};
@@ -228,17 +229,25 @@ fn lingering_sockets_of_clients_hold_up_no_server_and_no_reader() {
 }
 
 #[test]
-fn socket_that_a_peer_sends_does_not_linger_any_more() {
+fn socket_that_a_peer_sends_is_touched_by_a_closing_thread_only() {
     let name = name();
     let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
     let near = Seqpacket::connect(Path::new(&name)).unwrap();
     let far = listener.accept().unwrap().unwrap();
     far.take_descriptors();
     let (lingering, _far) = lingering();
+    let own = lingering.try_clone().unwrap();
+    let linger = || rustix::net::sockopt::socket_linger(&own).unwrap();
     Channel(near).send(&hello(), Some(lingering)).unwrap();
     let mut fds = Vec::new();
     Channel(far).recv(&mut fds).unwrap();
-    assert_eq!(rustix::net::sockopt::socket_linger(&fds[0]).unwrap(), None);
+    assert_eq!((fds.len(), linger()), (1, Some(LINGER)));
+    Closer::new().dispose(Box::new(Useless(fds)));
+    let start = Instant::now();
+    while linger().is_some() {
+        assert!(start.elapsed() < LONG, "it still lingers");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
