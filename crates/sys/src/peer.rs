@@ -77,11 +77,10 @@ impl PeerMemory {
         let refuse = |why: String| Error::new(Code::Memory, what(), why);
         let fail = |call: &'static str| move |e| Error::os(Code::Memory, what(), call, e);
         // Seal the file first: without seals it can shrink after its size was read.
-        if !trusted {
-            seal(fd, len).map_err(|why| {
+        let may_have_holes = !trusted
+            && seal(fd, len).map_err(|why| {
                 refuse(why).fix("if the peer is trusted not to do so, add trust=yes")
             })?;
-        }
         let size = rustix::fs::fstat(fd).map_err(fail("fstat"))?.st_size;
         if len == 0 || u64::try_from(size).is_ok_and(|size| size < len) || size < 0 {
             return Err(refuse(format!("its file has {size} bytes")));
@@ -99,7 +98,21 @@ impl PeerMemory {
         .map_err(fail("mmap"))?;
         let base =
             NonNull::new(base.cast::<u8>()).ok_or_else(|| refuse("mapped at address 0".into()))?;
-        Ok(PeerMemory { base, len: bytes, access, owner: Owner::Theirs })
+        let memory = PeerMemory { base, len: bytes, access, owner: Owner::Theirs };
+        if may_have_holes {
+            memory.fill_holes().map_err(fail("madvise(MADV_POPULATE_READ)"))?;
+        }
+        Ok(memory)
+    }
+
+    /// Gives each huge page of the mapping its memory, so that no later access can be a SIGBUS.
+    ///
+    /// # Errors
+    /// EFAULT if no huge page is free, EINVAL before Linux 5.14.
+    fn fill_holes(&self) -> rustix::io::Result<()> {
+        let advice = rustix::mm::Advice::LinuxPopulateRead;
+        // SAFETY: base and len are those of the mapping made in `map`. The call reads its pages only.
+        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) }
     }
 
     /// Removes the write access to a peer's memory permanently.
@@ -237,8 +250,9 @@ fn counts_commitments(mode: std::io::Result<String>) -> bool {
 }
 
 /// Ensures that no access to the first `len` bytes of the file can be a SIGBUS, except when the
-/// memory of a cgroup is exhausted, which kills its processes.
-fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
+/// memory of a cgroup is exhausted, which kills its processes. Returns true for a file of huge pages: the
+/// caller must fill the holes of the mapped part.
+fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<bool, String> {
     if counts_commitments(std::fs::read_to_string("/proc/sys/vm/overcommit_memory")) {
         return Err("with vm.overcommit_memory=2 a hole in it can be a SIGBUS".into());
     }
@@ -255,17 +269,17 @@ fn seal(fd: &OwnedFd, len: u64) -> std::result::Result<(), String> {
     }
     let kind = rustix::fs::fstatfs(fd).map_err(|e| format!("fstatfs: {e}"))?.f_type;
     if kind != HUGETLBFS {
-        return Ok(());
+        return Ok(false);
     }
     // A seal against writing also protects a file of huge pages against new holes:
-    // hugetlbfs_punch_hole in fs/hugetlbfs/inode.c. Existing holes are detected by the number of
-    // its blocks, of 512 bytes each.
+    // hugetlbfs_punch_hole in fs/hugetlbfs/inode.c. A file with fewer blocks, of 512 bytes each, than
+    // the mapping has holes in it. A file with more blocks may have some, because they may be elsewhere.
     if !sealed(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
         return Err("its owner can punch holes into a file of huge pages".into());
     }
     let blocks = rustix::fs::fstat(fd).map_err(|e| format!("fstat: {e}"))?.st_blocks;
     match u64::try_from(blocks).is_ok_and(|n| n.saturating_mul(512) >= len) {
-        true => Ok(()),
+        true => Ok(true),
         false => Err("its file of huge pages has holes".into()),
     }
 }
@@ -549,6 +563,25 @@ mod tests {
             rustix::fs::fallocate(region.as_fd(), flags, 0, region.len() as u64)
         };
         assert_eq!((hole(&written), hole(&read)), (Ok(()), Err(rustix::io::Errno::PERM)));
+    }
+
+    /// The pages of the file lie behind the part that is mapped.
+    #[test]
+    fn hole_in_the_mapped_part_of_a_file_of_huge_pages_is_filled_or_refused() {
+        use crate::mem::HUGE_BYTES;
+        use rustix::fs::FallocateFlags;
+        if huge().is_none() {
+            return;
+        }
+        let page = HUGE_BYTES as u64;
+        let fd = memfd(2 * page, MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB);
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), page, page).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE).unwrap();
+        let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512;
+        assert_eq!(blocks(), page);
+        if PeerMemory::map(&fd, page, Access::Read, false).is_ok() {
+            assert_eq!(blocks(), 2 * page);
+        }
     }
 
     /// Checks by reading the last byte of each mapping: after a truncation that would be a SIGBUS.
