@@ -196,9 +196,9 @@ impl TxRing for Tx {
         Ok((moved, stop))
     }
 
-    fn post(&mut self) {
+    fn post(&mut self) -> bool {
         if self.written == 0 {
-            return;
+            return false;
         }
         self.ring.post(std::mem::take(&mut self.written));
         if self.slots.is_none() {
@@ -207,6 +207,7 @@ impl TxRing for Tx {
         if self.ring.shared.rings() {
             self.bell.signal_shared();
         }
+        true
     }
 
     fn reap(&mut self, mem: &mut Local) -> Checked<()> {

@@ -11,7 +11,7 @@
 //! thread, and it ends with the last. Names of sockets are those of a namespace, so each network and mount
 //! namespace that opens a port has a thread of its own.
 
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ use super::config::Config;
 use super::link::{Event, Shared};
 use super::sync::lock;
 
-/// Longest time that closing a port waits for its socket to be closed.
+/// Longest time that closing a port waits for its socket to be closed, and closing a queue for its connection
+/// to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The epoll tag of the mailbox; a port's tag is its address.
 const MAILBOX: u64 = 0;
@@ -63,6 +64,11 @@ enum Order {
     Add(Arc<Shared>, Box<dyn Protocol>),
     /// Remove the port with this tag. The sender is dropped after the port's socket is closed.
     Remove(u64, SyncSender<()>),
+    /// End the connection of this generation of the port with this tag, and tell the peer the reason. The
+    /// sender is dropped afterwards.
+    HangUp(u64, u32, &'static str, SyncSender<()>),
+    /// Drop an object, after the orders before this one.
+    Dispose(Waste),
     Stop,
 }
 
@@ -110,6 +116,19 @@ impl Control {
         let (sender, closed) = sync_channel(0);
         self.order(Order::Remove(tag(shared), sender));
         let _ = closed.recv_timeout(CLOSE_TIMEOUT);
+    }
+
+    /// Makes the thread end the connection of `generation`, and waits a limited time for it; returns true if
+    /// that connection has ended.
+    pub fn hang_up(&self, shared: &Arc<Shared>, generation: u32, why: &'static str) -> bool {
+        let (sender, ended) = sync_channel(0);
+        self.order(Order::HangUp(tag(shared), generation, why, sender));
+        ended.recv_timeout(CLOSE_TIMEOUT) != Err(RecvTimeoutError::Timeout)
+    }
+
+    /// Makes the thread have `waste` dropped, after all orders that it has now.
+    pub fn dispose(&self, waste: Waste) {
+        self.order(Order::Dispose(waste));
     }
 
     /// Wakes the thread to examine the links.
@@ -173,6 +192,11 @@ impl Thread {
                     self.ports.push(Port { shared, protocol });
                 }
                 Order::Remove(port, done) => self.remove(port, done),
+                Order::HangUp(port, generation, why, done) => {
+                    self.hang_up(port, generation, why);
+                    drop(done);
+                }
+                Order::Dispose(waste) => self.closer.dispose(waste),
                 Order::Stop => return false,
             }
         }
@@ -191,6 +215,19 @@ impl Thread {
         waste.into_iter().for_each(|waste| self.closer.dispose(waste));
         // The tuple drops its fields in this order: the socket is closed before the waiting caller is woken.
         self.closer.dispose(Box::new((protocol, done, shared)));
+    }
+
+    fn hang_up(&mut self, port: u64, generation: u32, why: &'static str) {
+        let known = self.ports.iter_mut().find(|known| tag(&known.shared) == port);
+        let Some(Port { shared, protocol }) = known else { return };
+        if shared.generation() != generation {
+            // The connection has already ended.
+            return;
+        }
+        let (mut waste, is_full) = (Vec::new(), self.closer.is_full());
+        protocol.hang_up(why, &mut Turn { config: &shared.config, waste: &mut waste, is_full });
+        shared.publish(Some(Event::Ended(why.to_owned())), &mut waste);
+        waste.into_iter().for_each(|waste| self.closer.dispose(waste));
     }
 
     fn turn(&mut self, wanted: impl Fn(u64) -> bool) {

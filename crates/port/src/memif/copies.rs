@@ -210,18 +210,18 @@ impl Copies {
         }
     }
 
-    /// Replaces the first packet by a copy in frames of `home`'s pool; returns false if no frame is
+    /// Replaces the first packet by a copy in frames of `mem`'s pool; returns false if no frame is
     /// free. A packet that needs more frames than the pool has is dropped.
     #[cold]
-    pub fn replace_first(&mut self, home: &mut Local, batch: &mut Batch, mem: &mut Local) -> bool {
+    pub fn replace_first(&mut self, mem: &mut Local, batch: &mut Batch) -> bool {
         let Some(skb) = batch.iter_mut().next() else { return false };
-        if skb.len() > home.pool().packet_max_bytes() {
+        if skb.len() > mem.pool().packet_max_bytes() {
             batch.discard_first(1, DropReason::TOO_LONG, mem);
             return true;
         }
         self.scratch.resize(skb.len(), 0);
         let n = skb.copy_to(0, &mut self.scratch);
-        let Some(copy) = home.alloc_copy(&self.scratch[..n]) else { return false };
+        let Some(copy) = mem.alloc_copy(&self.scratch[..n]) else { return false };
         self.bytes += n as u64;
         *skb = copy;
         true

@@ -133,6 +133,13 @@ impl Endpoint {
         self.generation.set(present.wrapping_sub(1));
     }
 
+    /// Ends the connection whose rings the endpoint has, for `why`, which is no fault of the peer; returns true
+    /// if that connection has ended. Waits for the control thread, a second at most.
+    #[cold]
+    pub fn hang_up(&self, why: &'static str) -> bool {
+        self.is_stale() || self.link.hang_up(self.generation.get(), why)
+    }
+
     /// Makes the endpoint's descriptor readable when `bell` is rung.
     pub fn watch(&self, bell: &EventFd) -> rustix::io::Result<()> {
         self.set.add(bell, BELL, EventFlags::IN | EventFlags::ET)

@@ -131,6 +131,19 @@ impl Link {
             self.control.ring();
         }
     }
+
+    /// Ends the connection of `generation` for `why`, which is no fault of the peer; returns true if that
+    /// connection has ended.
+    ///
+    /// Cost: waits for the control thread, a second at most.
+    pub fn hang_up(&self, generation: u32, why: &'static str) -> bool {
+        self.control.hang_up(&self.shared, generation, why)
+    }
+
+    /// Has `waste` dropped after the connection has ended, whose end [`Link::hang_up`] has requested.
+    pub fn dispose(&self, waste: Waste) {
+        self.control.dispose(waste);
+    }
 }
 
 impl Deref for Link {

@@ -8,11 +8,12 @@ use std::time::Instant;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
 
+use super::config::{Role, Sharing};
 use super::copies::{Copies, Stop};
 use super::endpoint::Endpoint;
 use super::link::Link;
 use super::ring::{Checked, ProtocolError};
-use super::rings::Rings;
+use super::rings::{LateRings, Rings};
 use super::room::Room;
 use crate::caps::Caps;
 use crate::host::RETRY;
@@ -102,14 +103,8 @@ impl MemifQueue {
             // Packets in the ring that this queue has not received are lost.
             self.missed += u64::from(rx.ready().unwrap_or(0));
             self.end.forget(rx.bell());
-            rx.close(&mut self.home);
         }
-        if let Some(tx) = &mut rings.tx {
-            // Packets that the peer has taken count as sent, even if it disconnected right after. A wrong index
-            // is ignored here, because the connection has already ended.
-            let _ = tx.reap(&mut self.home);
-            tx.close();
-        }
+        rings.close(&mut self.home);
         if rings.tx.is_some() || rings.rx.is_some() {
             self.end.retire(rings);
         }
@@ -129,8 +124,7 @@ impl MemifQueue {
     fn send(&mut self, mem: &mut Local, batch: &mut Batch, moved: &mut Moved) -> Checked<()> {
         let sent = self.fill(mem, batch, moved);
         if let Some(tx) = &mut self.rings.tx {
-            tx.post();
-            self.doorbells += 1;
+            self.doorbells += u64::from(tx.post());
             self.short = matches!(sent, Ok(Stop::Full)).then(|| tx.room());
         }
         sent.map(drop)
@@ -142,17 +136,24 @@ impl MemifQueue {
         if self.room.waits() {
             self.room.found(tx.room().into(), tx.size(), Instant::now());
         }
+        if !batch.is_empty() {
+            self.retry_at = None;
+        }
+        // Copies need frames of this queue's pool, as in `rx`.
+        let is_own = *mem.pool() == self.pool;
         loop {
             let (put, stop) = tx.put(batch, &mut self.copies, mem)?;
             *moved += put;
             match stop {
                 Stop::Empty | Stop::Full | Stop::Offload => return Ok(stop),
                 Stop::Never(reason) => batch.discard_first(1, reason, mem),
-                Stop::Copy if !self.copies.replace_first(&mut self.home, batch, mem) => {
-                    self.retry_at = Instant::now().checked_add(RETRY);
-                    return Ok(stop);
+                Stop::Copy => {
+                    let from = if is_own { &mut *mem } else { &mut self.home };
+                    if !self.copies.replace_first(from, batch) {
+                        self.retry_at = Instant::now().checked_add(RETRY);
+                        return Ok(stop);
+                    }
                 }
-                Stop::Copy => {}
             }
         }
     }
@@ -169,7 +170,8 @@ impl MemifQueue {
             None
         };
         let starved = self.starved_until.filter(|_| want.frames());
-        [look, starved, self.retry_at, self.end.second_look].into_iter().flatten().min()
+        let retry = self.retry_at.filter(|_| want.room());
+        [look, starved, retry, self.end.second_look].into_iter().flatten().min()
     }
 }
 
@@ -289,8 +291,9 @@ impl MemifQueue {
             }
             full = !tx.has_room()? || (self.short == Some(tx.room()) && !due);
         }
-        // Without a peer there is room, because packets to send are dropped at once.
-        if want.room() && !full {
+        // Without a peer there is room, because packets to send are dropped at once. While the next packet
+        // waits for a frame for its copy, waking the caller is useless before a frame can be free.
+        if want.room() && !full && self.retry_at.is_none() {
             return Ok((true, full));
         }
         // While a received packet waits for a frame, waking the caller is useless before a frame can be free.
@@ -324,8 +327,28 @@ impl MemifQueue {
     }
 }
 
+impl MemifQueue {
+    /// Returns true if a peer that keeps to the protocol may still read or write frames of the pool in the
+    /// rings of this queue, because the connection has not ended.
+    fn is_shared(&self) -> bool {
+        let config = &self.end.link.config;
+        let has_rings = self.rings.tx.is_some() || self.rings.rx.is_some();
+        has_rings && config.role == Role::Client && config.sharing != Sharing::Nothing
+    }
+}
+
 impl Drop for MemifQueue {
     fn drop(&mut self) {
+        // Other queues may keep the connection. So end it before the frames return to the pool: they will
+        // belong to other packets.
+        if self.is_shared() && !self.end.hang_up("a queue was closed") {
+            // The control thread is late: it will end the connection first, and then have the rings dropped.
+            let rings = std::mem::take(&mut self.rings);
+            if let Some(rx) = &rings.rx {
+                self.end.forget(rx.bell());
+            }
+            self.end.link.dispose(Box::new(LateRings { rings, home: self.pool.local_with(0) }));
+        }
         self.detach();
     }
 }

@@ -28,6 +28,31 @@ impl Rings {
         };
         (0..queues).map(pair).collect()
     }
+
+    /// Returns the frames in the rings to the pool after the connection has ended.
+    pub fn close(&mut self, home: &mut Local) {
+        if let Some(rx) = &mut self.rx {
+            rx.close(home);
+        }
+        if let Some(tx) = &mut self.tx {
+            // Packets that the peer has taken count as sent, even if it disconnected right after. A wrong index
+            // is ignored here, because the connection has already ended.
+            let _ = tx.reap(home);
+            tx.close();
+        }
+    }
+}
+
+/// Rings of a closed queue whose connection has not ended yet. They are closed when they are dropped.
+pub(super) struct LateRings {
+    pub rings: Rings,
+    pub home: Local,
+}
+
+impl Drop for LateRings {
+    fn drop(&mut self) {
+        self.rings.close(&mut self.home);
+    }
 }
 
 /// A ring to the peer.
@@ -41,10 +66,11 @@ pub(super) trait TxRing: Send {
         mem: &mut Local,
     ) -> Checked<(Moved, Stop)>;
 
-    /// Publishes the packets in the ring to the peer, and wakes the peer if it sleeps.
+    /// Publishes the packets in the ring to the peer, and wakes the peer if it sleeps. Returns false
+    /// if nothing was to be published.
     ///
     /// Cost: a Release store and a full fence; a syscall or two if the peer sleeps.
-    fn post(&mut self);
+    fn post(&mut self) -> bool;
 
     /// Takes back the slots that the peer has processed.
     ///

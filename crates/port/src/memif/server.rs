@@ -87,14 +87,15 @@ impl TxRing for MappedRing {
         Ok((moved, stop))
     }
 
-    fn post(&mut self) {
+    fn post(&mut self) -> bool {
         if self.worked == 0 {
-            return;
+            return false;
         }
         self.ring.give_back(std::mem::take(&mut self.worked));
         if self.ring.shared.rings() {
             self.bell.signal_shared();
         }
+        true
     }
 
     fn reap(&mut self, _: &mut Local) -> Checked<()> {

@@ -211,6 +211,7 @@ pub fn connect(name: &str, port: &mut Opened, mem: &mut Local) -> Channel {
 /// A server: it listens, and maps the memory that the port shares.
 pub struct Server {
     pub socket: Channel,
+    hello: Message,
     regions: Vec<(OwnedFd, u64)>,
     rings: Vec<RingPlace>,
 }
@@ -218,6 +219,28 @@ pub struct Server {
 impl Server {
     /// Accepts the port, and sends the first `steps` messages of the handshake.
     pub fn at_step(
+        listener: &Listener,
+        steps: usize,
+        port: &mut Opened,
+        mem: &mut Local,
+    ) -> Server {
+        Server::with_hello(hello(), listener, steps, port, mem)
+    }
+
+    /// Accepts the port, connects, and takes two rings each way.
+    pub fn with_two_rings(listener: &Listener, port: &mut Opened, mem: &mut Local) -> Server {
+        let mut hello = hello();
+        if let Message::Hello { to_client_max, from_client_max, .. } = &mut hello {
+            (*to_client_max, *from_client_max) = (1, 1);
+        }
+        let server = Server::with_hello(hello, listener, usize::MAX, port, mem);
+        assert_eq!(server.rings.len(), 4);
+        until_up(true, port, mem);
+        server
+    }
+
+    fn with_hello(
+        hello: Message,
         listener: &Listener,
         steps: usize,
         port: &mut Opened,
@@ -232,7 +255,7 @@ impl Server {
             assert!(start.elapsed() < LONG, "nobody connects");
             turn(port, mem);
         };
-        let mut server = Server { socket, regions: Vec::new(), rings: Vec::new() };
+        let mut server = Server { socket, hello, regions: Vec::new(), rings: Vec::new() };
         for step in 0..steps {
             if !server.step(step, port, mem) {
                 break;
@@ -244,7 +267,7 @@ impl Server {
     /// Receives the next message and answers it; returns false once connected.
     fn step(&mut self, step: usize, port: &mut Opened, mem: &mut Local) -> bool {
         if step == 0 {
-            return self.send(&hello());
+            return self.send(&self.hello);
         }
         let (said, mut fds) = heard(&self.socket, port, mem).unwrap();
         match said {

@@ -1,0 +1,147 @@
+//! A zero-copy client: its frames, its sleep, and what it counts.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use linerate_skb::Local;
+use linerate_sys::seqpacket::Listener;
+use linerate_sys::wait::poll_readable;
+
+use super::super::message::Message;
+use super::hostile::settled;
+use super::peer::{Server, until_up};
+use super::*;
+use crate::queue::Want;
+
+const FRAMES: usize = 256;
+
+fn exported() -> Pool {
+    Pool::builder().frames(FRAMES as u32).trust(Trust::Exported).build().unwrap()
+}
+
+fn push(batch: &mut Batch, n: usize, mem: &mut Local) {
+    (0..n).for_each(|_| batch.push(mem.alloc_copy(&[1; 60]).unwrap()).unwrap());
+}
+
+/// Returns the number of frames of the pool that are in rings.
+fn lent(pool: &Pool) -> Option<u64> {
+    let ledger = pool.ledger();
+    ledger.holders().iter().find(|(name, _)| *name == "device rings").map(|(_, n)| *n)
+}
+
+#[test]
+fn calls_that_publish_nothing_ring_no_doorbell() {
+    let (name, pool) = (name(), exported());
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=64"), &pool);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(80));
+    let (_server, _memory, rings) = Server::connected(&listener, &mut port, &mut mem);
+    push(&mut batch, 65, &mut mem);
+    let queue = &mut port.queues[0];
+    assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 64);
+    assert_eq!(queue.counters().driver.doorbells, Some(1));
+    for _ in 0..10 {
+        assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 0);
+    }
+    assert_eq!((queue.reap(&mut mem), queue.reap(&mut mem)), (64, 64));
+    assert_eq!(queue.counters().driver.doorbells, Some(1));
+    rings[0].set_tail(64);
+    assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 1);
+    assert_eq!(queue.counters().driver.doorbells, Some(2));
+    drop((port, batch, mem));
+    settled(&pool);
+}
+
+#[test]
+fn sender_without_a_frame_for_a_copy_sleeps_until_one_is_free() {
+    let (name, pool) = (name(), exported());
+    let private = Pool::builder().frames(64).build().unwrap();
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=64"), &pool);
+    let (mut mem, mut batch) = (private.local(), Batch::with_capacity(8));
+    let (_server, _memory, _rings) = Server::connected(&listener, &mut port, &mut mem);
+    let mut hoard: Batch = Batch::with_capacity(FRAMES);
+    assert_eq!(pool.local_with(0).alloc(&mut hoard, FRAMES), FRAMES - 64);
+    push(&mut batch, 1, &mut mem);
+    let queue = &mut port.queues[0];
+    let mut sleeps = || {
+        assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 0);
+        queue.arm(Want::Room)
+    };
+    // On a busy machine the time of the next attempt may have come before the queue is armed.
+    assert!((0..8).any(|_| sleeps()), "awake for nothing");
+    hoard.clear();
+    assert!(poll_readable(&[queue.as_fd()], Some(Duration::from_secs(10))).unwrap());
+    assert!(!queue.arm(Want::Room));
+    assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 1);
+    drop((port, hoard, batch, mem));
+    settled(&pool);
+    settled(&private);
+}
+
+#[test]
+fn copy_takes_a_frame_of_the_callers_hot_list() {
+    let (name, pool) = (name(), exported());
+    let private = Pool::builder().frames(64).build().unwrap();
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=64"), &pool);
+    let mut mem = pool.local_with(32);
+    let (_server, _memory, _rings) = Server::connected(&listener, &mut port, &mut mem);
+    let mut batch: Batch = Batch::with_capacity(32);
+    assert_eq!(mem.alloc(&mut batch, 16), 16);
+    let mut hoard: Batch = Batch::with_capacity(FRAMES);
+    pool.local_with(0).alloc(&mut hoard, FRAMES);
+    batch.consume(&mut mem);
+    push(&mut batch, 1, &mut private.local());
+    assert_eq!(port.queues[0].xmit(&mut mem, &mut batch).packets, 1);
+    drop((port, hoard, batch, mem));
+    settled(&pool);
+}
+
+/// The server must not write any more into frames that return to the pool.
+#[test]
+fn closing_one_queue_ends_the_connection_before_its_frames_come_home() {
+    for sharing in ["yes", "read"] {
+        let trust = if sharing == "yes" { Trust::Exported } else { Trust::Private };
+        let pool = Pool::builder().frames(512).trust(trust).build().unwrap();
+        let name = name();
+        let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+        let text = format!("memif:{name},size=64,rings=2,zerocopy={sharing}");
+        let mut port = open(&text, &pool);
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+        let server = Server::with_two_rings(&listener, &mut port, &mut mem);
+        push(&mut batch, 4, &mut mem);
+        assert_eq!(port.queues[1].xmit(&mut mem, &mut batch).packets, 4);
+        assert_eq!(lent(&pool), Some(if sharing == "yes" { 128 } else { 0 }));
+        drop(port.queues.remove(1));
+        // No turn of the other queue, and no wait: the connection has ended when the queue is closed.
+        let said = server.socket.recv(&mut Vec::new());
+        assert_eq!(said, Ok(Some(Message::Disconnect("a queue was closed".into()))));
+        until_up(false, &mut port, &mut mem);
+        assert_eq!((lent(&pool), pool.ledger().in_flight), (Some(0), 0));
+        let counts = port.queues[0].counters().driver;
+        assert_eq!((counts.bad_descs, counts.resets), (0, 1));
+        drop((port, batch, mem));
+        settled(&pool);
+    }
+}
+
+#[test]
+fn queue_that_is_left_goes_on_with_the_next_connection() {
+    let (name, pool) = (name(), Pool::builder().frames(1024).trust(Trust::Exported).build());
+    let pool = pool.unwrap();
+    let mut far = open(&format!("memif:{name},role=server,rings=2"), &pool);
+    let mut near = open(&format!("memif:{name},size=64,rings=2"), &pool);
+    meet(&pool, &mut [&mut near, &mut far]);
+    drop(near.queues.remove(1));
+    let mut mem = pool.local();
+    until_up(false, &mut near, &mut mem);
+    meet(&pool, &mut [&mut near, &mut far]);
+    let mut batch = Batch::with_capacity(8);
+    push(&mut batch, 8, &mut mem);
+    assert_eq!(near.queues[0].xmit(&mut mem, &mut batch).packets, 8);
+    assert_eq!(far.queues[0].rx(&mut mem, &mut batch, 8).packets, 8);
+    batch.consume(&mut mem);
+    drop((near, far, batch, mem));
+    settled(&pool);
+}
