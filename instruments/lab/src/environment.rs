@@ -50,7 +50,7 @@ pub fn here(place: &Place) -> Value {
     let mut env = json!({
         "kernel": conditions.kernel.unwrap_or_else(unknown),
         "cmdline": parameters(&read("/proc/cmdline").unwrap_or_default()),
-        "cpu": conditions.cpu.unwrap_or_else(unknown),
+        "cpu": conditions.cpu.map_or_else(unknown, |name| cpu(&name, &cpuinfo)),
         "microcode": field(&cpuinfo, "microcode"),
         "virt": conditions.hypervisor,
         "governor": governor,
@@ -76,6 +76,15 @@ pub fn here(place: &Place) -> Value {
         object.retain(|name, value| !value.is_null() || may_be_null.contains(&name.as_str()));
     }
     env
+}
+
+/// Returns the CPU's name with its family and model, as far as /proc/cpuinfo has them: a virtual
+/// machine often gives CPUs of several generations one name.
+fn cpu(name: &str, cpuinfo: &str) -> String {
+    match (field(cpuinfo, "cpu family"), field(cpuinfo, "model")) {
+        (Some(family), Some(model)) => format!("{name}, family {family} model {model}"),
+        _ => name.to_owned(),
+    }
 }
 
 /// Returns the parameters that affect a measurement, and the number of the others.
@@ -229,6 +238,14 @@ mod tests {
         assert_eq!(kept, "isolcpus=2,3 nohz_full=2,3 mitigations=off (and 3 others)");
         assert_eq!(parameters("quiet"), "(and 1 others)");
         assert_eq!(parameters(""), "");
+    }
+
+    #[test]
+    fn a_cpu_has_its_family_and_model_where_the_kernel_tells_them() {
+        let x86 = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nstepping\t: 1\n";
+        assert_eq!(cpu("AMD EPYC", x86), "AMD EPYC, family 25 model 17");
+        let arm = "BogoMIPS\t: 243.75\nCPU architecture: 8\nCPU part\t: 0xd40\n";
+        assert_eq!(cpu("Neoverse-V1", arm), "Neoverse-V1");
     }
 
     #[test]

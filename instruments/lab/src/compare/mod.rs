@@ -205,6 +205,24 @@ mod tests {
     }
 
     #[test]
+    fn times_of_cpus_of_one_name_and_two_families_are_not_compared() {
+        let on = |name: &str, cpu: &str| {
+            let mut run = run(name, 100.0, "6.18");
+            run.env["cpu"] = cpu.into();
+            run
+        };
+        let newer = on("pr", "AMD EPYC, family 25 model 17");
+        for cpu in ["AMD EPYC", "AMD EPYC, family 25 model 1"] {
+            let gate = "cost_ns_per_packet>+1%";
+            let both = (&on("main", cpu), &newer);
+            let refused = compared_as(&experiment(), both, gate, false).unwrap_err();
+            let why = format!("their machines differ: cpu {cpu} -> AMD EPYC, family 25 model 17");
+            assert_eq!(refused.why, why);
+            assert!(compared_as(&experiment(), both, gate, true).is_ok());
+        }
+    }
+
+    #[test]
     fn times_of_unlike_machines_are_not_compared_unless_asked_for() {
         let (one, other) = (run("main", 100.0, "6.18"), run("pr", 103.0, "6.19"));
         let gate = "cost_ns_per_packet>+1%";
