@@ -144,7 +144,7 @@ pub struct Compare {
     pub runs: Vec<String>,
     #[command(flatten)]
     pub kept: Kept,
-    /// Fail if a metric changed by more, as in 'instructions_per_packet>+1%'; may be repeated
+    /// Fail if a metric changed by more, as in 'locks_per_packet>+1%'; may be repeated
     #[arg(long, value_name = "EXPR")]
     pub fail_on: Vec<String>,
     /// Compare also if the machines or the distances between their CPUs differ
@@ -287,7 +287,7 @@ Exit status: 0 printed, 1 the run cannot be read, 2 wrong request, 6 packets are
 const COMPARE: &str = "\
 Examples:
   linerate lab compare 20261121T101500Z-pool last
-  linerate lab compare main/ pr/ --fail-on 'instructions_per_packet>+1%'
+  linerate lab compare main/ pr/ --fail-on 'locks_per_packet>+1%'
   linerate lab compare main/ pr/ --fail-on 'rate=max:cost_ns_per_packet>+5%' --allow-env
 
 Exit status: 0 compared, and no --fail-on condition is met; 1 they cannot be compared;

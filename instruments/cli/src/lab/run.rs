@@ -179,8 +179,12 @@ fn told(run: &record::Run, directory: &Path, dir: &Path, took: Duration) -> Stri
     let disturbed = pairs().filter(|pair| pair.reject_reason.is_some()).count();
     if disturbed > 0 {
         let (took, all) = (lasting(took), pairs().count());
-        text +=
-            &format!("\ntook {took}: {disturbed} of {all} pairs were disturbed, and repeated\n");
+        let costs = pairs().filter(|pair| pair.cost_accepted).count();
+        let rates = pairs().filter(|pair| pair.accepted).count();
+        text += &format!(
+            "\ntook {took} for {all} pairs, of which {disturbed} were disturbed: costs come from {costs} pairs, \
+             rates from {rates}\n"
+        );
     }
     let below = match dir == Path::new("lab") {
         true => String::new(),
