@@ -48,6 +48,16 @@ pub fn grouped(number: &str) -> String {
     text + fraction
 }
 
+/// Describes the queues of a port or a device: `1 queue, number 0` or `4 queues, numbers 0 to 3`.
+#[must_use]
+pub fn queues(n: usize) -> String {
+    match n {
+        0 => "no queue".to_owned(),
+        1 => "1 queue, number 0".to_owned(),
+        n => format!("{n} queues, numbers 0 to {}", n - 1),
+    }
+}
+
 /// Returns `1234567` as `1,234,567`.
 #[must_use]
 pub fn thousands(n: u64) -> String {

@@ -181,7 +181,7 @@ mod tests {
         let mut obtained = Obtained::new("v0", "AF_XDP generic copy", 1518);
         obtained.refused = vec![
             "native: the driver has no XDP".into(),
-            "checksums: elsewhere; cheaper, at the other end: ethtool -K IFACE tx off".into(),
+            "checksums: elsewhere; cheaper, at the other end: ethtool -K v7 tx off".into(),
             "odd".into(),
         ];
         let mut found = Findings::default();
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(found[1].what, "not obtained: native");
         assert_eq!(found[1].why.as_deref(), Some("the driver has no XDP"));
         assert_eq!(found[2].why.as_deref(), Some("elsewhere; cheaper, at the other end"));
-        assert_eq!(found[2].fix.as_ref().unwrap().text, "ethtool -K IFACE tx off");
+        assert_eq!(found[2].fix.as_ref().unwrap().text, "ethtool -K v7 tx off");
         assert_eq!((found[3].what.as_str(), &found[3].why), ("not obtained: odd", &None));
     }
 }

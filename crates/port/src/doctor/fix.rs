@@ -2,7 +2,7 @@
 //!
 //! A command is tested before it is shown. A command of `ip` or `ethtool` about one interface runs on a
 //! veth of the same name in a network namespace of its own, where it can change nothing; for any other
-//! command, doctor checks that the program is installed.
+//! command, doctor checks that the program is installed. A command with a placeholder, as IFACE, cannot be tested.
 
 use std::env;
 use std::fmt;
@@ -18,6 +18,9 @@ use serde::Serialize;
 /// Folders that the shell of root searches in addition to the `PATH` of this process.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
+/// Words that the user must replace before a command can run.
+const PLACEHOLDERS: [&str; 4] = ["IFACE", "NAME", "ADDRESS", "PID"];
+
 /// A remedy for a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "json", derive(Serialize))]
@@ -25,7 +28,7 @@ const ROOT_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 pub struct Fix {
     /// The remedy as text, including the command.
     pub text: String,
-    /// The command at the end of `text`, ready to paste, if there is one.
+    /// The command at the end of `text`, ready to paste, if there is one without placeholders.
     pub command: Option<String>,
     /// Extent to which the command was tested.
     pub proof: Proof,
@@ -50,7 +53,7 @@ impl Fix {
             return None;
         }
         let text = harmless(text).into_owned();
-        let command = command_in(&text).map(str::to_owned);
+        let command = command_in(&text).filter(|command| is_complete(command)).map(str::to_owned);
         let proof = command.as_deref().map_or(Proof::Unverified, proof);
         Some(Fix { text, command, proof })
     }
@@ -74,6 +77,11 @@ pub(crate) fn full_trial(port: &str) -> String {
 fn command_in(text: &str) -> Option<&str> {
     let parts = text.match_indices(": ").map(|(at, _)| &text[at + 2..]);
     std::iter::once(text).chain(parts).find(|part| part.split(' ').next().is_some_and(is_here))
+}
+
+/// Returns true if no word of the command is a placeholder.
+fn is_complete(command: &str) -> bool {
+    !command.split_whitespace().any(|word| PLACEHOLDERS.contains(&word))
 }
 
 fn proof(command: &str) -> Proof {
@@ -132,6 +140,14 @@ mod tests {
         assert_eq!(Fix::of("ask for less").unwrap().proof, Proof::Unverified);
         let fix = Fix::of("try: sh -c true").unwrap();
         assert_eq!((fix.proof, fix.command.as_deref()), (Proof::Found, Some("sh -c true")));
+    }
+
+    #[test]
+    fn a_command_with_a_placeholder_is_neither_run_nor_ready_to_paste() {
+        for text in ["ip link set IFACE up", "there: ethtool -K IFACE tx off", "sh -c NAME"] {
+            let fix = Fix::of(text).unwrap();
+            assert_eq!((fix.proof, fix.command), (Proof::Unverified, None), "{text}");
+        }
     }
 
     #[test]

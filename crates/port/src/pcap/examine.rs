@@ -21,8 +21,12 @@ pub(super) fn examine(mode: Mode, spec: &Spec, found: &mut Findings) {
         Ok(there) if !there.is_file() => {
             found.warn(format!("{} is not a regular file, and was not opened", spec.arg));
         }
-        Ok(_) if mode == Mode::Read => match trial::open(spec.text()) {
+        there if mode == Mode::Read => match trial::open(spec.text()) {
             Ok(obtained) => found.opened(obtained),
+            Err(e) if there.is_err() => {
+                let fix = format!("to write it: pcap:{},write; to read it, {}", spec.arg, e.fix);
+                found.miss(&e.fix(fix));
+            }
             Err(e) => {
                 found.miss(&e);
             }
@@ -35,7 +39,7 @@ pub(super) fn examine(mode: Mode, spec: &Spec, found: &mut Findings) {
             let folder = folder.unwrap_or(Path::new("."));
             match fs::metadata(folder) {
                 Ok(there) if there.is_dir() => {
-                    found.ok(format!("{} does not exist: it can be written, not read", spec.arg));
+                    found.ok(format!("{} does not exist: it can be written", spec.arg));
                 }
                 _ => {
                     let why = format!("there is no folder {}", folder.display());

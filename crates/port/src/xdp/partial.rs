@@ -50,8 +50,11 @@ pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared
     // In another namespace it has a number for us, but no name.
     let at = match (&other, LinkInfo::of(interface).ok().and_then(|info| info.other)) {
         (Some(other), _) => (String::new(), other.name().to_string()),
-        (None, Some(index)) => (format!(", interface {index} there"), "IFACE".to_owned()),
-        (None, None) => (String::new(), "IFACE".to_owned()),
+        (None, Some(index)) => {
+            let number = format!(" on the other end (interface number {index} in its namespace)");
+            (number, "IFACE".to_owned())
+        }
+        (None, None) => (" on the other end".to_owned(), "IFACE".to_owned()),
     };
     let why = match other {
         Some(other) if matches!(other.checksum_offload(), Ok(false)) => {
@@ -72,9 +75,9 @@ pub(super) fn prepare(config: &Config, interface: &Interface) -> Result<Prepared
         },
         None => "the other end is in another namespace".to_owned(),
     };
-    let (number, name) = at;
+    let (at, name) = at;
     let said = format!(
-        "checksums: {why}; this port completes them; to save that cost, at the other end{number}: \
+        "checksums: {why}, so this port completes them. To avoid this cost, turn the offload off{at}: \
          ethtool -K {name} tx off"
     );
     let mtu_bytes = interface.mtu_bytes()? as usize;

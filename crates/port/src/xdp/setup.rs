@@ -76,9 +76,11 @@ fn chosen(config: &Config, there: u32) -> Result<Vec<u32>> {
     match config.queues.iter().find(|queue| **queue >= there) {
         None => Ok(config.queues.clone()),
         Some(queue) => {
-            let why = format!("there is no queue {queue}: {there} of them, from 0");
-            Err(Error::new(Code::PortSyntax, cannot(config), why)
-                .fix(format!("ethtool -l {}", config.interface)))
+            let (name, has) = (&config.interface, linerate_sys::text::queues(there as usize));
+            let why = format!("there is no queue {queue}: {name} has {has}");
+            let fix =
+                format!("queues= lists the numbers of queues; their count: ethtool -l {name}");
+            Err(Error::new(Code::PortSyntax, cannot(config), why).fix(fix))
         }
     }
 }
