@@ -143,10 +143,11 @@ impl Control {
             return bad("there is no such port".into(), format!("ports: {}", names.join(" ")));
         }
         if let Some(queue) = queue.filter(|queue| !numbers.contains(queue)) {
-            return bad(
-                format!("it has no queue {queue}"),
-                format!("its queues: 0..{}", numbers.len()),
-            );
+            let fix = match numbers.len() {
+                1 => format!("{port} has 1 queue, number 0"),
+                n => format!("{port} has {n} queues, numbers 0 to {}", n - 1),
+            };
+            return bad(format!("it has no queue {queue}"), fix);
         }
         let mut answers = Vec::new();
         for slot in &*self.slots {

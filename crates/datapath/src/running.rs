@@ -232,7 +232,7 @@ impl Stopped {
         let kept = self.ledger.held().last().map_or(0, |(_, n)| *n);
         for port in &self.ports {
             let (name, counts) = (&port.name, &port.counts);
-            if counts.rx_missed > 0 {
+            if counts.rx_missed > 0 && counts.polls > 0 {
                 write!(f, "missed {} before port '{name}', in no ledger", counts.rx_missed)?;
                 writeln!(f, "{}", port.driver_counts.missed_why())?;
             }

@@ -19,7 +19,7 @@ mod tests;
 mod value;
 
 pub use client::{Answer, ask};
-pub use request::{Change, REQUEST_BYTES_MAX, Request, SCHEMA};
+pub use request::{Change, REQUEST_BYTES_MAX, REVERT_AFTER, Request, SCHEMA};
 pub use server::{Listening, Server};
 pub use setting::{LETTERS, SETTINGS, SettingRow};
 

@@ -13,8 +13,9 @@ use crate::report::ErrorReport;
 pub const SCHEMA: &str = "linerate-tune/1";
 /// Longest request in bytes, with the line feed.
 pub const REQUEST_BYTES_MAX: usize = 4096;
-/// Permitted times after which a change is reverted, in seconds.
-const REVERT_SECONDS: RangeInclusive<f64> = 0.001..=86_400.0;
+/// Permitted times after which a change is reverted.
+pub const REVERT_AFTER: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(86_400);
 
 /// The failed action, as errors print it.
 const WHAT: &str = "cannot understand the request";
@@ -131,10 +132,9 @@ impl Change {
         let revert_after = match object.remove("revert_after_seconds").unwrap_or_default() {
             Value::Null => None,
             seconds => {
-                let seconds = seconds.as_f64().filter(|s| REVERT_SECONDS.contains(s));
-                let seconds = seconds
-                    .ok_or_else(|| bad(format!("revert_after_seconds is {REVERT_SECONDS:?}")))?;
-                Some(Duration::from_secs_f64(seconds))
+                let time = seconds.as_f64().and_then(|s| Duration::try_from_secs_f64(s).ok());
+                let time = time.filter(|time| REVERT_AFTER.contains(time));
+                Some(time.ok_or_else(|| bad("revert_after_seconds is 0.001 to 86400"))?)
             }
         };
         Ok(Change { port, queue, settings, revert_after })
@@ -237,12 +237,12 @@ mod tests {
             (r#"H"set","port":"a","queue":1.5,"settings":{"a":1}}"#, "not the number of", "schema"),
             (
                 r#"H"set","port":"a","settings":{"a":1},"revert_after_seconds":0}"#,
-                "is 0.001..=86400",
+                "is 0.001 to 86400",
                 "schema",
             ),
             (
                 r#"H"set","port":"a","settings":{"a":1},"revert_after_seconds":1e300}"#,
-                "is 0.001..=86400",
+                "is 0.001 to 86400",
                 "schema",
             ),
             (r#"H"show"} x"#, "trailing", "schema"),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use linerate_datapath::{Control, PortStats, QueueReading, Stats};
 use linerate_port::{Code, Error};
+use linerate_sys::text::queues;
 use serde::Serialize;
 
 use super::request::{Change, SCHEMA};
@@ -121,7 +122,7 @@ impl Target {
         let queues: Vec<usize> = match change.queue {
             Some(queue) if queue < port.queues.len() => vec![queue],
             Some(queue) => {
-                let fix = format!("its queues: 0..{}", port.queues.len());
+                let fix = format!("{} has {}", change.port, queues(port.queues.len()));
                 return Err(refusal(USAGE, &what, format!("it has no queue {queue}"), fix));
             }
             None => (0..port.queues.len()).collect(),

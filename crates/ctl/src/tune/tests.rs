@@ -144,7 +144,7 @@ fn change_that_cannot_be_made_is_refused_and_nothing_of_it_is_made() {
     let settings = [("tx_batch".to_owned(), "2".to_owned())].into();
     let (port, queue, revert_after) = ("west".into(), Some(1), None);
     let change = Request::Set(Change { port, queue, settings, revert_after });
-    assert_eq!(ask(&run.path, &change).unwrap_err().fix, "its queues: 0..1");
+    assert_eq!(ask(&run.path, &change).unwrap_err().fix, "west has 1 queue, number 0");
     run.end();
 }
 

@@ -429,6 +429,9 @@ impl fmt::Display for Moderated {
         if packets.is_infinite() {
             return f.write_str("no irq: no packet woke a worker");
         }
+        if packets == 0.0 {
+            return f.write_str("no packets arrived");
+        }
         write!(f, "{packets:.1} packets an irq, wake-ups took {waking:.0} % of the CPU time: ")?;
         match (self.hold, self.why, self.mode) {
             (Some(hold), ..) => {

@@ -399,6 +399,7 @@ fn a_whole_run_is_explained_by_its_mean_and_not_by_its_last_moments() {
     // as too thin.
     let line = |packets, irqs| m.moderated().over(packets, irqs);
     assert_eq!(line(1 << 20, 0).to_string(), "no irq: no packet woke a worker");
+    assert_eq!(line(0, 7).to_string(), "no packets arrived");
     let once = Moderated { hold: None, ..line(1 << 20, 1) }.to_string();
     assert!(once.ends_with("of the CPU time: not held: wake-ups take little CPU time"), "{once}");
 }
