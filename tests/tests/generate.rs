@@ -140,5 +140,5 @@ fn a_receiver_that_cannot_be_reached_is_said_with_what_to_do() {
     let done = generate(&hosts.middle, "packet:w0 --count 1 --to 10.7.0.1:7777");
     assert!(done.code() == 1 && done.stderr.contains("ip link set dev w0 up"), "{done:?}");
     let done = generate(&hosts.middle, "sink: --count 1 --to 10.7.0.1:7777");
-    assert!(done.code() == 2 && done.stderr.contains("dev=eth0"), "{done:?}");
+    assert!(done.code() == 2 && done.stderr.contains("--mac MAC and --from"), "{done:?}");
 }

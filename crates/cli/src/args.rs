@@ -140,7 +140,7 @@ pub struct Run {
     pub quiet: bool,
     /// CPUs to pin the workers to, as in 0,1: the first worker to the first CPU. Each queue number has one
     /// worker, which serves that queue of every port
-    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = cpu)]
     pub cpu: Vec<usize>,
     /// Search for better CPUs during the run, which takes seconds. The search measures the CPU time of a packet in
     /// several placements. It measures the first placement repeatedly, and keeps another one only if its gain
@@ -334,17 +334,41 @@ fn usage(e: &clap::Error, words: &[String]) -> Failure {
         _ => text.split_once("\nUsage: ").unwrap_or((&text, "")),
     };
     let why = screen::one_line(why.strip_prefix("error: ").unwrap_or(why));
-    let why = until(&until(&why, " tip: "), " For more information");
+    let why = plain(until(&until(&why, " tip: "), " For more information"));
     // A command with several forms has one on each line.
     let forms = until(usage, "For more information");
     let forms = forms.lines().map(str::trim).filter(|form| !form.is_empty());
     let usage = forms.collect::<Vec<_>>().join(", or ");
     let fix = match near(e) {
         Some(word) => format!("did you mean {word}?"),
+        // clap's usage repeats the words that cannot be used together.
+        None if e.kind() == ErrorKind::ArgumentConflict => {
+            format!("use one of the two; {} lists the options", help_for(words))
+        }
         None if usage.is_empty() => help_for(words),
         None => usage,
     };
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why, &fix)
+}
+
+/// Replaces the standard library's words for text that is no number.
+fn plain(mut why: String) -> String {
+    for (theirs, ours) in [
+        ("invalid digit found in string", "write a whole number"),
+        ("cannot parse integer from empty string", "write a whole number"),
+        ("number too large to fit in target type", "the number is too large"),
+    ] {
+        why = why.replace(theirs, ours);
+    }
+    why
+}
+
+/// Parses the number of a CPU in a list.
+///
+/// # Errors
+/// A text that says how to write the list.
+pub fn cpu(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "write CPU numbers separated by commas, as in 0,1".into())
 }
 
 /// Returns the word that clap suggests for a misspelt one.
@@ -452,7 +476,21 @@ mod tests {
             ("gen sink: --moderate", "unexpected argument", "did you mean --moderation?"),
             ("forward --place aut", "[possible values: auto, napi", "did you mean auto?"),
             ("forward --for 10", "'10' needs a unit: ns us ms s m h", "linerate forward --help"),
-            ("forward --cpu x", "invalid digit found in string", "linerate forward --help"),
+            (
+                "forward --cpu 0-1",
+                "'0-1' for '--cpu <N,..>': write CPU numbers separated by commas",
+                "linerate forward --help",
+            ),
+            (
+                "forward --sample x",
+                "'x' for '--sample <N>': write a whole number",
+                "linerate forward --help",
+            ),
+            (
+                "doctor --undo v0",
+                "cannot be used with",
+                "use one of the two; linerate doctor --help",
+            ),
         ] {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
             let all = ["linerate".to_owned()].into_iter().chain(words.clone());

@@ -47,6 +47,7 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
 /// Returns the path between the two given ports.
 fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Result<Path, Failure> {
     let (a, b) = (drivers.parse(left)?, drivers.parse(right)?);
+    apart([&a, &b], drivers)?;
     // If neither port has a name of its own and both get the same default name, the second gets a
     // number.
     let (name, other) = (called(&a, "stdin", drivers), called(&b, "stdout", drivers));
@@ -72,6 +73,20 @@ fn between([left, right]: [&str; 2], args: &Forward, drivers: &Registry) -> Resu
     })
 }
 
+/// Refuses one interface at both ends: every packet would return to its sender. Ports of different
+/// queues are permitted.
+fn apart(ends: [&Spec; 2], drivers: &Registry) -> Result<(), Failure> {
+    let [a, b] = ends;
+    let has_queues = |port: &Spec| port.text().contains(",queues=");
+    let are_interfaces = ends.iter().all(|port| drivers.flags(port).interface);
+    if !are_interfaces || a.arg != b.arg || ends.into_iter().any(has_queues) {
+        return Ok(());
+    }
+    let why = format!("both ports are on interface {}", a.arg);
+    let e = Error::new(Code::Topology, "cannot join two ports", why);
+    Err(e.fix("name two different interfaces").into())
+}
+
 /// Improves the message of a busy device if both ends are the same device: this command itself uses
 /// it.
 fn of_itself(mut failure: Failure, ends: [&str; 2], drivers: &Registry) -> Failure {
@@ -81,7 +96,7 @@ fn of_itself(mut failure: Failure, ends: [&str; 2], drivers: &Registry) -> Failu
         && failure.error.what.contains(&format!("{}:{}", a.driver, a.arg))
     {
         failure.error.why = format!("both ends are {}", a.arg);
-        failure.error.fix = "two different ones".into();
+        failure.error.fix = "name two different devices".into();
     }
     failure
 }
@@ -232,6 +247,24 @@ mod tests {
         assert_eq!(why(["xdp:e0", "xdp:w0"], Code::Busy), "taken");
         assert_eq!(why(["xdp:e0", "xdp:e0"], Code::Permission), "taken");
         assert_eq!(why(["null:", "null:"], Code::Busy), "taken", "something else is");
+    }
+
+    #[test]
+    fn one_interface_at_both_ends_is_refused() {
+        let all = Registry::default();
+        let apart = |a, b| apart([&all.parse(a).unwrap(), &all.parse(b).unwrap()], &all);
+        for (a, b) in [("packet:a0", "packet:a0"), ("xdp:a0,udp=7", "b=packet:a0")] {
+            let e = apart(a, b).unwrap_err().error;
+            assert_eq!((&*e.code, &*e.why), ("E-TOPOLOGY", "both ports are on interface a0"));
+        }
+        for (a, b) in [
+            ("packet:a0", "packet:b0"),
+            ("xdp:a0,queues=0", "xdp:a0,queues=1"),
+            ("ring:a0", "ring:a0"),
+            ("null:", "null:"),
+        ] {
+            assert!(apart(a, b).is_ok(), "{a} {b}");
+        }
     }
 
     #[test]

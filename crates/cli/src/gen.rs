@@ -1,8 +1,9 @@
 //! The command `linerate gen`: sends numbered packets at a rate.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use linerate::{Registry, mean_frame_bytes, units};
+use linerate::{Code, Error, Registry, mean_frame_bytes, units};
 use linerate_ctl::{GenReport, json};
 use linerate_sys::netif::Interface;
 use linerate_sys::thread::try_cpus;
@@ -73,6 +74,14 @@ fn paced(args: &Gen) -> Option<u64> {
     Some((rate.pps(mean) * args.limits.time?.as_secs_f64()).ceil() as u64)
 }
 
+/// Refuses datagrams through a port that is no interface, without both of their addresses.
+fn no_route(port: &str, to: SocketAddr) -> Failure {
+    let why = format!("{port} is no interface, so no route gives the datagrams' addresses");
+    let fix =
+        "add both --mac MAC and --from ADDRESS, or send through an interface, as in packet:eth0";
+    Error::new(Code::PortSyntax, format!("cannot send to {to}"), why).fix(fix).into()
+}
+
 fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Failure> {
     let to = drivers.parse(&args.port)?;
     let mut source = format!("gen:,flows={}", args.flows);
@@ -94,6 +103,11 @@ fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Fail
         // The driver then reports the missing interface; if the port creates it, the user must give both addresses.
         Err(_) => is_asked.then(|| to.arg.clone()),
     });
+    if let (Some(to), None) = (args.to, &leaves_by)
+        && (args.mac.is_none() || args.from.is_none())
+    {
+        return Err(no_route(&args.port, to));
+    }
     say("dev", leaves_by);
     let is_paired = drivers.flags(&to).paired;
     let name = if to.name == "gen" { "gen-2".to_owned() } else { to.name };

@@ -34,7 +34,7 @@ use args::{Args, Command};
 use errors::Failure;
 use screen::Screen;
 
-pub use args::refuse;
+pub use args::{cpu, refuse};
 
 /// Returns the definition of the command line, for man pages and completions.
 #[must_use]
@@ -64,6 +64,9 @@ pub fn main() -> ExitCode {
 /// ```
 #[must_use]
 pub fn main_with(drivers: &[&'static dyn Driver]) -> ExitCode {
+    if let Some(words) = outside::help_of(std::env::args_os().skip(1)) {
+        return end(Screen::plain(false), outside::run(&words));
+    }
     let drivers = Registry::with(drivers);
     let args = match Args::read(&drivers) {
         Ok(args) => args,

@@ -14,6 +14,15 @@ const PROGRAM: &str = "linerate-lab";
 /// Names of the commands in that program.
 pub const COMMANDS: [&str; 4] = ["lab", "lines", "ndr", "profile"];
 
+/// Returns `WORD.. --help` for the arguments `help WORD..`, if the separate program has the command.
+pub fn help_of(mut words: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
+    words.next().filter(|first| first == "help")?;
+    let mut words: Vec<OsString> = words.collect();
+    COMMANDS.iter().find(|command| words.first().is_some_and(|word| word == **command))?;
+    words.push("--help".into());
+    Some(words)
+}
+
 /// Executes the command `words` in the separate program, from this program's folder, else from the
 /// `PATH`.
 ///
@@ -51,4 +60,19 @@ fn find() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let listed = env::split_paths(&path).map(|folder| folder.join(PROGRAM));
     beside.into_iter().chain(listed.collect::<Vec<_>>()).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_for_a_command_is_asked_of_the_program_that_has_it() {
+        let of = |words: &str| help_of(words.split_whitespace().map(OsString::from));
+        assert_eq!(of("help lab").unwrap(), ["lab", "--help"]);
+        assert_eq!(of("help lab run").unwrap(), ["lab", "run", "--help"]);
+        for words in ["", "help", "help forward", "lab --help", "lab help"] {
+            assert_eq!(of(words), None, "{words}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use linerate::{Code, units};
 use linerate_ctl::ErrorReport;
-use linerate_ctl::tune::{Change, LETTERS, Request, SettingRow, ask};
+use linerate_ctl::tune::{Change, LETTERS, REVERT_AFTER, Request, SETTINGS, SettingRow, ask};
 
 use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 use crate::screen::Screen;
@@ -66,7 +66,7 @@ pub struct Tune {
         num_args = 0..=1, default_missing_value = "")]
     pub statistics: Option<String>,
     /// Revert the change after this time, as in 60s, unless `linerate tune PATH --keep` is run before
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = revert_after)]
     pub revert_after: Option<Duration>,
     /// Keep the changes that are due to be reverted
     #[arg(long, group = "letter")]
@@ -156,12 +156,26 @@ impl Tune {
     }
 }
 
+/// Parses the time of `--revert-after`.
+fn revert_after(text: &str) -> Result<Duration, String> {
+    let time = units::duration(text)?;
+    let allowed = REVERT_AFTER.contains(&time).then_some(time);
+    allowed.ok_or_else(|| "--revert-after is 1ms to 24h".into())
+}
+
 fn refuse(why: &str, fix: &str) -> Failure {
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why.to_owned(), fix)
 }
 
+/// Writes the names of settings as this command's help does: `tx-batch` instead of `tx_batch`.
+fn in_options(text: String) -> String {
+    let names = SETTINGS.iter().map(|row| row.name).filter(|name| name.contains('_'));
+    names.fold(text, |text, name| text.replace(name, &name.replace('_', "-")))
+}
+
 /// Returns the failure for an error in a run's answer, with the exit status of the error's code.
-fn failure(error: ErrorReport) -> Failure {
+fn failure(mut error: ErrorReport) -> Failure {
+    (error.why, error.fix) = (in_options(error.why), in_options(error.fix));
     let code = Code::ALL.iter().find(|code| code.as_str() == error.code);
     let exit = match code.map(|code| code.kind()) {
         Some(linerate::Kind::Usage) => USAGE,
@@ -178,7 +192,6 @@ mod tests {
     use crate::args::{Args, Command};
     use clap::Parser;
     use linerate::knob::{ENGINE, MODERATION, POOL, PORT};
-    use linerate_ctl::tune::SETTINGS;
 
     fn read(words: &str) -> Result<Tune, clap::Error> {
         let all = ["linerate", "tune", "/run/x.sock"].into_iter().chain(words.split_whitespace());
@@ -216,6 +229,16 @@ mod tests {
         }
         for bad in ["-K west", "-K west tx-batch", "-c west -k west", "-c --keep"] {
             assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_the_words_of_the_command() {
+        let fix = "did you mean tx_batch? There are: moderation rx_usecs".into();
+        assert_eq!(in_options(fix), "did you mean tx-batch? There are: moderation rx-usecs");
+        for time in ["0s", "25h"] {
+            let e = read(&format!("-K west tx-batch 1 --revert-after {time}")).unwrap_err();
+            assert!(e.to_string().contains("--revert-after is 1ms to 24h"), "{e}");
         }
     }
 

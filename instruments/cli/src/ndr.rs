@@ -66,7 +66,7 @@ pub struct Ndr {
     #[arg(long)]
     pub as_it_is: bool,
     /// CPUs of the path and of generator and sink, as in 0,1
-    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = linerate_cli::cpu)]
     pub cpu: Vec<usize>,
     /// Print one JSON document on stdout, errors included; the exit status stays the same
     #[arg(long)]

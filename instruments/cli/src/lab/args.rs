@@ -84,7 +84,7 @@ pub struct Run {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// CPUs to run on: the measured one, then its peer's; by default the last two that this process may use
-    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = linerate_cli::cpu)]
     pub cpu: Vec<usize>,
     /// The folder in which runs are kept
     #[arg(long, value_name = "DIR", default_value = "lab")]
@@ -173,7 +173,7 @@ pub struct Triage {
     #[arg(long)]
     pub extra: bool,
     /// CPUs of these windows; by default the last two that this process may use
-    #[arg(long, value_name = "N,..", value_delimiter = ',', requires = "extra")]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = linerate_cli::cpu, requires = "extra")]
     pub cpu: Vec<usize>,
     #[command(flatten)]
     pub kept: Kept,
