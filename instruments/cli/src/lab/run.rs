@@ -95,7 +95,7 @@ fn built() -> Built {
 }
 
 /// Refuses factor values that the experiment does not have.
-fn only(experiment: &Experiment, only: &[(String, String)]) -> Result<(), Failure> {
+pub(super) fn only(experiment: &Experiment, only: &[(String, String)]) -> Result<(), Failure> {
     for (name, level) in only {
         let Some(factor) = experiment.factors.iter().find(|factor| factor.name == *name) else {
             let names: Vec<&str> = experiment.factors.iter().map(|f| f.name.as_str()).collect();

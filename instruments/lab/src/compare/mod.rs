@@ -338,7 +338,7 @@ mod tests {
         half.run.complete = true;
         assert!(undecided(&whole, &half, gate).is_empty());
         let told = compared_as(&experiment(), (&whole, &half), gate, false).unwrap();
-        assert_eq!(told.notes[0], "only the first run has 1 more of the cells");
+        assert_eq!(told.notes[0], "1 cell is only in the first run: rate=fixed");
         // The cell ran, and most of its pairs were disturbed.
         let mut noisy = whole.clone();
         noisy.cells[1].metrics.clear();

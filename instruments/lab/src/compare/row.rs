@@ -158,15 +158,37 @@ pub(super) fn rows<'a>(
     })
 }
 
+/// Most cells that a sentence names.
+const NAMES_MAX: usize = 4;
+
 /// Returns a sentence on the cells that only one of two complete runs has.
 pub(super) fn alone(one: &Run, other: &Run) -> Vec<String> {
-    let beyond = |run: &Run, other: &Run| {
-        run.cells.iter().filter(|cell| !other.cells.iter().any(|one| one.at == cell.at)).count()
+    let beyond = |run: &Run, other: &Run| -> Vec<String> {
+        let is_in = |cell: &&CellRecord| other.cells.iter().any(|one| one.at == cell.at);
+        run.cells.iter().filter(|cell| !is_in(cell)).map(name_of).collect()
     };
-    let counts = [(beyond(one, other), "first"), (beyond(other, one), "second")];
-    let said = counts.into_iter().filter(|(cells, _)| *cells > 0);
-    said.map(|(cells, which)| format!("only the {which} run has {cells} more of the cells"))
-        .collect()
+    let names = [(beyond(one, other), "first"), (beyond(other, one), "second")];
+    let said = names.into_iter().filter(|(names, _)| !names.is_empty());
+    said.map(|(names, which)| {
+        let told = names.iter().take(NAMES_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = match names.len().saturating_sub(NAMES_MAX) {
+            0 => String::new(),
+            n => format!(", and {n} more"),
+        };
+        let cells = if names.len() == 1 {
+            "1 cell is".into()
+        } else {
+            format!("{} cells are", names.len())
+        };
+        format!("{cells} only in the {which} run: {told}{more}")
+    })
+    .collect()
+}
+
+/// Returns the name of a document's cell, escaped.
+fn name_of(cell: &CellRecord) -> String {
+    let each: Vec<String> = cell.at.iter().map(|(name, level)| format!("{name}={level}")).collect();
+    harmless(&each.join(" ")).into_owned()
 }
 
 fn row(

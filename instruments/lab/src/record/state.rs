@@ -461,9 +461,9 @@ pub fn find(dir: &Path, name: &str) -> Result<PathBuf> {
         Error::new(Code::Run, format!("cannot find run {name}"), why)
             .fix(format!("ls {}", dir.display()))
     };
-    if name == "last" && !dir.exists() {
-        let none = missing(format!("there is no run yet: no folder {}", dir.display()));
-        return Err(none.fix("linerate lab run noise --quick makes one"));
+    if !dir.exists() && (name == "last" || !Path::new(name).exists()) {
+        let none = missing(format!("no run is kept yet: there is no folder {}", dir.display()));
+        return Err(none.fix("linerate lab run noise --quick makes a run"));
     }
     if name == "last" {
         let latest = runs(dir)?.pop().map(|(_, dir)| dir);
