@@ -318,13 +318,14 @@ fn a_capture_that_is_there_keeps_its_contents() {
     fs::create_dir_all(&folder).unwrap();
     let file = folder.join("x.pcap");
     let of = |more: &str| check(&format!("pcap:{}{more}", file.display())).remove(0);
-    assert_eq!(of("").level, Level::Ok);
+    assert_eq!((of("").level, of(",write").level), (Level::Miss, Level::Ok));
+    assert!(of("").fix.unwrap().text.contains(",write"));
     assert!(!file.exists());
     fs::write(&file, "no capture").unwrap();
     assert_eq!((of("").level, of(",write").level), (Level::Miss, Level::Warn));
     assert_eq!(fs::read(&file).unwrap(), b"no capture");
     fs::remove_dir_all(&folder).unwrap();
-    assert_eq!(of("").code, Some("E-FILE"));
+    assert_eq!(of(",write").code, Some("E-FILE"));
     assert_eq!(check("pcap:/dev/zero").remove(0).level, Level::Warn);
 }
 

@@ -91,7 +91,9 @@ fn a_web_answers_every_request_and_every_packet_is_accounted_for() {
         assert!(figure("request_pending") <= figure("request_count") && figure("failed") == 0.0);
         assert_eq!(window.figure("offered_pct").is_some(), rate != "max");
         assert!(figure("goodput_bytes") > 102.0 * figure("responses"));
-        assert!(figure("due") >= figure("sent") && figure("sent") == figure("requests"));
+        // Each client may send one while the counts at the window's end are read.
+        assert!((figure("sent") - figure("requests")).abs() <= 4.0, "{window:?}");
+        assert!(figure("due") >= figure("sent"));
         let ended = bench.finish().unwrap();
         assert!(ended.ledger.balanced && ended.ledger.in_flight == 0, "{ended:?}");
     }
