@@ -4,6 +4,7 @@
 //! that waits for it is unparked, which takes no lock.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Thread, current, park_timeout};
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub(crate) enum Order {
 #[derive(Debug)]
 pub(crate) struct Answer<A> {
     given: OnceLock<Result<A>>,
+    /// True once the worker executes the order, or the order was withdrawn: whichever came first.
+    claimed: AtomicBool,
     pub asked_at: Instant,
     /// Packets that the queues had received when the order was given.
     pub packets: u64,
@@ -149,17 +152,20 @@ impl Control {
             };
             return bad(format!("it has no queue {queue}"), fix);
         }
-        let mut answers = Vec::new();
+        let mut pending = PendingOrder { answers: Vec::new(), join: Applied::join };
         for slot in &*self.slots {
             let queues = slot.queues_of(port, queue);
             if queues.is_empty() {
                 continue;
             }
             let answer = Answer::new(slot.packets(queues.clone()));
-            answers.push(answer.clone());
-            slot.order(Order::Set { queues, setting, answer }).map_err(|_| is_full(what()))?;
+            if slot.order(Order::Set { queues, setting, answer: answer.clone() }).is_err() {
+                pending.withdraw();
+                return Err(is_full(what()));
+            }
+            pending.answers.push(answer);
         }
-        Ok(PendingOrder { answers, join: Applied::join })
+        Ok(pending)
     }
 
     /// Returns the number of the worker that has queue number `queue` of a port, if there is such a queue.
@@ -210,7 +216,15 @@ impl Applied {
 impl<A> Answer<A> {
     fn new(packets: u64) -> Arc<Answer<A>> {
         let (given, asked_at) = (OnceLock::new(), Instant::now());
-        Arc::new(Answer { given, asked_at, packets, waiter: current() })
+        let claimed = AtomicBool::new(false);
+        Arc::new(Answer { given, claimed, asked_at, packets, waiter: current() })
+    }
+
+    /// Returns true to the first caller only: to the worker, which then executes the order, or to the
+    /// thread that withdraws it.
+    pub fn claim(&self) -> bool {
+        // The answer itself is published by `given`.
+        !self.claimed.swap(true, Ordering::Relaxed)
     }
 
     /// Stores the answer to the order. Only the worker calls it.
@@ -230,11 +244,18 @@ impl<A: Clone> PendingOrder<A> {
         all?.into_iter().reduce(join)
     }
 
-    /// Sleeps until the worker has obeyed, or for `timeout`. The worker's own thread must not call it, because the
-    /// worker cannot turn meanwhile.
+    /// Withdraws the order; returns true if no worker has executed it or will. A worker that executes it now, or did
+    /// before, does not undo it.
+    pub fn withdraw(&self) -> bool {
+        self.answers.iter().filter(|answer| answer.claim()).count() == self.answers.len()
+    }
+
+    /// Sleeps until the worker has obeyed, or for `timeout`; then withdraws the order. The worker's own thread must not
+    /// call it, because the worker cannot turn meanwhile.
     ///
     /// # Errors
-    /// Why it could not be obeyed; `E-BUSY` if the time passed: the worker is not turned, or has ended.
+    /// Why it could not be obeyed; `E-BUSY` if the time passed: the worker is not turned, or has ended. The reason says
+    /// if some of several workers have executed the order.
     pub fn wait(self, timeout: Duration) -> Result<A> {
         let start = Instant::now();
         loop {
@@ -243,9 +264,16 @@ impl<A: Clone> PendingOrder<A> {
             }
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
-                let why = format!("its worker did not finish a poll within {timeout:?}");
-                return Err(Error::new(Code::Busy, "the order was not executed", why)
-                    .fix("run the worker; a worker that has ended executes no orders"));
+                let what = match self.withdraw() {
+                    true => "the order was not executed",
+                    false => "the order was executed in part",
+                };
+                // The worker may have answered just before.
+                return self.answer().unwrap_or_else(|| {
+                    let why = format!("its worker did not finish a poll within {timeout:?}");
+                    Err(Error::new(Code::Busy, what, why)
+                        .fix("run the worker; a worker that has ended executes no orders"))
+                });
             }
             // The worker wakes only the thread that gave the order; any other thread polls.
             park_timeout(left.min(LOOK));

@@ -200,6 +200,8 @@ impl Worker {
         self.obeyed = word;
         for order in orders {
             match order {
+                Order::Set { answer, .. } if !answer.claim() => {}
+                Order::Cpus { answer, .. } if !answer.claim() => {}
                 Order::Set { queues, setting, answer } => {
                     let napis = self.napis.get_mut(queues).unwrap_or_default();
                     let (mut applied, mut note) = (setting, None);

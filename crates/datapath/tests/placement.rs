@@ -415,3 +415,20 @@ fn an_order_for_a_port_reaches_its_queues_on_all_workers() {
     let e = control.set_moderation("c", None, Moderation::Busy).map(drop).unwrap_err();
     assert_eq!(e.fix, "ports: a b");
 }
+
+#[test]
+fn an_order_whose_time_has_passed_is_never_executed() {
+    let engine = Engine::builder().port("a", "null:").port("b", "null:").wire("a", "b");
+    let engine = engine.build().unwrap();
+    let stats = engine.stats();
+    let mut worker = engine.into_workers().remove(0);
+    let (control, short) = (worker.control(), Duration::from_millis(1));
+    let e = control.set_moderation("a", None, Moderation::Busy).unwrap().wait(short).unwrap_err();
+    assert_eq!((e.code, &*e.what), (Code::Busy, "the order was not executed"));
+    let kept = control.set_moderation("b", None, Moderation::Busy).unwrap();
+    worker.turn(std::time::Instant::now());
+    assert!(kept.answer().is_some() && !kept.withdraw(), "executed, and not to be withdrawn");
+    let ports = stats.ports();
+    let modes = [0, 1].map(|port: usize| ports[port].queues[0].settings.moderation);
+    assert!(modes[0] != Moderation::Busy && modes[1] == Moderation::Busy, "{modes:?}");
+}

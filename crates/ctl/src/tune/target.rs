@@ -224,12 +224,17 @@ impl Target {
         match results {
             None if now < pending.until => None,
             None => {
+                let orders = pending.values.iter().flat_map(|(_, _, orders)| orders);
+                let executed = orders.filter(|order| !order.withdraw()).count();
                 let why = format!("its worker did not finish a poll within {ORDER_TIMEOUT:?}");
-                let what = format!("'{}' was not set", pending.port);
-                Some(Err(ErrorReport::from(
-                    &Error::new(Code::Busy, what, why)
-                        .fix("show the setting again: the worker may apply the change later"),
-                )))
+                let (what, fix) = match executed {
+                    0 => (format!("'{}' was not set", pending.port), "repeat the request"),
+                    _ => (
+                        format!("'{}' was set in part", pending.port),
+                        "show the setting: some workers have applied it",
+                    ),
+                };
+                Some(Err(ErrorReport::from(&Error::new(Code::Busy, what, why).fix(fix))))
             }
             Some(results) => {
                 let set: Result<Vec<SetShown>, ErrorReport> = results.into_iter().collect();

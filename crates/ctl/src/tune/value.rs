@@ -38,6 +38,16 @@ pub(super) struct SetShown {
     took_us: f64,
 }
 
+impl Order {
+    /// Withdraws the order; returns true if no worker has executed it or will.
+    pub fn withdraw(&self) -> bool {
+        match self {
+            Order::Setting(order) => order.withdraw(),
+            Order::Cpu(order) => order.withdraw(),
+        }
+    }
+}
+
 impl Ordered {
     /// Returns the name of the value's setting.
     pub fn name(&self) -> &'static str {
