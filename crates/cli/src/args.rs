@@ -338,11 +338,12 @@ fn usage(e: &clap::Error, words: &[String]) -> Failure {
     // A command with several forms has one on each line.
     let forms = until(usage, "For more information");
     let forms = forms.lines().map(str::trim).filter(|form| !form.is_empty());
-    let usage = forms.collect::<Vec<_>>().join(", or ");
+    let forms: Vec<&str> = forms.collect();
+    let usage = forms.join(", or ");
     let fix = match near(e) {
         Some(word) => format!("did you mean {word}?"),
-        // clap's usage repeats the words that cannot be used together.
-        None if e.kind() == ErrorKind::ArgumentConflict => {
+        // clap's only form then has the words that cannot be used together.
+        None if e.kind() == ErrorKind::ArgumentConflict && forms.len() == 1 => {
             format!("use one of the two; {} lists the options", help_for(words))
         }
         None if usage.is_empty() => help_for(words),

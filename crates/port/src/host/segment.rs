@@ -10,7 +10,7 @@
 //!
 //! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c.
 
-use linerate_skb::{Batch, DropReason, Local, Offload, Skb};
+use linerate_skb::{Batch, DropReason, Local, Skb};
 use linerate_wire::checksum;
 
 use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP};
@@ -26,7 +26,9 @@ const CWR: u8 = 0x80;
 /// A superframe, with the state of its segmentation.
 #[derive(Debug)]
 pub(crate) struct Cutter {
-    headers: Vec<u8>,
+    headers: [u8; HEADERS_MAX],
+    /// Bytes of the headers, behind which the payload begins.
+    headers_len: usize,
     /// IP headers, the outermost first; the last one precedes the transport header.
     ips: [Option<IpHeader>; IP_HEADERS_MAX],
     ip: IpHeader,
@@ -46,16 +48,15 @@ impl Cutter {
     /// contradict it.
     pub fn of(skb: &Skb) -> Result<Cutter, DropReason> {
         let offload = skb.offload();
-        let mut headers = vec![0; HEADERS_MAX.min(skb.len())];
-        let n = skb.copy_to(0, &mut headers);
-        headers.truncate(n);
+        let mut headers = [0; HEADERS_MAX];
+        let copied = skb.copy_to(0, &mut headers);
         let (v6, protocol) = match offload.gso_type & !GSO_ECN {
             GSO_TCPV4 => (Some(false), TCP),
             GSO_TCPV6 => (Some(true), TCP),
             GSO_UDP => (None, UDP),
             _ => return Err(DropReason::UNSUPPORTED),
         };
-        let ips = ip_headers(&headers).ok_or(DropReason::MALFORMED)?;
+        let ips = ip_headers(&headers[..copied]).ok_or(DropReason::MALFORMED)?;
         let ip = ips.iter().flatten().last().ok_or(DropReason::MALFORMED)?;
         if ip.protocol != protocol || v6.is_some_and(|v6| v6 != ip.v6) {
             // The GSO type does not match the innermost header that was found. If the checksum begins behind that
@@ -65,31 +66,30 @@ impl Cutter {
             let reason = if further { DropReason::UNSUPPORTED } else { DropReason::MALFORMED };
             return Err(reason);
         }
-        Cutter::plan(headers, ips, *ip, offload, skb.len()).ok_or(DropReason::MALFORMED)
+        Cutter::plan(headers, copied, ips, *ip, skb).ok_or(DropReason::MALFORMED)
     }
 
     fn plan(
-        mut headers: Vec<u8>,
+        headers: [u8; HEADERS_MAX],
+        copied: usize,
         ips: [Option<IpHeader>; IP_HEADERS_MAX],
         ip: IpHeader,
-        offload: Offload,
-        len: usize,
+        skb: &Skb,
     ) -> Option<Cutter> {
-        let transport = ip.end;
+        let (transport, offload, len) = (ip.end, skb.offload(), skb.len());
         let header_bytes = match ip.protocol {
             UDP => 8,
-            _ => usize::from(*headers.get(transport + 12)? >> 4) * 4,
+            _ => usize::from(*headers[..copied].get(transport + 12)? >> 4) * 4,
         };
         let shortest = if ip.protocol == UDP { 8 } else { 20 };
-        let payload = transport + header_bytes;
+        let headers_len = transport + header_bytes;
         let gso_size = usize::from(offload.gso_size);
-        let fits = header_bytes >= shortest && payload <= headers.len();
-        if !fits || len <= payload || gso_size == 0 {
+        let fits = header_bytes >= shortest && headers_len <= copied;
+        if !fits || len <= headers_len || gso_size == 0 {
             return None;
         }
-        headers.truncate(payload);
         let ecn = offload.gso_type & GSO_ECN != 0;
-        Some(Cutter { headers, ips, ip, ecn, gso_size, len, done: 0, segments: 0 })
+        Some(Cutter { headers, headers_len, ips, ip, ecn, gso_size, len, done: 0, segments: 0 })
     }
 
     /// Appends the next segments of `skb` to `out`, as long as `out` has room and `mem` has frames;
@@ -104,13 +104,14 @@ impl Cutter {
         scratch: &mut Vec<u8>,
         out: &mut Batch,
     ) -> bool {
-        let payload = self.len - self.headers.len();
+        let headers = &self.headers[..self.headers_len];
+        let payload = self.len - headers.len();
         while self.done < payload && out.spare() > 0 {
             let piece = self.gso_size.min(payload - self.done);
             scratch.clear();
-            scratch.extend_from_slice(&self.headers);
-            scratch.resize(self.headers.len() + piece, 0);
-            skb.copy_to(self.headers.len() + self.done, &mut scratch[self.headers.len()..]);
+            scratch.extend_from_slice(headers);
+            scratch.resize(headers.len() + piece, 0);
+            skb.copy_to(headers.len() + self.done, &mut scratch[headers.len()..]);
             self.number(scratch, self.done + piece == payload);
             let Some(segment) = mem.alloc_copy(scratch) else { return false };
             if let Err(segment) = out.push(segment) {
@@ -197,7 +198,7 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
 mod tests {
     use super::*;
     use crate::host::testing::{self, bytes, ipip, ipv4};
-    use linerate_skb::Pool;
+    use linerate_skb::{Offload, Pool};
 
     const SUPER: Offload = Offload { gso_size: 1000, ..testing::SUPERFRAME };
 
