@@ -23,7 +23,7 @@ pub struct Subject {
     pub name: &'static str,
     /// The title of the table.
     title: &'static str,
-    /// Settings for the script, by name, with their numeric defaults.
+    /// Settings for the script, by name, with their defaults: numbers, or words.
     settings: &'static [(&'static str, &'static str)],
     init: &'static str,
     kernels: &'static [Series],
@@ -42,12 +42,19 @@ pub struct Subject {
 const BY_INSTRUCTIONS: &[&str] = &["-icount", "shift=2,sleep=off"];
 const NEWEST: &[Series] = kernel::WITH_CARDS.split_at(1).1;
 
+/// QEMU's options for virtual time: each instruction takes 1 ns.
+const BY_FAST_INSTRUCTIONS: &[&str] = &["-icount", "shift=0,sleep=off"];
+
 /// Packages of this tree, each with the program of it that every guest has.
-const BUILT: [(&str, &str); 3] =
-    [("linerate-lines", "lines-load"), ("linerate-cli", "linerate"), ("linerate-tests", "planted")];
+const BUILT: [(&str, &str); 4] = [
+    ("linerate-lines", "lines-load"),
+    ("linerate-cli", "linerate"),
+    ("linerate-lab-cli", "linerate-lab"),
+    ("linerate-tests", "planted"),
+];
 
 /// All kinds of guests. The driver of an 82540, QEMU's e1000, sets no interrupt moderation.
-pub const SUBJECTS: [Subject; 6] = [
+pub const SUBJECTS: [Subject; 7] = [
     Subject {
         name: "irqs",
         title: "Packets an interrupt, of datagrams in frames of 1514 bytes, so many a second of the guest's time",
@@ -110,14 +117,26 @@ pub const SUBJECTS: [Subject; 6] = [
     },
     Subject {
         name: "fabric",
-        title: "Post 000's path on an e1000, into a reader in another process",
-        settings: &[("count", "2000"), ("rate", "4000")],
+        title: "Post 000's path on an e1000, into a reader in another process; an instruction takes 1 ns",
+        settings: &[("count", "40000"), ("rate", "81274"), ("bursts", "64")],
         init: concat!(include_str!("table.sh"), include_str!("fabric.sh")),
         kernels: NEWEST,
         modules: &["e1000", "af_packet_diag", "xsk_diag"],
         cards: &[("e1000", 0), ("e1000", 0)],
-        machine: BY_INSTRUCTIONS,
+        machine: BY_FAST_INSTRUCTIONS,
         programs: &["ethtool"],
+        tests: "",
+    },
+    Subject {
+        name: "lab",
+        title: "An experiment of the lab on one CPU that nothing disturbs: its time is the number of its instructions",
+        settings: &[("id", "batch-bus"), ("only", "all"), ("window", "100"), ("pairs", "7")],
+        init: concat!(include_str!("table.sh"), include_str!("lab.sh")),
+        kernels: NEWEST,
+        modules: &["veth", "tun", "af_packet_diag", "xsk_diag"],
+        cards: &[],
+        machine: BY_FAST_INSTRUCTIONS,
+        programs: &[],
         tests: "",
     },
     Subject {
@@ -142,6 +161,9 @@ struct Told {
     columns: Vec<String>,
     lacking: Vec<String>,
     applied: Vec<String>,
+    /// Text that the guest printed, and a document that it gave.
+    text: String,
+    document: Vec<u8>,
 }
 
 /// A row: the parts of its name, and its figures by column.
@@ -191,12 +213,15 @@ impl Subject {
             }
         }
         print!("{}\n{}", self.title, table(&tolds));
+        for (version, told) in &tolds {
+            told.keep(&target.join("qemu").join(format!("{}.{version}.json.gz", self.name)))?;
+        }
         let rows: usize = tolds.iter().map(|(_, told)| told.rows.len()).sum();
         Ok(Done::with(format!("{rows} rows under {} kernels", tolds.len()), skipped))
     }
 
     fn usage(&self) -> String {
-        let mut text = format!("usage: cargo xtask qemu {} [SETTING=NUMBERS ..]\n\n", self.name);
+        let mut text = format!("usage: cargo xtask qemu {} [SETTING=VALUES ..]\n\n", self.name);
         text += &format!("  {}\n\n", self.title);
         for (name, value) in self.settings {
             text += &format!("  {name}={value} unless told\n");
@@ -209,8 +234,14 @@ impl Subject {
         let mut settings = self.settings.to_vec();
         for arg in args {
             let told = arg.split_once('=').and_then(|(name, value)| {
-                let numbers = value.split(',').all(|n| n.parse::<u32>().is_ok_and(|n| n > 0));
-                Some((settings.iter_mut().find(|(known, _)| *known == name)?, value, numbers))
+                let setting = settings.iter_mut().find(|(known, _)| *known == name)?;
+                let is_number = |n: &str| n.parse::<u32>().is_ok_and(|n| n > 0);
+                let is_plain = |c: char| c.is_ascii_alphanumeric() || "=,-".contains(c);
+                let fits = match setting.1.split(',').all(is_number) {
+                    true => value.split(',').all(is_number),
+                    false => !value.is_empty() && value.chars().all(is_plain),
+                };
+                Some((setting, value, fits))
             });
             match told {
                 Some((setting, value, true)) => setting.1 = value,
@@ -269,6 +300,16 @@ impl Subject {
 }
 
 impl Told {
+    /// Prints the guest's text, and writes its document, if it gave one.
+    fn keep(&self, to: &Path) -> Result<()> {
+        print!("{}", self.text);
+        if !self.document.is_empty() {
+            fs::write(to, &self.document)?;
+            println!("the document: {}", to.display());
+        }
+        Ok(())
+    }
+
     /// Parses a line of the guest.
     fn line(&mut self, line: &str) {
         if let Some(lacking) = line.strip_prefix("n/a ") {
@@ -276,6 +317,13 @@ impl Told {
         }
         if let Some(applied) = line.strip_prefix("set ") {
             self.applied.push(applied.to_owned());
+        }
+        if let Some(text) = line.strip_prefix("text ") {
+            self.text += &format!("{text}\n");
+        }
+        if let Some(hex) = line.strip_prefix("hex ") {
+            let bytes = hex.as_bytes().chunks_exact(2).filter_map(|two| str::from_utf8(two).ok());
+            self.document.extend(bytes.filter_map(|two| u8::from_str_radix(two, 16).ok()));
         }
         let Some(cell) = line.strip_prefix("cell ") else { return };
         let mut parts: Vec<String> = cell.split('|').map(str::to_owned).collect();
@@ -364,7 +412,14 @@ mod tests {
         for wrong in ["loads", "loads=", "loads=1,0", "count=x", "init=/bin/sh", "--loads=1"] {
             assert!(settings(wrong).is_err(), "{wrong}");
         }
-        assert!(SUBJECTS.iter().all(|one| one.init.contains("guest: cell")));
+        let lab = |word: &str| named("lab").unwrap().settings(&[word.to_owned()]);
+        assert!(lab("only=port=xdp,mode=fixed").is_ok() && lab("id=batch").is_ok());
+        assert!(lab("id=").is_err() && lab("id=/bin/sh").is_err() && lab("window=x").is_err());
+        assert!(
+            SUBJECTS.iter().all(|one| ["guest: cell", "guest: hex"]
+                .iter()
+                .any(|form| one.init.contains(form)))
+        );
     }
 
     #[test]
@@ -377,10 +432,13 @@ mod tests {
         let tolds = [
             (
                 "6.1".into(),
-                told("cell e1000|held|2000/s|4.0\nn/a virtio-net|not supported\nset queue 512"),
+                told(
+                    "cell e1000|held|2000/s|4.0\nn/a virtio-net|not supported\nset queue 512\nhex 1f8b",
+                ),
             ),
             ("6.12".into(), told("cell e1000|held|2000/s|5.0\ncell e1000|held|5000/s|9.0")),
         ];
+        assert_eq!(tolds[0].1.document, [0x1f, 0x8b]);
         let text = table(&tolds);
         let words: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();

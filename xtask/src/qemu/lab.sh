@@ -1,0 +1,9 @@
+# An experiment of the lab, both hosts and the engine on the guest's one CPU: `id`, with cells as in `only`, windows of `window` ms,
+# and as many `pairs` in each cell. Prints the report, and the document of the run.
+linerate-lab lab show "$id" --toml >experiment.toml
+sed -i -e 's/^cpus = .*/cpus = "one"/' -e "s/^window = .*/window = \"${window}ms\"/" -e "s/^looks = .*/looks = [$pairs]/" experiment.toml
+[ "$only" = all ] && only= || only="--only $only"
+linerate-lab lab run experiment.toml --cpu 0 $only 2>&1 | sed 's/^/guest: text /'
+gzip -9 -c lab/*/run.json | xxd -p -c 128 | sed 's/^/guest: hex /'
+echo "guest: done 0"
+poweroff -f
