@@ -56,8 +56,9 @@ fn set(answer: &Value, text: &mut String) {
         if *asked != set["applied"] {
             *text += &format!("  (asked {})", word(asked));
         }
-        let (packets, us) = (&set["packets"], set["took_us"].as_f64().unwrap_or_default());
-        *text += &format!("  after {packets} packets, {us:.0} us\n");
+        let us = set["took_us"].as_f64().unwrap_or_default();
+        let after = set["packets"].as_u64().map(|packets| format!("{packets} packets, "));
+        *text += &format!("  after {}{us:.0} us\n", after.unwrap_or_default());
         if let Some(note) = set["note"].as_str() {
             *text += &format!("  note: {note}\n");
         }

@@ -11,6 +11,7 @@
 
 mod client;
 mod request;
+mod reverts;
 mod server;
 mod setting;
 mod target;

@@ -10,6 +10,7 @@ use linerate_sys::text::queues;
 use serde::Serialize;
 
 use super::request::{Change, SCHEMA};
+use super::reverts::{Key, Revert, Reverts};
 use super::setting::{Shown, cpus, show};
 use super::value::{Order, Ordered, SetShown, parse};
 use super::{USAGE, refusal, unknown};
@@ -24,16 +25,7 @@ pub(super) struct Target {
     control: Control,
     stats: Stats,
     started: Instant,
-    /// The previous values, to which changes will be reverted.
-    reverts: BTreeMap<Key, Ordered>,
-    revert_at: Option<Instant>,
-}
-
-/// Identifier of a setting: of one queue of a port, or the CPUs of a worker.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
-    Queue(String, usize, &'static str),
-    Worker(usize),
+    reverts: Reverts,
 }
 
 /// A change that was ordered, and that some workers may not have made yet.
@@ -44,6 +36,8 @@ pub(super) struct Pending {
     /// Each new value with the previous value of each queue, and its orders.
     values: Vec<(Ordered, Vec<Ordered>, Vec<Order>)>,
     revert_after: Option<Duration>,
+    /// The settings that change, each with the revert that was pending before.
+    keys: Vec<(Key, Option<Revert>)>,
     until: Instant,
 }
 
@@ -65,8 +59,7 @@ struct QueueShown {
 
 impl Target {
     pub fn new(control: Control, stats: Stats) -> Target {
-        let (reverts, revert_at) = (BTreeMap::new(), None);
-        Target { control, stats, started: Instant::now(), reverts, revert_at }
+        Target { control, stats, started: Instant::now(), reverts: Reverts::default() }
     }
 
     /// Returns the document of a port, or of all ports.
@@ -130,31 +123,55 @@ impl Target {
         let Some(first) = queues.first().and_then(|queue| port.queues.get(*queue)) else {
             return Err(refusal(USAGE, &what, "it has no queue", ""));
         };
+        let mode = |queue: &usize| port.queues[*queue].settings.moderation;
+        let has = |name: &str| change.settings.contains_key(name);
+        let is_half = has("rx_usecs") != has("rx_frames") && !has("moderation");
+        if is_half && queues.iter().any(|queue| mode(queue) != first.settings.moderation) {
+            let fix = format!("name a queue, as in {}/0, or give both", change.port);
+            return Err(refusal(USAGE, &what, "its queues differ in the other value", fix));
+        }
         let asked = parse(&what, change, first.settings.moderation)?;
-        let mut values: Vec<(Ordered, Vec<Ordered>, Vec<Order>)> = Vec::new();
+        let (port_name, until) = (change.port.clone(), now + ORDER_TIMEOUT);
+        let mut pending = Pending {
+            port: port_name,
+            queues,
+            values: Vec::new(),
+            revert_after: change.revert_after,
+            keys: Vec::new(),
+            until,
+        };
         for value in asked {
-            let before = queues.iter().map(|queue| self.now(&port, *queue, &value)).collect();
-            values.push((value, before, Vec::new()));
-        }
-        let (port, until, revert_after) =
-            (change.port.clone(), now + ORDER_TIMEOUT, change.revert_after);
-        for (value, before, orders) in &mut values {
+            let before: Vec<Ordered> =
+                pending.queues.iter().map(|queue| self.now(&port, *queue, &value)).collect();
             // Record the revert before the order: a worker may obey although the answer is late, or no client waits
-            // for it.
-            if let Some(time) = revert_after {
-                for (key, before) in self.keys(&port, &queues, value).zip(before.iter()) {
-                    self.reverts.entry(key).or_insert_with(|| before.clone());
-                }
-                self.revert_at = Some(until + time);
+            // for it. A pending revert is cancelled only when a permanent change was made.
+            for (key, before) in self.keys(&change.port, &pending.queues, &value).zip(&before) {
+                let known = self.reverts.begin(&key, before, change.revert_after, until);
+                pending.keys.push((key, known));
             }
-            orders.extend(self.order(&port, change.queue, &queues, value)?);
-            if revert_after.is_none() {
-                // A permanent change cancels the pending revert of the setting.
-                self.keys(&port, &queues, value).for_each(|key| _ = self.reverts.remove(&key));
-                self.revert_at = self.revert_at.filter(|_| !self.reverts.is_empty());
+            let ordered = self.order(&change.port, change.queue, &pending.queues, &value);
+            let (orders, refused) = match ordered {
+                Ok(orders) => (orders, None),
+                Err(e) => (Vec::new(), Some(e)),
+            };
+            pending.values.push((value, before, orders));
+            if let Some(e) = refused {
+                self.withdraw(&mut pending);
+                return Err(e.into());
             }
         }
-        Ok(Pending { port, queues, values, revert_after, until })
+        Ok(pending)
+    }
+
+    /// Withdraws all orders of a change; returns the number of orders that were executed. If it is 0, reverts are
+    /// pending as before the change.
+    fn withdraw(&mut self, pending: &mut Pending) -> usize {
+        let orders = pending.values.iter().flat_map(|(_, _, orders)| orders);
+        let executed = orders.filter(|order| !order.withdraw()).count();
+        if executed == 0 {
+            self.reverts.restore(std::mem::take(&mut pending.keys));
+        }
+        executed
     }
 
     /// Returns the identifiers of the settings that `value` changes, one for each queue.
@@ -224,8 +241,7 @@ impl Target {
         match results {
             None if now < pending.until => None,
             None => {
-                let orders = pending.values.iter().flat_map(|(_, _, orders)| orders);
-                let executed = orders.filter(|order| !order.withdraw()).count();
+                let executed = self.withdraw(pending);
                 let why = format!("its worker did not finish a poll within {ORDER_TIMEOUT:?}");
                 let (what, fix) = match executed {
                     0 => (format!("'{}' was not set", pending.port), "repeat the request"),
@@ -238,10 +254,9 @@ impl Target {
             }
             Some(results) => {
                 let set: Result<Vec<SetShown>, ErrorReport> = results.into_iter().collect();
-                // Restart the time to the revert now, when the change is made, unless the change
-                // was kept meanwhile.
-                if let Some(time) = pending.revert_after.filter(|_| !self.reverts.is_empty()) {
-                    self.revert_at = Some(now + time);
+                if set.is_ok() {
+                    let keys = pending.keys.iter().map(|(key, _)| key);
+                    self.reverts.made(keys, pending.revert_after, now);
                 }
                 Some(set.map(|set| self.document(pending, &set)))
             }
@@ -269,30 +284,24 @@ impl Target {
             schema: &'static str,
             kept: usize,
         }
-        let kept = self.reverts.len();
-        self.reverts.clear();
-        self.revert_at = None;
+        let kept = self.reverts.keep();
         line(&Document { schema: SCHEMA, kept })
     }
 
-    /// Returns the time at which pending changes are reverted.
+    /// Returns the time of the next revert.
     pub fn revert_at(&self) -> Option<Instant> {
-        self.revert_at
+        self.reverts.next()
     }
 
-    /// Reverts the pending changes if it is time; tries again after `pause` for a worker with too many orders.
+    /// Reverts the changes whose time has come; tries again after `pause` for a worker with too many orders.
     pub fn revert(&mut self, now: Instant, pause: Duration) {
-        if self.revert_at.is_none_or(|at| now < at) {
-            return;
-        }
-        let reverts = std::mem::take(&mut self.reverts);
-        for (key, value) in reverts {
-            let ordered = match (&key, &value) {
+        for (key, Revert { to, .. }) in self.reverts.due(now) {
+            let ordered = match (&key, &to) {
                 (Key::Worker(worker), Ordered::Cpu(cpus)) => {
                     self.control.set_cpus(*worker, cpus).map(drop)
                 }
                 (Key::Queue(port, queue, _), _) => {
-                    self.order(port, Some(*queue), &[*queue], &value).map(drop)
+                    self.order(port, Some(*queue), &[*queue], &to).map(drop)
                 }
                 // Unreachable: the only setting of a worker is its CPUs.
                 (Key::Worker(_), _) => Ok(()),
@@ -300,15 +309,14 @@ impl Target {
             if let Err(e) = ordered
                 && e.code == Code::Busy
             {
-                self.reverts.insert(key, value);
+                self.reverts.again(key, Revert { to, at: now + pause });
             }
         }
-        self.revert_at = (!self.reverts.is_empty()).then(|| now + pause);
     }
 
     fn reverts_in(&self) -> Option<f64> {
         let left = |at: Instant| at.saturating_duration_since(Instant::now()).as_secs_f64();
-        self.revert_at.map(left)
+        self.reverts.next().map(left)
     }
 }
 

@@ -157,10 +157,12 @@ fn change_is_taken_back_unless_it_is_kept_or_made_again() {
     let answer = run.set(&[("tx_batch", "1")], soon).unwrap();
     assert!(answer["reverts_in_seconds"].is_number(), "{answer}");
     let start = Instant::now();
-    while run.value("west", "tx_batch") != "64" || run.value("west", "moderation") == "busy" {
+    while run.value("west", "tx_batch") != "64" {
         assert!(start.elapsed() < LONG, "{}", run.show("west"));
     }
-    assert!(run.show("west")["reverts_in_seconds"].is_null());
+    assert_eq!(run.value("west", "moderation"), "busy", "its time has not come");
+    assert!(run.show("west")["reverts_in_seconds"].as_f64().unwrap() > 500.0);
+    assert_eq!(ask(&run.path, &Request::Keep).unwrap().document["kept"], 1);
     run.set(&[("tx_batch", "3")], later).unwrap();
     assert_eq!(ask(&run.path, &Request::Keep).unwrap().document["kept"], 1);
     assert!(run.show("west")["reverts_in_seconds"].is_null());
@@ -264,7 +266,7 @@ fn shown(target: &Target, name: &str) -> Value {
 }
 
 #[test]
-fn change_that_comes_after_its_answer_or_without_one_is_taken_back_too() {
+fn change_without_an_answer_is_taken_back_and_one_whose_time_has_passed_is_never_made() {
     let second = Duration::from_secs(1);
     for waits in [true, false] {
         let ((mut target, mut worker), now) = (unturned(), Instant::now());
@@ -273,11 +275,12 @@ fn change_that_comes_after_its_answer_or_without_one_is_taken_back_too() {
         let later = now + 2 * second;
         if waits {
             let e = target.finish(&mut pending, later).unwrap().unwrap_err();
-            assert!(e.code == "E-BUSY" && e.fix.contains("may apply the change later"), "{e:?}");
+            assert!(e.code == "E-BUSY" && e.what == "'west' was not set", "{e:?}");
+            assert_eq!(target.revert_at(), None, "nothing is to be reverted");
         }
         drop(pending);
         worker.turn(later);
-        assert_eq!(shown(&target, "tx_batch"), "2");
+        assert_eq!(shown(&target, "tx_batch"), if waits { "auto" } else { "2" });
         target.revert(now + 7 * second, second);
         worker.turn(later);
         assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("auto".into(), None));
@@ -285,7 +288,53 @@ fn change_that_comes_after_its_answer_or_without_one_is_taken_back_too() {
 }
 
 #[test]
-fn part_of_a_change_that_was_ordered_is_taken_back_if_the_rest_is_refused() {
+fn permanent_change_that_fails_leaves_the_revert_of_the_one_before_pending() {
+    let (second, now) = (Duration::from_secs(1), Instant::now());
+    let (mut target, mut worker) = unturned();
+    let mut set = |target: &mut Target, to: &str, revert_after, obeys: bool| {
+        let mut pending = target.begin(&change("west", ("tx_batch", to), revert_after), now);
+        if obeys {
+            worker.turn(now);
+        }
+        let pending = pending.as_mut().unwrap();
+        target
+            .finish(pending, now + if obeys { Duration::ZERO } else { 2 * second })
+            .unwrap()
+            .is_ok()
+    };
+    assert!(set(&mut target, "2", Some(60 * second), true));
+    assert!(!set(&mut target, "4", None, false), "it is withdrawn");
+    assert_eq!(target.revert_at(), Some(now + 60 * second));
+    // A second temporary change that fails leaves the time of the first, and one that is made has its own.
+    assert!(!set(&mut target, "4", Some(second), false));
+    assert_eq!(target.revert_at(), Some(now + 60 * second));
+    assert!(set(&mut target, "4", Some(5 * second), true));
+    assert_eq!(target.revert_at(), Some(now + 5 * second));
+    assert!(set(&mut target, "8", None, true));
+    assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("8".into(), None));
+}
+
+#[test]
+fn each_temporary_change_is_reverted_at_its_own_time() {
+    let (second, now) = (Duration::from_secs(1), Instant::now());
+    let (mut target, mut worker) = unturned();
+    for (setting, after) in [(("tx_batch", "2"), 60 * second), (("moderation", "napi"), second)] {
+        let mut pending = target.begin(&change("west", setting, Some(after)), now).unwrap();
+        worker.turn(now);
+        target.finish(&mut pending, now).unwrap().unwrap();
+    }
+    target.revert(now + 2 * second, second);
+    worker.turn(now);
+    assert_ne!(shown(&target, "moderation"), "napi");
+    assert_eq!(shown(&target, "tx_batch"), "2");
+    assert_eq!(target.revert_at(), Some(now + 60 * second));
+    target.revert(now + 60 * second, second);
+    worker.turn(now);
+    assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("auto".into(), None));
+}
+
+#[test]
+fn part_of_a_change_that_was_ordered_is_withdrawn_if_the_rest_is_refused() {
     let (second, (mut target, mut worker)) = (Duration::from_secs(1), unturned());
     let now = Instant::now();
     // Fifteen of the sixteen orders that a worker can hold: the change needs two, and only one
@@ -296,15 +345,12 @@ fn part_of_a_change_that_was_ordered_is_taken_back_if_the_rest_is_refused() {
     let mut both = change("west", ("moderation", "napi"), Some(second));
     both.settings.insert("tx_batch".into(), "2".into());
     assert_eq!(target.begin(&both, now).unwrap_err().code, "E-BUSY");
+    assert_eq!(target.revert_at(), None);
     worker.turn(now);
     assert_eq!(
         (shown(&target, "moderation"), shown(&target, "tx_batch")),
-        ("napi".into(), "auto".into())
+        ("busy".into(), "auto".into())
     );
-    target.revert(now + 3 * second, second);
-    worker.turn(now);
-    assert_ne!(shown(&target, "moderation"), "napi");
-    assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("auto".into(), None));
 }
 
 /// CPUs belong to a worker, whichever of its ports names it.

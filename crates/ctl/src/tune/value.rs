@@ -33,8 +33,8 @@ pub(super) struct SetShown {
     asked: String,
     applied: String,
     note: Option<String>,
-    /// Packets that the queues received between the order and the change.
-    packets: u64,
+    /// Packets that the queues received between the order and the change; not counted for `cpu`.
+    packets: Option<u64>,
     took_us: f64,
 }
 
@@ -81,7 +81,7 @@ impl SetShown {
             asked: value.text(),
             applied: value.text(),
             note: None,
-            packets: 0,
+            packets: None,
             took_us: 0.0,
         };
         for order in orders {
@@ -93,7 +93,7 @@ impl SetShown {
                         _ => String::new(),
                     };
                     shown.note = answer.note;
-                    shown.packets = answer.packets;
+                    shown.packets = Some(answer.packets);
                     answer.took
                 }),
                 Order::Cpu(order) => order.answer()?.map(|answer| {
