@@ -466,7 +466,9 @@ impl PortReport {
     /// Creates the report of a port that has run for `time`; the port may still run.
     pub(crate) fn of(port: &PortStats, time: Duration) -> PortReport {
         let (c, d) = (&port.counts, &port.driver_counts);
-        let gathers = c.polls > 0 && gathers(port);
+        // Of a port that is not read, the kernel counts every packet of the interface as lost.
+        let is_read = c.polls > 0;
+        let gathers = is_read && gathers(port);
         PortReport {
             name: port.name.clone(),
             driver: port.driver.clone(),
@@ -475,10 +477,9 @@ impl PortReport {
             refused: port.obtained.refused.clone(),
             rx: Passed { packets: c.rx_packets, bytes: c.rx_bytes },
             tx: Passed { packets: c.tx_packets, bytes: c.tx_bytes },
-            // Of a port that is not read, the kernel counts every packet of the interface as lost.
-            rx_missed: if c.polls > 0 { c.rx_missed } else { 0 },
+            rx_missed: if is_read { c.rx_missed } else { 0 },
             rx_nombuf: c.rx_nombuf,
-            driver_counts: *d,
+            driver_counts: if is_read { *d } else { d.without_missed() },
             copied_bytes: d.copied_bytes,
             irqs_by_device: c.wakeups,
             irqs_by_timer: c.hold_ends,

@@ -4,7 +4,7 @@
 //! that waits for it is unparked, which takes no lock.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Thread, current, park_timeout};
 use std::time::{Duration, Instant};
@@ -17,6 +17,13 @@ use crate::tx_batch::TxBatch;
 
 /// Interval at which a waiting thread checks for the answer if the worker does not wake it.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// An order that neither a worker nor its giver has claimed.
+const OPEN: u8 = 0;
+/// An order that its worker executes, or has executed.
+const TAKEN: u8 = 1;
+/// An order that no worker will execute.
+const WITHDRAWN: u8 = 2;
 
 /// A handle to workers that run. It is cheap to clone, and any thread may use it.
 #[derive(Debug, Clone)]
@@ -47,8 +54,8 @@ pub(crate) enum Order {
 #[derive(Debug)]
 pub(crate) struct Answer<A> {
     given: OnceLock<Result<A>>,
-    /// True once the worker executes the order, or the order was withdrawn: whichever came first.
-    claimed: AtomicBool,
+    /// [`OPEN`], until the worker executes the order or the order is withdrawn: whichever comes first.
+    claimed: AtomicU8,
     pub asked_at: Instant,
     /// Packets that the queues had received when the order was given.
     pub packets: u64,
@@ -160,8 +167,11 @@ impl Control {
             }
             let answer = Answer::new(slot.packets(queues.clone()));
             if slot.order(Order::Set { queues, setting, answer: answer.clone() }).is_err() {
-                pending.withdraw();
-                return Err(is_full(what()));
+                let what = match pending.withdraw() {
+                    true => what(),
+                    false => format!("the {name} of '{port}' was set on some workers only"),
+                };
+                return Err(is_full(what));
             }
             pending.answers.push(answer);
         }
@@ -216,15 +226,27 @@ impl Applied {
 impl<A> Answer<A> {
     fn new(packets: u64) -> Arc<Answer<A>> {
         let (given, asked_at) = (OnceLock::new(), Instant::now());
-        let claimed = AtomicBool::new(false);
+        let claimed = AtomicU8::new(OPEN);
         Arc::new(Answer { given, claimed, asked_at, packets, waiter: current() })
     }
 
-    /// Returns true to the first caller only: to the worker, which then executes the order, or to the
-    /// thread that withdraws it.
+    /// Returns true if the order is to be executed: it was not withdrawn. Only the worker calls it.
     pub fn claim(&self) -> bool {
+        self.end_as(TAKEN) == TAKEN
+    }
+
+    /// Returns true if the order is withdrawn, now or before.
+    fn withdraw(&self) -> bool {
+        self.end_as(WITHDRAWN) == WITHDRAWN
+    }
+
+    /// Claims an open order as `state`; returns the state that it has then.
+    fn end_as(&self, state: u8) -> u8 {
         // The answer itself is published by `given`.
-        !self.claimed.swap(true, Ordering::Relaxed)
+        let relaxed = Ordering::Relaxed;
+        self.claimed
+            .compare_exchange(OPEN, state, relaxed, relaxed)
+            .map_or_else(|had| had, |_| state)
     }
 
     /// Stores the answer to the order. Only the worker calls it.
@@ -247,7 +269,7 @@ impl<A: Clone> PendingOrder<A> {
     /// Withdraws the order; returns true if no worker has executed it or will. A worker that executes it now, or did
     /// before, does not undo it.
     pub fn withdraw(&self) -> bool {
-        self.answers.iter().filter(|answer| answer.claim()).count() == self.answers.len()
+        self.answers.iter().filter(|answer| answer.withdraw()).count() == self.answers.len()
     }
 
     /// Sleeps until the worker has obeyed, or for `timeout`; then withdraws the order. The worker's own thread must not
@@ -264,16 +286,19 @@ impl<A: Clone> PendingOrder<A> {
             }
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
-                let what = match self.withdraw() {
+                let is_withdrawn = self.withdraw();
+                if !is_withdrawn && start.elapsed() < timeout.saturating_add(LOOK) {
+                    // A worker may be executing it at this moment.
+                    park_timeout(LOOK);
+                    continue;
+                }
+                let what = match is_withdrawn {
                     true => "the order was not executed",
                     false => "the order was executed in part",
                 };
-                // The worker may have answered just before.
-                return self.answer().unwrap_or_else(|| {
-                    let why = format!("its worker did not finish a poll within {timeout:?}");
-                    Err(Error::new(Code::Busy, what, why)
-                        .fix("run the worker; a worker that has ended executes no orders"))
-                });
+                let why = format!("its worker did not finish a poll within {timeout:?}");
+                return Err(Error::new(Code::Busy, what, why)
+                    .fix("run the worker; a worker that has ended executes no orders"));
             }
             // The worker wakes only the thread that gave the order; any other thread polls.
             park_timeout(left.min(LOOK));

@@ -270,8 +270,11 @@ impl Worker {
             Rest::Device if sent && !received => Turned::Again,
             Rest::Device => Turned::Idle,
         };
-        let mut nothing_waits = self.napis.iter().all(|napi| napi.waiting() == 0);
-        if nothing_waits && self.slot.phase() != Phase::Run {
+        // While packets move, only a worker that ends asks what waits.
+        let ends = self.slot.phase() != Phase::Run;
+        let mut nothing_waits =
+            (ends || !moved) && self.napis.iter().all(|napi| napi.waiting() == 0);
+        if nothing_waits && ends {
             let (napis, mems) = (&mut self.napis, &mut self.mems);
             let sending = |any, napi: &mut Napi| napi.sending(&mut mems[napi.mem]) | any;
             self.sending = napis.iter_mut().fold(false, sending);

@@ -122,10 +122,17 @@ impl DriverQueue {
             None => self.ops.arm(want),
             Some(Waits::Room) if want.frames() => self.ops.arm(Want::Both),
             Some(Waits::Room) => self.ops.arm(want),
+            Some(Waits::Frame(at)) if at <= Instant::now() => false,
+            // The waiting packet needs a frame before it can use room, so do not arm for room.
+            Some(Waits::Frame(at)) if want.frames() => {
+                self.ops.arm(Want::Frames) && self.ops.alarm(at)
+            }
+            // Packets that arrive meanwhile must not wake the caller.
             Some(Waits::Frame(at)) => {
-                // The waiting packet needs a frame before it can use room, so do not arm for room.
-                let silent = self.ops.arm(Want::Frames) || !want.frames();
-                silent && at > Instant::now() && self.ops.alarm(at)
+                self.ops.hold(at) || {
+                    self.ops.arm(Want::Frames);
+                    self.ops.alarm(at)
+                }
             }
         }
     }

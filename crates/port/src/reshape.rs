@@ -158,12 +158,17 @@ fn push(
     write: impl FnOnce(HeadMut<'_>) -> Result<(), Malformed>,
 ) -> Result<(), DropReason> {
     private(skb)?;
+    let before = skb.offload();
     if skb.len() + bytes > LONGEST_BYTES || skb.push(bytes).is_none() {
         return Err(DropReason::TOO_LONG);
     }
     let done = head_mut(skb).and_then(|head| Ok(write(head)?));
     if done.is_err() {
         skb.pull(bytes);
+        if skb.offload() != before {
+            // A pull also forgets that the checksum was verified.
+            skb.set_offload(before);
+        }
     }
     done
 }
@@ -247,6 +252,16 @@ mod tests {
             assert!(udp(&frame).unwrap().checksum_ok(), "{payload} {v6} {finished}");
             assert!(udp(&frame[frame.len() - inner..]).unwrap().checksum_ok());
         }
+    }
+
+    #[test]
+    fn a_header_that_is_refused_leaves_the_packet_verified() {
+        let pool = pool();
+        let mut skb = pool.local().alloc_copy(&[0; 60]).unwrap();
+        let verified = Offload { flags: 2, ..Offload::NONE };
+        skb.set_offload(verified);
+        assert!(skb.push_ipv4(OUTSIDE[0], OUTSIDE[1], Protocol::IPIP).is_err());
+        assert_eq!((skb.len(), skb.offload()), (60, verified));
     }
 
     #[test]

@@ -102,6 +102,12 @@ impl DriverCounts {
         if causes.is_empty() { String::new() } else { format!(": {}{fix}", causes.join(", ")) }
     }
 
+    /// Returns these counts without those of missed packets: for a port that nobody reads, and that so misses all.
+    #[must_use]
+    pub fn without_missed(self) -> DriverCounts {
+        DriverCounts { missed_ring_full: 0, missed_no_cpu: 0, missed_no_frame: 0, ..self }
+    }
+
     /// Returns the remedy for packets that found the receive ring full, if there were some.
     #[must_use]
     pub fn missed_fix(&self) -> Option<&'static str> {

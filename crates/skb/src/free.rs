@@ -155,8 +155,10 @@ impl Local {
     fn make_room(&mut self, frames: usize) -> bool {
         let n = self.list.len().min(self.hot_list_len.div_ceil(2));
         if n > 0 {
-            // Reduce the count first, so that a reader does not find a frame in two places.
-            self.page.level.subtract(n as u64);
+            // Set the level first, so that a reader does not find a frame in two places. It is not reduced by
+            // `n`, because the published level may not include all of these frames yet.
+            let left = self.list.len() - n + self.jumbo.len() + self.away.len();
+            self.page.level.set(left as u64);
             self.page.spilled(n);
             self.umem().put_home(&self.list[..n]);
             self.list.drain(..n);

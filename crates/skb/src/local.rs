@@ -285,10 +285,11 @@ impl Local {
             match fragment.map(|skb| head.append(skb)) {
                 Some(Ok(())) => {}
                 rejected => {
+                    // An allocation without a frame is counted already.
                     if let Some(Err(fragment)) = rejected {
                         self.free_raw(&[fragment.into_raw()], Fate::Unused);
+                        self.page.starved.add(1);
                     }
-                    self.page.starved.add(1);
                     self.free_raw(&[head.into_raw()], Fate::Unused);
                     return None;
                 }

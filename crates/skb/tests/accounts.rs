@@ -46,6 +46,14 @@ fn frames_being_returned_starve_no_core() {
 }
 
 #[test]
+fn a_copy_that_finds_too_few_frames_is_counted_once() {
+    let pool = Pool::builder().frames(2).build().unwrap();
+    let mut mem = pool.local_with(0);
+    assert!(mem.alloc_copy(&[1; 5000]).is_none());
+    assert_eq!(pool.ledger().starved, 1);
+}
+
+#[test]
 fn frames_gathered_for_others_are_an_eighth_of_the_pool_at_most() {
     let pool = Pool::builder().frames(64).return_to(Return::Home).build().unwrap();
     let (mut owner, mut other) = (pool.local_with(0), pool.local_with(64));

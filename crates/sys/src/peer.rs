@@ -98,7 +98,11 @@ impl PeerMemory {
             NonNull::new(base.cast::<u8>()).ok_or_else(|| refuse("mapped at address 0".into()))?;
         let memory = PeerMemory { base, len: bytes, access, owner: Owner::Theirs };
         if may_have_holes {
-            memory.fill_holes().map_err(fail("madvise(MADV_POPULATE_READ)"))?;
+            memory.fill_holes().map_err(|e| {
+                fail("madvise(MADV_POPULATE_READ)")(e).fix(
+                    "before Linux 5.14, or without a free huge page, if the peer is trusted: add trust=yes",
+                )
+            })?;
         }
         Ok(memory)
     }

@@ -184,7 +184,7 @@ pub(crate) fn front<B: SplitByteSlice>(
 mod tests {
     use super::*;
     use crate::testing::{fix_ipv4, tcp4_frame, udp4_frame, udp6_frame};
-    use crate::{ipv4_mut, udp_mut};
+    use crate::{checksum, ipv4_mut, udp_mut};
     use proptest::prelude::*;
 
     const A: [u8; 4] = [10, 0, 0, 1];
@@ -253,6 +253,14 @@ mod tests {
         for behind in [0, behind - 1, usize::MAX] {
             assert_eq!(Head::new(&frame, behind).tcp().unwrap_err(), Malformed::BadLength);
         }
+        // The kernel adds the 32-bit length of the segment to the sum of such a packet's pseudo header.
+        let segment = (24 + behind) as u32;
+        let mut sum = checksum::sum(&frame[26..34]);
+        sum = checksum::add(sum, checksum::sum(&[&[0, 6], &segment.to_be_bytes()[..]].concat()));
+        frame[50..52].copy_from_slice(&sum.to_be_bytes());
+        let head = Head::new(&frame, behind);
+        let partial = Partial { start: 34, offset: 16 };
+        assert!(head.with_partial(partial).tcp().unwrap().checksum_ok());
         frame[23] = 17;
         assert_eq!(Head::new(&frame, behind).ipv4().unwrap_err(), Malformed::BadLength);
     }

@@ -21,7 +21,8 @@ impl HeadMut<'_> {
         let view = udp::read(self.as_head())?;
         let (at, old) = (partial::offset_in(frame, view.payload()), view.payload().len());
         let end = at.checked_add(len).ok_or(Malformed::BadLength)?;
-        if view.behind() > 0 || end > self.bytes.len() {
+        // IP may have bytes behind the slice that UDP does not have.
+        if view.behind() > 0 || view.ip().behind() > 0 || end > self.bytes.len() {
             return Err(Malformed::Short);
         }
         let segment_len = len + size_of::<UdpHeader>();

@@ -17,7 +17,7 @@
 mod interrupts;
 mod queue;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_datapath::Control;
 use linerate_port::Result;
@@ -28,6 +28,8 @@ pub use queue::{QueuePin, Was};
 
 /// Longest wait for a worker to obey; long, because a worker that shares its CPU may obey late.
 const OBEYS: Duration = Duration::from_secs(10);
+/// Interval at which the answer of a worker that is put back is looked for.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Something that can be pinned to CPUs: the interface of guards and of `placement`.
 pub trait Pin {
@@ -71,6 +73,19 @@ impl Pin for WorkerPin {
 
     fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
         Ok(self.control.set_cpus(self.worker, cpus)?.wait(OBEYS)?.before)
+    }
+
+    fn put_back(&mut self, cpus: &[usize]) -> Result<()> {
+        let order = self.control.set_cpus(self.worker, cpus)?;
+        let until = Instant::now() + OBEYS;
+        while Instant::now() < until {
+            if let Some(answer) = order.answer() {
+                return answer.map(drop);
+            }
+            std::thread::sleep(LOOK);
+        }
+        // Not withdrawn: a worker that is turned again later must not stay where it is.
+        Ok(())
     }
 }
 

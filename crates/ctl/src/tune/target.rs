@@ -224,8 +224,17 @@ impl Target {
                 let mut workers: Vec<usize> = workers.collect();
                 workers.sort_unstable();
                 workers.dedup();
-                let order = |worker| self.control.set_cpus(worker, cpus).map(Order::Cpu);
-                workers.into_iter().map(order).collect()
+                let mut orders = Vec::new();
+                for worker in workers {
+                    match self.control.set_cpus(worker, cpus) {
+                        Ok(order) => orders.push(Order::Cpu(order)),
+                        Err(e) => {
+                            orders.iter().for_each(|order: &Order| _ = order.withdraw());
+                            return Err(e);
+                        }
+                    }
+                }
+                Ok(orders)
             }
         }
     }
@@ -237,11 +246,17 @@ impl Target {
         pending: &mut Pending,
         now: Instant,
     ) -> Option<Result<String, ErrorReport>> {
-        let results: Option<Vec<_>> = pending.values.iter().map(SetShown::of).collect();
+        let answers = |pending: &Pending| pending.values.iter().map(SetShown::of).collect();
+        let mut results: Option<Vec<_>> = answers(pending);
+        let mut executed = 0;
+        if results.is_none() && now >= pending.until {
+            executed = self.withdraw(pending);
+            // A worker may have answered meanwhile.
+            results = answers(pending);
+        }
         match results {
             None if now < pending.until => None,
             None => {
-                let executed = self.withdraw(pending);
                 let why = format!("its worker did not finish a poll within {ORDER_TIMEOUT:?}");
                 let (what, fix) = match executed {
                     0 => (format!("'{}' was not set", pending.port), "repeat the request"),

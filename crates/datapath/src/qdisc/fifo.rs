@@ -24,7 +24,7 @@ impl Fifo {
     /// Creates an empty queue, for at least one packet.
     #[must_use]
     pub fn new(limit: Limit) -> Fifo {
-        let limit = Limit { packets: limit.packets.max(1), ..limit };
+        let limit = limit.bounded();
         // Twice the space: a batch moves its packets to the start of its array when it reaches the end. With twice
         // the space that is rare for any queue length.
         let packets = Batch::with_capacity(2 * limit.packets);

@@ -119,7 +119,7 @@ impl FlowTbf {
     /// flow, by default 64.
     #[must_use]
     pub fn limits(mut self, all: Limit, flow_packets: u32) -> FlowTbf {
-        self.limit = Limit { packets: all.packets.max(1), ..all };
+        self.limit = all.bounded();
         self.shelf = Shelf::new(self.limit.packets);
         self.flow_packets = flow_packets.max(1);
         self

@@ -96,7 +96,7 @@ impl FqCodel {
     /// nearest limit.
     #[must_use]
     pub fn new(config: FqCodelConfig) -> FqCodel {
-        let limit = Limit { packets: config.limit.packets.max(1), ..config.limit };
+        let limit = config.limit.bounded();
         let flow = |_| Flow {
             packets: List::default(),
             deficit: 0,

@@ -100,10 +100,13 @@ impl std::ops::AddAssign for QdiscCounts {
     }
 }
 
+/// Most packets that a discipline can hold.
+const PACKETS_MAX: usize = 1 << 20;
+
 /// A limit on the packets and bytes that a discipline may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Most packets.
+    /// Most packets; a discipline reduces it to 2²⁰.
     pub packets: usize,
     /// Most bytes.
     pub bytes: u64,
@@ -121,6 +124,11 @@ impl Limit {
     #[must_use]
     pub const fn and_bytes(self, bytes: u64) -> Limit {
         Limit { bytes, ..self }
+    }
+
+    /// Returns the limit that a discipline can have: its memory is allocated for all packets at once.
+    fn bounded(self) -> Limit {
+        Limit { packets: self.packets.clamp(1, PACKETS_MAX), ..self }
     }
 
     /// Returns true if `held` exceeds the limit.

@@ -298,6 +298,13 @@ fn fifo_drops_what_comes_when_it_is_full() {
     let mut bench = Bench::new(Fifo::new(Limit::packets(100).and_bytes(150)));
     bench.put([(1, 60); 5]);
     assert_eq!((bench.qdisc.counts().held.packets, bench.take_all().len()), (2, 2));
+    // A limit of bytes only.
+    let all = Limit::packets(usize::MAX).and_bytes(150);
+    let mut bench = Bench::new(codel(all, 5000));
+    bench.put([(1, 60); 2]);
+    assert_eq!(bench.take_all().len(), 2);
+    assert_eq!(Fifo::new(all).len(), 0);
+    drop(FlowTbf::new(Key::SrcIp, 8_000_000, 1000, 9).limits(all, 4));
     // A limit of 0 becomes one packet: a queue that holds none would drop all packets.
     let mut bench = Bench::new(Fifo::new(Limit::packets(0)));
     bench.put([(1, 60); 2]);

@@ -8,14 +8,14 @@ use linerate_port::{Error, Result, Spec, units};
 
 use super::fq_codel::FqCodelConfig;
 use super::tbf::{BURST_MAX_BYTES, RATE_MAX_BPS};
-use super::{Fifo, FqCodel, Limit, PfifoFast, Qdisc, Tbf};
+use super::{Fifo, FqCodel, Limit, PACKETS_MAX, PfifoFast, Qdisc, Tbf};
 
 /// Disciplines that a text can name.
 const NAMES: &str = "fifo pfifo_fast fq_codel";
 /// Default limit in packets of a discipline without CoDel: Linux's txqueuelen.
 const LIMIT: u64 = 1000;
 /// Greatest limit in packets of a discipline, as for the option `backlog`.
-const LIMIT_MAX: u64 = 1 << 20;
+const LIMIT_MAX: u64 = PACKETS_MAX as u64;
 
 /// A discipline as described by a port text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

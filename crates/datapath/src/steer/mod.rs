@@ -137,7 +137,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Returns the number of buckets that have still to move.
+    /// Returns the number of buckets that have still to move, as of the last packets that the stage got. A bucket moves
+    /// with its next packet: one without packets is counted until then.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.table.waiting.load(Ordering::Relaxed)

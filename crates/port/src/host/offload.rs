@@ -72,7 +72,11 @@ pub(crate) fn is_tunnelled(skb: &Skb, offload: Offload) -> bool {
 fn is_not_first(skb: &Skb, offload: Offload) -> bool {
     let found = headers::of(skb, headers::transport);
     match offload.needs_checksum() {
-        true if is_sctp(skb, offload) => true,
+        true if offload.csum_offset == SCTP_CHECK
+            && protocol_of(skb, offload) == Some(headers::SCTP) =>
+        {
+            true
+        }
         true => found.is_none_or(|found| found.at != usize::from(offload.csum_start)),
         false => found.is_some_and(|found| !matches!(found.protocol, headers::TCP | headers::UDP)),
     }
@@ -98,11 +102,10 @@ fn is_ipv6(data: &[u8]) -> bool {
     (head[12], head[13], head[14] >> 4) == (0x86, 0xdd, 6) && transport
 }
 
-/// Returns true for a missing checksum that is SCTP's CRC32c.
-fn is_sctp(skb: &Skb, offload: Offload) -> bool {
+/// Returns the protocol of the header whose checksum is missing, if an IP header is right before it.
+fn protocol_of(skb: &Skb, offload: Offload) -> Option<u8> {
     let start = usize::from(offload.csum_start);
-    let protocol = |data: &[u8]| headers::protocol_at(data, start);
-    offload.csum_offset == SCTP_CHECK && headers::of(skb, protocol) == Some(headers::SCTP)
+    headers::of(skb, |data| headers::protocol_at(data, start))
 }
 
 /// Completes the offload of a packet in software, for a device without offloads.
@@ -119,8 +122,13 @@ pub(crate) fn finish_one(skb: &mut Skb, offload: Offload) -> Result<(), DropReas
     if field + 2 > skb.len() {
         return Err(DropReason::MALFORMED);
     }
-    if is_sctp(skb, offload) {
-        return finish_sctp(skb, start);
+    if offload.csum_offset == SCTP_CHECK {
+        // Behind headers that are not parsed, nothing tells whether the field has a CRC32c.
+        match protocol_of(skb, offload) {
+            Some(headers::SCTP) => return finish_sctp(skb, start),
+            None => return Err(DropReason::UNSUPPORTED),
+            Some(_) => {}
+        }
     }
     let sum = sum_from(skb, start);
     // The field holds the sum of the pseudo header. In UDP the checksum 0 means "no checksum", so write

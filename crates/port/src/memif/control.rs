@@ -226,7 +226,7 @@ impl Thread {
         }
         let (mut waste, is_full) = (Vec::new(), self.closer.is_full());
         protocol.hang_up(why, &mut Turn { config: &shared.config, waste: &mut waste, is_full });
-        shared.publish(Some(Event::Ended(why.to_owned())), &mut waste);
+        shared.publish(Some(Event::Left(why.to_owned())), &mut waste);
         waste.into_iter().for_each(|waste| self.closer.dispose(waste));
     }
 

@@ -56,6 +56,8 @@ pub(super) enum Event {
     Connected(Vec<Option<Rings>>),
     /// No peer shares memory, for this reason.
     Ended(String),
+    /// This side has ended the connection, for this reason; not counted as a reset.
+    Left(String),
 }
 
 impl Link {
@@ -190,12 +192,13 @@ impl Shared {
             let (health, bindings) = match event {
                 None => return false,
                 Some(Event::Connected(bindings)) => (Health::Up, bindings),
-                Some(Event::Ended(why)) => {
-                    if state.health == Health::Up {
+                Some(Event::Ended(ref why) | Event::Left(ref why)) => {
+                    let is_reset = matches!(event, Some(Event::Ended(_)));
+                    if is_reset && state.health == Health::Up {
                         self.ended.fetch_add(1, Ordering::Relaxed);
                     }
                     let bindings = state.bindings.iter().map(|_| None).collect();
-                    (Health::Down(absent(&self.config, &why)), bindings)
+                    (Health::Down(absent(&self.config, why)), bindings)
                 }
             };
             let is_new = health == Health::Up || health != state.health;

@@ -41,8 +41,10 @@ pub(super) struct Tx {
     bypass: bool,
     /// Time since which the device has refused all packets.
     refused_since: Option<Instant>,
-    /// The first packet of the batch, while it is refused for lack of room.
+    /// State of the first packets of the batch, while they are refused for lack of room.
     held: Option<Held>,
+    /// Their handles, by which they are recognised when the same batch comes again.
+    refused: Vec<u32>,
     /// Buffer for packets whose frames a peer can write: the kernel gets a copy that the peer
     /// cannot write.
     scratch: Vec<u8>,
@@ -50,16 +52,12 @@ pub(super) struct Tx {
     pub doorbells: u64,
 }
 
-/// A packet that is refused for lack of room.
-#[derive(Debug, Clone, Copy)]
+/// The first packets of a batch while they are refused for lack of room.
+#[derive(Debug)]
 struct Held {
-    /// Address of its first byte, by which it is recognised when the same batch is offered again.
-    address: usize,
     since: Instant,
     /// Time of the last probe, or of the first refusal.
     probed: Instant,
-    /// Index in the batch of the packet that is offered next.
-    probe: usize,
 }
 
 /// Action after the kernel has refused a packet.
@@ -80,6 +78,7 @@ impl Tx {
             bypass,
             refused_since: None,
             held: None,
+            refused: Vec::new(),
             scratch: Vec::new(),
             doorbells: 0,
         }
@@ -106,6 +105,7 @@ impl Tx {
         (self.is_full, self.retry) = (false, Retry::default());
         if !link.is_up() {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
+            (self.refused_since, self.held) = (None, None);
         }
         while !batch.is_empty() {
             let (sent, refusal) = self.send_some(socket, batch);
@@ -123,6 +123,7 @@ impl Tx {
                     continue;
                 }
                 batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
+                (self.refused_since, self.held) = (None, None);
                 break;
             }
             match self.refused(errno, socket, link, mem, batch) {
@@ -159,18 +160,13 @@ impl Tx {
         sending.flush(socket)
     }
 
-    /// Offers one packet to the kernel, as a copy if a peer can write its frames.
+    /// Offers a copy of one packet to the kernel.
     #[cold]
     fn send_alone(&mut self, socket: &PacketSocket, skb: &Skb) -> (usize, Option<Errno>) {
         let header = self.has_vnet.then(|| offload::header(skb.offload()));
         let mut sending = self.messages.start();
-        let added = if is_exported(skb) {
-            let copy = copy_out(skb, &mut self.scratch);
-            copy.is_some_and(|bytes| sending.add(header.as_ref(), [bytes]))
-        } else {
-            sending.add(header.as_ref(), skb.segments())
-        };
-        if !added {
+        let copy = copy_out(skb, &mut self.scratch);
+        if !copy.is_some_and(|bytes| sending.add(header.as_ref(), [bytes])) {
             return (0, Some(Errno::MSGSIZE));
         }
         self.doorbells += 1;
@@ -199,6 +195,7 @@ impl Tx {
             _ => DropReason::WRITE_FAILED,
         };
         batch.discard_first(1, reason, mem);
+        self.held = None;
         Then::Retry
     }
 
@@ -216,12 +213,13 @@ impl Tx {
         let waited = now.saturating_duration_since(since);
         let superframe = batch.iter().next().is_some_and(|skb| skb.offload().is_gso());
         if self.bypass && superframe && waited >= SUPERFRAME_PATIENCE {
-            self.refused_since = None;
+            (self.refused_since, self.held) = (None, None);
             batch.discard_first(1, DropReason::UNSUPPORTED, mem);
             return Then::Retry;
         }
         if waited >= CARRIER_PATIENCE && link.lacks_carrier() {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
+            (self.refused_since, self.held) = (None, None);
             return Then::Stop;
         }
         if let Some(guilty) = self.probe(socket, batch, now) {
@@ -239,25 +237,30 @@ impl Tx {
     /// loses a packet only if it gets room between these two system calls, and had none for 100 ms before.
     /// If all are refused, or there is no second packet, none is dropped: they may wait for room.
     fn probe(&mut self, socket: &PacketSocket, batch: &Batch, now: Instant) -> Option<usize> {
-        let address = batch.iter().next()?.data().as_ptr().addr();
-        let started = Held { address, since: now, probed: now, probe: 1 };
-        let mut held = self.held.filter(|held| held.address == address).unwrap_or(started);
-        self.held = Some(held);
+        let handles = batch.handles();
+        let held = match &mut self.held {
+            Some(held) if handles.starts_with(&self.refused) => held,
+            held => {
+                self.refused.clear();
+                self.refused.push(*handles.first()?);
+                held.insert(Held { since: now, probed: now })
+            }
+        };
         if now.saturating_duration_since(held.probed) < PROBE_PATIENCE {
             return None;
         }
-        let Some(skb) = batch.iter().nth(held.probe) else {
+        let offered = self.refused.len();
+        let Some(skb) = batch.iter().nth(offered) else {
             // The batch has no further packet: begin again with the second one.
-            self.held = Some(Held { probe: 1, ..held });
+            self.refused.truncate(1);
             return None;
         };
-        let is_shorter = batch.iter().take(held.probe).any(|before| before.len() > skb.len());
+        let is_shorter = batch.iter().take(offered).any(|before| before.len() > skb.len());
         if is_shorter && now.saturating_duration_since(held.since) < SHORT_PROBE_PATIENCE {
             return None;
         }
-        let offered = held.probe;
-        (held.probed, held.probe) = (now, offered + 1);
-        self.held = Some(held);
+        held.probed = now;
+        self.refused.push(handles[offered]);
         let (sent, _) = self.send_alone(socket, skb);
         (sent > 0).then_some(offered)
     }

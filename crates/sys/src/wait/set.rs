@@ -45,12 +45,13 @@ impl WaitSet {
         Ok(())
     }
 
-    /// Sets the alarm to `at`, unless it is set to an earlier time; returns true if the alarm will
-    /// ring at `at` or earlier.
+    /// Sets the alarm to `at`, unless it is set to an earlier time that has not come; returns true if
+    /// the alarm will ring at `at` or earlier. An alarm that has rung is set anew, because an
+    /// edge-triggered poller has seen it already.
     ///
-    /// Cost: a syscall if the time changed.
+    /// Cost: a syscall if the time changed; a clock read if the alarm is set.
     pub fn no_later(&mut self, at: Instant) -> bool {
-        if self.alarm.is_none_or(|alarm| at < alarm) {
+        if self.alarm.is_none_or(|alarm| at < alarm || alarm <= Instant::now()) {
             // After an error the alarm keeps its old time, and `is_due` below returns false.
             let _ = self.alarm(Some(at));
         }

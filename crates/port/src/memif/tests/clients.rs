@@ -120,7 +120,7 @@ fn closing_one_queue_ends_the_connection_before_its_frames_come_home() {
         until_up(false, &mut port, &mut mem);
         assert_eq!((lent(&pool), pool.ledger().in_flight), (Some(0), 0));
         let counts = port.queues[0].counters().driver;
-        assert_eq!((counts.bad_descs, counts.resets), (0, 1));
+        assert_eq!((counts.bad_descs, counts.resets), (0, 0));
         drop((port, batch, mem));
         settled(&pool);
     }
