@@ -89,13 +89,15 @@ pub struct Ran {
 pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     let ports = path.ports.iter().map(|(_, text)| text.as_str());
     let _until_the_end = undo::record(ports, &path.drivers, screen);
+    // Before ports are opened: a signal must not end this process while a device is changed.
+    let signals = watched()?;
     let mut engine = open(path, run)?;
     if !path.beside {
         // The result is ignored: a port without a peer reports that itself, and drops packets sent
         // to it.
         let _ = engine.wait_until_up(MEET);
     }
-    run_opened(engine, path, run, screen)
+    run_with(signals, engine, path, run, screen)
 }
 
 /// Opens the ports of a path and connects them by wires.
@@ -122,12 +124,25 @@ pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
 /// # Errors
 /// As [`run`].
 pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
+    run_with(watched()?, engine, path, run, screen)
+}
+
+fn run_with(
+    signals: Signals,
+    engine: Engine,
+    path: &Path,
+    run: &Run,
+    screen: &Screen,
+) -> Result<Ran, Failure> {
     screen.preface(&preface(&engine, path, run))?;
     for warning in engine.warnings() {
         screen.note(&format!("warning: {warning}\n"));
     }
     let stats = engine.stats();
-    let signals = signals(path, screen)?;
+    if path.beside {
+        signals.watch_stdin().map_err(|e| unwatched(&e))?;
+        screen.line(far::READY)?;
+    }
     // Start the counters before the workers: they see only threads started after them.
     let counters = Counters::start();
     let placed = run.place.as_ref().map(|_| Counters::start().ok());
@@ -189,16 +204,12 @@ pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Re
 
 /// Watches for events that end a run; prints `ready` if a first process waits until the ports are
 /// open.
-fn signals(path: &Path, screen: &Screen) -> Result<Signals, Failure> {
-    let fail = |e: io::Error| {
-        Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
-    };
-    let signals = Signals::watch().map_err(fail)?;
-    if path.beside {
-        signals.watch_stdin().map_err(fail)?;
-        screen.line(far::READY)?;
-    }
-    Ok(signals)
+fn watched() -> Result<Signals, Failure> {
+    Signals::watch().map_err(|e| unwatched(&e))
+}
+
+fn unwatched(e: &io::Error) -> Failure {
+    Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
 }
 
 /// Passes the memory options to the builder.

@@ -365,7 +365,8 @@ impl GenReport {
     /// Adds the pace to the path's report; `asked` is the number of requested packets.
     #[must_use]
     pub fn new(path: ForwardReport, asked: Option<u64>, pace: Option<Pace>) -> GenReport {
-        let sent = path.packets_out();
+        let sources = path.ports.iter().filter(|port| port.flags.generates);
+        let sent = sources.map(|port| port.rx.packets).sum();
         let pace = PaceReport {
             asked,
             sent,

@@ -1,8 +1,9 @@
 //! `linerate lines`: cache-line transfers by function, from a model that observes real code in
 //! QEMU's user mode.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::{self, BufReader};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -179,7 +180,7 @@ impl Lines {
             Failure::new(RUNTIME, "E-FILE", &what, why, "check its path")
         })?;
         let plugin = self.plugin()?;
-        let out = Left::new();
+        let out = Left::new().map_err(linerate::Error::from)?;
         let mut words = format!("{},out={}", comma(&plugin), comma(&out.0));
         if let Some((bytes, ways)) = self.l2 {
             words += &format!(",l2={bytes}x{ways}");
@@ -228,19 +229,21 @@ impl Lines {
     }
 }
 
-/// The file that the plugin writes, removed when this is dropped.
+/// The file that the plugin writes, in a folder that no other user can write; removed when this is dropped.
 struct Left(PathBuf);
 
 impl Left {
-    fn new() -> Left {
-        Left(std::env::temp_dir().join(format!("linerate-lines-{}", std::process::id())))
+    fn new() -> io::Result<Left> {
+        let folder = std::env::temp_dir().join(format!("linerate-lines-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        Ok(Left(folder.join("counts")))
     }
 }
 
 impl Drop for Left {
     fn drop(&mut self) {
-        // The file does not exist if QEMU did not start.
-        let _ = fs::remove_file(&self.0);
+        // Leave a folder that cannot be removed to the system, which cleans its temporary folder.
+        let _ = self.0.parent().map(fs::remove_dir_all);
     }
 }
 

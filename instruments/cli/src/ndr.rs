@@ -246,7 +246,8 @@ fn text(outcome: &Outcome, limits: Limits) -> String {
 
 /// Returns true if most trials were disturbed, so that the search has no valid result.
 fn given_up(outcome: &Outcome, limits: Limits) -> bool {
-    limits.disturbed != Disturbed::Counts && outcome.disturbed > outcome.trials.len()
+    let most = outcome.disturbed > outcome.trials.len();
+    !outcome.complete && limits.disturbed != Disturbed::Counts && most
 }
 
 /// Formats the number of trials and how disturbed trials were treated.

@@ -37,8 +37,7 @@ pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
         // The signal also killed a child process, which caused this error. The signal is the reason
         // for the end.
         (Err(e), Some(signal)) => {
-            screen.note(&format!("{}\n", one_line(&e.to_string())));
-            return Ok(signals::status(signal));
+            return Err(Failure { exit: signals::status(signal), ..Failure::from(e) });
         }
         (run, _) => run?,
     };
