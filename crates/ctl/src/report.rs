@@ -444,8 +444,7 @@ impl Verify {
     /// Returns the number of packets lost, reordered, duplicated (as far as known) or corrupted.
     #[must_use]
     pub fn faults(&self) -> u64 {
-        let came = self.reordered + self.duplicated + self.late + self.corrupted;
-        self.lost.saturating_add(came)
+        self.lost.saturating_add(self.reordered + self.duplicated + self.late + self.corrupted)
     }
 }
 
@@ -466,9 +465,8 @@ impl From<Verified> for Verify {
 impl PortReport {
     /// Creates the report of a port that has run for `time`; the port may still run.
     pub(crate) fn of(port: &PortStats, time: Duration) -> PortReport {
-        let (c, d) = (&port.counts, &port.driver_counts);
         // Of a port that is not read, the kernel counts every packet of the interface as lost.
-        let is_read = c.polls > 0;
+        let (c, d, is_read) = (&port.counts, &port.driver_counts, port.counts.polls > 0);
         let gathers = is_read && gathers(port);
         PortReport {
             name: port.name.clone(),
