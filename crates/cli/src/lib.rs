@@ -24,7 +24,7 @@ mod sends;
 pub mod signals;
 mod troubles;
 mod tune;
-mod undo;
+pub mod undo;
 
 use std::process::ExitCode;
 

@@ -27,6 +27,8 @@ use crate::undo;
 const DRAIN: Duration = Duration::from_secs(2);
 /// Remedy for a ledger that does not balance.
 const FAULT: &str = "this is a bug in linerate: report it with the command and this ledger";
+/// Shortest time between two looks at a run that may end by itself.
+const SOONEST: Duration = Duration::from_micros(100);
 /// Interval of checks for a path that may end by itself.
 const LOOK_OFTEN: Duration = Duration::from_millis(10);
 /// Interval of checks for a path that does not end by itself: short enough to notice a port in
@@ -182,6 +184,8 @@ fn run_with(
         spent.scope = Some(TSC);
     }
     let mut report = ForwardReport::new(&stopped, &stats, &spent);
+    let strayed = stopped.workers.iter().filter_map(linerate::WorkerStats::strayed);
+    report.warnings.extend(strayed.map(|e| format!("{}: {} ({})", e.what, e.why, e.fix)));
     match placed {
         Ok(placement) => report.placement = placement,
         Err(e) => {
@@ -310,7 +314,9 @@ fn watch(
     let (mut down, mut poor) = (Vec::new(), Vec::new());
     loop {
         let left = path.time.map_or(look, |time| time.saturating_sub(start.elapsed()));
-        match signals.wait(left.min(look).min(phases.left())) {
+        // The end of a short run is found within a sixteenth of its time: rates are by that time.
+        let soon = if often { (start.elapsed() / 16).max(SOONEST) } else { look };
+        match signals.wait(left.min(look).min(soon).min(phases.left())) {
             Some(signals::HANGUP) => return Ended::Done,
             Some(signal) => return Ended::Signal(signal),
             None => phases.look(running.stats()),

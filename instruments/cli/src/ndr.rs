@@ -1,10 +1,12 @@
 //! `linerate ndr`: searches for the highest rate without loss, and prints it.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use linerate::units;
+use linerate::{Registry, units};
+use linerate_cli::undo;
 use linerate_lab::ndr::{
     Disturbed, Goal, GoalResult, Limits, Outcome, Path, Setup, Step, Trial, search,
 };
@@ -123,10 +125,14 @@ impl Ndr {
             cpus,
         };
         let path = setup.check()?;
-        setup.open()?;
-        let signals = Signals::watch().map_err(|e| {
+        let ports = [self.a.as_str(), self.b.as_str()];
+        let _until_the_end = undo::record(ports, &Registry::default(), screen);
+        // Before ports are opened: a signal must not end this process while a device is changed.
+        let stop = Arc::default();
+        let signals = Signals::telling(&stop).map_err(|e| {
             Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
         })?;
+        setup.open()?;
         let alone = setup.generator_alone_pps()?;
         let limits = self.limits(alone)?;
         screen.preface(&self.preface(&setup, path, alone, limits))?;
@@ -137,7 +143,8 @@ impl Ndr {
             signal = signals.wait(Duration::ZERO);
             signal.is_none()
         };
-        let outcome = search(&self.goals(), limits, &mut Path::new(&setup, &mut follow))?;
+        let outcome = search(&self.goals(), limits, &mut Path::new(&setup, &stop, &mut follow))?;
+        let signal = signal.or_else(|| signals.wait(Duration::ZERO));
         drop(line);
         let document = Document {
             schema: "linerate-ndr/1",

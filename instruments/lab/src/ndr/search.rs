@@ -12,6 +12,11 @@ pub trait Prober {
 
     /// Receives the result of each trial; returns false to end the search early.
     fn go_on(&mut self, step: &Step<'_>) -> bool;
+
+    /// Returns true if the search was ended during a trial, which then does not count.
+    fn stops(&self) -> bool {
+        false
+    }
 }
 
 /// The progress of the search.
@@ -201,6 +206,10 @@ impl Search<'_> {
     fn decide(&mut self, goal: &Goal, phase: (usize, usize), load: u64) -> Result<()> {
         while !self.ended && classify(goal, self.trials.at(load)) == Class::Undecided {
             let trial = self.trial(load, goal.trial_s)?;
+            if self.prober.stops() {
+                self.ended = true;
+                return Ok(());
+            }
             self.trials.add(trial.clone());
             let Bounds { lower, upper } = self.trials.bounds(goal);
             let trials = self.trials.count();
@@ -241,7 +250,7 @@ impl Search<'_> {
                 self.disturbed += 1;
                 self.disturbed_last = Some(why.clone());
             }
-            if trial.disturbed.is_none() || again == 0 {
+            if trial.disturbed.is_none() || again == 0 || self.prober.stops() {
                 return Ok(trial);
             }
             again -= 1;

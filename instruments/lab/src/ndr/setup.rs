@@ -1,6 +1,7 @@
 //! The setup of a trial (two ends, packets, CPUs), refused early if no packet could get from A to
 //! B; and the trial itself: a generator before the path, a verifying sink after it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -95,7 +96,7 @@ impl Setup {
             .cpus(&self.cpus[self.cpus.len().saturating_sub(1)..])
             .build()?;
         let running = engine.start()?;
-        let wall = wait(&running, ALONE);
+        let wall = wait(&running, &AtomicBool::new(false), ALONE);
         let stopped = settled(running.stop(DRAIN))?;
         Ok(verified(&stopped).0 as f64 / wall.as_secs_f64())
     }
@@ -172,14 +173,19 @@ const LATE: Duration = Duration::from_millis(2);
 /// A path, with the function that follows the trials.
 pub struct Path<'a> {
     setup: &'a Setup,
+    stop: &'a AtomicBool,
     follow: &'a mut dyn FnMut(&Step<'_>) -> bool,
 }
 
 impl<'a> Path<'a> {
     /// Creates a path to search; `follow` is called with each trial, and ends the search by
-    /// returning false.
-    pub fn new(setup: &'a Setup, follow: &'a mut dyn FnMut(&Step<'_>) -> bool) -> Path<'a> {
-        Path { setup, follow }
+    /// returning false. A true `stop` ends it in the middle of a trial.
+    pub fn new(
+        setup: &'a Setup,
+        stop: &'a AtomicBool,
+        follow: &'a mut dyn FnMut(&Step<'_>) -> bool,
+    ) -> Path<'a> {
+        Path { setup, stop, follow }
     }
 }
 
@@ -191,7 +197,7 @@ impl std::fmt::Debug for Path<'_> {
 
 impl Prober for Path<'_> {
     fn trial(&mut self, load_pps: u64, seconds: f64) -> Result<Trial> {
-        let path = self.setup;
+        let (path, stop) = (self.setup, self.stop);
         // Run the trial on a new thread: it pins its thread, and the calling thread must stay
         // unpinned.
         thread::scope(|scope| {
@@ -199,7 +205,7 @@ impl Prober for Path<'_> {
                 if let Some(far) = path.cpus.last() {
                     pin_to_cpu(*far)?;
                 }
-                one(path, load_pps, seconds)
+                one(path, stop, load_pps, seconds)
             };
             let waiting = thread::Builder::new().name("linerate-ndr".into());
             let waiting = waiting.spawn_scoped(scope, body).map_err(|e| lost(e.to_string()))?;
@@ -210,19 +216,23 @@ impl Prober for Path<'_> {
     fn go_on(&mut self, step: &Step<'_>) -> bool {
         (self.follow)(step)
     }
+
+    fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
 }
 
 /// Makes a trial on the calling thread.
 ///
 /// That thread is on the generator's CPU or on none in particular. On the path's it would be what
 /// the path's worker waits for.
-fn one(setup: &Setup, load_pps: u64, seconds: f64) -> Result<Trial> {
+fn one(setup: &Setup, stop: &AtomicBool, load_pps: u64, seconds: f64) -> Result<Trial> {
     let offered = ((load_pps as f64 * seconds) as u64).max(1);
     let engine = setup.trial(load_pps, offered)?;
     let asked = Duration::from_secs_f64(seconds) + GRACE;
     let watch = Watch::start(&setup.cpus)?;
     let running = engine.start()?;
-    let wall = wait(&running, asked);
+    let wall = wait(&running, stop, asked);
     let mut window = Window { wall_ns: wall.as_nanos() as u64, ..Window::default() };
     watch.stop(&mut window)?;
     let stopped = settled(running.stop(DRAIN))?;
@@ -262,13 +272,13 @@ fn asleep_pct(worker: &WorkerStats) -> Option<f64> {
     Some((100.0 * worker.asleep_ns as f64 / worker.ran_ns?.max(1) as f64).min(100.0))
 }
 
-/// Waits for `time`, or until a worker fails; returns the time waited.
+/// Waits for `time`, or until a worker fails or `stop` is true; returns the time waited.
 ///
 /// Not until it has finished, as [`Running::wait`] does: a trial through rings may a moment earlier,
 /// and every trial is to be as long.
-pub(super) fn wait(running: &Running, time: Duration) -> Duration {
+pub(super) fn wait(running: &Running, stop: &AtomicBool, time: Duration) -> Duration {
     let start = Instant::now();
-    while start.elapsed() < time && !running.failed() {
+    while start.elapsed() < time && !running.failed() && !stop.load(Ordering::Relaxed) {
         pause(time.saturating_sub(start.elapsed()).min(LOOK));
     }
     start.elapsed()
@@ -353,8 +363,9 @@ mod tests {
         let mut follow = |_: &Step<'_>| true;
         // A busy machine may stall for longer than the grace, so repeat until one trial is
         // complete.
-        let mut trials =
-            (0..20).map(|_| Path::new(&setup, &mut follow).trial(10_000, 0.05).unwrap());
+        let mut trials = (0..20).map(|_| {
+            Path::new(&setup, &AtomicBool::new(false), &mut follow).trial(10_000, 0.05).unwrap()
+        });
         let whole = trials.find(|trial| trial.forwarded == 500);
         let whole = whole.expect("one of 20 trials of 50 ms is not stalled for 1 ms");
         assert_eq!(
