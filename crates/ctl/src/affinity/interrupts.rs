@@ -22,6 +22,8 @@ use super::queue::{QueuePin, Was, list_of, refused};
 /// Longest wait for the kernel to start NAPI's threads.
 const SOON: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(1);
+/// Reason if NAPI's threads of an interface cannot be told from those of another.
+const SEVERAL: &str = "several network namespaces have an interface of that name";
 
 /// A guard of all interrupts of an interface, which can be moved together. Dropping it restores everything: CPUs, and
 /// whether NAPI has threads. Drop it while the port is open, because a veth's NAPI may end with the port.
@@ -71,7 +73,12 @@ impl InterruptGuard {
         let mut guard =
             InterruptGuard::at(Path::new("/proc"), NetFolder::open(&found)?, interface)?;
         if guard.folder.read("threaded").is_some_and(|now| now != "0") {
-            guard.take(threads(&found))?;
+            let threads = threads(&found);
+            // An instance of NAPI receives, transmits, or does both.
+            if threads.len() > 2 * found.rx_queues()? as usize && reported(&found).is_none() {
+                return Err(guard.unsupported(SEVERAL));
+            }
+            guard.take(threads)?;
         }
         Ok((found, guard))
     }
@@ -228,7 +235,7 @@ impl InterruptGuard {
             if Instant::now() >= until {
                 return Err(self.unsupported(match threads.len() {
                     0 => "it has no irq and no NAPI",
-                    _ => "several network namespaces have an interface of that name",
+                    _ => SEVERAL,
                 }));
             }
             // The kernel starts the threads some time later, without a notification.
@@ -309,12 +316,20 @@ fn balancer(proc: &Path) -> Option<String> {
 /// Returns the ids of an interface's NAPI threads in the order of its queues, as the kernel reports them; if it does
 /// not report them, the threads with the interface's name, in any network namespace.
 fn threads(interface: &Interface) -> Vec<i32> {
-    let proc = Path::new("/proc");
-    let named = named(proc, &interface.name().to_string());
-    let Ok(Some(all)) = Napi::of(interface) else { return named };
-    let told: Vec<i32> = all.iter().filter_map(|napi| napi.thread).collect();
+    reported(interface).unwrap_or_else(|| all_named(interface))
+}
+
+/// Returns the NAPI threads that the kernel reports for an interface, since Linux 6.7.
+fn reported(interface: &Interface) -> Option<Vec<i32>> {
+    let all = Napi::of(interface).ok().flatten()?;
+    let threads: Vec<i32> = all.iter().filter_map(|napi| napi.thread).collect();
+    let named = all_named(interface);
     // In another PID namespace, the kernel's numbers belong to other processes.
-    if told.iter().all(|thread| named.contains(thread)) { told } else { named }
+    threads.iter().all(|thread| named.contains(thread)).then_some(threads)
+}
+
+fn all_named(interface: &Interface) -> Vec<i32> {
+    named(Path::new("/proc"), &interface.name().to_string())
 }
 
 /// Returns the kernel's NAPI threads for interfaces of that name, in the order of NAPI's ids.
