@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit};
 use super::What;
 use super::rings::{Refusal, Rings};
 use crate::conditions::cpus_on_line;
-use crate::pmu::{Event, open};
+use crate::pmu::{Event, Fallback, open};
 
 /// An event to be opened, and the parts of it that the kernel did not grant.
 #[derive(Debug, Clone)]
@@ -165,6 +165,9 @@ impl Setup {
         let (code, why, mut fix) = open::remedy(Some(&self.event), e);
         if matches!(e.raw_os_error(), Some(ENOENT | ENODEV | EINVAL | EOPNOTSUPP)) {
             fix = "sample by time, which needs no counter of the CPU; Linux 5.13 or later".into();
+            if self.event.fallback() != Fallback::Nothing {
+                fix = format!("{fix}; instead: {}", self.event.fallback());
+            }
         }
         Error::new(code, self.what.as_str(), why).fix(fix)
     }

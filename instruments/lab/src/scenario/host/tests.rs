@@ -276,7 +276,15 @@ fn every_port_carries_every_workload_and_accounts_for_every_packet() {
         assert_eq!(window.threads.len(), 1, "one worker serves all adapters");
         if more.1 == "busy" {
             assert!(figure("workers_user_ns") + figure("workers_system_ns") > 0.0, "{window:?}");
-            assert!(figure("programs_user_ns") + figure("programs_system_ns") > 0.0, "{window:?}");
+            // The kernel counts these in ticks, and programs that mostly sleep may have none in a
+            // window.
+            let ticks = |window: &Window| {
+                self::figure(window, "programs_user_ns")
+                    + self::figure(window, "programs_system_ns")
+            };
+            let ran = ticks(&window) > 0.0
+                || (0..20).any(|_| ticks(&bench.window(2 * WINDOW).unwrap()) > 0.0);
+            assert!(ran, "programs that answer requests take CPU time");
             assert_eq!((figure("irqs_device"), figure("irqs_timer")), (0.0, 0.0), "{window:?}");
         }
         match workload {
