@@ -1,10 +1,17 @@
-//! Measures the cost of receiving datagrams, with each moderation and with a loop of recvmmsg(2), and of forwarding:
-//! `receive [SECONDS [ROUNDS]]`, as root; `receive cpu [SECONDS]` prints CPU time at rest and at small rates, of
-//! `xdp`, `packet` and a kernel socket.
+//! Receives datagrams for a while in one of several ways, and prints what that cost as a line of JSON: a side of the
+//! experiment `receive` (`linerate lab run receive`).
 //!
-//! One process sends at a steady rate on the last CPU, another receives on the first; between them is a veth
-//! pair. Each datagram carries the time at which it left. A row: datagrams, losses, CPU time of the receiver,
-//! irqs, p50 and p99 from send to the receiving program. On a machine that others use, run it by `chrt -f 5`.
+//! ```text
+//! receive probe                                                says whether this machine can run it
+//! receive window RECEIVER RATE ARRIVALS SECONDS CPU SENDER_CPU
+//!
+//!   RECEIVER   recvmmsg, forward:MODERATION, or the text of a port on w0, without the filter; with `held:US:` in
+//!              front, NAPI of w0 leaves the device alone for US microseconds after each poll that found packets
+//!   ARRIVALS   even: the sender spins until each datagram is due; asleep: it sleeps, and sends what is due then
+//! ```
+//!
+//! One process sends on one CPU, another receives on the other; between them is a veth pair. Each datagram carries the
+//! time at which it left. The receiver's costs are those between the first datagram and the last.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -13,165 +20,140 @@ use std::time::{Duration, Instant};
 
 use linerate::prelude::*;
 use linerate_sys::clock::{cpu_time, monotonic_ns};
-use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
+use linerate_sys::netif::{Interface, NetFolder};
+use linerate_sys::thread::pin_to_cpu;
 use linerate_tests::netns::Netns;
 use linerate_tests::process::Process;
 use linerate_tests::topology::{EAST, Hosts};
 use linerate_tests::wait::{SOON, until_true};
+use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-const RATES: [u64; 3] = [10_000, 50_000, 200_000];
-/// Packets a second, beginning with none.
-const SMALL_RATES: [u64; 4] = [0, 1_000, 10_000, 50_000];
-const FORWARD_RATES: [u64; 3] = [9_500, 50_000, 150_000];
-const MODES: [&str; 5] = ["adaptive", "fixed", "dim", "napi", "interrupt"];
 const MIDDLE: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 3);
 const PORT: u16 = 7777;
 /// The number in the datagrams that end a run.
 const LAST: u64 = u64::MAX;
 /// Length of a datagram: its number, and the time at which it was sent.
 const BYTES: usize = 16;
-/// Time before a deadline at which the sender's sleep ends; the sender spins until the deadline.
-const WAKE: Duration = Duration::from_micros(10);
+/// Time before a deadline at which a sender's sleep ends, if it spins until the deadline.
+const SPIN: Duration = Duration::from_micros(150);
 const QUIET: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        ["send", to, rate, seconds] => send(to.parse()?, rate.parse()?, seconds.parse()?),
-        ["recvmmsg"] => by_socket(),
-        ["forward", mode] => forward(mode),
-        ["packet"] => by_port(&format!("packet:w0,udp={PORT}")),
-        ["cpu"] => beside(5),
-        ["cpu", seconds] => beside(seconds.parse()?),
-        ["xdp", mode] => by_port(&format!("xdp:w0,udp={PORT},moderation={mode}")),
-        [] => measure(3, 2),
-        [seconds] => measure(seconds.parse()?, 2),
-        [seconds, rounds] => measure(seconds.parse()?, rounds.parse()?),
-        _ => Err("usage: receive [SECONDS [ROUNDS]], or receive cpu [SECONDS]".into()),
-    }
-}
-
-/// Runs every case, and alternates the modes, so that a busy machine affects all of them equally.
-fn measure(seconds: u64, rounds: usize) -> Result<()> {
-    let hosts = Hosts::new()?;
-    hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
-    let (_open, mut run) = (hosts.east.run(|| UdpSocket::bind((EAST, PORT)))?, 0);
-    println!("what rate/s: datagrams lost, CPU %, irqs/s, p50 us, p99 us; sender's CPU %");
-    while run < rounds {
-        run += 1;
-        for rate in RATES {
-            let mut kernel = None;
-            let receivers = [vec!["recvmmsg"]].into_iter();
-            for role in receivers.chain(MODES.map(|mode| vec!["xdp", mode])) {
-                let cpu = case(&hosts, &role, MIDDLE, rate, seconds)?.cpu;
-                let of = *kernel.get_or_insert(cpu);
-                println!("    CPU {:.2} x recvmmsg's", cpu / of);
+        ["probe"] => Ok(drop(Hosts::new()?)),
+        ["window", receiver, rate, arrivals, seconds, cpu, sender_cpu] => {
+            let (held, receiver) =
+                match receiver.strip_prefix("held:").and_then(|r| r.split_once(':')) {
+                    Some((us, receiver)) => (Some(us.parse()?), receiver),
+                    None => (None, receiver),
+                };
+            let to = if receiver.starts_with("forward:") { EAST } else { MIDDLE };
+            let sender = ["send", &to.to_string(), rate, arrivals, seconds, sender_cpu];
+            window(&["receive", receiver, cpu], &sender, held)
+        }
+        ["send", to, rate, arrivals, seconds, cpu] => {
+            pin_to_cpu(cpu.parse()?)?;
+            send(to.parse()?, rate.parse()?, arrivals == "even", seconds.parse()?)
+        }
+        ["receive", receiver, cpu] => {
+            let cpu = cpu.parse()?;
+            match receiver.strip_prefix("forward:") {
+                Some(mode) => return forward(mode, cpu),
+                None => pin_to_cpu(cpu)?,
+            }
+            match receiver {
+                "recvmmsg" => by_socket(),
+                port => by_port(&format!("{port},udp={PORT}")),
             }
         }
-        for rate in FORWARD_RATES {
-            for mode in MODES {
-                case(&hosts, &["forward", mode], EAST, rate, seconds)?;
-            }
-        }
+        _ => Err(
+            "usage: receive probe, or receive window RECEIVER RATE ARRIVALS SECONDS CPU SENDER_CPU"
+                .into(),
+        ),
     }
-    Ok(())
 }
 
-/// Prints the CPU time of a receiver at rest and at small rates, next to that of a kernel socket.
-fn beside(seconds: u64) -> Result<()> {
+/// Runs a receiver and a sender in namespaces of their own, and prints the figures of both.
+fn window(receiver: &[&str], sender: &[&str], held_us: Option<u64>) -> Result<()> {
     let hosts = Hosts::new()?;
+    if let Some(us) = held_us {
+        hosts.middle.run(|| hold(us)).map_err(|e| format!("w0 cannot be held: {e}"))?;
+    }
     hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
-    let mut rows = Vec::new();
-    for rate in SMALL_RATES {
-        let [socket, xdp, packet] = [&["recvmmsg"][..], &["xdp", MODES[0]], &["packet"]]
-            .map(|role| case(&hosts, role, MIDDLE, rate, seconds));
-        rows.push((rate, [socket?, xdp?, packet?]));
-    }
-    println!(
-        "\n% of a CPU, of the receiving process, over {seconds} s or more; us of it a datagram"
-    );
-    println!("{:>9}  {:>18}  {:>18}  {:>18}", "packets/s", "recvmmsg", "xdp", "packet");
-    for (rate, seen) in rows {
-        let [socket, xdp, packet] = seen.map(|seen| {
-            let flaw = if seen.lost > 0 || seen.per_s < 0.95 * rate as f64 { "*" } else { " " };
-            let us = 1e4 * seen.cpu / seen.per_s;
-            match rate {
-                0 => format!("{:.2} %", seen.cpu),
-                _ => format!("{:.2} % {us:6.2} us{flaw}", seen.cpu),
-            }
-        });
-        println!("{rate:>9}  {socket:>18}  {xdp:>18}  {packet:>18}");
-    }
-    println!(
-        "* some were lost, or the sender did not keep the rate: us a datagram can be compared, % cannot"
-    );
-    Ok(())
-}
-
-/// Observations of one case.
-struct Case {
-    /// CPU time of the receiver, in per cent.
-    cpu: f64,
-    lost: u64,
-    /// Datagrams received a second.
-    per_s: f64,
-}
-
-/// Runs one case, and returns its observations.
-fn case(hosts: &Hosts, role: &[&str], to: Ipv4Addr, rate: u64, seconds: u64) -> Result<Case> {
-    let receiver = child(&hosts.middle, role)?;
+    // A datagram that is forwarded finds a socket, so that no refusal is sent back.
+    let _open = hosts.east.run(|| UdpSocket::bind((EAST, PORT)))?;
+    let receiver = child(&hosts.middle, receiver)?;
     until_true("a receiver", SOON, || {
         receiver.stdout().contains("ready") || !receiver.stderr().is_empty()
     });
     if !receiver.stderr().is_empty() {
-        return Err(format!("{role:?}: {}", receiver.stderr()).into());
+        return Err(receiver.stderr().into());
     }
-    let [to, per_s, time] = [to.to_string(), rate.to_string(), seconds.to_string()];
-    let sender = child(&hosts.west, &["send", &to, &per_s, &time])?.finish(4 * SOON);
-    let done = receiver.finish(SOON);
-    let Some(line) = done.stdout.lines().find(|line| line.starts_with("got")) else {
-        return Err(format!("{role:?}: {}{}", done.stdout, done.stderr).into());
+    let softirq_ns = softirq_ns();
+    let sent = child(&hosts.west, sender)?.finish(4 * SOON);
+    let softirq_ns = self::softirq_ns().saturating_sub(softirq_ns);
+    let received = receiver.finish(SOON);
+    let figures = |done: &linerate_tests::process::Finished| -> Result<Value> {
+        let line = done.stdout.lines().last().unwrap_or_default();
+        serde_json::from_str(line).map_err(|_| format!("{}{}", done.stdout, done.stderr).into())
     };
-    println!("{:20} {rate:7}: {}; {}", role.join(" "), &line[4..], sender.stdout.trim());
-    for line in done.stdout.lines().filter(|line| line.starts_with("  ")) {
-        println!("  {line}");
-    }
-    let words: Vec<&str> = line.split([' ', ',']).filter(|word| !word.is_empty()).collect();
-    let sent = sender.stdout.trim().rsplit(' ').next().and_then(|kept| kept.strip_suffix("/s"));
-    let ["got", got, "lost", lost, cpu, "%", ..] = words[..] else {
-        return Err(format!("no CPU time in {line}").into());
-    };
-    let (got, lost, kept): (f64, u64, f64) =
-        (got.parse()?, lost.parse()?, sent.unwrap_or("0").parse()?);
-    Ok(Case { cpu: cpu.parse()?, lost, per_s: kept * got / (got + lost as f64) })
+    let (mut line, sent) = (figures(&received)?, figures(&sent)?);
+    // The sender's time is a little longer or shorter than the receiver's.
+    let number = |of: &Value, key: &str| of[key].as_f64().unwrap_or_default();
+    let beside = (number(&sent, "cpu_ns") + softirq_ns as f64) / number(&sent, "ns");
+    let all_cpu_ns = number(&line, "cpu_ns") + number(&line, "ns") * beside;
+    line["all_cpu_ns"] = json!(all_cpu_ns as u64);
+    line["kept_pct"] = sent["kept_pct"].clone();
+    println!("{line}");
+    Ok(())
 }
 
-fn child(netns: &Netns, role: &[&str]) -> Result<Process> {
+/// Makes NAPI of w0 wait after a poll that found packets, and for its device after one that found none.
+fn hold(us: u64) -> std::io::Result<()> {
+    let folder =
+        Interface::open("w0").and_then(|w0| NetFolder::open(&w0)).map_err(std::io::Error::other)?;
+    folder.write("gro_flush_timeout", &(1000 * us).to_string())?;
+    folder.write("napi_defer_hard_irqs", "1")
+}
+
+fn child(netns: &Netns, args: &[&str]) -> Result<Process> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(role);
+    command.args(args);
     Ok(netns.start(command))
 }
 
+/// Returns the CPU time of the kernel's threads for soft interrupts, on all CPUs.
+fn softirq_ns() -> u64 {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_softirq = |path: &std::path::Path| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with("ksoftirqd/"))
+    };
+    let ran = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    };
+    processes.map(|entry| entry.path()).filter(|path| is_softirq(path)).filter_map(ran).sum()
+}
+
 /// Sends at a steady rate, then sends the last datagram a few times.
-fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
-    pin_to_cpu(*allowed_cpus()?.last().ok_or("no CPU")?)?;
+fn send(to: Ipv4Addr, rate: u64, spins: bool, seconds: f64) -> Result<()> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect((to, PORT))?;
-    // At rest there is one datagram at the start and one at the end.
-    let (count, gap) = match rate {
-        0 => (2, Duration::from_secs(seconds)),
-        rate => (rate * seconds, Duration::from_nanos(1_000_000_000 / rate)),
-    };
+    let (count, gap) = ((rate as f64 * seconds) as u64, Duration::from_nanos(1_000_000_000 / rate));
     let (start, cpu) = (Instant::now(), cpu_time());
     for number in 0..count {
         while let left = (gap * number as u32).saturating_sub(start.elapsed())
             && !left.is_zero()
         {
-            // Sleep: without it, the sender would keep the CPU at a real-time priority, which a busy machine needs.
-            std::thread::sleep(left.saturating_sub(WAKE));
+            match spins {
+                true if left <= SPIN => std::hint::spin_loop(),
+                true => std::thread::sleep(left - SPIN),
+                false => std::thread::sleep(left),
+            }
         }
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(&number.to_be_bytes());
@@ -184,8 +166,9 @@ fn send(to: Ipv4Addr, rate: u64, seconds: u64) -> Result<()> {
         // An error is ignored: the socket is refused once the receiver has ended.
         let _ = socket.send(&[LAST.to_be_bytes(), [0; 8]].concat());
     }
-    let kept = count as f64 / wall.as_secs_f64();
-    println!("{:.0} at {kept:.0}/s", 100.0 * cpu.as_secs_f64() / wall.as_secs_f64());
+    let kept_pct = 100.0 * count as f64 / (wall.as_secs_f64() * rate as f64);
+    let (cpu_ns, ns) = (cpu.as_nanos() as u64, wall.as_nanos() as u64);
+    println!("{}", json!({ "cpu_ns": cpu_ns, "ns": ns, "kept_pct": kept_pct }));
     Ok(())
 }
 
@@ -199,10 +182,9 @@ struct Seen {
 }
 
 impl Seen {
-    fn new() -> Result<Seen> {
-        pin_to_cpu(*allowed_cpus()?.first().ok_or("no CPU")?)?;
+    fn new() -> Seen {
         let delays = Vec::with_capacity(4_000_000);
-        Ok(Seen { packets: 0, highest: 0, delays, start: None, over: false })
+        Seen { packets: 0, highest: 0, delays, start: None, over: false }
     }
 
     fn add(&mut self, now_ns: u64, bytes: &[u8]) {
@@ -219,18 +201,18 @@ impl Seen {
         self.delays.push(now_ns.saturating_sub(sent_ns));
     }
 
-    /// Prints the row; its time does not include the quiet time at the end.
+    /// Prints the figures; the time does not include the quiet time at the end.
     fn print(mut self, seconds: f64, irqs: u64) -> Result<()> {
         let (_, cpu) = self.start.ok_or("nothing came")?;
-        let cpu = 100.0 * (cpu_time() - cpu).as_secs_f64() / seconds;
+        let cpu_ns = (cpu_time() - cpu).as_nanos() as u64;
         self.delays.sort_unstable();
-        let at = |percent: usize| self.delays[(self.delays.len() - 1) * percent / 100] / 1000;
-        let (lost, irqs) = (self.highest + 1 - self.packets, irqs as f64 / seconds);
+        let us = |percent: usize| self.delays[(self.delays.len() - 1) * percent / 100] as f64 / 1e3;
         println!(
-            "got {} lost {lost}, {cpu:.2} %, {irqs:.0} irqs/s, {}, {} us",
-            self.packets,
-            at(50),
-            at(99)
+            "{}",
+            json!({
+                "ns": (1e9 * seconds) as u64, "cpu_ns": cpu_ns, "packets": self.packets, "irqs": irqs,
+                "lost": self.highest + 1 - self.packets, "p50_us": us(50), "p99_us": us(99),
+            })
         );
         Ok(())
     }
@@ -243,7 +225,7 @@ fn since(seen: &Seen) -> f64 {
 
 /// Receives by a socket: at most 64 datagrams a call, blocked until there is one.
 fn by_socket() -> Result<()> {
-    let (mut seen, socket) = (Seen::new()?, UdpSocket::bind((MIDDLE, PORT))?);
+    let (mut seen, socket) = (Seen::new(), UdpSocket::bind((MIDDLE, PORT))?);
     socket.set_read_timeout(Some(QUIET))?;
     let mut buffers = [[0_u8; 64]; 64];
     let mut vectors = buffers
@@ -282,7 +264,7 @@ fn by_socket() -> Result<()> {
 
 /// Receives by a port, in the loop of the README.
 fn by_port(text: &str) -> Result<()> {
-    let (mut seen, mut port) = (Seen::new()?, Port::open(text)?);
+    let (mut seen, mut port) = (Seen::new(), Port::open(text)?);
     let mut batch = Batch::with_capacity(64);
     println!("ready");
     let mut seconds = 0.0;
@@ -299,17 +281,14 @@ fn by_port(text: &str) -> Result<()> {
             seconds = since(&seen);
         }
     }
-    let (counts, mut queues) = (port.counts(), port.into_queues());
-    let irqs = counts.irqs();
-    println!("  {}", queues[0].moderated().over(counts.rx_packets, irqs));
-    seen.print(seconds, irqs)
+    seen.print(seconds, port.counts().irqs())
 }
 
 /// Forwards between two interfaces and measures this process alone: no program reads the datagrams.
-fn forward(mode: &str) -> Result<()> {
+fn forward(mode: &str, cpu: usize) -> Result<()> {
     let engine = Engine::builder().moderation(mode.parse()?);
     let engine = engine.port("w", "xdp:w0,all").port("e", "xdp:e0,all").wire("w", "e");
-    let running = engine.cpus(&allowed_cpus()?[..1]).build()?.start()?;
+    let running = engine.cpus(&[cpu]).build()?.start()?;
     println!("ready");
     let received = || running.stats().ports()[0].counts.rx_packets;
     while received() < 100 {
@@ -326,16 +305,15 @@ fn forward(mode: &str) -> Result<()> {
         }
         last = now;
     }
-    let (seconds, cpu) = ((last.0 - start).as_secs_f64(), (last.1 - cpu).as_secs_f64());
-    let (stats, port) = (running.stats().workers(), &running.stats().ports()[0]);
-    let queue = &port.queues[0];
-    println!("  {}", queue.moderation.over(queue.counts.rx_packets, queue.counts.irqs()));
+    let port = &running.stats().ports()[0];
+    let irqs: u64 = running.stats().workers().iter().map(|worker| worker.sleeps).sum();
     println!(
-        "got {} lost {}, {:.1} %, {:.0} irqs/s, -, - us",
-        last.2 - before,
-        port.counts.rx_missed,
-        100.0 * cpu / seconds,
-        stats[0].sleeps as f64 / seconds
+        "{}",
+        json!({
+            "ns": (last.0 - start).as_nanos() as u64, "cpu_ns": (last.1 - cpu).as_nanos() as u64,
+            "packets": last.2 - before, "irqs": irqs, "lost": port.counts.rx_missed,
+            "p50_us": null, "p99_us": null,
+        })
     );
     Ok(())
 }

@@ -25,7 +25,7 @@ macro_rules! ours {
 }
 
 /// Name and text of each built-in experiment.
-pub static BUILTIN: [(&str, &str); 21] = ours![
+pub static BUILTIN: [(&str, &str); 22] = ours![
     "batch",
     "batch-fault",
     "batch-bus",
@@ -40,6 +40,7 @@ pub static BUILTIN: [(&str, &str); 21] = ours![
     "skbinit",
     "coalesce",
     "coalesce-bus",
+    "receive",
     "peers-buffers",
     "veth",
     "veth-load",

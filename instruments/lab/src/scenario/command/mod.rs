@@ -261,9 +261,8 @@ pub(super) fn find(program: &str, place: &Place) -> Result<PathBuf> {
         let unknown = || absent("the path of this program is unknown".into());
         return place.program.clone().ok_or_else(unknown);
     }
-    // Prefer the command in the folder of this program, which is of the same build, to one on the
-    // PATH.
-    if program == "linerate"
+    // Prefer a program in the folder of this one, which is of the same build, to one on the PATH.
+    if !program.contains('/')
         && let Some(beside) = place.program.as_deref().map(|own| own.with_file_name(program))
         && beside.is_file()
     {
