@@ -12,6 +12,9 @@ const FLOOR_TIMES: usize = 6;
 const CONFIRM_TIMES: usize = 5;
 /// Lower limit of the spread, as a share: the precision of clocks and counters.
 const FLOOR_LEAST: f64 = 0.01;
+/// Gain in rate, as a share, for which one more share of cost is accepted. Workers on two CPUs instead of one have 1.8
+/// times the rate at a cost of 8 % more (docs/placement.md).
+const RATE_FOR_COST: f64 = 4.0;
 
 /// The things to place, and the way to measure them.
 pub trait Gauge {
@@ -35,7 +38,8 @@ pub trait Gauge {
 pub struct Reading {
     /// The figure that decides: nanoseconds of CPU time, or cycles if the CPU counts them.
     pub cost: f64,
-    /// Packets a second: of places with equal cost, the one with the higher rate is better.
+    /// Packets a second: of places with equal cost, the one with the higher rate is better, and so is a much higher
+    /// rate at a little more cost.
     pub rate: f64,
     /// Frees on another core than the allocating one.
     pub remote_frees: f64,
@@ -52,12 +56,14 @@ impl Reading {
     }
 
     /// Returns true if the reading is better than `other` by more than the spread in cost or in
-    /// rate, and worse in neither.
+    /// rate, and worse in neither. A higher cost is not worse if the rate gains [`RATE_FOR_COST`] times as much.
     fn is_better(&self, other: &Reading, floor: &Floor) -> bool {
         let (cheaper, dearer) = (1.0 - floor.cost, 1.0 + floor.cost);
         let (slower, faster) = (1.0 - floor.rate, 1.0 + floor.rate);
         let gains = self.cost < other.cost * cheaper || self.rate > other.rate * faster;
-        gains && self.cost <= other.cost * dearer && self.rate >= other.rate * slower
+        let gain = (self.rate / other.rate - faster).max(0.0);
+        let affordable = other.cost * (dearer + gain / RATE_FOR_COST);
+        gains && self.cost <= affordable && self.rate >= other.rate * slower
     }
 }
 

@@ -229,6 +229,41 @@ fn a_cpu_that_is_refused_is_left_out_and_an_end_puts_everything_back() {
     }
 }
 
+/// A gauge of two things, which has one reading if both are on CPU 0, and another one if they are not.
+struct Apart {
+    is_apart: bool,
+    reading: Reading,
+}
+
+impl Gauge for Apart {
+    fn place(&mut self, places: &[Option<usize>]) -> Result<()> {
+        self.is_apart = places.iter().any(|cpu| cpu.unwrap_or(0) != 0);
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Option<Reading>> {
+        Ok(Some(if self.is_apart { self.reading } else { Reading::new(100.0, 1e6, 0.0, 0.0) }))
+    }
+}
+
+#[test]
+fn more_cost_is_accepted_only_for_a_rate_that_gains_four_times_as_much() {
+    let machine = Machine::new("rates", 1, 2, 1, 0);
+    let topology = machine.topology();
+    for (cost, rate, is_moved) in [
+        (108.0, 1.84e6, true),
+        (108.0, 1.2e6, false),
+        (140.0, 1.84e6, false),
+        (95.0, 1e6, true),
+        (50.0, 0.9e6, false),
+    ] {
+        let reading = Reading::new(cost, rate, 0.0, 0.0);
+        let mut gauge = Apart { is_apart: false, reading };
+        let found = Search::new(&topology, 2).run(&mut gauge).unwrap().unwrap();
+        assert_eq!(gauge.is_apart, is_moved, "{cost}, {rate}: {found:?}");
+    }
+}
+
 /// A gauge through which no packet passes.
 struct Silent;
 
