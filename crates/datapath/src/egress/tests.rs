@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linerate_port::wait::EventFd;
-use linerate_port::{QueueOps, Want};
+use linerate_port::{Caps, Copies, Origin, QueueOps, TxOffload, Want};
 use linerate_skb::{Ledger, Pool};
 
 use super::*;
@@ -23,10 +23,14 @@ struct Calls {
     room: usize,
 }
 
-/// A device as a simple driver has it: its caps declare nothing.
-struct Device(Arc<Mutex<Calls>>, EventFd);
+/// A device with the given caps.
+struct Device(Arc<Mutex<Calls>>, EventFd, Caps);
 
 impl QueueOps for Device {
+    fn caps(&self) -> Caps {
+        self.2
+    }
+
     fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
         Moved::default()
     }
@@ -66,9 +70,14 @@ struct Bench {
 }
 
 impl Bench {
+    /// Creates an output to a device as a simple driver has it: its caps declare nothing.
     fn new(egress: Egress, room: usize) -> Bench {
+        Bench::with_caps(egress, room, Caps::default())
+    }
+
+    fn with_caps(egress: Egress, room: usize, caps: Caps) -> Bench {
         let calls = Arc::new(Mutex::new(Calls { room, ..Calls::default() }));
-        let device = Device(calls.clone(), EventFd::new().unwrap());
+        let device = Device(calls.clone(), EventFd::new().unwrap(), caps);
         let pool = Pool::builder().frames(1024).build().unwrap();
         let mem = pool.local();
         let ops = DriverQueue::new(Box::new(device));
@@ -118,7 +127,7 @@ impl Bench {
 
 const ROOM: usize = 10_000;
 
-/// S2.1, S2.2, S2.4: a list of packets in one call, of a driver that declares nothing for it.
+/// S2.1, S2.4: a list of packets in one call.
 #[test]
 fn packets_that_wait_go_in_one_call() {
     let mut bench = Bench::capped(TxBatch::Packets(64), 256, ROOM);
@@ -133,6 +142,29 @@ fn packets_that_wait_go_in_one_call() {
     assert!(bench.xmit(0));
     assert_eq!((bench.calls(), bench.egress.list_len()), (vec![1], 0));
     bench.check_order(251);
+}
+
+/// S2.2: a device gets lists because it can transmit: no capability turns them on or off, and no cap has to be set.
+#[test]
+fn device_is_given_lists_whatever_its_caps_declare() {
+    for bits in 0..32 {
+        let is_set = |bit: u32| bits >> bit & 1 == 1;
+        let offload = |bit| if is_set(bit) { TxOffload::All } else { TxOffload::None };
+        // All fields are named, so that this test is changed with a new one.
+        let caps = Caps {
+            copies: if is_set(0) { Copies::Never } else { Copies::Always },
+            rx_ring_len: is_set(1).then_some(1),
+            notifies_tx_space: is_set(2),
+            checksum: offload(3),
+            gso: offload(3),
+            stops_at_offloads: is_set(4),
+            origin: Origin::Device,
+        };
+        let mut bench = Bench::with_caps(Egress::new(256, None), ROOM, caps);
+        bench.put(50, 60);
+        assert!(bench.xmit(0));
+        assert_eq!(bench.calls(), [50], "{caps:?}");
+    }
 }
 
 #[test]
