@@ -10,8 +10,9 @@ mod traffic;
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
+use crate::bus::Bus;
 
-pub(crate) use machine::cpus_on_line;
+pub(crate) use machine::{cpus_on_line, listed};
 pub use moment::rfc3339;
 pub use traffic::{Passed, Traffic};
 
@@ -46,6 +47,9 @@ pub struct Conditions {
     pub cpu_ns: Option<u64>,
     /// Packets during the recording, if they were counted.
     pub packets: Option<u64>,
+    /// Traffic of the memory bus, if the whole machine was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bus: Option<Bus>,
 }
 
 /// A network device, with its traffic during the recording.

@@ -90,7 +90,7 @@ pub fn record(args: &Record, screen: &Screen) -> Result<u8, Failure> {
     if args.json {
         command.stdout(Stdio::from(io::stderr()));
     }
-    let (around, started) = (Around::start(args.pid), SystemTime::now());
+    let (around, started) = (Around::start(args.pid, args.all_cpus), SystemTime::now());
     let workload = workload(args);
     let ended = Recording::start(command, args.pid, !args.command.is_empty())?
         .wait(args, &signals, screen)?;

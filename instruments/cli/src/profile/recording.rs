@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use linerate_prof::bus;
 use linerate_prof::conditions::Traffic;
 use linerate_prof::proc::{Head, Started};
 use linerate_prof::profile::Profile;
@@ -242,19 +243,24 @@ fn failed(e: &std::io::Error) -> Failure {
 pub struct Around {
     head: linerate_prof::Result<Started>,
     traffic: linerate_prof::Result<Traffic>,
+    bus: Option<bus::Counting>,
 }
 
 impl Around {
-    /// Takes the first observation. The network devices are those that the process sees.
-    pub fn start(pid: Option<u32>) -> Around {
-        Around { head: Head::start(), traffic: Traffic::start(pid) }
+    /// Takes the first observation. The network devices are those that the process sees; the memory bus belongs to the
+    /// whole machine, so it is counted only if all CPUs are recorded.
+    pub fn start(pid: Option<u32>, all_cpus: bool) -> Around {
+        let bus = all_cpus.then(bus::Counting::start);
+        Around { head: Head::start(), traffic: Traffic::start(pid), bus }
     }
 
     /// Takes the second observation; returns a function that stores both in a profile.
     pub fn stop(self) -> impl FnOnce(&mut Profile) {
         let head = self.head.and_then(|started| started.stop());
         let passed = self.traffic.and_then(|traffic| traffic.stop());
+        let bus = self.bus.map(bus::Counting::stop);
         move |profile| {
+            profile.conditions.bus = bus;
             match head {
                 Ok(head) => profile.head = Some(head),
                 Err(e) => profile.remarks.push(format!("no head of top: {}", e.why)),

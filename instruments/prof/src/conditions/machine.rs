@@ -78,7 +78,7 @@ pub(crate) fn cpus_on_line() -> Option<Vec<usize>> {
 }
 
 /// Parses a list of CPUs in the kernel's format: `0-3,8`.
-fn listed(list: &str) -> Option<Vec<usize>> {
+pub(crate) fn listed(list: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for range in list.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -11,6 +11,8 @@ use crate::profile::{Event, Origin, OwnCost, Unit};
 
 /// Most characters of a text from a profile that are printed on one line.
 const TEXT_WIDTH: usize = 200;
+/// Most characters of the line about the memory bus, which has two events with their limits.
+const BUS_WIDTH: usize = 800;
 
 /// Returns the description of an event: `L2_LINES_OUT (r0226), one sample for each 10,000: counter
 /// of the CPU`.
@@ -76,11 +78,13 @@ pub(super) fn conditions(conditions: &Conditions) -> Vec<String> {
     let tool = [clean(&c.tool), clean(&c.measures)];
     let netdevs: Vec<Option<String>> =
         c.netdevs.iter().map(|dev| Some(netdev(dev, c.wall_ns))).collect();
+    let bus = [c.bus.as_ref().map(|bus| short(&bus.told(c.packets), BUS_WIDTH))];
     let lines = [
         ("machine", &machine[..]),
         ("run", &run[..]),
         ("made by", &tool[..]),
         ("devices", &netdevs[..]),
+        ("bus", &bus[..]),
     ];
     let line = |(head, parts): (&str, &[Option<String>])| {
         let parts: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
@@ -144,6 +148,7 @@ fn seconds(ns: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bus::Bus;
 
     #[test]
     fn what_was_counted_is_said_with_its_unit_and_a_model_is_called_one() {
@@ -188,7 +193,9 @@ mod tests {
     #[test]
     fn unknown_conditions_are_not_printed() {
         assert!(conditions(&Conditions::default()).is_empty());
-        let some = Conditions { cpus: Some(4), packets: Some(1000), ..Conditions::default() };
-        assert_eq!(conditions(&some), ["machine: 4 CPUs", "run: 1,000 packets"]);
+        let bus = Some(Bus::NotAvailable { why: "no counter".into() });
+        let some = Conditions { cpus: Some(4), packets: Some(1000), bus, ..Conditions::default() };
+        let bus = "bus: memory n/a (no counter); PCI n/a (not counted)";
+        assert_eq!(conditions(&some), ["machine: 4 CPUs", "run: 1,000 packets", bus]);
     }
 }
