@@ -1,4 +1,7 @@
 //! Changes that are not kept: the values to which settings will be set back, each at its time.
+//!
+//! Orders for a setting go to one worker, which executes them in order or not at all. Their answers may be seen later,
+//! and in any order. Each change has a serial number, so its answer changes nothing of an earlier or later change.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,87 +15,175 @@ pub(super) enum Key {
     Worker(usize),
 }
 
-/// The value that a setting had before its first temporary change, and the time of the revert.
-#[derive(Debug, Clone)]
-pub(super) struct Revert {
-    pub to: Ordered,
-    pub at: Instant,
+/// The outcome of the orders of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// All were executed.
+    Made,
+    /// Some were executed, or may have been.
+    InPart,
+    /// No order was or will be executed.
+    NotMade,
 }
 
-/// All pending reverts.
-#[derive(Debug, Default)]
-pub(super) struct Reverts(BTreeMap<Key, Revert>);
+/// A change that was ordered, and whose outcome is not known yet.
+#[derive(Debug)]
+struct Change {
+    serial: u64,
+    value: Ordered,
+    /// Time after which the value is reverted; `None` if it is to stay.
+    revert_after: Option<Duration>,
+    /// Time after which the order is not executed.
+    until: Instant,
+}
 
-impl Reverts {
-    /// Prepares a change of a setting, which workers make before `until` or never; returns the revert that was
-    /// pending before.
-    ///
-    /// A temporary change is reverted to the value that the setting had before the first of them. A pending revert
-    /// waits until a permanent change has been made or has failed.
-    pub fn begin(
-        &mut self,
-        key: &Key,
-        before: &Ordered,
-        revert_after: Option<Duration>,
-        until: Instant,
-    ) -> Option<Revert> {
-        let known = self.0.get(key).cloned();
-        if let Some(time) = revert_after {
-            let to = known.as_ref().map_or(before, |known| &known.to).clone();
-            self.0.insert(key.clone(), Revert { to, at: until + time });
-        } else if let Some(known) = self.0.get_mut(key) {
-            known.at = known.at.max(until);
-        }
-        known
+/// A temporary value that was set.
+#[derive(Debug)]
+struct Temporary {
+    serial: u64,
+    value: Ordered,
+    at: Instant,
+}
+
+/// A setting with a temporary value, or with changes whose outcome is not known.
+#[derive(Debug)]
+struct Entry {
+    /// The value to which temporary changes are reverted.
+    base: Ordered,
+    temporary: Option<Temporary>,
+    /// In the order in which they were ordered.
+    changes: Vec<Change>,
+}
+
+/// All settings with pending changes and reverts.
+#[derive(Debug, Default)]
+pub(super) struct Reverts {
+    entries: BTreeMap<Key, Entry>,
+    serials: u64,
+}
+
+impl Entry {
+    /// Returns the time of the revert, if one is pending: not before all changes are made or withdrawn.
+    fn at(&self) -> Option<Instant> {
+        let time = |change: &Change| change.revert_after.map(|time| change.until + time);
+        let set = self.temporary.as_ref().map(|set| set.at);
+        let at = set.max(self.changes.iter().filter_map(time).max())?;
+        self.changes.iter().map(|change| change.until).chain([at]).max()
     }
 
-    /// Counts the time from now, when a temporary change of these settings was made; cancels their reverts if the
-    /// change is permanent. Settings that were kept meanwhile have no revert.
-    pub fn made<'a>(
+    fn made(&mut self, change: Change, at: Option<Instant>) {
+        let Change { serial, value, .. } = change;
+        // The value of this change replaced those of the changes before it. Of these, a permanent one whose outcome is
+        // still unknown may be the base of this one.
+        let is_temporary = at.is_some();
+        self.changes.retain(|c| c.serial > serial || (is_temporary && c.revert_after.is_none()));
+        if let Some(at) = at {
+            self.temporary = Some(Temporary { serial, value, at });
+        } else {
+            self.base = value;
+            self.temporary.take_if(|set| set.serial < serial);
+        }
+    }
+}
+
+impl Reverts {
+    /// Returns the number of a new change.
+    pub fn serial(&mut self) -> u64 {
+        self.serials += 1;
+        self.serials
+    }
+
+    /// Records the change `serial` of a setting, which its worker makes before `until` or never.
+    ///
+    /// A temporary change is reverted to the last value that is to stay. A pending revert waits until the change has
+    /// been made or has failed.
+    pub fn begin(
         &mut self,
-        keys: impl Iterator<Item = &'a Key>,
+        serial: u64,
+        key: &Key,
+        [before, value]: [&Ordered; 2],
         revert_after: Option<Duration>,
+        until: Instant,
+    ) {
+        let new = || Entry { base: before.clone(), temporary: None, changes: Vec::new() };
+        let changes = &mut self.entries.entry(key.clone()).or_insert_with(new).changes;
+        // Several queues have the CPUs of their worker in common.
+        if changes.last().is_none_or(|last| last.serial != serial) {
+            changes.push(Change { serial, value: value.clone(), revert_after, until });
+        }
+    }
+
+    /// Records the outcome of a change of these settings. The time of a revert counts from `now` if it was made.
+    pub fn end<'a>(
+        &mut self,
+        serial: u64,
+        keys: impl IntoIterator<Item = &'a Key>,
+        outcome: Outcome,
         now: Instant,
     ) {
         for key in keys {
-            match (revert_after, self.0.get_mut(key)) {
-                (Some(time), Some(revert)) => revert.at = now + time,
-                (Some(_), None) => {}
-                (None, _) => _ = self.0.remove(key),
+            let Some(entry) = self.entries.get_mut(key) else { continue };
+            let Some(i) = entry.changes.iter().position(|change| change.serial == serial) else {
+                continue;
+            };
+            let change = entry.changes.remove(i);
+            match (outcome, change.revert_after) {
+                (Outcome::Made, time) => entry.made(change, time.map(|time| now + time)),
+                // A permanent change that was made in part leaves pending reverts as they are.
+                (Outcome::InPart, Some(time)) => {
+                    let at = change.until + time;
+                    entry.made(change, Some(at));
+                }
+                (Outcome::InPart, None) | (Outcome::NotMade, _) => {}
+            }
+            if entry.changes.is_empty() && entry.temporary.is_none() {
+                self.entries.remove(key);
             }
         }
     }
 
-    /// Makes reverts pending as they were before [`Reverts::begin`], unless they were kept or done meanwhile.
-    pub fn restore(&mut self, known: Vec<(Key, Option<Revert>)>) {
-        for (key, before) in known {
-            match (self.0.get_mut(&key), before) {
-                (Some(revert), Some(before)) => *revert = before,
-                (Some(_), None) => _ = self.0.remove(&key),
-                (None, _) => {}
-            }
+    /// Records that the revert of a setting was ordered; returns the number of this change. The setting's base remains
+    /// known until [`Reverts::end`].
+    pub fn ordered(&mut self, key: &Key, now: Instant) -> u64 {
+        let serial = self.serial();
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.temporary = None;
+            entry.changes.clear();
+            let value = entry.base.clone();
+            entry.changes.push(Change { serial, value, revert_after: None, until: now });
         }
+        serial
     }
 
-    /// Makes a revert pending that could not be ordered.
-    pub fn again(&mut self, key: Key, revert: Revert) {
-        self.0.insert(key, revert);
+    /// Forgets a setting whose revert is refused.
+    pub fn forget(&mut self, key: &Key) {
+        self.entries.remove(key);
     }
 
-    /// Cancels all reverts; returns their number.
+    /// Cancels all reverts; returns their number. Changes whose outcome is not known become permanent.
     pub fn keep(&mut self) -> usize {
-        std::mem::take(&mut self.0).len()
+        let mut kept = 0;
+        for entry in self.entries.values_mut().filter(|entry| entry.at().is_some()) {
+            kept += 1;
+            if let Some(set) = entry.temporary.take() {
+                entry.base = set.value;
+                entry.changes.retain(|change| change.serial > set.serial);
+            }
+            entry.changes.iter_mut().for_each(|change| change.revert_after = None);
+        }
+        self.entries.retain(|_, entry| !entry.changes.is_empty());
+        kept
     }
 
     /// Returns the time of the next revert.
     pub fn next(&self) -> Option<Instant> {
-        self.0.values().map(|revert| revert.at).min()
+        self.entries.values().filter_map(Entry::at).min()
     }
 
-    /// Removes and returns the reverts whose time has come.
-    pub fn due(&mut self, now: Instant) -> BTreeMap<Key, Revert> {
-        let due = self.0.iter().filter(|(_, revert)| revert.at <= now);
-        let due: Vec<Key> = due.map(|(key, _)| key.clone()).collect();
-        due.iter().filter_map(|key| self.0.remove_entry(key)).collect()
+    /// Returns the settings whose time has come, with the values to set.
+    pub fn due(&self, now: Instant) -> Vec<(Key, Ordered)> {
+        let is_due = |entry: &Entry| entry.at().is_some_and(|at| at <= now);
+        let due = self.entries.iter().filter(|(_, entry)| is_due(entry));
+        due.map(|(key, entry)| (key.clone(), entry.base.clone())).collect()
     }
 }

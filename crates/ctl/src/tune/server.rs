@@ -145,10 +145,11 @@ impl Service {
                 return;
             }
             let now = Instant::now();
-            self.target.revert(now, LOOK);
             self.accept(now);
             let (target, watch) = (&mut self.target, &self.listening.watch);
             self.clients.retain_mut(|client| client.turn(target, watch, now));
+            // After the answers to changes: one that is to stay cancels the revert.
+            self.target.revert(now, LOOK);
         }
     }
 

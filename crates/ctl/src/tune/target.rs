@@ -10,7 +10,7 @@ use linerate_sys::text::queues;
 use serde::Serialize;
 
 use super::request::{Change, SCHEMA};
-use super::reverts::{Key, Revert, Reverts};
+use super::reverts::{Key, Outcome, Reverts};
 use super::setting::{Shown, cpus, show};
 use super::value::{Order, Ordered, SetShown, parse};
 use super::{USAGE, refusal, unknown};
@@ -26,6 +26,10 @@ pub(super) struct Target {
     stats: Stats,
     started: Instant,
     reverts: Reverts,
+    /// Reverts that were ordered, each with its setting and the number of the change.
+    reverting: Vec<(Key, u64, Vec<Order>)>,
+    /// Time of the next attempt to order reverts, after a worker had too many orders.
+    paused: Option<Instant>,
 }
 
 /// A change that was ordered, and that some workers may not have made yet.
@@ -35,9 +39,8 @@ pub(super) struct Pending {
     queues: Vec<usize>,
     /// Each new value with the previous value of each queue, and its orders.
     values: Vec<(Ordered, Vec<Ordered>, Vec<Order>)>,
-    revert_after: Option<Duration>,
-    /// The settings that change, each with the revert that was pending before.
-    keys: Vec<(Key, Option<Revert>)>,
+    /// The number of the change in [`Reverts`].
+    serial: u64,
     until: Instant,
 }
 
@@ -59,7 +62,8 @@ struct QueueShown {
 
 impl Target {
     pub fn new(control: Control, stats: Stats) -> Target {
-        Target { control, stats, started: Instant::now(), reverts: Reverts::default() }
+        let (started, reverts) = (Instant::now(), Reverts::default());
+        Target { control, stats, started, reverts, reverting: Vec::new(), paused: None }
     }
 
     /// Returns the document of a port, or of all ports.
@@ -131,23 +135,17 @@ impl Target {
             return Err(refusal(USAGE, &what, "its queues differ in the other value", fix));
         }
         let asked = parse(&what, change, first.settings.moderation)?;
+        self.settle(now);
         let (port_name, until) = (change.port.clone(), now + ORDER_TIMEOUT);
-        let mut pending = Pending {
-            port: port_name,
-            queues,
-            values: Vec::new(),
-            revert_after: change.revert_after,
-            keys: Vec::new(),
-            until,
-        };
+        let (values, serial) = (Vec::new(), self.reverts.serial());
+        let mut pending = Pending { port: port_name, queues, values, serial, until };
         for value in asked {
             let before: Vec<Ordered> =
                 pending.queues.iter().map(|queue| self.now(&port, *queue, &value)).collect();
-            // Record the revert before the order: a worker may obey although the answer is late, or no client waits
+            // Record the change before the order: a worker may obey although the answer is late, or no client waits
             // for it. A pending revert is cancelled only when a permanent change was made.
             for (key, before) in self.keys(&change.port, &pending.queues, &value).zip(&before) {
-                let known = self.reverts.begin(&key, before, change.revert_after, until);
-                pending.keys.push((key, known));
+                self.reverts.begin(serial, &key, [before, &value], change.revert_after, until);
             }
             let ordered = self.order(&change.port, change.queue, &pending.queues, &value);
             let (orders, refused) = match ordered {
@@ -156,22 +154,26 @@ impl Target {
             };
             pending.values.push((value, before, orders));
             if let Some(e) = refused {
-                self.withdraw(&mut pending);
-                return Err(e.into());
+                let mut e = ErrorReport::from(e);
+                if self.withdraw(&pending, now) {
+                    e.what = format!("'{}' was set in part", pending.port);
+                }
+                return Err(e);
             }
         }
         Ok(pending)
     }
 
-    /// Withdraws all orders of a change; returns the number of orders that were executed. If it is 0, reverts are
-    /// pending as before the change.
-    fn withdraw(&mut self, pending: &mut Pending) -> usize {
-        let orders = pending.values.iter().flat_map(|(_, _, orders)| orders);
-        let executed = orders.filter(|order| !order.withdraw()).count();
-        if executed == 0 {
-            self.reverts.restore(std::mem::take(&mut pending.keys));
+    /// Withdraws all orders of a change, and records which of its settings have changed; returns true if some have.
+    pub fn withdraw(&mut self, pending: &Pending, now: Instant) -> bool {
+        let mut is_made = false;
+        for (value, _, orders) in &pending.values {
+            let outcome = Order::end(orders);
+            is_made |= outcome != Outcome::NotMade;
+            let keys: Vec<Key> = self.keys(&pending.port, &pending.queues, value).collect();
+            self.reverts.end(pending.serial, &keys, outcome, now);
         }
-        executed
+        is_made
     }
 
     /// Returns the identifiers of the settings that `value` changes, one for each queue.
@@ -243,39 +245,34 @@ impl Target {
     /// `None` before.
     pub fn finish(
         &mut self,
-        pending: &mut Pending,
+        pending: &Pending,
         now: Instant,
     ) -> Option<Result<String, ErrorReport>> {
         let answers = |pending: &Pending| pending.values.iter().map(SetShown::of).collect();
         let mut results: Option<Vec<_>> = answers(pending);
-        let mut executed = 0;
-        if results.is_none() && now >= pending.until {
-            executed = self.withdraw(pending);
+        if results.is_none() {
+            if now < pending.until {
+                return None;
+            }
+            let orders = pending.values.iter().flat_map(|(_, _, orders)| orders);
+            orders.for_each(|order| _ = order.withdraw());
             // A worker may have answered meanwhile.
             results = answers(pending);
         }
-        match results {
-            None if now < pending.until => None,
-            None => {
-                let why = format!("its worker did not finish a poll within {ORDER_TIMEOUT:?}");
-                let (what, fix) = match executed {
-                    0 => (format!("'{}' was not set", pending.port), "repeat the request"),
-                    _ => (
-                        format!("'{}' was set in part", pending.port),
-                        "show the setting: some workers have applied it",
-                    ),
-                };
-                Some(Err(ErrorReport::from(&Error::new(Code::Busy, what, why).fix(fix))))
-            }
-            Some(results) => {
-                let set: Result<Vec<SetShown>, ErrorReport> = results.into_iter().collect();
-                if set.is_ok() {
-                    let keys = pending.keys.iter().map(|(key, _)| key);
-                    self.reverts.made(keys, pending.revert_after, now);
-                }
-                Some(set.map(|set| self.document(pending, &set)))
-            }
-        }
+        let is_made = self.withdraw(pending, now);
+        let Some(results) = results else {
+            let why = format!("its worker did not finish a poll within {ORDER_TIMEOUT:?}");
+            let (what, fix) = match is_made {
+                false => (format!("'{}' was not set", pending.port), "repeat the request"),
+                true => (
+                    format!("'{}' was set in part", pending.port),
+                    "show the setting: some workers have applied it",
+                ),
+            };
+            return Some(Err(ErrorReport::from(&Error::new(Code::Busy, what, why).fix(fix))));
+        };
+        let set: Result<Vec<SetShown>, ErrorReport> = results.into_iter().collect();
+        Some(set.map(|set| self.document(pending, &set)))
     }
 
     fn document(&self, pending: &Pending, set: &[SetShown]) -> String {
@@ -305,28 +302,46 @@ impl Target {
 
     /// Returns the time of the next revert.
     pub fn revert_at(&self) -> Option<Instant> {
-        self.reverts.next()
+        self.reverts.next().map(|at| self.paused.map_or(at, |paused| at.max(paused)))
     }
 
     /// Reverts the changes whose time has come; tries again after `pause` for a worker with too many orders.
     pub fn revert(&mut self, now: Instant, pause: Duration) {
-        for (key, Revert { to, .. }) in self.reverts.due(now) {
+        self.settle(now);
+        if self.paused.is_some_and(|until| now < until) {
+            return;
+        }
+        self.paused = None;
+        for (key, to) in self.reverts.due(now) {
             let ordered = match (&key, &to) {
                 (Key::Worker(worker), Ordered::Cpu(cpus)) => {
-                    self.control.set_cpus(*worker, cpus).map(drop)
+                    self.control.set_cpus(*worker, cpus).map(|order| vec![Order::Cpu(order)])
                 }
-                (Key::Queue(port, queue, _), _) => {
-                    self.order(port, Some(*queue), &[*queue], &to).map(drop)
-                }
+                (Key::Queue(port, queue, _), _) => self.order(port, Some(*queue), &[*queue], &to),
                 // Unreachable: the only setting of a worker is its CPUs.
-                (Key::Worker(_), _) => Ok(()),
+                (Key::Worker(_), _) => Ok(Vec::new()),
             };
-            if let Err(e) = ordered
-                && e.code == Code::Busy
-            {
-                self.reverts.again(key, Revert { to, at: now + pause });
+            match ordered {
+                Ok(orders) => {
+                    let serial = self.reverts.ordered(&key, now);
+                    self.reverting.push((key, serial, orders));
+                }
+                Err(e) if e.code == Code::Busy => self.paused = Some(now + pause),
+                Err(_) => self.reverts.forget(&key),
             }
         }
+    }
+
+    /// Records the reverts that workers have executed since the last call.
+    fn settle(&mut self, now: Instant) {
+        let reverts = &mut self.reverts;
+        self.reverting.retain(|(key, serial, orders)| {
+            let is_answered = orders.iter().all(Order::is_answered);
+            if is_answered {
+                reverts.end(*serial, [key], Order::end(orders), now);
+            }
+            !is_answered
+        });
     }
 
     fn reverts_in(&self) -> Option<f64> {

@@ -11,6 +11,8 @@ use serde_json::Value;
 use super::target::Target;
 use super::*;
 
+mod reverts;
+
 const LONG: Duration = Duration::from_secs(20);
 
 /// A run of `gen → sink` with its socket.
@@ -271,10 +273,10 @@ fn change_without_an_answer_is_taken_back_and_one_whose_time_has_passed_is_never
     for waits in [true, false] {
         let ((mut target, mut worker), now) = (unturned(), Instant::now());
         let change = change("west", ("tx_batch", "2"), Some(5 * second));
-        let mut pending = target.begin(&change, now).unwrap();
+        let pending = target.begin(&change, now).unwrap();
         let later = now + 2 * second;
         if waits {
-            let e = target.finish(&mut pending, later).unwrap().unwrap_err();
+            let e = target.finish(&pending, later).unwrap().unwrap_err();
             assert!(e.code == "E-BUSY" && e.what == "'west' was not set", "{e:?}");
             assert_eq!(target.revert_at(), None, "nothing is to be reverted");
         }
@@ -292,13 +294,12 @@ fn permanent_change_that_fails_leaves_the_revert_of_the_one_before_pending() {
     let (second, now) = (Duration::from_secs(1), Instant::now());
     let (mut target, mut worker) = unturned();
     let mut set = |target: &mut Target, to: &str, revert_after, obeys: bool| {
-        let mut pending = target.begin(&change("west", ("tx_batch", to), revert_after), now);
+        let pending = target.begin(&change("west", ("tx_batch", to), revert_after), now).unwrap();
         if obeys {
             worker.turn(now);
         }
-        let pending = pending.as_mut().unwrap();
         target
-            .finish(pending, now + if obeys { Duration::ZERO } else { 2 * second })
+            .finish(&pending, now + if obeys { Duration::ZERO } else { 2 * second })
             .unwrap()
             .is_ok()
     };
@@ -319,9 +320,9 @@ fn each_temporary_change_is_reverted_at_its_own_time() {
     let (second, now) = (Duration::from_secs(1), Instant::now());
     let (mut target, mut worker) = unturned();
     for (setting, after) in [(("tx_batch", "2"), 60 * second), (("moderation", "napi"), second)] {
-        let mut pending = target.begin(&change("west", setting, Some(after)), now).unwrap();
+        let pending = target.begin(&change("west", setting, Some(after)), now).unwrap();
         worker.turn(now);
-        target.finish(&mut pending, now).unwrap().unwrap();
+        target.finish(&pending, now).unwrap().unwrap();
     }
     target.revert(now + 2 * second, second);
     worker.turn(now);
@@ -365,9 +366,9 @@ fn cpus_of_a_worker_that_two_ports_share_are_taken_back_once() {
         std::thread::scope(|scope| scope.spawn(|| worker.turn(now)).join().map(drop).unwrap());
     };
     let set = |target: &mut Target, worker: &mut Worker, port, cpu: &str, revert| {
-        let mut pending = target.begin(&change(port, ("cpu", cpu), revert), now).unwrap();
+        let pending = target.begin(&change(port, ("cpu", cpu), revert), now).unwrap();
         turn(worker);
-        target.finish(&mut pending, now).unwrap().unwrap();
+        target.finish(&pending, now).unwrap().unwrap();
     };
     set(&mut target, &mut worker, "west", &first, Some(second));
     set(&mut target, &mut worker, "east", &last, Some(second));

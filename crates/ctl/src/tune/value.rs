@@ -5,6 +5,7 @@ use linerate_port::Code;
 use serde::Serialize;
 
 use super::request::Change;
+use super::reverts::Outcome;
 use super::setting::cpus;
 use super::{SETTINGS, SettingRow, USAGE, refusal, unknown};
 use crate::report::ErrorReport;
@@ -45,6 +46,34 @@ impl Order {
             Order::Setting(order) => order.withdraw(),
             Order::Cpu(order) => order.withdraw(),
         }
+    }
+
+    /// Returns true if every worker has answered.
+    pub fn is_answered(&self) -> bool {
+        match self {
+            Order::Setting(order) => order.answer().is_some(),
+            Order::Cpu(order) => order.answer().is_some(),
+        }
+    }
+
+    /// Withdraws the orders of a value, and returns what has become of them.
+    pub fn end(orders: &[Order]) -> Outcome {
+        let end = |order: &Order| match order {
+            Order::Setting(order) => match order.answer() {
+                Some(Ok(_)) => Outcome::Made,
+                Some(Err(_)) => Outcome::NotMade,
+                None if order.withdraw() => Outcome::NotMade,
+                None => Outcome::InPart,
+            },
+            Order::Cpu(order) => match order.answer() {
+                Some(Ok(_)) => Outcome::Made,
+                Some(Err(_)) => Outcome::NotMade,
+                None if order.withdraw() => Outcome::NotMade,
+                None => Outcome::InPart,
+            },
+        };
+        let join = |one: Outcome, other| if one == other { one } else { Outcome::InPart };
+        orders.iter().map(end).reduce(join).unwrap_or(Outcome::NotMade)
     }
 }
 

@@ -1,0 +1,179 @@
+//! Tests changes of one setting that overlap: which value stays, and to which value a temporary one is reverted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Engine, Running, Stage, Turn, Worker};
+use linerate_skb::Batch;
+
+use super::{LONG, change, shown, unturned};
+use crate::tune::target::{Pending, Target};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Orders another `tx_batch` of the port `west`.
+fn begin(target: &mut Target, to: &str, revert_after: Option<Duration>, at: Instant) -> Pending {
+    target.begin(&change("west", ("tx_batch", to), revert_after), at).unwrap()
+}
+
+/// Sets `tx_batch`, which the worker executes at once.
+fn set(
+    (target, worker): (&mut Target, &mut Worker),
+    to: &str,
+    revert_after: Option<Duration>,
+    at: Instant,
+) {
+    let pending = begin(target, to, revert_after, at);
+    worker.turn(at);
+    target.finish(&pending, at).unwrap().unwrap();
+}
+
+#[test]
+fn temporary_change_is_reverted_to_the_permanent_one_ordered_just_before_it() {
+    for is_first_answered_first in [true, false] {
+        let ((mut target, mut worker), now) = (unturned(), Instant::now());
+        let permanent = begin(&mut target, "8", None, now);
+        let temporary = begin(&mut target, "1", Some(5 * SECOND), now);
+        worker.turn(now);
+        let mut both = [permanent, temporary];
+        if !is_first_answered_first {
+            both.reverse();
+        }
+        for pending in &both {
+            target.finish(pending, now).unwrap().unwrap();
+        }
+        assert_eq!(
+            (shown(&target, "tx_batch"), target.revert_at()),
+            ("1".into(), Some(now + 5 * SECOND))
+        );
+        target.revert(now + 6 * SECOND, SECOND);
+        worker.turn(now);
+        assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("8".into(), None));
+    }
+}
+
+#[test]
+fn temporary_change_after_a_permanent_one_that_was_withdrawn_is_reverted_to_the_value_before_both()
+{
+    let ((mut target, mut worker), now) = (unturned(), Instant::now());
+    let permanent = begin(&mut target, "8", None, now);
+    let temporary = begin(&mut target, "1", Some(5 * SECOND), now + SECOND / 2);
+    assert_eq!(target.finish(&permanent, now + SECOND).unwrap().unwrap_err().code, "E-BUSY");
+    worker.turn(now);
+    target.finish(&temporary, now + SECOND).unwrap().unwrap();
+    target.revert(now + 7 * SECOND, SECOND);
+    worker.turn(now);
+    assert_eq!(shown(&target, "tx_batch"), "auto");
+}
+
+#[test]
+fn withdrawn_change_leaves_the_revert_of_a_later_one() {
+    let ((mut target, mut worker), now) = (unturned(), Instant::now());
+    let first = begin(&mut target, "2", Some(60 * SECOND), now);
+    let second = begin(&mut target, "4", Some(5 * SECOND), now + SECOND / 2);
+    assert_eq!(target.finish(&first, now + SECOND).unwrap().unwrap_err().code, "E-BUSY");
+    worker.turn(now);
+    target.finish(&second, now + SECOND).unwrap().unwrap();
+    assert_eq!(
+        (shown(&target, "tx_batch"), target.revert_at()),
+        ("4".into(), Some(now + 6 * SECOND))
+    );
+    target.revert(now + 6 * SECOND, SECOND);
+    worker.turn(now);
+    assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("auto".into(), None));
+}
+
+#[test]
+fn change_during_a_revert_is_reverted_to_the_original_value() {
+    let ((mut target, mut worker), now) = (unturned(), Instant::now());
+    set((&mut target, &mut worker), "64", None, now);
+    set((&mut target, &mut worker), "2", Some(SECOND), now);
+    target.revert(now + SECOND, SECOND);
+    assert_eq!(target.revert_at(), None, "it is ordered");
+    set((&mut target, &mut worker), "4", Some(5 * SECOND), now + SECOND);
+    assert_eq!(target.revert_at(), Some(now + 6 * SECOND));
+    target.revert(now + 7 * SECOND, SECOND);
+    worker.turn(now);
+    assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("64".into(), None));
+    // A temporary change that is kept is the value to which the next one is reverted.
+    let kept = begin(&mut target, "8", Some(5 * SECOND), now);
+    assert!(target.keep().contains(r#""kept":1"#));
+    set((&mut target, &mut worker), "16", Some(5 * SECOND), now);
+    target.finish(&kept, now).unwrap().unwrap();
+    assert_eq!(target.revert_at(), Some(now + 5 * SECOND));
+    target.revert(now + 6 * SECOND, SECOND);
+    worker.turn(now);
+    assert_eq!((shown(&target, "tx_batch"), target.revert_at()), ("8".into(), None));
+}
+
+/// A stage that stops the second worker until it is told to go on.
+struct Gate(bool, Arc<AtomicBool>);
+
+impl Stage for Gate {
+    fn run(&mut self, _: &mut Batch, _: &mut Turn<'_>) {
+        let until = Instant::now() + LONG;
+        while self.0 && !self.1.load(Ordering::Relaxed) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Returns a run of two workers, each with one queue of the port `west`. The second worker stands still until the
+/// flag is set.
+fn two_workers() -> (Target, Running, Arc<AtomicBool>) {
+    let open = Arc::<AtomicBool>::default();
+    let gate = open.clone();
+    let engine = Engine::builder().port("east", "null:,queues=2").port("west", "null:,queues=2");
+    let engine = engine.wire("east", "west").workers(2);
+    let engine = engine.stage(move |cx| Gate(cx.worker() == 1, gate.clone())).build().unwrap();
+    let stats = engine.stats();
+    let running = engine.start().unwrap();
+    // The second worker has started when it has packets.
+    until_true(|| running.stats().ports()[0].queues[1].counts.rx_packets > 0);
+    (Target::new(running.control(), stats), running, open)
+}
+
+fn until_true(mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn change_that_one_of_two_workers_has_made_is_reverted() {
+    let ((mut target, running, open), now) = (two_workers(), Instant::now());
+    let pending = begin(&mut target, "2", Some(5 * SECOND), now);
+    until_true(|| shown(&target, "tx_batch") == "2");
+    assert!(target.finish(&pending, now).is_none());
+    let e = target.finish(&pending, now + SECOND).unwrap().unwrap_err();
+    assert_eq!(e.what, "'west' was set in part");
+    assert_eq!(target.revert_at(), Some(now + 6 * SECOND));
+    target.revert(now + 6 * SECOND, SECOND);
+    until_true(|| shown(&target, "tx_batch") == "auto");
+    assert_eq!(target.revert_at(), None);
+    open.store(true, Ordering::Relaxed);
+    running.stop(LONG).check().unwrap();
+}
+
+#[test]
+fn failed_change_of_the_cpu_of_two_queues_leaves_the_revert_of_the_one_before() {
+    let cpu = linerate_port::thread::allowed_cpus().unwrap()[0].to_string();
+    let engine = Engine::builder().port("east", "null:,queues=2").port("west", "null:,queues=2");
+    let engine = engine.wire("east", "west").build().unwrap();
+    let (stats, now) = (engine.stats(), Instant::now());
+    let mut worker = engine.into_workers().remove(0);
+    let mut target = Target::new(worker.control(), stats);
+    let begin = |target: &mut Target, after| {
+        target.begin(&change("west", ("cpu", &cpu), Some(after)), now).unwrap()
+    };
+    let pending = begin(&mut target, 60 * SECOND);
+    // Turn the worker on a thread of its own, because that thread is the one that is moved.
+    std::thread::scope(|scope| scope.spawn(|| worker.turn(now)).join().map(drop).unwrap());
+    target.finish(&pending, now).unwrap().unwrap();
+    let pending = begin(&mut target, SECOND);
+    let e = target.finish(&pending, now + SECOND).unwrap().unwrap_err();
+    assert_eq!((&*e.code, target.revert_at()), ("E-BUSY", Some(now + 60 * SECOND)));
+}
