@@ -109,7 +109,7 @@ impl Control {
     ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no port of this name or it has no such queue, `E-BUSY` if a worker has not obeyed
-    /// 16 orders before this one.
+    /// 16 orders before this one. If another worker has executed the order meanwhile, the answer is `E-BUSY` instead.
     pub fn set_moderation(
         &self,
         port: &str,
@@ -167,11 +167,8 @@ impl Control {
             }
             let answer = Answer::new(slot.packets(queues.clone()));
             if slot.order(Order::Set { queues, setting, answer: answer.clone() }).is_err() {
-                let what = match pending.withdraw() {
-                    true => what(),
-                    false => format!("the {name} of '{port}' was set on some workers only"),
-                };
-                return Err(is_full(what));
+                let in_part = format!("the {name} of '{port}' was set on some workers only");
+                return pending.refused(is_full(what()), is_full(in_part));
             }
             pending.answers.push(answer);
         }
@@ -249,7 +246,8 @@ impl<A> Answer<A> {
             .map_or_else(|had| had, |_| state)
     }
 
-    /// Stores the answer to the order. Only the worker calls it.
+    /// Stores the answer to the order. Only the worker calls it, or the giver of an order that the worker did not
+    /// accept.
     pub fn give(&self, result: Result<A>) {
         // Never refused: only one worker answers an order, and it answers once.
         let _ = self.given.set(result);
@@ -264,6 +262,23 @@ impl<A: Clone> PendingOrder<A> {
         let all: Option<Vec<_>> = self.answers.iter().map(|a| a.given.get().cloned()).collect();
         let join = |one: Result<A>, other: Result<A>| Ok((self.join)(one?, other?));
         all?.into_iter().reduce(join)
+    }
+
+    /// Withdraws the order because a further worker does not accept it. If a worker has executed it already, the order
+    /// stays pending, with the answer `in_part` of the further worker.
+    ///
+    /// # Errors
+    /// `nowhere` if no worker has executed it.
+    fn refused(mut self, nowhere: Error, in_part: Error) -> Result<PendingOrder<A>> {
+        self.answers.retain(|answer| !answer.withdraw());
+        if self.answers.is_empty() {
+            return Err(nowhere);
+        }
+        let answer = Answer::new(0);
+        answer.claim();
+        answer.give(Err(in_part));
+        self.answers.push(answer);
+        Ok(self)
     }
 
     /// Withdraws the order; returns true if no worker has executed it or will. A worker that executes it now, or did
@@ -302,6 +317,34 @@ impl<A: Clone> PendingOrder<A> {
             }
             // The worker wakes only the thread that gave the order; any other thread polls.
             park_timeout(left.min(LOOK));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_that_a_worker_executed_before_another_refused_it_stays_pending() {
+        let error = |what: &str| Error::new(Code::Busy, what, "");
+        for is_executed in [true, false] {
+            let (first, second) = (Answer::<u8>::new(0), Answer::new(0));
+            let answers = vec![first.clone(), second.clone()];
+            let pending = PendingOrder { answers, join: |one, _| one };
+            if is_executed {
+                assert!(first.claim());
+            }
+            let refused = pending.refused(error("nowhere"), error("in part"));
+            assert!(!second.claim(), "it is withdrawn");
+            if !is_executed {
+                assert_eq!(refused.unwrap_err().what, "nowhere");
+                continue;
+            }
+            let pending = refused.unwrap();
+            assert!(pending.answer().is_none() && !pending.withdraw());
+            first.give(Ok(1));
+            assert_eq!(pending.answer().unwrap().unwrap_err().what, "in part");
         }
     }
 }

@@ -230,10 +230,7 @@ impl Target {
                 for worker in workers {
                     match self.control.set_cpus(worker, cpus) {
                         Ok(order) => orders.push(Order::Cpu(order)),
-                        Err(e) => {
-                            orders.iter().for_each(|order: &Order| _ = order.withdraw());
-                            return Err(e);
-                        }
+                        Err(e) => return Order::refused(orders, e),
                     }
                 }
                 Ok(orders)

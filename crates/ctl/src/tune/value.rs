@@ -1,7 +1,7 @@
 //! The values of a change: parsed from a request, sent to workers as orders, and their results.
 
 use linerate_datapath::{Applied, Moderation, PendingOrder, Pinned, Setting, TxBatch, knob};
-use linerate_port::Code;
+use linerate_port::{Code, Error};
 use serde::Serialize;
 
 use super::request::Change;
@@ -23,6 +23,8 @@ pub(super) enum Ordered {
 pub(super) enum Order {
     Setting(PendingOrder<Applied>),
     Cpu(PendingOrder<Pinned>),
+    /// An order that one of several workers did not accept, after another had executed it.
+    Refused(Error),
 }
 
 /// The result of setting one value.
@@ -45,7 +47,22 @@ impl Order {
         match self {
             Order::Setting(order) => order.withdraw(),
             Order::Cpu(order) => order.withdraw(),
+            Order::Refused(_) => true,
         }
+    }
+
+    /// Withdraws orders of a value of which one was refused with `e`; returns those that were executed, and the
+    /// refused one.
+    ///
+    /// # Errors
+    /// `e` if none was executed.
+    pub fn refused(mut orders: Vec<Order>, e: Error) -> Result<Vec<Order>, Error> {
+        orders.retain(|order| !order.withdraw());
+        if orders.is_empty() {
+            return Err(e);
+        }
+        orders.push(Order::Refused(e));
+        Ok(orders)
     }
 
     /// Returns true if every worker has answered.
@@ -53,6 +70,7 @@ impl Order {
         match self {
             Order::Setting(order) => order.answer().is_some(),
             Order::Cpu(order) => order.answer().is_some(),
+            Order::Refused(_) => true,
         }
     }
 
@@ -61,7 +79,8 @@ impl Order {
         let end = |order: &Order| match order {
             Order::Setting(order) => match order.answer() {
                 Some(Ok(_)) => Outcome::Made,
-                Some(Err(_)) => Outcome::NotMade,
+                // One of several workers has not accepted it.
+                Some(Err(_)) => Outcome::InPart,
                 None if order.withdraw() => Outcome::NotMade,
                 None => Outcome::InPart,
             },
@@ -71,6 +90,7 @@ impl Order {
                 None if order.withdraw() => Outcome::NotMade,
                 None => Outcome::InPart,
             },
+            Order::Refused(_) => Outcome::NotMade,
         };
         let join = |one: Outcome, other| if one == other { one } else { Outcome::InPart };
         orders.iter().map(end).reduce(join).unwrap_or(Outcome::NotMade)
@@ -129,6 +149,7 @@ impl SetShown {
                     shown.applied = Ordered::Cpu(answer.cpus).text();
                     answer.took
                 }),
+                Order::Refused(e) => Err(e.clone()),
             };
             match done {
                 Ok(took) => shown.took_us = shown.took_us.max(took.as_secs_f64() * 1e6),

@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, Running, Stage, Turn, Worker};
+use linerate_port::{Code, Error};
 use linerate_skb::Batch;
 
-use super::{LONG, change, shown, unturned};
+use super::{Change, LONG, change, shown, unturned};
+use crate::tune::reverts::Outcome;
 use crate::tune::target::{Pending, Target};
+use crate::tune::value::Order;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -156,6 +159,66 @@ fn change_that_one_of_two_workers_has_made_is_reverted() {
     assert_eq!(target.revert_at(), None);
     open.store(true, Ordering::Relaxed);
     running.stop(LONG).check().unwrap();
+}
+
+/// The first worker may execute the order before the second one refuses it, or not: this is tried until it does.
+#[test]
+fn change_that_one_worker_made_before_another_refused_it_is_reverted() {
+    let ((mut target, running, open), now) = (two_workers(), Instant::now());
+    let second = Change { queue: Some(1), ..change("west", ("moderation", "busy"), None) };
+    let _full: Vec<_> = (0..16).map(|_| target.begin(&second, now).unwrap()).collect();
+    let first = change("west", ("tx_batch", "2"), Some(5 * SECOND));
+    let mut is_made = false;
+    for _ in 0..100_000 {
+        let pending = match target.begin(&first, now) {
+            Ok(pending) => pending,
+            Err(e) if e.what.contains("some workers only") => panic!("its revert is lost: {e:?}"),
+            // Orders that were withdrawn fill the mailbox of the first worker, too, until its next turn.
+            Err(e) => {
+                assert_eq!((&*e.code, target.revert_at()), ("E-BUSY", None));
+                continue;
+            }
+        };
+        until_true(|| shown(&target, "tx_batch") == "2");
+        let mut answer = None;
+        until_true(|| {
+            answer = target.finish(&pending, now);
+            answer.is_some()
+        });
+        let e = answer.unwrap().unwrap_err();
+        assert!(e.what.contains("some workers only"), "{e:?}");
+        is_made = true;
+        break;
+    }
+    if is_made {
+        assert_eq!(
+            (shown(&target, "tx_batch"), target.revert_at()),
+            ("2".into(), Some(now + 6 * SECOND))
+        );
+        target.revert(now + 6 * SECOND, SECOND);
+        until_true(|| shown(&target, "tx_batch") == "auto");
+    } else {
+        println!("skipped: the first worker was never so fast");
+    }
+    open.store(true, Ordering::Relaxed);
+    running.stop(LONG).check().unwrap();
+}
+
+#[test]
+fn value_that_a_worker_refused_after_another_had_executed_it_is_made_in_part() {
+    let ((_target, mut worker), now) = (unturned(), Instant::now());
+    let (control, all) = (worker.control(), linerate_port::thread::allowed_cpus().unwrap());
+    for is_executed in [true, false] {
+        let order = Order::Cpu(control.set_cpus(0, &all).unwrap());
+        if is_executed {
+            worker.turn(now);
+        }
+        let refused = Order::refused(vec![order], Error::new(Code::Busy, "full", ""));
+        match refused {
+            Ok(orders) => assert!(is_executed && Order::end(&orders) == Outcome::InPart),
+            Err(e) => assert!(!is_executed && e.what == "full"),
+        }
+    }
 }
 
 #[test]
