@@ -185,7 +185,11 @@ impl Service {
             if client.turn(&mut self.target, watch, now) {
                 if self.clients.len() >= PLACES {
                     let asks = |client: &Client| matches!(client.state, State::Asking(_));
-                    self.clients.remove(self.clients.iter().position(asks).unwrap_or(0));
+                    let i = self.clients.iter().position(asks).unwrap_or(0);
+                    // The client is to ask again, so its order must not be executed later.
+                    if let State::Ordered(pending) = self.clients.remove(i).state {
+                        self.target.withdraw(&pending, now);
+                    }
                 }
                 self.clients.push(client);
             }

@@ -335,6 +335,30 @@ fn each_temporary_change_is_reverted_at_its_own_time() {
 }
 
 #[test]
+fn change_of_a_client_that_loses_its_place_is_withdrawn() {
+    let path = std::env::temp_dir().join(format!("tune-{}-places.sock", std::process::id()));
+    let engine = Engine::builder().port("east", "gen:count=1").port("west", "sink:");
+    let engine = engine.wire("east", "west").build().unwrap();
+    let stats = engine.stats();
+    let mut worker = engine.into_workers().remove(0);
+    let server = Listening::at(&path).unwrap().serve(worker.control(), stats.clone()).unwrap();
+    let order = |setting| {
+        let mut stream = connect(&path);
+        let change = Request::Set(change("west", setting, None));
+        stream.write_all(change.line().as_bytes()).unwrap();
+        stream
+    };
+    let mut oldest = order(("tx_batch", "2"));
+    let others: Vec<_> = (1..16).map(|_| order(("moderation", "busy"))).collect();
+    let silent = connect(&path);
+    // The oldest client is disconnected; on a slow machine it may get the answer that its time is over.
+    let _ = std::io::copy(&mut oldest, &mut std::io::sink()).unwrap();
+    worker.turn(Instant::now());
+    assert_eq!(shown(&Target::new(worker.control(), stats), "tx_batch"), "auto");
+    drop((others, silent, server));
+}
+
+#[test]
 fn part_of_a_change_that_was_ordered_is_withdrawn_if_the_rest_is_refused() {
     let (second, (mut target, mut worker)) = (Duration::from_secs(1), unturned());
     let now = Instant::now();
