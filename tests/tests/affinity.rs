@@ -270,6 +270,22 @@ fn interrupts_that_a_killed_search_has_moved_are_put_back_by_doctor() {
     panic!("no killed search has left a thread moved");
 }
 
+/// In another PID namespace, the kernel's numbers of NAPI's threads are not known, as before Linux 6.8.
+#[test]
+fn threads_of_the_administrator_that_cannot_be_identified_stay_on() {
+    let netns = or_skip!(pair(["affin6", "affin7"]));
+    // A veth has NAPI while a port of xdp is open.
+    let _open = or_skip!(netns.run(|| Port::open("xdp:affin6,icmp")));
+    or_skip!(netns.run(|| folder("affin6").write("threaded", "1")));
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc"]).arg(linerate());
+    command.args(["forward", "packet:affin6", "sink:blind", "--place", "napi", "--for", "300ms"]);
+    let done = netns.start(command).finish(SOON);
+    assert!(!done.stderr.contains("gets threads"), "{done:?}");
+    assert!(done.stderr.contains("its NAPI threads cannot be told from others"), "{done:?}");
+    assert_eq!(threaded(&netns, "affin6"), "1");
+}
+
 #[test]
 fn a_worker_s_guard_puts_it_back() {
     let engine = Engine::builder().port("a", "gen:,rate=1kpps").port("b", "sink:").wire("a", "b");

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use linerate::{Code, Running};
+use linerate::{Code, Error, Running};
 use linerate_ctl::affinity::{InterruptGuard, Was};
 use linerate_ctl::placement::{EngineGauge, PlacementReport};
+use linerate_sys::netif::{Interface, NetFolder};
 
 use crate::counters::Counters;
 use crate::run::Path;
@@ -44,7 +45,7 @@ impl Interrupts {
                     changes.extend(guard.was().map(|was| (name.clone(), was.clone())));
                     guards.push(guard);
                 }
-                Err(e) if how == "napi" && e.code == Code::Unsupported => {
+                Err(e) if how == "napi" && is_without_threads(&name, &e) => {
                     let what = "gets threads until the run ends; they may move to other CPUs";
                     screen.change(&format!("note: NAPI of {name} {what}\n"));
                     changes.push((name.clone(), Was::NotThreaded));
@@ -67,7 +68,14 @@ impl Interrupts {
     }
 }
 
-fn stays(interface: &str, e: &linerate::Error, screen: &Screen) {
+/// Returns true if an interface was refused because its NAPI has no threads, which can be started.
+fn is_without_threads(interface: &str, e: &Error) -> bool {
+    let folder = || Interface::open(interface).and_then(|found| NetFolder::open(&found)).ok();
+    e.code == Code::Unsupported
+        && folder().and_then(|folder| folder.read("threaded")).is_some_and(|now| now == "0")
+}
+
+fn stays(interface: &str, e: &Error, screen: &Screen) {
     let fix = match e.code {
         Code::Unsupported => "--place napi starts NAPI threads for it, if its driver supports them",
         _ => &e.fix,
@@ -113,7 +121,7 @@ impl Placing {
         let done = self.thread.take().map(JoinHandle::join);
         done.and_then(Result::ok).unwrap_or_else(|| {
             let what = "the search for CPUs did not finish";
-            Err(linerate::Error::new(
+            Err(Error::new(
                 linerate::Code::System,
                 what,
                 "its thread could not be started, or panicked",

@@ -13,17 +13,17 @@ use linerate_port::wait::poll_readable;
 use linerate_port::{Code, Error, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::netif::{Interface, NetFolder};
-use linerate_sys::rtnl::Napi;
 use linerate_sys::thread;
 
 use super::Pin;
+use super::napi::{named, own_of, processes, reported, threads};
 use super::queue::{QueuePin, Was, list_of, refused};
 
 /// Longest wait for the kernel to start NAPI's threads.
 const SOON: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(1);
 /// Reason if NAPI's threads of an interface cannot be told from those of another.
-const SEVERAL: &str = "several network namespaces have an interface of that name";
+const UNKNOWN: &str = "its NAPI threads cannot be told from others of the same name";
 
 /// A guard of all interrupts of an interface, which can be moved together. Dropping it restores everything: CPUs, and
 /// whether NAPI has threads. Drop it while the port is open, because a veth's NAPI may end with the port.
@@ -63,7 +63,10 @@ impl InterruptGuard {
     pub fn found(interface: &str) -> Result<InterruptGuard> {
         let (_, guard) = InterruptGuard::look(interface)?;
         if guard.queues.is_empty() {
-            return Err(guard.unsupported("it has no irq, and its NAPI has no threads"));
+            return Err(guard.unsupported(match guard.is_threaded() {
+                true => UNKNOWN,
+                false => "it has no irq, and its NAPI has no threads",
+            }));
         }
         Ok(guard)
     }
@@ -72,15 +75,17 @@ impl InterruptGuard {
         let found = Interface::open(interface)?;
         let mut guard =
             InterruptGuard::at(Path::new("/proc"), NetFolder::open(&found)?, interface)?;
-        if guard.folder.read("threaded").is_some_and(|now| now != "0") {
-            let threads = threads(&found);
-            // An instance of NAPI receives, transmits, or does both.
-            if threads.len() > 2 * found.rx_queues()? as usize && reported(&found).is_none() {
-                return Err(guard.unsupported(SEVERAL));
-            }
+        if guard.is_threaded() {
+            let named = || named(Path::new("/proc"), interface);
+            let threads = reported(&found).or(own_of(named(), found.rx_queues()? as usize));
             guard.take(threads)?;
         }
         Ok((found, guard))
+    }
+
+    /// Returns true if NAPI of the interface has threads.
+    fn is_threaded(&self) -> bool {
+        self.folder.read("threaded").is_some_and(|now| now != "0")
     }
 
     /// Finds an interface's irqs in the given `/proc` and the interface's folder in sysfs.
@@ -122,7 +127,12 @@ impl InterruptGuard {
         self.queues.push(QueuePin { proc, interface, queue, found: vec![was] });
     }
 
-    fn take(&mut self, threads: Vec<i32>) -> Result<()> {
+    /// Adds NAPI's threads, or a note if they are not known.
+    fn take(&mut self, threads: Option<Vec<i32>>) -> Result<()> {
+        let Some(threads) = threads else {
+            self.notes.push(format!("NAPI of {} stays on its CPUs: {UNKNOWN}", self.name));
+            return Ok(());
+        };
         for (queue, thread) in threads.into_iter().enumerate() {
             let was = Was::Thread(thread, thread::allowed_cpus_of(thread)?);
             self.add(Path::new("/proc"), queue, was);
@@ -178,70 +188,81 @@ impl InterruptGuard {
     /// interrupt that no longer exists is skipped, and so is an irq or a thread of another interface.
     ///
     /// # Errors
-    /// Those of [`InterruptGuard::of`], and of moving the interrupt: `E-UNSUPPORTED` if the interface has NAPI only
-    /// while a port is open.
+    /// `E-NODEV` if the interface does not exist, `E-PERM` without CAP_NET_ADMIN, `E-CPU` if the interrupt cannot be
+    /// moved, `E-UNSUPPORTED` if the interface has NAPI only while a port is open.
     pub fn put_back(interface: &str, was: &Was) -> Result<()> {
-        let (_, mut guard) = InterruptGuard::look(interface)?;
-        if *was == Was::NotThreaded {
-            return guard.folder.write("threaded", "0").map_err(|e| guard.not_threaded(&e));
-        }
-        let is_it = |now: &Was| match (now, was) {
-            (Was::Irq(now, _), Was::Irq(irq, _)) => now == irq,
-            (Was::Thread(now, _), Was::Thread(thread, _)) => now == thread,
-            _ => false,
-        };
-        // Take the queues out of the guard: dropping it would restore the CPUs that were just
-        // found.
-        let queues = std::mem::take(&mut guard.queues);
-        match queues.into_iter().find(|pin| pin.found.iter().any(is_it)) {
-            Some(pin) => QueuePin { found: vec![was.clone()], ..pin }.restore(),
-            None => Ok(()),
-        }
+        let found = Interface::open(interface)?;
+        put_back_in(Path::new("/proc"), &NetFolder::open(&found)?, interface, was)
     }
 
     fn unsupported(&self, why: &str) -> Error {
-        let what = format!("cannot move the interrupts of {}", self.name);
-        let fix = format!("open its port first; see: ip -d link show {}", self.name);
-        Error::new(Code::Unsupported, what, why).fix(fix)
-    }
-
-    fn not_threaded(&self, e: &std::io::Error) -> Error {
-        // Source: net/core/dev.c, `dev_set_threaded`.
-        if e.kind() == std::io::ErrorKind::Unsupported {
-            return self.unsupported("it has no irq and no NAPI");
-        }
-        let what = format!("cannot change whether NAPI of {} has threads", self.name);
-        Error::new(Code::Permission, what, e.to_string()).fix(Capabilities::NET_ADMIN.remedy())
+        unsupported(&self.name, why)
     }
 
     fn have_threads(&mut self, interface: &Interface) -> Result<()> {
-        if self.folder.read("threaded").is_none() {
-            return Err(
-                self.unsupported("it has no irq, and NAPI has no threads before Linux 5.12")
-            );
+        let why = match self.folder.read("threaded").as_deref() {
+            Some("0") => None,
+            Some(_) => Some(UNKNOWN),
+            None => Some("it has no irq, and NAPI has no threads before Linux 5.12"),
+        };
+        if let Some(why) = why {
+            return Err(self.unsupported(why));
         }
         let others = threads(interface);
         match self.folder.write("threaded", "1") {
             Ok(()) => self.is_threaded_by_us = true,
-            Err(e) => return Err(self.not_threaded(&e)),
+            Err(e) => return Err(not_threaded(&self.name, &e)),
         }
         let (until, queues) = (Instant::now() + SOON, interface.rx_queues()? as usize);
         loop {
             let mut threads = threads(interface);
             threads.retain(|thread| !others.contains(thread));
             if !threads.is_empty() && threads.len() <= queues {
-                return self.take(threads);
+                return self.take(Some(threads));
             }
             if Instant::now() >= until {
                 return Err(self.unsupported(match threads.len() {
                     0 => "it has no irq and no NAPI",
-                    _ => SEVERAL,
+                    _ => UNKNOWN,
                 }));
             }
             // The kernel starts the threads some time later, without a notification.
             let _ = poll_readable(&[], Some(STEP));
         }
     }
+}
+
+/// Restores a setting of the interface with this folder, if its irq or thread still belongs to it.
+fn put_back_in(proc: &Path, folder: &NetFolder, interface: &str, was: &Was) -> Result<()> {
+    let is_there = match was {
+        Was::NotThreaded => {
+            return folder.write("threaded", "0").map_err(|e| not_threaded(interface, &e));
+        }
+        Was::Irq(irq, _) => irqs(proc, folder).iter().any(|(now, _)| now == irq),
+        // Not only among the reported threads: the kernel may not report them to this process, and the record is of
+        // this interface.
+        Was::Thread(thread, _) => named(proc, interface).iter().any(|(now, _)| now == thread),
+    };
+    if !is_there {
+        return Ok(());
+    }
+    let (proc, interface, found) = (proc.to_owned(), interface.to_owned(), vec![was.clone()]);
+    QueuePin { proc, interface, queue: 0, found }.restore()
+}
+
+fn unsupported(interface: &str, why: &str) -> Error {
+    let what = format!("cannot move the interrupts of {interface}");
+    let fix = format!("open its port first; see: ip -d link show {interface}");
+    Error::new(Code::Unsupported, what, why).fix(fix)
+}
+
+fn not_threaded(interface: &str, e: &std::io::Error) -> Error {
+    // Source: net/core/dev.c, `dev_set_threaded`.
+    if e.kind() == std::io::ErrorKind::Unsupported {
+        return unsupported(interface, "it has no irq and no NAPI");
+    }
+    let what = format!("cannot change whether NAPI of {interface} has threads");
+    Error::new(Code::Permission, what, e.to_string()).fix(Capabilities::NET_ADMIN.remedy())
 }
 
 impl Pin for InterruptGuard {
@@ -307,56 +328,10 @@ fn handled(text: &str, irq: u32) -> Option<usize> {
 
 /// Returns a note about the program that balances interrupts, if it runs.
 fn balancer(proc: &Path) -> Option<String> {
-    let process = processes(proc, "irqbalance").into_iter().next()?;
+    let (process, _) = processes(proc, "irqbalance").into_iter().next()?;
     Some(format!(
         "irqbalance (process {process}) may move interrupts again: systemctl stop irqbalance"
     ))
-}
-
-/// Returns the ids of an interface's NAPI threads in the order of its queues, as the kernel reports them; if it does
-/// not report them, the threads with the interface's name, in any network namespace.
-fn threads(interface: &Interface) -> Vec<i32> {
-    reported(interface).unwrap_or_else(|| all_named(interface))
-}
-
-/// Returns the NAPI threads that the kernel reports for an interface, since Linux 6.7.
-fn reported(interface: &Interface) -> Option<Vec<i32>> {
-    let all = Napi::of(interface).ok().flatten()?;
-    let threads: Vec<i32> = all.iter().filter_map(|napi| napi.thread).collect();
-    let named = all_named(interface);
-    // In another PID namespace, the kernel's numbers belong to other processes.
-    threads.iter().all(|thread| named.contains(thread)).then_some(threads)
-}
-
-fn all_named(interface: &Interface) -> Vec<i32> {
-    named(Path::new("/proc"), &interface.name().to_string())
-}
-
-/// Returns the kernel's NAPI threads for interfaces of that name, in the order of NAPI's ids.
-fn named(proc: &Path, interface: &str) -> Vec<i32> {
-    let mut all = processes(proc, &format!("napi/{interface}-"));
-    let id = |thread: &i32| {
-        let name = fs::read_to_string(proc.join(format!("{thread}/comm"))).unwrap_or_default();
-        name.trim_end().rsplit('-').next().and_then(|id| id.parse::<u32>().ok())
-    };
-    all.sort_by_cached_key(|thread| (id(thread), *thread));
-    all
-}
-
-/// Returns the processes whose names begin with `name`.
-fn processes(proc: &Path, name: &str) -> Vec<i32> {
-    // Kernels before 5.17 cut longer names.
-    let cut = name.get(..15).unwrap_or(name);
-    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
-    let process = |entry: fs::DirEntry| {
-        let number = entry.file_name().to_str()?.parse().ok()?;
-        let comm = fs::read_to_string(entry.path().join("comm")).ok()?;
-        let is_it = comm.starts_with(name) || (comm.trim_end() == cut && cut.len() < name.len());
-        is_it.then_some(number)
-    };
-    let mut all: Vec<i32> = entries.filter_map(process).collect();
-    all.sort_unstable();
-    all
 }
 
 #[cfg(test)]
@@ -458,7 +433,6 @@ mod tests {
         for (thread, id) in [(70, 12), (71, 9), (72, 10)] {
             write(&format!("proc/{thread}/comm"), &format!("napi/eth0-{id}\n"));
         }
-        write("proc/73/comm", "napi/eth01-8\n");
         at
     }
 
@@ -497,7 +471,51 @@ mod tests {
         fs::remove_dir_all(proc.join("irq")).unwrap();
         let e = InterruptGuard::at(&proc, folder(), "eth0").unwrap_err();
         assert!(e.code == Code::Cpu && e.what.contains("of eth0"), "{e}");
-        assert_eq!(named(&proc, "eth0"), [71, 72, 70]);
+        fs::remove_dir_all(at).unwrap();
+    }
+
+    #[test]
+    fn threads_that_are_not_known_stay_and_the_irqs_are_moved() {
+        let at = machine("both");
+        let folder = NetFolder::at(&at.join("net")).unwrap();
+        let mut guard = InterruptGuard::at(&at.join("proc"), folder, "eth0").unwrap();
+        guard.take(own_of(named(&at.join("proc"), "eth0"), 2)).unwrap();
+        assert_eq!(guard.moved(), "irqs 41,42,43,44 of eth0");
+        assert_eq!(guard.notes()[1], format!("NAPI of eth0 stays on its CPUs: {UNKNOWN}"));
+        guard.take(Some(vec![thread::id()])).unwrap();
+        assert_eq!(guard.threads(), [thread::id()]);
+        drop(guard);
+        fs::remove_dir_all(at).unwrap();
+    }
+
+    #[test]
+    fn recorded_state_is_restored_although_other_threads_have_the_interface_s_name() {
+        let at = machine("undo");
+        let (proc, net) = (at.join("proc"), at.join("net"));
+        let folder = NetFolder::at(&net).unwrap();
+        let restore = |was| put_back_in(&proc, &folder, "eth0", &was).unwrap();
+        fs::write(net.join("threaded"), "1").unwrap();
+        restore(Was::NotThreaded);
+        assert_eq!(fs::read_to_string(net.join("threaded")).unwrap(), "0");
+        let list = |irq: u32| fs::read_to_string(list_of(&proc, irq)).unwrap().trim().to_owned();
+        restore(Was::Irq(41, "7".into()));
+        // This irq reports changes of the configuration: it is never moved.
+        restore(Was::Irq(40, "7".into()));
+        assert_eq!([list(40), list(41), list(42)], ["0", "7", "0"]);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let (own, all) = (thread::id(), thread::allowed_cpus().unwrap());
+                let was = || Was::Thread(own, all[..1].to_vec());
+                restore(was());
+                assert_eq!(thread::allowed_cpus().unwrap(), all, "a thread of another name");
+                let comm = proc.join(format!("{own}/comm"));
+                fs::create_dir(comm.parent().unwrap()).unwrap();
+                fs::write(comm, "napi/eth0-77\n").unwrap();
+                restore(was());
+                assert_eq!(thread::allowed_cpus().unwrap(), all[..1]);
+            });
+            thread.join().unwrap();
+        });
         fs::remove_dir_all(at).unwrap();
     }
 
