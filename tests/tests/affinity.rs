@@ -287,6 +287,18 @@ fn threads_of_the_administrator_that_cannot_be_identified_stay_on() {
 }
 
 #[test]
+fn interface_without_napi_is_not_advised_the_option_that_was_given() {
+    let netns = or_skip!(Netns::new());
+    netns.ip("link set dev lo up");
+    for (place, fix) in [("napi", "(open its port first"), ("auto", "(--place napi starts")] {
+        let mut command = Command::new(linerate());
+        command.args(["forward", "packet:lo", "sink:blind", "--for", "300ms", "--place", place]);
+        let done = netns.start(command).finish(SOON);
+        assert!(done.stderr.contains(fix), "{done:?}");
+    }
+}
+
+#[test]
 fn a_worker_s_guard_puts_it_back() {
     let engine = Engine::builder().port("a", "gen:,rate=1kpps").port("b", "sink:").wire("a", "b");
     let running = engine.build().unwrap().start().unwrap();

@@ -51,14 +51,14 @@ impl Interrupts {
                     changes.push((name.clone(), Was::NotThreaded));
                     without.push(name);
                 }
-                Err(e) => stays(&name, &e, screen),
+                Err(e) => stays(how, &name, &e, screen),
             }
         }
         let record = undo::record_moves(&changes, screen);
         for name in without {
             match InterruptGuard::of(&name) {
                 Ok(guard) => guards.push(guard),
-                Err(e) => stays(&name, &e, screen),
+                Err(e) => stays(how, &name, &e, screen),
             }
         }
         for note in guards.iter().flat_map(InterruptGuard::notes) {
@@ -75,9 +75,11 @@ fn is_without_threads(interface: &str, e: &Error) -> bool {
         && folder().and_then(|folder| folder.read("threaded")).is_some_and(|now| now == "0")
 }
 
-fn stays(interface: &str, e: &Error, screen: &Screen) {
-    let fix = match e.code {
-        Code::Unsupported => "--place napi starts NAPI threads for it, if its driver supports them",
+fn stays(how: &str, interface: &str, e: &Error, screen: &Screen) {
+    let fix = match how {
+        "auto" if is_without_threads(interface, e) => {
+            "--place napi starts NAPI threads for it, if its driver supports them"
+        }
         _ => &e.fix,
     };
     let what = format!("the interrupts of {interface} stay on their CPUs");
