@@ -1,5 +1,5 @@
 //! Detection of ports that waste CPU time, because their irqs carry too few packets, while they
-//! run.
+//! run; and of filters that match no packet.
 
 use std::time::Duration;
 
@@ -17,6 +17,17 @@ pub fn poorly_used(port: &PortStats, time: Duration) -> Option<String> {
 /// Returns true if a moderation of the port holds its packets.
 pub(crate) fn gathers(port: &PortStats) -> bool {
     port.queues.iter().any(|queue| queue.moderation.gathers)
+}
+
+/// Duration from which a run reports a filter that matched no packet.
+const SILENT: Duration = Duration::from_secs(5);
+
+/// Returns the filter of a port that is read if it let no packet in for so long that it may be a mistake.
+pub(crate) fn silent(port: &PortStats, time: Duration) -> Option<String> {
+    let (filter, counts) = (&port.obtained.filter, &port.counts);
+    let is_read = counts.polls > 0;
+    let nothing = is_read && counts.rx_packets == 0 && counts.rx_missed == 0;
+    (nothing && time >= SILENT && !filter.is_empty()).then(|| filter.clone())
 }
 
 #[cfg(test)]
@@ -44,5 +55,18 @@ mod tests {
         assert!(of_report(&stopped).ports[0].poor_use.is_some());
         stopped.ports[0].queues[0].moderation.gathers = false;
         assert_eq!(of_report(&stopped).ports[0].poor_use, None);
+    }
+
+    #[test]
+    fn filter_of_a_port_that_is_not_read_is_not_reported_as_silent() {
+        let engine = Engine::builder().port("gen", "gen:,count=10").port("sink", "sink:");
+        let engine = engine.wire("gen", "sink").build().unwrap();
+        let mut port = engine.stats().ports().remove(1);
+        port.obtained.filter = "udp=7".into();
+        for (polls, told) in [(0, None), (1, Some("udp=7".to_owned()))] {
+            port.counts.polls = polls;
+            assert_eq!(silent(&port, SILENT), told);
+        }
+        assert_eq!(silent(&port, SILENT / 2), None);
     }
 }

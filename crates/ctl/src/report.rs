@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::excess::{Calls, Locks, PerPacket, Waits, awake_ns};
 use crate::placement::PlacementReport;
 use crate::pool::PoolReport;
-use crate::poor_use::{gathers, poorly_used};
+use crate::poor_use::{gathers, poorly_used, silent};
 use crate::registers::told;
 
 /// A run of `forward`.
@@ -51,9 +51,6 @@ pub struct ForwardReport {
     /// The error that ended the run early, or the error of a port.
     pub error: Option<ErrorReport>,
 }
-
-/// Duration from which a run reports a filter that matched no packet.
-const SILENT: Duration = Duration::from_secs(5);
 
 /// Packets that passed a port, and the port's troubles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -498,13 +495,6 @@ impl PortReport {
 /// Formats the line of a queue's moderation over a whole run.
 fn moderated(queue: &QueueReading) -> String {
     queue.moderation.over(queue.counts.rx_packets, queue.counts.irqs()).to_string()
-}
-
-/// Returns the port's filter if it let no packet in for so long that it may be a mistake.
-fn silent(port: &PortStats, time: Duration) -> Option<String> {
-    let filter = &port.obtained.filter;
-    let nothing = port.counts.rx_packets == 0 && port.counts.rx_missed == 0;
-    (nothing && time >= SILENT && !filter.is_empty()).then(|| filter.clone())
 }
 
 #[cfg(feature = "json")]
