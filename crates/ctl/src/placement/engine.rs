@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
-use linerate_datapath::{Control, Stats};
+use linerate_datapath::{Control, PoolStats, Stats};
 use linerate_port::wait::poll_readable;
 use linerate_port::{Code, Error, Result};
 use linerate_sys::clock::{cpu_time, monotonic_ns};
@@ -127,7 +127,7 @@ impl EngineGauge {
                 counts.packets += port.counts.rx_packets;
             }
         }
-        counts.remote_frees = self.stats.pool().stats().matrix.remote();
+        counts.remote_frees = remote_frees(self.stats.pools().iter().map(|pool| pool.stats()));
         counts.work = (self.meter)();
         counts
     }
@@ -146,6 +146,11 @@ impl EngineGauge {
             let _ = poll_readable(&[], Some(left.min(STEP)));
         }
     }
+}
+
+/// Returns the number of packets of all pools that were freed on another CPU than the allocating one.
+fn remote_frees(pools: impl Iterator<Item = PoolStats>) -> u64 {
+    pools.map(|stats| stats.matrix.remote()).sum()
 }
 
 impl Gauge for EngineGauge {
@@ -271,5 +276,36 @@ impl fmt::Display for PlacementReport {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_skb::{Batch, Pool};
+    use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
+
+    use super::*;
+
+    #[test]
+    fn frees_on_another_cpu_are_those_of_all_pools() {
+        let cpus = allowed_cpus().unwrap();
+        let [near, .., far] = cpus[..] else { return println!("skipped: one CPU") };
+        let pools = [0, 8, 3].map(|n| (n, Pool::builder().frames(64).build().unwrap()));
+        for (n, pool) in pools.iter().filter(|(n, _)| *n > 0) {
+            let on = |cpu: usize, work: &mut (dyn FnMut() + Send)| {
+                std::thread::scope(|scope| {
+                    let thread = scope.spawn(|| {
+                        pin_to_cpu(cpu).unwrap();
+                        work();
+                    });
+                    thread.join().unwrap();
+                });
+            };
+            let mut batch = Batch::with_capacity(*n);
+            on(near, &mut || _ = pool.local().alloc(&mut batch, *n));
+            assert_eq!(batch.len(), *n);
+            on(far, &mut || batch.consume(&mut pool.local()));
+        }
+        assert_eq!(remote_frees(pools.iter().map(|(_, pool)| pool.stats())), 11);
     }
 }
