@@ -2,6 +2,7 @@
 //! QEMU's user mode.
 
 use std::fs::{self, DirBuilder};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufReader};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
@@ -29,6 +30,8 @@ use crate::signals::Signals;
 const QEMU: &str = "qemu-x86_64";
 /// Interval of checks of the command and of signals.
 const LOOK: Duration = Duration::from_millis(20);
+/// Most names that are tried for the folder of the plugin's output.
+const TRIES: usize = 8;
 /// The plugin's file.
 const PLUGIN: &str = "liblinerate_lines.so";
 
@@ -180,7 +183,7 @@ impl Lines {
             Failure::new(RUNTIME, "E-FILE", &what, why, "check its path")
         })?;
         let plugin = self.plugin()?;
-        let out = Left::new().map_err(linerate::Error::from)?;
+        let out = Left::new()?;
         let mut words = format!("{},out={}", comma(&plugin), comma(&out.0));
         if let Some((bytes, ways)) = self.l2 {
             words += &format!(",l2={bytes}x{ways}");
@@ -233,10 +236,30 @@ impl Lines {
 struct Left(PathBuf);
 
 impl Left {
-    fn new() -> io::Result<Left> {
-        let folder = std::env::temp_dir().join(format!("linerate-lines-{}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&folder)?;
-        Ok(Left(folder.join("counts")))
+    fn new() -> Result<Left, Failure> {
+        // A name that no other program can predict, and that no earlier run can have left.
+        let numbers = std::iter::repeat_with(|| RandomState::new().build_hasher().finish());
+        let name = |number| format!("linerate-lines-{}-{number:x}", std::process::id());
+        Left::first_of(&std::env::temp_dir(), numbers.map(name).take(TRIES))
+    }
+
+    /// Creates the first of the named folders that does not exist yet.
+    fn first_of(at: &Path, names: impl Iterator<Item = String>) -> Result<Left, Failure> {
+        let mut last = String::new();
+        for folder in names.map(|name| at.join(name)) {
+            match DirBuilder::new().mode(0o700).create(&folder) {
+                Ok(()) => return Ok(Left(folder.join("counts"))),
+                Err(e) => last = format!("{}: {e}", folder.display()),
+            }
+        }
+        let what = "cannot create a folder for the plugin's output";
+        Err(Failure::new(
+            RUNTIME,
+            "E-FILE",
+            what,
+            last,
+            "set TMPDIR to a folder that you can write",
+        ))
     }
 }
 
@@ -323,6 +346,26 @@ mod tests {
         {
             assert!(size(wrong).is_err_and(|why| why.contains("1Mx8")), "{wrong}");
         }
+    }
+
+    #[test]
+    fn folder_that_exists_already_is_not_used_and_a_failure_names_its_path() {
+        let at = std::env::temp_dir().join(format!("linerate-left-{}", std::process::id()));
+        fs::create_dir(&at).unwrap();
+        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let first = Left::first_of(&at, names(&["a", "b"]).into_iter()).unwrap();
+        let second = Left::first_of(&at, names(&["a", "b"]).into_iter()).unwrap();
+        assert_eq!([&first.0, &second.0], [&at.join("a/counts"), &at.join("b/counts")]);
+        let e = Left::first_of(&at, names(&["a", "b"]).into_iter()).err().unwrap();
+        assert!(format!("{e:?}").contains(&format!("{}: File exists", at.join("b").display())));
+        drop((first, second));
+        fs::remove_dir(&at).unwrap();
+        // A folder of an earlier process with this number.
+        let old = std::env::temp_dir().join(format!("linerate-lines-{}", std::process::id()));
+        fs::create_dir(&old).unwrap();
+        let new = Left::new();
+        fs::remove_dir(&old).unwrap();
+        assert!(new.is_ok());
     }
 
     #[test]
