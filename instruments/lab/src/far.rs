@@ -24,6 +24,7 @@ use linerate_port::{Verified, thread};
 use serde::{Deserialize, Serialize};
 
 use crate::meter::Meter;
+use crate::percentile::{P50, P99};
 use crate::window::ThreadTime;
 use crate::{Code, Error, Result};
 
@@ -292,8 +293,8 @@ impl Far {
         seen.copied_out = counts.copied_out.saturating_sub(copied_out);
         seen.lies = counts.lies.saturating_sub(lies);
         seen.receipt_count = self.took_ns.len() as u64;
-        seen.receipt_p50_ns = quantile(&mut self.took_ns, 50, 20);
-        seen.receipt_p99_ns = quantile(&mut self.took_ns, 99, 1000);
+        seen.receipt_p50_ns = P50.of(&mut self.took_ns);
+        seen.receipt_p99_ns = P99.of(&mut self.took_ns);
         self.took_ns.clear();
         self.slices.clear();
         seen
@@ -310,12 +311,6 @@ impl Far {
 /// Offset of the time in a stamp, in bytes.
 const TIME_AT: usize = 30;
 
-/// Returns the quantile of `percent`, by nearest rank; `None` with fewer than `least` values.
-fn quantile(took_ns: &mut [u64], percent: usize, least: usize) -> Option<u64> {
-    let rank = (took_ns.len() * percent).div_ceil(100).checked_sub(1)?;
-    (took_ns.len() >= least).then(|| *took_ns.select_nth_unstable(rank).1)
-}
-
 /// Returns the slowest of the parts, as a share of their mean.
 fn slowest_pct(slices: &[u64]) -> Option<f64> {
     let sum: u64 = slices.iter().sum();
@@ -327,14 +322,6 @@ fn slowest_pct(slices: &[u64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_quantile_of_too_few_is_no_figure() {
-        let of =
-            |n: u64, percent, least| quantile(&mut (1..=n).collect::<Vec<_>>(), percent, least);
-        assert_eq!((of(0, 50, 0), of(19, 50, 20), of(20, 50, 20)), (None, None, Some(10)));
-        assert_eq!((of(999, 99, 1000), of(1000, 99, 1000)), (None, Some(990)));
-    }
 
     #[test]
     fn the_slowest_part_is_a_share_of_their_mean() {

@@ -29,6 +29,7 @@ pub mod flood;
 pub mod knobs;
 pub mod meter;
 pub mod ndr;
+mod percentile;
 pub mod place;
 pub mod random;
 pub mod record;

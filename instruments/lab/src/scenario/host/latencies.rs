@@ -22,6 +22,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::crew::Round;
+use crate::percentile::PERCENTILES;
 
 /// Number of parts of a round, of which the last one does not count: requests due in it have too
 /// little time for an answer.
@@ -76,29 +77,34 @@ impl Latencies {
         self.quantiles(name, figures);
     }
 
-    /// Adds the median, the 99th and the 99.9th percentile, each if there are enough values: n ≥
-    /// 10/(1 − q).
+    /// Adds the median, the 99th and the 99.9th percentile, each if there are enough values.
     pub fn quantiles(&self, name: &str, figures: &mut BTreeMap<String, f64>) {
-        let mut sorted = self.took_ns.clone();
-        sorted.sort_unstable();
-        for (quantile, least, permille) in
-            [("p50", 20, 500), ("p99", 1000, 990), ("p999", 10_000, 999)]
-        {
-            // Nearest rank: the smallest value that is at least as large as this share of all
-            // values.
-            let rank = (sorted.len() * permille).div_ceil(1000);
-            let value = rank.checked_sub(1).and_then(|at| sorted.get(at));
-            if let Some(value) = value.filter(|_| sorted.len() >= least) {
-                figures.insert(format!("{name}_{quantile}_ns"), *value as f64);
+        let mut values = self.took_ns.clone();
+        for percentile in PERCENTILES {
+            if let Some(value) = percentile.of(&mut values) {
+                figures.insert(format!("{name}_{}_ns", percentile.name), value as f64);
             }
         }
+    }
+
+    /// Returns the number of latencies that count of those due at a rate in a window.
+    #[cfg(test)]
+    pub fn planned(per_second: f64, window: std::time::Duration) -> f64 {
+        per_second * window.as_secs_f64() * (1.0 - 1.0 / f64::from(EDGE))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use std::time::Duration;
+
+    use crate::experiment::{BUILTIN, Cell, builtin};
+    use crate::percentile::Percentile;
+    use crate::scenario::Place;
+    use crate::scenario::host::config::{Config, Workload};
+    use crate::settings::{Settings, Value};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -123,8 +129,64 @@ mod tests {
         assert_eq!(of(0), (Some(0.0), None, None));
         assert_eq!(of(19), (Some(19.0), None, None));
         assert_eq!(of(20), (Some(20.0), Some(10.0), None));
-        assert_eq!(of(999), (Some(999.0), Some(500.0), None));
-        assert_eq!(of(1000), (Some(1000.0), Some(500.0), Some(990.0)));
+        assert_eq!(of(298), (Some(298.0), Some(149.0), None));
+        assert_eq!(of(299), (Some(299.0), Some(150.0), Some(297.0)));
+    }
+
+    /// Returns the latencies a second that a side plans under the name `family`; `None` if it has
+    /// none, or if their number follows from the answers.
+    fn per_second(cell: &Cell, side: &Settings, family: &str) -> Option<f64> {
+        if cell.scenario == "engine" {
+            let number = |name| match side.get(name)?.value {
+                Value::Int(number) => Some(number as f64),
+                _ => None,
+            };
+            return Some(number("rate")? / number("size")?);
+        }
+        let (cpus, program) = (vec![0, 1, 2], Some("linerate".into()));
+        let place = Place { cpus, seed: 1, program, stop: Arc::default() };
+        let config = Config::of(side, &place).unwrap();
+        match (family, config.workload) {
+            ("receipt" | "probe_late", _) => Some(config.probes.into()),
+            ("load" | "load_late", Workload::Load) => config.rate,
+            ("request", Workload::Rpc | Workload::Web) => config.rate,
+            _ => None,
+        }
+    }
+
+    /// The quick plans that have no percentile, as the metric says: `noise-host` has short windows,
+    /// which a busy machine disturbs less often.
+    const TOO_SHORT: [&str; 1] = ["noise-host"];
+
+    #[test]
+    fn built_in_experiments_plan_enough_latencies_for_their_percentiles() {
+        let mut planned = 0;
+        for (id, _) in BUILTIN {
+            let one = builtin(id).unwrap();
+            let figures = one.metrics.iter().flat_map(|metric| metric.formula.figures());
+            for (figure, quick) in figures.flat_map(|figure| [(figure, false), (figure, true)]) {
+                let of =
+                    |p: Percentile| Some((figure.strip_suffix(&format!("_{}_ns", p.name))?, p));
+                let Some((family, percentile)) = PERCENTILES.into_iter().find_map(of) else {
+                    continue;
+                };
+                let cells = one
+                    .cells(quick)
+                    .filter(|(_, cell)| ["host", "engine"].contains(&&*cell.scenario));
+                let sides = cells.flat_map(|(_, cell)| [(cell, &cell.a), (cell, &cell.b)]);
+                for (cell, side) in sides {
+                    let Some(rate) = per_second(cell, side, family) else { continue };
+                    let window = Duration::from_nanos(cell.window_ns(quick));
+                    let n = Latencies::planned(rate, window);
+                    let least = percentile.least as f64;
+                    let is_planned = !(quick && TOO_SHORT.contains(&id));
+                    let at = format!("{id} {}, quick {quick}: {figure} of {n}", cell.name());
+                    assert_eq!(n >= least, is_planned, "{at} values, of {least}");
+                    planned += 1;
+                }
+            }
+        }
+        assert!(planned > 1000, "{planned}");
     }
 
     /// Returns 1000 requests a second, each answered within 1 ms until the path stalls at
