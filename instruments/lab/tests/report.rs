@@ -2,6 +2,8 @@
 
 #[path = "report/fixture.rs"]
 mod fixture;
+#[path = "report/posts.rs"]
+mod posts;
 
 use fixture::{batch, coalesce, coalesce_bus, pool, skbinit};
 use linerate_lab::record::{Effect, Ledgers, ProfileRecord, ProfileRow, Run, Status, Verdict};

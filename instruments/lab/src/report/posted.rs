@@ -10,10 +10,13 @@ use linerate_prof::print::Ranked;
 use linerate_seeds::{BatchRow, in_the_layout_of_001, in_the_layout_of_002};
 use linerate_show::table::{Cell, Table};
 
+use super::batches;
 use super::profiles::{Profiles, profiles};
 use super::tables;
-use super::view::View;
+use super::view::{Side, View};
 use super::words::short;
+use crate::experiment::Clock;
+use crate::percentile::P99;
 use crate::record::{CellRecord, Verdict};
 
 /// The factor whose levels are the rows.
@@ -40,16 +43,18 @@ pub(super) struct Posted {
     pub title: String,
     /// The table in the post's columns.
     pub text: String,
-    /// Additional figures: the loads that were reached, the latency, and the CPU time of other
-    /// programs.
-    pub beside: Table,
+    /// Tables of additional figures: the loads that were reached, the latency, the CPU time of other
+    /// programs, losses.
+    pub beside: Vec<Table>,
+    /// The meaning of the columns of `beside`, in sentences; may be empty.
+    pub legend: &'static str,
 }
 
 /// Returns the tables of a run that reproduces post 001, 002 or 003; none for other runs.
 pub(super) fn of(view: &View<'_>) -> Vec<Posted> {
-    let tables = |rows: &[&str], posted: fn(String, &[&CellRecord]) -> Posted| {
+    let tables = |rows: &[&str], posted: fn(&View<'_>, String, &[&CellRecord]) -> Posted| {
         let groups = groups(view, rows).into_iter();
-        groups.map(|(title, cells)| posted(title, &cells)).collect()
+        groups.map(|(title, cells)| posted(view, title, &cells)).collect()
     };
     match &*view.run.experiment.seed_post {
         "001" => tables(&[LOAD], loads),
@@ -82,7 +87,7 @@ fn level<'a>(cell: &'a CellRecord, factor: &str) -> &'a str {
     cell.at.get(factor).map_or("", String::as_str)
 }
 
-fn loads(title: String, cells: &[&CellRecord]) -> Posted {
+fn loads(_: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
     let row = |cell: &&CellRecord| {
         let [packets, cpu] = ["packets_per_irq", "cpu_pct"].map(|metric| both(cell, metric));
         let [a, b] = packets;
@@ -90,10 +95,10 @@ fn loads(title: String, cells: &[&CellRecord]) -> Posted {
         [level(cell, LOAD).to_owned(), a, b, c, d]
     };
     let (text, sides) = (in_the_layout_of_001(cells.iter().map(row)), ["NAPI", "coalescing"]);
-    Posted { sides, title, text, beside: beside_loads(cells) }
+    Posted { sides, title, text, beside: vec![beside_loads(cells)], legend: "" }
 }
 
-fn tests(title: String, cells: &[&CellRecord]) -> Posted {
+fn tests(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
     let (mut sums, mut counts) = ([0.0; 2], [0; 2]);
     let mut rows = Vec::new();
     for cell in cells {
@@ -119,7 +124,10 @@ fn tests(title: String, cells: &[&CellRecord]) -> Posted {
     let change = if a > 0.0 { format!("{:.2}", 100.0 * (b / a - 1.0)) } else { "n/a".into() };
     let [org, new] = sums;
     let text = in_the_layout_of_002(&rows, &[org, new, change], counts, |_| GROUP_INDENT);
-    Posted { sides: ["ORG", "NEW"], title, text, beside: beside_tests(cells) }
+    let batches = batches::table(view, cells, TESTS);
+    let legend = if batches.is_some() { batches::LEGEND } else { "" };
+    let beside = [beside_tests(cells)].into_iter().chain(batches).collect();
+    Posted { sides: ["ORG", "NEW"], title, text, beside, legend }
 }
 
 /// Returns the difference between both sides' profiles, with additional figures.
@@ -139,7 +147,7 @@ fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
     let title = format!("{}, {}", short(cell), short(&a.event.name));
     // Compare counts without dividing by packets, as the post does; packets have their own column.
     let text = Ranked::new(&Diff::between(a, b)).top(Some(FUNCTIONS_MAX)).to_string();
-    Posted { sides: ["without", "with"], title, text, beside }
+    Posted { sides: ["without", "with"], title, text, beside: vec![beside], legend: "" }
 }
 
 /// Returns the table of the cost of batching, which the post's table lacks, and the mean of its
@@ -173,7 +181,29 @@ fn beside_tests(cells: &[&CellRecord]) -> Table {
             100.0 * (mean - 1.0)
         ));
     }
+    no_percentile(cells).into_iter().for_each(|note| table.note(note));
     table
+}
+
+/// Returns the reason if no row has a 99th percentile.
+fn no_percentile(cells: &[&CellRecord]) -> Option<String> {
+    if cells.iter().any(|cell| cell.metrics.contains_key("receipt_p99_us")) {
+        return None;
+    }
+    let windows = || cells.iter().flat_map(|cell| Side::A.windows(cell, Clock::Wall));
+    let counts = windows().filter_map(|window| window.figure("receipt_count"));
+    Some(match counts.reduce(f64::max) {
+        None if windows().next().is_none() => "p99 is n/a (–): no window's rates count.".into(),
+        None => "p99 is n/a (–): no window has probes.".into(),
+        Some(most) if most < P99.least as f64 => format!(
+            "p99 is n/a (–): a window has at most {most} probes, and a 99th percentile takes {}.",
+            P99.least
+        ),
+        Some(most) => format!(
+            "p99 is n/a (–): the program that wrote this document asked for more than the {most} \
+             probes of a window."
+        ),
+    })
 }
 
 /// Returns a metric's values on both sides.

@@ -116,13 +116,23 @@ fn effects(view: &View<'_>) -> String {
 fn posted(view: &View<'_>) -> String {
     let [a, b] = view.sides();
     let tables = posted::of(view);
-    let mut text = String::new();
-    for Posted { sides: [its_a, its_b], title, text: table, beside } in
-        tables.iter().take(POSTED_MAX)
-    {
+    let (mut text, mut legend) = (String::new(), "");
+    for posted in tables.iter().take(POSTED_MAX) {
+        let Posted { sides: [its_a, its_b], title, text: table, beside, .. } = posted;
         let title =
             format!("In the post's layout, {a} for its {its_a} and {b} for its {its_b}: {title}");
-        text += &format!("\n{}{table}{beside}", wrapped(&title, "", "  "));
+        text += &format!("\n{}{table}", wrapped(&title, "", "  "));
+        for table in beside {
+            if !table.title.is_empty() {
+                text += &format!("\n{}", wrapped(&table.title, "  ", "  "));
+            }
+            text += &table.to_string();
+        }
+        // All tables have the same columns: explain them once.
+        if legend.is_empty() {
+            legend = posted.legend;
+            text += &wrapped(legend, "  ", "  ");
+        }
     }
     if let Some(more) = tables.len().checked_sub(POSTED_MAX).filter(|more| *more > 0) {
         text += &format!("  {} more such tables with --html\n", n(more));

@@ -149,10 +149,19 @@ impl Side {
         }
     }
 
+    /// Returns the windows of the pairs whose rates count if the clock is the wall's, else whose
+    /// costs count.
+    pub fn windows(self, cell: &CellRecord, clock: Clock) -> impl Iterator<Item = &Window> {
+        let counts = move |pair: &&PairRecord| match clock {
+            Clock::Wall => pair.accepted,
+            Clock::Cost | Clock::Count => pair.cost_accepted,
+        };
+        cell.pairs.iter().filter(counts).map(move |pair| self.of(pair))
+    }
+
     /// Returns the sum of a figure; `None` if a window lacks it, or no window counts.
     pub fn sum(self, cell: &CellRecord, name: &str) -> Option<f64> {
-        let admitted = cell.pairs.iter().filter(|pair| pair.cost_accepted);
-        let figures = admitted.map(|pair| self.of(pair).figure(name));
+        let figures = self.windows(cell, Clock::Cost).map(|window| window.figure(name));
         let sum = figures.reduce(|sum, figure| Some(sum? + figure?)).flatten()?;
         sum.is_finite().then_some(sum)
     }

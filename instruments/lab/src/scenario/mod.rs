@@ -26,6 +26,7 @@ mod host;
 pub(crate) mod pause;
 mod pool_figures;
 
+pub(crate) use host::RECEIVER_COUNTERS;
 pub use host::play;
 
 /// All scenarios of this crate.

@@ -2,6 +2,7 @@
 
 use linerate_seeds::{Part, Post};
 use linerate_show::escape::{escape, escape_lines};
+use linerate_show::table::Table;
 
 use crate::report::crossover;
 use crate::report::posted::{self, Posted};
@@ -49,12 +50,13 @@ pub(super) fn section(view: &View<'_>) -> String {
 }
 
 fn posted(posted: &Posted) -> String {
+    let beside: String = posted.beside.iter().map(Table::html).collect();
     format!(
         "<details open><summary>Ours in the post's layout: {}</summary><pre class=\"scroll\" \
-         tabindex=\"0\">{}</pre>{}</details>\n",
+         tabindex=\"0\">{}</pre>{beside}<p>{}</p></details>\n",
         escape(&posted.title),
         escape_lines(&posted.text),
-        posted.beside.html()
+        escape(posted.legend)
     )
 }
 

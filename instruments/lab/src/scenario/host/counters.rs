@@ -45,6 +45,17 @@ const COUNTED: [(&str, &str, &str); 23] = [
     ("TcpExt:", "TCPSpuriousRtxHostQueues", "tcp_spurious_rtx_host_queues"),
 ];
 const DROPS: usize = 9;
+
+/// The figures of [`COUNTED`]'s drops and errors, and of the input backlog.
+pub(crate) const RECEIVER: [&str; DROPS + 1] = {
+    let mut names = ["backlog_drop"; DROPS + 1];
+    let mut i = 0;
+    while i < DROPS {
+        names[i + 1] = COUNTED[i].2;
+        i += 1;
+    }
+    names
+};
 const RETRANSMITTED: usize = 13;
 const OUT_OF_ORDER: usize = 14;
 

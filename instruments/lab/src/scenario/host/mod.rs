@@ -27,6 +27,7 @@ mod tests;
 mod web;
 
 pub use child::serve as play;
+pub(crate) use counters::RECEIVER as RECEIVER_COUNTERS;
 pub(in crate::scenario) use hosts::wait_for_carrier;
 
 use linerate_sys::netns::Netns;

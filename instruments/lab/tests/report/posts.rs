@@ -1,0 +1,103 @@
+//! Tests of the tables below those in a post's layout, which come from the windows' figures.
+
+use linerate_lab::record::{PairRecord, Run, Window};
+use linerate_lab::report::{html, text};
+use linerate_show::words::WIDTH;
+
+use crate::fixture::batch;
+
+/// Returns a pair whose windows have these figures on the sides.
+fn pair(a: &[(&str, f64)], b: &[(&str, f64)], packets: u64) -> PairRecord {
+    let window = |figures: &[(&str, f64)]| Window {
+        packets,
+        figures: figures.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+        ..Window::default()
+    };
+    let (a, b) = (window(a), window(b));
+    PairRecord { a, b, accepted: true, cost_accepted: true, ..PairRecord::default() }
+}
+
+/// Returns a run with `pairs` in each cell.
+fn with(mut run: Run, pairs: &[PairRecord]) -> Run {
+    run.cells.iter_mut().for_each(|cell| cell.pairs = pairs.to_vec());
+    run
+}
+
+/// Returns post 002's run: side B has calls of many sizes, full rings and losses.
+fn batches() -> Run {
+    let none = [("missed", 0.0), ("dropped", 0.0), ("receiver_lost", 0.0), ("tx_calls_full", 0.0)];
+    let one = [("tx_calls", 1000.0), ("tx_calls_1", 1000.0), ("tcp_rcvq_drop", 0.0)];
+    let a = [&none[..], &one, &[("receipt_count", 338.0)]].concat();
+    let b = [
+        ("missed", 20.0),
+        ("dropped", 2.0),
+        ("receiver_lost", 5.0),
+        ("tcp_rcvq_drop", 5.0),
+        ("tx_calls", 200.0),
+        ("tx_calls_full", 10.0),
+        ("tx_calls_1", 20.0),
+        ("tx_calls_2", 30.0),
+        ("tx_calls_4", 10.0),
+        ("tx_calls_8", 10.0),
+        ("tx_calls_16", 20.0),
+        ("tx_calls_64", 60.0),
+        ("tx_calls_128", 40.0),
+    ];
+    // A disturbed pair does not count, whatever is in it.
+    let disturbed = PairRecord { accepted: false, cost_accepted: false, ..pair(&b, &b, 7) };
+    with(batch(), &[pair(&a, &b, 2000), pair(&a, &b, 2000), disturbed])
+}
+
+fn rows<'a>(text: &'a str, start: &str) -> Vec<Vec<&'a str>> {
+    let mut lines = text.lines().skip_while(|line| !line.trim_start().starts_with(start));
+    lines.next();
+    lines.take_while(|line| !line.contains(": ")).map(|l| l.split_whitespace().collect()).collect()
+}
+
+#[test]
+fn rows_of_post_002_have_losses_full_rings_and_sizes_of_calls_of_both_sides() {
+    let text = text(&batches());
+    let rows = rows(&text, "Beside each row:");
+    let a = ["TCP", "1", "32", "A", "0", "0", "0.0", "100.0", "0.0", "0.0", "0.0", "0.0", "0.0"];
+    let b = ["B", "11,000", "2,500", "5.0", "10.0", "15.0", "10.0", "10.0", "0.0", "50.0"];
+    assert!(rows.contains(&a.to_vec()) && rows.contains(&b.to_vec()), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for wanted in [
+        "The receivers' counters of drops and errors, A and B: tcp_rcvq_drop 0 and 30.",
+        "full: share of the transmit calls that found the device's ring full.",
+        "p99 is n/a (–): the program that wrote this document asked for more than the 338 probes",
+    ] {
+        assert!(words.contains(wanted), "no {wanted:?} in\n{text}");
+    }
+    assert_eq!(words.matches("1 to 64+: share of").count(), 1, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+    let page = html(&[batches()]);
+    assert!(page.contains("11,000") && page.contains("1 to 64+: share of"), "{page}");
+}
+
+#[test]
+fn calls_by_packets_are_not_told_of_tap_where_a_write_is_a_packet() {
+    let mut run = batches();
+    run.cells[0].at.insert("device".into(), "tap".into());
+    let text = text(&run);
+    let dashes = |row: &Vec<&str>| row.ends_with(&["–"; 6]);
+    assert!(rows(&text, "Beside each row:").iter().any(dashes), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let why = "On tap, calls by packets are n/a (–): each packet is a write, so that a cap has no effect.";
+    assert_eq!(words.matches(why).count(), 1, "{text}");
+}
+
+#[test]
+fn losses_are_of_windows_whose_rates_count_and_calls_of_those_whose_costs_count() {
+    let mut run = batches();
+    let pairs = run.cells.iter_mut().flat_map(|cell| &mut cell.pairs);
+    pairs.for_each(|pair| pair.accepted = false);
+    let told = text(&run);
+    let b = ["B", "–", "–", "–", "10.0", "15.0", "10.0", "10.0", "0.0", "50.0"];
+    assert!(rows(&told, "Beside each row:").contains(&b.to_vec()), "{told}");
+    assert!(told.contains("p99 is n/a (–): no window's rates count."), "{told}");
+    let none = text(&batch());
+    assert!(!none.contains("Beside each row"), "{none}");
+    run.cells[0].pairs[0] = pair(&[], &[], 1);
+    assert!(text(&run).contains("p99 is n/a (–): no window has probes."), "{}", text(&run));
+}
