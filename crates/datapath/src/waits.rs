@@ -31,6 +31,8 @@ pub struct WorkerStats {
     pub hold_offs: u64,
     /// Time asleep, until the worker ran on a CPU again.
     pub asleep_ns: u64,
+    /// Part of `asleep_ns` in sleeps that were only holds.
+    pub hold_off_ns: u64,
     /// Time from the worker's start to its end, asleep or awake; `None` until the worker has ended,
     /// and on a program's own thread.
     pub ran_ns: Option<u64>,
@@ -66,6 +68,7 @@ pub(crate) struct Waits {
     sleeps: AtomicU64,
     hold_offs: AtomicU64,
     asleep_ns: AtomicU64,
+    hold_off_ns: AtomicU64,
     ran_ns: AtomicU64,
     run_delay_ns: AtomicU64,
     cpu: AtomicU64,
@@ -78,6 +81,7 @@ impl Default for Waits {
             sleeps: AtomicU64::new(0),
             hold_offs: AtomicU64::new(0),
             asleep_ns: AtomicU64::new(0),
+            hold_off_ns: AtomicU64::new(0),
             ran_ns: AtomicU64::new(UNKNOWN),
             run_delay_ns: AtomicU64::new(UNKNOWN),
             cpu: AtomicU64::new(UNKNOWN),
@@ -97,6 +101,7 @@ impl Waits {
     pub fn held_off(&self, time: Duration) {
         self.slept(time);
         add(&self.hold_offs, 1);
+        add(&self.hold_off_ns, nanos(time));
     }
 
     /// Records the CPU on which the calling thread runs; only the worker's thread calls it.
@@ -125,6 +130,7 @@ impl Waits {
             sleeps: value(&self.sleeps),
             hold_offs: value(&self.hold_offs),
             asleep_ns: value(&self.asleep_ns),
+            hold_off_ns: value(&self.hold_off_ns),
             ran_ns: known(&self.ran_ns),
             run_delay_ns: known(&self.run_delay_ns),
             cpu: known(&self.cpu).map(|cpu| cpu as usize),
@@ -244,9 +250,10 @@ mod tests {
     fn unreported_times_are_unknown_and_not_zero() {
         let waits = Waits::default();
         waits.slept(Duration::from_nanos(40));
-        waits.slept(Duration::from_nanos(2));
+        waits.held_off(Duration::from_nanos(2));
         let before = waits.read();
         assert_eq!((before.sleeps, before.asleep_ns), (2, 42));
+        assert_eq!((before.hold_offs, before.hold_off_ns), (1, 2), "a hold is a sleep, too");
         assert_eq!((before.ran_ns, before.run_delay_ns), (None, None));
         let term = Term::start();
         waits.ran(&term);

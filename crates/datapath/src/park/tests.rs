@@ -90,6 +90,7 @@ fn a_worker_holds_until_the_time_and_counts_one_irq() {
     assert!(Instant::now() >= until);
     let (waits, counts) = (slot.waits().read(), worker.napis[0].counts());
     assert_eq!((waits.sleeps, waits.hold_offs), (1, 1));
+    assert_eq!(waits.hold_off_ns, waits.asleep_ns, "it slept only in the hold");
     assert_eq!((counts.hold_ends, counts.wakeups, counts.irqs()), (1, 0, 1));
 }
 

@@ -1,7 +1,8 @@
 //! Results in the layout of the post that an experiment reproduces, so that both can be read side by side.
 //!
 //! Post 001 has a row for each load of the link, and a column for each of two modes. A run of ours has such
-//! a table for every level of the other factors, and what the post leaves out beside it: what packets paid.
+//! a table for every level of the other factors, and what the post leaves out beside it: what packets paid,
+//! and where the time went.
 //! Post 002 has a row for each size of a write, in groups by processes and by TCP's delay. Post 003 has a row for
 //! each function, with and without affinity, and neither throughput nor CPU time, which stand beside.
 
@@ -12,6 +13,7 @@ use linerate_show::table::{Cell, Table};
 
 use super::batches;
 use super::profiles::{Profiles, profiles};
+use super::split;
 use super::tables;
 use super::view::{Side, View};
 use super::words::short;
@@ -20,7 +22,7 @@ use crate::percentile::P99;
 use crate::record::{CellRecord, Verdict};
 
 /// The factor whose levels are the rows.
-const LOAD: &str = "load";
+pub(super) const LOAD: &str = "load";
 /// Share of due packets that must arrive for a load to count as reached, in per cent.
 const REACHED_PCT: f64 = 98.0;
 
@@ -95,7 +97,10 @@ fn loads(_: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
         [level(cell, LOAD).to_owned(), a, b, c, d]
     };
     let (text, sides) = (in_the_layout_of_001(cells.iter().map(row)), ["NAPI", "coalescing"]);
-    Posted { sides, title, text, beside: vec![beside_loads(cells)], legend: "" }
+    let split = split::table(cells, LOAD);
+    let legend = if split.is_some() { split::LEGEND } else { "" };
+    let beside = [beside_loads(cells)].into_iter().chain(split).collect();
+    Posted { sides, title, text, beside, legend }
 }
 
 fn tests(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
@@ -225,7 +230,7 @@ fn both(cell: &CellRecord, metric: &str) -> [String; 2] {
 }
 
 /// Returns for each side whether it reached the load; true if that is unknown.
-fn reached(cell: &CellRecord) -> [bool; 2] {
+pub(super) fn reached(cell: &CellRecord) -> [bool; 2] {
     let achieved = cell.metrics.get("achieved_pct");
     achieved.map_or([true; 2], |effect| [effect.a, effect.b].map(|pct| pct >= REACHED_PCT))
 }

@@ -9,6 +9,7 @@ use linerate_show::words::wrapped;
 
 use super::crossover;
 use super::posted::{self, Posted};
+use super::reads;
 use super::remarks::reasons;
 use super::remarks::{Remark, notes, warnings};
 use super::sentence::expectations;
@@ -137,9 +138,9 @@ fn posted(view: &View<'_>) -> String {
     if let Some(more) = tables.len().checked_sub(POSTED_MAX).filter(|more| *more > 0) {
         text += &format!("  {} more such tables with --html\n", n(more));
     }
-    let crossovers = crossover::lines(view);
-    text.extend(crossovers.first().map(|_| '\n'));
-    text.extend(crossovers.iter().map(|line| wrapped(line, "", "  ")));
+    let model: Vec<String> = crossover::lines(view).into_iter().chain(reads::lines(view)).collect();
+    text.extend(model.first().map(|_| '\n'));
+    text.extend(model.iter().map(|line| wrapped(line, "", "  ")));
     text
 }
 

@@ -57,6 +57,7 @@ pub(super) struct Reading {
     in_flight: u64,
     sleeps: u64,
     asleep_ns: u64,
+    hold_ns: u64,
     /// Number of calls of the system's allocator.
     allocator_calls: u64,
 }
@@ -69,6 +70,7 @@ impl Reading {
             ports: stats.ports(),
             sleeps: stats.workers().iter().map(|worker| worker.sleeps).sum(),
             asleep_ns: stats.workers().iter().map(|worker| worker.asleep_ns).sum(),
+            hold_ns: stats.workers().iter().map(|worker| worker.hold_off_ns).sum(),
             ..Reading::new(stats.pool(), &stats.ledger())
         }
     }
@@ -90,6 +92,7 @@ impl Reading {
             in_flight: ledger.in_flight,
             sleeps: 0,
             asleep_ns: 0,
+            hold_ns: 0,
             allocator_calls: if general { calls } else { 0 },
         }
     }
@@ -211,6 +214,7 @@ impl Reading {
         if self.ports.iter().any(|port| port.driver_counts.registers.is_some()) {
             add("posted_writes", came(|port| registers(port).writes));
             add("flushing_reads", came(|port| registers(port).reads));
+            add("flushing_ns", came(|port| registers(port).read_ns));
             add("register_ns", came(|port| registers(port).write_ns + registers(port).read_ns));
         }
         let sizes = self.sizes();
@@ -221,6 +225,7 @@ impl Reading {
             }
         }
         add("asleep_ns", self.asleep_ns.saturating_sub(before.asleep_ns) as f64);
+        add("hold_ns", self.hold_ns.saturating_sub(before.hold_ns) as f64);
     }
 
     /// Adds the counts of each worker, such as `allocs_w0`, because post 004 has a column for each

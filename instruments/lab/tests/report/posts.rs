@@ -1,15 +1,18 @@
 //! Tests of the tables below those in a post's layout, which come from the windows' figures.
 
-use linerate_lab::record::{PairRecord, Run, Window};
+use linerate_lab::record::{PairRecord, Run, Verdict, Window};
 use linerate_lab::report::{html, text};
 use linerate_show::words::WIDTH;
 
-use crate::fixture::batch;
+use crate::fixture::{batch, coalesce, coalesce_bus};
 
 /// Returns a pair whose windows have these figures on the sides.
 fn pair(a: &[(&str, f64)], b: &[(&str, f64)], packets: u64) -> PairRecord {
     let window = |figures: &[(&str, f64)]| Window {
         packets,
+        wall_ns: 1_000_000_000,
+        run_delay_ns: 20_000_000,
+        cpu_ns: figures.iter().find(|(name, _)| *name == "cpu").map(|(_, ns)| *ns as u64),
         figures: figures.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
         ..Window::default()
     };
@@ -100,4 +103,61 @@ fn losses_are_of_windows_whose_rates_count_and_calls_of_those_whose_costs_count(
     assert!(!none.contains("Beside each row"), "{none}");
     run.cells[0].pairs[0] = pair(&[], &[], 1);
     assert!(text(&run).contains("p99 is n/a (–): no window has probes."), "{}", text(&run));
+}
+
+/// CPU time of post 001's cells, in milliseconds of a second: of side A as given, and B half of it.
+fn split(more: &[(&'static str, f64)]) -> PairRecord {
+    let ms = [
+        ("workers_user_ns", 100.0),
+        ("workers_system_ns", 300.0),
+        ("programs_user_ns", 40.0),
+        ("programs_system_ns", 50.0),
+        ("interrupts_ns", 10.0),
+        ("asleep_ns", 500.0),
+    ];
+    let ms = ms.iter().chain(more).map(|(name, ms)| (*name, ms * 1e6));
+    let a: Vec<_> = ms.chain([("polls", 1000.0), ("polls_empty", 250.0)]).collect();
+    let b: Vec<_> = a.iter().map(|(name, value)| (*name, value / 2.0)).collect();
+    pair(&a, &b, 1000)
+}
+
+#[test]
+fn time_of_post_001_is_split_with_hold_and_sleep_apart_and_empty_polls_at_most() {
+    let told = text(&with(coalesce(), &[split(&[("hold_ns", 200.0), ("cpu", 400.0)])]));
+    let all = rows(&told, "Where the time went");
+    let a =
+        ["25", "A", "–", "10.0", "≤", "2.5", "30.0", "4.0", "5.0", "1.0", "20.0", "30.0", "2.0"];
+    let b = ["B", "–", "5.0", "≤", "1.2", "15.0", "2.0", "2.5", "0.5", "10.0", "15.0", "2.0"];
+    assert!(all.contains(&a.to_vec()) && all.contains(&b.to_vec()), "{told}");
+    assert!(told.contains("ESTIMATE, at most") && !told.contains("hold is n/a"), "{told}");
+    assert!(told.lines().all(|line| line.chars().count() <= WIDTH), "{told}");
+    let old = text(&with(coalesce(), &[split(&[("cpu", 400.0)])]));
+    let a = ["25", "A", "–", "10.0", "≤", "2.5", "30.0", "4.0", "5.0", "1.0", "–", "50.0", "2.0"];
+    assert!(rows(&old, "Where the time went").contains(&a.to_vec()), "{old}");
+    assert!(old.contains("hold is n/a (–): this document"), "{old}");
+}
+
+#[test]
+fn time_that_exceeds_the_cpu_time_of_the_same_threads_is_not_split() {
+    let wrong = text(&with(coalesce(), &[split(&[("cpu", 250.0)])]));
+    assert!(!wrong.contains("Where the time went"), "{wrong}");
+}
+
+#[test]
+fn flushing_reads_have_their_share_of_the_cpu_that_napi_takes_more() {
+    let costs = [("flushing_ns", 180.0), ("register_ns", 60.0), ("cpu", 400.0)];
+    let mut run = with(coalesce_bus(), &[split(&costs)]);
+    run.cells[1].metrics.get_mut("cpu_pct").unwrap().verdict = Verdict::Unclear;
+    let line = |run: &Run| text(run).split_whitespace().collect::<Vec<_>>().join(" ");
+    let share = "MODEL: share of napi's additional CPU (the difference in cpu_pct) that is flushing \
+                 reads, mode=fixed, toll=none: 45 % at load=25";
+    let unclear = "toll=1us: n/a at load=25, where its CPU is not clearly more";
+    let told = line(&run);
+    assert!(told.contains(share) && told.contains(unclear), "{told}");
+    let page = html(&[run]);
+    assert!(page.contains("mode=fixed, toll=none: 45 % at load=25"), "{page}");
+    // Time in registers is no part of polling.
+    assert!(told.contains("25 A 6.0 4.0 ≤ 1.0 30.0"), "{told}");
+    let free = [("flushing_ns", 0.0), ("cpu", 400.0)];
+    assert!(!line(&with(coalesce_bus(), &[split(&free)])).contains("is flushing reads"));
 }

@@ -6,6 +6,7 @@ use linerate_show::table::Table;
 
 use crate::report::crossover;
 use crate::report::posted::{self, Posted};
+use crate::report::reads;
 use crate::report::view::View;
 
 /// Builds the tables of the run's post, computed again from its text; empty if the run reproduces
@@ -39,11 +40,10 @@ pub(super) fn section(view: &View<'_>) -> String {
         })
         .collect();
     let ours: String = posted::of(view).iter().map(posted).collect();
-    let crossovers = crossover::lines(view);
-    let crossovers: String =
-        crossovers.iter().map(|line| format!("<p>{}</p>\n", escape(line))).collect();
+    let model = crossover::lines(view).into_iter().chain(reads::lines(view));
+    let model: String = model.map(|line| format!("<p>{}</p>\n", escape(&line))).collect();
     format!(
-        "{head}{crossovers}{ours}{parts}<details><summary>Wrong in the post, or less than it seems: {}</summary>\
+        "{head}{model}{ours}{parts}<details><summary>Wrong in the post, or less than it seems: {}</summary>\
          <ul class=\"notes\">{errata}</ul></details>\n",
         report.errata.len()
     )

@@ -194,6 +194,8 @@ const OWN: &[Figure] = figures! {
     "tx_calls_full" "calls" "Of these, those that found the device full.";
     "posted_writes" "writes" "MODEL: posted writes of registers, with toll.";
     "flushing_reads" "reads" "MODEL: flushing reads of registers, with toll.";
+    "hold_ns" "ns" "Part of asleep_ns in holds, in which packets gathered.";
+    "flushing_ns" "ns" "MODEL: CPU time of the flushing reads, spun by the workers: part of register_ns.";
     "register_ns" "ns" "MODEL: CPU time of both, spun by the workers: part of cpu_ns.";
     "cpu_share" "%" "CPU time of all workers for each wall time: 100 is one CPU.";
     "total_ticks" "TSC ticks" "CPU time of the workers, in ticks.";

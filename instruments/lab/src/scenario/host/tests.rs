@@ -395,6 +395,7 @@ fn a_toll_is_paid_for_each_irq_and_counted_by_kind() {
     assert!(writes > 0.0 && writes <= calls, "one for each call that moved packets: {window:?}");
     let paid = 20e3 * figure("flushing_reads") + 1e3 * figure("posted_writes");
     assert_eq!(figure("register_ns"), paid);
+    assert_eq!(figure("flushing_ns"), 20e3 * figure("flushing_reads"));
     let notes = bench.finish().unwrap().notes;
     assert!(notes.iter().any(|note| note.starts_with("MODEL")), "{notes:?}");
 }
