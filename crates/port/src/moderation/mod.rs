@@ -22,8 +22,10 @@ mod cost;
 mod dim;
 pub mod knob;
 mod mode;
+mod moderated;
 mod moderator;
 
 pub use cost::{Cost, CostMeter};
 pub use mode::{FORMS, Goal, Moderation};
-pub use moderator::{Moderated, Moderator, Rest, poor_use};
+pub use moderated::{Moderated, poor_use};
+pub use moderator::{Moderator, Rest};

@@ -1,5 +1,6 @@
 //! Tests of the moderator with simulated devices: streams, bursts, and peers that wait for an answer.
 
+use super::super::moderated::poor_use;
 use super::*;
 
 /// A hold of 50 µs, a fifth of 250 µs.

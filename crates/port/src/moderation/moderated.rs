@@ -1,0 +1,112 @@
+//! The state of a queue's moderation as a line for reports, and the rule for poor use of the CPU.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::adaptive::Why;
+use super::cost::Cost;
+use super::mode::Moderation;
+use super::moderator::{Moderator, WAKING};
+
+/// A reading of a queue's moderation. Displays as one line: `8.2 packets an irq, wake-ups took 61 % of the CPU time:
+/// holding 180 us`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Moderated {
+    /// The moderation mode.
+    pub mode: Moderation,
+    /// The time for which the device is not polled; `None` if packets are not held.
+    pub hold: Option<Duration>,
+    /// False if moderation does not apply, because no device holds the packets.
+    pub gathers: bool,
+    /// Recent number of packets an irq.
+    pub packets_per_irq: f64,
+    /// Share of CPU time that went into wake-ups, by the measured costs.
+    pub waking_percent: f64,
+    /// True if the ring's length ends the holds before the mode does.
+    pub is_short_by_ring: bool,
+    /// True if the goal cannot be met.
+    pub unmet: bool,
+    pub(super) holds: [u64; 2],
+    pub(super) cost: Cost,
+    pub(super) why: Why,
+}
+
+impl Moderated {
+    /// Returns the summary of a whole run of `packets` and `irqs`, instead of the recent state; its
+    /// hold is the mean hold, if most irqs ended a hold.
+    #[must_use]
+    pub fn over(mut self, packets: u64, irqs: u64) -> Moderated {
+        let [ns, holds] = self.holds;
+        // Without irqs there were no wake-ups, so that the ratio has no bound.
+        self.packets_per_irq = if irqs > 0 { packets as f64 / irqs as f64 } else { f64::INFINITY };
+        self.waking_percent = self.cost.waking_percent(self.packets_per_irq);
+        if 2 * holds > irqs {
+            self.hold = ns.checked_div(holds).map(Duration::from_nanos);
+        }
+        self
+    }
+}
+
+impl Default for Moderated {
+    fn default() -> Moderated {
+        Moderator::new(Moderation::default(), false).moderated()
+    }
+}
+
+impl fmt::Display for Moderated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.gathers {
+            return write!(f, "{}: n/a, no device queues its packets", self.mode);
+        }
+        let (packets, waking) = (self.packets_per_irq, self.waking_percent);
+        if packets.is_infinite() {
+            return f.write_str("no irq: no packet woke a worker");
+        }
+        if packets == 0.0 {
+            return f.write_str("no packets arrived");
+        }
+        write!(f, "{packets:.1} packets an irq, wake-ups took {waking:.0} % of the CPU time: ")?;
+        match (self.hold, self.why, self.mode) {
+            (Some(hold), ..) => {
+                write!(f, "holding {} us", hold.as_micros())?;
+                if self.is_short_by_ring {
+                    f.write_str(", until half of the ring is full")?;
+                }
+            }
+            (None, Why::Waited, _) => f.write_str("not held: a trial collected too few packets")?,
+            (None, _, Moderation::Interrupt | Moderation::Napi | Moderation::Busy) => {
+                write!(f, "never held by {}", self.mode)?;
+            }
+            (None, ..) if waking < 100.0 * WAKING => {
+                f.write_str("not held: wake-ups take little CPU time")?
+            }
+            (None, ..) => f.write_str("not held: packets arrive too rarely")?,
+        }
+        if self.unmet {
+            write!(f, "; the packets alone take more than {}", self.mode)?;
+        }
+        Ok(())
+    }
+}
+
+/// Number of irqs a second below which few packets for each irq are no waste.
+const IRQS_MIN: f64 = 1000.0;
+/// Number of packets for each irq that is too small.
+const FEW: f64 = 2.0;
+
+/// Returns a description of a wasteful use of the CPU by `packets` and `irqs` in `time`, with the
+/// rule that it violates; `None` if the use is not wasteful.
+///
+/// Source: post 001, in which the adapter's interrupts carried too few packets each.
+#[must_use]
+pub fn poor_use(packets: u64, irqs: u64, time: Duration) -> Option<String> {
+    let rate = irqs as f64 / time.as_secs_f64();
+    let each = packets as f64 / irqs as f64;
+    (rate.is_finite() && rate >= IRQS_MIN && each < FEW).then(|| {
+        format!(
+            "poor use of the CPU: {each:.1} packets an irq at {rate:.0} irqs a second \
+             (rule: fewer than {FEW:.0} at {IRQS_MIN:.0} or more)"
+        )
+    })
+}
