@@ -254,14 +254,14 @@ impl Napi {
         self.ops.moderator().set_timer_slack(slack);
     }
 
-    /// Stores the learned cost of a wake-up and of a packet.
-    pub fn learned(&mut self, cost: Option<Cost>) {
+    /// Stores the cost of a wake-up and of a packet that was learned at `now`.
+    pub fn learned(&mut self, cost: Option<Cost>, now: Instant) {
         // A device that was down and is up again may have a ring of another length.
         let rx_ring_len = self.ops.caps().rx_ring_len;
         let moderator = self.ops.moderator();
         moderator.set_ring_len(rx_ring_len);
         if let Some(cost) = cost {
-            moderator.learned(cost);
+            moderator.learned(cost, now);
         }
     }
 

@@ -256,8 +256,9 @@ impl Worker {
         };
         let [irqs, packets] = self.napis.iter().fold([0; 2], sum);
         let irqs = irqs.max(self.slot.waits().read().sleeps);
-        let cost = self.meter.woke(Instant::now(), clock::thread_cpu_ns(), irqs, packets);
-        self.napis.iter_mut().for_each(|napi| napi.learned(cost));
+        let now = Instant::now();
+        let cost = self.meter.woke(now, clock::thread_cpu_ns(), irqs, packets);
+        self.napis.iter_mut().for_each(|napi| napi.learned(cost, now));
     }
 }
 

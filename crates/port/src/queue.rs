@@ -333,7 +333,7 @@ impl Queue {
         let moderator = self.ops.moderator();
         moderator.set_ring_len(rx_ring_len);
         if let Some(cost) = cost {
-            moderator.learned(cost);
+            moderator.learned(cost, now);
         }
     }
 

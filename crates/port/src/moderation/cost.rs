@@ -111,7 +111,7 @@ impl CostMeter {
 }
 
 /// Adds a sample to sums in which older samples weigh less.
-fn decay_and_add<const N: usize>(sums: &mut [f64; N], sample: [f64; N]) {
+pub(super) fn decay_and_add<const N: usize>(sums: &mut [f64; N], sample: [f64; N]) {
     for (sum, one) in sums.iter_mut().zip(sample) {
         *sum = *sum * DECAY + one;
     }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::adaptive::Why;
 use super::cost::Cost;
-use super::mode::Moderation;
+use super::mode::{Goal, Moderation};
 use super::moderator::{Moderator, WAKING};
 
 /// A reading of a queue's moderation. Displays as one line: `8.2 packets an irq, wake-ups took 61 % of the CPU time:
-/// holding 180 us`.
+/// holding 180 us`. A hold that the ring ends is displayed with the arithmetic, and a goal that is not met with what
+/// is met instead.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Moderated {
@@ -25,8 +26,17 @@ pub struct Moderated {
     pub waking_percent: f64,
     /// True if the ring's length ends the holds before the mode does.
     pub is_short_by_ring: bool,
-    /// True if the goal cannot be met.
+    /// True if the goal is missed by more than an eighth, the difference for which a hold is not changed.
     pub unmet: bool,
+    /// The hold that the mode would choose for a ring without end.
+    pub(super) wanted: Option<Duration>,
+    /// Packets a nanosecond, by which the ring limits the hold.
+    pub(super) rate: f64,
+    pub(super) ring_len: u32,
+    /// Usual lateness of the ends of holds.
+    pub(super) late: Duration,
+    /// Share of a CPU that the queue takes by the measured costs: recently, and since the first measurement.
+    pub(super) shares: [f64; 2],
     pub(super) holds: [u64; 2],
     pub(super) cost: Cost,
     pub(super) why: Why,
@@ -39,12 +49,60 @@ impl Moderated {
     pub fn over(mut self, packets: u64, irqs: u64) -> Moderated {
         let [ns, holds] = self.holds;
         // Without irqs there were no wake-ups, so that the ratio has no bound.
+        self.shares[0] = self.shares[1];
         self.packets_per_irq = if irqs > 0 { packets as f64 / irqs as f64 } else { f64::INFINITY };
         self.waking_percent = self.cost.waking_percent(self.packets_per_irq);
         if 2 * holds > irqs {
             self.hold = ns.checked_div(holds).map(Duration::from_nanos);
         }
+        self.unmet = self.misses();
         self
+    }
+
+    /// Returns true if the goal is missed by more than an eighth.
+    pub(super) fn misses(&self) -> bool {
+        match self.mode {
+            _ if !self.gathers => false,
+            Moderation::Adaptive(Goal::Latency { p99_usecs }) => self.hold.is_some_and(|hold| {
+                8 * (hold + self.late) > 9 * Duration::from_micros(p99_usecs.into())
+            }),
+            Moderation::Adaptive(Goal::Cpu { percent }) => {
+                800.0 * self.shares[0] > f64::from(9 * percent)
+            }
+            _ => false,
+        }
+    }
+
+    /// Writes the hold that the mode would choose, and the reason why the ring ends it earlier.
+    fn write_ring(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wanted = self.wanted.unwrap_or_default().as_micros();
+        // Rounded down, as the hold is.
+        let half_us = (f64::from(self.ring_len / 2) / self.rate / 1e3) as u64;
+        let (per_second, len) = (self.rate * 1e9, self.ring_len);
+        write!(
+            f,
+            " instead of {wanted}, because {per_second:.0} packets a second fill half of the ring of {len} in {half_us} us"
+        )
+    }
+
+    /// Writes what is met instead of the goal.
+    fn write_unmet(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mode {
+            Moderation::Adaptive(Goal::Latency { .. }) => {
+                let (late, hold) = (self.late, self.hold.unwrap_or_default());
+                let (late, delay) = (late.as_micros(), (hold + late).as_micros());
+                write!(f, "; timers are {late} us late, so packets wait for up to {delay} us")?;
+            }
+            Moderation::Adaptive(Goal::Cpu { percent }) => {
+                let packets = self.shares[0] * (100.0 - self.waking_percent);
+                write!(f, "; takes {:.1} % of a CPU", 100.0 * self.shares[0])?;
+                if packets > f64::from(percent) {
+                    write!(f, ", {packets:.1} % for the packets alone")?;
+                }
+            }
+            _ => {}
+        }
+        write!(f, ", more than {}", self.mode)
     }
 }
 
@@ -71,7 +129,7 @@ impl fmt::Display for Moderated {
             (Some(hold), ..) => {
                 write!(f, "holding {} us", hold.as_micros())?;
                 if self.is_short_by_ring {
-                    f.write_str(", until half of the ring is full")?;
+                    self.write_ring(f)?;
                 }
             }
             (None, Why::Waited, _) => f.write_str("not held: a trial collected too few packets")?,
@@ -84,7 +142,7 @@ impl fmt::Display for Moderated {
             (None, ..) => f.write_str("not held: packets arrive too rarely")?,
         }
         if self.unmet {
-            write!(f, "; the packets alone take more than {}", self.mode)?;
+            self.write_unmet(f)?;
         }
         Ok(())
     }

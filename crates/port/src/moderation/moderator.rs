@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::adaptive::{Adaptive, HOLD_MIN, Why};
 use super::arrivals::Arrivals;
-use super::cost::Cost;
+use super::cost::{Cost, decay_and_add};
 use super::dim::Dim;
 use super::mode::{Goal, Moderation};
 use super::moderated::Moderated;
@@ -73,13 +73,19 @@ pub struct Moderator {
     due: Option<Instant>,
     late: Duration,
     slack: Duration,
-    /// The last decision, if it was a hold.
+    /// The time for which the last decision would hold packets in a ring without end; `None` if it was no hold.
     held: Option<Duration>,
     packets: u64,
     irqs: u64,
     /// Packets and irqs at the last update of the cost.
     counted: [u64; 2],
     packets_per_irq: f64,
+    /// The time of that update.
+    learned_at: Option<Instant>,
+    /// CPU time by these costs, and the time in which it was taken, in nanoseconds: recent updates, which lose weight
+    /// with age, and all of them.
+    recent: [f64; 2],
+    whole: [f64; 2],
     /// Total time of all holds in nanoseconds, and their number.
     holds: [u64; 2],
 }
@@ -107,6 +113,9 @@ impl Moderator {
             irqs: 0,
             counted: [0; 2],
             packets_per_irq: 0.0,
+            learned_at: None,
+            recent: [0.0; 2],
+            whole: [0.0; 2],
             holds: [0; 2],
         }
     }
@@ -171,13 +180,19 @@ impl Moderator {
         self.irqs += 1;
     }
 
-    /// Updates the costs of a wake-up and of a packet.
-    pub fn learned(&mut self, cost: Cost) {
+    /// Updates the costs of a wake-up and of a packet at `now`, and the CPU time that the queue takes by them.
+    pub fn learned(&mut self, cost: Cost, now: Instant) {
         self.cost = cost;
-        let [packets, irqs] = std::mem::replace(&mut self.counted, [self.packets, self.irqs]);
-        if self.irqs > irqs {
-            self.packets_per_irq = (self.packets - packets) as f64 / (self.irqs - irqs) as f64;
+        let before = std::mem::replace(&mut self.counted, [self.packets, self.irqs]);
+        let [packets, irqs] = [self.packets - before[0], self.irqs - before[1]].map(|n| n as f64);
+        if irqs > 0.0 {
+            self.packets_per_irq = packets / irqs;
         }
+        let Some(since) = self.learned_at.replace(now) else { return };
+        let passed = now.saturating_duration_since(since).as_nanos() as f64;
+        let used = [irqs * cost.wake_ns + packets * cost.packet_ns, passed];
+        decay_and_add(&mut self.recent, used);
+        self.whole = [self.whole[0] + used[0], self.whole[1] + used[1]];
     }
 
     /// Returns the time for which a quiet queue may stay unpolled, because another queue of the
@@ -265,8 +280,8 @@ impl Moderator {
 
     /// Begins a hold that ends before half of the ring is full.
     fn begin(&mut self, now: Instant, hold: Duration) -> Rest {
-        let (hold, spin) = bound(hold, self.arrivals.rate(), self.ring_len);
         self.held = Some(hold);
+        let (hold, spin) = bound(hold, self.arrivals.rate(), self.ring_len);
         self.holds = [self.holds[0] + hold.as_nanos() as u64, self.holds[1] + 1];
         let Some(until) = now.checked_add(hold) else { return Rest::Look };
         self.due = (!spin).then_some(until);
@@ -284,47 +299,31 @@ impl Moderator {
     /// Returns the present state of the moderation and the reason for it, displayed as one line.
     #[must_use]
     pub fn moderated(&self) -> Moderated {
-        let (hold, why) = match self.mode {
+        let (wanted, why) = match self.mode {
             Moderation::Adaptive(_) => self.adaptive.state(),
             _ => (self.held, Why::Thin),
         };
-        let hold = hold.map(|hold| bound(hold, self.arrivals.rate(), self.ring_len).0);
-        Moderated {
+        let wanted = wanted.filter(|_| self.gathers);
+        let rate = self.arrivals.rate();
+        let hold = wanted.map(|wanted| bound(wanted, rate, self.ring_len).0);
+        let moderated = Moderated {
             mode: self.mode,
-            hold: hold.filter(|_| self.gathers),
+            hold,
             gathers: self.gathers,
             packets_per_irq: self.packets_per_irq,
             waking_percent: self.cost.waking_percent(self.packets_per_irq),
-            is_short_by_ring: hold.is_some_and(|held| self.is_cut(held)),
-            unmet: self.unmet(),
+            is_short_by_ring: hold < wanted,
+            unmet: false,
+            wanted,
+            rate,
+            ring_len: self.ring_len,
+            late: self.late,
+            shares: [self.recent, self.whole].map(|[used, passed]| used / passed.max(1.0)),
             holds: self.holds,
             cost: self.cost,
             why,
-        }
-    }
-
-    /// Returns true if the ring's length limits a hold more than the mode does.
-    fn is_cut(&self, hold: Duration) -> bool {
-        match self.mode {
-            Moderation::Fixed { usecs, frames } => {
-                hold < Duration::from_micros(usecs.into()) && frames > self.ring_len / 2
-            }
-            Moderation::Adaptive(Goal::Latency { .. }) => {
-                f64::from(self.ring_len / 2) <= self.arrivals.rate() * hold.as_nanos() as f64 * 1.01
-            }
-            _ => false,
-        }
-    }
-
-    /// Returns true if the goal cannot be met, because the packets alone take more CPU time than
-    /// the goal allows.
-    fn unmet(&self) -> bool {
-        match self.mode {
-            Moderation::Adaptive(Goal::Cpu { percent }) => {
-                self.arrivals.rate() * self.cost.packet_ns > f64::from(percent) / 100.0
-            }
-            _ => false,
-        }
+        };
+        Moderated { unmet: moderated.misses(), ..moderated }
     }
 }
 

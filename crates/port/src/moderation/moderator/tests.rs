@@ -7,6 +7,8 @@ use super::*;
 const TIME: Duration = Duration::from_micros(50);
 const BUDGET: usize = 64;
 
+mod unmet;
+
 fn us(n: u64) -> Duration {
     Duration::from_micros(n)
 }
@@ -83,13 +85,14 @@ fn simulate_at(
                 let woken = (until - start).max(now) + if spin { us(0) } else { late };
                 (now, seen.irqs) = (woken.max(now + us(1)), seen.irqs + u64::from(!spin));
                 m.irq();
+                m.learned(cost, start + now);
             }
             Rest::Device => {
                 (now, seen.irqs) = ((next + us(10)).max(now + us(1)), seen.irqs + 1);
                 m.irq();
+                m.learned(cost, start + now);
             }
         }
-        m.learned(cost);
     }
     seen.line = m.moderated().to_string();
     seen
@@ -148,7 +151,7 @@ fn a_late_timer_shortens_the_hold_so_that_the_goal_is_met() {
     // A thread that is late by 10 ms misses every goal, but nothing fails.
     let mut m = Moderator::new(Moderation::default(), true);
     let seen = simulate(&mut m, every(us(20), SECOND), SECOND, us(10_000));
-    assert!(seen.packets > 45_000, "{seen:?}");
+    assert!(seen.packets > 45_000, "{}", seen.line);
 }
 
 #[test]
@@ -210,20 +213,12 @@ fn a_ring_bounds_every_hold_at_the_rate_of_the_moment() {
 }
 
 #[test]
-fn a_goal_of_cpu_holds_just_long_enough_and_says_so_if_it_cannot_be_met() {
+fn a_goal_of_cpu_holds_just_long_enough() {
     // 12 us a wake-up: of 20 %, 5 % are for 100,000 packets of 0.5 us, and the rest allows 12,500 wake-ups.
     let mut m = Moderator::new("adaptive:cpu=20%".parse().unwrap(), true);
     m.set_ring_len(Some(1024));
     let seen = simulate(&mut m, every(us(10), SECOND), SECOND, us(1));
     assert!((11_000..14_500).contains(&seen.irqs), "{}: {}", seen.irqs, seen.line);
-    let mut m = Moderator::new("adaptive:cpu=2%".parse().unwrap(), true);
-    m.set_ring_len(Some(4096));
-    let seen = simulate(&mut m, every(us(10), SECOND), SECOND, us(1));
-    assert!(
-        seen.line.ends_with("the packets alone take more than adaptive:cpu=2%"),
-        "{}",
-        seen.line
-    );
 }
 
 #[test]

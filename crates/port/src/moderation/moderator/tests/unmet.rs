@@ -1,0 +1,95 @@
+//! Tests of the line of a goal that cannot be met, and of a hold that the ring ends.
+
+use super::*;
+
+/// Returns the number that follows `before` in `line`.
+fn number(line: &str, before: &str) -> f64 {
+    let found = line.split_once(before).and_then(|(_, rest)| rest.split([' ', ',']).next());
+    found.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {before:?}: {line}"))
+}
+
+/// Lets a moderator with a ring of `ring` serve a packet each `gap` for a second.
+fn stream(mode: &str, ring: u32, cost: Cost, gap: Duration, late: Duration) -> String {
+    let mut m = Moderator::new(mode.parse().unwrap(), true);
+    m.set_ring_len(Some(ring));
+    simulate_at(cost, &mut m, every(gap, SECOND), SECOND, late).line
+}
+
+/// Checks the arithmetic of a hold that a ring of 128 ends early at a packet each 2 us.
+fn told_with_the_arithmetic(line: &str, wanted: f64) {
+    let rate = number(line, "because ");
+    let half = number(line, "packets a second fill half of the ring of 128 in ");
+    assert!((495_000.0..505_000.0).contains(&rate) && (half - 64e6 / rate).abs() <= 1.0, "{line}");
+    assert_eq!(number(line, "holding "), half, "{line}");
+    assert!((number(line, "instead of ") / wanted - 1.0).abs() < 0.02, "{line}");
+}
+
+#[test]
+fn share_that_packets_alone_take_is_told_beside_the_goal_of_cpu() {
+    // 100,000 packets of 0.5 us take 5 % of a CPU; 100 wake-ups of 12 us take 0.1 %.
+    let line = stream("adaptive:cpu=2%", 4096, Cost::default(), us(10), us(1));
+    let taken = number(&line, "us; takes ");
+    assert!((5.0..5.4).contains(&taken), "{line}");
+    let end = " % of a CPU, 5.0 % for the packets alone, more than adaptive:cpu=2%";
+    assert!(line.ends_with(end), "{line}");
+    // Of 20 %, wake-ups take what the packets leave.
+    let line = stream("adaptive:cpu=20%", 4096, Cost::default(), us(10), us(1));
+    assert!(line.contains("holding ") && !line.contains("more than"), "{line}");
+}
+
+#[test]
+fn share_that_a_short_ring_forces_is_told_with_the_arithmetic_of_the_ring() {
+    // 500,000 packets of 20 ns take 1 %. Of 5 %, 4 % are left for wake-ups of 12 us, each 300 us; half of the ring
+    // allows 128 us.
+    let cost = Cost { packet_ns: 20.0, ..Cost::default() };
+    let line = stream("adaptive:cpu=5%", 128, cost, us(2), us(1));
+    told_with_the_arithmetic(&line, 300.0);
+    assert!((9.0..11.0).contains(&number(&line, "; takes ")), "{line}");
+    assert!(line.ends_with(" % of a CPU, more than adaptive:cpu=5%"), "{line}");
+    let line = stream("adaptive:cpu=5%", 4096, cost, us(2), us(1));
+    assert!(!line.contains("ring") && !line.contains("more than"), "{line}");
+}
+
+#[test]
+fn share_of_a_peer_that_is_not_held_is_told_beside_the_goal_of_cpu() {
+    // An answer each 50 us, for 12 us of CPU time.
+    let mut m = Moderator::new("adaptive:cpu=5%".parse().unwrap(), true);
+    let line = simulate(&mut m, Load::Answers(1, us(40)), SECOND, us(5)).line;
+    let taken = number(&line, "not held: a trial collected too few packets; takes ");
+    assert!((20.0..26.0).contains(&taken), "{line}");
+    assert!(line.ends_with(" % of a CPU, more than adaptive:cpu=5%"), "{line}");
+}
+
+#[test]
+fn delay_that_late_timers_force_is_told_beside_the_goal_of_latency() {
+    let line = stream("adaptive:latency=250us", 4096, Cost::default(), us(20), us(10_000));
+    let [hold, late, delay] =
+        ["holding ", "timers are ", "wait for up to "].map(|s| number(&line, s));
+    assert!((9_500.0..=10_000.0).contains(&late) && (hold + late - delay).abs() <= 1.0, "{line}");
+    assert!(line.ends_with(" us, more than adaptive:latency=250us"), "{line}");
+    // Timers within the slack shorten the hold instead, and the goal is met.
+    for late in [5, 40] {
+        let line = stream("adaptive:latency=250us", 4096, Cost::default(), us(20), us(late));
+        assert!(line.contains("holding ") && !line.contains("timers"), "{line}");
+    }
+}
+
+#[test]
+fn time_of_a_fixed_hold_beyond_the_ring_is_told_with_the_arithmetic() {
+    let line = stream("fixed:usecs=1000,frames=65536", 128, Cost::default(), us(2), us(1));
+    told_with_the_arithmetic(&line, 1000.0);
+    // The number of frames ends the hold, and not the ring.
+    let line = stream("fixed:usecs=1000,frames=32", 128, Cost::default(), us(2), us(1));
+    assert!(number(&line, "holding ") < 65.0 && line.ends_with(" us"), "{line}");
+}
+
+#[test]
+fn share_of_a_whole_run_is_told_instead_of_the_recent_one() {
+    // Packets come in the first half of the time.
+    let mut m = Moderator::new("adaptive:cpu=2%".parse().unwrap(), true);
+    m.set_ring_len(Some(4096));
+    let seen = simulate(&mut m, every(us(10), SECOND / 2), SECOND, us(1));
+    let line = m.moderated().over(seen.packets, seen.irqs).to_string();
+    assert!((2.5..2.8).contains(&number(&line, "us; takes ")), "{line}");
+    assert!((2.4..2.6).contains(&number(&line, "of a CPU, ")), "{line}");
+}
