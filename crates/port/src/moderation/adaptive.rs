@@ -11,7 +11,8 @@
 //!
 //! At the same rate a stream gathers while it is held and a peer that waits for each answer does not: it is
 //! only slowed down. No rate tells the two apart, so a trial does, and its verdict is kept for a while. What
-//! is held is let go once a second, to see the rate at which packets come by themselves.
+//! is held is let go once a second, to see the rate at which packets come by themselves. A longer hold than the last
+//! trial's has a trial of its own: at once if the rate has risen, else at that time.
 
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,8 @@ pub(super) struct Adaptive {
     cap: Duration,
     hold: Duration,
     late: Duration,
+    /// True if a trial failed since the last successful one.
+    failed: bool,
     retry_at: Option<Instant>,
     backoff: Duration,
     /// True if the last poll found no packet.
@@ -79,6 +82,7 @@ impl Default for Adaptive {
             cap: Duration::MAX,
             hold: Duration::ZERO,
             late: Duration::ZERO,
+            failed: false,
             retry_at: None,
             backoff: BACKOFF_MIN,
             empty: false,
@@ -112,7 +116,10 @@ impl Adaptive {
             Phase::Free => {
                 let rate = window.rate();
                 let longest = target(rate);
-                if packets >= EVIDENCE && window.passed >= EVIDENCE_TIME {
+                // A trial that failed may have expected the rate within a burst: then measure for the time of a hold, so
+                // that the pauses between bursts count.
+                let time = EVIDENCE_TIME.max(if self.failed { longest } else { Duration::ZERO });
+                if packets >= EVIDENCE && window.passed >= time {
                     arrivals.forget_rate();
                     arrivals.close(now);
                     let may = self.retry_at.is_none_or(|at| now >= at);
@@ -137,7 +144,7 @@ impl Adaptive {
                     return self.fail(now, arrivals);
                 }
                 if rounds >= TRIAL {
-                    self.backoff = BACKOFF_MIN;
+                    (self.backoff, self.failed) = (BACKOFF_MIN, false);
                     self.phase = Phase::Held { until: now.checked_add(BELIEVED) };
                 }
                 (packets > 0).then_some(self.hold)
@@ -149,7 +156,12 @@ impl Adaptive {
                     self.release(arrivals, now);
                     return None;
                 }
-                self.adjust(target(rate).min(self.cap));
+                let longest = target(rate);
+                // Holding cannot raise the rate of peers that wait, so a longer hold is tried at once.
+                if packets > 0 && rate > self.natural && longest > self.cap + self.cap / 8 {
+                    return self.enter(rate, longest);
+                }
+                self.adjust(longest.min(self.cap));
                 (packets > 0).then_some(self.hold)
             }
         }
@@ -194,6 +206,7 @@ impl Adaptive {
 
     /// Halves a hold that gathered too few packets; gives up if the half is too short.
     fn fail(&mut self, now: Instant, arrivals: &mut Arrivals) -> Option<Duration> {
+        self.failed = true;
         let half = self.enter(self.natural, self.hold / 2);
         // Forget the rate, because it was measured with the longer hold.
         arrivals.forget_rate();

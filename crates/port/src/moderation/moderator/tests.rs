@@ -7,6 +7,7 @@ use super::*;
 const TIME: Duration = Duration::from_micros(50);
 const BUDGET: usize = 64;
 
+mod loads;
 mod unmet;
 
 fn us(n: u64) -> Duration {
@@ -28,6 +29,8 @@ struct Seen {
     irqs: u64,
     delays: Vec<Duration>,
     most_at_once: u32,
+    /// The begin and the length of each hold.
+    holds: Vec<(Duration, Duration)>,
     line: String,
 }
 
@@ -82,6 +85,7 @@ fn simulate_at(
         match m.rest(start + now) {
             Rest::Look => now += us(1),
             Rest::Hold { until, spin } => {
+                seen.holds.push((now, until - (start + now)));
                 let woken = (until - start).max(now) + if spin { us(0) } else { late };
                 (now, seen.irqs) = (woken.max(now + us(1)), seen.irqs + u64::from(!spin));
                 m.irq();
