@@ -28,6 +28,7 @@ use linerate_skb::{Batch, DropReason, Holders, Local, Pool};
 use linerate_wire::stamp;
 
 use super::config::{Config, Size};
+use super::irq::Irq;
 use super::path::{Gauge, MEET, apart};
 use super::turning::{Beat, Done, nanos};
 use crate::scenario::crew::{Crew, Duty};
@@ -65,6 +66,7 @@ pub(super) fn build(
     config: &Config,
     cpus: &[usize],
     out: Option<&str>,
+    irq: Option<&Arc<Irq>>,
 ) -> Result<(Crew<Duration, Done>, Gauge)> {
     let &[first, second] = cpus else {
         return Err(Error::new(Code::Cpu, "cannot run `engine`", "an adapter needs two CPUs"));
@@ -84,6 +86,10 @@ pub(super) fn build(
         port.into_queues().pop().ok_or_else(none)
     };
     let (wire, receiver) = (queue(wire)?, queue(receiver)?);
+    let (wire, receiver) = match irq {
+        Some(irq) => irq.between(wire, receiver)?,
+        None => (wire, receiver),
+    };
     let (shared, len) = (Arc::new(Shared::default()), config.ring_len as usize);
     let polls = Polls(receiver.stats());
     let out = out.map(|port| leave_by(port, config, &pool)).transpose()?;

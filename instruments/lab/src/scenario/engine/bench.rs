@@ -1,6 +1,7 @@
 //! A bench of the engine: its windows, its profile, its end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_datapath::Worker;
@@ -12,6 +13,7 @@ use linerate_skb::Ledger;
 use super::beyond::{self, Beyond};
 use super::config::Config;
 use super::device::Link;
+use super::irq::Irq;
 use super::path::Reading;
 use super::path::{self, Gauge};
 use super::turning::{Done, empty, nanos};
@@ -45,10 +47,15 @@ const OF_A_DEVICE: [&str; 2] = [
      allocator's, as by a driver that copies out of its ring",
 ];
 
+/// The note for a side whose adapter holds its interrupt.
+const OF_AN_IRQ: &str =
+    "MODEL: the adapter's interrupt is an eventfd and a timer of Linux, and no interrupt of a CPU";
+
 /// One side, ready to run.
 pub(super) struct EngineBench {
     crew: Crew<Duration, Done>,
     gauge: Gauge,
+    irq: Option<Arc<Irq>>,
     /// The counts of all windows.
     done: Done,
     threads: usize,
@@ -70,12 +77,15 @@ impl EngineBench {
         beyond: Option<Beyond>,
         link: Option<Link>,
     ) -> Result<EngineBench> {
-        let (crew, gauge) = path::build(config, cpus, beyond.as_ref(), link.as_ref())?;
+        let irq = config.hold_usecs.map(|usecs| Irq::new(usecs, config.hold_frames)).transpose()?;
+        let (crew, gauge) =
+            path::build(config, cpus, beyond.as_ref(), link.as_ref(), irq.as_ref())?;
         let mut all = cpus.to_vec();
         all.extend(beyond.as_ref().map(Beyond::cpu).filter(|cpu| !cpus.contains(cpu)));
         Ok(EngineBench {
             crew,
             gauge,
+            irq,
             done: Done::default(),
             threads: config.threads,
             // If all threads are in this process, they report their CPUs themselves.
@@ -90,7 +100,7 @@ impl EngineBench {
         if let Some(beyond) = &mut self.beyond {
             self.seen += &beyond.begin()?;
         }
-        let before = Reading::of(&self.gauge);
+        let before = Reading::of(&self.gauge, self.irq.as_ref());
         let (start, from) = (Instant::now(), ticks());
         self.crew.order(&time);
         let collected = self.crew.collect();
@@ -98,7 +108,7 @@ impl EngineBench {
         let (times, each) = collected?;
         let mut done = Done::default();
         each.into_iter().for_each(|one| done += one);
-        let after = Reading::of(&self.gauge);
+        let after = Reading::of(&self.gauge, self.irq.as_ref());
         let seen = self.beyond.as_mut().map(Beyond::end).transpose()?;
         self.done += done;
         let tick_hz = to.wrapping_sub(from) as f64 * 1e9 / wall_ns as f64;
@@ -176,7 +186,7 @@ impl Bench for EngineBench {
     }
 
     fn finish(self: Box<Self>) -> Result<Finished> {
-        let EngineBench { crew, gauge, done, threads, beyond, mut seen, link, .. } = *self;
+        let EngineBench { crew, gauge, irq, done, threads, beyond, mut seen, link, .. } = *self;
         let matrix = gauge.memory().matrix;
         let cpus = matrix.cpus().to_vec();
         let mut totals = totals(&gauge);
@@ -196,6 +206,9 @@ impl Bench for EngineBench {
         }
         if link.is_some() {
             notes.extend(OF_A_DEVICE.map(str::to_owned));
+        }
+        if irq.is_some() {
+            notes.push(OF_AN_IRQ.to_owned());
         }
         if let Some(stats) = gauge.engine() {
             notes.extend(warnings(stats.warnings()));

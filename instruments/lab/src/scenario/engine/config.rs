@@ -131,6 +131,8 @@ knobs! {
     "verify" verify: bool = flag() or out.is_some(), "false; with out true", "Whether every byte is checked where packets end (ring, fabric, adapter, device).";
     "reap" reap: usize = count(1, 65_536), "64", "Packets that an adapter's transmitter keeps before it gives their buffers back, all at once; with out those that wait for room at most, beyond which they are lost.";
     "touch" touch: bool = flag(), "false", "Whether an adapter's packets are written by the wire and read by the receiver.";
+    "hold_usecs" hold_usecs: Option<u32> = count_if_set(1, 10_000), "no hold", "MODEL: microseconds after an interrupt for which an adapter holds the next (adapter, ring with threads = 2).";
+    "hold_frames" hold_frames: u32 = count(1, 65_536), "32", "MODEL: waiting packets that end that hold early.";
     "spin" spin: bool = flag(), "false", "Whether an adapter's receiver looks without a pause instead of sleeping until it is woken.";
 }
 
@@ -200,6 +202,13 @@ impl Config {
             }
             Kind::Device if self.ring_len < XDP_RING_MIN => {
                 refuse("ring_len", format!("ring_len: a ring of AF_XDP has at least {XDP_RING_MIN}"))
+            }
+            _ if self.hold_usecs.is_none() && settings.get("hold_frames").is_some() => {
+                refuse("hold_frames", "hold_frames ends a hold of hold_usecs".into())
+            }
+            path if self.hold_usecs.is_some() && (path, self.threads) != (Kind::Ring, 2) && path != Kind::Adapter => {
+                let why = "hold_usecs is for path = \"adapter\", and for \"ring\" with threads = 2";
+                refuse("hold_usecs", why.into())
             }
             Kind::Fabric if self.threads != 1 => {
                 let why = "path = \"fabric\" has one worker, and a process beyond it";

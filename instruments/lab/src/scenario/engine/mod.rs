@@ -17,6 +17,7 @@ mod bench;
 mod beyond;
 mod config;
 mod device;
+mod irq;
 mod path;
 mod turning;
 
@@ -53,7 +54,8 @@ impl Scenario for Engine {
          of its buffers, and nothing else (micro). `path = \"null\"` forwards between two null ports \
          with one worker; \"ring\" generates packets into a ring that a second worker empties; \
          \"adapter\" offers bursts at line rate to a ring of posted buffers, which overruns if the \
-         receiving thread does not fill it in time; \"fabric\" sends generated packets to a second process \
+         receiving thread does not fill it in time; its interrupt, and that of a \"ring\" between two threads, can be \
+         held by time and by number of packets (`hold_usecs`, a MODEL); \"fabric\" sends generated packets to a second process \
          by memif, which sees them in this one's memory, or in buffers that they are copied into, and \
          checks every byte. An adapter's packets can leave that way, too (`out`), and those of a \
          \"device\" do: a thread sends them into a veth pair, whose other end AF_XDP takes (as root, not micro)."

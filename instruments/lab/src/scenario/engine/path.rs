@@ -1,6 +1,7 @@
 //! The paths of sides: an engine's workers or an adapter's two ends, each on its thread, with
 //! readings before and after a window.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use linerate_datapath::{Builder, Engine, Stats};
@@ -8,6 +9,7 @@ use linerate_skb::{Data, Ledger, Pool, PoolStats};
 
 use super::beyond::Beyond;
 use super::config::{Config, Kind, Size};
+use super::irq::{Irq, Taken};
 use super::turning::{Beat, Done, Receiving, Turning};
 use super::{adapter, device};
 use crate::scenario::crew::{Crew, Duty};
@@ -81,11 +83,12 @@ pub(super) fn build(
     cpus: &[usize],
     beyond: Option<&Beyond>,
     link: Option<&device::Link>,
+    irq: Option<&Arc<Irq>>,
 ) -> Result<(Crew<Duration, Done>, Gauge)> {
     match config.path {
         Kind::Null => engine(config, cpus, null(config)),
-        Kind::Ring => engine(config, cpus, ring(config)),
-        Kind::Adapter => adapter::build(config, cpus, beyond.map(Beyond::port)),
+        Kind::Ring => engine(config, cpus, ring(config, irq)),
+        Kind::Adapter => adapter::build(config, cpus, beyond.map(Beyond::port), irq),
         Kind::Fabric => engine(config, cpus, fabric(config, beyond)),
         Kind::Device => match beyond.zip(link) {
             Some((beyond, link)) => device::build(config, cpus, beyond, link),
@@ -99,16 +102,20 @@ fn null(config: &Config) -> Builder {
     Engine::builder().port("in", &text).port("out", &text).wire("in", "out")
 }
 
-fn ring(config: &Config) -> Builder {
+fn ring(config: &Config, irq: Option<&Arc<Irq>>) -> Builder {
     let ring = format!("ring:r,len={}", config.ring_len);
     let sink = if config.verify { "sink:" } else { "sink:,blind" };
-    Engine::builder()
+    let ports = Engine::builder()
         .port("gen", &format!("gen:,size={}", size(config.size)))
         .port("r0", &ring)
         .port("r1", &ring)
         .port("sink", sink)
         .wire("gen", "r0")
-        .wire("r1", "sink")
+        .wire("r1", "sink");
+    match irq {
+        Some(irq) => irq.between_ports(ports, "r0", "r1"),
+        None => ports,
+    }
 }
 
 fn fabric(config: &Config, beyond: Option<&Beyond>) -> Builder {
@@ -204,6 +211,8 @@ const OWN: &[Figure] = figures! {
     "total_ticks" "TSC ticks" "CPU time of the measured threads, in ticks.";
     "asleep_ns" "ns" "How long threads slept, until they were on a CPU again.";
     "tick_hz" "ticks/s" "Rate of the ticks in this window.";
+    "irqs_by_time" "irqs" "MODEL: interrupts of an adapter with `hold_usecs` that its time raised.";
+    "irqs_by_frames" "irqs" "MODEL: those that `hold_frames` waiting packets raised.";
     "copied_bytes" "bytes" "Bytes of packets that ports of this process copied.";
     "far_packets" "packets" "Packets that the other process received, including those in flight at the end.";
     "far_verified" "packets" "Of these, those of which it checked every byte.";
@@ -237,11 +246,12 @@ pub(super) struct Reading {
     /// Packets lost before the engine: in total, for lack of room in the ring, of a frame, and
     /// of a CPU in time.
     missed: [u64; 4],
+    irqs: Taken,
 }
 
 impl Reading {
     /// Reads the counts of a side between windows, while its threads wait.
-    pub fn of(gauge: &Gauge) -> Reading {
+    pub fn of(gauge: &Gauge, irq: Option<&Arc<Irq>>) -> Reading {
         let mut reading = Reading {
             pool: match gauge {
                 Gauge::Engine(stats) => pool_figures::Reading::of(stats),
@@ -264,6 +274,7 @@ impl Reading {
             asleep_ns: 0,
             copied_bytes: 0,
             missed: [0; 4],
+            irqs: irq.map(|irq| irq.taken()).unwrap_or_default(),
         };
         match gauge {
             Gauge::Engine(stats) | Gauge::Device(stats, _) => {
@@ -328,6 +339,8 @@ impl Reading {
             ("overruns_wire_late", done.wire_late as f64),
             ("overruns_fabric_full", done.fabric_full as f64),
             ("copied_bytes", copied_bytes as f64),
+            ("irqs_by_time", d(self.irqs.by_time, before.irqs.by_time) as f64),
+            ("irqs_by_frames", d(self.irqs.by_frames, before.irqs.by_frames) as f64),
             ("late", done.late as f64),
             ("late_ns", done.late_ns as f64),
             ("total_ticks", cpu_ns * tick_hz / 1e9),

@@ -348,3 +348,26 @@ fn a_profile_says_its_packets_or_why_there_is_none() {
     }
     bench.finish().unwrap();
 }
+
+#[test]
+fn an_adapter_that_holds_its_irq_counts_irqs_by_cause_and_loses_nothing() {
+    let worker = ring().with("threads", 2).with("rate", "640kpps");
+    let of_lab = adapter().with("burst", 64).with("line_rate", "1Mpps");
+    for settings in [worker, of_lab] {
+        let settings = settings.with("hold_usecs", 2000).with("hold_frames", 8);
+        let Some(mut bench) = open(&settings) else { return };
+        let irqs =
+            |window: &Window| figure(window, "irqs_by_time") + figure(window, "irqs_by_frames");
+        let window = window(bench.as_mut(), |window| irqs(window) > 0.0);
+        assert!(irqs(&window) <= window.wakeups.unwrap() as f64, "{window:?}");
+        let end = bench.finish().unwrap();
+        assert!(end.ledger.balanced && end.ledger.in_flight == 0, "{end:?}");
+        assert!(end.notes.iter().any(|note| note.starts_with("MODEL")), "{end:?}");
+    }
+    for settings in [ring(), ring().with("path", "null")] {
+        let e = Engine.check(&settings.with("hold_usecs", 100), &place(2)).unwrap_err();
+        assert!(e.why.contains("hold_usecs is for path = \"adapter\""), "{e}");
+    }
+    let e = Engine.check(&adapter().with("hold_frames", 8), &place(2)).unwrap_err();
+    assert!(e.why.contains("hold_frames ends a hold of hold_usecs"), "{e}");
+}
