@@ -8,7 +8,8 @@
 //!
 //! The list is post 002's `skb_blist`: there is none until a cap is set, and it is freed with the queue. What
 //! the device has no room for stays where it is, in order, and goes first the next time. The device is never
-//! asked for its free slots: it takes what it has room for.
+//! asked for its free slots: it takes what it has room for. If it takes nothing, others are added behind what it
+//! refused, because a driver may learn only from them that the device never takes the first one.
 //!
 //! Owner: the worker. A cap is changed between two turns.
 
@@ -170,10 +171,26 @@ impl Egress {
             }
             moved |= flush(&mut self.flushes, ops, mem, part);
             left = left.saturating_sub(before);
-            let is_full = !part.is_empty() || ops.waiting() > 0;
+            let (after, is_full) = (part.len(), !part.is_empty() || ops.waiting() > 0);
+            if after > 0 && after == before {
+                self.top_up(now, mem);
+            }
             if is_full || left == 0 {
                 return moved;
             }
+        }
+    }
+
+    /// Adds packets behind those that the device has refused, for the next call: from the fifo to the list,
+    /// up to the cap, and from the discipline to the fifo.
+    #[cold]
+    fn top_up(&mut self, now: Instant, mem: &mut Local) {
+        if let Some(list) = self.list.as_mut().filter(|list| !list.is_empty()) {
+            self.fifo.move_to(list, self.whole.saturating_sub(list.len()));
+        }
+        if let Some(qdisc) = &mut self.qdisc {
+            let most = Moved { packets: self.fifo.spare(), bytes: u64::MAX };
+            qdisc.dequeue(&mut self.fifo, most, now, mem);
         }
     }
 

@@ -21,6 +21,8 @@ struct Calls {
     numbers: Vec<u32>,
     /// Number of free slots in the device's ring.
     room: usize,
+    /// The packet that the device never takes, and drops if it is offered another one with it.
+    guilty: Option<u32>,
 }
 
 /// A device with the given caps.
@@ -37,12 +39,18 @@ impl QueueOps for Device {
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         let mut calls = self.0.lock().unwrap();
-        let n = batch.len().min(calls.room);
-        calls.room -= n;
-        calls.offered.push(batch.len());
-        calls.taken.push(n);
         let number =
             |skb: &linerate_skb::Skb| u32::from_be_bytes(*skb.data().first_chunk().unwrap());
+        calls.offered.push(batch.len());
+        let mut n = batch.len().min(calls.room);
+        if calls.guilty.is_some() && batch.iter().next().map(number) == calls.guilty {
+            n = n.saturating_sub(1);
+            if n > 0 {
+                batch.discard_first(1, DropReason::WRITE_FAILED, mem);
+            }
+        }
+        calls.room -= n;
+        calls.taken.push(n);
         calls.numbers.extend(batch.iter().take(n).map(number));
         batch.sent(n, mem)
     }
@@ -235,6 +243,28 @@ fn packets_without_a_slot_go_first_when_there_is_room() {
         bench.check_order(90);
         bench.xmit(ROOM);
         bench.check_order(160);
+    }
+}
+
+/// S2.11: a driver tells a packet that the device never takes from a full device by a packet behind it.
+#[test]
+fn packet_behind_a_refused_one_is_offered_from_the_fifo_and_from_the_discipline() {
+    let mut capped = Bench::capped(TxBatch::Packets(2), 256, 1);
+    capped.put(4, 60);
+    let fifo = Box::new(Fifo::new(Limit::packets(500)));
+    let mut managed = Bench::new(Egress::new(256, Some(fifo)), 1);
+    managed.put(2, 60);
+    for bench in [&mut capped, &mut managed] {
+        bench.calls.lock().unwrap().guilty = Some(1);
+        bench.xmit(0);
+        assert!(!bench.xmit(ROOM), "one packet alone");
+        bench.put(1, 60);
+        assert!((0..3).any(|_| bench.xmit(0)));
+        let calls = bench.calls.lock().unwrap();
+        let expected = (0..bench.next).filter(|number| *number != 1);
+        assert!(calls.numbers.iter().copied().eq(expected), "{:?}", calls.numbers);
+        assert!(calls.offered.iter().all(|n| *n <= 2), "{:?}", calls.offered);
+        assert_eq!((bench.egress.waiting(), bench.ledger().dropped_total()), (0, 1));
     }
 }
 

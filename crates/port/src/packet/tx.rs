@@ -8,6 +8,9 @@
 //!   refused  ? ? ?      taken: there is room, so all before it are refused for themselves: dropped
 //!      1     2 3 4      refused: perhaps no room: all wait, and the next one is offered 100 ms later
 //! ```
+//!
+//! If none of them is taken for 2 s, the first one is dropped, so that it does not hold up for ever what its
+//! caller cannot offer yet.
 
 use std::time::{Duration, Instant};
 
@@ -27,6 +30,9 @@ const PROBE_PATIENCE: Duration = Duration::from_millis(100);
 /// The same for a packet that is shorter than one before it: it may fit into a queue that has no room for
 /// the longer one. In this time a queue that drains at 12.5 kbit/s has room for any packet of 1514 bytes.
 const SHORT_PROBE_PATIENCE: Duration = Duration::from_secs(1);
+/// Time after which the first packet is dropped if no packet was taken: its caller may have no other one to
+/// offer, or refused ones only.
+const GIVE_UP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The arrays for sendmmsg, and the state after the kernel's last reply.
 pub(super) struct Tx {
@@ -66,6 +72,16 @@ enum Then {
     Stop,
     /// The kernel has taken the packet with this index, and will never take those before it.
     Skip(usize),
+}
+
+/// Result of an offer of another packet than the first one.
+enum Probe {
+    /// Nothing new is known: the packets may wait for room.
+    Unknown,
+    /// The kernel has taken the packet with this index.
+    Taken(usize),
+    /// No packet was taken for so long that the first one is given up.
+    GiveUp,
 }
 
 impl Tx {
@@ -222,46 +238,70 @@ impl Tx {
             (self.refused_since, self.held) = (None, None);
             return Then::Stop;
         }
-        if let Some(guilty) = self.probe(socket, batch, now) {
-            (self.refused_since, self.held) = (None, None);
-            return Then::Skip(guilty);
+        match self.probe(socket, batch, now) {
+            Probe::Taken(guilty) => {
+                (self.refused_since, self.held) = (None, None);
+                return Then::Skip(guilty);
+            }
+            Probe::GiveUp => batch.discard_first(1, DropReason::WRITE_FAILED, mem),
+            Probe::Unknown => {}
         }
         self.retry = Retry::later();
         Then::Stop
     }
 
-    /// Offers a packet behind the first one, if that was refused for long enough; returns its index if the
-    /// kernel takes it.
+    /// Offers a packet behind the first one, if that was refused for long enough.
     ///
     /// All packets before it were refused when they were offered, the first one just now. So a full queue
-    /// loses a packet only if it gets room between these two system calls, and had none for 100 ms before.
-    /// If all are refused, or there is no second packet, none is dropped: they may wait for room.
-    fn probe(&mut self, socket: &PacketSocket, batch: &Batch, now: Instant) -> Option<usize> {
+    /// loses a packet by a probe only if it gets room between these two system calls, and had none for 100 ms
+    /// before. If all are refused, or there is no second packet, they may wait for room, until one is given up.
+    fn probe(&mut self, socket: &PacketSocket, batch: &Batch, now: Instant) -> Probe {
         let handles = batch.handles();
+        let Some(first) = handles.first() else { return Probe::Unknown };
+        let is_recent = |held: &Held| now.saturating_duration_since(held.probed) < PROBE_PATIENCE;
         let held = match &mut self.held {
-            Some(held) if handles.starts_with(&self.refused) => held,
+            Some(held) if self.refused.is_empty() && is_recent(held) => {
+                // The only packet of the batch before was given up: this one waits no longer than others.
+                self.refused.push(*first);
+                held
+            }
+            Some(held) if !self.refused.is_empty() && handles.starts_with(&self.refused) => held,
             held => {
                 self.refused.clear();
-                self.refused.push(*handles.first()?);
+                self.refused.push(*first);
                 held.insert(Held { since: now, probed: now })
             }
         };
-        if now.saturating_duration_since(held.probed) < PROBE_PATIENCE {
-            return None;
+        if is_recent(held) {
+            return Probe::Unknown;
         }
+        let waited = now.saturating_duration_since(held.since);
         let offered = self.refused.len();
-        let Some(skb) = batch.iter().nth(offered) else {
+        let next = batch.iter().nth(offered);
+        let is_shorter =
+            |skb: &Skb| batch.iter().take(offered).any(|before| before.len() > skb.len());
+        if let Some(skb) = next
+            && (waited >= SHORT_PROBE_PATIENCE || !is_shorter(skb))
+        {
+            held.probed = now;
+            self.refused.push(handles[offered]);
+            let (sent, _) = self.send_alone(socket, skb);
+            if sent > 0 {
+                return Probe::Taken(offered);
+            }
+        }
+        if waited >= GIVE_UP_PATIENCE {
+            // The rest has been refused for as long: 100 ms later it is its first packet's turn.
+            self.refused.remove(0);
+            if let Some(held) = &mut self.held {
+                held.probed = now;
+            }
+            return Probe::GiveUp;
+        }
+        if next.is_none() {
             // The batch has no further packet: begin again with the second one.
             self.refused.truncate(1);
-            return None;
-        };
-        let is_shorter = batch.iter().take(offered).any(|before| before.len() > skb.len());
-        if is_shorter && now.saturating_duration_since(held.since) < SHORT_PROBE_PATIENCE {
-            return None;
         }
-        held.probed = now;
-        self.refused.push(handles[offered]);
-        let (sent, _) = self.send_alone(socket, skb);
-        (sent > 0).then_some(offered)
+        Probe::Unknown
     }
 }

@@ -207,7 +207,10 @@ impl Stage {
     }
 
     /// Moves packets from the front of `batch` to `ready` and cuts superframes. Stops when `ready`
-    /// is full, the remaining packets need no work, or the pool has no frame.
+    /// is full, the pool has no frame, or `ready` is empty and the remaining packets need no work.
+    ///
+    /// Packets that need no work follow others into `ready`, because a driver may learn only from a packet
+    /// behind a refused one that the device never takes that one.
     #[cold]
     fn fill(&mut self, mem: &mut Local, batch: &mut Batch, cuts: impl Fn(&Skb) -> bool) {
         self.retry_at = None;
@@ -220,7 +223,11 @@ impl Stage {
             }
             let superframe = batch.iter().position(&cuts);
             match superframe {
-                None => return,
+                None if self.ready.is_empty() => return,
+                None => {
+                    batch.move_to(&mut self.ready, batch.len());
+                    return;
+                }
                 Some(0) => self.begin(mem, batch),
                 Some(plain) => drop(batch.move_to(&mut self.ready, plain)),
             }

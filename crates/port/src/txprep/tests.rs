@@ -20,6 +20,8 @@ pub(super) struct Device {
     room: usize,
     caps: Caps,
     calls: usize,
+    /// Number of the packets that the device never takes, and drops if it is offered another one with them.
+    guilty: Option<u8>,
     /// The event that the device was last armed for.
     armed: Option<Want>,
     alarm: Option<Instant>,
@@ -30,7 +32,7 @@ impl Device {
     pub fn new(room: usize) -> Device {
         let bell = EventFd::new().unwrap();
         let (caps, sent) = (Caps::default(), Vec::new());
-        Device { bell, room, caps, calls: 0, armed: None, alarm: None, sent }
+        Device { bell, room, caps, calls: 0, guilty: None, armed: None, alarm: None, sent }
     }
 }
 
@@ -41,6 +43,9 @@ impl QueueOps for Device {
 
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         self.calls += 1;
+        let innocent = batch.iter().position(|skb| Some(bytes(skb)[5]) != self.guilty);
+        let Some(innocent) = innocent else { return Moved::default() };
+        batch.discard_first(innocent, DropReason::WRITE_FAILED, mem);
         batch.send_prefix(mem, |skb| {
             if self.caps.stops_at_offloads && skb.offload().is_pending() {
                 return false;
@@ -209,6 +214,29 @@ fn segments_of_several_superframes_share_a_doorbell() {
     let (mut device, mut batch) = (Device::new(64), batch_of(&mut mem, &kinds));
     TxPrep::new(&device.caps).xmit(&mut device, &mut mem, &mut batch);
     assert_eq!((device.sent.len(), device.calls), (31, 1));
+}
+
+#[test]
+fn refused_segments_are_offered_with_the_packets_behind_them() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let mut mem = pool.local();
+    for later in [false, true] {
+        let mut batch = batch_of(&mut mem, &[Kind::Super(10), Kind::Plain, Kind::Plain]);
+        let mut behind = Batch::with_capacity(4);
+        if later {
+            let mut first = Batch::with_capacity(1);
+            batch.move_to(&mut first, 1);
+            (behind, batch) = (batch, first);
+        }
+        let mut device = Device::new(64);
+        device.guilty = Some(0);
+        let mut prep = TxPrep::new(&device.caps);
+        prep.xmit(&mut device, &mut mem, &mut batch);
+        prep.xmit(&mut device, &mut mem, &mut behind);
+        assert_eq!(sent(&device), [1, 2], "later: {later}");
+        assert!(batch.is_empty() && behind.is_empty() && !prep.is_busy());
+    }
+    assert_eq!(pool.ledger().dropped(DropReason::WRITE_FAILED), 20);
 }
 
 #[test]
