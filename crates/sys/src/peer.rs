@@ -18,7 +18,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::error::{Code, Error, Result};
 use crate::mem::Region;
-use seal::seal;
+use seal::{check, huge_page_bytes};
 
 /// A shared mapping of a peer's file.
 #[derive(Debug)]
@@ -63,9 +63,9 @@ impl PeerMemory {
         PeerMemory { base, len, access: Access::Write, owner: Owner::Ours(region) }
     }
 
-    /// Maps a peer's file after sealing it, so that the peer cannot truncate it.
+    /// Maps a peer's file, which must be sealed so that the peer cannot truncate it.
     ///
-    /// `trusted` takes a file that cannot be sealed, or is of huge pages that have holes or into which
+    /// `trusted` takes a file that is not sealed, or is of huge pages that have holes or into which
     /// its owner may punch some: such an owner can kill this process by SIGBUS.
     ///
     /// # Errors
@@ -74,14 +74,22 @@ impl PeerMemory {
         let what = || format!("cannot map a peer's memory of {len} bytes");
         let refuse = |why: String| Error::new(Code::Memory, what(), why);
         let fail = |call: &'static str| move |e| Error::os(Code::Memory, what(), call, e);
-        // Seal the file first: without seals it can shrink after its size was read.
+        // Read the seals first: without one the file can shrink after its size was read.
         let may_have_holes = !trusted
-            && seal(fd, len).map_err(|why| {
+            && check(fd, len).map_err(|why| {
                 refuse(why).fix("if the peer is trusted not to do so, add trust=yes")
             })?;
         let size = rustix::fs::fstat(fd).map_err(fail("fstat"))?.st_size;
         if len == 0 || u64::try_from(size).is_ok_and(|size| size < len) || size < 0 {
             return Err(refuse(format!("its file has {size} bytes")));
+        }
+        // The kernel maps whole huge pages, and unmaps nothing if the length is not that of whole ones.
+        if let Some(page) = huge_page_bytes(fd).map_err(fail("fstatfs"))?
+            && !len.is_multiple_of(page)
+        {
+            return Err(refuse(format!(
+                "its file has pages of {page} bytes, and it is no multiple"
+            )));
         }
         let bytes = usize::try_from(len).map_err(|_| refuse("it is too large".into()))?;
         let prot = match access {
@@ -439,6 +447,20 @@ mod tests {
         let fd = rustix::fs::memfd_create("test", flags).unwrap();
         rustix::fs::ftruncate(&fd, bytes).unwrap();
         fd
+    }
+
+    #[test]
+    fn a_part_of_a_huge_page_is_not_mapped_even_for_a_trusted_peer() {
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        if rustix::fs::memfd_create("test", flags).is_err() {
+            return eprintln!("skipped: no files of huge pages");
+        }
+        let fd = memfd(2 << 20, flags);
+        // The kernel would map a whole page for each of these, and not unmap it by the shorter length.
+        for len in [4096, (2 << 20) - 1] {
+            let why = PeerMemory::map(&fd, len, Access::Read, true).unwrap_err().why;
+            assert_eq!(why, "its file has pages of 2097152 bytes, and it is no multiple");
+        }
     }
 
     #[test]

@@ -91,10 +91,12 @@ fn memory() -> OwnedFd {
     memory_of(8192, MemfdFlags::ALLOW_SEALING)
 }
 
+/// Returns a memory file that contains a ring, sealed against truncation if it can be.
 fn memory_of(bytes: u64, flags: MemfdFlags) -> OwnedFd {
     let fd = rustix::fs::memfd_create("peer", flags).expect("a file");
     rustix::fs::ftruncate(&fd, bytes).expect("its length");
     rustix::io::pwrite(&fd, &super::ring::COOKIE.to_ne_bytes(), 0).expect("its cookie");
+    let _ = rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK);
     fd
 }
 

@@ -357,7 +357,7 @@ mod tests {
     use super::*;
     use crate::spec::Spec;
     use rustix::event::EventfdFlags;
-    use rustix::fs::MemfdFlags;
+    use rustix::fs::{MemfdFlags, SealFlags};
 
     fn config(text: &str) -> Config {
         Config::of(&Spec::parse(text, &["memif"]).unwrap()).unwrap()
@@ -371,6 +371,7 @@ mod tests {
     fn memory(bytes: u64) -> OwnedFd {
         let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&fd, bytes).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
         for page in 0..bytes / 4096 {
             rustix::io::pwrite(&fd, &ring::COOKIE.to_ne_bytes(), page * 4096).unwrap();
         }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use linerate_sys::seqpacket::Listener;
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 use super::super::message::{Message, RingPlace};
 use super::super::ring::COOKIE;
@@ -143,6 +143,7 @@ fn send_holes(name: &str, punches: bool) -> Option<()> {
     let channel = admitted(name, "")?;
     let file = rustix::fs::memfd_create("holes", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, HOLES).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
     let write = |at: u64, bytes: &[u8]| rustix::io::pwrite(&file, bytes, at).unwrap();
     let tell = |message, fd: Option<_>| {
         channel.send(&message, fd).ok()?;
@@ -199,6 +200,7 @@ fn be_hostile(name: &str, i: u64, random: &mut Random) {
             let channel = admitted(name, "").unwrap();
             let file = rustix::fs::memfd_create("large", MemfdFlags::ALLOW_SEALING).unwrap();
             rustix::fs::ftruncate(&file, 3 << 30).unwrap();
+            rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
             let _ = channel.send(&Message::AddRegion { index: 0, bytes: 3 << 30 }, Some(file));
             assert!(matches!(next(&channel), Some(Message::Disconnect(_))));
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use linerate_sys::seqpacket::Listener;
 use linerate_sys::wait::EventFd;
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::super::channel::Channel;
@@ -264,6 +264,13 @@ fn memfd(bytes: u64, flags: MemfdFlags) -> OwnedFd {
     fd
 }
 
+/// Returns a memory file as clients make it.
+fn sealed(bytes: u64) -> OwnedFd {
+    let fd = memfd(bytes, MemfdFlags::ALLOW_SEALING);
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+    fd
+}
+
 /// Returns the server's refusal, if any, of a client that sends these files as its region and its doorbell.
 fn offered(trust: &str, region: OwnedFd, bell: OwnedFd) -> Option<String> {
     let (name, pool) = (name(), pool());
@@ -299,12 +306,12 @@ fn files_that_are_no_memory_or_no_doorbell_are_refused() {
     let bell = || -> OwnedFd { EventFd::new().unwrap().as_fd().try_clone_to_owned().unwrap() };
     let file = |path: &str| -> OwnedFd { std::fs::File::open(path).unwrap().into() };
     let good = || {
-        let fd = memfd(4096, MemfdFlags::ALLOW_SEALING);
+        let fd = sealed(4096);
         let cookie = super::super::ring::COOKIE.to_ne_bytes();
         rustix::io::pwrite(&fd, &cookie, 0).unwrap();
         fd
     };
-    let unsealed = "region 0: its file cannot be sealed against truncation; add trust=yes";
+    let unsealed = "region 0: its file is not sealed against truncation; add trust=yes";
     for region in [
         file("/dev/null"),
         file("/dev/zero"),
@@ -313,19 +320,17 @@ fn files_that_are_no_memory_or_no_doorbell_are_refused() {
         rustix::pipe::pipe().unwrap().0,
         bell(),
         memfd(4096, MemfdFlags::empty()),
+        memfd(4096, MemfdFlags::ALLOW_SEALING),
     ] {
         assert_eq!(offered("", region, bell()).as_deref(), Some(unsealed));
     }
-    let short = offered("", memfd(4095, MemfdFlags::ALLOW_SEALING), bell());
+    let short = offered("", sealed(4095), bell());
     assert_eq!(short.as_deref(), Some("region 0: its file has 4095 bytes"));
     for no_bell in [file("/dev/null"), rustix::pipe::pipe().unwrap().1, good()] {
         let why = offered("", good(), no_bell);
         assert_eq!(why.as_deref(), Some("a doorbell that is not an eventfd"));
     }
-    assert_eq!(
-        offered("", memfd(4096, MemfdFlags::ALLOW_SEALING), bell()).as_deref(),
-        Some("a ring that does not exist")
-    );
+    assert_eq!(offered("", sealed(4096), bell()).as_deref(), Some("a ring that does not exist"));
     assert_eq!(offered("", good(), bell()), None);
     let unsealable = memfd(4096, MemfdFlags::empty());
     rustix::io::pwrite(&unsealable, &super::super::ring::COOKIE.to_ne_bytes(), 0).unwrap();

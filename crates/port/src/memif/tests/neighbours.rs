@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use linerate_sys::seqpacket::{Listener, Seqpacket};
 use linerate_sys::wait::EventFd;
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::thread::Uid;
 
 use super::super::channel::Channel;
@@ -291,6 +291,7 @@ fn sparse_memory_is_refused_before_it_is_mapped_with_the_remedy() {
     ] {
         let file = rustix::fs::memfd_create("sparse", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&file, bytes).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
         for _ in 0..51 {
             let channel = admitted(&name, "").unwrap();
             let region = Message::AddRegion { index: 0, bytes };
