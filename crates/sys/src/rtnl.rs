@@ -10,8 +10,10 @@
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recvfrom, send,
+    socket_with,
 };
 
 use crate::bpf::Mode;
@@ -51,6 +53,8 @@ const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
+/// The largest error number: include/linux/err.h.
+const ERRNO_MAX: i32 = 4095;
 /// Size of the buffer for an answer about one interface; answers have a few KiB.
 const ANSWER_BYTES: usize = 32 << 10;
 
@@ -101,6 +105,8 @@ impl LinkInfo {
         };
         dump(RTM_GETLINK, &[0; LINK_BYTES], each)
             .map_err(|e| refused(master.name(), "RTM_GETLINK", e))?;
+        found.sort_unstable();
+        found.dedup();
         // An interface that was just deleted is not a member any more.
         let name = |index| Interface::by_index(index).ok().map(|member| member.name());
         Ok(found.into_iter().filter_map(name).collect())
@@ -132,8 +138,19 @@ fn ask(kind: u16, wanted: u16, body: &[u8]) -> Answer<Vec<u8>> {
 fn ask_by(protocol: Option<Protocol>, kind: u16, wanted: u16, body: &[u8]) -> Answer<Vec<u8>> {
     let socket = send_by(protocol, kind, 0, body)?;
     let mut answer = vec![0; ANSWER_BYTES];
-    let (n, _) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
-    message(&answer[..n.min(ANSWER_BYTES)], wanted).map(<[u8]>::to_vec)
+    let n = receive(&socket, &mut answer)?;
+    message(&answer[..n], wanted).map(<[u8]>::to_vec)
+}
+
+/// Receives the kernel's next message; drops messages of other senders.
+fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Answer<usize> {
+    loop {
+        let (n, _, from) = recvfrom(socket, &mut *bytes, RecvFlags::empty())?;
+        let from = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
+        if from.is_some_and(|from| from.pid() == 0) {
+            return Ok(n);
+        }
+    }
 }
 
 /// Returns the body of the first message of kind `wanted` in `answer`, or the error that it
@@ -148,10 +165,11 @@ fn message(answer: &[u8], wanted: u16) -> Answer<&[u8]> {
     }
 }
 
-/// Returns the error number in an error message.
+/// Returns the error number in an error message; `PROTO` if it contains none.
 fn errno(message: &[u8]) -> Errno {
-    let code = u32_at(message, HEADER_BYTES).unwrap_or(0) as i32;
-    Errno::from_raw_os_error(code.checked_neg().unwrap_or(0))
+    let code = u32_at(message, HEADER_BYTES).and_then(|code| (code as i32).checked_neg());
+    let code = code.filter(|code| (1..=ERRNO_MAX).contains(code));
+    code.map_or(Errno::PROTO, Errno::from_raw_os_error)
 }
 
 /// Reads the body of a message about a link.
@@ -261,6 +279,39 @@ mod tests {
             assert_eq!(LinkInfo::of(&v0).unwrap().master, Some(b0.index()));
             assert_eq!(LinkInfo::of(&b0).unwrap().kind, "bridge");
         });
+    }
+
+    #[test]
+    fn error_message_without_an_error_number_is_a_protocol_error() {
+        let error = |payload: &[u8]| {
+            let mut bytes = vec![0; HEADER_BYTES];
+            bytes[..4].copy_from_slice(&((HEADER_BYTES + payload.len()) as u32).to_ne_bytes());
+            bytes[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
+            bytes.extend(payload);
+            message(&bytes, RTM_NEWLINK).unwrap_err()
+        };
+        assert_eq!(error(&(-libc::ENODEV).to_ne_bytes()), Errno::NODEV);
+        assert_eq!(error(&(-4095i32).to_ne_bytes()).raw_os_error(), 4095);
+        for code in [0, 1, libc::ENODEV, i32::MAX, -4096, -65_536, i32::MIN] {
+            assert_eq!(error(&code.to_ne_bytes()), Errno::PROTO, "{code}");
+        }
+        assert_eq!((error(&[]), error(&[255; 3])), (Errno::PROTO, Errno::PROTO));
+    }
+
+    #[test]
+    fn message_of_another_process_is_not_taken_for_the_kernels() {
+        use rustix::net::netlink::USERSOCK;
+        use rustix::net::{bind, getsockname, sendto};
+        let open = || {
+            let (family, raw) = (AddressFamily::NETLINK, SocketType::RAW);
+            let socket = socket_with(family, raw, SocketFlags::NONBLOCK, Some(USERSOCK)).unwrap();
+            bind(&socket, &SocketAddrNetlink::new(0, 0)).unwrap();
+            let name = SocketAddrNetlink::try_from(getsockname(&socket).unwrap()).unwrap();
+            (socket, name)
+        };
+        let ((ours, to), (theirs, _)) = (open(), open());
+        sendto(&theirs, b"forged", SendFlags::empty(), &to).unwrap();
+        assert_eq!(receive(&ours, &mut [0; 64]), Err(Errno::AGAIN));
     }
 
     #[test]

@@ -12,18 +12,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{Protocol, RecvFlags, recv};
+use rustix::net::Protocol;
 
 use super::{
     ATTRIBUTE_BYTES, Answer, HEADER_BYTES, IFLA_INFO_KIND, IFLA_LINK, IFLA_LINK_NETNSID,
-    IFLA_LINKINFO, IFLA_MASTER, LINK_BYTES, NLMSG_ERROR, RTM_GETLINK, attributes, errno, refused,
-    send_by, u16_at, u32_at,
+    IFLA_LINKINFO, IFLA_MASTER, LINK_BYTES, NLMSG_ERROR, RTM_GETLINK, attributes, errno, receive,
+    refused, send_by, u16_at, u32_at,
 };
 use crate::error::Result;
 use crate::netif::{IfName, Interface};
 
 const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_DONE: u16 = 3;
+/// Flag of the messages of a dump from which an object may be missing, because objects changed meanwhile.
+const NLM_F_DUMP_INTR: u16 = 0x10;
+/// Most attempts to get a dump without this flag.
+const DUMPS_MAX: usize = 10;
 const RTM_GETADDR: u16 = 22;
 const RTM_GETROUTE: u16 = 26;
 /// Lengths of `struct ifaddrmsg`, `struct rtmsg` and `struct rtnexthop`, in this order.
@@ -107,7 +111,8 @@ fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
     Ok(first)
 }
 
-/// Requests all objects of a kind, and calls `each` with the body of each message.
+/// Requests all objects of a kind, and calls `each` with the body of each message; several times if
+/// objects change meanwhile.
 pub(super) fn dump(kind: u16, body: &[u8], each: impl FnMut(&[u8])) -> Answer<()> {
     dump_by(None, kind, body, each)
 }
@@ -119,30 +124,57 @@ pub(super) fn dump_by(
     body: &[u8],
     mut each: impl FnMut(&[u8]),
 ) -> Answer<()> {
-    let socket = send_by(protocol, kind, NLM_F_DUMP, body)?;
-    while !part(&socket, &mut each)? {}
-    Ok(())
+    for _ in 0..DUMPS_MAX {
+        let socket = send_by(protocol, kind, NLM_F_DUMP, body)?;
+        let mut dump = Dump::default();
+        while !dump.has_ended {
+            dump.receive_part(&socket, &mut each)?;
+        }
+        if !dump.is_torn {
+            return Ok(());
+        }
+    }
+    Err(Errno::AGAIN)
 }
 
-/// Reads one part of an answer; returns true if it is the last part.
-fn part(socket: &OwnedFd, each: &mut impl FnMut(&[u8])) -> Answer<bool> {
-    let mut bytes = vec![0; PART_BYTES];
-    let (n, _) = recv(socket, &mut bytes[..], RecvFlags::empty())?;
-    let mut rest = bytes.get(..n).ok_or(Errno::PROTO)?;
-    if rest.is_empty() {
-        return Err(Errno::PROTO);
+/// State of an answer in several parts.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Dump {
+    has_ended: bool,
+    /// True if objects changed meanwhile, so that some may be missing.
+    is_torn: bool,
+}
+
+impl Dump {
+    fn receive_part(&mut self, socket: &OwnedFd, each: &mut impl FnMut(&[u8])) -> Answer<()> {
+        let mut bytes = vec![0; PART_BYTES];
+        let n = receive(socket, &mut bytes)?;
+        self.part(&bytes[..n], each)
     }
-    while !rest.is_empty() {
-        let len = u32_at(rest, 0).ok_or(Errno::PROTO)? as usize;
-        let message = rest.get(..len).filter(|m| m.len() >= HEADER_BYTES).ok_or(Errno::PROTO)?;
-        match u16_at(message, 4) {
-            Some(NLMSG_DONE) => return Ok(true),
-            Some(NLMSG_ERROR) => return Err(errno(message)),
-            _ => each(&message[HEADER_BYTES..]),
+
+    /// Reads one part of the answer.
+    fn part(&mut self, mut rest: &[u8], each: &mut impl FnMut(&[u8])) -> Answer<()> {
+        if rest.is_empty() {
+            return Err(Errno::PROTO);
         }
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        while !rest.is_empty() && !self.has_ended {
+            let len = u32_at(rest, 0).ok_or(Errno::PROTO)? as usize;
+            let message = rest.get(..len).filter(|m| m.len() >= HEADER_BYTES);
+            let message = message.ok_or(Errno::PROTO)?;
+            self.is_torn |= u16_at(message, 6).is_some_and(|flags| flags & NLM_F_DUMP_INTR != 0);
+            match u16_at(message, 4) {
+                // The dump failed in the middle if the last message has an error number.
+                Some(NLMSG_DONE) if u32_at(message, HEADER_BYTES).is_some_and(|e| e != 0) => {
+                    return Err(errno(message));
+                }
+                Some(NLMSG_DONE) => self.has_ended = true,
+                Some(NLMSG_ERROR) => return Err(errno(message)),
+                _ => each(&message[HEADER_BYTES..]),
+            }
+            rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        }
+        Ok(())
     }
-    Ok(false)
 }
 
 /// A link, with the link below it and the bridge or bond above it.
@@ -332,6 +364,31 @@ mod tests {
         ];
         assert_eq!(standing_on(1, &links), [1, 2, 3]);
         assert_eq!(standing_on(3, &links), [3]);
+    }
+
+    #[test]
+    fn dump_that_failed_or_missed_objects_does_not_read_as_complete() {
+        let message = |kind: u16, flags: u16, body: i32| {
+            let mut bytes = vec![0; HEADER_BYTES];
+            bytes[..4].copy_from_slice(&20u32.to_ne_bytes());
+            bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+            bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+            bytes.extend(body.to_ne_bytes());
+            bytes
+        };
+        let read = |messages: &[Vec<u8>]| {
+            let (mut dump, mut n) = (Dump::default(), 0);
+            dump.part(&messages.concat(), &mut |_| n += 1)
+                .map(|()| (dump.has_ended, dump.is_torn, n))
+        };
+        let (object, done) =
+            (message(RTM_GETROUTE, 2, 7), |flags, e| message(NLMSG_DONE, flags, e));
+        assert_eq!(read(&[object.clone(), object.clone()]), Ok((false, false, 2)));
+        assert_eq!(read(&[object.clone(), done(2, 0)]), Ok((true, false, 1)));
+        assert_eq!(read(&[object.clone(), done(2 | NLM_F_DUMP_INTR, 0)]), Ok((true, true, 1)));
+        let torn = message(RTM_GETROUTE, 2 | NLM_F_DUMP_INTR, 7);
+        assert_eq!(read(&[torn, done(2, 0)]), Ok((true, true, 1)));
+        assert_eq!(read(&[object, done(2, -libc::ENOBUFS)]), Err(Errno::NOBUFS));
     }
 
     #[test]

@@ -54,6 +54,7 @@ fn ask(index: u32) -> Answer<Vec<Napi>> {
         |message: &[u8]| found.extend(read(message, index).filter(|_| found.len() < INSTANCES_MAX));
     dump_by(Some(GENERIC), family()?, &command(NETDEV_CMD_NAPI_GET, &about), each)?;
     found.sort_unstable();
+    found.dedup();
     Ok(found)
 }
 

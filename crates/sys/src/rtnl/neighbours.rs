@@ -64,6 +64,8 @@ impl Neighbours {
             found.known.extend(known.map(|(_, address)| address));
         };
         dump(RTM_GETNEIGH, &request, each).map_err(fail)?;
+        found.known.sort_unstable();
+        found.known.dedup();
         Ok(found)
     }
 }
