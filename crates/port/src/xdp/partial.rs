@@ -7,7 +7,8 @@
 //! Where hardware is to fill a checksum in, the kernel leaves the sum of the pseudo header there
 //! (virtio says so in a header; AF_XDP has none). A packet whose field holds just that sum is taken
 //! for unfinished, and marked. One that was finished and holds it by chance, one of 65,536, comes to
-//! no harm: computed again, its checksum is the same.
+//! no harm: computed again, its checksum is the same. SCTP has no pseudo header: where its CRC is to be
+//! filled in, the kernel leaves 0.
 
 use linerate_skb::{Offload, Result, Skb};
 use linerate_sys::netif::Interface;
@@ -17,10 +18,12 @@ use linerate_wire::checksum;
 use super::config::Config;
 use crate::driver::Change;
 use crate::host::filter::Filter;
-use crate::host::headers::{self, IP_HEADERS_MAX, IpHeader, TCP, UDP, u16_at};
+use crate::host::headers::{self, IP_HEADERS_MAX, IpHeader, SCTP, TCP, UDP, u16_at};
 
 /// Offset of the checksum in TCP's header.
 const TCP_CHECK: usize = 16;
+/// Offset of the CRC, of 32 bits, in SCTP's header.
+const SCTP_CHECK: usize = 8;
 /// virtio's kinds of superframes.
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
@@ -196,6 +199,10 @@ fn unfinished(data: &[u8]) -> Option<Unfinished> {
     let offset = match ip.protocol {
         TCP => TCP_CHECK,
         UDP => 6,
+        SCTP => {
+            let field = data.get(ip.end + SCTP_CHECK..)?.first_chunk::<4>()?;
+            return (*field == [0; 4]).then_some(Unfinished { ip, offset: SCTP_CHECK });
+        }
         _ => return None,
     };
     let field = u16_at(data, ip.end + offset)?;
@@ -240,8 +247,12 @@ mod tests {
 
     #[test]
     fn a_packet_behind_two_vlan_tags_is_found_unfinished() {
-        for (protocol, offset) in [(TCP, 16), (UDP, 6)] {
+        for (protocol, offset) in [(TCP, 16), (UDP, 6), (SCTP, 8)] {
             let mut packet = frame(protocol, 100);
+            if protocol == SCTP {
+                assert_eq!(unfinished(&packet), None, "its CRC is complete");
+                packet[42..46].fill(0);
+            }
             packet.splice(12..12, [0x88, 0xa8, 0, 7, 0x81, 0, 0, 5]);
             assert_eq!(unfinished(&packet), Some((42, offset)));
         }
