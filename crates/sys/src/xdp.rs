@@ -375,12 +375,23 @@ impl RingMap {
     /// kernel does not report it.
     #[must_use]
     pub fn wants_wakeup(&self) -> bool {
-        let Some(at) = self.at.flags else { return true };
-        let flags: *mut u32 = self.byte(at).cast();
+        let Some(flags) = self.flags() else { return true };
+        flags.load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+    }
+
+    /// Sets or clears the kernel's request in its place, in tests of drivers that make it late.
+    #[doc(hidden)]
+    pub fn set_wakeup(&self, wanted: bool) {
+        if let Some(flags) = self.flags() {
+            flags.store(u32::from(wanted) * libc::XDP_RING_NEED_WAKEUP, Ordering::Relaxed);
+        }
+    }
+
+    fn flags(&self) -> Option<&AtomicU32> {
+        let flags: *mut u32 = self.byte(self.at.flags?).cast();
         // SAFETY: the kernel gave the offset, which is aligned for a u32 and within the mapping
         // that `self` keeps; both the kernel and this process access the word atomically.
-        let flags = unsafe { AtomicU32::from_ptr(flags) }.load(Ordering::Relaxed);
-        flags & libc::XDP_RING_NEED_WAKEUP != 0
+        Some(unsafe { AtomicU32::from_ptr(flags) })
     }
 
     fn byte(&self, at: u64) -> *mut u8 {

@@ -117,7 +117,7 @@ impl Device {
         let pool = &self.binding.pool;
         let held = Held::new(self.binding.memory_bytes(), pool.frame_size());
         let socket = self.socket.insert(Socket { rings, held });
-        self.rx.refill(socket, &mut self.home);
+        self.rx.refill(socket, &mut self.home, false);
         self.missed_before = [0; 2];
     }
 

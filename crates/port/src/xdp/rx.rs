@@ -53,8 +53,8 @@ impl Rx {
             }
             self.adopt(&descs[..got], &mut socket.held, mem, out);
         }
-        self.refill(socket, mem);
         let packets = out.len() - before;
+        self.refill(socket, mem, packets == 0);
         self.packets += packets as u64;
         Moved { packets, bytes: out.bytes_behind(before) }
     }
@@ -116,9 +116,13 @@ impl Rx {
 
     /// Posts free frames until the fill ring is full or the pool empty.
     ///
+    /// A driver that finds the fill ring empty asks to be told of frames, perhaps just after frames were
+    /// posted and its request was read. So, if nothing arrived (`is_idle`), it is read for earlier frames, too.
+    /// Returns true if the driver was told.
+    ///
     /// Shape:  hot list -> fill ring.
     /// Cost:   a syscall where the kernel asks to be told.
-    pub fn refill(&mut self, socket: &mut Socket, mem: &mut Local) {
+    pub fn refill(&mut self, socket: &mut Socket, mem: &mut Local, is_idle: bool) -> bool {
         let Socket { rings, held } = socket;
         self.starved = Retry::default();
         let mut posted = 0;
@@ -138,10 +142,13 @@ impl Rx {
                 break;
             }
         }
-        if posted > 0 && rings.fill_map.wants_wakeup() {
+        let tells = posted > 0 || (is_idle && held.posted > 0);
+        let tells = tells && rings.fill_map.wants_wakeup();
+        if tells {
             // The next send or wait finds the reason for its error.
             let _ = rings.socket.wake_rx();
         }
+        tells
     }
 
     /// Drops the partly received packet, whose ring is gone.

@@ -4,6 +4,7 @@ mod beside;
 mod lacking;
 mod slow;
 mod taken;
+mod told;
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! Sending: puts packets' frames into the transmit ring without a copy, and takes them back when
 //! the device has sent them.
 
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Skb, Span, Tally};
@@ -135,7 +136,12 @@ impl Tx {
     /// had no room.
     pub fn poll(&mut self, socket: &mut Socket, link: &mut Link, mem: &mut Local) {
         self.reap(socket, mem);
-        if self.retry.is_due() {
+        // A driver may ask to be notified just after its request was read; the packets wait in the ring then.
+        let is_missed = self.waits_since.is_some() && self.retry.at().is_none();
+        if is_missed && socket.rings.tx.free() < socket.rings.tx.len_descs() {
+            self.unannounced = true;
+        }
+        if self.retry.is_due() || (is_missed && self.unannounced) {
             self.kick(socket, link, mem);
         }
     }
@@ -255,6 +261,9 @@ impl Tx {
         if !self.unannounced {
             return true;
         }
+        // Publish the packets before the kernel's request is read: a driver that has found the ring empty
+        // sets its request and looks again.
+        fence(Ordering::SeqCst);
         if !socket.rings.tx_map.wants_wakeup() {
             self.unannounced = false;
             return true;

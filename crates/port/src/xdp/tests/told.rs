@@ -1,0 +1,59 @@
+//! Tests of requests that a driver makes just after they were read. The socket is not bound, so the rings'
+//! other half is this test's.
+
+use linerate_skb::Batch;
+use linerate_sys::xdp::XdpSocket;
+
+use super::super::held::Held;
+use super::super::rings::{Lens, Rings, Socket};
+use super::super::rx::Rx;
+use super::super::tx::Tx;
+use super::pool;
+use crate::host::Link;
+use crate::host::testing::{in_netns_with_xdp, ip, stamped};
+
+fn socket(frame_bytes: usize) -> Socket {
+    let lens = Lens { fill: 64, rx: 64, tx: 64, completion: 64 };
+    let rings = Rings::of(XdpSocket::new().unwrap(), &lens, false).unwrap();
+    // The kernel sets it in a new transmit ring.
+    rings.tx_map.set_wakeup(false);
+    Socket { rings, held: Held::new(1 << 20, frame_bytes) }
+}
+
+#[test]
+fn driver_that_asks_late_is_told_of_packets_in_the_ring() {
+    in_netns_with_xdp(|| {
+        ip("link set lo up");
+        let (pool, mut link) = (pool(64), Link::open("lo").unwrap());
+        let (mut socket, mut mem) = (socket(pool.frame_size()), pool.local());
+        let (mut tx, mut batch) =
+            (Tx::new(pool.clone(), pool.tally("tx")), Batch::with_capacity(1));
+        batch.push(mem.alloc_copy(&stamped(0, 60)).unwrap()).unwrap();
+        assert_eq!(tx.send(&mut socket, &mut link, &mut mem, &mut batch).packets, 1);
+        for polls in 0..3 {
+            tx.look_at(&socket.held);
+            tx.poll(&mut socket, &mut link, &mut mem);
+            assert_eq!(tx.doorbells, 0, "{polls}: no driver asked");
+        }
+        socket.rings.tx_map.set_wakeup(true);
+        tx.poll(&mut socket, &mut link, &mut mem);
+        assert_eq!(tx.doorbells, 1);
+        // The socket is not bound: the next attempt is made later.
+        tx.poll(&mut socket, &mut link, &mut mem);
+        assert_eq!(tx.doorbells, 1);
+    });
+}
+
+#[test]
+fn driver_that_asks_late_is_told_of_posted_frames_if_none_comes_back() {
+    in_netns_with_xdp(|| {
+        let pool = pool(64);
+        let (mut socket, mut mem) = (socket(pool.frame_size()), pool.local());
+        let mut rx = Rx::default();
+        assert!(!rx.refill(&mut socket, &mut mem, true), "no driver asked");
+        assert_eq!(socket.held.posted, 64);
+        socket.rings.fill_map.set_wakeup(true);
+        assert!(!rx.refill(&mut socket, &mut mem, false), "packets arrive");
+        assert!(rx.refill(&mut socket, &mut mem, true));
+    });
+}
