@@ -212,7 +212,8 @@ impl Port {
 
     /// Makes the queues' descriptors readable when `want` occurs; returns false if it has already
     /// occurred on one of them. Calls [`Queue::arm`] for each queue, up to the first that returns
-    /// false. Room is that of the first queue, the only one that [`Port::xmit`] uses.
+    /// false. Room is that of the first queue, the only one that [`Port::xmit`] uses: for [`Want::Room`] the
+    /// others are not armed, and their descriptors may stay readable.
     pub fn arm(&mut self, want: Want) -> bool {
         let mut queues = self.queues.iter_mut();
         let first = queues.next().is_none_or(|q| q.arm(want));
@@ -315,7 +316,8 @@ impl Port {
     }
 
     /// Returns the descriptor of each queue, for the program's own poller: readable after
-    /// [`Port::arm`] has returned true and an event has occurred.
+    /// [`Port::arm`] has returned true and an event has occurred. After an `arm` for [`Want::Room`] poll the
+    /// first one only: packets that wait in the other queues would end each sleep at once.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.iter().map(|queue| queue.as_fd())
     }
