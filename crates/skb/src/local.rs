@@ -199,7 +199,23 @@ impl Local {
         if umem.data_from() == Data::General || wanted <= umem.frame_bytes() {
             return self.alloc_bytes(wanted);
         }
-        (wanted <= umem.jumbo().1).then(|| self.alloc_jumbo()).flatten()
+        if wanted > umem.jumbo().1 {
+            return None;
+        }
+        self.alloc_jumbo().or_else(|| {
+            self.page.starved.add(1);
+            None
+        })
+    }
+
+    /// Allocates as [`Local::alloc_len`] does; an empty jumbo class is not counted, because a chain may have
+    /// the room.
+    fn alloc_whole(&mut self, bytes: usize) -> Option<Skb> {
+        let wanted = u32::try_from(bytes).ok()?.checked_add(self.umem().headroom())?;
+        if self.umem().data_from() == Data::General || wanted > self.umem().jumbo().1 {
+            return self.alloc_len(bytes);
+        }
+        self.alloc_jumbo()
     }
 
     /// Allocates an ordinary frame; if the data comes from the allocator, the packet gets `bytes`
@@ -239,6 +255,7 @@ impl Local {
         }
     }
 
+    /// Allocates a jumbo frame; `None`, which is not counted, if there is none.
     #[cold]
     fn alloc_jumbo(&mut self) -> Option<Skb> {
         if self.jumbo.is_empty() {
@@ -248,10 +265,7 @@ impl Local {
             self.jumbo.extend_from_slice(&frames[..got]);
             self.page.refilled(got);
         }
-        let frame = self.jumbo.pop().or_else(|| {
-            self.page.starved.add(1);
-            None
-        })?;
+        let frame = self.jumbo.pop()?;
         // SAFETY: the frame was just taken off a free list, and is initialised here before an skb
         // uses it.
         unsafe { self.umem().begin_with(&[frame], 0, &self.page) };
@@ -271,7 +285,7 @@ impl Local {
     pub fn alloc_copy(&mut self, bytes: &[u8]) -> Option<Skb> {
         let (umem, headroom) = (self.umem(), self.umem().headroom() as usize);
         let room = umem.frame_bytes() as usize - headroom;
-        let whole = if bytes.len() > room { self.alloc_len(bytes.len()) } else { None };
+        let whole = if bytes.len() > room { self.alloc_whole(bytes.len()) } else { None };
         let mut head = whole.or_else(|| self.alloc_one())?;
         let (first, rest) = bytes.split_at(bytes.len().min(head.tailroom()));
         write_frame(umem, head.raw(), headroom, first);

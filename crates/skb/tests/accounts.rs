@@ -54,6 +54,19 @@ fn a_copy_that_finds_too_few_frames_is_counted_once() {
 }
 
 #[test]
+fn a_copy_without_a_jumbo_frame_is_counted_only_if_there_is_no_chain_either() {
+    for (frames, counted) in [(2, 1), (64, 0)] {
+        let pool = Pool::builder().frames(frames).jumbo(1, 16384).build().unwrap();
+        let mut mem = pool.local_with(0);
+        let _jumbo = mem.alloc_len(5000).unwrap();
+        assert_eq!(mem.alloc_copy(&[1; 5000]).is_none(), counted == 1);
+        assert_eq!(pool.ledger().starved, counted);
+        assert!(mem.alloc_len(5000).is_none());
+        assert_eq!(pool.ledger().starved, counted + 1);
+    }
+}
+
+#[test]
 fn frames_gathered_for_others_are_an_eighth_of_the_pool_at_most() {
     let pool = Pool::builder().frames(64).return_to(Return::Home).build().unwrap();
     let (mut owner, mut other) = (pool.local_with(0), pool.local_with(64));
