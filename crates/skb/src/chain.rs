@@ -4,12 +4,11 @@
 //! the head counts references: a chain is shared as a whole. All frames of a chain are of one umem.
 //! A head with fragments, or with more than one handle, has [`FLAG`] set in every handle on it.
 
-use std::sync::atomic::{Ordering, fence};
-
 use crate::handle::{self, Common, FLAG};
 use crate::lanes::{self, lane};
 use crate::meta::Meta;
 use crate::page::{Fate, Page};
+use crate::refs;
 use crate::segments::{read_frame, write_frame};
 use crate::thread;
 use crate::umem::Umem;
@@ -59,14 +58,7 @@ pub(crate) fn commit(umem: &Umem, handles: &[u32], bytes: usize) {
 
 /// Counts one more handle on the packet `head`.
 pub(crate) fn retain(umem: &'static Umem, head: u32) {
-    let refs = &line(umem, head).refs;
-    if head & FLAG == 0 {
-        // This is the only handle, so no other thread changes the count.
-        refs.store(2, Ordering::Relaxed);
-    } else if refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
-        // Abort, as Arc does, because two billion forgotten handles could make the count wrap.
-        std::process::abort();
-    }
+    refs::add(&line(umem, head).refs, head & FLAG == 0);
     thread::with_page(umem, |page| {
         page.extra.add(1);
         page.cloned[handle::core(head)].add(1);
@@ -79,16 +71,8 @@ pub(crate) fn retain(umem: &'static Umem, head: u32) {
 #[inline]
 pub(crate) fn put_down(umem: &'static Umem, head: u32, page: &Page, lived: bool) -> Option<Freed> {
     let meta = line(umem, head);
-    if meta.refs.load(Ordering::Acquire) != 1 {
-        // Change the page before the handle is released: afterwards the umem may be unmapped.
-        page.extra.subtract(1);
-        if meta.refs.fetch_sub(1, Ordering::Release) != 1 {
-            return None;
-        }
-        // The owners of the other handles released them after the load above, and each subtracted 1
-        // from `extra`: this handle is the last one and adds 1 back.
-        fence(Ordering::Acquire);
-        page.extra.add(1);
+    if !refs::release(&meta.refs, &page.extra) {
+        return None;
     }
     let fragments = usize::from(meta.frags);
     page.linked.subtract(fragments as u64);
@@ -164,7 +148,7 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
     }
     // Use shared references here: the owner of another handle may be reading either line, and both
     // handles may even refer to one frame.
-    let alone = |handle| line(umem, handle).refs.load(Ordering::Acquire) == 1;
+    let alone = |handle| refs::is_only(&line(umem, handle).refs);
     let frags = |handle| usize::from(line(umem, handle).frags);
     let bytes = |handle| u64::from(line(umem, handle).len) + u64::from(line(umem, handle).data_len);
     let too_long = frags(head) + frags(fragment) + 2 > FRAMES_MAX

@@ -39,6 +39,7 @@ mod plain;
 mod policy;
 mod pool;
 mod reason;
+mod refs;
 mod renew;
 mod segments;
 mod shape;

@@ -13,7 +13,6 @@
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
-use std::sync::atomic::{Ordering, fence};
 
 use crate::chain;
 use crate::frames::Place;
@@ -24,6 +23,7 @@ use crate::page::Fate;
 use crate::policy::Trust;
 use crate::pool::Pool;
 use crate::reason::DropReason;
+use crate::refs;
 use crate::segments::Segments;
 use crate::thread;
 use crate::umem::Umem;
@@ -208,9 +208,7 @@ impl Skb<Unique> {
 
     #[cold]
     fn own_flagged(&mut self) -> Option<()> {
-        if self.meta().refs.load(Ordering::Relaxed) == 1 {
-            // This pairs with the Release of the thread that released the last other handle.
-            fence(Ordering::Acquire);
+        if refs::is_only(&self.meta().refs) {
             return Some(());
         }
         let copy = chain::copy(self.umem(), self.raw())?;
@@ -411,10 +409,9 @@ impl Skb<Shared> {
     /// # Errors
     /// Hands it back while there are others.
     pub fn try_unique(self) -> Result<Skb<Unique>, Skb<Shared>> {
-        if self.meta().refs.load(Ordering::Relaxed) != 1 {
+        if !refs::is_only(&self.meta().refs) {
             return Err(self);
         }
-        fence(Ordering::Acquire);
         // SAFETY: `into_raw` releases the handle, which is taken once here.
         Ok(unsafe { Skb::from_raw(self.into_raw()) })
     }

@@ -1,23 +1,35 @@
-//! Every interleaving, within a bound, of threads on the depots of one umem.
+//! Every interleaving, within a bound, of threads on the depots of one umem, and of threads that have
+//! handles on one packet.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p linerate-skb --release --test loom`
 //!
-//! The bound is three preemptions (`LOOM_MAX_PREEMPTIONS` overrides it). The depot is the one that
-//! ships, compiled here over loom's lock; [`Umem`] is the little of umem.rs that decides when the
-//! memory goes.
+//! The bound is three preemptions (`LOOM_MAX_PREEMPTIONS` overrides it). The depot and the count of
+//! handles are the ones that ship, compiled here over loom's lock and atomics; [`Umem`] is the part of
+//! umem.rs that decides when the memory is unmapped, and `sharing::Packet` the part of `Skb` that reads,
+//! writes and frees.
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "what no model calls")]
 #[path = "../src/depot.rs"]
 mod depot;
+#[path = "../src/refs.rs"]
+mod refs;
+#[path = "loom/sharing.rs"]
+mod sharing;
 
 use depot::{Depot, JUMBO, PLAIN};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread::{self, JoinHandle};
 
-/// The names that depot.rs imports from its crate.
+/// The name that refs.rs imports from its crate's page.rs.
+mod page {
+    pub(crate) use crate::sharing::Counter;
+}
+
+/// The names that depot.rs and refs.rs import from their crate.
 mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
     pub(crate) use std::sync::{PoisonError, TryLockError};
 
     use std::cell::UnsafeCell;
