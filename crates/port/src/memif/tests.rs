@@ -8,6 +8,7 @@ mod model;
 mod neighbours;
 mod peer;
 mod races;
+mod waits;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
