@@ -2,6 +2,7 @@
 
 mod cgroup;
 mod clients;
+mod crowd;
 mod hostile;
 mod liars;
 mod model;
