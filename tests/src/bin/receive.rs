@@ -44,7 +44,10 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        ["probe"] => Ok(drop(Hosts::new()?)),
+        ["probe"] => {
+            Hosts::new()?;
+            Ok(())
+        }
         ["window", receiver, rate, arrivals, seconds, cpu, sender_cpu] => {
             let (held, receiver) =
                 match receiver.strip_prefix("held:").and_then(|r| r.split_once(':')) {
