@@ -210,6 +210,7 @@ impl Local {
 
     /// Allocates as [`Local::alloc_len`] does; an empty jumbo class is not counted, because a chain may have
     /// the room.
+    #[cold]
     fn alloc_whole(&mut self, bytes: usize) -> Option<Skb> {
         let wanted = u32::try_from(bytes).ok()?.checked_add(self.umem().headroom())?;
         if self.umem().data_from() == Data::General || wanted > self.umem().jumbo().1 {
