@@ -31,6 +31,9 @@ pub(super) struct Program;
 /// them like programs.
 const SCRIPTS: [(&str, &str); 1] = [("forward.sh", include_str!("../../../peers/forward.sh"))];
 
+/// Programs of this project that are looked for beside this one first.
+const OURS: [&str; 2] = ["linerate", "receive"];
+
 static KNOBS: [Knob; 9] = [
     Knob {
         name: "program",
@@ -261,8 +264,8 @@ pub(super) fn find(program: &str, place: &Place) -> Result<PathBuf> {
         let unknown = || absent("the path of this program is unknown".into());
         return place.program.clone().ok_or_else(unknown);
     }
-    // Prefer a program in the folder of this one, which is of the same build, to one on the PATH.
-    if !program.contains('/')
+    // Prefer our program in the folder of this one, which is of the same build, to one on the PATH.
+    if OURS.contains(&program)
         && let Some(beside) = place.program.as_deref().map(|own| own.with_file_name(program))
         && beside.is_file()
     {
