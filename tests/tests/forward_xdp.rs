@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_sys::netif::Interface;
+use linerate_sys::netif::{Interface, NapiHold};
 use linerate_sys::thread::{allowed_cpus, run_delay_ns, run_on};
 use linerate_tests::command::{Forward, Refusal, Report, linerate};
 use linerate_tests::netns::Netns;
@@ -337,6 +337,35 @@ fn second_program_on_an_interface_is_refused_until_the_first_ends() {
     let second = join(&hosts, "xdp:w0", "xdp:e0").unwrap();
     transfer(&hosts.west, &hosts.east, EAST, 1_000_000);
     let _ = second.interrupt();
+}
+
+#[test]
+fn hold_that_a_killed_run_left_is_undone_by_doctor() {
+    let netns = or_skip!(Netns::new());
+    netns.ip("link add v0 type veth peer name v1");
+    netns.ip("link set dev v0 up");
+    netns.ip("link set dev v1 up");
+    or_skip!(
+        netns.run(|| linerate_port::Port::open("xdp:v0").map(drop)).map_err(|e| e.to_string())
+    );
+    let now = || netns.run(|| NapiHold::now(&Interface::open("v0").unwrap()).unwrap().time());
+    let run_in = |args: &[&str]| {
+        let mut command = Command::new(linerate());
+        command.args(args);
+        netns.start(command)
+    };
+    let forward = |time| run_in(&["forward", "xdp:v0,hold=250us", "sink:blind", "--for", time]);
+    let done = forward("100ms").finish(SOON);
+    assert_eq!((done.code(), now()), (0, None), "a run restores it at its end: {done:?}");
+    assert!(done.stderr.contains("note: NAPI of v0 polls at most every 250 us"), "{done:?}");
+    let run = forward("120s");
+    until_true("v0 is held", SOON, || now() == Some(Duration::from_micros(250)));
+    run.signal(Signal::KILL);
+    let _ = run.finish(SOON);
+    assert!(now().is_some(), "killed, it cannot restore it");
+    let told = run_in(&["doctor", "--undo"]).finish(SOON);
+    assert!(told.code() == 0 && told.stdout.contains("NAPI no longer holds it"), "{told:?}");
+    assert_eq!(now(), None);
 }
 
 /// Returns the checksum offload of `v1` in `netns`.

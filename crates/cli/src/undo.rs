@@ -13,7 +13,7 @@ use std::{fmt, fs};
 use linerate::{Change, Error, Registry};
 use linerate_ctl::affinity::{InterruptGuard, Was};
 use linerate_ctl::doctor::{Finding, Level};
-use linerate_sys::netif::Interface;
+use linerate_sys::netif::{Interface, NapiHold};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdir, open, openat, unlinkat};
 use rustix::io::Errno;
 
@@ -48,8 +48,7 @@ pub fn record<'a>(
     for change in &changes {
         screen.change(&format!("note: {change} until the run ends\n"));
     }
-    let left = |Change::ChecksumOffload(name): Change| (name, Left::Checksums);
-    kept(write("", &changes.into_iter().map(left).collect::<Vec<_>>()), screen)
+    kept(write("", &changes.into_iter().filter_map(Left::by).collect::<Vec<_>>()), screen)
 }
 
 /// Records interrupts that may be moved; returns `None` if there are none.
@@ -140,13 +139,40 @@ fn started(pid: u32) -> Option<u64> {
 enum Left {
     Checksums,
     Interrupts(Was),
+    Hold { set: NapiHold, before: NapiHold },
 }
 
 impl Left {
     fn of(word: &str) -> Option<Left> {
         match word {
             "checksum-offload" => Some(Left::Checksums),
-            word => Was::read(word).map(Left::Interrupts),
+            word => match word.strip_prefix("hold=") {
+                Some(holds) => Left::of_holds(holds),
+                None => Was::read(word).map(Left::Interrupts),
+            },
+        }
+    }
+
+    /// Reads two holds: `250000/1=0/0` is one of 250,000 ns and 1 poll, in place of none.
+    fn of_holds(text: &str) -> Option<Left> {
+        let hold = |text: &str| {
+            let (time_ns, polls) = text.split_once('/')?;
+            Some(NapiHold { time_ns: time_ns.parse().ok()?, polls: polls.parse().ok()? })
+        };
+        let (set, before) = text.split_once('=')?;
+        Some(Left::Hold { set: hold(set)?, before: hold(before)? })
+    }
+
+    /// Returns the record of a change that a port is about to make, with the interface's name;
+    /// `None` if opening the port will fail, because its present state cannot be read.
+    fn by(change: Change) -> Option<(String, Left)> {
+        match change {
+            Change::ChecksumOffload(name) => Some((name, Left::Checksums)),
+            Change::Hold { interface, time } => {
+                let before = Interface::open(&interface).and_then(|found| NapiHold::now(&found));
+                let left = Left::Hold { set: NapiHold::of_time(time), before: before.ok()? };
+                Some((interface, left))
+            }
         }
     }
 
@@ -167,6 +193,13 @@ impl Left {
                 let again = format!("NAPI thread {thread} is on CPU {} again", cpus.join(","));
                 (format!("NAPI thread {thread} is moved"), again)
             }
+            Left::Hold { set, before } => {
+                let again = match before.time() {
+                    Some(_) => format!("NAPI holds it for {before} again"),
+                    None => "NAPI no longer holds it".into(),
+                };
+                (format!("NAPI holds it for {set}"), again)
+            }
             Left::Interrupts(_) => {
                 ("an interrupt moved".into(), "its interrupt is on its former CPU again".into())
             }
@@ -180,6 +213,12 @@ impl Left {
             Left::Checksums => {
                 screen.change(&format!("restoring the checksum offload of {name}\n"));
                 interface.set_checksum_offload(true)
+            }
+            // Another program has changed it since.
+            Left::Hold { set, .. } if NapiHold::now(interface)? != *set => Ok(()),
+            Left::Hold { before, .. } => {
+                screen.change(&format!("restoring the hold of {name}\n"));
+                before.set(interface)
             }
             Left::Interrupts(was) => {
                 screen.change(&format!("restoring the interrupts of {name}: {was}\n"));
@@ -205,6 +244,9 @@ impl fmt::Display for Left {
         match self {
             Left::Checksums => f.write_str("checksum-offload"),
             Left::Interrupts(was) => was.fmt(f),
+            Left::Hold { set, before } => {
+                write!(f, "hold={}/{}={}/{}", set.time_ns, set.polls, before.time_ns, before.polls)
+            }
         }
     }
 }
@@ -345,9 +387,14 @@ mod tests {
             let line = Line::of(&format!("linerate-undo/1 7 8 9 3 v1 {was}")).unwrap();
             assert_eq!(line.left, Left::Interrupts(was));
         }
+        let line = Line::of("linerate-undo/1 7 8 9 3 v0 hold=250000/1=20000/2").unwrap();
+        assert_eq!(line.left.to_string(), "hold=250000/1=20000/2");
+        assert_eq!(line.left.told().1, "NAPI holds it for 20 us again");
         for bad in [
             "",
             "linerate-undo/1 7 8 9 3 v1 queues",
+            "linerate-undo/1 7 8 9 3 v1 hold=250000/1",
+            "linerate-undo/1 7 8 9 3 v1 hold=250000/1=-1/0",
             "linerate-undo/1 7 8 9 3 v1 irq=34=/../0",
             "linerate-undo/2 7 8 9 3 v1 checksum-offload",
             "linerate-undo/1 -7 8 9 3 v1 checksum-offload",

@@ -101,7 +101,8 @@ pub(crate) fn plan(mut ports: Vec<Named>, wires: &[Wire]) -> Result<Vec<Planned>
     }
     let planned = |(port, plan): (Named, Box<dyn Plan>)| {
         let (flags, needs) = (port.flags(), plan.needs()?);
-        let Named { spec, qdisc, tx_batch, .. } = port;
+        let Named { mut spec, qdisc, tx_batch, .. } = port;
+        spec.moderation = spec.moderation.or_else(|| plan.moderation());
         let copies_for_stage = false;
         Ok(Planned { spec, flags, needs, plan, qdisc, tx_batch, copies_for_stage })
     };

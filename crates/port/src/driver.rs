@@ -6,10 +6,14 @@
 //!                                   └─ open ───► Opened   queues, and what they are
 //! ```
 
+use std::time::Duration;
+
 use linerate_skb::{Pool, Result, Trust};
 use linerate_sys::capability::Capabilities;
+use linerate_sys::netif::NapiHold;
 
 use crate::doctor::{Findings, Trial};
+use crate::moderation::Moderation;
 use crate::obtained::{Direction, Obtained};
 use crate::queue::QueueOps;
 use crate::spec::Spec;
@@ -163,6 +167,12 @@ pub trait Plan {
         Vec::new()
     }
 
+    /// Returns the moderation for a port whose text has none, if the port's own settings call for
+    /// one; otherwise the program's moderation holds.
+    fn moderation(&self) -> Option<Moderation> {
+        None
+    }
+
     /// Returns the name of the interface whose interrupts deliver the port's packets, if there is one.
     fn interface(&self) -> Option<&str> {
         None
@@ -179,6 +189,13 @@ pub trait Plan {
 pub enum Change {
     /// The checksum offload of the named interface is turned off; it was on.
     ChecksumOffload(String),
+    /// NAPI of the interface leaves the device alone for a time after each poll that found packets.
+    Hold {
+        /// Name of the interface.
+        interface: String,
+        /// The time between two polls.
+        time: Duration,
+    },
 }
 
 impl std::fmt::Display for Change {
@@ -186,6 +203,10 @@ impl std::fmt::Display for Change {
         match self {
             Change::ChecksumOffload(name) => {
                 write!(f, "the checksum offload of {name} is turned off")
+            }
+            Change::Hold { interface, time } => {
+                let hold = NapiHold::of_time(*time);
+                write!(f, "NAPI of {interface} polls at most every {hold}, for all its packets,")
             }
         }
     }

@@ -90,7 +90,7 @@ impl Port {
         let opened = plan.open(&mut OpenContext::new(pool));
         let opened = opened.map_err(|e| needs.capabilities.added_to(e))?.tolled(spec.toll);
         let mut port = Port::of(&spec.name, opened, needs.ring_frames, pool);
-        if let Some(mode) = spec.moderation {
+        if let Some(mode) = spec.moderation.or(plan.moderation()) {
             port.set_moderation(mode);
         }
         Ok(port)

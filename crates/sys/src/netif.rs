@@ -19,9 +19,11 @@ use crate::error::{Code, Error, Result};
 
 mod elsewhere;
 mod folder;
+mod hold;
 mod rss;
 
 pub use folder::NetFolder;
+pub use hold::{NapiHold, NapiHoldGuard};
 pub use rss::{Rss, RssGuard};
 
 /// Bytes of the longest interface name (`IFNAMSIZ` without the NUL).

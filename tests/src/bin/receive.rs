@@ -5,8 +5,7 @@
 //! receive probe                                                says whether this machine can run it
 //! receive window RECEIVER RATE ARRIVALS SECONDS CPU SENDER_CPU
 //!
-//!   RECEIVER   recvmmsg, forward:MODERATION, or the text of a port on w0, without the filter; with `held:US:` in
-//!              front, NAPI of w0 leaves the device alone for US microseconds after each poll that found packets
+//!   RECEIVER   recvmmsg, forward:MODERATION, or the text of a port on w0, without the filter
 //!   ARRIVALS   even: the sender spins until each datagram is due; asleep: it sleeps, and sends what is due then
 //! ```
 //!
@@ -20,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use linerate::prelude::*;
 use linerate_sys::clock::{cpu_time, monotonic_ns};
-use linerate_sys::netif::{Interface, NetFolder};
 use linerate_sys::thread::pin_to_cpu;
 use linerate_tests::netns::Netns;
 use linerate_tests::process::Process;
@@ -49,14 +47,9 @@ fn main() -> Result<()> {
             Ok(())
         }
         ["window", receiver, rate, arrivals, seconds, cpu, sender_cpu] => {
-            let (held, receiver) =
-                match receiver.strip_prefix("held:").and_then(|r| r.split_once(':')) {
-                    Some((us, receiver)) => (Some(us.parse()?), receiver),
-                    None => (None, receiver),
-                };
             let to = if receiver.starts_with("forward:") { EAST } else { MIDDLE };
             let sender = ["send", &to.to_string(), rate, arrivals, seconds, sender_cpu];
-            window(&["receive", receiver, cpu], &sender, held)
+            window(&["receive", receiver, cpu], &sender)
         }
         ["send", to, rate, arrivals, seconds, cpu] => {
             pin_to_cpu(cpu.parse()?)?;
@@ -81,11 +74,8 @@ fn main() -> Result<()> {
 }
 
 /// Runs a receiver and a sender in namespaces of their own, and prints the figures of both.
-fn window(receiver: &[&str], sender: &[&str], held_us: Option<u64>) -> Result<()> {
+fn window(receiver: &[&str], sender: &[&str]) -> Result<()> {
     let hosts = Hosts::new()?;
-    if let Some(us) = held_us {
-        hosts.middle.run(|| hold(us)).map_err(|e| format!("w0 cannot be held: {e}"))?;
-    }
     hosts.middle.ip(&format!("addr add {MIDDLE}/24 dev w0"));
     // A datagram that is forwarded finds a socket, so that no refusal is sent back.
     let _open = hosts.east.run(|| UdpSocket::bind((EAST, PORT)))?;
@@ -113,14 +103,6 @@ fn window(receiver: &[&str], sender: &[&str], held_us: Option<u64>) -> Result<()
     line["kept_pct"] = sent["kept_pct"].clone();
     println!("{line}");
     Ok(())
-}
-
-/// Makes NAPI of w0 wait after a poll that found packets, and for its device after one that found none.
-fn hold(us: u64) -> std::io::Result<()> {
-    let folder =
-        Interface::open("w0").and_then(|w0| NetFolder::open(&w0)).map_err(std::io::Error::other)?;
-    folder.write("gro_flush_timeout", &(1000 * us).to_string())?;
-    folder.write("napi_defer_hard_irqs", "1")
 }
 
 fn child(netns: &Netns, args: &[&str]) -> Result<Process> {

@@ -1,11 +1,13 @@
 //! Options in the port text.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use linerate_skb::{Error, Result};
 use linerate_sys::bpf::SocketMap;
 use linerate_sys::capability::Capabilities;
 
+use super::hold;
 use super::rings::Lens;
 use super::spread::{Spread, spread};
 use crate::host::filter::Filter;
@@ -66,6 +68,8 @@ pub(super) struct Config {
     pub tx_len: u32,
     /// True if the kernel polls the device in this port's own calls.
     pub busy_poll: bool,
+    /// Time for which NAPI leaves the device alone after a poll that found packets.
+    pub hold: Option<Duration>,
 }
 
 impl Config {
@@ -92,6 +96,7 @@ impl Config {
             rx_len: spec.value("rx", ring_len)?.unwrap_or(ring),
             tx_len: spec.value("tx", ring_len)?.unwrap_or(ring),
             busy_poll: spec.flag("busy")?,
+            hold: spec.value("hold", hold::time)?,
         };
         spec.finish()?;
         if config.interface.is_empty() {

@@ -7,7 +7,7 @@ use linerate_skb::{Code, Error, Result};
 use linerate_sys::rtnl::Neighbours;
 
 use super::config::{Config, Map};
-use super::{foreign, setup, spread};
+use super::{foreign, hold, setup, spread};
 use crate::doctor::ask::{self, LinkWatch};
 use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
@@ -58,13 +58,14 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     interface::standing(of, "xdp", config.filter != Filter::Nothing, found);
     queues(config, of, found);
     let divides = spread::examine(config, of, found);
+    let holds = hold::examine(config, of, found);
     offloads(of, found);
     if of.is_up {
         flow::examine(spec, found);
     }
     // A map given by the program is not in the text.
     let is_given = matches!(config.map, Some(Map::Given(_)));
-    let can = of.is_up && is_free && may && divides && !is_given;
+    let can = of.is_up && is_free && may && divides && holds && !is_given;
     if can && (!of.is_hardware() || how.is_full()) {
         return tried(config, spec, of, how, found);
     }

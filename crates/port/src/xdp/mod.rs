@@ -23,6 +23,7 @@ mod config;
 mod examine;
 mod foreign;
 mod held;
+mod hold;
 mod late;
 mod partial;
 mod program;
@@ -45,6 +46,7 @@ use crate::doctor::{Findings, Trial};
 use crate::driver::{
     Change, Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan,
 };
+use crate::moderation::Moderation;
 use crate::obtained::Direction;
 use crate::spec::Spec;
 
@@ -54,7 +56,7 @@ use examine::FRAGS;
 
 /// The driver of
 /// `xdp:IFACE[,FILTER|,map=FILE][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
-/// `[,rss=even|symmetric][,rx=1024][,tx=1024][,busy][,write]`, with `all`, `arp`, `icmp`,
+/// `[,rss=even|symmetric][,rx=1024][,tx=1024][,hold=250us][,busy][,write]`, with `all`, `arp`, `icmp`,
 /// `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; with
 /// `write` the port receives nothing. With `map` the XDP program is another's: FILE is its map of
 /// sockets, pinned to a BPF file system.
@@ -147,7 +149,12 @@ impl Plan for Config {
     }
 
     fn changes(&self) -> Vec<Change> {
-        partial::changes(self)
+        partial::changes(self).into_iter().chain(hold::change(self)).collect()
+    }
+
+    fn moderation(&self) -> Option<Moderation> {
+        // Packets wait in the device for the time of the hold; a second hold would add to it.
+        hold::wanted(self).map(|_| Moderation::Napi)
     }
 
     fn interface(&self) -> Option<&str> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Code, Data, Error, Pool, Result};
 use linerate_sys::bpf::{self, Mode, Program, SocketMap};
 use linerate_sys::capability::Capabilities;
-use linerate_sys::netif::{Interface, RssGuard};
+use linerate_sys::netif::{Interface, NapiHoldGuard, RssGuard};
 use linerate_sys::rtnl::{HostUse, LinkInfo};
 use linerate_sys::wait::poll_readable;
 use linerate_sys::xdp::XdpSocket;
@@ -20,6 +20,7 @@ use crate::queue::QueueOps;
 use super::binding::{CopyMode, QueueBinding};
 use super::config::{Config, Wanted};
 use super::foreign;
+use super::hold;
 use super::partial::{self, OffloadOff, Prepared};
 use super::program::assemble;
 use super::queue::{self, XdpQueue};
@@ -44,6 +45,8 @@ pub(super) struct Attached {
     pub _own: Option<OwnProgram>,
     /// The changed division among the queues, if one was requested.
     pub _spread: Option<RssGuard>,
+    /// The changed hold of NAPI, if one was requested.
+    pub _hold: Option<NapiHoldGuard>,
     /// The other end's offload, dropped after the program: until then packets have to be complete.
     pub _off: Option<OffloadOff>,
 }
@@ -115,7 +118,8 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         }
     };
     let Prepared { checksums, said, off } = partial::prepare(config, &interface)?;
-    let attached = Arc::new(Attached { _off: off, ..attached });
+    let _hold = hold::set(config, &interface)?;
+    let attached = Arc::new(Attached { _off: off, _hold, ..attached });
     let mut ops = Vec::with_capacity(queues.len());
     let mut copy_mode = None;
     for queue in &queues {
@@ -136,6 +140,8 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     refused.extend(cut.map(|why| format!("zero-copy: {why}")));
     refused.extend(said);
     refused.extend(config.unused.as_ref().map(|unused| format!("{unused}: this port only sends")));
+    let no_hold = config.hold.is_some() && hold::wanted(config).is_none();
+    refused.extend(no_hold.then(|| "hold: this port only sends".to_owned()));
     let zero_copy = copy_mode == Some(CopyMode::Never);
     let taken = match &config.map {
         Some(_) if config.filter != Filter::Nothing => foreign::told(&interface),
@@ -144,6 +150,9 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let mut told = told(&taken, mode, zero_copy, &queues);
     if let Some(by) = spread::told(config, &interface) {
         told += &format!(", {by}");
+    }
+    if let Some(held) = hold::told(&interface) {
+        told += &format!(", {held}");
     }
     let mut obtained = Obtained::new(config.interface.clone(), told, longest).mac_of(&interface);
     obtained.queues = ops.len();
@@ -249,7 +258,10 @@ fn attach(
             let set = |spread| spread::set(spread, &config.interface, queues);
             let _spread = config.spread.map(set).transpose()?;
             let own = OwnProgram { _link: link, _program: program, _reservation: reservation };
-            Ok((Attached { map: Some(map), _own: Some(own), _spread, _off: None }, mode))
+            Ok((
+                Attached { map: Some(map), _own: Some(own), _spread, _hold: None, _off: None },
+                mode,
+            ))
         }
         Err(e) => Err(not_attached(config, interface, mode, e)),
     }

@@ -1,0 +1,117 @@
+//! The hold of the interface's NAPI: the kernel leaves the device alone between two polls, so that
+//! one wake-up of the port brings several packets.
+
+use std::time::Duration;
+
+use linerate_skb::Result;
+use linerate_sys::netif::{Interface, NapiHold, NapiHoldGuard};
+
+use super::config::Config;
+use crate::doctor::Findings;
+use crate::doctor::interface::InterfaceInfo;
+use crate::driver::Change;
+use crate::host::filter::Filter;
+use crate::units;
+
+/// The longest hold: a device with a ring of 1024 then loses packets from 100,000 a second on.
+const LONGEST: Duration = Duration::from_millis(10);
+
+/// Reads the value of `hold=`.
+pub(super) fn time(text: &str) -> std::result::Result<Duration, String> {
+    let shortest = Duration::from_micros(1);
+    match units::duration(text)? {
+        time if (shortest..=LONGEST).contains(&time) => Ok(time),
+        _ => Err("a time from 1us to 10ms".into()),
+    }
+}
+
+/// Returns the requested hold, unless the port receives nothing.
+pub(super) fn wanted(config: &Config) -> Option<Duration> {
+    config.hold.filter(|_| config.filter != Filter::Nothing)
+}
+
+/// Holds `interface` as the port's text asks, until the guard is dropped.
+pub(super) fn set(config: &Config, interface: &Interface) -> Result<Option<NapiHoldGuard>> {
+    wanted(config).map(|time| NapiHold::of_time(time).hold(interface)).transpose()
+}
+
+/// Returns the change that [`set`] will make.
+pub(super) fn change(config: &Config) -> Option<Change> {
+    let (interface, time) = (config.interface.clone(), wanted(config)?);
+    Some(Change::Hold { interface, time })
+}
+
+/// Describes the hold of an interface, also one that another program has set.
+pub(super) fn told(interface: &Interface) -> Option<String> {
+    let hold = NapiHold::now(interface).ok()?;
+    hold.time().map(|_| format!("held for {hold} by NAPI"))
+}
+
+/// Reports the hold of the interface; returns false if the port cannot hold it as its text asks.
+pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings) -> bool {
+    let name = of.interface.name();
+    if let Some(told) = told(&of.interface) {
+        found.ok(format!("{name} is {told}: gro_flush_timeout and napi_defer_hard_irqs"));
+    }
+    let now = wanted(config).map(|_| NapiHold::now(&of.interface));
+    if let Some(Err(e)) = &now {
+        found.miss(e);
+    }
+    !matches!(now, Some(Err(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::{in_netns_with_xdp, ip};
+    use crate::{Moderation, Port};
+
+    #[test]
+    fn times_that_make_no_sense_are_refused() {
+        assert_eq!(time("250us"), Ok(Duration::from_micros(250)));
+        for bad in ["0us", "11ms", "999ns", "1h", "250", "", "-1us"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn interface_is_held_while_the_port_is_open() {
+        in_netns_with_xdp(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            ip("link set v1 up");
+            let v0 = Interface::open("v0").unwrap();
+            let now = || NapiHold::now(&v0).unwrap().time();
+            let port = Port::open("xdp:v0,hold=300us").unwrap();
+            assert_eq!(now(), Some(Duration::from_micros(300)));
+            assert!(
+                port.obtained().mode.ends_with("held for 300 us by NAPI"),
+                "{}",
+                port.obtained()
+            );
+            let modes = |port: Port| {
+                port.into_queues().iter_mut().map(|q| q.moderated().mode).collect::<Vec<_>>()
+            };
+            assert_eq!(modes(port), [Moderation::Napi]);
+            assert_eq!(now(), None);
+            let port = Port::open("xdp:v0,hold=300us,moderation=busy").unwrap();
+            assert_eq!(modes(port), [Moderation::Busy]);
+            let port = Port::open("xdp:v0,hold=300us,write").unwrap();
+            assert_eq!(now(), None, "a port that only sends holds nothing");
+            assert!(port.obtained().refused.iter().any(|why| why.starts_with("hold: ")));
+        });
+    }
+
+    #[test]
+    fn port_that_cannot_be_opened_leaves_the_interface_as_it_was() {
+        in_netns_with_xdp(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            let v0 = Interface::open("v0").unwrap();
+            let first = Port::open("xdp:v0").unwrap();
+            Port::open("xdp:v0,hold=1ms").unwrap_err();
+            assert_eq!(NapiHold::now(&v0).unwrap().time(), None);
+            drop(first);
+        });
+    }
+}
