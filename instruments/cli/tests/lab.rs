@@ -152,7 +152,6 @@ fn wrong_request_is_refused_before_a_run_begins() {
         ("run".into(), 2, "required"),
         (format!("run {file} --only sice=small"), 2, "has no factor \"sice\""),
         (format!("run {file} --only size=tiny"), 2, "its levels are: small, large"),
-        (format!("run {file} --only size=small,size=large"), 2, "no cell"),
         (format!("run {file} --quick --only size=large"), 2, "no quick cell"),
         (format!("run {file} --cpu 100000"), 2, "cannot run on CPU 100000"),
         (format!("run --resume last --dir {dir}/none"), 1, ""),

@@ -74,7 +74,7 @@ pub struct Run {
     /// Run the quick subset only, in at most a minute; its results are marked as quick
     #[arg(long)]
     pub quick: bool,
-    /// Run only cells that have these factor values
+    /// Run only cells that have these factor values; a factor may be named again, for another level
     #[arg(long, value_name = "FACTOR=LEVEL,..", value_delimiter = ',', value_parser = level)]
     pub only: Vec<(String, String)>,
     /// Most pairs to run, as a multiple of the pairs that must be undisturbed: more on a noisy machine

@@ -139,8 +139,8 @@ fn possible(
 }
 
 fn cells(request: &Request) -> impl Iterator<Item = &Cell> {
-    let chosen = |cell: &&Cell| request.only.iter().all(|one| cell.at.contains(one));
-    request.experiment.cells(request.quick).map(|(_, cell)| cell).filter(chosen)
+    let all = request.experiment.cells(request.quick).map(|(_, cell)| cell);
+    all.filter(|cell| request.selects(cell))
 }
 
 /// Formats the options of the run.
@@ -160,10 +160,10 @@ fn preface(request: &Request) -> String {
     );
     match &request.resume {
         Some(run) => text += &format!("resumes  {}\n", run.display()),
-        None if request.only.is_empty() => {
-            text += &format!("time     {}\n", at_most(experiment.planned(*quick)));
+        None => {
+            let planned = experiment.planned_for(self::cells(request), *quick);
+            text += &format!("time     {}\n", at_most(planned));
         }
-        None => {}
     }
     for command in commands(self::cells(request), place) {
         text += &format!("runs     {command}\n");

@@ -57,8 +57,18 @@ impl Experiment {
     /// `None` if it is unknown, because windows last as long as a program runs.
     #[must_use]
     pub fn planned(&self, quick: bool) -> Option<Duration> {
+        self.planned_for(self.cells(quick).map(|(_, cell)| cell), quick)
+    }
+
+    /// Returns the same time of a run of some of the experiment's cells.
+    #[must_use]
+    pub fn planned_for<'a>(
+        &self,
+        cells: impl IntoIterator<Item = &'a Cell>,
+        quick: bool,
+    ) -> Option<Duration> {
         let last = self.plan.looks(quick).last().copied().unwrap_or(0);
-        self.cells(quick).try_fold(Duration::ZERO, |sum, (_, cell)| {
+        cells.into_iter().try_fold(Duration::ZERO, |sum, cell| {
             let windows = UNIT.saturating_mul(self.windows(cell, quick, last));
             let cell_ns = cell.window_ns(quick).saturating_mul(windows);
             cell.keeps_time().then(|| sum.saturating_add(Duration::from_nanos(cell_ns)))

@@ -28,7 +28,7 @@ pub struct Request {
     pub experiment: Experiment,
     /// True for the quick subset only, in at most 60 s.
     pub quick: bool,
-    /// Factor values of the cells to run.
+    /// Factor values of the cells to run; any one of several values of a factor.
     pub only: Vec<(String, String)>,
     /// Most pairs of a cell, as a multiple of the pairs that must be undisturbed:
     /// [`Plan::ATTEMPTS`](crate::experiment::Plan::ATTEMPTS) unless asked otherwise.
@@ -170,11 +170,19 @@ impl Request {
         })
     }
 
+    /// Returns true if `cell` has the requested value of each factor that was named, or one of them.
+    #[must_use]
+    pub fn selects(&self, cell: &Cell) -> bool {
+        self.only.iter().all(|(factor, _)| {
+            let of_factor = self.only.iter().filter(|(name, _)| name == factor);
+            of_factor.into_iter().any(|one| cell.at.contains(one))
+        })
+    }
+
     /// Returns the selected cells, in the experiment's order, with their indices in the grid.
     pub(super) fn cells(&self) -> Result<Vec<(usize, &Cell)>> {
-        let wanted = |cell: &Cell| self.only.iter().all(|one| cell.at.contains(one));
         let all = self.experiment.cells(self.quick);
-        let cells: Vec<(usize, &Cell)> = all.filter(|(_, cell)| wanted(cell)).collect();
+        let cells: Vec<(usize, &Cell)> = all.filter(|(_, cell)| self.selects(cell)).collect();
         if !cells.is_empty() {
             return Ok(cells);
         }

@@ -233,6 +233,9 @@ fn only_some_cells_are_run_if_asked_and_none_is_an_error_that_names_all() {
     };
     let run = only("large", false).unwrap();
     assert_eq!((run.cells.len(), run.cells[0].at["size"].as_str()), (1, "large"));
+    let both = ["small", "large"].map(|level| ("size".into(), level.into())).to_vec();
+    let both = Request { only: both, ..request_in(scratch.path(), grid()) };
+    assert_eq!(both.cells().unwrap().len(), 2);
     let e = only("huge", false).unwrap_err();
     assert_eq!((e.code, e.why.as_str()), (Code::Experiment, "no cell of grid has size=huge"));
     assert_eq!(e.fix, "it has: size = small | large");
