@@ -105,6 +105,7 @@ knobs! {
     "cpus" cpus: Cpus = choice(CPUS), "spread", "spread: a worker for each pair of ports, in turn on two CPUs, and the hosts' programs on a third if there is one; apart: the engine on the first CPU, one worker for all pairs if joined, and the programs on the second; one: both on the first";
     "placement" placement: Placement = choice(PLACEMENT), "fixed", "fixed: as cpus says; otherwise an adapter's parts run anywhere unless they are bound, adapters in turn to the CPUs that are given: irq: the interrupts of the engine's devices, which are NAPI's threads, and the worker; process: the program that reads in the east; both; or none. Senders are bound on every side (xdp, joined, spread; stream, rpc)";
     "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "adaptive:latency=250us", "interrupt moderation of the engine's ports";
+    "hold" hold: Option<u32> = count_if_set(1, 10_000), "none", "microseconds for which the kernel leaves the device of each port alone after a poll that found packets (xdp)";
     "tx_batch" tx_batch: TxBatch = other("1..=1024 | \"auto\"", told.parsed("tx_batch")?), "auto", "packets sent to a device with one doorbell; 1: a doorbell for each packet";
     "toll" toll: Option<Toll> = other("WRITE/READ[/BUS], as \"100ns/1us/4Gbps\"", toll(&told)?), "none", "MODEL: prices of register access, paid by the engine at each of its ports as if it were a NIC (docs/ports/wrap.md)";
     "qdisc" qdisc: Option<String> = other("options of a port, as \"shape=20Mbit,qdisc=fq_codel\"", told.text("qdisc")?), "none", "a queueing discipline in front of the engine's eastern ports (docs/howto-batching.md)";
@@ -171,6 +172,11 @@ impl Config {
         let each = (bytes * told.adapters * told.connections) as f64;
         possible(settings, told.rate.unwrap_or(0.0) / each)?;
         fitting(settings, &told)?;
+        if told.hold.is_some() && told.port != Port::Xdp {
+            let why = "packets that wait for NAPI's hold are those of AF_XDP";
+            return Err(Error::new(Code::Unsupported, "cannot hold the device", why)
+                .fix("port = \"xdp\", or leave hold out"));
+        }
         let program = place.program.clone();
         if told.processes && program.is_none() {
             let why = "they are processes of this program, and its path is unknown";
@@ -428,6 +434,11 @@ mod tests {
         assert_eq!(config.cpus(), [0, 1, 2]);
         let e = Config::of(&split, &place(&[0])).unwrap_err();
         assert!(e.code == Code::Unsupported && e.fix.contains("joined"), "{e}");
+        let held = Settings::new().with("hold", 200);
+        let e = Config::of(&held, &place(&[0, 1])).unwrap_err();
+        assert!(e.code == Code::Unsupported && e.fix.contains("xdp"), "{e}");
+        let held = Config::of(&held.with("port", "xdp"), &place(&[0, 1])).unwrap();
+        assert_eq!(held.hold, Some(200));
     }
 
     #[test]

@@ -260,11 +260,12 @@ fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
     // `vnet=off` then saves the pool the room for superframes.
     let vnet = if config.offload { "on" } else { "off" };
     let toll = config.toll.map_or(String::new(), |toll| format!(",toll={toll}"));
+    let hold = config.hold.map_or(String::new(), |usecs| format!(",hold={usecs}us"));
     let port = |interface: &str| match config.port {
         Port::Packet => {
             format!("packet:{interface},vnet={vnet},ring={}KiB{toll}", config.ring_bytes >> 10)
         }
-        Port::Xdp => format!("xdp:{interface},ring={}{toll}", config.ring),
+        Port::Xdp => format!("xdp:{interface},ring={}{hold}{toll}", config.ring),
         Port::Tap => format!("tap:{interface}{toll}"),
     };
     if let Some(faulty) = config.fault.stage(config.tx_batch) {

@@ -401,6 +401,18 @@ fn a_toll_is_paid_for_each_irq_and_counted_by_kind() {
 }
 
 #[test]
+fn a_device_that_the_kernel_holds_wakes_the_worker_for_several_packets() {
+    let rate = ("rate", "2000");
+    let told = [("port", "xdp"), ("workload", "load"), rate, ("moderation", "napi")];
+    let told = settings(&[&told[..], &[("cpus", "apart"), ("hold", "10000")]].concat());
+    let Some((_alone, mut bench)) = open(&told) else { return };
+    let window = bench.window(2 * WINDOW).unwrap();
+    let figure = |name: &str| figure(&window, name);
+    assert_eq!(figure("irqs_timer"), 0.0, "the worker sets no timer: {window:?}");
+    assert!(figure("rx_packets") > 4.0 * figure("irqs_device"), "{window:?}");
+}
+
+#[test]
 fn a_rate_is_kept_to_and_probes_arrive() {
     let told = settings(&[("rate", "400000"), ("probes", "400")]);
     let Some((_alone, mut bench)) = open(&told) else { return };
