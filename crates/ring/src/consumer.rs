@@ -120,6 +120,18 @@ impl<M: Memory> Consumer<M> {
         n as usize
     }
 
+    /// Returns the number of entries that were published when the producer's index was last read.
+    ///
+    /// Shape:  nothing moves.
+    /// Units:  entries, at most the ring's length.
+    /// Errors: none.
+    /// Cost:   no shared access.
+    #[inline]
+    #[must_use]
+    pub fn known(&self) -> u32 {
+        self.cursor.window()
+    }
+
     /// Returns the number of entries that are published now.
     ///
     /// Shape:  nothing moves.

@@ -158,17 +158,23 @@ impl Inbox {
             unsafe { out.adopt(&handles[..got]) };
             n += got;
         }
+        self.report(self.rx.known());
         n
     }
 
     /// Returns the number of packets that wait in the ring.
     fn waiting(&mut self) -> u32 {
         let waiting = self.rx.available();
+        self.report(waiting);
+        waiting
+    }
+
+    /// Tells the ledger that `waiting` packets wait here.
+    fn report(&mut self, waiting: u32) {
         if waiting != self.told {
             self.tally.set(waiting as usize);
             self.told = waiting;
         }
-        waiting
     }
 }
 
@@ -211,7 +217,6 @@ impl QueueOps for End {
         let Some(inbox) = self.inbox.as_mut() else { return Moved::default() };
         let before = out.len();
         let n = inbox.pop(out, budget.min(out.spare()));
-        inbox.waiting();
         self.finished |= gone && n == 0 && budget > 0;
         if n > 0 {
             self.wake_peer(Events::ROOM);
@@ -224,7 +229,7 @@ impl QueueOps for End {
             batch.discard_first(batch.len(), DropReason::PEER_GONE, mem);
             return Moved::default();
         }
-        let free = self.tx.free() as usize;
+        let free = self.tx.reserve(batch.len() as u32) as usize;
         let moved = batch.count_first(free);
         let n = self.tx.push_slice(&batch.handles()[..moved.packets]);
         debug_assert_eq!(n, moved.packets);

@@ -97,7 +97,7 @@ impl Tx {
         moved
     }
 
-    /// Puts packets into the ring until it is full.
+    /// Puts packets into the ring until it is full, and publishes them together.
     fn send_frames(
         &mut self,
         socket: &mut Socket,
@@ -106,30 +106,44 @@ impl Tx {
         batch: &mut Batch,
     ) -> Moved {
         let (mut moved, mut spans) = (Moved::default(), [Span::default(); FRAMES_MAX]);
+        // Number of descriptors that are written and not published.
+        let mut written = 0;
         self.starved = Retry::default();
         loop {
-            let Some(skb) = batch.iter().next() else { return moved };
+            let Some(skb) = batch.iter().next() else { break };
             let (cut, len) = (self.cut(skb, socket, &mut spans), skb.len());
             match cut {
-                Cut::Frames(n) if socket.rings.tx.reserve(n as u32) < n as u32 => {
+                Cut::Frames(n)
+                    if socket.rings.tx.reserve(written + n as u32) < written + n as u32 =>
+                {
                     // The kernel may free ring space.
+                    self.submit(&mut written, socket);
                     self.kick(socket, link, mem);
                     if socket.rings.tx.reserve(n as u32) < n as u32 {
-                        return moved;
+                        break;
                     }
                 }
                 Cut::Frames(n) => {
                     moved += Moved { packets: 1, bytes: len as u64 };
-                    self.put(&spans[..n], socket, batch);
+                    write(&spans[..n], written, socket, batch);
+                    written += n as u32;
                 }
                 Cut::Copy => {
                     if !self.copy_first(mem, batch) {
-                        return moved;
+                        break;
                     }
                 }
                 Cut::Never(reason) => batch.discard_first(1, reason, mem),
             }
         }
+        self.submit(&mut written, socket);
+        moved
+    }
+
+    /// Publishes the written descriptors to the device.
+    fn submit(&mut self, written: &mut u32, socket: &mut Socket) {
+        self.unannounced |= *written > 0;
+        socket.rings.tx.submit(std::mem::take(written));
     }
 
     /// Takes back the packets that the device has sent, and notifies it again of those for which it
@@ -212,19 +226,6 @@ impl Tx {
             _ if skb.len() <= self.pool.data_room() => Cut::Copy,
             _ => Cut::Never(DropReason::TOO_LONG),
         }
-    }
-
-    /// Puts the first packet into the ring, if there is room for it.
-    fn put(&mut self, spans: &[Span], socket: &mut Socket, batch: &mut Batch) {
-        let Socket { rings, held } = socket;
-        let last = spans.len().saturating_sub(1);
-        for (i, span) in spans.iter().enumerate() {
-            let options = if i < last { CONTINUED } else { 0 };
-            rings.tx.write(i as u32, Desc { addr: span.offset, len: span.len, options });
-        }
-        rings.tx.submit(spans.len() as u32);
-        held.send(spans.iter().map(|span| span.offset), batch);
-        self.unannounced = true;
     }
 
     /// Replaces the first packet by a copy in our own frame; returns false without a free frame.
@@ -362,4 +363,16 @@ enum Cut {
     Copy,
     /// Not at all; it is dropped for this reason.
     Never(DropReason),
+}
+
+/// Writes descriptors of the first packet behind `written` others, for which there is room, and moves the packet
+/// into the table.
+fn write(spans: &[Span], written: u32, socket: &mut Socket, batch: &mut Batch) {
+    let Socket { rings, held } = socket;
+    for (span, i) in spans.iter().zip(1..) {
+        let options = if i < spans.len() { CONTINUED } else { 0 };
+        let desc = Desc { addr: span.offset, len: span.len, options };
+        rings.tx.write(written + i as u32 - 1, desc);
+    }
+    held.send(spans.iter().map(|span| span.offset), batch);
 }
