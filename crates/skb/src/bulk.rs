@@ -22,6 +22,16 @@ impl Lines<'_> {
     fn place(&self, handle: u32) -> *mut Meta {
         self.table.wrapping_add(handle::frame(handle) as usize)
     }
+
+    /// Writes the blank line to the handle's frame.
+    ///
+    /// # Safety
+    /// As [`Bulk::write`], of one handle.
+    #[inline(always)]
+    pub unsafe fn write(self, handle: u32) {
+        // SAFETY: the caller guarantees that the frame's line is in the table and that no other thread accesses it.
+        unsafe { self.place(handle).cast::<[u64; 8]>().write(self.blank.0) }
+    }
 }
 
 /// The operations for one kind of CPU.
@@ -73,7 +83,7 @@ pub(crate) fn best() -> &'static Bulk {
 unsafe fn portable_write(lines: Lines<'_>, frames: &[u32]) {
     for &h in frames {
         // SAFETY: the caller guarantees what `Bulk::write` requires.
-        unsafe { lines.place(h).cast::<[u64; 8]>().write(lines.blank.0) }
+        unsafe { lines.write(h) }
     }
 }
 

@@ -210,18 +210,20 @@ impl Frames {
         true
     }
 
-    /// Initialises each free frame as an empty packet; if the data comes from the allocator,
-    /// allocates `bytes` for each, headroom included.
+    /// Initialises a free frame as an empty packet; if the data comes from the allocator, allocates
+    /// `bytes` for it, headroom included. Returns false, and does nothing, if the allocator has no
+    /// memory.
     ///
     /// # Safety
     /// As for [`Frames::begin`].
-    pub unsafe fn begin_with(&self, frames: &[u32], bytes: u32, page: &Page) -> bool {
+    #[inline]
+    pub unsafe fn begin_one(&self, frame: u32, bytes: u32, page: &Page) -> bool {
         // SAFETY: the caller guarantees what the called functions require.
         unsafe {
             if self.retires {
-                return self.begin_apart(frames, bytes, page);
+                return self.begin_apart(&[frame], bytes, page);
             }
-            self.write_lines(frames);
+            self.lines().write(frame);
         }
         true
     }

@@ -230,7 +230,7 @@ impl Local {
         let frame = *self.list.last()?;
         // SAFETY: the frame is on this local's free list and initialised; it is removed from the
         // list below.
-        let begun = unsafe { self.umem().begin_with(&[frame], bytes, &self.page) };
+        let begun = unsafe { self.umem().begin_one(frame, bytes, &self.page) };
         if !begun {
             // The frame, and with it the packet's metadata, stays on the list, as the header does
             // at `nodata` of post 004.
@@ -269,7 +269,7 @@ impl Local {
         let frame = self.jumbo.pop()?;
         // SAFETY: the frame was just taken off a free list, and is initialised here before an skb
         // uses it.
-        unsafe { self.umem().begin_with(&[frame], 0, &self.page) };
+        unsafe { self.umem().begin_one(frame, 0, &self.page) };
         self.page.alloc.add(1);
         self.publish();
         // SAFETY: as above. The handle is flagged, because a jumbo frame is not freed as an

@@ -82,7 +82,7 @@ impl TxPrep {
     /// Makes the preparation copy packets of other pools into frames of `pool`.
     pub fn keep_to(&mut self, pool: &Pool) {
         let border = Border { pool: pool.clone(), scratch: Vec::new(), copied_bytes: 0 };
-        (self.border, self.does_all) = (Some(border.into()), false);
+        self.border = Some(border.into());
     }
 
     /// Returns true if packets of other pools are copied.
@@ -98,11 +98,11 @@ impl TxPrep {
     /// Cost:   nothing for a device that does all work; else a look at each packet, a pass over the payload
     ///         of those without a checksum, and two copies of superframes.
     pub fn xmit(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
-        if self.does_all {
-            return ops.xmit(mem, batch);
-        }
         if let Some(border) = &mut self.border {
             border.copy_others(mem, batch);
+        }
+        if self.does_all {
+            return ops.xmit(mem, batch);
         }
         if !self.is_busy() {
             if self.stops_at_offloads {
