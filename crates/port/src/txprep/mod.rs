@@ -47,6 +47,8 @@ pub(crate) struct TxPrep {
     gso: TxOffload,
     /// True if the device does all offloads.
     does_all: bool,
+    /// True if there is nothing to prepare: the device does all offloads, and there is no border.
+    passes: bool,
     /// True if the driver itself stops at packets whose offload it lacks.
     stops_at_offloads: bool,
     /// The packets in work; created for the first superframe.
@@ -76,13 +78,21 @@ impl TxPrep {
     pub fn new(caps: &Caps) -> TxPrep {
         let Caps { checksum, gso, stops_at_offloads, .. } = *caps;
         let does_all = (checksum, gso) == (TxOffload::All, TxOffload::All);
-        TxPrep { checksum, gso, does_all, stops_at_offloads, stage: None, border: None }
+        TxPrep {
+            checksum,
+            gso,
+            does_all,
+            passes: does_all,
+            stops_at_offloads,
+            stage: None,
+            border: None,
+        }
     }
 
     /// Makes the preparation copy packets of other pools into frames of `pool`.
     pub fn keep_to(&mut self, pool: &Pool) {
         let border = Border { pool: pool.clone(), scratch: Vec::new(), copied_bytes: 0 };
-        self.border = Some(border.into());
+        (self.border, self.passes) = (Some(border.into()), false);
     }
 
     /// Returns true if packets of other pools are copied.
@@ -98,11 +108,14 @@ impl TxPrep {
     /// Cost:   nothing for a device that does all work; else a look at each packet, a pass over the payload
     ///         of those without a checksum, and two copies of superframes.
     pub fn xmit(&mut self, ops: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
+        if self.passes {
+            return ops.xmit(mem, batch);
+        }
         if let Some(border) = &mut self.border {
             border.copy_others(mem, batch);
-        }
-        if self.does_all {
-            return ops.xmit(mem, batch);
+            if self.does_all {
+                return ops.xmit(mem, batch);
+            }
         }
         if !self.is_busy() {
             if self.stops_at_offloads {
