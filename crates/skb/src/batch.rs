@@ -328,8 +328,8 @@ impl<S> Batch<S> {
     /// Drops the first `n` handles from the batch, because a ring holds them now.
     ///
     /// # Safety
-    /// Each of the first `n` of [`Batch::handles`] was put where [`Batch::adopt`] will take it from
-    /// exactly once (or where it is freed).
+    /// Each of the first `n` of [`Batch::handles`] was put where it is freed, or where [`Batch::adopt`] takes it from, at
+    /// most once. One that is never taken is leaked, with its frame.
     pub unsafe fn took(&mut self, n: usize) {
         self.take_raw(n);
     }
@@ -338,7 +338,7 @@ impl<S> Batch<S> {
     ///
     /// # Safety
     /// Each handle was given up by [`Batch::took`] of a batch in the same state, has no other owner,
-    /// else, and there are at most [`Batch::spare`].
+    /// and there are at most [`Batch::spare`].
     pub unsafe fn adopt(&mut self, handles: &[u32]) {
         // SAFETY: this function's caller guarantees what `extend_raw` requires.
         unsafe { self.extend_raw(handles) }

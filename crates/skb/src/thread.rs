@@ -119,7 +119,8 @@ impl Slot {
 
     /// Copies frames of the list, from position `from`, into `out`.
     fn copy(&self, from: u64, out: &mut [u32]) {
-        // SAFETY: as above; the list is not written before the frames are copied.
+        // SAFETY: this thread owns the slot, and so its page, whose list is not written before the frames are
+        // copied.
         let [first, wrapped] = unsafe { self.page().own(from, out.len()) };
         let (start, end) = out.split_at_mut(first.len());
         start.copy_from_slice(first);
@@ -341,7 +342,8 @@ fn close_if(pick: impl Fn(&Entry) -> bool) {
 
 /// Runs `count` on this thread's page of `umem`.
 ///
-/// `count` only counts: it frees nothing and calls no function.
+/// `count` counts, and may allocate and free the blocks of packets' data; it does not use a slot of
+/// this thread, so none is closed meanwhile.
 pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) -> R {
     let known = SLOTS.try_with(|slots| {
         let slot = &slots[umem.id() as usize];
@@ -349,8 +351,8 @@ pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) 
         known.then(|| slot.page.get())
     });
     if let Ok(Some(page)) = known {
-        // SAFETY: the Entry of an open slot keeps the page alive until this thread closes the slot,
-        // and `count` does not close it.
+        // SAFETY: the Entry of an open slot keeps the page alive until this thread closes the slot. Only functions
+        // of this file close slots, and `count` calls none of them.
         return count(unsafe { &*page });
     }
     match page_of(umem) {

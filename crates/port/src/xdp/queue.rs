@@ -170,9 +170,9 @@ impl Device {
         self.close();
         let gone = host.link.is_gone();
         if gone || self.copy_mode == CopyMode::Always {
-            // With the socket closed the kernel copies nothing into its frames any more, and nothing out of them
-            // but packets that it has taken.
-            self.reclaim_frames(DropReason::DEVICE_DOWN);
+            // SAFETY: with the socket closed the kernel copies nothing into its frames any more; a device that
+            // writes frames itself is gone.
+            unsafe { self.reclaim_frames(DropReason::DEVICE_DOWN) };
         }
         if !gone {
             self.resets += 1;
@@ -190,8 +190,9 @@ impl Device {
         self.rebind_at = now.checked_add(REBIND_INTERVAL);
         match self.binding.try_bind(self.copy_mode) {
             Ok(bound) if host.bell.replace(&*bound.rings.socket).is_ok() => {
-                // Bind again, so that the device no longer holds frames of the old socket.
-                self.reclaim_frames(DropReason::DEVICE_DOWN);
+                // SAFETY: the kernel binds another socket to the queue only after the device has given up the frames
+                // of the old one.
+                unsafe { self.reclaim_frames(DropReason::DEVICE_DOWN) };
                 self.start(bound.rings);
                 (self.rebind_at, self.bind_error) = (None, None);
             }
@@ -199,7 +200,8 @@ impl Device {
                 host.link.look();
                 if host.link.is_gone() {
                     self.rebind_at = None;
-                    self.reclaim_frames(DropReason::DEVICE_DOWN);
+                    // SAFETY: the device is gone.
+                    unsafe { self.reclaim_frames(DropReason::DEVICE_DOWN) };
                 }
             }
             Err(Refused::Bind(e)) => self.bind_error = Some(e),
@@ -246,10 +248,12 @@ impl Device {
         self.late.read(reading, self.binding.rx_len());
     }
 
-    /// Takes back the frames of a closed socket, once its device uses none. Packets that the kernel
-    /// may still read stay in flight for good, with their memory, because no event signals their
-    /// completion.
-    fn reclaim_frames(&mut self, reason: DropReason) {
+    /// Takes back the frames of a closed socket. Packets that the kernel may still read stay in flight
+    /// for good, with their memory, because no event signals their completion.
+    ///
+    /// # Safety
+    /// No device writes the frames of the closed socket any more.
+    unsafe fn reclaim_frames(&mut self, reason: DropReason) {
         let Some(mut held) = self.lost.take() else { return };
         let (mut frames, mut kept) = (Vec::new(), 0);
         let is_read = std::mem::take(&mut self.is_lost_read);
@@ -258,7 +262,7 @@ impl Device {
             |packet| match is_read {
                 true => {
                     kept += packet.len();
-                    // SAFETY: their handles are gone from now on: they are never freed.
+                    // SAFETY: the handles are put nowhere, so none is taken a second time; the packets are leaked.
                     unsafe { packet.took(packet.len()) };
                 }
                 false => packet.discard(reason),
@@ -271,8 +275,8 @@ impl Device {
             // Leaked on purpose, as the packets.
             Box::leak(Box::new(tally));
         }
-        // SAFETY: each was lent, to be posted, and is in the table once; the socket is closed, and its
-        // device has cleared up behind it, say the callers.
+        // SAFETY: each was lent, to be posted, and is in the table once; the caller guarantees that no
+        // device writes them.
         unsafe { self.home.reclaim(&frames) };
     }
 }
@@ -401,7 +405,9 @@ impl Drop for Device {
         // is unknown whether the kernel has, the frames stay lent, in the ledger too.
         let copied = self.copy_mode == CopyMode::Always;
         if copied || (self.lost.is_some() && self.binding.is_vacant(self.copy_mode)) {
-            self.reclaim_frames(DropReason::STOPPED);
+            // SAFETY: in copy mode a closed socket writes no frames; otherwise another socket could be bound to the
+            // queue, so the device has given up the frames of this one.
+            unsafe { self.reclaim_frames(DropReason::STOPPED) };
         }
     }
 }
