@@ -26,8 +26,7 @@ pub async fn ask(port: Port) -> Result<()> {
     for round in 0..ROUNDS {
         port.port_mut().alloc(&mut batch, QUESTIONS);
         for skb in batch.iter_mut() {
-            skb.put_slice(QUESTION);
-            skb.put_slice(&round.to_be_bytes());
+            assert!(skb.put_slice(QUESTION) && skb.put_slice(&round.to_be_bytes()));
         }
         port.send(&mut batch).await?;
         while batch.len() < QUESTIONS && port.readable().await? {

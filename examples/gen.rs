@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let due = pace.due_up_to(Instant::now(), batch.spare());
         port.alloc(&mut batch, due); // fewer if the pool is empty; never blocks
         for skb in batch.iter_mut() {
-            skb.put_slice(&FRAME);
+            assert!(skb.put_slice(&FRAME), "a frame has room for 60 bytes");
         }
         let sent = port.xmit(&mut batch);
         pace.settle(sent, &mut batch); // unsent packets are dropped

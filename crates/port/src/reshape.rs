@@ -91,7 +91,7 @@ impl Reshape for Skb {
 
     fn pop_vlan(&mut self) -> Result<VlanTag, DropReason> {
         let tag = head_mut(self)?.pop_vlan()?;
-        self.pull(VLAN_BYTES);
+        removed(self.pull(VLAN_BYTES))?;
         Ok(tag)
     }
 
@@ -117,8 +117,7 @@ impl Reshape for Skb {
 
     fn pop_ip(&mut self) -> Result<(), DropReason> {
         let bytes = head_mut(self)?.pop_ip()?;
-        self.pull(bytes);
-        Ok(())
+        removed(self.pull(bytes))
     }
 
     fn push_vxlan(&mut self, tunnel: &Tunnel) -> Result<(), DropReason> {
@@ -140,9 +139,14 @@ impl Reshape for Skb {
             return Err(DropReason::TOO_LONG);
         }
         let done = head_mut(self).and_then(|head| Ok(head.set_udp_payload_len(bytes)?));
-        self.trim(if done.is_ok() { new } else { old });
-        done
+        removed(self.trim(if done.is_ok() { new } else { old })).and(done)
     }
+}
+
+/// Refuses a packet whose bytes could not be removed. Its first frame was just written, so this handle is
+/// the only one on it, and it has the bytes.
+fn removed(is_removed: bool) -> Result<(), DropReason> {
+    if is_removed { Ok(()) } else { Err(DropReason::MALFORMED) }
 }
 
 /// Refuses a superframe that could not be cut into segments after a header of `protocol` is added.
@@ -164,7 +168,7 @@ fn push(
     }
     let done = head_mut(skb).and_then(|head| Ok(write(head)?));
     if done.is_err() {
-        skb.pull(bytes);
+        removed(skb.pull(bytes))?;
         if skb.offload() != before {
             // A pull also forgets that the checksum was verified.
             skb.set_offload(before);
@@ -197,7 +201,7 @@ fn push_tunnel(
         return Ok(());
     }
     // The inner checksum's field is not in the first frame: remove the tunnel's headers again.
-    skb.pull(tunnel.header_bytes());
+    removed(skb.pull(tunnel.header_bytes()))?;
     Err(DropReason::UNSUPPORTED)
 }
 

@@ -275,6 +275,7 @@ impl Skb<Unique> {
     }
 
     /// Appends `bytes` to the data; returns false, and does nothing, if the tailroom is too short.
+    #[must_use = "false: nothing was done"]
     pub fn put_slice(&mut self, bytes: &[u8]) -> bool {
         let Some(room) = self.spare_mut().get_mut(..bytes.len()) else { return false };
         room.copy_from_slice(bytes);
@@ -302,18 +303,20 @@ impl Skb<Unique> {
     ///
     /// What is left to the device stays with its header: [`Skb::offload`] counts from the new start.
     pub fn push(&mut self, bytes: usize) -> Option<&mut [u8]> {
-        if self.trust() == Trust::Exported {
+        let (meta, place) = self.parts()?;
+        if place.trust == Trust::Exported {
             return None;
         }
-        let meta = self.meta_mut()?;
         let off = (meta.off as usize).checked_sub(bytes)?;
         if meta.lanes & lane::OFFLOAD != 0 {
-            self.set_offload(self.offload().pushed(bytes)?);
+            let pushed = self.offload().pushed(bytes)?;
+            self.set_offload(pushed);
         }
         let meta = self.meta_mut()?;
         meta.len += bytes as u32;
         meta.off = off as u32;
-        self.data_mut().get_mut(..bytes)
+        // SAFETY: off + bytes was the start of the data, which is in the frame; otherwise as in `data_mut`.
+        Some(unsafe { std::slice::from_raw_parts_mut(place.start.as_ptr().add(off), bytes) })
     }
 
     /// Removes `bytes` from the start of the first frame; returns false, and does nothing, if the
@@ -321,6 +324,7 @@ impl Skb<Unique> {
     ///
     /// Without its header a checksum is not left to the device any more, and a superframe is a packet
     /// that every port drops.
+    #[must_use = "false: nothing was done"]
     pub fn pull(&mut self, bytes: usize) -> bool {
         let meta = self.meta_mut().filter(|meta| bytes <= meta.len as usize);
         let Some(meta) = meta else { return false };
@@ -337,6 +341,7 @@ impl Skb<Unique> {
     ///
     /// A checksum whose field is cut off is not left to the device any more; a superframe cut to one
     /// segment is an ordinary packet.
+    #[must_use = "false: nothing was done"]
     pub fn trim(&mut self, bytes: usize) -> bool {
         let meta = self.meta_mut().filter(|m| m.frags == 0 && bytes <= m.len as usize);
         let Some(meta) = meta else { return false };
@@ -349,6 +354,7 @@ impl Skb<Unique> {
 
     /// Sets the headroom of an empty packet; returns false, and does nothing, if the packet has
     /// data or the frame is too short.
+    #[must_use = "false: nothing was done"]
     pub fn reserve(&mut self, headroom_bytes: usize) -> bool {
         match self.parts() {
             Some((meta, place)) if meta.len == 0 && meta.frags == 0 => {

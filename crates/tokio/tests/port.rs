@@ -22,7 +22,7 @@ fn fill(port: &mut AsyncPort, batch: &mut Batch, first: u32) {
     let room = batch.spare();
     port.port_mut().alloc(batch, room);
     for (number, skb) in (first..).zip(batch.iter_mut()) {
-        skb.put_slice(&number.to_be_bytes());
+        assert!(skb.put_slice(&number.to_be_bytes()));
     }
 }
 

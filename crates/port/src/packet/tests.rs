@@ -289,7 +289,7 @@ fn a_full_send_buffer_is_waited_for_without_a_spurious_wake_up() {
             assert!(Instant::now() < deadline, "it takes everything");
             a.alloc(&mut batch, 64);
             for skb in batch.iter_mut() {
-                skb.put_slice(&stamped(0, 1514));
+                assert!(skb.put_slice(&stamped(0, 1514)));
             }
             a.xmit(&mut batch);
         }

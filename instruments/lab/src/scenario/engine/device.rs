@@ -162,9 +162,8 @@ impl Stage for Blocks {
     fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
         self.mem.alloc(&mut self.fresh, batch.len());
         for (block, skb) in self.fresh.iter_mut().zip(batch.iter()) {
-            // The packet fits, because a block is as large as the frame in which the packet
-            // arrived.
-            block.put_slice(skb.data());
+            let fits = block.put_slice(skb.data());
+            debug_assert!(fits, "a block is as large as the frame in which the packet arrived");
         }
         batch.clear();
         self.fresh.move_to(batch, self.fresh.len());
