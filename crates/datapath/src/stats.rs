@@ -43,8 +43,10 @@ impl Phase {
     }
 }
 
-/// State that a worker shares with the rest of the program: counters, orders, and a bell.
+/// State that a worker shares with the rest of the program: counters, orders, and a bell. No other
+/// worker writes its cache lines.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct WorkerSlot {
     /// The mailbox with the phase and the orders.
     mailbox: Mailbox<Order>,

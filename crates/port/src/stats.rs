@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Live counters of one queue.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(align(128))]
 pub struct QueueStats {
     rx_packets: AtomicU64,
     rx_bytes: AtomicU64,

@@ -33,7 +33,8 @@ struct Pages {
     names: Vec<DropReason>,
 }
 
-/// The number of packets that one holder reports.
+/// The number of packets that one holder reports, on cache lines that no other holder writes.
+#[repr(align(128))]
 pub(crate) struct TallyPage {
     pub name: String,
     pub packets: Counter,
