@@ -14,7 +14,7 @@ use crate::thread;
 use crate::umem::Umem;
 
 /// Most frames in a chain: a superframe of 64 KiB with its headers, in the smallest frames.
-pub(crate) const FRAMES_MAX: usize = 260;
+pub const CHAIN_FRAMES_MAX: usize = 260;
 /// Most bytes in a packet, so that lengths add up in 32 bits.
 pub(crate) const PACKET_MAX_BYTES: u64 = 1 << 30;
 
@@ -151,7 +151,7 @@ pub(crate) fn append(umem: &'static Umem, head: u32, fragment: u32) -> Option<u3
     let alone = |handle| refs::is_only(&line(umem, handle).refs);
     let frags = |handle| usize::from(line(umem, handle).frags);
     let bytes = |handle| u64::from(line(umem, handle).len) + u64::from(line(umem, handle).data_len);
-    let too_long = frags(head) + frags(fragment) + 2 > FRAMES_MAX
+    let too_long = frags(head) + frags(fragment) + 2 > CHAIN_FRAMES_MAX
         || bytes(head) + bytes(fragment) > PACKET_MAX_BYTES;
     if !alone(head) || !alone(fragment) || too_long {
         return None;
@@ -224,7 +224,7 @@ pub(crate) fn copy_from(umem: &Umem, head: u32, at: usize, from: &[u8]) -> usize
 /// few free frames. Objects that the packet holds stay with the original.
 pub(crate) fn copy(umem: &'static Umem, head: u32) -> Option<u32> {
     let n = usize::from(line(umem, head).frags) + 1;
-    let mut fresh = [0u32; FRAMES_MAX];
+    let mut fresh = [0u32; CHAIN_FRAMES_MAX];
     let fresh = fresh.get_mut(..n)?;
     let mut this = head;
     for got in 0..n {
@@ -296,15 +296,15 @@ fn take_like(umem: &'static Umem, like: u32) -> Option<u32> {
     if got == 0 {
         return None;
     }
-    let frame = [handle::retag(one[0], handle::tag(umem.id(), 0))];
+    let frame = handle::retag(one[0], handle::tag(umem.id(), 0));
     let bytes = umem.place(like).bytes;
     // SAFETY: the frame was just taken from a free list, so it has no other owner.
-    let begun = thread::with_page(umem, |page| unsafe { umem.begin_with(&frame, bytes, page) });
+    let begun = thread::with_page(umem, |page| unsafe { umem.begin_one(frame, bytes, page) });
     if !begun {
-        umem.put_home(&frame);
+        umem.put_home(&[frame]);
         return None;
     }
-    Some(frame[0])
+    Some(frame)
 }
 
 /// Returns a frame that was taken for a copy to the free frames.

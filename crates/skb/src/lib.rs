@@ -54,6 +54,7 @@ mod umem;
 mod verdict;
 
 pub use batch::{Batch, Drain};
+pub use chain::CHAIN_FRAMES_MAX;
 pub use depot::Locks;
 pub use knob::Knob;
 pub use lanes::{Offload, Release, Vlan};

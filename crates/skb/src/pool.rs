@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use linerate_sys::Result;
 use linerate_sys::mem::{Huge, Pages, Region};
 
-use crate::chain::FRAMES_MAX;
+use crate::chain::CHAIN_FRAMES_MAX;
 use crate::knob::{FRAME_SIZE, HOT_LIST};
 use crate::ledger::Ledger;
 use crate::local::Local;
@@ -174,7 +174,7 @@ impl Pool {
     /// a chain of ordinary ones.
     #[must_use]
     pub fn packet_max_bytes(&self) -> usize {
-        (FRAMES_MAX.min(self.frames()) * self.data_room()).max(self.jumbo_room())
+        (CHAIN_FRAMES_MAX.min(self.frames()) * self.data_room()).max(self.jumbo_room())
     }
 
     /// Returns the source of packets' bytes.

@@ -32,10 +32,6 @@ pub(crate) const PACKET_BYTES_MAX: usize = 65_550;
 /// Interval of retries for resources whose release no event signals: a free frame, room in a device's queue.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
 
-/// Most frames of one packet: those of a superframe in frames of 256 bytes, the smallest size.
-/// Longer chains cannot be made.
-pub(crate) const CHAIN_FRAMES_MAX: usize = 258;
-
 /// Returns true if a peer can write the packet's memory, so that the packet cannot be lent to the
 /// kernel.
 pub(crate) fn is_exported(skb: &Skb) -> bool {

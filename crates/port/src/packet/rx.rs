@@ -1,13 +1,13 @@
 //! Receiving: copies packets once, from the kernel's blocks into frames of the pool, without a syscall.
 
-use linerate_skb::{Batch, DropReason, Local, Moved, PacketType, Skb};
+use linerate_skb::{Batch, CHAIN_FRAMES_MAX, DropReason, Local, Moved, PacketType, Skb};
 use linerate_sys::packet::{
     BlockRing, PKTTYPE_BROADCAST, PKTTYPE_MULTICAST, PKTTYPE_OTHERHOST, RxFrame, Vlan,
 };
 use linerate_sys::vnet::VnetHdr;
 
+use crate::host::Retry;
 use crate::host::offload::{self, TAG_AT, TAG_BYTES};
-use crate::host::{CHAIN_FRAMES_MAX, Retry};
 
 /// The receive ring, and the position in it.
 pub(super) struct Rx {

@@ -2,11 +2,11 @@
 
 use std::io::IoSlice;
 
-use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
+use linerate_skb::{Batch, CHAIN_FRAMES_MAX, DropReason, Local, Moved, Skb};
 use linerate_sys::tun::Tap;
 use rustix::io::Errno;
 
-use crate::host::{CHAIN_FRAMES_MAX, Link, Retry, copy_out, is_exported, offload};
+use crate::host::{Link, Retry, copy_out, is_exported, offload};
 
 /// Most segments of a write: the frames of a chain, and a header.
 const SEGMENTS_MAX: usize = CHAIN_FRAMES_MAX + 1;
