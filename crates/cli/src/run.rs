@@ -206,8 +206,7 @@ fn run_with(
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
 }
 
-/// Watches for events that end a run; prints `ready` if a first process waits until the ports are
-/// open.
+/// Watches for the signals that end a run.
 fn watched() -> Result<Signals, Failure> {
     Signals::watch().map_err(|e| unwatched(&e))
 }

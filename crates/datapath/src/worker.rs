@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Owner: the thread that has the Worker, one of the engine's or a program's own. Nothing on the
-//! walk locks, allocates, logs or reads a clock; one flush in 256 is timed.
+//! walk locks, allocates, logs or reads a clock for each packet; one flush in 256 is timed.
 
 use std::io;
 use std::num::NonZeroU64;

@@ -23,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! The library prints nothing, opens nothing unasked, installs no signal handler and keeps no
-//! global state. This crate has no code: it re-exports the others.
+//! The library prints nothing, opens nothing unasked and installs no signal handler; ARCHITECTURE.md
+//! names its global state. This crate has no code: it re-exports the others.
 #![forbid(unsafe_code)]
 
 pub use linerate_ctl::{affinity, doctor, placement};
