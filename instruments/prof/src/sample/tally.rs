@@ -91,7 +91,11 @@ impl Tally {
             // subtract 1. Only the first user address below a kernel sample is no return address:
             // it is where the kernel was entered.
             let at = if user_frames == 1 && now == Space::User { entry } else { entry - 1 };
-            places.push(place(now, at));
+            let caller = place(now, at);
+            // Frames of another program have no names of their own, so its callers are one frame.
+            if caller != Place::Other || places.last() != Some(&Place::Other) {
+                places.push(caller);
+            }
         }
         if space == Space::User {
             self.user_chains += 1;
@@ -153,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_other_programs_are_no_addresses_of_ours() {
+    fn callers_in_another_program_are_one_frame_without_an_address() {
         let mut tally = Tally::default();
         let chain = [KERNEL, 0xffff_1000, USER, 0x1000, 0x2000];
         tally.sample((Space::Kernel, false), 0xffff_1000, &chain);
         tally.sample((Space::User, false), 0x1000, &[]);
-        let stack: &[Place] = &[Place::Kernel(0xffff_1000), Place::Other, Place::Other];
+        let stack: &[Place] = &[Place::Kernel(0xffff_1000), Place::Other];
         assert_eq!(tally.stacks.get(stack), Some(&1), "{:?}", tally.stacks);
         assert_eq!(tally.places.get(&Place::Other), Some(&1), "{:?}", tally.places);
     }
