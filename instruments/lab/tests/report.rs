@@ -8,6 +8,7 @@ mod posts;
 use fixture::{batch, coalesce, coalesce_bus, pool, skbinit};
 use linerate_lab::record::{Effect, Ledgers, ProfileRecord, ProfileRow, Run, Status, Verdict};
 use linerate_lab::report::{html, text};
+use linerate_prof::profile::Stack;
 use linerate_show::words::WIDTH;
 use proptest::prelude::*;
 
@@ -287,6 +288,33 @@ fn every_chart_has_a_file_of_its_figures() {
 }
 
 #[test]
+fn call_chains_are_drawn_for_both_sides_on_one_scale_and_coloured_by_their_change() {
+    let page = without_documents(&html(&[pool()]));
+    let flames: Vec<&str> = page.split("<div class=\"flame\"").skip(1).collect();
+    assert_eq!(flames.len(), 4, "of every cell that has profiles");
+    let flame = flames[0].split("</div>").next().unwrap();
+    let sides: Vec<&str> = flame.split("<svg class=\"chart\"").skip(1).collect();
+    let [a, b] = sides.as_slice() else { panic!("{flame}") };
+    for (side, wide) in [(a, "100%"), (b, "66.885%")] {
+        for wanted in [
+            &format!(
+                "width=\"{wide}\" height=\"16\"><title>start_thread: 1.653 → 1.106 samples/1000"
+            ),
+            "class=\"frame fell\"",
+            "<title>malloc: 0.2688 → 0.09583 samples/1000 packets, fell</title>",
+            "<title>linerate_datapath::engine::forward: 0.3054 → 0.3054 samples/1000 packets, within noise<",
+        ] {
+            assert!(side.contains(wanted), "no {wanted:?} in {side}");
+        }
+        assert!(!side.contains("default_idle"), "idle time is left out");
+    }
+    assert!(flame.contains("chain,a,b%0Astart_thread%3BWorker%3A%3Aturn%3B"), "{flame}");
+    let mut run = pool();
+    run.profiles.iter_mut().for_each(|profile| profile.stacks.clear());
+    assert!(!html(&[run]).contains("class=\"flame\""));
+}
+
+#[test]
 fn the_page_has_its_parts_and_needs_nothing_else() {
     for run in [pool(), skbinit()] {
         let page = html(std::slice::from_ref(&run));
@@ -456,6 +484,8 @@ fn hostile() -> impl Strategy<Value = Run> {
                 profile.rows[1].count = u64::MAX;
                 profile.packets = n % 2;
                 profile.cutoff = n;
+                profile.stacks.push(Stack { frames: vec![c.clone(); 200], count: n });
+                profile.stacks.push(Stack { frames: vec![], count: u64::MAX });
             }
             run
         },

@@ -153,9 +153,10 @@ fn fold_as(profile: &Profile, flat: bool) -> BTreeMap<String, u64> {
     folded
 }
 
-/// Folds both profiles into one map. If only one has stacks, the rows of both are used, because
-/// rows are not parts of stacks.
-fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
+/// Folds both profiles into one map: each stack, as in [`Folded`], with its counts in both. If only
+/// one has stacks, the rows of both are used, because rows are not parts of stacks.
+#[must_use]
+pub fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
     let flat = profiles.iter().any(|profile| profile.stacks.is_empty());
     let mut both: BTreeMap<String, [u64; 2]> = BTreeMap::new();
     for (side, profile) in profiles.into_iter().enumerate() {

@@ -65,6 +65,19 @@ impl Svg {
         ));
     }
 
+    /// Draws a bar with a name in it, cut off at the bar's end.
+    pub fn frame(&mut self, x: (f64, f64), y: (f64, f64), class: &str, (tip, name): (&str, &str)) {
+        self.bar(x, y, class, tip);
+        if !name.is_empty() {
+            let (left, wide) = (pct(x.0.min(x.1)), pct((x.1 - x.0).abs()));
+            let (top, high) = (px(y.0.min(y.1)), px((y.1 - y.0).abs()));
+            let (base, name) = (px((y.1 - y.0).abs() - 4.5), escape(name));
+            self.add(format_args!(
+                r#"<svg class="{class}" x="{left}" y="{top}" width="{wide}" height="{high}"><text x="3" y="{base}">{name}</text></svg>"#
+            ));
+        }
+    }
+
     /// Draws a line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
         let [x1, x2] = [pct(from.0), pct(to.0)];

@@ -12,6 +12,7 @@ pub(crate) mod testing;
 
 use std::collections::BTreeMap;
 
+use linerate_prof::profile::{OwnCost, Stack};
 use serde::{Deserialize, Serialize};
 
 pub use crate::scenario::Ledger;
@@ -392,8 +393,14 @@ pub struct ProfileRecord {
     /// Remarks for readers: the cost of sampling, lost samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
+    /// Cost of the instrument itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_cost: Option<OwnCost>,
     /// Counts by function.
     pub rows: Vec<ProfileRow>,
+    /// Counts by call chain; empty if no chains were recorded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<Stack>,
 }
 
 /// The count of one function.

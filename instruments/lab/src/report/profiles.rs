@@ -52,6 +52,8 @@ fn profile(record: &ProfileRecord) -> Profile {
     };
     profile.remarks.clone_from(&record.remarks);
     profile.rows = record.rows.iter().map(row).collect();
+    profile.own_cost = record.own_cost;
+    profile.stacks.clone_from(&record.stacks);
     profile.sort();
     profile
 }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_prof::profile::{Profile, Row, Unit};
+use linerate_prof::profile::{Profile, Row, Stack, Unit};
 use linerate_prof::stage::stage_of;
 
 use super::unit::{Benches, Left, PlacedBench, Role, order, setup_order};
@@ -309,6 +309,13 @@ impl CellEnd {
 /// Most rows of a profile that are stored.
 const ROWS_MAX: usize = 500;
 
+/// Most bytes of a profile's call chains that are stored: the profiles of both sides are on one line
+/// of a file, together with those of a second event.
+const STACKS_MAX_BYTES: usize = 512 << 10;
+
+/// The function in whose place the chains that are not stored are counted.
+const RARER: &str = "[rarer call chains]";
+
 /// Returns the profile of one side of a cell.
 ///
 /// A function that is not in it was seen fewer times than its cut-off says.
@@ -326,8 +333,28 @@ pub(super) fn record(side: &str, cell: &str, mut profile: Profile) -> ProfileRec
         packets: profile.conditions.packets.unwrap_or(0),
         cutoff: cutoff.max(left_out),
         remarks: profile.remarks,
+        own_cost: profile.own_cost,
+        stacks: stacks(profile.stacks),
         rows: profile.rows.into_iter().map(row).collect(),
     }
+}
+
+/// Returns the most frequent call chains that fit into [`STACKS_MAX_BYTES`], and the sum of the
+/// others as one chain.
+fn stacks(all: Vec<Stack>) -> Vec<Stack> {
+    let (mut room, mut kept, mut rarer) = (STACKS_MAX_BYTES, Vec::new(), 0);
+    for stack in all {
+        // A frame has quotes and a comma beside its name, and a stack two keys and a number.
+        let bytes = stack.frames.iter().map(|name| name.len() + 3).sum::<usize>() + 45;
+        room = room.saturating_sub(bytes);
+        match room {
+            0 => rarer += stack.count,
+            _ => kept.push(stack),
+        }
+    }
+    let rest = Stack { frames: vec![RARER.into()], count: rarer };
+    kept.extend((rarer > 0).then_some(rest));
+    kept
 }
 
 fn row(row: Row) -> ProfileRow {
@@ -451,6 +478,25 @@ mod tests {
             (502, 3, 3)
         );
         assert_eq!((state.unit.as_str(), state.cell.as_str()), ("samples", "change=both"));
+    }
+
+    #[test]
+    fn the_most_frequent_call_chains_are_kept_and_the_others_are_one() {
+        let chain = |count: u64| Stack { frames: vec!["f".repeat(1 << 10); 16], count };
+        let stored = |all: &[Stack]| {
+            record("a", "", Profile { stacks: all.to_vec(), ..profile(1..=1) }).stacks
+        };
+        let few: Vec<Stack> = (2..=9).rev().map(chain).collect();
+        assert_eq!(stored(&few), few);
+        let many: Vec<Stack> = (1..=100).rev().map(chain).collect();
+        let kept = stored(&many);
+        let bytes = serde_json::to_vec(&kept).unwrap().len();
+        assert!((STACKS_MAX_BYTES * 9 / 10..STACKS_MAX_BYTES + 100).contains(&bytes), "{bytes}");
+        let (rest, kept) = kept.split_last().unwrap();
+        assert_eq!(kept, &many[..kept.len()]);
+        assert_eq!(rest.frames, [RARER]);
+        let total = |all: &[Stack]| all.iter().map(|stack| stack.count).sum::<u64>();
+        assert_eq!(total(kept) + rest.count, total(&many));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use linerate_prof::profile::{Event, Origin, Profile, Row, Unit};
+use linerate_prof::profile::{Event, Origin, Profile, Row, Stack, Unit};
 use serde_json::{Value as Json, json};
 
 use super::unit::World;
@@ -228,6 +228,8 @@ impl Bench for Simulation {
         let event = Event { name, unit: Unit::Samples, period: None, raw: None };
         let mut profile = Profile::new(event, Origin::Clock);
         profile.rows.push(Row::new("skb_alloc", 12));
+        let frames = vec!["main".to_owned(), "skb_alloc".to_owned()];
+        profile.stacks.push(Stack { frames, count: 12 });
         Ok(vec![profile])
     }
 

@@ -8,6 +8,7 @@ use linerate_lab::record::{
     PairRecord, ProfileRecord, ProfileRow, Run, SCHEMA, Status, Verdict, Warning, Window,
 };
 use linerate_lab::window::ThreadTime;
+use linerate_prof::profile::Stack;
 use serde_json::json;
 
 pub const POOL: &str = include_str!("pool.toml");
@@ -327,14 +328,22 @@ fn profile(side: &str, cell: &str, ratio: f64) -> ProfileRecord {
         code_bytes: Some(bytes),
         stage: None,
     };
+    let rows: Vec<ProfileRow> =
+        rows.iter().map(row).filter(|row| side == "a" || row.count >= 60).collect();
+    let chain = |row: &ProfileRow| Stack {
+        frames: ["start_thread", "Worker::turn", &row.symbol].map(String::from).into(),
+        count: row.count,
+    };
     ProfileRecord {
         remarks: Vec::new(),
+        own_cost: None,
+        stacks: rows.iter().map(chain).collect(),
         side: side.into(),
         cell: cell.into(),
         event: "cpu-clock".into(),
         unit: "samples".into(),
         packets: 2_400_000,
         cutoff: if side == "b" { 60 } else { 0 },
-        rows: rows.iter().map(row).filter(|row| side == "a" || row.count >= 60).collect(),
+        rows,
     }
 }

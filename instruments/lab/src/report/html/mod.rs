@@ -1,6 +1,7 @@
 //! A run as one HTML file: no network, no script, no embedded font; figures are inline SVG, each
 //! with its table and CSV below.
 
+mod flame;
 mod forest;
 mod matrices;
 mod noise;

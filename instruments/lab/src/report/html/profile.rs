@@ -10,7 +10,7 @@ use linerate_show::svg::{Anchor, Axis, LETTERS, Svg};
 use linerate_show::table::{csv_link, quoted};
 use linerate_show::words::elided;
 
-use super::figure_of;
+use super::{figure_of, flame};
 use crate::report::profiles::{Profiles, profiles};
 use crate::report::view::View;
 use crate::report::words::short;
@@ -56,18 +56,19 @@ fn one(profiles: &Profiles, [a, b]: [&str; 2]) -> String {
         "<details><summary>Profiles of both sides, as readprofile lists them</summary>\
          <div class=\"two\">{}{}</div></details>\n\
          <details><summary>What moved and what vanished: the ranked difference</summary>\
-         <pre class=\"scroll\" tabindex=\"0\">{}</pre></details>\n{}",
+         <pre class=\"scroll\" tabindex=\"0\">{}</pre></details>\n",
         listing(&profiles.a, a),
         listing(&profiles.b, b),
         escape_lines(&Ranked::new(diff).top(Some(30)).to_string()),
-        csv_link("functions", &format!("{event}{at}"), &csv(diff)),
     );
     format!(
-        "<h3>{}{}</h3>\n{}{}{tables}",
+        "<h3>{}{}</h3>\n{}{}{}{}{tables}",
         escape(&event),
         escape(&at),
         figure_of(&stacked(diff, [a, b], &stages), &stages),
         figure_of(&diverging(diff, &functions), &functions),
+        csv_link("functions", &format!("{event}{at}"), &csv(diff)),
+        flame::graphs(profiles, [a, b]),
     )
 }
 
@@ -135,7 +136,8 @@ fn drawn(diff: &Diff) -> Vec<&Row> {
     all.iter().take(fallen).chain(all.iter().skip(all.len() - risen)).copied().collect()
 }
 
-fn fell_or_rose(change: Change) -> (&'static str, &'static str) {
+/// Returns the class of a change on the page, and its words.
+pub(super) fn fell_or_rose(change: Change) -> (&'static str, &'static str) {
     match change {
         Change::Fell => ("fell", "fell"),
         Change::Rose => ("rose", "rose"),

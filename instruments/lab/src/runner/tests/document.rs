@@ -146,6 +146,7 @@ fn a_run_is_valid_by_its_schema_whether_it_is_complete_or_not() {
     assert_eq!(wrong(&whole), [""; 0]);
     assert_eq!(whole["cells"].as_array().unwrap().len(), 2);
     assert_eq!(whole["profiles"][0]["rows"][0]["symbol"], "skb_alloc");
+    assert_eq!(whole["profiles"][0]["stacks"][0]["frames"][0], "main");
     assert_eq!(whole["cells"][0]["metrics"]["cost_ns_per_packet"]["verdict"], "better");
     assert_eq!(wrong(&run(Some(30))), [""; 0]);
 }

@@ -37,7 +37,6 @@ const QUIET: Duration = Duration::from_millis(3);
 const QUIET_WAIT: Duration = Duration::from_millis(500);
 /// Samples for each second of a worker's CPU time.
 const PROFILE_HZ: u32 = 2000;
-
 /// Samples a second for a profile of the whole machine, whose idle time is also sampled.
 const MACHINE_HZ: u32 = 1000;
 /// Events for each sample of lines that leave a cache; a prime number.
@@ -262,10 +261,11 @@ impl Bench for HostBench {
 }
 
 impl HostBench {
-    /// Samples the whole machine while packets pass: interrupts, workers, programs, idle task.
+    /// Samples the whole machine with call chains: interrupts, workers, programs, idle task.
     fn machine(&mut self, time: Duration, what: What) -> Result<Profile> {
         let before = self.path.stats().ports();
-        let mut recording = Recorder::new(what).start(Target::Machine)?;
+        let recorder = Recorder { call_chains: true, ..Recorder::new(what) };
+        let mut recording = recorder.start(Target::Machine)?;
         self.path.begin(Instant::now() + time);
         let round = self.go(time);
         let mut polled = Ok(());
