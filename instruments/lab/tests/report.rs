@@ -8,6 +8,7 @@ mod posts;
 use fixture::{batch, coalesce, coalesce_bus, pool, skbinit};
 use linerate_lab::record::{Effect, Ledgers, ProfileRecord, ProfileRow, Run, Status, Verdict};
 use linerate_lab::report::{html, text};
+use linerate_prof::agree::{Checked, Headline, Means, Reading, Tolerance};
 use linerate_prof::profile::Stack;
 use linerate_show::words::WIDTH;
 use proptest::prelude::*;
@@ -315,6 +316,35 @@ fn call_chains_are_drawn_for_both_sides_on_one_scale_and_coloured_by_their_chang
 }
 
 #[test]
+fn cpu_time_by_two_instruments_is_shown_with_the_verdict_and_the_likely_reason() {
+    let checked = |samples: u64, scheduler: f64| {
+        let headline = Headline::new("CPU time of the workers", "ns/packet", 0)
+            .by(Reading::of_samples(samples, 1000.0, 1e-6))
+            .by(Reading::new("scheduler", Means::CpuTime, scheduler, "5 s of CPU time"));
+        Some(Checked { headline, tolerance: Tolerance::of_samples(samples) })
+    };
+    let mut run = pool();
+    assert!(!text(&run).contains("two instruments"));
+    run.profiles[0].checked = checked(5_000, 5_050.0);
+    run.profiles[1].checked = checked(4_000, 5_000.0);
+    run.profiles[2].checked = checked(99, 103.0);
+    let page = html(std::slice::from_ref(&run));
+    let text = text(&run);
+    for wanted in [
+        "CPU time by two instruments at the same time",
+        "change=frames rate=fixed  malloc      5,000      5,050    1.0      5.0  agree\n",
+        "change=frames rate=fixed  frames      4,000      5,000   20.0      5.0  DISAGREE\n",
+        "change=frames rate=max    malloc          –        103      –     20.0  ALONE\n",
+        "ALONE: fewer than 100 samples are not significant.",
+        "CPU time of the workers.",
+        "DISAGREE: likely: time with interrupts disabled is CPU time",
+    ] {
+        assert!(text.contains(wanted), "no {wanted:?} in\n{text}");
+    }
+    assert!(page.contains("<a download=\"agreement.csv\"") && page.contains(">DISAGREE</td>"));
+}
+
+#[test]
 fn the_page_has_its_parts_and_needs_nothing_else() {
     for run in [pool(), skbinit()] {
         let page = html(std::slice::from_ref(&run));
@@ -484,6 +514,12 @@ fn hostile() -> impl Strategy<Value = Run> {
                 profile.rows[1].count = u64::MAX;
                 profile.packets = n % 2;
                 profile.cutoff = n;
+                let by =
+                    Reading { value: Some(y), ..Reading::missing(c.clone(), Means::CpuTime, "") };
+                let headline =
+                    Headline { by: vec![by.clone(), by], ..Headline::new(c.clone(), "", 9) };
+                let tolerance = Tolerance { absolute: x, relative_pct: y };
+                profile.checked = Some(Checked { headline, tolerance });
                 profile.stacks.push(Stack { frames: vec![c.clone(); 200], count: n });
                 profile.stacks.push(Stack { frames: vec![], count: u64::MAX });
             }

@@ -8,10 +8,20 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use linerate_show::number;
+use serde::{Deserialize, Serialize};
+
+use crate::diff::SIGMAS;
+
+/// Difference of two instruments, in per cent, above which they do not measure the same.
+pub const APART_PCT: f64 = 5.0;
+
+/// Number of samples below which a share of one twentieth may be chance, because each thread's
+/// first sample comes at a random moment of a period.
+const SAMPLES_JUDGED: u64 = 100;
 
 /// A figure, with the readings of all instruments.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Headline {
     /// Name of the figure: `CPU busy`.
     pub name: String,
@@ -24,7 +34,7 @@ pub struct Headline {
 }
 
 /// A figure as measured by one instrument.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
     /// Name of the instrument: `readprofile`, `top`.
     pub instrument: String,
@@ -37,7 +47,7 @@ pub struct Reading {
 }
 
 /// A method of measurement. It decides which causes can make two instruments differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Means {
     /// Samples of the code that the CPU ran at each timer tick: readprofile, and kernprof by time.
@@ -52,7 +62,7 @@ pub enum Means {
 
 /// The largest difference allowed between two figures. Two figures agree if they are within either
 /// bound.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Tolerance {
     /// Absolute bound, in the headline's unit.
     pub absolute: f64,
@@ -86,6 +96,15 @@ pub enum Verdict {
     },
 }
 
+/// A headline that is kept to be compared later, with the difference that is allowed then.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Checked {
+    /// The headline with its readings.
+    pub headline: Headline,
+    /// The allowed difference.
+    pub tolerance: Tolerance,
+}
+
 /// A headline with the result of its comparison, for printing.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judged<'a> {
@@ -110,6 +129,14 @@ impl Tolerance {
         Tolerance { absolute: 0.0, relative_pct }
     }
 
+    /// Returns the bound for CPU time by samples of a clock: 5 %, or two standard deviations of their
+    /// number if that is more.
+    #[must_use]
+    pub fn of_samples(counted: u64) -> Tolerance {
+        let counted = counted.max(SAMPLES_JUDGED) as f64;
+        Tolerance::pct(APART_PCT.max(100.0 * SIGMAS / counted.sqrt()))
+    }
+
     fn allows(self, spread: Spread) -> bool {
         spread.absolute <= self.absolute || spread.relative_pct <= self.relative_pct
     }
@@ -131,6 +158,18 @@ impl Reading {
         }
         let (instrument, measures) = (instrument.into(), measures.into());
         Reading { instrument, means, value: Some(value), measures }
+    }
+
+    /// Returns the reading of samples that a clock took `hz` times in each second of CPU time: their
+    /// time in nanoseconds multiplied by `scale`. It is a missing figure if they are too few.
+    #[must_use]
+    pub fn of_samples(counted: u64, hz: f64, scale: f64) -> Reading {
+        let took = format!("{} x {:.3} ms of a clock", number::count(counted), 1e3 / hz);
+        if counted < SAMPLES_JUDGED {
+            let why = format!("{took}: fewer than {SAMPLES_JUDGED} samples are not significant");
+            return Reading::missing("samples", Means::ClockSamples, why);
+        }
+        Reading::new("samples", Means::ClockSamples, counted as f64 * 1e9 / hz * scale, took)
     }
 
     /// Returns the reading of an instrument that could not measure the figure, with the reason.
@@ -310,6 +349,19 @@ mod tests {
         let third = Reading::new("perf", Means::ClockSamples, 60.0, "600 samples");
         let verdict = busy(50.0, 51.0).by(third).judge(Tolerance::within(2.0)).verdict;
         assert!(matches!(verdict, Verdict::Disagree { spread, .. } if spread.absolute == 10.0));
+    }
+
+    #[test]
+    fn few_samples_are_no_figure_and_the_bound_of_samples_is_their_chance() {
+        let reading = Reading::of_samples(2_000, 1000.0, 1e-6);
+        assert_eq!(
+            (reading.value, reading.measures.as_str()),
+            (Some(2000.0), "2,000 x 1.000 ms of a clock")
+        );
+        let few = Reading::of_samples(SAMPLES_JUDGED - 1, 1000.0, 1e-6);
+        assert!(few.value.is_none() && few.measures.ends_with("are not significant"), "{few:?}");
+        let allowed = [0, 100, 400, 1_000_000].map(|n| Tolerance::of_samples(n).relative_pct);
+        assert_eq!(allowed, [20.0, 20.0, 10.0, APART_PCT]);
     }
 
     #[test]

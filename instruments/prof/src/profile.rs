@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::agree::Checked;
 use crate::bounded::at_most;
 use crate::conditions::Conditions;
 use crate::proc::head::Head;
@@ -45,6 +46,9 @@ pub struct Profile {
     /// Cost of the instrument itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_cost: Option<OwnCost>,
+    /// The CPU time by this profile and by a second instrument at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked: Option<Checked>,
     /// Remarks for the reader, in sentences.
     #[serde(
         default,
@@ -211,6 +215,7 @@ impl Profile {
             conditions: Conditions::default(),
             head: None,
             own_cost: None,
+            checked: None,
             remarks: Vec::new(),
         }
     }

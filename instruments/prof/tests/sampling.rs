@@ -298,6 +298,20 @@ fn a_function_of_known_size_has_its_bytes_and_its_caller() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
+fn samples_are_counted_by_thread() {
+    let Some(mut recording) = started(at(5_000).start(Target::ThisThread)) else { return };
+    count_down(200_000_000);
+    recording.poll(Duration::ZERO).unwrap();
+    // Process and thread 1 is another one.
+    let me = linerate_sys::thread::id();
+    let (ours, others) = (recording.samples_of(&[me]), recording.samples_of(&[1, -1]));
+    let profile = recording.finish().unwrap();
+    assert!(ours > 0 && ours <= profile.counted(), "{ours}: {}", show(&profile));
+    assert_eq!(others, 0);
+}
+
+#[test]
 fn events_are_sampled_by_their_period() {
     let what = What::Event { event: pmu::Event::parse("page-faults").unwrap(), period: 7 };
     let recorder = Recorder { calibrate: false, ..Recorder::new(what) };

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
-use linerate_prof::agree::{Headline, Means, Reading, Tolerance};
+use linerate_prof::agree::{APART_PCT, Headline, Means, Reading, Tolerance};
 use linerate_prof::conditions::{Conditions, rfc3339};
 use linerate_prof::profile::{Event, Origin, OwnCost, Profile, Space, Unit};
 use linerate_prof::sample::{
@@ -31,11 +31,6 @@ const RATE: u32 = 1000;
 /// Default number of the CPU's events for each sample. The number is a prime, so that sampling does
 /// not run in step with loops.
 const PERIOD: u64 = 10_007;
-/// Difference of two instruments, in per cent, above which they do not measure the same.
-const APART_PCT: f64 = 5.0;
-/// Number of samples below which a share of one twentieth may be chance, because each thread's
-/// first sample comes at a random moment of a period.
-const SAMPLES_JUDGED: u64 = 100;
 /// CPU time below which the kernel's account, in hundredths of a second, is too coarse for a
 /// comparison.
 const CPU_JUDGED: Duration = Duration::from_millis(500);
@@ -427,15 +422,7 @@ fn saved(args: &Record, kept: Option<&Path>) -> String {
 fn agreement(profile: &Profile, hz: f64) -> Option<String> {
     let wall_ns = profile.conditions.wall_ns.filter(|ns| *ns > 0)? as f64;
     let cpu_ns = profile.conditions.cpu_ns? as f64;
-    let counted = profile.counted();
-    let took = format!("{} x {:.3} ms of a clock", thousands(counted), 1e3 / hz);
-    let sampled = if counted < SAMPLES_JUDGED {
-        let too_few = format!("{took}: fewer than {SAMPLES_JUDGED} samples are not significant");
-        Reading::missing("samples", Means::ClockSamples, too_few)
-    } else {
-        let pct = 100.0 * counted as f64 * 1e9 / hz / wall_ns;
-        Reading::new("samples", Means::ClockSamples, pct, took)
-    };
+    let sampled = Reading::of_samples(profile.counted(), hz, 100.0 / wall_ns);
     let took = format!("{} of CPU time in {} of wall time", seconds(cpu_ns), seconds(wall_ns));
     let kernel = match cpu_ns < CPU_JUDGED.as_nanos() as f64 {
         true => {

@@ -12,6 +12,7 @@ pub(crate) mod testing;
 
 use std::collections::BTreeMap;
 
+use linerate_prof::agree::Checked;
 use linerate_prof::profile::{OwnCost, Stack};
 use serde::{Deserialize, Serialize};
 
@@ -396,6 +397,9 @@ pub struct ProfileRecord {
     /// Cost of the instrument itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_cost: Option<OwnCost>,
+    /// CPU time by the profile and by a second instrument.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked: Option<Checked>,
     /// Counts by function.
     pub rows: Vec<ProfileRow>,
     /// Counts by call chain; empty if no chains were recorded.

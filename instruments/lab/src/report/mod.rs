@@ -3,6 +3,7 @@
 //! Both say the same from the same tables. The texts of a run's document come from outside:
 //! it is made harmless, bounded, and never believed to be well formed.
 
+mod agreed;
 mod batches;
 mod crossover;
 mod html;

@@ -7,6 +7,7 @@ use linerate_show::table::Table;
 use linerate_show::words::elided;
 use linerate_show::words::wrapped;
 
+use super::agreed;
 use super::crossover;
 use super::posted::{self, Posted};
 use super::reads;
@@ -38,7 +39,7 @@ const NEITHER: &str = "neither better nor worse";
 /// Formats the whole run as text.
 pub(super) fn text(run: &Run) -> String {
     let view = View::new(run);
-    let parts = [head, few, effects, posted, expected, ledger, elsewhere, noted];
+    let parts = [head, few, effects, posted, agreed, expected, ledger, elsewhere, noted];
     parts.iter().map(|part| part(&view)).collect()
 }
 
@@ -142,6 +143,11 @@ fn posted(view: &View<'_>) -> String {
     text.extend(model.first().map(|_| '\n'));
     text.extend(model.iter().map(|line| wrapped(line, "", "  ")));
     text
+}
+
+/// Formats the comparison of two instruments.
+fn agreed(view: &View<'_>) -> String {
+    agreed::table(view).map_or_else(String::new, |table| set(&table, ""))
 }
 
 fn named(what: &str, names: &str) -> String {

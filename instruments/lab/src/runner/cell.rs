@@ -334,6 +334,7 @@ pub(super) fn record(side: &str, cell: &str, mut profile: Profile) -> ProfileRec
         cutoff: cutoff.max(left_out),
         remarks: profile.remarks,
         own_cost: profile.own_cost,
+        checked: profile.checked,
         stacks: stacks(profile.stacks),
         rows: profile.rows.into_iter().map(row).collect(),
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use linerate_prof::agree::{Checked, Headline, Means, Reading, Tolerance};
 use linerate_prof::profile::Profile;
 use linerate_skb::{Data, Pages, Pool};
 use serde::{Deserialize, Serialize};
@@ -137,6 +138,25 @@ fn pages(pool: &Pool) -> Option<String> {
         Pages::Huge2M => "2 MiB".to_owned(),
         Pages::Base => "the machine's ordinary size".to_owned(),
     })
+}
+
+/// Adds the CPU time of a profile's threads by its samples, of which there were `hz` for each second,
+/// and by the scheduler's clock, from which the profile's conditions have it. `of` names the threads.
+fn check(profile: &mut Profile, hz: u32, of: &str) {
+    let known = profile.conditions.cpu_ns.zip(profile.conditions.packets);
+    let samples = profile.counted();
+    profile.checked = known.map(|(cpu_ns, packets)| checked(of, (samples, hz), cpu_ns, packets));
+}
+
+/// Returns the CPU time for each packet by `samples` and by the scheduler's clock, which run
+/// independently of each other.
+fn checked(of: &str, (samples, hz): (u64, u32), cpu_ns: u64, packets: u64) -> Checked {
+    let took = format!("{:.3} s of CPU time, {packets} packets", cpu_ns as f64 / 1e9);
+    let cpu = Reading::new("scheduler", Means::CpuTime, cpu_ns as f64 / packets as f64, took);
+    let headline = Headline::new(format!("CPU time of {of}"), "ns/packet", 0)
+        .by(Reading::of_samples(samples, hz.into(), 1.0 / packets as f64))
+        .by(cpu);
+    Checked { headline, tolerance: Tolerance::of_samples(samples) }
 }
 
 /// A value that a scenario counts.

@@ -337,6 +337,7 @@ fn profile(side: &str, cell: &str, ratio: f64) -> ProfileRecord {
     ProfileRecord {
         remarks: Vec::new(),
         own_cost: None,
+        checked: None,
         stacks: rows.iter().map(chain).collect(),
         side: side.into(),
         cell: cell.into(),

@@ -156,6 +156,13 @@ impl Recording {
         Ok(())
     }
 
+    /// Returns the number of samples so far in any of `threads`, which are numbers of the kernel.
+    #[must_use]
+    pub fn samples_of(&self, threads: &[i32]) -> u64 {
+        let count = |thread: &i32| self.tally.threads.get(&u32::try_from(*thread).ok()?).copied();
+        threads.iter().filter_map(count).sum()
+    }
+
     /// Ends the recording, names the functions and sorts them by falling count.
     ///
     /// # Errors

@@ -34,6 +34,8 @@ pub(super) struct Tally {
     /// Records that are invalid.
     pub(super) broken: u64,
     pub(super) places: HashMap<Place, u64>,
+    /// Samples by thread, of at most [`THREADS_MAX`] threads.
+    pub(super) threads: HashMap<u32, u64>,
     /// Call chains, from the sampled place to the outermost caller.
     pub(super) stacks: HashMap<Box<[Place]>, u64>,
     /// Samples whose call chain is beyond the limit of stored chains.
@@ -52,6 +54,10 @@ impl Tally {
                 let chain = sample.callchain().unwrap_or_default();
                 let is_ours = self.own.is_none_or(|own| sample.pid() == Some(own));
                 self.sample((space, is_ours), sample.ip().unwrap_or(0), chain);
+                let thread = sample.tid().unwrap_or(0);
+                if self.threads.len() < THREADS_MAX || self.threads.contains_key(&thread) {
+                    *self.threads.entry(thread).or_default() += 1;
+                }
             }
             Some(Record::Lost(lost)) => self.lost = self.lost.saturating_add(lost.lost),
             Some(Record::LostSamples(lost)) => self.lost = self.lost.saturating_add(lost.lost),
@@ -137,6 +143,7 @@ const USER: u64 = -512i64 as u64;
 /// 2,000, so that all together take at most 100 MiB.
 const PLACES_MAX: usize = 1 << 20;
 const STACKS_MAX: usize = 1 << 15;
+const THREADS_MAX: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {

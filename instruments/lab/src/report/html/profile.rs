@@ -11,6 +11,7 @@ use linerate_show::table::{csv_link, quoted};
 use linerate_show::words::elided;
 
 use super::{figure_of, flame};
+use crate::report::agreed;
 use crate::report::profiles::{Profiles, profiles};
 use crate::report::view::View;
 use crate::report::words::short;
@@ -39,10 +40,13 @@ const NAME: usize = 34;
 /// Builds the section of the run's profiles; empty if there are none.
 pub(super) fn section(view: &View<'_>) -> String {
     let [a, b] = view.sides();
-    profiles(view.run).iter().take(CELLS_MAX).map(|profiles| one(profiles, [&a, &b])).collect()
+    let agreed = agreed::table(view).map_or_else(String::new, |table| table.html());
+    let profiles = profiles(view.run);
+    agreed
+        + &profiles.iter().take(CELLS_MAX).map(|one| section_of(one, [&a, &b])).collect::<String>()
 }
 
-fn one(profiles: &Profiles, [a, b]: [&str; 2]) -> String {
+fn section_of(profiles: &Profiles, [a, b]: [&str; 2]) -> String {
     let Profiles { cell, diff, .. } = profiles;
     let event = short(&profiles.a.event.name);
     let at = if cell.is_empty() { String::new() } else { format!(", {}", short(cell)) };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use linerate_datapath::Worker;
 use linerate_prof::profile::Profile;
 use linerate_prof::sample::{Recorder, Target, What};
-use linerate_prof::ticks;
+use linerate_prof::{cpu_time, ticks};
 use linerate_skb::Ledger;
 
 use super::beyond::{self, Beyond};
@@ -19,7 +19,7 @@ use super::path::{self, Gauge};
 use super::turning::{Done, empty, nanos};
 use crate::far::Seen;
 use crate::scenario::crew::Crew;
-use crate::scenario::{Bench, Finished, LEAD_IN, Ledger as Books, free_matrix, pages};
+use crate::scenario::{Bench, Finished, LEAD_IN, Ledger as Books, check, free_matrix, pages};
 use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
 
@@ -178,10 +178,14 @@ impl Bench for EngineBench {
         let mut recording = Recorder::new(What::Time { hz: HZ }).start(Target::ThisProcess)?;
         // No polls are needed during the window: the kernel's buffers hold the samples of several
         // seconds.
+        let from = cpu_time();
         let window = self.measure(time);
         recording.poll(Duration::ZERO)?;
+        let cpu_ns = nanos(cpu_time().saturating_sub(from));
         let mut profile = recording.finish()?;
+        profile.conditions.cpu_ns = Some(cpu_ns);
         profile.conditions.packets = Some(window?.packets);
+        check(&mut profile, HZ, "all threads of the path");
         Ok(vec![profile])
     }
 

@@ -340,7 +340,10 @@ fn every_knob_is_told_and_changes_what_it_names() {
 fn a_profile_says_its_packets_or_why_there_is_none() {
     let mut bench = Engine.open(&ring(), &place(1)).unwrap();
     match bench.profile(Duration::from_millis(100)) {
-        Ok(profiles) => assert!(profiles[0].conditions.packets.unwrap() > 0, "{profiles:?}"),
+        Ok(profiles) => {
+            assert!(profiles[0].conditions.packets.unwrap() > 0, "{profiles:?}");
+            assert_eq!(profiles[0].checked.as_ref().unwrap().headline.by.len(), 2);
+        }
         Err(e) => {
             assert!(e.code.kind() == Kind::Unsupported, "{e}");
             println!("skipped: {e}");

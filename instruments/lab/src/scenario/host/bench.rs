@@ -6,12 +6,12 @@
 //!                                                    arrived, and stand still
 //! ```
 
+mod machine;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use linerate_prof::pmu::{Event, Quantity};
 use linerate_prof::profile::{Profile, Row};
-use linerate_prof::sample::{Recorder, Target, What};
 use linerate_sys::bpf::Link;
 use linerate_sys::clock::cpu_time;
 use linerate_sys::tsc::ticks;
@@ -28,7 +28,7 @@ use super::split::Split;
 use crate::Result;
 use crate::scenario::pause::{look_until, pause};
 use crate::scenario::pool_figures::{self, Reading};
-use crate::scenario::{Bench, Finished, Ledger, free_matrix};
+use crate::scenario::{Bench, Finished, Ledger, check, free_matrix};
 use crate::window::Window;
 
 /// Time without a packet after which the path counts as empty.
@@ -37,10 +37,6 @@ const QUIET: Duration = Duration::from_millis(3);
 const QUIET_WAIT: Duration = Duration::from_millis(500);
 /// Samples for each second of a worker's CPU time.
 const PROFILE_HZ: u32 = 2000;
-/// Samples a second for a profile of the whole machine, whose idle time is also sampled.
-const MACHINE_HZ: u32 = 1000;
-/// Events for each sample of lines that leave a cache; a prime number.
-const LINES_PERIOD: u64 = 10_007;
 
 /// A side, ready to run. Its fields are dropped in this order: traffic, workers, hosts.
 pub(super) struct HostBench {
@@ -214,14 +210,7 @@ impl Bench for HostBench {
 
     fn profile(&mut self, time: Duration) -> Result<Vec<Profile>> {
         if self.placed.is_some() {
-            let mut profiles = vec![self.machine(time, What::Time { hz: MACHINE_HZ })?];
-            // If this CPU cannot count these lines, skip this profile: a remark of the run reports
-            // it.
-            if let Ok(event) = Event::of(Quantity::L2LinesOut) {
-                let lines = What::Event { event, period: LINES_PERIOD };
-                profiles.extend(self.machine(time, lines).ok());
-            }
-            return Ok(profiles);
+            return self.machine(time);
         }
         let before = self.path.stats().ports();
         self.path.begin_profile(time, PROFILE_HZ)?;
@@ -230,7 +219,9 @@ impl Bench for HostBench {
         let after = self.path.stats().ports();
         self.settle(round)?;
         let packets = pool_figures::sent(&after).packets - pool_figures::sent(&before).packets;
-        Ok(together(profiles?, packets, &self.config).into_iter().collect())
+        let mut all = together(profiles?, packets, &self.config);
+        all.iter_mut().for_each(|one| check(one, PROFILE_HZ, "the workers"));
+        Ok(all.into_iter().collect())
     }
 
     fn finish(mut self: Box<Self>) -> Result<Finished> {
@@ -257,33 +248,6 @@ impl Bench for HostBench {
         let notes = self.remarks.tell(&self.config).into_iter().chain([drops]).chain(tunings);
         let notes = notes.chain(warnings).chain(undone).collect();
         Ok(Finished { ledger, matrices, totals, notes })
-    }
-}
-
-impl HostBench {
-    /// Samples the whole machine with call chains: interrupts, workers, programs, idle task.
-    fn machine(&mut self, time: Duration, what: What) -> Result<Profile> {
-        let before = self.path.stats().ports();
-        let recorder = Recorder { call_chains: true, ..Recorder::new(what) };
-        let mut recording = recorder.start(Target::Machine)?;
-        self.path.begin(Instant::now() + time);
-        let round = self.go(time);
-        let mut polled = Ok(());
-        while polled.is_ok() && Instant::now() < round.until {
-            polled = recording.poll(round.until.saturating_duration_since(Instant::now()));
-        }
-        // Even if sampling failed, read the workers' answers and wait for the end of the traffic.
-        let measured = self.path.measured(round.until);
-        let profile = polled.and_then(|()| recording.finish());
-        let after = self.path.stats().ports();
-        self.settle(round)?;
-        measured?;
-        let mut profile = profile?;
-        let packets = pool_figures::sent(&after).packets - pool_figures::sent(&before).packets;
-        profile.conditions.packets = Some(packets);
-        profile.conditions.workload =
-            Some("bulk TCP, a stream on each adapter: the whole machine".into());
-        Ok(profile)
     }
 }
 

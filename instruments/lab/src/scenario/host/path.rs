@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use linerate_datapath::{Engine, Stats, Worker};
 use linerate_prof::profile::Profile;
 use linerate_prof::sample::{Recorder, Recording, Target, What};
+use linerate_sys::clock::thread_cpu_ns;
 use linerate_sys::thread;
 
 use super::config::{Config, Port};
@@ -346,9 +347,12 @@ fn measure(worker: &mut Worker, meter: &mut Meter, until: Instant) -> Result<Thr
 fn profile(worker: &mut Worker, time: Duration, hz: u32, ready: impl FnOnce()) -> Result<Profile> {
     let mut recording = Recorder::new(What::Time { hz }).start(Target::ThisThread)?;
     ready();
-    let mut emptied = Instant::now();
+    let (mut emptied, from_ns) = (Instant::now(), thread_cpu_ns());
     turn(worker, emptied + time, |now| empty(&mut recording, &mut emptied, now))?;
-    recording.finish()
+    let cpu_ns = thread_cpu_ns().saturating_sub(from_ns);
+    let mut profile = recording.finish()?;
+    profile.conditions.cpu_ns = Some(cpu_ns);
+    Ok(profile)
 }
 
 /// Empties the buffers of samples if [`EMPTY`] has passed since the last time.

@@ -74,11 +74,16 @@ impl Placed {
         &self.notes
     }
 
+    /// Returns the numbers of the threads that are counted.
+    pub fn threads(&self) -> Vec<i32> {
+        [&self.napi[..], &self.workers, &self.readers].concat()
+    }
+
     /// Returns the counts so far.
     pub fn taken(&self) -> Taken {
         let cpu_ns = |threads: &[i32]| threads.iter().filter_map(|thread| cpu_ns(*thread)).sum();
-        let all = || self.napi.iter().chain(&self.workers).chain(&self.readers);
-        let count = |name: &str| all().map(|thread| accounted(*thread, name)).sum();
+        let all = self.threads();
+        let count = |name: &str| all.iter().map(|thread| accounted(*thread, name)).sum();
         Taken {
             napi_ns: cpu_ns(&self.napi),
             workers_ns: cpu_ns(&self.workers),
@@ -90,12 +95,17 @@ impl Placed {
 }
 
 impl Taken {
+    /// Returns the CPU time of all threads.
+    pub fn path_ns(&self) -> u64 {
+        self.napi_ns + self.workers_ns + self.readers_ns
+    }
+
     /// Returns the figures of a window whose start was `before`.
     pub fn since(&self, before: &Taken) -> Vec<(String, f64)> {
         let ns = |of: fn(&Taken) -> u64| of(self).saturating_sub(of(before)) as f64;
         let napi_ns = ns(|taken| taken.napi_ns);
         let readers_ns = ns(|taken| taken.readers_ns);
-        let path_ns = napi_ns + readers_ns + ns(|taken| taken.workers_ns);
+        let path_ns = ns(Taken::path_ns);
         let mut figures = vec![
             ("napi_cpu_ns".to_owned(), napi_ns),
             ("readers_cpu_ns".to_owned(), readers_ns),

@@ -148,8 +148,8 @@ fn each_placement_binds_its_own_threads_and_counts_what_all_of_them_took() {
     }
 }
 
-/// Checks that a profile of the whole machine contains the kernel's path, with callers, and its own
-/// cost.
+/// Checks that a profile of the whole machine contains the kernel's path, with callers, its own cost,
+/// and the CPU time of the path by two instruments.
 fn profiled(bench: &mut dyn Bench) {
     // On a busy machine few packets may pass in one window, so try several.
     for _ in 0..20 {
@@ -165,13 +165,17 @@ fn profiled(bench: &mut dyn Bench) {
         assert!(profile.own_cost.is_some() && profile.conditions.packets.is_some(), "{profile:?}");
         let is_called =
             |frames: &[String]| frames.iter().skip(1).any(|name| name.starts_with("tcp_"));
+        let by = &profile.checked.as_ref().expect("the path's CPU time").headline.by;
+        let [samples, scheduler] = by.as_slice() else { panic!("{by:?}") };
+        assert!(scheduler.value > Some(0.0), "{by:?}");
         if profile.rows.iter().any(|row| row.symbol.starts_with("tcp_"))
             && profile.stacks.iter().any(|stack| is_called(&stack.frames))
+            && !samples.measures.starts_with("0 x ")
         {
             return;
         }
     }
-    panic!("no sample in TCP, or none with its caller");
+    panic!("no sample in TCP, none with its caller, or none of the path");
 }
 
 #[test]
