@@ -479,15 +479,25 @@ fn nothing_runs_between_windows_and_nothing_is_left() {
 #[test]
 fn a_profile_names_functions_and_packets() {
     let Some((_alone, mut bench)) = open(&settings(&[("topology", "split")])) else { return };
-    match bench.profile(Duration::from_millis(300)) {
-        Err(e) if e.kind() == Kind::Unsupported => println!("skipped: {e}"),
-        profiles => {
-            let profiles = profiles.unwrap();
-            let [profile] = profiles.as_slice() else { panic!("{}", profiles.len()) };
-            assert!(profile.conditions.packets.unwrap() > 0 && !profile.rows.is_empty());
-            assert!(profile.rows.is_sorted_by(|a, b| a.count >= b.count));
+    // On a busy machine a worker may have no CPU during a whole profile, so try several.
+    let mut is_sampled = false;
+    for _ in 0..20 {
+        let profiles = match bench.profile(Duration::from_millis(300)) {
+            Err(e) if e.kind() == Kind::Unsupported => {
+                println!("skipped: {e}");
+                is_sampled = true;
+                break;
+            }
+            profiles => profiles.unwrap(),
+        };
+        let [profile] = profiles.as_slice() else { panic!("{}", profiles.len()) };
+        assert!(profile.rows.is_sorted_by(|a, b| a.count >= b.count));
+        is_sampled = profile.conditions.packets.unwrap() > 0 && !profile.rows.is_empty();
+        if is_sampled {
+            break;
         }
     }
+    assert!(is_sampled, "no profile has packets and functions");
     // The side still works, and its ledger still balances.
     assert!(bench.window(WINDOW).unwrap().packets > 0);
     assert!(bench.finish().unwrap().ledger.balanced);
