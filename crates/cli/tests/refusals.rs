@@ -8,7 +8,7 @@ use std::process::Stdio;
 use command::{command, run};
 
 /// Command line, exit status, code, a part of the reason, a part of the remedy.
-const REFUSALS: [(&str, i32, &str, &str, &str); 17] = [
+const REFUSALS: [(&str, i32, &str, &str, &str); 18] = [
     ("forwrd", 2, "E-USAGE", "no command", "linerate forward"),
     ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:veth0"),
     ("forward packt:veth0 null:", 2, "E-PORT-SYNTAX", "no driver 'packt'", "packet:veth0"),
@@ -21,6 +21,13 @@ const REFUSALS: [(&str, i32, &str, &str, &str); 17] = [
     ("forward --cpu 1023", 2, "E-CPU", "", "Cpus_allowed_list"),
     ("forward pcap:/nonexistent/in.pcap sink:", 1, "E-FILE", "No such file", ""),
     ("forward gen:,size=9000 sink:", 2, "E-PORT-SYNTAX", "holds 1792", "--fit or --jumbo"),
+    (
+        "forward gen:,size=9000 sink: --jumbo 0",
+        2,
+        "E-PORT-SYNTAX",
+        "holds 1792",
+        "--fit or --jumbo",
+    ),
     ("forward --frame-size 3000", 2, "E-POOL-SIZE", "power of two", "2048"),
     ("forward --frame-size 128", 2, "E-POOL-SIZE", "256 to 65536", "2048"),
     ("forward --jumbo 8 --buffers general", 2, "E-POOL-SIZE", "of any size", "pools of frames"),

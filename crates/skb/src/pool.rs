@@ -288,9 +288,10 @@ impl Builder {
     }
 
     /// Adds frames of a second class, for packets that are too long for an ordinary frame: `bytes` is
-    /// a power of two, as 16384 for frames of 9000 bytes. The default is none.
+    /// a power of two, as 16384 for frames of 9000 bytes. The default is none, as with 0 `frames`.
     #[must_use]
     pub fn jumbo(mut self, frames: u32, bytes: u32) -> Self {
+        let bytes = if frames == 0 { 0 } else { bytes };
         (self.shape.jumbo_frames, self.shape.jumbo_bytes) = (frames, bytes);
         self
     }

@@ -19,6 +19,14 @@ fn a_packet_goes_into_the_smallest_class_that_has_the_room() {
 }
 
 #[test]
+fn class_of_no_frame_has_no_room() {
+    let pool = Pool::builder().frames(8).jumbo(0, 16384).build().unwrap();
+    assert_eq!((pool.jumbo_frames(), pool.jumbo_room()), (0, 0));
+    assert_eq!(pool.packet_max_bytes(), 8 * pool.data_room());
+    assert!(pool.local().alloc_len(9000).is_none());
+}
+
+#[test]
 fn jumbo_frames_come_home_to_their_own_class_however_they_are_freed() {
     let pool = Pool::builder().frames(64).jumbo(3, 8192).build().unwrap();
     let mut mem = pool.local_with(8);
