@@ -39,6 +39,9 @@ impl fmt::Display for Rate {
     }
 }
 
+/// Greatest count, which a floating-point number also represents.
+const COUNT_MAX: u64 = 1 << 53;
+
 /// Splits `10ms` into 10 and `ms`.
 fn split(text: &str) -> Result<(f64, &str), String> {
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
@@ -109,19 +112,24 @@ pub fn rate(text: &str) -> Result<Rate, String> {
 /// # Errors
 /// Says what a count is.
 pub fn count(text: &str) -> Result<u64, String> {
-    let (n, unit) = split(text)?;
-    let scale = match unit {
-        "" => 1.0,
-        "k" | "K" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
+    let (_, unit) = split(text)?;
+    let zeros = match unit {
+        "" => 0,
+        "k" | "K" => 3,
+        "M" => 6,
+        "G" => 9,
         _ => return Err(format!("'{text}' is not a count: write 1000, 10k or 2.5M")),
     };
-    let n = n * scale;
-    if n.fract() != 0.0 || n > 2f64.powi(53) {
-        return Err(format!("'{text}' is not a whole number, or too large"));
-    }
-    Ok(n as u64)
+    // Decimal digits, because a product of floating-point numbers such as 4.1 and a million is not exact.
+    let number = text.strip_suffix(unit).unwrap_or(text);
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    let part = part.trim_end_matches('0');
+    let n = match part.len() <= zeros {
+        true => format!("0{whole}{part:0<zeros$}").parse().ok(),
+        false => None,
+    };
+    n.filter(|n| *n <= COUNT_MAX)
+        .ok_or_else(|| format!("'{text}' is not a whole number, or too large"))
 }
 
 #[cfg(test)]
@@ -136,6 +144,28 @@ mod tests {
         assert_eq!(rate("4Gbps").unwrap().pps(500.0), 1e6);
         assert_eq!(count("2.5M"), Ok(2_500_000));
         assert_eq!(Rate::Pps(1.5e6).to_string(), "1.5Mpps");
+    }
+
+    #[test]
+    fn count_is_exact_to_its_last_digit() {
+        for (text, n) in [
+            ("4.1M", 4_100_000),
+            ("16.1k", 16_100),
+            ("1.001M", 1_001_000),
+            ("1.07G", 1_070_000_000),
+            (".5k", 500),
+            ("5.", 5),
+            ("1.000", 1),
+            ("0.0", 0),
+            (".0", 0),
+            ("007", 7),
+            ("9007199254740992", 1 << 53),
+        ] {
+            assert_eq!(count(text), Ok(n), "{text}");
+        }
+        for text in ["1.0001k", "0.5", "9007199254740993", ".", "1.2.3k", "18446744073709551616"] {
+            assert!(count(text).is_err(), "{text}");
+        }
     }
 
     #[test]
