@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use linerate_skb::{Batch, DropReason, Local, Moved};
+use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 
 use super::account::Account;
 use super::time::Clock;
@@ -36,33 +36,49 @@ impl Fifo {
         self.packets.len()
     }
 
-    /// Returns the number and bytes of those of the first `n` packets of `batch` that fit in the
-    /// queue.
-    fn fitting(&self, batch: &Batch, n: usize) -> Moved {
-        let held = self.account.held();
-        let n = n.min(self.limit.packets - held.packets);
-        let bytes = self.limit.bytes.saturating_sub(held.bytes);
+    /// Moves the first packets of `batch`, at most `n`, that fit in the queue together; returns their number.
+    fn take(&mut self, batch: &mut Batch, n: usize) -> usize {
+        let n = n.min(self.room().packets);
+        let bytes = self.room().bytes;
         let mut first = first_with(batch, n, bytes);
         if first.bytes > bytes {
             // The last packet reaches the byte limit; if it exceeds the limit, it does not fit.
-            first.packets -= 1;
-            first = batch.count_first(first.packets);
+            first = batch.count_first(first.packets - 1);
         }
-        first
+        batch.move_to(&mut self.packets, first.packets);
+        self.account.take(first);
+        first.packets
+    }
+
+    /// Drops the first packets of `batch`, at most `n`, that do not fit in the queue; returns their number.
+    #[cold]
+    fn refuse(&mut self, batch: &mut Batch, n: usize, mem: &mut Local) -> usize {
+        let room = self.room();
+        // A shorter packet may fit after one that exceeds the byte limit.
+        let exceeds = |skb: &&Skb| room.packets == 0 || skb.len() as u64 > room.bytes;
+        let over = batch.iter().take(n).take_while(exceeds).count();
+        let over = batch.count_first(over);
+        self.account.take(over);
+        self.account.drop_first(batch, over, DropReason::QUEUE_LIMIT, mem);
+        over.packets
+    }
+
+    /// Returns the packets and bytes that still fit.
+    fn room(&self) -> Moved {
+        let held = self.account.held();
+        let packets = self.limit.packets - held.packets;
+        Moved { packets, bytes: self.limit.bytes.saturating_sub(held.bytes) }
     }
 }
 
 impl Qdisc for Fifo {
     fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         self.clock.read(now);
-        let n = n.min(batch.len());
-        let fits = self.fitting(batch, n);
-        batch.move_to(&mut self.packets, fits.packets);
-        self.account.take(fits);
-        if n > fits.packets {
-            let over = batch.count_first(n - fits.packets);
-            self.account.take(over);
-            self.account.drop_first(batch, over, DropReason::QUEUE_LIMIT, mem);
+        let mut left = n.min(batch.len());
+        left -= self.take(batch, left);
+        while left > 0 {
+            left -= self.refuse(batch, left, mem);
+            left -= self.take(batch, left);
         }
     }
 

@@ -312,6 +312,21 @@ fn fifo_drops_what_comes_when_it_is_full() {
 }
 
 #[test]
+fn fifo_of_bytes_takes_a_short_packet_after_a_long_one_that_does_not_fit() {
+    let sizes = [1000, 900, 60, 900, 900, 60, 60];
+    let run = |together: usize| {
+        let mut bench = Bench::new(Fifo::new(Limit::packets(100).and_bytes(1170)));
+        sizes.chunks(together).for_each(|sizes| bench.put(sizes.iter().map(|bytes| (1, *bytes))));
+        bench.take_all()
+    };
+    let one_by_one = run(1);
+    assert_eq!(one_by_one, [(1, 0, 1000), (1, 2, 60), (1, 5, 60)]);
+    for together in 2..=sizes.len() {
+        assert_eq!(run(together), one_by_one, "{together} at a time");
+    }
+}
+
+#[test]
 fn pfifo_fast_serves_interactive_first_and_bulk_last() {
     let mut bench = Bench::new(PfifoFast::new(Limit::packets(2)));
     // Priorities 2 (bulk), 0 (best effort), 6 (interactive); the limit is each band's.
