@@ -17,7 +17,7 @@ use linerate_sys::thread;
 
 use super::Pin;
 use super::napi::{named, own_of, processes, reported, threads};
-use super::queue::{QueuePin, Was, list_of, refused};
+use super::queue::{QueuePin, Was, cpus_of, list_of, refused};
 
 /// Longest wait for the kernel to start NAPI's threads.
 const SOON: Duration = Duration::from_secs(2);
@@ -270,18 +270,25 @@ impl Pin for InterruptGuard {
         format!("interrupts of {}", self.name)
     }
 
+    /// Moves the interrupts of all queues, or none.
     fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
-        let mut before = Vec::new();
-        for pin in &mut self.queues {
-            before.extend(pin.pin(cpus)?);
+        let mut moved: Vec<(&QueuePin, Vec<Was>)> = Vec::new();
+        for pin in &self.queues {
+            match pin.move_all(cpus) {
+                Ok(before) => moved.push((pin, before)),
+                Err(e) => {
+                    moved.iter().for_each(|(pin, before)| pin.set_all(before));
+                    return Err(e);
+                }
+            }
         }
-        before.sort_unstable();
-        before.dedup();
-        Ok(before)
+        let before: Vec<Was> = moved.into_iter().flat_map(|(_, before)| before).collect();
+        Ok(cpus_of(&before))
     }
 
+    /// Restores the interrupts of all queues, also after one that cannot be restored.
     fn put_back(&mut self, _before: &[usize]) -> Result<()> {
-        self.queues.iter().try_for_each(QueuePin::restore)
+        self.queues.iter().map(QueuePin::restore).fold(Ok(()), Result::and)
     }
 }
 
@@ -461,6 +468,16 @@ mod tests {
         assert_eq!(queues[1].pin(&[6]).unwrap_err().code, Code::Cpu);
         fs::rename(&away, &folder_of).unwrap();
         assert_eq!(lists(), ["0", "2,3", "2,3", "2,3", "2,3"]);
+        // The same of all queues together; and what can be restored is, beside an irq that cannot.
+        fs::rename(&folder_of, &away).unwrap();
+        assert_eq!(guard.pin(&[6]).unwrap_err().code, Code::Cpu);
+        fs::rename(&away, &folder_of).unwrap();
+        assert_eq!(lists(), ["0", "2,3", "2,3", "2,3", "2,3"]);
+        let (folder_of, away) = (proc.join("irq/41"), at.join("away"));
+        fs::rename(&folder_of, &away).unwrap();
+        assert_eq!(guard.put_back(&[0, 1]).unwrap_err().code, Code::Cpu);
+        fs::rename(&away, &folder_of).unwrap();
+        assert_eq!(lists(), ["0", "2,3", "0", "1", "0"]);
         drop(guard);
         assert_eq!(lists(), ["0", "1", "0", "1", "0"]);
         // An irq that cannot be moved is left out, with a note; if none can be moved, that is an error.

@@ -81,6 +81,31 @@ impl QueuePin {
         &self.found
     }
 
+    /// Moves the irqs and threads to these CPUs, all of them or none; returns each with its CPUs before.
+    pub(super) fn move_all(&self, cpus: &[usize]) -> Result<Vec<Was>> {
+        let mut moved = Vec::new();
+        for was in &self.found {
+            let to = match was {
+                Was::Irq(irq, _) => Was::Irq(*irq, list(cpus)),
+                Was::Thread(thread, _) => Was::Thread(*thread, cpus.to_vec()),
+                Was::NotThreaded => continue,
+            };
+            match self.now(was).and_then(|now| self.set(&to).map(|()| now)) {
+                Ok(now) => moved.push(now),
+                Err(e) => {
+                    self.set_all(&moved);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Moves irqs and threads back, as far as possible.
+    pub(super) fn set_all(&self, all: &[Was]) {
+        all.iter().for_each(|was| _ = self.set(was));
+    }
+
     pub(super) fn restore(&self) -> Result<()> {
         let mut done = Ok(());
         for was in &self.found {
@@ -129,38 +154,28 @@ impl Pin for QueuePin {
     }
 
     fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
-        let (mut before, mut moved) = (Vec::new(), Vec::new());
-        for was in &self.found {
-            let to = match was {
-                Was::Irq(irq, _) => Was::Irq(*irq, list(cpus)),
-                Was::Thread(thread, _) => Was::Thread(*thread, cpus.to_vec()),
-                Was::NotThreaded => continue,
-            };
-            match self.now(was).and_then(|now| self.set(&to).map(|()| now)) {
-                Ok(now) => moved.push(now),
-                Err(e) => {
-                    // Undo the moves already made, so that either all interrupts are moved or none.
-                    moved.iter().for_each(|now| _ = self.set(now));
-                    return Err(e);
-                }
-            }
-        }
-        for now in &moved {
-            match now {
-                Was::Irq(_, now) => before.extend(thread::listed(now)),
-                Was::Thread(_, now) => before.extend(now),
-                Was::NotThreaded => {}
-            }
-        }
-        before.sort_unstable();
-        before.dedup();
-        Ok(before)
+        self.move_all(cpus).map(|before| cpus_of(&before))
     }
 
     /// Restores each irq and thread to its own original CPUs; `before` is only their union.
     fn put_back(&mut self, _before: &[usize]) -> Result<()> {
         self.restore()
     }
+}
+
+/// Returns the CPUs of all of these irqs and threads.
+pub(super) fn cpus_of(all: &[Was]) -> Vec<usize> {
+    let mut cpus = Vec::new();
+    for was in all {
+        match was {
+            Was::Irq(_, list) => cpus.extend(thread::listed(list)),
+            Was::Thread(_, list) => cpus.extend(list),
+            Was::NotThreaded => {}
+        }
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    cpus
 }
 
 pub(super) fn list_of(proc: &Path, irq: u32) -> PathBuf {
