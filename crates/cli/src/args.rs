@@ -13,7 +13,7 @@ use linerate::knob::{self, Knob};
 use linerate::{Data, Init, Moderation, Registry, Return, TxBatch, units, wire};
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
-use crate::errors::{Failure, USAGE};
+use crate::errors::{self, Failure, USAGE};
 use crate::screen::{self, Screen};
 
 #[derive(Debug, Parser)]
@@ -309,7 +309,7 @@ pub fn version() -> u8 {
 
 /// Prints the requested help, or clap's error in the form of any other error; returns the exit status.
 pub fn refuse(e: &clap::Error) -> u8 {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words = errors::words();
     let json = words.iter().any(|word| word == "--json");
     let help = match e.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Some(0),

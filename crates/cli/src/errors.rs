@@ -51,10 +51,14 @@ impl From<linerate::Error> for Failure {
     }
 }
 
+/// Returns the arguments of this process; bytes that are not UTF-8 are replaced.
+pub(crate) fn words() -> Vec<String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
 /// Replaces `PROGRAM …` in a remedy of the library by this process's command.
 pub fn to_type(fix: &str) -> String {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    fix.replace("PROGRAM …", &again(&words))
+    fix.replace("PROGRAM …", &again(&words()))
 }
 
 /// Returns the command with these arguments in shell syntax, or only its name if an argument needs quotes.

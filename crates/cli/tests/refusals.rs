@@ -2,10 +2,12 @@
 
 mod command;
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
-use command::{command, run};
+use command::{Ended, command, run};
 
 /// Command line, exit status, code, a part of the reason, a part of the remedy.
 const REFUSALS: [(&str, i32, &str, &str, &str); 18] = [
@@ -103,6 +105,20 @@ fn words_that_are_not_understood_are_a_usage_error() {
     }
     let typo = run("forwrd --json").document();
     assert_eq!(typo["error"]["fix"], "linerate forward", "{typo}");
+}
+
+#[test]
+fn argument_that_is_not_utf8_is_refused_as_any_other() {
+    for (words, argument, exit, error) in [
+        ("forward sink:", &b"pcap:/nonexistent/\xff"[..], 2, "error[E-USAGE]: "),
+        ("forward gen:,count=1 sink: --control", b"/nonexistent/\xff", 1, "error[E-SYSTEM]: "),
+    ] {
+        let mut command = command(words);
+        command.arg(OsStr::from_bytes(argument)).stdin(Stdio::null());
+        let told = Ended::from(command.output().unwrap());
+        assert_eq!(told.exit, Some(exit), "{words}: {told:?}");
+        assert!(told.err.starts_with(error) && told.err.contains("\n  fix: "), "{told:?}");
+    }
 }
 
 #[test]
