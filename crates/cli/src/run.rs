@@ -203,6 +203,9 @@ fn run_with(
         let alone = bounded.then(|| never_met(&stopped.ports)).flatten();
         report.error = alone.or_else(|| unverified(&report));
     }
+    if let Some(error) = &mut report.error {
+        error.fix = errors::to_type(&error.fix);
+    }
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
 }
 
@@ -352,6 +355,7 @@ fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
         match port.health {
             Health::Failed(_) => return true,
             Health::Down(e) if !was_down => {
+                let e = errors::to_type(&e.to_string());
                 screen.note(&format!("note: port '{}' is down: {e}\n", port.name));
                 down.push(port.name);
             }

@@ -6,6 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use command::{Ended, command, run};
+use linerate_sys::netns::Netns;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -34,6 +35,28 @@ fn start(words: &str) -> Child {
 
 fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn interface_that_is_deleted_during_a_run_is_told_with_the_command_to_type() {
+    let prepared = Netns::new().and_then(|netns| {
+        netns.ip("link add v0 type veth peer name v1")?;
+        netns.ip("link set v0 up")?;
+        netns.ip("link set v1 up")?;
+        Ok(netns)
+    });
+    let netns = match prepared {
+        Ok(netns) => netns,
+        Err(e) => return println!("skipped: {e}"),
+    };
+    let words = "forward packet:v0 sink:blind --json";
+    let child = netns.run(|| start(words)).unwrap();
+    netns.ip("link del v0").unwrap();
+    let told = Ended::from(child.wait_with_output().unwrap());
+    let error = &told.document()["error"];
+    assert_eq!((told.exit, &error["code"]), (Some(1), &"E-NODEV".into()), "{told:?}");
+    let fix = error["fix"].as_str().unwrap();
+    assert!(fix.ends_with(&format!("ip netns exec NAME linerate {words}")), "{fix}");
 }
 
 /// S1.6: time in registers is reported separately.
