@@ -124,8 +124,9 @@ fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Fail
         // The ring has two ends, and no other port of this process takes the second one.
         let end = format!("{name}-end");
         path.ports.push((end.clone(), args.port.clone()));
-        path.ports.push(("sink".into(), "sink:".into()));
-        path.wires.push((end, "sink".into()));
+        let sink = if name == "sink" { "sink-2" } else { "sink" };
+        path.ports.push((sink.into(), "sink:".into()));
+        path.wires.push((end, sink.into()));
     }
     Ok(path)
 }

@@ -59,6 +59,16 @@ fn interface_that_is_deleted_during_a_run_is_told_with_the_command_to_type() {
     assert!(fix.ends_with(&format!("ip netns exec NAME linerate {words}")), "{fix}");
 }
 
+#[test]
+fn ring_called_sink_is_not_taken_for_the_sink_behind_it() {
+    let told = run("gen sink=ring:r0 --count 5 --json");
+    assert_eq!((told.exit, told.err.as_str()), (Some(0), ""), "{told:?}");
+    let d = told.document();
+    let names: Vec<_> = d["ports"].as_array().unwrap().iter().map(|port| &port["name"]).collect();
+    assert_eq!(names, ["gen", "sink", "sink-end", "sink-2"]);
+    assert_eq!(d["verify"]["packets"], 5);
+}
+
 /// S1.6: time in registers is reported separately.
 #[test]
 fn time_in_registers_is_a_class_of_its_own_on_the_screen_and_in_the_document() {
