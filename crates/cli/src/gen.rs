@@ -71,7 +71,15 @@ fn paced(args: &Gen) -> Option<u64> {
     let rate = units::rate(args.rate.as_deref()?).ok()?;
     let mean = mean_frame_bytes(args.size.as_deref(), args.to).ok()?;
     // Packet i is due at i / rate; the first packet is due at once.
-    Some((rate.pps(mean) * args.limits.time?.as_secs_f64()).ceil() as u64)
+    Some(whole(rate.pps(mean) * args.limits.time?.as_secs_f64()))
+}
+
+/// Returns `n` rounded up; a product that exceeds a whole number by its rounding error only is that number.
+fn whole(n: f64) -> u64 {
+    let near = n.round();
+    // Each factor was rounded, and so was the product.
+    let is_near = (n - near).abs() <= n * 4.0 * f64::EPSILON;
+    (if is_near { near } else { n.ceil() }) as u64
 }
 
 /// Refuses datagrams through a port that is no interface, without both of their addresses.
@@ -153,6 +161,10 @@ mod tests {
         assert_eq!(n(&["--rate=8Mbps", "--size=1000", "--for=1s"]), Some(1000));
         assert_eq!(n(&["--rate=1Mpps", "--for=5s", "--count=10"]), Some(10));
         assert_eq!(n(&["--rate=3pps", "--for=100ms"]), Some(1));
+        // As floating-point numbers, 100,000 times 0.07 is a little more than 7000.
+        assert_eq!(n(&["--rate=100kpps", "--for=70ms"]), Some(7000));
+        assert_eq!(n(&["--rate=1kpps", "--for=2007ms"]), Some(2007));
+        assert_eq!(n(&["--rate=10pps", "--for=701ms"]), Some(8));
         assert_eq!(n(&["--for=5s"]), None);
     }
 
