@@ -69,7 +69,7 @@ impl Target {
     /// Returns the document of a port, or of all ports.
     ///
     /// # Errors
-    /// `E-TOPOLOGY` if there is no such port.
+    /// `E-USAGE` if there is no such port.
     pub fn show(&self, port: Option<&str>) -> Result<String, ErrorReport> {
         let ports = match port {
             Some(name) => vec![self.port(name, &format!("cannot show '{name}'"))?],
@@ -108,12 +108,24 @@ impl Target {
         found.ok_or_else(|| unknown(what, "port", name, ports.iter().map(|port| &*port.name)))
     }
 
+    /// Returns the change with the port's whole name, if what was read as a queue's number is the end of that name, as
+    /// in `/run/memif/1`.
+    fn whole_name(&self, change: &Change) -> Option<Change> {
+        let whole = format!("{}/{}", change.port, change.queue?);
+        let ports = self.stats.ports();
+        let exists = |name: &str| ports.iter().any(|port| port.name == name);
+        let is_meant = exists(&whole) && !exists(&change.port);
+        is_meant.then(|| Change { port: whole, queue: None, ..change.clone() })
+    }
+
     /// Orders a change after checking all of its values.
     ///
     /// # Errors
     /// `E-USAGE`, `E-TOPOLOGY`, `E-UNSUPPORTED` or `E-CPU`: then nothing was ordered. `E-BUSY` for a worker that does
     /// not obey.
     pub fn begin(&mut self, change: &Change, now: Instant) -> Result<Pending, ErrorReport> {
+        let renamed = self.whole_name(change);
+        let change = renamed.as_ref().unwrap_or(change);
         let what = format!("cannot set '{}'", change.port);
         let port = self.port(&change.port, &what)?;
         let queues: Vec<usize> = match change.queue {

@@ -24,10 +24,15 @@ struct Run {
 
 impl Run {
     fn start(name: &str) -> Run {
+        Run::with_sink(name, "west")
+    }
+
+    /// Starts a run whose sink has the name `sink`.
+    fn with_sink(name: &str, sink: &str) -> Run {
         let path = std::env::temp_dir().join(format!("tune-{}-{name}.sock", std::process::id()));
         let listening = Listening::at(&path).unwrap();
-        let engine = Engine::builder().port("east", "gen:").port("west", "sink:");
-        let engine = engine.wire("east", "west").build().unwrap();
+        let engine = Engine::builder().port("east", "gen:").port(sink, "sink:");
+        let engine = engine.wire("east", sink).build().unwrap();
         let stats = engine.stats();
         let running = engine.start().unwrap();
         let server = listening.serve(running.control(), stats).unwrap();
@@ -147,6 +152,26 @@ fn change_that_cannot_be_made_is_refused_and_nothing_of_it_is_made() {
     let (port, queue, revert_after) = ("west".into(), Some(1), None);
     let change = Request::Set(Change { port, queue, settings, revert_after });
     assert_eq!(ask(&run.path, &change).unwrap_err().fix, "west has 1 queue, number 0");
+    run.end();
+}
+
+/// A client reads `run/1` as queue 1 of `run`, but it may be the name of a port, as of `memif:run/1`.
+#[test]
+fn port_whose_name_ends_as_a_queue_is_found() {
+    let run = Run::with_sink("slash", "run/1");
+    let set = |port: &str, queue, size: &str| {
+        let settings = [("tx_batch".to_owned(), size.to_owned())].into();
+        let (port, revert_after) = (port.into(), None);
+        ask(&run.path, &Request::Set(Change { port, queue, settings, revert_after }))
+    };
+    for (port, queue, size) in
+        [("run", Some(1), "3"), ("run/1", Some(0), "4"), ("run/1", None, "5")]
+    {
+        set(port, queue, size).unwrap();
+        assert_eq!(run.value("run/1", "tx_batch"), size);
+    }
+    assert!(set("run", Some(2), "6").unwrap_err().why.contains("no port"));
+    assert!(set("run/1", Some(1), "6").unwrap_err().why.contains("no queue 1"));
     run.end();
 }
 
