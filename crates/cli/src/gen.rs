@@ -122,7 +122,7 @@ fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Fail
     let mut path = Path {
         ports: vec![("gen".into(), source), (name.clone(), args.port.clone())],
         wires: vec![("gen".into(), name.clone())],
-        time: args.limits.time.map(|time| if asked.is_some() { time + GRACE } else { time }),
+        time: args.limits.time.map(|time| if args.rate.is_some() { time + GRACE } else { time }),
         count: None,
         until: until(args.limits.time, args.limits.count),
         drivers: drivers.clone(),
@@ -166,6 +166,19 @@ mod tests {
         assert_eq!(n(&["--rate=1kpps", "--for=2007ms"]), Some(2007));
         assert_eq!(n(&["--rate=10pps", "--for=701ms"]), Some(8));
         assert_eq!(n(&["--for=5s"]), None);
+    }
+
+    #[test]
+    fn only_packets_that_are_due_at_the_end_prolong_the_time() {
+        let time = |words: &[&str]| {
+            let args = gen_args(words);
+            path(&args, asked(&args), &Registry::default()).unwrap().time
+        };
+        let asked = Duration::from_millis(10);
+        assert_eq!(time(&["--for=10ms"]), Some(asked));
+        assert_eq!(time(&["--for=10ms", "--count=1G"]), Some(asked));
+        assert_eq!(time(&["--for=10ms", "--rate=1Mpps"]), Some(asked + GRACE));
+        assert_eq!(time(&["--count=5", "--rate=1Mpps"]), None);
     }
 
     #[test]
