@@ -12,7 +12,8 @@ use linerate_skb::{Batch, Code, Offload, Pool, Skb};
 use linerate_sys::wait::poll_readable;
 use linerate_wire::stamp;
 use rustix::fs::{CWD, FileType, Mode};
-use rustix::thread::UnshareFlags;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities};
 
 use crate::conformance::Interface;
 use crate::{Port, Queue, Want};
@@ -48,8 +49,23 @@ pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Does as `in_netns`, if the kernel has AF_XDP.
+/// Most memory that a test of AF_XDP locks, with room for a test beside it.
+const LOCKED_BYTES: u64 = 128 << 20;
+
+/// Returns the limit of locked memory if it is too low for the tests of AF_XDP.
+fn little_to_lock() -> Option<u64> {
+    let privileged = capabilities(None).unwrap().effective.contains(CapabilitySet::IPC_LOCK);
+    getrlimit(Resource::Memlock).current.filter(|&bytes| !privileged && bytes < LOCKED_BYTES)
+}
+
+/// Does as `in_netns`, if the kernel has AF_XDP and lets this process lock the memory that it takes.
 pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
+    if let Some(bytes) = little_to_lock() {
+        let (most, kib) = (LOCKED_BYTES >> 10, bytes >> 10);
+        return eprintln!(
+            "skipped: AF_XDP locks up to {most} KiB in a test, and RLIMIT_MEMLOCK is {kib} KiB (fix: ulimit -l unlimited)"
+        );
+    }
     in_netns(|| {
         ip("link add probe0 type veth peer name probe1");
         ip("link set probe0 up");
