@@ -286,6 +286,10 @@ mod tests {
             let v0 = interface();
             for (to, protocol) in [("10.0.0.5", "ARP"), ("fd00::5", "neighbour discovery")] {
                 let e = route(&v0, to).unwrap().mac(&v0).unwrap_err();
+                if to.contains(':') && e.why.contains("Address family not supported") {
+                    eprintln!("skipped in part: there is no IPv6: {e}");
+                    continue;
+                }
                 assert!(e.why.contains("no answer") && e.why.contains(protocol), "{e}");
                 assert!(e.what.contains(to) && e.fix.contains("mac="), "{e}");
             }

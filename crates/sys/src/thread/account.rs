@@ -131,7 +131,9 @@ mod tests {
     fn two_threads_on_one_cpu_wait_for_each_other_and_the_account_says_how_long() {
         let cpu = super::super::allowed_cpus().unwrap()[0];
         let spin = move || {
-            super::super::pin_to_cpu(cpu).unwrap();
+            // A filter of system calls may refuse it.
+            let pinned = super::super::pin_to_cpu(cpu);
+            pinned.inspect_err(|e| println!("skipped: {e}")).ok()?;
             let account = account()?;
             let (before, start) = (account.read().unwrap(), Instant::now());
             while cpu_ns() < before.cpu_ns + 60_000_000 {
