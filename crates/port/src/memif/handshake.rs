@@ -160,8 +160,7 @@ impl Server {
         if usize::from(place.index) != rings.len() || place.index >= self.rings {
             return Err(Ending::Refused("a ring out of order, or too many"));
         }
-        let bell = fds.pop_if(|fd| is_eventfd(fd)).and_then(|fd| EventFd::from_fd(fd).ok());
-        rings.push((place, bell.ok_or(Ending::Refused("a doorbell that is not an eventfd"))?));
+        rings.push((place, doorbell(fds.pop(), DESCRIPTORS)?));
         Ok(())
     }
 
@@ -220,10 +219,19 @@ fn mapped_ring(regions: &Regions, place: RingPlace, bell: EventFd) -> Result<Map
     Ok(MappedRing::new(ServerRing::new(shared), bell, regions.clone()))
 }
 
-/// Returns true for an eventfd. Writing a signal to another kind of file could block without end.
-fn is_eventfd(fd: &OwnedFd) -> bool {
-    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
-        .is_ok_and(|to| to.as_os_str() == "anon_inode:[eventfd]")
+/// This process's descriptors, each a link to its file.
+const DESCRIPTORS: &str = "/proc/self/fd";
+
+/// Returns a ring's doorbell, which must be an eventfd: writing a signal to another kind of file could block without
+/// end.
+fn doorbell(fd: Option<OwnedFd>, descriptors: &str) -> Result<EventFd, Ending> {
+    const NONE: Ending = Ending::Refused("a doorbell that is not an eventfd");
+    let fd = fd.ok_or(NONE)?;
+    let file = std::fs::read_link(format!("{descriptors}/{}", fd.as_raw_fd()));
+    let file =
+        file.map_err(|e| Ending::Unfit(format!("a doorbell: {descriptors}: {e}; mount /proc")))?;
+    let is_eventfd = file.as_os_str() == "anon_inode:[eventfd]";
+    is_eventfd.then(|| EventFd::from_fd(fd).ok()).flatten().ok_or(NONE)
 }
 
 /// Limits on what a client can share.
@@ -365,6 +373,22 @@ mod tests {
 
     fn bell() -> OwnedFd {
         rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+    }
+
+    #[test]
+    fn a_doorbell_is_not_blamed_for_a_proc_that_is_hidden() {
+        assert!(doorbell(Some(bell()), DESCRIPTORS).is_ok());
+        for none in [None, Some(memory(4096))] {
+            let refused = Ending::Refused("a doorbell that is not an eventfd");
+            assert_eq!(doorbell(none, DESCRIPTORS).err(), Some(refused));
+        }
+        let Some(Ending::Unfit(why)) = doorbell(Some(bell()), "/nonexistent").err() else {
+            panic!("of the peer's or none")
+        };
+        assert!(
+            why.contains("/nonexistent: No such file") && why.ends_with("mount /proc"),
+            "{why}"
+        );
     }
 
     /// Returns a memory file that contains rings of 16 descriptors, one page apart.
