@@ -9,6 +9,7 @@
 //! command   `linerate forward …`, and the document it prints
 //! traffic   TCP and UDP between namespaces, from this process
 //! capture   the bytes of capture files, good and bad
+//! setting   settings of a machine that hold for a process and its children
 //! wait      bounded polling
 //! ```
 //!
@@ -20,6 +21,7 @@ pub mod idle;
 pub mod netns;
 pub mod process;
 pub mod scenario;
+pub mod setting;
 pub mod topology;
 pub mod traffic;
 pub mod wait;

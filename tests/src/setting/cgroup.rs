@@ -1,0 +1,68 @@
+//! A cgroup for a setting.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A cgroup, which is removed when this value is dropped.
+#[derive(Debug)]
+pub struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// Creates a cgroup with `settings`: of version 1 with `controller`, or of version 2. Each setting is the file of
+    /// version 1, the file of version 2 (none if empty) and the value.
+    ///
+    /// # Errors
+    /// The reason to skip, if this process cannot create it.
+    pub fn new(controller: &str, settings: &[(&str, &str, &str)]) -> Result<Cgroup, String> {
+        let all = PathBuf::from("/sys/fs/cgroup");
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("linerate-{controller}-{}-{number}", std::process::id());
+        let first = all.join(controller);
+        let is_first = first.is_dir();
+        let group = Cgroup(if is_first { first.join(name) } else { all.join(name) });
+        let failed = |e: std::io::Error| format!("no cgroup of {controller}: {e}");
+        fs::create_dir(&group.0).map_err(failed)?;
+        for (first, second, value) in settings {
+            let file = if is_first { first } else { second };
+            if !file.is_empty() {
+                fs::write(group.0.join(file), value).map_err(failed)?;
+            }
+        }
+        Ok(group)
+    }
+
+    /// Creates a cgroup with a memory limit of `bytes`.
+    ///
+    /// # Errors
+    /// As [`Cgroup::new`].
+    pub fn of_memory(bytes: &str) -> Result<Cgroup, String> {
+        Cgroup::new("memory", &[("memory.limit_in_bytes", "memory.max", bytes)])
+    }
+
+    /// Returns the folder of the cgroup.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// Returns the shell command that runs a command in the cgroup.
+    #[must_use]
+    pub fn wrap(&self) -> String {
+        format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", self.0.display())
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Its programs have ended; the kernel may take a moment to see it.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
