@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, Offload, Pool, Skb};
+use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 use linerate_sys::wait::poll_readable;
 use linerate_wire::stamp;
 use rustix::fs::{CWD, FileType, Mode};
@@ -81,6 +82,13 @@ pub(crate) fn in_netns_with_xdp(test: impl FnOnce() + Send + 'static) {
         ip("link del probe0");
         test();
     });
+}
+
+/// Pins the thread to one CPU, because veth keeps only the order of packets that are sent on one CPU; returns false,
+/// and says why, if the thread may not be pinned.
+pub(crate) fn stays_on_one_cpu() -> bool {
+    let pinned = pin_to_cpu(allowed_cpus().unwrap()[0]);
+    pinned.inspect_err(|e| eprintln!("skipped: {e}")).is_ok()
 }
 
 /// A folder that is deleted with the test.
