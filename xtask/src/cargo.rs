@@ -1,5 +1,6 @@
 //! Runs cargo as a child, quietly or with its output passed through.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -74,6 +75,20 @@ pub fn told(
         kept
     });
     let status = child.wait()?;
+    let error = (!status.success()).then(|| anyhow!("{}: {status}", shown(command)));
+    Ok((kept, error))
+}
+
+/// Runs `command` with its output in the file `log`, and returns as [`told`] does.
+pub fn logged(
+    command: &mut Command,
+    log: &Path,
+    keep: fn(&str) -> bool,
+) -> Result<(Vec<String>, Option<anyhow::Error>)> {
+    let file = File::create(log).with_context(|| log.display().to_string())?;
+    let status = command.stdout(file.try_clone()?).stderr(file).status();
+    let status = status.with_context(|| format!("cannot start {command:?}"))?;
+    let kept = pass(Some(File::open(log)?), std::io::sink(), keep);
     let error = (!status.success()).then(|| anyhow!("{}: {status}", shown(command)));
     Ok((kept, error))
 }

@@ -12,6 +12,7 @@ mod commits;
 mod dist;
 mod instructions;
 mod lines;
+mod machines;
 mod msrv;
 mod nocc;
 mod qemu;

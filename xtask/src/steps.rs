@@ -1,6 +1,7 @@
 //! The steps of `cargo xtask check`, sorted so that the fastest to fail run first; and the
 //! campaigns, which are separate because they take long or need another compiler.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
@@ -10,8 +11,8 @@ use anyhow::{Result, bail};
 
 use crate::tidy::README_COMMANDS;
 use crate::{
-    api, cargo, commits, dist, instructions, lines, msrv, nocc, qemu, results, sanitize, shipped,
-    skipped, tidy,
+    api, cargo, commits, dist, instructions, lines, machines, msrv, nocc, qemu, results, sanitize,
+    shipped, skipped, tidy,
 };
 
 /// A check.
@@ -46,6 +47,11 @@ impl Done {
     /// Returns the step's note.
     pub fn note(&self) -> &str {
         &self.note
+    }
+
+    /// Returns a line `skipped: why` for each part that could not run here.
+    pub fn skips(&self) -> &[String] {
+        &self.skipped
     }
 
     /// Returns a result with a note, and a line `skipped: why` for each part that could not run
@@ -112,7 +118,7 @@ pub const STEPS: [Step; 14] = [
 ];
 
 /// All campaigns.
-const CAMPAIGNS: [Campaign; 8] = [
+const CAMPAIGNS: [Campaign; 9] = [
     Campaign {
         name: "lines",
         about: "the lines of the tree, and the code of the packet half beside that of the instruments",
@@ -152,6 +158,11 @@ const CAMPAIGNS: [Campaign; 8] = [
         name: "qemu",
         about: "privileged tests on other kernels, emulated (--help: its options)",
         act: qemu::run,
+    },
+    Campaign {
+        name: "machines",
+        about: "the README's commands under every setting of a machine (--help: its options)",
+        act: machines::run,
     },
 ];
 
@@ -271,19 +282,18 @@ fn test(root: &Path) -> Result<Done> {
     // A skipped test passes, and the harness hides the output of tests that pass. With this option
     // it prints each test's output.
     command.args(["--locked", "--no-fail-fast", "--", "--show-output"]);
-    // Cargo builds the program before it runs any test, because the command line's own tests need
-    // it. Without this variable, other packages' tests would build the program again, with fewer
-    // features.
-    command.env("LINERATE_PROGRAM", cargo::target_dir(root).join("debug/linerate"));
-    // A panic's message has the file and line. Backtraces of drivers that panic on purpose would
-    // hide the important panic.
-    command.env("RUST_BACKTRACE", "0");
+    command.envs(test_environment(root));
     let (mut kept, error) = cargo::told(&mut command, skipped::matters)?;
     let unstable = match error {
         None => String::new(),
         Some(error) => {
             let failed = skipped::failed_tests(&kept);
-            if let Err(again) = retry_alone(root, failed.as_deref()) {
+            let again = |alone: &[&str]| {
+                let mut command = cargo::cargo(root);
+                command.args(words(README_COMMANDS[1])).args(["--locked", "-q"]).args(alone);
+                cargo::quiet(command.envs(test_environment(root))).map(drop)
+            };
+            if let Err(again) = retry_alone(again, failed.as_deref()) {
                 kept.retain(|line| skipped::failed(line));
                 bail!("{error:#}\n{}\n{again:#}", kept.join("\n"));
             }
@@ -297,40 +307,53 @@ fn test(root: &Path) -> Result<Done> {
     Ok(Done { note: format!("{} skipped{unstable}", kept.len()), skipped: kept })
 }
 
+/// Returns the environment of a run of all tests.
+pub fn test_environment(root: &Path) -> [(&'static str, OsString); 2] {
+    [
+        // Cargo builds the program before it runs any test, because the command line's own tests
+        // need it. Without this variable, other packages' tests would build the program again, with
+        // fewer features.
+        ("LINERATE_PROGRAM", cargo::target_dir(root).join("debug/linerate").into()),
+        // A panic's message has the file and line. Backtraces of drivers that panic on purpose
+        // would hide the important panic.
+        ("RUST_BACKTRACE", "0".into()),
+    ]
+}
+
 /// Number of times that a failed test must pass alone. On a machine that shares its CPUs, tests
 /// that wait for each other can be late; a wrong test fails again.
 const RETRIES: usize = 3;
 
-/// Runs the failed tests alone, one after the other; `None` stands for a test program that died.
-fn retry_alone(root: &Path, failed: Option<&[String]>) -> Result<()> {
+/// Runs the failed tests alone, one after the other, by `again`, which gets the arguments for that;
+/// `None` stands for a test program that died.
+pub fn retry_alone(again: impl Fn(&[&str]) -> Result<()>, failed: Option<&[String]>) -> Result<()> {
     let Some(failed) = failed.filter(|failed| !failed.is_empty()) else {
         bail!("a program of tests did not end by itself");
     };
     for round in 1..=RETRIES {
         eprintln!("\nalone, {round} of {RETRIES}: {}", failed.join(", "));
-        let mut command = cargo::cargo(root);
-        command.args(words(README_COMMANDS[1])).args(["--locked", "-q", "--"]).args(failed);
-        command.args(["--exact", "--test-threads=1"]);
-        command.env("LINERATE_PROGRAM", cargo::target_dir(root).join("debug/linerate"));
-        cargo::quiet(&mut command)?;
+        let mut alone = vec!["--", "--exact", "--test-threads=1"];
+        alone.extend(failed.iter().map(String::as_str));
+        again(&alone)?;
     }
     Ok(())
 }
 
+/// The environment of a release build with little optimisation: full optimisation takes minutes and
+/// does not affect the result of a check.
+pub const FAST: [(&str, &str); 4] = [
+    ("CARGO_PROFILE_RELEASE_LTO", "off"),
+    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+    ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
+];
+
 fn forward(root: &Path) -> Result<Done> {
-    // Build with little optimisation, because full optimisation takes minutes and does not affect
-    // the result.
-    let fast = [
-        ("CARGO_PROFILE_RELEASE_LTO", "off"),
-        ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
-        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
-        ("CARGO_PROFILE_RELEASE_DEBUG", "0"),
-    ];
-    cargo::quiet(cargo::cargo(root).args(["build", "--locked", "--release"]).envs(fast))?;
+    cargo::quiet(cargo::cargo(root).args(["build", "--locked", "--release"]).envs(FAST))?;
     // The command ends by itself after three seconds; with this limit, a command that does not end
     // is a failure.
     let mut command = cargo::cargo_within(root, "60s");
-    command.envs(fast);
+    command.envs(FAST);
     cargo::streamed(command.args(words(README_COMMANDS[0])), |_| false)?;
     Ok(Done::default())
 }
@@ -341,7 +364,7 @@ fn count(root: &Path) -> Result<Done> {
 }
 
 /// Returns the words of a command in the README, without the `cargo` at its start.
-fn words(command: &str) -> impl Iterator<Item = &str> {
+pub fn words(command: &str) -> impl Iterator<Item = &str> {
     command.split_whitespace().skip(1)
 }
 

@@ -34,6 +34,8 @@ pub struct Load<'a> {
     pub programs: &'a Programs,
     /// Filter on the names of the tests and scenarios to run.
     pub only: &'a str,
+    /// `FILE=TEXT` to write before the tests, or nothing.
+    pub write: &'a str,
 }
 
 impl Load<'_> {
@@ -148,10 +150,11 @@ fn settings(load: &Load<'_>) -> String {
     let tests: Vec<&str> = load.programs.tests.iter().map(|tests| tests.name.as_str()).collect();
     let scenarios: Vec<&str> = scenarios(load.only).collect();
     format!(
-        "tests='{}'\nfilter='{}'\nscenarios='{}'\nlimit={TEST_LIMIT_SECONDS}\n",
+        "tests='{}'\nfilter='{}'\nscenarios='{}'\nwrite='{}'\nlimit={TEST_LIMIT_SECONDS}\n",
         tests.join(" "),
         programs::filter(load.only).join(" "),
-        scenarios.join(" ")
+        scenarios.join(" "),
+        load.write
     )
 }
 

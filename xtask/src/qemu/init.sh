@@ -25,6 +25,11 @@ ip link set lo up
 . /etc/settings
 
 failed=0
+if [ -n "$write" ]; then
+    echo "${write#*=}" >"${write%%=*}"
+    # The kernel may refuse a setting, or take a part of it.
+    [ "$(cat "${write%%=*}")" = "${write#*=}" ] || { echo "guest: not set: $write"; failed=1; }
+fi
 
 # Runs a program within its limit and says how it ended.
 within() {

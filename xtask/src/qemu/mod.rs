@@ -41,12 +41,13 @@ use programs::Programs;
 use progress::Progress;
 
 const USAGE: &str = "\
-usage: cargo xtask qemu [--kernel 6.1|6.12] [--only NAME,..] [--keep]
+usage: cargo xtask qemu [--kernel 6.1|6.12] [--only NAME,..] [--write FILE=TEXT] [--keep]
        cargo xtask qemu bounce ...   post 003 by a model of caches (bounce --help)
        cargo xtask qemu irqs|batch|shape ...   a table of one guest's figures (irqs --help)
 
   --kernel 6.1|6.12   on this kernel only
   --only NAME,..      tests and scenarios whose names contain one of these
+  --write FILE=TEXT   write this into a file of the guest before its tests: a setting of its kernel
   --keep              keep the guests' file systems, and print the commands that boot them
 ";
 
@@ -64,6 +65,7 @@ const LONGEST: usize = 12;
 struct Options {
     series: Vec<&'static Series>,
     only: String,
+    write: String,
     keep: bool,
 }
 
@@ -112,7 +114,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
         return Ok(Done::with(String::new(), skipped));
     }
     let programs = Programs::build(root, &options.only, &folder)?;
-    let load = Load { programs: &programs, only: &options.only };
+    let load = Load { programs: &programs, only: &options.only, write: &options.write };
     if load.count() == 0 {
         bail!("no test and no scenario has {:?} in its name", options.only);
     }
@@ -189,7 +191,7 @@ impl Options {
     /// Returns the options that select every kernel and every test.
     fn all() -> Options {
         let series = SERIES.iter().collect();
-        Options { series, only: String::new(), keep: false }
+        Options { series, only: String::new(), write: String::new(), keep: false }
     }
 
     fn read(args: &[String]) -> Result<Options> {
@@ -207,6 +209,10 @@ impl Options {
                     options.only.clone_from(only);
                     args.next();
                 }
+                ("--write", Some(write)) if is_a_write(write) => {
+                    options.write.clone_from(write);
+                    args.next();
+                }
                 _ => bail!("{option}: cannot be asked for\n{USAGE}"),
             }
         }
@@ -221,6 +227,12 @@ impl Options {
 /// names.
 fn is_a_name(part: &str) -> bool {
     !part.is_empty() && part.chars().all(|c| ":_".contains(c) || c.is_ascii_alphanumeric())
+}
+
+/// Returns true if `write` is an absolute path, `=` and a text, of the characters of names and paths.
+fn is_a_write(write: &str) -> bool {
+    let is_safe = |c: char| "/_.-=".contains(c) || c.is_ascii_alphanumeric();
+    write.starts_with('/') && write.contains('=') && write.chars().all(is_safe)
 }
 
 /// Returns the first required program that is missing, with its package.
@@ -300,7 +312,17 @@ mod tests {
             (one.series[0].name, one.only.as_str(), one.keep),
             ("6.12", "netem,e1000", true)
         );
-        for wrong in ["--kernel", "--kernel 2.4", "--only", "--only it's", "--only xdp,", "6.1"] {
+        for wrong in [
+            "--kernel",
+            "--kernel 2.4",
+            "--only",
+            "--only it's",
+            "--only xdp,",
+            "6.1",
+            "--write x=1",
+            "--write /x",
+            "--write /x='",
+        ] {
             assert!(options(wrong).is_err(), "{wrong}");
         }
     }
