@@ -86,6 +86,20 @@ pub(crate) fn cgroup_bytes() -> Option<usize> {
     first.into_iter().chain(limits("", "/sys/fs/cgroup", "memory.max")).min()
 }
 
+/// Returns the part of `name` that a memory file can have as its name: names of ports are paths, which may be
+/// longer.
+///
+/// Source: mm/memfd.c `MFD_NAME_MAX_LEN`.
+#[cfg(not(miri))]
+fn file_name(name: &str) -> &str {
+    const NAME_BYTES_MAX: usize = 249;
+    let mut end = name.len().min(NAME_BYTES_MAX);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
+}
+
 /// Adds the memory limits to an error, because a limit may be the reason although the machine has
 /// the memory.
 fn limits(error: Error) -> Error {
@@ -123,7 +137,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps at least `len` bytes of zeroed memory; /proc/PID/maps shows it as `name`.
+    /// Maps at least `len` bytes of zeroed memory; /proc/PID/maps shows it as `name`, of which a memory file
+    /// has the first 249 bytes.
     ///
     /// # Errors
     /// `E-MEMORY` with the failing call, and how to make huge pages available if they were
@@ -187,7 +202,7 @@ impl Region {
             Error::new(Code::Memory, what(), "the length does not fit the address space")
         })?;
         let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create(name, flags).map_err(sys("memfd_create"))?;
+        let fd = rustix::fs::memfd_create(file_name(name), flags).map_err(sys("memfd_create"))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(sys("ftruncate"))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(sys("fcntl(F_ADD_SEALS)"))?;
@@ -271,6 +286,8 @@ impl Drop for Region {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -285,6 +302,15 @@ mod tests {
             p.write(7);
             assert_eq!(p.read(), 7);
         }
+    }
+
+    #[test]
+    fn region_is_named_by_the_beginning_of_a_name_that_is_too_long_for_a_file() {
+        // The last character that fits is cut, because it has two bytes.
+        let name = format!("/{}", "\u{e9}".repeat(200));
+        let r = Region::new(&name, 8192, Huge::Never).unwrap();
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", r.fd.as_raw_fd())).unwrap();
+        assert_eq!(link.to_str(), Some(&*format!("/memfd:/{} (deleted)", "\u{e9}".repeat(124))));
     }
 
     #[test]
