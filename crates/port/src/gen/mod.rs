@@ -23,7 +23,7 @@ use crate::host::RETRY;
 use crate::obtained::{Direction, Obtained};
 use crate::queue::{Health, QueueOps, Want};
 use crate::spec::Spec;
-use crate::stats::Counters;
+use crate::stats::{Counters, Pace};
 use burst::Burst;
 use traffic::Traffic;
 
@@ -335,7 +335,9 @@ impl QueueOps for GenQueue {
     }
 
     fn counters(&mut self) -> Counters {
-        let pace = self.pacer.as_ref().or(self.paced.as_ref()).map(Pacer::report);
+        // Every packet that is issued is made, and leaves the source.
+        let report = |pacer: &Pacer| Pace { sent: pacer.issued(), ..pacer.report() };
+        let pace = self.pacer.as_ref().or(self.paced.as_ref()).map(report);
         Counters { rx_nombuf: self.rx_nombuf, pace, ..Counters::default() }
     }
 
@@ -433,6 +435,7 @@ mod tests {
         let pace = queue.counters().pace.unwrap();
         // The median is reported from 20 observations on.
         assert_eq!((more, pace.asked, pace.late_p50_ns), (3, 4, None));
+        assert_eq!((pace.sent, pace.unsent), (4, 0));
     }
 
     #[test]
