@@ -15,6 +15,10 @@
 //! `SO_REUSEADDR`: a port is either this one's or another's. They are bound to the interface as well,
 //! since only its packets are taken: another one may have a port of its own.
 //!
+//! The stack receives the packets of a member of a bridge or bond as the bridge's, for which no socket of the
+//! member is found. So other sockets are bound to the bridge. Those of several members share the port there
+//! (`SO_REUSEPORT`).
+//!
 //! Owner: [`Reservation`], of the sockets; dropping it gives the ports back, as the end of the
 //! process does. It holds in the network namespace of the thread that made it.
 //!
@@ -27,10 +31,14 @@ use linerate_skb::{Code, Error, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::cbpf;
 use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::LinkInfo;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
 use super::flow::{Flow, Protocol};
+
+/// Most bridges and bonds above an interface. Source: include/linux/netdevice.h `MAX_NEST_DEV`.
+const MASTERS_MAX: usize = 8;
 
 /// UDP or TCP ports that the host's stack does not answer.
 #[derive(Debug)]
@@ -40,34 +48,51 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves the ports of `flow` on `interface`; reserves none if one of them fails.
+    /// Reserves the ports of `flow` on `interface`, and on the bridge or bond that it is a member of now; reserves
+    /// none if one of them fails.
     ///
     /// # Errors
     /// `E-BUSY` if another socket has one of them, `E-PERM` for one below 1024 without
     /// CAP_NET_BIND_SERVICE.
     pub fn of(flow: &Flow, interface: &Interface) -> Result<Reservation> {
-        let mut sockets = Vec::with_capacity(2 * flow.ports.len());
-        for &port in &flow.ports {
-            let any4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-            let any6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-            let refused = |(call, errno)| refused(flow.protocol, port, call, errno);
-            sockets.push(reserve(flow.protocol, any4, interface).map_err(refused)?);
-            match reserve(flow.protocol, any6, interface) {
-                Ok(socket) => sockets.push(socket),
-                // A host without IPv6 answers no IPv6 packet: ignore the error.
-                Err((_, Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) => {}
-                Err(e) => return Err(refused(e)),
+        let masters = masters_of(interface);
+        let shared = masters.iter().map(|master| (master, true));
+        let mut sockets = Vec::with_capacity(2 * flow.ports.len() * (1 + masters.len()));
+        for place in std::iter::once((interface, false)).chain(shared) {
+            for &port in &flow.ports {
+                let any4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+                let any6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+                let refused = |(call, errno)| refused(flow.protocol, port, call, errno);
+                sockets.push(reserve(flow.protocol, any4, place).map_err(refused)?);
+                match reserve(flow.protocol, any6, place) {
+                    Ok(socket) => sockets.push(socket),
+                    // A host without IPv6 answers no IPv6 packet: ignore the error.
+                    Err((_, Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) => {}
+                    Err(e) => return Err(refused(e)),
+                }
             }
         }
         Ok(Reservation { _sockets: sockets })
     }
 }
 
-/// Binds `address` to a socket that drops all packets; an error names the failed call.
+/// Returns the bridge or bond that `interface` is a member of, and those above it.
+fn masters_of(interface: &Interface) -> Vec<Interface> {
+    let master_of = |member: &Interface| {
+        let master = Interface::by_index(LinkInfo::of(member).ok()?.master?).ok()?;
+        // A packet of a member of a VRF finds the sockets of the member.
+        let takes_over = matches!(&*LinkInfo::of(&master).ok()?.kind, "bridge" | "bond" | "team");
+        takes_over.then_some(master)
+    };
+    std::iter::successors(master_of(interface), master_of).take(MASTERS_MAX).collect()
+}
+
+/// Binds `address` on an interface to a socket that drops all packets, and shares it with other such sockets of
+/// this user if the flag is true; an error names the failed call.
 fn reserve(
     protocol: Protocol,
     address: SocketAddr,
-    interface: &Interface,
+    (interface, is_shared): (&Interface, bool),
 ) -> std::result::Result<OwnedFd, (&'static str, Errno)> {
     let (family, kind) = match (address, protocol) {
         (SocketAddr::V4(_), Protocol::Udp) => (AddressFamily::INET, SocketType::DGRAM),
@@ -85,6 +110,7 @@ fn reserve(
     // Attach the filter before binding, so that the socket never takes a packet.
     cbpf::attach(&socket, cbpf::DROP_ALL).map_err(fail("SO_ATTACH_FILTER"))?;
     interface.bind(&socket).map_err(fail("SO_BINDTODEVICE"))?;
+    sockopt::set_socket_reuseport(&socket, is_shared).map_err(fail("SO_REUSEPORT"))?;
     bind(&socket, &address).map_err(fail("bind"))?;
     if protocol == Protocol::Tcp {
         listen(&socket, 0).map_err(fail("listen"))?;

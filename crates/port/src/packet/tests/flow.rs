@@ -119,6 +119,33 @@ fn datagrams_to_its_port_arrive_and_all_else_is_the_hosts() {
 }
 
 #[test]
+fn host_leaves_the_datagrams_of_a_member_of_a_bridge_to_its_port() {
+    in_netns(|| {
+        let client = host_and_client();
+        // The host's stack receives the packets of v0 as those of the bridge.
+        ip("addr del 198.18.0.2/24 dev v0");
+        ip("link add br0 address 02:00:00:00:00:02 type bridge");
+        ip("link add w0 type veth peer name w1");
+        for change in ["v0 master br0", "w0 master br0 up", "w1 up", "br0 up"] {
+            ip(&format!("link set {change}"));
+        }
+        ip("addr add 198.18.0.2/24 dev br0");
+        let (ours, theirs) = (datagrams(&client, 7777), datagrams(&client, 7778));
+        ours.send(b"nobody").unwrap();
+        assert_eq!(answer(&ours, LONG), REFUSED);
+
+        let mut capture = client.run(|| queue("packet:v1")).unwrap();
+        let mut port = queue("packet:v0,udp=7777");
+        let _other_member = queue("packet:w0,udp=7777");
+        ours.send(b"ours").unwrap();
+        theirs.send(b"theirs").unwrap();
+        assert_eq!(answer(&theirs, LONG), REFUSED);
+        assert_eq!(receive_if(&mut port, 1, |_| true).len(), 1);
+        assert_eq!(unreachable(&mut capture), [7778]);
+    });
+}
+
+#[test]
 fn echo_requests_and_arp_reach_the_ports_that_ask_for_them_and_nothing_else_does() {
     in_netns(|| {
         let client = host_and_client();
