@@ -5,6 +5,7 @@
 //! read.rs    file -> skbs: pcap and pcapng
 //! replay.rs  when each record leaves
 //! source.rs  the file that is read: a regular one, or a stream that does not block
+//! locked.rs  a regular file's lock against other ports
 //! write.rs   skbs -> file: pcapng, whole packets only
 //! frames.rs  a whole file at once, for tools and tests
 //! format/    the bytes of both formats
@@ -18,6 +19,7 @@ mod config;
 mod examine;
 #[doc(hidden)]
 pub mod format;
+mod locked;
 mod read;
 mod replay;
 mod source;

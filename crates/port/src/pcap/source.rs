@@ -12,12 +12,13 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::config::Place;
+use super::locked::Locked;
 use crate::host::Bell;
 use crate::queue::Want;
 
 /// A file that never blocks: without bytes to read it returns `WouldBlock`.
 pub(super) struct Source {
-    file: File,
+    file: Locked,
     ready: Ready,
 }
 
@@ -58,15 +59,11 @@ impl Source {
                 Error::new(Code::File, what(), "it is a directory").fix("name a file in it")
             );
         }
-        if kind.is_file() {
-            // The lock prevents a port that writes this file from truncating it (see write.rs).
-            // Accept a file system without locks.
-            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
-                == Err(Errno::WOULDBLOCK)
-            {
-                let error = Error::new(Code::Busy, what(), "another port is writing it");
-                return Err(error.fix("read it when it is complete"));
-            }
+        let mut file = Locked::new(file);
+        // The lock prevents a port that writes this file from truncating it (see write.rs).
+        if kind.is_file() && !file.lock(FlockOperation::NonBlockingLockShared) {
+            let error = Error::new(Code::Busy, what(), "another port is writing it");
+            return Err(error.fix("read it when it is complete"));
         }
         Ok(Source { ready: Ready::of(&file)?, file })
     }
@@ -84,7 +81,7 @@ impl Source {
             // Setting the timer cannot fail.
             Ready::Always(timer) => drop(timer.set_at(alarm)),
             Ready::Stream(bell) => {
-                bell.watch(&self.file, wanted.then_some(Want::Frames), alarm);
+                bell.watch(&*self.file, wanted.then_some(Want::Frames), alarm);
             }
         }
     }
@@ -94,7 +91,7 @@ impl Source {
         self.watch(false, None);
         if let Ready::Stream(bell) = &mut self.ready {
             // Stop watching: the end of the stream would be reported without end.
-            bell.forget(&self.file);
+            bell.forget(&*self.file);
         }
     }
 }

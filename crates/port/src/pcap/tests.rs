@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Local, Moved, Pool};
@@ -41,6 +42,33 @@ fn receive(port: &mut Port) -> (Vec<Frame>, Health) {
         }
     }
     (frames, port.health())
+}
+
+/// Returns a descriptor as a process has it that was just forked from this one: of the same open file.
+fn inherited(path: &str) -> OwnedFd {
+    let of_path = |fd: &RawFd| {
+        fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.to_str() == Some(path))
+    };
+    let numbers = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let fd = numbers.into_iter().find(of_path).unwrap();
+    // SAFETY: the test has the port, and with it the descriptor, open.
+    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().unwrap()
+}
+
+#[test]
+fn closed_file_is_not_locked_although_a_forked_process_has_it_open() {
+    let (scratch, pool) = (Scratch::new(), pool(64));
+    let path = scratch.file("a.pcapng", b"");
+    for (first, second) in [(",write", ""), ("", ",write"), (",write", "")] {
+        let port = Port::open_with(&format!("pcap:{path}{first}"), &pool).unwrap();
+        let child = inherited(&path);
+        let e = Port::open_with(&format!("pcap:{path}{second}"), &pool).unwrap_err();
+        assert_eq!(e.code, Code::Busy);
+        drop(port);
+        Port::open_with(&format!("pcap:{path}{second}"), &pool).unwrap();
+        drop(child);
+    }
 }
 
 #[test]

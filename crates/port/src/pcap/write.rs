@@ -4,7 +4,7 @@
 //! batch. When a write fails, the packets whose blocks are not whole are dropped, the file is cut
 //! behind the last whole one, and the queue has failed for good.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,10 +12,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result, Skb};
 use linerate_sys::wait::EventFd;
 use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
 use super::config::{Config, Place};
 use super::format::{LinkType, PACKET_LEN_MAX, Writer};
+use super::locked::Locked;
 use crate::caps::{Caps, Copies};
 use crate::queue::{Health, QueueOps, Want};
 
@@ -23,7 +23,7 @@ use crate::queue::{Health, QueueOps, Want};
 pub(super) const INTERFACE: &str = "linerate";
 
 /// Opens a capture for writing, and writes its header.
-pub(super) fn open(config: &Config) -> Result<WriteQueue<File>> {
+pub(super) fn open(config: &Config) -> Result<WriteQueue<Locked>> {
     let (name, any) = (config.place.to_string(), config.any_link);
     match &config.place {
         Place::Standard => {
@@ -33,13 +33,14 @@ pub(super) fn open(config: &Config) -> Result<WriteQueue<File>> {
             }
             let owned = io::stdout().as_fd().try_clone_to_owned();
             let file = owned.map_err(|e| refused(&name, &format!("dup: {e}")))?;
-            WriteQueue::new(file.into(), name, any, |_, _| {})
+            WriteQueue::new(Locked::new(file.into()), name, any, |_, _| {})
         }
         Place::File(path) => {
             // Do not truncate here, but below, when it is known that no other port uses the file.
             let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
             let file = opened.map_err(|e| refused(&name, &format!("open: {e}")))?;
-            if empty(&file, &name)? {
+            let mut file = Locked::new(file);
+            if empty(&mut file, &name)? {
                 WriteQueue::new(file, name, any, cut)
             } else {
                 WriteQueue::new(file, name, any, |_, _| {})
@@ -54,13 +55,13 @@ fn refused(name: &str, why: &str) -> Error {
 }
 
 /// Locks and truncates a regular file; returns false if the file is of another kind.
-fn empty(file: &File, name: &str) -> Result<bool> {
+fn empty(file: &mut Locked, name: &str) -> Result<bool> {
     let failed = |e: io::Error| refused(name, &e.to_string());
     if !file.metadata().map_err(failed)?.is_file() {
         return Ok(false);
     }
     // A port that reads the file has a lock, too, because two names can refer to one file.
-    if rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+    if !file.lock(FlockOperation::NonBlockingLockExclusive) {
         let what = format!("cannot write {name}");
         let error = Error::new(Code::Busy, what, "another port is reading or writing it");
         return Err(error.fix("write to another file"));
@@ -70,7 +71,7 @@ fn empty(file: &File, name: &str) -> Result<bool> {
 }
 
 /// Cuts a file to `len` bytes. A failure of this is not reported: readers find the incomplete block.
-fn cut(file: &File, len: u64) {
+fn cut(file: &Locked, len: u64) {
     let _ = file.set_len(len);
 }
 
