@@ -287,12 +287,30 @@ impl Border {
             }
             let bytes = copy_out(skb, &mut self.scratch).ok_or(DropReason::TOO_LONG)?;
             let mut copy = mem.alloc_copy(bytes).ok_or(DropReason::NO_FRAME)?;
-            copy.set_offload(skb.offload());
+            copy_fields(skb, &mut copy);
             self.copied_bytes += bytes.len() as u64;
             *skb = copy;
             Ok(())
         });
     }
+}
+
+/// Copies the fields that the next owner of a packet can read: a queue that passes frames on leads to no device.
+/// The copy is not shared, so that setting its fields does not fail.
+fn copy_fields(from: &Skb, to: &mut Skb) {
+    to.set_packet_type(from.packet_type());
+    to.set_priority(from.priority());
+    to.set_link_type(from.link_type());
+    to.set_snapped_bytes(from.snapped_bytes());
+    if let Some(cb) = to.cb_mut() {
+        *cb = *from.cb();
+    }
+    to.set_offload(from.offload());
+    to.set_vlan(from.vlan());
+    from.stamp_ns().map(|stamp_ns| to.set_stamp_ns(stamp_ns));
+    from.mark().map(|mark| to.set_mark(mark));
+    from.tc_index().map(|tc_index| to.set_tc_index(tc_index));
+    from.hash().map(|hash| to.set_hash(hash));
 }
 
 impl Drop for Stage {

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use linerate_skb::{Offload, Pool};
+use linerate_skb::{Offload, PacketType, Pool, Vlan};
 use linerate_sys::wait::EventFd;
 use proptest::prelude::*;
 
@@ -284,4 +284,36 @@ fn waiting_segments_are_dropped_as_stopped_with_their_queue() {
     drop((queue, batch, mem));
     assert_eq!(pool.ledger().dropped(DropReason::STOPPED), 62);
     assert_settled(&pool);
+}
+
+#[test]
+fn copy_of_a_packet_of_another_pool_has_all_of_its_fields() {
+    let [pool, other] = [(); 2].map(|()| Pool::builder().frames(64).build().unwrap());
+    let (mut near, mut far) = crate::ring::pair("told", 8, &pool).unwrap();
+    let mut queue = DriverQueue::new(near.queues.remove(0));
+    queue.keep_to(&pool);
+    let mut skb = packet(&mut other.local(), 7, Kind::Partial);
+    skb.set_stamp_ns(1);
+    skb.set_mark(2);
+    skb.set_tc_index(3);
+    skb.set_hash(4);
+    skb.set_vlan(Some(Vlan { tci: 5, protocol: 0x8100 }));
+    skb.set_packet_type(PacketType::Multicast);
+    skb.set_link_type(6);
+    skb.set_snapped_bytes(7);
+    skb.set_priority(8);
+    skb.cb_mut().unwrap().fill(9);
+    let fields = |skb: &Skb| {
+        let cold = (skb.stamp_ns(), skb.mark(), skb.tc_index(), skb.hash(), skb.vlan());
+        let hot = (skb.packet_type(), skb.link_type(), skb.snapped_bytes(), skb.priority());
+        (cold, hot, *skb.cb(), skb.offload(), bytes(skb))
+    };
+    let (before, mut batch) = (fields(&skb), Batch::with_capacity(1));
+    batch.push(skb).unwrap();
+    let mut mem = pool.local();
+    assert_eq!(queue.xmit(&mut mem, &mut batch), 1);
+    far.queues[0].rx(&mut mem, &mut batch, 1);
+    let after = batch.pop().unwrap();
+    assert!(after.is_of(&pool));
+    assert_eq!(fields(&after), before);
 }
