@@ -221,8 +221,9 @@ impl QueueOps for MemifQueue {
         self.follow();
         let now = Instant::now();
         self.retry_at = self.retry_at.filter(|at| *at > now);
-        self.starved_until = self.starved_until.filter(|at| *at > now);
-        if self.end.take_changed() {
+        // Without posted frames no packet arrives, and no event says that a frame is free: only `rx` posts frames.
+        let is_due = want.frames() && self.starved_until.take_if(|at| *at <= now).is_some();
+        if self.end.take_changed() || is_due {
             return false;
         }
         match self.has_work(want, again, now) {

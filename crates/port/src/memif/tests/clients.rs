@@ -11,6 +11,7 @@ use super::super::message::Message;
 use super::hostile::settled;
 use super::peer::{Server, until_up};
 use super::*;
+use crate::host::RETRY;
 use crate::queue::Want;
 
 const FRAMES: usize = 256;
@@ -77,6 +78,38 @@ fn sender_without_a_frame_for_a_copy_sleeps_until_one_is_free() {
     drop((port, hoard, batch, mem));
     settled(&pool);
     settled(&private);
+}
+
+/// Checks a receiver whose peer has filled every frame, so that nothing that the peer does can wake it.
+#[test]
+fn receiver_without_posted_frames_does_not_sleep_past_its_next_attempt() {
+    let (name, pool) = (name(), exported());
+    let mut mem = Pool::builder().frames(64).build().unwrap().local();
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=64"), &pool);
+    let (_server, _memory, rings) = Server::connected(&listener, &mut port, &mut mem);
+    let mut hoard: Batch = Batch::with_capacity(2 * FRAMES);
+    assert_eq!(pool.local_with(0).alloc(&mut hoard, FRAMES), FRAMES - 64);
+    let (queue, mut batch) = (&mut port.queues[0], Batch::with_capacity(64));
+    // The first call reports the connection.
+    assert!(!queue.arm(Want::Frames) && queue.arm(Want::Frames));
+    rings[1].set_tail(64);
+    assert_eq!(queue.rx(&mut mem, &mut batch, 64).packets, 64);
+    assert_eq!((rings[1].head(), queue.counters().rx_nombuf), (64, 1));
+    // The program works for longer than the time to the next attempt, finds no frame, works again, and frees the
+    // packets then.
+    std::thread::sleep(2 * RETRY);
+    queue.arm(Want::Frames);
+    assert_eq!(queue.rx(&mut mem, &mut hoard, 64).packets, 0);
+    std::thread::sleep(2 * RETRY);
+    batch.clear();
+    let told = !queue.arm(Want::Frames)
+        || poll_readable(&[queue.as_fd()], Some(Duration::from_secs(10))).unwrap();
+    assert!(told, "the receiver sleeps, and its peer has no frame for a packet");
+    queue.rx(&mut mem, &mut batch, 64);
+    assert_eq!(rings[1].head(), 128, "there are frames for the peer again");
+    drop((port, hoard, batch, mem));
+    settled(&pool);
 }
 
 #[test]
