@@ -184,6 +184,18 @@ impl Shared {
         ProtocolError::ALL.into_iter().find(|error| *error as u8 == code)
     }
 
+    /// Calls `inside` while the state is locked, as it is while another thread changes it.
+    #[cfg(test)]
+    pub fn locked<R>(&self, inside: impl FnOnce() -> R) -> R {
+        let mut result = None;
+        let change = |_: &mut super::handover::State<Health, Rings, Waste>| {
+            result = Some(inside());
+            false
+        };
+        self.handover.publish(change, || {});
+        result.expect("it was called")
+    }
+
     /// Publishes `event`, if there is one, to the endpoints; moves the objects that endpoints have
     /// returned to `waste`.
     pub fn publish(&self, event: Option<Event>, waste: &mut Vec<Waste>) {

@@ -223,7 +223,8 @@ impl QueueOps for MemifQueue {
         self.retry_at = self.retry_at.filter(|at| *at > now);
         // Without posted frames no packet arrives, and no event says that a frame is free: only `rx` posts frames.
         let is_due = want.frames() && self.starved_until.take_if(|at| *at <= now).is_some();
-        if self.end.take_changed() || is_due {
+        // A change that could not be followed has rung its bell already, and does not ring again.
+        if self.end.is_stale() || self.end.take_changed() || is_due {
             return false;
         }
         match self.has_work(want, again, now) {

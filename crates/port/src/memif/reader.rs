@@ -193,7 +193,8 @@ impl Reader {
     /// Cost:   a syscall, and another one if it is to look a second time; a full fence a ring.
     pub fn arm(&mut self) -> bool {
         self.look();
-        if self.end.take_changed() {
+        // A change that could not be followed has rung its bell already, and does not ring again.
+        if self.end.is_stale() || self.end.take_changed() {
             return false;
         }
         match self.fall_asleep() {

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use linerate_skb::DropReason;
 
 use super::super::config::Config;
-use super::super::link::Link;
+use super::super::link::{Event, Link};
 use super::super::queue::MemifQueue;
 use super::super::ring::ProtocolError;
 use super::hostile::settled;
@@ -78,4 +78,16 @@ fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
         drop((client, server));
         settled(&pool);
     }
+}
+
+/// Checks a poller that is told of changes only: the bell of this one has rung, and does not wake it again.
+#[test]
+fn queue_that_could_not_follow_its_connection_does_not_sleep() {
+    let pool = Pool::builder().frames(256).trust(Trust::Exported).build().unwrap();
+    let (link, mut queues) = queues(&format!("memif:{},rings=2", name()), &pool);
+    let ended = || link.publish(Some(Event::Ended("told".into())), &mut Vec::new());
+    ended();
+    let armed = link.locked(|| queues[0].arm(Want::Frames));
+    assert!(!armed, "it sleeps, and does not have the state of its connection");
+    assert!(!queues[0].arm(Want::Frames), "the change is reported");
 }
