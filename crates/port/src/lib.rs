@@ -32,6 +32,7 @@ mod txprep;
 pub mod units;
 mod view;
 mod waker;
+mod want;
 
 pub mod r#gen;
 pub mod memif;
