@@ -217,7 +217,12 @@ impl Port {
     pub fn arm(&mut self, want: Want) -> bool {
         let mut queues = self.queues.iter_mut();
         let first = queues.next().is_none_or(|q| q.arm(want));
-        first && (!want.frames() || queues.all(|q| q.arm(Want::Frames)))
+        let armed = first && (!want.frames() || queues.all(|q| q.arm(Want::Frames)));
+        if !armed {
+            // The caller does not sleep: no queue that was armed can end a sleep.
+            self.queues.iter_mut().for_each(Queue::stay_awake);
+        }
+        armed
     }
 
     /// Sleeps until there are packets to receive, or for `timeout`; returns false after the timeout
@@ -366,11 +371,15 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     }
     // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
     let health = worst(|| ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
-    if !ports.iter_mut().all(|p| p.arm(want)) {
-        return Ok(true);
+    let ended = match ports.iter_mut().all(|p| p.arm(want)) {
+        true => over(health, want, timeout).map(|is_over| is_over.then_some(false)),
+        false => Ok(Some(true)),
+    };
+    if ended != Ok(None) {
+        ports.iter_mut().flat_map(|p| &mut p.queues).for_each(Queue::stay_awake);
     }
-    if over(health, want, timeout)? {
-        return Ok(false);
+    if let Some(result) = ended? {
+        return Ok(result);
     }
     // Only the first queue of a port is armed for room.
     let armed = if want.frames() { usize::MAX } else { 1 };

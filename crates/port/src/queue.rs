@@ -399,9 +399,10 @@ impl Queue {
         if !self.arm_device(want) {
             return Ok(true);
         }
-        if over(health, want, timeout)? {
-            self.sleep = Sleep::Awake;
-            return Ok(false);
+        let is_over = over(health, want, timeout);
+        if is_over != Ok(false) {
+            self.stay_awake();
+            return is_over.map(|_| false);
         }
         let device = self.ops.as_fd();
         let readable = match self.wake_fd() {
@@ -411,6 +412,11 @@ impl Queue {
         let readable = readable.map_err(cannot_wait)? && !self.is_told_polled();
         self.woken(readable);
         Ok(readable)
+    }
+
+    /// Records that the owner does not sleep although the queue is armed, so that no end of a sleep is counted.
+    pub(crate) fn stay_awake(&mut self) {
+        self.sleep = Sleep::Awake;
     }
 
     /// Polls for `want` without sleeping, for up to `timeout`.

@@ -250,3 +250,27 @@ fn a_wake_up_counts_on_the_queues_that_are_readable() {
     closer.join().unwrap();
     assert_eq!(woken(&mut a), 2);
 }
+
+#[test]
+fn queue_that_was_armed_and_did_not_sleep_counts_no_wake_up() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut idle, _idle_end) = Port::pair(4, &pool).unwrap();
+    let (mut busy, mut busy_end) = Port::pair(4, &pool).unwrap();
+    let mut batch = Batch::with_capacity(4);
+    busy_end.alloc(&mut batch, 1);
+    busy_end.xmit(&mut batch);
+    // The first port is armed before the second one reports its packet.
+    assert_eq!(wait_any(&mut [&mut idle, &mut busy], None), Ok(true));
+    assert_eq!((idle.rx(&mut batch), idle.counts().irqs()), (0, 0));
+    let queues = [idle, busy].into_iter().flat_map(Port::into_queues).collect();
+    let mut both = Port { queues, turn: 0, obtained: Obtained::default(), pool };
+    assert!(!both.arm(Want::Frames));
+    assert_eq!((both.rx(&mut batch), both.counts().irqs()), (1, 0));
+    // A wait that ends with an error was no sleep, either.
+    let failed = Health::Failed(Error::new(Code::NoDevice, "told", "failed"));
+    for healths in [vec![failed.clone()], vec![Health::Up, failed]] {
+        let mut port = port_of(&healths);
+        assert!(port.wait(None).is_err());
+        assert_eq!((port.rx(&mut batch), port.counts().irqs()), (0, 0));
+    }
+}
