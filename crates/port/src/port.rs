@@ -1,7 +1,7 @@
 //! An open device, for programs that have a loop of their own.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, Error, Holders, Ledger, Pool, Result};
 use linerate_sys::wait::poll_readable;
@@ -225,6 +225,13 @@ impl Port {
         armed
     }
 
+    /// Returns true if `want` has occurred on one of the queues that [`Port::arm`] arms for it.
+    fn has(&mut self, want: Want) -> bool {
+        let mut queues = self.queues.iter_mut();
+        let first = queues.next().is_some_and(|q| q.has(want));
+        first || (want.frames() && queues.any(|q| q.has(Want::Frames)))
+    }
+
     /// Sleeps until there are packets to receive, or for `timeout`; returns false after the timeout
     /// or if a [waker](Port::waker) was used.
     ///
@@ -362,12 +369,11 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     if let (Some(one), None) = (queues.next(), queues.next()) {
         return one.wait_for(want, timeout);
     }
-    // Check every queue without stopping at the first: one use of a port's waker must end only one wait.
-    let told = |ports: &mut [&mut Port], is_told: fn(&mut Queue) -> bool| {
-        ports.iter_mut().flat_map(|p| &mut p.queues).fold(false, |any, q| is_told(q) | any)
-    };
     if told(ports, Queue::is_told) {
         return Ok(false);
+    }
+    if ports.iter_mut().flat_map(|p| &mut p.queues).any(Queue::is_busy) {
+        return spin_on(ports, want, timeout);
     }
     // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
     let health = worst(|| ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
@@ -395,6 +401,29 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
         queue.woken(by);
     }
     Ok(readable)
+}
+
+/// Polls several queues for `want` without sleeping, for up to `timeout`, because one of them is polled so.
+fn spin_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
+    let start = Instant::now();
+    loop {
+        // Read the health first, as in `wait_on`.
+        let health = worst(|| ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
+        if ports.iter_mut().any(|port| port.has(want)) {
+            return Ok(true);
+        }
+        let is_late = timeout.is_some_and(|timeout| start.elapsed() >= timeout);
+        if over(health, want, timeout)? || is_late || told(ports, Queue::is_told) {
+            return Ok(false);
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Returns true if `is_told` returns true for one of the queues. It is called for each queue: one use of a
+/// port's waker must end only one wait.
+fn told(ports: &mut [&mut Port], is_told: fn(&mut Queue) -> bool) -> bool {
+    ports.iter_mut().flat_map(|p| &mut p.queues).fold(false, |any, queue| is_told(queue) | any)
 }
 
 /// Parses a port text against the drivers of this crate.

@@ -276,7 +276,9 @@ impl Queue {
 
     /// Arms the device, and records the kind of sleep.
     fn arm_device(&mut self, want: Want) -> bool {
-        let armed = self.ops.moderator().mode() != Moderation::Busy && self.ops.arm(want);
+        // A caller that polls without sleeping sleeps only when nothing can come any more.
+        let sleeps = !self.is_busy() || self.ops.health().ended();
+        let armed = sleeps && self.ops.arm(want);
         if !armed {
             self.ops.stats().count_recheck();
         }
@@ -391,7 +393,7 @@ impl Queue {
                 left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
             }
         }
-        if self.ops.moderator().mode() == Moderation::Busy {
+        if self.is_busy() {
             return self.spin(want, timeout);
         }
         // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
@@ -414,6 +416,16 @@ impl Queue {
         Ok(readable)
     }
 
+    /// Returns true if the queue is polled without sleeping.
+    pub(crate) fn is_busy(&mut self) -> bool {
+        self.ops.moderator().mode() == Moderation::Busy
+    }
+
+    /// Returns true if `want` has occurred.
+    pub(crate) fn has(&mut self, want: Want) -> bool {
+        !self.ops.arm(want)
+    }
+
     /// Records that the owner does not sleep although the queue is armed, so that no end of a sleep is counted.
     pub(crate) fn stay_awake(&mut self) {
         self.sleep = Sleep::Awake;
@@ -424,7 +436,7 @@ impl Queue {
         let start = Instant::now();
         loop {
             let health = self.ops.health();
-            if !self.ops.arm(want) {
+            if self.has(want) {
                 return Ok(true);
             }
             let is_late = timeout.is_some_and(|timeout| start.elapsed() >= timeout);

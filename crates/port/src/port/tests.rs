@@ -274,3 +274,39 @@ fn queue_that_was_armed_and_did_not_sleep_counts_no_wake_up() {
         assert_eq!((port.rx(&mut batch), port.counts().irqs()), (0, 0));
     }
 }
+
+#[test]
+fn wait_on_several_queues_in_busy_mode_ends_with_the_sources_or_after_its_time() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let open = |text| Port::open_with(text, &pool).unwrap();
+    let (mut a, mut b) = (open("gen:,count=50,moderation=busy"), open("gen:,count=20"));
+    let (mut batch, mut got, mut waits) = (Batch::with_capacity(16), 0, 0);
+    while wait_any(&mut [&mut a, &mut b], None).unwrap() {
+        got += a.rx(&mut batch) + b.rx(&mut batch);
+        batch.clear();
+        waits += 1;
+        assert!(waits < 1000, "both sources have ended, and the wait does not say so");
+    }
+    assert_eq!(got, 70);
+    let error = Error::new(Code::NoDevice, "cannot use eth0", "it was deleted");
+    let mut failed = port_of(&[Health::Up, Health::Failed(error.clone())]);
+    let mut silent = port_of(&[Health::Up, Health::Up]);
+    failed.set_moderation(Moderation::Busy);
+    silent.set_moderation(Moderation::Busy);
+    assert_eq!(failed.wait(None), Err(error));
+    let (start, time) = (Instant::now(), Duration::from_millis(20));
+    assert_eq!(silent.wait(Some(time)), Ok(false), "nothing came");
+    assert!(start.elapsed() >= time);
+    silent.waker().unwrap().wake();
+    assert_eq!(silent.wait(None), Ok(false));
+}
+
+#[test]
+fn queue_in_busy_mode_can_be_slept_on_once_its_source_has_ended() {
+    let mut port = Port::open("gen:,count=1,moderation=busy").unwrap();
+    let mut batch = Batch::with_capacity(4);
+    assert!(!port.arm(Want::Frames));
+    assert_eq!(port.rx(&mut batch), 1);
+    assert!(!port.arm(Want::Frames), "the end is told once");
+    assert!(port.arm(Want::Frames), "nothing can come any more");
+}
