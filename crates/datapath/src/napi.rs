@@ -12,7 +12,7 @@ use linerate_skb::{Batch, DropReason, Local, Pool, Tally};
 
 use crate::egress::Egress;
 use crate::stage::PortId;
-use crate::stats::{Slot, rank};
+use crate::stats::Slot;
 use crate::tx_batch::TxBatch;
 
 /// A device queue that is polled until it is empty, and then armed.
@@ -68,7 +68,7 @@ impl Napi {
             told: 0,
             watched: true,
             held: false,
-            rank: rank(&Health::Up),
+            rank: Health::Up.rank(),
         }
     }
 
@@ -256,13 +256,7 @@ impl Napi {
 
     /// Stores the cost of a wake-up and of a packet that was learned at `now`.
     pub fn learned(&mut self, cost: Option<Cost>, now: Instant) {
-        // A device that was down and is up again may have a ring of another length.
-        let rx_ring_len = self.ops.caps().rx_ring_len;
-        let moderator = self.ops.moderator();
-        moderator.set_ring_len(rx_ring_len);
-        if let Some(cost) = cost {
-            moderator.learned(cost, now);
-        }
+        self.ops.learned(cost, now);
     }
 
     /// Returns the queue's counters.
@@ -274,7 +268,7 @@ impl Napi {
     /// Returns `None` if not, and otherwise whether it is published now: if a reader has the lock,
     /// a later call publishes it.
     pub fn publish_change(&mut self) -> Option<bool> {
-        let now = rank(&self.ops.health());
+        let now = self.ops.health().rank();
         if now == self.rank {
             return None;
         }
@@ -315,10 +309,7 @@ impl Napi {
 
     /// Returns true if the queue will never deliver a packet again.
     pub fn ended(&self) -> bool {
-        match self.ops.health() {
-            Health::Up | Health::Down(_) => false,
-            health => health.ended(),
-        }
+        self.ops.health().ended()
     }
 }
 

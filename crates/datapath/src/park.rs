@@ -10,7 +10,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate_port::moderation::Rest;
+use linerate_port::moderation::{Rest, SLEEP_MIN};
 use linerate_port::wait::{Event, EventFlags, NO_EVENT, poll_readable};
 use linerate_port::{Want, clock};
 
@@ -24,7 +24,7 @@ pub(crate) const BELL: u64 = u64::MAX;
 pub(crate) const TIMER: u64 = u64::MAX - 1;
 /// Longest time between two checks for room while packets wait for room. It equals memif's shortest
 /// wait for room, so that the time does not depend on the length of a ring.
-const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
+const LOOK_FOR_ROOM: Duration = SLEEP_MIN;
 
 impl Worker {
     /// Decides when to poll next. Keeps the decision under load: a queue that used its whole budget

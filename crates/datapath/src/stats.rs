@@ -445,7 +445,7 @@ impl PortStats {
             stats.flushes += slot.flushes.read();
             stats.counts.rx_missed += slot.rx_missed.load(Ordering::Relaxed);
             stats.counts.rx_nombuf += slot.rx_nombuf.load(Ordering::Relaxed);
-            if rank(&report.health) < rank(&stats.health) {
+            if report.health.rank() < stats.health.rank() {
                 stats.health = report.health;
             }
             stats.verified = stats.verified.or(report.verified);
@@ -460,17 +460,6 @@ impl PortStats {
             }
         }
         stats
-    }
-}
-
-/// Returns the rank of a queue's health. A port's health is that of its queue with the lowest rank:
-/// trouble ranks first, and the end last, so that a port has ended only if all its queues have.
-pub(crate) fn rank(health: &Health) -> u8 {
-    match health {
-        Health::Failed(_) => 0,
-        Health::Down(_) => 1,
-        Health::Finished => 3,
-        _ => 2,
     }
 }
 

@@ -7,7 +7,7 @@ use linerate_port::Health;
 
 use crate::notice::Notice;
 use crate::running::after;
-use crate::stats::{Stats, rank};
+use crate::stats::Stats;
 
 /// A reader of health changes of an engine's ports, for a thread of its own;
 /// [`Running::watch`](crate::Running::watch) returns it.
@@ -35,7 +35,7 @@ impl Watch {
         let (stats, told) = (&self.stats, &self.told);
         let changed = || {
             let ports = stats.ports().into_iter().zip(told).enumerate();
-            let news = ports.filter(|(_, (port, told))| rank(&port.health) != rank(told));
+            let news = ports.filter(|(_, (port, told))| port.health.rank() != told.rank());
             let news: Vec<_> = news.map(|(i, (port, _))| (i, port.name, port.health)).collect();
             (!news.is_empty()).then_some(news)
         };

@@ -8,7 +8,7 @@ use std::time::Instant;
 use linerate_skb::{Batch, Local, Pool, Result};
 
 use crate::caps::{Caps, Copies, Origin};
-use crate::moderation::{Moderation, Moderator};
+use crate::moderation::{Cost, Moderation, Moderator};
 use crate::queue::{Health, QueueOps, Want};
 use crate::stats::{Counters, QueueStats};
 use crate::txprep::{TxPrep, Waits};
@@ -91,6 +91,16 @@ impl DriverQueue {
         &mut self.moderator
     }
 
+    /// Passes the cost of a wake-up and of a packet that was learned at `now` to the moderation.
+    pub fn learned(&mut self, cost: Option<Cost>, now: Instant) {
+        // A device that was down and is up again may have a ring of another length.
+        let rx_ring_len = self.ops.caps().rx_ring_len;
+        self.moderator.set_ring_len(rx_ring_len);
+        if let Some(cost) = cost {
+            self.moderator.learned(cost, now);
+        }
+    }
+
     /// Makes the descriptor readable at `at`, without arming the device. See [`QueueOps::hold`].
     pub fn hold(&mut self, at: Instant) -> bool {
         self.ops.hold(at)
@@ -130,7 +140,8 @@ impl DriverQueue {
             // Packets that arrive meanwhile must not wake the caller.
             Some(Waits::Frame(at)) => {
                 self.ops.hold(at) || {
-                    self.ops.arm(Want::Frames);
+                    // Packets that are there already end no wait for room.
+                    let _ = self.ops.arm(Want::Frames);
                     self.ops.alarm(at)
                 }
             }

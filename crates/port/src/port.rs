@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, Error, Holders, Ledger, Pool, Result};
-use linerate_sys::wait::poll_readable;
+use linerate_sys::wait::poll_each;
 
 use crate::driver::{Driver, OpenContext, Opened, Plan};
 use crate::moderation::Moderation;
@@ -182,10 +182,15 @@ impl Port {
     /// Into a full batch nothing is received, and what waits in the device makes [`Port::wait`]
     /// return at once: empty the batch before going round.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
-        let n = self.queues.len();
-        let got = (0..n).map(|i| self.queues[(self.turn + i) % n].rx(batch)).sum();
+        let (n, before) = (self.queues.len(), batch.len());
+        for i in 0..n {
+            self.queues[(self.turn + i) % n].rx(batch);
+            if batch.spare() == 0 {
+                break;
+            }
+        }
         self.turn = (self.turn + 1) % n.max(1);
-        got
+        batch.len() - before
     }
 
     /// Sends packets from the front of `batch`; returns how many left. The rest stays, in order.
@@ -214,6 +219,7 @@ impl Port {
     /// occurred on one of them. Calls [`Queue::arm`] for each queue, up to the first that returns
     /// false. Room is that of the first queue, the only one that [`Port::xmit`] uses: for [`Want::Room`] the
     /// others are not armed, and their descriptors may stay readable.
+    #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
     pub fn arm(&mut self, want: Want) -> bool {
         let mut queues = self.queues.iter_mut();
         let first = queues.next().is_none_or(|q| q.arm(want));
@@ -292,7 +298,7 @@ impl Port {
     /// them are finished.
     #[must_use]
     pub fn health(&self) -> Health {
-        worst(|| self.queues.iter().map(Queue::health))
+        worst(self.queues.iter().map(Queue::health))
     }
 
     /// Returns the counts since the port was opened, summed over all queues.
@@ -342,14 +348,8 @@ impl Port {
 }
 
 /// Returns the worst health among several queues; finished only if all of them are.
-fn worst<I: Iterator<Item = Health>>(all: impl Fn() -> I) -> Health {
-    all()
-        .find(|h| matches!(h, Health::Failed(_)))
-        .or_else(|| all().find(|h| matches!(h, Health::Down(_))))
-        .or_else(|| all().find(|h| matches!(h, Health::Starved(_))))
-        .or_else(|| all().find(|h| *h == Health::Up))
-        .or_else(|| all().next())
-        .unwrap_or_default()
+fn worst(all: impl Iterator<Item = Health>) -> Health {
+    all.min_by_key(Health::rank).unwrap_or_default()
 }
 
 /// Sleeps until one of `ports` has packets to receive, or for `timeout`; returns false after the
@@ -358,7 +358,7 @@ fn worst<I: Iterator<Item = Health>>(all: impl Fn() -> I) -> Health {
 /// # Errors
 /// Those of a device that has failed for good, until its port is left out; whatever poll(2) says.
 ///
-/// Cost: a syscall to sleep, and for several queues one each to tell which of them woke it.
+/// Cost: a syscall to sleep; for several queues two allocations.
 pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> Result<bool> {
     wait_on(ports, Want::Frames, timeout)
 }
@@ -376,7 +376,7 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
         return spin_on(ports, want, timeout);
     }
     // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
-    let health = worst(|| ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
+    let health = worst(ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
     let ended = match ports.iter_mut().all(|p| p.arm(want)) {
         true => over(health, want, timeout).map(|is_over| is_over.then_some(false)),
         false => Ok(Some(true)),
@@ -392,14 +392,11 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     let queues = ports.iter().flat_map(|p| p.queues.iter().take(armed));
     let bells = ports.iter().flat_map(|p| &p.queues).filter_map(Queue::wake_fd);
     let fds: Vec<BorrowedFd<'_>> = queues.map(Queue::as_fd).chain(bells).collect();
-    let readable = poll_readable(&fds, timeout).map_err(cannot_wait)?;
+    let mut by = vec![false; fds.len()];
+    let readable = poll_each(&fds, timeout, |i| by[i] = true).map_err(cannot_wait)?;
     let readable = readable && !told(ports, Queue::is_told_polled);
-    for queue in ports.iter_mut().flat_map(|p| p.queues.iter_mut().take(armed)) {
-        // To find out whether this queue woke the caller costs a syscall.
-        let now = Some(Duration::ZERO);
-        let by = readable && poll_readable(&[queue.as_fd()], now).map_err(cannot_wait)?;
-        queue.woken(by);
-    }
+    let queues = ports.iter_mut().flat_map(|p| p.queues.iter_mut().take(armed));
+    queues.zip(by).for_each(|(queue, by)| queue.woken(readable && by));
     Ok(readable)
 }
 
@@ -408,7 +405,7 @@ fn spin_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     let start = Instant::now();
     loop {
         // Read the health first, as in `wait_on`.
-        let health = worst(|| ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
+        let health = worst(ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
         if ports.iter_mut().any(|port| port.has(want)) {
             return Ok(true);
         }

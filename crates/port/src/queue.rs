@@ -36,6 +36,19 @@ pub enum Health {
 }
 
 impl Health {
+    /// Returns the rank of the state among those of several queues, whose common state is the one of the
+    /// lowest rank: trouble first, and the end last, so that a port has ended only if all its queues have.
+    #[must_use]
+    pub fn rank(&self) -> u8 {
+        match self {
+            Health::Failed(_) => 0,
+            Health::Down(_) => 1,
+            Health::Starved(_) => 2,
+            Health::Up => 3,
+            Health::Finished => 4,
+        }
+    }
+
     /// Returns true if no packet will ever be received again.
     #[must_use]
     pub fn ended(&self) -> bool {
@@ -86,6 +99,7 @@ pub trait QueueOps: AsFd + Send {
     ///         device that will receive nothing more: false once after it, whatever is wanted, so
     ///         that the caller sees `health`; then true, so that the caller can sleep.
     /// Cost:   a syscall if what is wanted changed since the last time.
+    #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
     fn arm(&mut self, want: Want) -> bool;
 
     /// Makes the descriptor also readable at `at`, after [`arm`](QueueOps::arm) has returned true;
@@ -261,6 +275,7 @@ impl Queue {
     /// After true it is safe to sleep on the descriptor, with any poller: packets that came in the meantime
     /// make it readable at once, or at the end of the time for which its [moderation](Queue::set_moderation)
     /// lets them gather.
+    #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
     pub fn arm(&mut self, want: Want) -> bool {
         if let Some(until) = self.hold(want) {
             if until <= Instant::now() {
@@ -308,12 +323,7 @@ impl Queue {
         let counts = self.ops.stats().counts();
         let now = Instant::now();
         let cost = self.meter.woke(now, thread_cpu_ns(), counts.irqs(), counts.rx_packets);
-        let rx_ring_len = self.ops.caps().rx_ring_len;
-        let moderator = self.ops.moderator();
-        moderator.set_ring_len(rx_ring_len);
-        if let Some(cost) = cost {
-            moderator.learned(cost, now);
-        }
+        self.ops.learned(cost, now);
     }
 
     /// Sets the moderation mode, which decides when [`Queue::wait`] and [`Queue::arm`] poll the

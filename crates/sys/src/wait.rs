@@ -267,33 +267,49 @@ impl AsFd for TimerFd {
 ///         for more than [`POLL_FDS_MAX`] descriptors.
 /// Source: ppoll(2).
 pub fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
+    poll_each(fds, timeout, |_| {})
+}
+
+/// Waits as [`poll_readable`] does, and calls `ready` with the index of each descriptor that is ready.
+///
+/// Shape, units, errors, cost and source: as [`poll_readable`].
+#[inline]
+pub fn poll_each(
+    fds: &[BorrowedFd<'_>],
+    timeout: Option<Duration>,
+    mut ready: impl FnMut(usize),
+) -> io::Result<bool> {
+    let mut tell = |set: &[PollFd<'_>]| {
+        let is_ready = |(_, fd): &(usize, &PollFd<'_>)| !fd.revents().is_empty();
+        set.iter().enumerate().filter(is_ready).for_each(|(i, _)| ready(i));
+    };
     let bound = Bound::new(timeout);
-    let mut left = bound.first;
     if fds.len() > POLL_FDS_MAX {
         let mut set: Vec<PollFd<'_>> =
             fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-        return poll_retrying(&mut set, &mut left, &bound);
+        let is_ready = poll_retrying(&mut set, &bound)?;
+        tell(&set);
+        return Ok(is_ready);
     }
     let Some(&first) = fds.first() else {
-        return poll_retrying(&mut [], &mut left, &bound);
+        return poll_retrying(&mut [], &bound);
     };
     // The array is on the stack; entries from fds.len() on are copies of the first, and are cut off
     // below.
     let mut set: [PollFd<'_>; POLL_FDS_MAX] = std::array::from_fn(|i| {
         PollFd::from_borrowed_fd(fds.get(i).copied().unwrap_or(first), PollFlags::IN)
     });
-    poll_retrying(&mut set[..fds.len()], &mut left, &bound)
+    let is_ready = poll_retrying(&mut set[..fds.len()], &bound)?;
+    tell(&set[..fds.len()]);
+    Ok(is_ready)
 }
 
-fn poll_retrying(
-    set: &mut [PollFd<'_>],
-    left: &mut Option<Timespec>,
-    bound: &Bound,
-) -> io::Result<bool> {
+fn poll_retrying(set: &mut [PollFd<'_>], bound: &Bound) -> io::Result<bool> {
+    let mut left = bound.first;
     loop {
         match rustix::event::poll(set, left.as_ref()) {
             Ok(n) => return Ok(n > 0),
-            Err(Errno::INTR) => *left = bound.left(),
+            Err(Errno::INTR) => left = bound.left(),
             Err(e) => return Err(e),
         }
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use linerate_port::Port;
+use linerate_port::moderation::SLEEP_MIN;
 use linerate_skb::{Batch, DropReason, Local, Moved};
 
 use super::{Qdisc, QdiscCounts};
@@ -12,7 +13,7 @@ const FIFO: usize = 64;
 /// Frames of dropped packets that are kept for reuse.
 const HOT_LIST: usize = 64;
 /// Interval of checks whether a device has room again.
-const LOOK_FOR_ROOM: Duration = Duration::from_micros(50);
+const LOOK_FOR_ROOM: Duration = SLEEP_MIN;
 
 /// A port with a discipline. Dropping the pair drops the waiting packets as `stopped`.
 ///

@@ -8,11 +8,10 @@
 use std::time::{Duration, Instant};
 
 use crate::host::RETRY;
+use crate::moderation::SLEEP_MIN;
 
-/// The shortest interval: a worker's shortest hold, which is the shortest sleep that is worth its wake-up.
-///
-/// Source: docs/adr/0011.
-const WAIT_MIN: Duration = Duration::from_micros(50);
+/// The shortest interval.
+const WAIT_MIN: Duration = SLEEP_MIN;
 /// The longest interval. For a peer that takes no packets the interval grows with the time since it
 /// last took one.
 const LOOK_MAX: Duration = Duration::from_millis(100);

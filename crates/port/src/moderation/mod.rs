@@ -28,4 +28,4 @@ mod moderator;
 pub use cost::{Cost, CostMeter};
 pub use mode::{FORMS, Goal, Moderation};
 pub use moderated::{Moderated, poor_use};
-pub use moderator::{Moderator, Rest};
+pub use moderator::{Moderator, Rest, SLEEP_MIN};

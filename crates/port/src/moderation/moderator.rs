@@ -15,8 +15,9 @@ const RING_LEN: u32 = 256;
 const RING_LEN_MIN: u32 = 64;
 /// The longest busy wait: half of the shortest sleep that is worth its wake-up (docs/adr/0011).
 const SPIN_MAX: Duration = Duration::from_micros(25);
-/// The shortest sleep, unless the ring or the goal requires a shorter one.
-const SLEEP_MIN: Duration = Duration::from_micros(50);
+/// The shortest sleep that is worth its wake-up (docs/adr/0011), unless the ring or the goal requires a shorter
+/// one.
+pub const SLEEP_MIN: Duration = Duration::from_micros(50);
 /// The longest hold of any mode.
 const HOLD_MAX: Duration = Duration::from_millis(10);
 /// Time by which Linux may delay a thread's timers by default; a device's wake-up has no such

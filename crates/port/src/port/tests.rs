@@ -185,7 +185,7 @@ fn a_port_waits_for_room_in_the_queue_that_sends() {
     let other = Queue::new(Box::new(Sender(bell, false)), pool.local());
     let mut one = port(vec![queue(false), other]);
     assert!(one.arm(Want::Room));
-    let is_readable = |fd| poll_readable(&[fd], Some(Duration::ZERO)).unwrap();
+    let is_readable = |fd| linerate_sys::wait::poll_readable(&[fd], Some(Duration::ZERO)).unwrap();
     assert_eq!(one.descriptors().map(is_readable).collect::<Vec<_>>(), [false, true]);
     assert_eq!(one.wait_for(Want::Room, Some(time)), Ok(false));
     assert_eq!(port(vec![queue(true), queue(false)]).wait_for(Want::Room, None), Ok(true));

@@ -157,12 +157,12 @@ impl QueueOps for Broken {
             Fault::ArmsThoughPacketsWait if want == Want::Frames => true,
             Fault::ArmsThoughPacketsAreLeft if want == Want::Frames && self.received > 0 => true,
             Fault::ForgetsToWake if silent => {
-                self.inner.arm(Want::Room);
+                let _ = self.inner.arm(Want::Room);
                 true
             }
             Fault::ForgetsToAnnounceRoom if want == Want::Room && silent => {
                 // The fault: arm for another event than the caller wants.
-                self.inner.arm(Want::Frames);
+                let _ = self.inner.arm(Want::Frames);
                 true
             }
             Fault::SpinsWhenFull if want == Want::Room => false,

@@ -99,7 +99,7 @@ fn receiver_without_posted_frames_does_not_sleep_past_its_next_attempt() {
     // The program works for longer than the time to the next attempt, finds no frame, works again, and frees the
     // packets then.
     std::thread::sleep(2 * RETRY);
-    queue.arm(Want::Frames);
+    let _ = queue.arm(Want::Frames);
     assert_eq!(queue.rx(&mut mem, &mut hoard, 64).packets, 0);
     std::thread::sleep(2 * RETRY);
     batch.clear();

@@ -114,7 +114,7 @@ impl Irq {
     fn driver_end(self: &Arc<Irq>, mut ops: Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>> {
         // A ring's descriptor is readable until it is armed for the first time. Room is there, so that this leaves it
         // unreadable until the other end is gone.
-        ops.arm(Want::Room);
+        let _ = ops.arm(Want::Room);
         let any = Epoll::new()?;
         for fd in [self.line.as_fd(), self.timer.as_fd(), ops.as_fd()] {
             let failed =
