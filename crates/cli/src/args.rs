@@ -229,12 +229,12 @@ this machine, 6 the ledger does not balance, 130 or 143 ended by SIGINT or SIGTE
 const FORWARD: &str = "\
 Examples:
   linerate forward                                  self-test, without privilege
-  linerate forward xdp:veth0 xdp:veth1              connect two interfaces, in the driver
-  linerate forward packet:veth0 packet:veth1        connect any two interfaces, with copies; faster
+  linerate forward xdp:eth0 xdp:eth1                connect two interfaces, in the driver
+  linerate forward packet:eth0 packet:eth1          connect any two interfaces, with copies; faster
                                                     for TCP over veth: superframes stay whole
   linerate forward packet:eth0 pcap:out.pcapng --for 10s
   linerate forward pcap:in.pcap pcap:out.pcapng     copy a capture
-  linerate forward xdp:veth0 memif:/run/x.sock      an interface into another process's memory
+  linerate forward xdp:eth0 memif:/run/x.sock       an interface into another process's memory
   linerate forward memif:/run/x.sock,role=server sink:   that other process: listens and verifies
   linerate forward null: null: --for 2s --json      the cost of the path
   linerate forward null: null: --for 2s --pool      the cost of packet memory, too

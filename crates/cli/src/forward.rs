@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use linerate::{Code, Engine, Error, Registry, Spec, Stats, units};
 use linerate_ctl::json;
+use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::LinkInfo;
 use linerate_sys::thread::try_cpus;
 
 use crate::args::Forward;
@@ -31,7 +33,12 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
     let ran = match (&args.left, &args.right) {
         (Some(left), Some(right)) => {
             let path = between([left, right], args, drivers)?;
-            run(&path, &args.run, screen).map_err(|e| of_itself(e, [left, right], drivers))?
+            let warning = circle([left, right], drivers);
+            warning.iter().for_each(|text| screen.note(&format!("warning: {text}\n")));
+            let ran = run(&path, &args.run, screen);
+            let mut ran = ran.map_err(|e| of_itself(e, [left, right], drivers))?;
+            ran.report.warnings.extend(warning);
+            ran
         }
         _ => trial(args, drivers, screen)?,
     };
@@ -85,6 +92,23 @@ fn apart(ends: [&Spec; 2], drivers: &Registry) -> Result<(), Failure> {
     let why = format!("both ports are on interface {}", a.arg);
     let e = Error::new(Code::Topology, "cannot join two ports", why);
     Err(e.fix("name two different interfaces").into())
+}
+
+/// Returns a warning if the two ports are on the two ends of one veth pair: each receives the packets that the other
+/// sends.
+fn circle(ends: [&str; 2], drivers: &Registry) -> Option<String> {
+    let on = |text| Interface::open(drivers.plan(text).ok()?.interface()?).ok();
+    let [Some(a), Some(b)] = ends.map(on) else { return None };
+    let info = LinkInfo::of(&a).ok()?;
+    let is_pair = info.kind == "veth" && !info.other_is_elsewhere && info.other == Some(b.index());
+    is_pair.then(|| {
+        format!(
+            "{} and {} are the ends of one veth pair: each receives what the other sends, so \
+             packets circulate without end (name one end each of two pairs)",
+            a.name(),
+            b.name()
+        )
+    })
 }
 
 /// Improves the message of a busy device if both ends are the same device: this command itself uses

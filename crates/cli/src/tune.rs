@@ -78,14 +78,14 @@ pub struct Tune {
 
 const EXAMPLES: &str = "\
 Examples:
-  linerate forward xdp:veth0 xdp:veth1 --control /run/x.sock
+  linerate forward xdp:eth0 xdp:eth1 --control /run/x.sock
   linerate tune /run/x.sock                          every setting of every port
-  linerate tune /run/x.sock -K veth0 tx-batch 1      one doorbell for each packet
-  linerate tune /run/x.sock -C veth0 rx-usecs 50 rx-frames 16
-  linerate tune /run/x.sock -C veth0/1 moderation adaptive:latency=100us
-  linerate tune /run/x.sock -L veth0 cpu 1 --revert-after 60s
+  linerate tune /run/x.sock -K eth0 tx-batch 1       one doorbell for each packet
+  linerate tune /run/x.sock -C eth0 rx-usecs 50 rx-frames 16
+  linerate tune /run/x.sock -C eth0/1 moderation adaptive:latency=100us
+  linerate tune /run/x.sock -L eth0 cpu 1 --revert-after 60s
   linerate tune /run/x.sock --keep
-  linerate tune /run/x.sock -S veth1                 counters
+  linerate tune /run/x.sock -S eth1                  counters
 
 The run answers only its own user and root. A setting that a port does not have is n/a, with the reason.";
 

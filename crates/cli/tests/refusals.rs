@@ -129,7 +129,7 @@ fn help_is_asked_for_and_says_how() {
         assert!(help.out.contains(part), "{part}: {help:?}");
     }
     let forward = run("forward --help");
-    for part in ["linerate forward packet:veth0 packet:veth1", "--for <TIME>", "--json", "ledger"] {
+    for part in ["linerate forward packet:eth0 packet:eth1", "--for <TIME>", "--json", "ledger"] {
         assert!(forward.out.contains(part), "{part}: {forward:?}");
     }
     let version = format!("linerate {}\n", env!("CARGO_PKG_VERSION"));

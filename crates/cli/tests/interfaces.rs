@@ -1,0 +1,42 @@
+//! The command on interfaces of a namespace of its own, where a veth pair is `v0` and `v1`.
+
+mod command;
+
+use command::{Ended, run};
+use linerate_sys::netns::Netns;
+
+/// Returns a namespace with the pair, both ends up, in which no interface sends by itself.
+fn pair() -> linerate_sys::Result<Netns> {
+    let netns = Netns::new()?;
+    netns.quiet()?;
+    netns.ip("link add v0 type veth peer name v1")?;
+    netns.ip("link set v0 up")?;
+    netns.ip("link set v1 up")?;
+    Ok(netns)
+}
+
+fn run_in(netns: &Netns, words: &str) -> Ended {
+    netns.run(|| run(words)).unwrap()
+}
+
+#[test]
+fn a_wire_between_the_ends_of_one_veth_pair_is_warned_about() {
+    let netns = match pair() {
+        Ok(netns) => netns,
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    let told = "v0 and v1 are the ends of one veth pair";
+    let warned = |words: &str| {
+        let text = run_in(&netns, &format!("forward {words} --for 10ms"));
+        let document = run_in(&netns, &format!("forward {words} --for 10ms --json"));
+        assert_eq!((text.exit, document.exit), (Some(0), Some(0)), "{text:?} {document:?}");
+        let warnings = document.document()["warnings"].to_string();
+        assert_eq!(text.err.contains(told), warnings.contains(told), "{text:?} {document:?}");
+        text.err.contains(&format!("warning: {told}"))
+    };
+    assert!(warned("packet:v0 packet:v1"));
+    assert!(!warned("packet:v0 sink:"));
+    netns.ip("link add w0 type veth peer name w1").unwrap();
+    netns.ip("link set w0 up").unwrap();
+    assert!(!warned("packet:v0 packet:w0"));
+}
