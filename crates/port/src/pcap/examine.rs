@@ -7,6 +7,7 @@ use std::path::Path;
 use linerate_skb::{Code, Error};
 
 use super::config::Mode;
+use super::write;
 use crate::doctor::{Findings, trial};
 use crate::spec::Spec;
 
@@ -31,8 +32,16 @@ pub(super) fn examine(mode: Mode, spec: &Spec, found: &mut Findings) {
                 found.miss(&e);
             }
         },
+        Ok(there) if there.len() > 0 => match write::check_content(path, &spec.arg) {
+            Ok(()) => {
+                found.warn(format!("{} exists: writing replaces its content", spec.arg));
+            }
+            Err(e) => {
+                found.miss(&e);
+            }
+        },
         Ok(_) => {
-            found.warn(format!("{} exists: writing replaces its content", spec.arg));
+            found.ok(format!("{} is empty: it can be written", spec.arg));
         }
         Err(_) => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -11,6 +11,7 @@ use super::format::Order;
 use super::write::WriteQueue;
 use super::*;
 use crate::Port;
+use crate::doctor::Level;
 use crate::host::testing::{LONG, Scratch, assert_settled};
 use crate::queue::{Health, QueueOps, Want};
 
@@ -306,6 +307,33 @@ fn what_cannot_be_opened_says_why() {
         let e = Port::open_with(&format!("pcap:{port}"), &pool).unwrap_err();
         assert_eq!(e.code, code, "{e}");
         assert!(e.why.contains(why) && !e.fix.is_empty(), "{e}");
+    }
+}
+
+#[test]
+fn only_a_capture_or_an_empty_file_is_overwritten() {
+    let scratch = Scratch::new();
+    let pool = pool(4);
+    let notes = "notes of a week";
+    for (content, is_kept) in [
+        (notes.as_bytes(), true),
+        (b"abc", true),
+        (&classic(true, false, 1, &[(1, 1, b"x")]), false),
+        (&classic(false, true, 1, &[]), false),
+        (b"", false),
+    ] {
+        let file = scratch.file("file", content);
+        let port = format!("pcap:{file},write");
+        let mut found = Findings::default();
+        examine::examine(Mode::Write, &crate::parse(&port).unwrap(), &mut found);
+        let missed = found.into_vec().iter().any(|found| found.level == Level::Miss);
+        let opened = Port::open_with(&port, &pool).map(drop);
+        assert_eq!((opened.is_err(), missed), (is_kept, is_kept), "{content:?} {opened:?}");
+        assert_eq!(fs::read(&file).unwrap() == content, is_kept, "{content:?}");
+        if let Err(e) = opened {
+            assert!(e.code == Code::File && e.why.contains("no capture"), "{e}");
+            assert!(e.fix.contains("another file"), "{e}");
+        }
     }
 }
 

@@ -4,9 +4,10 @@
 //! batch. When a write fails, the packets whose blocks are not whole are dropped, the file is cut
 //! behind the last whole one, and the queue has failed for good.
 
-use std::fs::OpenOptions;
-use std::io::{self, IsTerminal, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result, Skb};
@@ -14,7 +15,7 @@ use linerate_sys::wait::EventFd;
 use rustix::fs::FlockOperation;
 
 use super::config::{Config, Place};
-use super::format::{LinkType, PACKET_LEN_MAX, Writer};
+use super::format::{LinkType, PACKET_LEN_MAX, Writer, is_capture};
 use super::locked::Locked;
 use crate::caps::{Caps, Copies};
 use crate::queue::{Health, QueueOps, Want};
@@ -40,7 +41,7 @@ pub(super) fn open(config: &Config) -> Result<WriteQueue<Locked>> {
             let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
             let file = opened.map_err(|e| refused(&name, &format!("open: {e}")))?;
             let mut file = Locked::new(file);
-            if empty(&mut file, &name)? {
+            if empty(&mut file, path, &name)? {
                 WriteQueue::new(file, name, any, cut)
             } else {
                 WriteQueue::new(file, name, any, |_, _| {})
@@ -54,11 +55,27 @@ fn refused(name: &str, why: &str) -> Error {
         .fix("name a file in an existing, writable folder with free space: df -h")
 }
 
+/// Refuses a file whose content is not empty and no capture, because writing would destroy it.
+pub(super) fn check_content(path: &Path, name: &str) -> Result<()> {
+    let mut magic = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    if read.is_ok() && is_capture(magic) {
+        return Ok(());
+    }
+    let why = "it exists, and its content, which would be lost, is no capture";
+    let error = Error::new(Code::File, format!("cannot write {name}"), why);
+    Err(error.fix("write to another file, or delete this one first"))
+}
+
 /// Locks and truncates a regular file; returns false if the file is of another kind.
-fn empty(file: &mut Locked, name: &str) -> Result<bool> {
+fn empty(file: &mut Locked, path: &Path, name: &str) -> Result<bool> {
     let failed = |e: io::Error| refused(name, &e.to_string());
-    if !file.metadata().map_err(failed)?.is_file() {
+    let there = file.metadata().map_err(failed)?;
+    if !there.is_file() {
         return Ok(false);
+    }
+    if there.len() > 0 {
+        check_content(path, name)?;
     }
     // A port that reads the file has a lock, too, because two names can refer to one file.
     if !file.lock(FlockOperation::NonBlockingLockExclusive) {

@@ -41,5 +41,10 @@ pub const INTERFACES_MAX: usize = 4096;
 
 #[cfg(test)]
 pub(super) use input::Order;
+
+/// Returns true if a file that begins with `magic` is a capture of a known format.
+pub(super) fn is_capture(magic: [u8; 4]) -> bool {
+    magic == ng::Ng::MAGIC || classic::Classic::detect(magic).is_some()
+}
 #[cfg(test)]
 pub(super) mod tests;
