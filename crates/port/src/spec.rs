@@ -202,9 +202,13 @@ impl Spec {
     /// an option that is part of the argument or of a value, because no comma stands before it.
     pub fn finish(&self) -> Result<()> {
         let asked = self.options.asked.borrow();
-        if let Some((key, _)) = self.options.pairs.iter().find(|(k, _)| !asked.contains(k)) {
+        if let Some(at) = self.options.pairs.iter().position(|(k, _)| !asked.contains(k)) {
+            let (key, _) = &self.options.pairs[at];
             let known: Vec<&str> = asked.iter().map(String::as_str).collect();
             let error = self.error(format!("{} has no option '{key}'", self.driver));
+            if let Some(list) = self.options.joined(at) {
+                return Err(error.fix(format!("several numbers are joined by +: {list}")));
+            }
             // The key of `rate:1kpps`, or of `rate=1kpps` after a colon or a space, is `rate`.
             let key = key.trim().split(SEPARATORS).next().unwrap_or_default();
             return Err(error.fix(match nearest(key, known.iter().copied()) {
@@ -286,6 +290,19 @@ impl Options {
         Ok((key.to_owned(), value))
     }
 
+    /// Returns the list `udp=80+443` if the options from `at` on are numbers that a comma separates from such a list.
+    fn joined(&self, at: usize) -> Option<String> {
+        let (before, rest) = self.pairs.split_at(at);
+        let (key, first) = before.last().filter(|(key, _)| LISTS.contains(&&**key))?;
+        let is_number = |(text, value): &&(String, Option<String>)| {
+            value.is_none() && text.starts_with(|first: char| first.is_ascii_digit())
+        };
+        let numbers: Vec<&str> =
+            rest.iter().take_while(is_number).map(|(text, _)| &**text).collect();
+        let first = first.as_ref().filter(|_| !numbers.is_empty())?;
+        Some(format!("{key}={first}+{}", numbers.join("+")))
+    }
+
     /// Removes and returns the text of a moderation, including the numbers of `fixed`, which follow
     /// a comma: `moderation=fixed:usecs=100,frames=32`.
     fn take_moderation(&mut self) -> Option<String> {
@@ -322,6 +339,9 @@ impl Options {
 fn list(words: &[&str]) -> String {
     words.join(" ")
 }
+
+/// Options whose values are lists of numbers.
+const LISTS: [&str; 3] = ["udp", "tcp", "queues"];
 
 /// Separators that users type between options by mistake, instead of a comma.
 const SEPARATORS: [char; 4] = [';', ':', ' ', '\t'];
@@ -447,6 +467,18 @@ mod tests {
         assert_eq!(s.value("mtu", str::parse::<u32>).unwrap(), None);
         let e = s.finish().unwrap_err();
         assert!(e.why.contains("no option 'mtv'") && e.fix.contains("mtu"), "{e}");
+        for (text, fix) in [
+            ("packet:x,udp=80,443,8080,all", "several numbers are joined by +: udp=80+443+8080"),
+            ("packet:x,udp,443", "options: "),
+            ("packet:x,ring=64,443", "options: "),
+            ("packet:x,udp=80,many", "options: "),
+        ] {
+            let s = parse(text).unwrap();
+            for key in ["udp", "ring"] {
+                let _ = s.value(key, str::parse::<u32>);
+            }
+            assert!(s.finish().unwrap_err().fix.starts_with(fix), "{text}");
+        }
         let s = parse("packet:x,mtu=large").unwrap();
         assert!(s.value("mtu", str::parse::<u32>).unwrap_err().why.contains("mtu=large"));
         assert!(parse("packet:x,a=maybe").unwrap().flag("a").is_err());
