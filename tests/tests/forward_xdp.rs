@@ -388,11 +388,13 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
         command.args(["forward", "xdp:v0", "sink:blind", "--for", time]).args(form);
         netns.start(command)
     };
-    let undo = || {
+    let doctor = |arg| {
         let mut command = Command::new(linerate());
-        command.args(["doctor", "--undo"]);
+        command.args(["doctor", arg]);
         netns.start(command).finish(SOON)
     };
+    let undo = || doctor("--undo");
+    let left = "a killed run left v1 changed: its checksum offload is off";
     let run = forward("120s", &[]);
     until_true("the offload is off", SOON, || !offload_of_v1(&netns));
     assert!(
@@ -400,16 +402,22 @@ fn what_a_killed_run_left_changed_is_undone_by_doctor() {
     );
     let told = undo();
     assert!(told.stdout.contains("the run that changed it still runs"), "{told:?}");
-    assert!(!offload_of_v1(&netns));
+    assert!(!offload_of_v1(&netns) && !doctor("null:").stdout.contains(left));
     run.signal(Signal::KILL);
     let _ = run.finish(SOON);
     assert!(!offload_of_v1(&netns), "killed, it cannot turn it on");
+    let told = doctor("packet:v0");
+    let has = |word: &str| told.stdout.contains(word);
+    assert!(has(&format!("warn  {left}\n")) && has(": linerate doctor --undo\n"), "{told:?}");
+    let told = forward("10ms", &[]).finish(SOON);
+    assert!(told.stderr.contains(&format!("note: {left}; to restore it: ")), "{told:?}");
     let told = undo();
     assert_eq!(told.code(), 0, "{told:?}");
     assert!(told.stdout.contains("v1: its checksum offload is on again"), "{told:?}");
     assert!(offload_of_v1(&netns));
     let again = undo();
     assert!(!again.stdout.contains("is on again"), "{again:?}");
+    assert!(!doctor("packet:v0").stdout.contains(left));
     // A run restores the offload by itself at its end.
     for form in [&[][..], &["--json"]] {
         let done = forward("100ms", form).finish(SOON);

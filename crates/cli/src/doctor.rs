@@ -90,6 +90,13 @@ impl Doctor {
             None if self.undo => undo::undo(screen),
             None => machine(),
         };
+        if !self.undo {
+            findings.extend(undo::pending().into_iter().map(|left| {
+                let mut finding = Finding::new(Level::Warn, left);
+                finding.fix(undo::UNDO);
+                finding
+            }));
+        }
         for fix in findings.iter_mut().filter_map(|finding| finding.fix.as_mut()) {
             fix.text = to_type(&fix.text);
             fix.command = fix.command.as_deref().map(to_type);

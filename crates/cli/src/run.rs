@@ -90,6 +90,9 @@ pub struct Ran {
 /// The failure because of which the path cannot run; a ledger that does not balance.
 pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     let ports = path.ports.iter().map(|(_, text)| text.as_str());
+    for left in undo::pending() {
+        screen.note(&format!("note: {left}; to restore it: {}\n", undo::UNDO));
+    }
     let _until_the_end = undo::record(ports, &path.drivers, screen);
     // Before ports are opened: a signal must not end this process while a device is changed.
     let signals = watched()?;

@@ -20,6 +20,8 @@ use rustix::io::Errno;
 use crate::screen::Screen;
 
 const FORM: &str = "linerate-undo/1";
+/// The command that undoes the changes of killed runs.
+pub const UNDO: &str = "linerate doctor --undo";
 /// Greatest size of a record, which has a line for each change.
 const BYTES_MAX: u64 = 1 << 20;
 
@@ -206,6 +208,15 @@ impl Left {
         }
     }
 
+    /// Returns false if the interface is known to be restored already; the state of interrupts is not read.
+    fn is_left(&self, interface: &Interface) -> bool {
+        match self {
+            Left::Checksums => interface.checksum_offload() == Ok(false),
+            Left::Hold { set, .. } => NapiHold::now(interface).is_ok_and(|now| now == *set),
+            Left::Interrupts(_) => true,
+        }
+    }
+
     fn undo(&self, interface: &Interface, screen: &Screen) -> linerate::Result<()> {
         let name = interface.name();
         match self {
@@ -274,6 +285,25 @@ impl Line {
         Some(Line { pid, start, netns, index, interface, left })
     }
 
+    /// Returns the interface, if it still exists.
+    fn there(&self) -> Option<Interface> {
+        Interface::open(&self.interface).ok().filter(|there| there.index() == self.index)
+    }
+
+    /// Describes the change, if its run was killed and `--undo` would undo it in this namespace.
+    fn pending(&self) -> Option<String> {
+        if started(self.pid) == Some(self.start) || netns() != Some(self.netns) {
+            return None;
+        }
+        self.there().filter(|there| self.left.is_left(there))?;
+        let (interface, (changed, _)) = (&self.interface, self.left.told());
+        let verb = match self.left {
+            Left::Interrupts(_) => "may have left",
+            _ => "left",
+        };
+        Some(format!("a killed run {verb} {interface} changed: {changed}"))
+    }
+
     /// Undoes the recorded changes; returns true if all of them are undone.
     fn undo(&self, screen: &Screen, found: &mut Vec<Finding>) -> bool {
         let Line { pid, interface, .. } = self;
@@ -298,8 +328,7 @@ impl Line {
                     .into(),
             );
         }
-        let there = Interface::open(interface).ok().filter(|there| there.index() == self.index);
-        let Some(there) = there else {
+        let Some(there) = self.there() else {
             found.push(Finding::new(
                 Level::Ok,
                 format!("{interface} no longer exists, so nothing has to be restored"),
@@ -314,6 +343,17 @@ impl Line {
         found.push(Finding::new(Level::Ok, done));
         true
     }
+}
+
+/// Returns a description of each change that a killed run has left in this network namespace.
+pub fn pending() -> Vec<String> {
+    let Ok((path, folder)) = folder(false) else { return Vec::new() };
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let texts = names.filter_map(|name| read(&folder, &name));
+    let pending =
+        |text: String| text.lines().filter_map(|line| Line::of(line)?.pending()).collect();
+    texts.flat_map::<Vec<_>, _>(pending).collect()
 }
 
 /// Undoes the changes of killed runs, and returns findings about them.
