@@ -85,7 +85,8 @@ pub struct Forward {
 pub struct Gen {
     /// The port to send to: driver:arg[,key=value]; a verifying sink reads the other end of a ring
     pub port: String,
-    /// Packets or bits a second, as in 1.5Mpps or 4Gbps; by default the highest possible rate
+    /// Packets or bits a second, as in 1.5Mpps or 4Gbps; by default the highest possible rate, for which
+    /// --for or --count is needed on an interface that the host itself uses
     #[arg(long, value_parser = rate)]
     pub rate: Option<String>,
     /// Packets sent together at each wake-up, 1 to 1024; by default chosen by the rate, so that wake-ups

@@ -6,10 +6,11 @@ use std::time::Duration;
 use linerate::{Code, Error, Registry, mean_frame_bytes, units};
 use linerate_ctl::{GenReport, json};
 use linerate_sys::netif::Interface;
+use linerate_sys::rtnl::HostUse;
 use linerate_sys::thread::try_cpus;
 
 use crate::args::Gen;
-use crate::errors::Failure;
+use crate::errors::{Failure, USAGE};
 use crate::forward::until;
 use crate::report;
 use crate::run::{Ended, Path, Ran, run};
@@ -24,6 +25,7 @@ const GRACE: Duration = Duration::from_millis(20);
 /// The failure because of which there is no result.
 pub fn generate(args: &Gen, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
     try_cpus(&args.run.cpu)?;
+    check_bounded(args, drivers)?;
     let asked = asked(args);
     let ran = run(&path(args, asked, drivers)?, &args.run, screen).map_err(in_flags)?;
     let report = kept(&ran, asked);
@@ -80,6 +82,26 @@ fn whole(n: f64) -> u64 {
     // Each factor was rounded, and so was the product.
     let is_near = (n - near).abs() <= n * 4.0 * f64::EPSILON;
     (if is_near { near } else { n.ceil() }) as u64
+}
+
+/// Refuses to send without a rate and without an end through an interface that the host itself uses.
+fn check_bounded(args: &Gen, drivers: &Registry) -> Result<(), Failure> {
+    let limits = &args.limits;
+    if args.rate.is_some() || limits.time.is_some() || limits.count.is_some() {
+        return Ok(());
+    }
+    let to = drivers.parse(&args.port)?;
+    // The driver reports a missing interface.
+    let Ok(dev) = Interface::open(&to.arg) else { return Ok(()) };
+    let Some(used) = HostUse::of(&dev)?.filter(|_| drivers.flags(&to).interface) else {
+        return Ok(());
+    };
+    let why = format!(
+        "the host itself uses the interface ({used}), and packets at the highest rate would leave by it until Ctrl-C"
+    );
+    let what = format!("cannot send to {}", args.port);
+    let fix = "add --rate, --for or --count, as in --rate 100kpps --for 3s";
+    Err(Failure::new(USAGE, "E-USAGE", &what, why, fix))
 }
 
 /// Refuses datagrams through a port that is no interface, without both of their addresses.

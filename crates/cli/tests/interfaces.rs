@@ -40,3 +40,23 @@ fn a_wire_between_the_ends_of_one_veth_pair_is_warned_about() {
     netns.ip("link set w0 up").unwrap();
     assert!(!warned("packet:v0 packet:w0"));
 }
+
+#[test]
+fn an_interface_that_the_host_uses_gets_no_packets_without_a_rate_or_an_end() {
+    let netns = match pair() {
+        Ok(netns) => netns,
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    netns.ip("addr add 192.0.2.1/24 dev v0").unwrap();
+    let refused = run_in(&netns, "gen packet:v0");
+    assert_eq!((refused.exit, refused.out.as_str()), (Some(2), ""), "{refused:?}");
+    for part in
+        ["error[E-USAGE]: ", "v0 has the address 192.0.2.1", "fix: add --rate, --for or --count"]
+    {
+        assert!(refused.err.contains(part), "{part}: {refused:?}");
+    }
+    for bound in ["--count 1", "--for 1ms", "--rate 1kpps --count 1"] {
+        let sent = run_in(&netns, &format!("gen packet:v0 {bound}"));
+        assert_eq!(sent.exit, Some(0), "{bound}: {sent:?}");
+    }
+}
