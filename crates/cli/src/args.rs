@@ -121,7 +121,7 @@ pub struct Gen {
 #[derive(Debug, clap::Args)]
 pub struct Limits {
     /// End after this time, as in 10s or 500ms
-    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pub time: Option<Duration>,
     /// End after this many packets were sent, as in 1000 or 10M: exactly as many from gen,
     /// at least as many from other sources
@@ -222,6 +222,9 @@ PORT is [name=]driver:arg[,key=value]…
 ";
 /// Column at which the description of a driver begins.
 const PORT_COLUMNS: usize = 24;
+
+/// Remedy for a time of a run that is not above 0.
+const TIME: &str = "write a time above 0, as in 10s or 500ms";
 
 const STATUS: &str = "
 Exit status: 0 done, 1 failed while running, 2 wrong request, 3 a check failed, 5 not possible on
@@ -414,6 +417,15 @@ fn tx_batch(text: &str) -> Result<TxBatch, String> {
     text.parse().map_err(|e: linerate::Error| format!("{} ({})", e.why, e.fix))
 }
 
+/// Parses the time of a run; refuses 0, and the option that follows if the time was forgotten.
+fn time(text: &str) -> Result<Duration, String> {
+    match units::duration(text) {
+        Err(_) if text.starts_with('-') => Err(TIME.into()),
+        Ok(Duration::ZERO) => Err(TIME.into()),
+        parsed => parsed,
+    }
+}
+
 fn rate(text: &str) -> Result<String, String> {
     units::rate(text).map(|_| text.to_owned())
 }
@@ -478,6 +490,13 @@ mod tests {
             ("gen sink: --moderate", "unexpected argument", "did you mean --moderation?"),
             ("forward --place aut", "[possible values: auto, napi", "did you mean auto?"),
             ("forward --for 10", "'10' needs a unit: ns us ms s m h", "linerate forward --help"),
+            (
+                "forward --for 0s",
+                "'0s' for '--for <TIME>': write a time above 0",
+                "linerate forward",
+            ),
+            ("forward --for -1s", "'-1s' for '--for <TIME>': write a time above 0", "linerate"),
+            ("forward --for --json", "'--json' for '--for <TIME>': write a time", "linerate"),
             (
                 "forward --cpu 0-1",
                 "'0-1' for '--cpu <N,..>': write CPU numbers separated by commas",
