@@ -11,8 +11,13 @@ use crate::errors::{Failure, RUNTIME, UNSUPPORTED, USAGE};
 
 /// The program with the measuring commands.
 const PROGRAM: &str = "linerate-lab";
+/// The command that installs it.
+const INSTALL: &str = "cargo install --locked --path instruments/cli, in linerate's repository";
 /// Names of the commands in that program.
 pub const COMMANDS: [&str; 4] = ["lab", "lines", "ndr", "profile"];
+
+/// Words with which users ask for the state of a run.
+const OF_A_RUN: [&str; 5] = ["counters", "show", "stat", "stats", "status"];
 
 /// Returns `WORD.. --help` for the arguments `help WORD..`, if the separate program has the command.
 pub fn help_of(mut words: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
@@ -36,8 +41,7 @@ pub fn run(words: &[OsString]) -> Result<u8, Failure> {
     let what = format!("cannot run linerate {asked}");
     let Some(program) = find() else {
         let why = format!("{PROGRAM} is neither beside this program nor on the PATH");
-        let fix = "cargo install --path instruments/cli, in linerate's repository";
-        return Err(Failure::new(UNSUPPORTED, "E-UNSUPPORTED", &what, why, fix));
+        return Err(Failure::new(UNSUPPORTED, "E-UNSUPPORTED", &what, why, INSTALL));
     };
     // `exec` returns only if it failed.
     let error = Command::new(&program).args(words).exec();
@@ -49,7 +53,14 @@ pub fn run(words: &[OsString]) -> Result<u8, Failure> {
 fn unknown(word: &str) -> Failure {
     let known = ["forward", "gen", "doctor", "tune", "version", "help"].into_iter().chain(COMMANDS);
     let near = linerate::nearest(word, known);
-    let fix = near.map_or_else(|| "linerate --help".into(), |near| format!("linerate {near}"));
+    let fix = match near {
+        _ if OF_A_RUN.contains(&word) => {
+            "linerate tune PATH -S shows the counters of a run that was started with --control PATH"
+                .into()
+        }
+        Some(near) => format!("linerate {near}"),
+        None => "linerate --help".to_owned(),
+    };
     let why = format!("there is no command {word:?}");
     Failure::new(USAGE, "E-USAGE", "cannot understand the command", why, &fix)
 }

@@ -12,6 +12,7 @@ use command::{Ended, command, run};
 /// Command line, exit status, code, a part of the reason, a part of the remedy.
 const REFUSALS: [(&str, i32, &str, &str, &str); 18] = [
     ("forwrd", 2, "E-USAGE", "no command", "linerate forward"),
+    ("status", 2, "E-USAGE", "no command", "linerate tune PATH -S"),
     ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:veth0"),
     ("forward packt:veth0 null:", 2, "E-PORT-SYNTAX", "no driver 'packt'", "packet:veth0"),
     ("forward null:,sise=60 null:", 2, "E-PORT-SYNTAX", "no option 'sise'", "size"),
