@@ -3,12 +3,14 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate::{Builder, Engine, Health, PortStats, Registry, Running, Stats, Stopped};
+use linerate::{Builder, DropReason, Engine, Health, PortStats, Registry, Running, Stats, Stopped};
 use linerate_ctl::poor_use::poorly_used;
 use linerate_ctl::report::{FarReport, Verify};
 use linerate_ctl::tune::Listening;
 use linerate_ctl::{ErrorReport, ForwardReport, Spent, TSC};
 use linerate_sys::clock::cpu_time;
+use linerate_sys::netif::Interface;
+use linerate_sys::text::thousands;
 use linerate_sys::tsc::ticks;
 
 use crate::args::{Memory, Run};
@@ -23,6 +25,8 @@ use crate::screen::Screen;
 use crate::signals::{self, Signals};
 use crate::undo;
 
+/// Length of an Ethernet header, which the MTU does not include.
+const ETHERNET_BYTES: u32 = 14;
 /// Longest time for packets in flight to be sent at the end.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Remedy for a ledger that does not balance.
@@ -204,7 +208,8 @@ fn run_with(
     if report.error.is_none() {
         let bounded = ended == Ended::Done && !path.beside;
         let alone = bounded.then(|| never_met(&stopped.ports)).flatten();
-        report.error = alone.or_else(|| unverified(&report));
+        let ended = || bounded.then(|| none_sent(&report, &stopped.ports)).flatten();
+        report.error = alone.or_else(|| unverified(&report)).or_else(ended);
     }
     if let Some(error) = &mut report.error {
         error.fix = errors::to_type(&error.fix);
@@ -381,6 +386,29 @@ fn never_met(ports: &[PortStats]) -> Option<ErrorReport> {
         error.why += &format!("; nothing came or left by port '{}' in the whole run", port.name);
         Some(error)
     })
+}
+
+/// Returns the failure if every packet of a generator was dropped.
+fn none_sent(report: &ForwardReport, ports: &[PortStats]) -> Option<ErrorReport> {
+    let ledger = &report.ledger;
+    let generates = report.ports.iter().any(|port| port.flags.generates);
+    if !generates || ledger.dropped_total() == 0 || ledger.sent + ledger.consumed > 0 {
+        return None;
+    }
+    let reasons = ledger.dropped.iter().map(|(reason, n)| format!("{} {reason}", thousands(*n)));
+    let mut why = format!("every packet was dropped: {}", reasons.collect::<Vec<_>>().join(", "));
+    let mut fix = String::new();
+    let mut interfaces = ports.iter().filter(|port| port.flags.interface);
+    if ledger.dropped.contains_key(DropReason::TOO_LONG.name())
+        && let Some(to) = interfaces.find_map(|port| Interface::open(&port.obtained.device).ok())
+        && let (name, Ok(mtu)) = (to.name(), to.mtu_bytes())
+    {
+        let longest = mtu + ETHERNET_BYTES;
+        why += &format!("; {name} has the MTU {mtu} and sends packets of up to {longest} bytes");
+        fix = format!("a size of at most {longest} bytes, or a larger MTU");
+    }
+    let what = "no packet was sent".into();
+    Some(ErrorReport { code: UNVERIFIED.into(), what, why, fix })
 }
 
 /// Returns notes on ports whose irqs carry too few packets, one for each port; `said` has the ports already noted.

@@ -60,3 +60,22 @@ fn an_interface_that_the_host_uses_gets_no_packets_without_a_rate_or_an_end() {
         assert_eq!(sent.exit, Some(0), "{bound}: {sent:?}");
     }
 }
+
+#[test]
+fn a_generator_of_which_nothing_is_sent_fails_with_the_reason() {
+    let netns = match pair() {
+        Ok(netns) => netns,
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    for (words, exit) in [
+        ("gen packet:v0 --count 10 --size 1515", 3),
+        ("forward gen:,count=10,size=1515 packet:v0", 3),
+        ("gen packet:v0 --count 10 --size 1514", 0),
+    ] {
+        let told = run_in(&netns, words);
+        assert_eq!(told.exit, Some(exit), "{words}: {told:?}");
+        let why = "every packet was dropped: 10 too_long; v0 has the MTU 1500 and sends packets of up to 1514 bytes";
+        let lines = format!("error[E-VERIFY]: no packet was sent\n  why: {why}\n  fix: a size of");
+        assert_eq!(told.err.contains(&lines), exit == 3, "{words}: {told:?}");
+    }
+}
