@@ -16,6 +16,8 @@ use crate::report;
 use crate::run::{Ended, Path, Ran, run};
 use crate::screen::Screen;
 
+/// Start of the source's text.
+const SOURCE: &str = "gen:,";
 /// Extra time for the last packets, which are due exactly at the end.
 const GRACE: Duration = Duration::from_millis(20);
 
@@ -38,11 +40,30 @@ pub fn generate(args: &Gen, drivers: &Registry, screen: &Screen) -> Result<u8, F
     Ok(ran.exit())
 }
 
-/// Rewrites a failure's remedy from options of the source's text to flags of this command.
+/// Options of the source's text, and the flags of this command from which they come.
+const FLAGS: [(&str, &str); 8] = [
+    ("from=", "--from "),
+    ("mac=", "--mac "),
+    ("size=", "--size "),
+    ("burst=", "--burst "),
+    ("count=", "--count "),
+    ("flows=", "--flows "),
+    ("rate=", "--rate "),
+    ("to=", "--to "),
+];
+
+/// Rewrites a failure about the source's text, which users have not typed, from its options to flags of this command.
 fn in_flags(mut failure: Failure) -> Failure {
-    for (option, flag) in [("from=", "--from "), ("mac=", "--mac "), ("size=", "--size ")] {
-        failure.error.fix = failure.error.fix.replace(option, flag);
+    let error = &mut failure.error;
+    let is_of_source = error.what.starts_with(&format!("port '{SOURCE}"));
+    let flagged = |text: &str, flags: &[(&str, &str)]| {
+        flags.iter().fold(text.to_owned(), |text, (option, flag)| text.replace(option, flag))
+    };
+    if is_of_source {
+        (error.what, error.why) = ("cannot generate packets".into(), flagged(&error.why, &FLAGS));
     }
+    // Other failures name only the options of addresses and of the size.
+    error.fix = flagged(&error.fix, if is_of_source { &FLAGS } else { &FLAGS[..3] });
     failure
 }
 
@@ -114,7 +135,7 @@ fn no_route(port: &str, to: SocketAddr) -> Failure {
 
 fn path(args: &Gen, asked: Option<u64>, drivers: &Registry) -> Result<Path, Failure> {
     let to = drivers.parse(&args.port)?;
-    let mut source = format!("gen:,flows={}", args.flows);
+    let mut source = format!("{SOURCE}flows={}", args.flows);
     let mut say = |key, value: Option<String>| {
         source += &value.map_or(String::new(), |value| format!(",{key}={value}"));
     };

@@ -35,7 +35,7 @@ const REFUSALS: [(&str, i32, &str, &str, &str); 18] = [
     ("forward --frame-size 128", 2, "E-POOL-SIZE", "256 to 65536", "2048"),
     ("forward --jumbo 8 --buffers general", 2, "E-POOL-SIZE", "of any size", "pools of frames"),
     ("gen gen:", 2, "E-TOPOLOGY", "only be read", ""),
-    ("gen sink: --size 59", 2, "E-PORT-SYNTAX", "60 to 65536", ""),
+    ("gen sink: --size 59", 2, "E-PORT-SYNTAX", "--size 59: a frame has 60 to 65536", ""),
 ];
 
 #[test]
