@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use linerate::{Code, Engine, Error, Registry, Spec, Stats, units};
-use linerate_ctl::json;
+use linerate_ctl::report::Verify;
+use linerate_ctl::{ErrorReport, json};
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
+use linerate_sys::text::thousands;
 use linerate_sys::thread::try_cpus;
 
 use crate::args::Forward;
@@ -48,7 +50,22 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
     };
     screen.result(table, || json::forward(&ran.report))?;
     ran.notes(screen);
+    if args.left.is_none()
+        && !screen.json
+        && let Some(verdict) = verdict(ran.report.error.as_ref(), ran.report.verify)
+    {
+        screen.line(&verdict)?;
+    }
     Ok(ran.exit())
+}
+
+/// Returns the last line of a self-test: what it found; `None` if nothing was verified.
+fn verdict(error: Option<&ErrorReport>, verify: Option<Verify>) -> Option<String> {
+    if let Some(error) = error {
+        return Some(format!("FAIL: {}", error.what));
+    }
+    let packets = verify.map(|v| v.packets).filter(|packets| *packets > 0)?;
+    Some(format!("PASS: {} packets, every byte verified", thousands(packets)))
 }
 
 /// Returns the path between the two given ports.
@@ -242,6 +259,20 @@ pub fn until(time: Option<Duration>, count: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_self_test_ends_with_what_it_found() {
+        let error = |what: &str| Failure::new(3, "", what, String::new(), "").error;
+        let verify = |packets| Some(Verify { packets, ..Verify::default() });
+        for (verify, error, told) in [
+            (None, None, None),
+            (verify(0), None, None),
+            (verify(4_084_750), None, Some("PASS: 4,084,750 packets, every byte verified")),
+            (verify(7), Some(error("they differ")), Some("FAIL: they differ")),
+        ] {
+            assert_eq!(verdict(error.as_ref(), verify).as_deref(), told);
+        }
+    }
 
     #[test]
     fn smaller_of_two_counts_ends_the_run() {

@@ -1,5 +1,4 @@
-//! The tables at the end of a run. An unknown figure is printed as `-`, and a figure that cannot be
-//! measured as n/a.
+//! The tables at the end of a run. An unknown figure is printed as `-`.
 
 use std::fmt::Write;
 
@@ -9,6 +8,7 @@ use linerate_ctl::{Calls, ForwardReport, GenReport, Locks, TSC, Waits};
 pub use linerate_sys::text::thousands;
 use linerate_sys::tsc;
 
+use crate::run::{PACKETS_MIN, has_costs};
 use crate::{pool, sends, troubles};
 
 /// Difference between two measurements of CPU time, in per cent of the larger one, from which both
@@ -33,7 +33,7 @@ pub fn forward(report: &ForwardReport, whole_pool: bool) -> String {
     text += &pace(report);
     text += &phases(&report.phases);
     text += &pool::line(&report.pool, tsc::timing_ticks);
-    text += &cost(&report.cost);
+    text += &cost(report);
     text += &irqs(&report.ports);
     text += &sends::lines(&report.ports);
     for port in report.ports.iter().filter(|port| !port.registers.is_empty()) {
@@ -200,7 +200,14 @@ fn pace(report: &ForwardReport) -> String {
     format!("rate     {pps} over {seconds:.2} s\n")
 }
 
-fn cost(cost: &Cost) -> String {
+fn cost(report: &ForwardReport) -> String {
+    let cost = &report.cost;
+    if !has_costs(report) {
+        let (cpu, few) = (cost.cpu_seconds, thousands(PACKETS_MIN));
+        return format!(
+            "cost     CPU {cpu:.1} s; fewer than {few} packets: no costs for each packet\n"
+        );
+    }
     let whole = |n: Option<f64>| n.map_or("-".into(), |n| thousands(n.round() as u64));
     let tenths = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.1}"));
     let scope = if cost.scope == Some("user") { " (without the kernel's)" } else { "" };
@@ -234,9 +241,8 @@ fn irqs(ports: &[PortReport]) -> String {
 /// Formats the two measurements of CPU time for each packet; then locks, calls and waits for each
 /// packet.
 fn excess(report: &ForwardReport) -> String {
-    if report.packets_out() == 0 {
-        let line = |label| format!("{label:<7}  n/a: no packet left\n");
-        return ["time", "locks", "calls", "waits"].map(line).concat();
+    if !has_costs(report) {
+        return String::new();
     }
     time(&report.cost) + &locks(&report.locks) + &calls(&report.calls) + &waits(&report.waits)
 }
@@ -517,13 +523,15 @@ flat out 1.00 Mpps  1,514 MB/s over 1.50 s  CPU 20 % here, - there
     }
 
     #[test]
-    fn without_a_packet_there_is_nothing_a_packet() {
+    fn few_packets_have_no_costs_for_each() {
         let mut report = report();
-        report.ports.iter_mut().for_each(|port| port.tx.packets = 0);
-        let text = forward(&report, false);
-        let lines: Vec<&str> = text.lines().rev().take(4).collect();
-        let none = ["waits    n/a", "calls    n/a", "locks    n/a", "time     n/a"];
-        assert_eq!(lines, none.map(|line| format!("{line}: no packet left")));
+        for (packets, few) in [(0, true), (999, true), (1000, false)] {
+            report.ports.iter_mut().for_each(|port| port.tx.packets = 0);
+            report.ports[1].tx.packets = packets;
+            let text = forward(&report, false);
+            let line = "cost     CPU 1.2 s; fewer than 1,000 packets: no costs for each packet\n";
+            assert_eq!((text.ends_with(line), text.contains("/pkt")), (few, !few), "{text}");
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ use crate::screen::Screen;
 use crate::signals::{self, Signals};
 use crate::undo;
 
+/// Fewest packets for costs of each packet: with fewer, start and end of the run are most of the costs.
+pub const PACKETS_MIN: u64 = 1000;
 /// Length of an Ethernet header, which the MTU does not include.
 const ETHERNET_BYTES: u32 = 14;
 /// Longest time for packets in flight to be sent at the end.
@@ -279,7 +281,8 @@ impl Ran {
 
     /// Prints the run's errors and the reasons for unknown figures, after the result.
     pub fn notes(&self, screen: &Screen) {
-        if let Some(e) = self.uncounted.as_ref().filter(|_| !screen.quiet) {
+        let is_told = !screen.quiet && has_costs(&self.report);
+        if let Some(e) = self.uncounted.as_ref().filter(|_| is_told) {
             screen.note(&format!("note: {}: {}; ticks of CPU time instead\n", e.what, e.why));
         }
         if let Some(placement) = &self.report.placement {
@@ -386,6 +389,11 @@ fn never_met(ports: &[PortStats]) -> Option<ErrorReport> {
         error.why += &format!("; nothing came or left by port '{}' in the whole run", port.name);
         Some(error)
     })
+}
+
+/// Returns true if enough packets left the run to report the costs of each packet.
+pub fn has_costs(report: &ForwardReport) -> bool {
+    report.packets_out() >= PACKETS_MIN
 }
 
 /// Returns the failure if every packet of a generator was dropped.
