@@ -82,7 +82,8 @@ fn set_affinity(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
             None if e == Errno::INVAL => {
                 let why =
                     "the kernel keeps the thread where it is, or it is outside the thread's cpuset";
-                Error::new(Code::Cpu, what, why).fix("ps -o pid,comm,psr -p PID")
+                let thread = Pid::as_raw(thread);
+                Error::new(Code::Cpu, what, why).fix(format!("taskset -cp {thread}"))
             }
             None => Error::os(Code::Cpu, what, "sched_setaffinity", e).fix(allowed),
         }
@@ -312,7 +313,7 @@ mod tests {
         let comm = |id: &i32| std::fs::read_to_string(format!("/proc/{id}/comm"));
         let bound = (1..100).find(|id| comm(id).is_ok_and(|comm| comm == "ksoftirqd/0\n"));
         if let Some(e) = bound.map(|id| run_thread_on(id, &[last]).unwrap_err()) {
-            assert!(e.code == Code::Cpu && !e.fix.is_empty(), "{e}");
+            assert!(e.code == Code::Cpu && e.fix.starts_with("taskset -cp "), "{e}");
         }
         for gone in [0, -1, i32::MAX] {
             assert_eq!(run_thread_on(gone, &[last]).unwrap_err().code, Code::System);

@@ -207,7 +207,8 @@ pub(super) fn parse(
     values.extend(cap.map(Ordered::TxBatch));
     if let Some(text) = asked("cpu") {
         let list = cpus(text).map_err(|why| {
-            refusal(Code::Cpu.as_str(), what, why, "grep Cpus_allowed_list /proc/PID/status")
+            let fix = format!("grep Cpus_allowed_list /proc/{}/status", std::process::id());
+            refusal(Code::Cpu.as_str(), what, why, fix)
         })?;
         values.push(Ordered::Cpu(list));
     }
