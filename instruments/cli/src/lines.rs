@@ -225,9 +225,14 @@ impl Lines {
         };
         places.iter().find(|file| file.is_file()).cloned().ok_or_else(|| {
             let why = format!("there is no {}", places[0].display());
-            let fix = "cargo build -p linerate-lines, in linerate's repository; or --plugin FILE";
+            let (flag, folder) =
+                if cfg!(debug_assertions) { ("", "debug") } else { (" --release", "release") };
+            let fix = format!(
+                "cargo build{flag} -p linerate-lines, in linerate's repository; then, if this program is not in its \
+                 target/{folder}, add --plugin target/{folder}/{PLUGIN}"
+            );
             let what = "cannot follow cache lines without the plugin";
-            Failure::new(UNSUPPORTED, "E-UNSUPPORTED", what, why, fix)
+            Failure::new(UNSUPPORTED, "E-UNSUPPORTED", what, why, &fix)
         })
     }
 }

@@ -31,8 +31,8 @@ pub(super) struct Program;
 /// them like programs.
 const SCRIPTS: [(&str, &str); 1] = [("forward.sh", include_str!("../../../peers/forward.sh"))];
 
-/// Programs of this project that are looked for beside this one first.
-const OURS: [&str; 2] = ["linerate", "receive"];
+/// Programs of this project that are looked for beside this one first, each with its package.
+const OURS: [(&str, &str); 2] = [("linerate", "linerate-cli"), ("receive", "linerate-tests")];
 
 static KNOBS: [Knob; 9] = [
     Knob {
@@ -265,11 +265,10 @@ pub(super) fn find(program: &str, place: &Place) -> Result<PathBuf> {
         return place.program.clone().ok_or_else(unknown);
     }
     // Prefer our program in the folder of this one, which is of the same build, to one on the PATH.
-    if OURS.contains(&program)
-        && let Some(beside) = place.program.as_deref().map(|own| own.with_file_name(program))
-        && beside.is_file()
-    {
-        return Ok(beside);
+    let ours = OURS.iter().find(|(name, _)| *name == program);
+    let beside = place.program.as_deref().map(|own| own.with_file_name(program));
+    if let Some(beside) = beside.as_ref().filter(|file| ours.is_some() && file.is_file()) {
+        return Ok(beside.clone());
     }
     if program.contains('/') {
         let path = Path::new(program);
@@ -278,7 +277,18 @@ pub(super) fn find(program: &str, place: &Place) -> Result<PathBuf> {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.is_file());
-    found.ok_or_else(|| absent("it is not on the PATH".into()))
+    found.ok_or_else(|| match (ours, beside) {
+        (Some((_, package)), Some(beside)) => {
+            let (beside, what) = (beside.display(), format!("cannot run {program}"));
+            let why = format!("it is neither {beside} nor on the PATH");
+            let fix = format!(
+                "cargo build --release -p {package} --bin {program} in linerate's repository, and copy \
+                 target/release/{program} to {beside}"
+            );
+            Error::new(Code::Unsupported, what, why).fix(fix)
+        }
+        _ => absent("it is not on the PATH".into()),
+    })
 }
 
 /// Formats a command line, with quotes around words with special characters, and control characters

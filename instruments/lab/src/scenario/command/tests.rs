@@ -102,6 +102,13 @@ fn a_program_that_is_not_there_is_unsupported_and_one_that_says_no_too() {
     let absent = Settings::new().with("program", "no-such-program-here");
     let e = Program.check(&absent, &Place::default()).unwrap_err();
     assert_eq!((e.code, e.why.as_str()), (Code::Unsupported, "it is not on the PATH"));
+    let ours = Settings::new().with("program", "receive");
+    let place = Place { program: Some("/no/where/linerate-lab".into()), ..Place::default() };
+    let e = Program.check(&ours, &place).unwrap_err();
+    assert_eq!(e.why, "it is neither /no/where/receive nor on the PATH");
+    let fix = "cargo build --release -p linerate-tests --bin receive in linerate's repository, and copy \
+               target/release/receive to /no/where/receive";
+    assert_eq!((e.code, e.fix.as_str()), (Code::Unsupported, fix));
     let no = shell("").with("probe", Said::List(vec!["-c".into(), "echo no >&2; exit 5".into()]));
     assert_eq!(Program.check(&no, &Place::default()), Ok(()));
     let e = Program.probe(&no, &Place::default()).unwrap_err();
