@@ -10,7 +10,7 @@ use std::process::Stdio;
 use command::{Ended, command, run};
 
 /// Command line, exit status, code, a part of the reason, a part of the remedy.
-const REFUSALS: [(&str, i32, &str, &str, &str); 18] = [
+const REFUSALS: [(&str, i32, &str, &str, &str); 19] = [
     ("forwrd", 2, "E-USAGE", "no command", "linerate forward"),
     ("status", 2, "E-USAGE", "no command", "linerate tune PATH -S"),
     ("forward veth0 null:", 2, "E-PORT-SYNTAX", "there is no driver", "packet:veth0"),

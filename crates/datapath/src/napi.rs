@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use linerate_port::moderation::{Cost, Rest};
 use linerate_port::{
-    Direction, DriverQueue, Health, Moderation, Origin, QueueCounts, QueueOps, QueueStats, Want,
+    Direction, DriverQueue, HealthKind, Moderation, Origin, QueueCounts, QueueOps, QueueStats, Want,
 };
 use linerate_skb::{Batch, DropReason, Local, Pool, Tally};
 
@@ -37,8 +37,8 @@ pub(crate) struct Napi {
     watched: bool,
     /// True if the moderation holds the queue: packets gather in its ring.
     held: bool,
-    /// The rank of the last published health, to notice a change.
-    rank: u8,
+    /// The last published state, to notice a change.
+    published: HealthKind,
 }
 
 impl Napi {
@@ -68,7 +68,7 @@ impl Napi {
             told: 0,
             watched: true,
             held: false,
-            rank: Health::Up.rank(),
+            published: HealthKind::Up,
         }
     }
 
@@ -268,13 +268,13 @@ impl Napi {
     /// Returns `None` if not, and otherwise whether it is published now: if a reader has the lock,
     /// a later call publishes it.
     pub fn publish_change(&mut self) -> Option<bool> {
-        let now = self.ops.health().rank();
-        if now == self.rank {
+        let now = self.ops.health_kind();
+        if now == self.published {
             return None;
         }
         let published = self.slot.publish(&mut self.ops, &self.egress);
         if published {
-            self.rank = now;
+            self.published = now;
         }
         Some(published)
     }
@@ -299,17 +299,17 @@ impl Napi {
 
     /// Returns true while the device is down but may recover.
     pub fn is_down(&self) -> bool {
-        matches!(self.ops.health(), Health::Down(_))
+        self.ops.health_kind() == HealthKind::Down
     }
 
     /// Returns true if the device has failed for good.
     pub fn failed(&self) -> bool {
-        matches!(self.ops.health(), Health::Failed(_))
+        self.ops.health_kind() == HealthKind::Failed
     }
 
     /// Returns true if the queue will never deliver a packet again.
     pub fn ended(&self) -> bool {
-        self.ops.health().ended()
+        self.ops.health_kind().ended()
     }
 }
 

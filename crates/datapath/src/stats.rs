@@ -445,7 +445,7 @@ impl PortStats {
             stats.flushes += slot.flushes.read();
             stats.counts.rx_missed += slot.rx_missed.load(Ordering::Relaxed);
             stats.counts.rx_nombuf += slot.rx_nombuf.load(Ordering::Relaxed);
-            if report.health.rank() < stats.health.rank() {
+            if report.health.kind() < stats.health.kind() {
                 stats.health = report.health;
             }
             stats.verified = stats.verified.or(report.verified);

@@ -35,7 +35,7 @@ impl Watch {
         let (stats, told) = (&self.stats, &self.told);
         let changed = || {
             let ports = stats.ports().into_iter().zip(told).enumerate();
-            let news = ports.filter(|(_, (port, told))| port.health.rank() != told.rank());
+            let news = ports.filter(|(_, (port, told))| port.health.kind() != told.kind());
             let news: Vec<_> = news.map(|(i, (port, _))| (i, port.name, port.health)).collect();
             (!news.is_empty()).then_some(news)
         };

@@ -9,7 +9,7 @@ use linerate_skb::{Batch, Local, Pool, Result};
 
 use crate::caps::{Caps, Copies, Origin};
 use crate::moderation::{Cost, Moderation, Moderator};
-use crate::queue::{Health, QueueOps, Want};
+use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::{Counters, QueueStats};
 use crate::txprep::{TxPrep, Waits};
 
@@ -167,6 +167,12 @@ impl DriverQueue {
     #[must_use]
     pub fn health(&self) -> Health {
         self.ops.health()
+    }
+
+    /// Returns the state of the device, without its error. See [`QueueOps::health_kind`].
+    #[must_use]
+    pub fn health_kind(&self) -> HealthKind {
+        self.ops.health_kind()
     }
 
     /// Returns the driver's counters; the copied bytes include those of segments and of packets of other pools.

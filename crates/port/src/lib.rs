@@ -54,7 +54,7 @@ pub use host::Bell;
 pub use moderation::{Goal, Moderated, Moderation};
 pub use obtained::{Direction, Obtained};
 pub use port::{Port, wait_any};
-pub use queue::{Health, Queue, QueueOps, Want};
+pub use queue::{Health, HealthKind, Queue, QueueOps, Want};
 pub use registry::{Registry, parse, plan};
 pub use reshape::Reshape;
 pub use spec::{Options, Spec, nearest};

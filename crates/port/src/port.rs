@@ -349,7 +349,7 @@ impl Port {
 
 /// Returns the worst health among several queues; finished only if all of them are.
 fn worst(all: impl Iterator<Item = Health>) -> Health {
-    all.min_by_key(Health::rank).unwrap_or_default()
+    all.min_by_key(Health::kind).unwrap_or_default()
 }
 
 /// Sleeps until one of `ports` has packets to receive, or for `timeout`; returns false after the

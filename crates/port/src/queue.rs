@@ -35,17 +35,40 @@ pub enum Health {
     Failed(Error),
 }
 
-impl Health {
-    /// Returns the rank of the state among those of several queues, whose common state is the one of the
-    /// lowest rank: trouble first, and the end last, so that a port has ended only if all its queues have.
+/// A [`Health`] without its error. Several queues together have the least state of them: trouble comes
+/// first, and the end last, so that a port has ended only if all its queues have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HealthKind {
+    /// The device is gone or has failed for good.
+    Failed,
+    /// The device is down, but may recover.
+    Down,
+    /// The device works, but the pool had no frame for waiting packets.
+    Starved,
+    /// The device works.
+    Up,
+    /// A source has delivered everything.
+    Finished,
+}
+
+impl HealthKind {
+    /// Returns true if no packet will ever be received again.
     #[must_use]
-    pub fn rank(&self) -> u8 {
+    pub fn ended(self) -> bool {
+        matches!(self, HealthKind::Failed | HealthKind::Finished)
+    }
+}
+
+impl Health {
+    /// Returns the state without its error.
+    #[must_use]
+    pub fn kind(&self) -> HealthKind {
         match self {
-            Health::Failed(_) => 0,
-            Health::Down(_) => 1,
-            Health::Starved(_) => 2,
-            Health::Up => 3,
-            Health::Finished => 4,
+            Health::Failed(_) => HealthKind::Failed,
+            Health::Down(_) => HealthKind::Down,
+            Health::Starved(_) => HealthKind::Starved,
+            Health::Up => HealthKind::Up,
+            Health::Finished => HealthKind::Finished,
         }
     }
 
@@ -138,8 +161,16 @@ pub trait QueueOps: AsFd + Send {
     }
 
     /// Returns the state of the device.
+    ///
+    /// Cost: for a device in trouble, the allocations of a copy of its error.
     fn health(&self) -> Health {
         Health::Up
+    }
+
+    /// Returns the state of the device, without the error. A driver whose `health` copies an error
+    /// returns it without the copy, because a worker asks each time that it finds nothing to do.
+    fn health_kind(&self) -> HealthKind {
+        self.health().kind()
     }
 
     /// Returns the driver's counters since the queue was opened. They are read at one time, so that

@@ -221,12 +221,12 @@ impl End {
 
     /// Returns the worst health of the end's queues.
     pub fn health(&self) -> Health {
-        let all = || self.slots.iter().map(|slot| slot.ops.health());
-        let ended = || all().all(|health| health.ended()).then(|| all().next()).flatten();
-        all()
-            .find(|h| matches!(h, Health::Failed(_) | Health::Down(_)))
-            .or_else(ended)
-            .unwrap_or_default()
+        let health = |slot: &Slot| {
+            let (health, kind) = (slot.ops.health(), slot.ops.health_kind());
+            assert_eq!(health.kind(), kind, "health_kind() is not that of health()");
+            health
+        };
+        self.slots.iter().map(health).min_by_key(Health::kind).unwrap_or_default()
     }
 
     /// Returns the number of packets that the device reports as lost.

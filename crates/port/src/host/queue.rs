@@ -12,7 +12,7 @@ use std::time::Instant;
 use linerate_skb::{Batch, Local, Moved};
 
 use crate::caps::Caps;
-use crate::queue::{Health, QueueOps, Want};
+use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::Counters;
 
 use super::{Bell, Link};
@@ -53,6 +53,11 @@ pub(crate) trait HostDevice: Send {
     /// Returns the state of the queue.
     fn health(&self, link: &Link) -> Health {
         link.health().clone()
+    }
+
+    /// Returns the state as [`QueueOps::health_kind`] does.
+    fn health_kind(&self, link: &Link) -> HealthKind {
+        link.health().kind()
     }
 
     /// Returns the counters as [`QueueOps::counters`] does.
@@ -157,6 +162,10 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
 
     fn health(&self) -> Health {
         self.device.health(&self.host.link)
+    }
+
+    fn health_kind(&self) -> HealthKind {
+        self.device.health_kind(&self.host.link)
     }
 
     fn counters(&mut self) -> Counters {

@@ -17,7 +17,7 @@ use super::rings::{LateRings, Rings};
 use super::room::Room;
 use crate::caps::Caps;
 use crate::host::RETRY;
-use crate::queue::{Health, QueueOps, Want};
+use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::{Counters, DriverCounts};
 
 /// One queue of a port.
@@ -253,6 +253,10 @@ impl QueueOps for MemifQueue {
 
     fn health(&self) -> Health {
         self.end.health.clone()
+    }
+
+    fn health_kind(&self) -> HealthKind {
+        self.end.health.kind()
     }
 
     fn counters(&mut self) -> Counters {

@@ -15,7 +15,7 @@ use super::replay::Replay;
 use super::source::Source;
 use crate::caps::{Caps, Copies};
 use crate::host::RETRY;
-use crate::queue::{Health, QueueOps, Want};
+use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::Counters;
 
 /// Opens a capture and checks its first record, if that is available without waiting.
@@ -173,6 +173,10 @@ impl QueueOps for ReadQueue {
 
     fn health(&self) -> Health {
         self.health.clone()
+    }
+
+    fn health_kind(&self) -> HealthKind {
+        self.health.kind()
     }
 
     fn counters(&mut self) -> Counters {

@@ -18,7 +18,7 @@ use super::config::{Config, Place};
 use super::format::{LinkType, PACKET_LEN_MAX, Writer, is_capture};
 use super::locked::Locked;
 use crate::caps::{Caps, Copies};
-use crate::queue::{Health, QueueOps, Want};
+use crate::queue::{Health, HealthKind, QueueOps, Want};
 
 /// Name of the interface in the capture.
 pub(super) const INTERFACE: &str = "linerate";
@@ -219,6 +219,10 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
 
     fn health(&self) -> Health {
         self.health.clone()
+    }
+
+    fn health_kind(&self) -> HealthKind {
+        self.health.kind()
     }
 
     fn caps(&self) -> Caps {

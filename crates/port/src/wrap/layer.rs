@@ -18,7 +18,7 @@ use std::time::Instant;
 use linerate_skb::{Batch, Local, Moved};
 
 use crate::caps::Caps;
-use crate::queue::{Health, QueueOps, Want};
+use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::Counters;
 
 /// A wrapper of a queue: each method handles one call of the queue, and can use the queue `below`.
@@ -105,6 +105,11 @@ pub trait Layer: Send {
         below.health()
     }
 
+    /// See [`QueueOps::health_kind`].
+    fn health_kind(&self, below: &dyn QueueOps) -> HealthKind {
+        self.health(below).kind()
+    }
+
     /// See [`QueueOps::counters`].
     fn counters(&mut self, below: &mut dyn QueueOps) -> Counters {
         below.counters()
@@ -176,6 +181,10 @@ impl<L: Layer> QueueOps for Wrapped<L> {
         self.layer.health(self.below.0.as_ref())
     }
 
+    fn health_kind(&self) -> HealthKind {
+        self.layer.health_kind(self.below.0.as_ref())
+    }
+
     fn counters(&mut self) -> Counters {
         self.layer.counters(self.below.0.as_mut())
     }
@@ -243,6 +252,10 @@ mod tests {
             Health::Down(Error::new(Code::NoDevice, "told", "down"))
         }
 
+        fn health_kind(&self) -> HealthKind {
+            HealthKind::Down
+        }
+
         fn counters(&mut self) -> Counters {
             Counters { rx_missed: 17, rx_nombuf: 19 + self.1, ..Counters::default() }
         }
@@ -296,6 +309,7 @@ mod tests {
             assert_eq!(ops.hold(Instant::now()), name != "fault", "{name}");
             assert_eq!(ops.reap(&mut mem), 13, "{name}");
             assert!(matches!(ops.health(), Health::Down(_)), "{name}");
+            assert_eq!(ops.health_kind(), HealthKind::Down, "{name}");
             assert_eq!((ops.counters(), ops.caps()), (counters, caps), "{name}");
             ops.irq();
             assert_eq!(ops.counters().rx_nombuf, 20, "{name}");

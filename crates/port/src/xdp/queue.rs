@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::caps::Caps;
 use crate::host::{Bell, Host, HostDevice, HostQueue, Link, RETRY};
-use crate::queue::{Health, Want};
+use crate::queue::{Health, HealthKind, Want};
 use crate::stats::{Counters, DriverCounts};
 
 use super::binding::{CopyMode, QueueBinding, Refused};
@@ -373,6 +373,10 @@ impl HostDevice for Device {
         }
         let what = format!("cannot use {}", self.binding.name);
         Health::Down(Error::new(Code::Busy, what, "its AF_XDP socket is being bound again"))
+    }
+
+    fn health_kind(&self, link: &Link) -> HealthKind {
+        if self.socket.is_some() || !link.is_up() { link.health().kind() } else { HealthKind::Down }
     }
 
     fn counters(&mut self) -> Counters {
