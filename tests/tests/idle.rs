@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use linerate_datapath::{Builder, Engine};
+use linerate_datapath::{Engine, EngineBuilder};
 use linerate_port::Port;
 use linerate_skb::Pool;
 use linerate_tests::command::Forward;
@@ -86,11 +86,11 @@ fn a_program_at_rest() {
     }
 }
 
-fn wired(a: &str, b: &str) -> Builder {
+fn wired(a: &str, b: &str) -> EngineBuilder {
     Engine::builder().port("a", a).port("b", b).wire("a", "b")
 }
 
-fn turn_worker(builder: Builder) {
+fn turn_worker(builder: EngineBuilder) {
     let mut worker = builder.build().unwrap().into_workers().remove(0);
     loop {
         let turned = worker.turn(std::time::Instant::now());
@@ -98,7 +98,7 @@ fn turn_worker(builder: Builder) {
     }
 }
 
-fn run(builder: Builder) {
+fn run(builder: EngineBuilder) {
     let running = builder.build().unwrap().start().unwrap();
     assert!(!running.wait(Duration::from_secs(3600)).unwrap());
 }

@@ -3,7 +3,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate::{Builder, DropReason, Engine, Health, PortStats, Registry, Running, Stats, Stopped};
+use linerate::{
+    DropReason, Engine, EngineBuilder, Health, PortStats, Registry, Running, Stats, Stopped,
+};
 use linerate_ctl::poor_use::poorly_used;
 use linerate_ctl::report::{FarReport, Verify};
 use linerate_ctl::tune::Listening;
@@ -229,7 +231,7 @@ fn unwatched(e: &io::Error) -> Failure {
 }
 
 /// Passes the memory options to the builder.
-fn with_memory(mut builder: Builder, memory: &Memory) -> Builder {
+fn with_memory(mut builder: EngineBuilder, memory: &Memory) -> EngineBuilder {
     builder = builder.data(memory.buffers).init(memory.init).return_to(memory.return_to);
     builder = builder.fit_packets(memory.fit).sampling(memory.sample);
     if let Some(frames) = memory.pool_frames {

@@ -272,13 +272,13 @@ pub(crate) fn awake_ns(workers: &[WorkerStats]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_datapath::{Builder, Engine};
+    use linerate_datapath::{Engine, EngineBuilder};
     use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(20);
 
     /// Runs an engine until it ends by itself, and returns the result.
-    fn ran(build: impl FnOnce(Builder) -> Builder) -> Stopped {
+    fn ran(build: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Stopped {
         let running = build(Engine::builder()).build().unwrap().start().unwrap();
         assert!(running.wait(LONG).unwrap());
         running.stop(LONG)

@@ -212,13 +212,13 @@ impl From<&Dwell> for DwellTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_datapath::{Builder, Engine};
+    use linerate_datapath::{Engine, EngineBuilder};
     use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(20);
 
     /// Runs `gen → sink` with `packets`, and returns the report of its pool.
-    fn pool(packets: u64, ask: impl FnOnce(Builder) -> Builder) -> PoolReport {
+    fn pool(packets: u64, ask: impl FnOnce(EngineBuilder) -> EngineBuilder) -> PoolReport {
         let engine = Engine::builder().port("gen", &format!("gen:,count={packets}"));
         let engine = engine.port("sink", "sink:");
         let engine = ask(engine.wire("gen", "sink")).build().unwrap();

@@ -27,8 +27,8 @@ use crate::wrapping::{self, Around};
 
 /// Longest wait for one port to come up before all ports are checked again.
 const STEP: Duration = Duration::from_millis(10);
-/// Builder of an engine: its ports, wires, stages and settings.
-pub struct Builder {
+/// Describes an engine: its ports, wires, stages and settings.
+pub struct EngineBuilder {
     drivers: Registry,
     ports: Vec<(String, String)>,
     wires: Vec<(String, String)>,
@@ -44,9 +44,9 @@ pub struct Builder {
     cpus: Vec<usize>,
 }
 
-impl Builder {
-    fn new() -> Builder {
-        Builder {
+impl EngineBuilder {
+    fn new() -> EngineBuilder {
+        EngineBuilder {
             drivers: Registry::default(),
             ports: Vec::new(),
             wires: Vec::new(),
@@ -106,7 +106,7 @@ impl Builder {
     /// [`Tee`](linerate_port::wrap::tee::Tee), for control while the engine runs.
     ///
     /// Shape:  `wrap` gets a queue and its number, and returns what the worker has in its place.
-    /// Errors: those of `wrap` are those of [`Builder::build`].
+    /// Errors: those of `wrap` are those of [`EngineBuilder::build`].
     /// Cost:   what the wrapper costs, and one dynamic call a batch.
     ///
     /// ```
@@ -164,7 +164,7 @@ impl Builder {
     }
 
     /// Sets the largest number of workers, each of which gets a thread when the engine starts; the default is the
-    /// number of wires, or of the CPUs given with [`Builder::cpus`].
+    /// number of wires, or of the CPUs given with [`EngineBuilder::cpus`].
     ///
     /// Fewer than wires serve several wires each. More divide them by queue: what comes by queue `i` of
     /// one end leaves by queue `i` of the other, on one worker, in order. The device decides which flow
@@ -305,7 +305,7 @@ impl Builder {
 
     /// Sets the CPUs to which the workers' threads are pinned, in order; by default they are not
     /// pinned. If there are more CPUs than wires, the queues of a wire are divided among workers,
-    /// as with [`Builder::workers`].
+    /// as with [`EngineBuilder::workers`].
     #[must_use]
     pub fn cpus(mut self, cpus: &[usize]) -> Self {
         self.cpus = cpus.to_vec();
@@ -410,9 +410,9 @@ impl Builder {
     }
 }
 
-impl std::fmt::Debug for Builder {
+impl std::fmt::Debug for EngineBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Builder")
+        f.debug_struct("EngineBuilder")
             .field("ports", &self.ports)
             .field("wires", &self.wires)
             .finish_non_exhaustive()
@@ -432,8 +432,8 @@ pub struct Engine {
 impl Engine {
     /// Returns an empty description of an engine.
     #[must_use]
-    pub fn builder() -> Builder {
-        Builder::new()
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::new()
     }
 
     /// Returns a handle to the engine's statistics, which can also be read while the engine runs.

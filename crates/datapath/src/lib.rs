@@ -35,7 +35,7 @@ mod worker;
 mod wrapping;
 
 pub use control::{Applied, Control, PendingOrder, Pinned, Setting};
-pub use engine::{Builder, Engine};
+pub use engine::{Engine, EngineBuilder};
 pub use running::{Running, Stopped};
 pub use settings::QueueSettings;
 pub use sizes::BatchSizes;

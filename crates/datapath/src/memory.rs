@@ -5,7 +5,7 @@
 //! docs/adr/0012-what-a-peer-may-write.md.
 
 use linerate_port::{Code, Error, Result};
-use linerate_skb::{Builder, Data, Holder, Holders, Huge, Init, Local, Pool, Return, Trust};
+use linerate_skb::{Data, Holder, Holders, Huge, Init, Local, Pool, PoolBuilder, Return, Trust};
 
 use linerate_skb::knob::HOT_LIST;
 
@@ -165,7 +165,7 @@ impl MemoryConfig {
     }
 
     /// Returns the builder of a pool with all requested settings but the number of frames.
-    fn describe(&self, pool: Builder, frame_bytes: Option<u32>) -> Builder {
+    fn describe(&self, pool: PoolBuilder, frame_bytes: Option<u32>) -> PoolBuilder {
         let mut pool = pool.name("linerate").huge_pages(self.huge);
         pool = pool.data(self.data).init(self.init).return_to(self.return_to);
         if let Some(bytes) = frame_bytes {

@@ -86,7 +86,7 @@ impl<'a> Turn<'a> {
     ///
     /// Shape:  the pool of an engine has frames for a budget of packets a turn that are sent in the
     ///         same turn. A stage that keeps packets wants as many more
-    ///         ([`Builder::pool_frames`](crate::Builder::pool_frames)).
+    ///         ([`EngineBuilder::pool_frames`](crate::EngineBuilder::pool_frames)).
     /// Cost:   one cache line written; no lock but once in half a hot list.
     pub fn alloc(&mut self) -> Option<Skb> {
         self.mem.alloc_one()

@@ -27,7 +27,7 @@ pub struct WorkerStats {
     /// Number of times that the worker slept in [`Worker::park`](crate::Worker::park).
     pub sleeps: u64,
     /// Number of sleeps that were only holds, in which packets gathered
-    /// ([`Builder::moderation`](crate::Builder::moderation)).
+    /// ([`EngineBuilder::moderation`](crate::EngineBuilder::moderation)).
     pub hold_offs: u64,
     /// Time asleep, until the worker ran on a CPU again.
     pub asleep_ns: u64,

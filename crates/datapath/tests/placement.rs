@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use linerate_datapath::{Builder, Engine, Moderation, Running, Setting, Stage, Turn};
+use linerate_datapath::{Engine, EngineBuilder, Moderation, Running, Setting, Stage, Turn};
 use linerate_port::thread::{allowed_cpus, current_cpu, run_on};
 use linerate_port::wait::EventFd;
 use linerate_port::{
@@ -128,7 +128,7 @@ impl Stage for Seen {
 
 /// Runs wires between ports with these numbers of queues; returns the number of workers, and the queues that each
 /// thread served.
-fn served(builder: Builder, wires: &[[&str; 2]]) -> (usize, Vec<Vec<u8>>) {
+fn served(builder: EngineBuilder, wires: &[[&str; 2]]) -> (usize, Vec<Vec<u8>>) {
     let seen = Seen::default();
     let by = seen.clone();
     let mut builder = builder.driver(&Lanes).stage(move |_| by.clone());
@@ -216,7 +216,7 @@ fn a_cpu_that_is_named_twice_has_two_workers_which_is_said() {
 
 #[test]
 fn more_workers_than_queues_are_said_to_be_none() {
-    let build = |builder: Builder| {
+    let build = |builder: EngineBuilder| {
         builder.port("a", "null:").port("b", "null:,queues=2").wire("a", "b").build().unwrap()
     };
     let engine = build(Engine::builder().workers(2));

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Builder, Engine, PortId, Stage, StageContext, Steering, Turn, Worker};
+use linerate_datapath::{
+    Engine, EngineBuilder, PortId, Stage, StageContext, Steering, Turn, Worker,
+};
 use linerate_port::wait::EventFd;
 use linerate_port::{
     Caps, Code, Driver, Health, Needs, Obtained, OpenContext, Opened, Plan, QueueOps, Result, Spec,
@@ -141,7 +143,7 @@ impl AsFd for Talker {
 }
 
 /// Returns an engine with two devices, each divided between the same two workers.
-fn divided(len: usize, budget: usize) -> (Builder, [Steering; 2]) {
+fn divided(len: usize, budget: usize) -> (EngineBuilder, [Steering; 2]) {
     let mut builder = Engine::builder().driver(&Talk).budget(budget);
     builder = builder.port("west", "talk:1").port("east", "talk:2");
     for ring in ["w1", "w2", "e1", "e2"] {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Builder, Engine, Running, Setting, TxBatch};
+use linerate_datapath::{Engine, EngineBuilder, Running, Setting, TxBatch};
 use linerate_port::QueueOps;
 use linerate_port::wrap::fault::{Fault, Faulty, Plan};
 use linerate_skb::DropReason;
@@ -10,7 +10,7 @@ use linerate_skb::DropReason;
 const LONG: Duration = Duration::from_secs(60);
 
 /// Returns `gen → ring → sink`, whose packets are numbered and verified.
-fn verified(options: &str) -> Builder {
+fn verified(options: &str) -> EngineBuilder {
     Engine::builder()
         .port("gen", &format!("gen:{options}"))
         .port("r0", "ring:r,len=256")

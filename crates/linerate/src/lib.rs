@@ -29,9 +29,9 @@
 
 pub use linerate_ctl::{affinity, doctor, placement};
 pub use linerate_datapath::{
-    Applied, BatchSizes, Builder, Control, Engine, Holder, PendingOrder, Pinned, PortId, PortStats,
-    QueueReading, QueueSettings, Running, Setting, Stage, StageContext, Stats, Steering, Stopped,
-    Turn, Turned, TxBatch, Watch, Worker, WorkerStats, Xconnect, qdisc, testing,
+    Applied, BatchSizes, Control, Engine, EngineBuilder, Flushes, Holder, PendingOrder, Pinned,
+    PortId, PortStats, QueueReading, QueueSettings, Running, Setting, Stage, StageContext, Stats,
+    Steering, Stopped, Turn, Turned, TxBatch, Watch, Worker, WorkerStats, Xconnect, qdisc, testing,
 };
 #[cfg(feature = "conformance")]
 pub use linerate_port::conformance;
@@ -40,13 +40,15 @@ pub use linerate_port::{
     Bell, Capabilities, Caps, Change, Code, Copies, Counters, Direction, Driver, DriverCounts,
     DriverFlags, DriverHelp, Error, Goal, Health, HealthKind, Kind, Moderated, Moderation, Needs,
     Obtained, OnMachine, OpenContext, Opened, Options, Origin, Pace, Plan, Port, Queue,
-    QueueCounts, QueueOps, Registers, Registry, Reshape, Result, Spec, TxOffload, Verified, Views,
-    Waker, Want, memif, nearest, parse, pcap, plan, units, wait, wait_any, wrap, xdp,
+    QueueCounts, QueueOps, QueueStats, Registers, Registry, Reshape, Result, Spec, TxOffload,
+    Verified, Views, Waker, Want, memif, nearest, parse, pcap, plan, units, wait, wait_any, wrap,
+    xdp,
 };
 pub use linerate_skb::{
-    Batch, CoreKind, CoreStats, Data, DropReason, Dwell, FreeMatrix, Holders, Huge, Init, Ledger,
-    Local, Locks, Moved, Offload, PacketType, Pages, Pool, PoolStats, Release, Return, Sampled,
-    Segments, Shared, Skb, Tally, Trust, Unique, Verdict, Vlan, compat,
+    Batch, CoreKind, CoreStats, Data, Drain, DropReason, Dwell, FreeMatrix, Holders, Huge, Init,
+    Ledger, Local, Locks, Moved, Offload, PacketType, Pages, Pool, PoolBuilder, PoolStats, Release,
+    Return, Sampled, Segments, Shared, Skb, Span, Spans, Tally, Trust, Unique, Verdict, Vlan,
+    compat,
 };
 pub use linerate_wire as wire;
 

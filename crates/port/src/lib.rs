@@ -18,6 +18,7 @@ pub mod conformance;
 pub mod doctor;
 mod driver;
 mod driver_queue;
+mod health;
 mod host;
 pub mod knob;
 pub mod moderation;

@@ -387,11 +387,11 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use crate::pool::Builder;
+    use crate::pool::PoolBuilder;
     use crate::{Batch, Init, Pool};
 
     /// Returns the priority field in the hot line after a packet with priority 7 was freed.
-    fn priority_after_free(pool: Builder) -> u32 {
+    fn priority_after_free(pool: PoolBuilder) -> u32 {
         let pool = pool.frames(8).build().unwrap();
         let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));
         let mut skb = mem.alloc_one().unwrap();

@@ -64,7 +64,7 @@ pub use local::Local;
 pub use meta::PacketType;
 pub use page::CoreKind;
 pub use policy::{Data, Init, Return, Trust};
-pub use pool::{Builder, Pool};
+pub use pool::{Pool, PoolBuilder};
 pub use reason::DropReason;
 pub use segments::Segments;
 pub use sizing::{Holder, Holders};

@@ -45,8 +45,8 @@ impl std::fmt::Debug for Umem {
 impl Pool {
     /// Describes a pool; the default is 4096 frames of 2048 bytes.
     #[must_use]
-    pub fn builder() -> Builder {
-        Builder {
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder {
             shape: Shape {
                 name: "linerate".into(),
                 frames: FRAMES,
@@ -69,7 +69,7 @@ impl Pool {
 
     /// Describes a pool with as many frames as `holders` can hold at once.
     #[must_use]
-    pub fn sized_for(holders: &Holders) -> Builder {
+    pub fn sized_for(holders: &Holders) -> PoolBuilder {
         Pool::builder().frames(u32::try_from(holders.sum()).unwrap_or(u32::MAX))
     }
 
@@ -261,11 +261,11 @@ impl Drop for Pool {
 
 /// A description of a [`Pool`], from which it is built.
 #[derive(Debug, Clone)]
-pub struct Builder {
+pub struct PoolBuilder {
     shape: Shape,
 }
 
-impl Builder {
+impl PoolBuilder {
     /// Sets the number of ordinary frames, 1 to 2²⁰.
     #[must_use]
     pub fn frames(mut self, frames: u32) -> Self {

@@ -37,10 +37,9 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
-pub use linerate_port::doctor::{Finding, Fix, Level, Proof, Trial, worst};
+pub use linerate_port::doctor::{Finding, Findings, Fix, Level, Proof, Trial, worst};
 pub use machine::machine;
 
-use linerate_port::doctor::Findings;
 use linerate_port::{Kind, Port, Registry, Result};
 
 /// Checks whether a port can be opened and in which mode; changes nothing that others could notice.

@@ -43,7 +43,7 @@ const OUTPUTS_MAX: usize = 32;
 /// A division of one port's packets by flow among several ports, which are rings to other workers. Any thread can
 /// change the division through this handle while packets pass.
 ///
-/// Given to [`Builder::steer`](crate::Builder::steer). Both ways of a flow are in one bucket, and what is not IP is
+/// Given to [`EngineBuilder::steer`](crate::EngineBuilder::steer). Both ways of a flow are in one bucket, and what is not IP is
 /// in the first. At the start the buckets are dealt out evenly.
 ///
 /// ```

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Builder, Engine, PortStats, Running, Stopped, WorkerStats};
+use linerate_datapath::{Engine, EngineBuilder, PortStats, Running, Stopped, WorkerStats};
 use linerate_port::{Health, Spec, parse, ring};
 use linerate_sys::thread::pin_to_cpu;
 
@@ -133,7 +133,7 @@ impl Setup {
             .build()
     }
 
-    fn devices(&self, builder: Builder) -> Builder {
+    fn devices(&self, builder: EngineBuilder) -> EngineBuilder {
         builder.port("a", &self.a).port("b", &self.b).wire("b", "sink").wire("gen", "a")
     }
 }

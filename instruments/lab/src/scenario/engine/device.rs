@@ -14,7 +14,7 @@ use std::io;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::time::Duration;
 
-use linerate_datapath::{Builder, Engine, Moderation, Stage, Stats, Turn, Worker};
+use linerate_datapath::{Engine, EngineBuilder, Moderation, Stage, Stats, Turn, Worker};
 use linerate_skb::{Batch, Data, Local, Pool};
 use linerate_sys::netns::Netns;
 
@@ -125,7 +125,7 @@ pub(super) fn build(
 
 /// Returns the builder of the measured engine, whose worker polls until no packets are left, so
 /// that the latencies contain only the path.
-fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> Builder {
+fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> EngineBuilder {
     let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let mut engine = tuned(Engine::builder(), config)
         .data(Data::Frames)

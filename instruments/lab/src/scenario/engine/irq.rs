@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::Builder;
+use linerate_datapath::EngineBuilder;
 use linerate_port::wait::{Epoll, EventFd, EventFlags, TimerFd};
 use linerate_port::wrap::{Layer, Wrapped};
 use linerate_port::{Code, Error, Health, Queue, QueueOps, Result, Want};
@@ -101,7 +101,12 @@ impl Irq {
     }
 
     /// Wraps both ends of a ring that are ports of an engine.
-    pub fn between_ports(self: &Arc<Irq>, ports: Builder, adapter: &str, driver: &str) -> Builder {
+    pub fn between_ports(
+        self: &Arc<Irq>,
+        ports: EngineBuilder,
+        adapter: &str,
+        driver: &str,
+    ) -> EngineBuilder {
         let (near, far) = (self.clone(), self.clone());
         let ports = ports.wrap(adapter, move |ops, _| Ok(near.adapter_end(ops)));
         ports.wrap(driver, move |ops, _| far.driver_end(ops))

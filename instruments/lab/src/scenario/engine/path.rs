@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate_datapath::{Builder, Engine, Stats};
+use linerate_datapath::{Engine, EngineBuilder, Stats};
 use linerate_skb::{Data, Ledger, Pool, PoolStats};
 
 use super::beyond::Beyond;
@@ -97,12 +97,12 @@ pub(super) fn build(
     }
 }
 
-fn null(config: &Config) -> Builder {
+fn null(config: &Config) -> EngineBuilder {
     let text = format!("null:,size={}", size(config.size));
     Engine::builder().port("in", &text).port("out", &text).wire("in", "out")
 }
 
-fn ring(config: &Config, irq: Option<&Arc<Irq>>) -> Builder {
+fn ring(config: &Config, irq: Option<&Arc<Irq>>) -> EngineBuilder {
     let ring = format!("ring:r,len={}", config.ring_len);
     let sink = if config.verify { "sink:" } else { "sink:,blind" };
     let ports = Engine::builder()
@@ -118,7 +118,7 @@ fn ring(config: &Config, irq: Option<&Arc<Irq>>) -> Builder {
     }
 }
 
-fn fabric(config: &Config, beyond: Option<&Beyond>) -> Builder {
+fn fabric(config: &Config, beyond: Option<&Beyond>) -> EngineBuilder {
     let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let memif = format!("{},{options}", beyond.map_or("memif:", Beyond::port));
     Engine::builder()
@@ -142,7 +142,7 @@ pub(super) fn apart(said: Option<Error>) -> Error {
 }
 
 /// Returns the builder of an engine with a side's settings.
-pub(super) fn tuned(builder: Builder, config: &Config) -> Builder {
+pub(super) fn tuned(builder: EngineBuilder, config: &Config) -> EngineBuilder {
     let builder = builder
         .budget(config.budget)
         .backlog(config.budget)
@@ -161,7 +161,7 @@ pub(super) fn tuned(builder: Builder, config: &Config) -> Builder {
 fn engine(
     config: &Config,
     cpus: &[usize],
-    builder: Builder,
+    builder: EngineBuilder,
 ) -> Result<(Crew<Duration, Done>, Gauge)> {
     let mut engine = tuned(builder, config).build()?;
     if !engine.wait_until_up(MEET) {
