@@ -36,7 +36,13 @@ impl Channel {
     /// Why the connection ends.
     pub fn recv(&self, fds: &mut Vec<OwnedFd>) -> Result<Option<Message>, Ending> {
         let mut bytes = [0; BYTES];
-        let mut got = match self.0.receive(&mut bytes) {
+        let received = match self.0.receive(&mut bytes) {
+            // The peer has closed its end before it had read everything. This is reported once, before its
+            // last message, which has the reason.
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => self.0.receive(&mut bytes),
+            received => received,
+        };
+        let mut got = match received {
             Ok(None) => return Ok(None),
             Ok(Some(got)) => got,
             Err(e) => return Err(Ending::ByPeer(e.to_string())),
@@ -77,5 +83,26 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use linerate_sys::seqpacket::Listener;
+    use std::path::Path;
+
+    #[test]
+    fn reason_of_a_peer_that_has_not_read_everything_is_received() {
+        let name = format!("@linerate-channel-{}", std::process::id());
+        let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+        let ours = Channel(Seqpacket::connect(Path::new(&name)).unwrap());
+        let theirs = Channel(listener.accept().unwrap().unwrap());
+        ours.send(&Message::Disconnect("not read".into()), None).unwrap();
+        let _ = theirs.refuse(Ending::Unfit("no".into()));
+        drop(theirs);
+        let told = ours.recv(&mut Vec::new());
+        assert!(matches!(&told, Ok(Some(Message::Disconnect(why))) if why == "no"));
+        assert!(ours.recv(&mut Vec::new()).is_err());
     }
 }
