@@ -322,8 +322,12 @@ fn a_capture_that_is_there_keeps_its_contents() {
     assert!(of("").fix.unwrap().text.contains(",write"));
     assert!(!file.exists());
     fs::write(&file, "no capture").unwrap();
-    assert_eq!((of("").level, of(",write").level), (Level::Miss, Level::Warn));
+    assert_eq!((of("").level, of(",write").level), (Level::Miss, Level::Miss));
     assert_eq!(fs::read(&file).unwrap(), b"no capture");
+    let header = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1u32].map(u32::to_ne_bytes).concat();
+    fs::write(&file, &header).unwrap();
+    assert_eq!((of("").level, of(",write").level), (Level::Ok, Level::Warn));
+    assert_eq!(fs::read(&file).unwrap(), header);
     fs::remove_dir_all(&folder).unwrap();
     assert_eq!(of(",write").code, Some("E-FILE"));
     assert_eq!(check("pcap:/dev/zero").remove(0).level, Level::Warn);
