@@ -339,15 +339,19 @@ fn second_program_on_an_interface_is_refused_until_the_first_ends() {
     let _ = second.interrupt();
 }
 
-#[test]
-fn hold_that_a_killed_run_left_is_undone_by_doctor() {
-    let netns = or_skip!(Netns::new());
+/// Returns a namespace with the pair `v0` and `v1`, or the reason to skip if AF_XDP is not available.
+fn veth() -> Result<Netns, String> {
+    let netns = Netns::new()?;
     netns.ip("link add v0 type veth peer name v1");
     netns.ip("link set dev v0 up");
     netns.ip("link set dev v1 up");
-    or_skip!(
-        netns.run(|| linerate_port::Port::open("xdp:v0").map(drop)).map_err(|e| e.to_string())
-    );
+    let opened = netns.run(|| linerate_port::Port::open("xdp:v0").map(drop));
+    opened.map(|()| netns).map_err(|e| e.to_string())
+}
+
+#[test]
+fn hold_that_a_killed_run_left_is_undone_by_doctor() {
+    let netns = or_skip!(veth());
     let now = || netns.run(|| NapiHold::now(&Interface::open("v0").unwrap()).unwrap().time());
     let run_in = |args: &[&str]| {
         let mut command = Command::new(linerate());
@@ -366,6 +370,16 @@ fn hold_that_a_killed_run_left_is_undone_by_doctor() {
     let told = run_in(&["doctor", "--undo"]).finish(SOON);
     assert!(told.code() == 0 && told.stdout.contains("NAPI no longer holds it"), "{told:?}");
     assert_eq!(now(), None);
+    // A hold that another program has set since stays.
+    let run = forward("120s");
+    until_true("v0 is held", SOON, || now().is_some());
+    run.signal(Signal::KILL);
+    let _ = run.finish(SOON);
+    let other = NapiHold::of_time(Duration::from_micros(70));
+    netns.run(|| other.set(&Interface::open("v0").unwrap()).unwrap());
+    let told = run_in(&["doctor", "--undo"]).finish(SOON);
+    assert!(told.code() == 0 && told.stdout.contains("stays as it is"), "{told:?}");
+    assert_eq!(now(), other.time());
 }
 
 /// Returns the checksum offload of `v1` in `netns`.
@@ -375,13 +389,7 @@ fn offload_of_v1(netns: &Netns) -> bool {
 
 #[test]
 fn what_a_killed_run_left_changed_is_undone_by_doctor() {
-    let netns = or_skip!(Netns::new());
-    netns.ip("link add v0 type veth peer name v1");
-    netns.ip("link set dev v0 up");
-    netns.ip("link set dev v1 up");
-    or_skip!(
-        netns.run(|| linerate_port::Port::open("xdp:v0").map(drop)).map_err(|e| e.to_string())
-    );
+    let netns = or_skip!(veth());
     assert!(offload_of_v1(&netns), "closed, the port has turned it on again");
     let forward = |time: &str, form: &[&str]| {
         let mut command = Command::new(linerate());

@@ -225,8 +225,6 @@ impl Left {
                 screen.change(&format!("restoring the checksum offload of {name}\n"));
                 interface.set_checksum_offload(true)
             }
-            // Another program has changed it since.
-            Left::Hold { set, .. } if NapiHold::now(interface)? != *set => Ok(()),
             Left::Hold { before, .. } => {
                 screen.change(&format!("restoring the hold of {name}\n"));
                 before.set(interface)
@@ -335,6 +333,11 @@ impl Line {
             ));
             return true;
         };
+        if matches!(self.left, Left::Hold { .. }) && !self.left.is_left(&there) {
+            let what = format!("the hold of {interface} was changed since, so it stays as it is");
+            found.push(Finding::new(Level::Ok, what));
+            return true;
+        }
         if let Err(e) = self.left.undo(&there, screen) {
             found.push(Finding::of(Level::Miss, &e));
             return false;
