@@ -60,6 +60,8 @@ const BOOT_LIMIT: &str = "900s";
 const TABLE_LIMIT: &str = "2h";
 /// Number of slowest tests that are printed.
 const LONGEST: usize = 12;
+/// Most failed tests of a guest that are run again alone.
+const AGAIN_MAX: usize = 3;
 
 /// The options of the command line.
 struct Options {
@@ -81,6 +83,24 @@ struct Ran {
 /// kernel of their own. They take a minute or two after the kernels are downloaded.
 pub fn step(root: &Path) -> Result<Done> {
     run(root, &["--only".into(), "xdp::tests,::xdp_sockets::,scenarios::".into()])
+}
+
+impl Ran {
+    /// Returns true if nothing but a few tests failed.
+    fn is_few(&self) -> bool {
+        let by_tests = |complaint: &String| complaint.starts_with("failed: ");
+        self.outcome.failed.len() <= AGAIN_MAX && self.complaints.iter().all(by_tests)
+    }
+}
+
+/// Runs the failed tests of `ran` again, alone: two guests at once delay each other, as the tests of the step `test`
+/// do.
+fn again(root: &Path, ran: &Ran) -> Result<()> {
+    let name = |test: &String| test.rsplit("::").next().unwrap_or(test).to_owned();
+    let only: Vec<String> = ran.outcome.failed.iter().map(name).collect();
+    println!("again, alone: {}", ran.outcome.failed.join(", "));
+    let series = ran.kernel.series.to_string();
+    run(root, &["--kernel".into(), series, "--only".into(), only.join(",")]).map(drop)
 }
 
 /// Runs the tests and scenarios in a guest for each kernel.
@@ -125,6 +145,17 @@ pub fn run(root: &Path, args: &[String]) -> Result<Done> {
         skipped.extend(ran.outcome.skipped.iter().map(|(_, why)| of(ran, why)));
     });
     let complaints: usize = rans.iter().map(|ran| ran.complaints.len()).sum();
+    if complaints > 0 && options.series.len() > 1 && rans.iter().all(Ran::is_few) {
+        for ran in rans.iter().filter(|ran| !ran.complaints.is_empty()) {
+            again(root, ran)?;
+            skipped.push(format!(
+                "passed only alone: Linux {}: {}",
+                ran.kernel.series,
+                ran.outcome.failed.join(", ")
+            ));
+        }
+        return Ok(Done::with(String::new(), skipped));
+    }
     if complaints > 0 {
         let all: Vec<&str> =
             rans.iter().flat_map(|ran| &ran.complaints).map(String::as_str).collect();
