@@ -16,8 +16,7 @@ const CRATES: [&str; 2] = ["crates/port", "crates/sys"];
 const OF_SCENARIOS: &str = "crates/ctl";
 
 /// Tests of `CRATES` that are left out, by parts of their names, with the reason.
-pub const LEFT_OUT: [(&[&str], &str); 4] = [
-    (&["a_pinned_map_and_cap_net_raw_are_enough"], "KNOWN FAILURE on 6.1, cause not found"),
+pub const LEFT_OUT: [(&[&str], &str); 3] = [
     (
         &[
             "pcap::",

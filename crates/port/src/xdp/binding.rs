@@ -117,9 +117,9 @@ impl QueueBinding {
 
     /// Binds a socket, and waits up to a second for another one that was just closed.
     pub fn bind(&self, copy_mode: CopyMode) -> Result<Bound> {
-        let until = Instant::now() + BUSY;
+        let (until, mut unbound) = (Instant::now() + BUSY, None);
         loop {
-            match self.try_bind(copy_mode) {
+            match self.attempt(copy_mode, &mut unbound) {
                 Err(Refused::Bind(Errno::BUSY)) if Instant::now() < until => {
                     // The kernel does not notify when it has released the socket.
                     let _ = poll_readable(&[], Some(BUSY_STEP));
@@ -132,9 +132,19 @@ impl QueueBinding {
 
     /// Binds a socket to the queue, unless another socket has it.
     pub fn try_bind(&self, copy_mode: CopyMode) -> std::result::Result<Bound, Refused> {
+        self.attempt(copy_mode, &mut None)
+    }
+
+    /// Does as `try_bind`, with the socket in `unbound` if there is one. A socket that could not be
+    /// bound stays there for the next attempt.
+    fn attempt(
+        &self,
+        copy_mode: CopyMode,
+        unbound: &mut Option<Rings>,
+    ) -> std::result::Result<Bound, Refused> {
         let mut why = None;
         if copy_mode != CopyMode::Always {
-            match self.bind_as(true) {
+            match self.bind_as(true, unbound) {
                 Ok(rings) => return self.enter(rings, None),
                 Err(Refused::Bind(e)) if copy_mode == CopyMode::Fallback && e != Errno::BUSY => {
                     why = Some(match e {
@@ -145,15 +155,15 @@ impl QueueBinding {
                 Err(refused) => return Err(refused),
             }
         }
-        self.enter(self.bind_as(false)?, why)
+        self.enter(self.bind_as(false, unbound)?, why)
     }
 
     /// Returns true once no socket is bound to the queue, so that the device no longer has frames
     /// of a closed socket.
     pub fn is_vacant(&self, copy_mode: CopyMode) -> bool {
-        let until = Instant::now() + BUSY;
+        let (until, mut unbound) = (Instant::now() + BUSY, None);
         loop {
-            match self.bind_as(copy_mode != CopyMode::Always) {
+            match self.bind_as(copy_mode != CopyMode::Always, &mut unbound) {
                 Ok(_) => return true,
                 Err(Refused::Bind(Errno::BUSY)) if Instant::now() < until => {
                     let _ = poll_readable(&[], Some(BUSY_STEP));
@@ -187,46 +197,77 @@ impl QueueBinding {
 
     /// Binds a socket, for packets in several frames if that is necessary or free of cost: a device
     /// that accesses the frames itself may not support them.
-    fn bind_as(&self, zero_copy: bool) -> std::result::Result<Rings, Refused> {
+    fn bind_as(
+        &self,
+        zero_copy: bool,
+        unbound: &mut Option<Rings>,
+    ) -> std::result::Result<Rings, Refused> {
         if self.several || !zero_copy {
-            match self.bind_on(zero_copy, true) {
+            match self.bind_on(zero_copy, true, unbound) {
                 // Before Linux 6.6.
                 Err(Refused::Bind(Errno::INVAL | Errno::OPNOTSUPP)) if !self.several => {}
                 done => return done,
             }
         }
-        self.bind_on(zero_copy, false)
+        self.bind_on(zero_copy, false, unbound)
     }
 
     /// Binds a socket to the pool's memory: shares the registration of the others if there is one,
     /// or registers the memory again if they cannot share.
-    fn bind_on(&self, zero_copy: bool, several: bool) -> std::result::Result<Rings, Refused> {
-        self.sockets.join(several, |first| match self.bind_beside(first, zero_copy, several) {
-            Err(Refused::Bind(e)) if first.is_some() && e != Errno::BUSY => {
-                self.bind_beside(None, zero_copy, several)
+    fn bind_on(
+        &self,
+        zero_copy: bool,
+        several: bool,
+        unbound: &mut Option<Rings>,
+    ) -> std::result::Result<Rings, Refused> {
+        self.sockets.join(several, |first| {
+            if let Some(first) = first {
+                let mut rings = Rings::of(self.socket()?, &self.lens)?;
+                match self.bind_to(&mut rings, Some(first), zero_copy, several) {
+                    Ok(()) => return Ok(rings),
+                    Err(Errno::BUSY) => return Err(Refused::Bind(Errno::BUSY)),
+                    Err(_) => {}
+                }
             }
-            done => done,
+            let mut rings = unbound.take().map_or_else(|| self.registered(), Ok)?;
+            match self.bind_to(&mut rings, None, zero_copy, several) {
+                Ok(()) => Ok(rings),
+                Err(e) => {
+                    // Otherwise, the kernel may have noted for this memory that packets have several frames.
+                    let fits = !several || e == Errno::INVAL;
+                    *unbound = fits.then_some(rings);
+                    Err(Refused::Bind(e))
+                }
+            }
         })
     }
 
-    fn bind_beside(
+    fn bind_to(
         &self,
+        rings: &mut Rings,
         first: Option<&XdpSocket>,
         zero_copy: bool,
         several: bool,
-    ) -> std::result::Result<Rings, Refused> {
+    ) -> std::result::Result<(), Errno> {
+        let (interface, queue) = (self.interface, self.queue);
+        rings.several = several;
+        rings.socket.bind(&Binding { interface, queue, zero_copy, several }, first)
+    }
+
+    fn socket(&self) -> Result<XdpSocket> {
         let socket = XdpSocket::new()?;
         if self.busy_poll {
             socket.prefer_busy_poll(BUSY_POLL_US, BUSY_POLL_BUDGET)?;
         }
-        if first.is_none() {
-            self.register(&socket)?;
-        }
-        let rings = Rings::of(socket, &self.lens, several)?;
-        let (interface, queue) = (self.interface, self.queue);
-        let binding = Binding { interface, queue, zero_copy, several };
-        rings.socket.bind(&binding, first).map_err(Refused::Bind)?;
-        Ok(rings)
+        Ok(socket)
+    }
+
+    /// Returns the rings of a new socket with which the pool's memory is registered. It serves several
+    /// attempts to bind: the kernel counts the memory of a closed socket as locked for a moment longer.
+    fn registered(&self) -> Result<Rings> {
+        let socket = self.socket()?;
+        self.register(&socket)?;
+        Rings::of(socket, &self.lens)
     }
 
     fn register(&self, socket: &XdpSocket) -> Result<()> {

@@ -51,7 +51,7 @@ impl Rings {
     /// of a bound socket.
     ///
     /// Source: net/xdp/xsk.c, `xsk_mmap`, which says EBUSY there in Linux 6.1.
-    pub fn of(socket: XdpSocket, lens: &Lens, several: bool) -> Result<Rings> {
+    pub fn of(socket: XdpSocket, lens: &Lens) -> Result<Rings> {
         socket.make(Ring::Fill, lens.fill)?;
         socket.make(Ring::Completion, lens.completion)?;
         socket.make(Ring::Rx, lens.rx)?;
@@ -71,7 +71,7 @@ impl Rings {
                 completion: Consumer::attach(half(&completion_map, lens.completion)?),
                 fill_map,
                 tx_map,
-                several,
+                several: false,
                 socket: Arc::new(socket),
             })
         }

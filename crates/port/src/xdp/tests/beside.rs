@@ -26,9 +26,9 @@ const MAP_CREATE: c_long = 0;
 const OBJ_PIN: c_long = 6;
 const ARRAY: u32 = 2;
 
-/// Returns a pool that registers within the limit of a user who may lock little.
+/// Returns a pool that can be registered once within the 8 MiB that a user may usually lock, but not twice.
 fn pool() -> Pool {
-    Pool::builder().frames(2048).build().unwrap()
+    Pool::builder().frames(3072).build().unwrap()
 }
 
 /// Makes a map of four-byte keys and values.

@@ -14,7 +14,7 @@ use crate::host::testing::{in_netns_with_xdp, ip, stamped};
 
 fn socket(frame_bytes: usize) -> Socket {
     let lens = Lens { fill: 64, rx: 64, tx: 64, completion: 64 };
-    let rings = Rings::of(XdpSocket::new().unwrap(), &lens, false).unwrap();
+    let rings = Rings::of(XdpSocket::new().unwrap(), &lens).unwrap();
     // The kernel sets it in a new transmit ring.
     rings.tx_map.set_wakeup(false);
     Socket { rings, held: Held::new(1 << 20, frame_bytes) }
