@@ -17,8 +17,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use linerate::Registry;
-use linerate_ctl::report::{FarReport, Passed, Verify};
+use linerate::{Registry, Verified};
+use linerate_ctl::report::{FarReport, Passed};
 use linerate_sys::seqpacket::secret_name;
 use serde_json::Value;
 
@@ -93,7 +93,7 @@ impl Far {
     ///
     /// # Errors
     /// The reason why there is no result.
-    pub fn finish(mut self) -> Result<(FarReport, Verify), String> {
+    pub fn finish(mut self) -> Result<(FarReport, Verified), String> {
         drop(self.child.stdin.take());
         let line = self.lines.recv_timeout(PATIENCE);
         let line = line.map_err(|_| match self.child.try_wait() {
@@ -131,20 +131,19 @@ pub fn cpu_time(process: u32) -> Option<Duration> {
 }
 
 /// Extracts the report from the process's JSON document; `None` if it is not the document of a run.
-fn report(process: u32, document: &str) -> Option<(FarReport, Verify)> {
+fn report(process: u32, document: &str) -> Option<(FarReport, Verified)> {
     let document: Value = serde_json::from_str(document).ok()?;
     let (ledger, port, found) =
         (document.get("ledger")?, document.get("ports")?.get(0)?, document.get("verify")?);
     let n = |of: &Value, key: &str| of.get(key)?.as_u64();
-    let verify = Verify {
-        packets: n(found, "packets")?,
-        lost: n(found, "lost")?,
-        reordered: n(found, "reordered")?,
-        duplicated: n(found, "duplicated")?,
-        late: n(found, "late")?,
-        corrupted: n(found, "corrupted")?,
-        foreign: n(found, "foreign")?,
-    };
+    let mut verify = Verified::default();
+    verify.packets = n(found, "packets")?;
+    verify.lost = n(found, "lost")?;
+    verify.reordered = n(found, "reordered")?;
+    verify.duplicated = n(found, "duplicated")?;
+    verify.late = n(found, "late")?;
+    verify.corrupted = n(found, "corrupted")?;
+    verify.foreign = n(found, "foreign")?;
     let rx = port.get("rx")?;
     let received = Passed { packets: n(rx, "packets")?, bytes: n(rx, "bytes")? };
     let far = FarReport {

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use linerate::{Code, Engine, Error, Registry, Spec, Stats, units};
-use linerate_ctl::report::Verify;
+use linerate::{Code, Engine, Error, Registry, Spec, Stats, Verified, units};
 use linerate_ctl::{ErrorReport, json};
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
@@ -60,7 +59,7 @@ pub fn forward(args: &Forward, drivers: &Registry, screen: &Screen) -> Result<u8
 }
 
 /// Returns the last line of a self-test: what it found; `None` if nothing was verified.
-fn verdict(error: Option<&ErrorReport>, verify: Option<Verify>) -> Option<String> {
+fn verdict(error: Option<&ErrorReport>, verify: Option<Verified>) -> Option<String> {
     if let Some(error) = error {
         return Some(format!("FAIL: {}", error.what));
     }
@@ -263,7 +262,11 @@ mod tests {
     #[test]
     fn a_self_test_ends_with_what_it_found() {
         let error = |what: &str| Failure::new(3, "", what, String::new(), "").error;
-        let verify = |packets| Some(Verify { packets, ..Verify::default() });
+        let verify = |packets| {
+            let mut found = Verified::default();
+            found.packets = packets;
+            Some(found)
+        };
         for (verify, error, told) in [
             (None, None, None),
             (verify(0), None, None),

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use linerate::Obtained;
-use linerate_ctl::report::{Cost, FarReport, LedgerReport, PhaseReport, PortReport, Verify};
+use linerate::{Obtained, Verified};
+use linerate_ctl::report::{Cost, FarReport, LedgerReport, PhaseReport, PortReport};
 use linerate_ctl::{Calls, ForwardReport, GenReport, Locks, TSC, Waits};
 pub use linerate_sys::text::thousands;
 use linerate_sys::tsc;
@@ -133,7 +133,7 @@ fn balance(ledger: &LedgerReport) -> String {
     )
 }
 
-fn verified(v: &Verify) -> String {
+fn verified(v: &Verified) -> String {
     let mut text = format!(
         "verify   lost {}, reordered {}, corrupted {}",
         thousands(v.lost),

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use linerate::{
     DropReason, Engine, EngineBuilder, Health, PortStats, Registry, Running, Stats, Stopped,
+    Verified,
 };
 use linerate_ctl::poor_use::poorly_used;
-use linerate_ctl::report::{FarReport, Verify};
+use linerate_ctl::report::FarReport;
 use linerate_ctl::tune::Listening;
 use linerate_ctl::{ErrorReport, ForwardReport, Spent, TSC};
 use linerate_sys::clock::cpu_time;
@@ -254,7 +255,7 @@ impl Ran {
     ///
     /// # Errors
     /// Packets that were sent and did not arrive there, because no ledger includes them.
-    pub fn add_far(&mut self, found: Result<(FarReport, Verify), String>) -> Result<(), Failure> {
+    pub fn add_far(&mut self, found: Result<(FarReport, Verified), String>) -> Result<(), Failure> {
         let (far, verify) = match found {
             Ok(found) => found,
             Err(why) => {
@@ -470,7 +471,7 @@ mod tests {
     use linerate_ctl::report::Passed;
 
     /// Returns a run of ten packets, whose results `spoil` may change.
-    fn ran(spoil: impl FnOnce(&mut Stopped, &mut Option<Verify>), ended: Ended) -> Ran {
+    fn ran(spoil: impl FnOnce(&mut Stopped, &mut Option<Verified>), ended: Ended) -> Ran {
         let mut engine = Engine::builder();
         for (name, text) in [("gen", "gen:,count=10"), ("sink", "sink:")] {
             engine = engine.port(name, text);
@@ -503,7 +504,7 @@ mod tests {
 
     #[test]
     fn run_failure_takes_precedence_over_failed_verification() {
-        let lost = |v: &mut Option<Verify>| v.as_mut().unwrap().lost = 3;
+        let lost = |v: &mut Option<Verified>| v.as_mut().unwrap().lost = 3;
         let broken =
             |s: &mut Stopped| s.failed = Some(Error::new(Code::System, "a worker", "died"));
         assert_eq!(ran(|_, _| (), Ended::Done).exit(), 0);
@@ -528,7 +529,9 @@ mod tests {
                 copied_bytes: None,
                 cpu_seconds,
             };
-            (far, Verify { packets, lost, ..Verify::default() })
+            let mut verified = Verified::default();
+            (verified.packets, verified.lost) = (packets, lost);
+            (far, verified)
         };
         let added = |found| {
             let mut ran = ran(|_, _| (), Ended::Done);

@@ -61,7 +61,7 @@ mod tests {
     use crate::pool::{CoreReport, DwellReport, DwellTimes, LocksReport, PoolReport, RemoteFrees};
     use crate::report::{
         Cost, FarReport, LedgerReport, PaceReport, Passed, PhaseReport, PortReport, QdiscReport,
-        TxCalls, Verify,
+        TxCalls,
     };
     use std::collections::BTreeMap;
 
@@ -143,7 +143,7 @@ mod tests {
             },
             waits: Waits { flushes: 2, sleeps: 1, asleep_ns: 77, ..Waits::default() },
             pool: pool(),
-            verify: Some(Verify { packets: 9, lost: 1, ..Verify::default() }),
+            verify: Some(verified()),
             phases: vec![paced()],
             placement: None,
             far: Some(FarReport {
@@ -157,6 +157,12 @@ mod tests {
             warnings: vec!["worker 0: short".into()],
             error: None,
         }
+    }
+
+    fn verified() -> linerate_port::Verified {
+        let mut found = linerate_port::Verified::default();
+        (found.packets, found.lost) = (9, 1);
+        found
     }
 
     fn pool() -> PoolReport {

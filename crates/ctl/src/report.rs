@@ -10,6 +10,7 @@ mod port;
 mod verify;
 
 use linerate_datapath::{Stats, Stopped};
+use linerate_port::Verified;
 
 #[cfg(feature = "json")]
 use serde::Serialize;
@@ -21,7 +22,6 @@ pub use ledger::LedgerReport;
 pub use pace::{GenReport, PaceReport};
 pub use phase::PhaseReport;
 pub use port::{PortReport, QdiscReport, TxCalls};
-pub use verify::Verify;
 
 use crate::excess::{Calls, Locks, Waits};
 use crate::placement::PlacementReport;
@@ -49,7 +49,7 @@ pub struct ForwardReport {
     pub pool: PoolReport,
     /// The combined result of the verifying sinks, including the sink of a second process; `None`
     /// without such a sink.
-    pub verify: Option<Verify>,
+    pub verify: Option<Verified>,
     /// Phases of the run with different rates, in order; empty if the run has only one.
     pub phases: Vec<PhaseReport>,
     /// The second process, which received the packets, if the run started one.
@@ -88,7 +88,7 @@ impl ForwardReport {
             calls: Calls::of(stopped),
             waits: Waits::of(stopped, &locks),
             pool: PoolReport::of(stopped, stats),
-            verify: Verify::sum(&stopped.ports),
+            verify: verify::sum(&stopped.ports),
             phases: Vec::new(),
             placement: None,
             far: None,
@@ -108,7 +108,7 @@ impl ForwardReport {
     #[must_use]
     pub fn verified(&self) -> bool {
         let generated = self.ports.iter().any(|p| p.flags.generates);
-        !generated || self.verify.is_none_or(|v| v.faults() == 0)
+        !generated || self.verify.is_none_or(|v| verify::faults(&v) == 0)
     }
 }
 
@@ -151,13 +151,13 @@ mod tests {
         assert_eq!(report.cost.cpu_ns_per_packet, Some(20.0));
         assert!(report.cost.awake_ns_per_packet.is_some());
         assert!(report.ledger.balanced && report.verified());
-        assert_eq!(report.verify.map(|v| (v.packets, v.faults())), Some((1000, 0)));
+        assert_eq!(report.verify.map(|v| (v.packets, verify::faults(&v))), Some((1000, 0)));
     }
 
     #[test]
     fn a_sink_that_finds_a_fault_fails_the_run_that_generated() {
         let mut report = report(&Spent::default());
-        report.verify = Some(Verify { corrupted: 1, ..Verify::default() });
+        report.verify.as_mut().unwrap().corrupted = 1;
         assert!(!report.verified());
         report.ports.remove(0);
         assert!(report.verified(), "packets of elsewhere are not ours to answer for");

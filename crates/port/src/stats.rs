@@ -6,6 +6,9 @@ use std::fmt;
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(feature = "json")]
+use serde::Serialize;
+
 /// Live counters of one queue.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -198,6 +201,7 @@ impl fmt::Display for Pace {
 
 /// Result of a verifying sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "json", derive(Serialize))]
 #[non_exhaustive]
 pub struct Verified {
     /// Stamped packets received.
