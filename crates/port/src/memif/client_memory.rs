@@ -17,7 +17,9 @@ use linerate_sys::mem::{Huge, Region};
 use linerate_sys::peer::PeerMemory;
 use linerate_sys::wait::EventFd;
 
-use super::client::{POOL, Rx, Slots, Tx};
+use super::client::{POOL, Slots};
+use super::client_rx::Rx;
+use super::client_tx::Tx;
 use super::config::{Config, Sharing};
 use super::handshake::Limits;
 use super::message::{Message, RingPlace};

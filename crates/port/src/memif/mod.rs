@@ -19,6 +19,8 @@
 mod channel;
 mod client;
 mod client_memory;
+mod client_rx;
+mod client_tx;
 mod closer;
 mod config;
 mod connector;
