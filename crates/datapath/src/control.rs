@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use linerate_port::{Code, Error, Moderation, Result};
 
 use crate::mailbox::ORDERS_MAX;
-use crate::stats::WorkerSlot;
 use crate::tx_batch::TxBatch;
+use crate::worker_slot::WorkerSlot;
 
 /// Interval at which a waiting thread checks for the answer if the worker does not wake it.
 const LOOK: Duration = Duration::from_millis(10);

@@ -19,10 +19,11 @@ use crate::ports::{self, Named};
 use crate::running::Running;
 use crate::stage::Xconnect;
 use crate::stage::{Maker, Stage, StageContext};
-use crate::stats::{Stats, WorkerSlot};
+use crate::stats::Stats;
 use crate::steer::{self, Steering};
 use crate::tx_batch::TxBatch;
 use crate::worker::Worker;
+use crate::worker_slot::WorkerSlot;
 use crate::wrapping::{self, Around};
 
 /// Longest wait for one port to come up before all ports are checked again.

@@ -20,6 +20,7 @@ mod park;
 mod plan;
 mod ports;
 pub mod qdisc;
+mod queue_slot;
 mod running;
 mod settings;
 mod sizes;
@@ -32,6 +33,7 @@ mod tx_batch;
 mod waits;
 mod watch;
 mod worker;
+mod worker_slot;
 mod wrapping;
 
 pub use control::{Applied, Control, PendingOrder, Pinned, Setting};

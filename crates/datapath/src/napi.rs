@@ -11,14 +11,14 @@ use linerate_port::{
 use linerate_skb::{Batch, DropReason, Local, Pool, Tally};
 
 use crate::egress::Egress;
+use crate::queue_slot::QueueSlot;
 use crate::stage::PortId;
-use crate::stats::Slot;
 use crate::tx_batch::TxBatch;
 
 /// A device queue that is polled until it is empty, and then armed.
 pub(crate) struct Napi {
     ops: DriverQueue,
-    slot: Arc<Slot>,
+    slot: Arc<QueueSlot>,
     direction: Direction,
     /// The queue's port, identified by its first queue.
     pub port: PortId,
@@ -50,7 +50,7 @@ impl Napi {
         egress: Egress,
         tally: Tally,
     ) -> Napi {
-        let (mut ops, slot) = (DriverQueue::new(ops), Arc::<Slot>::default());
+        let (mut ops, slot) = (DriverQueue::new(ops), Arc::<QueueSlot>::default());
         let gathers = ops.moderator().gathers() && direction != Direction::Sink;
         slot.settings.set_moderation(ops.moderator().mode(), gathers);
         slot.settings.set_tx_batch(egress.cap());
@@ -74,7 +74,7 @@ impl Napi {
 
     /// Returns the counters of the queue, and the slot with its device's health, to be read by
     /// other threads.
-    pub fn readings(&self) -> (Arc<QueueStats>, Arc<Slot>) {
+    pub fn readings(&self) -> (Arc<QueueStats>, Arc<QueueSlot>) {
         (self.ops.stats().clone(), self.slot.clone())
     }
 

@@ -12,10 +12,11 @@ use linerate_skb::{Ledger, PoolStats};
 
 use crate::control::Control;
 use crate::notice::Notice;
-use crate::stats::{Phase, PortStats, Stats, WorkerSlot};
+use crate::stats::{PortStats, Stats};
 use crate::waits::WorkerStats;
 use crate::watch::Watch;
 use crate::worker::Worker;
+use crate::worker_slot::{Phase, WorkerSlot};
 
 /// Longest time for a halted worker to return from a device's call.
 const GRACE: Duration = Duration::from_secs(2);

@@ -29,8 +29,8 @@ use crate::egress::Egress;
 use crate::napi::Napi;
 use crate::stage::Xconnect;
 use crate::stage::{Stage, StageContext};
-use crate::stats::WorkerSlot;
 use crate::worker::{Turned, Worker};
+use crate::worker_slot::WorkerSlot;
 use unfinished::Left;
 
 /// Batch sizes with which every run is repeated.

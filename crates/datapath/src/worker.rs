@@ -24,9 +24,9 @@ use crate::mailbox::Word;
 use crate::napi::Napi;
 use crate::park::{BELL, TIMER};
 use crate::stage::{Stage, Turn};
-use crate::stats::{Phase, WorkerSlot};
 use crate::steer::Clearing;
 use crate::waits::Term;
+use crate::worker_slot::{Phase, WorkerSlot};
 
 /// Interval of queries that cost a device a syscall.
 const ASK: Duration = Duration::from_millis(100);

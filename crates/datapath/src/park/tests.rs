@@ -9,7 +9,7 @@ use linerate_skb::{Batch, Local, Moved, Pool};
 
 use super::*;
 use crate::egress::Egress;
-use crate::stats::{Phase, WorkerSlot};
+use crate::worker_slot::{Phase, WorkerSlot};
 
 /// A device that has ten packets at every poll, and no room.
 struct Dense {

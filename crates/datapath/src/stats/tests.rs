@@ -4,6 +4,8 @@ use super::*;
 use crate::egress::Egress;
 use crate::napi::Napi;
 use crate::worker::{Turned, Worker};
+use crate::worker_slot::WorkerSlot;
+use linerate_port::wait::EventFd;
 use linerate_port::{Code, Counters, Direction, Error, Moderation, QueueOps, Want};
 use linerate_skb::{Batch, Local, Moved};
 use std::os::fd::{AsFd, BorrowedFd};

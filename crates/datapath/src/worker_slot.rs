@@ -1,0 +1,206 @@
+//! The state that a worker shares with other threads: its phase, its orders, and what it has done.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use linerate_port::wait::EventFd;
+use linerate_port::{QueueStats, Result};
+
+use crate::control::Order;
+use crate::mailbox::{Mailbox, Word};
+use crate::notice::Notice;
+use crate::waits::Waits;
+
+/// The phase in which a worker is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Phase {
+    /// The worker receives and sends.
+    Run,
+    /// The worker receives no more packets from outside, and sends waiting ones.
+    Drain,
+    /// The worker's thread returns.
+    Halt,
+}
+
+impl Phase {
+    /// Returns the phase that a mailbox's word contains.
+    fn of(word: Word) -> Phase {
+        match word.phase() {
+            0 => Phase::Run,
+            1 => Phase::Drain,
+            _ => Phase::Halt,
+        }
+    }
+}
+
+/// State that a worker shares with the rest of the program: counters, orders, and a bell. No other
+/// worker writes its cache lines.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct WorkerSlot {
+    /// The mailbox with the phase and the orders.
+    mailbox: Mailbox<Order>,
+    /// The mailbox's word at the beginning of the last turn. Only the worker writes it.
+    seen: AtomicU32,
+    /// For each queue: the name of its port, its number in the port, and its counters.
+    queues: Vec<(String, usize, Arc<QueueStats>)>,
+    /// Twice the completed turns, plus one during a turn.
+    turns: AtomicU64,
+    /// True if the last turn moved no packet and left none waiting.
+    quiet: AtomicBool,
+    ended: AtomicBool,
+    waits: Arc<Waits>,
+    bell: EventFd,
+    notice: Arc<Notice>,
+}
+
+impl WorkerSlot {
+    /// Creates the slot of a worker that has not ended. `notice` is the engine's; `queues` has, for
+    /// each queue, the name of its port, its number there, and its counters.
+    pub fn new(
+        notice: &Arc<Notice>,
+        queues: Vec<(String, usize, Arc<QueueStats>)>,
+    ) -> Result<Arc<WorkerSlot>> {
+        notice.unended();
+        Ok(Arc::new(WorkerSlot {
+            mailbox: Mailbox::new(),
+            seen: AtomicU32::new(0),
+            queues,
+            turns: AtomicU64::new(0),
+            quiet: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            waits: Arc::default(),
+            bell: EventFd::new()?,
+            notice: notice.clone(),
+        }))
+    }
+
+    pub fn phase(&self) -> Phase {
+        Phase::of(self.mailbox.word())
+    }
+
+    /// Changes the phase, and wakes the worker.
+    pub fn set_phase(&self, phase: Phase) {
+        self.mailbox.set_phase(phase as u32);
+        self.bell.signal();
+    }
+
+    /// Adds an order, and wakes the worker.
+    ///
+    /// # Errors
+    /// Returns the order if too many orders wait already.
+    pub fn order(&self, order: Order) -> std::result::Result<(), Order> {
+        self.mailbox.post(order)?;
+        self.bell.signal();
+        Ok(())
+    }
+
+    /// Takes all orders; returns `None` if another thread is adding one. Only the worker calls it.
+    pub fn take_orders(&self) -> Option<Vec<Order>> {
+        self.mailbox.take()
+    }
+
+    /// Returns the present word of the mailbox.
+    pub fn word(&self) -> Word {
+        self.mailbox.word()
+    }
+
+    /// Returns the names of the ports of the worker's queues, without repetition.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let is_first = |i: &usize| *i == 0 || self.queues[i - 1].0 != self.queues[*i].0;
+        (0..self.queues.len()).filter(is_first).map(|i| &*self.queues[i].0)
+    }
+
+    /// Returns the numbers of a port's queues that this worker serves.
+    pub fn numbers_of(&self, port: &str) -> impl Iterator<Item = usize> {
+        self.queues.iter().filter(move |(name, ..)| name == port).map(|(_, number, _)| *number)
+    }
+
+    /// Returns the indices of a port's queues in the worker, or the index of one of them; they are
+    /// consecutive.
+    pub fn queues_of(&self, port: &str, number: Option<usize>) -> Range<usize> {
+        let is_meant = |(name, its, _): &(String, usize, _)| {
+            name == port && number.is_none_or(|number| number == *its)
+        };
+        let first = self.queues.iter().position(is_meant).unwrap_or_default();
+        first..first + self.queues[first..].iter().take_while(|queue| is_meant(queue)).count()
+    }
+
+    /// Returns the number of packets received by these queues of the worker.
+    pub fn packets(&self, queues: Range<usize>) -> u64 {
+        self.queues[queues].iter().map(|(.., stats)| stats.counts().rx_packets).sum()
+    }
+
+    pub fn bell(&self) -> &EventFd {
+        &self.bell
+    }
+
+    /// Returns the page on which the worker counts its waits.
+    pub fn waits(&self) -> &Arc<Waits> {
+        &self.waits
+    }
+
+    /// Marks the beginning of a turn; returns the mailbox's word. Only the worker calls it.
+    pub fn begin(&self) -> Word {
+        let word = self.mailbox.word();
+        self.seen.store(word.bits(), Ordering::Relaxed);
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+        word
+    }
+
+    /// Marks the end of a turn; `quiet` is true if the turn moved no packet and left none waiting.
+    pub fn end(&self, quiet: bool) {
+        self.quiet.store(quiet, Ordering::Relaxed);
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// Returns true if orders arrived since the last turn began, or since the word `obeyed` was
+    /// read.
+    pub fn changed(&self, obeyed: Word) -> bool {
+        let word = self.mailbox.word();
+        word.bits() != self.seen.load(Ordering::Relaxed) || word.has_orders_since(obeyed)
+    }
+
+    /// Returns a number that changes with every turn. Returns `None` if the worker is in a turn or
+    /// has work, or if `draining` and it has not seen the order to drain.
+    pub fn rest(&self, draining: bool) -> Option<u64> {
+        let turns = self.turns.load(Ordering::Acquire);
+        let quiet = turns.is_multiple_of(2) && self.quiet.load(Ordering::Relaxed);
+        let seen = Word::from_bits(self.seen.load(Ordering::Relaxed));
+        let knows = !draining || Phase::of(seen) != Phase::Run;
+        (quiet && knows).then_some(turns)
+    }
+
+    /// Publishes whether the worker's work is done; called by the worker only.
+    pub fn publish(&self, ended: bool) {
+        if self.ended.load(Ordering::Relaxed) == ended {
+            return;
+        }
+        self.ended.store(ended, Ordering::Release);
+        if ended { self.notice.ended() } else { self.notice.unended() }
+    }
+
+    /// Wakes the threads that wait for the end, because the worker is about to sleep. Only the
+    /// worker calls it.
+    ///
+    /// Every worker calls this, so the last one wakes the threads. A working engine takes no lock
+    /// here, because one of its sources has not ended and no worker drains.
+    pub fn rests(&self) {
+        let may_be_last = self.phase() != Phase::Run || self.notice.all_ended();
+        if may_be_last && self.quiet.load(Ordering::Relaxed) {
+            self.notice.tell();
+        }
+    }
+
+    /// Returns the notice through which the engine's workers report.
+    pub fn notice(&self) -> &Arc<Notice> {
+        &self.notice
+    }
+
+    /// Returns true if every source of the worker has ended and no packet waits to be sent.
+    pub fn ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
