@@ -25,6 +25,7 @@ pub mod moderation;
 mod obtained;
 mod port;
 mod queue;
+mod queue_ops;
 mod registry;
 mod reshape;
 mod spec;

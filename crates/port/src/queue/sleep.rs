@@ -1,0 +1,237 @@
+//! Sleep of a queue's owner: arming the queue, waiting for an event, and wakers.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Code, Error, Result};
+use linerate_sys::clock::thread_cpu_ns;
+use linerate_sys::wait::poll_readable;
+use rustix::io::Errno;
+
+use super::Queue;
+use crate::health::Health;
+use crate::moderation::{Moderation, Rest};
+use crate::waker::{WakeBell, WakeEnd, Waker};
+use crate::want::Want;
+
+/// The kind of sleep for which the queue is armed, until its owner polls again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Sleep {
+    /// The queue is not armed.
+    #[default]
+    Awake,
+    /// A sleep that ends when the device signals an event.
+    Device,
+    /// A sleep that ends at a given time.
+    Timer,
+}
+
+impl Queue {
+    /// Makes the descriptor readable when `want` occurs; returns false if it has occurred already,
+    /// so that the caller polls now.
+    ///
+    /// After true it is safe to sleep on the descriptor, with any poller: packets that came in the meantime
+    /// make it readable at once, or at the end of the time for which its [moderation](Queue::set_moderation)
+    /// lets them gather.
+    #[must_use = "false: poll now; a caller that sleeps all the same may sleep for ever"]
+    pub fn arm(&mut self, want: Want) -> bool {
+        if let Some(until) = self.hold(want) {
+            if until <= Instant::now() {
+                return false;
+            }
+            if self.ops.hold(until) {
+                self.sleep = Sleep::Timer;
+                return true;
+            }
+        }
+        self.arm_device(want)
+    }
+
+    /// Arms the device, and records the kind of sleep.
+    fn arm_device(&mut self, want: Want) -> bool {
+        // A caller that polls without sleeping sleeps only when nothing can come any more.
+        let sleeps = !self.is_busy() || self.ops.health().ended();
+        let armed = sleeps && self.ops.arm(want);
+        if !armed {
+            self.ops.stats().count_recheck();
+        }
+        self.sleep = if armed { Sleep::Device } else { Sleep::Awake };
+        armed
+    }
+
+    /// Returns the time at which the hold of received packets ends; `None` if there is no hold, or
+    /// if the caller waits for another event as well.
+    fn hold(&mut self, want: Want) -> Option<Instant> {
+        if want != Want::Frames || self.ops.waiting() > 0 {
+            return None;
+        }
+        let now = Instant::now();
+        self.meter.falls_asleep(now, thread_cpu_ns);
+        match self.ops.moderator().rest(now) {
+            Rest::Hold { until, .. } => Some(until),
+            Rest::Look | Rest::Device => None,
+        }
+    }
+
+    /// Measures the cost of a wake-up and of a packet, and passes it to the moderator.
+    ///
+    /// Cost: a syscall, 50 times a second.
+    #[cold]
+    fn learn(&mut self) {
+        let counts = self.ops.stats().counts();
+        let now = Instant::now();
+        let cost = self.meter.woke(now, thread_cpu_ns(), counts.irqs(), counts.rx_packets);
+        self.ops.learned(cost, now);
+    }
+
+    /// Returns a handle with which any thread ends the queue's waits: see
+    /// [`Port::waker`](crate::Port::waker).
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the process is out of descriptors.
+    pub fn waker(&mut self) -> Result<Waker> {
+        Ok(Waker::of(std::iter::once(self.wake_bell()?)))
+    }
+
+    pub(crate) fn wake_bell(&mut self) -> Result<Arc<WakeBell>> {
+        let end = match self.waker.take() {
+            Some(end) => end,
+            None => WakeEnd::new()?,
+        };
+        Ok(self.waker.insert(end).bell())
+    }
+
+    /// Returns true if a waker was used since the last call that returned true.
+    pub(crate) fn is_told(&mut self) -> bool {
+        self.waker.as_mut().is_some_and(WakeEnd::take)
+    }
+
+    /// Returns true if a waker was used; called after poll(2) found a descriptor readable.
+    pub(crate) fn is_told_polled(&mut self) -> bool {
+        self.waker.as_mut().is_some_and(WakeEnd::take_polled)
+    }
+
+    /// Returns the descriptor that a waker makes readable, if there is one.
+    pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.waker.as_ref().map(WakeEnd::as_fd)
+    }
+
+    /// Sleeps until there are packets to receive, or for `timeout`; returns false after the timeout
+    /// or if a [waker](Queue::waker) was used.
+    ///
+    /// Without a time, false says that the source has ended and everything was received, if nobody has a waker:
+    /// `while queue.wait(None)? { … }` ends with it.
+    ///
+    /// # Errors
+    /// Those of a device that has failed for good, each time, and those of poll(2). A device that is down
+    /// may come back: this call sleeps, and [`Queue::health`] reports the state.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
+        self.wait_for(Want::Frames, timeout)
+    }
+
+    /// Sleeps until `want` occurs, or for `timeout`; returns false after the timeout. Works as
+    /// [`Queue::wait`], except that a wait for room does not return when the device has finished.
+    ///
+    /// # Errors
+    /// As [`Queue::wait`].
+    pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
+        if self.is_told() {
+            return Ok(false);
+        }
+        let start = Instant::now();
+        let mut left = timeout;
+        if let Some(until) = self.hold(want) {
+            let time = until.saturating_duration_since(start);
+            let time = timeout.map_or(time, |timeout| time.min(timeout));
+            if !time.is_zero() {
+                self.sleep = Sleep::Timer;
+                poll_readable(&[], Some(time)).map_err(cannot_wait)?;
+                self.woken(true);
+                left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            }
+        }
+        if self.is_busy() {
+            return self.spin(want, timeout);
+        }
+        // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
+        let health = self.ops.health();
+        if !self.arm_device(want) {
+            return Ok(true);
+        }
+        let is_over = over(health, want, timeout);
+        if is_over != Ok(false) {
+            self.stay_awake();
+            return is_over.map(|_| false);
+        }
+        let device = self.ops.as_fd();
+        let readable = match self.wake_fd() {
+            Some(waker) => poll_readable(&[device, waker], left),
+            None => poll_readable(&[device], left),
+        };
+        let readable = readable.map_err(cannot_wait)? && !self.is_told_polled();
+        self.woken(readable);
+        Ok(readable)
+    }
+
+    /// Returns true if the queue is polled without sleeping.
+    pub(crate) fn is_busy(&mut self) -> bool {
+        self.ops.moderator().mode() == Moderation::Busy
+    }
+
+    /// Returns true if `want` has occurred.
+    pub(crate) fn has(&mut self, want: Want) -> bool {
+        !self.ops.arm(want)
+    }
+
+    /// Records that the owner does not sleep although the queue is armed, so that no end of a sleep is counted.
+    pub(crate) fn stay_awake(&mut self) {
+        self.sleep = Sleep::Awake;
+    }
+
+    /// Polls for `want` without sleeping, for up to `timeout`.
+    fn spin(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
+        let start = Instant::now();
+        loop {
+            let health = self.ops.health();
+            if self.has(want) {
+                return Ok(true);
+            }
+            let is_late = timeout.is_some_and(|timeout| start.elapsed() >= timeout);
+            if over(health, want, timeout)? || is_late || self.is_told() {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Counts the end of a sleep, if `by` is true: this queue ended it.
+    pub(crate) fn woken(&mut self, by: bool) {
+        match std::mem::take(&mut self.sleep) {
+            Sleep::Device if by => self.ops.irq(false),
+            Sleep::Timer if by => self.ops.irq(true),
+            _ => {}
+        }
+        if self.meter.is_sample() {
+            self.learn();
+        }
+    }
+}
+
+/// Returns true if sleeping for `want` is pointless: it can never occur, and there is no timeout.
+///
+/// # Errors
+/// That of a device that has failed for good.
+pub(crate) fn over(health: Health, want: Want, timeout: Option<Duration>) -> Result<bool> {
+    match health {
+        Health::Failed(error) => Err(error),
+        // With a timeout, sleep even if the device has finished; otherwise a loop around this call
+        // would spin.
+        health => Ok(health == Health::Finished && want == Want::Frames && timeout.is_none()),
+    }
+}
+
+/// Returns the error of a failed poll(2).
+pub(crate) fn cannot_wait(errno: Errno) -> Error {
+    Error::os(Code::System, "cannot wait for packets", "poll", errno)
+}
