@@ -14,6 +14,7 @@
 //!
 //! docs/adr/0001-ownership-and-trust.md says why it is so and what else was measured.
 
+mod alloc;
 mod batch;
 #[cfg(feature = "bench")]
 pub mod bench;
