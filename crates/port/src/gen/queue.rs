@@ -1,0 +1,262 @@
+//! The queue of a generator, which writes each packet when it is due.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use linerate_skb::{Batch, DropReason, Local, Moved, Result, Skb, Trust};
+use linerate_sys::clock::now_and_ns;
+use linerate_sys::wait::TimerFd;
+use linerate_wire::{UdpEnds, stamp};
+
+use super::ENDS;
+use super::burst::Burst;
+use super::pacer::Pacer;
+use super::target;
+use super::traffic::Traffic;
+use crate::caps::{Caps, Origin};
+use crate::host::RETRY;
+use crate::queue::{Health, QueueOps, Want};
+use crate::stats::{Counters, Pace};
+
+pub(super) struct GenQueue {
+    traffic: Traffic,
+    /// The addresses of the first flow's datagrams, if packets are datagrams.
+    ends: Option<UdpEnds>,
+    longest: usize,
+    pacer: Option<Pacer>,
+    burst: Burst,
+    /// The pacer whose time has ended, kept for the report.
+    paced: Option<Pacer>,
+    /// Buffer in which a packet is built if a peer can write its frame; the finished packet is
+    /// copied to the frame.
+    scratch: Vec<u8>,
+    timer: TimerFd,
+    made: u64,
+    /// Index of the next size; the next field is the index of the next flow.
+    size: usize,
+    flow: usize,
+    /// Next sequence number of each flow.
+    seq: Vec<u64>,
+    /// A moment, with its value on the monotonic clock, which all processes of the machine share.
+    epoch: Instant,
+    epoch_ns: u64,
+    /// Time of the next attempt, after the pool had no frame.
+    retry_at: Option<Instant>,
+    rx_nombuf: u64,
+    /// True if `arm` has reported the end.
+    told_end: bool,
+}
+
+impl GenQueue {
+    pub fn new(traffic: Traffic, ends: Option<UdpEnds>) -> Result<GenQueue> {
+        let timer = TimerFd::new()?;
+        let (epoch, epoch_ns) = now_and_ns();
+        // Start readable, for callers that wait before they arm. Setting the timer cannot fail.
+        let _ = timer.set_at(Some(Instant::now()));
+        Ok(GenQueue {
+            ends,
+            longest: traffic.longest(),
+            pacer: traffic.pps().map(Pacer::rate),
+            burst: Burst::new(traffic.burst, traffic.pps().unwrap_or_default()),
+            paced: None,
+            scratch: Vec::new(),
+            timer,
+            made: 0,
+            size: 0,
+            flow: 0,
+            seq: vec![0; traffic.flows as usize],
+            epoch,
+            epoch_ns,
+            retry_at: None,
+            rx_nombuf: 0,
+            told_end: false,
+            traffic,
+        })
+    }
+
+    fn left(&self) -> u64 {
+        self.traffic.count - self.made
+    }
+
+    /// Appends up to `want` empty packets, each in one frame with room for its size.
+    fn alloc(&self, mem: &mut Local, out: &mut Batch, want: usize) -> usize {
+        if self.longest <= mem.pool().data_room() {
+            return mem.alloc(out, want);
+        }
+        // Allocate packets that need a longer frame than the usual one by one.
+        let sizes = self.traffic.sizes.iter().cycle().skip(self.size).take(want);
+        sizes.map_while(|&size| mem.alloc_len(size).and_then(|skb| out.push(skb).ok())).count()
+    }
+
+    /// Ends the pace if its time is over.
+    fn end_pace(&mut self, now: Instant) {
+        let over = |pacer: &mut Pacer| {
+            let begun = pacer.intended(0).map(|at| now.saturating_duration_since(at));
+            begun.zip(self.traffic.rate_for).is_some_and(|(since, time)| since >= time)
+        };
+        if let Some(pacer) = self.pacer.take_if(over) {
+            self.paced = Some(pacer);
+        }
+    }
+
+    /// Returns the time to write into packet `i` of the pacer: its intended time, or the present
+    /// time without a pacer.
+    #[inline(always)]
+    fn time_ns(&self, i: u64, now_ns: u64) -> u64 {
+        let meant = self.pacer.as_ref().and_then(|pacer| pacer.intended(i));
+        meant.map_or(now_ns, |at| self.clock_ns(at))
+    }
+
+    /// Returns a moment as a value of CLOCK_MONOTONIC, which the packet's receiver can read as well.
+    #[inline(always)]
+    fn clock_ns(&self, at: Instant) -> u64 {
+        self.epoch_ns + at.saturating_duration_since(self.epoch).as_nanos() as u64
+    }
+
+    /// Writes the next packet into `frame`, which has the right size, and counts the packet.
+    #[inline(always)]
+    fn write(&mut self, frame: &mut [u8], time_ns: u64) {
+        let (flow, seq) = (self.flow as u32, self.seq[self.flow]);
+        // These writes cannot fail: sizes are at least those that traffic.rs allows.
+        if let Some(ends) = &self.ends {
+            target::write(ends, frame, flow, seq, time_ns);
+        } else {
+            frame[..6].copy_from_slice(&ENDS[0]);
+            frame[6..12].copy_from_slice(&ENDS[1]);
+            let _ = stamp::write(frame, flow, seq, time_ns);
+        }
+        self.step();
+    }
+
+    /// Writes packets directly into their frames; returns the sum of their bytes.
+    fn write_in_place<'a>(
+        &mut self,
+        packets: impl Iterator<Item = &'a mut Skb>,
+        first: u64,
+        now_ns: u64,
+    ) -> u64 {
+        let mut bytes = 0;
+        for (i, skb) in packets.enumerate() {
+            let size = self.traffic.sizes[self.size];
+            let time_ns = self.time_ns(first + i as u64, now_ns);
+            let Some(frame) = skb.put(size) else { continue };
+            self.write(frame, time_ns);
+            bytes += size as u64;
+        }
+        bytes
+    }
+
+    /// Writes packets whose frames a peer can write: builds each in a buffer and copies it.
+    #[cold]
+    fn write_apart<'a>(
+        &mut self,
+        packets: impl Iterator<Item = &'a mut Skb>,
+        first: u64,
+        now_ns: u64,
+    ) -> u64 {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(self.longest, 0);
+        let mut bytes = 0;
+        for (i, skb) in packets.enumerate() {
+            let size = self.traffic.sizes[self.size];
+            let time_ns = self.time_ns(first + i as u64, now_ns);
+            let frame = &mut scratch[..size];
+            self.write(frame, time_ns);
+            skb.commit(size);
+            bytes += skb.copy_from(0, frame) as u64;
+        }
+        self.scratch = scratch;
+        bytes
+    }
+
+    /// Counts a packet, and advances to the next size and flow.
+    fn step(&mut self) {
+        self.seq[self.flow] += 1;
+        self.made += 1;
+        self.size = if self.size + 1 < self.traffic.sizes.len() { self.size + 1 } else { 0 };
+        self.flow = if self.flow + 1 < self.seq.len() { self.flow + 1 } else { 0 };
+    }
+}
+
+impl QueueOps for GenQueue {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        self.burst.asked();
+        let now = Instant::now();
+        self.end_pace(now);
+        let most = budget.min(out.spare()).min(usize::try_from(self.left()).unwrap_or(usize::MAX));
+        let first = self.pacer.as_ref().map_or(0, Pacer::issued);
+        let due = match &mut self.pacer {
+            Some(pacer) => pacer.peek(now, most),
+            None => most,
+        };
+        let before = out.len();
+        let n = self.alloc(mem, out, due);
+        // Packets without a frame stay due; their lateness is recorded once, when they are made.
+        if let Some(pacer) = &mut self.pacer {
+            pacer.issue(n, now);
+        }
+        self.rx_nombuf += u64::from(n < due);
+        self.retry_at = if n == 0 && due > 0 { now.checked_add(RETRY) } else { None };
+        let now_ns = self.clock_ns(now);
+        let packets = out.iter_mut().skip(before);
+        let bytes = match mem.pool().trust() {
+            Trust::Private => self.write_in_place(packets, first, now_ns),
+            Trust::Exported => self.write_apart(packets, first, now_ns),
+        };
+        if n > 0 && self.pacer.is_some() {
+            self.burst.made();
+        }
+        Moved { packets: n, bytes }
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        batch.discard_first(batch.len(), DropReason::UNSUPPORTED, mem);
+        Moved::default()
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        self.timer.drain();
+        if self.left() == 0 {
+            return std::mem::replace(&mut self.told_end, true);
+        }
+        if !want.frames() {
+            return true;
+        }
+        let now = Instant::now();
+        if let Some(at) = self.retry_at.filter(|&at| at > now) {
+            return self.timer.set_at(Some(at)).is_ok();
+        }
+        let together = self.burst.packets().min(self.left());
+        match self.pacer.as_ref().map(|p| p.next_of(together, now)) {
+            None => false,
+            Some(after) if after.is_zero() => false,
+            Some(after) => {
+                self.burst.sleeps();
+                // If the timer cannot be set, return false, so that the caller polls too often and
+                // not too rarely.
+                self.timer.set_at(now.checked_add(after)).is_ok()
+            }
+        }
+    }
+
+    fn health(&self) -> Health {
+        if self.left() == 0 { Health::Finished } else { Health::Up }
+    }
+
+    fn counters(&mut self) -> Counters {
+        // Every packet that is issued is made, and leaves the source.
+        let report = |pacer: &Pacer| Pace { sent: pacer.issued(), ..pacer.report() };
+        let pace = self.pacer.as_ref().or(self.paced.as_ref()).map(report);
+        Counters { rx_nombuf: self.rx_nombuf, pace, ..Counters::default() }
+    }
+
+    fn caps(&self) -> Caps {
+        Caps { origin: Origin::Created, ..Caps::IN_PROCESS }
+    }
+}
+
+impl AsFd for GenQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+}
