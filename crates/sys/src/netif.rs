@@ -6,8 +6,7 @@
 //!
 //! Source: netdevice(7).
 
-use std::ffi::{c_char, c_int, c_short};
-use std::fmt;
+use std::ffi::{c_int, c_short};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{self, Errno};
@@ -18,16 +17,17 @@ use crate::error::check;
 use crate::error::{Code, Error, Result};
 
 mod elsewhere;
+mod ethtool;
 mod folder;
 mod hold;
+mod name;
 mod rss;
 
+pub use ethtool::Merging;
 pub use folder::NetFolder;
 pub use hold::{NapiHold, NapiHoldGuard};
+pub use name::{IfName, NAME_BYTES_MAX};
 pub use rss::{Rss, RssGuard};
-
-/// Bytes of the longest interface name (`IFNAMSIZ` without the NUL).
-pub const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 
 /// Flag of an interface that is administratively up (`IFF_UP`).
 pub const FLAG_UP: u16 = libc::IFF_UP as u16;
@@ -41,72 +41,6 @@ pub const HARDWARE_ETHERNET: u16 = libc::ARPHRD_ETHER;
 /// Hardware type of `lo`, whose frames have Ethernet headers with zero addresses.
 pub const HARDWARE_LOOPBACK: u16 = libc::ARPHRD_LOOPBACK;
 
-/// A name that an interface can have: 1 to 15 bytes, no NUL, slash or space.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct IfName([u8; libc::IFNAMSIZ]);
-
-impl IfName {
-    /// Checks `name` and converts it.
-    ///
-    /// # Errors
-    /// `E-PORT-SYNTAX` for a name that no interface can have.
-    pub fn new(name: &str) -> Result<Self> {
-        let fault = |why: String| {
-            let what = format!("{name:?} cannot be the name of a network interface");
-            Err(Error::new(Code::PortSyntax, what, why).fix("ip -br link"))
-        };
-        if name.is_empty() {
-            return fault("it is empty".into());
-        }
-        if name.len() > NAME_BYTES_MAX {
-            return fault(format!("it has {} bytes, at most {NAME_BYTES_MAX} fit", name.len()));
-        }
-        if name.bytes().any(|b| b == 0 || b == b'/' || b == b':' || b.is_ascii_whitespace()) {
-            return fault("it contains a slash, a colon, a space or a NUL".into());
-        }
-        let mut bytes = [0; libc::IFNAMSIZ];
-        bytes[..name.len()].copy_from_slice(name.as_bytes());
-        Ok(IfName(bytes))
-    }
-
-    /// Returns the name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        let len = self.0.iter().position(|&b| b == 0).unwrap_or(self.0.len());
-        str::from_utf8(&self.0[..len]).unwrap_or("?")
-    }
-
-    /// Returns a request for this interface, with all other fields zero.
-    pub(crate) fn request(&self) -> libc::ifreq {
-        // SAFETY: ifreq consists of integers and a union of them, for which all zeroes is a valid
-        // value.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(self.0) {
-            *to = from as c_char;
-        }
-        request
-    }
-
-    /// Reads the name that the kernel wrote into `request`.
-    pub(crate) fn of_request(request: &libc::ifreq) -> Self {
-        let mut bytes = request.ifr_name.map(|c| c as u8);
-        bytes[NAME_BYTES_MAX] = 0;
-        IfName(bytes)
-    }
-}
-
-impl fmt::Display for IfName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Debug for IfName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "IfName({})", self.as_str())
-    }
-}
-
 /// The link type and address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hardware {
@@ -114,17 +48,6 @@ pub struct Hardware {
     pub kind: u16,
     /// The interface's own MAC address; valid for Ethernet only.
     pub mac: [u8; 6],
-}
-
-/// The merging of received packets into superframes, by the kernel or by the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Merging {
-    /// True if the kernel merges packets so that they can be divided into the original ones again
-    /// (GRO).
-    pub by_kernel: bool,
-    /// True if the device merges packets, which then cannot be divided into the original ones again
-    /// (LRO).
-    pub by_device: bool,
 }
 
 /// An existing network interface.
@@ -247,129 +170,6 @@ impl Interface {
             .map_err(|e| refused(&self.name, "SIOCSIFFLAGS", e))
     }
 
-    /// Turns the offload of outgoing checksums on or off. Without it the interface accepts no
-    /// superframes either, and its kernel sends complete packets. This changes the machine.
-    ///
-    /// # Errors
-    /// As [`Interface::set_up`].
-    ///
-    /// Source: `ETHTOOL_STXCSUM`, include/uapi/linux/ethtool.h.
-    pub fn set_checksum_offload(&self, on: bool) -> Result<()> {
-        const ETHTOOL_STXCSUM: u32 = 0x17;
-        self.ethtool(ETHTOOL_STXCSUM, on.into(), "ETHTOOL_STXCSUM").map(drop)
-    }
-
-    /// Returns true if the interface accepts packets whose checksum is still to be computed.
-    ///
-    /// # Errors
-    /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.
-    ///
-    /// Source: `ETHTOOL_GTXCSUM`, include/uapi/linux/ethtool.h.
-    pub fn checksum_offload(&self) -> Result<bool> {
-        const ETHTOOL_GTXCSUM: u32 = 0x16;
-        Ok(self.ethtool(ETHTOOL_GTXCSUM, 0, "ETHTOOL_GTXCSUM")? != 0)
-    }
-
-    /// Returns whether the kernel, the device, or both merge received packets.
-    ///
-    /// # Errors
-    /// As [`Interface::checksum_offload`].
-    ///
-    /// Source: `ETHTOOL_GGRO` and `ETHTOOL_GFLAGS`, include/uapi/linux/ethtool.h.
-    pub fn merging(&self) -> Result<Merging> {
-        const ETHTOOL_GGRO: u32 = 0x2b;
-        const ETHTOOL_GFLAGS: u32 = 0x25;
-        const FLAG_LRO: u32 = 1 << 15;
-        let by_kernel = self.ethtool(ETHTOOL_GGRO, 0, "ETHTOOL_GGRO")? != 0;
-        let flags = self.ethtool(ETHTOOL_GFLAGS, 0, "ETHTOOL_GFLAGS")?;
-        Ok(Merging { by_kernel, by_device: flags & FLAG_LRO != 0 })
-    }
-
-    /// Makes an ethtool request that takes a number and returns a number.
-    fn ethtool(&self, cmd: u32, data: u32, call: &str) -> Result<u32> {
-        #[repr(C)]
-        struct EthtoolValue {
-            cmd: u32,
-            data: u32,
-        }
-        let mut value = EthtoolValue { cmd, data };
-        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
-        request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // For all commands of this function's callers, the pointer in the ifreq is that of an
-        // ethtool_value. The kernel reads and writes `value`, which outlives the call.
-        ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
-            .map_err(|e| refused(&self.name, call, e))?;
-        Ok(value.data)
-    }
-
-    /// Returns the number of the interface's receive queues; 1 if its driver does not report it.
-    ///
-    /// # Errors
-    /// `E-NODEV` if it is gone.
-    ///
-    /// Source: `ETHTOOL_GCHANNELS`, include/uapi/linux/ethtool.h.
-    pub fn rx_queues(&self) -> Result<u32> {
-        #[repr(C)]
-        #[derive(Default)]
-        struct EthtoolChannels {
-            cmd: u32,
-            max: [u32; 4],
-            rx: u32,
-            tx: u32,
-            other: u32,
-            combined: u32,
-        }
-        const ETHTOOL_GCHANNELS: u32 = 0x3c;
-        let mut channels = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
-        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
-        request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-        // For this command, the pointer in the ifreq is that of an ethtool_channels. The kernel
-        // writes `channels`, which outlives the call.
-        match ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) {
-            Ok(()) => Ok(channels.rx.saturating_add(channels.combined).max(1)),
-            Err(e @ Errno::NODEV) => Err(refused(&self.name, "ETHTOOL_GCHANNELS", e)),
-            Err(_) => Ok(1),
-        }
-    }
-
-    /// Returns the driver of the interface, and its bus address: `tun` on `tap`, `veth`,
-    /// `virtio_net` on a PCI address.
-    ///
-    /// # Errors
-    /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.
-    ///
-    /// Source: `ETHTOOL_GDRVINFO`, include/uapi/linux/ethtool.h.
-    pub fn driver(&self) -> Result<(String, String)> {
-        #[repr(C)]
-        struct EthtoolDriver {
-            cmd: u32,
-            driver: [u8; 32],
-            versions: [u8; 64],
-            bus: [u8; 32],
-            rest: [u8; 64],
-        }
-        const ETHTOOL_GDRVINFO: u32 = 3;
-        const _: () = assert!(size_of::<EthtoolDriver>() == 196);
-        let mut value = EthtoolDriver {
-            cmd: ETHTOOL_GDRVINFO,
-            driver: [0; 32],
-            versions: [0; 64],
-            bus: [0; 32],
-            rest: [0; 64],
-        };
-        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
-        request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // For this command, the pointer in the ifreq is that of an ethtool_drvinfo. The kernel
-        // writes `value`, which outlives the call.
-        ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
-            .map_err(|e| refused(&self.name, "ETHTOOL_GDRVINFO", e))?;
-        let text = |bytes: &[u8]| {
-            let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-            String::from_utf8_lossy(&bytes[..end]).into_owned()
-        };
-        Ok((text(&value.driver), text(&value.bus)))
-    }
-
     /// Restricts `socket` to packets of this interface.
     ///
     /// # Errors
@@ -489,33 +289,10 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_says_which_packets_are_merged_or_left_unfinished() {
-        in_netns(|| {
-            ip("link add v0 type veth peer name v1");
-            let a = Interface::open("v0").unwrap();
-            assert!(a.checksum_offload().unwrap());
-            a.set_checksum_offload(false).unwrap();
-            assert!(!a.checksum_offload().unwrap());
-            a.set_checksum_offload(true).unwrap();
-            assert!(a.checksum_offload().unwrap() && !a.merging().unwrap().by_device);
-            ip("link del v0");
-            assert_eq!(a.merging().unwrap_err().code, Code::NoDevice);
-        });
-    }
-
-    #[test]
     fn a_missing_interface_is_an_error_with_the_remedy() {
         let e = Interface::open("no-such-dev0").unwrap_err();
         assert_eq!(e.code, Code::NoDevice);
         assert_eq!(e.fix, FIND_INTERFACE);
         assert!(e.what.contains("no-such-dev0"), "{e}");
-    }
-
-    #[test]
-    fn an_impossible_name_is_a_fault_of_the_request() {
-        for name in ["", "sixteen-bytes-ab", "a/b", "a b", "a\0b", "a:b"] {
-            assert_eq!(IfName::new(name).unwrap_err().kind(), crate::Kind::Usage, "{name:?}");
-        }
-        assert_eq!(IfName::new("fifteen-bytes-a").unwrap().as_str(), "fifteen-bytes-a");
     }
 }

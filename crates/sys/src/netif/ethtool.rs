@@ -1,0 +1,166 @@
+//! The device below an interface: its driver, queues and offloads.
+//!
+//! Source: include/uapi/linux/ethtool.h.
+
+use rustix::io::Errno;
+
+use super::{Interface, ioctl, refused};
+use crate::error::Result;
+
+/// The merging of received packets into superframes, by the kernel or by the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Merging {
+    /// True if the kernel merges packets so that they can be divided into the original ones again
+    /// (GRO).
+    pub by_kernel: bool,
+    /// True if the device merges packets, which then cannot be divided into the original ones again
+    /// (LRO).
+    pub by_device: bool,
+}
+
+impl Interface {
+    /// Turns the offload of outgoing checksums on or off. Without it the interface accepts no
+    /// superframes either, and its kernel sends complete packets. This changes the machine.
+    ///
+    /// # Errors
+    /// As [`Interface::set_up`].
+    ///
+    /// Source: `ETHTOOL_STXCSUM`, include/uapi/linux/ethtool.h.
+    pub fn set_checksum_offload(&self, on: bool) -> Result<()> {
+        const ETHTOOL_STXCSUM: u32 = 0x17;
+        self.ethtool(ETHTOOL_STXCSUM, on.into(), "ETHTOOL_STXCSUM").map(drop)
+    }
+
+    /// Returns true if the interface accepts packets whose checksum is still to be computed.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.
+    ///
+    /// Source: `ETHTOOL_GTXCSUM`, include/uapi/linux/ethtool.h.
+    pub fn checksum_offload(&self) -> Result<bool> {
+        const ETHTOOL_GTXCSUM: u32 = 0x16;
+        Ok(self.ethtool(ETHTOOL_GTXCSUM, 0, "ETHTOOL_GTXCSUM")? != 0)
+    }
+
+    /// Returns whether the kernel, the device, or both merge received packets.
+    ///
+    /// # Errors
+    /// As [`Interface::checksum_offload`].
+    ///
+    /// Source: `ETHTOOL_GGRO` and `ETHTOOL_GFLAGS`, include/uapi/linux/ethtool.h.
+    pub fn merging(&self) -> Result<Merging> {
+        const ETHTOOL_GGRO: u32 = 0x2b;
+        const ETHTOOL_GFLAGS: u32 = 0x25;
+        const FLAG_LRO: u32 = 1 << 15;
+        let by_kernel = self.ethtool(ETHTOOL_GGRO, 0, "ETHTOOL_GGRO")? != 0;
+        let flags = self.ethtool(ETHTOOL_GFLAGS, 0, "ETHTOOL_GFLAGS")?;
+        Ok(Merging { by_kernel, by_device: flags & FLAG_LRO != 0 })
+    }
+
+    /// Makes an ethtool request that takes a number and returns a number.
+    fn ethtool(&self, cmd: u32, data: u32, call: &str) -> Result<u32> {
+        #[repr(C)]
+        struct EthtoolValue {
+            cmd: u32,
+            data: u32,
+        }
+        let mut value = EthtoolValue { cmd, data };
+        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // For all commands of this function's callers, the pointer in the ifreq is that of an
+        // ethtool_value. The kernel reads and writes `value`, which outlives the call.
+        ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
+            .map_err(|e| refused(&self.name, call, e))?;
+        Ok(value.data)
+    }
+
+    /// Returns the number of the interface's receive queues; 1 if its driver does not report it.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone.
+    ///
+    /// Source: `ETHTOOL_GCHANNELS`, include/uapi/linux/ethtool.h.
+    pub fn rx_queues(&self) -> Result<u32> {
+        #[repr(C)]
+        #[derive(Default)]
+        struct EthtoolChannels {
+            cmd: u32,
+            max: [u32; 4],
+            rx: u32,
+            tx: u32,
+            other: u32,
+            combined: u32,
+        }
+        const ETHTOOL_GCHANNELS: u32 = 0x3c;
+        let mut channels = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
+        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        // For this command, the pointer in the ifreq is that of an ethtool_channels. The kernel
+        // writes `channels`, which outlives the call.
+        match ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) {
+            Ok(()) => Ok(channels.rx.saturating_add(channels.combined).max(1)),
+            Err(e @ Errno::NODEV) => Err(refused(&self.name, "ETHTOOL_GCHANNELS", e)),
+            Err(_) => Ok(1),
+        }
+    }
+
+    /// Returns the driver of the interface, and its bus address: `tun` on `tap`, `veth`,
+    /// `virtio_net` on a PCI address.
+    ///
+    /// # Errors
+    /// `E-NODEV` if it is gone, `E-SYSTEM` if its driver does not say.
+    ///
+    /// Source: `ETHTOOL_GDRVINFO`, include/uapi/linux/ethtool.h.
+    pub fn driver(&self) -> Result<(String, String)> {
+        #[repr(C)]
+        struct EthtoolDriver {
+            cmd: u32,
+            driver: [u8; 32],
+            versions: [u8; 64],
+            bus: [u8; 32],
+            rest: [u8; 64],
+        }
+        const ETHTOOL_GDRVINFO: u32 = 3;
+        const _: () = assert!(size_of::<EthtoolDriver>() == 196);
+        let mut value = EthtoolDriver {
+            cmd: ETHTOOL_GDRVINFO,
+            driver: [0; 32],
+            versions: [0; 64],
+            bus: [0; 32],
+            rest: [0; 64],
+        };
+        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // For this command, the pointer in the ifreq is that of an ethtool_drvinfo. The kernel
+        // writes `value`, which outlives the call.
+        ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
+            .map_err(|e| refused(&self.name, "ETHTOOL_GDRVINFO", e))?;
+        let text = |bytes: &[u8]| {
+            let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+            String::from_utf8_lossy(&bytes[..end]).into_owned()
+        };
+        Ok((text(&value.driver), text(&value.bus)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+    use crate::testing::{in_netns, ip};
+
+    #[test]
+    fn an_interface_says_which_packets_are_merged_or_left_unfinished() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            let a = Interface::open("v0").unwrap();
+            assert!(a.checksum_offload().unwrap());
+            a.set_checksum_offload(false).unwrap();
+            assert!(!a.checksum_offload().unwrap());
+            a.set_checksum_offload(true).unwrap();
+            assert!(a.checksum_offload().unwrap() && !a.merging().unwrap().by_device);
+            ip("link del v0");
+            assert_eq!(a.merging().unwrap_err().code, Code::NoDevice);
+        });
+    }
+}
