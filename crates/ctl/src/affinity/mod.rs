@@ -15,6 +15,7 @@
 //! Source: Documentation/core-api/irq/irq-affinity.rst, Documentation/networking/napi.rst ("Threaded NAPI").
 
 mod interrupts;
+mod irqs;
 mod napi;
 mod queue;
 
