@@ -1,4 +1,8 @@
-//! The command line: its commands, options and help.
+//! The command line: its commands and options.
+
+mod help;
+mod refusal;
+mod values;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -6,15 +10,17 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use linerate::knob::{self, Knob};
-use linerate::{Data, Init, Moderation, Registry, Return, TxBatch, units, wire};
+use linerate::{Data, Init, Moderation, Registry, Return, TxBatch, knob, units, wire};
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
-use crate::errors::{self, Failure, USAGE};
-use crate::screen::{self, Screen};
+use help::{FORWARD, GEN, after_help};
+use values::{
+    effect, frames, jumbo, moderation, number, one_of, packets, rate, receiver, time, tx_batch,
+};
+
+pub use refusal::refuse;
+pub use values::cpu;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -211,57 +217,6 @@ impl Forward {
     }
 }
 
-const PROGRAMS: &str = "\
-Commands for measurement (linerate runs the program linerate-lab for them):
-  lab      repeat an experiment on this machine, with a control and statistics
-  profile  show the CPU time of each function
-  lines    show which functions move cache lines between CPUs, by a MODEL
-  ndr      find the highest rate without loss
-
-PORT is [name=]driver:arg[,key=value]…
-";
-/// Column at which the description of a driver begins.
-const PORT_COLUMNS: usize = 24;
-
-/// Remedy for a time of a run that is not above 0.
-const TIME: &str = "write a time above 0, as in 10s or 500ms";
-
-const STATUS: &str = "
-Exit status: 0 done, 1 failed while running, 2 wrong request, 3 a check failed, 5 not possible on
-this machine, 6 the ledger does not balance, 130 or 143 ended by SIGINT or SIGTERM.";
-
-const FORWARD: &str = "\
-Examples:
-  linerate forward                                  self-test, without privilege
-  linerate forward xdp:eth0 xdp:eth1                connect two interfaces, in the driver
-  linerate forward packet:eth0 packet:eth1          connect any two interfaces, with copies; faster
-                                                    for TCP over veth: superframes stay whole
-  linerate forward packet:eth0 pcap:out.pcapng --for 10s
-  linerate forward pcap:in.pcap pcap:out.pcapng     copy a capture
-  linerate forward xdp:eth0 memif:/run/x.sock       an interface into another process's memory
-  linerate forward memif:/run/x.sock,role=server sink:   that other process: listens and verifies
-  linerate forward null: null: --for 2s --json      the cost of the path
-  linerate forward null: null: --for 2s --pool      the cost of packet memory, too
-
-The line `cost` has totals divided by the packets that left by ports other than rings. Cycles and
-instructions are those of the whole process; a figure that is not available is printed as `-`.
-In the line `calls`, rx+xmit counts calls of the ports' drivers: one for each batch and queue, empty
-polls included. These calls are not syscalls; one call may make no syscall or several.
-
-`linerate --help` lists the ports.";
-
-const GEN: &str = "\
-Examples:
-  linerate gen ring:r0 --rate 1Mpps --size imix --flows 1000 --for 5s
-  linerate gen packet:veth0 --rate 100kpps --count 1M
-  linerate gen xdp:veth0 --rate 1Mpps --for 5s      sends only
-  linerate gen xdp:eth0 --to 192.0.2.7:7777 --rate 1Mpps --flows 16 --for 10s
-
-A UDP socket at 192.0.2.7, port 7777, receives the datagrams. To verify them there, run
-`linerate forward xdp:eth0,udp=7777 sink:`, which checks every byte and counts reordered and lost packets.
-
-`linerate --help` lists the ports.";
-
 impl Args {
     /// Reads the arguments of this process; the help lists `drivers`.
     ///
@@ -279,184 +234,12 @@ pub fn definition(drivers: &Registry) -> clap::Command {
     Args::command().after_help(after_help(drivers))
 }
 
-/// Returns the text after the options: the programs, the ports and the exit statuses.
-fn after_help(drivers: &Registry) -> String {
-    let mut text = PROGRAMS.to_owned();
-    for driver in drivers.drivers() {
-        let help = driver.help();
-        let mut head = format!("  {}", help.usage);
-        for line in help.text.lines() {
-            // Put the description on the next line if the usage is too long, or if this is not the
-            // first line.
-            if head.len() + 2 > PORT_COLUMNS {
-                text += &head;
-                text.push('\n');
-                head.clear();
-            }
-            text += &format!("{head:PORT_COLUMNS$}{line}\n");
-            head.clear();
-        }
-        if help.text.is_empty() {
-            text += &format!("{head}\n");
-        }
-    }
-    text + STATUS
-}
-
 /// Prints the version; returns the exit status.
 pub fn version() -> u8 {
     let text = format!("linerate {}\n", env!("CARGO_PKG_VERSION"));
     // An error is ignored: as with --version, a closed terminal is no failure.
     let _ = io::stdout().write_all(text.as_bytes());
     0
-}
-
-/// Prints the requested help, or clap's error in the form of any other error; returns the exit status.
-pub fn refuse(e: &clap::Error) -> u8 {
-    let words = errors::words();
-    let json = words.iter().any(|word| word == "--json");
-    let help = match e.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Some(0),
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if !json => Some(USAGE),
-        _ => None,
-    };
-    if let Some(status) = help {
-        // An error is ignored: there is no other place for the help if the terminal is closed.
-        let _ = e.print();
-        return status;
-    }
-    Screen::plain(json).failure(&usage(e, &words).error);
-    USAGE
-}
-
-/// Returns clap's error as a failure; `words` are the arguments.
-fn usage(e: &clap::Error, words: &[String]) -> Failure {
-    let text = e.render().to_string();
-    let until = |text: &str, end| text.split(end).next().unwrap_or_default().to_owned();
-    let (why, usage) = match e.kind() {
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => ("no command is named", ""),
-        _ => text.split_once("\nUsage: ").unwrap_or((&text, "")),
-    };
-    let why = screen::one_line(why.strip_prefix("error: ").unwrap_or(why));
-    let why = plain(until(&until(&why, " tip: "), " For more information"));
-    // A command with several forms has one on each line.
-    let forms = until(usage, "For more information");
-    let forms = forms.lines().map(str::trim).filter(|form| !form.is_empty());
-    let forms: Vec<&str> = forms.collect();
-    let usage = forms.join(", or ");
-    let fix = match near(e) {
-        Some(word) => format!("did you mean {word}?"),
-        // clap's only form then has the words that cannot be used together.
-        None if e.kind() == ErrorKind::ArgumentConflict && forms.len() == 1 => {
-            format!("use one of the two; {} lists the options", help_for(words))
-        }
-        None if usage.is_empty() => help_for(words),
-        None => usage,
-    };
-    Failure::new(USAGE, "E-USAGE", "cannot understand the command", why, &fix)
-}
-
-/// Replaces the standard library's words for text that is no number.
-fn plain(mut why: String) -> String {
-    for (theirs, ours) in [
-        ("invalid digit found in string", "write a whole number"),
-        ("cannot parse integer from empty string", "write a whole number"),
-        ("number too large to fit in target type", "the number is too large"),
-    ] {
-        why = why.replace(theirs, ours);
-    }
-    why
-}
-
-/// Parses the number of a CPU in a list.
-///
-/// # Errors
-/// A text that says how to write the list.
-pub fn cpu(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "write CPU numbers separated by commas, as in 0,1".into())
-}
-
-/// Returns the word that clap suggests for a misspelt one.
-fn near(e: &clap::Error) -> Option<String> {
-    let suggested =
-        [ContextKind::SuggestedArg, ContextKind::SuggestedValue, ContextKind::SuggestedSubcommand];
-    suggested.into_iter().find_map(|kind| match e.get(kind)? {
-        ContextValue::String(word) => Some(word.clone()),
-        ContextValue::Strings(words) => words.first().cloned(),
-        _ => None,
-    })
-}
-
-/// Returns the command that prints help for these arguments.
-fn help_for(words: &[String]) -> String {
-    let is_command = |word: &&String| word.bytes().all(|byte| byte.is_ascii_lowercase());
-    let commands = words.iter().take(2).take_while(is_command);
-    commands.fold("linerate".to_owned(), |text, word| text + " " + word) + " --help"
-}
-
-/// Returns the help text of a knob's flag.
-fn effect(knob: &Knob) -> String {
-    let default = if knob.or.is_empty() {
-        String::new()
-    } else {
-        format!(", by default {}", knob.default_text())
-    };
-    format!("{} ({knob} {}{default})", knob.effect, knob.unit)
-}
-
-/// Returns a parser for numbers in the knob's range.
-fn number(knob: &'static Knob) -> impl TypedValueParser<Value = u64> {
-    clap::value_parser!(u64).range(knob.min..=knob.max)
-}
-
-fn moderation(text: &str) -> Result<Moderation, String> {
-    text.parse().map_err(|e: linerate::Error| format!("{} ({})", e.why, e.fix))
-}
-
-fn tx_batch(text: &str) -> Result<TxBatch, String> {
-    text.parse().map_err(|e: linerate::Error| format!("{} ({})", e.why, e.fix))
-}
-
-/// Parses the time of a run; refuses 0, and the option that follows if the time was forgotten.
-fn time(text: &str) -> Result<Duration, String> {
-    match units::duration(text) {
-        Err(_) if text.starts_with('-') => Err(TIME.into()),
-        Ok(Duration::ZERO) => Err(TIME.into()),
-        parsed => parsed,
-    }
-}
-
-fn rate(text: &str) -> Result<String, String> {
-    units::rate(text).map(|_| text.to_owned())
-}
-
-fn receiver(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "an address and a port: 192.0.2.7:7777 or [2001:db8::7]:7777".into())
-}
-
-/// Returns a parser that accepts one of two words and returns its value.
-fn one_of<T>(words: &'static [(&'static str, T); 2]) -> impl TypedValueParser<Value = T>
-where
-    T: Copy + Send + Sync + 'static,
-{
-    let [first, second] = words;
-    PossibleValuesParser::new([first.0, second.0])
-        .map(|word| if word == first.0 { first.1 } else { second.1 })
-}
-
-/// Parses the number of frames, optionally with their size in bytes; the default size is 16384.
-fn jumbo(text: &str) -> Result<(u32, u32), String> {
-    let (count, bytes) = text.split_once(':').unwrap_or((text, "16384"));
-    Ok((frames(count)?, frames(bytes)?))
-}
-
-fn packets(text: &str) -> Result<u64, String> {
-    units::count(text)?.checked_sub(1).map(|n| n + 1).ok_or_else(|| "at least 1 packet".into())
-}
-
-fn frames(text: &str) -> Result<u32, String> {
-    let n = units::count(text)?;
-    u32::try_from(n).map_err(|_| format!("a pool has at most {} frames", u32::MAX))
 }
 
 #[cfg(test)]
@@ -466,61 +249,6 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn the_help_names_every_driver_and_no_other() {
-        let help = after_help(&Registry::default());
-        let listed: Vec<&str> = help
-            .lines()
-            .filter_map(|line| line.strip_prefix("  ")?.split_once(':'))
-            .map(|(driver, _)| driver)
-            .filter(|driver| !driver.starts_with(' '))
-            .collect();
-        let drivers = Registry::default();
-        let drivers: Vec<&str> = drivers.drivers().iter().map(|driver| driver.name()).collect();
-        assert_eq!(listed, drivers);
-    }
-
-    #[test]
-    fn a_refusal_is_cut_into_its_parts() {
-        for (words, why, fix) in [
-            ("forward null:", "the following required arguments", "linerate forward <A> <B>"),
-            ("forward --jsn", "unexpected argument '--jsn' found", "did you mean --json?"),
-            ("gen sink: --moderate", "unexpected argument", "did you mean --moderation?"),
-            ("forward --place aut", "[possible values: auto, napi", "did you mean auto?"),
-            ("forward --for 10", "'10' needs a unit: ns us ms s m h", "linerate forward --help"),
-            (
-                "forward --for 0s",
-                "'0s' for '--for <TIME>': write a time above 0",
-                "linerate forward",
-            ),
-            ("forward --for -1s", "'-1s' for '--for <TIME>': write a time above 0", "linerate"),
-            ("forward --for --json", "'--json' for '--for <TIME>': write a time", "linerate"),
-            (
-                "forward --cpu 0-1",
-                "'0-1' for '--cpu <N,..>': write CPU numbers separated by commas",
-                "linerate forward --help",
-            ),
-            (
-                "forward --sample x",
-                "'x' for '--sample <N>': write a whole number",
-                "linerate forward --help",
-            ),
-            (
-                "doctor --undo v0",
-                "cannot be used with",
-                "use one of the two; linerate doctor --help",
-            ),
-        ] {
-            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-            let all = ["linerate".to_owned()].into_iter().chain(words.clone());
-            let error = usage(&Args::try_parse_from(all).unwrap_err(), &words).error;
-            assert!(error.why.contains(why) && error.fix.starts_with(fix), "{error:?}");
-            for part in ["tip:", "Usage", "For more", "error:"] {
-                assert!(!error.why.contains(part) && !error.fix.contains(part), "{error:?}");
-            }
-        }
     }
 
     #[test]
