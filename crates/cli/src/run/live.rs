@@ -120,7 +120,7 @@ fn a_port_with_few_packets_to_an_irq_is_told_once_while_the_command_runs() {
     assert!(note.ends_with(" (rule: fewer than 2 at 1000 or more)"), "{note}");
     assert!(child.0.try_wait().unwrap().is_none(), "it runs");
     // Wait for one more check, which must not print the note again.
-    let more = notes.recv_timeout(super::LOOK + Duration::from_millis(500));
+    let more = notes.recv_timeout(super::watch::LOOK + Duration::from_millis(500));
     kill_process(Pid::from_child(&child.0), Signal::INT).unwrap();
     let rest: Vec<String> = more.into_iter().chain(notes).collect();
     assert!(!rest.iter().any(is_note), "{rest:?}");

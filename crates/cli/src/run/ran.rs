@@ -1,0 +1,166 @@
+//! The result of a run: its report, its error and its exit status.
+
+use linerate::{DropReason, Health, PortStats, Stopped, Verified};
+use linerate_ctl::report::FarReport;
+use linerate_ctl::{ErrorReport, ForwardReport};
+use linerate_sys::netif::Interface;
+use linerate_sys::text::thousands;
+
+use crate::errors::{self, CHECK, Failure, RUNTIME, UNBALANCED, UNVERIFIED};
+use crate::screen::Screen;
+use crate::signals;
+
+/// Fewest packets for costs of each packet: with fewer, start and end of the run are most of the costs.
+pub const PACKETS_MIN: u64 = 1000;
+/// Length of an Ethernet header, which the MTU does not include.
+const ETHERNET_BYTES: u32 = 14;
+/// Remedy for a ledger that does not balance.
+const FAULT: &str = "this is a bug in linerate: report it with the command and this ledger";
+
+/// The cause of a run's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The sources ended, or the time or count was reached.
+    Done,
+    /// A port failed for good, or a worker ended early.
+    Failed,
+    /// A signal arrived, or the standard input ended.
+    Signal(i32),
+}
+
+/// The result of a run.
+#[derive(Debug)]
+pub struct Ran {
+    pub report: ForwardReport,
+    pub stopped: Stopped,
+    pub ended: Ended,
+    /// The error because of which cycles and instructions are unknown, if they are.
+    pub(super) uncounted: Option<linerate::Error>,
+}
+
+impl Ran {
+    /// Adds the result of the second process, which received the packets.
+    ///
+    /// # Errors
+    /// Packets that were sent and did not arrive there, because no ledger includes them.
+    pub fn add_far(&mut self, found: Result<(FarReport, Verified), String>) -> Result<(), Failure> {
+        let (far, verify) = match found {
+            Ok(found) => found,
+            Err(why) => {
+                let what = "the second process returned no result".into();
+                let error = ErrorReport { code: "E-SYSTEM".into(), what, why, fix: String::new() };
+                self.report.error.get_or_insert(error);
+                return Ok(());
+            }
+        };
+        let (sent, came) = (self.report.ledger.sent, far.received.packets);
+        if sent != came || !far.whole {
+            let what = "the ledgers of the two processes differ; results withheld";
+            let books = if far.whole { "" } else { ", whose own ledger does not balance" };
+            let why = format!(
+                "this process sent {sent} packets, the second process received {came}{books}"
+            );
+            return Err(Failure::new(UNBALANCED, "E-LEDGER", what, why, FAULT));
+        }
+        self.report.verify = Some(verify);
+        if self.report.error.is_none() {
+            self.report.error = unverified(&self.report);
+        }
+        self.report.far = Some(far);
+        Ok(())
+    }
+
+    /// Prints the run's errors and the reasons for unknown figures, after the result.
+    pub fn notes(&self, screen: &Screen) {
+        let is_told = !screen.quiet && has_costs(&self.report);
+        if let Some(e) = self.uncounted.as_ref().filter(|_| is_told) {
+            screen.note(&format!("note: {}: {}; ticks of CPU time instead\n", e.what, e.why));
+        }
+        if let Some(placement) = &self.report.placement {
+            screen.note(&placement.to_string());
+        }
+        for e in self.stopped.workers.iter().filter_map(linerate::WorkerStats::strayed) {
+            screen.note(&format!("warning: {}: {} ({})\n", e.what, e.why, e.fix));
+        }
+        if let Some(error) = &self.report.error {
+            screen.note(&errors::text(error));
+        }
+    }
+
+    /// Returns the exit status; an error of the run takes precedence over the cause of its end.
+    pub fn exit(&self) -> u8 {
+        match (&self.report.error, self.ended) {
+            (Some(error), _) if error.code == UNVERIFIED => CHECK,
+            (Some(_), _) | (None, Ended::Failed) => RUNTIME,
+            (None, Ended::Signal(signal)) => signals::status(signal),
+            (None, Ended::Done) => 0,
+        }
+    }
+}
+
+/// Returns the error of a port that is down at the end of a run and has passed no packet.
+pub(super) fn never_met(ports: &[PortStats]) -> Option<ErrorReport> {
+    ports.iter().find_map(|port| {
+        let Health::Down(e) = &port.health else { return None };
+        let passed = port.counts.rx_packets + port.counts.tx_packets + port.driver_counts.resets;
+        if passed > 0 {
+            return None;
+        }
+        let mut error = ErrorReport::from(e);
+        error.why += &format!("; nothing came or left by port '{}' in the whole run", port.name);
+        Some(error)
+    })
+}
+
+/// Returns true if enough packets left the run to report the costs of each packet.
+pub fn has_costs(report: &ForwardReport) -> bool {
+    report.packets_out() >= PACKETS_MIN
+}
+
+/// Returns the failure if every packet of a generator was dropped.
+pub(super) fn none_sent(report: &ForwardReport, ports: &[PortStats]) -> Option<ErrorReport> {
+    let ledger = &report.ledger;
+    let generates = report.ports.iter().any(|port| port.flags.generates);
+    if !generates || ledger.dropped_total() == 0 || ledger.sent + ledger.consumed > 0 {
+        return None;
+    }
+    let reasons = ledger.dropped.iter().map(|(reason, n)| format!("{} {reason}", thousands(*n)));
+    let mut why = format!("every packet was dropped: {}", reasons.collect::<Vec<_>>().join(", "));
+    let mut fix = String::new();
+    let mut interfaces = ports.iter().filter(|port| port.flags.interface);
+    if ledger.dropped.contains_key(DropReason::TOO_LONG.name())
+        && let Some(to) = interfaces.find_map(|port| Interface::open(&port.obtained.device).ok())
+        && let (name, Ok(mtu)) = (to.name(), to.mtu_bytes())
+    {
+        let longest = mtu + ETHERNET_BYTES;
+        why += &format!("; {name} has the MTU {mtu} and sends packets of up to {longest} bytes");
+        fix = format!("a size of at most {longest} bytes, or a larger MTU");
+    }
+    let what = "no packet was sent".into();
+    Some(ErrorReport { code: UNVERIFIED.into(), what, why, fix })
+}
+
+pub(super) fn unbalanced(stopped: &Stopped) -> Failure {
+    let why = format!("{stopped}");
+    let what = "the ledger does not balance; results withheld";
+    Failure::new(UNBALANCED, "E-LEDGER", what, why, FAULT)
+}
+
+/// Returns the failure if a sink found a generator's packets of this run lost or changed.
+pub(super) fn unverified(report: &ForwardReport) -> Option<ErrorReport> {
+    if report.verified() {
+        return None;
+    }
+    let v = report.verify.unwrap_or_default();
+    let dropped = report.ledger.dropped_total();
+    let mut why = format!(
+        "of {} packets {} lost ({dropped} were dropped for a reason), {} reordered, {} duplicated, \
+         {} corrupted",
+        v.packets, v.lost, v.reordered, v.duplicated, v.corrupted
+    );
+    if v.late > 0 {
+        why += &format!(", {} too late to check for duplicates", v.late);
+    }
+    let what = "the packets at the sink differ from those that the generator sent";
+    Some(ErrorReport { code: UNVERIFIED.into(), what: what.into(), why, fix: String::new() })
+}

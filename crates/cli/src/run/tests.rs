@@ -1,0 +1,87 @@
+//! Tests of what a run ends with.
+
+use super::watch::newly_poor;
+use super::*;
+use crate::errors::{CHECK, UNBALANCED};
+use linerate::{Code, Error, Stopped, Verified};
+use linerate_ctl::report::{FarReport, Passed};
+
+/// Returns a run of ten packets, whose results `spoil` may change.
+fn ran(spoil: impl FnOnce(&mut Stopped, &mut Option<Verified>), ended: Ended) -> Ran {
+    let mut engine = Engine::builder();
+    for (name, text) in [("gen", "gen:,count=10"), ("sink", "sink:")] {
+        engine = engine.port(name, text);
+    }
+    let engine = engine.wire("gen", "sink").build().unwrap();
+    let (stats, running) = (engine.stats(), engine.start().unwrap());
+    assert!(running.wait(Duration::from_secs(20)).unwrap());
+    let mut stopped = running.stop(DRAIN);
+    let report = |stopped: &Stopped| ForwardReport::new(stopped, &stats, &Spent::default());
+    let mut verify = report(&stopped).verify;
+    spoil(&mut stopped, &mut verify);
+    let mut report = ForwardReport { verify, ..report(&stopped) };
+    if report.error.is_none() {
+        report.error = unverified(&report);
+    }
+    Ran { report, stopped, ended, uncounted: None }
+}
+
+#[test]
+fn few_packets_to_an_irq_are_told_once_while_a_run_goes_on() {
+    let mut ports = ran(|_, _| (), Ended::Done).stopped.ports;
+    ports[0].queues[0].moderation.gathers = true;
+    (ports[0].counts.rx_packets, ports[0].counts.wakeups) = (9000, 8000);
+    let (second, mut said) = (Duration::from_secs(1), Vec::new());
+    assert!(newly_poor(&ports, second / 2, &mut said).is_empty(), "too early to say");
+    let [note] = &newly_poor(&ports, second, &mut said)[..] else { panic!("{said:?}") };
+    assert!(note.starts_with("note: port 'gen': poor use of the CPU: 1.1 packets"), "{note}");
+    assert!(newly_poor(&ports, second, &mut said).is_empty(), "once");
+}
+
+#[test]
+fn run_failure_takes_precedence_over_failed_verification() {
+    let lost = |v: &mut Option<Verified>| v.as_mut().unwrap().lost = 3;
+    let broken = |s: &mut Stopped| s.failed = Some(Error::new(Code::System, "a worker", "died"));
+    assert_eq!(ran(|_, _| (), Ended::Done).exit(), 0);
+    assert_eq!(ran(|_, v| lost(v), Ended::Done).exit(), CHECK);
+    assert_eq!(ran(|_, v| lost(v), Ended::Signal(2)).exit(), CHECK);
+    let both = ran(|s, v| (broken(s), lost(v)).0, Ended::Failed);
+    assert_eq!(both.exit(), RUNTIME);
+    assert!(!both.report.verified());
+    assert_eq!(ran(|_, _| (), Ended::Failed).exit(), RUNTIME);
+}
+
+#[test]
+fn packets_that_miss_the_second_process_are_in_no_ledger() {
+    let far = |packets, whole, lost| {
+        let received = Passed { packets, bytes: 600 };
+        let cpu_seconds = 0.1;
+        let far = FarReport {
+            process: 1,
+            received,
+            whole,
+            verified: packets,
+            copied_bytes: None,
+            cpu_seconds,
+        };
+        let mut verified = Verified::default();
+        (verified.packets, verified.lost) = (packets, lost);
+        (far, verified)
+    };
+    let added = |found| {
+        let mut ran = ran(|_, _| (), Ended::Done);
+        ran.add_far(found).map(|()| ran.exit()).map_err(|failure| failure.exit)
+    };
+    assert_eq!(added(Ok(far(10, true, 0))), Ok(0));
+    assert_eq!(added(Ok(far(10, true, 1))), Ok(CHECK));
+    assert_eq!(added(Ok(far(9, true, 1))), Err(UNBALANCED));
+    assert_eq!(added(Ok(far(10, false, 0))), Err(UNBALANCED));
+    assert_eq!(added(Err("killed".into())), Ok(RUNTIME));
+}
+
+#[test]
+fn a_packet_too_late_to_tell_is_a_fault() {
+    let ran = ran(|_, v| v.as_mut().unwrap().late = 1, Ended::Done);
+    assert_eq!(ran.exit(), CHECK);
+    assert!(ran.report.error.unwrap().why.ends_with("1 too late to check for duplicates"));
+}

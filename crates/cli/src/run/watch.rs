@@ -1,0 +1,111 @@
+//! The wait for a run's end, with notes on ports in trouble meanwhile.
+
+use std::time::{Duration, Instant};
+
+use linerate::{Health, PortStats, Running, Stats};
+use linerate_ctl::poor_use::poorly_used;
+
+use super::{Ended, Path};
+use crate::errors;
+use crate::phases::{self, Phases};
+use crate::progress::{Progress, REDRAW};
+use crate::screen::Screen;
+use crate::signals::{self, Signals};
+
+/// Shortest time between two looks at a run that may end by itself.
+const SOONEST: Duration = Duration::from_micros(100);
+/// Interval of checks for a path that may end by itself.
+const LOOK_OFTEN: Duration = Duration::from_millis(10);
+/// Interval of checks for a path that does not end by itself: short enough to notice a port in
+/// trouble, long enough to let an idle machine sleep. With the wake-ups of two xdp ports, the
+/// process wakes less than twice a second.
+pub(super) const LOOK: Duration = Duration::from_secs(2);
+
+/// Waits until the run must end, and shows its progress.
+pub(super) fn watch(
+    running: &Running,
+    path: &Path,
+    phases: &mut Phases,
+    screen: &Screen,
+    signals: &Signals,
+) -> Ended {
+    let start = Instant::now();
+    let mut progress = (!screen.quiet).then(|| Progress::new(path.time)).flatten();
+    let ends = running.stats().ports().iter().any(|port| port.flags.ends);
+    let often = path.count.is_some() || ends;
+    let look = match (&progress, often) {
+        (_, true) => LOOK_OFTEN,
+        (Some(_), false) => REDRAW,
+        (None, false) => LOOK,
+    };
+    let (mut down, mut poor) = (Vec::new(), Vec::new());
+    loop {
+        let left = path.time.map_or(look, |time| time.saturating_sub(start.elapsed()));
+        // The end of a short run is found within a sixteenth of its time: rates are by that time.
+        let soon = if often { (start.elapsed() / 16).max(SOONEST) } else { look };
+        match signals.wait(left.min(look).min(soon).min(phases.left())) {
+            Some(signals::HANGUP) => return Ended::Done,
+            Some(signal) => return Ended::Signal(signal),
+            None => phases.look(running.stats()),
+        }
+        let out = packets_out(running.stats());
+        if let Some(progress) = &mut progress {
+            progress.draw(out);
+        }
+        // Check this first: if all workers ended early, `finished` would also return true.
+        if running.failed() {
+            return Ended::Failed;
+        }
+        let over = path.time.is_some_and(|time| start.elapsed() >= time);
+        if over || path.count.is_some_and(|count| out >= count) || running.finished() {
+            return Ended::Done;
+        }
+        if troubled(running.stats(), &mut down, screen) {
+            return Ended::Failed;
+        }
+        newly_poor(&running.stats().ports(), start.elapsed(), &mut poor)
+            .iter()
+            .for_each(|note| screen.note(note));
+    }
+}
+
+fn packets_out(stats: &Stats) -> u64 {
+    phases::sent(stats).packets
+}
+
+/// Returns true if a port has failed; prints a message each time that a port goes down.
+fn troubled(stats: &Stats, down: &mut Vec<String>, screen: &Screen) -> bool {
+    for port in stats.ports() {
+        let was_down = down.contains(&port.name);
+        match port.health {
+            Health::Failed(_) => return true,
+            Health::Down(e) if !was_down => {
+                let e = errors::to_type(&e.to_string());
+                screen.note(&format!("note: port '{}' is down: {e}\n", port.name));
+                down.push(port.name);
+            }
+            Health::Down(_) => {}
+            _ => down.retain(|name| *name != port.name),
+        }
+    }
+    false
+}
+
+/// Returns notes on ports whose irqs carry too few packets, one for each port; `said` has the ports already noted.
+pub(super) fn newly_poor(
+    ports: &[PortStats],
+    time: Duration,
+    said: &mut Vec<String>,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    // Figures of the first second are not representative.
+    for port in ports.iter().filter(|_| time >= Duration::from_secs(1)) {
+        if !said.contains(&port.name)
+            && let Some(why) = poorly_used(port, time)
+        {
+            notes.push(format!("note: port '{}': {why}\n", port.name));
+            said.push(port.name.clone());
+        }
+    }
+    notes
+}
