@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use linerate_port::{
-    Capabilities, Code, Direction, Error, Moderation, OpenContext, Opened, Result,
+    Capabilities, Code, Direction, Error, Moderation, OpenContext, Opened, Result, open_plan,
 };
 use linerate_skb::Pool;
 
@@ -25,7 +25,7 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
     let mut all = Vec::new();
     for (port, pool) in ports.iter().zip(pools) {
         cx.set_pool(pool);
-        let mut device = port.plan.open(&mut cx).map_err(|e| capabilities.added_to(e))?;
+        let mut device = open_plan(&*port.plan, &port.spec, capabilities, &mut cx)?;
         if port.copies_for_stage {
             let why =
                 "zero copy: a stage reads packets where they lie, and the peer could write them";
@@ -36,7 +36,7 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
             let why = format!("it opened {opened} of {planned} planned queues");
             return Err(port.spec.error(why));
         }
-        all.push(device.tolled(port.spec.toll));
+        all.push(device);
     }
     Ok(all)
 }

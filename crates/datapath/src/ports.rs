@@ -51,17 +51,20 @@ impl Named {
 
     /// Returns true if both ports are ends of one pair.
     pub fn is_paired_with(&self, other: &Named) -> bool {
-        let same = self.spec.driver == other.spec.driver && self.spec.arg == other.spec.arg;
-        self.flags().paired && same
+        self.flags().paired && open_the_same(&self.spec, &other.spec)
     }
 }
 
 impl Planned {
     /// Returns true if both ports are ends of one pair.
     pub fn is_paired_with(&self, other: &Planned) -> bool {
-        let same = self.spec.driver == other.spec.driver && self.spec.arg == other.spec.arg;
-        self.flags.paired && same
+        self.flags.paired && open_the_same(&self.spec, &other.spec)
     }
+}
+
+/// Returns true if two texts name the same driver and what it opens.
+fn open_the_same(one: &Spec, other: &Spec) -> bool {
+    one.driver == other.driver && one.arg == other.arg
 }
 
 /// Sets the mode of a port that can only be read or only be written: the left end of a wire is

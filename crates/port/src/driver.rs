@@ -184,6 +184,21 @@ pub trait Plan {
     fn examine(&self, _spec: &Spec, _how: Trial, _found: &mut Findings) {}
 }
 
+/// Opens the port of `spec` by its plan, with the register price that its text asks for
+/// ([`Opened::tolled`]).
+///
+/// # Errors
+/// Those of [`Plan::open`]; the remedy for a missing capability names all of `capabilities`.
+pub fn open_plan(
+    plan: &dyn Plan,
+    spec: &Spec,
+    capabilities: Capabilities,
+    cx: &mut OpenContext<'_>,
+) -> Result<Opened> {
+    let opened = plan.open(cx).map_err(|e| capabilities.added_to(e))?;
+    Ok(opened.tolled(spec.toll))
+}
+
 /// A setting of an interface that a port changes while it is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {

@@ -57,10 +57,15 @@ impl Health {
         }
     }
 
+    /// Returns the worst health among several queues; finished only if all of them are.
+    pub(crate) fn worst(all: impl Iterator<Item = Health>) -> Health {
+        all.min_by_key(Health::kind).unwrap_or_default()
+    }
+
     /// Returns true if no packet will ever be received again.
     #[must_use]
     pub fn ended(&self) -> bool {
-        matches!(self, Health::Finished | Health::Failed(_))
+        self.kind().ended()
     }
 
     /// Returns an error, for `?`, if something is wrong with the device.

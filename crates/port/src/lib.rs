@@ -49,7 +49,7 @@ pub mod xdp;
 
 pub use caps::{Caps, Copies, Origin, TxOffload};
 pub use driver::{
-    Change, Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan,
+    Change, Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan, open_plan,
 };
 pub use driver_queue::DriverQueue;
 pub use host::Bell;

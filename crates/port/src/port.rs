@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Batch, Code, Error, Holders, Ledger, Pool, Result};
 use linerate_sys::wait::poll_each;
 
-use crate::driver::{Driver, OpenContext, Opened, Plan};
+use crate::driver::{Driver, OpenContext, Opened, Plan, open_plan};
 use crate::moderation::Moderation;
 use crate::obtained::Obtained;
 use crate::queue::{Health, Queue, QueueOps, Want, cannot_wait, over};
@@ -87,8 +87,7 @@ impl Port {
 
     fn open_in(plan: &dyn Plan, spec: &Spec, pool: &Pool) -> Result<Port> {
         let needs = plan.needs()?;
-        let opened = plan.open(&mut OpenContext::new(pool));
-        let opened = opened.map_err(|e| needs.capabilities.added_to(e))?.tolled(spec.toll);
+        let opened = open_plan(plan, spec, needs.capabilities, &mut OpenContext::new(pool))?;
         let mut port = Port::of(&spec.name, opened, needs.ring_frames, pool);
         if let Some(mode) = spec.moderation.or(plan.moderation()) {
             port.set_moderation(mode);
@@ -298,7 +297,7 @@ impl Port {
     /// them are finished.
     #[must_use]
     pub fn health(&self) -> Health {
-        worst(self.queues.iter().map(Queue::health))
+        Health::worst(self.queues.iter().map(Queue::health))
     }
 
     /// Returns the counts since the port was opened, summed over all queues.
@@ -347,11 +346,6 @@ impl Port {
     }
 }
 
-/// Returns the worst health among several queues; finished only if all of them are.
-fn worst(all: impl Iterator<Item = Health>) -> Health {
-    all.min_by_key(Health::kind).unwrap_or_default()
-}
-
 /// Sleeps until one of `ports` has packets to receive, or for `timeout`; returns false after the
 /// timeout, or without a timeout, if all ports have ended and everything was received.
 ///
@@ -376,7 +370,7 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
         return spin_on(ports, want, timeout);
     }
     // Read the health before `arm`, so that `arm` reports a packet that arrived before the end.
-    let health = worst(ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
+    let health = Health::worst(ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
     let ended = match ports.iter_mut().all(|p| p.arm(want)) {
         true => over(health, want, timeout).map(|is_over| is_over.then_some(false)),
         false => Ok(Some(true)),
@@ -405,7 +399,7 @@ fn spin_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     let start = Instant::now();
     loop {
         // Read the health first, as in `wait_on`.
-        let health = worst(ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
+        let health = Health::worst(ports.iter().flat_map(|p| &p.queues).map(Queue::device_health));
         if ports.iter_mut().any(|port| port.has(want)) {
             return Ok(true);
         }

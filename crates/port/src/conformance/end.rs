@@ -226,7 +226,7 @@ impl End {
             assert_eq!(health.kind(), kind, "health_kind() is not that of health()");
             health
         };
-        self.slots.iter().map(health).min_by_key(Health::kind).unwrap_or_default()
+        Health::worst(self.slots.iter().map(health))
     }
 
     /// Returns the number of packets that the device reports as lost.
