@@ -57,10 +57,19 @@ pub struct CostMeter {
     last: Option<Reading>,
     /// CPU time at the beginning of the sleep, if the sleep is a sample.
     before: Option<u64>,
-    /// Decayed sums of the CPU time of wake-ups, and of their number.
-    wakes: [f64; 2],
-    /// Decayed sums of all CPU time, of irqs and of packets.
-    all: [f64; 3],
+    sums: Sums,
+}
+
+/// Sums over a meter's samples, in which older samples weigh less.
+#[derive(Debug, Default)]
+struct Sums {
+    /// CPU time of the wake-ups that were measured, and their number.
+    wake_ns: f64,
+    wakes: f64,
+    /// All CPU time, with the irqs and packets of that time.
+    all_ns: f64,
+    irqs: f64,
+    packets: f64,
 }
 
 impl CostMeter {
@@ -94,15 +103,18 @@ impl CostMeter {
         let irqs = irqs.checked_sub(last.irqs)?;
         let packets = packets.checked_sub(last.packets)?;
         let one = (wake_ns as f64).min(OUTLIER * self.cost().wake_ns);
-        decay_and_add(&mut self.wakes, [one, 1.0]);
-        decay_and_add(&mut self.all, [all_ns as f64, irqs as f64, packets as f64]);
+        decay_and_add(&mut self.sums.wake_ns, one);
+        decay_and_add(&mut self.sums.wakes, 1.0);
+        decay_and_add(&mut self.sums.all_ns, all_ns as f64);
+        decay_and_add(&mut self.sums.irqs, irqs as f64);
+        decay_and_add(&mut self.sums.packets, packets as f64);
         Some(self.cost())
     }
 
     /// Returns the costs from all samples so far, with the initial values included.
     fn cost(&self) -> Cost {
-        let (prior, [wake_ns, wakes], [all_ns, irqs, packets]) =
-            (Cost::default(), self.wakes, self.all);
+        let prior = Cost::default();
+        let Sums { wake_ns, wakes, all_ns, irqs, packets } = self.sums;
         let wake_ns = (wake_ns + prior.wake_ns * PRIOR_WAKES) / (wakes + PRIOR_WAKES);
         let of_packets = (all_ns - irqs * wake_ns).max(0.0) + prior.packet_ns * PRIOR_PACKETS;
         let packet_ns = of_packets / (packets + PRIOR_PACKETS);
@@ -110,11 +122,9 @@ impl CostMeter {
     }
 }
 
-/// Adds a sample to sums in which older samples weigh less.
-pub(super) fn decay_and_add<const N: usize>(sums: &mut [f64; N], sample: [f64; N]) {
-    for (sum, one) in sums.iter_mut().zip(sample) {
-        *sum = *sum * DECAY + one;
-    }
+/// Adds a sample to a sum in which older samples weigh less.
+pub(super) fn decay_and_add(sum: &mut f64, sample: f64) {
+    *sum = *sum * DECAY + sample;
 }
 
 #[cfg(test)]

@@ -8,6 +8,13 @@ use super::cost::Cost;
 use super::mode::{Goal, Moderation};
 use super::moderator::{Moderator, WAKING};
 
+/// The holds of a queue so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Holds {
+    pub time_ns: u64,
+    pub count: u64,
+}
+
 /// A reading of a queue's moderation. Displays as one line: `8.2 packets an irq, wake-ups took 61 % of the CPU time:
 /// holding 180 us`. A hold that the ring ends is displayed with the arithmetic, and a goal that is not met with what
 /// is met instead.
@@ -36,8 +43,9 @@ pub struct Moderated {
     /// Usual lateness of the ends of holds.
     pub(super) late: Duration,
     /// Share of a CPU that the queue takes by the measured costs: recently, and since the first measurement.
-    pub(super) shares: [f64; 2],
-    pub(super) holds: [u64; 2],
+    pub(super) share: f64,
+    pub(super) share_of_all: f64,
+    pub(super) holds: Holds,
     pub(super) cost: Cost,
     pub(super) why: Why,
 }
@@ -47,13 +55,13 @@ impl Moderated {
     /// hold is the mean hold, if most irqs ended a hold.
     #[must_use]
     pub fn over(mut self, packets: u64, irqs: u64) -> Moderated {
-        let [ns, holds] = self.holds;
         // Without irqs there were no wake-ups, so that the ratio has no bound.
-        self.shares[0] = self.shares[1];
+        self.share = self.share_of_all;
         self.packets_per_irq = if irqs > 0 { packets as f64 / irqs as f64 } else { f64::INFINITY };
         self.waking_percent = self.cost.waking_percent(self.packets_per_irq);
-        if 2 * holds > irqs {
-            self.hold = ns.checked_div(holds).map(Duration::from_nanos);
+        let Holds { time_ns, count } = self.holds;
+        if 2 * count > irqs {
+            self.hold = time_ns.checked_div(count).map(Duration::from_nanos);
         }
         self.unmet = self.misses();
         self
@@ -67,7 +75,7 @@ impl Moderated {
                 8 * (hold + self.late) > 9 * Duration::from_micros(p99_usecs.into())
             }),
             Moderation::Adaptive(Goal::Cpu { percent }) => {
-                800.0 * self.shares[0] > f64::from(9 * percent)
+                800.0 * self.share > f64::from(9 * percent)
             }
             _ => false,
         }
@@ -94,8 +102,8 @@ impl Moderated {
                 write!(f, "; timers are {late} us late, so packets wait for up to {delay} us")?;
             }
             Moderation::Adaptive(Goal::Cpu { percent }) => {
-                let packets = self.shares[0] * (100.0 - self.waking_percent);
-                write!(f, "; takes {:.1} % of a CPU", 100.0 * self.shares[0])?;
+                let packets = self.share * (100.0 - self.waking_percent);
+                write!(f, "; takes {:.1} % of a CPU", 100.0 * self.share)?;
                 if packets > f64::from(percent) {
                     write!(f, ", {packets:.1} % for the packets alone")?;
                 }

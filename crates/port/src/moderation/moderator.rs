@@ -7,7 +7,7 @@ use super::arrivals::Arrivals;
 use super::cost::{Cost, decay_and_add};
 use super::dim::Dim;
 use super::mode::{Goal, Moderation};
-use super::moderated::Moderated;
+use super::moderated::{Holds, Moderated};
 
 /// Assumed length of a ring whose length is unknown: 256, as in many devices.
 const RING_LEN: u32 = 256;
@@ -57,6 +57,20 @@ struct Turn {
     blocked: bool,
 }
 
+/// CPU time that a queue took by the measured costs, and the time in which it was taken.
+#[derive(Debug, Clone, Copy, Default)]
+struct Usage {
+    used_ns: f64,
+    passed_ns: f64,
+}
+
+impl Usage {
+    /// Returns the share of a CPU.
+    fn share(self) -> f64 {
+        self.used_ns / self.passed_ns.max(1.0)
+    }
+}
+
 /// The moderation of one queue.
 #[derive(Debug)]
 pub struct Moderator {
@@ -79,16 +93,15 @@ pub struct Moderator {
     packets: u64,
     irqs: u64,
     /// Packets and irqs at the last update of the cost.
-    counted: [u64; 2],
+    packets_learned: u64,
+    irqs_learned: u64,
     packets_per_irq: f64,
     /// The time of that update.
     learned_at: Option<Instant>,
-    /// CPU time by these costs, and the time in which it was taken, in nanoseconds: recent updates, which lose weight
-    /// with age, and all of them.
-    recent: [f64; 2],
-    whole: [f64; 2],
-    /// Total time of all holds in nanoseconds, and their number.
-    holds: [u64; 2],
+    /// Use of the CPU in recent updates, which lose weight with age, and in all of them.
+    recent: Usage,
+    whole: Usage,
+    holds: Holds,
 }
 
 impl Moderator {
@@ -112,12 +125,13 @@ impl Moderator {
             held: None,
             packets: 0,
             irqs: 0,
-            counted: [0; 2],
+            packets_learned: 0,
+            irqs_learned: 0,
             packets_per_irq: 0.0,
             learned_at: None,
-            recent: [0.0; 2],
-            whole: [0.0; 2],
-            holds: [0; 2],
+            recent: Usage::default(),
+            whole: Usage::default(),
+            holds: Holds::default(),
         }
     }
 
@@ -184,16 +198,19 @@ impl Moderator {
     /// Updates the costs of a wake-up and of a packet at `now`, and the CPU time that the queue takes by them.
     pub fn learned(&mut self, cost: Cost, now: Instant) {
         self.cost = cost;
-        let before = std::mem::replace(&mut self.counted, [self.packets, self.irqs]);
-        let [packets, irqs] = [self.packets - before[0], self.irqs - before[1]].map(|n| n as f64);
+        let packets = (self.packets - self.packets_learned) as f64;
+        let irqs = (self.irqs - self.irqs_learned) as f64;
+        (self.packets_learned, self.irqs_learned) = (self.packets, self.irqs);
         if irqs > 0.0 {
             self.packets_per_irq = packets / irqs;
         }
         let Some(since) = self.learned_at.replace(now) else { return };
-        let passed = now.saturating_duration_since(since).as_nanos() as f64;
-        let used = [irqs * cost.wake_ns + packets * cost.packet_ns, passed];
-        decay_and_add(&mut self.recent, used);
-        self.whole = [self.whole[0] + used[0], self.whole[1] + used[1]];
+        let passed_ns = now.saturating_duration_since(since).as_nanos() as f64;
+        let used_ns = irqs * cost.wake_ns + packets * cost.packet_ns;
+        decay_and_add(&mut self.recent.used_ns, used_ns);
+        decay_and_add(&mut self.recent.passed_ns, passed_ns);
+        self.whole.used_ns += used_ns;
+        self.whole.passed_ns += passed_ns;
     }
 
     /// Returns the time for which a quiet queue may stay unpolled, because another queue of the
@@ -283,7 +300,8 @@ impl Moderator {
     fn begin(&mut self, now: Instant, hold: Duration) -> Rest {
         self.held = Some(hold);
         let (hold, spin) = bound(hold, self.arrivals.rate(), self.ring_len);
-        self.holds = [self.holds[0] + hold.as_nanos() as u64, self.holds[1] + 1];
+        self.holds.time_ns += hold.as_nanos() as u64;
+        self.holds.count += 1;
         let Some(until) = now.checked_add(hold) else { return Rest::Look };
         self.due = (!spin).then_some(until);
         Rest::Hold { until, spin }
@@ -319,7 +337,8 @@ impl Moderator {
             rate,
             ring_len: self.ring_len,
             late: self.late,
-            shares: [self.recent, self.whole].map(|[used, passed]| used / passed.max(1.0)),
+            share: self.recent.share(),
+            share_of_all: self.whole.share(),
             holds: self.holds,
             cost: self.cost,
             why,

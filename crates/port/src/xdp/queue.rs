@@ -61,8 +61,8 @@ pub(super) struct Device {
     /// Cache of frames for the rings, used when a call brings no hot list.
     home: Local,
     /// The kernel's counters of this socket at the last reading, and the sum over all sockets so far.
-    missed_before: [u64; 2],
-    missed: [u64; 2],
+    missed_before: Missed,
+    missed: Missed,
     late: Late,
     /// Descriptors of earlier sockets that made no sense.
     bad_descs: u64,
@@ -73,6 +73,22 @@ pub(super) struct Device {
     bind_error: Option<Errno>,
     /// Time at which an idle queue checks its interface next.
     look_at: Option<Instant>,
+}
+
+/// Packets that the kernel had for a socket and did not deliver, by cause.
+#[derive(Debug, Clone, Copy, Default)]
+struct Missed {
+    ring_full: u64,
+    no_frame: u64,
+}
+
+impl Missed {
+    /// Adds the packets that a socket missed between two readings of its counters.
+    fn add_between(&mut self, before: Missed, now: Missed) {
+        let sum = |sum: u64, before, now: u64| sum.saturating_add(now.saturating_sub(before));
+        self.ring_full = sum(self.ring_full, before.ring_full, now.ring_full);
+        self.no_frame = sum(self.no_frame, before.no_frame, now.no_frame);
+    }
 }
 
 /// Binds a socket; returns its queue, whether it copies, and the reason if zero-copy was tried.
@@ -97,8 +113,8 @@ pub(super) fn open(
         copy_mode,
         checksums,
         rx: Rx::default(),
-        missed_before: [0; 2],
-        missed: [0; 2],
+        missed_before: Missed::default(),
+        missed: Missed::default(),
         late: Late::default(),
         bad_descs: 0,
         resets: 0,
@@ -118,7 +134,7 @@ impl Device {
         let held = Held::new(self.binding.memory_bytes(), pool.frame_size());
         let socket = self.socket.insert(Socket { rings, held });
         self.rx.refill(socket, &mut self.home, false);
-        self.missed_before = [0; 2];
+        self.missed_before = Missed::default();
     }
 
     /// Closes the socket of a deleted interface, or of a device that returns no packets, and tries
@@ -228,13 +244,11 @@ impl Device {
         else {
             return;
         };
-        let now = [now.rx_ring_full.unwrap_or(0), now.rx_dropped];
-        for ((sum, now), before) in self.missed.iter_mut().zip(now).zip(self.missed_before) {
-            *sum = sum.saturating_add(now.saturating_sub(before));
-        }
+        let now = Missed { ring_full: now.rx_ring_full.unwrap_or(0), no_frame: now.rx_dropped };
+        self.missed.add_between(self.missed_before, now);
         self.missed_before = now;
         let ns = monotonic_ns();
-        if !self.late.is_due(ns, self.missed[0]) {
+        if !self.late.is_due(ns, self.missed.ring_full) {
             return;
         }
         let Ok(run_delay_ns) = run_delay_ns() else { return self.late.end() };
@@ -243,7 +257,7 @@ impl Device {
             ns,
             run_delay_ns,
             received: self.rx.packets,
-            ring_full: self.missed[0],
+            ring_full: self.missed.ring_full,
         };
         self.late.read(reading, self.binding.rx_len());
     }
@@ -384,15 +398,16 @@ impl HostDevice for Device {
         let bad = self.socket.as_ref().map_or(0, |s| s.rings.corrupt() + s.held.lies);
         let driver = DriverCounts {
             copied_bytes: Some(self.tx.copied_bytes),
-            missed_ring_full: self.missed[0].saturating_sub(self.late.packets()),
+            missed_ring_full: self.missed.ring_full.saturating_sub(self.late.packets()),
             missed_no_cpu: self.late.packets(),
-            missed_no_frame: self.missed[1],
+            missed_no_frame: self.missed.no_frame,
             bad_descs: self.bad_descs + bad,
             resets: self.resets,
             doorbells: Some(self.tx.doorbells),
             ..DriverCounts::default()
         };
-        let (rx_missed, rx_nombuf) = (self.missed.iter().sum(), self.rx.rx_nombuf);
+        let rx_missed = self.missed.ring_full + self.missed.no_frame;
+        let rx_nombuf = self.rx.rx_nombuf;
         Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }
     }
 
