@@ -36,7 +36,7 @@ impl Signals {
     pub fn telling(flag: &Arc<AtomicBool>) -> io::Result<Signals> {
         let flag = flag.clone();
         let mut incoming = Incoming::new([SIGINT, SIGTERM])?;
-        let (first, told) = channel();
+        let (first, signals) = channel();
         let another = first.clone();
         thread::Builder::new().name("signals".into()).spawn(move || {
             for (i, signal) in incoming.forever().enumerate() {
@@ -46,7 +46,7 @@ impl Signals {
                 }
             }
         })?;
-        Ok(Signals(told, another))
+        Ok(Signals(signals, another))
     }
 
     /// Sends [`HANGUP`], like a signal, at the end of the standard input, which means that the

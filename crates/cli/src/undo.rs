@@ -179,7 +179,7 @@ impl Left {
     }
 
     /// Describes the changed state of the interface, and its restored state.
-    fn told(&self) -> (String, String) {
+    fn descriptions(&self) -> (String, String) {
         match self {
             Left::Checksums => {
                 ("its checksum offload is off".into(), "its checksum offload is on again".into())
@@ -294,7 +294,7 @@ impl Line {
             return None;
         }
         self.there().filter(|there| self.left.is_left(there))?;
-        let (interface, (changed, _)) = (&self.interface, self.left.told());
+        let (interface, (changed, _)) = (&self.interface, self.left.descriptions());
         let verb = match self.left {
             Left::Interrupts(_) => "may have left",
             _ => "left",
@@ -305,7 +305,7 @@ impl Line {
     /// Undoes the recorded changes; returns true if all of them are undone.
     fn undo(&self, screen: &Screen, found: &mut Vec<Finding>) -> bool {
         let Line { pid, interface, .. } = self;
-        let (changed, again) = self.left.told();
+        let (changed, again) = self.left.descriptions();
         let mut left = |why: &str, fix: String| {
             let what = format!("{interface} was not restored: {changed}");
             let mut finding = Finding::new(Level::Warn, what);
@@ -432,7 +432,7 @@ mod tests {
         }
         let line = Line::of("linerate-undo/1 7 8 9 3 v0 hold=250000/1=20000/2").unwrap();
         assert_eq!(line.left.to_string(), "hold=250000/1=20000/2");
-        assert_eq!(line.left.told().1, "NAPI holds it for 20 us again");
+        assert_eq!(line.left.descriptions().1, "NAPI holds it for 20 us again");
         for bad in [
             "",
             "linerate-undo/1 7 8 9 3 v1 queues",

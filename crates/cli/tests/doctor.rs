@@ -6,9 +6,9 @@ use command::{command, run};
 
 #[test]
 fn a_port_without_a_device_is_well() {
-    let told = run("doctor null:");
-    assert_eq!((told.exit, told.err.as_str()), (Some(0), ""), "{told:?}");
-    assert!(told.out.starts_with("ok    opens: "), "{told:?}");
+    let ended = run("doctor null:");
+    assert_eq!((ended.exit, ended.err.as_str()), (Some(0), ""), "{ended:?}");
+    assert!(ended.out.starts_with("ok    opens: "), "{ended:?}");
     let document = run("doctor null: --json");
     assert_eq!(document.exit, Some(0));
     let d = document.document();
@@ -20,14 +20,14 @@ fn a_port_without_a_device_is_well() {
 #[test]
 fn what_is_missing_is_told_with_its_remedy_and_the_status_of_a_check_that_failed() {
     for port in ["packet:nosuchif0", "nosuchif0"] {
-        let told = run(&format!("doctor {port}"));
-        assert_eq!((told.exit, told.err.as_str()), (Some(3), ""), "{told:?}");
-        assert!(told.out.starts_with("miss  "), "{told:?}");
-        assert!(told.out.contains("nosuchif0\n      why: "), "{told:?}");
+        let ended = run(&format!("doctor {port}"));
+        assert_eq!((ended.exit, ended.err.as_str()), (Some(3), ""), "{ended:?}");
+        assert!(ended.out.starts_with("miss  "), "{ended:?}");
+        assert!(ended.out.contains("nosuchif0\n      why: "), "{ended:?}");
         // A list of program names is no command, and is not printed as one.
-        let words: Vec<&str> = told.out.split_whitespace().collect();
+        let words: Vec<&str> = ended.out.split_whitespace().collect();
         let listed = "use the name of an existing interface; this lists them: ip -br link";
-        assert!(words.join(" ").contains(listed), "{told:?}");
+        assert!(words.join(" ").contains(listed), "{ended:?}");
         let document = run(&format!("doctor {port} --json"));
         assert_eq!((document.exit, document.err.as_str()), (Some(3), ""), "{document:?}");
         let d = document.document();
@@ -45,26 +45,26 @@ fn what_is_missing_is_told_with_its_remedy_and_the_status_of_a_check_that_failed
 #[test]
 fn a_text_that_is_no_port_is_refused_as_by_every_command() {
     for port in ["packt:x", "null:,sise=60", "xdp:x,ring=3"] {
-        let told = run(&format!("doctor {port}"));
-        assert_eq!((told.exit, told.out.as_str()), (Some(2), ""), "{told:?}");
-        assert!(told.err.starts_with("error[E-PORT-SYNTAX]: "), "{told:?}");
+        let ended = run(&format!("doctor {port}"));
+        assert_eq!((ended.exit, ended.out.as_str()), (Some(2), ""), "{ended:?}");
+        assert!(ended.err.starts_with("error[E-PORT-SYNTAX]: "), "{ended:?}");
         let d = run(&format!("doctor {port} --json")).document();
         assert_eq!(d["error"]["code"], "E-PORT-SYNTAX");
     }
     assert_eq!(run("doctor --try").exit, Some(2), "which port?");
     assert_eq!(run("doctor eth0 --peer 192.0.2.1").exit, Some(2), "nothing is asked without --try");
     assert_eq!(run("doctor --try eth0 --peer fd00::1").exit, Some(2), "by ARP");
-    let told = run("doctor --try null: --peer 192.0.2.1");
-    assert!(told.exit == Some(2) && told.err.contains("only a port of xdp"), "{told:?}");
+    let ended = run("doctor --try null: --peer 192.0.2.1");
+    assert!(ended.exit == Some(2) && ended.err.contains("only a port of xdp"), "{ended:?}");
 }
 
 #[test]
 fn the_machine_is_told_in_lines_that_fit_a_terminal() {
-    let told = run("doctor");
-    assert!(matches!(told.exit, Some(0 | 3)), "{told:?}");
-    let missing = told.out.lines().any(|line| line.starts_with("miss  "));
-    assert_eq!(told.exit, Some(if missing { 3 } else { 0 }), "{told:?}");
-    for line in told.out.lines() {
+    let ended = run("doctor");
+    assert!(matches!(ended.exit, Some(0 | 3)), "{ended:?}");
+    let missing = ended.out.lines().any(|line| line.starts_with("miss  "));
+    assert_eq!(ended.exit, Some(if missing { 3 } else { 0 }), "{ended:?}");
+    for line in ended.out.lines() {
         let begins = ["ok    ", "warn  ", "miss  ", "      "].iter().any(|b| line.starts_with(b));
         assert!(begins, "{line:?}");
         // Commands are on lines of their own, which may be long.
@@ -88,9 +88,9 @@ fn without_privilege_it_says_what_to_give_the_program() {
     if done.stdout.is_empty() {
         return eprintln!("skipped: {}", String::from_utf8_lossy(&done.stderr).trim());
     }
-    let told = command::Ended::from(done);
-    assert_eq!(told.exit, Some(3), "{told:?}");
-    let d = told.document();
+    let ended = command::Ended::from(done);
+    assert_eq!(ended.exit, Some(3), "{ended:?}");
+    let d = ended.document();
     let findings = d["findings"].as_array().unwrap();
     let refused = findings.iter().find(|f| f["level"] == "miss").unwrap();
     assert_eq!(refused["code"], "E-PERM", "{d}");

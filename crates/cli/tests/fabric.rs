@@ -16,11 +16,11 @@ fn ran(experiment: &str, only: &str) -> (Vec<[Value; 2]>, Value) {
     let name = format!("linerate-fabric-{experiment}-{}", std::process::id());
     let dir = std::env::temp_dir().join(name);
     let words = format!("lab run {experiment} --quick {only} --json --dir {}", dir.display());
-    let told = run(&words);
-    let document = told.document();
+    let ended = run(&words);
+    let document = ended.document();
     let _ = fs::remove_dir_all(&dir);
     // The machine's noise decides between the two exit statuses.
-    assert!(matches!(told.exit, Some(0 | 4)), "{}{}", told.out, told.err);
+    assert!(matches!(ended.exit, Some(0 | 4)), "{}{}", ended.out, ended.err);
     let cell = &document["cells"][0];
     let ledgers = cell["ledger"].as_object().unwrap();
     assert!(ledgers.values().all(|ledger| ledger["balanced"] == true), "{ledgers:?}");
@@ -126,16 +126,16 @@ fn packets_of_a_device_reach_the_other_process_or_are_lost_by_their_cause() {
     let file = std::env::temp_dir().join(format!("linerate-device-{}.toml", std::process::id()));
     fs::write(&file, BY_A_DEVICE).unwrap();
     let dir = file.with_extension("runs");
-    let told = run(&format!("lab run {} --quick --json --dir {}", file.display(), dir.display()));
+    let ended = run(&format!("lab run {} --quick --json --dir {}", file.display(), dir.display()));
     let _ = fs::remove_dir_all(&dir);
     fs::remove_file(&file).unwrap();
-    let document = told.document();
+    let document = ended.document();
     let code = document["error"]["code"].as_str();
-    if told.exit != Some(0) && matches!(code, Some("E-PERM" | "E-UNSUPPORTED")) {
+    if ended.exit != Some(0) && matches!(code, Some("E-PERM" | "E-UNSUPPORTED")) {
         return eprintln!("skipped: {}", document["error"]);
     }
     // The machine's noise decides between the two exit statuses.
-    assert!(matches!(told.exit, Some(0 | 4)), "{}{}", told.out, told.err);
+    assert!(matches!(ended.exit, Some(0 | 4)), "{}{}", ended.out, ended.err);
     let cell = &document["cells"][0];
     let balanced = cell["ledger"].as_object().unwrap().values().all(|l| l["balanced"] == true);
     assert!(balanced, "{}", cell["ledger"]);
@@ -211,11 +211,11 @@ fn a_far_side_that_is_killed_ends_the_run_which_says_so() {
         }
     }
     let killed = Instant::now();
-    let told = Ended::from(run.wait_with_output().unwrap());
+    let ended = Ended::from(run.wait_with_output().unwrap());
     let took = killed.elapsed();
     let _ = fs::remove_dir_all(&dir);
-    assert_eq!(told.exit, Some(1), "{told:?}");
-    assert_eq!(told.document()["error"]["code"], "E-SYSTEM", "{told:?}");
-    assert!(told.out.contains("the process at the far side of the fabric failed"), "{told:?}");
+    assert_eq!(ended.exit, Some(1), "{ended:?}");
+    assert_eq!(ended.document()["error"]["code"], "E-SYSTEM", "{ended:?}");
+    assert!(ended.out.contains("the process at the far side of the fabric failed"), "{ended:?}");
     assert!(took < Duration::from_secs(5), "{took:?}");
 }

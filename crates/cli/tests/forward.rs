@@ -52,18 +52,18 @@ fn interface_that_is_deleted_during_a_run_is_told_with_the_command_to_type() {
     let words = "forward packet:v0 sink:blind --json";
     let child = netns.run(|| start(words)).unwrap();
     netns.ip("link del v0").unwrap();
-    let told = Ended::from(child.wait_with_output().unwrap());
-    let error = &told.document()["error"];
-    assert_eq!((told.exit, &error["code"]), (Some(1), &"E-NODEV".into()), "{told:?}");
+    let ended = Ended::from(child.wait_with_output().unwrap());
+    let error = &ended.document()["error"];
+    assert_eq!((ended.exit, &error["code"]), (Some(1), &"E-NODEV".into()), "{ended:?}");
     let fix = error["fix"].as_str().unwrap();
     assert!(fix.ends_with(&format!("ip netns exec NAME linerate {words}")), "{fix}");
 }
 
 #[test]
 fn ring_called_sink_is_not_taken_for_the_sink_behind_it() {
-    let told = run("gen sink=ring:r0 --count 5 --json");
-    assert_eq!((told.exit, told.err.as_str()), (Some(0), ""), "{told:?}");
-    let d = told.document();
+    let ended = run("gen sink=ring:r0 --count 5 --json");
+    assert_eq!((ended.exit, ended.err.as_str()), (Some(0), ""), "{ended:?}");
+    let d = ended.document();
     let names: Vec<_> = d["ports"].as_array().unwrap().iter().map(|port| &port["name"]).collect();
     assert_eq!(names, ["gen", "sink", "sink-end", "sink-2"]);
     assert_eq!(d["verify"]["packets"], 5);
@@ -446,10 +446,10 @@ fn a_count_of_the_ports_own_holds_if_it_is_smaller() {
 
 #[test]
 fn a_run_too_short_for_a_search_of_places_says_so() {
-    let told = run("forward null: null: --place auto --for 200ms --json");
-    let document = told.document();
-    assert_eq!((told.exit, document["placement"].is_null()), (Some(0), true), "{told:?}");
+    let ended = run("forward null: null: --place auto --for 200ms --json");
+    let document = ended.document();
+    assert_eq!((ended.exit, document["placement"].is_null()), (Some(0), true), "{ended:?}");
     let warnings = document["warnings"].as_array().unwrap();
     let is_said = |w: &serde_json::Value| w.as_str().unwrap().contains("the run ended first");
-    assert!(warnings.iter().any(is_said), "{told:?}");
+    assert!(warnings.iter().any(is_said), "{ended:?}");
 }

@@ -25,14 +25,14 @@ fn a_wire_between_the_ends_of_one_veth_pair_is_warned_about() {
         Ok(netns) => netns,
         Err(e) => return eprintln!("skipped: {e}"),
     };
-    let told = "v0 and v1 are the ends of one veth pair";
+    let pair = "v0 and v1 are the ends of one veth pair";
     let warned = |words: &str| {
         let text = run_in(&netns, &format!("forward {words} --for 10ms"));
         let document = run_in(&netns, &format!("forward {words} --for 10ms --json"));
         assert_eq!((text.exit, document.exit), (Some(0), Some(0)), "{text:?} {document:?}");
         let warnings = document.document()["warnings"].to_string();
-        assert_eq!(text.err.contains(told), warnings.contains(told), "{text:?} {document:?}");
-        text.err.contains(&format!("warning: {told}"))
+        assert_eq!(text.err.contains(pair), warnings.contains(pair), "{text:?} {document:?}");
+        text.err.contains(&format!("warning: {pair}"))
     };
     assert!(warned("packet:v0 packet:v1"));
     assert!(!warned("packet:v0 sink:"));
@@ -72,10 +72,10 @@ fn a_generator_of_which_nothing_is_sent_fails_with_the_reason() {
         ("forward gen:,count=10,size=1515 packet:v0", 3),
         ("gen packet:v0 --count 10 --size 1514", 0),
     ] {
-        let told = run_in(&netns, words);
-        assert_eq!(told.exit, Some(exit), "{words}: {told:?}");
+        let ended = run_in(&netns, words);
+        assert_eq!(ended.exit, Some(exit), "{words}: {ended:?}");
         let why = "every packet was dropped: 10 too_long; v0 has the MTU 1500 and sends packets of up to 1514 bytes";
         let lines = format!("error[E-VERIFY]: no packet was sent\n  why: {why}\n  fix: a size of");
-        assert_eq!(told.err.contains(&lines), exit == 3, "{words}: {told:?}");
+        assert_eq!(ended.err.contains(&lines), exit == 3, "{words}: {ended:?}");
     }
 }

@@ -155,12 +155,12 @@ fn a_peer_that_never_came_fails_a_run_that_has_an_end() {
         (format!("forward gen:,count=10 memif:{}", name()), "has no server"),
         (format!("forward memif:{},role=server sink: --for 300ms", name()), "has no client"),
     ] {
-        let told = run(&words);
-        assert_eq!(told.exit, Some(1), "{words}: {told:?}");
-        let error = told.err.split("error[E-DEVICE-DOWN]: memif ").nth(1).unwrap_or_default();
-        assert!(error.contains(what) && error.contains("in the whole run"), "{words}: {told:?}");
-        assert!(error.contains("\n  fix: start "), "{words}: {told:?}");
-        assert!(told.out.contains("balance "), "the ledger is still printed: {told:?}");
+        let ended = run(&words);
+        assert_eq!(ended.exit, Some(1), "{words}: {ended:?}");
+        let error = ended.err.split("error[E-DEVICE-DOWN]: memif ").nth(1).unwrap_or_default();
+        assert!(error.contains(what) && error.contains("in the whole run"), "{words}: {ended:?}");
+        assert!(error.contains("\n  fix: start "), "{words}: {ended:?}");
+        assert!(ended.out.contains("balance "), "the ledger is still printed: {ended:?}");
         let d = run(&format!("{words} --json")).document();
         assert_eq!(
             (&d["error"]["code"], &d["ledger"]["balanced"]),

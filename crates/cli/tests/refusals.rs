@@ -41,12 +41,13 @@ const REFUSALS: [(&str, i32, &str, &str, &str); 19] = [
 #[test]
 fn each_refusal_has_its_code_its_reason_and_its_exit_status() {
     for (words, exit, code, why, fix) in REFUSALS {
-        let told = run(words);
-        assert_eq!(told.exit, Some(exit), "{words}: {told:?}");
-        assert!(told.err.starts_with(&format!("error[{code}]: ")), "{words}: {told:?}");
-        let line = |label: &str| told.err.lines().find_map(|l| l.strip_prefix(label)).unwrap_or("");
-        assert!(line("  why: ").contains(why), "{words}: {told:?}");
-        assert!(line("  fix: ").contains(fix), "{words}: {told:?}");
+        let ended = run(words);
+        assert_eq!(ended.exit, Some(exit), "{words}: {ended:?}");
+        assert!(ended.err.starts_with(&format!("error[{code}]: ")), "{words}: {ended:?}");
+        let line =
+            |label: &str| ended.err.lines().find_map(|l| l.strip_prefix(label)).unwrap_or("");
+        assert!(line("  why: ").contains(why), "{words}: {ended:?}");
+        assert!(line("  fix: ").contains(fix), "{words}: {ended:?}");
 
         let document = run(&format!("{words} --json"));
         let d = document.document();
@@ -63,43 +64,52 @@ fn each_refusal_has_its_code_its_reason_and_its_exit_status() {
 
 #[test]
 fn a_missing_interface_is_named() {
-    let told = run("forward packet:nosuchif0 sink:blind");
-    if told.exit == Some(5) {
-        return println!("skipped: {}", told.err.trim());
+    let ended = run("forward packet:nosuchif0 sink:blind");
+    if ended.exit == Some(5) {
+        return println!("skipped: {}", ended.err.trim());
     }
-    assert_eq!(told.exit, Some(1), "{told:?}");
-    assert!(told.err.starts_with("error[E-NODEV]: ") && told.err.contains("nosuchif0"), "{told:?}");
+    assert_eq!(ended.exit, Some(1), "{ended:?}");
+    assert!(
+        ended.err.starts_with("error[E-NODEV]: ") && ended.err.contains("nosuchif0"),
+        "{ended:?}"
+    );
 }
 
 #[test]
 fn a_cpu_that_is_not_there_is_refused_before_anything_is_opened() {
     let out = std::env::temp_dir().join(format!("linerate-no-cpu-{}.pcap", std::process::id()));
     for words in ["forward gen:,count=1", "gen"] {
-        let told = run(&format!("{words} pcap:{} --cpu 0,1023", out.display()));
-        assert_eq!(told.exit, Some(2), "{words}: {told:?}");
-        assert!(told.err.starts_with("error[E-CPU]: cannot pin a thread to CPU 1023"), "{told:?}");
-        assert!(told.out.is_empty() && !out.exists(), "{words}: the port was opened: {told:?}");
+        let ended = run(&format!("{words} pcap:{} --cpu 0,1023", out.display()));
+        assert_eq!(ended.exit, Some(2), "{words}: {ended:?}");
+        assert!(
+            ended.err.starts_with("error[E-CPU]: cannot pin a thread to CPU 1023"),
+            "{ended:?}"
+        );
+        assert!(ended.out.is_empty() && !out.exists(), "{words}: the port was opened: {ended:?}");
     }
 }
 
 #[test]
 fn a_generator_whose_interface_is_absent_says_so() {
-    let told = run("gen packet:nosuchif0 --to 192.0.2.7:7777 --count 1");
-    if told.exit == Some(5) {
-        return println!("skipped: {}", told.err.trim());
+    let ended = run("gen packet:nosuchif0 --to 192.0.2.7:7777 --count 1");
+    if ended.exit == Some(5) {
+        return println!("skipped: {}", ended.err.trim());
     }
-    assert!(told.err.starts_with("error[E-NODEV]: ") && told.err.contains("nosuchif0"), "{told:?}");
+    assert!(
+        ended.err.starts_with("error[E-NODEV]: ") && ended.err.contains("nosuchif0"),
+        "{ended:?}"
+    );
 }
 
 #[test]
 fn words_that_are_not_understood_are_a_usage_error() {
     for words in ["forward null:", "forward --for 10", "forward --count -1", "gen"] {
-        let told = run(words);
-        assert_eq!(told.exit, Some(2), "{words}: {told:?}");
+        let ended = run(words);
+        assert_eq!(ended.exit, Some(2), "{words}: {ended:?}");
         let is_ours =
-            told.err.starts_with("error[E-USAGE]: ") && told.err.contains("\n  fix: linerate");
-        assert!(told.out.is_empty() && is_ours, "{words}: {told:?}");
-        assert!(!told.err.contains("For more information"), "{words}: {told:?}");
+            ended.err.starts_with("error[E-USAGE]: ") && ended.err.contains("\n  fix: linerate");
+        assert!(ended.out.is_empty() && is_ours, "{words}: {ended:?}");
+        assert!(!ended.err.contains("For more information"), "{words}: {ended:?}");
         let document = run(&format!("{words} --json"));
         assert_eq!((document.exit, document.err.as_str()), (Some(2), ""), "{words}: {document:?}");
         assert_eq!(document.document()["error"]["code"], "E-USAGE");
@@ -116,9 +126,9 @@ fn argument_that_is_not_utf8_is_refused_as_any_other() {
     ] {
         let mut command = command(words);
         command.arg(OsStr::from_bytes(argument)).stdin(Stdio::null());
-        let told = Ended::from(command.output().unwrap());
-        assert_eq!(told.exit, Some(exit), "{words}: {told:?}");
-        assert!(told.err.starts_with(error) && told.err.contains("\n  fix: "), "{told:?}");
+        let ended = Ended::from(command.output().unwrap());
+        assert_eq!(ended.exit, Some(exit), "{words}: {ended:?}");
+        assert!(ended.err.starts_with(error) && ended.err.contains("\n  fix: "), "{ended:?}");
     }
 }
 
@@ -143,9 +153,9 @@ fn a_result_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_not() {
         return println!("skipped: there is no /dev/full");
     };
     for words in ["forward --count 10", "forward --count 10 --json"] {
-        let told = command(words).stdout(full.try_clone().unwrap()).output().unwrap();
-        assert_eq!(told.status.code(), Some(1), "{told:?}");
-        assert!(String::from_utf8_lossy(&told.stderr).contains("error[E-FILE]"), "{told:?}");
+        let ended = command(words).stdout(full.try_clone().unwrap()).output().unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        assert!(String::from_utf8_lossy(&ended.stderr).contains("error[E-FILE]"), "{ended:?}");
     }
     let mut child = command("forward --for 100ms")
         .stdout(Stdio::piped())

@@ -6,7 +6,7 @@ use linerate_port::{QueueCounts, Registers};
 
 /// Formats the modelled register accesses for each irq and packet, and their share of the run's
 /// time.
-pub(crate) fn told(taken: Registers, counts: &QueueCounts, time: Duration) -> String {
+pub(crate) fn register_line(taken: Registers, counts: &QueueCounts, time: Duration) -> String {
     let packets = counts.rx_packets + counts.tx_packets;
     let kind = |n: u64, ns: u64, what: &str| {
         let by = |of: u64| match of {
@@ -37,11 +37,11 @@ mod tests {
             counts
         };
         assert_eq!(
-            told(taken, &counts(10), Duration::from_millis(1)),
+            register_line(taken, &counts(10), Duration::from_millis(1)),
             "MODEL: 30 posted writes (3.00 an irq, 0.30 a packet) busy-waited 0.1 % of a CPU, \
              20 flushing reads (2.00 an irq, 0.20 a packet) busy-waited 25.0 % of a CPU"
         );
-        let none = told(taken, &counts(0), Duration::from_millis(1));
+        let none = register_line(taken, &counts(0), Duration::from_millis(1));
         assert!(none.contains("(- an irq, 0.30 a packet)"), "{none}");
     }
 }

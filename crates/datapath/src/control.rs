@@ -16,7 +16,7 @@ use crate::tx_batch::TxBatch;
 use crate::worker_slot::WorkerSlot;
 
 /// Interval at which a waiting thread checks for the answer if the worker does not wake it.
-const LOOK: Duration = Duration::from_millis(10);
+const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 
 /// An order that neither a worker nor its giver has claimed.
 const OPEN: u8 = 0;
@@ -302,9 +302,9 @@ impl<A: Clone> PendingOrder<A> {
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
                 let is_withdrawn = self.withdraw();
-                if !is_withdrawn && start.elapsed() < timeout.saturating_add(LOOK) {
+                if !is_withdrawn && start.elapsed() < timeout.saturating_add(ANSWER_INTERVAL) {
                     // A worker may be executing it at this moment.
-                    park_timeout(LOOK);
+                    park_timeout(ANSWER_INTERVAL);
                     continue;
                 }
                 let what = match is_withdrawn {
@@ -316,7 +316,7 @@ impl<A: Clone> PendingOrder<A> {
                     .fix("run the worker; a worker that has ended executes no orders"));
             }
             // The worker wakes only the thread that gave the order; any other thread polls.
-            park_timeout(left.min(LOOK));
+            park_timeout(left.min(ANSWER_INTERVAL));
         }
     }
 }

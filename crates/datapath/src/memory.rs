@@ -119,9 +119,10 @@ impl MemoryConfig {
         let none: Vec<_> = rings.iter().map(|rings| rings.map(|_| 0)).collect();
         let others = plan::holders(demands, number, sizes, &none, data_room);
         let workers = rings.iter().flatten().count();
-        let told = self.hot_list_len.map(|asked| applied(asked, frames, &others, workers, sizes));
+        let applied_len =
+            self.hot_list_len.map(|asked| applied(asked, frames, &others, workers, sizes));
         let default = |served: usize| HOT_LIST.clamp(HOT_LIST.default.max(served as u64)) as usize;
-        let hot_list = |n: &Option<usize>| n.map(|n| told.unwrap_or_else(|| default(n)));
+        let hot_list = |n: &Option<usize>| n.map(|n| applied_len.unwrap_or_else(|| default(n)));
         let hot_lists: Vec<_> = rings.iter().map(hot_list).collect();
         let holders = plan::holders(demands, number, sizes, &hot_lists, data_room);
         let holders = holders.with_thread_caches();
@@ -140,7 +141,7 @@ impl MemoryConfig {
         if let Some(every) = self.sampling {
             pool.set_sampling(every);
         }
-        let cut = self.hot_list_len.zip(told).and_then(|(asked, told)| cut(asked, told));
+        let cut = self.hot_list_len.zip(applied_len).and_then(|(asked, len)| cut(asked, len));
         let short = hot_lists.iter().zip(&rings).enumerate().filter_map(|(worker, lists)| {
             let (len, n) = ((*lists.0)?, (*lists.1)?);
             Holders::short_hot_list(len, n as u64).map(|text| format!("worker {worker}: {text}"))

@@ -32,7 +32,7 @@ pub(crate) struct Napi {
     egress: Egress,
     /// The ledger's count of the waiting packets, updated after each turn.
     tally: Tally,
-    told: usize,
+    tallied: usize,
     /// True if the worker's epoll set watches the queue.
     watched: bool,
     /// True if the moderation holds the queue: packets gather in its ring.
@@ -65,7 +65,7 @@ impl Napi {
             fan: Vec::new(),
             egress,
             tally,
-            told: 0,
+            tallied: 0,
             watched: true,
             held: false,
             published: HealthKind::Up,
@@ -161,9 +161,9 @@ impl Napi {
     pub fn xmit(&mut self, now: Instant, mem: &mut Local) -> bool {
         let moved = self.egress.xmit(&mut self.ops, now, mem);
         let waits = self.waiting();
-        if waits != self.told {
+        if waits != self.tallied {
             self.tally.set(waits);
-            self.told = waits;
+            self.tallied = waits;
         }
         moved
     }

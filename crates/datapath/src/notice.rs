@@ -22,7 +22,7 @@ pub(crate) struct Notice {
 #[derive(Debug, Default)]
 struct Word {
     /// Number of notifications so far.
-    told: u64,
+    notices: u64,
     /// Threads that have returned.
     over: usize,
     /// The error of the first thread that failed.
@@ -70,7 +70,7 @@ impl Notice {
     fn tell_that(&self, what: impl FnOnce(&mut Word)) {
         let mut word = self.word();
         what(&mut word);
-        word.told += 1;
+        word.notices += 1;
         drop(word);
         self.given.notify_all();
     }
@@ -96,11 +96,11 @@ impl Notice {
         loop {
             // Read the count before the check, so that a notification after the check ends the wait
             // below.
-            let known = self.word().told;
+            let known = self.word().notices;
             if let Some(answer) = ask() {
                 return Some(answer);
             }
-            let nothing_new = |word: &mut Word| word.told == known;
+            let nothing_new = |word: &mut Word| word.notices == known;
             let word = self.word();
             let Some(until) = until else {
                 drop(self.given.wait_while(word, nothing_new));

@@ -24,7 +24,7 @@ pub(crate) const BELL: u64 = u64::MAX;
 pub(crate) const TIMER: u64 = u64::MAX - 1;
 /// Longest time between two checks for room while packets wait for room. It equals memif's shortest
 /// wait for room, so that the time does not depend on the length of a ring.
-const LOOK_FOR_ROOM: Duration = SLEEP_MIN;
+const ROOM_INTERVAL: Duration = SLEEP_MIN;
 
 impl Worker {
     /// Decides when to poll next. Keeps the decision under load: a queue that used its whole budget
@@ -60,7 +60,7 @@ impl Worker {
                 return if received { Rest::Look } else { Rest::Device };
             }
             if napi.backlog() > 0 {
-                most = most.min(LOOK_FOR_ROOM);
+                most = most.min(ROOM_INTERVAL);
             }
             most = most.min(napi.patience().unwrap_or(most));
         }
@@ -166,7 +166,7 @@ impl Worker {
             return Ok(());
         }
         self.is_armed = false;
-        self.slot.rests();
+        self.slot.wake_waiters();
         let since = Instant::now();
         self.sleep(timeout)?;
         self.slot.waits().slept(since.elapsed());

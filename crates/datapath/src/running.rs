@@ -139,10 +139,10 @@ impl Running {
     /// meanwhile has another number; if a packet waits for a sleeping worker, its ring is not
     /// empty.
     fn at_rest(&self, draining: bool) -> bool {
-        let rest = || self.slots.iter().map(|slot| slot.rest(draining));
-        let before: Vec<_> = rest().collect();
+        let turns = || self.slots.iter().map(|slot| slot.quiet_turns(draining));
+        let before: Vec<_> = turns().collect();
         let quiet = before.iter().all(Option::is_some);
-        quiet && self.stats.in_rings() == 0 && rest().eq(before)
+        quiet && self.stats.in_rings() == 0 && turns().eq(before)
     }
 
     fn all(&self, phase: Phase) {

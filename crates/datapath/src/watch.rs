@@ -16,14 +16,14 @@ pub struct Watch {
     stats: Stats,
     notice: Arc<Notice>,
     /// The health of each port as of the last report.
-    told: Vec<Health>,
+    reported: Vec<Health>,
 }
 
 impl Watch {
     pub(crate) fn new(stats: Stats, notice: Arc<Notice>) -> Watch {
         // Start with `Up`, so that the first call reports a port that is down already.
-        let told = stats.ports().iter().map(|_| Health::Up).collect();
-        Watch { stats, notice, told }
+        let reported = stats.ports().iter().map(|_| Health::Up).collect();
+        Watch { stats, notice, reported }
     }
 
     /// Waits until the health of a port has changed, or for `timeout`; returns the names and the
@@ -32,16 +32,16 @@ impl Watch {
     ///
     /// Cost:   asleep throughout; a worker wakes it when it notices, at once if it sleeps.
     pub fn next(&mut self, timeout: Duration) -> Vec<(String, Health)> {
-        let (stats, told) = (&self.stats, &self.told);
+        let (stats, reported) = (&self.stats, &self.reported);
         let changed = || {
-            let ports = stats.ports().into_iter().zip(told).enumerate();
-            let news = ports.filter(|(_, (port, told))| port.health.kind() != told.kind());
+            let ports = stats.ports().into_iter().zip(reported).enumerate();
+            let news = ports.filter(|(_, (port, reported))| port.health.kind() != reported.kind());
             let news: Vec<_> = news.map(|(i, (port, _))| (i, port.name, port.health)).collect();
             (!news.is_empty()).then_some(news)
         };
         let news = self.notice.wait(after(timeout), changed).unwrap_or_default();
         let tell = |(i, name, health): (usize, String, Health)| {
-            self.told[i] = health.clone();
+            self.reported[i] = health.clone();
             (name, health)
         };
         news.into_iter().map(tell).collect()

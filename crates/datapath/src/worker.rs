@@ -29,11 +29,11 @@ use crate::waits::Term;
 use crate::worker_slot::{Phase, WorkerSlot};
 
 /// Interval of queries that cost a device a syscall.
-const ASK: Duration = Duration::from_millis(100);
+const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 /// Turns between two checks of the devices' health, under load.
-const LOOK_TURNS: u32 = 4096;
+const HEALTH_TURNS: u32 = 4096;
 /// Interval of checks whether a device has sent its packets before it is closed.
-const LOOK: Duration = Duration::from_millis(1);
+const SENT_INTERVAL: Duration = Duration::from_millis(1);
 /// Longest delay with which the kernel may wake a thread that the engine started.
 const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
@@ -282,7 +282,7 @@ impl Worker {
         }
         nothing_waits &= !moved;
         self.nothing_waits = nothing_waits;
-        if !moved || self.turns.is_multiple_of(LOOK_TURNS) {
+        if !moved || self.turns.is_multiple_of(HEALTH_TURNS) {
             let mut read = self.napis.iter().filter(|n| n.reads());
             if nothing_waits && read.all(Napi::ended) {
                 (turned, self.rest) = (Turned::Ended, Rest::Device);
@@ -297,14 +297,14 @@ impl Worker {
             let news = ended != self.slot.ended();
             if news || self.ask_at.is_none_or(|at| now >= at) {
                 self.publish();
-                self.ask_at = now.checked_add(ASK);
+                self.ask_at = now.checked_add(QUERY_INTERVAL);
             }
             self.slot.publish(ended);
         }
         self.slot.end(nothing_waits);
         if nothing_waits && turned == Turned::Again {
             // This worker never sleeps, so `park` does not report that it is at rest.
-            self.slot.rests();
+            self.slot.wake_waiters();
         }
         turned
     }
@@ -368,7 +368,7 @@ impl Worker {
             if self.slot.phase() == Phase::Halt {
                 break;
             }
-            self.park(turned, self.sending.then_some(LOOK))?;
+            self.park(turned, self.sending.then_some(SENT_INTERVAL))?;
         }
         self.slot.waits().ran(&term);
         Ok(())
@@ -396,7 +396,7 @@ impl Worker {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.park(turned, Some(if self.sending { left.min(LOOK) } else { left }))?;
+            self.park(turned, Some(if self.sending { left.min(SENT_INTERVAL) } else { left }))?;
         }
     }
 }

@@ -165,7 +165,7 @@ impl WorkerSlot {
 
     /// Returns a number that changes with every turn. Returns `None` if the worker is in a turn or
     /// has work, or if `draining` and it has not seen the order to drain.
-    pub fn rest(&self, draining: bool) -> Option<u64> {
+    pub fn quiet_turns(&self, draining: bool) -> Option<u64> {
         let turns = self.turns.load(Ordering::Acquire);
         let quiet = turns.is_multiple_of(2) && self.quiet.load(Ordering::Relaxed);
         let seen = Word::from_bits(self.seen.load(Ordering::Relaxed));
@@ -187,7 +187,7 @@ impl WorkerSlot {
     ///
     /// Every worker calls this, so the last one wakes the threads. A working engine takes no lock
     /// here, because one of its sources has not ended and no worker drains.
-    pub fn rests(&self) {
+    pub fn wake_waiters(&self) {
         let may_be_last = self.phase() != Phase::Run || self.notice.all_ended();
         if may_be_last && self.quiet.load(Ordering::Relaxed) {
             self.notice.tell();

@@ -363,7 +363,7 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     if let (Some(one), None) = (queues.next(), queues.next()) {
         return one.wait_for(want, timeout);
     }
-    if told(ports, Queue::is_told) {
+    if any_woken(ports, Queue::waker_used) {
         return Ok(false);
     }
     if ports.iter_mut().flat_map(|p| &mut p.queues).any(Queue::is_busy) {
@@ -388,7 +388,7 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     let fds: Vec<BorrowedFd<'_>> = queues.map(Queue::as_fd).chain(bells).collect();
     let mut by = vec![false; fds.len()];
     let readable = poll_each(&fds, timeout, |i| by[i] = true).map_err(cannot_wait)?;
-    let readable = readable && !told(ports, Queue::is_told_polled);
+    let readable = readable && !any_woken(ports, Queue::waker_used_polled);
     let queues = ports.iter_mut().flat_map(|p| p.queues.iter_mut().take(armed));
     queues.zip(by).for_each(|(queue, by)| queue.woken(readable && by));
     Ok(readable)
@@ -404,7 +404,7 @@ fn spin_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
             return Ok(true);
         }
         let is_late = timeout.is_some_and(|timeout| start.elapsed() >= timeout);
-        if over(health, want, timeout)? || is_late || told(ports, Queue::is_told) {
+        if over(health, want, timeout)? || is_late || any_woken(ports, Queue::waker_used) {
             return Ok(false);
         }
         std::hint::spin_loop();
@@ -413,8 +413,8 @@ fn spin_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
 
 /// Returns true if `is_told` returns true for one of the queues. It is called for each queue: one use of a
 /// port's waker must end only one wait.
-fn told(ports: &mut [&mut Port], is_told: fn(&mut Queue) -> bool) -> bool {
-    ports.iter_mut().flat_map(|p| &mut p.queues).fold(false, |any, queue| is_told(queue) | any)
+fn any_woken(ports: &mut [&mut Port], waker_used: fn(&mut Queue) -> bool) -> bool {
+    ports.iter_mut().flat_map(|p| &mut p.queues).fold(false, |any, queue| waker_used(queue) | any)
 }
 
 /// Parses a port text against the drivers of this crate.

@@ -186,8 +186,8 @@ pub(crate) unsafe fn settle(umem: &'static Umem, handle: u32, page: &Page, lived
         let held = unsafe { cold.held.assume_init_read() };
         let charge = cold.charge_bytes as usize;
         // Catch a panic, because the batch's other frames must still be returned.
-        let told = catch_unwind(AssertUnwindSafe(move || held.release(charge)));
-        if let Err(payload) = told {
+        let released = catch_unwind(AssertUnwindSafe(move || held.release(charge)));
+        if let Err(payload) = released {
             page.release_panics.add(1);
             // Forget the payload of the panic: its drop could panic, too.
             let _ = ManuallyDrop::new(payload);

@@ -42,9 +42,9 @@ impl Ledger {
         let found = (away - s.linked + s.extra).max(0) as u64;
         let ended = s.unused + s.sent + s.dropped.iter().sum::<u64>();
         let created = (s.alloc + s.cloned) as i64 - (s.unused + s.received) as i64;
-        let told: u64 = s.tallies.iter().map(|(_, n)| n).sum();
+        let tallied: u64 = s.tallies.iter().map(|(_, n)| n).sum();
         let mut held = s.tallies;
-        held.push((PROGRAM.into(), found.saturating_sub(told)));
+        held.push((PROGRAM.into(), found.saturating_sub(tallied)));
         let outstanding = (0..).zip(s.outstanding).filter(|(_, n)| *n != 0).collect();
         Ledger {
             received: s.received,

@@ -137,20 +137,21 @@ impl Drop for Done<'_> {
 fn churn(pool: &Pool, count: u64) -> Tally {
     let (to_one, from_zero) = heap(RING_LEN_DESCS).unwrap();
     let (to_zero, from_one) = heap(RING_LEN_DESCS).unwrap();
-    let (progress, told) = (Progress::default(), Arc::<ReleaseCount>::default());
+    let (progress, releases) = (Progress::default(), Arc::<ReleaseCount>::default());
     let mut done = Tally::default();
     std::thread::scope(|s| {
         let rings = [(0, to_one, from_one), (1, to_zero, from_zero)];
         let sides = rings.map(|(me, to, from)| {
-            let (mem, told, progress) = (pool.local(), told.clone(), &progress);
-            let run = move || Side::new(me, mem, to, from, told).run(count.div_ceil(2), progress);
+            let (mem, releases, progress) = (pool.local(), releases.clone(), &progress);
+            let run =
+                move || Side::new(me, mem, to, from, releases).run(count.div_ceil(2), progress);
             s.spawn(run)
         });
         watch(pool, &progress, count);
         // Joined by hand: the scope would not wait for what the threads' caches still hold.
         sides.into_iter().for_each(|side| done += side.join().unwrap());
     });
-    assert_eq!((told.0.load(Ordering::Relaxed), Arc::strong_count(&told)), (done.held, 1));
+    assert_eq!((releases.0.load(Ordering::Relaxed), Arc::strong_count(&releases)), (done.held, 1));
     done
 }
 
@@ -193,7 +194,7 @@ struct Side {
     batch: Batch,
     /// Packets set aside while the batch is taken apart.
     aside: Batch,
-    told: Arc<ReleaseCount>,
+    releases: Arc<ReleaseCount>,
     tally: Tally,
     random: u64,
     /// Mark of the last packet made, and of the last one that came.
@@ -207,11 +208,11 @@ impl Side {
         mem: Local,
         to: Producer<Heap<u32>>,
         from: Consumer<Heap<u32>>,
-        told: Arc<ReleaseCount>,
+        releases: Arc<ReleaseCount>,
     ) -> Side {
         let (batch, aside) = (Batch::with_capacity(BATCH), Batch::with_capacity(BATCH));
         let (tally, random) = (Tally::default(), 0x9e37_79b9_7f4a_7c15 ^ me as u64);
-        Side { me, mem, to, from, batch, aside, told, tally, random, mark: 0, seen: 0 }
+        Side { me, mem, to, from, batch, aside, releases, tally, random, mark: 0, seen: 0 }
     }
 
     fn run(mut self, count: u64, progress: &Progress) -> Tally {
@@ -276,7 +277,7 @@ impl Side {
     /// Attaches an object to each packet.
     fn hold(&mut self) {
         for skb in self.batch.iter_mut() {
-            assert!(skb.hold(self.told.clone()).is_ok());
+            assert!(skb.hold(self.releases.clone()).is_ok());
             self.tally.held += 1;
         }
     }

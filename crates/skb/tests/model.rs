@@ -230,7 +230,7 @@ struct World {
     cores: Vec<Core>,
     unique: Vec<Packet<Skb>>,
     shared: Vec<Packet<Skb<Shared>>>,
-    told: Arc<ReleaseCount>,
+    releases: Arc<ReleaseCount>,
     holds: usize,
 }
 
@@ -242,7 +242,7 @@ impl World {
         let pool = builder.trust(kind.trust).build().unwrap();
         let cores = (0..CORES).map(|_| Core::new(&pool, kind.hot_list_len)).collect();
         let (unique, shared) = (Vec::new(), Vec::new());
-        World { kind, pool, cores, unique, shared, told: Arc::default(), holds: 0 }
+        World { kind, pool, cores, unique, shared, releases: Arc::default(), holds: 0 }
     }
 
     fn apply(&mut self, core: usize, step: Step) {
@@ -280,9 +280,9 @@ impl World {
             }
             Step::Hold { which } => {
                 let Some(mut packet) = self.take(which) else { return };
-                let told = self.told.clone();
+                let releases = self.releases.clone();
                 let (packet, held) = self.cores[core].run(move |_| {
-                    let held = packet.skb.hold(told).is_ok();
+                    let held = packet.skb.hold(releases).is_ok();
                     (packet, held)
                 });
                 self.holds += usize::from(held);
@@ -459,7 +459,7 @@ impl World {
 
     /// Drops everything, and asserts that every frame is back and each held object was released once.
     fn leave(self) {
-        let World { kind, pool, cores, unique, shared, told, holds } = self;
+        let World { kind, pool, cores, unique, shared, releases, holds } = self;
         drop((unique, shared));
         for core in cores {
             drop(core.jobs);
@@ -467,7 +467,7 @@ impl World {
         }
         let ledger = pool.ledger();
         assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
-        assert_eq!((told.0.load(Ordering::Relaxed), Arc::strong_count(&told)), (holds, 1));
+        assert_eq!((releases.0.load(Ordering::Relaxed), Arc::strong_count(&releases)), (holds, 1));
         assert_eq!(pool.stats().blocks_bytes, 0);
         let mut mem = pool.local_with(0);
         let mut all = Batch::with_capacity(kind.frames as usize + 1);

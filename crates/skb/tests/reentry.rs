@@ -42,7 +42,7 @@ fn assert_at_rest(pool: &Pool) {
 struct Reenters {
     pool: Pool,
     held: Mutex<Vec<Skb>>,
-    told: Arc<AtomicUsize>,
+    releases: Arc<AtomicUsize>,
 }
 
 impl Release for Reenters {
@@ -54,17 +54,17 @@ impl Release for Reenters {
         self.held.lock().unwrap().clear();
         drop((skb, shared));
         let _ = (self.pool.ledger(), self.pool.stats());
-        self.told.fetch_add(1, Ordering::Relaxed);
+        self.releases.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Returns a batch of packets each of which holds two more and the pool.
-fn reentering(pool: &Pool, mem: &mut Local, n: usize, told: &Arc<AtomicUsize>) -> Batch {
+fn reentering(pool: &Pool, mem: &mut Local, n: usize, releases: &Arc<AtomicUsize>) -> Batch {
     let mut batch = Batch::with_capacity(n);
     assert_eq!(mem.alloc(&mut batch, n), n);
     for skb in batch.iter_mut() {
         let held = Mutex::new((0..2).map(|_| mem.alloc_copy(&LONG).unwrap()).collect());
-        let release = Reenters { pool: pool.clone(), held, told: told.clone() };
+        let release = Reenters { pool: pool.clone(), held, releases: releases.clone() };
         assert!(skb.hold(Arc::new(release)).is_ok());
     }
     batch
@@ -73,16 +73,16 @@ fn reentering(pool: &Pool, mem: &mut Local, n: usize, told: &Arc<AtomicUsize>) -
 #[test]
 fn release_may_use_the_pool_and_free_packets() {
     for pool in pools() {
-        let (mut mem, told) = (pool.local(), Arc::new(AtomicUsize::new(0)));
+        let (mut mem, releases) = (pool.local(), Arc::new(AtomicUsize::new(0)));
         for way in 0..4 {
-            let mut batch = reentering(&pool, &mut mem, 4, &told);
+            let mut batch = reentering(&pool, &mut mem, 4, &releases);
             match way {
                 0 => batch.consume(&mut mem),
                 1 => batch.drain().for_each(drop),
                 2 => batch.retain(|_| Err(DropReason::NO_ROUTE)),
                 _ => thread::spawn(move || drop(batch)).join().unwrap(),
             }
-            assert_eq!(told.load(Ordering::Relaxed), 4 * (way + 1));
+            assert_eq!(releases.load(Ordering::Relaxed), 4 * (way + 1));
         }
         assert_at_rest(&pool);
     }
@@ -91,13 +91,13 @@ fn release_may_use_the_pool_and_free_packets() {
 #[test]
 fn the_last_handles_on_a_pool_may_be_in_its_own_packets() {
     for pool in pools() {
-        let (mut mem, told) = (pool.local(), Arc::new(AtomicUsize::new(0)));
-        let [here, there] = [(); 2].map(|()| reentering(&pool, &mut mem, 3, &told));
+        let (mut mem, releases) = (pool.local(), Arc::new(AtomicUsize::new(0)));
+        let [here, there] = [(); 2].map(|()| reentering(&pool, &mut mem, 3, &releases));
         drop((mem, pool));
         // Three go with the pool still in the others, three take it with them.
         drop(here);
         thread::spawn(move || drop(there)).join().unwrap();
-        assert_eq!(told.load(Ordering::Relaxed), 6);
+        assert_eq!(releases.load(Ordering::Relaxed), 6);
     }
 }
 
@@ -150,14 +150,14 @@ fn panic_in_release_is_caught_even_while_the_thread_panics() {
 fn packets_that_end_with_their_thread_come_home() {
     thread_local!(static KEPT: RefCell<Vec<Skb>> = const { RefCell::new(Vec::new()) });
     for pool in pools() {
-        let (mut mem, told) = (pool.local(), Arc::new(AtomicUsize::new(0)));
+        let (mut mem, releases) = (pool.local(), Arc::new(AtomicUsize::new(0)));
         // The thread's own list is made before the packets are kept, so that it goes after them;
         // or by the first of them that is freed, when nothing new can be made.
         for list_first in [true, false] {
             let mut skbs: Vec<Skb> = (0..6).map(|_| mem.alloc_copy(&LONG).unwrap()).collect();
             let shared = skbs[0].share().into_unique();
             skbs.push(shared);
-            skbs.extend(reentering(&pool, &mut mem, 1, &told).drain());
+            skbs.extend(reentering(&pool, &mut mem, 1, &releases).drain());
             let body = move || {
                 if list_first {
                     drop(skbs.remove(3));
@@ -167,7 +167,7 @@ fn packets_that_end_with_their_thread_come_home() {
             thread::spawn(body).join().unwrap();
             assert_at_rest(&pool);
         }
-        assert_eq!(told.load(Ordering::Relaxed), 2);
+        assert_eq!(releases.load(Ordering::Relaxed), 2);
         drop(mem);
         // Everything is back, and in the depot.
         let mut all = Batch::with_capacity(200);

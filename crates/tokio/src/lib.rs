@@ -37,7 +37,7 @@ pub struct AsyncPort {
     fds: Vec<AsyncFd<OwnedFd>>,
     port: Port,
     /// True if the runtime has reported an event, and the packets were not received yet.
-    told: bool,
+    event_pending: bool,
 }
 
 impl AsyncPort {
@@ -50,7 +50,7 @@ impl AsyncPort {
     /// Outside of a runtime, or in one without I/O, as everything of tokio's that waits for descriptors.
     pub fn new(port: Port) -> Result<AsyncPort> {
         let fds = port.descriptors().map(register).collect::<io::Result<_>>()?;
-        Ok(AsyncPort { fds, port, told: false })
+        Ok(AsyncPort { fds, port, event_pending: false })
     }
 
     /// Waits until there are packets to receive. Returns false if the source has ended and everything was received.
@@ -72,7 +72,7 @@ impl AsyncPort {
         // Yield from time to time: a task whose port always has packets would otherwise starve the
         // other tasks.
         consume_budget().await;
-        if self.told && want.frames() {
+        if self.event_pending && want.frames() {
             return Ok(true);
         }
         // Read the health before arming: `arm` then reports packets that came before the end.
@@ -98,13 +98,13 @@ impl AsyncPort {
             if changed { Poll::Ready(io::Result::Ok(())) } else { Poll::Pending }
         })
         .await?;
-        self.told = true;
+        self.event_pending = true;
         Ok(true)
     }
 
     /// Receives as many packets as `batch` has room for; returns the number received. Never waits.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
-        self.told = false;
+        self.event_pending = false;
         self.port.rx(batch)
     }
 
@@ -137,7 +137,7 @@ impl AsyncPort {
     /// without waiting. Receive with [`AsyncPort::rx`], or until no packet is left, because the
     /// next wait assumes that all packets were received.
     pub fn port_mut(&mut self) -> &mut Port {
-        self.told = false;
+        self.event_pending = false;
         &mut self.port
     }
 

@@ -39,10 +39,10 @@ pub(super) fn cost(report: &ForwardReport) -> String {
 pub(super) fn irqs(ports: &[PortReport]) -> String {
     let mut text = String::new();
     for port in ports.iter().filter(|port| !port.moderation.is_empty()) {
-        for (queue, told) in port.moderation.iter().enumerate() {
+        for (queue, line) in port.moderation.iter().enumerate() {
             let queue =
                 if port.moderation.len() > 1 { format!(" queue {queue}") } else { String::new() };
-            let _ = writeln!(text, "irqs     {}{queue}: {told}", port.name);
+            let _ = writeln!(text, "irqs     {}{queue}: {line}", port.name);
         }
         if let Some(poor) = &port.poor_use {
             let _ = writeln!(text, "         {poor}");

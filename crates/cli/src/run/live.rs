@@ -108,8 +108,8 @@ fn a_port_with_few_packets_to_an_irq_is_told_once_while_the_command_runs() {
     child.args(["--exact", CHILD, "--ignored", "--nocapture"]).stdout(Stdio::null());
     let mut child = Killed(child.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(child.0.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let (told, notes) = channel();
-    thread::spawn(move || lines.for_each(|line| drop(told.send(line))));
+    let (sender, notes) = channel();
+    thread::spawn(move || lines.for_each(|line| drop(sender.send(line))));
     let is_note = |line: &String| line.starts_with("note: port 'x': poor use of the CPU: ");
     let until = Instant::now() + LONG;
     let note = std::iter::from_fn(|| {
@@ -120,7 +120,7 @@ fn a_port_with_few_packets_to_an_irq_is_told_once_while_the_command_runs() {
     assert!(note.ends_with(" (rule: fewer than 2 at 1000 or more)"), "{note}");
     assert!(child.0.try_wait().unwrap().is_none(), "it runs");
     // Wait for one more check, which must not print the note again.
-    let more = notes.recv_timeout(super::watch::LOOK + Duration::from_millis(500));
+    let more = notes.recv_timeout(super::watch::CHECK_SELDOM + Duration::from_millis(500));
     kill_process(Pid::from_child(&child.0), Signal::INT).unwrap();
     let rest: Vec<String> = more.into_iter().chain(notes).collect();
     assert!(!rest.iter().any(is_note), "{rest:?}");

@@ -12,14 +12,14 @@ use crate::progress::{Progress, REDRAW};
 use crate::screen::Screen;
 use crate::signals::{self, Signals};
 
-/// Shortest time between two looks at a run that may end by itself.
-const SOONEST: Duration = Duration::from_micros(100);
+/// Shortest time between two checks of a run that may end by itself.
+const CHECK_MIN: Duration = Duration::from_micros(100);
 /// Interval of checks for a path that may end by itself.
-const LOOK_OFTEN: Duration = Duration::from_millis(10);
+const CHECK_OFTEN: Duration = Duration::from_millis(10);
 /// Interval of checks for a path that does not end by itself: short enough to notice a port in
 /// trouble, long enough to let an idle machine sleep. With the wake-ups of two xdp ports, the
 /// process wakes less than twice a second.
-pub(super) const LOOK: Duration = Duration::from_secs(2);
+pub(super) const CHECK_SELDOM: Duration = Duration::from_secs(2);
 
 /// Waits until the run must end, and shows its progress.
 pub(super) fn watch(
@@ -33,17 +33,17 @@ pub(super) fn watch(
     let mut progress = (!screen.quiet).then(|| Progress::new(path.time)).flatten();
     let ends = running.stats().ports().iter().any(|port| port.flags.ends);
     let often = path.count.is_some() || ends;
-    let look = match (&progress, often) {
-        (_, true) => LOOK_OFTEN,
+    let interval = match (&progress, often) {
+        (_, true) => CHECK_OFTEN,
         (Some(_), false) => REDRAW,
-        (None, false) => LOOK,
+        (None, false) => CHECK_SELDOM,
     };
     let (mut down, mut poor) = (Vec::new(), Vec::new());
     loop {
-        let left = path.time.map_or(look, |time| time.saturating_sub(start.elapsed()));
+        let left = path.time.map_or(interval, |time| time.saturating_sub(start.elapsed()));
         // The end of a short run is found within a sixteenth of its time: rates are by that time.
-        let soon = if often { (start.elapsed() / 16).max(SOONEST) } else { look };
-        match signals.wait(left.min(look).min(soon).min(phases.left())) {
+        let soon = if often { (start.elapsed() / 16).max(CHECK_MIN) } else { interval };
+        match signals.wait(left.min(interval).min(soon).min(phases.left())) {
             Some(signals::HANGUP) => return Ended::Done,
             Some(signal) => return Ended::Signal(signal),
             None => phases.look(running.stats()),

@@ -31,7 +31,7 @@ pub use queue::{QueuePin, Was};
 /// Longest wait for a worker to obey; long, because a worker that shares its CPU may obey late.
 const OBEYS: Duration = Duration::from_secs(10);
 /// Interval at which the answer of a worker that is put back is looked for, if the worker wakes nobody.
-const LOOK: Duration = Duration::from_millis(10);
+const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Something that can be pinned to CPUs: the interface of guards and of `placement`.
 pub trait Pin {
@@ -85,7 +85,7 @@ impl Pin for WorkerPin {
                 return answer.map(drop);
             }
             // The worker wakes this thread.
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(ANSWER_INTERVAL);
         }
         // Not withdrawn: a worker that is turned again later must not stay where it is.
         Ok(())

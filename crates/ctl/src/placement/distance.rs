@@ -17,7 +17,7 @@ const TIMES: u32 = 5;
 /// Longest time to measure one pair: on a busy CPU the partner thread may not run.
 const LIMIT: Duration = Duration::from_millis(200);
 /// Polls before a thread yields its CPU.
-const LOOKS: u32 = 1 << 12;
+const POLLS_BEFORE_YIELD: u32 = 1 << 12;
 
 /// The round trip between two CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,14 +60,14 @@ fn between((a, b): (usize, usize)) -> Result<Option<u64>> {
     let theirs = word.clone();
     let until = Instant::now() + LIMIT;
     let wait = move |word: &AtomicU32, is_so: &dyn Fn(u32) -> bool| {
-        let mut looks = 0_u32;
+        let mut polls = 0_u32;
         loop {
             let now = word.load(Ordering::Acquire);
             if is_so(now) || now == END {
                 return now;
             }
-            looks += 1;
-            if looks.is_multiple_of(LOOKS) {
+            polls += 1;
+            if polls.is_multiple_of(POLLS_BEFORE_YIELD) {
                 if Instant::now() >= until {
                     return END;
                 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Passed;
 use crate::poor_use::{gathers, poorly_used, silent};
-use crate::registers::told;
+use crate::registers::register_line;
 
 /// Packets that passed a port, and the port's troubles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -126,7 +126,7 @@ impl PortReport {
             doorbells: d.doorbells,
             tx_calls: tx_calls(&port.flushes.sizes),
             qdisc: port.qdisc.as_ref().map(QdiscReport::from),
-            registers: d.registers.map_or(String::new(), |taken| told(taken, c, time)),
+            registers: d.registers.map_or(String::new(), |taken| register_line(taken, c, time)),
         }
     }
 }

@@ -31,7 +31,7 @@ const ACCEPTS_MAX: usize = 64;
 /// answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of checks for orders that workers have not obeyed yet.
-const LOOK: Duration = Duration::from_millis(1);
+const ORDERS_INTERVAL: Duration = Duration::from_millis(1);
 /// Time without accepting clients after an accept failed for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -135,7 +135,7 @@ impl Service {
             let clients = self.clients.iter().map(|client| client.until);
             let due = clients.chain(self.paused).chain(self.target.revert_at()).min();
             let left = due.map(|due| due.saturating_duration_since(Instant::now()));
-            let left = if orders { Some(LOOK) } else { left };
+            let left = if orders { Some(ORDERS_INTERVAL) } else { left };
             // The wait cannot fail with EBADF and the like: all members are open descriptors of
             // this thread.
             if self.listening.watch.wait(&mut events, left).is_err() {
@@ -149,7 +149,7 @@ impl Service {
             let (target, watch) = (&mut self.target, &self.listening.watch);
             self.clients.retain_mut(|client| client.turn(target, watch, now));
             // After the answers to changes: one that is to stay cancels the revert.
-            self.target.revert(now, LOOK);
+            self.target.revert(now, ORDERS_INTERVAL);
         }
     }
 

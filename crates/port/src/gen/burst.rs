@@ -25,7 +25,7 @@ const WEIGHT: u64 = 8;
 #[derive(Debug)]
 pub(super) struct Burst {
     /// The number of packets that the user has set.
-    told: Option<u64>,
+    chosen: Option<u64>,
     pps: f64,
     /// CPU time of a wake-up, as a moving mean.
     wake_ns: u64,
@@ -38,18 +38,18 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    pub fn new(told: Option<u64>, pps: f64) -> Burst {
-        Burst { told, pps, wake_ns: WAKE_NS, bursts: 0, made_ns: None, slept: false }
+    pub fn new(chosen: Option<u64>, pps: f64) -> Burst {
+        Burst { chosen, pps, wake_ns: WAKE_NS, bursts: 0, made_ns: None, slept: false }
     }
 
     /// Returns true if packets can leave together at this rate, when a wake-up costs enough.
     pub fn gathers(&self) -> bool {
-        self.told.is_none() && self.within(HOLD_MAX_NS) > 1
+        self.chosen.is_none() && self.within(HOLD_MAX_NS) > 1
     }
 
     /// Returns the number of packets that should leave together.
     pub fn packets(&self) -> u64 {
-        self.told.unwrap_or_else(|| self.within(self.wake_ns.saturating_mul(SHARE)))
+        self.chosen.unwrap_or_else(|| self.within(self.wake_ns.saturating_mul(SHARE)))
     }
 
     /// Records that packets were made.
@@ -110,10 +110,10 @@ mod tests {
 
     #[test]
     fn as_many_leave_together_as_was_asked_for() {
-        for told in [1, 200] {
-            let mut burst = Burst::new(Some(told), 81_902.0);
+        for chosen in [1, 200] {
+            let mut burst = Burst::new(Some(chosen), 81_902.0);
             burst.measured(50_000);
-            assert!(burst.packets() == told && !burst.gathers());
+            assert!(burst.packets() == chosen && !burst.gathers());
         }
         assert!(Burst::new(None, 81_902.0).gathers() && !Burst::new(None, 1000.0).gathers());
     }

@@ -67,14 +67,14 @@ impl Bell {
         interest.set(EventFlags::IN, want.is_some_and(Want::frames));
         interest.set(EventFlags::OUT, want.is_some_and(Want::room));
         self.found = 0;
-        let told = match self.device {
+        let is_watched = match self.device {
             Device::Watched if interest == self.interest => true,
             Device::Watched => self.set.modify(device, DEVICE, interest).is_ok(),
             // An event that is already pending is reported when the device is added.
             Device::LeftAlone => self.set.add(device, DEVICE, interest).is_ok(),
             Device::Forgotten => false,
         };
-        if told {
+        if is_watched {
             (self.device, self.interest) = (Device::Watched, interest);
         }
         self.alarm(alarm);

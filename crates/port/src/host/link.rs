@@ -1,7 +1,7 @@
 //! State of an interface (up, down or gone), tracked without a wake-up while it is up.
 //!
 //! The state leaves "up" when a call on the device fails. Then, and while the interface is down, the
-//! interface itself is queried, at most once in [`LOOK`]. "Gone" is final: an interface made again under
+//! interface itself is queried, at most once in [`QUERY_INTERVAL`]. "Gone" is final: an interface made again under
 //! the same name is another one.
 //!
 //! The descriptor of a TAP still works after its interface was moved to another network namespace, where
@@ -16,7 +16,7 @@ use linerate_sys::netif::{FLAG_RUNNING, FLAG_UP, HARDWARE_ETHERNET, HARDWARE_LOO
 use crate::queue::Health;
 
 /// Interval at which an interface that is down is queried.
-const LOOK: Duration = Duration::from_millis(100);
+const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 /// Length of an Ethernet header and one VLAN tag.
 const LINK_HEADER_BYTES: usize = 18;
 
@@ -27,7 +27,7 @@ pub(crate) struct Link {
     by_descriptor: bool,
     health: Health,
     /// Time of the next query, while the interface is down.
-    look_at: Option<Instant>,
+    query_at: Option<Instant>,
     /// True if the state has changed and the change is not reported yet.
     news: bool,
 }
@@ -49,7 +49,7 @@ impl Link {
 
     fn made(interface: Interface, by_descriptor: bool) -> Link {
         let health = Health::Up;
-        let mut link = Link { interface, by_descriptor, health, look_at: None, news: false };
+        let mut link = Link { interface, by_descriptor, health, query_at: None, news: false };
         link.look();
         link
     }
@@ -86,8 +86,8 @@ impl Link {
     }
 
     /// Returns the time at which the interface must be queried next, for an alarm.
-    pub fn look_at(&self) -> Option<Instant> {
-        self.look_at
+    pub fn query_at(&self) -> Option<Instant> {
+        self.query_at
     }
 
     /// Returns true once after each change.
@@ -104,9 +104,9 @@ impl Link {
 
     /// Queries the interface if it is down and the query is due.
     ///
-    /// Cost: nothing while it is up; else a clock read, and three syscalls once in [`LOOK`].
+    /// Cost: nothing while it is up; else a clock read, and three syscalls once in [`QUERY_INTERVAL`].
     pub fn refresh(&mut self) {
-        if self.look_at.is_some_and(|at| Instant::now() >= at) {
+        if self.query_at.is_some_and(|at| Instant::now() >= at) {
             self.look();
         }
     }
@@ -133,7 +133,7 @@ impl Link {
 
     fn turn(&mut self, health: Health) {
         let down = matches!(health, Health::Down(_));
-        self.look_at = if down { Instant::now().checked_add(LOOK) } else { None };
+        self.query_at = if down { Instant::now().checked_add(QUERY_INTERVAL) } else { None };
         self.news |= health != self.health;
         self.health = health;
     }

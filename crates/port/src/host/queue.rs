@@ -143,7 +143,7 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
             return false;
         }
         let (watch, alarm) = self.device.awaits(link, want);
-        let alarm = [alarm, link.look_at()].into_iter().flatten().min();
+        let alarm = [alarm, link.query_at()].into_iter().flatten().min();
         match self.device.descriptor() {
             Some(watched) => bell.watch(watched, watch, alarm),
             None => bell.alarm(alarm),

@@ -106,7 +106,7 @@ impl ReadQueue {
 
     fn end(&mut self, health: Health) {
         self.health = health;
-        self.reader.file_mut().rest();
+        self.reader.file_mut().unwatch();
     }
 }
 

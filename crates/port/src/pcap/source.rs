@@ -87,7 +87,7 @@ impl Source {
     }
 
     /// Stops watching: the descriptor is never readable again.
-    pub fn rest(&mut self) {
+    pub fn unwatch(&mut self) {
         self.watch(false, None);
         if let Ready::Stream(bell) = &mut self.ready {
             // Stop watching: the end of the stream would be reported without end.

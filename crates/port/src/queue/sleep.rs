@@ -103,12 +103,12 @@ impl Queue {
     }
 
     /// Returns true if a waker was used since the last call that returned true.
-    pub(crate) fn is_told(&mut self) -> bool {
+    pub(crate) fn waker_used(&mut self) -> bool {
         self.waker.as_mut().is_some_and(WakeEnd::take)
     }
 
     /// Returns true if a waker was used; called after poll(2) found a descriptor readable.
-    pub(crate) fn is_told_polled(&mut self) -> bool {
+    pub(crate) fn waker_used_polled(&mut self) -> bool {
         self.waker.as_mut().is_some_and(WakeEnd::take_polled)
     }
 
@@ -136,7 +136,7 @@ impl Queue {
     /// # Errors
     /// As [`Queue::wait`].
     pub fn wait_for(&mut self, want: Want, timeout: Option<Duration>) -> Result<bool> {
-        if self.is_told() {
+        if self.waker_used() {
             return Ok(false);
         }
         let start = Instant::now();
@@ -169,7 +169,7 @@ impl Queue {
             Some(waker) => poll_readable(&[device, waker], left),
             None => poll_readable(&[device], left),
         };
-        let readable = readable.map_err(cannot_wait)? && !self.is_told_polled();
+        let readable = readable.map_err(cannot_wait)? && !self.waker_used_polled();
         self.woken(readable);
         Ok(readable)
     }
@@ -198,7 +198,7 @@ impl Queue {
                 return Ok(true);
             }
             let is_late = timeout.is_some_and(|timeout| start.elapsed() >= timeout);
-            if over(health, want, timeout)? || is_late || self.is_told() {
+            if over(health, want, timeout)? || is_late || self.waker_used() {
                 return Ok(false);
             }
             std::hint::spin_loop();

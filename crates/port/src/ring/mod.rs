@@ -104,7 +104,7 @@ pub fn pair(name: &str, len: u32, pool: &Pool) -> Result<(Opened, Opened)> {
     link.bells.iter().for_each(EventFd::signal);
     let end = |side, tx, rx, waiter, waker| {
         let way = if side == 0 { "back" } else { "forth" };
-        let inbox = Inbox { rx, tally: pool.tally(&format!("ring {name} {way}")), told: 0 };
+        let inbox = Inbox { rx, tally: pool.tally(&format!("ring {name} {way}")), tallied: 0 };
         let (link, inbox) = (link.clone(), Some(inbox));
         let end = End { side, tx, inbox, waiter, waker, link, told_end: false, finished: false };
         let mode = format!("ring of {len}, zero copy");
@@ -139,7 +139,7 @@ struct Inbox {
     rx: Consumer<Heap<u32>>,
     /// The ledger's count of the packets that wait here, as of the end's last check.
     tally: Tally,
-    told: u32,
+    tallied: u32,
 }
 
 impl Inbox {
@@ -171,9 +171,9 @@ impl Inbox {
 
     /// Tells the ledger that `waiting` packets wait here.
     fn report(&mut self, waiting: u32) {
-        if waiting != self.told {
+        if waiting != self.tallied {
             self.tally.set(waiting as usize);
-            self.told = waiting;
+            self.tallied = waiting;
         }
     }
 }

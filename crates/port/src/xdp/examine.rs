@@ -138,7 +138,7 @@ fn offloads(of: &InterfaceInfo, found: &mut Findings) {
 fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &mut Findings) {
     if config.map.is_some() {
         let opened = trial::open(&trial::with(spec.text(), &["write"], "write"));
-        told(opened, "takes nothing in", "write", found);
+        report_open(opened, "takes nothing in", "write", found);
         return;
     }
     let peer = how.is_full().then(|| neighbour(of, how)).flatten();
@@ -153,7 +153,7 @@ fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &m
         Ok((obtained, answer)) => (Ok(obtained), answer),
         Err(e) => (Err(e), None),
     };
-    let opens = told(opened, &format!("diverts {filter}"), &filter, found);
+    let opens = report_open(opened, &format!("diverts {filter}"), &filter, found);
     if let Some(watch) = watch.filter(|_| opens) {
         passed(of, peer, answer, found);
         flapped(watch, of, found);
@@ -162,7 +162,7 @@ fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &m
 
 /// Reports the result of opening a port that `taken` describes in place of its filter; returns true
 /// if it opened.
-fn told(opened: Result<Obtained>, taken: &str, with: &str, found: &mut Findings) -> bool {
+fn report_open(opened: Result<Obtained>, taken: &str, with: &str, found: &mut Findings) -> bool {
     match opened {
         Ok(mut obtained) => {
             obtained.mode = obtained.mode.replace(&format!(", {taken}"), "");

@@ -113,7 +113,7 @@ pub(super) fn examine(
 }
 
 /// Reports which program feeds the port.
-pub(super) fn told(interface: &Interface) -> String {
+pub(super) fn feeder(interface: &Interface) -> String {
     match program_names(&LinkInfo::of(interface).unwrap_or_default().xdp_programs).as_str() {
         "" => "no program uses it yet".to_owned(),
         names => format!("filled by the program {names}"),

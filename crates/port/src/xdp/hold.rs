@@ -42,7 +42,7 @@ pub(super) fn change(config: &Config) -> Option<Change> {
 }
 
 /// Describes the hold of an interface, also one that another program has set.
-pub(super) fn told(interface: &Interface) -> Option<String> {
+pub(super) fn describe(interface: &Interface) -> Option<String> {
     let hold = NapiHold::now(interface).ok()?;
     hold.time().map(|_| format!("held for {hold} by NAPI"))
 }
@@ -50,8 +50,8 @@ pub(super) fn told(interface: &Interface) -> Option<String> {
 /// Reports the hold of the interface; returns false if the port cannot hold it as its text asks.
 pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings) -> bool {
     let name = of.interface.name();
-    if let Some(told) = told(&of.interface) {
-        found.ok(format!("{name} is {told}: gro_flush_timeout and napi_defer_hard_irqs"));
+    if let Some(held) = describe(&of.interface) {
+        found.ok(format!("{name} is {held}: gro_flush_timeout and napi_defer_hard_irqs"));
     }
     let now = wanted(config).map(|_| NapiHold::now(&of.interface));
     if let Some(Err(e)) = &now {

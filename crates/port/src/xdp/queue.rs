@@ -29,17 +29,17 @@ const REBIND_INTERVAL: Duration = Duration::from_millis(10);
 /// has lost its interface is not readable, and reports no error that could be waited for.
 ///
 /// Source: net/xdp/xsk.c, `xsk_poll`, which reports nothing of a socket that is not bound.
-const LOOK: Duration = Duration::from_secs(1);
+const INTERFACE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest wait on closing for packets that the kernel still reads.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Returns the next full second of the monotonic clock, so that all queues of a worker check at one
 /// wake-up.
-fn next_look() -> Option<Instant> {
+fn next_check() -> Option<Instant> {
     let (now, ns) = now_and_ns();
-    let passed = Duration::from_nanos(ns % LOOK.as_nanos() as u64);
-    now.checked_add(LOOK.saturating_sub(passed))
+    let passed = Duration::from_nanos(ns % INTERFACE_INTERVAL.as_nanos() as u64);
+    now.checked_add(INTERFACE_INTERVAL.saturating_sub(passed))
 }
 
 /// One queue of an interface.
@@ -72,7 +72,7 @@ pub(super) struct Device {
     /// Error of the last bind(2).
     bind_error: Option<Errno>,
     /// Time at which an idle queue checks its interface next.
-    look_at: Option<Instant>,
+    check_at: Option<Instant>,
 }
 
 /// Packets that the kernel had for a socket and did not deliver, by cause.
@@ -120,7 +120,7 @@ pub(super) fn open(
         resets: 0,
         rebind_at: None,
         bind_error: None,
-        look_at: next_look(),
+        check_at: next_check(),
     };
     device.start(bound.rings);
     Ok((HostQueue::new(link, bell, device), copy_mode, bound.why))
@@ -340,13 +340,13 @@ impl HostDevice for Device {
         self.socket.as_ref().map_or(0, |socket| socket.held.sending)
     }
 
-    /// Checks the state of the interface, once in [`LOOK`].
+    /// Checks the state of the interface, once in [`INTERFACE_INTERVAL`].
     ///
     /// Cost: a clock read; two syscalls if it is time.
     fn look(&mut self, host: &mut Host) {
         let now = Instant::now();
-        if self.look_at.is_none_or(|at| at <= now) {
-            self.look_at = next_look();
+        if self.check_at.is_none_or(|at| at <= now) {
+            self.check_at = next_check();
             host.link.look();
         }
     }
@@ -370,9 +370,9 @@ impl HostDevice for Device {
         let times = [
             self.rx.starved.at().filter(|_| want.frames()),
             self.tx.starved_until().filter(|_| want.room()),
-            self.socket.as_ref().and_then(|socket| self.tx.look_at(&socket.held)).filter(is_up),
+            self.socket.as_ref().and_then(|socket| self.tx.check_at(&socket.held)).filter(is_up),
             self.rebind_at.filter(is_up),
-            self.look_at.filter(|_| !link.is_gone()),
+            self.check_at.filter(|_| !link.is_gone()),
         ];
         // Completions free ring space and are not notified: the timer polls for them.
         (want.frames().then_some(Want::Frames), times.into_iter().flatten().min())

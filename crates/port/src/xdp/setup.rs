@@ -144,17 +144,17 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     refused.extend(no_hold.then(|| "hold: this port only sends".to_owned()));
     let zero_copy = copy_mode == Some(CopyMode::Never);
     let taken = match &config.map {
-        Some(_) if config.filter != Filter::Nothing => foreign::told(&interface),
+        Some(_) if config.filter != Filter::Nothing => foreign::feeder(&interface),
         _ => config.filter.diverts(),
     };
-    let mut told = told(&taken, mode, zero_copy, &queues);
-    if let Some(by) = spread::told(config, &interface) {
-        told += &format!(", {by}");
+    let mut text = mode_text(&taken, mode, zero_copy, &queues);
+    if let Some(by) = spread::describe(config, &interface) {
+        text += &format!(", {by}");
     }
-    if let Some(held) = hold::told(&interface) {
-        told += &format!(", {held}");
+    if let Some(held) = hold::describe(&interface) {
+        text += &format!(", {held}");
     }
-    let mut obtained = Obtained::new(config.interface.clone(), told, longest).mac_of(&interface);
+    let mut obtained = Obtained::new(config.interface.clone(), text, longest).mac_of(&interface);
     obtained.queues = ops.len();
     obtained.filter = config.filter.chosen();
     if config.filter == Filter::Nothing {
@@ -327,7 +327,7 @@ fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) ->
 }
 
 /// Returns the text that reports the mode of the opened port, and the packets it takes.
-fn told(taken: &str, mode: Option<Mode>, zero_copy: bool, queues: &[u32]) -> String {
+fn mode_text(taken: &str, mode: Option<Mode>, zero_copy: bool, queues: &[u32]) -> String {
     let attached = match mode {
         Some(Mode::Native) => "native ",
         Some(Mode::Generic) => "generic ",

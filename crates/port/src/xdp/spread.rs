@@ -47,7 +47,7 @@ fn wanted(spread: Spread, now: &Rss, queues: &[u32]) -> (Vec<u32>, Vec<u8>) {
 
 /// Reports how packets are assigned to queues, for an interface with several queues or a text that
 /// asks for a division.
-pub(super) fn told(config: &Config, interface: &Interface) -> Option<String> {
+pub(super) fn describe(config: &Config, interface: &Interface) -> Option<String> {
     if config.spread.is_none() && interface.rx_queues().is_ok_and(|queues| queues == 1) {
         return None;
     }
@@ -76,8 +76,8 @@ pub(super) fn told(config: &Config, interface: &Interface) -> Option<String> {
 pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings) -> bool {
     let name = of.interface.name();
     let rss = of.interface.rss();
-    if let Some(told) = told(config, &of.interface) {
-        found.ok(format!("packets come to the queues of {name} {told}"));
+    if let Some(how) = describe(config, &of.interface) {
+        found.ok(format!("packets come to the queues of {name} {how}"));
     }
     match (&rss, setup::queues(config)) {
         (Err(e), _) if config.spread.is_some() => {

@@ -26,7 +26,7 @@ const KICKS_MAX: usize = 64;
 /// counts as dead.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest sleep while a device has packets.
-const LOOK_MAX: Duration = Duration::from_millis(100);
+const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// Transmit state, apart from the rings.
 pub(super) struct Tx {
@@ -314,14 +314,14 @@ impl Tx {
 
     /// Returns the time of the next check for completions, which no event signals. The interval
     /// grows while there are none.
-    pub fn look_at(&mut self, held: &Held) -> Option<Instant> {
+    pub fn check_at(&mut self, held: &Held) -> Option<Instant> {
         if held.sending == 0 {
             return self.retry.at();
         }
         let now = Instant::now();
         let waited = now.saturating_duration_since(*self.waits_since.get_or_insert(now));
-        let look_at = now.checked_add(waited.clamp(RETRY, LOOK_MAX));
-        [look_at, self.retry.at()].into_iter().flatten().min()
+        let check_at = now.checked_add(waited.clamp(RETRY, SLEEP_MAX));
+        [check_at, self.retry.at()].into_iter().flatten().min()
     }
 
     /// Returns true if the device has kept packets for so long that it counts as dead.

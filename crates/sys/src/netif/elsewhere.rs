@@ -16,7 +16,7 @@ use crate::netns::enter;
 /// The folder in which `ip netns` keeps its named namespaces.
 const NAMED: &str = "/run/netns";
 /// Most namespaces that are searched.
-const LOOKS_MAX: usize = 256;
+const NAMESPACES_MAX: usize = 256;
 
 /// The results of a search in the named namespaces; searched ones without the interface are left
 /// out.
@@ -37,7 +37,7 @@ impl Interface {
     /// As [`Interface::open`].
     pub fn find(name: &str) -> Result<Interface> {
         Interface::open(name).map_err(|e| match e.code {
-            Code::NoDevice => told(e, &look(Path::new(NAMED), name)),
+            Code::NoDevice => with_namespaces(e, &look(Path::new(NAMED), name)),
             _ => e,
         })
     }
@@ -47,7 +47,7 @@ impl Interface {
 fn look(folder: &Path, interface: &str) -> Named {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<String> = names.take(LOOKS_MAX).collect();
+    let mut names: Vec<String> = names.take(NAMESPACES_MAX).collect();
     if names.is_empty() {
         return Named::default();
     }
@@ -71,7 +71,7 @@ fn look(folder: &Path, interface: &str) -> Named {
 
 /// Returns the error for an absent interface, with the namespaces where the interface is, or may
 /// be.
-fn told(e: Error, named: &Named) -> Error {
+fn with_namespaces(e: Error, named: &Named) -> Error {
     if let [first, ..] = &named.with[..] {
         let why = format!("it is not in this network namespace, but in {}", named.with.join(", "));
         return Error { why, ..e }.fix(format!("ip netns exec {first} PROGRAM …"));
@@ -116,7 +116,7 @@ mod tests {
         let absent = || Error::new(Code::NoDevice, "cannot use v0", "absent").fix(FIND_INTERFACE);
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let with = |with: &[&str], closed: &[&str]| {
-            told(absent(), &Named { with: list(with), closed: list(closed) })
+            with_namespaces(absent(), &Named { with: list(with), closed: list(closed) })
         };
         let e = with(&["east", "west"], &["lab"]);
         assert_eq!(e.why, "it is not in this network namespace, but in east, west");

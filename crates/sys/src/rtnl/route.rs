@@ -42,7 +42,8 @@ const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 const DISCARD_PORT: u16 = 9;
 /// Longest wait for a neighbour: the kernel sends three requests, a second apart, by default.
 const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval of checks whether the neighbour has answered.
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The route of packets to an address through an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +107,7 @@ impl Route {
                 })?;
                 asked = true;
             }
-            let _ = poll_readable(&[], Some(LOOK));
+            let _ = poll_readable(&[], Some(CHECK_INTERVAL));
         }
     }
 }

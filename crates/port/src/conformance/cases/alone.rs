@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use linerate_skb::Batch;
 
-use super::life::rests;
+use super::life::reports_end_once;
 use crate::conformance::bench::Way;
 use crate::conformance::end::{BATCH, End, TRIES};
 use crate::conformance::traffic::{LEN_MIN, of_lengths};
@@ -49,7 +49,7 @@ pub fn a_source_keeps_to_its_budget_and_ends_once(rig: &mut Rig) -> Ran {
     }
     assert!(came > 0, "the source gave nothing");
     if end.health().ended() {
-        rests(end);
+        reports_end_once(end);
     }
     bench.close();
     Ran::Passed

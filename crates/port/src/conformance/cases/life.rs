@@ -34,7 +34,7 @@ pub fn health_and_descriptor_are_as_said(rig: &mut Rig) -> Ran {
         end.settle(&mut arrivals, patience);
         while end.take(&mut arrivals, BATCH) > 0 {}
         if end.health().ended() {
-            rests(end);
+            reports_end_once(end);
         }
     }
     bench.close();
@@ -42,11 +42,11 @@ pub fn health_and_descriptor_are_as_said(rig: &mut Rig) -> Ran {
 }
 
 /// Asserts that an end that will receive no more packets reports this at most once and then stays silent.
-pub(super) fn rests(end: &mut End) {
+pub(super) fn reports_end_once(end: &mut End) {
     let mut batch = Batch::with_capacity(BATCH);
     assert_eq!(end.rx(&mut batch, BATCH), 0, "packets after the end");
-    let told = (0..TRIES).take_while(|_| !end.arm(Want::Frames)).count();
-    assert!(told <= 1, "arm() tells of the end {told} times: its owner can never sleep");
+    let ends = (0..TRIES).take_while(|_| !end.arm(Want::Frames)).count();
+    assert!(ends <= 1, "arm() tells of the end {ends} times: its owner can never sleep");
     assert!(end.arm(Want::Frames), "arm() tells of the end once more");
     assert!(!end.readable(Duration::ZERO), "the end was told, and the descriptor is readable");
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use linerate_skb::Code;
 
-use super::life::rests;
+use super::life::reports_end_once;
 use crate::conformance::bench::{Bench, Way};
 use crate::conformance::end::BATCH;
 use crate::conformance::traffic::{Packet, of_lengths};
@@ -75,7 +75,7 @@ pub fn a_deleted_interface_fails_for_good(rig: &mut Rig) -> Ran {
     let mut batch = bench.batch(&of_lengths(2, [len; 8]));
     let sent = bench.ends()[0].xmit(&mut batch).packets;
     assert_eq!((sent, batch.len()), (0, 0), "packets sent, and kept, by a device that is gone");
-    rests(&mut bench.ends()[0]);
+    reports_end_once(&mut bench.ends()[0]);
     bench.close();
     Ran::Passed
 }

@@ -40,9 +40,9 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
         for want in [Want::Frames, Want::Both, Want::Frames] {
             // If only the kernel knows of a packet, `arm` would need a syscall to learn of it; the
             // descriptor must report it then.
-            let told = !receiver.arm(want) || receiver.readable(Duration::ZERO);
+            let is_reported = !receiver.arm(want) || receiver.readable(Duration::ZERO);
             assert!(
-                told,
+                is_reported,
                 "arm() is true, packets wait, and the poller is not woken: they are slept on"
             );
         }
@@ -52,9 +52,9 @@ pub fn arm_tells_what_is_there(rig: &mut Rig) -> Ran {
             // arrive later, which is a change that the descriptor reports.
             let comes =
                 |receiver: &End| !receiver.readable(Duration::ZERO) && receiver.readable(patience);
-            let told = !receiver.arm(Want::Frames) || comes(receiver);
+            let is_reported = !receiver.arm(Want::Frames) || comes(receiver);
             assert!(
-                told,
+                is_reported,
                 "arm() is true of packets that rx() left: who polls for changes sleeps on"
             );
         }

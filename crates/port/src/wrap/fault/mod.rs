@@ -64,7 +64,7 @@ impl Faulty {
             turn: 0,
             told_end: false,
             tally: None,
-            told: 0,
+            tallied: 0,
         };
         Ok(Wrapped::around(inner, faults))
     }
@@ -90,7 +90,7 @@ pub struct Faults {
     told_end: bool,
     /// The ledger's entry for the held packets.
     tally: Option<Tally>,
-    told: usize,
+    tallied: usize,
 }
 
 impl Faults {
@@ -113,9 +113,9 @@ impl Faults {
     /// Updates the tally of held packets if their number has changed.
     fn tell(&mut self, mem: &Local) {
         let held = self.rx.held() + self.tx.held();
-        if held != self.told {
+        if held != self.tallied {
             self.tally.get_or_insert_with(|| mem.pool().tally(HELD)).set(held);
-            self.told = held;
+            self.tallied = held;
         }
     }
 

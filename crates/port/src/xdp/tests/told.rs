@@ -31,7 +31,7 @@ fn driver_that_asks_late_is_told_of_packets_in_the_ring() {
         batch.push(mem.alloc_copy(&stamped(0, 60)).unwrap()).unwrap();
         assert_eq!(tx.send(&mut socket, &mut link, &mut mem, &mut batch).packets, 1);
         for polls in 0..3 {
-            tx.look_at(&socket.held);
+            tx.check_at(&socket.held);
             tx.poll(&mut socket, &mut link, &mut mem);
             assert_eq!(tx.doorbells, 0, "{polls}: no driver asked");
         }
