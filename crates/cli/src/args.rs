@@ -15,9 +15,7 @@ use linerate::{Data, Init, Moderation, Registry, Return, TxBatch, knob, units, w
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
 use help::{FORWARD, GEN, after_help};
-use values::{
-    effect, frames, jumbo, moderation, number, one_of, packets, rate, receiver, time, tx_batch,
-};
+use values::{effect, frames, jumbo, number, one_of, packets, rate, receiver, setting, time};
 
 pub use refusal::refuse;
 pub use values::cpu;
@@ -160,11 +158,11 @@ pub struct Run {
     pub budget: u64,
     /// Interrupt moderation of ports without the option `moderation=`: interrupt, napi,
     /// fixed[:usecs=100,frames=32], dim, adaptive[:latency=250us|:cpu=20%] or busy
-    #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = moderation)]
+    #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = setting::<Moderation>)]
     pub moderation: Moderation,
     /// Packets sent to a port's device with one doorbell, for ports without the option `tx_batch=`: 1 (a
     /// doorbell for each packet) to 1024, or auto
-    #[arg(long, value_name = "N", default_value = "auto", value_parser = tx_batch)]
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = setting::<TxBatch>)]
     pub tx_batch: TxBatch,
     /// Create a socket at this path, through which `linerate tune PATH` shows and changes the settings of the
     /// run; it answers only this user and root

@@ -39,13 +39,7 @@ fn signal(child: &Child, signal: Signal) {
 
 #[test]
 fn interface_that_is_deleted_during_a_run_is_told_with_the_command_to_type() {
-    let prepared = Netns::new().and_then(|netns| {
-        netns.ip("link add v0 type veth peer name v1")?;
-        netns.ip("link set v0 up")?;
-        netns.ip("link set v1 up")?;
-        Ok(netns)
-    });
-    let netns = match prepared {
+    let netns = match Netns::with_pair() {
         Ok(netns) => netns,
         Err(e) => return println!("skipped: {e}"),
     };

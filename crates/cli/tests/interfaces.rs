@@ -5,23 +5,13 @@ mod command;
 use command::{Ended, run};
 use linerate_sys::netns::Netns;
 
-/// Returns a namespace with the pair, both ends up, in which no interface sends by itself.
-fn pair() -> linerate_sys::Result<Netns> {
-    let netns = Netns::new()?;
-    netns.quiet()?;
-    netns.ip("link add v0 type veth peer name v1")?;
-    netns.ip("link set v0 up")?;
-    netns.ip("link set v1 up")?;
-    Ok(netns)
-}
-
 fn run_in(netns: &Netns, words: &str) -> Ended {
     netns.run(|| run(words)).unwrap()
 }
 
 #[test]
 fn a_wire_between_the_ends_of_one_veth_pair_is_warned_about() {
-    let netns = match pair() {
+    let netns = match Netns::with_pair() {
         Ok(netns) => netns,
         Err(e) => return eprintln!("skipped: {e}"),
     };
@@ -43,7 +33,7 @@ fn a_wire_between_the_ends_of_one_veth_pair_is_warned_about() {
 
 #[test]
 fn an_interface_that_the_host_uses_gets_no_packets_without_a_rate_or_an_end() {
-    let netns = match pair() {
+    let netns = match Netns::with_pair() {
         Ok(netns) => netns,
         Err(e) => return eprintln!("skipped: {e}"),
     };
@@ -63,7 +53,7 @@ fn an_interface_that_the_host_uses_gets_no_packets_without_a_rate_or_an_end() {
 
 #[test]
 fn a_generator_of_which_nothing_is_sent_fails_with_the_reason() {
-    let netns = match pair() {
+    let netns = match Netns::with_pair() {
         Ok(netns) => netns,
         Err(e) => return eprintln!("skipped: {e}"),
     };

@@ -225,13 +225,7 @@ mod tests {
 
     #[test]
     fn missing_capability_error_lists_those_of_all_ports() {
-        let prepared = Netns::new().and_then(|netns| {
-            netns.ip("link add v0 type veth peer name v1")?;
-            netns.ip("link set v0 up")?;
-            netns.ip("link set v1 up")?;
-            Ok(netns)
-        });
-        let netns = match prepared {
+        let netns = match Netns::with_pair() {
             Ok(netns) => netns,
             Err(e) => return eprintln!("skipped: {e}"),
         };

@@ -208,24 +208,14 @@ fn push_tunnel(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::{PARTIAL, bytes, ipv4};
+    use crate::host::testing::{PARTIAL, bytes, unfinished};
     use linerate_skb::{Pool, Trust};
-    use linerate_wire::{Mac, checksum, ip, udp};
+    use linerate_wire::{Mac, ip, udp};
 
     const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 
     fn pool() -> Pool {
         Pool::builder().frames(64).build().unwrap()
-    }
-
-    /// Returns a UDP packet whose checksum is left to a device.
-    fn unfinished(pool: &Pool, payload: usize) -> Skb {
-        let mut frame = ipv4(17, payload);
-        let check = checksum::finish(checksum::sum(&frame[14..34]));
-        frame[24..26].copy_from_slice(&check.to_be_bytes());
-        let mut skb = pool.local().alloc_copy(&frame).unwrap();
-        skb.set_offload(PARTIAL);
-        skb
     }
 
     fn tunnel(v6: bool) -> Tunnel {

@@ -248,7 +248,7 @@ impl Views for Skb {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::{PARTIAL, bytes, ipv4};
+    use crate::host::testing::{PARTIAL, bytes, unfinished};
     use linerate_skb::Pool;
     use linerate_wire::{Mac, checksum, udp};
 
@@ -318,16 +318,6 @@ mod tests {
         let mut skb = pool.local().alloc_copy(&datagram(5000)).unwrap();
         assert_eq!(skb.ip().unwrap_err(), DropReason::UNSUPPORTED);
         assert_eq!(skb.udp_mut().unwrap_err(), DropReason::UNSUPPORTED);
-    }
-
-    /// Returns a packet as veth delivers it: its UDP checksum is left to a device.
-    fn unfinished(pool: &Pool, payload: usize) -> Skb {
-        let mut frame = ipv4(17, payload);
-        let check = checksum::finish(checksum::sum(&frame[14..34]));
-        frame[24..26].copy_from_slice(&check.to_be_bytes());
-        let mut skb = pool.local().alloc_copy(&frame).unwrap();
-        skb.set_offload(PARTIAL);
-        skb
     }
 
     #[test]

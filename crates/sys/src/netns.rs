@@ -44,6 +44,20 @@ impl Netns {
         })
     }
 
+    /// Creates a namespace with a veth pair, whose ends `v0` and `v1` are up and send nothing by
+    /// themselves.
+    ///
+    /// # Errors
+    /// As [`Netns::new`] and [`Netns::ip`].
+    pub fn with_pair() -> Result<Netns> {
+        let netns = Netns::new()?;
+        netns.quiet()?;
+        netns.ip("link add v0 type veth peer name v1")?;
+        netns.ip("link set v0 up")?;
+        netns.ip("link set v1 up")?;
+        Ok(netns)
+    }
+
     /// Returns a path to the namespace, valid while this value lives: `ip link set … netns PATH`.
     #[must_use]
     pub fn path(&self) -> String {

@@ -1,11 +1,12 @@
 //! The values of options: their parsers, and the help of those that are knobs.
 
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use linerate::knob::Knob;
-use linerate::{Moderation, TxBatch, units};
+use linerate::units;
 
 /// Remedy for a time of a run that is not above 0.
 const TIME: &str = "write a time above 0, as in 10s or 500ms";
@@ -33,11 +34,8 @@ pub(super) fn number(knob: &'static Knob) -> impl TypedValueParser<Value = u64> 
     clap::value_parser!(u64).range(knob.min..=knob.max)
 }
 
-pub(super) fn moderation(text: &str) -> Result<Moderation, String> {
-    text.parse().map_err(|e: linerate::Error| format!("{} ({})", e.why, e.fix))
-}
-
-pub(super) fn tx_batch(text: &str) -> Result<TxBatch, String> {
+/// Parses a setting of the library; an error has its remedy in parentheses.
+pub(super) fn setting<T: FromStr<Err = linerate::Error>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: linerate::Error| format!("{} ({})", e.why, e.fix))
 }
 

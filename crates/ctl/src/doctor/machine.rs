@@ -39,14 +39,7 @@ fn drivers(found: &mut Findings) {
     let registry = Registry::default();
     let with_trial = |driver: &&&dyn Driver| !driver.on_machine().trial.is_empty();
     let drivers: Vec<_> = registry.drivers().iter().filter(with_trial).collect();
-    let prepared = Netns::new().and_then(|netns| {
-        netns.quiet()?;
-        netns.ip("link add v0 type veth peer name v1")?;
-        netns.ip("link set v0 up")?;
-        netns.ip("link set v1 up")?;
-        Ok(netns)
-    });
-    let netns = match prepared {
+    let netns = match Netns::with_pair() {
         Ok(netns) => netns,
         Err(e) => {
             host::privileges(found);

@@ -17,15 +17,7 @@ const LONG: Duration = Duration::from_secs(10);
 
 /// Runs `test` in a namespace of its own, where AF_XDP is available.
 fn in_netns(test: impl FnOnce(&Netns) + Send) {
-    let prepared = XdpSocket::new().and_then(|_| {
-        let netns = Netns::new()?;
-        netns.quiet()?;
-        netns.ip("link add v0 type veth peer name v1")?;
-        netns.ip("link set v0 up")?;
-        netns.ip("link set v1 up")?;
-        Ok(netns)
-    });
-    match prepared {
+    match XdpSocket::new().and_then(|_| Netns::with_pair()) {
         Ok(netns) => {
             until(&netns, "v0", " state UP ");
             until(&netns, "v1", " state UP ");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Batch, Code, Offload, Pool, Skb};
 use linerate_sys::thread::{allowed_cpus, pin_to_cpu};
 use linerate_sys::wait::poll_readable;
-use linerate_wire::stamp;
+use linerate_wire::{checksum, stamp};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, UnshareFlags, capabilities};
@@ -282,12 +282,22 @@ pub(crate) fn ipv4(protocol: u8, payload: usize) -> Vec<u8> {
     f
 }
 
+/// Returns a packet as veth delivers it: its UDP checksum is left to a device.
+pub(crate) fn unfinished(pool: &Pool, payload: usize) -> Skb {
+    let mut frame = ipv4(17, payload);
+    let check = checksum::finish(checksum::sum(&frame[14..34]));
+    frame[24..26].copy_from_slice(&check.to_be_bytes());
+    let mut skb = pool.local().alloc_copy(&frame).unwrap();
+    skb.set_offload(PARTIAL);
+    skb
+}
+
 /// Returns a frame with the IPv4 packet of `frame` inside another IPv4 packet, whose checksum is correct.
 pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
     let len = (frame.len() - 14 + 20) as u16;
     let mut outer = vec![0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 4, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
     outer[2..4].copy_from_slice(&len.to_be_bytes());
-    let check = linerate_wire::checksum::finish(linerate_wire::checksum::sum(&outer));
+    let check = checksum::finish(checksum::sum(&outer));
     outer[10..12].copy_from_slice(&check.to_be_bytes());
     frame.splice(14..14, outer);
     frame
@@ -298,7 +308,7 @@ pub(crate) fn pseudo(protocol: u8, len: usize) -> u16 {
     let mut header = Vec::from(SOURCE);
     header.extend([198, 18, 0, 2, 0, protocol]);
     header.extend((len as u16).to_be_bytes());
-    linerate_wire::checksum::sum(&header)
+    checksum::sum(&header)
 }
 
 /// Offload header of a UDP packet with a partial checksum.

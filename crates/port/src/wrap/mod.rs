@@ -29,6 +29,8 @@ pub mod trace;
 mod conforms;
 #[cfg(test)]
 mod over_xdp;
+#[cfg(test)]
+mod testing;
 
 pub use layer::{Layer, Wrapped};
 

@@ -1,45 +1,28 @@
 //! Tests of faults and captures over AF_XDP, where the pool keeps the frames that the device has.
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Pool};
 
 use super::fault::{Fault, FaultStats, Faulty, Plan};
 use super::tee::{Limits, Tee};
+use super::testing::SharedFile;
 use crate::host::testing::{
     LONG, assert_settled, bytes, eventually, in_netns_with_xdp, queue_in, stamped, veth,
 };
 use crate::pcap::format::Reader;
 use crate::{Port, Queue, Want};
 
-/// A file in memory that its writer shares with the test.
-#[derive(Clone, Default)]
-struct Bytes(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Bytes {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
+/// Returns the packets of a capture, as a reader returns them.
+fn packets(capture: &SharedFile) -> Vec<Vec<u8>> {
+    let file = capture.content();
+    let mut reader = Reader::new(file.as_slice()).unwrap();
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        packets.push(record.data.to_vec());
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Bytes {
-    /// Returns the packets of the capture, as a reader returns them.
-    fn packets(&self) -> Vec<Vec<u8>> {
-        let file = self.0.lock().unwrap();
-        let mut reader = Reader::new(file.as_slice()).unwrap();
-        let mut packets = Vec::new();
-        while let Some(record) = reader.next_record().unwrap() {
-            packets.push(record.data.to_vec());
-        }
-        packets
-    }
+    packets
 }
 
 /// Returns an xdp port with faults, between a capture on the device's side and one on the program's
@@ -117,7 +100,7 @@ fn faults_over_xdp_are_accounted_for_and_captures_agree_with_them() {
         let tees = [(); 2].map(|()| Tee::new(Limits::default()).unwrap());
         let (a, stats) = between("xdp:v0,ring=256", &pools[0], &plan, [&tees[0], &tees[1]]);
         let (mut a, mut b) = (End::new(a), End::new(queue_in("xdp:v1,ring=256", &pools[1])));
-        let files = [Bytes::default(), Bytes::default()];
+        let files = [SharedFile::default(), SharedFile::default()];
         let writers = [0, 1].map(|i| tees[i].start(files[i].clone()).unwrap());
         let end = Instant::now() + 4 * LONG;
         // Send a few packets at a time, so that neither device has more than its rings can hold.
@@ -157,7 +140,7 @@ fn faults_over_xdp_are_accounted_for_and_captures_agree_with_them() {
         assert_eq!((below, above), (1000 + b.got, 1000 + a.got));
         assert!(tees.iter().all(|tee| tee.counts().dropped == 0));
         for (file, count) in files.iter().zip([below, above]) {
-            let packets = file.packets();
+            let packets = packets(file);
             assert_eq!(packets.len() as u64, count);
             assert!(packets.iter().all(|p| p.len() == 90 && p[..12] == stamped(0, 90)[..12]));
         }
@@ -173,7 +156,7 @@ fn a_corrupted_copy_of_a_packet_over_xdp_leaves_the_capture_below_as_it_was() {
         let plan = Plan::new(1).rx(Fault::Corrupt, 1);
         let (a, stats) = between("xdp:v0,ring=256", &pools[0], &plan, [&tees[0], &tees[1]]);
         let (mut a, mut b) = (End::new(a), End::new(queue_in("xdp:v1,ring=256", &pools[1])));
-        let files = [Bytes::default(), Bytes::default()];
+        let files = [SharedFile::default(), SharedFile::default()];
         let writers = [0, 1].map(|i| tees[i].start(files[i].clone()).unwrap());
         let (mut batch, mut got) = (Batch::with_capacity(64), Vec::new());
         b.step(20);
@@ -188,9 +171,9 @@ fn a_corrupted_copy_of_a_packet_over_xdp_leaves_the_capture_below_as_it_was() {
         assert_eq!(writers.map(|writer| writer.finish().unwrap()), [20, 20]);
         assert_eq!(stats.counts().corrupted, 20);
         let sent: Vec<_> = (0..20).map(|n| stamped(n, 90)).collect();
-        assert_eq!((files[0].packets(), files[1].packets()), (sent.clone(), got));
+        assert_eq!((packets(&files[0]), packets(&files[1])), (sent.clone(), got));
         let flipped = |(a, b): (&u8, &u8)| (a ^ b).count_ones();
-        for (packet, sent) in files[1].packets().iter().zip(&sent) {
+        for (packet, sent) in packets(&files[1]).iter().zip(&sent) {
             assert_eq!(packet.iter().zip(sent).map(flipped).sum::<u32>(), 1);
         }
         pools.iter().for_each(assert_settled);

@@ -13,28 +13,8 @@ use crate::host::testing::{
     LONG, assert_settled, in_netns, queue_in, receive, send, stamped, veth,
 };
 use crate::pcap::format::Reader;
+use crate::wrap::testing::SharedFile;
 use crate::{Port, Queue, Want};
-
-/// A sink whose content a test reads while it is written.
-#[derive(Clone, Default)]
-struct Bytes(Arc<Mutex<Vec<u8>>>);
-
-impl Bytes {
-    fn take(&self) -> Vec<u8> {
-        self.0.lock().unwrap().clone()
-    }
-}
-
-impl Write for Bytes {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// A disk that is full after this number of bytes.
 struct Full(usize);
@@ -109,7 +89,7 @@ fn a_capture_has_what_passed_with_its_way_its_length_and_its_time() {
     let tee = Tee::new(limits).unwrap();
     let (_pool, mut a, mut b) = pair(4, &tee);
     push(&mut a, 90, 1, 60);
-    let (file, before) = (Bytes::default(), epoch_ns());
+    let (file, before) = (SharedFile::default(), epoch_ns());
     let mut writer = tee.start(file.clone()).unwrap();
     // Only four of the six packets fit into the ring, and only these were sent.
     pull(&mut b, 1);
@@ -126,7 +106,7 @@ fn a_capture_has_what_passed_with_its_way_its_length_and_its_time() {
     let after = epoch_ns();
     assert_eq!(writer.finish().unwrap(), 6);
     assert_eq!(push(&mut a, 50, 1, 60), 0);
-    let file = file.take();
+    let file = file.content();
     let got = packets(&file);
     assert_eq!(got.iter().map(number).collect::<Vec<_>>(), [0, 1, 2, 3, 7, 7]);
     assert_eq!(flags(&file), [2, 2, 2, 2, 1, 1]);
@@ -164,7 +144,7 @@ fn captures_start_and_stop_on_a_path_under_load() {
     let path = std::thread::spawn(move || busy_path(a, b, stopped));
     let mut files = Vec::new();
     for round in 0..5 {
-        let file = Bytes::default();
+        let file = SharedFile::default();
         let mut writer = tee.start(file.clone()).unwrap();
         let mut written = 0;
         while written < 500 {
@@ -177,7 +157,7 @@ fn captures_start_and_stop_on_a_path_under_load() {
         }
         let all = writer.finish().unwrap();
         assert!(all >= written);
-        files.push((file.take(), all));
+        files.push((file.content(), all));
     }
     stop.send(()).unwrap();
     let (a, b, sent) = path.join().unwrap();
@@ -209,7 +189,7 @@ fn without_a_writer_copies_are_left_out_and_packets_are_not() {
     let limits = Limits { snaplen_bytes: 1000, queue_bytes: 1, ..Limits::default() };
     let tee = Tee::new(limits).unwrap();
     let (_pool, mut a, mut b) = pair(64, &tee);
-    let file = Bytes::default();
+    let file = SharedFile::default();
     let writer = tee.start(file.clone()).unwrap();
     for round in 0..10 {
         assert_eq!(push(&mut a, 10 * round, 10, 500), 10);
@@ -219,7 +199,7 @@ fn without_a_writer_copies_are_left_out_and_packets_are_not() {
     let counts = TeeCounts { copied: 3, dropped: 97, written: 0, unwritten: 0 };
     assert_eq!(tee.counts(), counts);
     assert_eq!(writer.finish().unwrap(), 3);
-    assert_eq!(packets(&file.take()).iter().map(number).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(packets(&file.content()).iter().map(number).collect::<Vec<_>>(), [0, 1, 2]);
     // The next capture starts with new counts and with an empty queue of copies.
     let writer = tee.start(io::sink()).unwrap();
     push(&mut a, 0, 2, 500);
@@ -231,14 +211,14 @@ fn a_file_that_is_long_enough_ends_the_capture() {
     let limits = Limits { file_bytes: 4096, ..Limits::default() };
     let tee = Tee::new(limits).unwrap();
     let (_pool, mut a, _b) = pair(64, &tee);
-    let file = Bytes::default();
+    let file = SharedFile::default();
     let mut writer = tee.start(file.clone()).unwrap();
     push(&mut a, 0, 20, 500);
     let written = writer.write_pending().unwrap();
     assert!(writer.is_full() && writer.has_ended() && (1..20).contains(&written));
     push(&mut a, 20, 5, 500);
     assert_eq!(writer.finish().unwrap(), written);
-    let file = file.take();
+    let file = file.content();
     assert!(file.len() <= 4096 && packets(&file).len() as u64 == written);
     let counts = TeeCounts { copied: 20, dropped: 0, written, unwritten: 20 - written };
     assert_eq!(tee.counts(), counts);
@@ -277,11 +257,11 @@ fn copies_for_an_ended_capture_are_not_in_the_next() {
     let tee = Tee::new(Limits::default()).unwrap();
     let (_pool, mut a, _b) = pair(64, &tee);
     drop(tee.start(io::sink()).inspect(|_| assert_eq!(push(&mut a, 0, 3, 60), 3)).unwrap());
-    let file = Bytes::default();
+    let file = SharedFile::default();
     let writer = tee.start(file.clone()).unwrap();
     push(&mut a, 3, 2, 60);
     assert_eq!(writer.finish().unwrap(), 2);
-    assert_eq!(packets(&file.take()).iter().map(number).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(packets(&file.content()).iter().map(number).collect::<Vec<_>>(), [3, 4]);
     let counts = TeeCounts { copied: 5, dropped: 0, written: 2, unwritten: 3 };
     assert_eq!(tee.counts(), counts);
 }
@@ -336,7 +316,7 @@ fn a_call_that_is_in_progress_when_another_capture_starts_is_of_the_former() {
 #[test]
 fn queues_that_come_and_go_have_an_interface_each() {
     let tee = Tee::new(Limits::default()).unwrap();
-    let file = Bytes::default();
+    let file = SharedFile::default();
     let mut writer = tee.start(file.clone()).unwrap();
     for round in 0..3 {
         let (_pool, mut a, _b) = pair(4, &tee);
@@ -346,7 +326,7 @@ fn queues_that_come_and_go_have_an_interface_each() {
         }
     }
     assert_eq!(writer.finish().unwrap(), 3);
-    let interfaces: Vec<_> = packets(&file.take()).iter().map(|p| (p.0, number(p))).collect();
+    let interfaces: Vec<_> = packets(&file.content()).iter().map(|p| (p.0, number(p))).collect();
     assert_eq!(interfaces, [(0, 0), (1, 1), (2, 2)]);
     assert!(tee.shared.reading().inboxes.is_empty(), "nothing is left of queues that are gone");
 }
