@@ -1,6 +1,7 @@
 //! Positions of a packet's headers, for checksums and segmentation.
 
 use linerate_skb::{Skb, Trust};
+use linerate_wire::checksum;
 
 /// IP protocol number of TCP.
 pub(crate) const TCP: u8 = 6;
@@ -16,9 +17,13 @@ const IPV6_IN_IP: u8 = 41;
 pub(crate) const IP_HEADERS_MAX: usize = 3;
 /// Most VLAN tags that are parsed: a service tag and a customer tag.
 const TAGS_MAX: usize = 2;
-/// Longest headers that are parsed, in bytes: Ethernet, its tags, IPv4 headers, and a TCP header with
-/// all options.
-pub(crate) const HEADERS_MAX: usize = 14 + TAG_BYTES * TAGS_MAX + 60 * IP_HEADERS_MAX + 60;
+/// Most extension headers of IPv6 that are stepped over, and their most bytes in one packet.
+const EXTENSIONS_MAX: usize = 8;
+const EXTENSIONS_BYTES_MAX: usize = 128;
+/// Longest headers that are parsed, in bytes: Ethernet, its tags, IP headers, extension headers of one of them, and
+/// a TCP header with all options.
+pub(crate) const HEADERS_MAX: usize =
+    14 + TAG_BYTES * TAGS_MAX + 60 * IP_HEADERS_MAX + EXTENSIONS_BYTES_MAX + 60;
 
 const TYPE_AT: usize = 12;
 const TAG_BYTES: usize = 4;
@@ -27,16 +32,29 @@ const TYPE_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
 
-/// An IP header, without extension headers of IPv6.
+/// Bytes of an IPv6 header without extension headers.
+pub(crate) const IPV6_BYTES: usize = 40;
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const DESTINATION: u8 = 60;
+/// Types of routing headers that begin with the final destination: Mobile IPv6 and segment routing.
+///
+/// Source: RFC 6275, 6.4; RFC 8754, 2.
+const FINAL_FIRST: [u8; 2] = [2, 4];
+
+/// An IP header, with the extension headers of IPv6 up to the first that is not stepped over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IpHeader {
     /// Offset of the header's first byte.
     pub at: usize,
-    /// Offset of the byte after the header.
+    /// Offset of the byte after the header and its extension headers.
     pub end: usize,
     pub v6: bool,
     /// Protocol of the header that follows.
     pub protocol: u8,
+    /// Offset of the final destination's address: in a routing header if the packet is not there yet.
+    to: usize,
 }
 
 /// The header after an IP header.
@@ -44,6 +62,8 @@ pub(crate) struct IpHeader {
 pub(crate) struct Transport {
     pub at: usize,
     pub protocol: u8,
+    /// True if it is behind extension headers of IPv6.
+    pub is_extended: bool,
 }
 
 impl IpHeader {
@@ -57,11 +77,62 @@ impl IpHeader {
                 let fragment = u16_at(ip, 6)? & 0x3fff != 0;
                 let protocol = *ip.get(9)?;
                 let whole = bytes >= 20 && !fragment;
-                whole.then_some(IpHeader { at, end: at + bytes, v6: false, protocol })
+                let header = IpHeader { at, end: at + bytes, v6: false, protocol, to: at + 16 };
+                whole.then_some(header)
             }
-            6 => Some(IpHeader { at, end: at + 40, v6: true, protocol: *ip.get(6)? }),
+            6 => {
+                let (end, protocol, to) = (at + IPV6_BYTES, *ip.get(6)?, at + 24);
+                IpHeader { at, end, v6: true, protocol, to }.step_over_extensions(data)
+            }
             _ => None,
         }
+    }
+
+    /// Steps over extension headers, up to [`EXTENSIONS_MAX`] and [`EXTENSIONS_BYTES_MAX`]; returns `None` for a
+    /// fragment, or if `data` ends in one of them.
+    ///
+    /// An atomic fragment is a whole packet. A routing header of an unknown type is not stepped over while it has
+    /// segments left, because the final destination, which the checksum covers, is unknown then.
+    ///
+    /// Source: RFC 8200, 4 and 8.1; RFC 6946.
+    fn step_over_extensions(mut self, data: &[u8]) -> Option<IpHeader> {
+        for _ in 0..EXTENSIONS_MAX {
+            let kind = self.protocol;
+            if !matches!(kind, HOP_BY_HOP | DESTINATION | ROUTING | FRAGMENT) {
+                break;
+            }
+            // The shortest extension header has 8 bytes.
+            let &[next, units, high, low, ..] = data.get(self.end..)?.first_chunk::<8>()?;
+            // A fragment header has no length.
+            let bytes = if kind == FRAGMENT { 8 } else { (usize::from(units) + 1) * 8 };
+            if self.end + bytes - self.at - IPV6_BYTES > EXTENSIONS_BYTES_MAX {
+                break;
+            }
+            // The offset of a fragment is in the upper 13 bits, the flag "more" in the lowest.
+            if kind == FRAGMENT && (high, low & 0xf9) != (0, 0) {
+                return None;
+            }
+            let (routing_type, segments_left) = (high, low);
+            if kind == ROUTING && segments_left > 0 {
+                if !FINAL_FIRST.contains(&routing_type) || bytes < 24 {
+                    break;
+                }
+                self.to = self.end + 8;
+            }
+            (self.protocol, self.end) = (next, self.end + bytes);
+        }
+        Some(self)
+    }
+
+    /// Returns the sum of the pseudo header of the `len` bytes after this header; `None` if an address is not in
+    /// `data`.
+    pub fn pseudo(&self, data: &[u8], len: u16) -> Option<u16> {
+        let (from, bytes) = if self.v6 { (self.at + 8, 16) } else { (self.at + 12, 4) };
+        let [high, low] = len.to_be_bytes();
+        let addresses = [from, self.to].map(|at| data.get(at..at + bytes).map(checksum::sum));
+        let addresses = checksum::add(addresses[0]?, addresses[1]?);
+        // The length counts as 32 bits in IPv6, of which the upper ones are 0 here.
+        Some(checksum::add(addresses, checksum::sum(&[0, self.protocol, high, low])))
     }
 
     /// Parses the first IP header of a frame.
@@ -98,7 +169,8 @@ pub(crate) fn network(data: &[u8]) -> Option<usize> {
 /// Returns the header after the first IP header.
 pub(crate) fn transport(data: &[u8]) -> Option<Transport> {
     let ip = IpHeader::first(data)?;
-    Some(Transport { at: ip.end, protocol: ip.protocol })
+    let is_extended = ip.v6 && ip.end > ip.at + IPV6_BYTES;
+    Some(Transport { at: ip.end, protocol: ip.protocol, is_extended })
 }
 
 /// Returns the protocol of the header that begins at `start`, if that is behind one of the nested IP headers.

@@ -57,8 +57,10 @@ pub(crate) fn received(header: &VnetHdr, len: usize) -> Option<Offload> {
     (fits && cuts).then_some(offload)
 }
 
-/// Returns true if the offload is not at the first transport header, or is a CRC of SCTP: the kernel does
-/// neither.
+/// Returns true if the offload is not at the first transport header, is a CRC of SCTP, or cuts a superframe behind
+/// extension headers of IPv6: the kernel does none of them. It drops some of those superframes without an error.
+///
+/// Source: net/ipv6/ip6_offload.c `ipv6_gso_pull_exthdrs`.
 #[inline]
 pub(crate) fn is_tunnelled(skb: &Skb, offload: Offload) -> bool {
     if is_usual(skb, offload) {
@@ -67,10 +69,13 @@ pub(crate) fn is_tunnelled(skb: &Skb, offload: Offload) -> bool {
     is_not_first(skb, offload)
 }
 
-/// Parses the headers, and returns true if the offload is not at the first transport header.
+/// Parses the headers, and returns true if the kernel does not do the offload.
 #[cold]
 fn is_not_first(skb: &Skb, offload: Offload) -> bool {
     let found = headers::of(skb, headers::transport);
+    if offload.is_gso() && found.is_some_and(|found| found.is_extended) {
+        return true;
+    }
     match offload.needs_checksum() {
         true if offload.csum_offset == SCTP_CHECK
             && protocol_of(skb, offload) == Some(headers::SCTP) =>
@@ -308,6 +313,29 @@ mod tests {
         // Another protocol with its checksum at the same place has an Internet checksum.
         let done = finish(&[header(253), long].concat(), SCTP_PARTIAL).unwrap();
         assert_eq!(checksum::finish(checksum::sum(&done[34..])), 0x0809);
+    }
+
+    #[test]
+    fn sctp_behind_extension_headers_gets_its_crc_and_other_checksums_are_left_to_the_kernel() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let mut mem = pool.local();
+        for (protocol, csum_offset) in [(headers::SCTP, 8), (headers::UDP, 6), (headers::TCP, 16)] {
+            for (first, chain) in testing::chains(protocol) {
+                let csum_start = 54 + chain.len() as u16;
+                let left = Offload { flags: 1, csum_start, csum_offset, ..Offload::NONE };
+                let frame = testing::ipv6(first, &chain, protocol, 64);
+                let mut skb = mem.alloc_copy(&frame).unwrap();
+                skb.set_offload(left);
+                assert_eq!(is_tunnelled(&skb, left), protocol == headers::SCTP, "{first}");
+                assert_eq!(finish_one(&mut skb, left), Ok(()), "{first}");
+                if protocol == headers::SCTP {
+                    let start = usize::from(csum_start);
+                    let crc = crc32c::finish(crc32c::add(crc32c::START, &frame[start..]));
+                    let field = start + 8;
+                    assert_eq!(skb.data()[field..field + 4], crc.to_le_bytes());
+                }
+            }
+        }
     }
 
     #[test]

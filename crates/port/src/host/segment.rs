@@ -6,14 +6,15 @@
 //!                                                   numbers, flags and checksums
 //! ```
 //!
-//! IP headers in front of that IP header (IPIP, 6in4) get lengths, numbers and checksums of their own, too.
+//! IP headers in front of that IP header (IPIP, 6in4) get lengths, numbers and checksums of their own, too. Extension
+//! headers of IPv6 are repeated before each segment as they are.
 //!
 //! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c.
 
 use linerate_skb::{Batch, DropReason, Local, Skb};
 use linerate_wire::checksum;
 
-use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP};
+use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IPV6_BYTES, IpHeader, TCP, UDP};
 
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
@@ -128,7 +129,7 @@ impl Cutter {
     /// Writes the length, id and checksum of an IP header of a segment.
     fn number_ip(&self, frame: &mut [u8], ip: &IpHeader) {
         if ip.v6 {
-            return put(frame, ip.at + 4, (frame.len() - ip.end) as u16);
+            return put(frame, ip.at + 4, (frame.len() - ip.at - IPV6_BYTES) as u16);
         }
         put(frame, ip.at + 2, (frame.len() - ip.at) as u16);
         let id = be16(frame, ip.at + 4).wrapping_add(self.segments as u16);
@@ -141,9 +142,8 @@ impl Cutter {
     /// Writes the lengths, ids, sequence number, flags and checksums of a segment.
     fn number(&self, frame: &mut [u8], last: bool) {
         self.ips.iter().flatten().for_each(|ip| self.number_ip(frame, ip));
-        let IpHeader { at: network, end: transport, v6, protocol } = self.ip;
+        let IpHeader { end: transport, protocol, .. } = self.ip;
         let behind = (frame.len() - transport) as u16;
-        let addresses = if v6 { network + 8..network + 40 } else { network + 12..network + 20 };
         let check_at = if protocol == TCP {
             let at = transport + 4;
             let number = [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
@@ -161,9 +161,8 @@ impl Cutter {
             transport + 6
         };
         put(frame, check_at, 0);
-        let [high, low] = behind.to_be_bytes();
-        let pseudo = checksum::sum(&[0, protocol, high, low]);
-        let pseudo = checksum::add(pseudo, checksum::sum(&frame[addresses]));
+        // The addresses are in the headers, which `frame` begins with.
+        let pseudo = self.ip.pseudo(frame, behind).unwrap_or_default();
         let sum = checksum::add(pseudo, checksum::sum(&frame[transport..]));
         // In UDP the checksum 0 means "no checksum", so write its other form, all ones. Source: RFC 768.
         let check = match checksum::finish(sum) {
@@ -197,7 +196,7 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::{self, bytes, ipip, ipv4};
+    use crate::host::testing::{self, bytes, chains, ipip, ipv4, ipv6};
     use linerate_skb::{Offload, Pool};
 
     const SUPER: Offload = Offload { gso_size: 1000, ..testing::SUPERFRAME };
@@ -292,6 +291,64 @@ mod tests {
             for (i, (mut one, plain)) in all.into_iter().zip(&plain).enumerate() {
                 let removed: Vec<u8> = one.drain(12..12 + tags.len()).collect();
                 assert!(removed == tags && one == *plain, "segment {i}");
+            }
+        }
+    }
+
+    const SUPER6: Offload = Offload { gso_type: GSO_TCPV6, csum_start: 54, hdr_len: 74, ..SUPER };
+
+    #[test]
+    fn superframe_behind_extension_headers_is_cut_with_them_before_each_segment() {
+        let plain = cut(&ipv6(6, &[], 6, 2500), SUPER6, 64).unwrap();
+        assert!(plain.iter().all(|one| linerate_wire::tcp(one).unwrap().checksum_ok()));
+        for (first, chain) in chains(6) {
+            let mut frame = ipv6(first, &chain, 6, 2500);
+            let routed = (first, chain[3]) == (43, 1);
+            // Until the packet has passed its segments, the fixed header has the address of the next one.
+            frame[38..54].fill(if routed { 9 } else { 8 });
+            let all = cut(&frame, SUPER6.pushed(chain.len()).unwrap(), 2).unwrap();
+            assert_eq!(all.len(), plain.len());
+            for (i, (mut one, plain)) in all.into_iter().zip(&plain).enumerate() {
+                assert_eq!(usize::from(be16(&one, 18)), one.len() - 54, "{first}");
+                let removed: Vec<u8> = one.drain(54..54 + chain.len()).collect();
+                assert_eq!(removed, chain);
+                one[18..21].copy_from_slice(&plain[18..21]);
+                one[38..54].fill(8);
+                assert!(one == *plain, "segment {i} behind {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn superframe_behind_headers_that_are_not_stepped_over_is_not_cut() {
+        let refused = |first: u8, chain: &[u8]| {
+            let frame = ipv6(first, chain, 6, 2500);
+            cut(&frame, SUPER6.pushed(chain.len()).unwrap(), 8).unwrap_err()
+        };
+        let options = |units: u8| {
+            let mut header = vec![0; 8 * (usize::from(units) + 1)];
+            (header[0], header[1]) = (6, units);
+            header
+        };
+        let nine: Vec<u8> =
+            (0..9).flat_map(|i| [if i < 8 { 60 } else { 6 }, 0, 1, 4, 0, 0, 0, 0]).collect();
+        for (why, first, chain) in [
+            ("too long", 60, options(16)),
+            ("too many", 60, nine),
+            ("an unknown route", 43, vec![6, 2, 3, 1].into_iter().chain([0; 20]).collect()),
+            ("authentication", 51, vec![6, 1, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]),
+        ] {
+            assert_eq!(refused(first, &chain), DropReason::UNSUPPORTED, "{why}");
+        }
+        for (high, low) in [(0, 1), (0, 8), (1, 0)] {
+            let fragment = [6, 0, high, low, 0, 0, 0, 1];
+            assert_eq!(refused(44, &fragment), DropReason::MALFORMED, "{high} {low}");
+        }
+        for (first, chain) in chains(6) {
+            let frame = ipv6(first, &chain, 6, 2500);
+            for len in 1..74 + chain.len() {
+                let offload = SUPER6.pushed(chain.len()).unwrap();
+                assert!(cut(&frame[..len], offload, 8).is_err(), "{len}");
             }
         }
     }

@@ -292,6 +292,40 @@ pub(crate) fn unfinished(pool: &Pool, payload: usize) -> Skb {
     skb
 }
 
+/// Returns a frame with an IPv6 packet of TCP (6), UDP (17) or SCTP (132) with `payload` bytes behind the extension
+/// headers `chain`, the first of which is of kind `first`; its checksum is the sum of the pseudo header, as for an
+/// offload, and 0 in SCTP.
+pub(crate) fn ipv6(first: u8, chain: &[u8], protocol: u8, payload: usize) -> Vec<u8> {
+    let mut transport = ipv4(protocol, payload).split_off(34);
+    let len = transport.len() as u16;
+    let mut f = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0];
+    f.extend((len + chain.len() as u16).to_be_bytes());
+    f.extend([first, 64]);
+    f.extend([7; 16]);
+    f.extend([8; 16]);
+    let sum =
+        linerate_wire::checksum::sum(&[&f[22..54], &len.to_be_bytes(), &[0, protocol]].concat());
+    match protocol {
+        6 => transport[16..18].copy_from_slice(&sum.to_be_bytes()),
+        17 => transport[6..8].copy_from_slice(&sum.to_be_bytes()),
+        _ => transport[8..12].fill(0),
+    }
+    f.extend(chain);
+    f.extend(transport);
+    f
+}
+
+/// Extension headers of IPv6 that are stepped over, with the kind of the first; the header after them is of kind
+/// `next`: options, an atomic fragment, a source route with no segment left, segment routing with one left.
+pub(crate) fn chains(next: u8) -> [(u8, Vec<u8>); 4] {
+    let mut options = vec![60, 0, 1, 4, 0, 0, 0, 0, next, 1, 1, 4, 0, 0, 0, 0];
+    options.extend([1, 6, 0, 0, 0, 0, 0, 0]);
+    let mut segments = vec![next, 2, 4, 1, 0, 0, 0, 0];
+    segments.extend([8; 16]);
+    let route = vec![next, 2, 0, 0, 0, 0, 0, 0].into_iter().chain([9; 16]).collect();
+    [(0, options), (44, vec![next, 0, 0, 0, 1, 2, 3, 4]), (43, route), (43, segments)]
+}
+
 /// Returns a frame with the IPv4 packet of `frame` inside another IPv4 packet, whose checksum is correct.
 pub(crate) fn ipip(mut frame: Vec<u8>) -> Vec<u8> {
     let len = (frame.len() - 14 + 20) as u16;

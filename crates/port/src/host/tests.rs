@@ -279,6 +279,11 @@ fn superframes_and_partial_checksums_are_forwarded_unharmed() {
             ] {
                 assert_returns(&pair, &frame, offload, is_ipv4);
             }
+            for (first, chain) in chains(17) {
+                let offload = Offload { csum_start: 54 + chain.len() as u16, ..PARTIAL };
+                let is_it = |data: &[u8]| data[12..14] == [0x86, 0xdd] && data[22..38] == [7; 16];
+                assert_returns(&pair, &ipv6(first, &chain, 17, 100), offload, is_it);
+            }
         });
     }
 }

@@ -101,6 +101,29 @@ fn a_superframe_behind_two_vlan_tags_loses_no_byte() {
 }
 
 #[test]
+fn superframe_behind_extension_headers_loses_no_byte() {
+    in_netns(|| {
+        veth(1500);
+        for options in ["", ",vnet=off"] {
+            let (mut a, mut b) = (queue(&format!("packet:v0{options}")), queue("packet:v1"));
+            for (first, chain) in chains(6) {
+                let (frame, start) = (ipv6(first, &chain, 6, 20_000), 54 + chain.len());
+                let v6 = Offload { gso_type: 4, csum_start: 54, hdr_len: 74, ..SUPERFRAME };
+                let left = Offload { gso_size: 1000, ..v6 }.pushed(chain.len()).unwrap();
+                send(&mut a, std::slice::from_ref(&frame), left);
+                let got = receive_if(&mut b, 20, |data| data[22..38] == [7; 16]);
+                let packets: Vec<_> = got.iter().map(bytes).collect();
+                assert!(packets.iter().all(|packet| packet[54..start] == chain), "{first}");
+                let stream: Vec<u8> =
+                    packets.iter().flat_map(|one| one[start + 20..].to_vec()).collect();
+                assert!(stream == frame[start + 20..], "{first}");
+            }
+            assert_eq!(a.pool().ledger().dropped_total(), 0);
+        }
+    });
+}
+
+#[test]
 fn without_offload_headers_checksums_are_filled_in_and_superframes_cut() {
     in_netns(|| {
         veth(1500);

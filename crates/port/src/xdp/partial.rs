@@ -13,12 +13,11 @@
 use linerate_skb::{Offload, Result, Skb};
 use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
-use linerate_wire::checksum;
 
 use super::config::Config;
 use crate::driver::Change;
 use crate::host::filter::Filter;
-use crate::host::headers::{self, IP_HEADERS_MAX, IpHeader, SCTP, TCP, UDP, u16_at};
+use crate::host::headers::{self, IP_HEADERS_MAX, IPV6_BYTES, IpHeader, SCTP, TCP, UDP, u16_at};
 
 /// Offset of the checksum in TCP's header.
 const TCP_CHECK: usize = 16;
@@ -206,24 +205,19 @@ fn unfinished(data: &[u8]) -> Option<Unfinished> {
         _ => return None,
     };
     let field = u16_at(data, ip.end + offset)?;
-    // The length counts as 32 bits in IPv6, of which the upper ones are 0 here.
-    let (addresses, payload_bytes) = match ip.v6 {
-        true => (ip.at + 8..ip.at + 40, u16_at(data, ip.at + 4)?),
-        false => {
-            let header_bytes = (ip.end - ip.at) as u16;
-            (ip.at + 12..ip.at + 20, u16_at(data, ip.at + 2)?.checked_sub(header_bytes)?)
-        }
+    let (len, header_bytes) = match ip.v6 {
+        true => (u16_at(data, ip.at + 4)?, ip.end - ip.at - IPV6_BYTES),
+        false => (u16_at(data, ip.at + 2)?, ip.end - ip.at),
     };
-    let [high, low] = payload_bytes.to_be_bytes();
-    let addresses = checksum::sum(data.get(addresses)?);
-    let pseudo = checksum::add(addresses, checksum::sum(&[0, ip.protocol, high, low]));
+    let pseudo = ip.pseudo(data, len.checked_sub(header_bytes as u16)?)?;
     (field != 0 && field == pseudo).then_some(Unfinished { ip, offset })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::testing::{ipip, ipv4 as frame};
+    use crate::host::testing::{chains, ipip, ipv4 as frame, ipv6};
+    use linerate_wire::checksum;
 
     fn unfinished(data: &[u8]) -> Option<(usize, usize)> {
         super::unfinished(data).map(|found| (found.ip.end, found.offset))
@@ -255,6 +249,18 @@ mod tests {
             }
             packet.splice(12..12, [0x88, 0xa8, 0, 7, 0x81, 0, 0, 5]);
             assert_eq!(unfinished(&packet), Some((42, offset)));
+        }
+    }
+
+    #[test]
+    fn packet_behind_extension_headers_is_found_unfinished() {
+        for (protocol, offset) in [(TCP, 16), (UDP, 6), (SCTP, 8)] {
+            for (first, chain) in chains(protocol) {
+                let packet = ipv6(first, &chain, protocol, 64);
+                assert_eq!(unfinished(&packet), Some((54 + chain.len(), offset)), "{first}");
+            }
+            let fragment = ipv6(44, &[protocol, 0, 0, 1, 0, 0, 0, 1], protocol, 64);
+            assert_eq!(unfinished(&fragment), None);
         }
     }
 
