@@ -16,6 +16,12 @@ pub(super) trait Buffers {
     /// Returns the number of the ring's buffers.
     fn len(&self) -> u16;
 
+    /// Returns the highest number of buffers that have been ready at one time: all of the ring, unless a peer posts
+    /// fewer.
+    fn most(&self) -> u16 {
+        self.len()
+    }
+
     /// Returns the `i`-th buffer's checked descriptor, its memory, and its offset in that memory.
     ///
     /// # Errors
@@ -197,8 +203,8 @@ impl Copies {
                     worked += n;
                     moved += batch.sent(1, mem);
                 }
-                // The packet is longer than the whole ring.
-                Ok(None) if worked == 0 && ready == ring.len() => {
+                // The packet is longer than all buffers that were ever ready at once, and none of them is in use.
+                Ok(None) if worked == 0 && ready == ring.most() && ready > 0 => {
                     return Ok((worked, moved, Stop::Never(DropReason::TOO_LONG)));
                 }
                 Ok(None) => return Ok((worked, moved, Stop::Full)),

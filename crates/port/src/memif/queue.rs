@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
 
@@ -19,6 +19,9 @@ use crate::caps::Caps;
 use crate::host::RETRY;
 use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::{Counters, DriverCounts};
+
+/// Time for which a packet waits for more free slots than there are, while the peer frees none.
+const SHORT_MAX: Duration = Duration::from_secs(1);
 
 /// One queue of a port.
 pub(super) struct MemifQueue {
@@ -39,6 +42,9 @@ pub(super) struct MemifQueue {
     missed: u64,
     /// Number of free slots at the last attempt, if they were too few for the next packet.
     short: Option<u16>,
+    /// Number of free slots that were too few for the next packet, and the time since which it has not changed; `None`
+    /// for a full ring, for which packets wait without limit.
+    stuck: Option<(u16, Instant)>,
     /// Number of times that packets were published to the peer.
     doorbells: u64,
 }
@@ -58,6 +64,7 @@ impl MemifQueue {
             room: Room::new(),
             missed: 0,
             short: None,
+            stuck: None,
             doorbells: 0,
         };
         while queue.end.is_stale() {
@@ -109,7 +116,7 @@ impl MemifQueue {
             self.end.retire(rings);
         }
         (self.retry_at, self.starved_until, self.room) = (None, None, Room::new());
-        (self.short, self.copies.unfinished) = (None, 0);
+        (self.short, self.stuck, self.copies.unfinished) = (None, None, 0);
     }
 
     /// Ends the connection with a peer that violates the protocol.
@@ -122,10 +129,17 @@ impl MemifQueue {
     /// Puts packets into the ring until the ring is full or no packet is left, and publishes them
     /// to the peer; adds them to `moved`, even if it then returns an error.
     fn send(&mut self, mem: &mut Local, batch: &mut Batch, moved: &mut Moved) -> Checked<()> {
+        let (before, some) = (moved.packets, !batch.is_empty());
         let sent = self.fill(mem, batch, moved);
         if let Some(tx) = &mut self.rings.tx {
             self.doorbells += u64::from(tx.post());
             self.short = matches!(sent, Ok(Stop::Full)).then(|| tx.room());
+            if some {
+                let short = self.short.filter(|room| *room > 0);
+                let same =
+                    self.stuck.filter(|(room, _)| short == Some(*room) && moved.packets == before);
+                self.stuck = short.map(|room| same.unwrap_or_else(|| (room, Instant::now())));
+            }
         }
         sent.map(drop)
     }
@@ -141,10 +155,17 @@ impl MemifQueue {
         }
         // Copies need frames of this queue's pool, as in `rx`.
         let is_own = *mem.pool() == self.pool;
+        let mut stuck =
+            self.stuck.filter(|(room, since)| *room == tx.room() && since.elapsed() >= SHORT_MAX);
         loop {
             let (put, stop) = tx.put(batch, &mut self.copies, mem)?;
             *moved += put;
             match stop {
+                // The packet needs more slots than the peer frees. Those behind it may need fewer.
+                Stop::Full if put.packets == 0 && stuck.take().is_some() => {
+                    self.stuck = None;
+                    batch.discard_first(1, DropReason::TOO_LONG, mem);
+                }
                 Stop::Empty | Stop::Full | Stop::Offload => return Ok(stop),
                 Stop::Never(reason) => batch.discard_first(1, reason, mem),
                 Stop::Copy => {

@@ -128,6 +128,10 @@ impl Buffers for MappedRing {
         self.ring.shared.len()
     }
 
+    fn most(&self) -> u16 {
+        self.most
+    }
+
     fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)> {
         let desc = self.ring.shared.desc(self.ring.at(self.worked + i));
         let memory = self.regions.get(usize::from(desc.region)).ok_or(ProtocolError::Outside)?;

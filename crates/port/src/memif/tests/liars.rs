@@ -237,6 +237,57 @@ fn too_little_room_lets_the_sender_sleep() {
     settled(&pool);
 }
 
+/// Checks that a packet that needs more buffers than a client ever posts is dropped, and the packets after it sent.
+#[test]
+fn packet_longer_than_all_posted_buffers_is_dropped() {
+    let (name, pool) = (name(), pool(Trust::Private));
+    let mut port = open(&format!("memif:{name},role=server"), &pool);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+    let client = Client::connected(&name, &mut port, &mut mem);
+    (0..RING).for_each(|i| client.to.ring.set(i, Desc { len: 100, ..buffer(i) }));
+    client.to.set_head(3);
+    for len in [350, 60, 350, 250, 60] {
+        batch.push(mem.alloc_copy(&vec![1; len]).unwrap()).unwrap();
+    }
+    // One of three buffers is in use then, so that the client may post more of them.
+    assert_eq!((port.queues[0].xmit(&mut mem, &mut batch).packets, batch.len()), (1, 3));
+    client.to.set_head(4);
+    assert_eq!((port.queues[0].xmit(&mut mem, &mut batch).packets, batch.len()), (1, 1));
+    client.to.set_head(7);
+    assert_eq!((port.queues[0].xmit(&mut mem, &mut batch).packets, batch.len()), (1, 0));
+    assert_eq!(pool.ledger().dropped(linerate_skb::DropReason::TOO_LONG), 2);
+    drop((port, batch, mem));
+    settled(&pool);
+}
+
+/// Checks that a packet is dropped if it needs more buffers than the client has posted again for a second.
+#[test]
+fn packet_that_waits_for_buffers_which_do_not_come_is_dropped() {
+    let (name, pool) = (name(), pool(Trust::Private));
+    let mut port = open(&format!("memif:{name},role=server"), &pool);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+    let client = Client::connected(&name, &mut port, &mut mem);
+    (0..RING).for_each(|i| client.to.ring.set(i, Desc { len: 100, ..buffer(i) }));
+    for len in [450, 450, 60] {
+        batch.push(mem.alloc_copy(&vec![1; len]).unwrap()).unwrap();
+    }
+    let (start, mut sent) = (Instant::now(), 0);
+    assert_eq!((port.queues[0].xmit(&mut mem, &mut batch).packets, batch.len()), (1, 2));
+    while !batch.is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{} wait", batch.len());
+        if !port.queues[0].arm(Want::Room) {
+            sent += port.queues[0].xmit(&mut mem, &mut batch).packets;
+            // A call without packets does not end the wait of those that the caller keeps.
+            port.queues[0].reap(&mut mem);
+        }
+        std::thread::yield_now();
+    }
+    assert_eq!((sent, pool.ledger().dropped(linerate_skb::DropReason::TOO_LONG)), (1, 1));
+    assert!(start.elapsed() >= Duration::from_secs(1));
+    drop((port, batch, mem));
+    settled(&pool);
+}
+
 /// A packet that the pool can never hold must not block the packets after it.
 #[test]
 fn a_packet_too_long_for_the_pool_is_dropped() {
