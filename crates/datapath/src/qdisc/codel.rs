@@ -16,8 +16,7 @@ pub(super) struct Params {
     pub target_ns: u64,
     /// Time for which the delay may exceed the target: the longest round trip of most connections.
     pub interval_ns: u64,
-    /// Number of bytes below which a queue is never a standing queue: one packet of the greatest
-    /// length.
+    /// Most waiting bytes that are never a standing queue: those of the longest packet that the device sends.
     pub mtu_bytes: u64,
 }
 
@@ -39,7 +38,7 @@ pub(super) trait Source {
     type Packet;
     /// Takes the first packet, with the time at which it was enqueued.
     fn take(&mut self) -> Option<(Self::Packet, u64)>;
-    /// Returns the number of bytes left in the queue.
+    /// Returns the number of bytes that wait for the device, in this queue and in those that share the device.
     fn bytes(&self) -> u64;
     /// Marks a packet as having experienced congestion (ECN); returns false if the packet cannot be
     /// marked.

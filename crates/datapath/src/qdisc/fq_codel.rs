@@ -8,7 +8,12 @@
 //! A flow that sends less than its share always counts as new, and new flows are served first; so it never waits
 //! behind a bulk stream.
 //!
-//! Source: RFC 8290; batch drops and marks as in Linux net/sched/sch_fq_codel.c.
+//! CoDel drops nothing while all flows together have no more bytes than a packet of the device's MTU. A bound on the
+//! bytes of one flow would leave a standing queue of many flows with a packet each. The quantum is no such bound: it
+//! may be a fraction of a packet or many of them.
+//!
+//! Source: RFC 8290; batch drops and marks as in Linux net/sched/sch_fq_codel.c; `sch->qstats.backlog` and
+//! `cparams.mtu` there, and `codel_should_drop` of include/net/codel_impl.h, for the bound.
 
 use std::time::{Duration, Instant};
 
@@ -34,6 +39,9 @@ pub struct FqCodelConfig {
     pub flows: usize,
     /// Number of bytes that a flow may send in a turn.
     pub quantum_bytes: u32,
+    /// Length in bytes of the longest packet that the device sends uncut. CoDel drops nothing while no more bytes
+    /// wait.
+    pub mtu_bytes: u32,
     /// CoDel's target: the delay that is always acceptable.
     pub target: Duration,
     /// CoDel's interval: the time for which the delay may exceed the target before a packet is
@@ -43,13 +51,14 @@ pub struct FqCodelConfig {
     pub ecn: bool,
 }
 
-/// Returns Linux's defaults.
+/// Returns Linux's defaults, for an Ethernet device with an MTU of 1500.
 impl Default for FqCodelConfig {
     fn default() -> FqCodelConfig {
         FqCodelConfig {
             limit: Limit::packets(10_240).and_bytes(32 << 20),
             flows: 1024,
             quantum_bytes: 1514,
+            mtu_bytes: 1514,
             target: Duration::from_millis(5),
             interval: Duration::from_millis(100),
             ecn: true,
@@ -116,7 +125,7 @@ impl FqCodel {
             params: Params {
                 target_ns: nanos(config.target),
                 interval_ns: nanos(config.interval).max(1),
-                mtu_bytes: config.quantum_bytes.into(),
+                mtu_bytes: config.mtu_bytes.into(),
             },
             quantum: i64::from(config.quantum_bytes.max(1)),
             limit,
@@ -198,7 +207,7 @@ impl Source for Queue<'_> {
     }
 
     fn bytes(&self) -> u64 {
-        self.packets.bytes
+        self.shelf.bytes
     }
 
     fn mark(&mut self, held: &mut Held) -> bool {

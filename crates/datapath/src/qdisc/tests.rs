@@ -1,5 +1,7 @@
 //! Tests properties of every discipline, and the use of each one.
 
+mod bound;
+
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -378,18 +380,29 @@ fn longest_queue_loses_from_its_head_when_all_are_too_much() {
     assert!(!left.contains(&(1, 0, 1514)));
 }
 
-/// Returns a discipline with a standing queue of 50 packets for 400 ms, served at one packet a ms.
-fn congested(ecn: bool) -> (Vec<Left>, Bench<FqCodel>) {
-    let config = FqCodelConfig { ecn, limit: Limit::packets(200), ..FqCodelConfig::default() };
+/// Returns a discipline with a standing queue of `packets` packets for `ms`, served at one packet a ms. Packets come
+/// from `flows` flows in turn, of which each sends again after its packet has left.
+fn standing(
+    config: FqCodelConfig,
+    packets: usize,
+    flows: u8,
+    ms: usize,
+) -> (Vec<Left>, Bench<FqCodel>) {
+    let config = FqCodelConfig { limit: Limit::packets(200), ..config };
     let mut bench = Bench::new(FqCodel::new(config));
-    let mut left = Vec::new();
-    for _ in 0..400 {
-        let missing = 50 - bench.qdisc.counts().held.packets;
-        bench.put(vec![(1, 1000); missing]);
+    let (mut left, mut next) = (Vec::new(), (0..flows).cycle());
+    for _ in 0..ms {
+        let missing = packets - bench.qdisc.counts().held.packets;
+        bench.put(next.by_ref().take(missing).map(|flow| (flow, 1000)));
         bench.now_ns += 1_000_000;
         left.extend(bench.take(Moved { packets: 1, ..ALL }));
     }
     (left, bench)
+}
+
+/// Returns a discipline with a standing queue of 50 packets of a flow for 400 ms.
+fn congested(ecn: bool) -> (Vec<Left>, Bench<FqCodel>) {
+    standing(FqCodelConfig { ecn, ..FqCodelConfig::default() }, 50, 1, 400)
 }
 
 #[test]

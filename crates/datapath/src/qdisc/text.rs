@@ -130,6 +130,7 @@ fn fq_codel(spec: &mut Spec) -> Result<FqCodelConfig> {
     let usual = FqCodelConfig::default();
     let flows = spec.take("flows", |text| within(units::count(text)?, 1, 1 << 16, "queues"))?;
     let quantum = spec.take("quantum", |text| within(units::count(text)?, 64, 1 << 20, "bytes"))?;
+    let mtu = spec.take("mtu", |text| within(units::count(text)?, 64, 1 << 16, "bytes"))?;
     let no_ecn = spec.take("ecn", |text| match text {
         "on" => Ok(false),
         "off" => Ok(true),
@@ -139,6 +140,7 @@ fn fq_codel(spec: &mut Spec) -> Result<FqCodelConfig> {
         limit: limit(spec, usual.limit)?,
         flows: flows.map_or(usual.flows, |flows| flows as usize),
         quantum_bytes: quantum.map_or(usual.quantum_bytes, |bytes| bytes as u32),
+        mtu_bytes: mtu.map_or(usual.mtu_bytes, |bytes| bytes as u32),
         target: time(spec, "target")?.unwrap_or(usual.target),
         interval: time(spec, "interval")?.unwrap_or(usual.interval),
         ecn: !no_ecn.unwrap_or(!usual.ecn),
@@ -213,7 +215,8 @@ mod tests {
         assert_eq!(show("qdisc=pfifo_fast"), "pfifo_fast limit 1000p a band");
         assert_eq!(show("qdisc=fq_codel,target=2ms,ecn=off"), "fq_codel limit 10240p target 2ms");
         assert_eq!(show("shape=2.5Gbit"), "fifo limit 1000p, shaped to 2500000000 bit/s");
-        let both = show("shape=10Mbps,burst=16k,qdisc=fq_codel,limit=100,flows=1k,quantum=300");
+        let both =
+            show("shape=10Mbps,burst=16k,qdisc=fq_codel,limit=100,flows=1k,quantum=300,mtu=9014");
         assert_eq!(both, "fq_codel limit 100p target 5ms, shaped to 10000000 bit/s");
         assert_eq!(setup("size=64").unwrap(), None);
         assert_eq!(setup("qdisc=pfifo_fast").unwrap().unwrap().packets(), 3000);
@@ -240,6 +243,7 @@ mod tests {
             ("qdisc=fq_codel,target=200ms", "not below interval=100ms"),
             ("qdisc=fq_codel,flows=0", "1 to 65536 queues"),
             ("qdisc=fq_codel,quantum=1", "64 to 1048576 bytes"),
+            ("qdisc=fq_codel,mtu=1", "64 to 65536 bytes"),
             ("qdisc=fq_codel,ecn=maybe", "on or off"),
         ] {
             let e = setup(options).unwrap_err();
