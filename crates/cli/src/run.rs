@@ -22,7 +22,7 @@ use crate::preface::preface;
 use crate::screen::Screen;
 use crate::signals::Signals;
 use crate::undo;
-use ran::{never_met, none_sent, unbalanced, unverified};
+use ran::{last_lost, never_met, none_sent, unbalanced, unverified};
 use watch::watch;
 
 pub use ran::{Ended, PACKETS_MIN, Ran, has_costs};
@@ -177,7 +177,8 @@ fn run_with(
         let bounded = ended == Ended::Done && !path.beside;
         let alone = bounded.then(|| never_met(&stopped.ports)).flatten();
         let ended = || bounded.then(|| none_sent(&report, &stopped.ports)).flatten();
-        report.error = alone.or_else(|| unverified(&report)).or_else(ended);
+        report.error =
+            alone.or_else(|| unverified(&report)).or_else(ended).or_else(|| last_lost(&report));
     }
     if let Some(error) = &mut report.error {
         error.fix = errors::to_type(&error.fix);

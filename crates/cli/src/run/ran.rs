@@ -1,7 +1,7 @@
 //! The result of a run: its report, its error and its exit status.
 
 use linerate::{DropReason, Health, PortStats, Stopped, Verified};
-use linerate_ctl::report::FarReport;
+use linerate_ctl::report::{FarReport, PortReport};
 use linerate_ctl::{ErrorReport, ForwardReport};
 use linerate_sys::netif::Interface;
 use linerate_sys::text::thousands;
@@ -144,6 +144,29 @@ pub(super) fn unbalanced(stopped: &Stopped) -> Failure {
     let why = format!("{stopped}");
     let what = "the ledger does not balance; results withheld";
     Failure::new(UNBALANCED, "E-LEDGER", what, why, FAULT)
+}
+
+/// Returns the failure if packets from a generator to a sink were dropped, and the sink found none lost: they were the
+/// last of their flows, so that no later number told of them.
+pub(super) fn last_lost(report: &ForwardReport) -> Option<ErrorReport> {
+    let from_outside = |port: &&PortReport| !port.flags.generates && !port.flags.paired;
+    let foreign: u64 = report.ports.iter().filter(from_outside).map(|p| p.rx.packets).sum();
+    let generated: u64 =
+        report.ports.iter().filter(|p| p.flags.generates).map(|p| p.rx.packets).sum();
+    // Packets that waited when the run was ended are no loss on the path.
+    let dropped =
+        report.ledger.dropped.iter().filter(|(why, _)| **why != DropReason::STOPPED.name());
+    let reasons: Vec<_> = dropped.map(|(why, n)| format!("{} {why}", thousands(*n))).collect();
+    if report.verify.is_none() || generated == 0 || foreign > 0 || reasons.is_empty() {
+        return None;
+    }
+    let why = format!(
+        "of {} packets the last were dropped: {}; no later one reached the sink, so that it found none lost",
+        thousands(generated),
+        reasons.join(", ")
+    );
+    let what = "the sink received fewer packets than the generator sent".into();
+    Some(ErrorReport { code: UNVERIFIED.into(), what, why, fix: String::new() })
 }
 
 /// Returns the failure if a sink found a generator's packets of this run lost or changed.

@@ -1,5 +1,6 @@
 //! Tests of what a run ends with.
 
+use super::ran::last_lost;
 use super::watch::newly_poor;
 use super::*;
 use crate::errors::{CHECK, UNBALANCED};
@@ -8,8 +9,13 @@ use linerate_ctl::report::{FarReport, Passed};
 
 /// Returns a run of ten packets, whose results `spoil` may change.
 fn ran(spoil: impl FnOnce(&mut Stopped, &mut Option<Verified>), ended: Ended) -> Ran {
+    ran_to("sink:", spoil, ended)
+}
+
+/// Returns a run of ten packets to the port `to`.
+fn ran_to(to: &str, spoil: impl FnOnce(&mut Stopped, &mut Option<Verified>), ended: Ended) -> Ran {
     let mut engine = Engine::builder();
-    for (name, text) in [("gen", "gen:,count=10"), ("sink", "sink:")] {
+    for (name, text) in [("gen", "gen:,count=10"), ("sink", to)] {
         engine = engine.port(name, text);
     }
     let engine = engine.wire("gen", "sink").build().unwrap();
@@ -21,7 +27,7 @@ fn ran(spoil: impl FnOnce(&mut Stopped, &mut Option<Verified>), ended: Ended) ->
     spoil(&mut stopped, &mut verify);
     let mut report = ForwardReport { verify, ..report(&stopped) };
     if report.error.is_none() {
-        report.error = unverified(&report);
+        report.error = unverified(&report).or_else(|| last_lost(&report));
     }
     Ran { report, stopped, ended, uncounted: None }
 }
@@ -36,6 +42,19 @@ fn few_packets_to_an_irq_are_told_once_while_a_run_goes_on() {
     let [note] = &newly_poor(&ports, second, &mut said)[..] else { panic!("{said:?}") };
     assert!(note.starts_with("note: port 'gen': poor use of the CPU: 1.1 packets"), "{note}");
     assert!(newly_poor(&ports, second, &mut said).is_empty(), "once");
+}
+
+#[test]
+fn dropped_last_packets_of_a_generator_are_a_fault() {
+    // All ten come at once: the last seven do not fit.
+    let lost = ran_to("sink:,qdisc=fifo,limit=3", |_, _| (), Ended::Done);
+    let verify = lost.report.verify.as_ref().unwrap();
+    assert_eq!((verify.packets, verify.lost), (3, 0));
+    assert_eq!(lost.exit(), CHECK);
+    let why = lost.report.error.unwrap().why;
+    assert!(why.starts_with("of 10 packets the last were dropped: 7 queue_limit;"), "{why}");
+    let blind = ran_to("sink:blind,qdisc=fifo,limit=3", |_, _| (), Ended::Done);
+    assert_eq!(blind.exit(), 0, "a sink that reads nothing verifies nothing");
 }
 
 #[test]
