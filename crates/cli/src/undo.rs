@@ -13,7 +13,7 @@ use std::{fmt, fs};
 use linerate::{Change, Error, Registry};
 use linerate_ctl::affinity::{InterruptGuard, Was};
 use linerate_ctl::doctor::{Finding, Level};
-use linerate_sys::netif::{Interface, NapiHold};
+use linerate_sys::netif::{Interface, NapiHold, Rss};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdir, open, openat, unlinkat};
 use rustix::io::Errno;
 
@@ -142,15 +142,17 @@ enum Left {
     Checksums,
     Interrupts(Was),
     Hold { set: NapiHold, before: NapiHold },
+    Rss { set: Rss, before: Rss },
 }
 
 impl Left {
     fn of(word: &str) -> Option<Left> {
         match word {
             "checksum-offload" => Some(Left::Checksums),
-            word => match word.strip_prefix("hold=") {
-                Some(holds) => Left::of_holds(holds),
-                None => Was::read(word).map(Left::Interrupts),
+            word => match word.split_once('=') {
+                Some(("hold", holds)) => Left::of_holds(holds),
+                Some(("rss", divisions)) => Left::of_divisions(divisions),
+                _ => Was::read(word).map(Left::Interrupts),
             },
         }
     }
@@ -165,6 +167,24 @@ impl Left {
         Some(Left::Hold { set: hold(set)?, before: hold(before)? })
     }
 
+    /// Reads two divisions: `0,0/=0,1/6d5a` is a table of two entries that lead to queue 0, with any key, in place of
+    /// a table that leads to queues 0 and 1, with a key of two bytes.
+    fn of_divisions(text: &str) -> Option<Left> {
+        let division = |text: &str| {
+            let (table, key) = text.split_once('/')?;
+            let mut rss = Rss::default();
+            rss.table = table.split(',').map(|queue| queue.parse().ok()).collect::<Option<_>>()?;
+            let bytes = key.as_bytes().chunks(2).map(|two| {
+                let digits = two.iter().all(u8::is_ascii_hexdigit) && two.len() == 2;
+                u8::from_str_radix(std::str::from_utf8(two).ok().filter(|_| digits)?, 16).ok()
+            });
+            rss.key = bytes.collect::<Option<_>>()?;
+            Some(rss)
+        };
+        let (set, before) = text.split_once('=')?;
+        Some(Left::Rss { set: division(set)?, before: division(before)? })
+    }
+
     /// Returns the record of a change that a port is about to make, with the interface's name;
     /// `None` if opening the port will fail, because its present state cannot be read.
     fn by(change: Change) -> Option<(String, Left)> {
@@ -174,6 +194,12 @@ impl Left {
                 let before = Interface::open(&interface).and_then(|found| NapiHold::now(&found));
                 let left = Left::Hold { set: NapiHold::of_time(time), before: before.ok()? };
                 Some((interface, left))
+            }
+            Change::Rss { interface, table, key } => {
+                let before = Interface::open(&interface).and_then(|found| found.rss()).ok()?;
+                let mut set = Rss::default();
+                (set.table, set.key) = (table, key);
+                Some((interface, Left::Rss { set, before }))
             }
         }
     }
@@ -202,6 +228,9 @@ impl Left {
                 };
                 (format!("NAPI holds it for {set}"), again)
             }
+            Left::Rss { .. } => {
+                ("its RSS table is that of a port".into(), "its RSS table is the former one".into())
+            }
             Left::Interrupts(_) => {
                 ("an interrupt moved".into(), "its interrupt is on its former CPU again".into())
             }
@@ -213,6 +242,7 @@ impl Left {
         match self {
             Left::Checksums => interface.checksum_offload() == Ok(false),
             Left::Hold { set, .. } => NapiHold::now(interface).is_ok_and(|now| now == *set),
+            Left::Rss { set, .. } => interface.rss().is_ok_and(|now| set.is_set_in(&now)),
             Left::Interrupts(_) => true,
         }
     }
@@ -227,6 +257,10 @@ impl Left {
             }
             Left::Hold { before, .. } => {
                 screen.change(&format!("restoring the hold of {name}\n"));
+                before.set(interface)
+            }
+            Left::Rss { before, .. } => {
+                screen.change(&format!("restoring the RSS table of {name}\n"));
                 before.set(interface)
             }
             Left::Interrupts(was) => {
@@ -255,6 +289,14 @@ impl fmt::Display for Left {
             Left::Interrupts(was) => was.fmt(f),
             Left::Hold { set, before } => {
                 write!(f, "hold={}/{}={}/{}", set.time_ns, set.polls, before.time_ns, before.polls)
+            }
+            Left::Rss { set, before } => {
+                let division = |rss: &Rss| {
+                    let table: Vec<_> = rss.table.iter().map(u32::to_string).collect();
+                    let key: String = rss.key.iter().map(|byte| format!("{byte:02x}")).collect();
+                    format!("{}/{key}", table.join(","))
+                };
+                write!(f, "rss={}={}", division(set), division(before))
             }
         }
     }
@@ -333,8 +375,14 @@ impl Line {
             ));
             return true;
         };
-        if matches!(self.left, Left::Hold { .. }) && !self.left.is_left(&there) {
-            let what = format!("the hold of {interface} was changed since, so it stays as it is");
+        let settings = match self.left {
+            Left::Hold { .. } => Some("hold"),
+            Left::Rss { .. } => Some("RSS table"),
+            _ => None,
+        };
+        if let Some(setting) = settings.filter(|_| !self.left.is_left(&there)) {
+            let what =
+                format!("the {setting} of {interface} was changed since, so it stays as it is");
             found.push(Finding::new(Level::Ok, what));
             return true;
         }
@@ -433,8 +481,18 @@ mod tests {
         let line = Line::of("linerate-undo/1 7 8 9 3 v0 hold=250000/1=20000/2").unwrap();
         assert_eq!(line.left.to_string(), "hold=250000/1=20000/2");
         assert_eq!(line.left.descriptions().1, "NAPI holds it for 20 us again");
+        let text = "rss=0,2,0,2/=0,1,2,3/6d5a00ff";
+        let line = Line::of(&format!("linerate-undo/1 7 8 9 3 eth0 {text}")).unwrap();
+        let Left::Rss { set, before } = &line.left else { panic!("{line:?}") };
+        assert_eq!((&set.table, &set.key), (&vec![0, 2, 0, 2], &vec![]));
+        assert_eq!((&before.table, &before.key), (&vec![0, 1, 2, 3], &vec![0x6d, 0x5a, 0, 0xff]));
+        assert_eq!(line.left.to_string(), text);
         for bad in [
             "",
+            "linerate-undo/1 7 8 9 3 v1 rss=0,1/",
+            "linerate-undo/1 7 8 9 3 v1 rss=0,1/=0,x/",
+            "linerate-undo/1 7 8 9 3 v1 rss=0,1/=0,1/6d5",
+            "linerate-undo/1 7 8 9 3 v1 rss=/=0,1/",
             "linerate-undo/1 7 8 9 3 v1 queues",
             "linerate-undo/1 7 8 9 3 v1 hold=250000/1",
             "linerate-undo/1 7 8 9 3 v1 hold=250000/1=-1/0",

@@ -211,6 +211,15 @@ pub enum Change {
         /// The time between two polls.
         time: Duration,
     },
+    /// The division of the interface's packets among its queues is changed.
+    Rss {
+        /// Name of the interface.
+        interface: String,
+        /// The new table of queues.
+        table: Vec<u32>,
+        /// The new key of the hash; empty if the key is kept.
+        key: Vec<u8>,
+    },
 }
 
 impl std::fmt::Display for Change {
@@ -222,6 +231,12 @@ impl std::fmt::Display for Change {
             Change::Hold { interface, time } => {
                 let hold = NapiHold::of_time(*time);
                 write!(f, "NAPI of {interface} polls at most every {hold}, for all its packets,")
+            }
+            Change::Rss { interface, key, .. } if key.is_empty() => {
+                write!(f, "the RSS table of {interface} is changed")
+            }
+            Change::Rss { interface, .. } => {
+                write!(f, "the RSS table and the RSS key of {interface} are changed")
             }
         }
     }

@@ -89,7 +89,20 @@ scenario_rss() {
     soon works
     ip netns exec middle ethtool -X w0 hkey "$(printf '11:%.0s' $(seq 39))11"
     part
-    divided | grep -q '^11:11:11:'
+    divided >before
+    grep -q '^11:11:11:' before
+    # A killed run leaves it changed, until doctor restores it.
+    start rss middle forward xdp:w0,all,rss=symmetric sink:
+    soon is_symmetric
+    soon works
+    kill -KILL "${running##*:}"
+    wait "${running##*:}" || true
+    running=
+    is_symmetric
+    ip netns exec middle linerate doctor --undo >undo.err
+    grep -q 'w0: its RSS table is the former one' undo.err || fail 'not restored'
+    divided >after
+    cmp before after
 }
 
 # A card reads packets where they lie, seconds after the socket that sent them was closed.

@@ -149,7 +149,8 @@ impl Plan for Config {
     }
 
     fn changes(&self) -> Vec<Change> {
-        partial::changes(self).into_iter().chain(hold::change(self)).collect()
+        let others = hold::change(self).into_iter().chain(spread::change(self));
+        partial::changes(self).into_iter().chain(others).collect()
     }
 
     fn moderation(&self) -> Option<Moderation> {

@@ -8,6 +8,7 @@ use super::config::Config;
 use super::setup;
 use crate::doctor::Findings;
 use crate::doctor::interface::InterfaceInfo;
+use crate::driver::Change;
 
 /// Bytes whose repetition is a key with the same hash for both directions of a flow, as
 /// `Toeplitz::SYMMETRIC`.
@@ -37,6 +38,14 @@ pub(super) fn set(spread: Spread, interface: &str, queues: &[u32]) -> Result<Rss
     let now = interface.rss()?;
     let (table, key) = wanted(spread, &now, queues);
     interface.set_rss(&table, &key)
+}
+
+/// Returns the change that [`set`] will make; `None` if it will fail because the interface has no division.
+pub(super) fn change(config: &Config) -> Option<Change> {
+    let (spread, interface) = (config.spread?, config.interface.clone());
+    let now = Interface::open(&interface).ok()?.rss().ok()?;
+    let (table, key) = wanted(spread, &now, &setup::queues(config).ok()?);
+    Some(Change::Rss { interface, table, key })
 }
 
 fn wanted(spread: Spread, now: &Rss, queues: &[u32]) -> (Vec<u32>, Vec<u8>) {

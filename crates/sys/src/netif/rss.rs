@@ -40,6 +40,21 @@ impl Rss {
         self.table.get(hash as usize % self.table.len().max(1)).copied()
     }
 
+    /// Sets the table, the key, or both; an empty one is kept. This changes the machine.
+    ///
+    /// # Errors
+    /// As [`Interface::set_rss`].
+    pub fn set(&self, interface: &Interface) -> Result<()> {
+        interface.write_rss(self)
+    }
+
+    /// Returns true if `now` has this table and this key; an empty one matches any.
+    #[must_use]
+    pub fn is_set_in(&self, now: &Rss) -> bool {
+        let is_same_table = self.table.is_empty() || self.table == now.table;
+        is_same_table && (self.key.is_empty() || self.key == now.key)
+    }
+
     /// Returns the name of the hash function.
     #[must_use]
     pub fn function_name(&self) -> &'static str {
@@ -244,6 +259,10 @@ mod tests {
         assert_eq!((rss.function_name(), Rss::default().queue_of(7)), ("Toeplitz", None));
         // An empty table is kept, not reset to the driver's own.
         assert_eq!(Rss::default().request()[2], TABLE_KEPT);
+        let only_table = Rss { key: Vec::new(), ..rss.clone() };
+        let only_key = Rss { table: Vec::new(), ..rss.clone() };
+        assert!(only_table.is_set_in(&rss) && only_key.is_set_in(&rss));
+        assert!(!only_table.is_set_in(&only_key) && !only_key.is_set_in(&only_table));
         // An answer that is cut short has what is there.
         assert_eq!(Rss::read(&words[..8], 4, 42).table, [0, 1]);
         assert_eq!(Rss::read(&[], 4, 42), Rss::default());
