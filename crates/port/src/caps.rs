@@ -22,8 +22,11 @@ pub struct Caps {
     pub checksum: TxOffload,
     /// Superframes that the device cuts into segments; all others are cut before they are sent.
     pub gso: TxOffload,
-    /// True if `xmit` stops at the first packet whose offload it cannot do and leaves that packet
-    /// at the front of the batch, so that callers need not search the batch for such packets.
+    /// True if the queue passes a VLAN tag on in the packet's metadata ([`Skb::vlan`](linerate_skb::Skb::vlan)); if
+    /// false, the tag is inserted into the packet's bytes before the packet is sent.
+    pub keeps_vlan: bool,
+    /// True if `xmit` stops at the first packet whose offload it cannot do, or whose VLAN tag is in the metadata, and
+    /// leaves that packet at the front of the batch, so that callers need not search the batch for such packets.
     pub stops_at_offloads: bool,
     /// Origin of the packets received from the queue.
     pub origin: Origin,
@@ -31,13 +34,14 @@ pub struct Caps {
 
 impl Caps {
     /// The capabilities of a queue within this process: packets stay in their frames, with their
-    /// unfinished offloads.
+    /// unfinished offloads and their metadata.
     pub const IN_PROCESS: Caps = Caps {
         copies: Copies::Never,
         rx_ring_len: None,
         notifies_tx_space: true,
         checksum: TxOffload::All,
         gso: TxOffload::All,
+        keeps_vlan: true,
         stops_at_offloads: false,
         origin: Origin::Device,
     };
@@ -46,7 +50,8 @@ impl Caps {
 impl Default for Caps {
     fn default() -> Caps {
         let copies = Copies::Sometimes;
-        Caps { copies, checksum: TxOffload::None, gso: TxOffload::None, ..Caps::IN_PROCESS }
+        let none = TxOffload::None;
+        Caps { copies, checksum: none, gso: none, keeps_vlan: false, ..Caps::IN_PROCESS }
     }
 }
 

@@ -149,6 +149,10 @@ impl Skb<Unique> {
     }
 
     /// Sets or removes the VLAN tag that is kept in the metadata.
+    ///
+    /// A port that leads out of the process inserts the tag into the packet, after the two MAC addresses, when it
+    /// sends the packet; the packet's other tags follow it. Ports within the process (`ring`, `sink`) leave it in the
+    /// metadata. Ports do not set it: the tags of received packets are in their bytes.
     pub fn set_vlan(&mut self, vlan: Option<Vlan>) -> bool {
         match vlan {
             Some(tag) => self.set_cold(lane::VLAN, |cold| cold.vlan = (tag.tci, tag.protocol)),

@@ -2,7 +2,8 @@
 //! each.
 //!
 //! A packet is plain if the place of its bytes is all there is to know of it: it is unflagged, so it
-//! is one ordinary frame that is not shared and holds nothing, and no work on it is left to a device.
+//! is one ordinary frame that is not shared and holds nothing, no work on it is left to a device, and its
+//! metadata has no VLAN tag.
 //! The calls work on plain packets of one pool and stop at the first that is not plain; the methods
 //! of [`Skb`](crate::Skb) take any packet.
 
@@ -17,9 +18,13 @@ use crate::skb::{Skb, Unique};
 use crate::umem::Umem;
 use crate::verdict::Moved;
 
+/// Lanes with work that is left to a device: a checksum or a cut, and the insertion of a VLAN tag.
+const WORK: u16 = lane::OFFLOAD | lane::VLAN;
+
 impl Batch<Unique> {
     /// Returns true if `left` returns true for a packet that leaves a checksum or a cut to the
-    /// device. `left` is called for such packets only, up to the first for which it returns true.
+    /// device, or whose VLAN tag is in the metadata. `left` is called for such packets only, up to
+    /// the first for which it returns true.
     ///
     /// Cost: a cache line read a packet, and one more of those that leave work.
     #[must_use]
@@ -29,12 +34,13 @@ impl Batch<Unique> {
         let umem = Umem::of(first);
         self.iter().any(|skb| {
             let offload = match line(umem, skb.raw()) {
-                Some(meta) if meta.lanes & lane::OFFLOAD == 0 => return false,
+                Some(meta) if meta.lanes & WORK == 0 => return false,
+                Some(meta) if meta.lanes & lane::OFFLOAD == 0 => Offload::NONE,
                 // SAFETY: as for the hot line; the lane's bit is set, so the field was written.
                 Some(_) => unsafe { umem.cold(skb.raw()).as_ref() }.offload,
                 None => skb.offload(),
             };
-            offload.is_pending() && left(skb, offload)
+            (offload.is_pending() || skb.vlan().is_some()) && left(skb, offload)
         })
     }
 
@@ -132,7 +138,7 @@ impl Batch<Unique> {
 /// Returns the line of a plain packet of `umem`, which the caller's batch owns.
 #[inline]
 fn plain(umem: &Umem, handle: u32) -> Option<&Meta> {
-    line(umem, handle).filter(|meta| meta.lanes & lane::OFFLOAD == 0)
+    line(umem, handle).filter(|meta| meta.lanes & WORK == 0)
 }
 
 /// Returns the hot line of `handle` if it is an unshared packet of `umem` in one frame; the
@@ -150,7 +156,7 @@ fn line(umem: &Umem, handle: u32) -> Option<&Meta> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Offload, Skb};
+    use crate::{Offload, Skb, Vlan};
 
     fn pool(trust: Trust) -> Pool {
         Pool::builder().frames(64).trust(trust).build().unwrap()
@@ -175,8 +181,10 @@ mod tests {
         let chain = mem.alloc_copy(&[7; 3000]).unwrap();
         let mut partial = mem.alloc_copy(&[7; 60]).unwrap();
         partial.set_offload(Offload { flags: 1, csum_start: 20, csum_offset: 6, ..Offload::NONE });
+        let mut tagged = mem.alloc_copy(&[7; 60]).unwrap();
+        tagged.set_vlan(Some(Vlan { tci: 5, protocol: 0x8100 }));
         let foreign = self::pool(pool.trust()).local().alloc_copy(b"foreign").unwrap();
-        vec![(shared, Some(other)), (chain, None), (partial, None), (foreign, None)]
+        vec![(shared, Some(other)), (chain, None), (partial, None), (tagged, None), (foreign, None)]
     }
 
     #[test]
@@ -184,7 +192,7 @@ mod tests {
         let pool = pool(Trust::Private);
         assert!(!Batch::<Unique>::with_capacity(1).any_offload(|_, _| true));
         for (third, _other) in others(&pool) {
-            let leaves = third.offload().is_pending();
+            let leaves = third.offload().is_pending() || third.vlan().is_some();
             let mut batch = batch(&pool, third);
             assert_eq!(batch.any_offload(|_, _| true), leaves);
             let last = batch.iter_mut().last().unwrap();

@@ -155,7 +155,7 @@ fn packets_that_wait_go_in_one_call() {
 /// S2.2: a device gets lists because it can transmit: no capability turns them on or off, and no cap has to be set.
 #[test]
 fn device_is_given_lists_whatever_its_caps_declare() {
-    for bits in 0..32 {
+    for bits in 0..64 {
         let is_set = |bit: u32| bits >> bit & 1 == 1;
         let offload = |bit| if is_set(bit) { TxOffload::All } else { TxOffload::None };
         // All fields are named, so that this test is changed with a new one.
@@ -165,6 +165,7 @@ fn device_is_given_lists_whatever_its_caps_declare() {
             notifies_tx_space: is_set(2),
             checksum: offload(3),
             gso: offload(3),
+            keeps_vlan: is_set(5),
             stops_at_offloads: is_set(4),
             origin: Origin::Device,
         };

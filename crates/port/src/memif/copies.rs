@@ -267,7 +267,7 @@ pub(super) enum Stop {
     Full,
     /// The first packet's bytes are in memory that the peer does not map.
     Copy,
-    /// The first packet has an offload, which memif cannot describe to a peer.
+    /// The first packet has an offload or a VLAN tag in its metadata, which memif cannot describe to a peer.
     Offload,
     /// The first packet can never be sent.
     Never(DropReason),
@@ -277,7 +277,7 @@ impl Stop {
     /// Returns the reason why no ring can send the packet, if there is one.
     #[inline]
     pub fn of(skb: &Skb) -> Option<Stop> {
-        if skb.offload().is_pending() {
+        if skb.offload().is_pending() || skb.vlan().is_some() {
             return Some(Stop::Offload);
         }
         let len = skb.len();

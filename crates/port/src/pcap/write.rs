@@ -226,7 +226,7 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
     }
 
     fn caps(&self) -> Caps {
-        Caps { copies: Copies::Always, ..Caps::IN_PROCESS }
+        Caps { copies: Copies::Always, keeps_vlan: false, ..Caps::IN_PROCESS }
     }
 }
 

@@ -30,8 +30,12 @@ pub(super) struct Device {
 
 impl Device {
     pub fn new(room: usize) -> Device {
+        Device { room, ..Device::with(Caps::default()) }
+    }
+
+    pub fn with(caps: Caps) -> Device {
         let bell = EventFd::new().unwrap();
-        let (caps, sent) = (Caps::default(), Vec::new());
+        let (room, sent) = (usize::MAX, Vec::new());
         Device { bell, room, caps, calls: 0, guilty: None, armed: None, alarm: None, sent }
     }
 }
@@ -47,9 +51,11 @@ impl QueueOps for Device {
         let Some(innocent) = innocent else { return Moved::default() };
         batch.discard_first(innocent, DropReason::WRITE_FAILED, mem);
         batch.send_prefix(mem, |skb| {
-            if self.caps.stops_at_offloads && skb.offload().is_pending() {
+            let has_tag = skb.vlan().is_some();
+            if self.caps.stops_at_offloads && (skb.offload().is_pending() || has_tag) {
                 return false;
             }
+            assert!(self.caps.keeps_vlan || !has_tag, "a tag is left");
             let left = skb.offload();
             let taken = if left.is_gso() { self.caps.gso } else { self.caps.checksum };
             assert!(taken != TxOffload::None || !left.is_pending(), "work is left: {left:?}");

@@ -267,6 +267,7 @@ mod tests {
                 notifies_tx_space: false,
                 checksum: TxOffload::Untunnelled,
                 gso: TxOffload::All,
+                keeps_vlan: false,
                 stops_at_offloads: false,
                 origin: Origin::Created,
             }
