@@ -18,7 +18,8 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use linerate_skb::{Skb, Trust};
+use linerate_skb::{Code, Error, Skb, Trust};
+use linerate_sys::wait::poll_readable;
 
 pub use bell::Bell;
 pub(crate) use link::{Link, check_ethernet, longest_frame};
@@ -31,6 +32,36 @@ pub(crate) const PACKET_BYTES_MAX: usize = 65_550;
 
 /// Interval of retries for resources whose release no event signals: a free frame, room in a device's queue.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
+
+/// Longest wait for an object that another owner has closed, and the interval of the attempts.
+const GOING: Duration = Duration::from_millis(200);
+const GOING_STEP: Duration = Duration::from_millis(2);
+
+/// Calls `open`, and calls it again for up to 200 ms while its error says that the object is in use.
+///
+/// An object that was closed stays open for a moment if another thread has started a process: the child keeps its
+/// parent's descriptors between its fork and its exec. Nothing signals their end.
+///
+/// Cost: blocks. For the opening of ports, never for a worker.
+pub(crate) fn open_when_closed<T, E>(
+    is_in_use: impl Fn(&E) -> bool,
+    mut open: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let until = Instant::now() + GOING;
+    loop {
+        match open() {
+            Err(e) if is_in_use(&e) && Instant::now() < until => {
+                let _ = poll_readable(&[], Some(GOING_STEP));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Returns true if the object of a failed open is in use.
+pub(crate) fn is_busy(e: &Error) -> bool {
+    e.code == Code::Busy
+}
 
 /// Returns true if a peer can write the packet's memory, so that the packet cannot be lent to the
 /// kernel.

@@ -36,6 +36,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
 use super::flow::{Flow, Protocol};
+use super::{is_busy, open_when_closed};
 
 /// Most bridges and bonds above an interface. Source: include/linux/netdevice.h `MAX_NEST_DEV`.
 const MASTERS_MAX: usize = 8;
@@ -54,7 +55,13 @@ impl Reservation {
     /// # Errors
     /// `E-BUSY` if another socket has one of them, `E-PERM` for one below 1024 without
     /// CAP_NET_BIND_SERVICE.
+    ///
+    /// Cost: blocks for up to 200 ms while another socket has one of them.
     pub fn of(flow: &Flow, interface: &Interface) -> Result<Reservation> {
+        open_when_closed(is_busy, || Reservation::attempt(flow, interface))
+    }
+
+    fn attempt(flow: &Flow, interface: &Interface) -> Result<Reservation> {
         let masters = masters_of(interface);
         let shared = masters.iter().map(|master| (master, true));
         let mut sockets = Vec::with_capacity(2 * flow.ports.len() * (1 + masters.len()));
@@ -148,7 +155,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::host::testing::{LONG, eventually, in_netns, ip};
+    use crate::host::testing::{LONG, assert_waits_for_close, eventually, in_netns, ip};
 
     const ALL4: (Ipv4Addr, u16) = (Ipv4Addr::UNSPECIFIED, 7777);
     const LO: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 7777);
@@ -228,6 +235,17 @@ mod tests {
                 drop(held);
                 eventually(|| connect(UNANSWERED) == ErrorKind::ConnectionRefused);
                 TcpListener::bind((address, 7777)).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn reservation_waits_for_sockets_that_are_closed_late() {
+        in_netns(|| {
+            ip("link set lo up");
+            for protocol in [Protocol::Udp, Protocol::Tcp] {
+                let reserve = || Reservation::of(&flow(protocol), &lo());
+                assert_waits_for_close(reserve);
             }
         });
     }

@@ -439,6 +439,29 @@ pub(crate) fn eventually(mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Asserts that `open` waits for an object that was opened before, and is closed a little later.
+pub(crate) fn assert_waits_for_close<T: Send + 'static>(
+    open: impl Fn() -> linerate_skb::Result<T>,
+) {
+    let deadline = Instant::now() + LONG;
+    loop {
+        let (held, start) = (open().unwrap(), Instant::now());
+        let closing = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(10));
+            drop(held);
+            start.elapsed()
+        });
+        let (opened, closed) = (open(), closing.join().unwrap());
+        // On a busy machine the other thread may be too late.
+        let late = closed > Duration::from_millis(100) && Instant::now() < deadline;
+        match opened {
+            Err(e) if !late => panic!("closed after {closed:?}: {e}"),
+            Err(_) => {}
+            Ok(_) => return,
+        }
+    }
+}
+
 /// Asserts that the pool's ledger balances, and that no packet is in flight.
 pub(crate) fn assert_settled(pool: &Pool) {
     let ledger = pool.ledger();

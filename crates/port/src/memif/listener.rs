@@ -29,6 +29,7 @@ use super::handshake::{Ending, Reply, Server};
 use super::link::Event;
 use super::message::Message;
 use super::rings::Rings;
+use crate::host::{is_busy, open_when_closed};
 
 /// Longest time for a client to present the secret.
 const INIT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -71,10 +72,12 @@ enum GuestState {
 }
 
 impl Listener {
+    /// Listens at the path of `config`; blocks for up to 200 ms while another socket listens there.
     pub fn new(config: &Config) -> Result<Listener> {
         // Every user can open the file; `greet` checks the user of each client that connects.
         let mode = if config.peer == Peer::Own { 0o600 } else { 0o666 };
-        let listener = seqpacket::Listener::bind(&config.path, mode)?;
+        let bind = || seqpacket::Listener::bind(&config.path, mode);
+        let listener = open_when_closed(is_busy, bind)?;
         let watch = WaitSet::new(0)?;
         let what = || format!("cannot listen at {}", config.path.display());
         let fail = |e| Error::os(Code::System, what(), "epoll_ctl", e);

@@ -89,6 +89,12 @@ fn huge_pages_are_given_away_to_read_without_more() {
     }
 }
 
+#[test]
+fn server_that_is_opened_again_waits_for_a_socket_that_is_closed_late() {
+    let text = format!("memif:{},role=server", name());
+    crate::host::testing::assert_waits_for_close(|| crate::Port::open(&text));
+}
+
 /// Returns the reason with which a server without options refuses a client with these options.
 fn refused(pool: &Pool, client: &str) -> String {
     let name = name();

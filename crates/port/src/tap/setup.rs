@@ -5,7 +5,7 @@ use linerate_sys::netif::Interface;
 use linerate_sys::tun::{Tap, TapOffloads};
 
 use crate::driver::Opened;
-use crate::host::{Bell, HostQueue, Link, PACKET_BYTES_MAX};
+use crate::host::{Bell, HostQueue, Link, PACKET_BYTES_MAX, is_busy, open_when_closed};
 use crate::obtained::Obtained;
 use crate::queue::QueueOps;
 
@@ -16,10 +16,10 @@ use super::tx::Tx;
 
 /// Opens a tap port.
 pub(super) fn open(config: &Config) -> Result<Opened> {
-    let taps = match config.queues {
-        1 => vec![Tap::open(&config.name, TapOffloads::ALL)?],
-        n => Tap::open_queues(&config.name, TapOffloads::ALL, n)?,
-    };
+    let taps = open_when_closed(is_busy, || match config.queues {
+        1 => Ok(vec![Tap::open(&config.name, TapOffloads::ALL)?]),
+        n => Tap::open_queues(&config.name, TapOffloads::ALL, n),
+    })?;
     if config.up
         && let Some(tap) = taps.first()
     {

@@ -41,6 +41,15 @@ fn obtained_settings_and_problems_are_reported() {
 }
 
 #[test]
+fn tap_that_is_opened_again_waits_for_a_descriptor_that_is_closed_late() {
+    in_netns(|| {
+        for text in ["tap:t0", "tap:t1,queues=2"] {
+            assert_waits_for_close(|| Port::open(text));
+        }
+    });
+}
+
+#[test]
 fn the_share_of_a_queue_that_is_closed_goes_to_the_others() {
     in_netns(|| {
         if !stays_on_one_cpu() {

@@ -1,19 +1,17 @@
 //! Opening of the port: the interface, the program, the sockets, and their properties.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Data, Error, Pool, Result};
 use linerate_sys::bpf::{self, Mode, Program, SocketMap};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::netif::{Interface, NapiHoldGuard, RssGuard};
 use linerate_sys::rtnl::{HostUse, LinkInfo};
-use linerate_sys::wait::poll_readable;
 use linerate_sys::xdp::XdpSocket;
 use rustix::io::Errno;
 
 use crate::driver::Opened;
-use crate::host::{Link, Reservation, check_ethernet, longest_frame};
+use crate::host::{Link, Reservation, check_ethernet, longest_frame, open_when_closed};
 use crate::obtained::{Direction, Obtained};
 use crate::queue::QueueOps;
 
@@ -31,10 +29,6 @@ use crate::host::filter::Filter;
 ///
 /// Source: net/xdp/xdp_umem.c, `XDP_UMEM_MIN_CHUNK_SIZE` and the page.
 const FRAME_BYTES: [usize; 2] = [2048, 4096];
-
-/// Longest wait for another program that is being detached from the interface.
-const GOING: Duration = Duration::from_millis(200);
-const GOING_STEP: Duration = Duration::from_millis(2);
 
 /// The program on the interface, shared by all queues of a port.
 #[derive(Debug)]
@@ -244,7 +238,7 @@ fn attach(
         Wanted::Generic => (Mode::Generic, attach(Mode::Generic)),
         Wanted::Native | Wanted::ZeroCopy => (Mode::Native, attach(Mode::Native)),
         Wanted::Auto => match attach(Mode::Native) {
-            Err(e) if !is_taken(e) => {
+            Err(e) if !is_taken(&e) => {
                 refused.push(format!("native: {}", native_refused(e)));
                 (Mode::Generic, attach(Mode::Generic))
             }
@@ -267,26 +261,17 @@ fn attach(
     }
 }
 
-fn is_taken(e: Errno) -> bool {
-    matches!(e, Errno::BUSY | Errno::EXIST)
+fn is_taken(e: &Errno) -> bool {
+    matches!(*e, Errno::BUSY | Errno::EXIST)
 }
 
-/// Attaches the program, and waits a moment for another one to go: a process that was just forked
-/// keeps its parent's descriptors until it executes.
+/// Attaches the program, and waits a moment for another one to go.
 fn attach_to(
     program: &Program,
     interface: &Interface,
     mode: Mode,
 ) -> rustix::io::Result<bpf::Link> {
-    let until = Instant::now() + GOING;
-    loop {
-        match program.attach(interface.index(), mode) {
-            Err(e) if is_taken(e) && Instant::now() < until => {
-                let _ = poll_readable(&[], Some(GOING_STEP));
-            }
-            done => return done,
-        }
-    }
+    open_when_closed(is_taken, || program.attach(interface.index(), mode))
 }
 
 fn native_refused(e: Errno) -> String {
@@ -300,7 +285,7 @@ fn native_refused(e: Errno) -> String {
 fn not_attached(config: &Config, interface: &Interface, mode: Mode, e: Errno) -> Error {
     let name = &config.interface;
     match e {
-        e if is_taken(e) => {
+        e if is_taken(&e) => {
             let ids = LinkInfo::of(interface).map(|info| info.xdp_programs).unwrap_or_default();
             let why = match program_names(&ids).as_str() {
                 "" => "another XDP program is attached to it".to_owned(),
