@@ -26,7 +26,7 @@ mod neighbours;
 mod netdev;
 mod route;
 
-pub use host_use::HostUse;
+pub use host_use::{HostUse, UseKind};
 use host_use::{dump, dump_by};
 pub use napi::Napi;
 pub use neighbours::Neighbours;

@@ -205,6 +205,15 @@ fn everything_of_an_interface_that_the_host_uses_is_taken_only_if_it_is_said() {
         assert!(e.fix.contains("xdp:v0,udp=7777;") && e.fix.ends_with("xdp:v0,all"), "{e}");
         assert!(!ip("link show v0").contains("prog/xdp"));
         ip("addr flush dev v0");
+        ip("link add br0 type bridge");
+        ip("link set v0 master br0");
+        let e = Port::open("xdp:v0").unwrap_err();
+        assert!(e.why.ends_with("v0 is a member of br0, which forwards its packets"), "{e}");
+        ip("link set v0 nomaster");
+        ip("route add 192.0.2.7/32 dev v0");
+        let e = Port::open("xdp:v0").unwrap_err();
+        assert!(e.why.ends_with("v0 carries the route to 192.0.2.7/32"), "{e}");
+        ip("route del 192.0.2.7/32");
         ip("route add default dev v0");
         let e = Port::open("xdp:v0").unwrap_err();
         assert!(e.why.ends_with("v0 carries a default route"), "{e}");

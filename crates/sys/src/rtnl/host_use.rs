@@ -1,10 +1,10 @@
-//! Detection of the host's own use of an interface: an address on it, or a default route through
-//! it. Interfaces stacked on it count as well: the bridge or bond that it is a member of, a VLAN, a
-//! macvlan.
+//! Detection of the host's own use of an interface: an address on it, a route through it, or membership in a bridge
+//! or bond. Interfaces stacked on it count as well: the bridge or bond that it is a member of, a VLAN, a macvlan.
 //!
 //! ```text
 //!   eth0 ──► IFLA_MASTER: br0 ──► IFLA_LINK of br0.7: br0.7     all that stand on eth0
-//!                                    └── address, default route: the host uses eth0
+//!              │                     └── address, route: the host uses eth0
+//!              └── without them the host uses eth0, too: br0 forwards its packets
 //! ```
 
 use std::fmt;
@@ -36,6 +36,7 @@ const ROUTE_BYTES: usize = 12;
 const HOP_BYTES: usize = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_MULTIPATH: u16 = 9;
@@ -43,6 +44,8 @@ const RTA_TABLE: u16 = 15;
 const TABLE_MAIN: u32 = 254;
 /// The kind of a route that forwards packets; other kinds are for refusals and local addresses.
 const RTN_UNICAST: u8 = 1;
+/// The origin of routes that the kernel adds for the addresses of an interface, link-local ones included.
+const RTPROT_KERNEL: u8 = 2;
 const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 /// Largest part of an answer that the kernel sends.
 const PART_BYTES: usize = 64 << 10;
@@ -50,16 +53,29 @@ const PART_BYTES: usize = 64 << 10;
 /// A use that the host makes of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostUse {
-    /// The interface with the address: the queried one, or one stacked on it.
+    /// The used interface: the queried one, or one stacked on it.
     pub interface: IfName,
-    /// The address; `None` if the use is a default route through the interface.
-    pub address: Option<IpAddr>,
+    /// Kind of the use.
+    pub kind: UseKind,
+}
+
+/// A kind of use of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UseKind {
+    /// It has this address.
+    Address(IpAddr),
+    /// A default route of the main table leads to it.
+    DefaultRoute,
+    /// A route to these addresses leads to it, in any table; the number is the length of the prefix.
+    Route(IpAddr, u8),
+    /// It is a member of this bridge or bond.
+    Member(IfName),
 }
 
 impl HostUse {
-    /// Returns the first use that the host makes of `interface`, addresses before routes; `None` if
-    /// the host does not use it. A link-local address does not count, because every interface has
-    /// one.
+    /// Returns the first use that the host makes of `interface`, addresses before routes before memberships; `None`
+    /// if the host does not use it. A link-local address does not count, because every interface has
+    /// one, nor does membership in a VRF, which passes no packet on by itself.
     ///
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer.
@@ -68,34 +84,62 @@ impl HostUse {
     pub fn of(interface: &Interface) -> Result<Option<HostUse>> {
         let fail = |e| refused(interface.name(), "rtnetlink", e);
         let used = find(interface.index()).map_err(fail)?;
-        Ok(used.and_then(|(index, address)| {
+        let name = |index| Some(Interface::by_index(index).ok()?.name());
+        Ok(used.and_then(|found| {
             // An interface that has just been deleted is not in use.
-            let interface = Interface::by_index(index).ok()?.name();
-            Some(HostUse { interface, address })
+            let kind = match found.kind {
+                Found::Address(address) => UseKind::Address(address),
+                Found::DefaultRoute => UseKind::DefaultRoute,
+                Found::Route(to, prefix) => UseKind::Route(to, prefix),
+                Found::Member(master) => UseKind::Member(name(master)?),
+            };
+            Some(HostUse { interface: name(found.index)?, kind })
         }))
     }
 }
 
 impl fmt::Display for HostUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address {
-            Some(address) => write!(f, "{} has the address {address}", self.interface),
-            None => write!(f, "{} carries a default route", self.interface),
+        let name = self.interface;
+        match self.kind {
+            UseKind::Address(address) => write!(f, "{name} has the address {address}"),
+            UseKind::DefaultRoute => write!(f, "{name} carries a default route"),
+            UseKind::Route(to, prefix) => write!(f, "{name} carries the route to {to}/{prefix}"),
+            UseKind::Member(master) => {
+                write!(f, "{name} is a member of {master}, which forwards its packets")
+            }
         }
     }
 }
 
-fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
-    let stack = stack_of(index)?.all;
-    let mut first: Option<(u32, Option<IpAddr>)> = None;
+/// A use as the kernel describes it, by the interfaces' indices.
+#[derive(Debug, Clone, Copy)]
+struct Used {
+    index: u32,
+    kind: Found,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Found {
+    Address(IpAddr),
+    DefaultRoute,
+    Route(IpAddr, u8),
+    Member(u32),
+}
+
+fn find(index: u32) -> Answer<Option<Used>> {
+    let Stack { all: stack, member, .. } = stack_of(index)?;
+    let mut first: Option<Used> = None;
     for family in FAMILIES {
         let mut request = [0; ADDRESS_BYTES];
         request[0] = family;
         dump(RTM_GETADDR, &request, |message| {
             let found = address(message).filter(|(at, _)| first.is_none() && stack.contains(at));
-            first = first.or(found.map(|(at, address)| (at, Some(address))));
+            let used = |(index, address)| Used { index, kind: Found::Address(address) };
+            first = first.or(found.map(used));
         })?;
     }
+    let mut other: Option<Used> = None;
     for family in FAMILIES {
         if first.is_some() {
             break;
@@ -104,11 +148,16 @@ fn find(index: u32) -> Answer<Option<(u32, Option<IpAddr>)>> {
         request[0] = family;
         dump(RTM_GETROUTE, &request, |message| {
             let route = Route::of(message);
-            let found = route.out.into_iter().find(|at| route.is_default && stack.contains(at));
-            first = first.or(found.map(|at| (at, None)));
+            let Some(index) = route.out.into_iter().find(|at| stack.contains(at)) else { return };
+            if route.is_default {
+                first = first.or(Some(Used { index, kind: Found::DefaultRoute }));
+            }
+            let used = |(to, prefix)| Used { index, kind: Found::Route(to, prefix) };
+            other = other.or(route.to.map(used));
         })?;
     }
-    Ok(first)
+    let member = member.map(|(index, master)| Used { index, kind: Found::Member(master) });
+    Ok(first.or(other).or(member))
 }
 
 /// Requests all objects of a kind, and calls `each` with the body of each message; several times if
@@ -182,10 +231,11 @@ struct Link {
     index: u32,
     master: Option<u32>,
     below: Option<u32>,
+    is_vrf: bool,
 }
 
 fn link(message: &[u8]) -> Option<Link> {
-    let mut link = Link { index: u32_at(message, 4)?, master: None, below: None };
+    let mut link = Link { index: u32_at(message, 4)?, master: None, below: None, is_vrf: false };
     let (mut is_veth, mut is_elsewhere) = (false, false);
     for (kind, value) in attributes(message.get(LINK_BYTES..)?) {
         match kind {
@@ -194,7 +244,8 @@ fn link(message: &[u8]) -> Option<Link> {
             IFLA_LINK_NETNSID => is_elsewhere = true,
             IFLA_LINKINFO => {
                 let name = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
-                is_veth = name.is_some_and(|(_, name)| name.starts_with(b"veth"));
+                let is = |kind: &[u8]| name.is_some_and(|(_, name)| name.starts_with(kind));
+                (is_veth, link.is_vrf) = (is(b"veth"), is(b"vrf"));
             }
             _ => {}
         }
@@ -213,6 +264,8 @@ pub(super) struct Stack {
     /// The given interface and its bridge or bond: their packets have no additional tag or tunnel
     /// header.
     pub untagged: Vec<u32>,
+    /// The first interface of the stack that is a member of a bridge or bond, and that bridge or bond.
+    member: Option<(u32, u32)>,
 }
 
 /// Requests the links, and returns those stacked on `index`.
@@ -221,7 +274,18 @@ pub(super) fn stack_of(index: u32) -> Answer<Stack> {
     dump(RTM_GETLINK, &[0; LINK_BYTES], |message| links.extend(link(message)))?;
     let masters = links.iter().filter(|l| l.index == index).filter_map(|l| l.master);
     let untagged = std::iter::once(index).chain(masters).collect();
-    Ok(Stack { all: standing_on(index, &links), untagged })
+    let all = standing_on(index, &links);
+    Ok(Stack { member: member(&all, &links), all, untagged })
+}
+
+/// Returns the first interface of `stack` that is a member of another interface than a VRF, and that interface.
+fn member(stack: &[u32], links: &[Link]) -> Option<(u32, u32)> {
+    let link_of = |index: u32| links.iter().find(|link| link.index == index);
+    stack.iter().find_map(|&at| {
+        let master = link_of(at)?.master?;
+        let is_vrf = link_of(master).is_some_and(|link| link.is_vrf);
+        (!is_vrf).then_some((at, master))
+    })
 }
 
 /// Returns `index` itself, and the indices of all links that receive packets through it.
@@ -264,6 +328,9 @@ fn address(message: &[u8]) -> Option<(u32, IpAddr)> {
 pub(super) struct Route {
     /// True for a default route of the main table.
     pub is_default: bool,
+    /// The destination of a route that forwards packets and that the kernel has not added by itself: a
+    /// prefix and its length.
+    to: Option<(IpAddr, u8)>,
     /// Output interfaces of the route.
     pub out: Vec<u32>,
     /// The IPv4 gateway, unless the route has several.
@@ -273,12 +340,17 @@ pub(super) struct Route {
 impl Route {
     /// Reads a message about a route.
     pub fn of(message: &[u8]) -> Route {
-        let [_, to_len, _, _, table, _, _, kind] =
-            message.first_chunk::<8>().copied().unwrap_or([1; 8]);
+        let [family, to_len, _, _, table, origin, _, kind] =
+            message.first_chunk::<8>().copied().unwrap_or([1, 1, 1, 1, 1, RTPROT_KERNEL, 1, 1]);
         let (mut table, mut out, mut gateway) = (u32::from(table), Vec::new(), None);
+        let mut to = match i32::from(family) {
+            libc::AF_INET => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            _ => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        };
         for (attribute, value) in attributes(message.get(ROUTE_BYTES..).unwrap_or_default()) {
             match attribute {
                 RTA_TABLE => table = u32_at(value, 0).unwrap_or(table),
+                RTA_DST => to = ip_address(value).unwrap_or(to),
                 RTA_OIF => out.extend(u32_at(value, 0)),
                 RTA_GATEWAY => gateway = <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from),
                 RTA_MULTIPATH => out.extend(hops(value)),
@@ -286,8 +358,15 @@ impl Route {
             }
         }
         let is_default = to_len == 0 && kind == RTN_UNICAST && table == TABLE_MAIN;
-        Route { is_default, out, gateway }
+        let is_set = kind == RTN_UNICAST && origin != RTPROT_KERNEL;
+        Route { is_default, to: is_set.then_some((to, to_len)), out, gateway }
     }
+}
+
+/// Returns the address in `bytes`, which have the length of one of either family.
+fn ip_address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
+    v4.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))
 }
 
 /// Returns the interfaces of the next hops in `bytes`.
@@ -333,11 +412,17 @@ mod tests {
             for name in ["v0", "v1", "w0", "w1"] {
                 ip(&format!("link set {name} up"));
             }
-            ip("route add 192.0.2.0/24 dev v0");
             ip("route add default dev v0 table 100");
+            assert_eq!(used("v0").unwrap(), "v0 carries the route to 0.0.0.0/0");
+            ip("route flush table 100");
             assert_eq!(used("v0"), None);
+            ip("route add blackhole 198.51.100.0/24");
+            ip("route add 192.0.2.7/32 dev v0");
+            assert_eq!(used("v0").unwrap(), "v0 carries the route to 192.0.2.7/32");
+            assert_eq!(used("v1"), None);
             ip("route add default dev v0");
             assert_eq!(used("v0").unwrap(), "v0 carries a default route");
+            ip("route del 192.0.2.7/32");
             ip("route replace default nexthop dev w0 nexthop dev w1");
             assert_eq!((used("v0"), used("w1").is_some()), (None, true));
         });
@@ -348,14 +433,16 @@ mod tests {
         in_netns(|| {
             ip("link add v0 type veth peer name v1");
             ip("link add br0 type bridge");
-            ip("link set v0 master br0");
             assert_eq!(used("v0"), None);
+            ip("link set v0 master br0");
+            let member = "v0 is a member of br0, which forwards its packets";
+            assert_eq!((used("v0").unwrap(), used("br0")), (member.into(), None));
             ip("addr add 192.0.2.1/24 dev br0");
             assert_eq!(used("v0").unwrap(), "br0 has the address 192.0.2.1");
             assert_eq!(used("v1"), None);
         });
         // eth0 (1) in br0 (2), on which is a VLAN (3); another interface (4).
-        let link = |index, master, below| Link { index, master, below };
+        let link = |index, master, below| Link { index, master, below, is_vrf: false };
         let links = [
             link(1, Some(2), None),
             link(2, None, None),
@@ -364,6 +451,19 @@ mod tests {
         ];
         assert_eq!(standing_on(1, &links), [1, 2, 3]);
         assert_eq!(standing_on(3, &links), [3]);
+        assert_eq!(member(&[1, 2, 3], &links), Some((1, 2)));
+        assert_eq!(member(&[3], &links), None);
+        // A VLAN (2) of eth0 (1) in a bridge (3), and a member (4) of a VRF (5).
+        let mut links = [
+            link(1, None, None),
+            link(2, Some(3), Some(1)),
+            link(3, None, None),
+            link(4, Some(5), None),
+            link(5, None, None),
+        ];
+        links[4].is_vrf = true;
+        assert_eq!(member(&standing_on(1, &links), &links), Some((2, 3)));
+        assert_eq!(member(&standing_on(4, &links), &links), None);
     }
 
     #[test]
@@ -405,6 +505,8 @@ mod tests {
         for cut in 0..route.len() {
             let _ = (Route::of(&route[..cut]), address(&route[..cut]), link(&route[..cut]));
         }
-        assert!(!Route::of(&[]).is_default && hops(&[0; 8]).len() == 1);
+        assert!(
+            Route::of(&[]).to.is_none() && !Route::of(&[]).is_default && hops(&[0; 8]).len() == 1
+        );
     }
 }
