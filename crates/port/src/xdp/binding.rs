@@ -220,7 +220,7 @@ impl QueueBinding {
         several: bool,
         unbound: &mut Option<Rings>,
     ) -> std::result::Result<Rings, Refused> {
-        self.sockets.join(several, |first| {
+        self.sockets.join((zero_copy, several), |first| {
             if let Some(first) = first {
                 let mut rings = Rings::of(self.socket()?, &self.lens)?;
                 match self.bind_to(&mut rings, Some(first), zero_copy, several) {
@@ -328,11 +328,17 @@ struct Sockets {
     members: Mutex<Vec<Member>>,
 }
 
-/// A bound socket, and whether its umem supports packets in several frames.
+/// The mode of a umem: true if devices access its frames themselves, and true if packets may have several
+/// frames. The kernel gives both to each socket that joins, without asking.
+///
+/// Source: net/xdp/xsk_buff_pool.c, `xp_assign_dev_shared`.
+type Mode = (bool, bool);
+
+/// A bound socket, and the mode of its umem.
 #[derive(Debug)]
 struct Member {
     socket: Weak<XdpSocket>,
-    several: bool,
+    mode: Mode,
 }
 
 impl Sockets {
@@ -341,21 +347,21 @@ impl Sockets {
         pool.attached(|mut known: Vec<Arc<Sockets>>| Ok(known.pop().unwrap_or_default()))
     }
 
-    /// Calls `bind` with a bound socket whose umem supports packets in several frames, or does not,
-    /// as wanted; the socket that it binds is added.
+    /// Calls `bind` with a bound socket whose umem has `mode`, if there is one; the socket that it
+    /// binds is added.
     fn join<E>(
         &self,
-        several: bool,
+        mode: Mode,
         bind: impl FnOnce(Option<&XdpSocket>) -> std::result::Result<Rings, E>,
     ) -> std::result::Result<Rings, E> {
         // The lock is held during the call: otherwise two first users would register the memory
         // twice.
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.retain(|one| one.socket.strong_count() > 0);
-        let like = members.iter().filter(|one| one.several == several);
+        let like = members.iter().filter(|one| one.mode == mode);
         let first = like.filter_map(|one| one.socket.upgrade()).next();
         let rings = bind(first.as_deref())?;
-        members.push(Member { socket: Arc::downgrade(&rings.socket), several });
+        members.push(Member { socket: Arc::downgrade(&rings.socket), mode });
         Ok(rings)
     }
 

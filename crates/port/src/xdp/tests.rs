@@ -99,6 +99,22 @@ fn two_interfaces_on_one_pool_exchange_frames_without_a_copy() {
 }
 
 #[test]
+fn a_port_gets_the_mode_it_demands_also_beside_one_in_another_mode() {
+    in_netns_with_xdp(|| {
+        veth(9000);
+        ip("link add w0 mtu 9000 type veth peer name w1 mtu 9000");
+        ip("link set w0 up");
+        ip("link set w1 up");
+        let pool = pool(8192);
+        // Before Linux 6.6, there are no packets of several frames.
+        let Ok(_first) = Port::open_with("xdp:v0,mode=native", &pool) else { return };
+        let refused = Port::open_with("xdp:w0,mode=zerocopy", &pool);
+        let told = refused.map(|port| port.obtained().to_string());
+        assert_eq!(told.as_ref().map_err(|e| e.code), Err(Code::Unsupported), "{told:?}");
+    });
+}
+
+#[test]
 fn packets_of_another_pool_are_copied_and_counted() {
     in_netns_with_xdp(|| {
         veth(1500);
