@@ -146,13 +146,13 @@ impl QueueBinding {
         if copy_mode != CopyMode::Always {
             match self.bind_as(true, unbound) {
                 Ok(rings) => return self.enter(rings, None),
-                Err(Refused::Bind(e)) if copy_mode == CopyMode::Fallback && e != Errno::BUSY => {
-                    why = Some(match e {
-                        Errno::OPNOTSUPP => "the driver has none".to_owned(),
-                        e => e.to_string(),
-                    });
-                }
-                Err(refused) => return Err(refused),
+                // Another socket has the queue, or the kernel must not copy.
+                Err(e @ Refused::Bind(Errno::BUSY)) => return Err(e),
+                Err(e) if copy_mode == CopyMode::Never => return Err(e),
+                Err(Refused::Bind(Errno::OPNOTSUPP)) => why = Some("the driver has none".into()),
+                Err(Refused::Bind(e)) => why = Some(e.to_string()),
+                // Its memory may count too much if it cannot share another socket's.
+                Err(Refused::Other(e)) => why = Some(e.why),
             }
         }
         self.enter(self.bind_as(false, unbound)?, why)

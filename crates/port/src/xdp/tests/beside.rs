@@ -321,6 +321,25 @@ fn an_entry_that_has_another_socket_stays_his() {
 }
 
 #[test]
+fn a_second_port_of_a_pool_needs_no_more_locked_memory() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        ip("link add w0 type veth peer name w1");
+        ip("link set w0 up");
+        ip("link set w1 up");
+        let Some(fs) = BpfFs::mount() else { return };
+        let (_west, first) = Theirs::pinned("v0", Mode::Native, 4, &fs);
+        let (_east, second) = Theirs::pinned("w0", Mode::Native, 4, &fs);
+        with_only(CapabilitySet::NET_RAW, || {
+            let pool = pool();
+            let _first = open_within_limit(&first, &pool);
+            let port = Port::open_with(&second, &pool).unwrap();
+            assert!(port.obtained().mode.contains(" copy"), "{}", port.obtained());
+        });
+    });
+}
+
+#[test]
 fn doctor_tries_it_and_takes_nothing_from_the_one_who_has_the_map() {
     in_netns_with_xdp(|| {
         veth(1500);
