@@ -225,6 +225,9 @@ fn too_little_room_lets_the_sender_sleep() {
     }
     assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 1, "five buffers of eight");
     assert!((0..2).any(|_| queue.arm(Want::Room)), "awake for three");
+    // Taking back what the peer is done with makes no room either.
+    let asleep = |_| queue.reap(&mut mem) > 0 && queue.arm(Want::Room);
+    assert!((0..2).any(asleep), "awake for three after a look");
     client.to.set_head(RING + 5);
     assert!(!queue.arm(Want::Room));
     assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 1);
