@@ -156,6 +156,22 @@ fn no_frame_is_added_if_the_longest_packet_fits() {
 }
 
 #[test]
+fn forwarding_packets_of_several_frames_over_a_memif_allocates_nothing() {
+    let name = format!("memif:@linerate-allocs-{}", std::process::id());
+    let engine = Engine::builder()
+        .jumbo(1024, 16_384)
+        .port("gen", "gen:,size=3000")
+        .port("server", &format!("{name},role=server"))
+        .port("client", &format!("{name},role=client"))
+        .port("sink", "sink:")
+        .wire("gen", "server")
+        .wire("client", "sink")
+        .build()
+        .unwrap();
+    assert!(allocations(engine, sent_by(3)).iter().all(|n| *n == 0));
+}
+
+#[test]
 fn forwarding_between_packet_ports_allocates_nothing() {
     let hosts = or_skip!(Hosts::new());
     let engine = hosts.middle.run(|| {

@@ -21,13 +21,15 @@ pub(super) struct Rx {
     /// Offset in a frame at which a packet begins; the next field is the longest packet that fits.
     headroom: u64,
     room: u32,
+    /// The frame that is added to a packet of several descriptors.
+    one: Batch,
 }
 
 impl Rx {
     pub fn new(ring: ClientRing, bell: EventFd, slots: Option<Slots>, pool: &Pool) -> Rx {
         let frames = vec![0; usize::from(ring.shared.len())].into();
         let (headroom, room) = (pool.headroom() as u64, pool.data_room() as u32);
-        Rx { ring, bell, slots, frames, headroom, room }
+        Rx { ring, bell, slots, frames, headroom, room, one: Batch::with_capacity(1) }
     }
 
     /// Makes packets from the frames that the peer has filled.
@@ -105,7 +107,7 @@ impl Rx {
                 return Err(ProtocolError::Chain);
             }
         }
-        let (mut head, mut one): (Option<Skb>, _) = (None, Batch::with_capacity(1));
+        let mut head: Option<Skb> = None;
         for i in 0..n {
             // This is a second reading, so check again, because the peer may have changed the descriptor:
             // each part must be in its frame, and all parts together no longer than a packet.
@@ -114,8 +116,8 @@ impl Rx {
             span.len = span.len.min((PACKET_BYTES_MAX - so_far) as u32);
             // SAFETY: `refill` lent the frame to its slot, and `take_back` removes it from there.
             // The peer may still write it, which exported memory allows.
-            unsafe { mem.receive(&[span], &mut one) };
-            let Some(frame) = one.pop() else { continue };
+            unsafe { mem.receive(&[span], &mut self.one) };
+            let Some(frame) = self.one.pop() else { continue };
             match &mut head {
                 None => head = Some(frame),
                 Some(head) => {
