@@ -113,15 +113,16 @@ impl AsyncPort {
     /// which a part was sent stays in the port, and goes with the next call.
     ///
     /// # Errors
-    /// The error of a device that has failed for good; unsent packets stay in the batch.
+    /// The error of a device that has failed for good. It drops packets, and the ledger has the reason;
+    /// those that it did not take stay in the batch.
     pub async fn send(&mut self, batch: &mut Batch) -> Result<()> {
         loop {
             self.port.xmit(batch);
-            if batch.is_empty() && self.port.waiting() == 0 {
-                return Ok(());
-            }
             if let Health::Failed(error) = self.port.health() {
                 return Err(error);
+            }
+            if batch.is_empty() && self.port.waiting() == 0 {
+                return Ok(());
             }
             self.ready_for(Want::Room).await?;
         }

@@ -1,6 +1,6 @@
 //! A port in tokio: packets wake the task, other events leave it asleep, and a dropped wait loses nothing.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use linerate::prelude::*;
@@ -115,6 +115,23 @@ async fn the_other_end_gone_ends_the_wait_and_the_sending() {
     fill(&mut sender, &mut batch, 0);
     let ends = async { tokio::join!(sender.send(&mut batch), async { drop(receiver) }) };
     let _ = tokio::time::timeout(SOON, ends).await.expect("there is no room to wait for");
+}
+
+#[tokio::test]
+async fn a_device_that_has_failed_ends_the_sending() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let text = format!("pcap:/proc/self/fd/{},write", writer.as_raw_fd());
+    let mut port = AsyncPort::new(Port::open(&text).unwrap()).unwrap();
+    let mut batch = Batch::with_capacity(4);
+    fill(&mut port, &mut batch, 0);
+    port.send(&mut batch).await.unwrap();
+    drop(reader);
+    // It takes the packets, and drops them.
+    for _ in 0..2 {
+        fill(&mut port, &mut batch, 0);
+        let e = port.send(&mut batch).await.unwrap_err();
+        assert!(e.why.contains("Broken pipe") && batch.is_empty(), "{e}");
+    }
 }
 
 #[tokio::test]
