@@ -1,6 +1,6 @@
 //! Receiving: copies packets once, from the kernel's blocks into frames of the pool, without a syscall.
 
-use linerate_skb::{Batch, CHAIN_FRAMES_MAX, DropReason, Local, Moved, PacketType, Skb};
+use linerate_skb::{Batch, DropReason, Local, Moved, PacketType, Skb};
 use linerate_sys::packet::{
     BlockRing, PKTTYPE_BROADCAST, PKTTYPE_MULTICAST, PKTTYPE_OTHERHOST, RxFrame, Vlan,
 };
@@ -100,9 +100,8 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: us
         }
         None => frame.data,
     };
-    let frames = bytes.len().div_ceil(mem.pool().data_room());
     let cut = frame.len as usize > frame.data.len();
-    if cut || bytes.len() > longest || frames > mem.pool().frames().min(CHAIN_FRAMES_MAX) {
+    if cut || bytes.len() > longest.min(mem.pool().packet_max_bytes()) {
         return refuse(mem, DropReason::TOO_LONG);
     }
     let header = frame.vnet.unwrap_or(VnetHdr::NONE);
@@ -141,5 +140,32 @@ fn packet_type(pkttype: u8) -> PacketType {
         PKTTYPE_MULTICAST => PacketType::Multicast,
         PKTTYPE_OTHERHOST => PacketType::OtherHost,
         _ => PacketType::Host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_skb::Pool;
+
+    use super::*;
+
+    #[test]
+    fn a_packet_that_only_a_jumbo_frame_holds_is_received() {
+        let pool = Pool::builder().frames(4).jumbo(1, 16_384).build().unwrap();
+        let (mut mem, mut scratch) = (pool.local(), Vec::new());
+        let mut received = |len: usize| {
+            let data = &vec![7; len][..];
+            let (vnet, vlan, pkttype) = (None, None, PKTTYPE_OTHERHOST);
+            let (status, sec, nsec) = (0, 0, 0);
+            let len = len as u32;
+            let frame = RxFrame { data, len, vnet, vlan, status, pkttype, sec, nsec };
+            match take(&mut mem, &frame, &mut scratch, 65535) {
+                RxOutcome::Received(skb) => Some(skb.len()),
+                _ => None,
+            }
+        };
+        assert_eq!([9000, 17000].map(&mut received), [Some(9000), None]);
+        drop(mem);
+        assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 1);
     }
 }
