@@ -426,8 +426,9 @@ fn parsed(text: &str) -> Result<(Registry, Spec)> {
 
 /// Parses a port text for a driver that may be from outside this crate.
 fn parse_for(driver: &dyn Driver, text: &str) -> Result<Spec> {
-    let spec = Spec::parse(text, &[driver.name()])?;
-    if driver.flags().nameless { spec.without_arg() } else { Ok(spec) }
+    let spec = Spec::split(text, &[driver.name()])?;
+    let spec = if driver.flags().nameless { spec.without_arg()? } else { spec };
+    spec.of_every_port()
 }
 
 /// Parses the options of a port that is opened alone.

@@ -95,6 +95,8 @@ fn a_driver_from_elsewhere_opens_a_port() {
     let pool = Pool::builder().frames(64).build().unwrap();
     assert!(Port::open_driver_with(&Foreign, "foreign:x", &pool).is_ok());
     assert!(Port::open_driver(&Foreign, "null:").is_err());
+    // Every port has a moderation, also where no name stands before it.
+    Port::open_driver(&crate::null::Null, "null:moderation=busy").unwrap();
     assert!(Port::open("foreign:x").is_err());
 }
 
