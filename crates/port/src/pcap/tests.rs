@@ -3,9 +3,11 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Local, Moved, Pool};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::format::Order;
 use super::write::WriteQueue;
@@ -335,6 +337,23 @@ fn only_a_capture_or_an_empty_file_is_overwritten() {
             assert!(e.fix.contains("another file"), "{e}");
         }
     }
+}
+
+#[test]
+fn a_file_that_may_be_written_and_not_read_is_kept_and_the_error_says_so() {
+    let scratch = Scratch::new();
+    let file = scratch.file("file", &classic(true, false, 1, &[]));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o200)).unwrap();
+    let e = std::thread::scope(|scope| {
+        let of_no_privilege = || {
+            let none = CapabilitySet::empty();
+            let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+            set_capabilities(None, sets).unwrap();
+            Port::open_with(&format!("pcap:{file},write"), &pool(4)).unwrap_err()
+        };
+        scope.spawn(of_no_privilege).join().unwrap()
+    });
+    assert!(e.code == Code::File && e.why.contains("Permission denied"), "{e}");
 }
 
 #[test]

@@ -58,11 +58,11 @@ fn refused(name: &str, why: &str) -> Error {
 /// Refuses a file whose content is not empty and no capture, because writing would destroy it.
 pub(super) fn check_content(path: &Path, name: &str) -> Result<()> {
     let mut magic = [0; 4];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    if read.is_ok() && is_capture(magic) {
-        return Ok(());
-    }
-    let why = "it exists, and its content, which would be lost, is no capture";
+    let why = match File::open(path).map(|mut file| file.read_exact(&mut magic)) {
+        Ok(Ok(())) if is_capture(magic) => return Ok(()),
+        Ok(_) => "it exists, and its content, which would be lost, is no capture".to_owned(),
+        Err(e) => format!("it exists, and its content, which would be lost, cannot be read: {e}"),
+    };
     let error = Error::new(Code::File, format!("cannot write {name}"), why);
     Err(error.fix("write to another file, or delete this one first"))
 }
