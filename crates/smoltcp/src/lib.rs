@@ -166,7 +166,11 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         self.received.drain(..).for_each(|skb| skb.discard(DropReason::STOPPED));
-        self.leaving.batch.discard(DropReason::STOPPED);
+        let Leaving { batch, short, long, .. } = &mut self.leaving;
+        batch.discard(DropReason::STOPPED);
+        // Nobody has written these.
+        [short.take(), long.take()].into_iter().flatten().for_each(|skb| drop(batch.push(skb)));
+        batch.truncate(0);
     }
 }
 

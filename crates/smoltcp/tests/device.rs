@@ -211,10 +211,12 @@ fn packets_in_a_device_that_is_dropped_are_counted_as_stopped() {
     let (received, answer) = device.receive(Instant::ZERO).unwrap();
     received.consume(|frame| assert_eq!(frame.len(), 60));
     answer.consume(60, |frame| frame.fill(0));
+    assert!(device.transmit(Instant::ZERO).is_some());
     drop(device);
     assert_eq!(
         pool.ledger().dropped(DropReason::STOPPED),
         3,
         "two that came, one that did not leave"
     );
+    assert_eq!(pool.ledger().consumed, 1, "one that was read; the frame for the next is none");
 }
