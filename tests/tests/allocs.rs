@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, Stats, Worker};
+use linerate_port::{Health, Port};
+use linerate_skb::{Batch, Offload, Pool};
 use linerate_tests::command::linerate;
 use linerate_tests::or_skip;
 use linerate_tests::topology::Hosts;
@@ -138,6 +140,34 @@ fn forwarding_from_null_to_null_allocates_nothing() {
     let engine =
         Engine::builder().port("a", "null:").port("b", "null:").wire("a", "b").build().unwrap();
     assert_eq!(allocations(engine, sent_by(1)), [0]);
+}
+
+#[test]
+fn receiving_while_segments_wait_for_room_allocates_nothing() {
+    let name = format!("memif:@linerate-segments-{},size=2", std::process::id());
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let open = |role: &str| Port::open_with(&format!("{name},role={role}"), &pool).unwrap();
+    let (_server, mut client) = (open("server"), open("client,zerocopy=no"));
+    let mut batch = Batch::with_capacity(4);
+    until_true("the connection", LONG, || {
+        client.rx(&mut batch);
+        client.health() == Health::Up
+    });
+    // TCP over IPv4, for 18 segments.
+    let mut packet = vec![0; 1854];
+    packet[12..18].copy_from_slice(&[8, 0, 0x45, 0, 7, 48]);
+    (packet[23], packet[46]) = (6, 0x50);
+    let mut skb = pool.local().alloc_copy(&packet).unwrap();
+    let (flags, gso_type, hdr_len, gso_size) = (1, 1, 54, 100);
+    let offload = Offload { flags, gso_type, hdr_len, gso_size, csum_start: 34, csum_offset: 16 };
+    skb.set_offload(offload);
+    batch.push(skb).unwrap();
+    client.xmit(&mut batch);
+    client.rx(&mut batch);
+    assert!(client.waiting() > 0);
+    let before = calls();
+    client.rx(&mut batch);
+    assert_eq!(calls() - before, 0);
 }
 
 #[test]

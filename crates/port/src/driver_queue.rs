@@ -20,6 +20,8 @@ pub struct DriverQueue {
     stats: Arc<QueueStats>,
     origin: Origin,
     moderator: Moderator,
+    /// A batch without packets.
+    none: Batch,
 }
 
 impl DriverQueue {
@@ -32,7 +34,8 @@ impl DriverQueue {
         let gathers = from_outside && ops.counters().pace.is_none();
         let mut moderator = Moderator::new(Moderation::default(), gathers);
         moderator.set_ring_len(caps.rx_ring_len);
-        DriverQueue { prep, ops, stats: Arc::default(), origin, moderator }
+        let none = Batch::with_capacity(0);
+        DriverQueue { prep, ops, stats: Arc::default(), origin, moderator, none }
     }
 
     /// Wraps the driver's queue in `wrap`, below the transmit preparation.
@@ -160,7 +163,8 @@ impl DriverQueue {
     /// Tries again to send the packets that wait in the preparation.
     #[cold]
     fn go_on(&mut self, mem: &mut Local) {
-        self.xmit(mem, &mut Batch::with_capacity(0));
+        let moved = self.prep.xmit(self.ops.as_mut(), mem, &mut self.none);
+        self.stats.count_tx(moved.packets as u64, moved.bytes);
     }
 
     /// Returns the state of the device.
