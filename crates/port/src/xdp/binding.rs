@@ -48,6 +48,8 @@ pub(super) struct QueueBinding {
     /// The text of the port, up to the filter.
     text: String,
     pub pool: Pool,
+    /// Frames that the longest packet needs.
+    packet_frames: usize,
     /// A packet may be longer than a frame.
     several: bool,
     interface: u32,
@@ -89,13 +91,14 @@ impl QueueBinding {
         attached: &Arc<Attached>,
         interface: u32,
         queue: u32,
-        several: bool,
+        packet_frames: usize,
     ) -> Result<QueueBinding> {
         Ok(QueueBinding {
             name: config.interface.clone(),
             text: config.text(),
             pool: pool.clone(),
-            several,
+            packet_frames,
+            several: packet_frames > 1,
             interface,
             queue,
             lens: config.lens(),
@@ -108,6 +111,11 @@ impl QueueBinding {
     /// Returns the length of the receive ring in packets.
     pub fn rx_len(&self) -> u32 {
         self.lens.rx
+    }
+
+    /// Returns the number of frames that the longest packet needs.
+    pub fn packet_frames(&self) -> usize {
+        self.packet_frames
     }
 
     /// Returns the number of the device's queue.

@@ -12,15 +12,16 @@ use crate::host::Retry;
 const STRIDE: usize = 64;
 
 /// Receive state, apart from the rings.
-#[derive(Default)]
 pub(super) struct Rx {
+    /// Frames that the longest packet needs: with fewer in the rings, it does not arrive.
+    packet_frames: usize,
     /// The first frames of a packet whose last frame has not arrived.
     partial: Option<Skb>,
     /// True if the partly received packet has lost a frame, so that the rest of it is dropped.
     spoilt: bool,
     /// Empty batch of one packet, made with the first packet of several frames.
     one: Option<Batch>,
-    /// Pending while the pool has no frame and the rings have none left.
+    /// Pending while the pool has no frame and the rings too few for a packet.
     pub starved: Retry,
     /// Receives that the pool ended early.
     pub rx_nombuf: u64,
@@ -29,6 +30,19 @@ pub(super) struct Rx {
 }
 
 impl Rx {
+    /// Creates the state of a queue whose longest packet needs `packet_frames` frames.
+    pub fn new(packet_frames: usize) -> Rx {
+        Rx {
+            packet_frames,
+            partial: None,
+            spoilt: false,
+            one: None,
+            starved: Retry::default(),
+            rx_nombuf: 0,
+            packets: 0,
+        }
+    }
+
     /// Takes up to `budget` packets from the receive ring, and posts as many frames as there is
     /// room for.
     ///
@@ -133,8 +147,8 @@ impl Rx {
             frames[..n].iter().for_each(|frame| held.post(*frame));
             rings.fill.push_slice(&frames[..n]);
             posted += n;
-            if n < room && held.posted == 0 {
-                // No packet can arrive without posted frames, and a freed frame is not notified.
+            if n < room && held.posted < self.packet_frames {
+                // The kernel drops a packet that needs more frames, and a freed frame is not notified.
                 self.rx_nombuf += 1;
                 self.starved = Retry::later();
             }

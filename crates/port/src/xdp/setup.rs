@@ -97,7 +97,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let longest = longest_frame(&interface)?;
     let queues = chosen(config, interface.rx_queues()?)?;
     let mut refused = Vec::new();
-    let several = longest > room(pool);
+    let packet_frames = longest.div_ceil(room(pool).max(1));
     let driver = interface.driver().map(|(name, _)| name).unwrap_or_default();
     let cut = cut_by(&driver, room(pool), longest);
     if let (Wanted::ZeroCopy, Some(why)) = (config.mode, &cut) {
@@ -107,7 +107,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let (attached, mode) = match &config.map {
         Some(map) => foreign::join(config, map, &interface, &queues, &mut refused)?,
         None => {
-            let (own, mode) = attach(config, &interface, several, &queues, &mut refused)?;
+            let (own, mode) = attach(config, &interface, packet_frames > 1, &queues, &mut refused)?;
             (own, Some(mode))
         }
     };
@@ -117,8 +117,8 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let mut ops = Vec::with_capacity(queues.len());
     let mut copy_mode = None;
     for queue in &queues {
-        let binding =
-            QueueBinding::new(config, pool, &attached, interface.index(), *queue, several)?;
+        let index = interface.index();
+        let binding = QueueBinding::new(config, pool, &attached, index, *queue, packet_frames)?;
         let link = Link::open(&config.interface)?;
         let wanted = copy_mode.unwrap_or(match (config.mode, mode) {
             (Wanted::ZeroCopy, _) => CopyMode::Never,

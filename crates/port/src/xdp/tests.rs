@@ -115,6 +115,40 @@ fn a_port_gets_the_mode_it_demands_also_beside_one_in_another_mode() {
 }
 
 #[test]
+fn a_queue_with_too_few_frames_for_a_packet_tries_again_to_get_more() {
+    in_netns_with_xdp(|| {
+        veth(9000);
+        let pool = pool(256);
+        // Before Linux 6.6, there are no packets of several frames.
+        let Ok(port) = Port::open_with("xdp:v0,mode=native,ring=64", &pool) else { return };
+        let (mut near, mut far) = (port.into_queues().remove(0), queue("packet:v1"));
+        let (mut mem, mut kept) = (pool.local(), Batch::with_capacity(256));
+        while mem.alloc(&mut kept, 64) > 0 {}
+        let in_rings = || {
+            let ledger = pool.ledger();
+            ledger.holders().iter().find(|(name, _)| *name == "device rings").unwrap().1
+        };
+        let (mut seq, mut received) = (0, Vec::new());
+        while in_rings() > 1 {
+            send(&mut far, &[stamped(seq, 60)], Offload::NONE);
+            received.push(receive(&mut near, 1));
+            seq += 1;
+        }
+        assert_eq!(near.rx(&mut Batch::with_capacity(1)), 0);
+        assert!(matches!(near.health(), Health::Starved(_)), "{:?}", near.health());
+        assert!(near.arm(Want::Frames));
+        kept.clear();
+        drop((mem, received));
+        assert!(poll_readable(&[near.as_fd()], Some(LONG)).unwrap());
+        assert_eq!(near.rx(&mut Batch::with_capacity(1)), 0);
+        send(&mut far, &[stamped(seq, 5000)], Offload::NONE);
+        assert_eq!(bytes(receive(&mut near, 1).iter().next().unwrap()), stamped(seq, 5000));
+        drop(near);
+        assert_settled(&pool);
+    });
+}
+
+#[test]
 fn packets_of_another_pool_are_copied_and_counted() {
     in_netns_with_xdp(|| {
         veth(1500);

@@ -49,7 +49,7 @@ fn driver_that_asks_late_is_told_of_posted_frames_if_none_comes_back() {
     in_netns_with_xdp(|| {
         let pool = pool(64);
         let (mut socket, mut mem) = (socket(pool.frame_size()), pool.local());
-        let mut rx = Rx::default();
+        let mut rx = Rx::new(1);
         assert!(!rx.refill(&mut socket, &mut mem, true), "no driver asked");
         assert_eq!(socket.held.posted, 64);
         socket.rings.fill_map.set_wakeup(true);
