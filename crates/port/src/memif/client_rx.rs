@@ -18,6 +18,8 @@ pub(super) struct Rx {
     slots: Option<Slots>,
     /// The frame that is posted in the slot, for each slot.
     frames: Box<[u64]>,
+    /// Slots that the longest packet takes: with fewer posted, the peer cannot send it.
+    packet_slots: usize,
     /// Offset in a frame at which a packet begins; the next field is the longest packet that fits.
     headroom: u64,
     room: u32,
@@ -28,8 +30,11 @@ pub(super) struct Rx {
 impl Rx {
     pub fn new(ring: ClientRing, bell: EventFd, slots: Option<Slots>, pool: &Pool) -> Rx {
         let frames = vec![0; usize::from(ring.shared.len())].into();
+        let longest = PACKET_BYTES_MAX.min(pool.packet_max_bytes());
+        let packet_slots = longest.div_ceil(pool.data_room()).min(ring.shared.len().into());
         let (headroom, room) = (pool.headroom() as u64, pool.data_room() as u32);
-        Rx { ring, bell, slots, frames, headroom, room, one: Batch::with_capacity(1) }
+        let one = Batch::with_capacity(1);
+        Rx { ring, bell, slots, frames, packet_slots, headroom, room, one }
     }
 
     /// Makes packets from the frames that the peer has filled.
@@ -209,8 +214,8 @@ impl RxRing for Rx {
                 self.ring.post(free)
             };
         }
-        let mut posted = 0;
-        while posted < free {
+        let (mut posted, mut is_short) = (0, false);
+        while posted < free && !is_short {
             let mut frames = [0; STRIDE];
             let want = usize::from(free - posted).min(STRIDE);
             let n = mem.lend(&mut frames[..want]);
@@ -224,17 +229,20 @@ impl RxRing for Rx {
                     .set(slot as u16, Desc { flags: 0, region: POOL, len: self.room, offset });
                 posted += 1;
             }
-            if n < want {
-                break;
-            }
+            is_short = n < want;
         }
         if posted > 0 {
             self.ring.post(posted);
-        } else if self.ring.posted() == 0 {
-            // Without posted frames no packet can arrive, and no event signals a free frame: count
+        }
+        if is_short && usize::from(self.ring.posted()) < self.packet_slots {
+            // A packet that takes more slots cannot arrive, and no event signals a free frame: count
             // this, so that the caller tries again.
             copies.no_frame += 1;
         }
+    }
+
+    fn has_frames(&self) -> bool {
+        self.slots.is_none()
     }
 
     fn close(&mut self, home: &mut Local) {

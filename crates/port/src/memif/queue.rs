@@ -242,7 +242,7 @@ impl QueueOps for MemifQueue {
         self.follow();
         let now = Instant::now();
         self.retry_at = self.retry_at.filter(|at| *at > now);
-        // Without posted frames no packet arrives, and no event says that a frame is free: only `rx` posts frames.
+        // Without enough posted frames no packet arrives, and no event says that a frame is free: only `rx` posts frames.
         let is_due = want.frames() && self.starved_until.take_if(|at| *at <= now).is_some();
         // A change that could not be followed has rung its bell already, and does not ring again.
         if self.end.is_stale() || self.end.take_changed() || is_due {
@@ -328,7 +328,9 @@ impl MemifQueue {
             return Ok((true, full));
         }
         // While a received packet waits for a frame, waking the caller is useless before a frame can be free.
-        let frames = self.listen(want.frames() && self.starved_until.is_none(), now)?;
+        let has_frames = self.rings.rx.as_ref().is_some_and(|rx| rx.has_frames());
+        let listens = want.frames() && (has_frames || self.starved_until.is_none());
+        let frames = self.listen(listens, now)?;
         Ok((frames, full))
     }
 

@@ -123,6 +123,11 @@ pub(super) trait RxRing: Send {
     /// Shape:  hot list -> ring.
     fn refill(&mut self, _: &mut Local, _: &mut Copies) {}
 
+    /// Returns true if the peer fills frames of the pool, so that receiving a packet takes no frame.
+    fn has_frames(&self) -> bool {
+        false
+    }
+
     /// Returns posted frames to the pool after the peer has disconnected.
     fn close(&mut self, _: &mut Local) {}
 

@@ -112,6 +112,35 @@ fn receiver_without_posted_frames_does_not_sleep_past_its_next_attempt() {
     settled(&pool);
 }
 
+/// Checks a receiver whose peer has two frames, and waits for the third one that its packet takes.
+#[test]
+fn receiver_with_too_few_posted_frames_for_a_packet_tries_again_to_post_more() {
+    let (name, pool) = (name(), exported());
+    let mut mem = Pool::builder().frames(64).build().unwrap().local();
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=64"), &pool);
+    let (_server, _memory, rings) = Server::connected(&listener, &mut port, &mut mem);
+    let mut hoard: Batch = Batch::with_capacity(FRAMES);
+    assert_eq!(pool.local_with(0).alloc(&mut hoard, FRAMES), FRAMES - 64);
+    let (queue, mut batch) = (&mut port.queues[0], Batch::with_capacity(64));
+    rings[1].set_tail(62);
+    assert_eq!(queue.rx(&mut mem, &mut batch, 64).packets, 62);
+    // On a busy machine the time of the next attempt may have come before the queue is armed.
+    let mut sleeps = || queue.rx(&mut mem, &mut batch, 2).packets == 0 && queue.arm(Want::Frames);
+    assert!((0..8).any(|_| sleeps()), "awake for nothing");
+    // The second look, which follows the first sleep after packets, is over.
+    std::thread::sleep(2 * RETRY);
+    assert!((0..8).any(|_| sleeps()), "awake for nothing");
+    assert!(rings[1].ring.rings(), "a packet of two frames may arrive");
+    batch.clear();
+    let told = poll_readable(&[queue.as_fd()], Some(Duration::from_secs(10))).unwrap();
+    assert!(told, "the receiver sleeps, and its peer has too few frames");
+    queue.rx(&mut mem, &mut batch, 2);
+    assert!(rings[1].head() > 64, "there are frames for the peer again");
+    drop((port, hoard, batch, mem));
+    settled(&pool);
+}
+
 #[test]
 fn copy_takes_a_frame_of_the_callers_hot_list() {
     let (name, pool) = (name(), exported());
