@@ -40,7 +40,11 @@ impl Fifo {
     fn take(&mut self, batch: &mut Batch, n: usize) -> usize {
         let n = n.min(self.room().packets);
         let bytes = self.room().bytes;
-        let mut first = first_with(batch, n, bytes);
+        let mut first = match bytes {
+            // Packets without bytes still fit.
+            0 => batch.count_first(batch.iter().take(n).take_while(|skb| skb.is_empty()).count()),
+            _ => first_with(batch, n, bytes),
+        };
         if first.bytes > bytes {
             // The last packet reaches the byte limit; if it exceeds the limit, it does not fit.
             first = batch.count_first(first.packets - 1);

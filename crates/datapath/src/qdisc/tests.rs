@@ -328,6 +328,22 @@ fn fifo_of_bytes_takes_a_short_packet_after_a_long_one_that_does_not_fit() {
     }
 }
 
+/// Tests a packet that a stage has trimmed to nothing, before one that must be dropped.
+#[test]
+fn fifo_without_room_for_a_byte_takes_packets_without_bytes_and_drops_others() {
+    let mut bench = Bench::new(Fifo::new(Limit::packets(9).and_bytes(60)));
+    let mut batch = Batch::with_capacity(4);
+    for bytes in [60, 0, 60, 0] {
+        let mem = &mut bench.mem;
+        let skb = if bytes > 0 { udp(mem, 1, 2, 3, bytes) } else { mem.alloc_one().unwrap() };
+        assert!(batch.push(skb).is_ok());
+    }
+    bench.qdisc.enqueue(&mut batch, 4, bench.now(), &mut bench.mem);
+    bench.check();
+    let held = bench.qdisc.counts().held;
+    assert_eq!((held.packets, held.bytes, bench.dropped(DropReason::QUEUE_LIMIT)), (3, 60, 1));
+}
+
 #[test]
 fn pfifo_fast_serves_interactive_first_and_bulk_last() {
     let mut bench = Bench::new(PfifoFast::new(Limit::packets(2)));
