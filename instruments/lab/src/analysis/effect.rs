@@ -134,12 +134,14 @@ fn change(metric: &Metric, set_ups: &[Vec<(Part, Part)>], level: f64) -> Option<
         Estimate::Ratios => ratios(set_ups, level),
         Estimate::Sums | Estimate::Events => sums::change(set_ups, one_event(metric), level),
     };
-    let found = of(set_ups)?;
+    let found = of(set_ups);
     if set_ups.len() >= SET_UPS_MIN {
-        return Some(found);
+        return found;
     }
     let pairs: Vec<Vec<(Part, Part)>> = set_ups.iter().flatten().map(|pair| vec![*pair]).collect();
-    Some(Change { chance: found.chance, ..of(&pairs)? })
+    // One set-up has no spread, so its sums have no interval; a single difference is always chance.
+    let chance = found.map_or(1.0, |found| found.chance);
+    Some(Change { chance, ..of(&pairs)? })
 }
 
 /// Returns half the width of an effect's interval, in hundredths of a natural logarithm, for

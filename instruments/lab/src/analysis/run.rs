@@ -471,15 +471,21 @@ mod tests {
         let mut pairs: Vec<PairRecord> =
             (0..240).map(|i| pair(100.0, 95.0 + f64::from(i % 3), 100.0)).collect();
         pairs.iter_mut().for_each(|pair| pair.set_up = Some(0));
-        let mut run = run_of(&[pairs.clone()]);
-        analyse(&experiment(), &mut run);
-        let found = effect_of(&run, 0);
-        assert_eq!(
-            (found.verdict, found.n_set_ups, found.p_holm),
-            (Verdict::Unclear, Some(1), Some(1.0))
-        );
-        assert_eq!(codes(&run), ["W-SET-UPS", "W-FEW-PAIRS"]);
-        assert!(!found.expected.as_ref().unwrap().certain);
+        for estimate in [None, Some(Estimate::Sums)] {
+            let mut experiment = experiment();
+            experiment.metrics[0].estimate = estimate;
+            let mut run = run_of(&[pairs.clone()]);
+            analyse(&experiment, &mut run);
+            let found = effect_of(&run, 0);
+            assert_eq!(
+                (found.verdict, found.n_set_ups, found.p_holm),
+                (Verdict::Unclear, Some(1), Some(1.0))
+            );
+            let (low, high) = found.ci95_pct;
+            assert!(low <= found.change_pct && found.change_pct <= high, "{found:?}");
+            assert_eq!(codes(&run), ["W-SET-UPS", "W-FEW-PAIRS"]);
+            assert!(!found.expected.as_ref().unwrap().certain);
+        }
         pairs.iter_mut().zip(0..).for_each(|(pair, i)| pair.set_up = Some(i / 30));
         let mut run = run_of(&[pairs]);
         analyse(&experiment(), &mut run);
