@@ -131,13 +131,15 @@ fn unexplained(batch: &Seen, one: Option<&Seen>, verdict: &mut Verdict) {
         return;
     }
     let count = |name: &str| batch.sums.get(name).copied().unwrap_or(0.0);
-    let late = if batch.sums.contains_key(LATE_AFTER) {
-        "no packet is lost or late"
+    let lost = if !verdict.causes.is_empty() {
+        format!("the faults above explain {named:.0} at most")
+    } else if batch.sums.contains_key(LATE_AFTER) {
+        "no packet is lost or late".to_owned()
     } else {
-        "no packet is lost; whether they come late was not looked at (--extra)"
+        "no packet is lost; whether they come late was not looked at (--extra)".to_owned()
     };
     verdict.untold.push(format!(
-        "TCP sends {more:.0} segments of a million more again than with a cap of 1, and {late}. Of {n:.0}, {:.0} had \
+        "TCP sends {more:.0} segments of a million more again than with a cap of 1, and {lost}. Of {n:.0}, {:.0} had \
          arrived already (TCPDSACKRecv), {:.0} were probes (TCPLossProbes), and a timer ran out {:.0} times: that \
          would be delay.",
         count("tcp_dsack_recv"),
@@ -221,6 +223,12 @@ mod tests {
         let lost = [("tcp_retrans_segs", 50_000.0), ("inlet_lost", 48_000.0)];
         let told = judge(&[seen(true, Cap::Batch, &lost), again(Cap::One, 20_000.0)]);
         assert_eq!((told.causes.len(), told.untold.len()), (1, 0), "{told:?}");
+        // A loss that does not explain it is not said to be none.
+        let few = [("tcp_retrans_segs", 50_000.0), ("inlet_lost", 400.0)];
+        let told = judge(&[seen(true, Cap::Batch, &few), again(Cap::One, 20_000.0)]);
+        assert_eq!(told.causes.len(), 1);
+        let words = "the faults above explain 400 at most. Of 50000";
+        assert!(told.untold[0].contains(words), "{told:?}");
         let same = judge(&[again(Cap::Batch, 20_100.0), again(Cap::One, 20_000.0)]);
         assert_eq!((same.causes.len(), same.untold.len()), (0, 0), "{same:?}");
     }
