@@ -48,7 +48,10 @@ fn told(tried: &[(f64, &Effect)]) -> String {
     let said = |at: At| match at {
         At::Below => "none".to_owned(),
         At::Price(us) => format!("{us:.1} us"),
-        At::Above => format!("over {:.0} us", tried.last().map_or(0.0, |(price, _)| *price)),
+        At::Above => {
+            let us = tried.last().map_or(0.0, |(price, _)| *price);
+            format!("over {} us", (us * 10.0).round() / 10.0)
+        }
     };
     let (low, high) = (of(|effect| effect.ci95_pct.0), of(|effect| effect.ci95_pct.1));
     let interval = format!("[{}, {}]", said(low), said(high));
@@ -117,6 +120,11 @@ mod tests {
         assert_eq!(
             of([9.0, 8.0, 7.0]),
             "less at no price that was tried, over 3 us [over 3 us, over 3 us]"
+        );
+        let rising = [effect(9.0, 5.0), effect(8.0, 5.0)];
+        assert_eq!(
+            told(&[(0.0, &rising[0]), (0.5, &rising[1])]),
+            "less at no price that was tried, over 0.5 us [over 0.5 us, over 0.5 us]"
         );
     }
 }
