@@ -75,7 +75,11 @@ impl Config {
             let why = format!(
                 "pool_frames = {frames} are fewer than hot lists, ring and batches can hold, {held}"
             );
-            return Err(refuse("pool_frames", why).fix(format!("pool_frames = {held}")));
+            let enough = match self.return_to {
+                Return::Home => (8 * self.frames_held_by_cpus()).div_ceil(7),
+                Return::Local => held,
+            };
+            return Err(refuse("pool_frames", why).fix(format!("pool_frames = {enough}")));
         }
         Ok(())
     }
@@ -87,9 +91,13 @@ impl Config {
             Return::Home => self.pool_frames as usize / 8,
             Return::Local => 0,
         };
+        self.frames_held_by_cpus() + away
+    }
+
+    fn frames_held_by_cpus(&self) -> usize {
         match self.free {
-            Free::Local => self.hot_list + 2 * self.batch + away,
-            Free::Remote => 2 * self.hot_list + self.ring_len + 4 * self.batch + away,
+            Free::Local => self.hot_list + 2 * self.batch,
+            Free::Remote => 2 * self.hot_list + self.ring_len + 4 * self.batch,
         }
     }
 
@@ -121,7 +129,12 @@ mod tests {
         assert!(e.why.starts_with("line 5: pool_frames = 8000 are fewer"), "{e}");
         assert_eq!(e.fix, "pool_frames = 9152");
         assert!(Config::of(&settings.clone().with("pool_frames", 9152)).is_ok());
-        assert!(Config::of(&settings.with("free", "local")).is_ok());
+        assert!(Config::of(&settings.clone().with("free", "local")).is_ok());
+        // A larger pool has more frames on their way home.
+        let home = settings.with("return", "home");
+        let e = Config::of(&home).unwrap_err();
+        assert_eq!(e.fix, "pool_frames = 10460");
+        assert!(Config::of(&home.with("pool_frames", 10_460)).is_ok());
         let e = Config::of(&Settings::new().with("ring_len", 16)).unwrap_err();
         assert_eq!(e.fix, "ring_len = 32");
     }
