@@ -358,7 +358,9 @@ fn hold_that_a_killed_run_left_is_undone_by_doctor() {
         command.args(args);
         netns.start(command)
     };
-    let forward = |time| run_in(&["forward", "xdp:v0,hold=250us", "sink:blind", "--for", time]);
+    // The engine reads the last two options itself.
+    let port = "xdp:v0,hold=250us,qdisc=fifo,tx_batch=1";
+    let forward = |time| run_in(&["forward", port, "sink:blind", "--for", time]);
     let done = forward("100ms").finish(SOON);
     assert_eq!((done.code(), now()), (0, None), "a run restores it at its end: {done:?}");
     assert!(done.stderr.contains("note: NAPI of v0 polls at most every 250 us"), "{done:?}");

@@ -13,7 +13,7 @@ use crate::args::Forward;
 use crate::errors::Failure;
 use crate::far::Far;
 use crate::report;
-use crate::run::{Path, Ran, open, run, run_opened};
+use crate::run::{Path, Ran, open, planned, run, run_opened};
 use crate::screen::{Screen, is_pipe};
 
 /// Default duration of the self-test, a run without ports.
@@ -113,7 +113,7 @@ fn apart(ends: [&Spec; 2], drivers: &Registry) -> Result<(), Failure> {
 /// Returns a warning if the two ports are on the two ends of one veth pair: each receives the packets that the other
 /// sends.
 fn circle(ends: [&str; 2], drivers: &Registry) -> Option<String> {
-    let on = |text| Interface::open(drivers.plan(text).ok()?.interface()?).ok();
+    let on = |text| Interface::open(planned(drivers, text).ok()?.interface()?).ok();
     let [Some(a), Some(b)] = ends.map(on) else { return None };
     let info = LinkInfo::of(&a).ok()?;
     let is_pair = info.kind == "veth" && !info.other_is_elsewhere && info.other == Some(b.index());

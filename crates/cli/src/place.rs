@@ -11,7 +11,7 @@ use linerate_ctl::placement::{EngineGauge, PlacementReport};
 use linerate_sys::netif::{Interface, NetFolder};
 
 use crate::counters::Counters;
-use crate::run::Path;
+use crate::run::{Path, planned};
 use crate::screen::Screen;
 use crate::undo::{self, Record};
 
@@ -29,7 +29,7 @@ impl Interrupts {
     /// --undo`.
     pub fn find(place: Option<&str>, path: &Path, screen: &Screen) -> Interrupts {
         let Some(how @ ("auto" | "napi")) = place else { return Interrupts::default() };
-        let plans = path.ports.iter().filter_map(|(_, text)| path.drivers.plan(text).ok());
+        let plans = path.ports.iter().filter_map(|(_, text)| planned(&path.drivers, text).ok());
         let mut names: Vec<String> =
             plans.filter_map(|plan| plan.interface().map(str::to_owned)).collect();
         names.sort_unstable();

@@ -6,9 +6,9 @@ mod watch;
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate::{Engine, EngineBuilder, Registry};
+use linerate::{Engine, EngineBuilder, Plan, Registry};
 use linerate_ctl::tune::Listening;
-use linerate_ctl::{ForwardReport, Spent, TSC};
+use linerate_ctl::{ForwardReport, Spent, TSC, driver_text};
 use linerate_sys::clock::cpu_time;
 use linerate_sys::tsc::ticks;
 
@@ -75,6 +75,14 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
         let _ = engine.wait_until_up(MEET);
     }
     run_with(signals, engine, path, run, screen)
+}
+
+/// Parses a port's text into the plan of its driver, as an engine does.
+///
+/// # Errors
+/// `E-PORT-SYNTAX`, with what would be right.
+pub fn planned(drivers: &Registry, text: &str) -> linerate::Result<Box<dyn Plan>> {
+    drivers.plan(&driver_text(drivers, text)?)
 }
 
 /// Opens the ports of a path and connects them by wires.

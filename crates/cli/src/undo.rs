@@ -17,6 +17,7 @@ use linerate_sys::netif::{Interface, NapiHold, Rss};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdir, open, openat, unlinkat};
 use rustix::io::Errno;
 
+use crate::run::planned;
 use crate::screen::Screen;
 
 const FORM: &str = "linerate-undo/1";
@@ -45,7 +46,7 @@ pub fn record<'a>(
 ) -> Option<Record> {
     let mut changes: Vec<Change> = Vec::new();
     for text in ports {
-        changes.extend(drivers.plan(text).map(|plan| plan.changes()).unwrap_or_default());
+        changes.extend(planned(drivers, text).map(|plan| plan.changes()).unwrap_or_default());
     }
     for change in &changes {
         screen.change(&format!("note: {change} until the run ends\n"));

@@ -18,5 +18,6 @@ pub mod report;
 pub mod tune;
 
 pub use excess::{Calls, Locks, Waits};
+pub use linerate_datapath::driver_text;
 pub use pool::PoolReport;
 pub use report::{Cost, ErrorReport, ForwardReport, GenReport, Spent, TSC};

@@ -38,6 +38,7 @@ mod wrapping;
 
 pub use control::{Applied, Control, PendingOrder, Pinned, Setting};
 pub use engine::{Engine, EngineBuilder};
+pub use ports::driver_text;
 pub use running::{Running, Stopped};
 pub use settings::QueueSettings;
 pub use sizes::BatchSizes;

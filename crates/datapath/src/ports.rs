@@ -55,6 +55,27 @@ impl Named {
     }
 }
 
+/// Returns a port's text without the options that an engine reads itself, for its driver: those of a
+/// discipline, and `tx_batch=`.
+///
+/// # Errors
+/// `E-PORT-SYNTAX`, with what would be right.
+pub fn driver_text(drivers: &Registry, text: &str) -> Result<String> {
+    let all = drivers.parse(text)?;
+    let rest = Named::new(drivers, &all.name, text)?.spec;
+    let has = |spec: &Spec, key: &str| !matches!(spec.value(key, |_| Ok::<_, &str>(())), Ok(None));
+    let is_engines = |part: &str| {
+        let key = part.split('=').next().unwrap_or_default();
+        has(&all, key) && !has(&rest, key)
+    };
+    // The first part is an option only of a driver that opens nothing by name.
+    let names = usize::from(!drivers.flags(&all).nameless);
+    let (front, parts) = text.split_once(':').unwrap_or((text, ""));
+    let kept = parts.split(',').enumerate().filter(|(i, part)| *i < names || !is_engines(part));
+    let kept: Vec<&str> = kept.map(|(_, part)| part).collect();
+    Ok(format!("{front}:{}", kept.join(",")))
+}
+
 impl Planned {
     /// Returns true if both ports are ends of one pair.
     pub fn is_paired_with(&self, other: &Planned) -> bool {
@@ -180,6 +201,30 @@ pub(crate) mod tests {
         assert_eq!(e.why, "the ring's other end has len=64");
         let e = len("", ",lne=64").unwrap_err();
         assert!(e.what.ends_with(",lne=64'") && e.fix.contains("len"), "{e}");
+    }
+
+    #[test]
+    fn drivers_text_lacks_the_options_that_the_engine_reads() {
+        let of = |text| driver_text(&Registry::default(), text);
+        for (text, rest) in [
+            ("xdp:v0,hold=250us,qdisc=fq_codel,target=2ms,tx_batch=1", "xdp:v0,hold=250us"),
+            ("a=xdp:v0,tx_batch=auto,udp=7", "a=xdp:v0,udp=7"),
+            ("tap:limit,shape=1Mbit,burst=64k,limit=9", "tap:limit"),
+            ("gen:rate=1kpps,burst=8,flows=2", "gen:rate=1kpps,burst=8,flows=2"),
+            ("gen:,flows=2,qdisc=fifo", "gen:,flows=2"),
+            ("null:qdisc=fifo", "null:"),
+            ("null:qdisc=fifo,size=64", "null:size=64"),
+            ("null:", "null:"),
+            (
+                "xdp:v0,moderation=fixed:usecs=50,frames=4,qdisc=fifo,toll=1us/2us",
+                "xdp:v0,moderation=fixed:usecs=50,frames=4,toll=1us/2us",
+            ),
+        ] {
+            assert_eq!(of(text).unwrap(), rest);
+            assert!(linerate_port::plan(rest).is_ok(), "{rest}");
+        }
+        let e = of("xdp:v0,qdisc=htb").unwrap_err();
+        assert!(e.why.contains("no discipline 'htb'"), "{e}");
     }
 
     #[test]

@@ -40,6 +40,7 @@ mod tests;
 pub use linerate_port::doctor::{Finding, Findings, Fix, Level, Proof, Trial, worst};
 pub use machine::machine;
 
+use linerate_datapath::driver_text;
 use linerate_port::{Kind, Port, Registry, Result};
 
 /// Checks whether a port can be opened and in which mode; changes nothing that others could notice.
@@ -60,6 +61,7 @@ pub fn check_with(port: &str, trial: Trial, drivers: &Registry) -> Vec<Finding> 
 
 /// Examines a port, and stops at a finding that makes further checks pointless.
 fn examine(port: &str, trial: Trial, drivers: &Registry, found: &mut Findings) -> Result<()> {
+    let port = &driver_text(drivers, port)?;
     let spec = drivers.parse(port)?;
     let driver = drivers.driver(&spec)?;
     let plan = driver.parse(&spec)?;

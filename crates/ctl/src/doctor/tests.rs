@@ -295,11 +295,13 @@ fn a_tap_that_exists_is_left_alone_unless_asked() {
 
 #[test]
 fn what_cannot_be_a_port_is_refused_and_what_needs_no_device_opens() {
-    for text in ["v0", "packt:v0", "null:,sise=60", "xdp:v0,ring=3", "packet:v0,vnet=maybe"] {
+    let bad = ["v0", "packt:v0", "null:,sise=60", "xdp:v0,ring=3", "packet:v0,vnet=maybe"];
+    for text in bad.into_iter().chain(["null:,qdisc=htb"]) {
         let found = check(text);
         assert_eq!((found.len(), found[0].code), (1, Some("E-PORT-SYNTAX")), "{found:?}");
     }
-    for text in ["null:", "gen:,count=1", "sink:", "ring:r0"] {
+    // The engine reads the options of the last one itself.
+    for text in ["null:", "gen:,count=1", "sink:", "ring:r0", "null:,qdisc=fifo,tx_batch=8"] {
         assert_eq!(worst(&check(text)), Level::Ok, "{text}");
     }
 }
