@@ -3,7 +3,9 @@
 #[path = "../../../crates/cli/tests/command/mod.rs"]
 mod command;
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -370,6 +372,18 @@ fn hidden_commands_are_not_in_the_help() {
         !["sample", "look", "play", "flood"].iter().any(|hidden| told.contains(hidden)),
         "{told}"
     );
+}
+
+#[test]
+fn a_folder_with_a_name_that_is_not_utf_8_keeps_runs() {
+    let scratch = Scratch::new("bytes");
+    let file = scratch.file("mine.toml", MINE);
+    let dir = scratch.0.join(OsStr::from_bytes(b"runs-\xff"));
+    let mut command = command::command(&format!("lab run {file} --quick --dir"));
+    let told = Ended::from(command.arg(&dir).stdin(Stdio::null()).output().unwrap());
+    // How noisy the machine is decides between the two.
+    assert!(matches!(told.exit, Some(0 | 4)), "{told:?}");
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn request(asked: &Run) -> Result<Request, Failure> {
         place: Place::of(&asked.cpu, seed)?,
         dir: asked.dir.clone(),
         resume: None,
-        argv: env::args().collect(),
+        argv: argv(),
         note: asked.note.clone(),
         built: built(),
     })
@@ -82,9 +82,14 @@ fn resuming(asked: &Run, name: &str) -> Result<Request, Failure> {
         }
         _ => {
             let here = Place::of(&begun.place.cpus, begun.place.seed)?;
-            Ok(Request { place: here, argv: env::args().collect(), built: built(), ..begun })
+            Ok(Request { place: here, argv: argv(), built: built(), ..begun })
         }
     }
+}
+
+/// Returns the command line; bytes that are not UTF-8 are replaced.
+fn argv() -> Vec<String> {
+    env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 /// Returns the commit and compiler of this program, as far as its build recorded them.
