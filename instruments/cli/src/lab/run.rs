@@ -41,7 +41,7 @@ pub fn run(asked: &Run, screen: &Screen) -> Result<u8, Failure> {
         }
         (run, _) => run?,
     };
-    let directory = request.dir.join(&run.run.id);
+    let directory = request.resume.clone().unwrap_or_else(|| request.dir.join(&run.run.id));
     screen.result(|| told(&run, &directory, &request.dir, start.elapsed()), || document(&run))?;
     Ok(signal.map_or_else(|| super::report::exit([&run], exit(&run)), signals::status))
 }
@@ -190,16 +190,18 @@ fn told(run: &record::Run, directory: &Path, dir: &Path, took: Duration) -> Stri
              rates from {rates}\n"
         );
     }
-    let below = match dir == Path::new("lab") {
-        true => String::new(),
-        false => format!(" --dir {}", dir.display()),
-    };
     let id = &run.run.id;
+    let name = match directory == dir.join(id) {
+        true if dir == Path::new("lab") => id.clone(),
+        true => format!("{id} --dir {}", dir.display()),
+        // A run that was renamed or copied is found by its path.
+        false => directory.display().to_string(),
+    };
     text += &format!("\nkept in {}\n", directory.display());
     if !run.run.complete {
-        text += &format!("resume: linerate lab run --resume {id}{below}\n");
+        text += &format!("resume: linerate lab run --resume {name}\n");
     }
-    text + &format!("plots:  linerate lab report {id}{below} --html {id}.html\n")
+    text + &format!("plots:  linerate lab report {name} --html {id}.html\n")
 }
 
 /// Returns the exit status for the result of a finished run.
@@ -328,6 +330,25 @@ mod tests {
         let line = drawn("pool", &progress("rate=max", Some(&effect())));
         assert_eq!(line, "pool 3/6 rate=max  pairs 15/17  -12.0 % [-12.6, -11.4]  ETA 2 min 5 s");
         assert_eq!(drawn("pool", &progress("", None)), "pool 3/6   pairs 15/17  ETA 2 min 5 s");
+    }
+
+    #[test]
+    fn commands_about_a_run_find_it_also_after_it_was_renamed() {
+        let mut run = record::Run::default();
+        run.run.id = "2026-mine".to_owned();
+        for (directory, dir, name) in [
+            ("lab/2026-mine", "lab", "2026-mine"),
+            ("runs/2026-mine", "runs", "2026-mine --dir runs"),
+            ("lab/first", "lab", "lab/first"),
+            ("2026-mine", ".", "2026-mine"),
+        ] {
+            let text = told(&run, Path::new(directory), Path::new(dir), Duration::ZERO);
+            let end = format!(
+                "\nkept in {directory}\nresume: linerate lab run --resume {name}\n\
+                 plots:  linerate lab report {name} --html 2026-mine.html\n"
+            );
+            assert!(text.ends_with(&end), "{text}");
+        }
     }
 
     #[test]

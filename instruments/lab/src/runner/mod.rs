@@ -162,7 +162,7 @@ impl Request {
                 program: None,
                 stop: Arc::default(),
             },
-            dir: dir.parent().unwrap_or(Path::new(".")).into(),
+            dir: beside(dir).into(),
             resume: Some(dir.into()),
             argv: Vec::new(),
             note: request.note,
@@ -282,6 +282,12 @@ fn target_cpu() -> String {
         features.iter().filter(|(_, used)| *used).map(|(name, _)| *name).collect();
     let used = if used.is_empty() { "baseline".into() } else { used.join(" ") };
     format!("{} {used}", std::env::consts::ARCH)
+}
+
+/// Returns the directory that contains the run in `dir`.
+fn beside(dir: &Path) -> &Path {
+    // The parent of a name alone is empty.
+    dir.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fs;
 use super::*;
 use crate::record::testing::Scratch;
 use crate::record::{Ledgers, PairRecord, Status, find, read};
+use crate::runner::beside;
 
 fn interrupted_at(world: &Simulated, request: &Request, look: usize) -> Run {
     let mut follower = Follower { until: Some(look), ..Follower::default() };
@@ -53,6 +54,17 @@ fn ends_as_if_it_had_not_been_interrupted(request: &Request, looks: &[usize]) {
         assert_eq!(rest.cells[0].metrics, whole.cells[0].metrics);
         assert_eq!((&rest.run.id, codes(&rest)), (&part.run.id, codes(&whole)), "{look}");
     }
+}
+
+#[test]
+fn a_run_that_a_name_alone_denotes_is_in_the_working_directory() {
+    let scratch = Scratch::new();
+    let request = request_in(scratch.path(), grid());
+    interrupted_at(&Simulated::new(), &request, 18);
+    let dir = find(scratch.path(), "last").unwrap();
+    assert_eq!(Request::resuming(&dir).unwrap().dir, scratch.path());
+    assert_eq!(beside(Path::new("run")), Path::new("."));
+    assert_eq!(beside(Path::new("/")), Path::new("."));
 }
 
 #[test]
