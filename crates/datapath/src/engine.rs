@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_port::wait::{POLL_FDS_MAX, poll_readable};
-use linerate_port::{Result, Want};
+use linerate_port::{Queue, Result, Want};
 use linerate_skb::Holder;
 
 pub use builder::EngineBuilder;
@@ -27,6 +27,8 @@ const STEP: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Engine {
     workers: Vec<(Worker, Arc<WorkerSlot>)>,
+    /// The queues that the program has not taken yet, with the names of their ports.
+    kept: Vec<(String, Vec<Queue>)>,
     notice: Arc<Notice>,
     stats: Stats,
     holders: Vec<Holder>,
@@ -58,6 +60,18 @@ impl Engine {
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         self.stats.warnings()
+    }
+
+    /// Takes the queues of a port that [`EngineBuilder::keep`] keeps for the program: once; afterwards, and for any other
+    /// name, none.
+    ///
+    /// Shape:  the program owns the queues; dropping one closes it, and the workers see the end of a ring as that of a
+    ///         source. What waits in a ring then is dropped as `peer_gone`.
+    /// Cost:   no call; each queue has its own hot list in the engine's pool.
+    #[must_use = "a queue that is dropped is closed"]
+    pub fn take(&mut self, port: &str) -> Vec<Queue> {
+        let at = self.kept.iter().position(|(name, _)| name == port);
+        at.map_or_else(Vec::new, |at| self.kept.swap_remove(at).1)
     }
 
     /// Waits until no port is down, or for `timeout`; returns true if no port is down then. A port

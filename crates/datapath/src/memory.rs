@@ -263,7 +263,8 @@ mod tests {
         let trust = Trust::Private;
         let (name, workers) = (format!("port {worker}"), vec![worker]);
         let pool = 0;
-        Demand { name, workers, packet_max_bytes, trust, pool, rings, qdisc_packets: 0 }
+        let (qdisc_packets, kept) = (0, false);
+        Demand { name, workers, packet_max_bytes, trust, pool, rings, qdisc_packets, kept }
     }
 
     fn get(asked: &MemoryConfig, demands: &[Demand]) -> Memory {

@@ -26,6 +26,8 @@ pub(crate) struct Napi {
     pub peer: Option<usize>,
     /// The index of the queue's packet memory in the worker.
     pub mem: usize,
+    /// True if a thread of the program has the other end of the queue's ring.
+    pub from_program: bool,
     /// Further outputs of a division, whose room the queue also waits for.
     pub fan: Vec<usize>,
     /// Packets waiting to be sent.
@@ -62,6 +64,7 @@ impl Napi {
             port,
             peer: None,
             mem: 0,
+            from_program: false,
             fan: Vec::new(),
             egress,
             tally,
@@ -99,7 +102,7 @@ impl Napi {
 
     /// Returns true if the queue's packets come from outside this engine.
     pub fn external(&self) -> bool {
-        self.ops.caps().origin != Origin::Internal
+        self.from_program || self.ops.caps().origin != Origin::Internal
     }
 
     /// Receives up to `budget` packets into `batch`.

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use linerate_port::{
-    Capabilities, Code, Direction, Error, Moderation, OpenContext, Opened, Result, open_plan,
+    Capabilities, Code, Direction, DriverFlags, Error, Moderation, OpenContext, Opened, Queue,
+    Result, open_plan,
 };
 use linerate_skb::Pool;
 
@@ -39,6 +40,30 @@ pub(crate) fn open_all(ports: &[Planned], pools: &[&Pool]) -> Result<Vec<Opened>
         all.push(device);
     }
     Ok(all)
+}
+
+/// Takes the queues of the ports that the program keeps out of `opened`; returns them with the ports' names.
+pub(crate) fn keep(
+    kept: &[usize],
+    ports: &[Planned],
+    opened: &mut [Opened],
+    memory: &Memory,
+    moderation: Moderation,
+) -> Vec<(String, Vec<Queue>)> {
+    let pools = memory.pools_of_ports();
+    let take = |&port: &usize| {
+        let (pool, Planned { spec, needs, .. }) = (pools[port], &ports[port]);
+        let queues = std::mem::take(&mut opened[port].queues);
+        let hot_list_len = pool.hot_list_len_for(needs.ring_frames.div_ceil(queues.len().max(1)));
+        let queue = |(i, ops)| {
+            let mem = pool.local_named(&format!("{}/{i}", spec.name), hot_list_len);
+            let mut queue = Queue::new(ops, mem);
+            queue.set_moderation(spec.moderation.unwrap_or(moderation));
+            queue
+        };
+        (spec.name.clone(), queues.into_iter().enumerate().map(queue).collect())
+    };
+    kept.iter().map(take).collect()
 }
 
 /// Refuses a wire from a port whose packets have unwritten bytes to an interface, because these bytes may belong to
@@ -152,8 +177,13 @@ impl Groups<'_> {
         let devices = opened.into_iter().zip(self.meters);
         let dealt = self.ports.iter().zip(self.workers).zip(&self.memory.of_ports);
         for (((port, workers), &pool_number), (device, meters)) in dealt.zip(devices) {
+            if workers.is_empty() {
+                // The program keeps this port.
+                continue;
+            }
             let pool = &self.memory.pools[pool_number];
             let (spec, flags) = (&port.spec, port.flags);
+            let to_program = is_paired_with_kept(port, self.ports, self.workers);
             let direction = device.obtained.direction;
             let mut queues = Vec::new();
             // If a driver did not report its number of queues before opening, one worker serves all
@@ -168,6 +198,7 @@ impl Groups<'_> {
                 egress.set_cap(port.tx_batch.unwrap_or(sizes.tx_batch));
                 let mut napi = Napi::new(ops, direction, id, egress, tally);
                 napi.mem = self.memory.place(pool_number, worker);
+                napi.from_program = to_program;
                 if self.memory.pools.len() > 1 {
                     napi.keep_to(pool);
                 }
@@ -183,11 +214,13 @@ impl Groups<'_> {
                 group.names.push(spec.name.clone());
                 group.numbers.push(number);
             }
-            let rings = if flags.paired && meters.is_empty() {
-                queues.iter().map(|(live, _)| live.clone()).collect()
-            } else {
-                meters
+            let rings = match flags.paired {
+                // Packets in a ring to the program have left the engine.
+                true if to_program => Vec::new(),
+                true if meters.is_empty() => queues.iter().map(|(live, _)| live.clone()).collect(),
+                _ => meters,
             };
+            let flags = DriverFlags { paired: flags.paired && !to_program, ..flags };
             entries.push(Entry {
                 name: spec.name.clone(),
                 driver: spec.driver.clone(),
@@ -215,6 +248,12 @@ impl Groups<'_> {
         }
         (entries, groups)
     }
+}
+
+/// Returns true if the program keeps the other end of the pair to which `port` belongs.
+fn is_paired_with_kept(port: &Planned, ports: &[Planned], workers: &[Vec<usize>]) -> bool {
+    let mut kept = ports.iter().zip(workers).filter(|(_, workers)| workers.is_empty());
+    kept.any(|(other, _)| port.is_paired_with(other))
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@ use crate::ports::{Named, Planned};
 use crate::steer::Fan;
 use crate::tx_batch::TxBatch;
 
+/// Frames of the pool for a program that keeps a port: its hot lists and batches, and those of its packets that wait.
+const PROGRAM_FRAMES: u64 = 4096;
+
 /// Sizes that the builder has decided.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
@@ -59,6 +62,29 @@ pub(crate) fn check_wires(ports: &[Named], wires: &[Wire], fans: &[Fan]) -> Resu
         }
     }
     Ok(())
+}
+
+/// Returns the ports that the program keeps, by the ports' names.
+///
+/// # Errors
+/// `E-TOPOLOGY` for a port that does not exist, or that a worker serves because it is on a wire.
+pub(crate) fn find_kept(
+    ports: &[Named],
+    names: &[String],
+    wires: &[Wire],
+    fans: &[Fan],
+) -> Result<Vec<usize>> {
+    let divided = fans.iter().flat_map(Fan::wires);
+    let mut served = wires.iter().copied().chain(divided).flat_map(|(a, b)| [a, b]);
+    let kept = names.iter().map(|name| find(ports, name, "the program keeps"));
+    let kept = kept.collect::<Result<Vec<_>>>()?;
+    if let Some(port) = served.find(|port| kept.contains(port)) {
+        let why = format!("the program keeps '{}', and it is on a wire", ports[port].spec.name);
+        return Err(Error::new(Code::Topology, "cannot build the engine", why)
+            .fix("keep the other end of a ring whose one end is on the wire: ring:NAME"));
+    }
+    kept.iter().try_for_each(|port| ports[*port].without_worker())?;
+    Ok(kept)
 }
 
 /// Returns the worker of each queue of each port.
@@ -150,6 +176,8 @@ pub(crate) struct Demand {
     pub rings: Rings,
     /// Packets that the port's discipline holds.
     pub qdisc_packets: usize,
+    /// True if the program serves the port, and no worker does.
+    pub kept: bool,
 }
 
 /// The rings of a port.
@@ -215,8 +243,8 @@ pub(crate) fn demands(ports: &[Planned], pools: &[usize], workers: &[Vec<usize>]
         let (name, packet_max_bytes) = (spec.name.clone(), needs.packet_max_bytes);
         let workers = workers.clone();
         let qdisc_packets = port.qdisc.map_or(0, |qdisc| qdisc.packets());
-        let (trust, pool) = (needs.trust, pools[i]);
-        Demand { name, workers, packet_max_bytes, trust, pool, rings, qdisc_packets }
+        let (trust, pool, kept) = (needs.trust, pools[i], workers.is_empty());
+        Demand { name, workers, packet_max_bytes, trust, pool, rings, qdisc_packets, kept }
     };
     ports.iter().zip(workers).enumerate().map(demand).collect()
 }
@@ -251,10 +279,15 @@ pub(crate) fn holders(
     for demand in demands {
         // Each queue has a backlog of its own.
         let queues = demand.workers.iter().filter(|worker| hot_lists[**worker].is_some()).count();
-        if queues == 0 {
+        if demand.kept && demand.pool == pool {
+            let frames = PROGRAM_FRAMES + demand.rings.frames() as u64;
+            holders.add(format!("{}: the program's batches and hot lists", demand.name), frames);
+        } else if queues == 0 {
             continue;
+        } else {
+            let backlogs = (queues * sizes.backlog) as u64;
+            holders.add(format!("{} backlog", demand.name), backlogs * longest);
         }
-        holders.add(format!("{} backlog", demand.name), (queues * sizes.backlog) as u64 * longest);
         if demand.qdisc_packets > 0 {
             let packets = (queues * demand.qdisc_packets) as u64;
             holders.add(format!("{} qdisc", demand.name), packets * longest);

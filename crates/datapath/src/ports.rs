@@ -49,6 +49,17 @@ impl Named {
         self.driver.flags()
     }
 
+    /// Checks that the port's text asks for nothing that only a worker does.
+    pub fn without_worker(&self) -> Result<()> {
+        let option = match (self.qdisc, self.tx_batch) {
+            (Some(_), _) => "a queueing discipline",
+            (None, Some(_)) => "tx_batch=",
+            (None, None) => return Ok(()),
+        };
+        let why = format!("the program keeps the port, and {option} is a worker's");
+        Err(self.spec.error(why).fix("leave it out, or put it on a port that a worker serves"))
+    }
+
     /// Returns true if both ports are ends of one pair.
     pub fn is_paired_with(&self, other: &Named) -> bool {
         self.flags().paired && open_the_same(&self.spec, &other.spec)

@@ -7,12 +7,14 @@ use linerate_port::{Code, Error, Result};
 use linerate_skb::Verdict;
 
 use super::{Engine, EngineBuilder};
-use crate::opening::{self, Groups};
+use crate::memory::Memory;
+use crate::notice::Notice;
+use crate::opening::{self, Group, Groups};
 use crate::plan;
 use crate::ports::{self, Named};
 use crate::stage::{Stage, StageContext, Xconnect};
 use crate::stats::Stats;
-use crate::steer;
+use crate::steer::{self, Steered};
 use crate::worker::Worker;
 use crate::worker_slot::WorkerSlot;
 use crate::wrapping;
@@ -40,6 +42,7 @@ impl EngineBuilder {
         let looks = !(self.makers.is_empty() && self.wraps.is_empty() && fans.is_empty());
         let wraps = wrapping::find(&named, std::mem::take(&mut self.wraps))?;
         plan::check_wires(&named, &wires, &fans)?;
+        let kept = plan::find_kept(&named, &self.kept, &wires, &fans)?;
         ports::direct(&mut named, &wires, looks);
         let mut ports = ports::plan(named, &wires)?;
         opening::check_bytes(&ports, &wires)?;
@@ -49,7 +52,8 @@ impl EngineBuilder {
         }
         let queues: Vec<usize> = ports.iter().map(|port| port.needs.queues.max(1)).collect();
         let most = self.workers.unwrap_or(wires.len().max(self.cpus.len()));
-        let workers = plan::workers(&queues, &wires, &fans, most);
+        let mut workers = plan::workers(&queues, &wires, &fans, most);
+        kept.iter().for_each(|port| workers[*port].clear());
         // If the program passes a pool, all ports use it.
         let pools = match self.memory.pool {
             Some(_) => vec![0; ports.len()],
@@ -63,6 +67,7 @@ impl EngineBuilder {
         opening::check_directions(&ports, &wires, &opened)?;
         opening::check_rates(&ports, &opened)?;
         let meters = wrapping::wrap_all(&ports, &mut opened, wraps)?;
+        let kept = opening::keep(&kept, &ports, &mut opened, &memory, self.moderation);
         let groups = Groups {
             ports: &ports,
             wires: &wires,
@@ -73,7 +78,24 @@ impl EngineBuilder {
         };
         let (entries, groups) = groups.split(opened, self.sizes, self.moderation, &mut warnings);
         let steered = steer::link(&ports, &groups, &fans, &self.steerings)?;
-        let (mut made, notice) = (Vec::new(), Arc::default());
+        let notice = Arc::default();
+        let made = self.make_workers(groups, steered, &memory, &notice)?;
+        let warnings = Arc::from(warnings);
+        let workers = made.iter().map(|(_, slot)| slot.waits().clone()).collect();
+        let pools = memory.pools.into();
+        let stats = Stats { ports: Arc::new(entries), workers, pools, warnings };
+        let (holders, cpus) = (memory.holders, self.cpus);
+        Ok(Engine { workers: made, kept, notice, stats, holders, cpus })
+    }
+
+    fn make_workers(
+        &mut self,
+        groups: Vec<Group>,
+        steered: Vec<Steered>,
+        memory: &Memory,
+        notice: &Arc<Notice>,
+    ) -> Result<Vec<(Worker, Arc<WorkerSlot>)>> {
+        let mut made = Vec::new();
         for (i, (group, (steers, clearing))) in groups.into_iter().zip(steered).enumerate() {
             if group.napis.len() > Verdict::OUTPUTS_MAX {
                 let why = format!("worker {i} would serve {} queues", group.napis.len());
@@ -83,18 +105,14 @@ impl EngineBuilder {
             let stages = self.make_stages(i, &group.names, steers)?;
             let queues = group.names.into_iter().zip(group.numbers).zip(&group.napis);
             let queues = queues.map(|((name, number), napi)| (name, number, napi.readings().0));
-            let slot = WorkerSlot::new(&notice, queues.collect())?;
+            let slot = WorkerSlot::new(notice, queues.collect())?;
             let mems = memory.of_worker(i);
             let mut worker =
                 Worker::new(group.napis, stages, mems, self.sizes.budget, slot.clone())?;
             worker.clearing = clearing;
             made.push((worker, slot));
         }
-        let warnings = Arc::from(warnings);
-        let workers = made.iter().map(|(_, slot)| slot.waits().clone()).collect();
-        let pools = memory.pools.into();
-        let stats = Stats { ports: Arc::new(entries), workers, pools, warnings };
-        Ok(Engine { workers: made, notice, stats, holders: memory.holders, cpus: self.cpus })
+        Ok(made)
     }
 
     fn make_stages(

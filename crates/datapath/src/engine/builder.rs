@@ -17,6 +17,8 @@ pub struct EngineBuilder {
     pub(super) ports: Vec<(String, String)>,
     pub(super) wires: Vec<(String, String)>,
     pub(super) steerings: Vec<Steering>,
+    /// Names of the ports that the program serves itself.
+    pub(super) kept: Vec<String>,
     pub(super) wraps: Vec<(String, Around)>,
     pub(super) makers: Vec<Maker>,
     /// True if all stages can work on packets that a peer may write.
@@ -35,6 +37,7 @@ impl EngineBuilder {
             ports: Vec::new(),
             wires: Vec::new(),
             steerings: Vec::new(),
+            kept: Vec::new(),
             wraps: Vec::new(),
             makers: Vec::new(),
             reads_exported: true,
@@ -81,6 +84,42 @@ impl EngineBuilder {
     #[must_use]
     pub fn steer(mut self, steering: &Steering) -> Self {
         self.steerings.push(steering.clone());
+        self
+    }
+
+    /// Keeps a port for the program, which serves it by a thread of its own: the port is opened with the others, in
+    /// their memory, and no worker serves it. It is on no wire. [`Engine::take`](crate::Engine::take) returns its queues.
+    ///
+    /// With the other end of a ring, a program receives what a worker passes on, and sends through it, without a copy:
+    ///
+    /// ```
+    /// use linerate_datapath::Engine;
+    /// use linerate_skb::Batch;
+    /// # use std::time::Duration;
+    ///
+    /// # fn main() -> linerate_datapath::Result<()> {
+    /// let mut engine = Engine::builder()
+    ///     .port("in", "gen:,count=1k")
+    ///     .port("near", "ring:app").port("app", "ring:app")
+    ///     .wire("in", "near")
+    ///     .keep("app")
+    ///     .build()?;
+    /// let mut app = engine.take("app").remove(0);
+    /// let running = engine.start()?;
+    /// let (mut batch, mut packets) = (Batch::with_capacity(64), 0);
+    /// while packets < 1000 && app.wait(Some(Duration::from_secs(10)))? {
+    ///     packets += app.rx(&mut batch);
+    ///     batch.clear();
+    /// }
+    /// # assert_eq!(packets, 1000);
+    /// # drop(app);
+    /// # assert!(running.wait(Duration::from_secs(10))?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn keep(mut self, port: &str) -> Self {
+        self.kept.push(port.into());
         self
     }
 

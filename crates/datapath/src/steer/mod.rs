@@ -30,7 +30,7 @@ use linerate_wire::Toeplitz;
 
 pub(crate) use clear::{Clear, Clearing};
 pub(crate) use hand::Hand;
-pub(crate) use plan::{Fan, fans, link};
+pub(crate) use plan::{Fan, Steered, fans, link};
 
 use crate::knob::BUDGET;
 use crate::stage::{PortId, Stage, Turn};

@@ -41,7 +41,7 @@ pub(crate) fn fans(ports: &[Named], steerings: &[Steering]) -> Result<Vec<Fan>> 
 }
 
 /// The stages of a worker that divide packets, and the handle to write the worker's page.
-type Steered = (Vec<Box<dyn Stage>>, Option<Clearing>);
+pub(crate) type Steered = (Vec<Box<dyn Stage>>, Option<Clearing>);
 /// A queue of an engine: its worker, its index there, and its counters.
 type Place = (usize, usize, Arc<QueueStats>);
 

@@ -1,0 +1,173 @@
+//! Tests engines with ports that a thread of the program serves.
+
+use std::time::{Duration, Instant};
+
+use linerate_datapath::{Engine, Steering};
+use linerate_port::{Code, Queue};
+use linerate_skb::Batch;
+use linerate_wire::stamp;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Sends `count` packets with the numbers from 0 through `from`, and receives them through `to` in order.
+fn pass(from: &mut Queue, to: &mut Queue, count: u64) {
+    let (mut batch, mut got) = (Batch::with_capacity(64), Batch::with_capacity(64));
+    let (mut next, mut expected, until) = (0, 0, Instant::now() + LONG);
+    while expected < count {
+        assert!(Instant::now() < until, "{expected} never came");
+        while next < count && batch.spare() > 0 {
+            let mut frame = [0; 60];
+            stamp::write(&mut frame, 0, next, 0).unwrap();
+            batch.push(from.local().alloc_copy(&frame).unwrap()).unwrap();
+            next += 1;
+        }
+        from.xmit(&mut batch);
+        to.wait(Some(Duration::from_millis(10))).unwrap();
+        to.rx(&mut got);
+        for skb in got.drain() {
+            assert_eq!(stamp::read(skb.data()).unwrap().seq, expected);
+            expected += 1;
+        }
+    }
+}
+
+/// Two rings to the program, with a worker between them.
+fn between_rings() -> Engine {
+    let engine = Engine::builder().port("near", "ring:a,len=256").port("far", "ring:b,len=256");
+    let engine = engine.port("mine", "ring:a").port("also mine", "ring:b").wire("near", "far");
+    engine.keep("mine").keep("also mine").build().unwrap()
+}
+
+#[test]
+fn a_program_passes_packets_through_an_engine_by_the_rings_that_it_keeps() {
+    let mut engine = between_rings();
+    let holders: Vec<&str> = engine.holders().iter().map(|holder| &*holder.name).collect();
+    for holder in ["mine: the program's batches and hot lists", "ring a both ways"] {
+        assert!(holders.contains(&holder), "{holders:?}");
+    }
+    let [mut a, mut b] = ["mine", "also mine"].map(|port| engine.take(port).remove(0));
+    assert!(engine.take("mine").is_empty() && engine.take("near").is_empty());
+    let running = engine.start().unwrap();
+    pass(&mut a, &mut b, 10_000);
+    pass(&mut b, &mut a, 10_000);
+    let ports = running.stats().ports();
+    let counts: Vec<_> =
+        ports.iter().map(|port| (port.name.as_str(), port.counts.rx_packets)).collect();
+    assert_eq!(counts, [("near", 10_000), ("far", 10_000)]);
+    assert!(!running.finished(), "the program may still send");
+    drop((a, b));
+    assert!(running.wait(LONG).unwrap());
+    let stopped = running.stop(LONG);
+    stopped.check().unwrap();
+    assert!(stopped.ledger.is_drained(), "{stopped}");
+}
+
+#[test]
+fn what_a_program_leaves_in_its_rings_is_accounted_for() {
+    for stop_first in [false, true] {
+        let mut engine = between_rings();
+        let stats = engine.stats();
+        let mut a = engine.take("mine").remove(0);
+        // The other kept port is closed with the engine.
+        let running = engine.start().unwrap();
+        let mut batch = Batch::with_capacity(64);
+        for _ in 0..64 {
+            batch.push(a.local().alloc_copy(&[1; 60]).unwrap()).unwrap();
+        }
+        a.xmit(&mut batch);
+        if stop_first {
+            drop(running);
+            drop((a, batch));
+        } else {
+            drop((a, batch));
+            drop(running);
+        }
+        let ledger = stats.ledger();
+        assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
+    }
+}
+
+/// Returns a UDP packet from port `flow`.
+fn datagram(flow: u8) -> [u8; 60] {
+    let mut bytes = [0; 60];
+    // Ethernet, IPv4 with a header of 20 bytes and 46 bytes in total, UDP, 18 bytes of payload.
+    bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+    bytes[26..40].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2, 0, flow, 0, 7, 0, 26]);
+    bytes
+}
+
+#[test]
+fn flows_of_one_device_are_divided_among_threads_of_the_program() {
+    const ROUNDS: usize = 100;
+    let steering = Steering::new("device", &["to 0", "to 1"]).unwrap();
+    let mut engine = Engine::builder()
+        .port("device", "ring:d")
+        .port("wire", "ring:d")
+        .port("to 0", "ring:0")
+        .port("0", "ring:0")
+        .port("to 1", "ring:1")
+        .port("1", "ring:1")
+        .steer(&steering)
+        .keep("wire")
+        .keep("0")
+        .keep("1")
+        .build()
+        .unwrap();
+    let [mut wire, zero, one] = ["wire", "0", "1"].map(|port| engine.take(port).remove(0));
+    let running = engine.start().unwrap();
+    let threads = [zero, one].map(|mut queue| {
+        std::thread::spawn(move || {
+            let (mut batch, mut flows) = (Batch::with_capacity(64), Vec::new());
+            // Until the engine has stopped, which is the end of this source.
+            while queue.wait(None).unwrap() {
+                queue.rx(&mut batch);
+                flows.extend(batch.drain().map(|skb| skb.data()[35]));
+            }
+            flows
+        })
+    });
+    let mut batch = Batch::with_capacity(64);
+    for _ in 0..ROUNDS {
+        for flow in 0..64 {
+            batch.push(wire.local().alloc_copy(&datagram(flow)).unwrap()).unwrap();
+        }
+        let until = Instant::now() + LONG;
+        while wire.xmit(&mut batch) == 0 || !batch.is_empty() {
+            assert!(Instant::now() < until);
+            std::thread::yield_now();
+        }
+    }
+    let until = Instant::now() + LONG;
+    while running.stats().ports()[0].counts.rx_packets < 64 * ROUNDS as u64 {
+        assert!(Instant::now() < until);
+        std::thread::yield_now();
+    }
+    running.stop(LONG).check().unwrap();
+    let [zero, one] = threads.map(|thread| thread.join().unwrap());
+    assert_eq!(zero.len() + one.len(), 64 * ROUNDS);
+    assert!(!zero.is_empty() && !one.is_empty());
+    assert!(zero.iter().all(|flow| !one.contains(flow)), "a flow has come to both");
+}
+
+#[test]
+fn a_kept_port_that_a_worker_would_have_to_serve_is_refused() {
+    let with = |text: &str| Engine::builder().port("near", "ring:a").port("mine", text);
+    for (engine, code, words) in [
+        (
+            with("ring:a").wire("near", "mine"),
+            Code::Topology,
+            "the program keeps 'mine', and it is on a wire",
+        ),
+        (
+            with("ring:a,tx_batch=1"),
+            Code::PortSyntax,
+            "the program keeps the port, and tx_batch= is a worker's",
+        ),
+        (with("ring:a,shape=1Mbit"), Code::PortSyntax, "and a queueing discipline is a worker's"),
+    ] {
+        let e = engine.keep("mine").build().unwrap_err();
+        assert!(e.code == code && e.why.contains(words) && !e.fix.is_empty(), "{e}");
+    }
+    let e = with("ring:a").keep("none").build().unwrap_err();
+    assert!(e.why.contains("the program keeps 'none', and there is no such port"), "{e}");
+}
