@@ -24,7 +24,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     // QEMU loads this plugin, and no crate links it; its test load passes packets between threads.
     ("lines", &["skb"]),
     ("seeds", &["prof", "show"]),
-    ("lab", &["seeds", "ctl", "datapath", "port", "skb", "wire", "prof", "show", "sys"]),
+    ("lab", &["seeds", "ctl", "datapath", "port", "smoltcp", "skb", "wire", "prof", "show", "sys"]),
     ("lab-cli", &["linerate", "cli", "lab", "seeds", "prof", "show"]),
 ];
 

@@ -73,9 +73,9 @@ impl HostBench {
     /// Sets up the side: hosts, engine, connections.
     pub fn open(config: Config) -> Result<HostBench> {
         let hosts = Hosts::new(&config)?;
-        let path = Path::open(&config, &hosts)?;
+        let mut path = Path::open(&config, &hosts)?;
         path.carry();
-        let load = open_load(&config, &hosts)?;
+        let load = open_load(&config, &hosts, std::mem::take(&mut path.queues))?;
         let probe = (config.probes > 0).then(|| Datagrams::probes(&config, &hosts)).transpose()?;
         let counters = Counters::of(&config, &hosts)?;
         let placed = Placed::open(&config, &hosts, &path.threads, load.readers())?;
@@ -474,11 +474,14 @@ impl Remarks {
 
 /// Returns the remarks that are known before the first window.
 fn of_the_side(config: &Config) -> Vec<String> {
-    let mut notes = vec![
+    let mut notes = vec![if config.user_space {
+        "The TCP of the receiving host is smoltcp's, on its program's thread, and so is part of the program's cost."
+            .to_owned()
+    } else {
         "The kernel's work for a packet that the engine sends, TCP of the receiving host included, is \
          done in the worker's system call, and so is part of its cost."
-            .to_owned(),
-    ];
+            .to_owned()
+    }];
     if config.port == Port::Xdp {
         notes.push(
             "On veth the kernel copies packets into AF_XDP's frames, on the sender's CPU."

@@ -26,6 +26,7 @@ const LINK_FRAMES: f64 = 1e9 / (8.0 * 1538.0);
 const TCP_BYTES: f64 = 1448.0;
 
 const TOPOLOGY: Choice<bool, 2> = [("joined", false), ("split", true)];
+const EAST: Choice<bool, 2> = [("kernel", false), ("smoltcp", true)];
 const PORT: Choice<Port, 3> = [("packet", Port::Packet), ("xdp", Port::Xdp), ("tap", Port::Tap)];
 const CPUS: Choice<Cpus, 3> =
     [("spread", Cpus::Spread), ("apart", Cpus::Apart), ("one", Cpus::One)];
@@ -102,6 +103,7 @@ knobs! {
     "port" port: Port = choice(PORT), "packet", "packet: AF_PACKET on veth; xdp: AF_XDP on veth, where the kernel copies; tap: the hosts' interfaces are TAP devices of the engine, without a veth";
     "topology" split: bool = choice(TOPOLOGY), "joined", "joined: a pair of ports is served by one worker; split: one worker receives and, behind a ring, another one sends, on the other CPU if cpus = \"spread\"";
     "adapters" adapters: usize = count(1, 4), "1", "pairs of ports, each between two hosts of its own addresses";
+    "east" user_space: bool = choice(EAST), "kernel", "kernel: the eastern hosts' TCP is the kernel's; smoltcp: it is in user space, on the thread of the program that reads, which has the other end of a ring from the worker (stream, joined)";
     "cpus" cpus: Cpus = choice(CPUS), "spread", "spread: a worker for each pair of ports, in turn on two CPUs, and the hosts' programs on a third if there is one; apart: the engine on the first CPU, one worker for all pairs if joined, and the programs on the second; one: both on the first";
     "placement" placement: Placement = choice(PLACEMENT), "fixed", "fixed: as cpus says; otherwise an adapter's parts run anywhere unless they are bound, adapters in turn to the CPUs that are given: irq: the interrupts of the engine's devices, which are NAPI's threads, and the worker; process: the program that reads in the east; both; or none. Senders are bound on every side (xdp, joined, spread; stream, rpc)";
     "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "adaptive:latency=250us", "interrupt moderation of the engine's ports";
@@ -383,12 +385,32 @@ fn fitting(settings: &Settings, told: &Told) -> Result<()> {
             let why = "a program that is placed reads a stream of its adapter";
             refuse("placement", why, "workload = \"stream\", or \"rpc\"")
         }
+        _ if told.user_space => in_user_space(&refuse, told),
         _ if told.port == Port::Xdp && told.offload => {
             let why = "superframes do not fit into frames of AF_XDP";
             refuse("offload", why, "offload = \"off\", or port = \"packet\"")
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses what TCP in user space does not have.
+fn in_user_space(refuse: &impl Fn(&str, &str, &str) -> Result<()>, told: &Told) -> Result<()> {
+    let kernel = "or east = \"kernel\"";
+    if told.workload != Workload::Stream {
+        let why = "the programs with TCP in user space read a stream";
+        return refuse("east", why, &format!("workload = \"stream\", {kernel}"));
+    }
+    if told.split || told.offload || told.qdisc.is_some() || told.fault != Faults::default() {
+        let why = "TCP in user space has a ring from the worker, without a device in the east";
+        let fix = format!("leave topology, offload, qdisc and fault out, {kernel}");
+        return refuse("east", why, &fix);
+    }
+    if told.probes > 0 {
+        let why = "the programs with TCP in user space read no probes";
+        return refuse("east", why, &format!("probes = 0, {kernel}"));
+    }
+    Ok(())
 }
 
 /// Refuses a rate that exceeds the limit of messages a second on a connection.

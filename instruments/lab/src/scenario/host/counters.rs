@@ -74,6 +74,8 @@ pub(super) struct Kernel {
     backlog: u64,
     /// Packets that the engine received and sent.
     engine: [u64; 2],
+    /// True if the kernel has both hosts; otherwise it does not know what the eastern one gets.
+    both: bool,
 }
 
 /// The open files of the counts.
@@ -83,6 +85,7 @@ pub(super) struct Counters {
     /// `None` with TAP, where the engine itself passes packets to the hosts.
     devices: Option<File>,
     softnet: File,
+    both: bool,
 }
 
 impl Kernel {
@@ -127,12 +130,15 @@ impl Kernel {
         // that the engine's devices refused are from this side.
         let backlog = less(self.backlog, before.backlog).clamp(0.0, refused.max(0.0));
         let drops = named[..DROPS].iter().flatten().sum::<u64>() as f64;
+        tell("receiver_lost", backlog + drops);
+        tell("backlog_drop", backlog);
+        if !self.both {
+            return;
+        }
         tell("inlet_lost", less(self.hosts_out, before.hosts_out) - received);
         tell("core_lost", received - sent);
         tell("driver_lost", sent - given);
         tell("outlet_lost", given - backlog - less(self.hosts_in, before.hosts_in));
-        tell("receiver_lost", backlog + drops);
-        tell("backlog_drop", backlog);
     }
 }
 
@@ -151,13 +157,14 @@ impl Counters {
             hosts: vec![host(&hosts.west)?, host(&hosts.east)?],
             devices: devices.transpose().map_err(|e| unreadable(&e))?,
             softnet: open("softnet_stat").map_err(|e| unreadable(&e))?,
+            both: !config.user_space,
         })
     }
 
     /// Reads the counts so far, including those of the engine.
     pub fn read(&mut self, engine: &Reading) -> Result<Kernel> {
         let engine = [engine.received(), engine.sent().packets];
-        let mut kernel = Kernel { engine, ..Kernel::default() };
+        let mut kernel = Kernel { engine, both: self.both, ..Kernel::default() };
         let (mut hosts, mut taken) = (0, 0);
         for [snmp, netstat, dev] in &mut self.hosts {
             let text = format!("{}{}", text(snmp)?, text(netstat)?);
@@ -259,6 +266,7 @@ mod tests {
             engine: [97, 92],
             devices: [90, 3],
             hosts_in: 86,
+            both: true,
             // At most three of these are this side's: a device refused three.
             backlog: 11,
         };

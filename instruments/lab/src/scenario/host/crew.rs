@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use linerate_port::Queue;
 use linerate_sys::clock::thread_cpu_ns;
 use linerate_sys::netns::Netns;
 use linerate_sys::thread;
@@ -233,10 +234,14 @@ pub(super) trait Load {
     }
 }
 
-/// Opens the workload of a side.
-pub(super) fn open_load(config: &Config, hosts: &Hosts) -> Result<Box<dyn Load>> {
+/// Opens the workload of a side; `queues` are those of the programs in the east whose TCP is in user space.
+pub(super) fn open_load(
+    config: &Config,
+    hosts: &Hosts,
+    queues: Vec<Queue>,
+) -> Result<Box<dyn Load>> {
     Ok(match config.workload {
-        Workload::Stream | Workload::Rpc => Box::new(Tcp::open(config, hosts)?),
+        Workload::Stream | Workload::Rpc => Box::new(Tcp::open(config, hosts, queues)?),
         Workload::Web => Box::new(Web::open(config, hosts)?),
         Workload::Load => Box::new(Datagrams::load(config, hosts)?),
     })

@@ -6,7 +6,7 @@
 //!  10.7.1.1 eth1 ── w1            e1 ── eth1 10.7.1.2      with two adapters
 //! ```
 //!
-//! With port `tap` there are no veth pairs: the engine makes the hosts' `eth0` itself, in `middle`, from
+//! With east = "smoltcp" there is no link to the eastern host: its programs have TCP in user space. With port `tap` there are no veth pairs: the engine makes the hosts' `eth0` itself, in `middle`, from
 //! where they are moved. Nothing in `middle` has an address: what crosses it, the engine has carried. Neighbours are set
 //! and not asked for, IPv6 is off: what crosses it is the traffic and nothing else.
 
@@ -119,14 +119,13 @@ impl Hosts {
     }
 
     /// Returns each host with the engine's interface that leads to it, and the number of the pair.
-    fn ends(&self, config: &Config) -> Vec<(&Netns, String, usize)> {
+    pub fn ends(&self, config: &Config) -> Vec<(&Netns, String, usize)> {
         let both = |adapter| {
-            [
-                (&self.west, format!("w{adapter}"), adapter),
-                (&self.east, format!("e{adapter}"), adapter),
-            ]
+            let west = (&self.west, format!("w{adapter}"), adapter);
+            let east = (&self.east, format!("e{adapter}"), adapter);
+            [Some(west), (!config.user_space).then_some(east)]
         };
-        (0..config.adapters).flat_map(both).collect()
+        (0..config.adapters).flat_map(both).flatten().collect()
     }
 
     /// Sets addresses on the hosts' interfaces, and waits for their carriers.
@@ -191,7 +190,12 @@ fn address(adapter: usize, last: u8) -> Ipv4Addr {
 }
 
 fn mac(adapter: usize, last: u8) -> String {
-    format!("02:00:00:00:{adapter:02x}:{last:02x}")
+    mac_bytes(adapter, last).map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// Returns the MAC address of the host whose address ends with `last` on a link.
+pub(super) fn mac_bytes(adapter: usize, last: u8) -> [u8; 6] {
+    [2, 0, 0, 0, adapter as u8, last]
 }
 
 /// Waits until the kernel has noticed the carrier of `interface` and started its queues.

@@ -21,6 +21,7 @@ mod placed;
 mod sequence;
 mod server;
 mod split;
+mod stack;
 mod tcp;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! ```text
 //!  joined   w0 ⇄ e0                        one worker a pair of ports
 //!  split    w0 ⇄ ring ⇄ e0                 a worker on each side of the ring
+//!  smoltcp  w0 ⇄ e0, an end of a ring      a worker a ring; the host's program has its other end
 //! ```
 //!
 //! A worker's thread waits on a channel for its next order. While it does, it takes no CPU, and what
@@ -17,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, Stats, Worker};
+use linerate_port::Queue;
 use linerate_prof::profile::Profile;
 use linerate_prof::sample::{Recorder, Recording, Target, What};
 use linerate_sys::clock::thread_cpu_ns;
@@ -72,6 +74,8 @@ pub(super) struct Path {
     hands: Vec<Hand>,
     /// The ids of the workers' threads.
     pub threads: Vec<i32>,
+    /// The queues of the programs in the east whose TCP is in user space, one for each adapter.
+    pub queues: Vec<Queue>,
 }
 
 /// A worker's thread, with its channels.
@@ -88,11 +92,14 @@ impl Path {
         // Open the ports in the middle namespace: a packet socket belongs to the namespace of the
         // thread that opens it.
         let sequence = config.check.then(Sequence::new);
-        let engine = hosts.middle.run(|| build(config, sequence.as_ref()))??;
+        let mut engine = hosts.middle.run(|| build(config, sequence.as_ref()))??;
         hosts.adopt(config)?;
+        let queues = (0..config.adapters).flat_map(|adapter| engine.take(&program(adapter)));
+        let queues = queues.collect();
         let stats = engine.stats();
         let carrying = Arc::new(AtomicBool::new(false));
-        let mut path = Path { stats, sequence, carrying, hands: Vec::new(), threads: Vec::new() };
+        let (hands, threads) = (Vec::new(), Vec::new());
+        let mut path = Path { stats, sequence, carrying, hands, threads, queues };
         let workers = engine.into_workers();
         if workers.len() != config.workers.len() {
             let why = format!("{} workers for {} CPUs", workers.len(), config.workers.len());
@@ -243,6 +250,11 @@ impl Drop for Path {
     }
 }
 
+/// Returns the name of the port that the program of an adapter has.
+fn program(adapter: usize) -> String {
+    format!("program{adapter}")
+}
+
 /// Builds the engine of a side.
 fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
     let mut engine = Engine::builder()
@@ -280,6 +292,13 @@ fn build(config: &Config, sequence: Option<&Sequence>) -> Result<Engine> {
     }
     for adapter in 0..config.adapters {
         let (west, east) = (format!("w{adapter}"), format!("e{adapter}"));
+        if config.user_space {
+            let (program, ring) =
+                (program(adapter), format!("ring:r{adapter},len={}", config.ring_len));
+            engine = engine.port(&west, &port(&west)).port(&east, &ring).port(&program, &ring);
+            engine = engine.wire(&west, &east).keep(&program);
+            continue;
+        }
         let behind = config.qdisc.as_deref().map_or(String::new(), |text| format!(",{text}"));
         engine = engine.port(&west, &port(&west)).port(&east, &(port(&east) + &behind));
         for end in [&west, &east] {

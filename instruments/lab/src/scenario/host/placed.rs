@@ -54,12 +54,10 @@ impl Placed {
             return Ok(None);
         }
         let mut interrupts = Vec::new();
-        for adapter in 0..config.adapters {
-            for end in [format!("w{adapter}"), format!("e{adapter}")] {
-                let mut guard = hosts.middle.run(|| InterruptGuard::of(&end))??;
-                guard.pin(&config.worker_cpus(adapter))?;
-                interrupts.push(guard);
-            }
+        for (_, end, adapter) in hosts.ends(config) {
+            let mut guard = hosts.middle.run(|| InterruptGuard::of(&end))??;
+            guard.pin(&config.worker_cpus(adapter))?;
+            interrupts.push(guard);
         }
         let napi = interrupts.iter().flat_map(InterruptGuard::threads).collect();
         let mut notes: Vec<String> =

@@ -11,6 +11,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use linerate_port::Queue;
 use linerate_port::wait::poll_readable;
 use linerate_sys::thread;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -20,9 +21,12 @@ use super::config::{Config, Workload};
 use super::crew::{Counts, Crew, Load, Part, Player, Round, Told, settle_down};
 use super::fault::SLOW_BUFFER_BYTES;
 use super::hosts::{self, Hosts};
+use super::stack::{self, Stack};
 use crate::scenario::pause::{look_until, pause, wait_until};
 use crate::{Code, Error, Result};
 
+/// The bytes that a sender writes.
+pub(super) const FILL: u8 = 0x5a;
 /// Bytes of a receiver's read.
 const READ_BYTES: usize = 64 << 10;
 
@@ -34,6 +38,8 @@ pub(super) struct Tcp {
     unanswered: Option<u64>,
     written: u64,
     readers: Vec<Reader>,
+    /// The eastern ends in user space, if there are any: one for each adapter.
+    stacks: Vec<Stack>,
 }
 
 /// The western end of a connection.
@@ -55,7 +61,8 @@ pub(super) struct Connected {
 /// The eastern end of a connection.
 #[derive(Debug)]
 struct Reader {
-    stream: Arc<TcpStream>,
+    /// `None` for a connection of a [`Stack`], which has the thread.
+    stream: Option<Arc<TcpStream>>,
     /// Id of the reader's thread.
     id: i32,
     /// Bytes read so far; the next field is that number at the start of the round.
@@ -65,29 +72,39 @@ struct Reader {
 }
 
 impl Tcp {
-    /// Opens the connections; the path must carry packets meanwhile.
-    pub fn open(config: &Config, hosts: &Hosts) -> Result<Tcp> {
+    /// Opens the connections; the path must carry packets meanwhile. With `queues`, one for each adapter, the eastern
+    /// ends are in user space, on these.
+    pub fn open(config: &Config, hosts: &Hosts, queues: Vec<Queue>) -> Result<Tcp> {
         let answered = config.workload == Workload::Rpc;
+        let stack = |(adapter, queue)| Stack::start(config, hosts, adapter, queue);
         let mut tcp = Tcp {
             crew: Crew::new(),
             unanswered: (!answered).then_some(config.message as u64),
             written: 0,
             readers: Vec::new(),
+            stacks: queues.into_iter().enumerate().map(stack).collect::<Result<_>>()?,
         };
         let all = config.adapters * config.connections;
         let messages = if answered { 1 } else { config.message };
         for number in 0..all {
-            let adapter = number / config.connections;
+            let (adapter, connection) = (number / config.connections, number % config.connections);
             let failed = |e: io::Error| {
                 Error::new(Code::System, "cannot connect west to east", e.to_string())
             };
             let address = hosts::east(adapter);
-            let slow = config.fault.receiver_sleeps;
-            let bytes = slow.map_or(config.sockbuf, |_| SLOW_BUFFER_BYTES);
-            let listener = hosts.east.run(|| listen(address, bytes))?;
-            let listener = listener.map_err(failed)?;
-            let SocketAddr::V4(to) = listener.local_addr().map_err(failed)? else {
-                return Err(failed(io::Error::other("not an IPv4 socket")));
+            let listener = match tcp.stacks.is_empty() {
+                true => {
+                    let slow = config.fault.receiver_sleeps;
+                    let bytes = slow.map_or(config.sockbuf, |_| SLOW_BUFFER_BYTES);
+                    Some(hosts.east.run(|| listen(address, bytes))?.map_err(failed)?)
+                }
+                false => None,
+            };
+            let to = match listener.as_ref().map(TcpListener::local_addr) {
+                None => SocketAddrV4::new(address, stack::FIRST_PORT + connection as u16),
+                Some(Ok(SocketAddr::V4(to))) => to,
+                Some(Ok(_)) => return Err(failed(io::Error::other("not an IPv4 socket"))),
+                Some(Err(e)) => return Err(failed(e)),
             };
             let part = Part::Tcp(Connected {
                 to,
@@ -100,11 +117,15 @@ impl Tcp {
             });
             let (name, cpu) = (format!("west-{number}"), config.sender_cpu(adapter));
             tcp.crew.employ(config, hosts, &name, cpu, part, config.processes)?;
-            // This accept does not block: the sender's connect has returned.
-            let stream = accept(&listener, config.nodelay).map_err(failed)?;
-            let echo = answered.then_some(config.message);
-            let cpus = config.reader_cpus(adapter);
-            let reader = Reader::start(config, hosts, number, cpus, stream, echo)?;
+            let reader = match listener {
+                None => Reader::of(&tcp.stacks[adapter], connection),
+                Some(listener) => {
+                    // This accept does not block: the sender's connect has returned.
+                    let stream = accept(&listener, config.nodelay).map_err(failed)?;
+                    let echo = answered.then_some(config.message);
+                    Reader::start(config, hosts, number, config.reader_cpus(adapter), stream, echo)?
+                }
+            };
             tcp.readers.push(reader);
         }
         Ok(tcp)
@@ -150,6 +171,9 @@ impl Load for Tcp {
         // A broken connection is an error, because the connections must stay open for the next
         // windows.
         match told.failure {
+            _ if self.stacks.iter().any(Stack::is_spoiled) => Err(broken(
+                "a byte has arrived that was not sent, or smoltcp's device failed".into(),
+            )),
             Some(why) => Err(broken(why)),
             None if !look_until(PATIENCE, arrives) => {
                 Err(broken("written data does not arrive".into()))
@@ -166,12 +190,17 @@ impl Load for Tcp {
             self.readers
                 .iter()
                 .all(|reader| reader.thread.as_ref().is_none_or(JoinHandle::is_finished))
+                && self.stacks.iter().all(Stack::is_closed)
         };
         look_until(Duration::from_secs(1), ended);
+        self.stacks.clear();
     }
 
     fn readers(&self) -> Vec<i32> {
-        self.readers.iter().map(|reader| reader.id).collect()
+        let mut ids: Vec<i32> = self.readers.iter().map(|reader| reader.id).collect();
+        // The connections of an adapter may have one thread.
+        ids.dedup();
+        ids
     }
 }
 
@@ -179,7 +208,7 @@ impl Connected {
     /// Opens the connection. To be called in the host's namespace.
     pub fn open(self) -> io::Result<Box<dyn Player>> {
         let stream = self.stream()?;
-        let message = vec![0x5a; self.message];
+        let message = vec![FILL; self.message];
         Ok(Box::new(Sender { stream, message, part: self }))
     }
 
@@ -254,6 +283,12 @@ fn failed(mut told: Told, e: &io::Error) -> Told {
 }
 
 impl Reader {
+    /// Returns the reader of one of a stack's connections, which the stack's thread reads.
+    fn of(stack: &Stack, connection: usize) -> Reader {
+        let (id, read) = (stack.id, stack.read[connection].clone());
+        Reader { stream: None, id, read, before: 0, thread: None }
+    }
+
     /// Starts a thread that reads, and answers every `echo` bytes with the same number, if
     /// requested.
     fn start(
@@ -289,13 +324,13 @@ impl Reader {
         let thread = hosts.east.spawn(&format!("east-{number}"), body)?;
         // A thread that did not start sends no id; its id is then 0.
         let id = told.recv().unwrap_or_default();
-        Ok(Reader { stream, id, read, before: 0, thread: Some(thread) })
+        Ok(Reader { stream: Some(stream), id, read, before: 0, thread: Some(thread) })
     }
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = self.stream.as_ref().map(|stream| stream.shutdown(Shutdown::Both));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -78,6 +78,43 @@ fn a_stream_carries_bytes_and_every_packet_is_accounted_for() {
 }
 
 #[test]
+fn smoltcp_on_a_thread_behind_a_ring_reads_and_checks_every_byte() {
+    for port in ["packet", "xdp", "tap"] {
+        let told = [("east", "smoltcp"), ("probes", "0"), ("connections", "2"), ("port", port)];
+        let Some((_alone, mut bench)) = open(&settings(&told)) else { return };
+        let mut packets = 0;
+        for _ in 0..2 {
+            let window = bench.window(WINDOW).unwrap();
+            let figure = |name: &str| figure(&window, name);
+            assert!(figure("goodput_bytes") > 4096.0 && figure("sent") >= 1.0, "{window:?}");
+            assert!(figure("packets") * 1500.0 >= figure("goodput_bytes"), "{window:?}");
+            assert_eq!((window.figure("core_lost"), figure("receiver_lost")), (None, 0.0));
+            packets += window.packets;
+        }
+        let ended = bench.finish().unwrap();
+        assert!(ended.ledger.balanced && ended.ledger.in_flight == 0, "{ended:?}");
+        // What the programs take from their rings is consumed, and what they send leaves by a device.
+        assert!(ended.ledger.consumed + ended.ledger.sent >= packets, "{ended:?}");
+        assert_eq!(ended.totals["outstanding"], 0.0);
+    }
+}
+
+#[test]
+fn smoltcp_has_only_what_it_can_do() {
+    let place = Place { cpus: vec![0, 1], seed: 7, program: None, stop: Arc::default() };
+    for (told, fix) in [
+        (&[("workload", "rpc")][..], "workload = \"stream\", or east = \"kernel\""),
+        (&[("qdisc", "qdisc=fifo")], "leave topology, offload, qdisc and fault out"),
+        (&[("topology", "split")], "leave topology, offload, qdisc and fault out"),
+        (&[], "probes = 0, or east = \"kernel\""),
+    ] {
+        let told = [&[("east", "smoltcp")], told].concat();
+        let e = Host.check(&settings(&told), &place).unwrap_err();
+        assert!(e.fix.contains(fix), "{e}");
+    }
+}
+
+#[test]
 fn a_web_answers_every_request_and_every_packet_is_accounted_for() {
     for rate in ["max", "500"] {
         let told = settings(&[("workload", "web"), ("rate", rate), ("connections", "4")]);
