@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, Stats, Turned, Worker};
 use linerate_port::QueueCounts;
+use linerate_sys::netif::{Interface, NapiHold};
 use linerate_tests::or_skip;
 use linerate_tests::topology::{EAST, Hosts, WEST};
 use linerate_tests::wait::{SOON, until, until_true};
@@ -62,6 +63,21 @@ impl Wire {
         }
         self.sent += packets;
         until_true("packets in the ring", SOON, || self.in_ring() >= there);
+    }
+
+    /// Returns the time from a packet to the ring that follows another packet there.
+    fn delay_after_another(&mut self) -> Duration {
+        self.worker.turn(Instant::now());
+        self.send(1);
+        let there = self.in_ring() + 1;
+        let sent_at = Instant::now();
+        self.socket.send_to(&[0; 18], (EAST, 9)).unwrap();
+        until("a packet in the ring", SOON, || (self.in_ring() >= there).then(|| sent_at.elapsed()))
+    }
+
+    /// Returns the hold of the interface, as the kernel has it.
+    fn napi_hold(&self) -> Option<Duration> {
+        self.hosts.middle.run(|| NapiHold::now(&Interface::open("w0").unwrap()).unwrap().time())
     }
 
     /// Changes the mode by [`Control`](linerate_datapath::Control), with a turn at `now`.
@@ -143,4 +159,34 @@ fn packets_wake_nobody_before_a_hold_has_ended() {
         // There was no sleep if this thread waited for its CPU until then.
         after.hold_ends == before.hold_ends + 1
     });
+}
+
+/// S1.2.
+#[test]
+fn device_holds_packets_from_the_order_to_the_end_of_the_port() {
+    let mut wire = or_skip!(Wire::new());
+    let (control, time) = (wire.worker.control(), Duration::from_millis(10));
+    for _ in 0..2 {
+        control.set_hold("in", "10ms".parse().unwrap()).unwrap();
+        assert_eq!((wire.napi_hold(), control.hold("in").unwrap().time), (Some(time), time));
+        // A delay is shorter if this thread sent the second packet after the hold.
+        until_true("ten packets that were held", LONG, || {
+            (0..10).all(|_| wire.delay_after_another() > time / 2)
+        });
+        control.set_hold("in", "off".parse().unwrap()).unwrap();
+        assert_eq!((wire.napi_hold(), control.hold("in").unwrap().time), (None, Duration::ZERO));
+        // A delay is longer if this thread waited for its CPU.
+        until_true("a packet that nothing held", LONG, || wire.delay_after_another() < time / 2);
+    }
+    let e = control.set_hold("in", "10ms,frames=8".parse().unwrap()).unwrap_err();
+    assert!(e.why.contains("NAPI counts no packets"), "{e}");
+    for (port, why) in [("sink", "has no hold that can be changed"), ("on", "no such port")] {
+        let e = control.set_hold(port, "10ms".parse().unwrap()).unwrap_err();
+        assert!(e.why.contains(why), "{e}");
+    }
+    control.set_hold("in", "1ms".parse().unwrap()).unwrap();
+    let Wire { hosts, worker, .. } = wire;
+    drop(worker);
+    let left = hosts.middle.run(|| NapiHold::now(&Interface::open("w0").unwrap()).unwrap());
+    assert_eq!((left.time(), control.hold("in")), (None, None));
 }

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use linerate_sys::netif::{Interface, NapiHold};
 use linerate_tests::command::{Forward, Refusal, linerate};
 use linerate_tests::or_skip;
 use linerate_tests::process::{Finished, Process};
@@ -208,6 +209,36 @@ fn a_doorbell_a_packet_on_a_real_interface_and_its_moderation_by_the_command() {
     }
     assert_eq!(run.value("e0", "rx_usecs"), "50");
     run.end();
+}
+
+/// S1.2.
+#[test]
+fn hold_of_an_interface_is_set_by_the_command_and_ends_with_the_run() {
+    let hosts = or_skip!(Hosts::new());
+    let start = |command| hosts.middle.start(command);
+    let run = Run::start("hold", "forward xdp:w0 xdp:e0", start);
+    let now = || {
+        let hold = hosts.middle.run(|| NapiHold::now(&Interface::open("w0").unwrap()).unwrap());
+        hold.time().map(|time| time.as_micros())
+    };
+    let told = tune(&run.path, "-C w0 hold 250us");
+    assert!(told.code() == 0 && told.stdout.starts_with("hold  off -> 250us"), "{told:?}");
+    assert_eq!((now(), run.value("w0", "hold")), (Some(250), "250us".into()));
+    assert!(tune(&run.path, "-c w0").stdout.contains("hold        250us"));
+    let told = tune(&run.path, "-C w0 hold 1ms --revert-after 100ms");
+    assert!(told.code() == 0 && now() == Some(1000), "{told:?}");
+    until_true("the revert", SOON, || now() == Some(250));
+    for (words, why) in [
+        ("-C w0/0 hold off", "a device holds all its queues for the same time"),
+        ("-C w0 hold 1us,frames=3", "NAPI counts no packets"),
+        ("-C w0 hold 3", "needs a unit"),
+    ] {
+        let told = tune(&run.path, words);
+        assert!(told.code() != 0 && told.stderr.contains(why), "{told:?}");
+    }
+    assert_eq!(now(), Some(250));
+    run.end();
+    assert_eq!(now(), None);
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub struct Tune {
     #[arg(short = 'c', long, group = "letter", value_name = "PORT",
         num_args = 0..=1, default_missing_value = "")]
     pub show_coalesce: Option<String>,
-    /// Change interrupt coalescing: moderation MODE, rx-usecs N, rx-frames N
+    /// Change interrupt coalescing: moderation MODE, rx-usecs N, rx-frames N, hold TIME or off
     #[arg(short = 'C', long, group = "letter", value_names = ["PORT[/QUEUE]", "NAME", "VALUE"],
         num_args = 3..)]
     pub coalesce: Option<Vec<String>>,

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{Thread, current, park_timeout};
 use std::time::{Duration, Instant};
 
+use linerate_port::moderation::DeviceHold;
 use linerate_port::{Code, Error, Moderation, Result};
 
 use crate::mailbox::ORDERS_MAX;
@@ -134,6 +135,46 @@ impl Control {
         self.set(port, queue, Setting::TxBatch(cap), "tx_batch")
     }
 
+    /// Returns the present hold of a port's device; `None` if it has none that can be changed.
+    #[must_use]
+    pub fn hold(&self, port: &str) -> Option<DeviceHold> {
+        self.slots.iter().flat_map(|slot| slot.holds_of(port)).find_map(|device| device.hold())
+    }
+
+    /// Changes the hold of a port's device, for all its queues and until the port is closed: for how long, and for how
+    /// many packets, the device keeps its irq back.
+    ///
+    /// The calling thread changes the device. No worker is woken, and packets that wait come by the new hold.
+    ///
+    /// # Errors
+    /// `E-TOPOLOGY` if there is no port of this name, `E-UNSUPPORTED` if its device has no such hold, `E-PERM` if the
+    /// process may not change it.
+    pub fn set_hold(&self, port: &str, hold: DeviceHold) -> Result<()> {
+        let what = || format!("cannot set the hold of '{port}'");
+        self.numbers(port, what)?;
+        let mut devices = self.slots.iter().flat_map(|slot| slot.holds_of(port)).peekable();
+        if devices.peek().is_none() {
+            let why = "its device has no hold that can be changed";
+            return Err(Error::new(Code::Unsupported, what(), why)
+                .fix("an xdp port has one; moderation fixed holds any device's packets"));
+        }
+        devices.try_for_each(|device| device.set_hold(hold))
+    }
+
+    /// Returns the numbers of a port's queues.
+    fn numbers(&self, port: &str, what: impl Fn() -> String) -> Result<Vec<usize>> {
+        let numbers: Vec<usize> =
+            self.slots.iter().flat_map(|slot| slot.numbers_of(port)).collect();
+        if !numbers.is_empty() {
+            return Ok(numbers);
+        }
+        let mut names: Vec<&str> = self.slots.iter().flat_map(|slot| slot.names()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let fix = format!("ports: {}", names.join(" "));
+        Err(Error::new(Code::Topology, what(), "there is no such port").fix(fix))
+    }
+
     /// Orders the setting `name` for all queues of a port or for one of them.
     fn set(
         &self,
@@ -143,21 +184,14 @@ impl Control {
         name: &str,
     ) -> Result<PendingOrder> {
         let what = || format!("cannot set the {name} of '{port}'");
-        let bad = |why: String, fix| Err(Error::new(Code::Topology, what(), why).fix(fix));
-        let numbers: Vec<usize> =
-            self.slots.iter().flat_map(|slot| slot.numbers_of(port)).collect();
-        if numbers.is_empty() {
-            let mut names: Vec<&str> = self.slots.iter().flat_map(|slot| slot.names()).collect();
-            names.sort_unstable();
-            names.dedup();
-            return bad("there is no such port".into(), format!("ports: {}", names.join(" ")));
-        }
+        let numbers = self.numbers(port, what)?;
         if let Some(queue) = queue.filter(|queue| !numbers.contains(queue)) {
             let fix = match numbers.len() {
                 1 => format!("{port} has 1 queue, number 0"),
                 n => format!("{port} has {n} queues, numbers 0 to {}", n - 1),
             };
-            return bad(format!("it has no queue {queue}"), fix);
+            let why = format!("it has no queue {queue}");
+            return Err(Error::new(Code::Topology, what(), why).fix(fix));
         }
         let mut pending = PendingOrder { answers: Vec::new(), join: Applied::join };
         for slot in &*self.slots {

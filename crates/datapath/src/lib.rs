@@ -50,5 +50,6 @@ pub use waits::{Flushes, WorkerStats};
 pub use watch::Watch;
 pub use worker::{Turned, Worker};
 
+pub use linerate_port::moderation::DeviceHold;
 pub use linerate_port::{Code, Error, Goal, Kind, Moderated, Moderation, Result};
 pub use linerate_skb::{CoreStats, Data, Dwell, Holder, Init, PoolStats, Return};

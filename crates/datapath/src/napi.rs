@@ -14,6 +14,7 @@ use crate::egress::Egress;
 use crate::queue_slot::QueueSlot;
 use crate::stage::PortId;
 use crate::tx_batch::TxBatch;
+use crate::worker_slot::QueueOf;
 
 /// A device queue that is polled until it is empty, and then armed.
 pub(crate) struct Napi {
@@ -79,6 +80,11 @@ impl Napi {
     /// other threads.
     pub fn readings(&self) -> (Arc<QueueStats>, Arc<QueueSlot>) {
         (self.ops.stats().clone(), self.slot.clone())
+    }
+
+    /// Returns the queue as other threads see it: queue `number` of `port`.
+    pub fn as_queue_of(&self, port: String, number: usize) -> QueueOf {
+        QueueOf { port, number, stats: self.ops.stats().clone(), hold: self.ops.hold_control() }
     }
 
     /// Makes the queue copy packets from pools other than `pool` before it sends them.

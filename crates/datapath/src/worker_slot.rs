@@ -1,9 +1,10 @@
 //! The state that a worker shares with other threads: its phase, its orders, and what it has done.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
+use linerate_port::moderation::HoldControl;
 use linerate_port::wait::EventFd;
 use linerate_port::{QueueStats, Result};
 
@@ -35,6 +36,18 @@ impl Phase {
     }
 }
 
+/// A queue of a worker, as other threads see it.
+#[derive(Debug)]
+pub(crate) struct QueueOf {
+    /// The name of its port.
+    pub port: String,
+    /// Its number in the port.
+    pub number: usize,
+    pub stats: Arc<QueueStats>,
+    /// The control of its device's hold, if there is one.
+    pub hold: Option<Weak<dyn HoldControl>>,
+}
+
 /// State that a worker shares with the rest of the program: counters, orders, and a bell. No other
 /// worker writes its cache lines.
 #[derive(Debug)]
@@ -44,8 +57,7 @@ pub(crate) struct WorkerSlot {
     mailbox: Mailbox<Order>,
     /// The mailbox's word at the beginning of the last turn. Only the worker writes it.
     seen: AtomicU32,
-    /// For each queue: the name of its port, its number in the port, and its counters.
-    queues: Vec<(String, usize, Arc<QueueStats>)>,
+    queues: Vec<QueueOf>,
     /// Twice the completed turns, plus one during a turn.
     turns: AtomicU64,
     /// True if the last turn moved no packet and left none waiting.
@@ -57,12 +69,8 @@ pub(crate) struct WorkerSlot {
 }
 
 impl WorkerSlot {
-    /// Creates the slot of a worker that has not ended. `notice` is the engine's; `queues` has, for
-    /// each queue, the name of its port, its number there, and its counters.
-    pub fn new(
-        notice: &Arc<Notice>,
-        queues: Vec<(String, usize, Arc<QueueStats>)>,
-    ) -> Result<Arc<WorkerSlot>> {
+    /// Creates the slot of a worker that has not ended. `notice` is the engine's.
+    pub fn new(notice: &Arc<Notice>, queues: Vec<QueueOf>) -> Result<Arc<WorkerSlot>> {
         notice.unended();
         Ok(Arc::new(WorkerSlot {
             mailbox: Mailbox::new(),
@@ -109,20 +117,20 @@ impl WorkerSlot {
 
     /// Returns the names of the ports of the worker's queues, without repetition.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let is_first = |i: &usize| *i == 0 || self.queues[i - 1].0 != self.queues[*i].0;
-        (0..self.queues.len()).filter(is_first).map(|i| &*self.queues[i].0)
+        let is_first = |i: &usize| *i == 0 || self.queues[i - 1].port != self.queues[*i].port;
+        (0..self.queues.len()).filter(is_first).map(|i| &*self.queues[i].port)
     }
 
     /// Returns the numbers of a port's queues that this worker serves.
     pub fn numbers_of(&self, port: &str) -> impl Iterator<Item = usize> {
-        self.queues.iter().filter(move |(name, ..)| name == port).map(|(_, number, _)| *number)
+        self.queues.iter().filter(move |queue| queue.port == port).map(|queue| queue.number)
     }
 
     /// Returns the indices of a port's queues in the worker, or the index of one of them; they are
     /// consecutive.
     pub fn queues_of(&self, port: &str, number: Option<usize>) -> Range<usize> {
-        let is_meant = |(name, its, _): &(String, usize, _)| {
-            name == port && number.is_none_or(|number| number == *its)
+        let is_meant = |queue: &QueueOf| {
+            queue.port == port && number.is_none_or(|number| number == queue.number)
         };
         let first = self.queues.iter().position(is_meant).unwrap_or_default();
         first..first + self.queues[first..].iter().take_while(|queue| is_meant(queue)).count()
@@ -130,7 +138,13 @@ impl WorkerSlot {
 
     /// Returns the number of packets received by these queues of the worker.
     pub fn packets(&self, queues: Range<usize>) -> u64 {
-        self.queues[queues].iter().map(|(.., stats)| stats.counts().rx_packets).sum()
+        self.queues[queues].iter().map(|queue| queue.stats.counts().rx_packets).sum()
+    }
+
+    /// Returns the controls of the holds of a port's devices; none once the port is closed.
+    pub fn holds_of(&self, port: &str) -> impl Iterator<Item = Arc<dyn HoldControl>> {
+        let queues = self.queues.iter().filter(move |queue| queue.port == port);
+        queues.filter_map(|queue| queue.hold.as_ref()?.upgrade())
     }
 
     pub fn bell(&self) -> &EventFd {

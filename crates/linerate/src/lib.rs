@@ -36,6 +36,7 @@ pub use linerate_datapath::{
 #[cfg(feature = "conformance")]
 pub use linerate_port::conformance;
 pub use linerate_port::r#gen::{Pacer, mean_frame_bytes};
+pub use linerate_port::moderation::{DeviceHold, HoldControl};
 pub use linerate_port::{
     Bell, Capabilities, Caps, Change, Code, Copies, Counters, Direction, Driver, DriverCounts,
     DriverFlags, DriverHelp, Error, Goal, Health, HealthKind, Kind, Moderated, Moderation, Needs,

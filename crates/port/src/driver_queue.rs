@@ -2,13 +2,13 @@
 //! place.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use linerate_skb::{Batch, Local, Pool, Result};
 
 use crate::caps::{Caps, Copies, Origin};
-use crate::moderation::{Cost, Moderation, Moderator};
+use crate::moderation::{Cost, HoldControl, Moderation, Moderator};
 use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::{Counters, QueueStats};
 use crate::txprep::{TxPrep, Waits};
@@ -107,6 +107,12 @@ impl DriverQueue {
     /// Makes the descriptor readable at `at`, without arming the device. See [`QueueOps::hold`].
     pub fn hold(&mut self, at: Instant) -> bool {
         self.ops.hold(at)
+    }
+
+    /// Returns the control of the device's own hold. See [`QueueOps::hold_control`].
+    #[must_use]
+    pub fn hold_control(&self) -> Option<Weak<dyn HoldControl>> {
+        self.ops.hold_control()
     }
 
     /// Prepares and sends packets from the front of `batch`, and counts them; returns how many

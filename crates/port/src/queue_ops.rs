@@ -1,12 +1,14 @@
 //! The trait that drivers implement for one queue of a device.
 
 use std::os::fd::AsFd;
+use std::sync::Weak;
 use std::time::Instant;
 
 use linerate_skb::{Batch, Local, Moved};
 
 use crate::caps::Caps;
 use crate::health::{Health, HealthKind};
+use crate::moderation::HoldControl;
 use crate::stats::Counters;
 use crate::want::Want;
 
@@ -63,6 +65,12 @@ pub trait QueueOps: AsFd + Send {
     fn hold(&mut self, at: Instant) -> bool {
         let _ = at;
         false
+    }
+
+    /// Returns the control of the device's own hold, if it has one that can be changed while the
+    /// queue is used. It is a weak reference, because the hold ends with the port.
+    fn hold_control(&self) -> Option<Weak<dyn HoldControl>> {
+        None
     }
 
     /// Reports to the driver that its device, or the timer of a hold, ended the caller's sleep.

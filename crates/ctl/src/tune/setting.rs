@@ -1,7 +1,7 @@
 //! The table of a run's settings: the name, the letter of ethtool that shows it, and the values of each setting.
 
-use linerate_datapath::{PortStats, QueueSettings, WorkerStats, knob};
-use linerate_port::moderation::{FORMS, Moderation};
+use linerate_datapath::{DeviceHold, PortStats, QueueSettings, WorkerStats, knob};
+use linerate_port::moderation::{FORMS, HOLD_FORMS, Moderation};
 use linerate_port::thread;
 
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub struct SettingRow {
 }
 
 /// All settings of a queue.
-pub const SETTINGS: [SettingRow; 7] = [
+pub const SETTINGS: [SettingRow; 8] = [
     SettingRow {
         name: "moderation",
         letter: 'c',
@@ -40,6 +40,7 @@ pub const SETTINGS: [SettingRow; 7] = [
     },
     SettingRow { name: "rx_usecs", letter: 'c', knobs: &[&knob::USECS], words: "", fixed: "" },
     SettingRow { name: "rx_frames", letter: 'c', knobs: &[&knob::FRAMES], words: "", fixed: "" },
+    SettingRow { name: "hold", letter: 'c', knobs: &[], words: HOLD_FORMS, fixed: "" },
     SettingRow {
         name: "tx_batch",
         letter: 'k',
@@ -101,10 +102,15 @@ pub(super) struct Shown {
     live: bool,
 }
 
-/// Returns every setting of a queue, in the order of [`SETTINGS`].
-pub(super) fn show(port: &PortStats, queue: &QueueSettings, worker: WorkerStats) -> Vec<Shown> {
+/// Returns every setting of a queue, in the order of [`SETTINGS`]; `hold` is that of its device.
+pub(super) fn show(
+    port: &PortStats,
+    queue: &QueueSettings,
+    worker: WorkerStats,
+    hold: Option<DeviceHold>,
+) -> Vec<Shown> {
     let shown = |row: &SettingRow| {
-        let (value, why) = match value(row.name, port, queue, worker) {
+        let (value, why) = match value(row.name, port, queue, worker, hold) {
             Ok(value) => (Some(value), None),
             Err(why) => (None, Some(why)),
         };
@@ -120,6 +126,7 @@ fn value(
     port: &PortStats,
     queue: &QueueSettings,
     worker: WorkerStats,
+    hold: Option<DeviceHold>,
 ) -> Result<String, &'static str> {
     let fixed = match queue.moderation {
         _ if !queue.gathers => Err("no device queues its packets"),
@@ -130,6 +137,9 @@ fn value(
         "moderation" => Ok(queue.moderation.to_string()),
         "rx_usecs" => fixed.map(|(usecs, _)| usecs.to_string()),
         "rx_frames" => fixed.map(|(_, frames)| frames.to_string()),
+        "hold" => {
+            hold.map(|hold| hold.to_string()).ok_or("its device has none that can be changed")
+        }
         "tx_batch" => Ok(queue.tx_batch.to_string()),
         "qdisc" => Ok(if port.qdisc.is_some() { "yes" } else { "no" }.to_owned()),
         "rx_ring" => {

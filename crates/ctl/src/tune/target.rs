@@ -87,11 +87,12 @@ impl Target {
     }
 
     fn shown(&self, port: &PortStats) -> PortShown {
-        let workers = self.stats.workers();
+        let (workers, hold) = (self.stats.workers(), self.control.hold(&port.name));
         let queue = |(number, queue): (usize, &QueueReading)| {
             let worker = self.control.worker_of(&port.name, number);
             let time = worker.and_then(|worker| workers.get(worker)).copied().unwrap_or_default();
-            QueueShown { queue: number, worker, settings: show(port, &queue.settings, time) }
+            let settings = show(port, &queue.settings, time, hold);
+            QueueShown { queue: number, worker, settings }
         };
         PortShown {
             driver: port.driver.clone(),
@@ -198,6 +199,8 @@ impl Target {
         let control = self.control.clone();
         queues.iter().map(move |queue| match value {
             Ordered::Cpu(_) => Key::Worker(control.worker_of(port, *queue).unwrap_or_default()),
+            // One hold for all queues.
+            Ordered::Hold(_) => Key::Queue(port.to_owned(), 0, value.name()),
             _ => Key::Queue(port.to_owned(), *queue, value.name()),
         })
     }
@@ -206,6 +209,7 @@ impl Target {
     fn now(&self, port: &PortStats, queue: usize, like: &Ordered) -> Ordered {
         match like {
             Ordered::Moderation(_) => Ordered::Moderation(port.queues[queue].settings.moderation),
+            Ordered::Hold(_) => Ordered::Hold(self.control.hold(&port.name).unwrap_or_default()),
             Ordered::TxBatch(_) => Ordered::TxBatch(port.queues[queue].settings.tx_batch),
             Ordered::Cpu(_) => {
                 let worker = self.control.worker_of(&port.name, queue).unwrap_or_default();
@@ -230,6 +234,11 @@ impl Target {
         match value {
             Ordered::Moderation(mode) => {
                 self.control.set_moderation(port, queue, *mode).map(setting)
+            }
+            Ordered::Hold(hold) => {
+                let start = Instant::now();
+                self.control.set_hold(port, *hold)?;
+                Ok(vec![Order::Hold(start.elapsed())])
             }
             Ordered::TxBatch(cap) => self.control.set_tx_batch(port, queue, *cap).map(setting),
             Ordered::Cpu(cpus) => {

@@ -1,6 +1,10 @@
 //! The values of a change: parsed from a request, sent to workers as orders, and their results.
 
-use linerate_datapath::{Applied, Moderation, PendingOrder, Pinned, Setting, TxBatch, knob};
+use std::time::Duration;
+
+use linerate_datapath::{
+    Applied, DeviceHold, Moderation, PendingOrder, Pinned, Setting, TxBatch, knob,
+};
 use linerate_port::{Code, Error};
 use serde::Serialize;
 
@@ -14,6 +18,8 @@ use crate::report::ErrorReport;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ordered {
     Moderation(Moderation),
+    /// The hold of the port's device, which no worker sets.
+    Hold(DeviceHold),
     TxBatch(TxBatch),
     Cpu(Vec<usize>),
 }
@@ -23,6 +29,8 @@ pub(super) enum Ordered {
 pub(super) enum Order {
     Setting(PendingOrder<Applied>),
     Cpu(PendingOrder<Pinned>),
+    /// A device's hold that was set, in this time.
+    Hold(Duration),
     /// An order that one of several workers did not accept, after another had executed it.
     Refused(Error),
 }
@@ -36,7 +44,7 @@ pub(super) struct SetShown {
     asked: String,
     applied: String,
     note: Option<String>,
-    /// Packets that the queues received between the order and the change; not counted for `cpu`.
+    /// Packets that the queues received between the order and the change; not counted for `cpu` and `hold`.
     packets: Option<u64>,
     took_us: f64,
 }
@@ -47,6 +55,7 @@ impl Order {
         match self {
             Order::Setting(order) => order.withdraw(),
             Order::Cpu(order) => order.withdraw(),
+            Order::Hold(_) => false,
             Order::Refused(_) => true,
         }
     }
@@ -70,7 +79,7 @@ impl Order {
         match self {
             Order::Setting(order) => order.answer().is_some(),
             Order::Cpu(order) => order.answer().is_some(),
-            Order::Refused(_) => true,
+            Order::Hold(_) | Order::Refused(_) => true,
         }
     }
 
@@ -90,6 +99,7 @@ impl Order {
                 None if order.withdraw() => Outcome::NotMade,
                 None => Outcome::InPart,
             },
+            Order::Hold(_) => Outcome::Made,
             Order::Refused(_) => Outcome::NotMade,
         };
         let join = |one: Outcome, other| if one == other { one } else { Outcome::InPart };
@@ -102,6 +112,7 @@ impl Ordered {
     pub fn name(&self) -> &'static str {
         match self {
             Ordered::Moderation(_) => "moderation",
+            Ordered::Hold(_) => "hold",
             Ordered::TxBatch(_) => "tx_batch",
             Ordered::Cpu(_) => "cpu",
         }
@@ -110,6 +121,7 @@ impl Ordered {
     fn text(&self) -> String {
         match self {
             Ordered::Moderation(mode) => mode.to_string(),
+            Ordered::Hold(hold) => hold.to_string(),
             Ordered::TxBatch(cap) => cap.to_string(),
             Ordered::Cpu(cpus) => match cpus[..] {
                 [cpu] => cpu.to_string(),
@@ -149,6 +161,7 @@ impl SetShown {
                     shown.applied = Ordered::Cpu(answer.cpus).text();
                     answer.took
                 }),
+                Order::Hold(took) => Ok(*took),
                 Order::Refused(e) => Err(e.clone()),
             };
             match done {
@@ -203,6 +216,12 @@ pub(super) fn parse(
     } else {
         values.extend(mode.map(Ordered::Moderation));
     }
+    let hold: Option<DeviceHold> = asked("hold").map(str::parse).transpose()?;
+    if hold.is_some() && change.queue.is_some() {
+        let fix = format!("name the port without a queue: {}", change.port);
+        return Err(refusal(USAGE, what, "a device holds all its queues for the same time", fix));
+    }
+    values.extend(hold.map(Ordered::Hold));
     let cap: Option<TxBatch> = asked("tx_batch").map(str::parse).transpose()?;
     values.extend(cap.map(Ordered::TxBatch));
     if let Some(text) = asked("cpu") {

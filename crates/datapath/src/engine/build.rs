@@ -104,7 +104,7 @@ impl EngineBuilder {
             }
             let stages = self.make_stages(i, &group.names, steers)?;
             let queues = group.names.into_iter().zip(group.numbers).zip(&group.napis);
-            let queues = queues.map(|((name, number), napi)| (name, number, napi.readings().0));
+            let queues = queues.map(|((port, number), napi)| napi.as_queue_of(port, number));
             let slot = WorkerSlot::new(notice, queues.collect())?;
             let mems = memory.of_worker(i);
             let mut worker =

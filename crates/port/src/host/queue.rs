@@ -7,11 +7,13 @@
 //! ```
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Weak;
 use std::time::Instant;
 
 use linerate_skb::{Batch, Local, Moved};
 
 use crate::caps::Caps;
+use crate::moderation::HoldControl;
 use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::Counters;
 
@@ -58,6 +60,11 @@ pub(crate) trait HostDevice: Send {
     /// Returns the state as [`QueueOps::health_kind`] does.
     fn health_kind(&self, link: &Link) -> HealthKind {
         link.health().kind()
+    }
+
+    /// Returns the control of the device's hold as [`QueueOps::hold_control`] does.
+    fn hold_control(&self) -> Option<Weak<dyn HoldControl>> {
+        None
     }
 
     /// Returns the counters as [`QueueOps::counters`] does.
@@ -158,6 +165,10 @@ impl<D: HostDevice> QueueOps for HostQueue<D> {
 
     fn hold(&mut self, at: Instant) -> bool {
         self.device.descriptor().is_some_and(|watched| self.host.bell.hold(watched, at))
+    }
+
+    fn hold_control(&self) -> Option<Weak<dyn HoldControl>> {
+        self.device.hold_control()
     }
 
     fn health(&self) -> Health {

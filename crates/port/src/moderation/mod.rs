@@ -19,6 +19,7 @@
 mod adaptive;
 mod arrivals;
 mod cost;
+mod device;
 mod dim;
 pub mod knob;
 mod mode;
@@ -26,6 +27,7 @@ mod moderated;
 mod moderator;
 
 pub use cost::{Cost, CostMeter};
+pub use device::{DeviceHold, HOLD_FORMS, HoldControl};
 pub use mode::{FORMS, Goal, Moderation};
 pub use moderated::{Moderated, poor_use};
 pub use moderator::{Moderator, Rest, SLEEP_MIN};

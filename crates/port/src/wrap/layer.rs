@@ -13,11 +13,13 @@
 //! checksums, and superframes in pieces, where it does not do that itself.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Weak;
 use std::time::Instant;
 
 use linerate_skb::{Batch, Local, Moved};
 
 use crate::caps::Caps;
+use crate::moderation::HoldControl;
 use crate::queue::{Health, HealthKind, QueueOps, Want};
 use crate::stats::Counters;
 
@@ -83,6 +85,11 @@ pub trait Layer: Send {
     /// See [`QueueOps::hold`].
     fn hold(&mut self, below: &mut dyn QueueOps, at: Instant) -> bool {
         below.hold(at)
+    }
+
+    /// See [`QueueOps::hold_control`].
+    fn hold_control(&self, below: &dyn QueueOps) -> Option<Weak<dyn HoldControl>> {
+        below.hold_control()
     }
 
     /// Returns the descriptor that [`QueueOps::arm`] makes readable; it never changes.
@@ -173,6 +180,10 @@ impl<L: Layer> QueueOps for Wrapped<L> {
         self.layer.hold(self.below.0.as_mut(), at)
     }
 
+    fn hold_control(&self) -> Option<Weak<dyn HoldControl>> {
+        self.layer.hold_control(self.below.0.as_ref())
+    }
+
     fn irq(&mut self) {
         self.layer.irq(self.below.0.as_mut());
     }
@@ -213,9 +224,24 @@ mod tests {
     use super::super::trace::Traced;
     use super::*;
     use crate::caps::{Copies, Origin, TxOffload};
+    use crate::moderation::DeviceHold;
 
     /// A test queue that overrides every method of the trait.
     struct Scripted(EventFd, u64);
+
+    /// The hold of a test queue.
+    #[derive(Debug)]
+    struct Never;
+
+    impl HoldControl for Never {
+        fn hold(&self) -> Option<DeviceHold> {
+            None
+        }
+
+        fn set_hold(&self, _: DeviceHold) -> linerate_skb::Result<()> {
+            Ok(())
+        }
+    }
 
     // Let clippy refuse a missing method, so that a new method must be added to this test.
     #[deny(clippy::missing_trait_methods)]
@@ -238,6 +264,10 @@ mod tests {
 
         fn hold(&mut self, _: Instant) -> bool {
             true
+        }
+
+        fn hold_control(&self) -> Option<Weak<dyn HoldControl>> {
+            Some(Weak::<Never>::new())
         }
 
         fn reap(&mut self, _: &mut Local) -> usize {
@@ -308,6 +338,7 @@ mod tests {
             assert!(!ops.arm(Want::Room) && ops.alarm(Instant::now()), "{name}");
             // A fault layer has its own timers and refuses a hold.
             assert_eq!(ops.hold(Instant::now()), name != "fault", "{name}");
+            assert!(ops.hold_control().is_some(), "{name}");
             assert_eq!(ops.reap(&mut mem), 13, "{name}");
             assert!(matches!(ops.health(), Health::Down(_)), "{name}");
             assert_eq!(ops.health_kind(), HealthKind::Down, "{name}");

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use super::config::Config;
 use super::rings::{Lens, Rings};
 use super::setup::Attached;
+use crate::moderation::HoldControl;
 
 /// Longest wait for a queue that another socket still holds: the kernel releases a closed socket's
 /// queue with a delay.
@@ -116,6 +117,12 @@ impl QueueBinding {
     /// Returns the number of frames that the longest packet needs.
     pub fn packet_frames(&self) -> usize {
         self.packet_frames
+    }
+
+    /// Returns the control of the interface's hold, if the port can change it.
+    pub fn hold_control(&self) -> Option<Weak<dyn HoldControl>> {
+        let hold = self.attached.hold.as_ref()?;
+        Some(Arc::downgrade(hold) as Weak<dyn HoldControl>)
     }
 
     /// Returns the number of the device's queue.

@@ -55,7 +55,7 @@ pub(super) fn join(
     let map = (!is_only_written).then_some(map);
     let set = |by| spread::set(by, name, queues);
     let _spread = config.spread.map(set).transpose()?;
-    Ok((Attached { map, _own: None, _spread, _hold: None, _off: None }, mode))
+    Ok((Attached { map, _own: None, _spread, hold: None, _off: None }, mode))
 }
 
 /// Opens the map, unless it is given as a descriptor, and checks that it has room for `queues`.

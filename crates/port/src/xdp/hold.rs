@@ -1,9 +1,10 @@
 //! The hold of the interface's NAPI: the kernel leaves the device alone between two polls, so that
 //! one wake-up of the port brings several packets.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use linerate_skb::Result;
+use linerate_skb::{Code, Error, Result};
 use linerate_sys::netif::{Interface, NapiHold, NapiHoldGuard};
 
 use super::config::Config;
@@ -11,16 +12,18 @@ use crate::doctor::Findings;
 use crate::doctor::interface::InterfaceInfo;
 use crate::driver::Change;
 use crate::host::filter::Filter;
+use crate::moderation::{DeviceHold, HoldControl};
 use crate::units;
 
+/// The shortest hold.
+const SHORTEST: Duration = Duration::from_micros(1);
 /// The longest hold: a device with a ring of 1024 then loses packets from 100,000 a second on.
 const LONGEST: Duration = Duration::from_millis(10);
 
 /// Reads the value of `hold=`.
 pub(super) fn time(text: &str) -> std::result::Result<Duration, String> {
-    let shortest = Duration::from_micros(1);
     match units::duration(text)? {
-        time if (shortest..=LONGEST).contains(&time) => Ok(time),
+        time if (SHORTEST..=LONGEST).contains(&time) => Ok(time),
         _ => Err("a time from 1us to 10ms".into()),
     }
 }
@@ -30,12 +33,51 @@ pub(super) fn wanted(config: &Config) -> Option<Duration> {
     config.hold.filter(|_| config.filter != Filter::Nothing)
 }
 
-/// Holds `interface` as the port's text asks, until the guard is dropped.
-pub(super) fn set(config: &Config, interface: &Interface) -> Result<Option<NapiHoldGuard>> {
-    wanted(config).map(|time| NapiHold::of_time(time).hold(interface)).transpose()
+/// The hold of a port's interface, for all its packets. Dropping it restores the former hold.
+#[derive(Debug)]
+pub(super) struct Held(Mutex<NapiHoldGuard>);
+
+/// Holds `interface` as the port's text asks; without that the hold stays as it is until it is
+/// changed. `None` if the port cannot change it.
+pub(super) fn open(config: &Config, interface: &Interface) -> Result<Option<Arc<Held>>> {
+    let guard = match wanted(config) {
+        Some(time) => Some(NapiHold::of_time(time).hold(interface)?),
+        None if config.filter == Filter::Nothing => None,
+        None => NapiHoldGuard::of(interface).ok(),
+    };
+    Ok(guard.map(|guard| Arc::new(Held(Mutex::new(guard)))))
 }
 
-/// Returns the change that [`set`] will make.
+impl Held {
+    fn guard(&self) -> MutexGuard<'_, NapiHoldGuard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HoldControl for Held {
+    fn hold(&self) -> Option<DeviceHold> {
+        let time = self.guard().now()?.time().unwrap_or_default();
+        Some(DeviceHold { time, frames: None })
+    }
+
+    fn set_hold(&self, hold: DeviceHold) -> Result<()> {
+        let bad = |why: &str, fix| {
+            let what = format!("cannot set the hold {hold}");
+            Err(Error::new(Code::Unsupported, what, why).fix(fix))
+        };
+        let napi = match hold.time {
+            _ if hold.frames.is_some() => {
+                return bad("NAPI counts no packets", "leave frames= out; moderation fixed has it");
+            }
+            Duration::ZERO => NapiHold::default(),
+            time if (SHORTEST..=LONGEST).contains(&time) => NapiHold::of_time(time),
+            _ => return bad("NAPI holds from 1us to 10ms", "hold 250us is usual"),
+        };
+        self.guard().set(napi)
+    }
+}
+
+/// Returns the change that [`open`] will make.
 pub(super) fn change(config: &Config) -> Option<Change> {
     let (interface, time) = (config.interface.clone(), wanted(config)?);
     Some(Change::Hold { interface, time })
@@ -62,7 +104,11 @@ pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings)
 
 #[cfg(test)]
 mod tests {
+    use linerate_skb::Pool;
+
+    use super::super::queue::tests::open as opened;
     use super::*;
+    use crate::QueueOps;
     use crate::host::testing::{in_netns_with_xdp, ip};
     use crate::{Moderation, Port};
 
@@ -99,6 +145,41 @@ mod tests {
             let port = Port::open("xdp:v0,hold=300us,write").unwrap();
             assert_eq!(now(), None, "a port that only sends holds nothing");
             assert!(port.obtained().refused.iter().any(|why| why.starts_with("hold: ")));
+        });
+    }
+
+    /// S1.2.
+    #[test]
+    fn hold_is_changed_while_the_port_is_open_and_restored_with_its_end() {
+        in_netns_with_xdp(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            let v0 = Interface::open("v0").unwrap();
+            let former = NapiHold::of_time(Duration::from_micros(70));
+            former.set(&v0).unwrap();
+            for text in ["v0", "v0,hold=300us"] {
+                let pool = Pool::builder().frames(4096).build().unwrap();
+                let queue = opened(text, &pool);
+                let weak = queue.hold_control().unwrap();
+                let hold = weak.upgrade().unwrap();
+                for text in ["1ms", "off", "20us"] {
+                    let asked: DeviceHold = text.parse().unwrap();
+                    hold.set_hold(asked).unwrap();
+                    assert_eq!(hold.hold(), Some(asked));
+                    let now = NapiHold::now(&v0).unwrap().time();
+                    assert_eq!(now.unwrap_or_default(), asked.time);
+                }
+                for bad in ["11ms", "500ns", "1ms,frames=8"] {
+                    let e = hold.set_hold(bad.parse().unwrap()).unwrap_err();
+                    assert_eq!(e.code, Code::Unsupported, "{bad}: {e}");
+                }
+                drop(hold);
+                drop(queue);
+                assert!(weak.upgrade().is_none());
+                assert_eq!(NapiHold::now(&v0).unwrap(), former, "{text}");
+            }
+            let sender = opened("v0,write", &Pool::builder().frames(4096).build().unwrap());
+            assert!(sender.hold_control().is_none(), "a port that only sends holds nothing");
         });
     }
 

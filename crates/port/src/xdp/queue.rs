@@ -1,6 +1,7 @@
 //! A queue with its socket, and the handling of frames when it has none.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Result};
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::caps::Caps;
 use crate::host::{Bell, Host, HostDevice, HostQueue, Link, RETRY};
+use crate::moderation::HoldControl;
 use crate::queue::{Health, HealthKind, Want};
 use crate::stats::{Counters, DriverCounts};
 
@@ -409,6 +411,10 @@ impl HostDevice for Device {
         let rx_missed = self.missed.ring_full + self.missed.no_frame;
         let rx_nombuf = self.rx.rx_nombuf;
         Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }
+    }
+
+    fn hold_control(&self) -> Option<Weak<dyn HoldControl>> {
+        self.binding.hold_control()
     }
 
     fn caps(&self) -> Caps {

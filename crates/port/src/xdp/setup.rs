@@ -5,7 +5,7 @@ use std::sync::Arc;
 use linerate_skb::{Code, Data, Error, Pool, Result};
 use linerate_sys::bpf::{self, Mode, Program, SocketMap};
 use linerate_sys::capability::Capabilities;
-use linerate_sys::netif::{Interface, NapiHoldGuard, RssGuard};
+use linerate_sys::netif::{Interface, RssGuard};
 use linerate_sys::rtnl::{HostUse, LinkInfo};
 use linerate_sys::xdp::XdpSocket;
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ use crate::queue::QueueOps;
 use super::binding::{CopyMode, QueueBinding};
 use super::config::{Config, Wanted};
 use super::foreign;
-use super::hold;
+use super::hold::{self, Held};
 use super::partial::{self, OffloadOff, Prepared};
 use super::program::assemble;
 use super::queue::{self, XdpQueue};
@@ -39,8 +39,8 @@ pub(super) struct Attached {
     pub _own: Option<OwnProgram>,
     /// The changed division among the queues, if one was requested.
     pub _spread: Option<RssGuard>,
-    /// The changed hold of NAPI, if one was requested.
-    pub _hold: Option<NapiHoldGuard>,
+    /// The hold of NAPI; `None` if the port cannot change it.
+    pub hold: Option<Arc<Held>>,
     /// The other end's offload, dropped after the program: until then packets have to be complete.
     pub _off: Option<OffloadOff>,
 }
@@ -112,8 +112,8 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
         }
     };
     let Prepared { checksums, said, off } = partial::prepare(config, &interface)?;
-    let _hold = hold::set(config, &interface)?;
-    let attached = Arc::new(Attached { _off: off, _hold, ..attached });
+    let hold = hold::open(config, &interface)?;
+    let attached = Arc::new(Attached { _off: off, hold, ..attached });
     let mut ops = Vec::with_capacity(queues.len());
     let mut copy_mode = None;
     for queue in &queues {
@@ -253,7 +253,7 @@ fn attach(
             let _spread = config.spread.map(set).transpose()?;
             let own = OwnProgram { _link: link, _program: program, _reservation: reservation };
             Ok((
-                Attached { map: Some(map), _own: Some(own), _spread, _hold: None, _off: None },
+                Attached { map: Some(map), _own: Some(own), _spread, hold: None, _off: None },
                 mode,
             ))
         }

@@ -40,9 +40,7 @@ impl NapiHold {
     /// # Errors
     /// As [`NetFolder::open`]; `E-UNSUPPORTED` if the kernel does not tell it.
     pub fn now(interface: &Interface) -> Result<NapiHold> {
-        read(&NetFolder::open(interface)?).ok_or_else(|| {
-            Error::new(Code::Unsupported, cannot(&interface.name()), format!("it has no {POLLS}"))
-        })
+        read(&NetFolder::open(interface)?).ok_or_else(|| unknown(&interface.name()))
     }
 
     /// Returns the time for which a device is left alone; `None` without a hold.
@@ -63,16 +61,11 @@ impl NapiHold {
     /// dropped.
     ///
     /// # Errors
-    /// `E-PERM` without the right to write the interface's files in sysfs, which root with
-    /// CAP_NET_ADMIN has; as [`NapiHold::now`].
+    /// As [`NapiHoldGuard::set`] and [`NapiHold::now`].
     pub fn hold(self, interface: &Interface) -> Result<NapiHoldGuard> {
-        let before = NapiHold::now(interface)?;
-        let guard = NapiHoldGuard { folder: NetFolder::open(interface)?, before, set: self };
-        // If only the first of the two files can be written, dropping the guard restores it.
-        match self.write(&guard.folder) {
-            Ok(()) => Ok(guard),
-            Err(e) => Err(refused(&interface.name(), &e)),
-        }
+        let mut guard = NapiHoldGuard::of(interface)?;
+        guard.set(self)?;
+        Ok(guard)
     }
 
     fn write(self, folder: &NetFolder) -> io::Result<()> {
@@ -93,28 +86,67 @@ fn read(folder: &NetFolder) -> Option<NapiHold> {
     Some(NapiHold { time_ns, polls: folder.read(POLLS)?.parse().ok()? })
 }
 
-/// A changed hold. Dropping the guard restores the old one, unless it was changed meanwhile.
+/// The hold of one interface, to be changed from any network namespace. Dropping the guard restores
+/// the hold that the first change replaced, unless another program has changed it meanwhile.
 #[derive(Debug)]
 #[must_use = "dropping it restores the former hold"]
 pub struct NapiHoldGuard {
+    interface: IfName,
     /// The interface's folder in sysfs, of the namespace in which it was opened.
     folder: NetFolder,
-    before: NapiHold,
-    set: NapiHold,
+    /// The hold before the first change, and the hold that was set last.
+    changed: Option<(NapiHold, NapiHold)>,
+}
+
+impl NapiHoldGuard {
+    /// Opens the files of an interface's hold, and leaves the hold as it is.
+    ///
+    /// # Errors
+    /// As [`NetFolder::open`].
+    pub fn of(interface: &Interface) -> Result<NapiHoldGuard> {
+        let folder = NetFolder::open(interface)?;
+        Ok(NapiHoldGuard { interface: interface.name(), folder, changed: None })
+    }
+
+    /// Returns the present hold; `None` if the kernel does not tell it.
+    #[must_use]
+    pub fn now(&self) -> Option<NapiHold> {
+        read(&self.folder)
+    }
+
+    /// Sets the hold of all queues of the interface, for all its packets.
+    ///
+    /// # Errors
+    /// `E-PERM` without the right to write the interface's files in sysfs, which root with
+    /// CAP_NET_ADMIN has; `E-UNSUPPORTED` if the kernel does not tell the hold.
+    pub fn set(&mut self, hold: NapiHold) -> Result<()> {
+        let last = self.now().ok_or_else(|| unknown(&self.interface))?;
+        let before = self.changed.map_or(last, |(before, _)| before);
+        if let Err(e) = hold.write(&self.folder) {
+            // Perhaps only the first of the two files was written.
+            let _ = last.write(&self.folder);
+            return Err(refused(&self.interface, &e));
+        }
+        self.changed = Some((before, hold));
+        Ok(())
+    }
 }
 
 impl Drop for NapiHoldGuard {
     fn drop(&mut self) {
-        let Some(now) = read(&self.folder) else { return };
-        // Restore each file by itself: perhaps only the first was written. Keep a change that another program has made
-        // meanwhile.
-        if now.time_ns == self.set.time_ns {
-            let _ = self.folder.write(TIME, &self.before.time_ns.to_string());
+        let (Some((before, set)), Some(now)) = (self.changed, self.now()) else { return };
+        // Restore each file by itself: another program may have changed one of them meanwhile.
+        if now.time_ns == set.time_ns {
+            let _ = self.folder.write(TIME, &before.time_ns.to_string());
         }
-        if now.polls == self.set.polls {
-            let _ = self.folder.write(POLLS, &self.before.polls.to_string());
+        if now.polls == set.polls {
+            let _ = self.folder.write(POLLS, &before.polls.to_string());
         }
     }
+}
+
+fn unknown(name: &IfName) -> Error {
+    Error::new(Code::Unsupported, cannot(name), format!("it has no {POLLS}"))
 }
 
 fn cannot(name: &IfName) -> String {
@@ -171,6 +203,24 @@ mod tests {
             other.set(&v0).unwrap();
             drop(guard);
             assert_eq!(NapiHold::now(&v0).unwrap(), other);
+        });
+    }
+
+    #[test]
+    fn several_changes_are_undone_as_one() {
+        in_netns(|| {
+            let v0 = veth();
+            let former = NapiHold { time_ns: 20_000, polls: 2 };
+            former.set(&v0).unwrap();
+            let mut guard = NapiHoldGuard::of(&v0).unwrap();
+            for hold in [NapiHold::of_time(Duration::from_millis(1)), NapiHold::default()] {
+                guard.set(hold).unwrap();
+                assert_eq!(guard.now(), Some(hold));
+            }
+            drop(guard);
+            assert_eq!(NapiHold::now(&v0).unwrap(), former);
+            drop(NapiHoldGuard::of(&v0).unwrap());
+            assert_eq!(NapiHold::now(&v0).unwrap(), former, "nothing was changed");
         });
     }
 

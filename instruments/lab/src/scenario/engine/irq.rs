@@ -10,10 +10,11 @@
 //! The frames themselves are in the ring at once: a driver that polls finds them, as on a real adapter.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use linerate_datapath::EngineBuilder;
+use linerate_port::moderation::{DeviceHold, HoldControl};
 use linerate_port::wait::{Epoll, EventFd, EventFlags, TimerFd};
 use linerate_port::wrap::{Layer, Wrapped};
 use linerate_port::{Code, Error, Health, Queue, QueueOps, Result, Want};
@@ -37,8 +38,7 @@ pub(super) struct Taken {
 
 #[derive(Debug, Default)]
 struct State {
-    usecs: u32,
-    frames: u32,
+    hold: DeviceHold,
     /// Frames that the adapter has written to the ring, and that the driver has received.
     arrived: u64,
     received: u64,
@@ -72,16 +72,9 @@ impl Irq {
     /// # Errors
     /// `E-SYSTEM` without descriptors.
     pub fn new(usecs: u32, frames: u32) -> Result<Arc<Irq>> {
-        let state = Mutex::new(State { usecs, frames, ..State::default() });
+        let hold = DeviceHold { time: Duration::from_micros(usecs.into()), frames: Some(frames) };
+        let state = Mutex::new(State { hold, ..State::default() });
         Ok(Arc::new(Irq { state, line: EventFd::new()?, timer: TimerFd::new()? }))
-    }
-
-    /// Changes the hold, also of frames that are waiting now.
-    #[cfg(test)]
-    pub fn set(&self, usecs: u32, frames: u32) {
-        let mut state = self.state();
-        (state.usecs, state.frames) = (usecs, frames);
-        self.decide(&mut state);
     }
 
     /// Returns the interrupts that were taken.
@@ -139,14 +132,14 @@ impl Irq {
             return;
         }
         let waiting = state.waiting();
-        let hold = Duration::from_micros(state.usecs.into());
-        let due = state.last.and_then(|last| last.checked_add(hold));
+        let DeviceHold { time, frames } = state.hold;
+        let due = state.last.and_then(|last| last.checked_add(time));
         let cause = if waiting == 0 {
             None
         } else if due.is_none_or(|at| at <= Instant::now()) {
             Some(Cause::Time)
         } else {
-            (waiting >= state.frames.into()).then_some(Cause::Frames)
+            frames.is_some_and(|frames| waiting >= frames.into()).then_some(Cause::Frames)
         };
         self.wake_at(state, due.filter(|_| waiting > 0 && cause.is_none()));
         if cause.is_some() {
@@ -205,6 +198,19 @@ impl Irq {
     }
 }
 
+impl HoldControl for Irq {
+    fn hold(&self) -> Option<DeviceHold> {
+        Some(self.state().hold)
+    }
+
+    fn set_hold(&self, hold: DeviceHold) -> Result<()> {
+        let mut state = self.state();
+        state.hold = hold;
+        self.decide(&mut state);
+        Ok(())
+    }
+}
+
 /// The adapter's end.
 struct Raises(Arc<Irq>);
 
@@ -256,6 +262,10 @@ impl Layer for Takes {
         self.any.as_fd()
     }
 
+    fn hold_control(&self, _: &dyn QueueOps) -> Option<Weak<dyn HoldControl>> {
+        Some(Arc::downgrade(&self.irq) as Weak<dyn HoldControl>)
+    }
+
     fn irq(&mut self, below: &mut dyn QueueOps) {
         self.irq.take();
         below.irq();
@@ -264,6 +274,8 @@ impl Layer for Takes {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use linerate_datapath::{Engine, Stats, Turned, Worker};
 
     use super::*;
@@ -307,6 +319,17 @@ mod tests {
             for _ in 0..frames {
                 self.adapter.turn(Instant::now());
             }
+        }
+
+        /// Changes the hold as a program does, from another thread.
+        fn set(&self, usecs: u32, frames: u32) {
+            let hold =
+                DeviceHold { time: Duration::from_micros(usecs.into()), frames: Some(frames) };
+            let control = self.driver.control();
+            thread::scope(|scope| scope.spawn(|| control.set_hold("d", hold)).join())
+                .unwrap()
+                .unwrap();
+            assert_eq!(control.hold("d"), Some(hold));
         }
 
         fn received(&self) -> u64 {
@@ -376,18 +399,64 @@ mod tests {
         let mut path = Path::new(HOUR, MANY);
         path.arrive(5);
         assert_eq!(path.sleep(Duration::ZERO), 0);
-        path.irq.set(HOUR, 5);
+        path.set(HOUR, 5);
         assert_eq!(path.irq.state().raised, Some(Cause::Frames), "also for a worker that sleeps");
         assert_eq!((path.sleep(Duration::ZERO), path.taken()), (5, [1, 1]));
         path.arrive(4);
         assert_eq!(path.sleep(Duration::ZERO), 0);
-        path.irq.set(1000, MANY);
+        path.set(1000, MANY);
         assert_eq!((path.sleep(SOON), path.taken()), (4, [2, 1]));
-        path.irq.set(HOUR, 5);
+        path.set(HOUR, 5);
         path.arrive(4);
         assert_eq!(path.sleep(Duration::ZERO), 0);
         path.arrive(1);
         assert_eq!((path.sleep(Duration::ZERO), path.taken()), (5, [2, 2]));
+    }
+
+    /// S1.2. The workers have threads of their own, and the order wakes none of them.
+    #[test]
+    fn hold_of_a_running_engine_is_changed_by_an_order() {
+        let by_time = DeviceHold { time: Duration::from_millis(1), frames: None };
+        let by_frames = DeviceHold { time: SOON * 60, frames: Some(1) };
+        for (hold, taken) in [(by_time, [2, 0]), (by_frames, [1, 1])] {
+            let since = Instant::now();
+            // The first interrupt brings all packets if the driver's thread is late.
+            while !runs(hold, taken) {
+                assert!(since.elapsed() < SOON, "{hold}");
+            }
+        }
+    }
+
+    /// Changes the hold of an engine that runs, while packets wait; returns false if none waited.
+    fn runs(hold: DeviceHold, taken: [u64; 2]) -> bool {
+        const PACKETS: u64 = 40;
+        let irq = Irq::new(HOUR, MANY).unwrap();
+        let ports = Engine::builder().port("gen", &format!("gen:,rate=10kpps,count={PACKETS}"));
+        let ports = ports.port("a", "ring:r,len=256").port("d", "ring:r,len=256");
+        let ports = ports.port("sink", "sink:,blind").wire("gen", "a").wire("d", "sink");
+        let running = irq.between_ports(ports, "a", "d").build().unwrap().start().unwrap();
+        let received = || running.stats().ports()[2].counts.rx_packets;
+        let until = |done: &dyn Fn() -> bool| {
+            let since = Instant::now();
+            while !done() {
+                assert!(since.elapsed() < SOON, "{hold}: {irq:?}");
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        until(&|| {
+            let State { arrived, unmasked, taken, .. } = *irq.state();
+            let sleeps = unmasked && taken.by_time == 1;
+            arrived == PACKETS && (sleeps || received() == PACKETS)
+        });
+        let waits = received() < PACKETS;
+        if waits {
+            running.control().set_hold("d", hold).unwrap();
+            until(&|| received() == PACKETS);
+            let Taken { by_time, by_frames } = irq.taken();
+            assert_eq!([by_time, by_frames], taken, "{hold}");
+        }
+        assert!(running.stop(SOON).ledger.balanced());
+        waits
     }
 
     #[test]
