@@ -8,6 +8,7 @@
 
 mod aa;
 mod age;
+mod conditions;
 mod keep;
 mod render;
 mod scatter;
@@ -35,6 +36,9 @@ const ENDING: &str = ".json.gz";
 const SCHEMA: &str = "linerate-lab-run/1";
 /// Size limit of an unpacked document, because it is read into memory.
 const DOCUMENT_MAX_BYTES: u64 = 64 << 20;
+
+/// Keys of an experiment's file that older versions of the lab did not have.
+const LATER_KEYS: [&str; 2] = ["measures", "device"];
 
 /// A function that reads the document at a path.
 type Reader<'a> = Box<dyn Fn(&str) -> Result<Value> + 'a>;
@@ -71,7 +75,7 @@ pub fn tables(root: &Path, args: &[String]) -> Result<Done> {
         bail!("`cargo xtask tables` takes no arguments");
     }
     let tree = Tree::read(root)?;
-    let mut documents = Documents::new(|path| unpacked(&root.join(path)));
+    let mut documents = Documents::new(|path| kept(root, &tree, path));
     let mut changed = Vec::new();
     for (path, text) in tree.ending(".md").filter(|(_, text)| render::has_blocks(text)) {
         let (rendered, wrong) = render::page(path, text, &mut documents);
@@ -91,7 +95,7 @@ pub fn tables(root: &Path, args: &[String]) -> Result<Done> {
             changed.push(path);
         }
     }
-    let older = age::older(root, &tree, |path| unpacked(&root.join(path)))?;
+    let older = age::older(root, &tree, |path| kept(root, &tree, path))?;
     older.iter().for_each(|line| eprintln!("{line}"));
     Ok(Done::from(match changed.len() {
         0 => "every table is as rendered".to_owned(),
@@ -103,7 +107,7 @@ pub fn tables(root: &Path, args: &[String]) -> Result<Done> {
 ///
 /// Documents that are older than the code that they measured are printed as warnings.
 pub fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>> {
-    let read = |path: &str| unpacked(&root.join(path));
+    let read = |path: &str| kept(root, tree, path);
     let mut documents = Documents::new(read);
     let found = tree.ending(".md").flat_map(|(path, text)| page(path, text, &mut documents));
     let mut found: Vec<Finding> = found.collect();
@@ -134,6 +138,29 @@ fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> Vec<Finding> {
     }
     found.extend(render::unsupported(path, text));
     found
+}
+
+/// Reads the document at `path`.
+fn kept(root: &Path, tree: &Tree, path: &str) -> Result<Value> {
+    unpacked(&root.join(path)).map(|document| with_later_keys(document, tree))
+}
+
+/// Adds the keys that the experiment's file lacked in older versions, as the file in the tree has them.
+fn with_later_keys(mut document: Value, tree: &Tree) -> Value {
+    let path = format!("instruments/lab/experiments/{}.toml", word(&document, "/experiment/id"));
+    let (now, then) = (tree.text(&path).unwrap_or_default(), file(&document));
+    let keys = LATER_KEYS.into_iter().filter(|key| !then.contains_key(*key));
+    let lines =
+        keys.filter_map(|key| now.lines().find(|line| line.starts_with(&format!("{key} = "))));
+    let lines: String = lines.map(|line| format!("{line}\n")).collect();
+    let text = lines + document["run"]["config_toml"].as_str().unwrap_or_default();
+    document["run"]["config_toml"] = text.into();
+    document
+}
+
+/// Returns the experiment's file in a document; an empty one if there is none.
+fn file(document: &Value) -> toml::Table {
+    word(document, "/run/config_toml").parse().unwrap_or_default()
 }
 
 /// Reads a document that is packed with gzip.
@@ -171,6 +198,17 @@ mod tests {
     use serde_json::json;
 
     /// Returns a document with two cells, the second without a figure.
+    const FILE: &str = r#"
+title = "Buffers."
+device = "none"
+metric = [
+    { name = "ticks_per_packet", about = "Ticks of the time stamp counter for each packet." },
+    { name = "y", about = "Microseconds." },
+    { name = "p50_ticks", about = "Ticks, median." },
+    { name = "p99_ticks", about = "The same, 99th percentile." },
+]
+"#;
+
     pub(super) fn document() -> Value {
         let metric = json!({
             "unit": "ticks/packet", "a": 8.733, "b": 2.316, "change_pct": -73.3, "ci95_pct": [-74.5, -73.2],
@@ -179,8 +217,10 @@ mod tests {
         });
         json!({
             "schema": SCHEMA,
-            "run": {"id": "x", "started": "2026-11-22T13:43:12Z", "tool": {"commit": "ada9edeeca8c"}},
-            "env": {"cpu": "AMD EPYC", "noise": {"aa_half_width_pct": 3.56}},
+            "run": {"id": "x", "started": "2026-11-22T13:43:12Z", "config_toml": FILE,
+                "tool": {"commit": "ada9edeeca8c", "version": "0.1.0"}},
+            "env": {"cpu": "AMD EPYC", "mhz": 2596.1, "kernel": "Linux 6.18", "virt": "KVM",
+                "noise": {"aa_half_width_pct": 3.56}},
             "experiment": {"id": "buffers", "a": "dpdk", "b": "linerate"},
             "cells": [
                 {"at": {"case": "bulk"}, "status": "ok", "metrics": {"ticks_per_packet": metric}},
@@ -188,6 +228,20 @@ mod tests {
             ],
             "heads": {"case=bulk/a": {"memory_bytes": 67292.0}, "case=bulk/b": {"memory_bytes": 3192540.0}},
         })
+    }
+
+    #[test]
+    fn key_that_an_old_document_lacks_is_that_of_the_file_in_the_tree() {
+        let now = "measures = [\"skb\"]\ndevice = \"veth\"\n";
+        let tree = Tree::of(&[("instruments/lab/experiments/buffers.toml", now)]);
+        let read = file(&with_later_keys(document(), &tree));
+        assert_eq!(
+            read["measures"].as_array().map(Vec::len),
+            Some(1),
+            "an old document, a new file"
+        );
+        assert_eq!(read["device"].as_str(), Some("none"), "its own");
+        assert_eq!(with_later_keys(document(), &Tree::of(&[])), document());
     }
 
     #[test]

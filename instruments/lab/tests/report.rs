@@ -383,6 +383,16 @@ fn a_report_says_when_its_run_was_made_and_how_rough_it_is() {
     assert!(text(&run).contains("2019-03-04"), "{}", text(&run));
 }
 
+/// S1.16.
+#[test]
+fn report_names_tool_machine_clock_and_device() {
+    let mut run = pool();
+    let facts = ["Processor; 2596 MHz; Linux 6", "0.1.0, commit ", "experiment does not say"];
+    assert!(facts.iter().all(|fact| text(&run).contains(fact)), "{}", text(&run));
+    run.run.config_toml.as_mut().unwrap().insert_str(0, "device = \"veth\"\n");
+    assert!(text(&run).contains("device      veth"), "{}", text(&run));
+}
+
 #[test]
 fn the_document_is_embedded_whole() {
     let run = pool();

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::{ENDING, FOLDER, word};
+use super::{ENDING, FOLDER, file, word};
 use crate::tidy::Tree;
 
 /// Returns a line for each document whose measured crates have changed since its commit.
@@ -18,7 +18,7 @@ pub fn older(
     let mut lines = Vec::new();
     for (path, _) in tree.ending(ENDING).filter(|(path, _)| path.starts_with(FOLDER)) {
         let document = read(path)?;
-        let (commit, crates) = (word(&document, "/run/tool/commit"), measured(&document, tree));
+        let (commit, crates) = (word(&document, "/run/tool/commit"), measured(&document));
         let sources: Vec<String> = crates.iter().map(|name| format!("crates/{name}/src")).collect();
         let since = since(root, commit, &sources);
         lines.extend(warning(path, commit, &crates, since));
@@ -44,17 +44,11 @@ fn warning(path: &str, commit: &str, crates: &[String], since: Option<usize>) ->
     }
 }
 
-/// Returns the crates that an experiment measures, from the experiment's file in the document; for
-/// documents of older versions, from the file in the tree.
-fn measured(document: &Value, tree: &Tree) -> Vec<String> {
-    let id = word(document, "/experiment/id");
-    let now = tree.text(&format!("instruments/lab/experiments/{id}.toml"));
-    let said = |text: &str| {
-        let file: toml::Table = text.parse().ok()?;
-        let names = file.get("measures")?.as_array()?.iter();
-        Some(names.filter_map(|name| Some(name.as_str()?.to_owned())).collect::<Vec<_>>())
-    };
-    said(word(document, "/run/config_toml")).or_else(|| said(now?)).unwrap_or_default()
+/// Returns the crates that an experiment measures.
+fn measured(document: &Value) -> Vec<String> {
+    let file = file(document);
+    let names = file.get("measures").and_then(toml::Value::as_array).into_iter().flatten();
+    names.filter_map(|name| Some(name.as_str()?.to_owned())).collect()
 }
 
 /// Returns the number of commits since `commit` that touched `sources`.
@@ -75,13 +69,10 @@ mod tests {
 
     #[test]
     fn a_document_is_of_the_crates_that_its_experiment_names() {
-        let file = "measures = [\"skb\", \"ring\"]\n";
-        let tree = Tree::of(&[("instruments/lab/experiments/buffers.toml", file)]);
-        assert_eq!(measured(&document(), &tree), ["skb", "ring"], "an old document, a new file");
         let mut own = document();
-        own["run"]["config_toml"] = "measures = [\"port\"]".into();
-        assert_eq!(measured(&own, &tree), ["port"]);
-        assert_eq!(measured(&document(), &Tree::of(&[])), [""; 0]);
+        own["run"]["config_toml"] = "measures = [\"port\", \"skb\"]".into();
+        assert_eq!(measured(&own), ["port", "skb"]);
+        assert_eq!(measured(&document()), [""; 0]);
     }
 
     #[test]

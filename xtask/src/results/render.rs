@@ -13,16 +13,16 @@
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
-use super::{Documents, ENDING, FOLDER, scatter, word};
+use super::conditions::{source, stated};
+use super::{Documents, scatter, word};
 use crate::tidy::Finding;
 
 const BEGIN: &str = "<!-- results: ";
 const END: &str = "<!-- end of results -->";
-/// Text in a page that marks figures without a document.
+/// Text in a page that marks figures without a document: in the section of a table, or, with [`ALL`], before the first
+/// section of the page.
 const UNKEPT: &str = "reported, not kept";
-/// Pages on which every table of measured figures must be rendered, or marked as having no
-/// document.
-const MEASURED: [&str; 2] = ["README.md", "docs/performance.md"];
+const ALL: &str = "figures on this page are reported, not kept";
 
 /// A block to be rendered, as its mark describes it.
 struct Block<'a> {
@@ -76,13 +76,15 @@ pub fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> (String, V
 ///
 /// A figure is measured if it stands beside its interval or range, as in `1.43 [1.40, 1.54]`.
 pub fn unsupported(path: &str, text: &str) -> Option<Finding> {
-    if !MEASURED.contains(&path) {
+    if path != "README.md" && !path.starts_with("docs/") {
         return None;
     }
-    let (mut inside, mut says_so) = (false, false);
+    let top = text.split("\n## ").next().unwrap_or_default().to_lowercase();
+    let (all, mut inside, mut says_so) = (top.contains(ALL), false, false);
     for (i, line) in text.lines().enumerate() {
         inside = (inside || line.starts_with(BEGIN)) && line != END;
-        says_so = (says_so && !line.starts_with('#')) || line.to_lowercase().contains(UNKEPT);
+        says_so =
+            all || (says_so && !line.starts_with('#')) || line.to_lowercase().contains(UNKEPT);
         if line.starts_with('|') && !inside && !says_so && has_interval(line) {
             let what = format!(
                 "comes from no document, and nothing above it in its section says {UNKEPT:?}"
@@ -129,7 +131,7 @@ impl<'a> Block<'a> {
         Ok(Block { experiment, metric, style, machines, levels })
     }
 
-    /// Returns the table, followed by the documents from which it is rendered.
+    /// Returns the table, followed by its conditions and the documents from which it is rendered.
     fn render(&self, page: &str, documents: &mut Documents<'_>) -> Result<String> {
         let mut rows: Vec<(&Value, Vec<String>)> = Vec::new();
         let first = documents.get(self.machines[0], self.experiment)?.clone();
@@ -152,8 +154,15 @@ impl<'a> Block<'a> {
                 columns.push(self.figure(document, at));
             }
             sources += if sources.is_empty() { "" } else { "; " };
-            sources += &self.source(machine, document, &up);
+            sources += &source(machine, document, &up)?;
         }
+        if self.style != Style::Scatter
+            && !self.metric.starts_with("head:")
+            && !cells.iter().any(|cell| cell["metrics"].get(self.metric).is_some())
+        {
+            bail!("no cell of {} has {}", self.experiment, self.metric);
+        }
+        let stated = stated(&first, self.metric)?;
         if self.style == Style::Scatter {
             let cells = cells.iter().filter(|cell| self.wants(&cell["at"]));
             let metrics =
@@ -163,12 +172,10 @@ impl<'a> Block<'a> {
             let path = scatter::path(self.experiment, &self.levels)?;
             let shown = format!("![{}]({up}{path})", self.metric.replace(',', " and "));
             documents.pictures.insert(path, picture);
-            return Ok(format!("\n{shown}\n\n{table}\nFrom {sources}.\n\n"));
+            return Ok(format!("\n{shown}\n\n{table}\n{stated}\nFrom {sources}.\n\n"));
         }
         if let Some(metrics) = cells.iter().find_map(|cell| cell["metrics"].get(self.metric)) {
             unit = word(metrics, "/unit");
-        } else if !self.metric.starts_with("head:") {
-            bail!("no cell of {} has {}", self.experiment, self.metric);
         }
         let (a, b) = (word(&first, "/experiment/a"), word(&first, "/experiment/b"));
         let name = self.metric.trim_start_matches("head:");
@@ -195,20 +202,7 @@ impl<'a> Block<'a> {
         for (at, columns) in rows {
             table += &format!("| {} | {} |\n", name_of(at), columns.join(" | "));
         }
-        Ok(format!("{table}\nFrom {sources}.\n\n"))
-    }
-
-    /// Returns the source of a figure: a link to the document, with CPU, date, commit and noise.
-    fn source(&self, machine: &str, document: &Value, up: &str) -> String {
-        let (run, noise) = (&document["run"], &document["env"]["noise"]["aa_half_width_pct"]);
-        format!(
-            "[{machine}]({up}{FOLDER}{machine}/{}{ENDING}): {}, {}, commit {:.7}, median A/A ±{} %",
-            self.experiment,
-            word(document, "/env/cpu"),
-            word(run, "/started").split('T').next().unwrap_or("-"),
-            word(run, "/tool/commit"),
-            noise.as_f64().map_or("-".to_owned(), number),
-        )
+        Ok(format!("{table}\n{stated}\nFrom {sources}.\n\n"))
     }
 
     fn wants(&self, at: &Value) -> bool {
@@ -367,7 +361,7 @@ mod tests {
         assert!(found.is_empty(), "{found:?}");
         let row = "| bulk | 8.73 → 2.32: −73.3 % [−74.5, −73.2], better; **not as expected** |";
         assert!(text.contains(row) && text.contains("| ring | - | - |"), "{text}");
-        let from = "From [amd](../results/amd/buffers.json.gz): AMD EPYC, 2026-11-22, commit ada9ede, median A/A ±3.56 %; [other]";
+        let from = "Device: none.\nFrom [amd](../results/amd/buffers.json.gz): AMD EPYC, 2,596 MHz, Linux 6.18 under KVM, 2026-11-22, commit ada9ede, median A/A ±3.56 %; [other]";
         assert!(
             text.contains(from) && text.ends_with("<!-- end of results -->\nbehind\n"),
             "{text}"
@@ -440,7 +434,10 @@ mod tests {
         assert!(of(&format!("# a\nreported, not kept\n# b\n{table}")), "another section");
         assert!(!of(&format!("{BEGIN}x -->\n{table}{END}\n")));
         assert!(!of("# a\n| x | [page](a.md) | 5 [frames, bytes] |\n"));
-        assert!(unsupported("docs/other.md", table).is_none());
+        let page = format!("# a\nAll figures on this page are reported, not kept.\n## b\n{table}");
+        assert!(!of(&page) && of(&page.replace("All figures on this page are", "They are")));
+        assert!(unsupported("docs/adr/other.md", table).is_some());
+        assert!(unsupported("crates/x/README.md", table).is_none());
     }
 
     #[test]

@@ -208,7 +208,9 @@ mod tests {
     #[test]
     fn every_built_in_experiment_is_read_and_has_its_files_name() {
         for (id, _) in BUILTIN {
-            assert_eq!(builtin(id).map(|one| one.id), Ok(id.into()));
+            let one = builtin(id).unwrap();
+            assert_eq!(one.id, id);
+            assert!(one.device.is_some(), "{id}: which device do its packets pass?");
         }
         let there = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/experiments")).unwrap();
         assert_eq!(there.count(), BUILTIN.len(), "a file that is not built in");

@@ -50,6 +50,8 @@ pub(super) struct Document {
     /// that are older than this code.
     #[serde(default, rename = "measures", deserialize_with = "crates")]
     _measures: (),
+    #[serde(default, deserialize_with = "device")]
+    pub device: Option<String>,
     #[serde(default)]
     pub profiles: bool,
     #[serde(default)]
@@ -206,6 +208,10 @@ fn version<'de, D: Deserializer<'de>>(from: D) -> Read<'de, (), D> {
 
 fn post<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<String>, D> {
     one_of(from, "there is no post", POSTS.iter().map(|post| post.id))
+}
+
+fn device<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<String>, D> {
+    sentence(from).map(Some)
 }
 
 pub(super) fn scenario<'de, D: Deserializer<'de>>(from: D) -> Read<'de, Option<String>, D> {

@@ -25,7 +25,7 @@ fn experiment(text: &str) -> Result<Experiment> {
         return Err(wrong(0, format!("the file has more than {FILE_MAX} bytes")));
     }
     let (file, lines) = document::read(text)?;
-    let Document { id, title, question, reproduces: post, profiles, .. } = file;
+    let Document { id, title, question, reproduces: post, device, profiles, .. } = file;
     let scenario = file.scenario.unwrap_or_default();
     let plan = plan(file.plan);
     let in_lines = |settings: Settings| settings.in_lines(|byte| lines.line(byte));
@@ -66,6 +66,7 @@ fn experiment(text: &str) -> Result<Experiment> {
         question,
         post,
         scenario,
+        device,
         a,
         b,
         factors,

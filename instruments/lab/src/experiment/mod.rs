@@ -37,6 +37,8 @@ pub struct Experiment {
     pub post: Option<String>,
     /// The name of the scenario, unless a factor's level sets another.
     pub scenario: String,
+    /// The network devices that packets pass, with driver and NIC, if the file says so.
+    pub device: Option<String>,
     /// The first side: the baseline.
     pub a: Side,
     /// The second side.

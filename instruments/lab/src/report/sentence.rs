@@ -213,7 +213,10 @@ impl View<'_> {
             _ => None,
         };
         let tool = |key: &str| head.tool.get(key).map_or("unknown".into(), |text| shown(text));
-        let machine = ["cpu", "kernel", "virt", "clocksource"].into_iter().filter_map(said);
+        let clock = env["mhz"].as_f64().map(|mhz| format!("{mhz:.0} MHz"));
+        let machine = said("cpu").into_iter().chain(clock);
+        let machine = machine.chain(["kernel", "virt", "clocksource"].into_iter().filter_map(said));
+        let device = self.experiment.as_ref().and_then(|e| e.device.as_deref().map(shown));
         let (rates, costs, all) = self.pairs();
         let [a, b] = self.sides();
         let title = self.experiment.as_ref().map_or(String::new(), |e| format!(": {}", e.title));
@@ -232,6 +235,7 @@ impl View<'_> {
             ("sides", format!("A = {a}, B = {b}")),
             ("machine", known(machine.collect::<Vec<_>>().join("; "))),
             ("CPUs", known(cpus(env))),
+            ("device", device.unwrap_or_else(|| "the experiment does not say".into())),
             ("counters", counters(env)),
             ("program", program),
             (

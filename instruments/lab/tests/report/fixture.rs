@@ -153,7 +153,7 @@ fn run(id: &str, post: &str, [a, b]: [&str; 2]) -> Run {
         },
         env: json!({
             "kernel": "Linux 6.18.44", "cpu": "Intel Xeon Processor", "virt": "kvm",
-            "clocksource": "tsc",
+            "clocksource": "tsc", "mhz": 2596.122,
             "cpus": [{"id": 0, "role": "dut"}, {"id": 1, "role": "gen"}],
             "pmu": {"available": false, "max_unmultiplexed": 0},
             "noise": {"aa_half_width_pct": 0.6, "pairs_accepted": 26, "pairs_attempted": 30}
