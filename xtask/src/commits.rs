@@ -1,9 +1,10 @@
 //! Step `commits`: a commit's subject names its area, and the commit has no unrelated changes.
 //!
 //! Post 002 had to take stray edits out of `sch_generic.c`. What a machine can see of that: a
-//! subject of the form `area: what`, no file of a change that differs in white space only, and no
+//! subject of the form `area: what`, no hunk of a change that differs in white space only, and no
 //! code of a crate that the subject does not name. Documents and tests of the whole go with any.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,9 +13,9 @@ use anyhow::{Result, bail};
 use crate::cargo;
 use crate::steps::Done;
 
-/// The command that lists the commits to check. Their number, 60, is more than any unmerged change
+/// The command that lists the commits to check. Their number, 50, is more than any unmerged change
 /// has.
-const LOG: [&str; 5] = ["log", "-60", "--no-merges", "--no-renames", "--numstat"];
+const LOG: [&str; 5] = ["log", "-50", "--no-merges", "--no-renames", "-U3"];
 
 /// Checks the last commits.
 pub fn run(root: &Path) -> Result<Done> {
@@ -30,15 +31,16 @@ pub fn run(root: &Path) -> Result<Done> {
     let mut found = Vec::new();
     let changes = all.split('\0').zip(dense.split('\0')).skip(1);
     for (change, dense) in changes.clone() {
-        let (head, files) = change.split_once('\n').unwrap_or((change, ""));
+        let (head, patch) = change.split_once('\n').unwrap_or((change, ""));
+        let files = hunks(patch);
         let (commit, subject) = head.split_once(' ').unwrap_or((head, ""));
         if !well_formed(subject) {
             found.push(format!("{commit}: `{subject}` is not of the form `area: what`"));
         }
-        for file in stray(files, dense) {
-            found.push(format!("{commit}: {file} changes in white space only"));
+        for file in stray(&files, &hunks(dense)) {
+            found.push(format!("{commit}: a hunk of {file} changes white space only"));
         }
-        for file in unnamed(subject, files) {
+        for file in unnamed(subject, files.into_keys()) {
             found.push(format!("{commit}: `{subject}` does not name the crate of {file}"));
         }
     }
@@ -58,7 +60,7 @@ fn well_formed(subject: &str) -> bool {
 }
 
 /// Returns the changed sources that a subject names neither by crate nor by a part of their path.
-fn unnamed<'a>(subject: &str, all: &'a str) -> Vec<&'a str> {
+fn unnamed<'a>(subject: &str, files: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let (areas, _) = subject.split_once(": ").unwrap_or(("", ""));
     let areas: Vec<&str> = areas.split([',', ' ', '/']).filter(|area| !area.is_empty()).collect();
     let is_source = |file: &&str| {
@@ -69,22 +71,28 @@ fn unnamed<'a>(subject: &str, all: &'a str) -> Vec<&'a str> {
         let mut parts = file.split('/').map(|part| part.trim_end_matches(".rs"));
         parts.any(|part| areas.contains(&part))
     };
-    let files = all.lines().filter_map(|line| line.split('\t').nth(2));
     files.filter(is_source).filter(|file| !is_named(file)).collect()
 }
 
-/// Returns the files that a commit changes in white space only.
-fn stray<'a>(all: &'a str, dense: &str) -> Vec<&'a str> {
-    // Format: `added TAB removed TAB file`. New and deleted files have a 0, and are not checked.
-    let changed = all.lines().filter_map(|line| {
-        let [added, removed, file] = line.splitn(3, '\t').collect::<Vec<_>>().try_into().ok()?;
-        (added != "0" && removed != "0" && added != "-").then_some(file)
-    });
-    let touched = |file: &str| {
-        let mut lines = dense.lines().filter(|line| !line.starts_with("0\t0\t"));
-        lines.any(|line| line.split('\t').nth(2) == Some(file))
-    };
-    changed.filter(|file| !touched(file)).collect()
+/// Returns the files of a patch, each with the number of its hunks.
+fn hunks(patch: &str) -> BTreeMap<&str, usize> {
+    let (mut files, mut file) = (BTreeMap::new(), "");
+    for line in patch.lines() {
+        if let Some(names) = line.strip_prefix("diff --git a/") {
+            // Both names are the same, because renames are not followed.
+            file = names.get(..names.len().saturating_sub(" b/".len()) / 2).unwrap_or(names);
+            files.insert(file, 0);
+        } else if line.starts_with("@@ ") {
+            *files.entry(file).or_default() += 1;
+        }
+    }
+    files
+}
+
+/// Returns the files that have fewer hunks in `dense`, which leaves out changes of white space.
+fn stray<'a>(all: &BTreeMap<&'a str, usize>, dense: &BTreeMap<&str, usize>) -> Vec<&'a str> {
+    let rest = |file: &str| dense.get(file).copied().unwrap_or(0);
+    all.iter().filter(|(file, n)| rest(file) < **n).map(|(file, _)| *file).collect()
 }
 
 #[cfg(test)]
@@ -93,12 +101,17 @@ mod tests {
 
     #[test]
     fn a_source_of_a_crate_that_is_not_named_is_stray() {
-        let all = "1\t1\tcrates/lab/src/ndr/path.rs\n2\t0\tcrates/cli/src/ndr.rs\n1\t0\tdocs/x.md\n\
-                   1\t1\tcrates/skb/tests/churn.rs\n3\t3\txtask/src/commits.rs\n";
-        assert_eq!(unnamed("lab, cli, xtask: what", all), [""; 0]);
-        assert_eq!(unnamed("ndr: what", all), ["xtask/src/commits.rs"]);
-        let of_lab = ["crates/cli/src/ndr.rs", "xtask/src/commits.rs"];
-        assert_eq!(unnamed("lab: ndr is what", all), of_lab);
+        let all = [
+            "crates/cli/src/ndr.rs",
+            "crates/lab/src/ndr/path.rs",
+            "crates/skb/tests/churn.rs",
+            "docs/x.md",
+            "xtask/src/commits.rs",
+        ];
+        let of = |subject: &str| unnamed(subject, all.into_iter());
+        assert_eq!(of("lab, cli, xtask: what"), [""; 0]);
+        assert_eq!(of("ndr: what"), ["xtask/src/commits.rs"]);
+        assert_eq!(of("lab: ndr is what"), ["crates/cli/src/ndr.rs", "xtask/src/commits.rs"]);
     }
 
     #[test]
@@ -111,11 +124,17 @@ mod tests {
         }
     }
 
+    /// S2.39.
     #[test]
-    fn a_file_that_only_changes_white_space_is_stray() {
-        let all = "3\t2\ta.rs\n1\t1\tb.rs\n5\t0\tnew.rs\n-\t-\tpicture.png\n";
-        assert_eq!(stray(all, "3\t2\ta.rs\n5\t0\tnew.rs\n"), ["b.rs"]);
-        assert_eq!(stray(all, "3\t2\ta.rs\n0\t0\tb.rs\n5\t0\tnew.rs\n"), ["b.rs"]);
-        assert_eq!(stray(all, all), Vec::<&str>::new());
+    fn a_hunk_that_only_changes_white_space_is_stray() {
+        let of = |file: &str, hunks: &str| format!("diff --git a/{file} b/{file}\n{hunks}");
+        let (one, other) = ("@@ -1 +1 @@\n-a\n+b\n", "@@ -9 +9 @@ fn x\n-\tc\n+c\n");
+        let all = of("a b.rs", one) + &of("c.rs", &format!("{one}{other}")) + &of("d.rs", other);
+        let dense = of("a b.rs", one) + &of("c.rs", one);
+        assert_eq!(hunks(&all), [("a b.rs", 1), ("c.rs", 2), ("d.rs", 1)].into());
+        assert_eq!(stray(&hunks(&all), &hunks(&dense)), ["c.rs", "d.rs"]);
+        assert_eq!(stray(&hunks(&all), &hunks(&all)), [""; 0]);
+        let picture = of("p.png", "Binary files a/p.png and b/p.png differ\n");
+        assert_eq!(stray(&hunks(&picture), &BTreeMap::new()), [""; 0]);
     }
 }
