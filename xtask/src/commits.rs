@@ -13,9 +13,9 @@ use anyhow::{Result, bail};
 use crate::cargo;
 use crate::steps::Done;
 
-/// The command that lists the commits to check. Their number, 50, is more than any unmerged change
+/// The command that lists the commits to check. Their number, 60, is more than any unmerged change
 /// has.
-const LOG: [&str; 5] = ["log", "-50", "--no-merges", "--no-renames", "-U3"];
+const LOG: [&str; 5] = ["log", "-60", "--no-merges", "--no-renames", "-U3"];
 
 /// Checks the last commits.
 pub fn run(root: &Path) -> Result<Done> {
