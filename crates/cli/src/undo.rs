@@ -243,7 +243,9 @@ impl Left {
         match self {
             Left::Checksums => interface.checksum_offload() == Ok(false),
             Left::Hold { set, .. } => NapiHold::now(interface).is_ok_and(|now| now == *set),
-            Left::Rss { set, .. } => interface.rss().is_ok_and(|now| set.is_set_in(&now)),
+            Left::Rss { set, before } => {
+                interface.rss().is_ok_and(|now| set.undone(before, &now).is_some())
+            }
             Left::Interrupts(_) => true,
         }
     }
@@ -260,9 +262,10 @@ impl Left {
                 screen.change(&format!("restoring the hold of {name}\n"));
                 before.set(interface)
             }
-            Left::Rss { before, .. } => {
+            Left::Rss { set, before } => {
                 screen.change(&format!("restoring the RSS table of {name}\n"));
-                before.set(interface)
+                let back = set.undone(before, &interface.rss()?);
+                back.map_or(Ok(()), |back| back.set(interface))
             }
             Left::Interrupts(was) => {
                 screen.change(&format!("restoring the interrupts of {name}: {was}\n"));

@@ -48,11 +48,18 @@ impl Rss {
         interface.write_rss(self)
     }
 
-    /// Returns true if `now` has this table and this key; an empty one matches any.
+    /// Returns the parts of `before` to restore after this division was set: the table and the key, each if `now` still
+    /// has this one's and not the former. Returns `None` if there is nothing to restore.
     #[must_use]
-    pub fn is_set_in(&self, now: &Rss) -> bool {
-        let is_same_table = self.table.is_empty() || self.table == now.table;
-        is_same_table && (self.key.is_empty() || self.key == now.key)
+    pub fn undone(&self, before: &Rss, now: &Rss) -> Option<Rss> {
+        let mut back = Rss::default();
+        if self.table == now.table && before.table != now.table {
+            back.table.clone_from(&before.table);
+        }
+        if !self.key.is_empty() && self.key == now.key && before.key != now.key {
+            back.key.clone_from(&before.key);
+        }
+        (back != Rss::default()).then_some(back)
     }
 
     /// Returns the name of the hash function.
@@ -247,6 +254,25 @@ mod tests {
     }
 
     #[test]
+    fn table_and_key_are_restored_each_unless_it_was_changed_since() {
+        let rss = |table: &[u32], key: &[u8]| Rss {
+            table: table.to_vec(),
+            key: key.to_vec(),
+            function: 1,
+        };
+        let (before, set) = (rss(&[0, 1], &[7, 7]), rss(&[0, 0], &[1, 2]));
+        let back =
+            |set: &Rss, now: &Rss| set.undone(&before, now).map(|back| (back.table, back.key));
+        assert_eq!(back(&set, &set), Some((vec![0, 1], vec![7, 7])));
+        assert_eq!(back(&set, &rss(&[1, 1], &[1, 2])), Some((vec![], vec![7, 7])));
+        assert_eq!(back(&set, &rss(&[0, 0], &[9, 9])), Some((vec![0, 1], vec![])));
+        assert_eq!(back(&set, &rss(&[1, 1], &[9, 9])), None);
+        assert_eq!(back(&rss(&[0, 0], &[]), &rss(&[0, 0], &[7, 7])), Some((vec![0, 1], vec![])));
+        assert_eq!(back(&rss(&[0, 0], &[]), &before), None);
+        assert_eq!(back(&before, &before), None);
+    }
+
+    #[test]
     fn a_division_is_read_as_it_is_written() {
         let key: Vec<u8> = (0..42).collect();
         let rss = Rss { table: vec![0, 1, 2, 1], key, function: 1 };
@@ -259,10 +285,6 @@ mod tests {
         assert_eq!((rss.function_name(), Rss::default().queue_of(7)), ("Toeplitz", None));
         // An empty table is kept, not reset to the driver's own.
         assert_eq!(Rss::default().request()[2], TABLE_KEPT);
-        let only_table = Rss { key: Vec::new(), ..rss.clone() };
-        let only_key = Rss { table: Vec::new(), ..rss.clone() };
-        assert!(only_table.is_set_in(&rss) && only_key.is_set_in(&rss));
-        assert!(!only_table.is_set_in(&only_key) && !only_key.is_set_in(&only_table));
         // An answer that is cut short has what is there.
         assert_eq!(Rss::read(&words[..8], 4, 42).table, [0, 1]);
         assert_eq!(Rss::read(&[], 4, 42), Rss::default());
