@@ -1,6 +1,6 @@
 //! UDP echo on port 7777 over mio, until its input ends: `echo_mio packet:eth0`, set up as for `echo.rs`.
 
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
@@ -39,7 +39,10 @@ fn main() -> Result<()> {
         // False: the event has occurred already. mio reports only changes, so poll again before
         // sleeping.
         if port.arm(if batch.is_empty() { Want::Frames } else { Want::Room }) {
-            poll.poll(&mut events, None)?;
+            match poll.poll(&mut events, None) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {} // the program was stopped
+                done => done?,
+            }
         }
     }
     println!("{}", port.ledger());

@@ -1,10 +1,12 @@
-//! Every program ends with an error that names the cause when its interface is deleted.
+//! Every program ends with an error that names the cause when its interface is deleted, and not before, because it was
+//! stopped for a while.
 
+use std::fs;
 use std::process::Command;
 
 use linerate_tests::capture::Folder;
 use linerate_tests::or_skip;
-use linerate_tests::process::Process;
+use linerate_tests::process::{Process, Signal};
 use linerate_tests::topology::Hosts;
 use linerate_tests::wait::{SOON, until_true};
 
@@ -57,10 +59,23 @@ fn a_program_whose_interface_is_deleted_ends_with_its_error() {
         programs.push((name, middle.start(command)));
         until_true("its socket", SOON, || middle.packet_sockets("w0") > i);
     }
+    for (name, program) in &programs {
+        stop_and_continue(name, program);
+    }
     middle.ip("link delete dev w0");
     for (name, program) in programs {
         assert_failed(name, program);
     }
+}
+
+/// Stops a program and lets it go on: some system calls, such as epoll_wait(2), then end early (signal(7)).
+fn stop_and_continue(name: &str, program: &Process) {
+    program.signal(Signal::STOP);
+    let state = format!("/proc/{}/stat", program.id());
+    until_true(&format!("{name}'s stop"), SOON, || {
+        fs::read_to_string(&state).is_ok_and(|stat| stat.contains(") T "))
+    });
+    program.signal(Signal::CONT);
 }
 
 fn assert_failed(name: &str, program: Process) {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+pub use rustix::process::Signal;
+use rustix::process::{Pid, kill_process, set_parent_process_death_signal};
 
 use crate::wait::until;
 
