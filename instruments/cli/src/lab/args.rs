@@ -71,7 +71,8 @@ pub struct Run {
     /// The name of a built-in experiment, or the path of a file
     #[arg(value_name = "ID|FILE", required_unless_present = "resume")]
     pub experiment: Option<String>,
-    /// Run the quick subset only, in at most a minute; its results are marked as quick
+    /// Run the quick subset only, which takes the time that `linerate lab list` tells, and set-ups and repeated pairs;
+    /// its results are marked as quick
     #[arg(long)]
     pub quick: bool,
     /// Run only cells that have these factor values; a factor may be named again, for another level
@@ -265,7 +266,7 @@ Exit status: 0 printed, 2 no such experiment, or its file has an error.";
 
 const RUN: &str = "\
 Examples:
-  linerate lab run skbinit --quick                 a first look, within a minute
+  linerate lab run skbinit --quick                 a first look
   linerate lab run skbinit                         the whole grid
   linerate lab run skbinit --only case=remote      one cell of it
   linerate lab run ./mine.toml --cpu 1,0           your own, measured on CPU 1
