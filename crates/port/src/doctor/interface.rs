@@ -88,8 +88,10 @@ pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mu
                 }
                 _ => "only the drivers of its members have zero-copy",
             };
+            // The port of a member is refused without a filter, unless it says that it takes all.
+            let all = if takes { ",all" } else { "" };
             let fix = format!(
-                "use a port for each member, as {driver}:{first}: ip link show master {name}"
+                "use a port for each member, as {driver}:{first}{all}: ip link show master {name}"
             );
             (format!("{name} is a {kind} of {list}"), why.to_owned(), fix)
         }
@@ -215,7 +217,7 @@ mod tests {
             let bridge = &told("b0", None, true)[0];
             assert_eq!((bridge.level, &*bridge.what), (Level::Warn, "b0 is a bridge of v0"));
             let fix = &bridge.fix.as_ref().unwrap().text;
-            assert_eq!(fix, "use a port for each member, as xdp:v0: ip link show master b0");
+            assert_eq!(fix, "use a port for each member, as xdp:v0,all: ip link show master b0");
             let member = &told("v0", None, true)[0];
             assert_eq!(member.what, "v0 is a member of the bridge b0");
             assert!(member.why.as_ref().unwrap().contains("do not reach b0"), "{member:?}");
