@@ -153,13 +153,16 @@ fn each_placement_binds_its_own_threads_and_counts_what_all_of_them_took() {
     if all.len() < 2 {
         return println!("skipped: with one CPU there is nothing to choose");
     }
-    for (placement, worker, reader) in [
-        ("none", false, false),
-        ("irq", true, false),
-        ("process", false, true),
-        ("both", true, true),
+    for (placement, east, worker, reader) in [
+        ("none", "kernel", false, false),
+        ("irq", "kernel", true, false),
+        ("process", "kernel", false, true),
+        ("both", "kernel", true, true),
+        ("irq", "smoltcp", true, false),
+        ("process", "smoltcp", false, true),
     ] {
-        let told = [("port", "xdp"), ("adapters", "2"), ("probes", "0"), ("placement", placement)];
+        let told = [("port", "xdp"), ("adapters", "2"), ("probes", "0")];
+        let told = [&told[..], &[("placement", placement), ("east", east)]].concat();
         let Some((_alone, mut bench)) = open(&settings(&told)) else { return };
         let bound =
             |number: usize, is_bound| if is_bound { vec![all[number]] } else { all.clone() };
