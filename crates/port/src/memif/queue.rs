@@ -192,7 +192,8 @@ impl MemifQueue {
         };
         let starved = self.starved_until.filter(|_| want.frames());
         let retry = self.retry_at.filter(|_| want.room());
-        [look, starved, retry, self.end.second_look].into_iter().flatten().min()
+        let stuck = self.stuck.filter(|_| want.room()).map(|(_, since)| since + SHORT_MAX);
+        [look, starved, retry, stuck, self.end.second_look].into_iter().flatten().min()
     }
 }
 
@@ -320,7 +321,10 @@ impl MemifQueue {
             if tx.sending() < before {
                 self.room.end();
             }
-            full = !tx.has_room()? || (self.short == Some(tx.room()) && !due);
+            // A packet that has waited for long enough is dropped by the next `xmit`.
+            let given_up = self.stuck.is_some_and(|(_, since)| now >= since + SHORT_MAX);
+            let is_short = !tx.has_room()? || (self.short == Some(tx.room()) && !due);
+            full = is_short && !given_up;
         }
         // Without a peer there is room, because packets to send are dropped at once. While the next packet
         // waits for a frame for its copy, waking the caller is useless before a frame can be free.
