@@ -156,8 +156,8 @@ impl FqCodel {
         }
     }
 
-    /// Takes the next packet to send.
-    fn next(&mut self, now_ns: u64, mem: &mut Local) -> Option<Held> {
+    /// Takes the next packet to send; `sent_bytes` have been taken before and are still counted as held.
+    fn next(&mut self, now_ns: u64, sent_bytes: u64, mem: &mut Local) -> Option<Held> {
         loop {
             let (is_new, has_old) = (!self.new.is_empty(), !self.old.is_empty());
             let chain = if is_new { &mut self.new } else { &mut self.old };
@@ -171,7 +171,8 @@ impl FqCodel {
             }
             let packets = &mut flow.packets;
             let (shelf, account, ecn) = (&mut self.shelf, &mut self.account, self.ecn);
-            let mut queue = Queue { packets, shelf, account, ecn, mem: &mut *mem };
+            let mut queue =
+                Queue { packets, shelf, account, ecn, taken_bytes: sent_bytes, mem: &mut *mem };
             if let Some(held) = flow.codel.next(&self.params, now_ns, &mut queue) {
                 flow.deficit -= i64::from(held.bytes);
                 return Some(held);
@@ -194,6 +195,8 @@ struct Queue<'a> {
     shelf: &'a mut Shelf,
     account: &'a mut Account,
     ecn: bool,
+    /// Bytes of packets that were taken, of this flow and of others, and are still counted as held.
+    taken_bytes: u64,
     mem: &'a mut Local,
 }
 
@@ -202,12 +205,13 @@ impl Source for Queue<'_> {
 
     fn take(&mut self) -> Option<(Held, u64)> {
         let held = self.shelf.pop(self.packets)?;
+        self.taken_bytes += u64::from(held.bytes);
         let at_ns = held.at_ns;
         Some((held, at_ns))
     }
 
     fn bytes(&self) -> u64 {
-        self.shelf.bytes
+        self.account.held().bytes - self.taken_bytes
     }
 
     fn mark(&mut self, held: &mut Held) -> bool {
@@ -219,6 +223,7 @@ impl Source for Queue<'_> {
     }
 
     fn drop(&mut self, held: Held) {
+        self.taken_bytes -= u64::from(held.bytes);
         self.account.drop(held.skb, held.bytes.into(), DropReason::CONGESTED, self.mem);
     }
 }
@@ -250,7 +255,7 @@ impl Qdisc for FqCodel {
         let mut moved = Moved::default();
         let packets = most.packets.min(out.spare());
         while moved.packets < packets && moved.bytes < most.bytes {
-            let Some(held) = self.next(now_ns, mem) else { break };
+            let Some(held) = self.next(now_ns, moved.bytes, mem) else { break };
             moved += Moved { packets: 1, bytes: held.bytes.into() };
             // Never refused: `packets` is at most the room in `out`.
             let _ = out.push(held.skb);

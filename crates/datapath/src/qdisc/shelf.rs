@@ -47,8 +47,6 @@ impl Default for List {
 pub(super) struct Shelf {
     cells: Box<[Cell]>,
     free: u32,
-    /// Bytes of the packets in all lists.
-    pub bytes: u64,
 }
 
 impl Shelf {
@@ -57,7 +55,7 @@ impl Shelf {
         let packets = packets.clamp(1, NONE as usize - 1);
         let next = |i: usize| if i + 1 == packets { NONE } else { i as u32 + 1 };
         let cell = |i| Cell { skb: None, next: next(i), bytes: 0, at_ns: 0 };
-        Shelf { cells: (0..packets).map(cell).collect(), free: 0, bytes: 0 }
+        Shelf { cells: (0..packets).map(cell).collect(), free: 0 }
     }
 
     /// Appends a packet to `list`.
@@ -77,7 +75,6 @@ impl Shelf {
         list.tail = i;
         list.packets += 1;
         list.bytes += u64::from(held.bytes);
-        self.bytes += u64::from(held.bytes);
         Ok(())
     }
 
@@ -99,7 +96,6 @@ impl Shelf {
         self.free = i;
         list.packets -= 1;
         list.bytes -= u64::from(cell.bytes);
-        self.bytes -= u64::from(cell.bytes);
         Some(Held { skb, bytes: cell.bytes, at_ns: cell.at_ns })
     }
 }
