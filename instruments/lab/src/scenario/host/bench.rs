@@ -32,7 +32,7 @@ use crate::scenario::{Bench, Finished, Ledger, check, free_matrix};
 use crate::window::Window;
 
 /// Time without a packet after which the path counts as empty.
-const QUIET: Duration = Duration::from_millis(3);
+pub(super) const QUIET: Duration = Duration::from_millis(3);
 /// Longest wait for an empty path.
 const QUIET_WAIT: Duration = Duration::from_millis(500);
 /// Samples for each second of a worker's CPU time.

@@ -21,6 +21,7 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr};
 
+use super::bench::QUIET;
 use super::config::Config;
 use super::crew::settle_down;
 use super::hosts::{self, Hosts};
@@ -35,6 +36,10 @@ const BUFFER_BYTES: usize = 1 << 20;
 const UNUSED_BYTES: usize = 1024;
 /// Bytes of a read.
 const READ_BYTES: usize = 64 << 10;
+/// The longest delay of an acknowledgement. If one were still to come when the workers stand still between windows, the
+/// sender would send its segment again and again, and begin the next window slowly.
+const ACK_DELAY: Duration = Duration::from_millis(1);
+const _: () = assert!(ACK_DELAY.as_millis() < QUIET.as_millis());
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
 
@@ -134,6 +139,7 @@ impl Program {
         let listen = |i: usize| {
             let buffer = |bytes| tcp::SocketBuffer::new(vec![0; bytes]);
             let mut socket = tcp::Socket::new(buffer(buffer_bytes), buffer(UNUSED_BYTES));
+            socket.set_ack_delay(Some(ACK_DELAY.into()));
             // A port that is not 0 and a socket that is closed: this is not refused.
             let _ = socket.listen(FIRST_PORT + i as u16);
             sockets.add(socket)
