@@ -221,6 +221,8 @@ impl QueueBinding {
             match self.bind_on(zero_copy, true, unbound) {
                 // Before Linux 6.6.
                 Err(Refused::Bind(Errno::INVAL | Errno::OPNOTSUPP)) if !self.several => {}
+                // There, only sockets without several frames can share what is registered already.
+                Err(Refused::Other(e)) if e.code == Code::Memory && !self.several => {}
                 done => return done,
             }
         }
