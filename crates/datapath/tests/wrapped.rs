@@ -1,5 +1,7 @@
 //! Tests engines whose ports have wrappers.
 
+mod common;
+
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +14,7 @@ use linerate_port::{Code, Error, Queue, QueueOps, pcap, ring};
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool};
 use linerate_wire::stamp;
 
-const LONG: Duration = Duration::from_secs(20);
+use common::{LONG, pass};
 
 /// A file in memory, which its writer shares with the test.
 #[derive(Clone, Default)]
@@ -54,30 +56,6 @@ fn eventually(mut done: impl FnMut() -> bool) {
 fn ring_of(name: &str, pool: &Pool) -> (Queue, Box<dyn QueueOps>) {
     let (mut near, mut far) = ring::pair(name, 256, pool).unwrap();
     (Queue::new(near.queues.remove(0), pool.local()), far.queues.remove(0))
-}
-
-/// Sends packets with these numbers, and receives them from `to`, in order.
-fn pass(from: &mut Queue, to: &mut Queue, numbers: std::ops::Range<u64>) {
-    let (mut batch, mut got) = (Batch::with_capacity(64), Batch::with_capacity(64));
-    let deadline = Instant::now() + LONG;
-    let (mut next, mut expected) = (numbers.start, numbers.start);
-    while expected < numbers.end {
-        assert!(Instant::now() < deadline, "{expected} never came");
-        while next < numbers.end && batch.spare() > 0 {
-            let mut frame = [0; 60];
-            stamp::write(&mut frame, 0, next, 0).unwrap();
-            batch.push(from.local().alloc_copy(&frame).unwrap()).unwrap();
-            next += 1;
-        }
-        from.xmit(&mut batch);
-        to.wait(Some(Duration::from_millis(10))).unwrap();
-        to.rx(&mut got);
-        for skb in got.drain() {
-            assert_eq!(stamp::read(skb.data()).unwrap().seq, expected);
-            expected += 1;
-            skb.discard(DropReason::UNSENT);
-        }
-    }
 }
 
 #[test]

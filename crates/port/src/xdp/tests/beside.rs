@@ -31,6 +31,14 @@ fn pool() -> Pool {
     Pool::builder().frames(3072).build().unwrap()
 }
 
+/// Makes the pairs v0 and v1, w0 and w1.
+fn two_pairs() {
+    veth(1500);
+    ip("link add w0 type veth peer name w1");
+    ip("link set w0 up");
+    ip("link set w1 up");
+}
+
 /// Makes a map of four-byte keys and values.
 fn map(kind: u32, entries: u32) -> OwnedFd {
     let attr = [kind, 4, 4, entries, 0];
@@ -298,10 +306,7 @@ fn what_is_no_map_of_sockets_is_refused_with_what_it_is() {
 #[test]
 fn an_entry_that_has_another_socket_stays_his() {
     in_netns_with_xdp(|| {
-        veth(1500);
-        ip("link add w0 type veth peer name w1");
-        ip("link set w0 up");
-        ip("link set w1 up");
+        two_pairs();
         let Some(fs) = BpfFs::mount() else { return };
         let (_theirs, text) = Theirs::pinned("v0", Mode::Native, 4, &fs);
         let (pool, mut far) = (pool(), queue("packet:v1"));
@@ -323,10 +328,7 @@ fn an_entry_that_has_another_socket_stays_his() {
 #[test]
 fn a_second_port_of_a_pool_needs_no_more_locked_memory() {
     in_netns_with_xdp(|| {
-        veth(1500);
-        ip("link add w0 type veth peer name w1");
-        ip("link set w0 up");
-        ip("link set w1 up");
+        two_pairs();
         let Some(fs) = BpfFs::mount() else { return };
         let (_west, first) = Theirs::pinned("v0", Mode::Native, 4, &fs);
         let (_east, second) = Theirs::pinned("w0", Mode::Native, 4, &fs);
