@@ -166,7 +166,8 @@ pub(super) fn last_lost(report: &ForwardReport) -> Option<ErrorReport> {
         reasons.join(", ")
     );
     let what = "the sink received fewer packets than the generator sent".into();
-    Some(ErrorReport { code: UNVERIFIED.into(), what, why, fix: String::new() })
+    let fix = "a lower rate of the generator, as gen:,rate=100kpps, or a higher limit where they were dropped".into();
+    Some(ErrorReport { code: UNVERIFIED.into(), what, why, fix })
 }
 
 /// Returns the failure if a sink found a generator's packets of this run lost or changed.
