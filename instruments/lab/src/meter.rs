@@ -85,6 +85,7 @@ impl Meter {
             wall_ns: ns(end.duration_since(start)),
             cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
             run_delay_ns: after.run_delay_ns.saturating_sub(before.run_delay_ns),
+            runs: after.runs.saturating_sub(before.runs),
             nivcsw: after.preemptions.saturating_sub(before.preemptions),
             pmu: counts.iter().flat_map(named).collect(),
             measured: self.measured,

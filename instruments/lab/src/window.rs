@@ -90,6 +90,9 @@ pub struct ThreadTime {
     pub cpu_ns: u64,
     /// Time ready but without a CPU.
     pub run_delay_ns: u64,
+    /// Number of times that it was given a CPU; 0 in documents that do not have it.
+    #[serde(default)]
+    pub runs: u64,
     /// Number of preemptions.
     pub nivcsw: u64,
     /// Events of the CPU.
@@ -183,6 +186,7 @@ mod tests {
             wall_ns: 1000,
             cpu_ns: 900,
             run_delay_ns: 50,
+            runs: 2,
             nivcsw: 1,
             measured,
             pmu: pmu.into(),

@@ -35,6 +35,8 @@ pub struct Accounted {
     pub cpu_ns: u64,
     /// Time ready but without a CPU, in nanoseconds.
     pub run_delay_ns: u64,
+    /// Number of times that the thread was given a CPU.
+    pub runs: u64,
     /// Number of times that the thread was preempted.
     pub preemptions: u64,
 }
@@ -61,8 +63,8 @@ impl Account {
     /// # Errors
     /// `E-FILE` if it cannot be read any more.
     pub fn read(&self) -> Result<Accounted> {
-        let run_delay_ns = self.run_delay_ns()?;
-        Ok(Accounted { cpu_ns: cpu_ns(), run_delay_ns, preemptions: preemptions() })
+        let [_, run_delay_ns, runs] = self.times()?;
+        Ok(Accounted { cpu_ns: cpu_ns(), run_delay_ns, runs, preemptions: preemptions() })
     }
 
     /// Returns how long the thread was ready but had no CPU. Cost: one read(2) of 64 bytes.
@@ -70,18 +72,23 @@ impl Account {
     /// # Errors
     /// As [`Account::read`].
     pub fn run_delay_ns(&self) -> Result<u64> {
+        self.times().map(|[_, run_delay_ns, _]| run_delay_ns)
+    }
+
+    /// Returns the time on a CPU, the time ready but without one, and how often it got one.
+    fn times(&self) -> Result<[u64; 3]> {
         let mut bytes = [0; SCHEDSTAT_BYTES_MAX];
         let read = self.schedstat.read_at(&mut bytes, 0);
         let len = read.map_err(|e| Error::new(Code::File, WHAT, format!("{PATH}: {e}")))?;
         // read(2) never returns more than the buffer's length.
         let text = std::str::from_utf8(&bytes[..len]).unwrap_or("");
-        let Some([_, run_delay_ns, _]) = times_of(text) else {
+        let Some(times) = times_of(text) else {
             let why = format!("{PATH} holds {text:?}: the kernel keeps no account of it");
             return Err(
                 Error::new(Code::Unsupported, WHAT, why).fix("a kernel with CONFIG_SCHED_INFO")
             );
         };
-        Ok(run_delay_ns)
+        Ok(times)
     }
 }
 
