@@ -146,6 +146,8 @@ impl World for Simulated {
             ticks => Ok(ticks.unwrap_or(100.0)),
         }
     }
+
+    fn pause(&self) {}
 }
 
 impl Scenario for Sides {

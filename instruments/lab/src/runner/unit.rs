@@ -38,9 +38,15 @@ pub(super) struct Left {
     pub(super) control: Finished,
 }
 
-/// Length of windows from which the distance of the CPUs is also measured between the windows of a
-/// pair.
+/// Length of windows within which the host often moves the CPUs: their distance is measured after each
+/// of them, and each is repeated by itself. Of shorter ones the whole pair is repeated.
 const LONG: Duration = Duration::from_millis(500);
+
+/// Number of times that a long window is run until the CPUs have not moved within it.
+const WINDOW_TRIES: usize = 4;
+
+/// Number of checks, [`World::pause`] apart, whether the CPUs are back at their distance before the pair.
+const RETURN_CHECKS: usize = 50;
 
 /// Number of pairs in a block; each side runs first in half of them.
 const BLOCK: usize = 4;
@@ -78,16 +84,6 @@ pub(super) enum Role {
     A,
     B,
     Control,
-}
-
-impl Order {
-    /// Returns the bench that runs first in a pair.
-    fn first(self) -> Role {
-        match self {
-            Order::AB => Role::Control,
-            Order::BA => Role::B,
-        }
-    }
 }
 
 impl Benches {
@@ -135,14 +131,8 @@ impl Benches {
         observer: &dyn Observer,
     ) -> Result<Option<PairRecord>> {
         let mut ticks = Vec::from_iter(self.a.distance(world));
-        let mut next = |benches: &mut Benches, role| -> Result<Option<Window>> {
-            // In long windows the host may move a CPU away and back unnoticed, so measure the
-            // distance between windows, too.
-            if time >= LONG && role != order.first() {
-                ticks.extend(benches.a.distance(world));
-            }
-            benches.role(role).window(time, world, observer)
-        };
+        let mut next =
+            |benches: &mut Benches, role| benches.window(role, time, &mut ticks, world, observer);
         let windows = match order {
             Order::AB => {
                 let control = next(self, Role::Control)?;
@@ -155,7 +145,9 @@ impl Benches {
             }
         };
         let (Some(a), Some(b), Some(control)) = windows else { return Ok(None) };
-        ticks.extend(self.a.distance(world));
+        if time < LONG {
+            ticks.extend(self.a.distance(world));
+        }
         let placement = self.alike().and_then(|()| placed(ticks));
         let (placement, admission) = match placement {
             Ok(placement) => (placement, world.admit(&[&a, &b, &control])),
@@ -174,6 +166,44 @@ impl Benches {
             reject_reason,
             placement,
         }))
+    }
+
+    /// Runs a window of a bench, and after a long one adds the distance of the CPUs to `ticks`, whose
+    /// first reading is that before the pair. If the host has moved the CPUs, a long window is run
+    /// again as soon as they are as far apart as before the pair.
+    fn window(
+        &mut self,
+        role: Role,
+        time: Duration,
+        ticks: &mut Vec<Result<f64>>,
+        world: &dyn World,
+        observer: &dyn Observer,
+    ) -> Result<Option<Window>> {
+        let before = ticks.first().and_then(|first| first.as_ref().ok()).copied();
+        let moved = |now: &Result<f64>| {
+            let both = before.zip(now.as_ref().ok());
+            both.is_some_and(|(before, now)| place::placement(before, *now).is_none())
+        };
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let window = self.role(role).window(time, world, observer)?;
+            let now = if time < LONG { None } else { self.a.distance(world) };
+            let Some(now) = now else { return Ok(window) };
+            let is_last = window.is_none() || tries == WINDOW_TRIES;
+            if is_last || !moved(&now) || !self.come_back(moved, world) {
+                ticks.push(now);
+                return Ok(window);
+            }
+        }
+    }
+
+    /// Waits until the CPUs are no longer `moved`; returns false if that takes too long.
+    fn come_back(&self, moved: impl Fn(&Result<f64>) -> bool, world: &dyn World) -> bool {
+        (0..RETURN_CHECKS).any(|_| {
+            world.pause();
+            self.a.distance(world).is_none_or(|now| !moved(&now))
+        })
     }
 
     fn role(&mut self, role: Role) -> &mut PlacedBench {
@@ -289,6 +319,9 @@ pub(super) trait World {
 
     /// Measures the distance between two CPUs.
     fn round_trip_ticks(&self, one: usize, other: usize) -> Result<f64>;
+
+    /// Sleeps for a moment, while the host may move the CPUs.
+    fn pause(&self);
 }
 
 /// The machine on which the program runs.
@@ -321,6 +354,10 @@ impl World for Machine {
 
     fn round_trip_ticks(&self, one: usize, other: usize) -> Result<f64> {
         place::round_trip_ticks(one, other)
+    }
+
+    fn pause(&self) {
+        std::thread::park_timeout(Duration::from_millis(100));
     }
 }
 

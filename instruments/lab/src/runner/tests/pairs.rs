@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::record::testing::Scratch;
-use crate::record::{Order, Status};
+use crate::record::{Order, PairRecord, Status};
 use crate::runner::unit::{Role, setup_order};
 
 fn orders(run: &Run, cell: usize) -> Vec<Order> {
@@ -133,18 +133,39 @@ fn a_pair_during_which_the_cpus_moved_or_could_not_be_placed_is_rejected_for_eve
     assert_eq!(pairs.len(), 17);
 }
 
-#[test]
-fn a_cpu_that_goes_and_comes_back_within_a_pair_of_long_windows_is_seen() {
+/// Runs the first cell with long windows and with these distances; returns its windows, its first pair, and
+/// the number of distances that it did not read.
+fn long_windows(distances: &[f64]) -> (String, PairRecord, usize) {
     let (scratch, world) = (Scratch::new(), Simulated::new());
     let mut experiment = grid();
     experiment.cells.iter_mut().for_each(|cell| cell.window_ns = 1_000_000_000);
-    // Four readings for each pair, in reverse order: one of the first pair's is far.
-    world.distances.replace(vec![100.0, 110.0, 100.0, 110.0, 100.0, 100.0, 9000.0, 100.0]);
+    world.distances.replace(distances.iter().rev().copied().collect());
     let run = world.run(&request_in(scratch.path(), experiment)).unwrap();
-    let [first, second, ..] = &run.cells[0].pairs[..] else { panic!("{run:?}") };
-    let why = first.reject_reason.as_deref().unwrap();
-    assert!(why.contains("100 ticks before the pair, 9000 within it"), "{why}");
-    assert_eq!((second.cost_accepted, world.distances.borrow().len()), (true, 0));
+    (world.windows(), run.cells[0].pairs[0].clone(), world.distances.borrow().len())
+}
+
+#[test]
+fn a_long_window_within_which_the_cpus_moved_is_repeated_when_they_are_back() {
+    let still = long_windows(&[100.0; 4]);
+    // Before the pair; after its first window; once more away, and back; after the window again; then the others.
+    let (windows, pair, unread) =
+        long_windows(&[100.0, 9000.0, 9000.0, 100.0, 110.0, 100.0, 110.0]);
+    assert_eq!((pair.cost_accepted, pair.reject_reason, unread), (true, None, 0));
+    assert_eq!(pair.placement.unwrap().after_ticks, 110.0);
+    assert_eq!(windows.len(), still.0.len() + 1);
+}
+
+#[test]
+fn a_pair_whose_cpus_stay_away_or_move_in_each_try_is_rejected() {
+    let stays = [vec![100.0], vec![9000.0; 51], vec![100.0; 2]].concat();
+    // Four tries of a window, and three times back in between.
+    let moves = [vec![100.0], [9000.0, 100.0].repeat(4), vec![100.0; 1]].concat();
+    for distances in [stays, moves] {
+        let (_, pair, _) = long_windows(&distances);
+        assert!(!pair.accepted && !pair.cost_accepted);
+        let why = pair.reject_reason.unwrap();
+        assert!(why.contains("100 ticks before the pair, 9000 within it"), "{why}");
+    }
 }
 
 /// Checks that pairs of the other class are in no effect: a look that counted them would end the
