@@ -295,12 +295,17 @@ fn post_004_s_workloads_are_counted_where_they_are_received_and_their_allocation
         } else {
             assert!(figure("responses") > 0.0, "{window:?}");
         }
-        seen.push((config.split, config.workload));
+        if config.user_space {
+            assert!(figure("remote_frees") > 0.0, "another thread frees what the worker allocates");
+        }
+        seen.push((config.split, config.user_space, config.workload));
         assert!(bench.finish().unwrap().ledger.balanced);
     }
     let (stream, web) = (Workload::Stream, Workload::Web);
     let both = |at| [at, at];
-    assert_eq!(seen, [(false, stream), (true, stream), (true, web)].map(both).concat());
+    let each =
+        [(false, false, stream), (true, false, stream), (true, false, web), (false, true, stream)];
+    assert_eq!(seen, each.map(both).concat());
 }
 
 #[test]
