@@ -228,7 +228,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::Pool;
+    use crate::{Data, Pool};
 
     #[derive(Default)]
     struct Budget {
@@ -277,6 +277,51 @@ mod tests {
         assert_eq!(Arc::strong_count(&budget), 1);
         let ledger = pool.ledger();
         assert!(ledger.is_drained(), "{ledger}");
+    }
+
+    /// An object that looks for free frames while a packet that holds it is freed.
+    struct Looks {
+        pool: Pool,
+        free: AtomicUsize,
+        looked: AtomicUsize,
+    }
+
+    impl Release for Looks {
+        fn release(&self, _: usize) {
+            let listed: u64 = self.pool.ledger().holders().iter().map(|(_, n)| n).sum();
+            let got = self.pool.local_with(0).alloc_one().is_some();
+            self.free.fetch_add(listed as usize + usize::from(got), Ordering::Relaxed);
+            self.looked.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn held_object_is_released_before_the_memory_goes_back() {
+        for data in [Data::Frames, Data::General] {
+            // The packet has the only frame.
+            let pool = Pool::builder().frames(1).data(data).build().unwrap();
+            let (free, looked) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let looks = Arc::new(Looks { pool: pool.clone(), free, looked });
+            let (mut mem, mut batch) = (pool.local_with(0), crate::Batch::with_capacity(1));
+            for way in 0..4 {
+                let mut skb = mem.alloc_one().expect("the frame came back");
+                assert!(skb.hold(looks.clone()).is_ok());
+                match way {
+                    0 => drop(skb),
+                    1 => skb.discard(crate::DropReason::NO_ROUTE),
+                    2 => {
+                        let shared = skb.share();
+                        drop((skb, shared));
+                    }
+                    _ => {
+                        assert!(batch.push(skb).is_ok());
+                        batch.consume(&mut mem);
+                    }
+                }
+                assert_eq!(looks.looked.load(Ordering::Relaxed), way + 1);
+                assert_eq!(looks.free.load(Ordering::Relaxed), 0, "{data:?}, way {way}");
+            }
+        }
     }
 
     #[test]

@@ -387,25 +387,65 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use crate::pool::PoolBuilder;
-    use crate::{Batch, Init, Pool};
+    use crate::{Batch, Data, DropReason, Init, Pool};
 
-    /// Returns the priority field in the hot line after a packet with priority 7 was freed.
-    fn priority_after_free(pool: PoolBuilder) -> u32 {
-        let pool = pool.frames(8).build().unwrap();
-        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));
-        let mut skb = mem.alloc_one().unwrap();
-        let handle = skb.raw();
-        assert!(skb.set_priority(7) && batch.push(skb).is_ok());
-        batch.consume(&mut mem);
-        // SAFETY: the frame is on this thread's free list, and its line initialised memory.
-        unsafe { pool.umem().meta(handle).as_ref().priority }
+    /// Returns the priority fields in the hot lines after a packet with priority 7 was freed, once in
+    /// each way.
+    fn priorities_after_free(init: Init) -> [u32; 5] {
+        [0, 1, 2, 3, 4].map(|way| {
+            let pool = Pool::builder().frames(8).init(init).build().unwrap();
+            let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));
+            let mut skb = mem.alloc_one().unwrap();
+            let handle = skb.raw();
+            assert!(skb.set_priority(7));
+            match way {
+                0 => drop(skb),
+                1 => skb.discard(DropReason::NO_ROUTE),
+                2 => std::thread::scope(|s| s.spawn(|| drop(skb)).join().unwrap()),
+                3 => {
+                    let shared = skb.share();
+                    drop((skb, shared));
+                }
+                _ => {
+                    assert!(batch.push(skb).is_ok());
+                    batch.consume(&mut mem);
+                }
+            }
+            assert!(pool.ledger().is_drained());
+            // SAFETY: the frame is free, and its line initialised memory.
+            unsafe { pool.umem().meta(handle).as_ref().priority }
+        })
     }
 
     #[test]
     fn a_free_initialises_nothing_unless_the_pool_was_told_to() {
-        assert_eq!(priority_after_free(Pool::builder()), 7);
-        assert_eq!(priority_after_free(Pool::builder().init(Init::AtFree)), 0);
+        assert_eq!(priorities_after_free(Init::AtAlloc), [7; 5]);
+        assert_eq!(priorities_after_free(Init::AtFree), [0; 5]);
+    }
+
+    /// Returns the priorities of new packets, one allocated alone and four in bulk, in whose frames'
+    /// hot lines it was 7.
+    fn priorities_after_alloc(init: Init, data: Data) -> Vec<u32> {
+        let pool = Pool::builder().frames(8).init(init).data(data).build().unwrap();
+        let tag = crate::handle::tag(pool.umem().id(), 0);
+        for frame in 0..8 {
+            // SAFETY: the frame is in no packet, and its line initialised memory that no other thread
+            // accesses.
+            let line = unsafe { pool.umem().meta(tag | frame).as_mut() };
+            line.priority = 7;
+        }
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(5));
+        assert!(batch.push(mem.alloc_one().unwrap()).is_ok());
+        assert_eq!(mem.alloc(&mut batch, 4), 4);
+        batch.iter().map(|skb| skb.priority()).collect()
+    }
+
+    #[test]
+    fn an_allocation_writes_the_whole_header_unless_frees_do() {
+        for data in [Data::Frames, Data::General] {
+            assert_eq!(priorities_after_alloc(Init::AtAlloc, data), [0; 5], "{data:?}");
+            assert_eq!(priorities_after_alloc(Init::AtFree, data), [7; 5], "{data:?}");
+        }
     }
 
     #[test]

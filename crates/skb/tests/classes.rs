@@ -125,8 +125,11 @@ fn true_sizes_add_up_to_the_memory_of_the_pool() {
     let pool = Pool::builder().frames(frames).jumbo(jumbo_frames, 16384);
     let pool = pool.huge_pages(linerate_skb::Huge::Never).build().unwrap();
     let mut mem = pool.local_with(0);
+    // A list of twelve frames counts all of them.
+    let chain = mem.alloc_copy(&[7; 20_000]).unwrap();
     let mut batch = Batch::with_capacity(frames as usize);
-    assert_eq!(mem.alloc(&mut batch, frames as usize), frames as usize);
+    assert_eq!(mem.alloc(&mut batch, frames as usize), frames as usize - 1 - chain.fragments());
+    assert!(batch.push(chain).is_ok());
     let jumbo: Vec<_> = std::iter::from_fn(|| mem.alloc_len(9000)).collect();
     assert_eq!(jumbo.len(), jumbo_frames as usize);
     let sum: usize = batch.iter().chain(&jumbo).map(|skb| skb.truesize()).sum();

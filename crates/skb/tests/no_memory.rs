@@ -2,6 +2,7 @@
 //! own.
 #![cfg(not(any(loom, miri)))]
 
+use linerate_skb::compat::skb_copy;
 use linerate_skb::{Batch, Data, Huge, Pool, Skb};
 use linerate_sys::Code;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -33,9 +34,15 @@ fn pool_and_packets_for_which_there_is_no_memory_are_refused_and_nothing_leaks()
     assert_eq!((ledger.in_flight, ledger.difference()), (got as u64, 0), "{ledger}");
     assert!(ledger.starved > 0, "{ledger}");
     assert!(stats.blocks_bytes >= 65_000 * got as u64, "{got}: {}", stats.blocks_bytes);
+    // Each failed attempt takes a header, and gives it back.
+    for _ in 0..100 {
+        assert!(mem.alloc_one().is_none() && mem.alloc(&mut batch, 64) == 0);
+        assert!(batch.iter().next().is_some_and(|skb| skb_copy(skb).is_none()));
+    }
     batch.consume(&mut mem);
     drop(alone);
     // Those that were had for a batch that was not went back, too.
     assert_eq!((pool.stats().blocks_bytes, pool.ledger().difference()), (0, 0));
-    assert!(mem.alloc(&mut batch, 64) > 0);
+    let small: Vec<Skb> = std::iter::from_fn(|| mem.alloc_len(1)).collect();
+    assert_eq!(small.len(), 4096, "a header is missing");
 }
