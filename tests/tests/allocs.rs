@@ -1,14 +1,17 @@
-//! In steady state, forwarding allocates nothing: each thread's calls of the allocator are counted.
+//! In steady state, forwarding allocates nothing: each thread's calls of the C library's allocator are
+//! counted. Only glibc has its allocator under second names, which the counting functions need.
+#![cfg(target_env = "gnu")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::ffi::{c_int, c_void};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, Stats, Worker};
 use linerate_port::{Health, Port};
-use linerate_skb::{Batch, Offload, Pool};
+use linerate_skb::compat::{alloc_skb, alloc_skb_frame, kfree_skb};
+use linerate_skb::{Batch, Data, Offload, Pool};
 use linerate_tests::command::linerate;
 use linerate_tests::or_skip;
 use linerate_tests::topology::Hosts;
@@ -26,40 +29,57 @@ thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts its calls.
-struct Counting;
+unsafe extern "C" {
+    fn __libc_malloc(bytes: usize) -> *mut c_void;
+    fn __libc_calloc(n: usize, bytes: usize) -> *mut c_void;
+    fn __libc_realloc(ptr: *mut c_void, bytes: usize) -> *mut c_void;
+    fn __libc_memalign(align: usize, bytes: usize) -> *mut c_void;
+    fn __libc_free(ptr: *mut c_void);
+}
 
-// SAFETY: every call is passed unchanged to the system's allocator, which keeps the contract;
-// counting changes no argument and no result.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `alloc`, which is also that of `System.alloc`.
-        unsafe { System.alloc(layout) }
-    }
+// These functions take the place of the C library's in the whole program, count their calls and pass
+// them on. A `GlobalAlloc` would not suffice: it does not see the blocks of a pool with general data,
+// which the pool asks `std::alloc::System` for, nor those that the C library takes itself.
+// Source: The GNU C Library, "Replacing malloc".
 
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count();
-        // SAFETY: `ptr` came from `System`, as all pointers of this allocator do; the caller keeps
-        // the rest of the contract.
-        unsafe { System.dealloc(ptr, layout) }
-    }
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
+    count();
+    // SAFETY: the C library's own function takes any size.
+    unsafe { __libc_malloc(bytes) }
+}
 
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as in `alloc`.
-        unsafe { System.alloc_zeroed(layout) }
-    }
+#[unsafe(no_mangle)]
+unsafe extern "C" fn calloc(n: usize, bytes: usize) -> *mut c_void {
+    count();
+    // SAFETY: as in `malloc`; it checks the product.
+    unsafe { __libc_calloc(n, bytes) }
+}
 
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as in `dealloc`.
-        unsafe { System.realloc(ptr, layout, size) }
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(ptr: *mut c_void, bytes: usize) -> *mut c_void {
+    count();
+    // SAFETY: the caller's pointer came from the C library, as all pointers here do; the caller keeps
+    // the rest of the contract.
+    unsafe { __libc_realloc(ptr, bytes) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, bytes: usize) -> c_int {
+    count();
+    // SAFETY: the caller keeps the contract: `out` may be written, and `align` is a power of two.
+    unsafe {
+        *out = __libc_memalign(align, bytes);
+        if (*out).is_null() { libc::ENOMEM } else { 0 }
     }
 }
 
-#[global_allocator]
-static COUNTING: Counting = Counting;
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(ptr: *mut c_void) {
+    count();
+    // SAFETY: as in `realloc`.
+    unsafe { __libc_free(ptr) }
+}
 
 fn count() {
     // Skip a thread that ends: its counter is destroyed already, and its calls are not measured.
@@ -119,6 +139,22 @@ fn counter_sees_an_allocation() {
     let before = calls();
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(calls() - before, 2);
+}
+
+#[test]
+fn general_packet_takes_one_malloc_and_one_free_and_a_frame_none() {
+    for (data, calls_per_packet) in [(Data::General, 2), (Data::Frames, 0)] {
+        let pool = Pool::builder().frames(64).data(data).build().unwrap();
+        let mut mem = pool.local();
+        // The first packet of a thread makes its lists.
+        kfree_skb(alloc_skb(&mut mem, 1514).unwrap());
+        let before = calls();
+        for _ in 0..100 {
+            kfree_skb(alloc_skb(&mut mem, 1514).unwrap());
+            kfree_skb(alloc_skb_frame(&mut mem).unwrap());
+        }
+        assert_eq!(calls() - before, 200 * calls_per_packet, "{data:?}");
+    }
 }
 
 #[test]
