@@ -438,6 +438,27 @@ mod tests {
     }
 
     #[test]
+    fn waits_for_locks_flushes_and_wake_ups_are_told_a_packet() {
+        let mut stopped = trial(1000);
+        stopped.pool.locks.wait_ticks = 3000;
+        for (worker, (asleep_ns, run_delay_ns)) in
+            stopped.workers.iter_mut().zip([(4000, 200), (1000, 300)])
+        {
+            (worker.asleep_ns, worker.run_delay_ns) = (asleep_ns, Some(run_delay_ns));
+        }
+        for port in &mut stopped.ports {
+            port.flushes = Flushes::default();
+        }
+        let last = &mut stopped.ports[3].flushes;
+        (last.calls, last.timed, last.timed_ns) = (1000, 40, 400);
+        let waits = Waits::of(&stopped, &Locks::of(&stopped, &spent(Some(2e9))));
+        assert_eq!((waits.lock_ns, waits.lock_ns_per_packet), (Some(1500), Some(1.5)));
+        assert_eq!((waits.flush_ns, waits.flush_ns_per_packet), (Some(10_000), Some(10.0)));
+        assert_eq!((waits.asleep_ns, waits.asleep_ns_per_packet), (5000, Some(5.0)));
+        assert_eq!((waits.run_delay_ns, waits.run_delay_ns_per_packet), (Some(500), Some(0.5)));
+    }
+
+    #[test]
     fn a_port_of_which_no_flush_was_timed_hides_the_time_unless_it_is_small() {
         let flushes = |calls, timed, timed_ns| {
             let mut flushes = Flushes::default();
