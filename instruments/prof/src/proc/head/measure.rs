@@ -156,6 +156,20 @@ mod tests {
     }
 
     #[test]
+    fn memory_swap_and_processes_are_the_kernels_of_that_name_or_state() {
+        let meminfo = "MemTotal: 900 kB\nMemFree: 200 kB\nMemAvailable: 650 kB\nBuffers: 30 kB\n\
+            Cached: 40 kB\nSwapCached: 5 kB\nShmem: 60 kB\nSwapTotal: 100 kB\nSwapFree: 70 kB\n";
+        let (mem, swap) = memory(meminfo).unwrap();
+        assert_eq!((mem.av_kb, mem.used_kb, mem.free_kb), (900, 700, 200));
+        assert_eq!((mem.shrd_kb, mem.buff_kb, mem.cached_kb), (Some(60), 30, 40));
+        assert_eq!((swap.av_kb, swap.used_kb, swap.free_kb), (100, 30, 70));
+        let mut all = Processes::default();
+        b"RSSDIZTtTX".iter().for_each(|letter| count(&mut all, *letter));
+        let Processes { total, sleeping, running, zombie, stopped, .. } = all;
+        assert_eq!((total, sleeping, running, zombie, stopped), (9, 4, 1, 1, 3));
+    }
+
+    #[test]
     fn interrupts_are_of_the_system_and_waiting_for_a_disk_is_idle() {
         let times = CpuTimes::parse("10 5 20 30 10 5 15 5 0 0").unwrap();
         let cpu = Cpu::from(times.split().unwrap());
