@@ -321,7 +321,48 @@ fn slowest_pct(slices: &[u64]) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_port::{Health, Port};
+    use linerate_skb::{Batch, Pool};
+    use linerate_wire::stamp;
+
     use super::*;
+
+    /// Returns the median latency of packets that say that they arrived `age_ns` before they were made,
+    /// and the time from then until all had been read.
+    fn median_ns(age_ns: u64, verify: bool) -> (u64, u64) {
+        let name = format!("@linerate-far-{}-{age_ns}-{verify}", std::process::id());
+        let reader = Reader::connect(&name).unwrap();
+        let mut far = Far::new(reader, Meter::of_this_thread("far", None, false), verify);
+        let pool = Pool::builder().frames(1024).build().unwrap();
+        let mut sender = Port::open_with(&format!("memif:{name},zerocopy=no"), &pool).unwrap();
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(1));
+        let (made_ns, mut sent, mut packet) = (monotonic_ns(), 0, [0; 60]);
+        while far.took_ns.len() < P50.least {
+            assert!(monotonic_ns() - made_ns < 20_000_000_000, "{} came", far.took_ns.len());
+            sender.rx(&mut batch);
+            far.reader.arm();
+            if sender.health() == Health::Up && sent < P50.least {
+                stamp::write(&mut packet, 0, sent as u64, made_ns - age_ns).unwrap();
+                batch.push(mem.alloc_copy(&packet).unwrap()).unwrap();
+                sent += sender.xmit(&mut batch);
+                batch.clear();
+            }
+            far.look();
+        }
+        (far.take().receipt_p50_ns.unwrap(), monotonic_ns() - made_ns)
+    }
+
+    #[test]
+    fn latencies_of_any_length_are_told_without_rounding() {
+        let longest = monotonic_ns() / 2;
+        for verify in [true, false] {
+            for age_ns in [0, longest, longest + longest / 33] {
+                let (median_ns, lasted_ns) = median_ns(age_ns, verify);
+                let within = age_ns..=age_ns + lasted_ns;
+                assert!(within.contains(&median_ns), "{median_ns} of {within:?}");
+            }
+        }
+    }
 
     #[test]
     fn the_slowest_part_is_a_share_of_their_mean() {

@@ -287,6 +287,33 @@ mod tests {
     }
 
     #[test]
+    fn initialisation_is_compared_on_one_cpu_and_across_two_even_in_a_quick_run() {
+        let one = builtin("skbinit").unwrap();
+        for quick in [true, false] {
+            let mut frees_on = Vec::new();
+            for (_, cell) in one.cells(quick).filter(|(_, cell)| cell.scenario == "churn") {
+                let [old, new] = [&cell.a, &cell.b].map(|side| {
+                    let (init, rest): (Vec<_>, Vec<_>) =
+                        side.iter().partition(|(name, _)| *name == "init");
+                    let rest = rest.iter().map(|(name, set)| format!("{name} {:?}", set.value));
+                    (format!("{:?}", init[0].1.value), rest.collect::<Vec<_>>())
+                });
+                let inits = [old.0.as_str(), new.0.as_str()];
+                assert_eq!(inits, [r#"Text("at_free")"#, r#"Text("at_alloc")"#]);
+                assert_eq!(old.1, new.1, "nothing else differs");
+                frees_on.push(format!("{:?}", cell.a.get("free").unwrap().value));
+            }
+            for free in [r#"Text("local")"#, r#"Text("remote")"#] {
+                assert!(frees_on.iter().any(|on| on == free), "{free}: {frees_on:?}");
+            }
+        }
+        let told: Vec<_> = one.metrics.iter().map(|metric| metric.formula.to_string()).collect();
+        for part in ["init_ticks_warm", "allocator_ticks", "miss_ticks"] {
+            assert!(told.iter().any(|formula| formula == part), "{part}: {told:?}");
+        }
+    }
+
+    #[test]
     fn unknown_experiment_is_refused_with_a_suggestion() {
         let e = Experiment::find("skbinits").unwrap_err();
         assert_eq!(e.why, "there is no experiment \"skbinits\"");

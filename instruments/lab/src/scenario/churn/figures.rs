@@ -207,10 +207,13 @@ mod tests {
         is("life_ticks", 6816.0);
         is("skb_ticks_by_call", 110.0);
         is("skb_ticks_by_cpu", 55.0);
+        is("init_ticks_warm", 2.0);
         is("warm_ticks", 15.0);
         is("allocator_ticks", 13.0);
         is("miss_ticks", 95.0);
         is("init_ticks_cold", 20.0);
+        let parts = ["init_ticks_warm", "allocator_ticks", "miss_ticks"].map(|name| figures[name]);
+        assert_eq!(parts.iter().sum::<f64>(), figures["skb_ticks_by_call"]);
     }
 
     #[test]
