@@ -64,13 +64,17 @@ impl Egress {
 
     /// Changes the cap; the first cap that needs a list allocates it.
     ///
-    /// What is on the list stays there, and leaves before the fifo.
+    /// What is on the list leaves before the fifo. If it is more than the new cap, it goes back to the front of
+    /// the fifo, so that no later call exceeds the cap.
     pub fn set_cap(&mut self, cap: TxBatch) {
         self.cap = cap.clamped();
         self.whole = match self.cap {
             TxBatch::Auto => AUTO_PACKETS,
             TxBatch::Packets(packets) => packets as usize,
         };
+        if self.list_len() > self.whole {
+            self.unlist();
+        }
         let needed = match self.cap {
             TxBatch::Auto => self.fifo.capacity(),
             TxBatch::Packets(packets) => self.fifo.capacity().min(packets as usize),
@@ -87,9 +91,27 @@ impl Egress {
         }
     }
 
+    /// Moves the packets on the list to the front of the fifo.
+    #[cold]
+    fn unlist(&mut self) {
+        let Some(list) = &mut self.list else { return };
+        // List and fifo together have at most as many packets as fit in the fifo: see `spare`.
+        let mut fifo = Batch::with_capacity(self.fifo.capacity());
+        for batch in [list, &mut self.fifo] {
+            batch.move_to(&mut fifo, batch.len());
+        }
+        self.fifo = fifo;
+    }
+
     /// Returns how many more packets may wait.
     pub fn room(&self) -> usize {
-        if self.qdisc.is_some() { usize::MAX } else { self.fifo.spare() }
+        if self.qdisc.is_some() { usize::MAX } else { self.spare() }
+    }
+
+    /// Returns how many more packets the fifo takes. Those on the list count, too: the pool has frames for as
+    /// many packets as fit in the fifo.
+    fn spare(&self) -> usize {
+        self.fifo.capacity().saturating_sub(self.ready())
     }
 
     /// Returns the number of packets in the fifo and the list, which wait for room in the device.
@@ -126,7 +148,8 @@ impl Egress {
         if let Some(qdisc) = &mut self.qdisc {
             return qdisc.enqueue(batch, n, now, mem);
         }
-        let took = batch.move_to(&mut self.fifo, n);
+        let fits = n.min(self.spare());
+        let took = batch.move_to(&mut self.fifo, fits);
         if took < n {
             batch.discard_first(n - took, DropReason::TX_FULL, mem);
         }
@@ -150,7 +173,7 @@ impl Egress {
     fn xmit_parts(&mut self, ops: &mut DriverQueue, now: Instant, mem: &mut Local) -> bool {
         let (mut moved, mut left) = (false, TURN.max(self.ready()));
         loop {
-            if self.fifo.is_empty()
+            if self.ready() == 0
                 && let Some(qdisc) = &mut self.qdisc
             {
                 let most = Moved { packets: left.min(self.fifo.capacity()), bytes: u64::MAX };
@@ -188,8 +211,8 @@ impl Egress {
         if let Some(list) = self.list.as_mut().filter(|list| !list.is_empty()) {
             self.fifo.move_to(list, self.whole.saturating_sub(list.len()));
         }
+        let most = Moved { packets: self.spare(), bytes: u64::MAX };
         if let Some(qdisc) = &mut self.qdisc {
-            let most = Moved { packets: self.fifo.spare(), bytes: u64::MAX };
             qdisc.dequeue(&mut self.fifo, most, now, mem);
         }
     }

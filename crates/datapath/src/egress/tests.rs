@@ -290,12 +290,58 @@ fn caps_change_while_packets_wait_on_the_list() {
         bench.egress.set_cap(cap);
         bench.xmit(i % 5);
         sent += bench.calls().iter().sum::<usize>();
+        let longest = bench.calls.lock().unwrap().offered.drain(..).max().unwrap_or(0);
+        let most = if let TxBatch::Packets(most) = cap { most as usize } else { usize::MAX };
+        assert!(longest <= most, "{longest} packets in a call with a cap of {cap}");
+        assert_eq!(bench.egress.room() + bench.egress.waiting(), 1024);
     }
     let waiting = bench.egress.waiting();
     bench.check_order(sent);
     let ledger = bench.ledger();
     assert_eq!((ledger.sent as usize, ledger.in_flight as usize), (sent, waiting));
     assert_eq!(ledger.dropped(DropReason::TX_FULL) as u32 + (sent + waiting) as u32, bench.next);
+}
+
+/// A cap holds for each call after it was set, also for what is on the list of a greater one.
+#[test]
+fn packets_on_the_list_of_a_greater_cap_go_by_the_lower_one() {
+    let packets = TxBatch::Packets;
+    for (cap, calls) in [(packets(1), 200), (packets(100), 2), (TxBatch::Auto, 1)] {
+        let mut bench = Bench::capped(packets(128), 200, 10);
+        bench.put(200, 60);
+        bench.xmit(0);
+        bench.calls();
+        assert_eq!((bench.egress.list_len(), bench.egress.waiting()), (118, 190));
+        bench.egress.set_cap(cap);
+        assert_eq!((bench.egress.list_len(), bench.egress.waiting()), (0, 190));
+        bench.put(10, 60);
+        bench.xmit(ROOM);
+        assert_eq!(bench.calls().len(), calls, "{cap}");
+        bench.check_order(210);
+    }
+}
+
+/// The pool has frames for a backlog, so that list and fifo share it.
+#[test]
+fn list_and_fifo_together_are_no_longer_than_the_backlog() {
+    let mut bench = Bench::capped(TxBatch::Packets(64), 200, 0);
+    bench.put(200, 60);
+    bench.xmit(0);
+    assert_eq!((bench.egress.list_len(), bench.egress.room()), (64, 0));
+    bench.put(3, 60);
+    assert_eq!(bench.ledger().dropped(DropReason::TX_FULL), 3);
+    bench.xmit(10);
+    assert_eq!((bench.egress.waiting(), bench.egress.room()), (190, 10));
+    // Between a discipline and the device is at most one batch.
+    let mut egress = Egress::new(200, Some(Box::new(Fifo::new(Limit::packets(500)))));
+    egress.set_cap(TxBatch::Packets(8));
+    let mut bench = Bench::new(egress, 0);
+    bench.put(300, 60);
+    for room in [0, 60, 0, 5, 70] {
+        bench.xmit(room);
+        assert!(bench.egress.ready() <= 64, "{}", bench.egress.ready());
+    }
+    bench.check_order(135);
 }
 
 /// S2.8: with a short backlog, the list is as long as its cap; a larger cap replaces the list.
