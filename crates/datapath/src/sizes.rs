@@ -9,7 +9,8 @@ const RANGES: usize = 12;
 /// Transmit calls by the number of packets that the device accepted: none, 1, 2–3, 4–7 and so on,
 /// and 1024 or more.
 ///
-/// Calls with no accepted packet found the device full.
+/// Calls with no accepted packet found the device full. Each segment of a superframe that is cut in front of the device
+/// is a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BatchSizes {
     /// Calls in each range.

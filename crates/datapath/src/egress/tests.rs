@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use linerate_port::wait::EventFd;
 use linerate_port::{Caps, Copies, Origin, QueueOps, TxOffload, Want};
-use linerate_skb::{Ledger, Pool};
+use linerate_skb::{Ledger, Offload, Pool};
 
 use super::*;
 use crate::qdisc::{Fifo, Limit, Tbf};
@@ -342,6 +342,35 @@ fn list_and_fifo_together_are_no_longer_than_the_backlog() {
         assert!(bench.egress.ready() <= 64, "{}", bench.egress.ready());
     }
     bench.check_order(135);
+}
+
+/// A superframe is cut in front of the device. A call that sends segments of it found no full device.
+#[test]
+fn segments_that_leave_later_are_counted_as_accepted() {
+    let mut bench = Bench::capped(TxBatch::Auto, 64, 0);
+    let mut frame = vec![0; 54 + 5 * 200];
+    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+    frame[16..18].copy_from_slice(&1040_u16.to_be_bytes());
+    (frame[22], frame[23], frame[46]) = (64, 6, 0x50);
+    let mut skb = bench.mem.alloc_copy(&frame).unwrap();
+    let (gso_size, csum_start, csum_offset) = (200, 34, 16);
+    assert!(skb.set_offload(Offload {
+        flags: 1,
+        gso_type: 1,
+        hdr_len: 54,
+        gso_size,
+        csum_start,
+        csum_offset,
+    }));
+    let mut batch = Batch::with_capacity(1);
+    assert!(batch.push(skb).is_ok());
+    bench.egress.enqueue(&mut batch, 1, bench.now, &mut bench.mem);
+    for segments in [2, 2, 0, 1] {
+        assert_eq!(bench.xmit(segments), segments > 0);
+    }
+    let Flushes { calls, sizes, .. } = bench.egress.flushes;
+    assert_eq!((calls, sizes.to_string().as_str()), (4, "0: 1, 1: 1, 2-3: 2"));
+    assert_eq!((bench.ledger().sent, bench.ledger().in_flight), (5, 0));
 }
 
 /// S2.8: with a short backlog, the list is as long as its cap; a larger cap replaces the list.
