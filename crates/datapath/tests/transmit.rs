@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use linerate_datapath::{Engine, EngineBuilder, Running, Setting, TxBatch};
 use linerate_port::QueueOps;
 use linerate_port::wrap::fault::{Fault, Faulty, Plan};
-use linerate_skb::DropReason;
+use linerate_skb::{Batch, DropReason};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -29,6 +29,15 @@ fn stop_whole(running: Running) -> u64 {
     let found = stopped.ports[3].verified.unwrap();
     assert_eq!((found.lost, found.reordered, found.duplicated, found.corrupted), (0, 0, 0, 0));
     found.packets
+}
+
+/// Waits until `done` returns true.
+fn eventually(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LONG);
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// S2.8: the cap changes between two turns, when the queue is at rest.
@@ -143,14 +152,18 @@ fn stop_sends_what_a_shaped_port_holds_or_names_what_it_drops() {
             .port("sink", &format!("null:,shape={shape},burst=1000,limit=250"));
         engine.wire("gen", "sink").build().unwrap().start().unwrap()
     };
-    let stopped = start("8Mbit").stop(LONG);
+    let holding = |shape: &str| {
+        let running = start(shape);
+        eventually(|| running.stats().ledger().in_flight > 100);
+        running
+    };
+    let stopped = holding("800kbit").stop(LONG);
     let ledger = &stopped.ledger;
     assert!(ledger.is_drained(), "{ledger}");
     assert_eq!(ledger.dropped(DropReason::STOPPED), 0, "{ledger}");
+    assert_eq!(ledger.sent + ledger.dropped(DropReason::QUEUE_LIMIT), ledger.created, "{ledger}");
     // Ten packets a second: most packets are held, however slow the test runs.
-    let running = start("80kbit");
-    std::thread::sleep(Duration::from_millis(20));
-    let stopped = running.stop(Duration::ZERO);
+    let stopped = holding("80kbit").stop(Duration::ZERO);
     let ledger = &stopped.ledger;
     assert!(ledger.is_drained(), "{ledger}");
     assert!(ledger.dropped(DropReason::STOPPED) > 100, "{ledger}");
@@ -166,10 +179,10 @@ fn discipline_takes_what_a_full_port_would_refuse_and_the_pool_has_frames_for_it
         |holder: &linerate_datapath::Holder| holder.name == "sink qdisc" && holder.frames == 2000;
     assert!(engine.holders().iter().any(holds));
     let running = engine.start().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    eventually(|| running.stats().ledger().created == 5000);
     let stopped = running.stop(Duration::ZERO);
     let (ledger, qdisc) = (&stopped.ledger, stopped.ports[1].qdisc.unwrap());
-    assert_eq!((ledger.created, qdisc.taken.packets), (5000, 5000), "{ledger}");
+    assert_eq!(qdisc.taken.packets, 5000, "{ledger}");
     assert!(ledger.dropped(DropReason::QUEUE_LIMIT) > 0 && ledger.starved == 0, "{ledger}");
     assert_eq!(ledger.difference(), 0, "{ledger}");
 }
@@ -212,6 +225,48 @@ fn refusals_and_losses_in_mid_batch_keep_order_and_books_with_any_cap() {
         assert_eq!((found.reordered, found.duplicated), (0, 0), "{cap}");
         let r0 = &stopped.ports[1];
         assert!(r0.flushes.sizes.full() > 0, "{cap}: {}", r0.flushes.sizes);
+    }
+}
+
+#[test]
+fn ring_of_one_passes_every_packet_in_order_with_any_cap() {
+    for cap in [TxBatch::Packets(1), TxBatch::Packets(64), TxBatch::Auto] {
+        let engine = Engine::builder().port("gen", "gen:,count=500,flows=4").tx_batch(cap);
+        let engine = engine.port("r0", "ring:r,len=1").port("r1", "ring:r,len=1");
+        let engine = engine.port("sink", "sink:").wire("gen", "r0").wire("r1", "sink");
+        let running = engine.build().unwrap().start().unwrap();
+        assert!(running.wait(LONG).unwrap());
+        assert_eq!(stop_whole(running), 500, "{cap}");
+    }
+}
+
+/// What waits for a peer that is gone, in the fifo, on the list or in a discipline, is dropped with the reason.
+#[test]
+fn peer_that_goes_under_load_frees_what_waits_for_it_in_every_queue() {
+    for options in ["tx_batch=2", "qdisc=fifo,limit=300", "qdisc=fq_codel,tx_batch=1"] {
+        let engine = Engine::builder().port("gen", "gen:,count=5k,flows=9").wire("gen", "near");
+        let engine =
+            engine.port("near", &format!("ring:r,len=4,{options}")).port("far", "ring:r,len=4");
+        let mut engine = engine.keep("far").build().unwrap();
+        let mut far = engine.take("far").remove(0);
+        let running = engine.start().unwrap();
+        let (start, mut batch) = (Instant::now(), Batch::with_capacity(3));
+        while far.counts().rx_packets < 100 {
+            assert!(start.elapsed() < LONG, "{options}");
+            far.wait(Some(Duration::from_millis(10))).unwrap();
+            far.rx(&mut batch);
+            batch.clear();
+        }
+        drop(far);
+        assert!(
+            running.wait(LONG).unwrap(),
+            "{options}: nobody reads, and no packet waits for ever"
+        );
+        let ledger = running.stop(LONG).ledger;
+        let gone = ledger.dropped(DropReason::PEER_GONE);
+        let over = ledger.dropped(DropReason::QUEUE_LIMIT) + ledger.dropped(DropReason::CONGESTED);
+        assert!(ledger.is_drained() && gone > 0, "{options}: {ledger}");
+        assert_eq!(ledger.consumed + gone + over, 5000, "{options}: {ledger}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests properties of every discipline, and the use of each one.
 
 mod bound;
+mod extremes;
 mod shaped;
 
 use std::collections::HashMap;

@@ -1,0 +1,116 @@
+//! Tests disciplines with settings at and beyond their limits, and with clocks that jump.
+
+use super::*;
+
+const DAYS: u64 = 86_400_000_000_000;
+
+/// A rate of 0 becomes 1 bit/s: 100 bytes take 800 s, far beyond the horizon of a wheel.
+#[test]
+fn rate_of_zero_sends_a_bit_a_second() {
+    let mut bench = Bench::new(Tbf::new(0, 100, Fifo::new(Limit::packets(9))));
+    bench.put([(1, 100); 2]);
+    assert_eq!(bench.take_all().len(), 1);
+    assert!(bench.wait() && bench.take_all().len() == 1 && !bench.wait());
+    assert_eq!(bench.now_ns, 800_000_000_000);
+    let mut bench = Bench::new(FlowTbf::new(Key::SrcIp, 0, 100, 9));
+    bench.put([(1, 100); 2]);
+    assert_eq!(bench.take_all().len(), 1);
+    while bench.take_all().is_empty() {
+        let before = bench.now_ns;
+        assert!(bench.wait() && bench.now_ns > before, "a deadline that does not pass");
+    }
+    let late = bench.now_ns - 800_000_000_000;
+    assert!(late < 2 << 14, "{late} ns late");
+}
+
+/// The greatest rate sends 1250 bytes in a nanosecond; one above it is as fast.
+#[test]
+fn rate_above_the_greatest_is_the_greatest() {
+    for bps in [RATE_MAX_BPS, RATE_MAX_BPS + 1, u64::MAX] {
+        let mut bench = Bench::new(Tbf::new(bps, 1250, Fifo::new(Limit::packets(500))));
+        bench.put([(1, 1250); 400]);
+        let mut sent = 0;
+        while bench.wait() {
+            sent += bench.take_all().len();
+        }
+        assert_eq!((sent, bench.now_ns), (400, 399), "{bps}");
+        let mut bench =
+            Bench::new(FlowTbf::new(Key::SrcIp, bps, 1250, 9).limits(Limit::packets(500), 500));
+        bench.put([(1, 1250); 400]);
+        let mut sent = 0;
+        while bench.wait() {
+            sent += bench.take_all().len();
+        }
+        assert_eq!(sent, 400, "{bps}");
+    }
+}
+
+/// A burst of 0 becomes a byte: no packet can leave, and none stays.
+#[test]
+fn burst_of_zero_drops_every_packet_as_too_long() {
+    for which in 0..2 {
+        let qdisc: Box<dyn Qdisc> = match which {
+            0 => Box::new(Tbf::new(RATE_MAX_BPS, 0, Fifo::new(Limit::packets(9)))),
+            _ => Box::new(FlowTbf::new(Key::SrcIp, RATE_MAX_BPS, 0, 0)),
+        };
+        let mut bench = Bench::new(qdisc);
+        bench.put([(1, 60), (2, 60)]);
+        assert_eq!((bench.take_all().len(), bench.dropped(DropReason::TOO_LONG)), (0, 2));
+    }
+}
+
+/// A limit of no packets becomes one packet; a limit of no bytes is kept.
+#[test]
+fn limits_of_zero_hold_a_packet_or_no_byte() {
+    let of = |limit: Limit| -> [Box<dyn Qdisc>; 5] {
+        [
+            Box::new(Fifo::new(limit)),
+            Box::new(PfifoFast::new(limit)),
+            Box::new(codel(limit, 100)),
+            Box::new(Tbf::new(RATE_MAX_BPS, 1514, Fifo::new(limit))),
+            Box::new(FlowTbf::new(Key::SrcIp, RATE_MAX_BPS, 1514, 4).limits(limit, 0)),
+        ]
+    };
+    for (limit, held) in
+        [(Limit { packets: 0, bytes: u64::MAX }, 1), (Limit { packets: 9, bytes: 0 }, 0)]
+    {
+        for (i, qdisc) in of(limit).into_iter().enumerate() {
+            let mut bench = Bench::new(qdisc);
+            for _ in 0..3 {
+                bench.put([(1, 60), (1, 60)]);
+                assert_eq!(bench.qdisc.counts().held.packets, held, "discipline {i}");
+                assert_eq!(bench.take_all().len(), held, "discipline {i}");
+                bench.now_ns += DAYS;
+            }
+        }
+    }
+}
+
+/// A worker that had no CPU comes back much later; a program may also pass an earlier time than before.
+#[test]
+fn clock_that_jumps_loses_nothing_and_gives_no_more_than_a_burst() {
+    for which in 0..2 {
+        let limit = Limit::packets(200);
+        let qdisc: Box<dyn Qdisc> = match which {
+            0 => Box::new(Tbf::new(8_000_000, 1000, Fifo::new(limit))),
+            _ => Box::new(FlowTbf::new(Key::SrcIp, 8_000_000, 1000, 9).limits(limit, 200)),
+        };
+        let mut bench = Bench::new(qdisc);
+        bench.put([(1, 500); 100]);
+        assert_eq!(bench.take_all().len(), 2);
+        for jump in [DAYS, 400 * 365 * DAYS / 4, DAYS] {
+            bench.now_ns += jump;
+            assert_eq!(bench.take_all().len(), 2, "a burst, however long it was");
+            assert_eq!(bench.take_all().len(), 0);
+            // Earlier than before: no tokens for the time that comes again.
+            bench.now_ns -= DAYS / 2;
+            assert_eq!(bench.take_all().len(), 0);
+            bench.now_ns += DAYS / 2;
+            assert_eq!(bench.take_all().len(), 0);
+        }
+        while bench.wait() {
+            bench.take_all();
+        }
+        assert_eq!(bench.qdisc.counts().left.packets, 100);
+    }
+}
