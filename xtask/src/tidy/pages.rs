@@ -259,6 +259,39 @@ mod tests {
         assert_eq!((found("\n| `E-GONE` | 1 |"), found("\n| `E-OTHER` | 1 |")), (0, 1));
     }
 
+    /// S2.25: the log of this tree has what post 002 decided, and who had proposed it there.
+    #[test]
+    fn decisions_of_post_002_are_in_the_log_with_their_proposers() {
+        let log = include_str!("../../../docs/decisions.md");
+        let link = "[post 002](../tests/seeds/002_79d1c05c8b9613cb.txt)";
+        let rows: Vec<Vec<&str>> = log
+            .lines()
+            .filter(|line| line.contains(link))
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+            .collect();
+        for (what, by, outcome) in [
+            ("`tx_queue_len`", "Patrick", "dropped"),
+            ("`dev_deactivate`", "Patrick", "adopted"),
+            ("`sch_generic.c`", "Patrick", "adopted"),
+            ("`free_netdev`", "Patrick", "adopted there, the first of the two"),
+            ("/sys", "Stephen and Patrick", "adopted"),
+            ("ethtool", "Stephen", "adopted"),
+            ("Stop interrupts", "Evgeniy", "adopted"),
+            ("`ipoib_send()`", "Michael Tsirkin", "adopted"),
+            ("`NETIF_F_BATCH_SKBS`", "Krishna Kumar", "adopted"),
+            ("`xmit_slots`", "Krishna Kumar", "dropped"),
+            ("Unsigned ring indices", "Krishna Kumar", "adopted"),
+            ("statically", "Patrick", "dropped"),
+            ("no packet for a batch", "Patrick", "dropped"),
+            ("even single packets", "Sridhar", "dropped"),
+        ] {
+            let found = rows.iter().find(|row| row[0].contains(what));
+            let row = found.unwrap_or_else(|| panic!("no decision about {what}"));
+            assert!(row[1].starts_with(by) && row[2].starts_with(outcome), "{row:?}");
+        }
+        assert_eq!(rows.len(), 14);
+    }
+
     #[test]
     fn a_decision_has_a_proposer_an_outcome_a_figure_and_a_page() {
         assert_eq!(found(DECISIONS, &format!("{HEAD}{ROW}")), [""; 0]);
