@@ -203,6 +203,7 @@ impl Serialize for List<'_> {
 mod tests {
     use super::*;
     use crate::settings::Settings;
+    use linerate_seeds::Part;
     use proptest::prelude::*;
 
     #[test]
@@ -237,6 +238,58 @@ mod tests {
         let expected: Vec<_> = all.flat_map(|one| one.metrics).flat_map(|m| m.expected).collect();
         assert!(!expected.is_empty());
         assert!(expected.iter().all(|one| one.source.len() >= "post 000".len()), "{expected:?}");
+    }
+
+    /// Returns the tests of post 002's matrix, as its table has them: group, bytes and processes.
+    fn tests_of_post_002() -> Vec<[String; 3]> {
+        let report = linerate_seeds::Post::named("002").unwrap().report().unwrap();
+        let is_it = |part: &&Part| matches!(part, Part::Table(table) if table.name == "tests");
+        let table = serde_json::to_value(report.parts.iter().find(is_it).unwrap()).unwrap();
+        let rows = table["rows"].as_array().unwrap().iter();
+        let text = |value: &serde_json::Value| value.to_string().trim_matches('"').to_owned();
+        rows.map(|row| ["test", "size_bytes", "processes"].map(|key| text(&row[key]))).collect()
+    }
+
+    /// S2.26: one command runs each test of the post's matrix with a doorbell for each packet and with batches.
+    #[test]
+    fn batch_has_each_test_of_post_002_for_every_device_placement_and_cap() {
+        let mut posted = tests_of_post_002();
+        posted.sort();
+        for (id, factors) in [("batch", 8), ("batch-bus", 1), ("batch-fault", 5)] {
+            let one = builtin(id).unwrap();
+            let mut tests = std::collections::BTreeMap::<Vec<String>, Vec<[String; 3]>>::new();
+            for (_, cell) in one.cells(false) {
+                let level = |factor: &str| {
+                    cell.at.iter().find(|(name, _)| name == factor).unwrap().1.clone()
+                };
+                let told =
+                    |side: &Settings, name: &str| side.get(name).map(|set| set.value.to_string());
+                for (name, factor) in [("message", "size"), ("connections", "procs")] {
+                    assert_eq!(told(&cell.b, name), Some(level(factor)), "{id}: {:?}", cell.at);
+                }
+                let is_delayed = told(&cell.b, "nodelay").as_deref() == Some("false");
+                assert_eq!(is_delayed, level("test") == "TCP", "{id}: {:?}", cell.at);
+                let caps = [&cell.a, &cell.b].map(|side| told(side, "tx_batch").unwrap());
+                assert!(caps[0] == "1" && ["64", "auto"].contains(&&*caps[1]), "{id}: {caps:?}");
+                for (name, value) in [("senders", "processes"), ("sysctl", "post-002")] {
+                    assert_eq!(told(&cell.a, name).as_deref(), Some(value), "{id}: {:?}", cell.at);
+                }
+                let group = if is_delayed { "TCP" } else { "TCP No Delay" };
+                let own = ["test", "size", "procs"];
+                let others = cell.at.iter().filter(|(name, _)| !own.contains(&&**name));
+                let others = others.map(|(_, level)| level.clone()).collect();
+                tests.entry(others).or_default().push([
+                    group.into(),
+                    level("size"),
+                    level("procs"),
+                ]);
+            }
+            assert_eq!(tests.len(), factors, "{id}: {:?}", tests.keys());
+            for (others, mut tests) in tests {
+                tests.sort();
+                assert_eq!(tests, posted, "{id}: {others:?}");
+            }
+        }
     }
 
     #[test]
