@@ -4,6 +4,8 @@
 mod fixture;
 #[path = "report/posts.rs"]
 mod posts;
+#[path = "report/triaged.rs"]
+mod triaged;
 
 use fixture::{batch, coalesce, coalesce_bus, pool, skbinit};
 use linerate_lab::record::{Effect, Ledgers, ProfileRecord, ProfileRow, Run, Status, Verdict};

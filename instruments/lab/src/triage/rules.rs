@@ -70,8 +70,16 @@ pub fn judge(seen: &[Seen]) -> Verdict {
         }
     }
     if is_fault(batch, "outlet_lost") == Some(true) {
-        let (cause, why) = behind_the_device(batch, find(true, Cap::Two));
+        let two = find(true, Cap::Two);
+        let (cause, why) = behind_the_device(batch, two);
         verdict.causes.push(finding("outlet_lost", cause, why));
+        if two.is_none() {
+            verdict.untold.push(
+                "Packets are taken by the device and reach no host. Whether the device loses them or they come \
+                 too fast for the host, a cap of 2 would tell (--extra)."
+                    .into(),
+            );
+        }
     }
     if is_fault(batch, LATE_AFTER) == Some(true) {
         match find(false, Cap::Batch).map(|second| (second, is_fault(second, LATE_AFTER))) {
@@ -210,8 +218,13 @@ mod tests {
     fn a_cap_of_two_tells_a_host_that_is_overrun_from_a_device_that_loses() {
         let own = seen(true, Cap::Batch, &[("outlet_lost", 5000.0)]);
         let two = |n: f64| seen(true, Cap::Two, &[("outlet_lost", n)]);
-        assert_eq!(causes(&[own.clone(), two(20.0)]), [Cause::Receiver]);
-        assert_eq!(causes(&[own, two(4000.0)]), [Cause::Device]);
+        for (n, cause) in [(20.0, Cause::Receiver), (4000.0, Cause::Device)] {
+            let verdict = judge(&[own.clone(), two(n)]);
+            assert_eq!(verdict.causes[0].cause, cause);
+            assert!(verdict.untold.is_empty(), "{verdict:?}");
+        }
+        let open = judge(&[own]);
+        assert!(open.untold[0].contains("a cap of 2 would tell"), "{open:?}");
     }
 
     #[test]

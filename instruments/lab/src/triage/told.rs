@@ -99,6 +99,12 @@ impl fmt::Display for Triage {
             f.write_str("\n")?;
             f.write_str(&wrapped(&format!("not told: {untold}"), "", "  "))?;
         }
+        let own = self.seen.iter().find(|seen| seen.own && seen.cap == Cap::Batch);
+        if own.is_some_and(|seen| !seen.sums.contains_key(LATE_AFTER)) {
+            f.write_str(
+                "\nnot looked at: whether packets come late behind the engine (--extra)\n",
+            )?;
+        }
         let mut table = Table::new("seen", "", &COLUMNS);
         for seen in &self.seen {
             let cap = match seen.cap {

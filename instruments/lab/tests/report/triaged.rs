@@ -1,0 +1,84 @@
+//! Tests the triage of a run that was kept: its worst cell, beside the same test on the other device.
+
+use linerate_lab::record::{CellRecord, PairRecord, Run, Window};
+use linerate_lab::triage::{Case, Cause, Triage};
+
+use crate::fixture::batch;
+
+/// Packets of a window.
+const PACKETS: u64 = 500_000;
+/// The parts of the way, none of which has lost a packet.
+const CLEAN: [&str; 6] =
+    ["inlet_lost", "core_lost", "driver_lost", "outlet_lost", "receiver_lost", "tcp_retrans_segs"];
+
+/// Returns a cell of the experiment `batch` with two pairs, whose windows with batches have these counts.
+fn cell(device: &str, size: &str, counts: &[(&str, f64)]) -> CellRecord {
+    let at = [("device", device), ("cpus", "one"), ("cap", "64"), ("test", "NoDelay")];
+    let at = [&at[..], &[("procs", "8"), ("size", size)]].concat();
+    let window = |counts: &[(&str, f64)]| {
+        let all = CLEAN.map(|name| (name, 0.0)).into_iter().chain(counts.iter().copied());
+        let figures = all.map(|(name, n)| (name.to_owned(), n)).collect();
+        Window { packets: PACKETS, figures, ..Window::default() }
+    };
+    let pair = PairRecord { a: window(&[]), b: window(counts), ..PairRecord::default() };
+    CellRecord {
+        at: at.iter().map(|(name, level)| ((*name).to_owned(), (*level).to_owned())).collect(),
+        pairs: vec![pair; 2],
+        ..CellRecord::default()
+    }
+}
+
+fn run(cells: Vec<CellRecord>) -> Run {
+    let mut run = batch();
+    run.run.config_toml = Some(include_str!("../../experiments/batch.toml").into());
+    run.cells = cells;
+    run
+}
+
+fn triage(run: &Run, only: &[(&str, &str)]) -> Triage {
+    let only: Vec<_> =
+        only.iter().map(|(name, level)| ((*name).to_owned(), (*level).to_owned())).collect();
+    Case::of(run, &only).unwrap().answer()
+}
+
+#[test]
+fn kept_run_names_the_part_that_loses_in_the_test_that_sends_most_again() {
+    let lost = [("driver_lost", 800.0), ("tcp_retrans_segs", 900.0)];
+    let few = [("receiver_lost", 300.0), ("tcp_retrans_segs", 310.0)];
+    let worst = cell("xdp", "4096", &lost);
+    let run = run(vec![cell("xdp", "32", &few), worst.clone(), cell("packet", "4096", &[])]);
+    let told = triage(&run, &[]);
+    assert_eq!(told.at, worst.at);
+    let [found] = told.verdict.causes.as_slice() else { panic!("{told}") };
+    assert_eq!(found.cause, Cause::Driver);
+    let rates = (found.per_million, found.without_per_million, found.elsewhere_per_million);
+    assert_eq!(rates, (1600.0, Some(0.0), Some(0.0)), "of a million packets");
+    let text = told.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    for wanted in [
+        "cause: driver ",
+        "Of a million with batches 1,600, with a cap of 1 0, on the other device 0.",
+        "not looked at: whether packets come late behind the engine (--extra)",
+        "Counters of the hosts with packet and batches: all 0.",
+    ] {
+        assert!(text.contains(wanted), "no {wanted:?} in {text}");
+    }
+    // Each other cell has its own answer.
+    assert_eq!(triage(&run, &[("size", "32")]).in_short(), "cause: receiver");
+    assert_eq!(triage(&run, &[("device", "packet")]).in_short(), "cause: none");
+}
+
+#[test]
+fn kept_run_without_these_counts_or_without_a_side_of_one_packet_is_not_guessed_at() {
+    let mut old = cell("xdp", "4096", &[]);
+    old.pairs.iter_mut().for_each(|pair| pair.b.figures.clear());
+    let told = triage(&run(vec![old]), &[]);
+    assert_eq!((told.in_short().as_str(), told.verdict.untold.len()), ("cause: cannot be told", 4));
+    let one = run(vec![cell("xdp", "4096", &[])]);
+    let e = Case::of(&one, &[("size".into(), "512".into())]).unwrap_err();
+    assert!(e.why.contains("no such cell"), "{e}");
+    let mut both = one;
+    let toml = both.run.config_toml.take().unwrap();
+    both.run.config_toml = Some(toml.replace("tx_batch = \"1\"", "tx_batch = \"2\""));
+    let e = Case::of(&both, &[]).unwrap_err();
+    assert!(e.why.contains("not one packet a doorbell"), "{e}");
+}
