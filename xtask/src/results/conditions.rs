@@ -48,7 +48,7 @@ pub fn source(machine: &str, document: &Value, up: &str) -> Result<String> {
 }
 
 /// Returns the definition of a metric by the experiment's file, after the one that it refers to.
-fn definition(document: &Value, name: &str) -> Result<String> {
+pub fn definition(document: &Value, name: &str) -> Result<String> {
     if let Some(head) = name.strip_prefix("head:") {
         let found = HEADS.iter().find(|(known, _)| *known == head);
         let (_, about) = found.with_context(|| format!("{head} is not defined in HEADS"))?;

@@ -9,11 +9,15 @@
 //! machine has a column. `plain` is for readers who see such a table for the first time: one machine, and columns for the
 //! sides, for what was expected, and for what became of that. `scatter` draws two metrics, `X,Y`, of one machine, and
 //! lists them ([`super::scatter`]). Several levels of one factor are alternatives.
+//!
+//! In a document that reproduces post 001, a metric of CPU time gets a column with the latency of the same cells, and a
+//! side that did not reach its load has a dash instead of a figure.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
-use super::conditions::{source, stated};
+use super::conditions::{definition, source, stated};
+use super::scatter::REACHED_PCT;
 use super::{Documents, scatter, word};
 use crate::tidy::Finding;
 
@@ -23,6 +27,12 @@ const END: &str = "<!-- end of results -->";
 /// section of the page.
 const UNKEPT: &str = "reported, not kept";
 const ALL: &str = "figures on this page are reported, not kept";
+/// The post whose CPU times have no latency beside them.
+const POST: &str = "001";
+/// The metrics of CPU time that have the latency beside them.
+const CPU: [&str; 3] = ["cpu_pct", "all_cpu_pct", "cpu_ns_per_packet"];
+/// The metrics of the latency, in microseconds: median and 99th percentile.
+const LATENCY: [&str; 2] = ["receipt_p50_us", "receipt_p99_us"];
 
 /// A block to be rendered, as its mark describes it.
 struct Block<'a> {
@@ -147,11 +157,13 @@ impl<'a> Block<'a> {
             bail!("no cell of {} is like that", self.experiment);
         }
         let mut sources = String::new();
-        let (mut unit, up) = ("", "../".repeat(page.matches('/').count()));
+        let has_latency = self.has_latency(&first);
+        let up = "../".repeat(page.matches('/').count());
         for machine in &self.machines {
             let document = documents.get(machine, self.experiment)?;
             for (at, columns) in &mut rows {
                 columns.push(self.figure(document, at));
+                columns.extend(has_latency.then(|| latency(document, at)));
             }
             sources += if sources.is_empty() { "" } else { "; " };
             sources += &source(machine, document, &up)?;
@@ -162,7 +174,8 @@ impl<'a> Block<'a> {
         {
             bail!("no cell of {} has {}", self.experiment, self.metric);
         }
-        let stated = stated(&first, self.metric)?;
+        let beside = if has_latency { format!(",{}", LATENCY[1]) } else { String::new() };
+        let stated = stated(&first, &format!("{}{beside}", self.metric))?;
         if self.style == Style::Scatter {
             let cells = cells.iter().filter(|cell| self.wants(&cell["at"]));
             let metrics =
@@ -174,35 +187,43 @@ impl<'a> Block<'a> {
             documents.pictures.insert(path, picture);
             return Ok(format!("\n{shown}\n\n{table}\n{stated}\nFrom {sources}.\n\n"));
         }
-        if let Some(metrics) = cells.iter().find_map(|cell| cell["metrics"].get(self.metric)) {
-            unit = word(metrics, "/unit");
+        let columns = self.columns(&first, has_latency);
+        let mut table = format!("\n| {} |\n", columns.join(" | "));
+        table += &format!("|{}\n", "---|".repeat(columns.len()));
+        for (at, columns) in rows {
+            table += &format!("| {} | {} |\n", name_of(at), columns.join(" | "));
         }
-        let (a, b) = (word(&first, "/experiment/a"), word(&first, "/experiment/b"));
+        Ok(format!("{table}\n{stated}\nFrom {sources}.\n\n"))
+    }
+
+    /// Returns the heads of the columns, that of the rows' names first.
+    fn columns(&self, document: &Value, has_latency: bool) -> Vec<String> {
+        let (a, b) = (word(document, "/experiment/a"), word(document, "/experiment/b"));
+        let mut cells = document["cells"].as_array().into_iter().flatten();
+        let effect = cells.find_map(|cell| cell["metrics"].get(self.metric));
+        let unit = effect.map_or("", |effect| word(effect, "/unit"));
+        let latency = has_latency.then(|| "receipt in us (pairs)".to_owned());
+        if self.style == Style::Plain {
+            let heads = [format!("{a}, {unit}"), format!("{b}, {unit}"), format!("{b} takes")];
+            let outcome = ["expected", "so it came out"].map(str::to_owned);
+            let all = [" ".to_owned()].into_iter().chain(heads).chain(outcome);
+            return all.chain(latency).collect();
+        }
         let name = self.metric.trim_start_matches("head:");
         let of = match self.style {
             Style::Ratio => format!("{name}, {b} to {a}"),
             _ => format!("{name}{}{unit}, {a} → {b}", if unit.is_empty() { "" } else { " in " }),
         };
-        let columns = match self.style {
-            Style::Plain => {
-                let ratio = format!("{b} takes");
-                vec![
-                    format!("{a}, {unit}"),
-                    format!("{b}, {unit}"),
-                    ratio,
-                    "expected".to_owned(),
-                    "so it came out".to_owned(),
-                ]
-            }
-            _ => self.machines.iter().map(|machine| (*machine).to_owned()).collect(),
-        };
-        let of = if self.style == Style::Plain { " ".to_owned() } else { of };
-        let mut table = format!("\n| {of} | {} |\n|---|", columns.join(" | "));
-        table += &format!("{}\n", "---|".repeat(columns.len()));
-        for (at, columns) in rows {
-            table += &format!("| {} | {} |\n", name_of(at), columns.join(" | "));
-        }
-        Ok(format!("{table}\n{stated}\nFrom {sources}.\n\n"))
+        let machine = |machine: &&str| [(*machine).to_owned()].into_iter().chain(latency.clone());
+        [of].into_iter().chain(self.machines.iter().flat_map(machine)).collect()
+    }
+
+    /// Returns true if the latency of each cell stands beside the metric.
+    fn has_latency(&self, document: &Value) -> bool {
+        let is_asked = self.style != Style::Scatter && CPU.contains(&self.metric);
+        is_asked
+            && is_of_post(document)
+            && LATENCY.iter().all(|name| definition(document, name).is_ok())
     }
 
     fn wants(&self, at: &Value) -> bool {
@@ -225,7 +246,20 @@ impl<'a> Block<'a> {
                 None => "-".to_owned(),
             };
         }
-        self.told(&cell["metrics"][self.metric], &cell["status"]).unwrap_or_else(|_| "-".to_owned())
+        let effect = &cell["metrics"][self.metric];
+        if is_of_post(document) {
+            let side = |side: &str| match cell["metrics"]["achieved_pct"][side].as_f64() {
+                Some(pct) if pct < REACHED_PCT => None,
+                _ => Some(effect[side].as_f64().map_or("-".to_owned(), number)),
+            };
+            let sides = ["a", "b"].map(side);
+            if sides.contains(&None) {
+                let between = if self.style == Style::Plain { "|" } else { "→" };
+                let [a, b] = sides.map(|side| side.unwrap_or_else(|| "–".to_owned()));
+                return format!("{a} {between} {b}");
+            }
+        }
+        self.told(effect, &cell["status"]).unwrap_or_else(|_| "-".to_owned())
     }
 
     fn told(&self, effect: &Value, status: &Value) -> Result<String> {
@@ -285,6 +319,27 @@ fn plain(effect: &Value, disturbed: bool) -> (String, String) {
         (false, _) => format!("{verdict}; too close to the bound to say"),
     };
     (expected, outcome + if disturbed { " (disturbed)" } else { "" })
+}
+
+/// Returns true if the document reproduces post 001.
+fn is_of_post(document: &Value) -> bool {
+    word(document, "/experiment/seed_post") == POST
+}
+
+/// Returns the latency of both sides in one cell, with the number of pairs that it is from. That is often less than the
+/// number of the CPU time, because a window can be too disturbed for a latency.
+fn latency(document: &Value, at: &Value) -> String {
+    let mut cells = document["cells"].as_array().into_iter().flatten();
+    let told = cells.find(|cell| cell["at"] == *at).and_then(|cell| {
+        let [p50, p99] = LATENCY.map(|name| &cell["metrics"][name]);
+        let sides = |effect: &Value| {
+            let (a, b) = (effect["a"].as_f64()?, effect["b"].as_f64()?);
+            Some(format!("{} → {}", number(a), number(b)))
+        };
+        let pairs = p99["n_pairs"].as_u64()?;
+        Some(format!("p50 {}, p99 {} ({pairs})", sides(p50)?, sides(p99)?))
+    });
+    told.unwrap_or_else(|| "-".to_owned())
 }
 
 /// Returns `case=bulk` without the factor's name if there is only one factor.
@@ -407,6 +462,45 @@ mod tests {
         assert_eq!(of(Value::Null, -69.0), ("nothing".into(), "better".into()));
         let two = rendered("buffers ticks_per_packet plain amd other").1;
         assert!(two[0].to_string().contains("one machine"), "{two:?}");
+    }
+
+    /// S1.9 and S1.12, in a document with two loads, of which A does not reach the second.
+    #[test]
+    fn cpu_time_of_post_001_has_the_latency_beside_and_a_dash_where_the_load_was_not_reached() {
+        let metric = |a: f64, b: f64, pairs: u64| {
+            serde_json::json!({"unit": "%", "a": a, "b": b, "change_pct": -60.0, "ci95_pct": [-61.0, -59.0],
+                "n_pairs": pairs, "verdict": "better"})
+        };
+        let mut of_post = document();
+        of_post["experiment"]["seed_post"] = "001".into();
+        let file = word(&of_post, "/run/config_toml").replace("ticks_per_packet", "cpu_pct");
+        let file = file.replace("\"p50_ticks\"", "\"receipt_p50_us\"");
+        of_post["run"]["config_toml"] = file.replace("\"p99_ticks\"", "\"receipt_p99_us\"").into();
+        for (cell, reached) in [(0, 100.0), (1, 97.9)] {
+            of_post["cells"][cell]["metrics"] = serde_json::json!({
+                "cpu_pct": metric(45.0, 18.0, 24), "achieved_pct": metric(reached, 99.9, 24)});
+        }
+        of_post["cells"][0]["metrics"]["receipt_p50_us"] = metric(40.0, 140.0, 3);
+        of_post["cells"][0]["metrics"]["receipt_p99_us"] = metric(80.0, 290.0, 3);
+        let rendered = |style: &str| {
+            let mut documents = Documents::new(|_| Ok(of_post.clone()));
+            page("docs/x.md", &format!("{BEGIN}x cpu_pct {style} amd -->\n{END}\n"), &mut documents)
+        };
+        let (text, found) = rendered("change");
+        assert!(found.is_empty(), "{found:?}");
+        for line in [
+            "| cpu_pct in %, dpdk → linerate | amd | receipt in us (pairs) |",
+            "| bulk | 45.0 → 18.0: −60.0 % [−61.0, −59.0], better | p50 40.0 → 140, p99 80.0 → 290 (3) |",
+            "| ring | – → 18.0 | - |",
+            "`receipt_p50_us`: Ticks, median. `receipt_p99_us`: The same, 99th percentile.",
+        ] {
+            assert!(text.contains(line), "no {line:?} in\n{text}");
+        }
+        let text = rendered("plain").0;
+        assert!(
+            text.contains(" | nothing | better | p50 40.0 → 140, p99 80.0 → 290 (3) |\n"),
+            "{text}"
+        );
     }
 
     #[test]

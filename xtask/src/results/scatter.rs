@@ -28,7 +28,7 @@ const LABEL: f64 = 0.15;
 /// Distance of two labels' baselines, in pixels.
 const LINE: f64 = 14.0;
 /// The part of the offered packets, in per cent, that must arrive for a load to count as reached.
-const REACHED_PCT: f64 = 98.0;
+pub(super) const REACHED_PCT: f64 = 98.0;
 /// The style of the elements that [`Svg`] draws, on a light and on a dark background.
 const STYLE: &str = "text{font:13px sans-serif;fill:#444}.tick{font-size:11px;fill:#777}\
     .grid,.zero{stroke:#8885}.mark{fill:#06c}\
