@@ -56,7 +56,7 @@ pub(super) enum Workload {
     Stream,
     /// Short responses over HTTP.
     Web,
-    /// Requests over TCP, each answered by the same number of bytes.
+    /// Requests over TCP, each answered.
     Rpc,
     /// Datagrams, each sent at its time.
     Load,
@@ -113,14 +113,15 @@ knobs! {
     "qdisc" qdisc: Option<String> = other("options of a port, as \"shape=20Mbit,qdisc=fq_codel\"", told.text("qdisc")?), "none", "a queueing discipline in front of the engine's eastern ports (docs/howto-batching.md)";
     "check" check: bool = flag(), "false", "number packets at the receiving port, and check their order at the sending port (core_late)";
     "fault" fault: Faults = other("faults of docs/howto-triage.md", fault(&told)?), "none", "faults to plant, with a blank between them: core:reorder=N, core:prefer=N, xdp:lose=N, xdp:reorder=N, packet:lose=N, packet:reorder=N, device:lose=N (one packet in N), receiver:sleep=MICROSECONDS or receiver:overrun=N (packets of a doorbell)";
-    "workload" workload: Workload = choice(WORKLOAD), "stream", "stream: bulk TCP one way, as netperf's TCP_STREAM; rpc: requests over TCP that are answered by as many bytes, as its TCP_RR; load: datagrams, each at its time; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw";
+    "workload" workload: Workload = choice(WORKLOAD), "stream", "stream: bulk TCP one way, as netperf's TCP_STREAM; rpc: requests over TCP that are answered by as many bytes, as its TCP_RR, or by as many as answer says; load: datagrams, each at its time; web: many short responses of mixed sizes, files of the sizes and shares that we know of SPECweb99; connections stay open for as many requests as we draw";
     "rate" rate: Option<f64> = other("\"max\" | a number above 0", rate(&told)?), "max", "bytes a second (stream), requests a second (web, rpc) or datagrams a second (load, which has no max) over all connections, sent at their times whatever the answers; max: as fast as TCP takes them";
     "link_pct" link_pct: Option<u32> = count_if_set(1, 100), "none", "in place of a rate: so much of 1 Gbit/s in frames of 1514 bytes, 81,274 a second at 100, by what they carry (not web)";
     "burst" burst: u64 = count(1, 1024), "1", "datagrams of a flow that are due at once (load); the rate stays";
     "arrivals" arrivals: Arrivals = other("\"constant\" | \"poisson\" | \"bursts\" | \"steps\" | \"tcp\" | a capture's path", arrivals(&told)?), "constant", "when the datagrams of a load are due: at equal gaps; at random; 10 ms of every 50 at five times the rate; in quarters of a window at 0.4, 1.6, 0.8 and 1.2 times the rate; with the gaps of a capture of bulk TCP that we bring, or of one by its path, stretched to the rate, from the directory that linerate is started in";
     "connections" connections: usize = count(1, 64) or workload.connections(), "1 (stream, rpc, load), 16 (web)", "TCP connections at a time, or flows of datagrams, through each pair of ports";
     "senders" processes: bool = choice(SENDERS), "threads", "threads: those who send are threads of the lab; processes: each is a process of its own (not web)";
-    "message" message: usize = count(1, 1_048_576) or workload.message(), "4096 (stream), 64 (rpc), 1472 (load)", "bytes of a stream's write, of a request and its answer, or of a datagram";
+    "message" message: usize = count(1, 1_048_576) or workload.message(), "4096 (stream), 64 (rpc), 1472 (load)", "bytes of a stream's write, of a request, or of a datagram";
+    "answer" answer: Option<usize> = count_if_set(1, 1_048_576), "as many as message", "bytes of the answer to a request (rpc): message = 128 and answer = 8192 are reads of NFS, message = 8192 and answer = 128 its writes";
     "nodelay" nodelay: bool = flag(), "false", "TCP_NODELAY at both ends of a stream and of rpc: a short write does not wait for the answer to the one before it; web has it always";
     "sockbuf" sockbuf: usize = count(0, 16_777_216), "65536", "bytes asked for each socket buffer of TCP (SO_SNDBUF, SO_RCVBUF); the kernel doubles it for its own accounts; 0: the kernel's own, which grow";
     "sysctl" tuned: bool = choice(SYSCTL), "system", "system: the kernel's settings of TCP and its buffers; post-002: those of that post, as far as they are a namespace's";
@@ -235,6 +236,14 @@ impl Config {
 }
 
 impl Told {
+    /// Returns the bytes of the answer to a request; 0 for a workload other than rpc.
+    pub fn answer_bytes(&self) -> usize {
+        match self.workload {
+            Workload::Rpc => self.answer.unwrap_or(self.message),
+            Workload::Stream | Workload::Web | Workload::Load => 0,
+        }
+    }
+
     /// Returns the rate: a share of the link's rate, or the configured one.
     fn rate_of_link(&self, settings: &Settings) -> Result<Option<f64>> {
         let Some(link_pct) = self.link_pct else { return Ok(self.rate) };
@@ -243,7 +252,7 @@ impl Told {
             return Err(wrong(line, "link_pct and rate both set the sending rate").fix("say one"));
         }
         let frames = LINK_FRAMES * f64::from(link_pct) / 100.0;
-        let message = self.message as f64;
+        let message = self.message.max(self.answer_bytes()) as f64;
         match self.workload {
             Workload::Stream => Ok(Some(frames * TCP_BYTES)),
             Workload::Rpc => Ok(Some(frames * TCP_BYTES / message)),
@@ -369,6 +378,9 @@ fn fitting(settings: &Settings, told: &Told) -> Result<()> {
         Workload::Stream | Workload::Web | Workload::Rpc if told.arrivals != Arrivals::Constant => {
             let why = "TCP decides when it sends: a shape is for datagrams";
             refuse("arrivals", why, "workload = \"load\"")
+        }
+        _ if told.answer.is_some() && told.workload != Workload::Rpc => {
+            refuse("answer", "only requests of rpc are answered by it", "workload = \"rpc\"")
         }
         Workload::Web if told.processes => {
             refuse("senders", "the clients of the web are threads", "workload = \"rpc\"")
@@ -501,8 +513,10 @@ mod tests {
         let twice = Settings::new().with("link_pct", 50).with("rate", 1000);
         let web_link = Settings::new().with("link_pct", 50).with("workload", "web");
         let shaped = Settings::new().with("arrivals", "poisson");
+        let unasked = Settings::new().with("answer", 8192);
         for (settings, why, fix) in [
             (shaped, "TCP decides", "load"),
+            (unasked, "only requests of rpc", "rpc"),
             (web, "clients of the web are threads", "rpc"),
             (load, "needs a rate", "rate = 10000"),
             (long, "has 16 to 1472 bytes", "leave message out"),
@@ -529,6 +543,7 @@ mod tests {
         assert_eq!((rate(of("stream")) / 1448.0).round(), 40_637.0);
         assert_eq!(rate(of("rpc").with("message", 1448)).round(), 40_637.0);
         assert_eq!(rate(of("rpc").with("message", 724)).round(), 81_274.0);
+        assert_eq!(rate(of("rpc").with("answer", 1448)).round(), 40_637.0);
     }
 
     #[test]

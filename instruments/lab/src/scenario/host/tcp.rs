@@ -1,6 +1,6 @@
 //! TCP connections from west to east that stay open over all windows: bulk transfer in writes of
-//! one size, as netperf's TCP_STREAM; and requests that are answered by the same number of bytes,
-//! as TCP_RR. Both run as fast as possible or at a rate.
+//! one size, as netperf's TCP_STREAM; and requests with answers of one size, as TCP_RR or as NFS. Both
+//! run as fast as possible or at a rate.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use linerate_sys::thread;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 
-use super::config::{Config, Workload};
+use super::config::Config;
 use super::crew::{Counts, Crew, Load, Part, Player, Round, Told, settle_down};
 use super::fault::SLOW_BUFFER_BYTES;
 use super::hosts::{self, Hosts};
@@ -49,9 +49,8 @@ pub(super) struct Connected {
     buffer_bytes: usize,
     nodelay: bool,
     message: usize,
-    /// True if a message is answered by the same number of bytes, and the next message waits for
-    /// the answer.
-    answered: bool,
+    /// Bytes of the answer to a message, for which the next message waits; 0 if none is answered.
+    answer: usize,
     per_second: Option<f64>,
     /// The offset of this connection within a message's interval, so that connections do not send
     /// at the same time.
@@ -75,7 +74,8 @@ impl Tcp {
     /// Opens the connections; the path must carry packets meanwhile. With `queues`, one for each adapter, the eastern
     /// ends are in user space, on these.
     pub fn open(config: &Config, hosts: &Hosts, queues: Vec<Queue>) -> Result<Tcp> {
-        let answered = config.workload == Workload::Rpc;
+        let answer = config.answer_bytes();
+        let answered = answer > 0;
         let stack = |(adapter, queue)| Stack::start(config, hosts, adapter, queue);
         let mut tcp = Tcp {
             crew: Crew::new(),
@@ -111,7 +111,7 @@ impl Tcp {
                 buffer_bytes: config.sockbuf,
                 nodelay: config.nodelay,
                 message: config.message,
-                answered,
+                answer,
                 per_second: config.rate.map(|rate| rate / (messages * all) as f64),
                 phase: number as f64 / all as f64,
             });
@@ -122,8 +122,8 @@ impl Tcp {
                 Some(listener) => {
                     // This accept does not block: the sender's connect has returned.
                     let stream = accept(&listener, config.nodelay).map_err(failed)?;
-                    let echo = answered.then_some(config.message);
-                    Reader::start(config, hosts, number, config.reader_cpus(adapter), stream, echo)?
+                    let cpus = config.reader_cpus(adapter);
+                    Reader::start(config, hosts, number, cpus, stream)?
                 }
             };
             tcp.readers.push(reader);
@@ -208,8 +208,8 @@ impl Connected {
     /// Opens the connection. To be called in the host's namespace.
     pub fn open(self) -> io::Result<Box<dyn Player>> {
         let stream = self.stream()?;
-        let message = vec![FILL; self.message];
-        Ok(Box::new(Sender { stream, message, part: self }))
+        let (message, answer) = (vec![FILL; self.message], vec![0; self.answer]);
+        Ok(Box::new(Sender { stream, message, answer, part: self }))
     }
 
     fn stream(&self) -> io::Result<TcpStream> {
@@ -222,8 +222,8 @@ impl Connected {
     pub fn for_tests() -> Connected {
         let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9);
         let (buffer_bytes, per_second) = (0, Some(1.5));
-        let (nodelay, answered) = (true, false);
-        Connected { to, buffer_bytes, nodelay, message: 64, answered, per_second, phase: 0.0 }
+        let (nodelay, answer) = (true, 0);
+        Connected { to, buffer_bytes, nodelay, message: 64, answer, per_second, phase: 0.0 }
     }
 }
 
@@ -231,6 +231,8 @@ impl Connected {
 struct Sender {
     stream: TcpStream,
     message: Vec<u8>,
+    /// Memory for an answer.
+    answer: Vec<u8>,
     part: Connected,
 }
 
@@ -250,7 +252,7 @@ impl Player for Sender {
                 wait_until(due);
                 if Instant::now() >= round.until {
                     // After the round's end, a message that was due is counted as due and not sent.
-                    if self.part.answered {
+                    if self.part.answer > 0 {
                         told.latencies.note(round, due, None);
                     }
                     continue;
@@ -263,10 +265,10 @@ impl Player for Sender {
                 return failed(told, &e);
             }
             told.sent += 1;
-            if !self.part.answered {
+            if self.part.answer == 0 {
                 continue;
             }
-            if let Err(e) = self.stream.read_exact(&mut self.message) {
+            if let Err(e) = self.stream.read_exact(&mut self.answer) {
                 return failed(told, &e);
             }
             let now = Instant::now();
@@ -289,33 +291,32 @@ impl Reader {
         Reader { stream: None, id, read, before: 0, thread: None }
     }
 
-    /// Starts a thread that reads, and answers every `echo` bytes with the same number, if
-    /// requested.
+    /// Starts a thread that reads, and answers each message, if messages are answered.
     fn start(
         config: &Config,
         hosts: &Hosts,
         number: usize,
         cpus: Vec<usize>,
         stream: TcpStream,
-        echo: Option<usize>,
     ) -> Result<Reader> {
         let (stream, read) = (Arc::new(stream), Arc::<AtomicU64>::default());
         let (theirs, count) = (stream.clone(), read.clone());
         let slow = config.fault.receiver_sleeps;
+        let (message, answer) = (config.message, config.answer_bytes());
         let (tell, told) = channel();
         let body = move || {
             settle_down(&cpus);
             let _ = tell.send(thread::id());
-            let mut bytes = vec![0; READ_BYTES.max(echo.unwrap_or_default())];
+            let mut bytes = vec![0; READ_BYTES.max(answer)];
             let mut unanswered = 0;
             // The loop ends when either end closes the connection.
             while let Ok(n @ 1..) = (&*theirs).read(&mut bytes) {
                 count.fetch_add(n as u64, Ordering::Release);
                 slow.into_iter().for_each(pause);
                 unanswered += n;
-                while let Some(message) = echo.filter(|message| *message <= unanswered) {
+                while answer > 0 && message <= unanswered {
                     unanswered -= message;
-                    if (&*theirs).write_all(&bytes[..message]).is_err() {
+                    if (&*theirs).write_all(&bytes[..answer]).is_err() {
                         return;
                     }
                 }

@@ -15,6 +15,8 @@ use crate::window::Window;
 
 // If this machine cannot run these tests, they print a note, which only a test may do.
 #[cfg(test)]
+mod answers;
+#[cfg(test)]
 mod killed;
 
 const WINDOW: Duration = Duration::from_millis(150);
