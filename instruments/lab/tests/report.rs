@@ -1,5 +1,7 @@
 //! Tests of a run's reports as text and data, and that no document can break them.
 
+#[path = "report/files.rs"]
+mod files;
 #[path = "report/fixture.rs"]
 mod fixture;
 #[path = "report/posts.rs"]
@@ -270,27 +272,6 @@ fn the_headline_counts_the_cells_that_its_sum_is_of() {
 }
 
 #[test]
-fn every_chart_has_a_file_of_its_figures() {
-    let page = without_documents(&html(&[skbinit()]));
-    for name in ["effect", "aa_strip", "pairs", "free_matrix", "ledger", "calls"] {
-        assert!(
-            page.contains(&format!("<a download=\"{name}.csv\" href=\"data:text/csv")),
-            "{name}"
-        );
-    }
-    assert!(page.contains("data:text/csv;charset=utf-8,235478,1827798%0A12004,220355%0A"));
-    assert!(without_documents(&html(&[pool()])).contains("download=\"functions.csv\""));
-    for runs in [vec![pool()], vec![skbinit(), skbinit()], vec![coalesce()], vec![batch()]] {
-        let page = without_documents(&html(&runs));
-        let drawn: Vec<&str> = page.split("<figure>").skip(1).collect();
-        assert!(
-            !drawn.is_empty() && drawn.iter().all(|rest| rest.contains("download=\"")),
-            "{page}"
-        );
-    }
-}
-
-#[test]
 fn call_chains_are_drawn_for_both_sides_on_one_scale_and_coloured_by_their_change() {
     let page = without_documents(&html(&[pool()]));
     let flames: Vec<&str> = page.split("<div class=\"flame\"").skip(1).collect();
@@ -311,7 +292,7 @@ fn call_chains_are_drawn_for_both_sides_on_one_scale_and_coloured_by_their_chang
         }
         assert!(!side.contains("default_idle"), "idle time is left out");
     }
-    assert!(flame.contains("chain,a,b%0Astart_thread%3BWorker%3A%3Aturn%3B"), "{flame}");
+    assert!(flame.contains("1000%20packets%29%0Astart_thread%3BWorker%3A%3Aturn%3B"), "{flame}");
     let mut run = pool();
     run.profiles.iter_mut().for_each(|profile| profile.stacks.clear());
     assert!(!html(&[run]).contains("class=\"flame\""));

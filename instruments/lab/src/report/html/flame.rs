@@ -81,7 +81,7 @@ pub(super) fn graphs(profiles: &Profiles, sides: [&str; 2]) -> String {
     );
     let legend = "<p class=\"legend\"><span class=\"key\"><i class=\"fell\"></i>fell</span> <span class=\"key\">\
                   <i class=\"rose\"></i>rose</span> <span class=\"key\"><i></i>within noise</span></p>\n";
-    let file = csv_link("chains", &diff.with.event.name, &csv(busy));
+    let file = csv_link("chains", &diff.with.event.name, &csv(diff, busy));
     format!(
         "<div class=\"flame\" tabindex=\"0\">\n{}{legend}{file}</div>\n",
         figure_of(&both.concat(), &caption)
@@ -89,11 +89,16 @@ pub(super) fn graphs(profiles: &Profiles, sides: [&str; 2]) -> String {
 }
 
 /// Formats the most frequent call chains as CSV, the functions of a chain from the outermost, with `;`
-/// between them.
-fn csv(mut chains: Vec<(&str, [u64; 2])>) -> String {
+/// between them, and the counts scaled as they are drawn.
+fn csv(diff: &Diff, mut chains: Vec<(&str, [u64; 2])>) -> String {
     chains.sort_by_key(|(_, [a, b])| std::cmp::Reverse(a.saturating_add(*b)));
-    let line = |(stack, [a, b]): &(&str, [u64; 2])| format!("{},{a},{b}\n", quoted(stack));
-    "chain,a,b\n".to_owned() + &chains.iter().take(FILED_MAX).map(line).collect::<String>()
+    let line = |(stack, counts): &(&str, [u64; 2])| {
+        let [a, b] = [0, 1].map(|side| scaled(diff, *counts, side));
+        format!("{},{a},{b}\n", quoted(stack))
+    };
+    let unit = unit_of(diff);
+    format!("chain,a ({unit}),b ({unit})\n")
+        + &chains.iter().take(FILED_MAX).map(line).collect::<String>()
 }
 
 /// Draws the chains of one side, where `widest` has the whole width.

@@ -90,16 +90,18 @@ fn listing(profile: &Profile, side: &str) -> String {
     )
 }
 
-/// Formats the counts of every function as CSV; a count below a cut-off is a bound there too.
+/// Formats the counts of every function as CSV, scaled as they are drawn; a count below a cut-off is a bound there too.
 fn csv(diff: &Diff) -> String {
-    let seen = |count: Count| match count {
-        Count::Is(n) => n.to_string(),
-        Count::Below(n) => format!("<{n}"),
+    let seen = |count: Count, factor: f64| match count {
+        Count::Is(n) => (n as f64 * factor).to_string(),
+        Count::Below(n) => format!("<{}", n as f64 * factor),
     };
-    let mut csv = "function,stage,a,b\n".to_owned();
+    let (scale, unit) = (diff.scale, unit_of(diff));
+    let mut csv = format!("function,stage,a ({unit}),b ({unit})\n");
     for row in diff.rows.iter().take(FILED_MAX) {
         let (name, stage) = (quoted(&short(&row.symbol)), row.stage.as_str());
-        csv += &format!("{name},{stage},{},{}\n", seen(row.without), seen(row.with));
+        let a = seen(row.without, scale.without_factor);
+        csv += &format!("{name},{stage},{a},{}\n", seen(row.with, scale.with_factor));
     }
     csv
 }
@@ -198,7 +200,10 @@ fn stacked(diff: &Diff, sides: [&str; 2], desc: &str) -> String {
         .collect();
     // Counts hidden by a cut-off are unknown: the file has their upper bound in columns of their
     // own.
-    let mut csv = "stage,a,b,a_hidden_below,b_hidden_below\n".to_owned();
+    let unit = unit_of(diff);
+    let heads =
+        ["a", "b", "a_hidden_below", "b_hidden_below"].map(|head| format!("{head} ({unit})"));
+    let mut csv = format!("stage,{}\n", heads.join(","));
     for Layer { name, listed: [a, b], hidden: [a_hidden, b_hidden] } in &stages {
         csv += &format!("{name},{a},{b},{a_hidden},{b_hidden}\n");
     }

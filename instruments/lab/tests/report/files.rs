@@ -1,0 +1,78 @@
+//! Files of a report's charts: their figures and units.
+
+use linerate_lab::report::html;
+use linerate_show::number::figure;
+
+use crate::fixture::{batch, coalesce, pool, skbinit};
+use crate::without_documents;
+
+#[test]
+fn every_chart_has_a_file_of_its_figures() {
+    let page = without_documents(&html(&[skbinit()]));
+    for name in ["effect", "aa_strip", "pairs", "free_matrix", "ledger", "calls"] {
+        assert!(
+            page.contains(&format!("<a download=\"{name}.csv\" href=\"data:text/csv")),
+            "{name}"
+        );
+    }
+    assert!(page.contains("data:text/csv;charset=utf-8,235478,1827798%0A12004,220355%0A"));
+    assert!(without_documents(&html(&[pool()])).contains("download=\"functions.csv\""));
+    for runs in [vec![pool()], vec![skbinit(), skbinit()], vec![coalesce()], vec![batch()]] {
+        let page = without_documents(&html(&runs));
+        let drawn: Vec<&str> = page.split("<figure>").skip(1).collect();
+        assert!(
+            !drawn.is_empty() && drawn.iter().all(|rest| rest.contains("download=\"")),
+            "{page}"
+        );
+    }
+}
+
+/// S1.22 and S3.21.
+#[test]
+fn files_of_drawn_profiles_have_the_figures_of_their_bars_with_the_unit() {
+    let page = without_documents(&html(&[pool()]));
+    let file = |name: &str| {
+        let begin = format!("<a download=\"{name}.csv\" href=\"data:text/csv;charset=utf-8,");
+        let (_, rest) = page.split_once(&begin).unwrap();
+        decoded(rest.split('"').next().unwrap())
+    };
+    let (unit, (functions, chains)) = ("samples/1000 packets", (file("functions"), file("chains")));
+    assert!(
+        functions.starts_with(&format!("function,stage,a ({unit}),b ({unit})\n")),
+        "{functions}"
+    );
+    assert!(file("stages").starts_with(&format!("stage,a ({unit}),b ({unit}),")));
+    // The tip of a bar has the rounded figures of both sides.
+    let tip = |from: &str, to: &str| {
+        let [from, to] = [from, to].map(|text| figure(text.parse().unwrap()));
+        format!("{from} → {to}")
+    };
+    let mut drawn = 0;
+    for line in functions.lines().skip(1) {
+        let [name, stage, a, b] = line.split(',').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        if a != b && !b.starts_with('<') {
+            drawn += 1;
+            let tip = format!("<title>{name}, {stage}: {}, fell</title>", tip(a, b));
+            assert!(page.contains(&tip), "no {tip} of {line}");
+        }
+    }
+    assert!(drawn >= 4, "{functions}");
+    let malloc = chains.lines().find(|line| line.contains(";malloc,")).unwrap();
+    let [_, a, b] = malloc.split(',').collect::<Vec<_>>()[..] else { panic!("{malloc}") };
+    assert!(
+        page.contains(&format!("<title>malloc: {} {unit}, fell</title>", tip(a, b))),
+        "{malloc}"
+    );
+}
+
+/// Returns the text of a data URI.
+fn decoded(uri: &str) -> String {
+    let mut parts = uri.split('%');
+    let mut bytes = parts.next().unwrap().as_bytes().to_vec();
+    for part in parts {
+        let (code, rest) = part.split_at(2);
+        bytes.push(u8::from_str_radix(code, 16).unwrap());
+        bytes.extend(rest.bytes());
+    }
+    String::from_utf8(bytes).unwrap()
+}
