@@ -212,6 +212,34 @@ fn a_stream_is_held_by_the_one_descriptor_that_tokio_sleeps_on() {
     let _ = sender.stop(OBEYED);
 }
 
+/// S1.3: NAPI and a device that holds its irqs, together; each is switched while packets pass.
+#[test]
+fn napi_polls_more_packets_for_an_irq_while_the_device_holds_them() {
+    let (_hosts, receiver, sender) = or_skip!(under_load("xdp"));
+    let control = receiver.control();
+    let asked = control.set_moderation("in", Some(0), Moderation::Napi).unwrap();
+    asked.wait(OBEYED).unwrap();
+    let counts = || receiver.stats().ports()[0].counts;
+    let packets_per_irq = || {
+        let before = counts();
+        until_true("packets", OBEYED, || counts().rx_packets >= before.rx_packets + 500);
+        let after = counts();
+        assert_eq!(after.hold_ends, before.hold_ends, "napi itself holds nothing");
+        let irqs = (after.wakeups - before.wakeups).max(1);
+        (after.rx_packets - before.rx_packets) as f64 / irqs as f64
+    };
+    // In 5 ms 100 packets come. Without a hold, a worker that waits for its CPU may have as many once, but not in every
+    // window of a row.
+    for _ in 0..2 {
+        control.set_hold("in", "off".parse().unwrap()).unwrap();
+        until_true("few packets an irq", LONG, || packets_per_irq() < 40.0);
+        control.set_hold("in", "5ms".parse().unwrap()).unwrap();
+        until_true("many packets an irq", LONG, || (0..20).all(|_| packets_per_irq() > 60.0));
+    }
+    sender.stop(OBEYED).check().unwrap();
+    receiver.stop(OBEYED).check().unwrap();
+}
+
 #[test]
 fn registers_that_cost_much_bring_more_packets_to_an_irq() {
     let hosts = or_skip!(Hosts::new());
