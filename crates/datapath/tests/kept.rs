@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::thread;
 use std::time::Instant;
 
 use linerate_datapath::{Engine, Steering};
-use linerate_port::Code;
+use linerate_port::thread::{allowed_cpus, pin_to_cpu};
+use linerate_port::{Code, Queue};
 use linerate_skb::Batch;
 
 use common::{LONG, pass};
@@ -39,6 +41,48 @@ fn a_program_passes_packets_through_an_engine_by_the_rings_that_it_keeps() {
     let stopped = running.stop(LONG);
     stopped.check().unwrap();
     assert!(stopped.ledger.is_drained(), "{stopped}");
+}
+
+/// S3.2: a thread of the program on the CPU of the worker that serves its ring, and on another one.
+#[test]
+fn packets_of_a_program_are_freed_on_its_cpu_if_that_is_its_workers() {
+    const PACKETS: u64 = 10_000;
+    let cpus = allowed_cpus().unwrap();
+    let (served, other) = (cpus[0], cpus[cpus.len() - 1]);
+    for cpu in [served, other] {
+        let engine = Engine::builder().port("near", "ring:a,len=256").port("sink", "sink:,blind");
+        let engine = engine.port("mine", "ring:a").wire("near", "sink").keep("mine");
+        let mut engine = engine.cpus(&[served]).build().unwrap();
+        let mine = engine.take("mine").remove(0);
+        let running = engine.start().unwrap();
+        assert_eq!(running.stats().workers()[0].pinned, Some(served));
+        let program = thread::spawn(move || {
+            pin_to_cpu(cpu).unwrap();
+            send(mine, PACKETS);
+        });
+        program.join().unwrap();
+        assert!(running.wait(LONG).unwrap());
+        let stopped = running.stop(LONG);
+        stopped.check().unwrap();
+        let freed = &stopped.pool.matrix;
+        assert_eq!(freed.frees(cpu, served), PACKETS, "from CPU {cpu} to {served}: {freed:?}");
+        assert_eq!(freed.remote() > 0, cpu != served, "{freed:?}");
+    }
+}
+
+/// Sends packets, and then closes the queue.
+fn send(mut queue: Queue, packets: u64) {
+    let (mut batch, deadline) = (Batch::with_capacity(64), Instant::now() + LONG);
+    let mut made = 0;
+    while made < packets || !batch.is_empty() {
+        assert!(Instant::now() < deadline, "{made} of {packets} packets");
+        while made < packets && batch.spare() > 0 {
+            batch.push(queue.local().alloc_copy(&[1; 60]).unwrap()).unwrap();
+            made += 1;
+        }
+        queue.xmit(&mut batch);
+        thread::yield_now();
+    }
 }
 
 #[test]
