@@ -4,6 +4,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
+use linerate_prof::conditions::Netdev;
 use linerate_prof::diff::{By, Change, Diff};
 use linerate_prof::print::{Kernprof, Ranked, Readprofile, Table, csv, json};
 use linerate_prof::profile::{Event, Load, Origin, Profile, Row, Space, Unit};
@@ -225,6 +226,36 @@ fn two_loads_are_compared_for_each_thousand_packets() {
     let text = Ranked::new(&diff).to_string();
     assert!(text.contains("samples/1000 packets"), "{text}");
     assert_eq!(row(&text), ["ip_rcv", "IP", "2.000", "3.000", "1.000", "33.3"]);
+}
+
+/// S3.17.
+#[test]
+fn throughput_and_cpu_time_of_each_side_stand_above_its_counts() {
+    let side = |wall_ns, cpu_ns| {
+        let mut profile = profile(&[("ip_rcv", 300)]);
+        let (name, rx_bytes) = ("eth0".to_owned(), 2_500_000);
+        let netdev = Netdev { name, rx_packets: 2000, rx_bytes, ..Netdev::default() };
+        let it = &mut profile.conditions;
+        (it.wall_ns, it.cpu_ns, it.packets) = (Some(wall_ns), Some(cpu_ns), Some(2000));
+        it.netdevs = vec![netdev];
+        profile
+    };
+    let (without, with) = (side(2_000_000_000, 900_000_000), side(1_000_000_000, 400_000_000));
+    let told = |seconds: &str, cpu: &str, rate: &str| {
+        format!(
+            "run: {seconds} s, {cpu} s of CPU time, 2,000 packets devices: eth0 rx 2,000 packets at {rate} \
+             Mbit/s, tx 0 packets at 0.0 Mbit/s "
+        )
+    };
+    let of = [told("2.000", "0.900", "10.0"), told("1.000", "0.400", "20.0")];
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = words(&Ranked::new(&Diff::between(&without, &with)).to_string());
+    let [first, second] = of.each_ref().map(|told| text.find(told).expect(&text));
+    let at = |what: &str| text.find(what).expect(&text);
+    assert!(at("without: ") < first && first < at(" with: ") && at(" with: ") < second, "{text}");
+    assert!(second < at(" function stage "), "{text}");
+    let listed = words(&Table::new(&without).to_string());
+    assert!(listed.find(&of[0]).expect(&listed) < listed.find(" function ").unwrap(), "{listed}");
 }
 
 #[test]
