@@ -240,7 +240,7 @@ fn ring_of_one_passes_every_packet_in_order_with_any_cap() {
     }
 }
 
-/// What waits for a peer that is gone, in the fifo, on the list or in a discipline, is dropped with the reason.
+/// Drops what waits for a peer that is gone, in the fifo, on the list or in a discipline, with the reason.
 #[test]
 fn peer_that_goes_under_load_frees_what_waits_for_it_in_every_queue() {
     for options in ["tx_batch=2", "qdisc=fifo,limit=300", "qdisc=fq_codel,tx_batch=1"] {

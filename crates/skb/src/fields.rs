@@ -279,7 +279,7 @@ mod tests {
         assert!(ledger.is_drained(), "{ledger}");
     }
 
-    /// An object that looks for free frames while a packet that holds it is freed.
+    /// Looks for free frames while a packet that holds it is freed.
     struct Looks {
         pool: Pool,
         free: AtomicUsize,

@@ -27,11 +27,11 @@ const END: &str = "<!-- end of results -->";
 /// section of the page.
 const UNKEPT: &str = "reported, not kept";
 const ALL: &str = "figures on this page are reported, not kept";
-/// The post whose CPU times have no latency beside them.
+/// Post whose CPU times have no latency beside them.
 const POST: &str = "001";
-/// The metrics of CPU time that have the latency beside them.
+/// Metrics of CPU time that have the latency beside them.
 const CPU: [&str; 3] = ["cpu_pct", "all_cpu_pct", "cpu_ns_per_packet"];
-/// The metrics of the latency, in microseconds: median and 99th percentile.
+/// Metrics of the latency, in microseconds: median and 99th percentile.
 const LATENCY: [&str; 2] = ["receipt_p50_us", "receipt_p99_us"];
 
 /// A block to be rendered, as its mark describes it.

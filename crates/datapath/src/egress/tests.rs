@@ -302,7 +302,7 @@ fn caps_change_while_packets_wait_on_the_list() {
     assert_eq!(ledger.dropped(DropReason::TX_FULL) as u32 + (sent + waiting) as u32, bench.next);
 }
 
-/// A cap holds for each call after it was set, also for what is on the list of a greater one.
+/// Each call after a cap was set keeps to it, also for what is on the list of a greater one.
 #[test]
 fn packets_on_the_list_of_a_greater_cap_go_by_the_lower_one() {
     let packets = TxBatch::Packets;
@@ -321,7 +321,7 @@ fn packets_on_the_list_of_a_greater_cap_go_by_the_lower_one() {
     }
 }
 
-/// The pool has frames for a backlog, so that list and fifo share it.
+/// Gives the pool frames for a backlog, so that list and fifo share it.
 #[test]
 fn list_and_fifo_together_are_no_longer_than_the_backlog() {
     let mut bench = Bench::capped(TxBatch::Packets(64), 200, 0);
@@ -344,7 +344,7 @@ fn list_and_fifo_together_are_no_longer_than_the_backlog() {
     bench.check_order(135);
 }
 
-/// A superframe is cut in front of the device. A call that sends segments of it found no full device.
+/// Cuts a superframe in front of the device: a call that sends segments of it found no full device.
 #[test]
 fn segments_that_leave_later_are_counted_as_accepted() {
     let mut bench = Bench::capped(TxBatch::Auto, 64, 0);

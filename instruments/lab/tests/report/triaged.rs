@@ -7,7 +7,7 @@ use crate::fixture::batch;
 
 /// Packets of a window.
 const PACKETS: u64 = 500_000;
-/// The parts of the way, none of which has lost a packet.
+/// Parts of the way, none of which has lost a packet.
 const CLEAN: [&str; 6] =
     ["inlet_lost", "core_lost", "driver_lost", "outlet_lost", "receiver_lost", "tcp_retrans_segs"];
 

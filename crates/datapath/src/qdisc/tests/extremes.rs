@@ -4,7 +4,7 @@ use super::*;
 
 const DAYS: u64 = 86_400_000_000_000;
 
-/// A rate of 0 becomes 1 bit/s: 100 bytes take 800 s, far beyond the horizon of a wheel.
+/// Makes 1 bit/s of a rate of 0: 100 bytes take 800 s, far beyond the horizon of a wheel.
 #[test]
 fn rate_of_zero_sends_a_bit_a_second() {
     let mut bench = Bench::new(Tbf::new(0, 100, Fifo::new(Limit::packets(9))));
@@ -23,7 +23,7 @@ fn rate_of_zero_sends_a_bit_a_second() {
     assert!(late < 2 << 14, "{late} ns late");
 }
 
-/// The greatest rate sends 1250 bytes in a nanosecond; one above it is as fast.
+/// Sends 1250 bytes in a nanosecond at the greatest rate; one above it is as fast.
 #[test]
 fn rate_above_the_greatest_is_the_greatest() {
     for bps in [RATE_MAX_BPS, RATE_MAX_BPS + 1, u64::MAX] {
@@ -45,7 +45,7 @@ fn rate_above_the_greatest_is_the_greatest() {
     }
 }
 
-/// A burst of 0 becomes a byte: no packet can leave, and none stays.
+/// Makes a byte of a burst of 0: no packet can leave, and none stays.
 #[test]
 fn burst_of_zero_drops_every_packet_as_too_long() {
     for which in 0..2 {
@@ -59,7 +59,7 @@ fn burst_of_zero_drops_every_packet_as_too_long() {
     }
 }
 
-/// A limit of no packets becomes one packet; a limit of no bytes is kept.
+/// Makes one packet of a limit of no packets; a limit of no bytes is kept.
 #[test]
 fn limits_of_zero_hold_a_packet_or_no_byte() {
     let of = |limit: Limit| -> [Box<dyn Qdisc>; 5] {
@@ -86,7 +86,7 @@ fn limits_of_zero_hold_a_packet_or_no_byte() {
     }
 }
 
-/// A worker that had no CPU comes back much later; a program may also pass an earlier time than before.
+/// Calls much later, as a worker that had no CPU; a program may also pass an earlier time than before.
 #[test]
 fn clock_that_jumps_loses_nothing_and_gives_no_more_than_a_burst() {
     for which in 0..2 {
