@@ -321,7 +321,7 @@ fn packets_on_the_list_of_a_greater_cap_go_by_the_lower_one() {
     }
 }
 
-/// Gives the pool frames for a backlog, so that list and fifo share it.
+/// Tests that list and fifo share the backlog, because the pool has frames for one.
 #[test]
 fn list_and_fifo_together_are_no_longer_than_the_backlog() {
     let mut bench = Bench::capped(TxBatch::Packets(64), 200, 0);
