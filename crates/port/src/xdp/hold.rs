@@ -56,8 +56,7 @@ impl Held {
 
 impl HoldControl for Held {
     fn hold(&self) -> Option<DeviceHold> {
-        let time = self.guard().now()?.time().unwrap_or_default();
-        Some(DeviceHold { time, frames: None })
+        self.guard().now().map(shown)
     }
 
     fn set_hold(&self, hold: DeviceHold) -> Result<()> {
@@ -65,6 +64,11 @@ impl HoldControl for Held {
             let what = format!("cannot set the hold {hold}");
             Err(Error::new(Code::Unsupported, what, why).fix(fix))
         };
+        let mut guard = self.guard();
+        // Restore exactly the hold that the first change replaced, also one out of the range below.
+        if let Some(former) = guard.former().filter(|former| shown(*former) == hold) {
+            return guard.set(former);
+        }
         let napi = match hold.time {
             _ if hold.frames.is_some() => {
                 return bad("NAPI counts no packets", "leave frames= out; moderation fixed has it");
@@ -73,8 +77,13 @@ impl HoldControl for Held {
             time if (SHORTEST..=LONGEST).contains(&time) => NapiHold::of_time(time),
             _ => return bad("NAPI holds from 1us to 10ms", "hold 250us is usual"),
         };
-        self.guard().set(napi)
+        guard.set(napi)
     }
+}
+
+/// Returns the hold of NAPI as that of a device.
+fn shown(napi: NapiHold) -> DeviceHold {
+    DeviceHold { time: napi.time().unwrap_or_default(), frames: None }
 }
 
 /// Returns the change that [`open`] will make.
@@ -180,6 +189,25 @@ mod tests {
             }
             let sender = opened("v0,write", &Pool::builder().frames(4096).build().unwrap());
             assert!(sender.hold_control().is_none(), "a port that only sends holds nothing");
+        });
+    }
+
+    #[test]
+    fn former_hold_that_a_port_cannot_have_is_set_again() {
+        in_netns_with_xdp(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("link set v0 up");
+            let v0 = Interface::open("v0").unwrap();
+            for (time_ns, polls) in [(20_000_000, 3), (500, 1), (50_000, 0)] {
+                let former = NapiHold { time_ns, polls };
+                former.set(&v0).unwrap();
+                let queue = opened("v0", &Pool::builder().frames(4096).build().unwrap());
+                let hold = queue.hold_control().unwrap().upgrade().unwrap();
+                let shown = hold.hold().unwrap();
+                hold.set_hold("1ms".parse().unwrap()).unwrap();
+                hold.set_hold(shown).unwrap();
+                assert_eq!(NapiHold::now(&v0).unwrap(), former);
+            }
         });
     }
 

@@ -114,6 +114,12 @@ impl NapiHoldGuard {
         read(&self.folder)
     }
 
+    /// Returns the hold that dropping the guard restores; `None` if the guard has changed nothing.
+    #[must_use]
+    pub fn former(&self) -> Option<NapiHold> {
+        self.changed.map(|(before, _)| before)
+    }
+
     /// Sets the hold of all queues of the interface, for all its packets.
     ///
     /// # Errors
