@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::target::Target;
 use super::*;
 
+mod hold;
 mod reverts;
 
 const LONG: Duration = Duration::from_secs(20);

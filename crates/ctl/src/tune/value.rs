@@ -173,7 +173,7 @@ impl SetShown {
     }
 }
 
-/// Parses every value of a change; `now` is the present moderation of the first queue.
+/// Parses every value of a change, in the order in which they are set; `now` is the present moderation of the first queue.
 pub(super) fn parse(
     what: &str,
     change: &Change,
@@ -189,6 +189,13 @@ pub(super) fn parse(
     }
     let asked = |name: &str| change.settings.get(name).map(String::as_str);
     let mut values = Vec::new();
+    // First, because the device may refuse it, at once: then no worker has changed anything.
+    let hold: Option<DeviceHold> = asked("hold").map(str::parse).transpose()?;
+    if hold.is_some() && change.queue.is_some() {
+        let fix = format!("name the port without a queue: {}", change.port);
+        return Err(refusal(USAGE, what, "a device holds all its queues for the same time", fix));
+    }
+    values.extend(hold.map(Ordered::Hold));
     let mode: Option<Moderation> = asked("moderation").map(str::parse).transpose()?;
     let number = |knob: &'static knob::Knob, name: &str| match asked(name) {
         None => Ok(None),
@@ -216,12 +223,6 @@ pub(super) fn parse(
     } else {
         values.extend(mode.map(Ordered::Moderation));
     }
-    let hold: Option<DeviceHold> = asked("hold").map(str::parse).transpose()?;
-    if hold.is_some() && change.queue.is_some() {
-        let fix = format!("name the port without a queue: {}", change.port);
-        return Err(refusal(USAGE, what, "a device holds all its queues for the same time", fix));
-    }
-    values.extend(hold.map(Ordered::Hold));
     let cap: Option<TxBatch> = asked("tx_batch").map(str::parse).transpose()?;
     values.extend(cap.map(Ordered::TxBatch));
     if let Some(text) = asked("cpu") {
