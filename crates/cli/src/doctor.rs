@@ -163,8 +163,10 @@ fn agreed(port: &Spec, mut input: impl BufRead, is_terminal: bool) -> Result<(),
 /// Completes the text of a port: a name alone is an interface for the driver that tries links. If the user gave no
 /// filter, adds one that takes no traffic.
 fn port_text(text: &str, of_links: Option<&dyn Driver>) -> String {
+    // A colon after the first comma is an option's, as in `eth0,not=tcp:22`.
+    let name = text.split(',').next().unwrap_or_default();
     match of_links {
-        Some(driver) if !text.contains(':') => {
+        Some(driver) if !name.contains(':') => {
             // If the text has options, the user chose a filter.
             let quiet = if text.contains(',') { "" } else { driver.on_machine().link_trial };
             let comma = if quiet.is_empty() { "" } else { "," };
@@ -310,6 +312,9 @@ warn  y
             ("null:", "null:"),
             ("eth0", "xdp:eth0,ethertype=0x88b6"),
             ("eth0,udp=7", "xdp:eth0,udp=7"),
+            ("eth0,not=tcp:22", "xdp:eth0,not=tcp:22"),
+            ("eth0,dst=fd00::9", "xdp:eth0,dst=fd00::9"),
+            ("a=packet:eth0,udp=7", "a=packet:eth0,udp=7"),
         ] {
             assert_eq!(port_text(text, Registry::default().of_links()), port);
         }
