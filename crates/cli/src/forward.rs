@@ -102,10 +102,16 @@ fn apart(ends: [&Spec; 2], drivers: &Registry) -> Result<(), Failure> {
     let [a, b] = ends;
     let has_queues = |port: &Spec| port.text().contains(",queues=");
     let are_interfaces = ends.iter().all(|port| drivers.flags(port).interface);
-    if !are_interfaces || a.arg != b.arg || ends.into_iter().any(has_queues) {
+    // One interface may have several names: `altname` of ip-link(8).
+    let index = |port: &Spec| Interface::open(&port.arg).ok().map(|found| found.index());
+    let is_one = || a.arg == b.arg || index(a).is_some_and(|one| index(b) == Some(one));
+    if !are_interfaces || ends.into_iter().any(has_queues) || !is_one() {
         return Ok(());
     }
-    let why = format!("both ports are on interface {}", a.arg);
+    let why = match a.arg == b.arg {
+        true => format!("both ports are on interface {}", a.arg),
+        false => format!("both ports are on one interface: {} and {} are its names", a.arg, b.arg),
+    };
     let e = Error::new(Code::Topology, "cannot join two ports", why);
     Err(e.fix("name two different interfaces").into())
 }

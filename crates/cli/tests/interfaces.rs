@@ -32,6 +32,22 @@ fn a_wire_between_the_ends_of_one_veth_pair_is_warned_about() {
 }
 
 #[test]
+fn a_wire_between_two_names_of_one_interface_is_refused() {
+    let netns = match Netns::with_pair() {
+        Ok(netns) => netns,
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    if let Err(e) = netns.ip("link property add dev v0 altname v0b") {
+        return eprintln!("skipped: {e}");
+    }
+    for other in ["v0", "v0b"] {
+        let refused = run_in(&netns, &format!("forward packet:v0 packet:{other} --for 10ms"));
+        assert_eq!((refused.exit, refused.out.as_str()), (Some(2), ""), "{refused:?}");
+        assert!(refused.err.contains("both ports are on "), "{refused:?}");
+    }
+}
+
+#[test]
 fn an_interface_that_the_host_uses_gets_no_packets_without_a_rate_or_an_end() {
     let netns = match Netns::with_pair() {
         Ok(netns) => netns,
