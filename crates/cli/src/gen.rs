@@ -88,13 +88,15 @@ fn asked(args: &Gen) -> Option<u64> {
     }
 }
 
-/// Returns the packets that are due within `--for`, at `--rate`.
+/// Returns the packets that are due within `--for`, at `--rate`; `None` without one of them, or for too many to count.
 fn paced(args: &Gen) -> Option<u64> {
     // Both were checked when they were parsed; the driver refuses an invalid size.
     let rate = units::rate(args.rate.as_deref()?).ok()?;
     let mean = mean_frame_bytes(args.size.as_deref(), args.to).ok()?;
     // Packet i is due at i / rate; the first packet is due at once.
-    Some(whole(rate.pps(mean) * args.limits.time?.as_secs_f64()))
+    let packets = whole(rate.pps(mean) * args.limits.time?.as_secs_f64());
+    // A generator is not told a greater number than a count can be: then the time alone ends the run.
+    units::count(&packets.to_string()).is_ok().then_some(packets)
 }
 
 /// Returns `n` rounded up; a product that exceeds a whole number by its rounding error only is that number.
@@ -209,6 +211,9 @@ mod tests {
         assert_eq!(n(&["--rate=1kpps", "--for=2007ms"]), Some(2007));
         assert_eq!(n(&["--rate=10pps", "--for=701ms"]), Some(8));
         assert_eq!(n(&["--for=5s"]), None);
+        // More packets than a count can be.
+        assert_eq!(n(&["--rate=10Mpps", "--for=1000000h"]), None);
+        assert_eq!(n(&["--rate=10Mpps", "--for=1000000h", "--count=10"]), Some(10));
     }
 
     #[test]
