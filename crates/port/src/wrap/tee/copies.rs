@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use linerate_ring::{Consumer, Heap, Producer, RingError, heap};
-use linerate_skb::Skb;
+use linerate_skb::{Skb, Vlan};
 
+use crate::host::offload::{TAG_AT, TAG_BYTES};
 use crate::wrap::Way;
 
 /// Bytes of a record that precede the packet.
@@ -70,7 +71,8 @@ impl Copies {
         self.ends.clear();
         let room = self.ring.free() as usize;
         for skb in packets {
-            let (start, len) = (self.staged.len(), skb.len());
+            let tag = skb.vlan().filter(|_| skb.len() >= TAG_AT);
+            let (start, len) = (self.staged.len(), skb.len() + tag.map_or(0, |_| TAG_BYTES));
             let body = len.min(self.snaplen_bytes);
             if start + HEADER_BYTES + body > room {
                 break;
@@ -86,7 +88,11 @@ impl Copies {
             let words = [capture, (time_ns >> 32) as u32, time_ns as u32, orig_len, len_and_way];
             words.iter().for_each(|word| self.staged.extend(word.to_ne_bytes()));
             self.staged.resize(start + HEADER_BYTES + body, 0);
-            skb.copy_to(0, &mut self.staged[start + HEADER_BYTES..]);
+            let to = &mut self.staged[start + HEADER_BYTES..];
+            match tag {
+                None => _ = skb.copy_to(0, to),
+                Some(tag) => copy_tagged(skb, tag, to),
+            }
             self.ends.push(self.staged.len());
         }
     }
@@ -100,6 +106,17 @@ impl Copies {
         debug_assert_eq!(pushed, end, "the room was there, and no other thread fills it");
         CopyCounts { copied: copied as u64, dropped: (packets - copied) as u64 }
     }
+}
+
+/// Copies a packet whose VLAN tag is in the metadata, with the tag in its place, as tcpdump shows it.
+#[cold]
+fn copy_tagged(skb: &Skb, tag: Vlan, to: &mut [u8]) {
+    let (macs, rest) = to.split_at_mut(to.len().min(TAG_AT));
+    skb.copy_to(0, macs);
+    let bytes = (u32::from(tag.protocol) << 16 | u32::from(tag.tci)).to_be_bytes();
+    let (place, rest) = rest.split_at_mut(rest.len().min(TAG_BYTES));
+    place.copy_from_slice(&bytes[..place.len()]);
+    skb.copy_to(TAG_AT, rest);
 }
 
 impl Drop for Copies {

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use linerate_skb::{Offload, Pool};
+use linerate_skb::{Offload, Pool, Vlan};
 
 use super::*;
 use crate::host::testing::{
@@ -118,6 +118,28 @@ fn a_capture_has_what_passed_with_its_way_its_length_and_its_time() {
     assert!(got[4].1 == 12_345 && (before..=after).contains(&got[5].1));
     let counts = TeeCounts { copied: 6, dropped: 0, written: 6, unwritten: 0 };
     assert_eq!(tee.counts(), counts);
+}
+
+#[test]
+fn a_capture_has_the_vlan_tag_that_is_in_the_metadata() {
+    let bytes: Vec<u8> = (0..60).collect();
+    let tagged = [&bytes[..12], &[0x88, 0xa8, 0x20, 0x05], &bytes[12..]].concat();
+    for snaplen_bytes in [5, 12, 14, 16, 40, 64, 100] {
+        let tee = Tee::new(Limits { snaplen_bytes, ..Limits::default() }).unwrap();
+        let (_pool, mut a, mut b) = pair(4, &tee);
+        let file = SharedFile::default();
+        let writer = tee.start(file.clone()).unwrap();
+        let mut batch = Batch::with_capacity(1);
+        b.alloc(&mut batch, 1);
+        for skb in batch.iter_mut() {
+            assert!(skb.put_slice(&bytes));
+            assert!(skb.set_vlan(Some(Vlan { tci: 0x2005, protocol: 0x88a8 })));
+        }
+        b.xmit(&mut batch);
+        assert_eq!((pull(&mut a, 1), writer.finish().unwrap()), (1, 1));
+        let (_, _, orig_len, copy) = packets(&file.content()).remove(0);
+        assert_eq!((orig_len, &*copy), (64, &tagged[..snaplen_bytes.min(64)]));
+    }
 }
 
 /// Sends packets through a tee as fast as possible until `stop`; returns how many passed in each direction.
