@@ -294,9 +294,9 @@ impl QueueOps for Tape {
     }
 
     // Declared as in-process, so that partial checksums and superframes reach `xmit`, which checks
-    // and completes them.
+    // and completes them; VLAN tags in the metadata are inserted, as before any device.
     fn caps(&self) -> Caps {
-        Caps::IN_PROCESS
+        Caps { keeps_vlan: false, ..Caps::IN_PROCESS }
     }
 
     fn health(&self) -> Health {
@@ -314,7 +314,7 @@ impl AsFd for Tape {
 mod tests {
     use super::*;
     use crate::{PortId, Turn};
-    use linerate_skb::DropReason;
+    use linerate_skb::{DropReason, Vlan};
 
     fn frames(n: u8) -> Vec<Frame> {
         let frame = |i| Frame { stamp_ns: u64::from(i) * 1_000_000, bytes: vec![i; 60] };
@@ -387,6 +387,25 @@ mod tests {
     #[should_panic(expected = "depends on the batch")]
     fn a_stage_that_depends_on_the_batch_fails() {
         let _ = run_frames(|_| FirstOfBatch, &frames(10));
+    }
+
+    struct Tag;
+
+    impl Stage for Tag {
+        fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+            let tag = Vlan { tci: 7, protocol: 0x8100 };
+            batch.iter_mut().for_each(|skb| assert!(skb.set_vlan(Some(tag))));
+        }
+    }
+
+    #[test]
+    fn tag_that_a_stage_sets_is_in_the_frames_that_leave() {
+        let run = run_frames(|_| Tag, &frames(10));
+        assert_eq!(run.out("east").len(), 10);
+        for (frame, sent) in frames(10).iter().zip(run.out("east")) {
+            let (macs, rest) = frame.bytes.split_at(12);
+            assert_eq!(sent.bytes, [macs, &[0x81, 0, 0, 7], rest].concat());
+        }
     }
 
     struct Mirror(PortId);
