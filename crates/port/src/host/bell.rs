@@ -46,6 +46,9 @@ enum Device {
 }
 
 impl Bell {
+    /// The events of a device in error.
+    pub(crate) const TROUBLE: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
+
     /// Creates a bell that watches `device` for frames. It rings once immediately, for callers that
     /// wait before they arm.
     ///
@@ -142,11 +145,18 @@ impl Bell {
     /// Cost: a syscall.
     #[must_use]
     pub fn look(&self) -> bool {
+        self.pending().intersects(Self::TROUBLE)
+    }
+
+    /// Returns the device's events: errors, and those for which it is watched.
+    ///
+    /// Cost: a syscall.
+    pub(crate) fn pending(&self) -> EventFlags {
         let mut events = [NO_EVENT; 2];
         let n = self.set.wait(&mut events, Some(Duration::ZERO)).unwrap_or(0);
-        let trouble = EventFlags::ERR | EventFlags::HUP;
         // Copy the fields, because the kernel's structure is packed.
-        events[..n].iter().any(|&e| { e.data }.u64() == DEVICE && { e.flags }.intersects(trouble))
+        let device = events[..n].iter().find(|&&e| { e.data }.u64() == DEVICE);
+        device.map_or(EventFlags::empty(), |&e| e.flags)
     }
 }
 

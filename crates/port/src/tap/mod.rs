@@ -33,11 +33,12 @@ use std::time::Instant;
 use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::tun;
+use linerate_sys::wait::EventFlags;
 
 use crate::caps::{Caps, Copies, TxOffload};
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
-use crate::host::{Host, HostDevice, Link, PACKET_BYTES_MAX};
+use crate::host::{Bell, Host, HostDevice, Link, PACKET_BYTES_MAX};
 use crate::queue::Want;
 use crate::spec::Spec;
 use crate::stats::{Counters, DriverCounts};
@@ -115,13 +116,16 @@ impl HostDevice for Device {
         self.tx.send(&self.tap, &mut host.link, mem, batch)
     }
 
-    /// Checks the descriptor for an error, which it has after its interface was deleted.
+    /// Checks the descriptor for an error, which it has after its interface was deleted, and for a
+    /// packet, which an `rx` without room in its batch leaves there.
     ///
     /// Cost: one syscall.
     fn look(&mut self, host: &mut Host) {
-        if host.bell.look() {
+        let pending = host.bell.pending();
+        if pending.intersects(Bell::TROUBLE) {
             host.link.lost();
         }
+        self.rx.drained &= !pending.contains(EventFlags::IN);
     }
 
     fn is_ready(&mut self, host: &mut Host, want: Want) -> bool {

@@ -18,8 +18,8 @@ pub(super) struct Rx {
     overflow: Vec<u8>,
     /// Batch in which an unused frame returns to the pool.
     unused: Batch,
-    /// True if the last read found no packet.
-    drained: bool,
+    /// True if the last read found no packet, and none is known to have come since.
+    pub drained: bool,
     /// The next attempt while the pool has no frame; meanwhile the descriptor may be readable
     /// although nothing can be received.
     pub starved: Retry,

@@ -327,7 +327,7 @@ fn a_driver_that_ignores_its_budget_is_caught() {
 fn a_driver_that_sleeps_on_a_packet_is_caught() {
     let case = cases::arm_tells_what_is_there;
     caught(Fault::ArmsThoughPacketsWait, case, "they are slept on");
-    caught(Fault::ArmsThoughPacketsAreLeft, case, "packets that rx() left");
+    caught(Fault::ArmsThoughPacketsAreLeft, case, "packets that rx(1) left");
 }
 
 #[test]
