@@ -95,6 +95,16 @@ impl Bell {
         }
     }
 
+    /// Rings at `alarm` only, until the device is watched again: not for its errors or its end either.
+    ///
+    /// Cost: a syscall for each of the two that changed.
+    pub(crate) fn leave(&mut self, device: impl AsFd, alarm: Option<Instant>) {
+        if self.device == Device::Watched && self.set.delete(device).is_ok() {
+            self.device = Device::LeftAlone;
+        }
+        self.alarm(alarm);
+    }
+
     /// Rings at `at`, independent of the device.
     ///
     /// Cost: a syscall if it changed.

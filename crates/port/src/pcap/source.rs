@@ -80,9 +80,11 @@ impl Source {
         match &mut self.ready {
             // Setting the timer cannot fail.
             Ready::Always(timer) => drop(timer.set_at(alarm)),
-            Ready::Stream(bell) => {
-                bell.watch(&*self.file, wanted.then_some(Want::Frames), alarm);
+            Ready::Stream(bell) if wanted => {
+                bell.watch(&*self.file, Some(Want::Frames), alarm);
             }
+            // A watched pipe without a writer would ring without end.
+            Ready::Stream(bell) => bell.leave(&*self.file, alarm),
         }
     }
 

@@ -249,6 +249,20 @@ fn a_paced_capture_never_leaves_early_and_sleeps_between_its_packets() {
 }
 
 #[test]
+fn a_paced_stream_without_a_writer_is_slept_on_until_its_next_packet() {
+    let scratch = Scratch::new();
+    let fifo = scratch.fifo();
+    let mut port = Port::open(&format!("pcap:{fifo},pace=1")).unwrap();
+    let mut writer = fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+    writer.write_all(&classic(false, true, 1, &[(9, 0, b"a"), (109, 0, b"b")])).unwrap();
+    drop(writer);
+    let mut batch = Batch::with_capacity(4);
+    assert!(port.wait(Some(LONG)).unwrap());
+    assert_eq!(port.rx(&mut batch), 1);
+    assert!(!port.wait(Some(Duration::from_millis(20))).unwrap(), "woken without a packet");
+}
+
+#[test]
 fn a_paced_capture_says_how_late_its_packets_were() {
     let scratch = Scratch::new();
     let file = scratch.file("a.pcap", &classic(false, false, 1, &[(1, 1, b"x"), (1, 2, b"y")]));
