@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::Deref;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -49,8 +50,20 @@ impl Read for Locked {
 }
 
 impl Write for Locked {
+    /// Waits for room also in a nonblocking file: another process that shares the standard output may have made it so.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        loop {
+            match self.file.write(bytes) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let mut file = [PollFd::new(&self.file, PollFlags::OUT)];
+                    match poll(&mut file, None) {
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(e) => return Err(e.into()),
+                    }
+                }
+                written => return written,
+            }
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -10,6 +10,7 @@ use linerate_skb::{Batch, Code, DropReason, Local, Moved, Pool};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::format::Order;
+use super::locked::Locked;
 use super::write::WriteQueue;
 use super::*;
 use crate::Port;
@@ -440,6 +441,20 @@ fn a_stream_with_packets_left_is_not_slept_on() {
         assert_eq!(port.rx(&mut batch), 1);
         batch.clear();
     }
+}
+
+#[test]
+fn a_nonblocking_output_is_waited_for() {
+    let (mut reader, writer) = io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    let mut output = Locked::new(OwnedFd::from(writer).into());
+    let read = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        io::copy(&mut reader, &mut io::sink()).unwrap()
+    });
+    output.write_all(&[7; 1 << 20]).unwrap();
+    drop(output);
+    assert_eq!(read.join().unwrap(), 1 << 20);
 }
 
 /// A disk with room for this number of bytes.
