@@ -282,6 +282,7 @@ impl Stage {
         let before = self.ready.len();
         let ended = cutter.cut(skb, mem, &mut self.scratch, &mut self.ready);
         self.copied_bytes += self.ready.bytes_behind(before);
+        self.ready.iter_mut().skip(before).for_each(|segment| copy_fields(skb, segment));
         if ended {
             self.under = None;
         } else if self.ready.spare() > 0 {
@@ -307,6 +308,7 @@ impl Border {
             let bytes = copy_out(skb, &mut self.scratch).ok_or(DropReason::TOO_LONG)?;
             let mut copy = mem.alloc_copy(bytes).ok_or(DropReason::NO_FRAME)?;
             copy_fields(skb, &mut copy);
+            copy.set_offload(skb.offload());
             self.copied_bytes += bytes.len() as u64;
             *skb = copy;
             Ok(())
@@ -314,8 +316,8 @@ impl Border {
     }
 }
 
-/// Copies the fields that the next owner of a packet can read: a queue that passes frames on leads to no device.
-/// The copy is not shared, so that setting its fields does not fail.
+/// Copies the fields that the next owner of a packet can read, except the offload. The copy is not shared, so that
+/// setting its fields does not fail.
 fn copy_fields(from: &Skb, to: &mut Skb) {
     to.set_packet_type(from.packet_type());
     to.set_priority(from.priority());
@@ -324,7 +326,6 @@ fn copy_fields(from: &Skb, to: &mut Skb) {
     if let Some(cb) = to.cb_mut() {
         *cb = *from.cb();
     }
-    to.set_offload(from.offload());
     to.set_vlan(from.vlan());
     from.stamp_ns().map(|stamp_ns| to.set_stamp_ns(stamp_ns));
     from.mark().map(|mark| to.set_mark(mark));

@@ -135,6 +135,24 @@ fn sent(device: &Device) -> Vec<u8> {
     device.sent.iter().map(|packet| packet[5]).collect()
 }
 
+#[test]
+fn segments_have_the_fields_of_their_superframe() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let mut mem = pool.local();
+    let mut skb = packet(&mut mem, 0, Kind::Super(3));
+    let tag = Some(Vlan { tci: 5, protocol: 0x8100 });
+    assert!(skb.set_vlan(tag) && skb.set_mark(8) && skb.set_stamp_ns(9) && skb.set_priority(7));
+    let mut batch = Batch::with_capacity(1);
+    batch.push(skb).unwrap();
+    let caps = Caps { keeps_vlan: true, ..Caps::default() };
+    let (mut prep, mut device) = (TxPrep::new(&caps), Device { room: 0, ..Device::with(caps) });
+    prep.xmit(&mut device, &mut mem, &mut batch);
+    let ready = &prep.stage.as_ref().unwrap().ready;
+    let fields = |skb: &Skb| (skb.vlan(), skb.mark(), skb.stamp_ns(), skb.priority());
+    assert_eq!(ready.iter().map(fields).collect::<Vec<_>>(), [(tag, Some(8), Some(9), 7); 3]);
+    assert!(ready.iter().all(|skb| skb.offload() == Offload::NONE));
+}
+
 fn kinds() -> impl Strategy<Value = Vec<Kind>> {
     let kind = prop_oneof![
         Just(Kind::Plain),
