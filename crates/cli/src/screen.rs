@@ -31,8 +31,11 @@ impl Screen {
     /// read.
     pub fn new(json: bool, quiet: bool, ports: &[&str], drivers: &Registry) -> Screen {
         let taken = ports.iter().enumerate().any(|(i, port)| {
-            let written = i + 1 == ports.len() || port.contains(",write");
-            written && drivers.parse(port).is_ok_and(|spec| is_pipe(&spec, drivers))
+            let last = i + 1 == ports.len();
+            drivers.parse(port).is_ok_and(|spec| {
+                let has = |flag| spec.flag(flag).unwrap_or(false);
+                is_pipe(&spec, drivers) && (has("write") || (last && !has("read")))
+            })
         });
         Screen { json, quiet, stdout_taken: taken }
     }
@@ -175,6 +178,7 @@ mod tests {
         assert!(taken(&["packet:eth0", "pcap:-"]));
         assert!(taken(&["pcap:-,write", "packet:eth0"]));
         assert!(!taken(&["pcap:-", "packet:eth0"]));
+        assert!(!taken(&["sink:", "pcap:-,read"]));
         assert!(!taken(&["gen:", "pcap:out"]));
     }
 }
