@@ -100,16 +100,16 @@ fn open_the_same(one: &Spec, other: &Spec) -> bool {
 }
 
 /// Sets the mode of a port that can only be read or only be written: the left end of a wire is
-/// read. Packets of any link type pass between two such ports, unless a stage `looks` at them and
-/// assumes Ethernet.
-pub(crate) fn direct(ports: &mut [Named], wires: &[Wire], looks: bool) {
+/// read. A port that the program keeps is what its text says alone. Packets of any link type pass
+/// between two such ports, unless a stage `looks` at them and assumes Ethernet.
+pub(crate) fn direct(ports: &mut [Named], wires: &[Wire], kept: &[usize], looks: bool) {
     for &(a, b) in wires.iter().filter(|_| !looks) {
         if ports[a].flags().directed && ports[b].flags().directed {
             ports[a].spec.options.set_default("link", Some("any"));
             ports[b].spec.options.set_default("link", Some("any"));
         }
     }
-    for (i, port) in ports.iter_mut().enumerate() {
+    for (i, port) in ports.iter_mut().enumerate().filter(|(i, _)| !kept.contains(i)) {
         let flag = |key| port.spec.flag(key).unwrap_or(false);
         if port.flags().directed && !flag("read") && !flag("write") {
             let left = wires.iter().any(|(a, _)| *a == i);
@@ -243,7 +243,7 @@ pub(crate) mod tests {
         let texts =
             ["gen:", "xdp:a", "xdp:b,udp=7", "pcap:in", "xdp:c", "pcap:out", "xdp:d", "null:"];
         let (mut ports, wires) = (named(&texts), [(0, 1), (3, 2), (4, 5), (6, 7)]);
-        direct(&mut ports, &wires, false);
+        direct(&mut ports, &wires, &[], false);
         let plans: Vec<_> = ports.iter().map(|p| p.driver.parse(&p.spec).unwrap()).collect();
         spare(&mut ports, &plans, &wires);
         let written: Vec<bool> = ports.iter().map(|p| p.spec.flag("write").unwrap()).collect();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use linerate_datapath::{Engine, Steering};
 use linerate_port::thread::{allowed_cpus, pin_to_cpu};
-use linerate_port::{Code, Queue};
+use linerate_port::{Code, Queue, pcap};
 use linerate_skb::Batch;
 
 use common::{LONG, pass};
@@ -174,6 +174,21 @@ fn flows_of_one_device_are_divided_among_threads_of_the_program() {
     assert_eq!(zero.len() + one.len(), 64 * ROUNDS);
     assert!(!zero.is_empty() && !one.is_empty());
     assert!(zero.iter().all(|flow| !one.contains(flow)), "a flow has come to both");
+}
+
+#[test]
+fn a_capture_that_the_program_keeps_is_read_unless_it_says_write() {
+    let path = std::env::temp_dir().join(format!("kept-{}.pcapng", std::process::id()));
+    let frames = [pcap::Frame { stamp_ns: 7, bytes: vec![1; 60] }];
+    pcap::write_all(&path, &frames).unwrap();
+    let engine = Engine::builder().port("gen", "gen:count=1").port("sink", "sink:");
+    let engine = engine.wire("gen", "sink").port("mine", &format!("pcap:{}", path.display()));
+    let mut queue = engine.keep("mine").build().unwrap().take("mine").remove(0);
+    let mut batch = Batch::with_capacity(4);
+    let came = queue.rx(&mut batch);
+    let left = pcap::read_all(&path);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!((came, left.unwrap().len()), (1, 1));
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl EngineBuilder {
         let wraps = wrapping::find(&named, std::mem::take(&mut self.wraps))?;
         plan::check_wires(&named, &wires, &fans)?;
         let kept = plan::find_kept(&named, &self.kept, &wires, &fans)?;
-        ports::direct(&mut named, &wires, looks);
+        ports::direct(&mut named, &wires, &kept, looks);
         let mut ports = ports::plan(named, &wires)?;
         opening::check_bytes(&ports, &wires)?;
         if !self.reads_exported || !fans.is_empty() {

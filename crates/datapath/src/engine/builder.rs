@@ -69,7 +69,8 @@ impl EngineBuilder {
 
     /// Adds a wire: packets received by one end are sent by the other, in both directions if the ports can.
     ///
-    /// A capture on the left is read; on the right, or on no wire, it is written.
+    /// A capture on the left is read; on the right, or on no wire, it is written. One that the program keeps is read,
+    /// unless its text says `write`.
     #[must_use]
     pub fn wire(mut self, left: &str, right: &str) -> Self {
         self.wires.push((left.into(), right.into()));
