@@ -105,7 +105,9 @@ impl Engine {
     /// Runs each worker on a thread of its own, pinned if CPUs are set.
     ///
     /// # Errors
-    /// `E-SYSTEM` if a thread cannot be started, `E-CPU` if a CPU cannot be used.
+    /// `E-SYSTEM` if a thread cannot be started, `E-CPU` if the process may no longer pin threads. A CPU that was lost
+    /// since the engine was built is no error: its worker runs on another one
+    /// ([`WorkerStats::strayed`](crate::WorkerStats::strayed)).
     pub fn start(self) -> Result<Running> {
         Running::start(self.workers, self.notice, self.stats, &self.cpus)
     }
@@ -115,5 +117,26 @@ impl Engine {
     #[must_use]
     pub fn into_workers(self) -> Vec<Worker> {
         self.workers.into_iter().map(|(worker, _)| worker).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worker_whose_cpu_is_lost_before_the_start_runs_on_another_one_and_says_so() {
+        let engine = Engine::builder().port("a", "gen:,count=1000").port("b", "sink:");
+        let mut engine = engine.wire("a", "b").build().unwrap();
+        // As if the machine had lost this CPU since the engine was built.
+        engine.cpus = vec![1023];
+        let running = engine.start().unwrap();
+        let said = running.stats().workers()[0].strayed().unwrap();
+        assert!(said.what.starts_with("a worker pinned to CPU 1023 runs on CPU "), "{said}");
+        assert!(said.why.starts_with("there is no CPU 1023"), "{said}");
+        assert_eq!(running.wait(Duration::from_secs(20)), Ok(true));
+        let stopped = running.stop(Duration::ZERO);
+        stopped.check().unwrap();
+        assert_eq!(stopped.ports[1].verified.unwrap().packets, 1000);
     }
 }

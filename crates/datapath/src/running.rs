@@ -43,7 +43,7 @@ impl Running {
             let (pinned, outcome) = std::sync::mpsc::sync_channel(1);
             let notice = running.notice.clone();
             let body = move || {
-                let pin = cpu.map_or(Ok(()), |cpu| worker.run_on(&[cpu]).map(drop));
+                let pin = cpu.map_or(Ok(()), |cpu| worker.start_on(cpu));
                 let go = pin.is_ok();
                 let _ = pinned.send(pin);
                 // Send the notice only after `run` has dropped the worker, so that the ledger

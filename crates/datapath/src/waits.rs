@@ -53,8 +53,9 @@ impl WorkerStats {
     pub fn strayed(&self) -> Option<Error> {
         let (cpu, pinned) = self.cpu.zip(self.pinned).filter(|(cpu, pinned)| cpu != pinned)?;
         let what = format!("a worker pinned to CPU {pinned} runs on CPU {cpu}");
-        let why =
-            thread::why_not(pinned).unwrap_or_else(|| "another process moved its thread".into());
+        let why = thread::why_not(pinned).unwrap_or_else(|| {
+            "its cpuset lost that CPU, or another process moved its thread".into()
+        });
         Some(
             Error::new(Code::Cpu, what, why)
                 .fix("allow that CPU again, or choose another CPU: set_cpus"),

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_port::moderation::{CostMeter, Rest};
-use linerate_port::thread;
 use linerate_port::wait::{EventFlags, WaitSet};
+use linerate_port::{Code, thread};
 use linerate_skb::{Batch, DropReason, Local};
 
 use crate::control::{Applied, Control, Order, Pinned, Setting};
@@ -243,6 +243,24 @@ impl Worker {
         self.slot.waits().runs();
         self.mems.iter().for_each(Local::see_cpu);
         Ok((before, thread::allowed_cpus()?))
+    }
+
+    /// Pins the calling thread, which will turn the worker, to a CPU that could be used when the engine was built. If
+    /// the CPU was lost since then, the thread stays where it may run, as if the CPU were lost later:
+    /// [`WorkerStats::strayed`](crate::WorkerStats::strayed) says so.
+    ///
+    /// # Errors
+    /// `E-CPU` if the thread may use the CPU and cannot be pinned to it.
+    pub(crate) fn start_on(&mut self, cpu: usize) -> linerate_port::Result<()> {
+        match self.run_on(&[cpu]) {
+            Err(e) if e.code == Code::Cpu && !thread::allowed_cpus()?.contains(&cpu) => {
+                self.slot.waits().pinned(&[cpu]);
+                self.slot.waits().runs();
+                self.mems.iter().for_each(Local::see_cpu);
+                Ok(())
+            }
+            pinned => pinned.map(drop),
+        }
     }
 
     /// Returns the number of packets that may be read from queue `i` now.
