@@ -318,15 +318,45 @@ impl<A: Clone> PendingOrder<A> {
     /// Withdraws the order; returns true if no worker has executed it or will. A worker that executes it now, or did
     /// before, does not undo it.
     pub fn withdraw(&self) -> bool {
-        self.answers.iter().filter(|answer| answer.withdraw()).count() == self.answers.len()
+        self.withdrawn() == self.answers.len()
     }
 
-    /// Sleeps until the worker has obeyed, or for `timeout`; then withdraws the order. The worker's own thread must not
-    /// call it, because the worker cannot turn meanwhile.
+    /// Withdraws the order from the workers that have not begun it; returns their number.
+    fn withdrawn(&self) -> usize {
+        self.answers.iter().filter(|answer| answer.withdraw()).count()
+    }
+
+    /// Returns the error of an order that was not answered in time, and was withdrawn from this number of workers.
+    fn late(&self, withdrawn: usize, timeout: Duration) -> Error {
+        let all = self.answers.len();
+        let (what, why, fix) = match withdrawn {
+            0 => (
+                "the order is not finished",
+                format!("a worker began it and did not finish it within {timeout:?}"),
+                "read the setting later: the worker finishes the order",
+            ),
+            n if n < all => (
+                "the order was executed in part",
+                format!("{n} of its {all} workers did not finish a poll within {timeout:?}"),
+                "repeat the order; a worker that does not run, or has ended, executes no orders",
+            ),
+            _ => (
+                "the order was not executed",
+                format!("its worker did not finish a poll within {timeout:?}"),
+                "run the worker; a worker that has ended executes no orders",
+            ),
+        };
+        Error::new(Code::Busy, what, why).fix(fix)
+    }
+
+    /// Sleeps until every worker has obeyed, or for `timeout`; then withdraws the order from the workers that have not
+    /// begun it. A worker that has begun it gets a little more time. A worker's own thread must not call it, because
+    /// the worker cannot turn meanwhile.
     ///
     /// # Errors
-    /// Why it could not be obeyed; `E-BUSY` if the time passed: the worker is not turned, or has ended. The reason says
-    /// if some of several workers have executed the order.
+    /// Why it could not be obeyed; `E-BUSY` if the time passed. The error says what became of the order: no worker has
+    /// executed it and none will; some of several workers have, and the others will not; or it has begun everywhere and
+    /// will be executed.
     pub fn wait(self, timeout: Duration) -> Result<A> {
         let start = Instant::now();
         loop {
@@ -335,19 +365,16 @@ impl<A: Clone> PendingOrder<A> {
             }
             let left = timeout.saturating_sub(start.elapsed());
             if left.is_zero() {
-                let is_withdrawn = self.withdraw();
-                if !is_withdrawn && start.elapsed() < timeout.saturating_add(ANSWER_INTERVAL) {
+                let withdrawn = self.withdrawn();
+                if withdrawn < self.answers.len()
+                    && start.elapsed() < timeout.saturating_add(ANSWER_INTERVAL)
+                {
                     // A worker may be executing it at this moment.
                     park_timeout(ANSWER_INTERVAL);
                     continue;
                 }
-                let what = match is_withdrawn {
-                    true => "the order was not executed",
-                    false => "the order was executed in part",
-                };
-                let why = format!("its worker did not finish a poll within {timeout:?}");
-                return Err(Error::new(Code::Busy, what, why)
-                    .fix("run the worker; a worker that has ended executes no orders"));
+                // A last answer may have arrived since the check above.
+                return self.answer().unwrap_or_else(|| Err(self.late(withdrawn, timeout)));
             }
             // The worker wakes only the thread that gave the order; any other thread polls.
             park_timeout(left.min(ANSWER_INTERVAL));
@@ -358,6 +385,35 @@ impl<A: Clone> PendingOrder<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn late_order_says_what_became_of_it() {
+        // How many workers have begun the order, and how many have finished it.
+        let said = |workers: usize, begun: usize, done: usize| {
+            let answers: Vec<_> = (0..workers).map(|_| Answer::<u8>::new(0)).collect();
+            assert!(answers[..begun].iter().all(|answer| answer.claim()));
+            answers[..done].iter().for_each(|answer| answer.give(Ok(1)));
+            let pending = PendingOrder { answers: answers.clone(), join: |one, _| one };
+            let e = pending.wait(Duration::from_millis(1)).unwrap_err();
+            assert_eq!(e.code, Code::Busy);
+            let open = answers.iter().filter(|answer| answer.claim()).count();
+            assert_eq!(open, begun, "it is withdrawn from the others");
+            (e.what, e.why)
+        };
+        let (what, why) = said(2, 0, 0);
+        assert_eq!(what, "the order was not executed");
+        assert_eq!(why, "its worker did not finish a poll within 1ms");
+        for done in [0, 1] {
+            let (what, why) = said(2, 1, done);
+            assert_eq!(what, "the order was executed in part");
+            assert_eq!(why, "1 of its 2 workers did not finish a poll within 1ms");
+        }
+        for (workers, done) in [(1, 0), (2, 1)] {
+            let (what, why) = said(workers, workers, done);
+            assert_eq!(what, "the order is not finished");
+            assert_eq!(why, "a worker began it and did not finish it within 1ms");
+        }
+    }
 
     #[test]
     fn order_that_a_worker_executed_before_another_refused_it_stays_pending() {
