@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use linerate_sys::netif::{Interface, NapiHold};
 use linerate_sys::thread::{allowed_cpus, run_delay_ns, run_on};
+use linerate_tests::capture::Folder;
 use linerate_tests::command::{Forward, Refusal, Report, linerate};
 use linerate_tests::netns::Netns;
 use linerate_tests::or_skip;
@@ -382,6 +383,54 @@ fn hold_that_a_killed_run_left_is_undone_by_doctor() {
     let told = run_in(&["doctor", "--undo"]).finish(SOON);
     assert!(told.code() == 0 && told.stdout.contains("stays as it is"), "{told:?}");
     assert_eq!(now(), other.time());
+}
+
+#[test]
+fn hold_that_was_set_before_a_run_was_killed_is_undone_by_doctor() {
+    let netns = or_skip!(veth());
+    let hold = || netns.run(|| NapiHold::now(&Interface::open("v0").unwrap()).unwrap());
+    let command = |args: &[&str]| {
+        let mut command = Command::new(linerate());
+        command.args(args);
+        netns.start(command)
+    };
+    let folder = Folder::new();
+    let before = NapiHold { time_ns: 20_000, polls: 2 };
+    netns.run(|| before.set(&Interface::open("v0").unwrap()).unwrap());
+    for (i, port) in ["xdp:v0", "xdp:v0,hold=250us"].into_iter().enumerate() {
+        let socket = folder.path(&format!("{i}.sock"));
+        let run = command(&["forward", port, "sink:blind", "--for", "120s", "--control", &socket]);
+        until_true("the socket", SOON, || std::path::Path::new(&socket).exists());
+        let tune = |time| command(&["tune", &socket, "-C", "v0", "hold", time]).finish(SOON);
+        for time in ["1ms", "off", "500us"] {
+            let told = tune(time);
+            assert_eq!(told.code(), 0, "{told:?}");
+        }
+        assert_eq!(tune("20ms").code(), 5, "it is longer than the longest hold");
+        let told = command(&["doctor", "--undo"]).finish(SOON);
+        assert!(told.stdout.contains("the run that changed it still runs"), "{told:?}");
+        run.signal(Signal::KILL);
+        let _ = run.finish(SOON);
+        let last = NapiHold::of_time(Duration::from_micros(500));
+        assert_eq!(hold(), last, "killed, it cannot restore it");
+        let told = command(&["doctor", "null:"]).finish(SOON);
+        let left = "a killed run left v0 changed: its hold is that of a port";
+        assert!(told.stdout.contains(left), "{told:?}");
+        let told = command(&["doctor", "--undo"]).finish(SOON);
+        assert!(told.stdout.contains("v0: NAPI holds it for 20 us again"), "{told:?}");
+        assert_eq!(hold(), before);
+    }
+    // A run that ends by itself restores it, and leaves no record.
+    let socket = folder.path("2.sock");
+    let run = command(&["forward", "xdp:v0", "sink:blind", "--for", "120s", "--control", &socket]);
+    until_true("the socket", SOON, || std::path::Path::new(&socket).exists());
+    let told = command(&["tune", &socket, "-C", "v0", "hold", "1ms"]).finish(SOON);
+    assert_eq!(told.code(), 0, "{told:?}");
+    run.signal(Signal::INT);
+    let _ = run.finish(SOON);
+    assert_eq!(hold(), before);
+    let told = command(&["doctor", "--undo"]).finish(SOON);
+    assert!(!told.stdout.contains("v0: NAPI"), "{told:?}");
 }
 
 /// Returns the checksum offload of `v1` in `netns`.

@@ -21,7 +21,7 @@ pub struct Interrupts {
     guards: Vec<InterruptGuard>,
     /// Declared after the guards, so that the record is removed after they have restored the
     /// interrupts.
-    _record: Option<Record>,
+    _record: Record,
 }
 
 impl Interrupts {

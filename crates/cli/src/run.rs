@@ -6,7 +6,7 @@ mod watch;
 use std::io;
 use std::time::{Duration, Instant};
 
-use linerate::{Engine, EngineBuilder, Plan, Registry};
+use linerate::{DeviceHold, Engine, EngineBuilder, Plan, Registry};
 use linerate_ctl::tune::Listening;
 use linerate_ctl::{ForwardReport, Spent, TSC, driver_text};
 use linerate_sys::clock::cpu_time;
@@ -21,7 +21,7 @@ use crate::place::{Interrupts, Placing};
 use crate::preface::preface;
 use crate::screen::Screen;
 use crate::signals::Signals;
-use crate::undo;
+use crate::undo::{self, Record};
 use ran::{last_lost, never_met, none_sent, unbalanced, unverified};
 use watch::watch;
 
@@ -65,7 +65,7 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     for left in undo::pending() {
         screen.note(&format!("note: {left}; to restore it: {}\n", undo::UNDO));
     }
-    let _until_the_end = undo::record(ports, &path.drivers, screen);
+    let record = undo::record(ports, &path.drivers, screen);
     // Before ports are opened: a signal must not end this process while a device is changed.
     let signals = watched()?;
     let mut engine = open(path, run)?;
@@ -74,7 +74,7 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
         // to it.
         let _ = engine.wait_until_up(MEET);
     }
-    run_with(signals, engine, path, run, screen)
+    run_with(signals, engine, path, run, screen, &record)
 }
 
 /// Parses a port's text into the plan of its driver, as an engine does.
@@ -109,7 +109,7 @@ pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
 /// # Errors
 /// As [`run`].
 pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
-    run_with(watched()?, engine, path, run, screen)
+    run_with(watched()?, engine, path, run, screen, &Record::default())
 }
 
 fn run_with(
@@ -118,6 +118,7 @@ fn run_with(
     path: &Path,
     run: &Run,
     screen: &Screen,
+    record: &Record,
 ) -> Result<Ran, Failure> {
     screen.preface(&preface(&engine, path, run))?;
     for warning in engine.warnings() {
@@ -135,7 +136,10 @@ fn run_with(
     let mut phases = Phases::start(path, &stats);
     let listening = run.control.as_deref().map(Listening::at).transpose()?;
     let running = engine.start()?;
-    let serve = |listening: Listening| listening.serve(running.control(), stats.clone());
+    let serve = |listening: Listening| {
+        let before_hold = recording(record, path, screen);
+        listening.serve_recording(running.control(), stats.clone(), before_hold)
+    };
     let control = listening.map(serve).transpose()?;
     let interrupts = Interrupts::find(run.place.as_deref(), path, screen);
     let placing = placed.map(|counters| Placing::start(&running, counters, &interrupts));
@@ -192,6 +196,24 @@ fn run_with(
         error.fix = errors::to_type(&error.fix);
     }
     Ok(Ran { report, stopped, ended, uncounted: counted.err() })
+}
+
+/// Returns a function that records the change of a port's hold.
+fn recording(
+    record: &Record,
+    path: &Path,
+    screen: &Screen,
+) -> impl Fn(&str, DeviceHold) + Send + use<> {
+    let (record, screen) = (record.clone(), *screen);
+    let interface = |(name, text): &(String, String)| {
+        let plan = planned(&path.drivers, text).ok()?;
+        Some((name.clone(), plan.interface()?.to_owned()))
+    };
+    let interfaces: Vec<_> = path.ports.iter().filter_map(interface).collect();
+    move |port: &str, hold: DeviceHold| {
+        let named = interfaces.iter().filter(|(name, _)| name == port);
+        named.for_each(|(_, interface)| record.hold(interface, hold.time, &screen));
+    }
 }
 
 /// Watches for the signals that end a run.

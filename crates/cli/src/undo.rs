@@ -1,13 +1,17 @@
 //! The record of a run's changes on interfaces, for `doctor --undo` after the run was killed.
 //!
 //! The library undoes its changes when a port is closed, and writes no file. A run that is killed cannot: so the
-//! command writes down what opening its ports will change before it opens them, and removes that file at its end.
-//! A record is used only if this user owns the file and its folder, and no other user can write them.
+//! command writes down what opening its ports will change before it opens them, and what a request changes while it
+//! runs before that is changed, and removes that file at its end. A record is used only if this user owns the file and
+//! its folder, and no other user can write them.
 
-use std::io::{Read, Write};
+mod record;
+
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::Duration;
 use std::{fmt, fs};
 
 use linerate::{Change, Error, Registry};
@@ -17,77 +21,15 @@ use linerate_sys::netif::{Interface, NapiHold, Rss};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdir, open, openat, unlinkat};
 use rustix::io::Errno;
 
-use crate::run::planned;
 use crate::screen::Screen;
+
+pub use record::{Record, record, record_moves};
 
 const FORM: &str = "linerate-undo/1";
 /// The command that undoes the changes of killed runs.
 pub const UNDO: &str = "linerate doctor --undo";
 /// Greatest size of a record, which has a line for each change.
 const BYTES_MAX: u64 = 1 << 20;
-
-/// A record in a file, which is removed when this value is dropped.
-pub struct Record {
-    folder: OwnedFd,
-    name: String,
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
-    }
-}
-
-/// Records the changes that opening `ports` will make; returns `None` if there are none.
-pub fn record<'a>(
-    ports: impl IntoIterator<Item = &'a str>,
-    drivers: &Registry,
-    screen: &Screen,
-) -> Option<Record> {
-    let mut changes: Vec<Change> = Vec::new();
-    for text in ports {
-        changes.extend(planned(drivers, text).map(|plan| plan.changes()).unwrap_or_default());
-    }
-    for change in &changes {
-        screen.change(&format!("note: {change} until the run ends\n"));
-    }
-    kept(write("", &changes.into_iter().filter_map(Left::by).collect::<Vec<_>>()), screen)
-}
-
-/// Records interrupts that may be moved; returns `None` if there are none.
-pub fn record_moves(changes: &[(String, Was)], screen: &Screen) -> Option<Record> {
-    let left = |(name, was): &(String, Was)| (name.clone(), Left::Interrupts(was.clone()));
-    kept(write("-place", &changes.iter().map(left).collect::<Vec<_>>()), screen)
-}
-
-fn kept(written: Result<Option<Record>, Errno>, screen: &Screen) -> Option<Record> {
-    written.unwrap_or_else(|e| {
-        screen.change(&format!("note: if this run is killed, linerate doctor --undo cannot restore that: cannot write a record: {e}\n"));
-        None
-    })
-}
-
-fn write(kind: &str, changes: &[(String, Left)]) -> Result<Option<Record>, Errno> {
-    if changes.is_empty() {
-        return Ok(None);
-    }
-    let (_, folder) = folder(true)?;
-    let pid = std::process::id();
-    let start = started(pid).ok_or(Errno::SRCH)?;
-    let netns = netns().ok_or(Errno::NOENT)?;
-    let name = format!("run-{pid}-{start}{kind}");
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR)?;
-    let record = Record { folder, name };
-    let mut text = String::new();
-    for (interface, left) in changes {
-        let index = Interface::open(interface).map_or(0, |found| found.index());
-        text += &format!("{FORM} {pid} {start} {netns} {index} {interface} {left}\n");
-    }
-    let mut file = fs::File::from(file);
-    file.write_all(text.as_bytes()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-    Ok(Some(record))
-}
 
 /// Opens the folder of the records: it must not be a link, and only this user may own and write it.
 fn folder(make: bool) -> Result<(PathBuf, OwnedFd), Errno> {
@@ -142,8 +84,15 @@ fn started(pid: u32) -> Option<u64> {
 enum Left {
     Checksums,
     Interrupts(Was),
-    Hold { set: NapiHold, before: NapiHold },
-    Rss { set: Rss, before: Rss },
+    /// The hold is one of `sets`: the last one, or the one before it if the run was killed meanwhile.
+    Hold {
+        sets: Vec<NapiHold>,
+        before: NapiHold,
+    },
+    Rss {
+        set: Rss,
+        before: Rss,
+    },
 }
 
 impl Left {
@@ -158,14 +107,16 @@ impl Left {
         }
     }
 
-    /// Reads two holds: `250000/1=0/0` is one of 250,000 ns and 1 poll, in place of none.
+    /// Reads holds: `250000/1=0/0` is one of 250,000 ns and 1 poll, in place of none; `250000/1,0/0=20000/2` is that
+    /// or none, in place of one of 20,000 ns and 2 polls.
     fn of_holds(text: &str) -> Option<Left> {
         let hold = |text: &str| {
             let (time_ns, polls) = text.split_once('/')?;
             Some(NapiHold { time_ns: time_ns.parse().ok()?, polls: polls.parse().ok()? })
         };
-        let (set, before) = text.split_once('=')?;
-        Some(Left::Hold { set: hold(set)?, before: hold(before)? })
+        let (sets, before) = text.split_once('=')?;
+        let sets = sets.split(',').map(hold).collect::<Option<_>>()?;
+        Some(Left::Hold { sets, before: hold(before)? })
     }
 
     /// Reads two divisions: `0,0/=0,1/6d5a` is a table of two entries that lead to queue 0, with any key, in place of
@@ -193,7 +144,7 @@ impl Left {
             Change::ChecksumOffload(name) => Some((name, Left::Checksums)),
             Change::Hold { interface, time } => {
                 let before = Interface::open(&interface).and_then(|found| NapiHold::now(&found));
-                let left = Left::Hold { set: NapiHold::of_time(time), before: before.ok()? };
+                let left = Left::Hold { sets: vec![napi_hold(time)], before: before.ok()? };
                 Some((interface, left))
             }
             Change::Rss { interface, table, key } => {
@@ -222,12 +173,12 @@ impl Left {
                 let again = format!("NAPI thread {thread} is on CPU {} again", cpus.join(","));
                 (format!("NAPI thread {thread} is moved"), again)
             }
-            Left::Hold { set, before } => {
+            Left::Hold { before, .. } => {
                 let again = match before.time() {
                     Some(_) => format!("NAPI holds it for {before} again"),
                     None => "NAPI no longer holds it".into(),
                 };
-                (format!("NAPI holds it for {set}"), again)
+                ("its hold is that of a port".into(), again)
             }
             Left::Rss { .. } => {
                 ("its RSS table is that of a port".into(), "its RSS table is the former one".into())
@@ -242,7 +193,9 @@ impl Left {
     fn is_left(&self, interface: &Interface) -> bool {
         match self {
             Left::Checksums => interface.checksum_offload() == Ok(false),
-            Left::Hold { set, .. } => NapiHold::now(interface).is_ok_and(|now| now == *set),
+            Left::Hold { sets, before } => {
+                NapiHold::now(interface).is_ok_and(|now| now != *before && sets.contains(&now))
+            }
             Left::Rss { set, before } => {
                 interface.rss().is_ok_and(|now| set.undone(before, &now).is_some())
             }
@@ -258,6 +211,7 @@ impl Left {
                 screen.change(&format!("restoring the checksum offload of {name}\n"));
                 interface.set_checksum_offload(true)
             }
+            Left::Hold { before, .. } if NapiHold::now(interface) == Ok(*before) => Ok(()),
             Left::Hold { before, .. } => {
                 screen.change(&format!("restoring the hold of {name}\n"));
                 before.set(interface)
@@ -291,8 +245,10 @@ impl fmt::Display for Left {
         match self {
             Left::Checksums => f.write_str("checksum-offload"),
             Left::Interrupts(was) => was.fmt(f),
-            Left::Hold { set, before } => {
-                write!(f, "hold={}/{}={}/{}", set.time_ns, set.polls, before.time_ns, before.polls)
+            Left::Hold { sets, before } => {
+                let hold = |hold: &NapiHold| format!("{}/{}", hold.time_ns, hold.polls);
+                let sets: Vec<_> = sets.iter().map(hold).collect();
+                write!(f, "hold={}={}", sets.join(","), hold(before))
             }
             Left::Rss { set, before } => {
                 let division = |rss: &Rss| {
@@ -304,6 +260,11 @@ impl fmt::Display for Left {
             }
         }
     }
+}
+
+/// Returns the hold that a port sets for a time, 0 for none.
+fn napi_hold(time: Duration) -> NapiHold {
+    if time.is_zero() { NapiHold::default() } else { NapiHold::of_time(time) }
 }
 
 /// One line of a record: a change on an interface.
@@ -318,6 +279,15 @@ struct Line {
 }
 
 impl Line {
+    /// Returns the line of a change by this process in this network namespace.
+    fn here(interface: &str, left: Left) -> Result<Line, Errno> {
+        let pid = std::process::id();
+        let start = started(pid).ok_or(Errno::SRCH)?;
+        let netns = netns().ok_or(Errno::NOENT)?;
+        let index = Interface::open(interface).map_or(0, |found| found.index());
+        Ok(Line { pid, start, netns, index, interface: interface.to_owned(), left })
+    }
+
     fn of(text: &str) -> Option<Line> {
         let words: Vec<&str> = text.split(' ').collect();
         let [FORM, pid, start, netns, index, interface, left] = words[..] else {
@@ -380,6 +350,7 @@ impl Line {
             return true;
         };
         let settings = match self.left {
+            Left::Hold { before, .. } if NapiHold::now(&there) == Ok(before) => None,
             Left::Hold { .. } => Some("hold"),
             Left::Rss { .. } => Some("RSS table"),
             _ => None,
@@ -397,6 +368,13 @@ impl Line {
         let done = format!("{interface}: {again}, as before process {pid}");
         found.push(Finding::new(Level::Ok, done));
         true
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Line { pid, start, netns, index, interface, left } = self;
+        write!(f, "{FORM} {pid} {start} {netns} {index} {interface} {left}")
     }
 }
 
@@ -477,14 +455,17 @@ mod tests {
             interface: "v1".into(),
             left: Left::Checksums,
         };
-        assert_eq!(Line::of("linerate-undo/1 7 8 9 3 v1 checksum-offload"), Some(line));
+        let text = "linerate-undo/1 7 8 9 3 v1 checksum-offload";
+        assert_eq!((line.to_string().as_str(), Line::of(text)), (text, Some(line)));
         for was in [Was::read("irq=34=0-1").unwrap(), Was::read("thread=5=0,1").unwrap()] {
             let line = Line::of(&format!("linerate-undo/1 7 8 9 3 v1 {was}")).unwrap();
             assert_eq!(line.left, Left::Interrupts(was));
         }
-        let line = Line::of("linerate-undo/1 7 8 9 3 v0 hold=250000/1=20000/2").unwrap();
-        assert_eq!(line.left.to_string(), "hold=250000/1=20000/2");
-        assert_eq!(line.left.descriptions().1, "NAPI holds it for 20 us again");
+        for text in ["hold=250000/1=20000/2", "hold=250000/1,0/0=20000/2"] {
+            let line = Line::of(&format!("linerate-undo/1 7 8 9 3 v0 {text}")).unwrap();
+            assert_eq!(line.left.to_string(), text);
+            assert_eq!(line.left.descriptions().1, "NAPI holds it for 20 us again");
+        }
         let text = "rss=0,2,0,2/=0,1,2,3/6d5a00ff";
         let line = Line::of(&format!("linerate-undo/1 7 8 9 3 eth0 {text}")).unwrap();
         let Left::Rss { set, before } = &line.left else { panic!("{line:?}") };
@@ -499,6 +480,7 @@ mod tests {
             "linerate-undo/1 7 8 9 3 v1 rss=/=0,1/",
             "linerate-undo/1 7 8 9 3 v1 queues",
             "linerate-undo/1 7 8 9 3 v1 hold=250000/1",
+            "linerate-undo/1 7 8 9 3 v1 hold=250000/1,=0/0",
             "linerate-undo/1 7 8 9 3 v1 hold=250000/1=-1/0",
             "linerate-undo/1 7 8 9 3 v1 irq=34=/../0",
             "linerate-undo/2 7 8 9 3 v1 checksum-offload",

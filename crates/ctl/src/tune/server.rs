@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Control, Stats};
+use linerate_datapath::{Control, DeviceHold, Stats};
 use linerate_port::wait::{Epoll, EventFd, EventFlags};
 use linerate_port::{Code, Error, Result};
 use linerate_sys::unix::{Listener, SocketType, peer_user};
@@ -76,10 +76,25 @@ impl Listening {
     /// # Errors
     /// `E-SYSTEM` if the thread cannot be started.
     pub fn serve(self, control: Control, stats: Stats) -> Result<Server> {
+        self.serve_recording(control, stats, |_, _| ())
+    }
+
+    /// Starts a thread that serves the socket, and calls `before_hold` with a port's name and the new hold before it
+    /// changes the hold of the port's device. That hold outlives a process that is killed, so the program can record
+    /// there what has to be restored.
+    ///
+    /// # Errors
+    /// As [`Listening::serve`].
+    pub fn serve_recording(
+        self,
+        control: Control,
+        stats: Stats,
+        before_hold: impl Fn(&str, DeviceHold) + Send + 'static,
+    ) -> Result<Server> {
         let bell = self.bell.clone();
         let mut service = Service {
             listening: self,
-            target: Target::new(control, stats),
+            target: Target::new(control, stats, Box::new(before_hold)),
             clients: Vec::new(),
             paused: None,
         };

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use linerate_datapath::{Control, PortStats, QueueReading, Stats};
+use linerate_datapath::{Control, DeviceHold, PortStats, QueueReading, Stats};
 use linerate_port::{Code, Error};
 use linerate_sys::text::queues;
 use serde::Serialize;
@@ -19,11 +19,14 @@ use crate::report::{ErrorReport, PortReport};
 /// Longest time in which a worker must obey an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The function that is called before the hold of a port's device is changed.
+pub(super) type BeforeHold = Box<dyn Fn(&str, DeviceHold) + Send>;
+
 /// A run, with the handles that the socket's thread uses.
-#[derive(Debug)]
 pub(super) struct Target {
     control: Control,
     stats: Stats,
+    before_hold: BeforeHold,
     started: Instant,
     reverts: Reverts,
     /// Reverts that were ordered, each with its setting and the number of the change.
@@ -61,9 +64,9 @@ struct QueueShown {
 }
 
 impl Target {
-    pub fn new(control: Control, stats: Stats) -> Target {
-        let (started, reverts) = (Instant::now(), Reverts::default());
-        Target { control, stats, started, reverts, reverting: Vec::new(), paused: None }
+    pub fn new(control: Control, stats: Stats, before_hold: BeforeHold) -> Target {
+        let (started, reverts, reverting) = (Instant::now(), Reverts::default(), Vec::new());
+        Target { control, stats, before_hold, started, reverts, reverting, paused: None }
     }
 
     /// Returns the document of a port, or of all ports.
@@ -236,6 +239,9 @@ impl Target {
                 self.control.set_moderation(port, queue, *mode).map(setting)
             }
             Ordered::Hold(hold) => {
+                if self.control.hold(port).is_some() {
+                    (self.before_hold)(port, *hold);
+                }
                 let start = Instant::now();
                 self.control.set_hold(port, *hold)?;
                 Ok(vec![Order::Hold(start.elapsed())])

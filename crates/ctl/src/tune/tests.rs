@@ -279,7 +279,7 @@ fn unturned() -> (Target, Worker) {
     let engine = engine.wire("east", "west").build().unwrap();
     let stats = engine.stats();
     let worker = engine.into_workers().remove(0);
-    (Target::new(worker.control(), stats), worker)
+    (Target::new(worker.control(), stats, Box::new(|_, _| ())), worker)
 }
 
 fn change(port: &str, setting: (&str, &str), revert_after: Option<Duration>) -> Change {
@@ -381,7 +381,10 @@ fn change_of_a_client_that_loses_its_place_is_withdrawn() {
     // The oldest client is disconnected; on a slow machine it may get the answer that its time is over.
     let _ = std::io::copy(&mut oldest, &mut std::io::sink()).unwrap();
     worker.turn(Instant::now());
-    assert_eq!(shown(&Target::new(worker.control(), stats), "tx_batch"), "auto");
+    assert_eq!(
+        shown(&Target::new(worker.control(), stats, Box::new(|_, _| ())), "tx_batch"),
+        "auto"
+    );
     drop((others, silent, server));
 }
 

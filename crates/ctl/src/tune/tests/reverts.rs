@@ -134,7 +134,7 @@ fn two_workers() -> (Target, Running, Arc<AtomicBool>) {
     let running = engine.start().unwrap();
     // The second worker has started when it has packets.
     until_true(|| running.stats().ports()[0].queues[1].counts.rx_packets > 0);
-    (Target::new(running.control(), stats), running, open)
+    (Target::new(running.control(), stats, Box::new(|_, _| ())), running, open)
 }
 
 fn until_true(mut is_so: impl FnMut() -> bool) {
@@ -228,7 +228,7 @@ fn failed_change_of_the_cpu_of_two_queues_leaves_the_revert_of_the_one_before() 
     let engine = engine.wire("east", "west").build().unwrap();
     let (stats, now) = (engine.stats(), Instant::now());
     let mut worker = engine.into_workers().remove(0);
-    let mut target = Target::new(worker.control(), stats);
+    let mut target = Target::new(worker.control(), stats, Box::new(|_, _| ()));
     let begin = |target: &mut Target, after| {
         target.begin(&change("west", ("cpu", &cpu), Some(after)), now).unwrap()
     };

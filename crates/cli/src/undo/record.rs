@@ -1,0 +1,144 @@
+//! The record of this process: written before a change is made, removed at the end.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use linerate::{Change, Registry};
+use linerate_ctl::affinity::Was;
+use linerate_sys::netif::{Interface, NapiHold};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::io::Errno;
+
+use super::{Left, Line, folder, napi_hold};
+use crate::run::planned;
+use crate::screen::Screen;
+
+/// The record of a run, in a file that is removed when the last clone of this value is dropped. A run that changes
+/// nothing has no file.
+#[derive(Clone, Default)]
+pub struct Record(Arc<Mutex<Written>>);
+
+#[derive(Default)]
+struct Written {
+    /// The end of the file's name.
+    kind: &'static str,
+    lines: Vec<Line>,
+    /// The folder, and the name of the file in it.
+    file: Option<(OwnedFd, String)>,
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        if let Some((folder, name)) = &self.file {
+            let _ = unlinkat(folder, name, AtFlags::empty());
+        }
+    }
+}
+
+/// Records the changes that opening `ports` will make.
+pub fn record<'a>(
+    ports: impl IntoIterator<Item = &'a str>,
+    drivers: &Registry,
+    screen: &Screen,
+) -> Record {
+    let mut changes: Vec<Change> = Vec::new();
+    for text in ports {
+        changes.extend(planned(drivers, text).map(|plan| plan.changes()).unwrap_or_default());
+    }
+    for change in &changes {
+        screen.change(&format!("note: {change} until the run ends\n"));
+    }
+    Record::of("", changes.into_iter().filter_map(Left::by), screen)
+}
+
+/// Records interrupts that may be moved.
+pub fn record_moves(changes: &[(String, Was)], screen: &Screen) -> Record {
+    let left = |(name, was): &(String, Was)| (name.clone(), Left::Interrupts(was.clone()));
+    Record::of("-place", changes.iter().map(left), screen)
+}
+
+impl Record {
+    fn of(
+        kind: &'static str,
+        changes: impl Iterator<Item = (String, Left)>,
+        screen: &Screen,
+    ) -> Record {
+        let mut written = Written { kind, lines: Vec::new(), file: None };
+        let lines: Result<Vec<Line>, Errno> =
+            changes.map(|(name, left)| Line::here(&name, left)).collect();
+        let done = lines.and_then(|lines| {
+            written.lines = lines;
+            written.write()
+        });
+        say(done, screen);
+        Record(Arc::new(Mutex::new(written)))
+    }
+
+    /// Records that the hold of an interface is about to be changed to `time`, 0 for none. The hold from before the
+    /// first change remains the one to restore.
+    pub fn hold(&self, interface: &str, time: Duration, screen: &Screen) {
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        say(written.hold(interface, napi_hold(time)), screen);
+    }
+}
+
+/// Prints that a record is missing, if it could not be written.
+fn say(written: Result<(), Errno>, screen: &Screen) {
+    if let Err(e) = written {
+        screen.change(&format!("note: if this run is killed, linerate doctor --undo cannot restore what it changed: cannot write a record: {e}\n"));
+    }
+}
+
+impl Written {
+    fn hold(&mut self, interface: &str, set: NapiHold) -> Result<(), Errno> {
+        let now = Interface::open(interface).and_then(|found| NapiHold::now(&found));
+        let now = now.map_err(|_| Errno::NODEV)?;
+        let sets = self.lines.iter_mut().find_map(|line| match &mut line.left {
+            Left::Hold { sets, .. } if line.interface == interface => Some(sets),
+            _ => None,
+        });
+        match sets {
+            Some(sets) => {
+                // Keep the present hold: the process may be killed before it sets the new one.
+                sets.retain(|earlier| *earlier == now);
+                sets.push(set);
+            }
+            None => {
+                let left = Left::Hold { sets: vec![set], before: now };
+                self.lines.push(Line::here(interface, left)?);
+            }
+        }
+        self.write()
+    }
+
+    /// Writes the file, or replaces it by another one.
+    fn write(&mut self) -> Result<(), Errno> {
+        let Some(Line { pid, start, .. }) = self.lines.first() else { return Ok(()) };
+        let text: String = self.lines.iter().map(|line| format!("{line}\n")).collect();
+        if let Some((folder, name)) = &self.file {
+            let new = format!("{name}-new");
+            create(folder, &new, &text)?;
+            return renameat(folder, &new, folder, name).inspect_err(|_| {
+                let _ = unlinkat(folder, &new, AtFlags::empty());
+            });
+        }
+        let (_, folder) = folder(true)?;
+        let name = format!("run-{pid}-{start}{}", self.kind);
+        create(&folder, &name, &text)?;
+        self.file = Some((folder, name));
+        Ok(())
+    }
+}
+
+/// Creates a file in the folder, or nothing.
+fn create(folder: &OwnedFd, name: &str, text: &str) -> Result<(), Errno> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = fs::File::from(openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
+    file.write_all(text.as_bytes()).map_err(|e| {
+        let _ = unlinkat(folder, name, AtFlags::empty());
+        Errno::from_io_error(&e).unwrap_or(Errno::IO)
+    })
+}
