@@ -90,8 +90,8 @@ impl Reading {
             name,
             seconds: (end.at - self.at).as_secs_f64(),
             sent: Passed {
-                packets: end.sent.packets - self.sent.packets,
-                bytes: end.sent.bytes - self.sent.bytes,
+                packets: end.sent.packets.saturating_sub(self.sent.packets),
+                bytes: end.sent.bytes.saturating_sub(self.sent.bytes),
             },
             cpu_seconds: end.cpu.saturating_sub(self.cpu).as_secs_f64(),
             far_cpu_seconds: far.map(|(end, start)| end.saturating_sub(start).as_secs_f64()),

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use linerate_skb::{Batch, Local, Pool, Result};
+use linerate_skb::{Batch, Local, Moved, Pool, Result};
 
 use crate::caps::{Caps, Copies, Origin};
 use crate::moderation::{Cost, HoldControl, Moderation, Moderator};
@@ -19,6 +19,8 @@ pub struct DriverQueue {
     ops: Box<dyn QueueOps>,
     stats: Arc<QueueStats>,
     origin: Origin,
+    /// Packets that were counted as sent and lost, as far as they are taken back from the counters.
+    tx_lost: Moved,
     moderator: Moderator,
     /// A batch without packets.
     none: Batch,
@@ -34,8 +36,8 @@ impl DriverQueue {
         let gathers = from_outside && ops.counters().pace.is_none();
         let mut moderator = Moderator::new(Moderation::default(), gathers);
         moderator.set_ring_len(caps.rx_ring_len);
-        let none = Batch::with_capacity(0);
-        DriverQueue { prep, ops, stats: Arc::default(), origin, moderator, none }
+        let (stats, tx_lost, none) = (Arc::default(), Moved::default(), Batch::with_capacity(0));
+        DriverQueue { prep, ops, stats, origin, tx_lost, moderator, none }
     }
 
     /// Wraps the driver's queue in `wrap`, below the transmit preparation.
@@ -43,8 +45,8 @@ impl DriverQueue {
         self,
         wrap: impl FnOnce(Box<dyn QueueOps>) -> Result<Box<dyn QueueOps>>,
     ) -> Result<DriverQueue> {
-        let DriverQueue { ops, stats, moderator, .. } = self;
-        let mut queue = DriverQueue { stats, ..DriverQueue::new(wrap(ops)?) };
+        let DriverQueue { ops, stats, tx_lost, moderator, .. } = self;
+        let mut queue = DriverQueue { stats, tx_lost, ..DriverQueue::new(wrap(ops)?) };
         queue.moderator.set_mode(moderator.mode());
         Ok(queue)
     }
@@ -186,8 +188,15 @@ impl DriverQueue {
     }
 
     /// Returns the driver's counters; the copied bytes include those of segments and of packets of other pools.
+    /// Packets that the device has lost since the last call no longer count as sent.
     pub fn counters(&mut self) -> Counters {
         let mut counters = self.ops.counters();
+        let (lost, before) = (counters.tx_lost, self.tx_lost);
+        if lost != before {
+            let packets = lost.packets.saturating_sub(before.packets);
+            self.stats.take_back_tx(packets as u64, lost.bytes.saturating_sub(before.bytes));
+            self.tx_lost = lost;
+        }
         let (prepared, by_driver) = (self.prep.copied_bytes(), &mut counters.driver.copied_bytes);
         // A driver that copies nothing reports `None`; count from 0 then, because the preparation copies.
         *by_driver = by_driver.or(self.prep.has_border().then_some(0)).map(|n| n + prepared);

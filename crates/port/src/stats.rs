@@ -6,6 +6,7 @@ use std::fmt;
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use linerate_skb::Moved;
 #[cfg(feature = "json")]
 use serde::Serialize;
 
@@ -32,7 +33,8 @@ pub struct QueueCounts {
     pub rx_packets: u64,
     /// Bytes of received packets, from the destination MAC, without FCS.
     pub rx_bytes: u64,
-    /// Packets sent.
+    /// Packets sent, without those that the queue accepted and then dropped because its device was lost
+    /// ([`Counters::tx_lost`]).
     pub tx_packets: u64,
     /// Bytes of sent packets.
     pub tx_bytes: u64,
@@ -157,6 +159,8 @@ pub struct Counters {
     /// Receives that ended early because the pool had no frame. The remaining packets wait in the
     /// device's ring or in the file, or are made later.
     pub rx_nombuf: u64,
+    /// Packets that `xmit` returned as accepted, and that were dropped because the device was lost before it sent them.
+    pub tx_lost: Moved,
     /// Causes of losses, bytes copied.
     pub driver: DriverCounts,
     /// Result of a verifying sink.
@@ -286,6 +290,13 @@ impl QueueStats {
     pub fn count_tx(&self, packets: u64, bytes: u64) {
         add(&self.tx_packets, packets);
         add(&self.tx_bytes, bytes);
+    }
+
+    /// Takes packets back that were counted as sent. Only the queue's owner calls it.
+    pub(crate) fn take_back_tx(&self, packets: u64, bytes: u64) {
+        for (counter, n) in [(&self.tx_packets, packets), (&self.tx_bytes, bytes)] {
+            counter.store(counter.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
+        }
     }
 
     /// Counts a wake-up. Only the queue's owner calls it.

@@ -120,7 +120,12 @@ fn a_deleted_interface_fails_for_good_and_gives_every_frame_back() {
             let (mut near, mut far) = pair.open(&pool);
             let fd = near.as_raw_fd();
             pass(&mut far, &mut near);
+            pass(&mut near, &mut far);
+            let sent = |queue: &mut Queue| (queue.counts().tx_packets, queue.counts().tx_bytes);
+            let before = sent(&mut near);
             pair.ip("link del", "");
+            // The queue does not know yet that the interface is gone.
+            send(&mut near, &[stamped(0, 60)], Offload::NONE);
             if pair.is_veth() {
                 // This is another interface, although it has the same name.
                 veth(1500);
@@ -136,7 +141,8 @@ fn a_deleted_interface_fails_for_good_and_gives_every_frame_back() {
             let _ = near.wait(Some(Duration::ZERO));
             assert_settled(&pool);
             send(&mut near, &[stamped(1, 60), stamped(2, 60)], Offload::NONE);
-            assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 2);
+            assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 3);
+            assert_eq!(sent(&mut near), before, "as in the ledger");
             assert_eq!(near.rx(&mut batch), 0);
             assert_silent(&mut near, 2);
             assert_eq!(near.as_raw_fd(), fd, "the descriptor is the same");

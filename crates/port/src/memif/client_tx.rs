@@ -227,7 +227,8 @@ impl TxRing for Tx {
         self.sending
     }
 
-    fn close(&mut self) {
+    fn close(&mut self) -> Moved {
+        let mut dropped = Moved::default();
         for place in &mut self.packets {
             let handle = std::mem::replace(place, NONE);
             if handle != NONE {
@@ -235,11 +236,13 @@ impl TxRing for Tx {
                 // SAFETY: `keep` stored the handle when its packet left the batch, and it is now
                 // out of the table.
                 unsafe { one.adopt(&[handle]) };
+                dropped += Moved { packets: 1, bytes: one.bytes_behind(0) };
                 one.discard(DropReason::PEER_GONE);
             }
         }
         (self.sending, self.written) = (0, 0);
         self.tally.set(0);
+        dropped
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) struct MemifQueue {
     /// Number of free slots that were too few for the next packet, and the time since which it has not changed; `None`
     /// for a full ring, for which packets wait without limit.
     stuck: Option<(u16, Instant)>,
+    /// Packets that were accepted, and dropped because the peer was lost.
+    tx_lost: Moved,
     /// Number of times that packets were published to the peer.
     doorbells: u64,
 }
@@ -65,6 +67,7 @@ impl MemifQueue {
             missed: 0,
             short: None,
             stuck: None,
+            tx_lost: Moved::default(),
             doorbells: 0,
         };
         while queue.end.is_stale() {
@@ -111,7 +114,7 @@ impl MemifQueue {
             self.missed += u64::from(rx.ready().unwrap_or(0));
             self.end.forget(rx.bell());
         }
-        rings.close(&mut self.home);
+        self.tx_lost += rings.close(&mut self.home);
         if rings.tx.is_some() || rings.rx.is_some() {
             self.end.retire(rings);
         }
@@ -298,7 +301,7 @@ impl QueueOps for MemifQueue {
             ..DriverCounts::default()
         };
         let (rx_missed, rx_nombuf) = (self.missed, self.copies.no_frame);
-        Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }
+        Counters { rx_missed, rx_nombuf, tx_lost: self.tx_lost, driver, ..Counters::default() }
     }
 
     fn caps(&self) -> Caps {

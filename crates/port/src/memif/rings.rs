@@ -29,17 +29,17 @@ impl Rings {
         (0..queues).map(pair).collect()
     }
 
-    /// Returns the frames in the rings to the pool after the connection has ended.
-    pub fn close(&mut self, home: &mut Local) {
+    /// Returns the frames in the rings to the pool after the connection has ended; returns the packets that the peer
+    /// had not taken, which are dropped.
+    pub fn close(&mut self, home: &mut Local) -> Moved {
         if let Some(rx) = &mut self.rx {
             rx.close(home);
         }
-        if let Some(tx) = &mut self.tx {
-            // Packets that the peer has taken count as sent, even if it disconnected right after. A wrong index
-            // is ignored here, because the connection has already ended.
-            let _ = tx.reap(home);
-            tx.close();
-        }
+        let Some(tx) = &mut self.tx else { return Moved::default() };
+        // Packets that the peer has taken count as sent, even if it disconnected right after. A wrong index
+        // is ignored here, because the connection has already ended.
+        let _ = tx.reap(home);
+        tx.close()
     }
 }
 
@@ -94,8 +94,10 @@ pub(super) trait TxRing: Send {
         0
     }
 
-    /// Drops packets that a disconnected peer had not taken.
-    fn close(&mut self) {}
+    /// Drops packets that a disconnected peer had not taken; returns what it dropped.
+    fn close(&mut self) -> Moved {
+        Moved::default()
+    }
 }
 
 /// A ring from the peer.

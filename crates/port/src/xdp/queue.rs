@@ -68,6 +68,8 @@ pub(super) struct Device {
     late: Late,
     /// Descriptors of earlier sockets that made no sense.
     bad_descs: u64,
+    /// Packets that were accepted, and dropped because the device was lost.
+    tx_lost: Moved,
     resets: u64,
     /// Time of the next attempt to bind a lost socket.
     rebind_at: Option<Instant>,
@@ -119,6 +121,7 @@ pub(super) fn open(
         missed: Missed::default(),
         late: Late::default(),
         bad_descs: 0,
+        tx_lost: Moved::default(),
         resets: 0,
         rebind_at: None,
         bind_error: None,
@@ -271,7 +274,7 @@ impl Device {
     /// No device writes the frames of the closed socket any more.
     unsafe fn reclaim_frames(&mut self, reason: DropReason) {
         let Some(mut held) = self.lost.take() else { return };
-        let (mut frames, mut kept) = (Vec::new(), 0);
+        let (mut frames, mut kept, mut dropped) = (Vec::new(), 0, Moved::default());
         let is_read = std::mem::take(&mut self.is_lost_read);
         held.take_all(
             |frame| frames.push(frame),
@@ -281,9 +284,13 @@ impl Device {
                     // SAFETY: the handles are put nowhere, so none is taken a second time; the packets are leaked.
                     unsafe { packet.took(packet.len()) };
                 }
-                false => packet.discard(reason),
+                false => {
+                    dropped += Moved { packets: packet.len(), bytes: packet.bytes_behind(0) };
+                    packet.discard(reason);
+                }
             },
         );
+        self.tx_lost += dropped;
         if kept > 0 {
             let name = format!("xdp {}/{} closed tx", self.binding.name, self.binding.queue());
             let mut tally = self.binding.pool.tally(&name);
@@ -410,7 +417,7 @@ impl HostDevice for Device {
         };
         let rx_missed = self.missed.ring_full + self.missed.no_frame;
         let rx_nombuf = self.rx.rx_nombuf;
-        Counters { rx_missed, rx_nombuf, driver, ..Counters::default() }
+        Counters { rx_missed, rx_nombuf, tx_lost: self.tx_lost, driver, ..Counters::default() }
     }
 
     fn hold_control(&self) -> Option<Weak<dyn HoldControl>> {

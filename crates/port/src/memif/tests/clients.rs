@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use linerate_skb::Local;
+use linerate_skb::{DropReason, Local};
 use linerate_sys::seqpacket::Listener;
 use linerate_sys::wait::poll_readable;
 
@@ -50,6 +50,31 @@ fn calls_that_publish_nothing_ring_no_doorbell() {
     assert_eq!(queue.xmit(&mut mem, &mut batch).packets, 1);
     assert_eq!(queue.counters().driver.doorbells, Some(2));
     drop((port, batch, mem));
+    settled(&pool);
+}
+
+#[test]
+fn packets_that_a_lost_peer_has_not_taken_do_not_count_as_sent() {
+    let (name, pool) = (name(), exported());
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=64"), &pool);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+    let (server, memory, rings) = Server::connected(&listener, &mut port, &mut mem);
+    push(&mut batch, 3, &mut mem);
+    let mut queue = crate::Queue::new(port.queues.remove(0), mem);
+    assert_eq!(queue.xmit(&mut batch), 3);
+    assert_eq!((queue.counts().tx_packets, queue.counts().tx_bytes), (3, 180));
+    rings[0].set_tail(1);
+    drop((server, memory, rings));
+    let start = Instant::now();
+    while queue.health() == Health::Up {
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", pool.ledger());
+        queue.rx(&mut batch);
+    }
+    let ledger = pool.ledger();
+    assert_eq!((ledger.sent, ledger.dropped(DropReason::PEER_GONE)), (1, 2));
+    assert_eq!((queue.counts().tx_packets, queue.counts().tx_bytes), (1, 60));
+    drop((port, queue));
     settled(&pool);
 }
 
