@@ -332,8 +332,8 @@ mod tests {
         let mut half = run("pr", 100.0, "6.18");
         (whole.run.complete, half.run.complete) = (true, false);
         let gate = "cost_ns_per_packet>+1%";
-        let why = format!("{gate}: the second run was interrupted before it at rate=fixed");
-        assert_eq!(undecided(&whole, &half, gate), [why]);
+        let why = "the second run ended before this cell (finish it: linerate lab run --resume)";
+        assert_eq!(undecided(&whole, &half, gate), [format!("{gate}: {why} at rate=fixed")]);
         // A cell that was not requested is not missing; a note lists it.
         half.run.complete = true;
         assert!(undecided(&whole, &half, gate).is_empty());
@@ -343,8 +343,8 @@ mod tests {
         let mut noisy = whole.clone();
         noisy.cells[1].metrics.clear();
         noisy.cells[1].status = Status::Inconclusive;
-        let why = format!("{gate}: the second run was too disturbed to have it at rate=fixed");
-        assert_eq!(undecided(&whole, &noisy, gate), [why]);
+        let why = "the second run was disturbed in most pairs of this cell (repeat it on a quiet machine)";
+        assert_eq!(undecided(&whole, &noisy, gate), [format!("{gate}: {why} at rate=fixed")]);
     }
 
     fn placed(run: &Run, class: &str) -> Run {
@@ -371,7 +371,8 @@ mod tests {
             let told = compared_as(&experiment, (&both, &other), gate, false).unwrap();
             let [row] = &told.rows[..] else { panic!("{told:?}") };
             assert_eq!(row.placement, (Some("near".into()), Some("near".into())));
-            let why = "the CPUs were near in the first run, far in the second";
+            let why = "the CPUs were near in the first run, far in the second (repeat one run with \
+                       --cpu)";
             assert_eq!(
                 told.withheld[0].to_string(),
                 format!("cost_ns_per_packet at rate=fixed: {why}")

@@ -105,13 +105,18 @@ pub(super) fn incomparable(metric: &Metric, first: &Experiment, unlike: bool) ->
         Some(Withheld { metric, cell: None, why, unlike_cpus: false })
     };
     let Some(before) = first.metrics.iter().find(|before| before.name == metric.name) else {
-        return why("the first run does not have this metric");
+        return why("the first run was made without this metric (repeat it with this experiment)");
     };
     if before.formula != metric.formula || before.clock != metric.clock {
-        return why("the two runs compute it by different formulas");
+        return why(
+            "the two runs compute it by different formulas (repeat the older one with this experiment)",
+        );
     }
     let timed = metric.clock != Clock::Count;
-    if unlike && timed { why("it is a time, and the machines differ") } else { None }
+    if unlike && timed {
+        return why("it is a time, and the machines differ (repeat one run on the other machine)");
+    }
+    None
 }
 
 /// Returns the metric's row for each cell that both runs have, or the reason why it is withheld;
@@ -131,10 +136,10 @@ pub(super) fn rows<'a>(
         let (before, after) = match (of(one), of(other)) {
             (Some(before), Some(after)) => (before, after),
             (Some(_), None) if !other.run.complete => {
-                return Some(withheld("the second run was interrupted before it".into(), false));
+                return Some(withheld(interrupted("second"), false));
             }
             (None, Some(_)) if !one.run.complete => {
-                return Some(withheld("the first run was interrupted before it".into(), false));
+                return Some(withheld(interrupted("first"), false));
             }
             _ => return None,
         };
@@ -148,13 +153,16 @@ pub(super) fn rows<'a>(
         let placement = (placement(metric, before), placement(metric, after));
         if placement.0 != placement.1 && !allow_env {
             let [first, second] = [&placement.0, &placement.1].map(|class| apart(class.as_deref()));
-            let why = format!("the CPUs were {first} in the first run, {second} in the second");
+            let why = format!(
+                "the CPUs were {first} in the first run, {second} in the second (repeat one run with --cpu)"
+            );
             return Some(withheld(why, true));
         }
         let family = experiment.family(other.experiment.quick);
         let row = row(metric, family, (one, before), (other, after), effects);
         let told = row.map(|row| Ok(Row { cell: cell.name(), placement, ..row }));
-        Some(told.unwrap_or_else(|| withheld("it has no ratio".into(), false)))
+        let none = "a run has values of 0 or below, which have no ratio (see linerate lab report)";
+        Some(told.unwrap_or_else(|| withheld(none.into(), false)))
     })
 }
 
@@ -232,15 +240,24 @@ fn row(
     figures.iter().all(|figure| figure.is_finite()).then_some(row)
 }
 
+/// Returns the reason why a run lacks a cell that the other one has.
+fn interrupted(which: &str) -> String {
+    format!("the {which} run ended before this cell (finish it: linerate lab run --resume)")
+}
+
 /// Returns the reason why cells lack a metric that they should have; `None` if they need not have
 /// it.
 fn untold((before, after): (Option<&CellRecord>, Option<&CellRecord>)) -> Option<String> {
     let why = |cell: &CellRecord| match cell.status {
-        _ if !cell.ledger.balanced() => "withholds it: packets are not accounted for",
-        Status::Inconclusive => "was too disturbed to have it",
-        Status::Unreachable => "did not reach the load",
-        Status::Unsupported => "could not run the cell",
-        Status::Ok => "does not have it",
+        _ if !cell.ledger.balanced() => {
+            "lost account of packets, so its figures are withheld (repeat it)"
+        }
+        Status::Inconclusive => {
+            "was disturbed in most pairs of this cell (repeat it on a quiet machine)"
+        }
+        Status::Unreachable => "did not reach the load of this cell (see linerate lab report)",
+        Status::Unsupported => "could not measure this cell (see linerate lab report)",
+        Status::Ok => "measured no value of it (see linerate lab report)",
     };
     // Do not report a metric that is missing in both runs without a fault of the runs, for instance
     // where no events can be counted.

@@ -35,7 +35,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     "allocator_ticks" "ticks/packet" "warm_ticks less init_ticks_warm: lists and counts";
     "miss_ticks" "ticks/packet" "skb_ticks_by_call less warm_ticks: lines that were elsewhere, lists to be refilled; a difference, which noise can make negative where there is nothing of it";
     "timer_ticks" "ticks/call" "what timing a call costs; taken off each";
-    "interrupted_calls" "calls" "calls beyond 100 µs: in no time above, only in counts";
+    "interrupted_calls" "calls" "calls that took more than 100 µs and 1 µs for each packet, because something interrupted them: left out of the times, not of the packets; if they are many, repeat the run on quiet CPUs";
     "starved" "calls" "allocations that found nothing";
     "handed" "packets" "packets put into the queue between the CPUs";
     "taken" "packets" "packets taken from it";
