@@ -2,6 +2,7 @@
 //! input ends; `decap` is the other end. A client stays with its server. When a server is removed, hardly any other
 //! clients move (Maglev: Eisenbud et al., NSDI 2016, section 3.4).
 
+mod args;
 mod until;
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
@@ -52,8 +53,8 @@ fn table(servers: &[(Mac, Ipv4Addr)]) -> Vec<(Mac, Ipv4Addr)> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().collect();
-    let [_, clients, tunnel, address, servers @ ..] = &args[..] else {
+    let args = args::texts()?;
+    let [clients, tunnel, address, servers @ ..] = &args[..] else {
         return Err("usage: balancer PORT PORT ADDRESS MAC=SERVER...".into());
     };
     let address = address.parse()?;

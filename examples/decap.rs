@@ -1,6 +1,7 @@
 //! Takes packets out of their tunnels (IP in IP) between two ports, until its input ends: `decap TUNNEL SERVERS`.
 //! Other packets pass unchanged.
 
+mod args;
 mod until;
 
 use linerate::prelude::*;
@@ -17,8 +18,8 @@ impl Stage for Decap {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().collect();
-    let [_, tunnel, servers] = &args[..] else {
+    let args = args::texts()?;
+    let [tunnel, servers] = &args[..] else {
         return Err("usage: decap PORT PORT".into());
     };
     let engine = Engine::builder().port("tunnel", tunnel).port("servers", servers);

@@ -1,6 +1,7 @@
 //! Answers DNS questions for A and AAAA with one address each, as tokio tasks, until its input ends:
 //! `dns xdp:eth0,udp=53`.
 
+mod args;
 mod serve;
 
 use std::io::{Error, Result};
@@ -17,8 +18,9 @@ const RECORD: usize = 12;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let text = std::env::args().nth(1).ok_or_else(|| Error::other("usage: dns PORT"))?;
-    let port = Port::open(&text)?;
+    let args = args::texts().map_err(Error::other)?;
+    let text = args.first().ok_or_else(|| Error::other("usage: dns PORT"))?;
+    let port = Port::open(text)?;
     eprintln!("{}", port.obtained());
     let (pool, mut tasks) = (port.pool().clone(), task::JoinSet::new());
     port.split().into_iter().for_each(|queue| _ = tasks.spawn(serve::serve(queue, answer)));

@@ -4,11 +4,13 @@
 //! All other packets go to the kernel, which also reserves the UDP port. A port text may replace the interface, as
 //! `packet:eth0,udp=7777`.
 
+mod args;
+
 use linerate::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().collect();
-    let [_, udp_port, device, answers @ ..] = &args[..] else {
+    let args = args::texts()?;
+    let [udp_port, device, answers @ ..] = &args[..] else {
         return Err("usage: echo 7777 eth0 [answers]".into());
     };
     let udp_port: u16 = udp_port.parse()?;

@@ -1,5 +1,7 @@
 //! UDP echo on port 7777 over mio, until its input ends: `echo_mio packet:eth0`, set up as for `echo.rs`.
 
+mod args;
+
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -11,8 +13,9 @@ use mio::{Events, Interest, Poll, Token};
 const INPUT: Token = Token(usize::MAX);
 
 fn main() -> Result<()> {
-    let text = std::env::args().nth(1).ok_or_else(|| Error::other("usage: echo_mio PORT"))?;
-    let mut port = Port::open(&text)?;
+    let args = args::texts().map_err(Error::other)?;
+    let text = args.first().ok_or_else(|| Error::other("usage: echo_mio PORT"))?;
+    let mut port = Port::open(text)?;
     eprintln!("{}", port.obtained());
     let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(64));
     for (i, fd) in port.descriptors().enumerate() {

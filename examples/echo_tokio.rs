@@ -2,6 +2,7 @@
 //!
 //! Without arguments it also sends the questions: over a ring in this process, without privileges.
 
+mod args;
 mod asker;
 mod serve;
 
@@ -12,7 +13,7 @@ use tokio::{task, time};
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
+    let mut args = args::texts().map_err(Error::other)?.into_iter();
     let (port, asker) = match args.next() {
         Some(text) => (Port::open(&text)?, None),
         None => asker::pair()?,

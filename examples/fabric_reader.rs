@@ -4,14 +4,16 @@
 //! memif:/run/fabric.sock`. Options may follow the path, as in `memif:/run/fabric.sock,secret=s`. Once a second, and
 //! at the end, it prints what arrived. Only the bytes that it reads are copied.
 
+mod args;
+
 use std::time::{Duration, Instant};
 
 use linerate::memif::Reader;
 use linerate::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().collect();
-    let [_, place, frames @ ..] = &args[..] else {
+    let args = args::texts()?;
+    let [place, frames @ ..] = &args[..] else {
         return Err("usage: fabric_reader /run/fabric.sock [frames]".into());
     };
     let most: u64 = frames.first().map_or(Ok(u64::MAX), |n| n.parse())?;

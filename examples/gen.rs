@@ -2,6 +2,8 @@
 //!
 //! Without arguments it sends for 2 seconds to a thread of its own, over a ring, without privileges.
 
+mod args;
+
 use std::thread;
 use std::time::Instant;
 
@@ -15,7 +17,7 @@ const FRAME: [u8; 60] = {
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut args = std::env::args().skip(1);
+    let mut args = args::texts()?.into_iter();
     let (mut port, consumer) = match args.next() {
         Some(text) => (Port::open(&text)?, None),
         None => {

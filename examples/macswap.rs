@@ -5,6 +5,8 @@
 //! gather at high rates. With `spin` a loop of the program does it and never sleeps; with `sink` the loop sends
 //! nothing back.
 
+mod args;
+
 use std::time::Duration;
 
 use linerate::prelude::*;
@@ -13,7 +15,7 @@ use linerate::prelude::*;
 const ADDRESSES: usize = 12;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args = args::texts()?;
     match &args[..] {
         [text] => engine(text),
         [text, word] if word == "spin" || word == "sink" => spin(text, word == "spin"),

@@ -1,6 +1,7 @@
 //! Source NAT on a wire: `nat INSIDE OUTSIDE 10.7.0.254` hides hosts behind one address of their own
 //! network, until its input ends. UDP, TCP and ARP pass; flows are never forgotten.
 
+mod args;
 mod until;
 
 use std::net::{IpAddr, SocketAddr};
@@ -62,8 +63,8 @@ impl Nat {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().collect();
-    let [_, inside, outside, address] = &args[..] else {
+    let args = args::texts()?;
+    let [inside, outside, address] = &args[..] else {
         return Err("usage: nat INSIDE OUTSIDE ADDRESS".into());
     };
     let address: IpAddr = address.parse()?;

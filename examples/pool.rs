@@ -2,6 +2,8 @@
 //! datagrams. No NIC, no privilege: a plain socket fills the frames, and a std channel passes them to the thread that
 //! prints.
 
+mod args;
+
 use std::io::Write;
 use std::net::UdpSocket;
 use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
@@ -10,8 +12,8 @@ use std::thread;
 use linerate_skb::{Batch, DropReason, Pool, Skb};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().collect();
-    let [_, address, lines @ ..] = &args[..] else {
+    let args = args::texts()?;
+    let [address, lines @ ..] = &args[..] else {
         return Err("usage: pool [::]:7777 [lines]".into());
     };
     let mut left = lines.first().map_or(Ok(usize::MAX), |n| n.parse())?;

@@ -1,6 +1,8 @@
 //! Answers ping, ARP and neighbour discovery for addresses that no host has: `responder packet:eth0 10.0.0.9 fd00::9
 //! [answers]`, or with `packet:eth0,dst=10.0.0.9` on an interface that the host also uses.
 
+mod args;
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use linerate::prelude::*;
@@ -9,8 +11,8 @@ use linerate::wire::{EtherType, Mac};
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().collect();
-    let [_, text, v4, v6, answers @ ..] = &args[..] else {
+    let args = args::texts()?;
+    let [text, v4, v6, answers @ ..] = &args[..] else {
         return Err("usage: responder PORT ADDRESS ADDRESS [answers]".into());
     };
     let (v4, v6) = (v4.parse()?, v6.parse()?);

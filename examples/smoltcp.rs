@@ -1,6 +1,8 @@
 //! A web server with smoltcp's TCP in this process, until its input ends: `smoltcp packet:eth0
 //! 192.0.2.9/24`. `GET /N` returns N bytes, any other request a line.
 
+mod args;
+
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -27,15 +29,15 @@ struct Connection {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let (Some(text), Some(address)) = (args.next(), args.next()) else {
+    let args = args::texts()?;
+    let [text, address] = &args[..] else {
         return Err("usage: smoltcp PORT ADDRESS/BITS".into());
     };
     let address: IpCidr = address.parse().map_err(|()| format!("no ADDRESS/BITS: {address}"))?;
     // With frames of 64 KiB the pool can also hold superframes in one frame, for ports that cut or
     // send them.
     let pool = Pool::builder().frames(8192).jumbo(128, 65_536).build()?;
-    let port = Port::open_with(&text, &pool)?;
+    let port = Port::open_with(text, &pool)?;
     eprintln!("{}", port.obtained());
     let mut device = Device::new(port.into_queues().remove(0))?;
     let mut interface = Interface::new(Config::new(MAC.into()), &mut device, Instant::now());

@@ -1,12 +1,14 @@
 //! Divides the packets of a port between two captures, each written by its own thread; both directions of a flow go
 //! to the same capture: `splitter pcap:all.pcapng one.pcapng other.pcapng`.
 
+mod args;
+
 use linerate::prelude::*;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args = args::texts()?;
     let [source, one, other] = &args[..] else {
         return Err("usage: splitter PORT FILE FILE".into());
     };

@@ -1,6 +1,9 @@
 //! A stage of your own on a wire: `wire packet:west packet:east pcap:mirror.pcapng 10s`. Without
 //! arguments it guards generated traffic for 2 seconds; `stage_test.rs` tests the stage.
 
+#[path = "args.rs"] // also as a module of `stage_test.rs`
+mod args;
+
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -44,17 +47,17 @@ impl Stage for Guard {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().collect();
+    let args = args::texts()?;
     let arg = |i: usize, default| args.get(i).map_or(default, String::as_str);
     let engine = Engine::builder()
-        .port("west", arg(1, "gen:,rate=100kpps"))
-        .port("east", arg(2, "sink:"))
-        .port("tap", arg(3, "null:"))
+        .port("west", arg(0, "gen:,rate=100kpps"))
+        .port("east", arg(1, "sink:"))
+        .port("tap", arg(2, "null:"))
         .wire("west", "east")
         .stage(|cx| guard(cx, 1000))
         .build()?; // no thread runs yet; refuses a pool that is too small
     let running = engine.start()?;
-    let _ = running.wait(units::duration(arg(4, "2s"))?); // or until the sources end
+    let _ = running.wait(units::duration(arg(3, "2s"))?); // or until the sources end
     let stopped = running.stop(Duration::from_secs(1)); // sends the waiting packets
     println!("{stopped}"); // prints the ledger
     Ok(stopped.check()?)

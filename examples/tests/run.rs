@@ -1,6 +1,8 @@
 //! Runs every example to its end, and checks that its ledger balances with nothing in flight.
 
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -63,6 +65,37 @@ fn the_guard_runs_on_generated_traffic() {
     assert_whole(&done);
     // A mirrored packet counts once more as created and as sent.
     assert!(done.stdout.contains("created 5005 = sent 5005"), "{done:?}");
+}
+
+#[test]
+fn an_argument_that_is_not_utf_8_is_an_error_that_says_so() {
+    for program in [
+        env!("CARGO_BIN_EXE_balancer"),
+        env!("CARGO_BIN_EXE_decap"),
+        env!("CARGO_BIN_EXE_dns"),
+        ECHO_BIN,
+        ECHO_MIO_BIN,
+        ECHO_TOKIO_BIN,
+        FABRIC_READER_BIN,
+        GEN_BIN,
+        env!("CARGO_BIN_EXE_macswap"),
+        env!("CARGO_BIN_EXE_nat"),
+        OWN_DRIVER_BIN,
+        POOL_BIN,
+        env!("CARGO_BIN_EXE_responder"),
+        env!("CARGO_BIN_EXE_smoltcp"),
+        env!("CARGO_BIN_EXE_splitter"),
+        WIRE_BIN,
+    ] {
+        let mut command = command(program, &[]);
+        command.arg(OsStr::from_bytes(b"pcap:\xff"));
+        let done = Process::start(command, |mut command| command.spawn()).finish(LONG);
+        assert!(done.code() != 0 && !done.stderr.contains("panicked"), "{program}: {done:?}");
+        let is_ours = program == OWN_DRIVER_BIN; // the command's own message
+        let told =
+            is_ours || done.stderr.contains("argument 1 is not UTF-8: pcap:\u{fffd}; rename");
+        assert!(told, "{program}: {done:?}");
+    }
 }
 
 #[test]

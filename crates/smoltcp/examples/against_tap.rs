@@ -31,7 +31,9 @@ struct Task {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args = std::env::args_os().skip(1).map(|argument| argument.into_string());
+    let args: Result<Vec<String>, _> = args.collect();
+    let args = args.map_err(|argument| format!("{} is not UTF-8: {USAGE}", argument.display()))?;
     let [port, address, way, buffer @ ..] = &args[..] else { return Err(USAGE.into()) };
     let buffer_bytes = buffer.first().map_or(Ok(65_535), |bytes| bytes.parse())?;
     let task = Task { address: address.parse()?, down: way == "down", buffer_bytes };
