@@ -1,0 +1,125 @@
+//! Tests of the views, their checks and their changes.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{fix_ipv4, udp4_frame};
+use crate::{Partial, udp, udp_mut};
+
+const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+#[test]
+fn fields_read_as_written_and_padding_is_left_out() {
+    let mut frame = udp4_frame(A, B, b"hi");
+    frame.resize(60, 0xee);
+    let ip = ipv4(&frame).unwrap();
+    assert_eq!((ip.src(), ip.dst(), ip.ttl()), (A, B, 64));
+    assert_eq!((ip.protocol(), ip.payload().len()), (Protocol::UDP, 10));
+    assert!(ip.checksum_ok() && !ip.is_fragment());
+}
+
+#[test]
+fn lengths_that_lie_are_errors() {
+    let good = udp4_frame(A, B, b"hi");
+    let with = |at: usize, value: u8| {
+        let mut frame = good.clone();
+        frame[at] = value;
+        ipv4(&frame).map(|_| ()).unwrap_err()
+    };
+    assert_eq!(with(14, 0x44), Malformed::BadLength); // header length below 20
+    assert_eq!(with(14, 0x4f), Malformed::BadLength); // header longer than the packet
+    assert_eq!(with(14, 0x65), Malformed::BadVersion);
+    assert_eq!(with(16, 1), Malformed::BadLength); // total length over the frame
+    assert_eq!(with(17, 19), Malformed::BadLength); // total length below the header
+    assert_eq!(with(12, 0x86), Malformed::NotIpv4);
+    assert_eq!(ipv4(&good[..33]).unwrap_err(), Malformed::Short);
+}
+
+#[test]
+fn the_last_hop_is_not_spent() {
+    let mut frame = udp4_frame(A, B, b"");
+    frame[22] = 2;
+    fix_ipv4(&mut frame);
+    let mut ip = ipv4_mut(&mut frame).unwrap();
+    assert!(ip.dec_ttl());
+    assert!(!ip.dec_ttl());
+    assert_eq!(ip.ttl(), 1);
+    assert!(ipv4(&frame).unwrap().checksum_ok());
+}
+
+#[test]
+fn a_udp_checksum_of_none_stays_none() {
+    let mut frame = udp4_frame(A, B, b"x");
+    frame[40..42].fill(0);
+    ipv4_mut(&mut frame).unwrap().set_dst(A);
+    assert_eq!(frame[40..42], [0, 0]);
+}
+
+#[test]
+fn a_later_fragment_is_not_mistaken_for_a_header() {
+    let mut frame = udp4_frame(A, B, b"0123456789");
+    frame[21] = 1; // offset 8 bytes
+    fix_ipv4(&mut frame);
+    let before = frame[34..].to_vec();
+    let mut ip = ipv4_mut(&mut frame).unwrap();
+    assert!(ip.is_fragment());
+    assert_eq!(ip.fragment_offset_bytes(), 8);
+    ip.set_src(B);
+    assert_eq!(frame[34..], before);
+    assert!(ipv4(&frame).unwrap().checksum_ok());
+    assert_eq!(udp(&frame).unwrap_err(), Malformed::Fragment);
+}
+
+#[test]
+fn a_source_route_under_way_has_no_udp_view() {
+    let lsrr = [131, 7, 4, 10, 0, 0, 9, 0];
+    assert_eq!(source_routed(&lsrr), Ok(true));
+    assert_eq!(source_routed(&[131, 7, 8, 10, 0, 0, 9, 0]), Ok(false));
+    assert_eq!(source_routed(&[1, 1, 7, 3, 4, 137, 3, 3]), Ok(true));
+    assert_eq!(source_routed(&[7, 1]), Err(Malformed::BadLength));
+    assert_eq!(source_routed(&[7, 9, 0]), Err(Malformed::BadLength));
+    assert_eq!(source_routed(&[7]), Err(Malformed::BadLength));
+
+    let mut frame = udp4_frame(A, B, b"x");
+    frame.splice(34..34, lsrr);
+    frame[14] = 0x47;
+    frame[17] += 8;
+    fix_ipv4(&mut frame);
+    assert!(ipv4(&frame).unwrap().checksum_ok());
+    assert_eq!(udp(&frame).unwrap_err(), Malformed::SourceRoute);
+}
+
+#[test]
+fn a_partial_checksum_follows_as_a_plain_sum() {
+    let mut frame = udp4_frame(A, B, b"abc");
+    let pseudo = |src| checksum::pseudo_v4(src, B, Protocol::UDP, 11);
+    frame[40..42].copy_from_slice(&pseudo(A).to_be_bytes());
+    let new = Ipv4Addr::new(192, 168, 255, 254);
+    let partial = Partial { start: 34, offset: 6 };
+    let head = HeadMut::new(&mut frame, 0).with_partial(partial);
+    head.ipv4().unwrap().set_src(new);
+    assert_eq!(frame[40..42], pseudo(new).to_be_bytes());
+}
+
+proptest! {
+    #[test]
+    fn changes_keep_both_checksums_right(
+        src: u32, dst: u32, new_src: u32, new_dst: u32, dscp: u8,
+        payload in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let mut frame = udp4_frame(src.into(), dst.into(), &payload);
+        let mut ip = ipv4_mut(&mut frame).unwrap();
+        ip.set_dscp(dscp);
+        ip.set_src(new_src.into());
+        ip.set_dst(new_dst.into());
+        prop_assert!(ip.dec_ttl());
+        prop_assert_eq!((ip.dscp(), ip.ecn()), (dscp & 63, 0));
+        prop_assert!(ipv4(&frame).unwrap().checksum_ok());
+        prop_assert!(udp(&frame).unwrap().checksum_ok());
+        // Not only equivalent: bit for bit what a full computation gives.
+        let incremental = frame.clone();
+        prop_assert!(udp_mut(&mut frame).unwrap().fill_checksum());
+        prop_assert_eq!(incremental, frame);
+    }
+}
