@@ -63,7 +63,7 @@ fn nothing_of_a_change_is_made_if_the_device_refuses_its_hold() {
     let engine = engine.build().unwrap();
     let stats = engine.stats();
     let running = engine.start().unwrap();
-    let mut target = Target::new(running.control(), stats);
+    let mut target = Target::new(running.control(), stats, Box::new(|_, _| {}));
     let mut both = change("west", ("moderation", "napi"), None);
     both.settings.insert("hold".into(), "1ms".into());
     let e = target.begin(&both, Instant::now()).unwrap_err();
