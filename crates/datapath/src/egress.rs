@@ -35,6 +35,8 @@ pub(crate) struct Egress {
     /// The packets of one transmit call, moved here from the fifo; `None` until a cap needs the
     /// list.
     list: Option<Batch>,
+    /// Number of packets on the list after the last call that used it.
+    listed: usize,
     qdisc: Option<Box<dyn Qdisc>>,
     /// Counts of the transmit calls.
     pub flushes: Flushes,
@@ -50,6 +52,7 @@ impl Egress {
             cap: TxBatch::Auto,
             whole: AUTO_PACKETS,
             list: None,
+            listed: 0,
             qdisc,
             flushes: Flushes::default(),
         };
@@ -72,7 +75,7 @@ impl Egress {
             TxBatch::Auto => AUTO_PACKETS,
             TxBatch::Packets(packets) => packets as usize,
         };
-        if self.list_len() > self.whole {
+        if self.listed > self.whole {
             self.unlist();
         }
         let needed = match self.cap {
@@ -101,6 +104,7 @@ impl Egress {
             batch.move_to(&mut fifo, batch.len());
         }
         self.fifo = fifo;
+        self.listed = 0;
     }
 
     /// Returns how many more packets may wait.
@@ -111,7 +115,7 @@ impl Egress {
     /// Returns how many more packets the fifo takes. Those on the list count, too: the pool has frames for as
     /// many packets as fit in the fifo.
     fn spare(&self) -> usize {
-        self.fifo.capacity().saturating_sub(self.ready())
+        self.fifo.spare().saturating_sub(self.listed)
     }
 
     /// Returns the number of packets in the fifo and the list, which wait for room in the device.
@@ -148,7 +152,7 @@ impl Egress {
         if let Some(qdisc) = &mut self.qdisc {
             return qdisc.enqueue(batch, n, now, mem);
         }
-        let fits = n.min(self.spare());
+        let fits = if self.listed == 0 { n } else { n.min(self.spare()) };
         let took = batch.move_to(&mut self.fifo, fits);
         if took < n {
             batch.discard_first(n - took, DropReason::TX_FULL, mem);
@@ -159,8 +163,10 @@ impl Egress {
     /// sent.
     #[inline]
     pub fn xmit(&mut self, ops: &mut DriverQueue, now: Instant, mem: &mut Local) -> bool {
-        if self.qdisc.is_some() || self.fifo.len() > self.whole || self.list_len() > 0 {
-            return self.xmit_parts(ops, now, mem);
+        if self.qdisc.is_some() || self.fifo.len() > self.whole || self.listed > 0 {
+            let moved = self.xmit_parts(ops, now, mem);
+            self.listed = self.list_len();
+            return moved;
         }
         if self.fifo.is_empty() && ops.waiting() == 0 {
             return false;
@@ -211,6 +217,7 @@ impl Egress {
         if let Some(list) = self.list.as_mut().filter(|list| !list.is_empty()) {
             self.fifo.move_to(list, self.whole.saturating_sub(list.len()));
         }
+        self.listed = self.list_len();
         let most = Moved { packets: self.spare(), bytes: u64::MAX };
         if let Some(qdisc) = &mut self.qdisc {
             qdisc.dequeue(&mut self.fifo, most, now, mem);
@@ -238,6 +245,7 @@ impl Egress {
         for batch in self.list.iter_mut().chain([&mut self.fifo]) {
             batch.discard_first(batch.len(), DropReason::STOPPED, mem);
         }
+        self.listed = 0;
     }
 }
 
