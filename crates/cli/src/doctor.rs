@@ -80,9 +80,11 @@ impl Doctor {
     /// An invalid port text.
     pub fn run(&self, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
         let port = self.port.as_deref().map(|text| port_text(text, drivers.of_links()));
+        let mut shown = None;
         let mut findings = match &port {
             Some(port) => {
                 let spec = drivers.parse(port)?;
+                shown = Some(spec.shown_text());
                 let trial = self.trial(&spec, drivers.of_links())?;
                 let _until_the_end = undo::record([port.as_str()], drivers, screen);
                 doctor::check_with(port, trial, drivers)
@@ -104,7 +106,7 @@ impl Doctor {
         if let Some(finding) = findings.iter().find(|f| f.code == Some(Code::PortSyntax.as_str())) {
             return Err(refusal(finding));
         }
-        screen.result(|| text(&findings), || json::doctor(port.as_deref(), &findings))?;
+        screen.result(|| text(&findings), || json::doctor(shown.as_deref(), &findings))?;
         Ok(if worst(&findings) == Level::Miss { CHECK } else { 0 })
     }
 }

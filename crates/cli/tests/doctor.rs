@@ -43,6 +43,18 @@ fn what_is_missing_is_told_with_its_remedy_and_the_status_of_a_check_that_failed
 }
 
 #[test]
+fn secret_of_a_memif_port_is_in_no_output() {
+    let name = format!("@linerate-doctor-secret-{}", std::process::id());
+    for more in ["", " --json"] {
+        let ended = run(&format!("doctor memif:{name},role=server,secret=s3cret{more}"));
+        assert_eq!(ended.exit, Some(0), "{ended:?}");
+        assert!(!ended.out.contains("s3cret") && !ended.err.contains("s3cret"), "{ended:?}");
+    }
+    let d = run(&format!("doctor memif:{name},role=server,secret=s3cret --json")).document();
+    assert_eq!(d["port"], format!("memif:{name},role=server,secret=***"));
+}
+
+#[test]
 fn a_text_that_is_no_port_is_refused_as_by_every_command() {
     for port in ["packt:x", "null:,sise=60", "xdp:x,ring=3"] {
         let ended = run(&format!("doctor {port}"));

@@ -139,10 +139,16 @@ impl Spec {
         &self.text
     }
 
+    /// Returns the same text for output that others may read: without the secret of a memif port.
+    #[must_use]
+    pub fn shown_text(&self) -> String {
+        shown(&self.text)
+    }
+
     /// Makes an error about this port's text.
     #[must_use]
     pub fn error(&self, why: impl Display) -> Error {
-        Error::new(Code::PortSyntax, format!("port '{}'", shown(&self.text)), why.to_string())
+        Error::new(Code::PortSyntax, format!("port '{}'", self.shown_text()), why.to_string())
     }
 
     /// Returns the value of `key`, parsed by `parse`; `None` if the text has no such key.
