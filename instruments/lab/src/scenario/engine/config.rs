@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 use linerate_datapath::knob::BUDGET;
-use linerate_datapath::{Data, Init, Return};
+use linerate_datapath::{Data, Init, Moderation, Return};
 use linerate_port::units;
 use linerate_skb::knob::HOT_LIST;
 
@@ -133,6 +133,7 @@ knobs! {
     "touch" touch: bool = flag(), "false", "Whether an adapter's packets are written by the wire and read by the receiver.";
     "hold_usecs" hold_usecs: Option<u32> = count_if_set(1, 10_000), "no hold", "MODEL: microseconds after an interrupt for which an adapter holds the next (adapter, ring with threads = 2).";
     "hold_frames" hold_frames: u32 = count(1, 65_536), "32", "MODEL: waiting packets that end that hold early.";
+    "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "napi", "When a device is polled again (device).";
     "spin" spin: bool = flag(), "false", "Whether an adapter's receiver looks without a pause instead of sleeping until it is woken.";
 }
 
@@ -209,6 +210,9 @@ impl Config {
             path if self.hold_usecs.is_some() && (path, self.threads) != (Kind::Ring, 2) && path != Kind::Adapter => {
                 let why = "hold_usecs is for path = \"adapter\", and for \"ring\" with threads = 2";
                 refuse("hold_usecs", why.into())
+            }
+            path if path != Kind::Device && settings.get("moderation").is_some() => {
+                refuse("moderation", "moderation is for path = \"device\"".into())
             }
             Kind::Fabric if self.threads != 1 => {
                 let why = "path = \"fabric\" has one worker, and a process beyond it";

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::time::Duration;
 
-use linerate_datapath::{Engine, EngineBuilder, Moderation, Stage, Stats, Turn, Worker};
+use linerate_datapath::{Engine, EngineBuilder, Stage, Stats, Turn, Worker};
 use linerate_skb::{Batch, Data, Local, Pool};
 use linerate_sys::netns::Netns;
 
@@ -123,13 +123,13 @@ pub(super) fn build(
     Ok((crew, Gauge::Device(stats, blocks.map(|pool| (pool, bytes)))))
 }
 
-/// Returns the builder of the measured engine, whose worker polls until no packets are left, so
-/// that the latencies contain only the path.
+/// Returns the builder of the measured engine. By default its worker polls until no packets are
+/// left, so that the latencies contain only the path.
 fn inside(config: &Config, far: &str, blocks: Option<Pool>) -> EngineBuilder {
     let options = config.out.map(|out| out.options(config.out_len)).unwrap_or_default();
     let mut engine = tuned(Engine::builder(), config)
         .data(Data::Frames)
-        .moderation(Moderation::Napi)
+        .moderation(config.moderation)
         .port("w1", &format!("xdp:w1,all,ring={}", config.ring_len))
         .port("memif", &format!("{far},{options}"))
         .wire("w1", "memif");

@@ -272,7 +272,9 @@ fn between_windows_a_thread_is_not_on_a_cpu() {
 
 #[test]
 fn a_setting_that_makes_no_sense_is_refused_with_its_line() {
-    let cases: [(&str, Value, &str); 12] = [
+    let cases: [(&str, Value, &str); 14] = [
+        ("moderation", "napi".into(), "moderation is for path = \"device\""),
+        ("moderation", "often".into(), "moderation = often: "),
         ("path", "wire".into(), "path = wire is not one of"),
         ("ring_len", 100.into(), "ring_len = 100 is not a power of two"),
         ("burst", 100.into(), "burst = 100 is no multiple of 64, a turn's packets"),
