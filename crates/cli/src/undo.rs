@@ -443,7 +443,24 @@ fn read(folder: &OwnedFd, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn file_that_was_to_replace_a_record_is_none() {
+        let path = std::env::temp_dir().join(format!("linerate-undo-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let folder = open(&path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let found = ["run-7-8", "new-run-7-8"].map(|name| {
+            fs::write(path.join(name), "half a li").unwrap();
+            fs::set_permissions(path.join(name), Permissions::from_mode(0o600)).unwrap();
+            read(&folder, name)
+        });
+        fs::remove_dir_all(&path).unwrap();
+        assert_eq!(found, [Some("half a li".to_owned()), None]);
+    }
 
     #[test]
     fn a_line_is_read_as_it_is_written_and_nothing_else_is() {

@@ -119,7 +119,8 @@ impl Written {
         let Some(Line { pid, start, .. }) = self.lines.first() else { return Ok(()) };
         let text: String = self.lines.iter().map(|line| format!("{line}\n")).collect();
         if let Some((folder, name)) = &self.file {
-            let new = format!("{name}-new");
+            // Not a record's name: if this process is killed here, the file before it is the record.
+            let new = format!("new-{name}");
             create(folder, &new, &text)?;
             return renameat(folder, &new, folder, name).inspect_err(|_| {
                 let _ = unlinkat(folder, &new, AtFlags::empty());
