@@ -67,8 +67,8 @@ impl Egress {
 
     /// Changes the cap; the first cap that needs a list allocates it.
     ///
-    /// What is on the list leaves before the fifo. If it is more than the new cap, it goes back to the front of
-    /// the fifo, so that no later call exceeds the cap.
+    /// Packets on the list leave before those in the fifo. If they are more than the new cap, they go back to
+    /// the front of the fifo, so that no later call exceeds the cap.
     pub fn set_cap(&mut self, cap: TxBatch) {
         self.cap = cap.clamped();
         self.whole = match self.cap {
