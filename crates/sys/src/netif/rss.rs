@@ -99,8 +99,8 @@ impl Rss {
     }
 }
 
-/// A changed division of a device's packets. Dropping the guard restores the old division, unless
-/// it was changed meanwhile.
+/// A changed division of a device's packets. Dropping the guard restores what was changed, the table and the key each
+/// unless another program has changed it meanwhile.
 #[derive(Debug)]
 #[must_use = "dropping it restores the former RSS table"]
 pub struct RssGuard {
@@ -218,13 +218,18 @@ impl RssGuard {
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
+
+    /// Returns what dropping the guard writes, if the division is `now`.
+    fn former(&self, now: &Rss) -> Option<Rss> {
+        self.set.undone(&self.before, now)
+    }
 }
 
 impl Drop for RssGuard {
     fn drop(&mut self) {
-        // Keep a change that another program has made meanwhile.
-        if self.interface.rss().is_ok_and(|now| now == self.set) {
-            let _ = self.interface.write_rss(&self.before);
+        // Write only what was changed: a driver that reports a key may refuse to set one, and the table with it.
+        if let Some(back) = self.interface.rss().ok().and_then(|now| self.former(&now)) {
+            let _ = self.interface.write_rss(&back);
         }
     }
 }
@@ -270,6 +275,17 @@ mod tests {
         assert_eq!(back(&rss(&[0, 0], &[]), &rss(&[0, 0], &[7, 7])), Some((vec![0, 1], vec![])));
         assert_eq!(back(&rss(&[0, 0], &[]), &before), None);
         assert_eq!(back(&before, &before), None);
+    }
+
+    #[test]
+    fn a_guard_that_changed_the_table_alone_writes_no_key() {
+        let rss = |table: [u32; 2]| Rss { table: table.to_vec(), key: vec![7, 7], function: 1 };
+        let interface = Interface::open("lo").unwrap();
+        let guard = RssGuard { interface, before: rss([0, 1]), set: rss([0, 0]) };
+        let back = guard.former(&rss([0, 0])).unwrap();
+        assert_eq!((&back.table[..], &back.key[..]), (&[0, 1][..], &[][..]));
+        assert_eq!(back.request()[3], 0, "bytes of the key");
+        assert_eq!(guard.former(&rss([1, 1])), None, "changed by another program");
     }
 
     #[test]
