@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::driver::Needs;
+use crate::health::HealthKind;
 use linerate_skb::{Local, Moved};
 use linerate_sys::wait::EventFd;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 #[test]
@@ -137,6 +139,70 @@ fn a_wait_on_a_failed_device_returns_its_error_each_time() {
     let mut queues = failed().into_queues();
     assert_eq!(queues[1].wait(None), Err(error));
     assert_eq!(queues[0].wait(Some(Duration::ZERO)), Ok(false));
+}
+
+/// A queue that always has a packet, which its moderation holds; a look at its health uses the waker.
+struct Holding(EventFd, Health, Arc<OnceLock<Waker>>);
+
+impl QueueOps for Holding {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, _: usize) -> Moved {
+        Moved { packets: mem.alloc(out, 1), bytes: 0 }
+    }
+
+    fn xmit(&mut self, _: &mut Local, _: &mut Batch) -> Moved {
+        Moved::default()
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        !want.frames()
+    }
+
+    fn hold(&mut self, _: Instant) -> bool {
+        true
+    }
+
+    fn health(&self) -> Health {
+        self.1.clone()
+    }
+
+    fn health_kind(&self) -> HealthKind {
+        self.2.get().inspect(|waker| waker.wake());
+        self.1.kind()
+    }
+}
+
+impl AsFd for Holding {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Returns a queue that has received a packet and is held, and the place of its waker.
+fn holding(pool: &Pool, health: Health) -> (Queue, Arc<OnceLock<Waker>>) {
+    let waker = Arc::default();
+    let ops = Holding(EventFd::new().unwrap(), health, Arc::clone(&waker));
+    let mut queue = Queue::new(Box::new(ops), pool.local());
+    queue.set_moderation(Moderation::Fixed { usecs: 10_000, frames: 1 << 16 });
+    assert_eq!(queue.rx(&mut Batch::with_capacity(8)), 1);
+    (queue, waker)
+}
+
+#[test]
+fn a_wake_during_a_hold_ends_the_wait() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut queue, waker) = holding(&pool, Health::Up);
+    waker.set(queue.waker().unwrap()).unwrap();
+    assert_eq!(queue.wait(None), Ok(false));
+}
+
+#[test]
+fn packets_that_are_held_come_before_the_failure_of_their_device() {
+    let error = Error::new(Code::NoDevice, "cannot use eth0", "it was deleted");
+    let mut port = port_of(&[Health::Up]);
+    let (queue, _waker) = holding(&port.pool, Health::Failed(error));
+    port.queues.push(queue);
+    assert!(!port.arm(Want::Frames));
+    assert_eq!(port.wait(None), Ok(true));
 }
 
 /// A queue that has no room, or always has.

@@ -61,9 +61,10 @@ impl Queue {
     }
 
     /// Returns the time at which the hold of received packets ends; `None` if there is no hold, or
-    /// if the caller waits for another event as well.
+    /// if the caller waits for another event as well. A device that has ended is not held, because its last
+    /// packets must be reported before its end.
     fn hold(&mut self, want: Want) -> Option<Instant> {
-        if want != Want::Frames || self.ops.waiting() > 0 {
+        if want != Want::Frames || self.ops.waiting() > 0 || self.ops.health_kind().ended() {
             return None;
         }
         let now = Instant::now();
@@ -146,7 +147,12 @@ impl Queue {
             let time = timeout.map_or(time, |timeout| time.min(timeout));
             if !time.is_zero() {
                 self.sleep = Sleep::Timer;
-                poll_readable(&[], Some(time)).map_err(cannot_wait)?;
+                let bell = self.wake_fd();
+                let rung = poll_readable(bell.as_slice(), Some(time)).map_err(cannot_wait)?;
+                if rung && self.waker_used_polled() {
+                    self.woken(false);
+                    return Ok(false);
+                }
                 self.woken(true);
                 left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
             }
