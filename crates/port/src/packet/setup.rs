@@ -10,6 +10,7 @@ use linerate_sys::packet::{BlockRing, Options, PacketSocket, RingSize};
 
 use crate::driver::Opened;
 use crate::host::filter::Filter;
+use crate::host::offload::TAG_BYTES;
 use crate::host::{
     Bell, HostQueue, Link, PACKET_BYTES_MAX, Reservation, check_ethernet, longest_frame,
 };
@@ -29,8 +30,8 @@ const SEND_BUFFER_BYTES: u32 = 4 << 20;
 const BLOCK_BYTES_MIN: usize = 32 << 10;
 /// Bytes that the kernel writes around the first frame of a block, rounded up.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
-/// Longest frame of an interface with the usual MTU, including a tag.
-const FRAME_BYTES_MIN: usize = 1518;
+/// Longest frame of an interface with the usual MTU, including two tags.
+const FRAME_BYTES_MIN: usize = 1522;
 
 /// Returns the length of the longest packet that the port delivers.
 pub(super) fn packet_max_bytes(config: &Config) -> Result<usize> {
@@ -42,7 +43,9 @@ fn longest(interface: &Interface, vnet: bool) -> Result<usize> {
     if vnet {
         return Ok(PACKET_BYTES_MAX);
     }
-    Ok(longest_frame(interface)?.clamp(FRAME_BYTES_MIN, PACKET_BYTES_MAX))
+    // Devices let two tags pass beyond the MTU: the kernel has taken the outer one out of the frame.
+    let longest = longest_frame(interface)? + TAG_BYTES;
+    Ok(longest.clamp(FRAME_BYTES_MIN, PACKET_BYTES_MAX))
 }
 
 /// Opens a packet port.

@@ -250,7 +250,7 @@ fn obtained_settings_are_reported() {
         let flow = "MTU 1500, vnet_hdr, only tcp=80+443, reserved, fanout hash, 2 queues";
         for (options, longest, said) in [
             ("", 65_550, "MTU 1500, vnet_hdr, promiscuous"),
-            (",vnet=off,promisc=off,bypass", 1518, "MTU 1500, qdisc bypass"),
+            (",vnet=off,promisc=off,bypass", 1522, "MTU 1500, qdisc bypass"),
             (",tcp=443+80,queues=2", 65_550, flow),
         ] {
             let port = Port::open(&format!("packet:v0{options}")).unwrap();
