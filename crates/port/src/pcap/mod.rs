@@ -1,14 +1,14 @@
 //! Capture files: a source that replays a file, and a sink that records one.
 //!
 //! ```text
-//! config.rs  pcap:FILE[,read|write][,link=any][,pace=1]: which file, and which way
-//! read.rs    file -> skbs: pcap and pcapng
-//! replay.rs  when each record leaves
-//! source.rs  the file that is read: a regular one, or a stream that does not block
-//! locked.rs  a regular file's lock against other ports
-//! write.rs   skbs -> file: pcapng, whole packets only
-//! frames.rs  a whole file at once, for tools and tests
-//! format/    the bytes of both formats
+//! config.rs   pcap:FILE[,read|write][,link=any][,pace=1]: which file, and which way
+//! examine.rs  whether a file can be read or created, for doctor
+//! read.rs     file -> skbs: pcap and pcapng
+//! replay.rs   when each record leaves
+//! source.rs   the file that is read: a regular one, or a stream that does not block
+//! locked.rs   a regular file's lock against other ports
+//! write.rs    skbs -> file: pcapng, whole packets only
+//! format/     the bytes of both formats
 //! ```
 //!
 //! A capture is hostile: whatever is wrong with it ends the reading with the offset and the reason,
