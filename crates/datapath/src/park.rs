@@ -201,6 +201,7 @@ impl Worker {
         if time.is_zero() {
             return Ok(());
         }
+        self.slot.wake_waiters();
         if matches!(self.rest, Rest::Hold { spin: true, .. }) {
             while since.elapsed() < time {
                 std::hint::spin_loop();

@@ -196,8 +196,8 @@ impl WorkerSlot {
         if ended { self.notice.ended() } else { self.notice.unended() }
     }
 
-    /// Wakes the threads that wait for the end, because the worker is about to sleep. Only the
-    /// worker calls it.
+    /// Wakes the threads that wait for the end, because the worker is about to sleep, for a hold or
+    /// until there is work. Only the worker calls it.
     ///
     /// Every worker calls this, so the last one wakes the threads. A working engine takes no lock
     /// here, because one of its sources has not ended and no worker drains.

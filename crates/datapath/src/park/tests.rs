@@ -1,7 +1,7 @@
 //! A worker holds devices whose packets arrive at a high rate, and executes orders during a hold.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use linerate_port::wait::EventFd;
 use linerate_port::{Caps, Direction, Goal, Moderation, QueueOps};
@@ -104,6 +104,36 @@ fn order_to_a_worker_ends_its_hold() {
     let start = Instant::now();
     worker.park(far, Some(Duration::from_millis(5))).unwrap();
     assert!((Duration::from_millis(5)..Duration::from_secs(50)).contains(&start.elapsed()));
+}
+
+#[test]
+fn worker_at_rest_wakes_the_waiters_of_a_stop_before_it_holds() {
+    let (mut worker, slot, turned) = dense(true, 0);
+    let Turned::Until(until) = turned else { panic!("{turned:?}") };
+    slot.set_phase(Phase::Drain);
+    let (asks, asked) = mpsc::channel();
+    let (rests, rested) = mpsc::channel();
+    let waiting = slot.clone();
+    std::thread::spawn(move || {
+        waiting.notice().wait(None, || {
+            let at_rest = waiting.quiet_turns(true);
+            asks.send(()).unwrap();
+            at_rest
+        });
+        rests.send(()).unwrap();
+    });
+    asked.recv().unwrap();
+    // The queue is not polled in this turn, and its hold goes on.
+    let turned = worker.turn(until);
+    assert!(matches!(turned, Turned::Until(_)), "{turned:?}");
+    let stopping = std::thread::spawn(move || {
+        let is_told = rested.recv_timeout(Duration::from_secs(20)).is_ok();
+        slot.set_phase(Phase::Halt);
+        is_told
+    });
+    let far = Turned::Until(Instant::now() + Duration::from_secs(100));
+    worker.park(far, None).unwrap();
+    assert!(stopping.join().unwrap(), "the stop slept on until the end of the hold");
 }
 
 #[test]
