@@ -19,7 +19,7 @@ mod timer_fd;
 
 pub use epoll::{Epoll, Event, EventFlags, NO_EVENT};
 pub use event_fd::EventFd;
-pub use poll::{POLL_FDS_MAX, poll_each, poll_readable};
+pub use poll::{POLL_FDS_MAX, is_writable, poll_each, poll_readable};
 pub use set::WaitSet;
 pub use timer_fd::TimerFd;
 

@@ -140,8 +140,7 @@ impl HostDevice for Device {
     }
 
     fn is_ready(&mut self, _: &mut Host, want: Want) -> bool {
-        let (frames, room) = (self.rx.is_waiting(), !self.tx.is_blocked());
-        (want.frames() && frames) || (want.room() && room)
+        (want.frames() && self.rx.is_waiting()) || (want.room() && self.tx.has_room(&self.socket))
     }
 
     fn awaits(&mut self, _: &Link, want: Want) -> (Option<Want>, Option<Instant>) {

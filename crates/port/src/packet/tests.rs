@@ -328,6 +328,51 @@ fn a_full_send_buffer_is_waited_for_without_a_spurious_wake_up() {
 }
 
 #[test]
+fn room_is_told_to_an_edge_triggered_waiter_that_only_receives() {
+    in_netns(|| {
+        for with_packet in [false, true] {
+            veth(1500);
+            // The buffer is half empty after two seconds, and then has room.
+            if !token_bucket("rate 8mbit burst 16kb limit 32mb") {
+                return;
+            }
+            let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+            let outer = Epoll::new().unwrap();
+            outer.add(&a, 1, EventFlags::IN | EventFlags::ET).unwrap();
+            let (mut events, mut batch) = ([NO_EVENT; 1], Batch::with_capacity(64));
+            let deadline = Instant::now() + LONG;
+            while batch.is_empty() || !a.arm(Want::Both) {
+                assert!(Instant::now() < deadline, "it takes everything");
+                let spare = batch.spare();
+                a.alloc(&mut batch, spare);
+                for skb in batch.iter_mut().filter(|skb| skb.is_empty()) {
+                    assert!(skb.put_slice(&stamped(0, 1514)));
+                }
+                a.xmit(&mut batch);
+            }
+            let _ = outer.wait(&mut events, Some(Duration::ZERO)).unwrap();
+            if with_packet {
+                send(&mut b, &[stamped(1, 60)], Offload::NONE);
+                assert_eq!(outer.wait(&mut events, Some(LONG)).unwrap(), 1, "for the packet");
+            }
+            // Without the token bucket its packets are dropped.
+            let args = ["qdisc", "del", "dev", "v0", "root"];
+            assert!(std::process::Command::new("tc").args(args).status().unwrap().success());
+            assert_eq!(outer.wait(&mut events, Some(LONG)).unwrap(), 1, "for the room");
+            let (mut got, deadline) = (Batch::with_capacity(8), Instant::now() + LONG);
+            a.rx(&mut got);
+            while with_packet && got.is_empty() {
+                assert!(Instant::now() < deadline, "the packet is not there");
+                a.rx(&mut got);
+            }
+            assert!(!a.arm(Want::Both), "it sleeps beside room; with a packet: {with_packet}");
+            drop((a, b, got));
+            ip("link del v0");
+        }
+    });
+}
+
+#[test]
 fn a_full_qdisc_holds_packets_back_and_loses_none() {
     in_netns(|| {
         veth(1500);

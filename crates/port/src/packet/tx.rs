@@ -12,10 +12,12 @@
 //! If none of them is taken for 2 s, the first one is dropped, so that it does not hold up for ever what its
 //! caller cannot offer yet.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
 use linerate_sys::packet::{PacketSocket, SendBatch};
+use linerate_sys::wait::is_writable;
 use rustix::io::Errno;
 
 use crate::host::{Link, Retry, copy_out, is_exported, offload};
@@ -101,8 +103,17 @@ impl Tx {
     }
 
     /// Returns true if the kernel refused the last packet for lack of room.
-    pub fn is_blocked(&mut self) -> bool {
+    fn is_blocked(&mut self) -> bool {
         self.retry.is_pending() || self.is_full
+    }
+
+    /// Returns true if packets can be offered. If the socket's buffer was full, this asks the kernel: an
+    /// edge-triggered poller may have seen the room already, together with a packet.
+    ///
+    /// Cost: a syscall if the buffer was full.
+    pub fn has_room(&mut self, socket: &PacketSocket) -> bool {
+        self.is_full = self.is_full && !is_writable(socket.as_fd());
+        !self.is_blocked()
     }
 
     /// Sends packets from the front of `batch`.

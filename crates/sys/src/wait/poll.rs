@@ -23,6 +23,17 @@ pub fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::R
     poll_each(fds, timeout, |_| {})
 }
 
+/// Returns true if `fd` can be written to now; false also if it cannot be asked.
+///
+/// Cost:   one syscall.
+/// Source: ppoll(2).
+#[must_use]
+pub fn is_writable(fd: BorrowedFd<'_>) -> bool {
+    let mut set = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    let asked = poll_retrying(&mut set, &Bound::new(Some(Duration::ZERO)));
+    asked.is_ok() && set[0].revents().contains(PollFlags::OUT)
+}
+
 /// Waits as [`poll_readable`] does, and calls `ready` with the index of each descriptor that is ready.
 ///
 /// Shape, units, errors, cost and source: as [`poll_readable`].
