@@ -29,6 +29,8 @@ pub(crate) struct Napi {
     pub mem: usize,
     /// True if a thread of the program has the other end of the queue's ring.
     pub from_program: bool,
+    /// The counters below the wrappers of a ring's end; `None` if it has no wrapper.
+    pub meter: Option<Arc<QueueStats>>,
     /// Further outputs of a division, whose room the queue also waits for.
     pub fan: Vec<usize>,
     /// Packets waiting to be sent.
@@ -66,6 +68,7 @@ impl Napi {
             peer: None,
             mem: 0,
             from_program: false,
+            meter: None,
             fan: Vec::new(),
             egress,
             tally,
@@ -80,6 +83,12 @@ impl Napi {
     /// other threads.
     pub fn readings(&self) -> (Arc<QueueStats>, Arc<QueueSlot>) {
         (self.ops.stats().clone(), self.slot.clone())
+    }
+
+    /// Returns the counters of the packets in a ring: those of the queue, or those below its
+    /// wrappers.
+    pub fn in_ring(&self) -> &Arc<QueueStats> {
+        self.meter.as_ref().unwrap_or(self.ops.stats())
     }
 
     /// Returns the queue as other threads see it: queue `number` of `port`.
@@ -135,6 +144,11 @@ impl Napi {
     /// Returns the number of packets that wait for room or for their time.
     pub fn waiting(&self) -> usize {
         self.egress.waiting() + self.ops.waiting()
+    }
+
+    /// Returns the number of packets that wrappers of the queue withhold.
+    pub fn withheld(&self) -> usize {
+        self.ops.withheld()
     }
 
     /// Returns true if a discipline decides which packets are sent, and when.

@@ -198,7 +198,7 @@ impl Groups<'_> {
                 egress.set_cap(port.tx_batch.unwrap_or(sizes.tx_batch));
                 let mut napi = Napi::new(ops, direction, id, egress, tally);
                 napi.mem = self.memory.place(pool_number, worker);
-                napi.from_program = to_program;
+                (napi.from_program, napi.meter) = (to_program, meters.get(number).cloned());
                 if self.memory.pools.len() > 1 {
                     napi.keep_to(pool);
                 }

@@ -136,6 +136,12 @@ impl DriverQueue {
         self.prep.waiting()
     }
 
+    /// Returns the number of packets that wrappers withhold. See [`QueueOps::withheld`].
+    #[must_use]
+    pub fn withheld(&self) -> usize {
+        self.ops.withheld()
+    }
+
     /// Arms the descriptor for `want`, and for the room or frame that packets in the preparation
     /// wait for; returns false if one of them is already available. See [`QueueOps::arm`].
     pub fn arm(&mut self, want: Want) -> bool {

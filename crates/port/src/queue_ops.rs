@@ -88,6 +88,12 @@ pub trait QueueOps: AsFd + Send {
         0
     }
 
+    /// Returns the number of packets that a wrapper withholds: those that it received and has not
+    /// delivered, and those that it took and has not sent.
+    fn withheld(&self) -> usize {
+        0
+    }
+
     /// Returns the state of the device.
     ///
     /// Cost: for a device in trouble, the allocations of a copy of its error.

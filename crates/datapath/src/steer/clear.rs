@@ -15,7 +15,8 @@ pub(crate) struct Clear {
     ends: Box<[EndPage]>,
 }
 
-/// Packets that had passed one end of a ring when no packet last waited in the worker.
+/// Packets that had passed one end of a ring, below its wrappers, when no packet last waited in the
+/// worker.
 #[derive(Debug, Default)]
 struct EndPage {
     received: AtomicU64,
@@ -60,12 +61,13 @@ impl Clearing {
         Clearing { page, ends }
     }
 
-    /// Writes the page, if no packet waits in the worker.
+    /// Writes the page, if no packet waits in the worker or in the wrappers of its queues.
     pub fn turned(&self, napis: &[Napi]) {
-        if napis.iter().any(|napi| napi.waiting() > 0) {
+        if napis.iter().any(|napi| napi.waiting() > 0 || napi.withheld() > 0) {
             return;
         }
-        let counts = |at: &usize| napis.get(*at).map(Napi::counts).unwrap_or_default();
+        let counts =
+            |at: &usize| napis.get(*at).map(|napi| napi.in_ring().counts()).unwrap_or_default();
         // Writers count sent packets before received ones, so write `sent` first: a reader in the opposite order may
         // get too few sent packets, and never too many.
         for (page, at) in self.page.ends.iter().zip(&self.ends) {

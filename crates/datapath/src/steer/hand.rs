@@ -40,9 +40,28 @@ pub(crate) struct Far {
     pub page: Arc<Clear>,
     /// The index of the ring's end on that worker's page.
     pub end: usize,
-    /// For each ring out of that worker: its end at the worker, the counters of the other end, and
-    /// the number of packets that the other end must have received.
-    pub out: Vec<(usize, Arc<QueueStats>, u64)>,
+    /// For each ring out of that worker: its end at the worker, its reader, and the number of
+    /// packets that the reader must have received.
+    pub out: Vec<(usize, Reader, u64)>,
+}
+
+/// The reader of a ring.
+pub(crate) enum Reader {
+    /// The counters of the reader's end.
+    Plain(Arc<QueueStats>),
+    /// The page of its worker, and the index of the end there: the end has a wrapper, which may withhold
+    /// packets.
+    Wrapped(Arc<Clear>, usize),
+}
+
+impl Reader {
+    /// Returns how many packets of the ring have certainly passed the reader's end.
+    fn received(&self) -> u64 {
+        match self {
+            Reader::Plain(counters) => counters.counts().rx_packets,
+            Reader::Wrapped(page, end) => page.received(*end),
+        }
+    }
 }
 
 impl Hand {
@@ -76,7 +95,7 @@ impl Hand {
                 far.out.iter_mut().for_each(|(end, _, due)| *due = far.page.sent(*end));
                 received
             });
-            if far.out.iter().any(|(_, reader, due)| reader.counts().rx_packets < *due) {
+            if far.out.iter().any(|(_, reader, due)| reader.received() < *due) {
                 return;
             }
             self.left = mark;

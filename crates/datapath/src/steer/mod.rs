@@ -29,7 +29,7 @@ use linerate_skb::{Batch, Verdict};
 use linerate_wire::Toeplitz;
 
 pub(crate) use clear::{Clear, Clearing};
-pub(crate) use hand::Hand;
+pub(crate) use hand::{Hand, Reader};
 pub(crate) use plan::{Fan, Steered, fans, link};
 
 use crate::knob::BUDGET;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use linerate_port::{Code, Error, QueueStats, Result};
 
 use super::hand::Far;
-use super::{Clear, Clearing, Hand, Steer, Steering};
+use super::{Clear, Clearing, Hand, Reader, Steer, Steering};
 use crate::opening::Group;
 use crate::plan::{self, Wire};
 use crate::ports::{Named, Planned};
@@ -42,7 +42,7 @@ pub(crate) fn fans(ports: &[Named], steerings: &[Steering]) -> Result<Vec<Fan>> 
 
 /// The stages of a worker that divide packets, and the handle to write the worker's page.
 pub(crate) type Steered = (Vec<Box<dyn Stage>>, Option<Clearing>);
-/// A queue of an engine: its worker, its index there, and its counters.
+/// A queue of an engine: its worker, its index there, and the counters of the packets in its ring.
 type Place = (usize, usize, Arc<QueueStats>);
 
 /// Creates each worker's page of packets that have left, and its stage that divides packets if it
@@ -69,7 +69,7 @@ pub(crate) fn link(
         let name = &ports.get(port)?.spec.name;
         groups.iter().enumerate().find_map(|(worker, group)| {
             let at = group.names.iter().position(|its| its == name)?;
-            Some((worker, at, group.napis[at].readings().0))
+            Some((worker, at, group.napis[at].in_ring().clone()))
         })
     };
     let other_end = |name: &str| -> Option<Place> {
@@ -81,13 +81,19 @@ pub(crate) fn link(
         let other = ports.iter().enumerate().find(is_other)?.0;
         place(other).filter(|_| ports[port].flags.paired)
     };
+    let end_of = |worker: usize, at: usize| ends[worker].iter().position(|end| *end == at);
+    let reader = |name: &str| {
+        let (worker, at, counters) = other_end(name)?;
+        Some(match groups[worker].napis[at].meter {
+            Some(_) => Reader::Wrapped(pages[worker].clone(), end_of(worker, at)?),
+            None => Reader::Plain(counters),
+        })
+    };
     let far = |name: &str| {
         let (worker, at, _) = other_end(name)?;
-        let end = ends[worker].iter().position(|end| *end == at)?;
-        let out = ends[worker].iter().enumerate().filter_map(|(end, at)| {
-            let (.., reader) = other_end(&groups[worker].names[*at])?;
-            Some((end, reader, 0))
-        });
+        let end = end_of(worker, at)?;
+        let out = ends[worker].iter().enumerate();
+        let out = out.filter_map(|(end, at)| Some((end, reader(&groups[worker].names[*at])?, 0)));
         Some(Far { page: pages[worker].clone(), end, out: out.collect() })
     };
     let mut stages: Vec<Vec<Box<dyn Stage>>> = groups.iter().map(|_| Vec::new()).collect();

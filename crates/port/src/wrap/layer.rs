@@ -102,6 +102,11 @@ pub trait Layer: Send {
         below.reap(mem)
     }
 
+    /// See [`QueueOps::withheld`]; a layer that withholds packets adds its own.
+    fn withheld(&self, below: &dyn QueueOps) -> usize {
+        below.withheld()
+    }
+
     /// See [`QueueOps::irq`].
     fn irq(&mut self, below: &mut dyn QueueOps) {
         below.irq();
@@ -170,6 +175,10 @@ impl<L: Layer> QueueOps for Wrapped<L> {
 
     fn reap(&mut self, mem: &mut Local) -> usize {
         self.layer.reap(self.below.0.as_mut(), mem)
+    }
+
+    fn withheld(&self) -> usize {
+        self.layer.withheld(self.below.0.as_ref())
     }
 
     fn alarm(&mut self, at: Instant) -> bool {
@@ -274,6 +283,10 @@ mod tests {
             13
         }
 
+        fn withheld(&self) -> usize {
+            23
+        }
+
         fn irq(&mut self) {
             self.1 += 1;
         }
@@ -339,7 +352,7 @@ mod tests {
             // A fault layer has its own timers and refuses a hold.
             assert_eq!(ops.hold(Instant::now()), name != "fault", "{name}");
             assert!(ops.hold_control().is_some(), "{name}");
-            assert_eq!(ops.reap(&mut mem), 13, "{name}");
+            assert_eq!((ops.reap(&mut mem), ops.withheld()), (13, 23), "{name}");
             assert!(matches!(ops.health(), Health::Down(_)), "{name}");
             assert_eq!(ops.health_kind(), HealthKind::Down, "{name}");
             assert_eq!((ops.counters(), ops.caps()), (counters, caps), "{name}");

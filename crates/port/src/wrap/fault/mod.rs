@@ -269,6 +269,10 @@ impl Layer for Faults {
         false
     }
 
+    fn withheld(&self, below: &dyn QueueOps) -> usize {
+        self.rx.held() + self.tx.held() + below.withheld()
+    }
+
     fn as_fd<'a>(&'a self, _: &'a dyn QueueOps) -> BorrowedFd<'a> {
         self.bell.as_fd()
     }
