@@ -13,7 +13,7 @@
 //!
 //! Owner: the worker. A cap is changed between two turns.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linerate_port::DriverQueue;
 use linerate_skb::{Batch, DropReason, Local, Moved};
@@ -139,6 +139,17 @@ impl Egress {
     pub fn deadline(&self) -> Option<Instant> {
         let qdisc = self.qdisc.as_ref().filter(|_| self.ready() == 0)?;
         qdisc.deadline()
+    }
+
+    /// Returns the time at which to send next: the deadline, or up to `gap` from now if more packets become due
+    /// until then and the rate does not fall.
+    pub fn due(&self, now: Instant, gap: Duration) -> Option<Instant> {
+        let due = self.deadline()?;
+        let latest = self.qdisc.as_ref().and_then(|qdisc| qdisc.latest());
+        match latest.zip(now.checked_add(gap)) {
+            Some((latest, gathered)) if due > now => Some(due.max(latest.min(gathered))),
+            _ => Some(due),
+        }
     }
 
     /// Returns the discipline's counts, if there is one.

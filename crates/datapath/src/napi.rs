@@ -156,9 +156,11 @@ impl Napi {
         self.egress.qdisc_counts().is_some()
     }
 
-    /// Returns the time from which the next packet may be sent, if a packet waits for its time.
-    pub fn due(&self) -> Option<Instant> {
-        self.egress.deadline()
+    /// Returns the time at which to send next, if a packet waits for its time. The moderation decides
+    /// for how long packets gather.
+    pub fn due(&mut self, now: Instant) -> Option<Instant> {
+        let gap = self.ops.moderator().gap();
+        self.egress.due(now, gap)
     }
 
     /// Returns the cap on packets for one doorbell.

@@ -73,7 +73,7 @@ pub struct Worker {
     pub(crate) holds: bool,
     /// True if a queue has a discipline.
     has_qdisc: bool,
-    /// The earliest time at which a packet that waits in a discipline may be sent.
+    /// The earliest time at which packets that wait in a discipline are to be sent.
     pub(crate) due: Option<Instant>,
     /// True if a program may be asleep on the worker's descriptor.
     pub(crate) is_armed: bool,
@@ -175,7 +175,7 @@ impl Worker {
             clearing.turned(&self.napis);
         }
         if self.has_qdisc {
-            self.due = self.napis.iter().filter_map(Napi::due).min();
+            self.due = self.napis.iter_mut().filter_map(|napi| napi.due(now)).min();
         }
         self.decide(now, received, goes_on);
         self.settle(received, sent, now)

@@ -455,7 +455,13 @@ fn shaped_egress_sends_what_is_due_and_names_the_next_time() {
     assert_eq!(bench.egress.ready(), 0);
     let due = bench.egress.deadline().unwrap();
     assert_eq!(due - bench.now, Duration::from_millis(1));
+    // Packets gather for up to half of the time until the bucket is full, and no longer than asked.
+    for (gap, after) in [(0, 1000), (120, 1000), (1200, 1200), (5000, 1500)] {
+        let due = bench.egress.due(bench.now, Duration::from_micros(gap)).unwrap();
+        assert_eq!(due - bench.now, Duration::from_micros(after), "{gap}");
+    }
     bench.now = due;
+    assert_eq!(bench.egress.due(due, Duration::from_secs(1)), Some(due), "it is due");
     assert!(bench.xmit(0));
     assert_eq!((bench.calls(), bench.egress.waiting()), (vec![1], 2));
 }

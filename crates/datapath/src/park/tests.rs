@@ -9,6 +9,7 @@ use linerate_skb::{Batch, Local, Moved, Pool};
 
 use super::*;
 use crate::egress::Egress;
+use crate::qdisc::{Fifo, Limit, Tbf};
 use crate::worker_slot::{Phase, WorkerSlot};
 
 /// A device that has ten packets at every poll, and no room.
@@ -185,6 +186,36 @@ impl AsFd for Nic {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+#[test]
+fn timer_of_a_shaped_port_waits_for_several_packets_in_a_mode_that_holds() {
+    let due = |mode: &str| {
+        let pool = Pool::builder().frames(512).build().unwrap();
+        let fd = EventFd::new().unwrap();
+        let nic = Nic { fd, bursts: Vec::new(), here: 0, calls: Arc::default() };
+        // A packet every 12 us, after the 165 of a full bucket.
+        let tbf = Tbf::new(1_000_000_000, 250_000, Fifo::new(Limit::packets(500)));
+        let egress = Egress::new(256, Some(Box::new(tbf)));
+        let tally = pool.tally("backlog");
+        let mut napi = Napi::new(Box::new(nic), Direction::Both, Napi::id(0), egress, tally);
+        napi.peer = Some(0);
+        napi.set_moderation(mode.parse().unwrap());
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(200));
+        mem.alloc(&mut batch, 200);
+        assert!(batch.iter_mut().all(|skb| skb.put(1514).is_some()));
+        let now = Instant::now();
+        napi.enqueue(&mut batch, 200, now, &mut mem);
+        let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+        let mut worker = Worker::new(vec![napi], Vec::new(), vec![mem], 64, slot).unwrap();
+        worker.turn(now);
+        assert_eq!(worker.napis[0].waiting(), 35);
+        worker.due.unwrap() - now
+    };
+    assert!(due("napi") < Duration::from_micros(13) && due("busy") < Duration::from_micros(13));
+    // A wake-up is taken to cost 12 us until one is measured.
+    assert_eq!(due("adaptive"), Duration::from_micros(120));
+    assert_eq!(due("fixed:usecs=50"), Duration::from_micros(50));
 }
 
 /// S1.1: an interrupt masks the device until a poll within the budget finds the ring empty.

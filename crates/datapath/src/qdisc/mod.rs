@@ -64,6 +64,12 @@ pub trait Qdisc: Send {
     /// the discipline holds none.
     fn deadline(&self) -> Option<Instant>;
 
+    /// Returns the time up to which the packets behind [`Qdisc::deadline`] may gather, so that one wake-up
+    /// sends several of them; the rate must not fall by it. Without such a time it is the deadline itself.
+    fn latest(&self) -> Option<Instant> {
+        self.deadline()
+    }
+
     /// Returns the discipline's counts since it was made.
     fn counts(&self) -> QdiscCounts;
 

@@ -210,6 +210,16 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
         }
     }
 
+    /// Halfway between the deadline and the time at which the bucket is full and loses tokens.
+    fn latest(&self) -> Option<Instant> {
+        let (Some(bucket), false) = (&self.bucket, self.ahead.is_empty()) else {
+            return self.inner.latest();
+        };
+        let due_ns = bucket.due_ns(&self.rate, self.ahead_bytes);
+        let full_ns = bucket.due_ns(&self.rate, self.rate.burst_bytes());
+        self.clock.instant(due_ns + full_ns.saturating_sub(due_ns) / 2)
+    }
+
     fn counts(&self) -> QdiscCounts {
         let mut counts = self.inner.counts();
         counts.taken += self.too_long;

@@ -134,6 +134,9 @@ impl Qdisc for Box<dyn Qdisc> {
     fn deadline(&self) -> Option<Instant> {
         (**self).deadline()
     }
+    fn latest(&self) -> Option<Instant> {
+        (**self).latest()
+    }
     fn counts(&self) -> QdiscCounts {
         (**self).counts()
     }
@@ -262,6 +265,28 @@ proptest! {
         let missing = (total - u128::from(burst).min(total)) * 8_000_000_000;
         let exact = missing.div_ceil(u128::from(bps));
         prop_assert_eq!(u128::from(bench.now_ns), exact);
+    }
+
+    /// Served as late as packets may gather, the series takes no longer than the last packets gathered.
+    #[test]
+    fn tbf_loses_no_rate_while_packets_gather(
+        bps in 1_000_000u64..=RATE_MAX_BPS,
+        burst in 1514u64..200_000,
+        sizes in prop::collection::vec(LEAST..1515, 9..300),
+    ) {
+        let mut bench = Bench::new(Tbf::new(bps, burst, Fifo::new(Limit::packets(300))));
+        bench.put(sizes.iter().map(|bytes| (1, *bytes)));
+        let (mut total, mut wakes) = (0u128, 0);
+        while let Some(at) = bench.qdisc.latest() {
+            prop_assert!(bench.qdisc.deadline().is_some_and(|due| due <= at));
+            bench.now_ns = bench.now_ns.max((at - bench.start).as_nanos() as u64);
+            total += bench.take_all().iter().map(|(.., bytes)| *bytes as u128).sum::<u128>();
+            wakes += 1;
+        }
+        let missing = (total - u128::from(burst).min(total)) * 8_000_000_000;
+        let exact = missing.div_ceil(u128::from(bps));
+        let half = (u128::from(burst) * 8_000_000_000).div_ceil(u128::from(bps)) / 2;
+        prop_assert!(u128::from(bench.now_ns) <= exact + half + 2 * wakes, "{} of {exact}", bench.now_ns);
     }
 
     #[test]

@@ -25,6 +25,9 @@ const HOLD_MAX: Duration = Duration::from_millis(10);
 const SLACK: Duration = Duration::from_micros(50);
 /// Smallest lateness of a timer that is used at its first occurrence.
 const LATE_MIN: Duration = Duration::from_micros(10);
+/// The longest time for which a quiet queue stays unpolled, and packets that wait for their time gather, in a mode
+/// without such a limit.
+const GAP_MAX_USECS: u32 = 250;
 /// Share of CPU time that wake-ups may take before a longer hold pays: a tenth.
 pub(super) const WAKING: f64 = 0.1;
 /// Number of packets for which a hold is long enough, whatever a wake-up costs: half a budget.
@@ -223,8 +226,21 @@ impl Moderator {
             Moderation::Adaptive(Goal::Latency { p99_usecs }) => {
                 Some(Duration::from_micros(p99_usecs.into()))
             }
-            _ => Some(Duration::from_micros(250)),
+            _ => Some(Duration::from_micros(GAP_MAX_USECS.into())),
         }
+    }
+
+    /// Returns the time for which packets that wait for their time to be sent may gather: no longer than the mode
+    /// holds packets, and no longer than necessary to limit wake-ups to a tenth of the CPU time.
+    #[must_use]
+    pub fn gap(&self) -> Duration {
+        let most = match self.mode {
+            Moderation::Interrupt | Moderation::Napi | Moderation::Busy => return Duration::ZERO,
+            Moderation::Fixed { usecs, .. } => usecs,
+            Moderation::Adaptive(Goal::Latency { p99_usecs }) => p99_usecs,
+            Moderation::Dim | Moderation::Adaptive(_) => GAP_MAX_USECS,
+        };
+        from_nanos(self.cost.wake_ns / WAKING).min(Duration::from_micros(most.into()))
     }
 
     /// Decides when to poll again, from the polls since the last decision.

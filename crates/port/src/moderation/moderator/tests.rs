@@ -138,6 +138,26 @@ fn a_stream_is_held_as_long_as_the_goal_allows_whatever_its_arrivals() {
 }
 
 #[test]
+fn packets_that_wait_for_their_time_gather_as_long_as_the_mode_holds_and_waking_costs() {
+    let gap = |mode: &str, wake_ns: f64| {
+        let mut m = Moderator::new(mode.parse().unwrap(), false);
+        m.learned(Cost { wake_ns, packet_ns: 100.0 }, Instant::now());
+        m.gap().as_micros()
+    };
+    for (mode, cheap, dear) in [
+        ("interrupt", 0, 0),
+        ("napi", 0, 0),
+        ("busy", 0, 0),
+        ("fixed:usecs=60,frames=8", 20, 60),
+        ("dim", 20, 250),
+        ("adaptive:latency=150us", 20, 150),
+        ("adaptive:cpu=10%", 20, 250),
+    ] {
+        assert_eq!((gap(mode, 2_000.0), gap(mode, 40_000.0)), (cheap, dear), "{mode}");
+    }
+}
+
+#[test]
 fn a_late_timer_shortens_the_hold_so_that_the_goal_is_met() {
     let mut m = Moderator::new(Moderation::default(), true);
     m.set_ring_len(Some(1024));
