@@ -118,6 +118,9 @@ fn functions_of_post_003_are_told_ranked_with_throughput_and_cpu_beside() {
         "idle, apart:",
         "total without idle",
         "packet path",
+        "(all without idle)\n",
+        "  start_thread\n",
+        "   Worker::turn\n",
     ] {
         assert!(told.contains(wanted), "no {wanted:?} in\n{told}");
     }

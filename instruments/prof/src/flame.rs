@@ -5,14 +5,15 @@
 //! ```
 //! A profile without stacks is drawn as one level, a box for each function, and the title says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use inferno::flamegraph::{self, Options};
 use linerate_show::words::harmless;
 
-use crate::diff::{About, By, Scale, Warning, warnings};
+use crate::diff::{About, By, Diff, Scale, Warning, warnings};
 use crate::profile::{Event, Profile};
+use crate::stage::Part;
 use crate::{Code, Error, Result};
 
 /// The largest sum of counts that is drawn, because inferno adds counts in machine words. All
@@ -34,6 +35,35 @@ impl fmt::Display for Folded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (stack, count) in fold(self.0) {
             writeln!(f, "{stack} {count}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The folded stacks of two profiles, for differential flame graphs of other tools: one line for each stack,
+/// with its count without the change and its count with it.
+#[derive(Debug, Clone)]
+pub struct FoldedDiff(BTreeMap<String, [u64; 2]>);
+
+impl FoldedDiff {
+    /// Folds two profiles. Counts without the change are scaled `by` time, load or total, to be
+    /// comparable.
+    ///
+    /// # Errors
+    /// `E-UNSUPPORTED` if the two do not count the same, or a side does not say by what it would have
+    /// to be divided.
+    pub fn between(without: &Profile, with: &Profile, by: By) -> Result<FoldedDiff> {
+        let (ratio, _) = comparable(without, with, by)?;
+        let mut folded = fold_both([without, with]);
+        scale(&mut folded, ratio, by);
+        Ok(FoldedDiff(folded))
+    }
+}
+
+impl fmt::Display for FoldedDiff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (stack, [without, with]) in &self.0 {
+            writeln!(f, "{stack} {without} {with}")?;
         }
         Ok(())
     }
@@ -63,19 +93,10 @@ pub fn svg(profile: &Profile) -> Result<String> {
 /// `E-FILE` if the profile with the change is empty, or is not to be drawn; `E-UNSUPPORTED` if the
 /// two do not count the same, or a side does not say by what it would have to be divided.
 pub fn diff_svg(without: &Profile, with: &Profile, by: By) -> Result<String> {
-    let scale = Scale::between(by, without, with)?;
-    let warnings = warnings(without, with, scale);
-    if let Some(grave) = warnings.iter().find(|warning| warning.is_grave()) {
-        let why = harmless(&grave.to_string()).into_owned();
-        return Err(Error::new(Code::Unsupported, WHAT, why).fix("record the same event twice"));
-    }
+    let (ratio, warnings) = comparable(without, with, by)?;
     let mut folded = fold_both([without, with]);
     let counted = total_of(&folded);
-    let ratio = scale.without_factor / scale.with_factor;
-    if by != By::AsTheyAre {
-        // The cast to u64 saturates: a larger value becomes the largest u64.
-        folded.values_mut().for_each(|pair| pair[0] = (pair[0] as f64 * ratio).round() as u64);
-    }
+    scale(&mut folded, ratio, by);
     let totals = total_of(&folded);
     let divisor = divisor(totals[0].max(totals[1]));
     let line =
@@ -97,6 +118,25 @@ pub fn diff_svg(without: &Profile, with: &Profile, by: By) -> Result<String> {
     parts.push(format!("{gone} stacks were not seen with the change{hidden}: they have no width"));
     options.subtitle = Some(parts.join("; "));
     draw(options, lines, with)
+}
+
+/// Returns the number by which counts without the change are multiplied, and the warnings.
+fn comparable(without: &Profile, with: &Profile, by: By) -> Result<(f64, Vec<Warning>)> {
+    let scale = Scale::between(by, without, with)?;
+    let warnings = warnings(without, with, scale);
+    if let Some(grave) = warnings.iter().find(|warning| warning.is_grave()) {
+        let why = harmless(&grave.to_string()).into_owned();
+        return Err(Error::new(Code::Unsupported, WHAT, why).fix("record the same event twice"));
+    }
+    Ok((scale.without_factor / scale.with_factor, warnings))
+}
+
+/// Multiplies the counts without the change.
+fn scale(folded: &mut BTreeMap<String, [u64; 2]>, ratio: f64, by: By) {
+    if by != By::AsTheyAre {
+        // The cast to u64 saturates: a larger value becomes the largest u64.
+        folded.values_mut().for_each(|pair| pair[0] = (pair[0] as f64 * ratio).round() as u64);
+    }
 }
 
 fn compared(by: By, ratio: f64) -> String {
@@ -165,6 +205,16 @@ pub fn fold_both(profiles: [&Profile; 2]) -> BTreeMap<String, [u64; 2]> {
         }
     }
     both
+}
+
+/// Folds both profiles as [`fold_both`] does, without the stacks that end in a function of idle time;
+/// `diff` is their difference.
+#[must_use]
+pub fn fold_busy(profiles: [&Profile; 2], diff: &Diff) -> BTreeMap<String, [u64; 2]> {
+    let idle: BTreeSet<&str> = diff.rows_of(Part::Idle).map(|row| row.symbol.as_str()).collect();
+    let mut folded = fold_both(profiles);
+    folded.retain(|stack, _| !stack.rsplit(';').next().is_some_and(|last| idle.contains(last)));
+    folded
 }
 
 /// Returns a name, escaped so that a reader of folded stacks takes it as one frame.

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use linerate_prof::conditions::Netdev;
 use linerate_prof::diff::{By, Change, Diff};
-use linerate_prof::print::{Kernprof, Ranked, Readprofile, Table, csv, json};
-use linerate_prof::profile::{Event, Load, Origin, Profile, Row, Space, Unit};
+use linerate_prof::print::{Chains, Kernprof, Ranked, Readprofile, Table, csv, json};
+use linerate_prof::profile::{Event, Load, Origin, Profile, Row, Space, Stack, Unit};
 use linerate_prof::stage::{Part, Stage, is_buffer, stage_of};
-use linerate_prof::{flame, read};
+use linerate_prof::{Code, flame, read};
 
 const POST_000: &str = "000_5d94cdb1dc74f564.txt";
 const POST_003: &str = "003_5ab5121f9d39ea70.txt";
@@ -207,6 +207,54 @@ fn profile(rows: &[(&str, u64)]) -> Profile {
     let mut profile = Profile::new(event, Origin::Counter);
     profile.rows = rows.iter().map(|&(name, count)| Row::new(name, count)).collect();
     profile
+}
+
+/// Returns a profile with call chains, whose functions have `;` between them, and idle time.
+fn chained(chains: &[(&str, u64)], idle: u64) -> Profile {
+    let mut profile = profile(&[("default_idle", idle)]);
+    let stack = |&(chain, count): &(&str, u64)| Stack {
+        frames: chain.split(';').map(str::to_owned).collect(),
+        count,
+    };
+    profile.stacks = chains.iter().map(stack).collect();
+    profile.stacks.push(stack(&("start;default_idle", idle)));
+    profile
+}
+
+#[test]
+fn call_chains_are_indented_below_their_callers_with_the_change_of_each() {
+    let without = [("main;ip_rcv;kfree", 600), ("main;ip_rcv", 300), ("main;poll", 100)];
+    let with = [("main;poll", 100), ("main;ip_rcv;kfree", 300), ("main;ip_rcv", 400), ("rare", 5)];
+    let (without, with) = (chained(&without, 7000), chained(&with, 50));
+    let diff = Diff::between(&without, &with);
+    let chains = Chains::between(&without, &with, &diff).unwrap();
+    let expected = "
+   with  without  difference  change  call chain
+samples  samples     samples
+    805    1,000         195  fell    (all without idle)
+    800    1,000         200  fell    main
+    700      900         200  fell     ip_rcv
+    300      600         300  fell      kfree
+    100      100           0  noise    poll
+(functions below 1 % of the larger side are not listed)
+";
+    assert_eq!(format!("\n{}", chains.clone().bare(true)), expected);
+    let text = chains.to_string();
+    assert!(text.starts_with("LLC-misses") && text.ends_with(expected), "{text}");
+    let folded = flame::FoldedDiff::between(&without, &with, By::AsTheyAre).unwrap();
+    let expected = "\
+main;ip_rcv 300 400
+main;ip_rcv;kfree 600 300
+main;poll 100 100
+rare 0 5
+start;default_idle 7000 50
+";
+    assert_eq!(folded.to_string(), expected);
+    let refused = Chains::between(&without, &profile(&[("main", 7)]), &diff).unwrap_err();
+    assert!(
+        refused.code == Code::Unsupported && refused.fix.contains("--call-chains"),
+        "{refused}"
+    );
 }
 
 #[test]

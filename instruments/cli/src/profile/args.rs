@@ -139,6 +139,10 @@ pub struct Diff {
     /// Print only function, with, without and difference, with 0 for an absent function
     #[arg(long, conflicts_with_all = ["json", "csv"])]
     pub as_posted: bool,
+    /// Print call chains: indented below their callers, or one a line for flame graphs of other tools
+    #[arg(long, value_enum, value_name = "FORM", num_args = 0..=1, require_equals = true,
+        default_missing_value = "tree", conflicts_with_all = ["json", "csv", "as_posted"])]
+    pub chains: Option<ChainForm>,
     /// Draw a differential flame graph into this SVG file
     #[arg(long, value_name = "FILE")]
     pub flame: Option<PathBuf>,
@@ -149,6 +153,15 @@ pub struct Diff {
     #[arg(long, value_enum, value_name = "OF", num_args = 0..=1, require_equals = true,
         default_missing_value = "functions", conflicts_with = "json")]
     pub csv: Option<Csv>,
+}
+
+/// The form of the call chains of a difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ChainForm {
+    /// A line for each function, its callees indented below it
+    Tree,
+    /// A line for each chain, with both counts
+    Folded,
 }
 
 /// The part of a report that is printed as comma-separated values.
@@ -250,6 +263,7 @@ const DIFF: &str = "\
 Examples:
   linerate profile diff before.json after.json
   linerate profile diff before.json after.json --per kpacket --flame diff.svg
+  linerate profile diff before.json after.json --chains
   linerate profile diff old-mail.txt#1 old-mail.txt#2 --as-posted
 
 Exit status: 0 compared (the first lines say if the comparison means little), 1 no such file or no

@@ -5,7 +5,7 @@ use linerate_prof::diff::{By, Diff as Difference};
 use linerate_prof::print::{self, csv, json};
 use linerate_prof::{flame, pmu, read};
 
-use super::args::{Csv, Diff, Form, List, Per};
+use super::args::{ChainForm, Csv, Diff, Form, List, Per};
 use super::file;
 use crate::errors::{Failure, USAGE};
 use crate::screen::Screen;
@@ -46,7 +46,17 @@ pub fn diff(args: &Diff, screen: &Screen) -> Result<u8, Failure> {
         file::draw(svg, &flame::diff_svg(&without, &with, diff.scale.by)?)?;
         screen.note(&format!("drawn into {}\n", svg.display()));
     }
+    let chains = match args.chains {
+        None => None,
+        Some(ChainForm::Tree) => Some(print::Chains::between(&without, &with, &diff)?.to_string()),
+        Some(ChainForm::Folded) => {
+            Some(flame::FoldedDiff::between(&without, &with, diff.scale.by)?.to_string())
+        }
+    };
     let table = || {
+        if let Some(chains) = chains {
+            return chains;
+        }
         match args.csv {
             Some(Csv::Functions) => return csv::Ranked(&diff).to_string(),
             Some(Csv::Stages) => return csv::Stages(&diff).to_string(),

@@ -7,7 +7,7 @@
 //! each function, with and without affinity, and neither throughput nor CPU time, which stand beside.
 
 use linerate_prof::diff::Diff;
-use linerate_prof::print::Ranked;
+use linerate_prof::print::{Chains, Ranked};
 use linerate_seeds::{BatchRow, in_the_layout_of_001, in_the_layout_of_002};
 use linerate_show::table::{Cell, Table};
 
@@ -50,6 +50,8 @@ pub(super) struct Posted {
     pub beside: Vec<Table>,
     /// The meaning of the columns of `beside`, in sentences; may be empty.
     pub legend: &'static str,
+    /// Call chains of both sides, indented; may be empty. A page draws them instead.
+    pub chains: String,
 }
 
 /// Returns the tables of a run that reproduces post 001, 002 or 003; none for other runs.
@@ -100,7 +102,7 @@ fn loads(_: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
     let split = split::table(cells, LOAD);
     let legend = if split.is_some() { split::LEGEND } else { "" };
     let beside = [beside_loads(cells)].into_iter().chain(split).collect();
-    Posted { sides, title, text, beside, legend }
+    Posted { sides, title, text, beside, legend, chains: String::new() }
 }
 
 fn tests(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
@@ -132,12 +134,12 @@ fn tests(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
     let batches = batches::table(view, cells, TESTS);
     let legend = if batches.is_some() { batches::LEGEND } else { "" };
     let beside = [beside_tests(cells)].into_iter().chain(batches).collect();
-    Posted { sides: ["ORG", "NEW"], title, text, beside, legend }
+    Posted { sides: ["ORG", "NEW"], title, text, beside, legend, chains: String::new() }
 }
 
 /// Returns the difference between both sides' profiles, with additional figures.
 fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
-    let Profiles { cell, a, b, .. } = profiles;
+    let Profiles { cell, a, b, diff } = profiles;
     let at = view.told().find(|(name, _)| *name == short(cell));
     let columns = tables::columns("figure, a=without, b=with, unit");
     let mut beside = Table::new("beside", "", &columns);
@@ -152,7 +154,9 @@ fn functions(profiles: &Profiles, view: &View<'_>) -> Posted {
     let title = format!("{}, {}", short(cell), short(&a.event.name));
     // Compare counts without dividing by packets, as the post does; packets have their own column.
     let text = Ranked::new(&Diff::between(a, b)).top(Some(FUNCTIONS_MAX)).to_string();
-    Posted { sides: ["without", "with"], title, text, beside: vec![beside], legend: "" }
+    let chains = Chains::between(a, b, diff).map(|chains| chains.bare(true).to_string());
+    let (sides, chains) = (["without", "with"], chains.unwrap_or_default());
+    Posted { sides, title, text, beside: vec![beside], legend: "", chains }
 }
 
 /// Returns the table of the cost of batching, which the post's table lacks, and the mean of its

@@ -114,6 +114,10 @@ fn effects(view: &View<'_>) -> String {
     text + gap + &more + &uncounted(view)
 }
 
+/// The meaning of the list of call chains.
+const CHAINS: &str =
+    "Call chains: a function's callees are indented below it and are in its counts.";
+
 /// Formats the results in the layout of the post that the run reproduces.
 fn posted(view: &View<'_>) -> String {
     let [a, b] = view.sides();
@@ -129,6 +133,9 @@ fn posted(view: &View<'_>) -> String {
                 text += &format!("\n{}", wrapped(&table.title, "  ", "  "));
             }
             text += &table.to_string();
+        }
+        if !posted.chains.is_empty() {
+            text += &format!("\n{}{}", wrapped(CHAINS, "  ", "  "), posted.chains);
         }
         // All tables have the same columns: explain them once.
         if legend.is_empty() {

@@ -3,13 +3,14 @@
 //!
 //! - [`Readprofile`] and [`Kernprof`]: as those tools print them, bare, so that what a post has can
 //!   be printed again to the byte, and so that others' programs can read it;
-//! - [`Table`] and [`Ranked`]: for people, with units, conditions and warnings;
+//! - [`Table`], [`Ranked`] and [`Chains`]: for people, with units, conditions and warnings;
 //! - [`csv`] and [`json`]: for programs; nothing is shortened, rounded or left out.
 //!
 //! A name in a profile is whatever its file or process says. What a terminal would take for an
 //! order is escaped in all of them.
 
 mod bare;
+mod chains;
 pub mod csv;
 mod figures;
 pub mod json;
@@ -21,9 +22,11 @@ use std::fmt::{self, Write as _};
 
 use linerate_show::words::elided;
 
+use crate::diff::Diff;
 use crate::profile::{Origin, Profile, Row};
 
 pub use bare::{Kernprof, Readprofile};
+pub use chains::Chains;
 pub use linerate_show::words::harmless;
 pub use preface::unit_of;
 pub use ranked::Ranked;
@@ -61,6 +64,13 @@ impl Mark {
     /// Returns the mark for figures of this origin.
     fn of(origin: Origin) -> Mark {
         if origin == Origin::Model { MODEL } else { NONE }
+    }
+
+    /// Returns the mark for a difference. A model against a measurement is named in the first line; its
+    /// rows are neither, and so have no mark.
+    fn between(diff: &Diff) -> Mark {
+        let (without, with) = (diff.without.origin, diff.with.origin);
+        if without == with { Mark::of(with) } else { NONE }
     }
 
     /// Writes `text` with the mark before each line.

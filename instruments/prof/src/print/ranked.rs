@@ -205,33 +205,6 @@ impl<'a> Ranked<'a> {
         cells
     }
 
-    fn preface(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let diff = self.diff;
-        for warning in &diff.warnings {
-            let head = if warning.is_grave() { "! NOT COMPARABLE: " } else { "! " };
-            let warning = harmless(&warning.to_string()).into_owned();
-            f.write_str(&wrapped("", &format!("{head}{warning}")))?;
-        }
-        writeln!(f, "{}", preface::event(&diff.with.event, diff.with.origin))?;
-        writeln!(f, "compared: {}; difference is without - with, what was saved", diff.scale.by)?;
-        for (name, side) in [("without", &diff.without), ("with", &diff.with)] {
-            writeln!(f, "{}", side_line(name, side))?;
-            if let Some(line) = not_listed(side) {
-                writeln!(f, "  {line}")?;
-            }
-            for line in preface::conditions(&side.conditions) {
-                f.write_str(&wrapped("  ", &line))?;
-            }
-            for line in preface::caveats(side.lost, side.own_cost.as_ref(), &side.remarks) {
-                f.write_str(&wrapped("  ", &line))?;
-            }
-        }
-        for remark in &diff.remarks {
-            f.write_str(&wrapped("", &format!("note: {}", harmless(remark))))?;
-        }
-        Ok(())
-    }
-
     /// Writes the result in sentences.
     fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let diff = self.diff;
@@ -276,14 +249,10 @@ impl fmt::Display for Ranked<'_> {
         if self.as_posted {
             return self.post(f);
         }
-        let (without, with) = (self.diff.without.origin, self.diff.with.origin);
-        // A model against a measurement is named in the first line. Its rows are neither, and so
-        // have no mark.
-        let mark = if without == with { Mark::of(with) } else { super::NONE };
-        mark.each_line(
+        Mark::between(self.diff).each_line(
             f,
             &fmt::from_fn(|f| {
-                self.preface(f)?;
+                write!(f, "{}", preface(self.diff))?;
                 self.verdict(f)?;
                 write!(f, "\n{}\n{}", self.functions(), self.totals())
             }),
@@ -305,6 +274,35 @@ fn difference(row: &Row, scale: Scale) -> String {
         // Listed with a count of 0 on one side, absent on the other.
         (Count::Below(_), Count::Below(_)) => "n/a".to_owned(),
     }
+}
+
+/// Returns the lines above a difference: warnings, what was compared, and both sides' conditions.
+pub(super) fn preface(diff: &Diff) -> impl fmt::Display {
+    fmt::from_fn(move |f| {
+        for warning in &diff.warnings {
+            let head = if warning.is_grave() { "! NOT COMPARABLE: " } else { "! " };
+            let warning = harmless(&warning.to_string()).into_owned();
+            f.write_str(&wrapped("", &format!("{head}{warning}")))?;
+        }
+        writeln!(f, "{}", preface::event(&diff.with.event, diff.with.origin))?;
+        writeln!(f, "compared: {}; difference is without - with, what was saved", diff.scale.by)?;
+        for (name, side) in [("without", &diff.without), ("with", &diff.with)] {
+            writeln!(f, "{}", side_line(name, side))?;
+            if let Some(line) = not_listed(side) {
+                writeln!(f, "  {line}")?;
+            }
+            for line in preface::conditions(&side.conditions) {
+                f.write_str(&wrapped("  ", &line))?;
+            }
+            for line in preface::caveats(side.lost, side.own_cost.as_ref(), &side.remarks) {
+                f.write_str(&wrapped("  ", &line))?;
+            }
+        }
+        for remark in &diff.remarks {
+            f.write_str(&wrapped("", &format!("note: {}", harmless(remark))))?;
+        }
+        Ok(())
+    })
 }
 
 fn side_line(name: &str, side: &Side) -> String {

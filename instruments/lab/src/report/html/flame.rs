@@ -9,12 +9,10 @@
 //! A difference is drawn twice, because what vanished has no width on the side with the change. The page runs
 //! no script, so the graphs are drawn here, from the chains that [`flame`] folds.
 
-use std::collections::BTreeSet;
-
 use linerate_prof::diff::{Count, Diff, Row};
 use linerate_prof::flame;
 use linerate_prof::print::unit_of;
-use linerate_prof::stage::{Part, Stage};
+use linerate_prof::stage::Stage;
 use linerate_show::escape::escape;
 use linerate_show::number::figure;
 use linerate_show::svg::Svg;
@@ -57,11 +55,9 @@ pub(super) fn graphs(profiles: &Profiles, sides: [&str; 2]) -> String {
     if a.stacks.is_empty() || b.stacks.is_empty() {
         return String::new();
     }
-    let folded = flame::fold_both([a, b]);
-    let idle: BTreeSet<&str> = diff.rows_of(Part::Idle).map(|row| row.symbol.as_str()).collect();
-    let counted = folded.iter().map(|(stack, counts)| (stack.as_str(), *counts));
-    let mut busy: Vec<(&str, [u64; 2])> = counted.collect();
-    busy.retain(|(stack, _)| !stack.rsplit(';').next().is_some_and(|last| idle.contains(last)));
+    let folded = flame::fold_busy([a, b], diff);
+    let busy: Vec<(&str, [u64; 2])> =
+        folded.iter().map(|(stack, counts)| (stack.as_str(), *counts)).collect();
     let split = busy.iter().map(|(stack, n)| (stack.split(';').take(DEPTH_MAX).collect(), *n));
     let mut chains: Vec<Chain<'_>> = split.collect();
     chains.sort_unstable();
