@@ -13,6 +13,7 @@ mod reads;
 mod remarks;
 mod sentence;
 mod split;
+mod stages;
 mod tables;
 mod text;
 mod view;

@@ -14,6 +14,7 @@ use linerate_show::table::{Cell, Table};
 use super::batches;
 use super::profiles::{Profiles, profiles};
 use super::split;
+use super::stages;
 use super::tables;
 use super::view::{Side, View};
 use super::words::short;
@@ -91,7 +92,7 @@ fn level<'a>(cell: &'a CellRecord, factor: &str) -> &'a str {
     cell.at.get(factor).map_or("", String::as_str)
 }
 
-fn loads(_: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
+fn loads(view: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
     let row = |cell: &&CellRecord| {
         let [packets, cpu] = ["packets_per_irq", "cpu_pct"].map(|metric| both(cell, metric));
         let [a, b] = packets;
@@ -101,7 +102,8 @@ fn loads(_: &View<'_>, title: String, cells: &[&CellRecord]) -> Posted {
     let (text, sides) = (in_the_layout_of_001(cells.iter().map(row)), ["NAPI", "coalescing"]);
     let split = split::table(cells, LOAD);
     let legend = if split.is_some() { split::LEGEND } else { "" };
-    let beside = [beside_loads(cells)].into_iter().chain(split).collect();
+    let stages = stages::table(view, cells, LOAD);
+    let beside = [beside_loads(cells)].into_iter().chain(split).chain(stages).collect();
     Posted { sides, title, text, beside, legend, chains: String::new() }
 }
 

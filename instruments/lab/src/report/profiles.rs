@@ -3,7 +3,11 @@
 use linerate_prof::diff::{By, Diff};
 use linerate_prof::profile::{Event, Origin, Profile, Row as ProfRow, Unit};
 
+use super::words::short;
 use crate::record::{ProfileRecord, ProfileRow, Run};
+
+/// The event of a profile of CPU time.
+const CPU_TIME: &str = "cpu-clock";
 
 /// Both sides' profiles of one event in one cell, and their difference.
 pub(super) struct Profiles {
@@ -20,18 +24,26 @@ pub(super) struct Profiles {
 /// Returns the pairs of profiles of a run. A profile is left out if the other side has none.
 pub(super) fn profiles(run: &Run) -> Vec<Profiles> {
     let of_a = run.profiles.iter().filter(|record| record.side == "a");
-    let other = |a: &ProfileRecord| {
-        let same = |b: &&ProfileRecord| b.side == "b" && b.cell == a.cell && b.event == a.event;
-        run.profiles.iter().find(same)
+    of_a.filter_map(|a| pair(run, a)).collect()
+}
+
+/// Returns the profiles of CPU time of the cell with this name, as a report prints it.
+pub(super) fn of_cell(run: &Run, name: &str) -> Option<Profiles> {
+    let is_its = |record: &&ProfileRecord| {
+        record.side == "a" && record.event == CPU_TIME && short(&record.cell) == name
     };
-    let both = |a: &ProfileRecord| {
-        let (cell, a, b) = (a.cell.clone(), profile(a), profile(other(a)?));
-        // Without a packet count, compare the counts themselves; the printed table states which of
-        // the two was compared.
-        let diff = Diff::scaled(&a, &b, By::KiloPacket).unwrap_or_else(|_| Diff::between(&a, &b));
-        Some(Profiles { cell, a, b, diff })
-    };
-    of_a.filter_map(both).collect()
+    pair(run, run.profiles.iter().find(is_its)?)
+}
+
+/// Returns the pair of the first side's profile `a`; `None` if the other side has none.
+fn pair(run: &Run, a: &ProfileRecord) -> Option<Profiles> {
+    let same = |b: &&ProfileRecord| b.side == "b" && b.cell == a.cell && b.event == a.event;
+    let b = run.profiles.iter().find(same)?;
+    let (cell, a, b) = (a.cell.clone(), profile(a), profile(b));
+    // Without a packet count, compare the counts themselves; the printed table states which of
+    // the two was compared.
+    let diff = Diff::scaled(&a, &b, By::KiloPacket).unwrap_or_else(|_| Diff::between(&a, &b));
+    Some(Profiles { cell, a, b, diff })
 }
 
 fn profile(record: &ProfileRecord) -> Profile {
@@ -42,7 +54,7 @@ fn profile(record: &ProfileRecord) -> Profile {
         _ => Unit::Unknown,
     };
     let event = Event { name: record.event.clone(), unit, period: None, raw: None };
-    let origin = if record.event == "cpu-clock" { Origin::Clock } else { Origin::Listing };
+    let origin = if record.event == CPU_TIME { Origin::Clock } else { Origin::Listing };
     let mut profile = Profile::new(event, origin);
     profile.cutoff = (record.cutoff > 0).then_some(record.cutoff);
     profile.conditions.packets = (record.packets > 0).then_some(record.packets);

@@ -309,7 +309,8 @@ fn overall(metric: &str, group: &str, pct: f64) -> OverallRecord {
     }
 }
 
-fn profile(side: &str, cell: &str, ratio: f64) -> ProfileRecord {
+/// Returns a side's profile of a cell; `ratio` changes what buffers and locks take.
+pub fn profile(side: &str, cell: &str, ratio: f64) -> ProfileRecord {
     let rows = [
         ("linerate_skb::pool::Pool::alloc", 382, 432, true),
         ("linerate_skb::pool::Pool::free", 241, 128, true),

@@ -4,7 +4,7 @@ use linerate_lab::record::{PairRecord, Run, Verdict, Window};
 use linerate_lab::report::{html, text};
 use linerate_show::words::WIDTH;
 
-use crate::fixture::{batch, coalesce, coalesce_bus};
+use crate::fixture::{batch, coalesce, coalesce_bus, profile};
 
 /// Returns a pair whose windows have these figures on the sides.
 fn pair(a: &[(&str, f64)], b: &[(&str, f64)], packets: u64) -> PairRecord {
@@ -135,6 +135,24 @@ fn time_of_post_001_is_split_with_hold_and_sleep_apart_and_empty_polls_at_most()
     let a = ["25", "A", "–", "10.0", "≤", "2.5", "30.0", "4.0", "5.0", "1.0", "–", "50.0", "2.0"];
     assert!(rows(&old, "Where the time went").contains(&a.to_vec()), "{old}");
     assert!(old.contains("hold is n/a (–): this document"), "{old}");
+}
+
+#[test]
+fn busy_time_of_post_001_is_told_by_stage_where_it_was_sampled() {
+    let mut run = coalesce();
+    assert!(!text(&run).contains("by stage, by samples"), "nothing was sampled");
+    let cell = "load=25 mode=fixed port=xdp";
+    run.profiles.extend(["a", "b"].map(|side| profile(side, cell, 1.0)));
+    let told = text(&run);
+    let all = rows(&told, "Busy CPU time by stage, by samples");
+    // Memory 1,906 of 3,968, polling 1,660, copy 233, the lock 88, IP 81; the idle samples are not in it.
+    let a = [
+        "25", "A", "3,968", "41.8", "0.0", "2.0", "0.0", "0.0", "5.9", "48.0", "2.2", "0.0", "0.0",
+    ];
+    let b = [&["B"], &a[2..]].concat();
+    assert!(all.contains(&a.to_vec()) && all.contains(&b), "{told}");
+    assert!(told.lines().all(|line| line.chars().count() <= WIDTH), "{told}");
+    assert!(html(&[run]).contains("Busy CPU time by stage"));
 }
 
 #[test]

@@ -209,7 +209,7 @@ impl Bench for HostBench {
     }
 
     fn profile(&mut self, time: Duration) -> Result<Vec<Profile>> {
-        if self.placed.is_some() {
+        if self.placed.is_some() || self.config.machine {
             return self.machine(time);
         }
         let before = self.path.stats().ports();
@@ -354,6 +354,12 @@ fn together(profiles: Vec<Profile>, packets: u64, config: &Config) -> Option<Pro
     }
     all.rows.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.symbol.cmp(&b.symbol)));
     all.conditions.packets = Some(packets);
+    all.conditions.workload = Some(workload(config, "the workers' threads"));
+    Some(all)
+}
+
+/// Describes the workload of a profile of `what`.
+fn workload(config: &Config, what: &str) -> String {
     let workload = match config.workload {
         Workload::Stream => "bulk TCP",
         Workload::Web => "short responses over TCP",
@@ -365,9 +371,7 @@ fn together(profiles: Vec<Profile>, packets: u64, config: &Config) -> Option<Pro
         Port::Xdp => "xdp",
         Port::Tap => "tap",
     };
-    let workload = format!("{workload} through {port} ports: the workers' threads");
-    all.conditions.workload = Some(workload);
-    Some(all)
+    format!("{workload} through {port} ports: {what}")
 }
 
 /// Share of due messages below which senders have not reached the rate, in per cent.

@@ -47,6 +47,7 @@ const SENDERS: Choice<bool, 2> = [("threads", false), ("processes", true)];
 /// The words that a rate accepts in addition to numbers.
 const RATE: Choice<Option<f64>, 1> = [("max", None)];
 const SYSCTL: Choice<bool, 2> = [("post-002", true), ("system", false)];
+const SAMPLED: Choice<bool, 2> = [("workers", false), ("machine", true)];
 const OFFLOAD: Choice<bool, 2> = [("on", true), ("off", false)];
 
 /// The traffic of the connections.
@@ -134,6 +135,7 @@ knobs! {
     "return" return_to: Return = choice(RETURN), "local", "where a frame goes that another core frees";
     "budget" budget: usize = core(BUDGET), "", "packets from one queue in one turn";
     "ring_len" ring_len: u64 = power_of_two(2, 65_536), "1024", "packets each way in the ring between two workers";
+    "sampled" machine: bool = choice(SAMPLED), "workers", "what is in a profile: workers: the engine's threads; machine: every thread, interrupts and idle time, also of adapters that are placed (of other processes, as the senders', the functions of the kernel)";
     "sample_every" sample_every: u32 = count(0, 1_000_000), "0", "times every n-th call that allocates or frees; 0: none";
     "ring" ring: u64 = power_of_two(64, 65_536), "1024", "packets of each port's receive and transmit ring (xdp)";
     "ring_bytes" ring_bytes: u64 = power_of_two(524_288, 1_073_741_824), "8388608", "bytes of each port's receive ring in the kernel (packet)";

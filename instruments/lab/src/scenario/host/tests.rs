@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use linerate_prof::stage::{Stage, stage_of};
 use linerate_sys::thread::allowed_cpus;
 
 use super::config::Workload;
@@ -508,6 +509,34 @@ fn a_profile_names_functions_and_packets() {
     // The side still works, and its ledger still balances.
     assert!(bench.window(WINDOW).unwrap().packets > 0);
     assert!(bench.finish().unwrap().ledger.balanced);
+}
+
+#[test]
+fn a_profile_of_the_machine_has_the_kernels_path_of_senders_and_engine() {
+    let told = settings(&[("sampled", "machine"), ("cpus", "apart"), ("port", "xdp")]);
+    let Some((_alone, mut bench)) = open(&told) else { return };
+    // On a busy machine few packets may pass in one window, so try several.
+    for _ in 0..20 {
+        let profiles = match bench.profile(2 * WINDOW) {
+            Ok(profiles) => profiles,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        let [profile] = profiles.as_slice() else { panic!("{}", profiles.len()) };
+        if profile.remarks.iter().any(|remark| remark.contains("left out")) {
+            return println!("skipped: {:?}", profile.remarks);
+        }
+        assert!(profile.stacks.is_empty() && profile.conditions.packets.is_some(), "{profile:?}");
+        let headline = &profile.checked.as_ref().expect("the workers' CPU time").headline;
+        assert!(headline.name.ends_with("the workers"), "{headline:?}");
+        let stages: Vec<Stage> =
+            profile.rows.iter().map(|row| stage_of(&row.symbol, None, row.space)).collect();
+        let has = |stage| stages.contains(&stage);
+        if [Stage::Tcp, Stage::Ip, Stage::Core].into_iter().all(has) {
+            assert!(bench.finish().unwrap().ledger.balanced);
+            return;
+        }
+    }
+    panic!("no sample in TCP, in IP, or in the core");
 }
 
 #[test]

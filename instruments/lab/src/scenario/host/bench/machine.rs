@@ -1,4 +1,4 @@
-//! Profiles of the whole machine while packets pass, of a side whose adapters are placed.
+//! Profiles of the whole machine while packets pass.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use linerate_prof::pmu::{Event, Quantity};
 use linerate_prof::profile::Profile;
 use linerate_prof::sample::{Recorder, Recording, Target, What};
 
-use super::HostBench;
+use super::{HostBench, workload};
 use crate::Result;
 use crate::scenario::host::placed::Placed;
 use crate::scenario::{checked, pool_figures};
@@ -17,9 +17,13 @@ const MACHINE_HZ: u32 = 1000;
 const LINES_PERIOD: u64 = 10_007;
 
 impl HostBench {
-    /// Returns the profiles of the whole machine: its time, and lines that leave a cache.
+    /// Returns the profiles of the whole machine: its time and, of a side whose adapters are placed,
+    /// lines that leave a cache.
     pub(super) fn machine(&mut self, time: Duration) -> Result<Vec<Profile>> {
         let mut profiles = vec![self.sampled(time, What::Time { hz: MACHINE_HZ })?];
+        if self.placed.is_none() {
+            return Ok(profiles);
+        }
         // If this CPU cannot count these lines, skip this profile: a remark of the run reports it.
         if let Ok(event) = Event::of(Quantity::L2LinesOut) {
             let lines = What::Event { event, period: LINES_PERIOD };
@@ -28,11 +32,12 @@ impl HostBench {
         Ok(profiles)
     }
 
-    /// Samples the whole machine with call chains: interrupts, workers, programs, idle task.
+    /// Samples the whole machine: interrupts, workers, programs, idle task; with call chains if adapters
+    /// are placed, because a run has hundreds of other cells.
     fn sampled(&mut self, time: Duration, what: What) -> Result<Profile> {
         let is_time = matches!(what, What::Time { .. });
         let before = self.path.stats().ports();
-        let recorder = Recorder { call_chains: true, ..Recorder::new(what) };
+        let recorder = Recorder { call_chains: self.placed.is_some(), ..Recorder::new(what) };
         let mut recording = recorder.start(Target::Machine)?;
         let began_ns = self.placed.as_ref().map(|placed| placed.taken().path_ns());
         self.path.begin(Instant::now() + time);
@@ -45,20 +50,26 @@ impl HostBench {
         let polled = polled.and_then(|()| recording.poll(Duration::ZERO));
         let path =
             self.placed.as_ref().zip(began_ns).map(|(placed, ns)| path(placed, ns, &recording));
+        let of_workers = recording.samples_of(&self.path.threads);
         // Even if sampling failed, read the workers' answers and wait for the end of the traffic.
         let measured = self.path.measured(round.until);
         let profile = polled.and_then(|()| recording.finish());
         let after = self.path.stats().ports();
         self.settle(round)?;
-        measured?;
+        let measured = measured?;
         let mut profile = profile?;
         let packets = pool_figures::sent(&after).packets - pool_figures::sent(&before).packets;
         profile.conditions.packets = Some(packets);
-        profile.conditions.workload =
-            Some("bulk TCP, a stream on each adapter: the whole machine".into());
-        let of = "NAPI's threads, the workers and the programs that read";
-        let path = path.filter(|_| is_time);
-        profile.checked = path.map(|(samples, ns)| checked(of, (samples, MACHINE_HZ), ns, packets));
+        profile.conditions.workload = Some(workload(&self.config, "the whole machine"));
+        let (of, (samples, ns)) = match path {
+            Some(path) => ("NAPI's threads, the workers and the programs that read", path),
+            None => {
+                ("the workers", (of_workers, measured.iter().map(|worker| worker.cpu_ns).sum()))
+            }
+        };
+        if is_time {
+            profile.checked = Some(checked(of, (samples, MACHINE_HZ), ns, packets));
+        }
         Ok(profile)
     }
 }
