@@ -89,6 +89,10 @@ impl Cutter {
         if !fits || len <= headers_len || gso_size == 0 {
             return None;
         }
+        let longest = headers_len + gso_size.min(len - headers_len);
+        if !ips.iter().flatten().all(|ip| ip_length(longest, ip) <= usize::from(u16::MAX)) {
+            return None;
+        }
         let ecn = offload.gso_type & GSO_ECN != 0;
         Some(Cutter { headers, headers_len, ips, ip, ecn, gso_size, len, done: 0, segments: 0 })
     }
@@ -128,10 +132,12 @@ impl Cutter {
 
     /// Writes the length, id and checksum of an IP header of a segment.
     fn number_ip(&self, frame: &mut [u8], ip: &IpHeader) {
+        // `plan` has checked that the field can hold the length of the longest segment.
+        let length = ip_length(frame.len(), ip) as u16;
         if ip.v6 {
-            return put(frame, ip.at + 4, (frame.len() - ip.at - IPV6_BYTES) as u16);
+            return put(frame, ip.at + 4, length);
         }
-        put(frame, ip.at + 2, (frame.len() - ip.at) as u16);
+        put(frame, ip.at + 2, length);
         let id = be16(frame, ip.at + 4).wrapping_add(self.segments as u16);
         put(frame, ip.at + 4, id);
         put(frame, ip.at + 10, 0);
@@ -171,6 +177,11 @@ impl Cutter {
         };
         put(frame, check_at, check);
     }
+}
+
+/// Returns the length that an IP header states in a frame of `frame_bytes`: IPv6 does not count its fixed header.
+fn ip_length(frame_bytes: usize, ip: &IpHeader) -> usize {
+    frame_bytes - ip.at - if ip.v6 { IPV6_BYTES } else { 0 }
 }
 
 /// Returns the nested IP headers of a frame.
@@ -376,6 +387,26 @@ mod tests {
         assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [1042, 1042, 542]);
         assert!(all.iter().all(|one| whole(one)));
         assert_eq!(all.iter().map(|one| be16(one, 38)).collect::<Vec<_>>(), [1008, 1008, 508]);
+    }
+
+    #[test]
+    fn segment_that_is_longer_than_ip_can_state_is_not_made() {
+        let frame = |bytes: usize| ipv4(6, bytes - 54);
+        // 65,535 bytes behind the Ethernet header, and one more.
+        let longest = cut(&frame(65_549), Offload { gso_size: u16::MAX, ..SUPER }, 8).unwrap();
+        assert!(longest.len() == 1 && be16(&longest[0], 16) == u16::MAX && whole(&longest[0]));
+        let refused = cut(&frame(65_550), Offload { gso_size: u16::MAX, ..SUPER }, 8).unwrap_err();
+        assert_eq!(refused, DropReason::MALFORMED);
+        let two = cut(&frame(65_550), Offload { gso_size: 65_000, ..SUPER }, 8).unwrap();
+        assert!(two.len() == 2 && two.iter().all(|one| whole(one)));
+        // The outer header of a tunnel states 20 bytes more.
+        let tunnel = ipip(frame(65_549));
+        let offload = Offload { gso_size: u16::MAX, ..SUPER }.pushed(20).unwrap();
+        assert_eq!(cut(&tunnel, offload, 8).unwrap_err(), DropReason::MALFORMED);
+        // IPv6 does not count its own 40 bytes.
+        let six = ipv6(6, &[], 6, 65_515);
+        let whole_six = cut(&six, Offload { gso_size: u16::MAX, ..SUPER6 }, 8).unwrap();
+        assert_eq!((whole_six.len(), be16(&whole_six[0], 18)), (1, u16::MAX));
     }
 
     #[test]
