@@ -1,6 +1,7 @@
-//! A counter of the times that a worker gave up its CPU in a turn, in order to wait.
+//! A counter of the times that a worker gave up its CPU in a turn, in order to wait, and the time of its longest turn.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::doctor::kernel;
 
@@ -23,6 +24,8 @@ fn waits_and_faults() -> (u64, u64) {
 pub struct Turns {
     taken: AtomicU64,
     waits: AtomicU64,
+    /// Time of the longest turn. It is reported and not checked, because other programs may have had the CPU.
+    longest_ns: AtomicU64,
     /// True if each page fault may be a wait, which does not count then.
     faults_wait: bool,
 }
@@ -30,7 +33,12 @@ pub struct Turns {
 impl Default for Turns {
     fn default() -> Turns {
         let faults_wait = kernel::version().is_none_or(|version| version < FAULTS_ARE_FREE);
-        Turns { taken: AtomicU64::new(0), waits: AtomicU64::new(0), faults_wait }
+        Turns {
+            taken: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            longest_ns: AtomicU64::new(0),
+            faults_wait,
+        }
     }
 }
 
@@ -38,8 +46,11 @@ impl Turns {
     /// Takes a turn: calls all that a worker does between two sleeps.
     pub fn take<R>(&self, turn: impl FnOnce() -> R) -> R {
         let (waits_before, faults_before) = waits_and_faults();
+        let start = Instant::now();
         let result = turn();
+        let longest_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let (waits, faults) = waits_and_faults();
+        self.longest_ns.fetch_max(longest_ns, Ordering::Relaxed);
         let excused = if self.faults_wait { faults - faults_before } else { 0 };
         self.waits.fetch_add((waits - waits_before).saturating_sub(excused), Ordering::Relaxed);
         self.taken.fetch_add(1, Ordering::Relaxed);
@@ -54,7 +65,8 @@ impl Turns {
     /// Asserts that the worker has taken turns, and did not wait in any of them.
     pub fn assert_free(&self) {
         let (taken, waits) = (self.taken(), self.waits.load(Ordering::Relaxed));
-        eprintln!("{waits} waits in {taken} turns");
+        let longest_ms = self.longest_ns.load(Ordering::Relaxed) as f64 / 1e6;
+        eprintln!("{waits} waits in {taken} turns; the longest took {longest_ms:.1} ms");
         assert!(taken > 0 && waits == 0, "a worker waited {waits} times in {taken} turns");
     }
 }
@@ -69,4 +81,5 @@ fn wait_in_a_turn_is_counted_and_work_is_not() {
     block();
     turns.take(block);
     assert_eq!((turns.waits.load(Ordering::Relaxed), turns.taken()), (1, 2));
+    assert!(turns.longest_ns.load(Ordering::Relaxed) >= 1_000_000);
 }
