@@ -28,6 +28,11 @@ impl Channel {
         }
     }
 
+    /// Returns the user of the process at the other end; `u32::MAX`, which is no user, if the kernel does not say.
+    pub fn user(&self) -> u32 {
+        self.0.peer_user().unwrap_or(u32::MAX)
+    }
+
     /// Returns the next message, and appends its descriptors to `fds`; returns `Ok(None)` if none
     /// has arrived. A descriptor that is of no use must be dropped as a [`super::closer::Useless`], because
     /// its peer can block calls on it, such as setsockopt(2) and close(2).

@@ -11,11 +11,12 @@ use linerate_sys::wait::{Epoll, EventFlags, WaitSet};
 use super::HANDSHAKE_TIMEOUT;
 use super::channel::Channel;
 use super::client_memory::{ClientMemory, Layout};
-use super::closer::Useless;
+use super::closer::{Useless, Waste};
 use super::config::{Config, Sharing};
 use super::control::{Protocol, Turn};
 use super::handshake::{Client, Ending, Limits, Step};
 use super::link::Event;
+use super::listener::CLOSING;
 use super::message::Message;
 use super::ring::REGION_BYTES_MAX;
 
@@ -57,11 +58,12 @@ impl Connector {
         let socket = Seqpacket::connect(&turn.config.path).map_err(|e| e.to_string())?;
         let channel = Channel(socket);
         let watched = match channel.check_peer(turn.config) {
+            Ok(user) if turn.closer.is_full(Some(user)) => Err(CLOSING.to_owned()),
             Ok(_) => self.watch.add(&channel, 0, EventFlags::IN).map_err(|e| e.to_string()),
             Err(ending) => Err(channel.refuse(ending)),
         };
         if let Err(why) = watched {
-            turn.waste.push(Box::new(channel));
+            turn.waste.push(Waste::of(channel.user(), channel));
             return Err(why);
         }
         channel.0.take_descriptors();
@@ -88,9 +90,21 @@ impl Connector {
     /// Closes the socket; the next attempt follows later.
     fn end(&mut self, why: String, turn: &mut Turn<'_>) -> Event {
         let again = Instant::now() + RECONNECT_INTERVAL;
-        turn.waste.push(Box::new(std::mem::replace(&mut self.state, State::Waiting(again))));
+        let user = self.user();
+        let state = std::mem::replace(&mut self.state, State::Waiting(again));
+        turn.waste.push(Waste::of(user, state));
         self.alarm(again);
         Event::Ended(why)
+    }
+
+    /// Returns the user of the server; `u32::MAX`, which is no user, without a connection.
+    fn user(&self) -> u32 {
+        let channel = match &self.state {
+            State::Waiting(_) => None,
+            State::Handshake(handshake) => Some(&handshake.channel),
+            State::Connected(channel) => Some(channel),
+        };
+        channel.map_or(u32::MAX, Channel::user)
     }
 
     fn alarm(&mut self, at: Instant) {
@@ -110,9 +124,7 @@ impl Protocol for Connector {
             let mut fds = Vec::new();
             let step = match &mut self.state {
                 State::Waiting(until) if *until > now => return None,
-                State::Waiting(_) if turn.is_full => {
-                    Err("too much memory of former peers is still mapped".into())
-                }
+                State::Waiting(_) if turn.closer.is_full(None) => Err(CLOSING.into()),
                 State::Waiting(_) => self.connect(turn, now + HANDSHAKE_TIMEOUT),
                 State::Handshake(handshake) => {
                     match handshake.turn(turn.config, &self.pool, now, &mut fds) {
@@ -133,7 +145,7 @@ impl Protocol for Connector {
                 },
             };
             if !fds.is_empty() {
-                turn.waste.push(Box::new(Useless(fds)));
+                turn.waste.push(Waste::of(self.user(), Useless(fds)));
             }
             if let Err(why) = step {
                 return Some(self.end(why, turn));

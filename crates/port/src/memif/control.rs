@@ -46,8 +46,8 @@ pub(super) struct Turn<'a> {
     pub config: &'a Config,
     /// Mappings and descriptors for the closing threads, so that no worker waits for their close.
     pub waste: &'a mut Vec<Waste>,
-    /// True if so many objects wait to be closed that no more peers are accepted.
-    pub is_full: bool,
+    /// The closing threads, which say whether more peers can be accepted.
+    pub closer: &'a Closer,
 }
 
 /// A port's handle on the control thread.
@@ -214,7 +214,7 @@ impl Thread {
         shared.publish(None, &mut waste);
         waste.into_iter().for_each(|waste| self.closer.dispose(waste));
         // The tuple drops its fields in this order: the socket is closed before the waiting caller is woken.
-        self.closer.dispose(Box::new((protocol, done, shared)));
+        self.closer.dispose(Waste::own((protocol, done, shared)));
     }
 
     fn hang_up(&mut self, port: u64, generation: u32, why: &'static str) {
@@ -224,8 +224,8 @@ impl Thread {
             // The connection has already ended.
             return;
         }
-        let (mut waste, is_full) = (Vec::new(), self.closer.is_full());
-        protocol.hang_up(why, &mut Turn { config: &shared.config, waste: &mut waste, is_full });
+        let (mut waste, closer) = (Vec::new(), &self.closer);
+        protocol.hang_up(why, &mut Turn { config: &shared.config, waste: &mut waste, closer });
         shared.publish(Some(Event::Left(why.to_owned())), &mut waste);
         waste.into_iter().for_each(|waste| self.closer.dispose(waste));
     }
@@ -236,8 +236,8 @@ impl Thread {
             if !wanted(tag(shared)) {
                 continue;
             }
-            let is_full = self.closer.is_full();
-            let mut turn = Turn { config: &shared.config, waste: &mut waste, is_full };
+            let closer = &self.closer;
+            let mut turn = Turn { config: &shared.config, waste: &mut waste, closer };
             let event = match shared.take_violation() {
                 Some(error) => {
                     protocol.hang_up(error.as_str(), &mut turn);

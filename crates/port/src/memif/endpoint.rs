@@ -111,7 +111,7 @@ impl Endpoint {
 
     /// Passes an object of the last connection to the control thread, which drops it.
     pub fn retire(&mut self, waste: impl Send + 'static) {
-        self.retired.push(Box::new(waste));
+        self.retired.push(Waste::own(waste));
     }
 
     /// Returns true if the health has changed since the last call.

@@ -216,7 +216,7 @@ impl Shared {
             let is_new = health == Health::Up || health != state.health;
             state.health = health;
             let old = std::mem::replace(&mut state.bindings, bindings);
-            waste.extend(old.into_iter().flatten().map(|rings| Box::new(rings) as Waste));
+            waste.extend(old.into_iter().flatten().map(Waste::own));
             is_new
         };
         self.handover.publish(change, || self.bells.iter().for_each(EventFd::signal));

@@ -22,7 +22,7 @@ use linerate_sys::wait::{Epoll, EventFlags, WaitSet};
 
 use super::HANDSHAKE_TIMEOUT;
 use super::channel::Channel;
-use super::closer::Useless;
+use super::closer::{Useless, Waste};
 use super::config::{Config, Peer};
 use super::control::{Protocol, Turn};
 use super::handshake::{Ending, Reply, Server};
@@ -41,6 +41,8 @@ const PLACES_OF_USER: usize = 2;
 const ACCEPTS_MAX: usize = 64;
 /// Most messages of one client processed in one turn.
 const MESSAGES_MAX: usize = 64;
+/// The reason for a peer of a user of whom too many objects wait to be closed.
+pub(super) const CLOSING: &str = "files of the peer's user are not closed yet";
 /// Interval between checks of a listener that is not watched.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -96,7 +98,8 @@ impl Listener {
             Ok(Some(_)) => channel.refuse(Ending::Refused("unexpected message")),
             Err(ending) => channel.refuse(ending),
         };
-        turn.waste.push(Box::new((self.connected.take(), Useless(fds))));
+        let user = channel.user();
+        turn.waste.push(Waste::of(user, (self.connected.take(), Useless(fds))));
         Some(Event::Ended(why))
     }
 
@@ -104,7 +107,7 @@ impl Listener {
     /// descriptors. The listener is then not watched, because it would stay readable without end.
     fn accept(&mut self, turn: &mut Turn<'_>) -> bool {
         for _ in 0..ACCEPTS_MAX {
-            if turn.is_full {
+            if turn.closer.is_full(None) {
                 return false;
             }
             let channel = match self.listener.accept() {
@@ -112,7 +115,7 @@ impl Listener {
                 Ok(None) => return true,
                 Err(_) => return false,
             };
-            match self.greet(&channel, turn.config) {
+            match self.greet(&channel, turn) {
                 Ok(user) => {
                     self.make_place(user, false, turn);
                     let (machine, until) =
@@ -121,17 +124,21 @@ impl Listener {
                 }
                 Err(ending) => {
                     channel.refuse(ending);
-                    turn.waste.push(Box::new(channel));
+                    turn.waste.push(Waste::of(channel.user(), channel));
                 }
             }
         }
         true
     }
 
-    /// Sends a hello to a client whose user is allowed; returns the user.
-    fn greet(&self, channel: &Channel, config: &Config) -> std::result::Result<u32, Ending> {
-        let user = channel.check_peer(config)?;
-        let hello = Server::new(config).hello();
+    /// Sends a hello to a client whose user is allowed, unless too many objects of that user wait to be closed;
+    /// returns the user.
+    fn greet(&self, channel: &Channel, turn: &Turn<'_>) -> std::result::Result<u32, Ending> {
+        let user = channel.check_peer(turn.config)?;
+        if turn.closer.is_full(Some(user)) {
+            return Err(Ending::Refused(CLOSING));
+        }
+        let hello = Server::new(turn.config).hello();
         let gone = |e: std::io::Error| Ending::ByPeer(e.to_string());
         channel.send(&hello, None).map_err(gone)?;
         let watched = self.watch.add(channel, 0, EventFlags::IN);
@@ -151,7 +158,7 @@ impl Listener {
         if let Some(oldest) = self.guests.iter().position(goes) {
             let guest = self.guests.remove(oldest);
             guest.channel.refuse(Ending::Refused("another client waits"));
-            turn.waste.push(Box::new(guest.channel));
+            turn.waste.push(Waste::of(guest.user, guest.channel));
         }
     }
 
@@ -174,7 +181,7 @@ impl Listener {
             let (was_admitted, mut fds) = (self.guests[i].machine.is_admitted(), Vec::new());
             let state = self.guests[i].turn(turn.config, taken, now, &mut fds);
             if !fds.is_empty() {
-                turn.waste.push(Box::new(Useless(fds)));
+                turn.waste.push(Waste::of(self.guests[i].user, Useless(fds)));
             }
             match state {
                 GuestState::Waiting if self.guests[i].machine.is_admitted() == was_admitted => {
@@ -187,7 +194,10 @@ impl Listener {
                     self.guests.push(guest);
                     i = 0;
                 }
-                GuestState::Left => turn.waste.push(Box::new(self.guests.remove(i))),
+                GuestState::Left => {
+                    let guest = self.guests.remove(i);
+                    turn.waste.push(Waste::of(guest.user, guest));
+                }
                 GuestState::Connected(rings) => {
                     self.connected = Some(self.guests.remove(i).channel);
                     connected = Some(rings);
@@ -222,7 +232,7 @@ impl Protocol for Listener {
     fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>) {
         if let Some(channel) = self.connected.take() {
             channel.refuse(Ending::Refused(why));
-            turn.waste.push(Box::new(channel));
+            turn.waste.push(Waste::of(channel.user(), channel));
         }
     }
 }

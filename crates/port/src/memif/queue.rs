@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Result};
 
+use super::closer::Waste;
 use super::config::{Role, Sharing};
 use super::copies::{Copies, Stop};
 use super::endpoint::Endpoint;
@@ -387,7 +388,8 @@ impl Drop for MemifQueue {
             if let Some(rx) = &rings.rx {
                 self.end.forget(rx.bell());
             }
-            self.end.link.dispose(Box::new(LateRings { rings, home: self.pool.local_with(0) }));
+            let rings = LateRings { rings, home: self.pool.local_with(0) };
+            self.end.link.dispose(Waste::own(rings));
         }
         self.detach();
     }

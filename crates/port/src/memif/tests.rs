@@ -3,6 +3,7 @@
 mod cgroup;
 mod clients;
 mod crowd;
+mod fuse;
 mod hostile;
 mod liars;
 mod model;

@@ -17,7 +17,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::thread::Uid;
 
 use super::super::channel::Channel;
-use super::super::closer::{Closer, Useless};
+use super::super::closer::{Closer, Useless, Waste};
 use super::super::fuzzing::some_file;
 use super::super::message::{BYTES, Message, SECRET_BYTES, VERSION};
 use super::peer::{RING, hello};
@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(10);
 const NOBODY: u32 = 65534;
 
 /// A thread that takes turns until it is stopped.
-struct Worker {
+pub struct Worker {
     stop: Arc<AtomicBool>,
     turns: Arc<Turns>,
     thread: JoinHandle<()>,
@@ -52,7 +52,7 @@ impl Worker {
     }
 
     /// Starts a worker that takes turns of a port's first queue.
-    fn of_port(text: &str, pool: &Pool) -> Worker {
+    pub fn of_port(text: &str, pool: &Pool) -> Worker {
         let mut queue = Port::open_with(text, pool).unwrap().into_queues().remove(0);
         let mut batch = Batch::with_capacity(64);
         Worker::start(move || {
@@ -74,7 +74,7 @@ impl Worker {
     }
 
     /// Stops the worker.
-    fn end(self) {
+    pub fn end(self) {
         self.assert_free();
         self.stop.store(true, Ordering::Relaxed);
         let start = Instant::now();
@@ -128,7 +128,7 @@ pub fn lingering() -> (OwnedFd, TcpStream) {
     (near.into(), far)
 }
 
-fn init(secret: &str) -> Message {
+pub fn init(secret: &str) -> Message {
     let mut bytes = [0; SECRET_BYTES];
     bytes[..secret.len()].copy_from_slice(secret.as_bytes());
     Message::Init { version: VERSION, id: 0, mode: 0, secret: bytes }
@@ -232,7 +232,7 @@ fn socket_that_a_peer_sends_is_touched_by_a_closing_thread_only() {
     let mut fds = Vec::new();
     Channel(far).recv(&mut fds).unwrap();
     assert_eq!((fds.len(), linger()), (1, Some(LINGER)));
-    Closer::new().dispose(Box::new(Useless(fds)));
+    Closer::new().dispose(Waste::own(Useless(fds)));
     let start = Instant::now();
     while linger().is_some() {
         assert!(start.elapsed() < LONG, "it still lingers");
@@ -319,7 +319,7 @@ fn full_and_blocking_doorbell_holds_up_no_server() {
 
 /// Runs `work` on a thread of another user; returns false, with a note on stderr, if this process
 /// may not do so.
-fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+pub fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let work = || {
             let nobody = Uid::from_raw(NOBODY);
