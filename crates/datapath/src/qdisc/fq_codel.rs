@@ -27,6 +27,11 @@ use super::shelf::{Chain, Held, Link, List, NONE, Shelf};
 use super::time::Clock;
 use super::{Limit, Qdisc, QdiscCounts};
 
+/// Least quantum. A flow is passed over once for each quantum of its last packet, which takes time: 44 times for a
+/// superframe of 65,550 bytes by the default, 257 times by this one.
+///
+/// Source: Linux net/sched/sch_fq_codel.c `fq_codel_change`.
+pub(super) const QUANTUM_MIN: u32 = 256;
 /// Most packets dropped at once from one flow when all flows together exceed the limit.
 const DROP_BATCH: u32 = 64;
 
@@ -37,7 +42,7 @@ pub struct FqCodelConfig {
     pub limit: Limit,
     /// Number of queues to which flows are hashed, 1 to 65536.
     pub flows: usize,
-    /// Number of bytes that a flow may send in a turn.
+    /// Number of bytes that a flow may send in a turn, at least 256.
     pub quantum_bytes: u32,
     /// Length in bytes of the longest packet that the device sends uncut. CoDel drops nothing while no more bytes
     /// wait.
@@ -127,7 +132,7 @@ impl FqCodel {
                 interval_ns: nanos(config.interval).max(1),
                 mtu_bytes: config.mtu_bytes.into(),
             },
-            quantum: i64::from(config.quantum_bytes.max(1)),
+            quantum: i64::from(config.quantum_bytes.max(QUANTUM_MIN)),
             limit,
             ecn: config.ecn,
             account: Account::new(),

@@ -412,6 +412,16 @@ fn bulk_flows_share_by_bytes() {
     assert!(bytes(1).abs_diff(bytes(2)) < 4000, "{} and {} bytes", bytes(1), bytes(2));
 }
 
+/// Tests a quantum of a byte, which would take a round of all flows for each byte of a packet.
+#[test]
+fn quantum_has_a_least_by_which_a_flow_sends_two_short_packets_in_its_turn() {
+    let config = FqCodelConfig { quantum_bytes: 1, ..FqCodelConfig::default() };
+    let mut bench = Bench::new(FqCodel::new(config));
+    bench.put([(1, 200), (2, 200), (1, 200), (2, 200)]);
+    let flows: Vec<u8> = bench.take_all().iter().map(|left| left.0).collect();
+    assert_eq!(flows, [1, 1, 2, 2]);
+}
+
 #[test]
 fn longest_queue_loses_from_its_head_when_all_are_too_much() {
     let mut bench = Bench::new(codel(Limit::packets(100), 5000));

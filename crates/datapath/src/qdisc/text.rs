@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use linerate_port::{Error, Result, Spec, units};
 
-use super::fq_codel::FqCodelConfig;
+use super::fq_codel::{FqCodelConfig, QUANTUM_MIN};
 use super::tbf::{BURST_MAX_BYTES, RATE_MAX_BPS};
 use super::{Fifo, FqCodel, Limit, PACKETS_MAX, PfifoFast, Qdisc, Tbf};
 
@@ -129,7 +129,9 @@ fn limit(spec: &mut Spec, usual: Limit) -> Result<Limit> {
 fn fq_codel(spec: &mut Spec) -> Result<FqCodelConfig> {
     let usual = FqCodelConfig::default();
     let flows = spec.take("flows", |text| within(units::count(text)?, 1, 1 << 16, "queues"))?;
-    let quantum = spec.take("quantum", |text| within(units::count(text)?, 64, 1 << 20, "bytes"))?;
+    let least = u64::from(QUANTUM_MIN);
+    let quantum =
+        spec.take("quantum", |text| within(units::count(text)?, least, 1 << 20, "bytes"))?;
     let mtu = spec.take("mtu", |text| within(units::count(text)?, 64, 1 << 16, "bytes"))?;
     let no_ecn = spec.take("ecn", |text| match text {
         "on" => Ok(false),
@@ -242,7 +244,7 @@ mod tests {
             ("qdisc=fq_codel,target=0ms", "1us to 4s"),
             ("qdisc=fq_codel,target=200ms", "not below interval=100ms"),
             ("qdisc=fq_codel,flows=0", "1 to 65536 queues"),
-            ("qdisc=fq_codel,quantum=1", "64 to 1048576 bytes"),
+            ("qdisc=fq_codel,quantum=1", "256 to 1048576 bytes"),
             ("qdisc=fq_codel,mtu=1", "64 to 65536 bytes"),
             ("qdisc=fq_codel,ecn=maybe", "on or off"),
         ] {
