@@ -1,5 +1,5 @@
-//! The rule for SPECIFICATION.md: each row occurs once and in order, and all of its evidence
-//! exists.
+//! The rule for SPECIFICATION.md: each row occurs once and in order, all of its evidence exists,
+//! and an experiment that proves a row has a run that is kept or reported.
 
 use crate::tidy::{Finding, Tree};
 
@@ -10,6 +10,9 @@ pub const SPEC: &str = "SPECIFICATION.md";
 const ROWS: [usize; 5] = [31, 25, 41, 24, 19];
 
 const PENDING: &str = "[pending]";
+
+/// The page that reports runs whose documents are not kept.
+const CAMPAIGNS: &str = "docs/campaigns.md";
 
 /// Finds rows that are missing, out of order, incomplete, or with false evidence.
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -30,7 +33,12 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         }
         match evidence(rest) {
             Some(named) => {
-                named.iter().filter_map(|name| refuted(tree, name)).for_each(report);
+                let is_proved = !rest.ends_with(PENDING);
+                let wrong = |name: &&str| {
+                    let unrun = || unrun(tree, number, name).filter(|_| is_proved);
+                    refuted(tree, name).or_else(unrun)
+                };
+                named.iter().filter_map(wrong).for_each(report);
             }
             None => report(format!("{number} ends neither in {PENDING} nor in evidence")),
         }
@@ -81,6 +89,27 @@ fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
         _ => tree.ending(&format!("lab/experiments/{name}.toml")).next().is_some(),
     };
     (!exists).then(|| format!("`{evidence}` does not exist"))
+}
+
+/// Returns why an experiment does not prove a row; `None` if a document of it is kept or a campaign
+/// reports its command, and for evidence of another kind.
+fn unrun(tree: &Tree, number: &str, evidence: &str) -> Option<String> {
+    let name = evidence.strip_prefix("lab: ")?;
+    let document = format!("/{name}.json.gz");
+    let is_kept = tree.ending(&document).any(|(path, _)| path.starts_with("results/"));
+    // A command in a block of code says how to run it, and reports nothing.
+    let prose = tree.text(CAMPAIGNS).unwrap_or_default().split("\n```").step_by(2);
+    let words: Vec<&str> = prose.flat_map(str::split_whitespace).collect();
+    let is_command = |words: &[&str]| {
+        let run = words[2].trim_end_matches(|c: char| !c.is_alphanumeric());
+        words[..2] == ["lab", "run"] && run == name
+    };
+    (!is_kept && !words.windows(3).any(is_command)).then(|| {
+        format!(
+            "{number}: `{evidence}` has no run: keep one (results/README.md), report `linerate lab \
+             run {name}` in {CAMPAIGNS}, or mark the row {PENDING}"
+        )
+    })
 }
 
 /// Returns true if cargo runs a test of that path: `linerate_ring::spsc::tests::wraps`, or for a
@@ -147,6 +176,11 @@ mod tests {
             ("crates/ring/benches/spsc.rs", ""),
             ("tests/Cargo.toml", "[package]\nname = \"linerate-tests\"\n"),
             ("tests/tests/netns.rs", "#[test]\nfn ping_crosses() {}\n"),
+            ("instruments/lab/experiments/kept.toml", ""),
+            ("results/amd/kept.json.gz", ""),
+            ("instruments/lab/experiments/told.toml", ""),
+            ("instruments/lab/experiments/tol.toml", ""),
+            (CAMPAIGNS, "`linerate lab\nrun told`: +1 %\n```sh\nlinerate lab run tol\n```\n"),
         ]);
         check(&tree).iter().map(ToString::to_string).collect()
     }
@@ -179,5 +213,16 @@ mod tests {
         assert_eq!(with("`bench: gone`, `test: linerate_tests::netns::ping_crosses`"), 1);
         assert_eq!(with("`lab: pool`"), 1);
         assert_eq!(with("`guest: irqs`"), 1);
+    }
+
+    #[test]
+    fn an_experiment_proves_a_row_only_if_a_run_is_kept_or_reported() {
+        let with = |end: &str| found(&all(PENDING).replacen(PENDING, end, 1));
+        assert_eq!(with("`lab: kept`, `lab: told`"), [""; 0]);
+        assert_eq!(with("`lab: tol` [pending]"), [""; 0], "a part is missing, perhaps the run");
+        let unrun = with("`lab: tol`, `lab: kept`");
+        let said =
+            ["SPECIFICATION.md:1: S0.1: `lab: tol` has no run: ", "`linerate lab run tol` in"];
+        assert!(unrun.len() == 1 && said.iter().all(|part| unrun[0].contains(part)), "{unrun:?}");
     }
 }
