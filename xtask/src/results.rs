@@ -11,6 +11,7 @@ mod age;
 mod conditions;
 mod keep;
 mod render;
+mod reported;
 mod scatter;
 
 use std::collections::BTreeMap;
@@ -136,7 +137,7 @@ fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> Vec<Finding> {
         let what = "is not what its document says: cargo xtask tables";
         found.push(Finding::at(path, line + 1, what));
     }
-    found.extend(render::unsupported(path, text));
+    found.extend(reported::unsupported(path, text));
     found
 }
 
