@@ -137,7 +137,7 @@ fn page(path: &str, text: &str, documents: &mut Documents<'_>) -> Vec<Finding> {
         let what = "is not what its document says: cargo xtask tables";
         found.push(Finding::at(path, line + 1, what));
     }
-    found.extend(reported::unsupported(path, text));
+    found.extend(reported::check(path, text));
     found
 }
 

@@ -1,4 +1,5 @@
-//! Figures in pages that come from no document: they are marked as *reported, not kept*.
+//! Figures in pages that come from no document: they are marked as *reported, not kept*, and their section has the
+//! command and the commit that gave them.
 
 use super::render::{BEGIN, END};
 use crate::tidy::Finding;
@@ -8,15 +9,19 @@ use crate::tidy::Finding;
 const UNKEPT: &str = "reported, not kept";
 const ALL: &str = "figures on this page are reported, not kept";
 
+/// Finds the figures of a page that come from no document and lack the mark, the command or the commit.
+pub fn check(path: &str, text: &str) -> Vec<Finding> {
+    if path != "README.md" && !path.starts_with("docs/") {
+        return Vec::new();
+    }
+    unmarked(path, text).into_iter().chain(unstated(path, text)).collect()
+}
+
 /// Finds tables of measured figures that are not rendered and not marked as having no document.
 ///
 /// A figure is measured if it stands beside its interval or range, as in `1.43 [1.40, 1.54]`.
-pub fn unsupported(path: &str, text: &str) -> Option<Finding> {
-    if path != "README.md" && !path.starts_with("docs/") {
-        return None;
-    }
-    let top = text.split("\n## ").next().unwrap_or_default().to_lowercase();
-    let (all, mut inside, mut says_so) = (top.contains(ALL), false, false);
+fn unmarked(path: &str, text: &str) -> Option<Finding> {
+    let (all, mut inside, mut says_so) = (are_all_unkept(text), false, false);
     for (i, line) in text.lines().enumerate() {
         inside = (inside || line.starts_with(BEGIN)) && line != END;
         says_so =
@@ -29,6 +34,60 @@ pub fn unsupported(path: &str, text: &str) -> Option<Finding> {
         }
     }
     None
+}
+
+/// Finds sections with marked figures that name no command or no commit.
+fn unstated(path: &str, text: &str) -> Vec<Finding> {
+    let all = are_all_unkept(text);
+    let (mut found, mut inside, mut fenced) = (Vec::new(), false, false);
+    let (mut said, mut first) = (String::new(), 1);
+    for (i, line) in text.lines().chain(["# "]).enumerate() {
+        fenced ^= line.starts_with("```");
+        if line.starts_with('#') && !fenced {
+            found.extend(lacking(&said, all).map(|what| Finding::at(path, first, what)));
+            (said, first) = (String::new(), i + 1);
+        }
+        inside = (inside || line.starts_with(BEGIN)) && line != END;
+        if !inside {
+            said += line;
+            said.push(' ');
+        }
+    }
+    found
+}
+
+/// Returns what a section lacks; `all` means that its page marks every figure.
+fn lacking(said: &str, all: bool) -> Option<String> {
+    let has = |parts: &[&str]| parts.iter().any(|part| said.contains(part));
+    let is_marked = said.to_lowercase().replace(ALL, "").contains(UNKEPT);
+    let has_figures = is_marked || (all && has_interval(said));
+    if !has_figures || has(&["campaigns.md)", "campaigns.md#"]) {
+        return None;
+    }
+    let what = if !has(&["`linerate ", "sudo linerate ", "cargo "]) {
+        "command"
+    } else if !said.split(|c: char| !c.is_alphanumeric()).any(is_commit) {
+        "commit"
+    } else {
+        return None;
+    };
+    Some(format!(
+        "has figures that are {UNKEPT}, and names neither their {what} nor a section of docs/campaigns.md"
+    ))
+}
+
+/// Returns true if a page says before its first section that none of its figures has a document.
+fn are_all_unkept(text: &str) -> bool {
+    text.split("\n## ").next().unwrap_or_default().to_lowercase().contains(ALL)
+}
+
+/// Returns true for a shortened commit: hexadecimal digits, at least one of them a letter and one a number.
+fn is_commit(word: &str) -> bool {
+    let has = |is: fn(&char) -> bool| word.chars().any(|c| is(&c));
+    (7..=40).contains(&word.len())
+        && word.chars().all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c))
+        && has(char::is_ascii_digit)
+        && has(char::is_ascii_lowercase)
 }
 
 /// Returns true if a line contains an interval such as `[1.40, 1.54]`.
@@ -47,7 +106,7 @@ mod tests {
     #[test]
     fn a_measured_table_names_its_document_or_says_that_there_is_none() {
         let table = "| x | 1.43 [1.40, 1.54] |\n";
-        let of = |text: &str| unsupported("README.md", text).is_some();
+        let of = |text: &str| unmarked("README.md", text).is_some();
         assert!(of(&format!("# a\n{table}")));
         assert!(!of(&format!("# a\nOn a Xeon (Reported, not kept):\n\n{table}")));
         assert!(of(&format!("# a\nreported, not kept\n# b\n{table}")), "another section");
@@ -55,7 +114,30 @@ mod tests {
         assert!(!of("# a\n| x | [page](a.md) | 5 [frames, bytes] |\n"));
         let page = format!("# a\nAll figures on this page are reported, not kept.\n## b\n{table}");
         assert!(!of(&page) && of(&page.replace("All figures on this page are", "They are")));
-        assert!(unsupported("docs/adr/other.md", table).is_some());
-        assert!(unsupported("crates/x/README.md", table).is_none());
+        assert!(!check("docs/adr/other.md", table).is_empty());
+        assert!(check("crates/x/README.md", table).is_empty());
+    }
+
+    /// S1.16.
+    #[test]
+    fn figures_without_a_document_have_their_command_and_commit_in_their_section() {
+        let found = |text: &str| -> Vec<String> {
+            unstated("docs/x.md", text).iter().map(ToString::to_string).collect()
+        };
+        let whole = "# a\n## b\n`cargo bench` at f82b1b4, reported,\nnot kept: 1.4\n";
+        assert_eq!(found(whole), [""; 0]);
+        for (part, what) in [("cargo bench", "command"), ("f82b1b4", "commit")] {
+            let lacking = found(&whole.replace(part, "1000000000"));
+            assert!(lacking.len() == 1 && lacking[0].starts_with("docs/x.md:2: "), "{lacking:?}");
+            assert!(lacking[0].contains(&format!("neither their {what} ")), "{lacking:?}");
+            assert_eq!(found(&whole.replace(part, "[c](campaigns.md#c)")), [""; 0]);
+        }
+        let elsewhere =
+            whole.replace("not kept", "not kept\n```sh\n# cargo x\n```\n## c\nreported, not kept");
+        assert_eq!(found(&elsewhere).len(), 1, "the next section");
+        assert_eq!(found("`cargo x`, reported, not kept\n<!-- results: x -->\nf82b1b4\n").len(), 1);
+        let all = "Figures on this page are reported, not kept.\n## b\n1.43 [1.40, 1.54]\n";
+        assert_eq!(found(all).len(), 1, "a page that has only such figures");
+        assert_eq!(found(&all.replace("1.43 [1.40, 1.54]", "text")), [""; 0]);
     }
 }
