@@ -228,6 +228,13 @@ fn everything_of_an_interface_that_the_host_uses_is_taken_only_if_it_is_said() {
             assert!(mode.contains(&format!(" copy, {diverts}, queue 0")), "{mode}");
             drop(port);
         }
+        ip("addr add 192.0.2.7/24 dev v1");
+        let e = Port::open("xdp:v0,dst=192.0.2.7").unwrap_err();
+        assert_eq!(e.code, Code::Busy);
+        assert!(e.why.starts_with("192.0.2.7 is an address of this host"), "{e}");
+        assert!(e.fix.ends_with("xdp:v0,all"), "{e}");
+        drop(Port::open("xdp:v0,dst=192.0.2.8").unwrap());
+        drop(Port::open("xdp:v0,dst=192.0.2.7,write").unwrap());
         let both = Port::open("xdp:v0,udp=7777,write").unwrap();
         let told = both.obtained().to_string();
         assert!(

@@ -23,7 +23,7 @@ use super::partial::{self, OffloadOff, Prepared};
 use super::program::assemble;
 use super::queue::{self, XdpQueue};
 use super::spread;
-use crate::host::filter::Filter;
+use crate::host::filter::{Filter, Match};
 
 /// Frame sizes that the kernel accepts for aligned chunks.
 ///
@@ -195,8 +195,22 @@ fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
     })
 }
 
-/// Refuses to take all packets of an interface that the host uses, unless the text asks for it.
+/// Refuses to take all packets of an interface that the host uses, or all packets to an address of the host, unless
+/// the text asks for it by `all`.
 pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<()> {
+    if let Filter::Only(Match::To(address)) = config.filter
+        && HostUse::has_address(interface, address)?
+    {
+        let (name, text) = (&config.interface, config.text());
+        let why = format!(
+            "{address} is an address of this host: the port takes every packet to it, ssh included"
+        );
+        let fix = format!(
+            "in place of {text} name a port, as in xdp:{name},udp=7777, or an address that the host does not have; to \
+             take every packet in spite of this: xdp:{name},all"
+        );
+        return Err(Error::new(Code::Busy, cannot(config), why).fix(fix));
+    }
     if config.is_said {
         return Ok(());
     }

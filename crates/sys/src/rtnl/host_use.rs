@@ -96,6 +96,24 @@ impl HostUse {
             Some(HostUse { interface: name(found.index)?, kind })
         }))
     }
+
+    /// Returns true if an interface of this host, not only `interface`, has the address `wanted`. Link-local addresses
+    /// do not count, as in [`HostUse::of`].
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the kernel does not answer; it names `interface`.
+    ///
+    /// Cost: a dump of the namespace's addresses of one family. For setup.
+    pub fn has_address(interface: &Interface, wanted: IpAddr) -> Result<bool> {
+        let mut request = [0; ADDRESS_BYTES];
+        request[0] = FAMILIES[usize::from(wanted.is_ipv6())];
+        let mut found = false;
+        dump(RTM_GETADDR, &request, |message| {
+            found |= address(message).is_some_and(|(_, address)| address == wanted);
+        })
+        .map_err(|e| refused(interface.name(), "rtnetlink", e))?;
+        Ok(found)
+    }
 }
 
 impl fmt::Display for HostUse {
@@ -400,6 +418,19 @@ mod tests {
             ip("addr add 192.0.2.1/24 dev v1");
             assert_eq!(used("v0"), None);
             assert_eq!(used("v1").unwrap(), "v1 has the address 192.0.2.1");
+        });
+    }
+
+    #[test]
+    fn an_address_of_any_interface_is_the_hosts() {
+        in_netns(|| {
+            ip("link add v0 type veth peer name v1");
+            ip("addr add 192.0.2.1/24 dev v1");
+            ip("addr add fd00::1/64 dev v1 nodad");
+            let interface = Interface::open("v0").unwrap();
+            let has = |text: &str| HostUse::has_address(&interface, text.parse().unwrap()).unwrap();
+            assert!(has("192.0.2.1") && has("fd00::1"));
+            assert!(!has("192.0.2.2") && !has("fd00::2"));
         });
     }
 
