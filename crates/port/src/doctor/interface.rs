@@ -67,9 +67,14 @@ fn no_carrier(of: &InterfaceInfo, name: &str, found: &mut Findings) {
     };
 }
 
-/// Adds findings on the interfaces above and below this one; `takes` is true for a port that takes
-/// packets from the kernel.
-pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mut Findings) {
+/// Adds findings on the interfaces above and below this one; `takes` has the options that select the packets of a port
+/// that takes them from the kernel.
+pub(crate) fn standing(
+    of: &InterfaceInfo,
+    driver: &str,
+    takes: Option<&str>,
+    found: &mut Findings,
+) {
     let name = of.interface.name();
     let named = |index: Option<u32>| Some(Interface::by_index(index?).ok()?.name().to_string());
     let parent = named(of.info.other.filter(|_| !of.info.other_is_elsewhere));
@@ -88,10 +93,9 @@ pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mu
                 }
                 _ => "only the drivers of its members have zero-copy",
             };
-            // The port of a member is refused without a filter, unless it says that it takes all.
-            let all = if takes { ",all" } else { "" };
+            let options = takes.unwrap_or_default();
             let fix = format!(
-                "use a port for each member, as {driver}:{first}{all}: ip link show master {name}"
+                "use a port for each member, as {driver}:{first}{options}: ip link show master {name}"
             );
             (format!("{name} is a {kind} of {list}"), why.to_owned(), fix)
         }
@@ -100,7 +104,7 @@ pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mu
             "it has no driver of its own: the kernel runs XDP on it in generic mode, with copies"
                 .to_owned(),
             format!(
-                "use {driver}:{parent},ethertype=0x8100 for its packets, with their tags: ip -d link show {name}"
+                "use {driver}:{parent},ethertype=0x8100, which takes the packets of every VLAN of {parent}, with their tags: ip -d link show {name}"
             ),
         ),
         kind @ ("macvlan" | "macvtap" | "ipvlan" | "ipvtap") => (
@@ -111,14 +115,14 @@ pub(crate) fn standing(of: &InterfaceInfo, driver: &str, takes: bool, found: &mu
                 "use {driver}:{parent},dst=ADDR for packets to one address: ip -d link show {name}"
             ),
         ),
-        _ => return member(of, takes, found),
+        _ => return member(of, takes.is_some(), found),
     };
-    if takes {
+    if takes.is_some() {
         found.warn(what).why(why).fix(fix);
     } else {
         found.ok(what);
     }
-    member(of, takes, found);
+    member(of, takes.is_some(), found);
 }
 
 /// Adds a finding on the effect on the bridge or bond of which the interface is a member.
@@ -204,20 +208,23 @@ mod tests {
             veth(1500);
             ip("link add b0 type bridge");
             ip("link set v0 master b0");
-            let told = |name: &str, kind: Option<&str>, takes| {
+            let told = |name: &str, kind: Option<&str>, takes: bool| {
                 let mut found = Findings::default();
                 let mut of = examine(name, &mut Findings::default()).unwrap();
                 if let Some(kind) = kind {
                     // Pretend to be of this kind, because not every kernel has every kind.
                     (of.info.kind, of.info.other) = (kind.into(), Some(of.interface.index()));
                 }
-                standing(&of, "xdp", takes, &mut found);
+                standing(&of, "xdp", takes.then_some(",udp=7777"), &mut found);
                 found.into_vec()
             };
             let bridge = &told("b0", None, true)[0];
             assert_eq!((bridge.level, &*bridge.what), (Level::Warn, "b0 is a bridge of v0"));
             let fix = &bridge.fix.as_ref().unwrap().text;
-            assert_eq!(fix, "use a port for each member, as xdp:v0,all: ip link show master b0");
+            assert_eq!(
+                fix,
+                "use a port for each member, as xdp:v0,udp=7777: ip link show master b0"
+            );
             let member = &told("v0", None, true)[0];
             assert_eq!(member.what, "v0 is a member of the bridge b0");
             assert!(member.why.as_ref().unwrap().contains("do not reach b0"), "{member:?}");
@@ -229,7 +236,7 @@ mod tests {
                 (
                     "vlan",
                     "v1 is a VLAN of v1",
-                    "use xdp:v1,ethertype=0x8100 for its packets, with their tags: ip -d link show v1",
+                    "use xdp:v1,ethertype=0x8100, which takes the packets of every VLAN of v1, with their tags: ip -d link show v1",
                 ),
                 (
                     "macvlan",

@@ -41,8 +41,10 @@ pub(crate) enum Match {
     To(IpAddr),
 }
 
-/// Ethernet type of ARP.
+/// Ethernet types.
 const ARP: u16 = 0x0806;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
 
 impl Filter {
     /// Parses `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443`
@@ -92,6 +94,15 @@ impl Filter {
     /// by address is no such filter, because an address may have another MAC.
     pub fn is_of_a_host(&self) -> bool {
         matches!(self, Filter::Only(Match::Flow(_) | Match::Icmp | Match::Answer(_)))
+    }
+
+    /// Returns true if the filter also selects packets without which a host cannot be reached: ARP, or all packets of IP.
+    pub fn cuts_off(&self) -> bool {
+        match self {
+            Filter::All | Filter::Not(_) => true,
+            Filter::Only(Match::Ethertype(n)) => [ARP, IPV4, IPV6].contains(n),
+            Filter::Only(_) | Filter::Nothing => false,
+        }
     }
 
     /// Returns the text of the filter if it selects some packets and not others; otherwise an empty text.

@@ -19,7 +19,7 @@ pub(super) fn examine(config: &Config, spec: &Spec, found: &mut Findings) {
             return;
         }
     };
-    interface::standing(&of, "packet", false, found);
+    interface::standing(&of, "packet", None, found);
     merging(config, &of, found);
     if !of.is_up {
         return;

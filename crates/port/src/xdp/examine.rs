@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use linerate_skb::{Code, Error, Result};
-use linerate_sys::rtnl::Neighbours;
+use linerate_sys::rtnl::{HostUse, Neighbours};
 
 use super::config::{Config, Map};
 use super::{foreign, hold, setup, spread};
@@ -46,6 +46,17 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
     {
         // Doctor's own filter, which shows nothing about the port that will be opened.
         found.warn("a port here needs a filter of its own").why(e.why).fix(e.fix);
+    } else if config.map.is_none()
+        && config.filter.cuts_off()
+        && let Ok(Some(used)) = HostUse::of(&of.interface)
+    {
+        let (name, filter) = (of.interface.name(), &config.filter);
+        found
+            .warn(format!("{filter} takes packets that this host needs"))
+            .why(format!(
+                "{used}; while the port is open, ssh and the rest of its traffic may stop"
+            ))
+            .fix(format!("take your packets only, as xdp:{name},udp=7777 does"));
     }
     let (is_free, may) = match &config.map {
         Some(map) => (true, foreign::examine(config, map, of, found)),
@@ -55,7 +66,8 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
         }
     };
     interface::features(of, found);
-    interface::standing(of, "xdp", config.filter != Filter::Nothing, found);
+    let options = (config.filter != Filter::Nothing).then(|| options(config, spec));
+    interface::standing(of, "xdp", options.as_deref(), found);
     queues(config, of, found);
     let divides = spread::examine(config, of, found);
     let holds = hold::examine(config, of, found);
@@ -77,6 +89,18 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
         finding
             .why("a driver may take its link down for a moment when a program comes or goes")
             .fix(full_trial(spec.text()));
+    }
+}
+
+/// Returns the options that select the port's packets, for the port of another interface; an example if the text has
+/// none of its own.
+fn options(config: &Config, spec: &Spec) -> String {
+    match config.map {
+        Some(_) => ",map=FILE".into(),
+        None if config.is_said && !spec.text().ends_with(trial::NOBODYS) => {
+            format!(",{}", config.filter)
+        }
+        None => ",udp=7777".into(),
     }
 }
 
@@ -321,6 +345,13 @@ mod tests {
             let note = found.iter().find(needs).unwrap();
             assert!(note.fix.as_ref().unwrap().text.contains("xdp:v0,udp=7777"), "{note:?}");
             assert!(!examined(",udp=7777").iter().any(|f| needs(&f)));
+            let cuts = |f: &Finding| f.what.ends_with("takes packets that this host needs");
+            for filter in [",not=tcp:22", ",arp", ",ethertype=0x0800", ",all"] {
+                assert!(examined(filter).iter().any(cuts), "{filter}");
+            }
+            for filter in [",udp=7777", ",icmp", ",dst=10.7.0.9", ",ethertype=0x88b5", ",write"] {
+                assert!(!examined(filter).iter().any(cuts), "{filter}");
+            }
             assert!(examined("").iter().any(|f| f.level == Level::Miss));
         });
     }
