@@ -19,6 +19,8 @@ pub use cost::{Cost, Spent, TSC};
 pub use error::ErrorReport;
 pub use far::FarReport;
 pub use ledger::LedgerReport;
+#[cfg(feature = "json")]
+pub(crate) use ledger::by_name;
 pub use pace::{GenReport, PaceReport};
 pub use phase::PhaseReport;
 pub use port::{PortReport, QdiscReport, TxCalls};

@@ -16,7 +16,10 @@ pub(super) enum View {
 pub(super) fn table(view: &View, answer: &Value) -> String {
     let mut text = String::new();
     match view {
-        View::Keep => return format!("kept {} settings\n", answer["kept"]),
+        View::Keep => {
+            let kept = &answer["kept"];
+            return format!("kept {kept} {}\n", if kept == 1 { "setting" } else { "settings" });
+        }
         View::Set => set(answer, &mut text),
         _ => {
             for (name, port) in answer["ports"].as_object().into_iter().flatten() {
@@ -36,6 +39,12 @@ pub(super) fn table(view: &View, answer: &Value) -> String {
                     View::Settings(letter) => settings(name, port, *letter, &mut text),
                     View::Set | View::Keep => {}
                 }
+            }
+            if matches!(view, View::Statistics) {
+                let mut drops = String::new();
+                counts("", &answer["dropped"], &mut drops);
+                text += "Dropped by all ports:";
+                text += &if drops.is_empty() { " none\n".into() } else { format!("\n{drops}") };
             }
         }
     }
@@ -153,6 +162,11 @@ mod tests {
             "  rx-ring     256                       1..=9; fixed at the start",
             "reverts in 10 s unless: linerate tune PATH --keep",
         ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+        let drops = serde_json::json!({"ports": {"west": {"statistics": {"missed": 3}}}, "dropped": {"too_long": 2}});
+        let text = table(&View::Statistics, &drops);
+        let lines =
+            ["Statistics of west:", "  missed: 3", "Dropped by all ports:", "  too_long: 2"];
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);
         let done = serde_json::json!({"set": [{"name": "tx_batch", "before": ["64", "64"],
             "asked": "1", "applied": "1", "note": "n/a", "packets": 7, "took_us": 31.4}]});

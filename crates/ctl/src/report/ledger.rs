@@ -30,10 +30,7 @@ pub struct LedgerReport {
 impl LedgerReport {
     pub(super) fn of(stopped: &Stopped) -> LedgerReport {
         let ledger = &stopped.ledger;
-        let mut dropped = BTreeMap::new();
-        for (reason, n) in &ledger.dropped {
-            *dropped.entry(reason.name()).or_default() += n;
-        }
+        let dropped = by_name(ledger.dropped.iter().map(|(reason, n)| (reason.name(), *n)));
         LedgerReport {
             received: ledger.received,
             created: ledger.created,
@@ -51,4 +48,15 @@ impl LedgerReport {
     pub fn dropped_total(&self) -> u64 {
         self.dropped.values().sum()
     }
+}
+
+/// Returns the sum of the packets of each reason's name.
+pub(crate) fn by_name(
+    dropped: impl Iterator<Item = (&'static str, u64)>,
+) -> BTreeMap<&'static str, u64> {
+    let mut sums = BTreeMap::new();
+    for (name, n) in dropped {
+        *sums.entry(name).or_default() += n;
+    }
+    sums
 }

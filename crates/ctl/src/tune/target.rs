@@ -14,7 +14,7 @@ use super::reverts::{Key, Outcome, Reverts};
 use super::setting::{Shown, cpus, show};
 use super::value::{Order, Ordered, SetShown, parse};
 use super::{USAGE, refusal, unknown};
-use crate::report::{ErrorReport, PortReport};
+use crate::report::{ErrorReport, PortReport, by_name};
 
 /// Longest time in which a worker must obey an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ impl Target {
         Target { control, stats, before_hold, started, reverts, reverting, paused: None }
     }
 
-    /// Returns the document of a port, or of all ports.
+    /// Returns the document of a port, or of all ports, with the drops of the whole run.
     ///
     /// # Errors
     /// `E-USAGE` if there is no such port.
@@ -82,11 +82,16 @@ impl Target {
         struct Document {
             schema: &'static str,
             ports: BTreeMap<String, PortShown>,
+            /// Packets that all ports together dropped, by reason.
+            dropped: BTreeMap<&'static str, u64>,
             reverts_in_seconds: Option<f64>,
         }
         let shown = |port: PortStats| (port.name.clone(), self.shown(&port));
         let ports = ports.into_iter().map(shown).collect();
-        Ok(line(&Document { schema: SCHEMA, ports, reverts_in_seconds: self.reverts_in() }))
+        let ledger = self.stats.ledger();
+        let dropped = by_name(ledger.dropped.iter().map(|(reason, n)| (reason.name(), *n)));
+        let reverts_in_seconds = self.reverts_in();
+        Ok(line(&Document { schema: SCHEMA, ports, dropped, reverts_in_seconds }))
     }
 
     fn shown(&self, port: &PortStats) -> PortShown {

@@ -127,6 +127,27 @@ fn every_setting_that_can_be_set_is_shown_as_it_was_set() {
 }
 
 #[test]
+fn drops_of_a_run_are_shown_by_reason_while_it_runs() {
+    let path = std::env::temp_dir().join(format!("tune-{}-drops.sock", std::process::id()));
+    let listening = Listening::at(&path).unwrap();
+    let engine = Engine::builder()
+        .port("east", "gen:,rate=100kpps")
+        .port("west", "sink:,shape=1Mbit,qdisc=fifo,limit=256");
+    let engine = engine.wire("east", "west").build().unwrap();
+    let stats = engine.stats();
+    let running = engine.start().unwrap();
+    let server = listening.serve(running.control(), stats).unwrap();
+    let until = Instant::now() + LONG;
+    let dropped = || ask(&path, &Request::Show { port: None }).unwrap().document["dropped"].clone();
+    while dropped()["queue_limit"].as_u64().unwrap_or_default() == 0 {
+        assert!(Instant::now() < until, "{}", dropped());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(server);
+    let _ = running.stop(Duration::ZERO);
+}
+
+#[test]
 fn change_that_cannot_be_made_is_refused_and_nothing_of_it_is_made() {
     let run = Run::start("refused");
     let allowed = format!("grep Cpus_allowed_list /proc/{}/status", std::process::id());
