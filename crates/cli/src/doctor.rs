@@ -141,7 +141,7 @@ impl Doctor {
 fn agreed(port: &Spec, mut input: impl BufRead, is_terminal: bool) -> Result<(), Failure> {
     let refused = |why: &str, fix| {
         let what = format!("{}:{} was not tried", port.driver, port.arg);
-        Failure::new(USAGE, Code::Busy.as_str(), &what, why.into(), fix)
+        Failure::new(USAGE, "E-USAGE", &what, why.into(), fix)
     };
     let risk = format!(
         "{} carries the default route, and its driver may take the link down for seconds",
@@ -302,7 +302,7 @@ warn  y
         }
         let refused = agreed(&port, "y\n".as_bytes(), false).unwrap_err();
         assert_eq!(refused.error.what, "xdp:eth0 was not tried");
-        assert_eq!((refused.exit, refused.error.code.as_str()), (USAGE, "E-BUSY"));
+        assert_eq!((refused.exit, refused.error.code.as_str()), (USAGE, "E-USAGE"));
         assert!(
             refused.error.why.contains("needs a terminal") && refused.error.fix.contains("--yes")
         );

@@ -423,7 +423,7 @@ pub fn undo(screen: &Screen) -> Vec<Finding> {
 
 fn nothing(mut found: Vec<Finding>) -> Vec<Finding> {
     if found.is_empty() {
-        found.push(Finding::new(Level::Ok, "there is nothing to restore"));
+        found.push(Finding::new(Level::Ok, "no killed run of this user left anything to restore"));
     }
     found
 }
