@@ -1,8 +1,8 @@
 //! Runs the commands of docs/first-hour.md, docs/capabilities.md and the README's section "The first packets of your
 //! own" block by block, as printed.
 
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -19,15 +19,19 @@ const CAPABILITIES: &str = include_str!("../../docs/capabilities.md");
 /// Longest time for all blocks on a busy machine, including a build of the facade.
 const LONG: Duration = Duration::from_secs(900);
 
-/// Replaces what the page installs: uses the programs of this build, and no `sudo` if the test runs as root.
+/// Replaces what the page installs: uses the programs of this build.
 ///
 /// Names of namespaces and mounts are private to the shell, so that the page may choose plain ones.
 const BEFORE: &str = "
 set -u
 mkdir -p /run/netns && mount -t tmpfs none /run/netns
-sudo() { case $1 in install) ;; *) \"$@\" ;; esac; }
 cargo() { case $1 in install) ;; build) case \" $* \" in *\" -p \"*) ;; *) command cargo \"$@\" ;; esac ;; *) command cargo \"$@\" ;; esac; }
 export CARGO_NET_OFFLINE=true CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_DEBUG=false
+";
+
+/// `sudo` for a test that runs as root. It becomes the command, so that a signal to it reaches the command, as with sudo.
+const SUDO: &str = "#!/bin/sh
+case $1 in install) ;; kill) \"$@\" ;; *) exec \"$@\" ;; esac
 ";
 
 #[test]
@@ -116,8 +120,7 @@ fn capabilities_do_instead_of_root_as_printed() {
     let folder = Folder::new();
     let copy = folder.path("linerate");
     fs::copy(linerate(), &copy).unwrap();
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(folder.path(""), open).unwrap();
+    fs::set_permissions(folder.path(""), Permissions::from_mode(0o755)).unwrap();
     let (script, printed) = script(CAPABILITIES);
     assert_eq!(printed, 4, "blocks on the page");
     let script = format!("{NOBODY}{script}").replace("/usr/local/bin/linerate", &copy);
@@ -144,6 +147,9 @@ fn ran(folder: &Folder, script: &str) -> String {
 fn ran_in(place: &str, folder: &Folder, script: &str) -> String {
     let path = folder.path("page.sh");
     fs::write(&path, script).unwrap();
+    let sudo = folder.path("sudo");
+    fs::write(&sudo, SUDO).unwrap();
+    fs::set_permissions(&sudo, Permissions::from_mode(0o755)).unwrap();
     let mut shell = Command::new("unshare");
     shell.args(["--mount", "--net", "bash", &path]).current_dir(place);
     let paths = std::env::var("PATH").unwrap_or_default();
