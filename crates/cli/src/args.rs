@@ -54,6 +54,9 @@ pub enum Command {
 /// Packets received by A leave by B, and packets received by B leave by A, except where a port can
 /// only be read (gen, a capture on the left) or only be written (sink, a capture on the right).
 ///
+/// Do not join two interfaces of one network: packets would circulate, because this is a bridge without
+/// spanning tree.
+///
 /// Without ports the command runs a self-test of 3 s: gen -> path -> memif. A second process reads the
 /// packets of the memif without a copy and verifies them. The rate is 124 MB/s in frames of 1514 bytes
 /// first, then the highest possible. If no second process can be started, the test is
