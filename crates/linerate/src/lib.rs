@@ -2,7 +2,7 @@
 //!
 //! Three depths, one code path: a [`Port`] in your own loop, a [`Worker`] on your own thread, an
 //! [`Engine`] on threads of its own. Packets are owned [`Skb`]s in [`Batch`]es, their memory comes
-//! from a [`Pool`], and its [`Ledger`] says where every one of them went.
+//! from a [`Pool`], whose [`Ledger`] accounts for every packet.
 //!
 //! ```
 //! use linerate::prelude::*;
@@ -18,12 +18,12 @@
 //! assert!(running.wait(Duration::from_secs(10))?);
 //! let stopped = running.stop(Duration::from_secs(1));
 //! println!("{stopped}"); // received 0 + created 10000 = sent 10000 + …   OK
-//! stopped.check()?; // a stage that panicked, a port that failed, books that do not balance
+//! stopped.check()?; // a stage that panicked, a port that failed, a ledger that does not balance
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The library prints nothing, opens nothing unasked and installs no signal handler; ARCHITECTURE.md
+//! The library prints nothing, opens nothing without a request and installs no signal handler; ARCHITECTURE.md
 //! names its global state. This crate has no code: it re-exports the others.
 #![forbid(unsafe_code)]
 

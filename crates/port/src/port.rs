@@ -179,7 +179,7 @@ impl Port {
     /// Receives from all queues as many packets as `batch` has room for; returns how many arrived.
     ///
     /// Into a full batch nothing is received, and what waits in the device makes [`Port::wait`]
-    /// return at once: empty the batch before going round.
+    /// return at once: empty the batch before the next call.
     pub fn rx(&mut self, batch: &mut Batch) -> usize {
         let (n, before) = (self.queues.len(), batch.len());
         for i in 0..n {
