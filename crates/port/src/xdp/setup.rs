@@ -180,13 +180,12 @@ fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
     if pool.data_from() == Data::General {
         let why = "the device writes into the pool's frames, and this pool has none: its data is in the allocator's memory";
         return Err(Error::new(Code::Unsupported, cannot(config), why)
-            .fix("a pool of frames: Pool::builder().data(Data::Frames)"));
+            .fix("a pool of frames: --buffers frames, Pool::builder().data(Data::Frames)"));
     }
     if !FRAME_BYTES.contains(&pool.frame_size()) {
         let why = format!("frames of {} bytes: the kernel accepts 2048 or 4096", pool.frame_size());
-        return Err(
-            Error::new(Code::PoolSize, cannot(config), why).fix("Pool::builder().frame_size(2048)")
-        );
+        let fix = "frames of 2048 or 4096 bytes: --frame-size 4096 in place of --fit, Pool::builder().frame_size(4096)";
+        return Err(Error::new(Code::PoolSize, cannot(config), why).fix(fix));
     }
     // A kernel with bpf(2) and without AF_XDP returns EINVAL for a map of its sockets.
     XdpSocket::new().map(drop).map_err(|mut e| {
