@@ -39,6 +39,14 @@ pub fn target_dir(root: &Path) -> PathBuf {
     root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
+/// Returns the path of `name` in `PATH` or in the system's folders.
+pub fn located(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
+    let files = std::env::split_paths(&path).chain(system).map(|folder| folder.join(name));
+    files.into_iter().find(|file| file.is_file())
+}
+
 /// Runs `command` and returns its stdout; prints its output only if it fails.
 pub fn quiet(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;

@@ -91,9 +91,5 @@ fn bare_path(root: &Path, target: &Path) -> Result<PathBuf> {
 }
 
 fn located(tool: &str) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").context("PATH is not set")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(tool))
-        .find(|file| file.is_file())
-        .with_context(|| format!("{tool} is not in PATH"))
+    cargo::located(tool).with_context(|| format!("{tool} is not in PATH"))
 }

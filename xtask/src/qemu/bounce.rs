@@ -27,10 +27,11 @@ use crate::cargo;
 use crate::qemu::guest::Root;
 use crate::qemu::kernel::{self, Kernel};
 use crate::qemu::names::{self, Name};
-use crate::qemu::{boot, missing, programs};
+use crate::qemu::{boot, impossible, programs};
 use crate::steps::Done;
 
-const USAGE: &str = "\
+/// The options, as `--help` prints them.
+pub const USAGE: &str = "\
 usage: cargo xtask qemu bounce [--runs N] [--event EVENT] [--kib N] [--path kernel|linerate]
 
   --runs N        runs a side, alternating; 1 unless told
@@ -102,13 +103,9 @@ type Counts = BTreeMap<String, u64>;
 
 /// Runs both sides and prints the tables.
 pub fn run(root: &Path, args: &[String]) -> Result<Done> {
-    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
-        print!("{USAGE}");
-        return Ok(Done::default());
-    }
     let asked = Asked::read(args)?;
-    if let Some((program, package)) = missing() {
-        return Ok(Done::skipped(&format!("no {program}"), &format!("apt-get install {package}")));
+    if let Some(skipped) = impossible() {
+        return Ok(skipped);
     }
     let target = std::path::absolute(cargo::target_dir(root))?;
     let series = &kernel::SERIES[1];

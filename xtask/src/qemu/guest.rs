@@ -101,7 +101,7 @@ impl Root {
 
     /// Adds a program of this machine, if it is installed.
     pub fn located(&self, name: &str) -> Result<()> {
-        let program = programs::located(name);
+        let program = cargo::located(name);
         program.map_or(Ok(()), |program| self.program(&program, &format!("bin/{name}")))
     }
 

@@ -105,26 +105,23 @@ fn again(root: &Path, ran: &Ran) -> Result<()> {
 
 /// Runs the tests and scenarios in a guest for each kernel.
 pub fn run(root: &Path, args: &[String]) -> Result<Done> {
-    match args.split_first() {
-        Some((name, args)) if name == "bounce" => return bounce::run(root, args),
-        Some((name, args)) => {
-            if let Some(subject) = tables::named(name) {
-                return subject.run(root, args);
-            }
+    let name = args.first().map_or("", String::as_str);
+    let subject = tables::named(name);
+    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        match subject {
+            Some(subject) => print!("{}", subject.usage()),
+            None => print!("{}", if name == "bounce" { bounce::USAGE } else { USAGE }),
         }
-        None => {}
-    }
-    if matches!(args, [help] if help == "--help" || help == "-h") {
-        print!("{USAGE}");
         return Ok(Done::default());
     }
-    let options = Options::read(args)?;
-    if cfg!(not(target_arch = "x86_64")) {
-        let why = "guests are x86-64 and run this machine's programs";
-        return Ok(Done::skipped(why, "another machine"));
+    match subject {
+        Some(subject) => return subject.run(root, &args[1..]),
+        None if name == "bounce" => return bounce::run(root, &args[1..]),
+        None => {}
     }
-    if let Some((program, package)) = missing() {
-        return Ok(Done::skipped(&format!("no {program}"), &format!("apt-get install {package}")));
+    let options = Options::read(args)?;
+    if let Some(skipped) = impossible() {
+        return Ok(skipped);
     }
     let target = std::path::absolute(cargo::target_dir(root))?;
     let folder = target.join("qemu");
@@ -266,11 +263,16 @@ fn is_a_write(write: &str) -> bool {
     write.starts_with('/') && write.contains('=') && write.chars().all(is_safe)
 }
 
-/// Returns the first required program that is missing, with its package.
-fn missing() -> Option<(&'static str, &'static str)> {
+/// Returns why no guest can run on this machine: it is not x86-64, or lacks a program.
+fn impossible() -> Option<Done> {
+    if cfg!(not(target_arch = "x86_64")) {
+        let why = "guests are x86-64 and run this machine's programs";
+        return Some(Done::skipped(why, "another machine"));
+    }
     let needed = [(boot::QEMU, "qemu-system-x86"), ("xz", "xz-utils"), ("ldd", "libc-bin")];
     let mut needed = needed.into_iter().chain(guest::NEEDED);
-    needed.find(|(program, _)| programs::located(program).is_none())
+    let (program, package) = needed.find(|(program, _)| cargo::located(program).is_none())?;
+    Some(Done::skipped(&format!("no {program}"), &format!("apt-get install {package}")))
 }
 
 /// Returns the available kernels, and a line for each of the others.

@@ -147,14 +147,6 @@ pub fn stripped(path: &Path, folder: &Path) -> PathBuf {
     }
 }
 
-/// Returns the path of `name` in `PATH` or in the system's folders.
-pub fn located(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    let files = std::env::split_paths(&path).chain(system).map(|folder| folder.join(name));
-    files.into_iter().find(|file| file.is_file())
-}
-
 /// Returns the shared libraries that a program loads, and its loader, by the paths in the program.
 pub fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;

@@ -14,7 +14,7 @@ use anyhow::{Result, bail, ensure};
 use crate::cargo;
 use crate::qemu::guest::Root;
 use crate::qemu::kernel::{self, Kernel, Series};
-use crate::qemu::{boot, missing, programs};
+use crate::qemu::{boot, impossible, programs};
 use crate::steps::Done;
 
 /// A kind of guest, with its script and its devices.
@@ -180,14 +180,9 @@ pub fn named(name: &str) -> Option<&'static Subject> {
 impl Subject {
     /// Runs a guest for each kernel, one after the other, and prints the table.
     pub fn run(&self, root: &Path, args: &[String]) -> Result<Done> {
-        if args.iter().any(|arg| arg == "--help" || arg == "-h") {
-            print!("{}", self.usage());
-            return Ok(Done::default());
-        }
         let settings = self.settings(args)?;
-        if let Some((program, package)) = missing() {
-            let how = format!("apt-get install {package}");
-            return Ok(Done::skipped(&format!("no {program}"), &how));
+        if let Some(skipped) = impossible() {
+            return Ok(skipped);
         }
         let target = std::path::absolute(cargo::target_dir(root))?;
         let cache = kernel::cache(&target);
@@ -220,7 +215,8 @@ impl Subject {
         Ok(Done::with(format!("{rows} rows under {} kernels", tolds.len()), skipped))
     }
 
-    fn usage(&self) -> String {
+    /// Returns the settings and their defaults.
+    pub fn usage(&self) -> String {
         let mut text = format!("usage: cargo xtask qemu {} [SETTING=VALUES ..]\n\n", self.name);
         text += &format!("  {}\n\n", self.title);
         for (name, value) in self.settings {
