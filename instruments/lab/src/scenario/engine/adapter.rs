@@ -106,7 +106,6 @@ pub(super) fn build(
         held: Batch::with_capacity(config.reap + config.budget),
         owed: len,
         reap: config.reap,
-        touch: config.touch,
         spin: config.spin,
         windows: 0,
         shared: shared.clone(),
@@ -121,7 +120,6 @@ pub(super) fn build(
         line_pps: config.line_pps,
         late: (len as u64 / 4).max(1),
         size,
-        touch: config.touch,
         stamped,
         seq: 0,
         windows: 0,
@@ -201,7 +199,6 @@ struct Receiver {
     /// Buffers that are missing from the ring.
     owed: usize,
     reap: usize,
-    touch: bool,
     spin: bool,
     windows: u64,
     shared: Arc<Shared>,
@@ -223,11 +220,6 @@ impl Receiver {
                 self.release(done);
             }
             return 0;
-        }
-        if self.touch {
-            let bytes = self.inbox.iter().flat_map(linerate_skb::Skb::data);
-            let seen: u64 = bytes.map(|byte| u64::from(*byte)).sum();
-            std::hint::black_box(seen);
         }
         done.packets += n as u64;
         done.bytes += self.inbox.bytes_behind(0);
@@ -363,7 +355,6 @@ pub(super) struct Wire {
     /// Number of arrivals at one check from which a burst counts as late by the wire's own fault.
     pub late: u64,
     pub size: usize,
-    pub touch: bool,
     /// True if the wire writes every byte and numbers the packets, as a generator does.
     pub stamped: bool,
     pub seq: u64,
@@ -427,12 +418,6 @@ impl Wire {
                     // Writing cannot fail: the settings require packets that have room for a stamp.
                     let _ = stamp::write(bytes, 0, self.seq, now_ns);
                     self.seq += 1;
-                }
-            }
-        } else if self.touch {
-            for skb in self.filled.iter_mut() {
-                if let Some(bytes) = skb.put(self.size) {
-                    bytes.fill(due as u8);
                 }
             }
         } else {

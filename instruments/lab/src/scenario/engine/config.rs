@@ -130,7 +130,6 @@ knobs! {
     "out_len" out_len: u32 = power_of_two(2, 16_384) or ring_len.min(1 << 14), "ring_len", "Packets that the ring to the second process holds.";
     "verify" verify: bool = flag() or out.is_some(), "false; with out true", "Whether every byte is checked where packets end (ring, fabric, adapter, device).";
     "reap" reap: usize = count(1, 65_536), "64", "Packets that an adapter's transmitter keeps before it gives their buffers back, all at once; with out those that wait for room at most, beyond which they are lost.";
-    "touch" touch: bool = flag(), "false", "Whether an adapter's packets are written by the wire and read by the receiver.";
     "hold_usecs" hold_usecs: Option<u32> = count_if_set(1, 10_000), "no hold", "MODEL: microseconds after an interrupt for which an adapter holds the next (adapter, ring with threads = 2).";
     "hold_frames" hold_frames: u32 = count(1, 65_536), "32", "MODEL: waiting packets that end that hold early.";
     "moderation" moderation: Moderation = other("a mode of docs/moderation.md", told.parsed("moderation")?), "napi", "When a device is polled again (device).";
