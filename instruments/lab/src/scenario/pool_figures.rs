@@ -132,6 +132,11 @@ impl Reading {
         sizes
     }
 
+    /// Returns the counts of the core that `of` has, if it existed at this reading.
+    fn core(&self, of: &CoreStats) -> Option<&CoreStats> {
+        self.pool.cores.iter().find(|core| core.name == of.name && core.core == of.core)
+    }
+
     /// Adds the counts since `before` to `window`.
     pub fn since(&self, before: &Reading, window: &mut Window) {
         let mut add = |name: &str, value: f64| {
@@ -233,8 +238,7 @@ impl Reading {
     fn by_worker(&self, before: &Reading, window: &mut Window) {
         for core in &self.pool.cores {
             let Some(worker) = core.name.strip_prefix("worker ") else { continue };
-            let same = |other: &&CoreStats| other.name == core.name && other.core == core.core;
-            let then = before.pool.cores.iter().find(same);
+            let then = before.core(core);
             let since = |of: fn(&CoreStats) -> u64| of(core).saturating_sub(then.map_or(0, of));
             let mut add = |name: &str, value: f64| {
                 window.figures.insert(format!("{name}_w{worker}"), value);
@@ -259,8 +263,7 @@ impl Reading {
     fn allocs_most(&self, before: &Reading) -> u64 {
         let mut by_cpu: BTreeMap<Option<usize>, u64> = BTreeMap::new();
         for core in &self.pool.cores {
-            let same = |other: &&CoreStats| other.name == core.name && other.core == core.core;
-            let then = before.pool.cores.iter().find(same).map_or(0, |core| core.allocs);
+            let then = before.core(core).map_or(0, |core| core.allocs);
             *by_cpu.entry(core.cpu).or_default() += core.allocs.saturating_sub(then);
         }
         by_cpu.into_values().max().unwrap_or(0)
@@ -269,16 +272,14 @@ impl Reading {
     /// Sums up the timed calls of one kind over all cores. Each core is extrapolated separately, so
     /// that it counts in proportion to its packets.
     fn timed(&self, before: &Reading, of: fn(&CoreStats) -> (Sampled, u64)) -> Timed {
-        let mut sum = Timed { timed: 0, all: 0, ticks: Some(0.0) };
+        let mut sum = Timed { timed: 0, ticks: Some(0.0) };
         for core in &self.pool.cores {
-            let same = |other: &&CoreStats| other.name == core.name && other.core == core.core;
-            let (then, then_all) = before.pool.cores.iter().find(same).map(of).unwrap_or_default();
+            let (then, then_all) = before.core(core).map(of).unwrap_or_default();
             let (now, now_all) = of(core);
             let timed = now.packets.saturating_sub(then.packets);
             let ticks = now.ticks.saturating_sub(then.ticks);
             let all = now_all.saturating_sub(then_all);
             sum.timed += now.calls.saturating_sub(then.calls);
-            sum.all += all;
             if timed > 0 {
                 let ticks = ticks as f64 * (all as f64 / timed as f64);
                 sum.ticks = sum.ticks.map(|sum| sum + ticks);
@@ -299,7 +300,6 @@ fn registers(port: &PortStats) -> Registers {
 /// Timed calls of one kind, with the extrapolated cost of all calls.
 struct Timed {
     timed: u64,
-    all: u64,
     ticks: Option<f64>,
 }
 
