@@ -1,11 +1,15 @@
-//! Disciplines in front of real devices, between two hosts.
+//! Disciplines in front of real devices, between two hosts; and packets that a device never takes.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use linerate_datapath::Engine;
+use linerate_skb::DropReason;
 use linerate_tests::command::Forward;
-use linerate_tests::topology::{EAST, Hosts};
+use linerate_tests::netns::Netns;
+use linerate_tests::topology::{EAST, Hosts, wait_for_carrier};
 use linerate_tests::traffic::iperf3;
+use linerate_tests::wait::SOON;
 use linerate_tests::{installed, or_skip};
 
 /// Number of pings sent next to the streams.
@@ -56,4 +60,44 @@ fn fq_codel_keeps_pings_short_beside_streams_that_fill_the_wire() {
         seen.push((fifo, fq_codel));
     }
     panic!("p99 of a ping, fifo and fq_codel: {seen:?} ms");
+}
+
+/// Returns a namespace in which `v1` drops what is longer than 1400 bytes, and `v0` sends up to 1500.
+fn narrow() -> Result<Netns, String> {
+    let netns = Netns::new()?;
+    netns.try_ip("link add dev v0 type veth peer name v1")?;
+    netns.ip("link set dev v1 mtu 1400");
+    for name in ["v0", "v1"] {
+        netns.ip(&format!("link set dev {name} up"));
+    }
+    wait_for_carrier(&netns, "v0");
+    Ok(netns)
+}
+
+/// With a cap of one, a `packet` port learns nothing from packets behind one that the kernel always refuses, and gives
+/// it up after 2 s. The worker sleeps until each attempt, and serves its other wire.
+#[test]
+fn packet_that_is_always_refused_holds_up_its_own_wire_and_not_the_worker() {
+    or_skip!(narrow()).run(|| {
+        let engine = Engine::builder().workers(1);
+        let engine =
+            engine.port("long", "gen:,size=1514,count=5").port("v0", "packet:v0,tx_batch=1");
+        let engine = engine.port("short", "gen:,rate=1kpps").port("sink", "sink:");
+        let engine = engine.wire("long", "v0").wire("short", "sink").build().unwrap();
+        let stats = engine.stats();
+        let mut worker = engine.into_workers().remove(0);
+        let (start, mut turns) = (Instant::now(), 0);
+        while stats.ledger().dropped(DropReason::WRITE_FAILED) == 0 {
+            let turned = worker.turn(Instant::now());
+            worker.park(turned, Some(Duration::from_millis(20))).unwrap();
+            turns += 1;
+            if stats.ports()[1].counts.tx_packets > 0 {
+                return eprintln!("skipped: this kernel says that it took what veth drops");
+            }
+            assert!(start.elapsed() < SOON, "it is never given up");
+        }
+        let others = stats.ports()[3].counts.tx_packets;
+        assert!(turns > 100 && others > 100, "{turns} turns, {others} packets of the other wire");
+        assert!(start.elapsed() >= Duration::from_secs(2));
+    });
 }
