@@ -154,7 +154,7 @@ fn stop_sends_what_a_shaped_port_holds_or_names_what_it_drops() {
     };
     let holding = |shape: &str| {
         let running = start(shape);
-        eventually(|| running.stats().ledger().in_flight > 100);
+        eventually(|| running.stats().ledger().created == 300);
         running
     };
     let stopped = holding("800kbit").stop(LONG);
