@@ -1,7 +1,9 @@
-//! AF_PACKET sockets: frames of one interface, received through a mapped ring, sent in batches.
+//! AF_PACKET sockets: frames of one interface, received through a mapped ring or by calls, sent in
+//! batches.
 //!
 //! Owner: [`PacketSocket`] owns the descriptor, [`BlockRing`] the mapping of its receive ring;
-//! they are independent, and either may be dropped first. One thread at a time.
+//! they are independent, and either may be dropped first. A socket without a ring is read by a
+//! [`RecvBatch`]. One thread at a time.
 //!
 //! The socket is created for protocol 0, which receives nothing; options and ring come next, and
 //! the last step binds it to the interface and to all protocols. So the ring never holds a frame of
@@ -14,6 +16,8 @@
 //! Source: packet(7), Documentation/networking/packet_mmap.rst, net/packet/af_packet.c.
 
 mod block_ring;
+mod recv_batch;
+mod rx_frame;
 mod send_batch;
 #[cfg(test)]
 mod tests;
@@ -24,7 +28,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-pub use block_ring::{Block, BlockRing, RxFrame, Vlan};
+pub use block_ring::{Block, BlockRing};
+pub use recv_batch::{RECEIVED_MAX, RecvBatch};
+pub use rx_frame::{RxFrame, Vlan};
 pub use send_batch::{MESSAGE_SEGMENTS_MAX, MESSAGES_MAX, SEGMENTS_MAX, SendBatch, Sending};
 
 use crate::capability::Capabilities;
@@ -78,6 +84,9 @@ pub struct FanoutGroup(u16);
 /// Most sockets of a group, unless it is created for more.
 pub const FANOUT_SOCKETS_MAX: u32 = 256;
 
+/// Longest frame of a socket without a ring.
+const FRAME_BYTES_MAX: usize = 16 << 20;
+
 /// Dimensions of a receive ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingSize {
@@ -96,6 +105,17 @@ impl Default for RingSize {
     fn default() -> Self {
         RingSize { block_bytes: 256 << 10, blocks: 16, retire_ms: 1 }
     }
+}
+
+/// Dimensions of a receive buffer, for a socket without a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferSize {
+    /// Longest frame that is received whole; the rest of a longer one is cut off.
+    pub frame_bytes: usize,
+    /// Bytes of memory that frames may use until they are received, with the kernel's overhead of
+    /// some hundred bytes each. A value above twice `net.core.rmem_max` requires CAP_NET_ADMIN;
+    /// without it, the value is reduced to that.
+    pub buffer_bytes: u32,
 }
 
 /// The options of a socket.
@@ -124,7 +144,7 @@ pub struct Options {
 pub struct RingStats {
     /// Frames that arrived, including dropped ones.
     pub packets: u32,
-    /// Frames dropped because every block was full or held by the user.
+    /// Frames dropped because every block, or the receive buffer, was full.
     pub drops: u32,
     /// Number of times that the ring became full.
     pub freezes: u32,
@@ -164,14 +184,51 @@ impl PacketSocket {
     ) -> Result<(PacketSocket, BlockRing)> {
         let socket = Self::unbound(interface, options)?;
         let ring = socket.ring(interface, options, size)?;
-        if !filter.is_empty() {
-            socket.set_filter(filter).map_err(|e| refused(interface, "SO_ATTACH_FILTER", e))?;
-        }
-        socket.bind(interface, libc::ETH_P_ALL as u16)?;
-        if options.promiscuous {
-            socket.join_promiscuous(interface)?;
-        }
+        socket.start(interface, options, filter)?;
         Ok((socket, ring))
+    }
+
+    /// Opens a socket as [`PacketSocket::open_filtered`] does, without a ring: a frame can be read
+    /// as soon as it has arrived, by a call.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::open_filtered`]; `E-POOL-SIZE` for a frame of more than 16 MiB.
+    pub fn open_unringed(
+        interface: &Interface,
+        options: &Options,
+        size: &BufferSize,
+        filter: &[Insn],
+    ) -> Result<(PacketSocket, RecvBatch)> {
+        if size.frame_bytes > FRAME_BYTES_MAX {
+            let what = format!("cannot receive from {}", interface.name());
+            let why = format!("{size:?}: a frame has at most {FRAME_BYTES_MAX} bytes");
+            return Err(Error::new(Code::PoolSize, what, why));
+        }
+        let fail = |call| move |e| refused(interface, call, e);
+        let socket = Self::unbound(interface, options)?;
+        socket.set(libc::PACKET_AUXDATA, &1).map_err(fail("PACKET_AUXDATA"))?;
+        socket
+            .set_at(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1)
+            .map_err(fail("SO_TIMESTAMPNS"))?;
+        // The kernel doubles the value, for its own overhead.
+        let bytes = size.buffer_bytes as usize / 2;
+        rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket.fd, bytes)
+            .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(&socket.fd, bytes))
+            .map_err(fail("SO_RCVBUF"))?;
+        socket.start(interface, options, filter)?;
+        Ok((socket, RecvBatch::new(size.frame_bytes, options.vnet_hdr)))
+    }
+
+    /// Binds the socket to `interface`: it receives from now on.
+    fn start(&self, interface: &Interface, options: &Options, filter: &[Insn]) -> Result<()> {
+        if !filter.is_empty() {
+            self.set_filter(filter).map_err(|e| refused(interface, "SO_ATTACH_FILTER", e))?;
+        }
+        self.bind(interface, libc::ETH_P_ALL as u16)?;
+        if options.promiscuous {
+            self.join_promiscuous(interface)?;
+        }
+        Ok(())
     }
 
     /// Opens `interface` for sending only; the socket receives nothing.
@@ -356,12 +413,16 @@ impl PacketSocket {
     }
 
     fn set<T: Copy>(&self, option: c_int, value: &T) -> rustix::io::Result<()> {
+        self.set_at(libc::SOL_PACKET, option, value)
+    }
+
+    fn set_at<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> rustix::io::Result<()> {
         let len = size_of::<T>() as libc::socklen_t;
         // SAFETY: the kernel reads at most `len` bytes of `value`, whose size `len` is.
         check(unsafe {
             libc::setsockopt(
                 self.fd.as_raw_fd(),
-                libc::SOL_PACKET,
+                level,
                 option,
                 std::ptr::from_ref(value).cast(),
                 len,

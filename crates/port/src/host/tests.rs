@@ -18,6 +18,7 @@ struct Pair {
 }
 
 const PACKET: Pair = Pair { near: "packet:v0", far: "packet:v1", interface: "v0" };
+const UNRINGED: Pair = Pair { near: "packet:v0,retire=0", ..PACKET };
 const TAP: Pair = Pair { near: "tap:t0,up", far: "packet:t0", interface: "t0" };
 const XDP: Pair = Pair { near: "xdp:v0,ring=64", far: "packet:v1", interface: "v0" };
 
@@ -82,7 +83,7 @@ fn pass(from: &mut Queue, to: &mut Queue) {
 
 #[test]
 fn an_interface_that_goes_down_and_comes_back_is_followed() {
-    for pair in [PACKET, TAP, XDP] {
+    for pair in [PACKET, UNRINGED, TAP, XDP] {
         pair.run(|pair| {
             let pool = pool(1024);
             let (mut near, mut far) = pair.open(&pool);
@@ -114,7 +115,7 @@ fn an_interface_that_goes_down_and_comes_back_is_followed() {
 
 #[test]
 fn a_deleted_interface_fails_for_good_and_gives_every_frame_back() {
-    for pair in [PACKET, TAP, XDP] {
+    for pair in [PACKET, UNRINGED, TAP, XDP] {
         pair.run(|pair| {
             let pool = pool(1024);
             let (mut near, mut far) = pair.open(&pool);
@@ -154,7 +155,7 @@ fn a_deleted_interface_fails_for_good_and_gives_every_frame_back() {
 
 #[test]
 fn an_idle_queue_is_silent_whatever_it_did_before() {
-    for pair in [PACKET, TAP, XDP] {
+    for pair in [PACKET, UNRINGED, TAP, XDP] {
         pair.run(|pair| {
             let pool = pool(1024);
             let (mut near, mut far) = pair.open(&pool);
@@ -168,7 +169,7 @@ fn an_idle_queue_is_silent_whatever_it_did_before() {
 
 #[test]
 fn a_queue_that_waits_for_packets_is_woken_however_much_it_sends_meanwhile() {
-    for pair in [PACKET, TAP, XDP] {
+    for pair in [PACKET, UNRINGED, TAP, XDP] {
         pair.run(|pair| {
             let pool = pool(1024);
             let (mut near, mut far) = pair.open(&pool);
@@ -192,7 +193,7 @@ fn a_queue_that_waits_for_packets_is_woken_however_much_it_sends_meanwhile() {
 
 #[test]
 fn an_exhausted_pool_leaves_packets_in_the_interface_and_recovers() {
-    for pair in [PACKET, TAP] {
+    for pair in [PACKET, UNRINGED, TAP] {
         pair.run(|pair| {
             let pool = pool(8);
             let (mut near, mut far) = pair.open(&pool);
@@ -238,7 +239,7 @@ fn a_packet_that_finds_too_few_frames_is_dropped_and_holds_nothing_up() {
 
 #[test]
 fn frames_that_a_peer_can_write_are_exchanged_as_copies() {
-    for pair in [PACKET, TAP] {
+    for pair in [PACKET, UNRINGED, TAP] {
         pair.run(|pair| {
             let pool = Pool::builder().frames(256).trust(Trust::Exported).build().unwrap();
             let (mut near, mut far) = pair.open(&pool);
@@ -296,7 +297,7 @@ fn superframes_and_partial_checksums_are_forwarded_unharmed() {
 
 #[test]
 fn a_vlan_tag_is_where_it_was_and_so_is_the_checksum_behind_it() {
-    for pair in [PACKET, TAP] {
+    for pair in [PACKET, UNRINGED, TAP] {
         pair.run(|pair| {
             let mut frame = ipv4(17, 1472);
             frame.splice(12..12, [0x81, 0x00, 0x20, 0x05]);
@@ -309,8 +310,9 @@ fn a_vlan_tag_is_where_it_was_and_so_is_the_checksum_behind_it() {
 #[test]
 fn flows_are_divided_among_the_queues_each_in_order_and_each_packet_once() {
     let packet = Pair { near: "packet:v0,queues=4,ring=4MiB", ..PACKET };
+    let unringed = Pair { near: "packet:v0,queues=4,ring=4MiB,retire=0", ..PACKET };
     let tap = Pair { near: "tap:t0,up,queues=4", ..TAP };
-    for pair in [packet, tap] {
+    for pair in [packet, unringed, tap] {
         pair.run(|pair| {
             if !stays_on_one_cpu() {
                 return;

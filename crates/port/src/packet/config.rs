@@ -36,9 +36,10 @@ pub(super) struct Config {
     pub promisc: bool,
     /// Number of queues, each with a socket and a ring of its own.
     pub queues: usize,
-    /// Longest time for which the kernel keeps a partly filled block.
+    /// Longest time for which the kernel keeps a partly filled block; 0 for no ring, from which each
+    /// frame can be received as soon as it has arrived.
     pub retire_ms: u32,
-    /// Length of each queue's receive ring in bytes, a power of two.
+    /// Length of each queue's receive ring or buffer in bytes, a power of two.
     pub ring_bytes: u32,
     /// True to exchange offload headers with the kernel.
     pub vnet: bool,
@@ -90,12 +91,12 @@ fn queues(text: &str) -> std::result::Result<usize, String> {
 }
 
 fn retire(text: &str) -> std::result::Result<u32, String> {
-    let after = units::duration(text)?;
+    let after = if text == "0" { Duration::ZERO } else { units::duration(text)? };
     let whole = after.subsec_nanos() % 1_000_000 == 0;
-    if whole && (Duration::from_millis(1)..=Duration::from_secs(1)).contains(&after) {
+    if whole && after <= Duration::from_secs(1) {
         Ok(after.as_millis() as u32)
     } else {
-        Err("whole milliseconds, 1ms to 1s".into())
+        Err("whole milliseconds, 1ms to 1s, or 0 for no ring".into())
     }
 }
 
@@ -141,6 +142,7 @@ mod tests {
         let all = config(all).unwrap();
         assert_eq!((all.bypass, all.promisc, all.vnet), (true, false, false));
         assert_eq!(all.retire_ms, 20);
+        assert_eq!(config("packet:eth0,retire=0").unwrap().retire_ms, 0);
         assert_eq!(all.ring_bytes, 1 << 20);
     }
 

@@ -4,6 +4,7 @@
 //! ```text
 //!   kernel ──► block │ frame frame frame … │ ──copy──► Skb, Skb (a chain if longer than a frame)
 //!              the ring, mapped: no syscall      rx.rs
+//!          socket │ frame frame frame … │ ──recvmmsg, copy──► Skb, with retire=0
 //!   kernel ◄── sendmmsg │ header segments │ header segments │ … ◄── Batch, up to 64 a call
 //!                                                tx.rs
 //! ```
@@ -13,9 +14,9 @@
 //! answering on the ports that they take.
 //!
 //! Owner: the queue owns the socket, its ring and its descriptor, which is an epoll set around the
-//! socket. Frames received stay in the kernel's blocks until they are copied: if the pool has no
-//! frame, or no call comes, the ring fills up and the kernel counts what it drops, which
-//! `rx_missed` reports. All queues own the reservation of the ports: the last to go gives them back.
+//! socket. Frames received stay in the kernel's blocks, or in the socket's receive buffer, until they
+//! are copied: if the pool has no frame, or no call comes, these fill up and the kernel counts what
+//! it drops, which `rx_missed` reports. All queues own the reservation of the ports: the last to go gives them back.
 //!
 //! Offloads: with the vnet header (the default) partial checksums and superframes pass as they are,
 //! both ways. What the header cannot say is done before: see `txprep`. docs/ports/packet.md has the options and the limits, each with its cause.
@@ -122,8 +123,12 @@ impl HostDevice for Device {
         Some(self.socket.as_fd())
     }
 
-    fn rx(&mut self, _: &mut Host, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
-        self.rx.receive(mem, out, budget)
+    fn rx(&mut self, host: &mut Host, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        let moved = self.rx.receive(&self.socket, mem, out, budget);
+        if std::mem::take(&mut self.rx.is_broken) {
+            host.link.look();
+        }
+        moved
     }
 
     fn xmit(&mut self, host: &mut Host, mem: &mut Local, batch: &mut Batch) -> Moved {
@@ -140,7 +145,8 @@ impl HostDevice for Device {
     }
 
     fn is_ready(&mut self, _: &mut Host, want: Want) -> bool {
-        (want.frames() && self.rx.is_waiting()) || (want.room() && self.tx.has_room(&self.socket))
+        (want.frames() && self.rx.is_waiting(&self.socket))
+            || (want.room() && self.tx.has_room(&self.socket))
     }
 
     fn awaits(&mut self, _: &Link, want: Want) -> (Option<Want>, Option<Instant>) {

@@ -1,26 +1,45 @@
-//! Receiving: copies packets once, from the kernel's blocks into frames of the pool, without a syscall.
+//! Receiving: copies packets from the kernel's blocks, or from a batch that one call has received, into
+//! frames of the pool.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
 
 use linerate_skb::{Batch, DropReason, Local, Moved, PacketType, Skb};
 use linerate_sys::packet::{
-    BlockRing, PKTTYPE_BROADCAST, PKTTYPE_MULTICAST, PKTTYPE_OTHERHOST, RxFrame, Vlan,
+    BlockRing, PKTTYPE_BROADCAST, PKTTYPE_MULTICAST, PKTTYPE_OTHERHOST, PacketSocket, RecvBatch,
+    RxFrame, Vlan,
 };
 use linerate_sys::vnet::VnetHdr;
+use linerate_sys::wait::poll_readable;
+use rustix::io::Errno;
 
 use crate::host::Retry;
 use crate::host::offload::{self, TAG_AT, TAG_BYTES};
 
-/// The receive ring, and the position in it.
+/// Where received frames wait.
+pub(super) enum Source {
+    /// In the mapped ring of the socket: the kernel hands over full blocks, others after a time.
+    Ring(BlockRing),
+    /// In the socket, each as soon as it has arrived.
+    Socket(RecvBatch),
+}
+
+/// The source of frames, and the frame that could not be received yet.
 pub(super) struct Rx {
-    ring: BlockRing,
+    source: Source,
     /// Length of the longest packet that the port delivers.
     longest: usize,
     /// Buffer in which a frame and its VLAN tag are joined; only tagged frames cost this second copy.
     scratch: Vec<u8>,
-    /// The next attempt while the pool has no frame; meanwhile the ring may be readable although
+    /// The next attempt while the pool has no frame; meanwhile the socket may be readable although
     /// nothing can be received.
     pub starved: Retry,
     /// Number of receives that ended early because the pool had no frame.
     pub rx_nombuf: u64,
+    /// Number of frames that the kernel dropped because the offload header cannot say their offload.
+    refused: u64,
+    /// True if the socket was in error since the last look at the link.
+    pub is_broken: bool,
 }
 
 /// Outcome for one frame.
@@ -33,57 +52,146 @@ enum RxOutcome {
 }
 
 impl Rx {
-    pub fn new(ring: BlockRing, longest: usize) -> Rx {
-        let scratch = Vec::with_capacity(longest);
-        Rx { ring, longest, scratch, starved: Retry::default(), rx_nombuf: 0 }
+    pub fn new(source: Source, longest: usize) -> Rx {
+        Rx {
+            source,
+            longest,
+            scratch: Vec::with_capacity(longest),
+            starved: Retry::default(),
+            rx_nombuf: 0,
+            refused: 0,
+            is_broken: false,
+        }
     }
 
-    /// Copies up to `budget` frames into `out`, and keeps its position in the block.
+    /// Copies up to `budget` frames into `out`, and keeps its position in the block or batch.
     ///
-    /// Shape:  kernel's blocks -> out[len..len+n], n <= budget, in order of arrival. A block goes
+    /// Shape:  kernel's frames -> out[len..len+n], n <= budget, in order of arrival. A block goes
     ///         back to the kernel with its last frame. Without a free frame in the pool, frames
-    ///         stay in the ring.
+    ///         stay where they are.
     /// Errors: none. Malformed and too long frames are dropped with their reason, and count as
-    ///         looked at, so that a visit ends.
-    /// Cost:   no syscall; one copy of the frame, two if it has a VLAN tag.
-    pub fn receive(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
-        self.starved = Retry::default();
-        let Rx { ring, scratch, longest, .. } = self;
-        let (mut received, mut left) = (Moved::default(), budget.min(out.spare()));
-        while left > 0
-            && let Some(mut block) = ring.next_block()
-        {
-            while left > 0
-                && let Some(frame) = block.next_frame()
-            {
-                match take(mem, &frame, scratch, *longest) {
-                    RxOutcome::Received(skb) => {
-                        received += Moved { packets: 1, bytes: skb.len() as u64 };
-                        // `push` cannot fail: `left` started as the spare room of `out`.
-                        let _ = out.push(skb);
+    ///         looked at, so that a visit ends. `is_broken` tells an error of the socket.
+    /// Cost:   one copy of the frame, two if it has a VLAN tag. From a ring no syscall; from the
+    ///         socket one for each [`RECEIVED_MAX`] frames, which copies them, too, and one that finds
+    ///         none.
+    ///
+    /// [`RECEIVED_MAX`]: linerate_sys::packet::RECEIVED_MAX
+    pub fn receive(
+        &mut self,
+        socket: &PacketSocket,
+        mem: &mut Local,
+        out: &mut Batch,
+        budget: usize,
+    ) -> Moved {
+        let left = budget.min(out.spare());
+        let (scratch, longest) = (&mut self.scratch, self.longest);
+        let mut visit = Visit { mem, out, scratch, longest, left, moved: Moved::default() };
+        let is_fed = match &mut self.source {
+            Source::Ring(ring) => visit.empty(ring),
+            Source::Socket(batch) => loop {
+                if visit.left == 0 {
+                    break true;
+                }
+                match batch.fill(socket, visit.left) {
+                    Ok(0) => break true,
+                    Ok(_) if !visit.read(batch) => break false,
+                    Ok(_) => {}
+                    Err(Errno::INVAL) => {
+                        self.refused += 1;
+                        visit.left -= 1;
                     }
-                    RxOutcome::Dropped => {}
-                    RxOutcome::NoFrame => {
-                        block.unread();
-                        self.rx_nombuf += 1;
-                        self.starved = Retry::later();
-                        return received;
+                    Err(_) => {
+                        self.is_broken = true;
+                        break true;
                     }
                 }
-                left -= 1;
-            }
-        }
-        received
+            },
+        };
+        self.starved = if is_fed { Retry::default() } else { Retry::later() };
+        self.rx_nombuf += u64::from(!is_fed);
+        visit.moved
     }
 
     /// Returns true if a frame waits and a pool frame may be free for it.
-    pub fn is_waiting(&mut self) -> bool {
-        !self.starved.is_pending() && self.ring.next_block().is_some()
+    ///
+    /// Cost: for a socket without a ring, one syscall.
+    pub fn is_waiting(&mut self, socket: &PacketSocket) -> bool {
+        !self.starved.is_pending()
+            && match &mut self.source {
+                Source::Ring(ring) => ring.next_block().is_some(),
+                Source::Socket(batch) => {
+                    batch.frames_left() > 0
+                        || poll_readable(&[socket.as_fd()], Some(Duration::ZERO)).unwrap_or(true)
+                }
+            }
     }
 
-    /// Returns the number of blocks that were returned to the kernel unread; each had at least one packet.
+    /// Returns the number of frames that were lost between the kernel and the port: those with an
+    /// offload that the header cannot say, and blocks that were returned to the kernel unread, each
+    /// with at least one frame.
     pub fn lost(&self) -> u64 {
-        self.ring.bad_blocks()
+        self.refused
+            + match &self.source {
+                Source::Ring(ring) => ring.bad_blocks(),
+                Source::Socket(_) => 0,
+            }
+    }
+}
+
+/// One call of [`Rx::receive`].
+struct Visit<'a> {
+    mem: &'a mut Local,
+    out: &'a mut Batch,
+    scratch: &'a mut Vec<u8>,
+    longest: usize,
+    /// Frames that may still be looked at.
+    left: usize,
+    moved: Moved,
+}
+
+impl Visit<'_> {
+    /// Takes frames of the blocks of `ring`; returns false if the pool has no frame for one.
+    fn empty(&mut self, ring: &mut BlockRing) -> bool {
+        while self.left > 0
+            && let Some(mut block) = ring.next_block()
+        {
+            while self.left > 0
+                && let Some(frame) = block.next_frame()
+            {
+                if !self.take(&frame) {
+                    block.unread();
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes the frames of `batch`; returns false if the pool has no frame for one.
+    fn read(&mut self, batch: &mut RecvBatch) -> bool {
+        while self.left > 0
+            && let Some(frame) = batch.next_frame()
+        {
+            if !self.take(&frame) {
+                batch.unread();
+                return false;
+            }
+        }
+        true
+    }
+
+    fn take(&mut self, frame: &RxFrame<'_>) -> bool {
+        match take(self.mem, frame, self.scratch, self.longest) {
+            RxOutcome::Received(skb) => {
+                self.moved += Moved { packets: 1, bytes: skb.len() as u64 };
+                // `push` cannot fail: `left` started as the spare room of `out`.
+                let _ = self.out.push(skb);
+            }
+            RxOutcome::Dropped => {}
+            RxOutcome::NoFrame => return false,
+        }
+        self.left -= 1;
+        true
     }
 }
 

@@ -4,9 +4,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use linerate_skb::{Code, Error, Result};
-use linerate_sys::cbpf::DROP_ALL;
+use linerate_sys::cbpf::{DROP_ALL, Insn};
 use linerate_sys::netif::Interface;
-use linerate_sys::packet::{BlockRing, Options, PacketSocket, RingSize};
+use linerate_sys::packet::{BufferSize, Options, PacketSocket, RingSize};
 
 use crate::driver::Opened;
 use crate::host::filter::Filter;
@@ -20,7 +20,7 @@ use crate::queue::QueueOps;
 use super::Device;
 use super::config::{self, Config};
 use super::filter;
-use super::rx::Rx;
+use super::rx::{Rx, Source};
 use super::tx::Tx;
 
 /// Send buffer for outgoing frames; the kernel's default of 200 KB holds three superframes.
@@ -64,11 +64,14 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     obtained.queues = sockets.len();
     obtained.filter = config.filter.chosen();
     obtained.refused = refused;
-    obtained.refused.extend(sockets.first().and_then(|(socket, _)| short_send_buffer(socket)));
+    if let Some((socket, source)) = sockets.first() {
+        obtained.refused.extend(short_send_buffer(socket));
+        obtained.refused.extend(short_receive_buffer(socket, source, config));
+    }
     let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(sockets.len());
-    for (socket, ring) in sockets {
+    for (socket, source) in sockets {
         let (link, bell) = (Link::open(&config.interface)?, Bell::new(&socket)?);
-        let (rx, tx) = (Rx::new(ring, longest), Tx::new(vnet, config.bypass));
+        let (rx, tx) = (Rx::new(source, longest), Tx::new(vnet, config.bypass));
         let _reservation = reservation.clone();
         let device = Device { socket, rx, tx, rx_missed: 0, _reservation };
         queues.push(Box::new(HostQueue::new(link, bell, device)));
@@ -86,21 +89,21 @@ fn ring_size(config: &Config, longest: usize) -> RingSize {
 
 /// The opened sockets, with the options that the kernel accepted.
 struct Sockets {
-    sockets: Vec<(PacketSocket, BlockRing)>,
+    sockets: Vec<(PacketSocket, Source)>,
     vnet: bool,
     refused: Vec<String>,
 }
 
 /// Opens the sockets of all queues; if the kernel does not support offload headers, opens them without.
 fn open_sockets(interface: &Interface, config: &Config) -> Result<Sockets> {
-    let size = ring_size(config, longest(interface, config.vnet)?);
+    let longest = longest(interface, config.vnet)?;
     let options = Options {
         vnet_hdr: config.vnet,
         qdisc_bypass: config.bypass,
         promiscuous: config.promisc,
         send_buffer_bytes: SEND_BUFFER_BYTES,
     };
-    let first = match open_group(interface, config, &options, &size) {
+    let first = match open_group(interface, config, &options, longest) {
         Ok(sockets) => return Ok(Sockets { sockets, vnet: config.vnet, refused: Vec::new() }),
         Err(e) => e,
     };
@@ -110,7 +113,7 @@ fn open_sockets(interface: &Interface, config: &Config) -> Result<Sockets> {
     }
     let options = Options { vnet_hdr: false, ..options };
     // If the second attempt fails too, report the error of the first.
-    let Ok(sockets) = open_group(interface, config, &options, &size) else {
+    let Ok(sockets) = open_group(interface, config, &options, longest) else {
         return Err(first);
     };
     Ok(Sockets { sockets, vnet: false, refused: vec![format!("vnet_hdr: {}", first.why)] })
@@ -127,12 +130,12 @@ fn open_group(
     interface: &Interface,
     config: &Config,
     options: &Options,
-    size: &RingSize,
-) -> Result<Vec<(PacketSocket, BlockRing)>> {
+    longest: usize,
+) -> Result<Vec<(PacketSocket, Source)>> {
     let grouped = config.queues > 1;
     let filter = filter::program(&config.filter, grouped);
     if !grouped {
-        return Ok(vec![PacketSocket::open_filtered(interface, options, size, &filter)?]);
+        return Ok(vec![open_one(interface, config, options, longest, &filter)?]);
     }
     let fail = |call, errno| {
         let what = format!("cannot open {} queues on {}", config.queues, interface.name());
@@ -140,15 +143,43 @@ fn open_group(
     };
     let (mut sockets, mut group) = (Vec::with_capacity(config.queues), None);
     for _ in 0..config.queues {
-        let (socket, ring) = PacketSocket::open_filtered(interface, options, size, DROP_ALL)?;
+        let (socket, source) = open_one(interface, config, options, longest, DROP_ALL)?;
         let joined = socket.join_fanout(config.fanout, group);
         group = Some(joined.map_err(|errno| fail("PACKET_FANOUT", errno))?);
-        sockets.push((socket, ring));
+        sockets.push((socket, source));
     }
     for (socket, _) in &sockets {
         socket.set_filter(&filter).map_err(|errno| fail("SO_ATTACH_FILTER", errno))?;
     }
     Ok(sockets)
+}
+
+/// Opens the socket of a queue, with a ring unless `retire` is 0.
+fn open_one(
+    interface: &Interface,
+    config: &Config,
+    options: &Options,
+    longest: usize,
+    filter: &[Insn],
+) -> Result<(PacketSocket, Source)> {
+    if config.retire_ms == 0 {
+        let size = BufferSize { frame_bytes: longest, buffer_bytes: config.ring_bytes };
+        let (socket, batch) = PacketSocket::open_unringed(interface, options, &size, filter)?;
+        return Ok((socket, Source::Socket(batch)));
+    }
+    let size = ring_size(config, longest);
+    let (socket, ring) = PacketSocket::open_filtered(interface, options, &size, filter)?;
+    Ok((socket, Source::Ring(ring)))
+}
+
+/// Returns a message if the receive buffer of a socket without a ring is smaller than requested.
+fn short_receive_buffer(socket: &PacketSocket, source: &Source, config: &Config) -> Option<String> {
+    let Source::Socket(_) = source else { return None };
+    let bytes = rustix::net::sockopt::socket_recv_buffer_size(socket.as_fd()).ok()?;
+    (bytes < config.ring_bytes as usize).then(|| {
+        let (have, want) = (bytes >> 10, config.ring_bytes >> 10);
+        format!("receive buffer {have} of {want} KiB: net.core.rmem_max, without CAP_NET_ADMIN")
+    })
 }
 
 /// Returns a message if the send buffer is smaller than requested.
@@ -162,7 +193,8 @@ fn short_send_buffer(socket: &PacketSocket) -> Option<String> {
 }
 
 fn mode(config: &Config, mtu: u32, vnet: bool) -> String {
-    let mut mode = format!("AF_PACKET TPACKET_V3, copy, MTU {mtu}");
+    let ring = if config.retire_ms == 0 { "without a ring" } else { "TPACKET_V3" };
+    let mut mode = format!("AF_PACKET {ring}, copy, MTU {mtu}");
     for (on, word) in
         [(vnet, "vnet_hdr"), (config.promisc, "promiscuous"), (config.bypass, "qdisc bypass")]
     {

@@ -3,6 +3,7 @@
 mod flow;
 mod queues;
 mod refusals;
+mod unringed;
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -18,7 +19,14 @@ use crate::{Health, Port, Want};
 fn stamped_frames_of_every_length_cross_both_ways_in_order_and_whole() {
     in_netns(|| {
         veth(1500);
-        for options in ["", ",bypass", ",vnet=off", ",bypass,vnet=off,promisc=off"] {
+        for options in [
+            "",
+            ",bypass",
+            ",vnet=off",
+            ",bypass,vnet=off,promisc=off",
+            ",retire=0",
+            ",retire=0,vnet=off",
+        ] {
             ip("link set v0 address 02:00:00:00:00:02");
             ip("link set v1 address 02:00:00:00:00:02");
             let mut a = queue(&format!("packet:v0{options}"));
@@ -79,8 +87,9 @@ fn a_superframe_behind_two_vlan_tags_loses_no_byte() {
     in_netns(|| {
         veth(1500);
         let tags = [0x88, 0xa8, 0, 7, 0x81, 0, 0, 5];
-        for options in ["", ",vnet=off"] {
-            let (mut a, mut b) = (queue(&format!("packet:v0{options}")), queue("packet:v1"));
+        for (options, to) in [("", ""), (",vnet=off", ""), ("", ",retire=0")] {
+            let mut a = queue(&format!("packet:v0{options}"));
+            let mut b = queue(&format!("packet:v1{to}"));
             let mut frame = ipv4(6, 20_000);
             frame.splice(12..12, tags);
             send(&mut a, std::slice::from_ref(&frame), SUPERFRAME.pushed(8).unwrap());
@@ -165,13 +174,16 @@ fn packet_that_the_device_never_takes_is_dropped() {
 fn arm_returns_false_once_after_the_device_goes_down() {
     in_netns(|| {
         veth(1500);
-        let mut a = queue("packet:v0");
-        assert!(a.arm(Want::Frames));
-        ip("link set v0 down");
-        assert!(poll_readable(&[a.as_fd()], Some(LONG)).unwrap());
-        assert!(!a.arm(Want::Frames));
-        assert!(matches!(a.health(), Health::Down(_)));
-        assert!(a.arm(Want::Frames));
+        for options in ["", ",retire=0"] {
+            ip("link set v0 up");
+            let mut a = queue(&format!("packet:v0{options}"));
+            assert!(a.arm(Want::Frames));
+            ip("link set v0 down");
+            assert!(poll_readable(&[a.as_fd()], Some(LONG)).unwrap());
+            assert!(!a.arm(Want::Frames));
+            assert!(matches!(a.health(), Health::Down(_)));
+            assert!(a.arm(Want::Frames));
+        }
     });
 }
 
@@ -208,19 +220,21 @@ fn a_sleeper_is_woken_soon_after_a_lone_frame() {
 fn an_edge_triggered_waiter_sees_an_edge_for_each_frame_after_arm() {
     in_netns(|| {
         veth(1500);
-        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
-        let outer = Epoll::new().unwrap();
-        outer.add(&b, 1, EventFlags::IN | EventFlags::ET).unwrap();
-        let mut events = [NO_EVENT; 1];
-        for i in 0..50 {
-            // As tokio does: after `arm` it clears its readiness and waits for the next edge.
-            while !b.arm(Want::Frames) {
-                b.rx(&mut Batch::with_capacity(8));
+        for text in ["packet:v1", "packet:v1,retire=0"] {
+            let (mut a, mut b) = (queue("packet:v0"), queue(text));
+            let outer = Epoll::new().unwrap();
+            outer.add(&b, 1, EventFlags::IN | EventFlags::ET).unwrap();
+            let mut events = [NO_EVENT; 1];
+            for i in 0..50 {
+                // As tokio does: after `arm` it clears its readiness and waits for the next edge.
+                while !b.arm(Want::Frames) {
+                    b.rx(&mut Batch::with_capacity(8));
+                }
+                let _ = outer.wait(&mut events, Some(Duration::ZERO)).unwrap();
+                send(&mut a, &[stamped(i, 60)], Offload::NONE);
+                assert_eq!(outer.wait(&mut events, Some(LONG)).unwrap(), 1, "{text}: frame {i}");
+                receive(&mut b, 1);
             }
-            let _ = outer.wait(&mut events, Some(Duration::ZERO)).unwrap();
-            send(&mut a, &[stamped(i, 60)], Offload::NONE);
-            assert_eq!(outer.wait(&mut events, Some(LONG)).unwrap(), 1, "frame {i}");
-            receive(&mut b, 1);
         }
     });
 }
@@ -229,17 +243,19 @@ fn an_edge_triggered_waiter_sees_an_edge_for_each_frame_after_arm() {
 fn drops_of_a_full_ring_are_counted_as_missed() {
     in_netns(|| {
         veth(1500);
-        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1,ring=512KiB"));
-        let frames: Vec<_> = (0..2000).map(|i| stamped(i, 1514)).collect();
-        send(&mut a, &frames, Offload::NONE);
-        let mut batch = Batch::with_capacity(64);
-        while b.wait(Some(Duration::from_millis(20))).unwrap() {
-            b.rx(&mut batch);
-            batch.clear();
+        for text in ["packet:v1,ring=512KiB", "packet:v1,ring=512KiB,retire=0"] {
+            let (mut a, mut b) = (queue("packet:v0"), queue(text));
+            let frames: Vec<_> = (0..2000).map(|i| stamped(i, 1514)).collect();
+            send(&mut a, &frames, Offload::NONE);
+            let mut batch = Batch::with_capacity(64);
+            while b.wait(Some(Duration::from_millis(20))).unwrap() {
+                b.rx(&mut batch);
+                batch.clear();
+            }
+            let counts = b.counts();
+            assert!(counts.rx_missed > 0 && counts.rx_packets > 0, "{text}: {counts:?}");
+            assert_eq!(counts.rx_missed + counts.rx_packets, 2000, "{text}");
         }
-        let counts = b.counts();
-        assert!(counts.rx_missed > 0 && counts.rx_packets > 0, "{counts:?}");
-        assert_eq!(counts.rx_missed + counts.rx_packets, 2000);
     });
 }
 
@@ -248,13 +264,15 @@ fn obtained_settings_are_reported() {
     in_netns(|| {
         veth(1500);
         let flow = "MTU 1500, vnet_hdr, only tcp=80+443, reserved, fanout hash, 2 queues";
-        for (options, longest, said) in [
-            ("", 65_550, "MTU 1500, vnet_hdr, promiscuous"),
-            (",vnet=off,promisc=off,bypass", 1522, "MTU 1500, qdisc bypass"),
-            (",tcp=443+80,queues=2", 65_550, flow),
+        let ring = "TPACKET_V3";
+        for (options, longest, how, said) in [
+            ("", 65_550, ring, "MTU 1500, vnet_hdr, promiscuous"),
+            (",vnet=off,promisc=off,bypass", 1522, ring, "MTU 1500, qdisc bypass"),
+            (",tcp=443+80,queues=2", 65_550, ring, flow),
+            (",retire=0", 65_550, "without a ring", "MTU 1500, vnet_hdr, promiscuous"),
         ] {
             let port = Port::open(&format!("packet:v0{options}")).unwrap();
-            let expected = format!("v0 AF_PACKET TPACKET_V3, copy, {said}");
+            let expected = format!("v0 AF_PACKET {how}, copy, {said}");
             assert_eq!(port.obtained().to_string(), expected);
             assert_eq!(port.obtained().packet_max_bytes, longest);
         }

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::io;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::rx_frame::{RxFrame, Vlan};
 use crate::vnet::{VNET_HDR_BYTES, VnetHdr};
 
 const STATUS_AT: usize =
@@ -44,36 +45,6 @@ const _: () =
     assert!(FRAME_HDR_BYTES == 48 && FRAME_HDR_BYTES.is_multiple_of(libc::TPACKET_ALIGNMENT));
 const _: () = assert!(libc::TPACKET3_HDRLEN == 68);
 const _: () = assert!(STATUS_AT.is_multiple_of(align_of::<AtomicU32>()));
-
-/// A VLAN tag that the kernel removed from the frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Vlan {
-    /// EtherType of the tag: 0x8100 or 0x88a8.
-    pub tpid: u16,
-    /// Priority and VLAN number.
-    pub tci: u16,
-}
-
-/// A received frame, borrowed from its block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RxFrame<'a> {
-    /// The frame from the destination MAC, without FCS; cut only if it was longer than a block.
-    pub data: &'a [u8],
-    /// Length of the frame on arrival.
-    pub len: u32,
-    /// The frame's offload; `None` if the socket was opened without offload headers.
-    pub vnet: Option<VnetHdr>,
-    /// The VLAN tag that was removed.
-    pub vlan: Option<Vlan>,
-    /// `STATUS_*` bits.
-    pub status: u32,
-    /// One of `PKTTYPE_*`.
-    pub pkttype: u8,
-    /// Seconds of the arrival time, by the real-time clock.
-    pub sec: u32,
-    /// Nanoseconds of the arrival time.
-    pub nsec: u32,
-}
 
 /// Offset at which reading continues in the current block.
 #[derive(Debug, Clone, Copy)]
@@ -338,13 +309,8 @@ impl Drop for Block<'_> {
 }
 
 fn vlan(hdr: &libc::tpacket3_hdr) -> Option<Vlan> {
-    if hdr.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
-        return None;
-    }
-    let known = hdr.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-    let tpid = if known { hdr.hv1.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
     // The kernel stores a 16-bit value in this wider field.
-    Some(Vlan { tpid, tci: hdr.hv1.tp_vlan_tci as u16 })
+    Vlan::of(hdr.tp_status, hdr.hv1.tp_vlan_tci as u16, hdr.hv1.tp_vlan_tpid)
 }
 
 #[cfg(test)]

@@ -253,6 +253,91 @@ fn a_vlan_tag_that_the_kernel_took_off_is_told() {
 }
 
 #[test]
+fn without_a_ring_a_batch_has_everything_that_a_block_has() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let tx = PacketSocket::open_sender(&a, &VNET).unwrap();
+        let size = BufferSize { frame_bytes: SUPERFRAME_BYTES_MAX, buffer_bytes: 4 << 20 };
+        let (rx, mut received) = PacketSocket::open_unringed(&b, &VNET, &size, &[]).unwrap();
+        let (plain, tag) = (frame(1, 80), [0x81, 0x00, 0x20, 0x05]);
+        let partial = ipv4_frame(17, 8, 100);
+        let csum = VnetHdr { flags: F_NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..VnetHdr::NONE };
+        let superframe = ipv4_frame(6, 20, SUPERFRAME_BYTES_MAX - 54);
+        let mut batch = SendBatch::new();
+        let mut sending = batch.start();
+        assert!(sending.add(Some(&VnetHdr::NONE), [&plain[..12], &tag, &plain[12..]]));
+        assert!(sending.add(Some(&csum), [&partial[..]]));
+        assert!(sending.add(Some(&SUPERFRAME), superframe.chunks(2048)));
+        assert_eq!(sending.flush(&tx), (3, None));
+
+        let (mut n, deadline) = (0, Instant::now() + WAIT);
+        while n < 3 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(poll_readable(&[rx.as_fd()], Some(left)).unwrap(), "{n} of 3 came");
+            received.fill(&rx, RECEIVED_MAX).unwrap();
+            while let Some(got) = received.next_frame() {
+                if !ours(got.data) && !is_test_ipv4(got.data) {
+                    continue;
+                }
+                assert!(got.sec > 0 && got.len as usize == got.data.len());
+                let vnet = got.vnet.unwrap();
+                match n {
+                    0 => {
+                        assert_eq!((got.data, got.pkttype), (&plain[..], PKTTYPE_BROADCAST));
+                        assert_eq!(got.vlan, Some(Vlan { tpid: 0x8100, tci: 0x2005 }));
+                    }
+                    1 => {
+                        assert_eq!((got.data, got.vlan), (&partial[..], None));
+                        assert_eq!((vnet.csum_start, vnet.csum_offset), (34, 6));
+                        assert_ne!(got.status & STATUS_CSUM_NOT_READY, 0);
+                    }
+                    _ => {
+                        assert!(got.data == superframe, "contents differ");
+                        assert_eq!((vnet.gso_type, vnet.gso_size), (GSO_TCPV4, 1448));
+                    }
+                }
+                n += 1;
+            }
+        }
+        received.unread();
+        assert_eq!(received.fill(&rx, RECEIVED_MAX), Ok(1), "the last frame is read again");
+        assert!(received.next_frame().unwrap().data == superframe);
+        assert_eq!(received.fill(&rx, RECEIVED_MAX), Ok(0));
+    });
+}
+
+#[test]
+fn without_a_ring_a_frame_that_is_too_long_is_cut_and_its_length_told() {
+    in_netns(|| {
+        let (a, b) = pair();
+        let tx = PacketSocket::open_sender(&a, &Options::default()).unwrap();
+        let size = BufferSize { frame_bytes: 100, buffer_bytes: 1 << 20 };
+        let opened = PacketSocket::open_unringed(&b, &Options::default(), &size, &[]);
+        let (rx, mut received) = opened.unwrap();
+        let (long, short) = (frame(1, 3000), frame(2, 60));
+        let mut batch = SendBatch::new();
+        let mut sending = batch.start();
+        assert!(sending.add(None, [&long[..]]) && sending.add(None, [&short[..]]));
+        assert_eq!(sending.flush(&tx), (2, None));
+        let (mut got, deadline) = (Vec::new(), Instant::now() + WAIT);
+        while got.len() < 2 {
+            assert!(Instant::now() < deadline);
+            received.fill(&rx, 1).unwrap();
+            while let Some(frame) = received.next_frame().filter(|frame| ours(frame.data)) {
+                got.push((frame.data.to_vec(), frame.len, frame.vnet));
+            }
+        }
+        assert_eq!(got, [(long[..100].to_vec(), 3000, None), (short, 60, None)]);
+        let stats = rx.take_statistics().unwrap();
+        assert!(stats.packets >= 2 && stats.drops == 0, "{stats:?}");
+        ip("link set v1 down");
+        assert!(poll_readable(&[rx.as_fd()], Some(WAIT)).unwrap());
+        assert_eq!(received.fill(&rx, 1), Err(Errno::NETDOWN));
+        assert_eq!(received.fill(&rx, 1), Ok(0));
+    });
+}
+
+#[test]
 fn packets_sent_by_the_socket_or_its_host_are_not_received() {
     in_netns(|| {
         let (a, b) = pair();

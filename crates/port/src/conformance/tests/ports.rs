@@ -128,6 +128,12 @@ mod packet_sockets {
     crate::conformance!(|case: Case| on_veth(case, "packet:v0", "packet:v1"));
 }
 
+mod packet_sockets_without_a_ring {
+    use super::*;
+
+    crate::conformance!(|case: Case| on_veth(case, "packet:v0,retire=0", "packet:v1,retire=0"));
+}
+
 mod packet_sockets_past_the_qdisc {
     use super::*;
 

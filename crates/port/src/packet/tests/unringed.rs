@@ -1,0 +1,108 @@
+//! Tests of a port without a ring (`retire=0`): what differs from one with a ring.
+
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, DropReason, Offload, Pool};
+
+use crate::host::testing::*;
+use crate::{Health, Moderation, Want};
+
+#[test]
+fn a_lone_frame_is_not_held_for_a_millisecond() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1,retire=0"));
+        b.set_moderation(Moderation::Interrupt);
+        // Take the best of several: on a busy machine single waits are long.
+        let mut best = LONG;
+        for i in 0..50 {
+            let start = Instant::now();
+            send(&mut a, &[stamped(i, 60)], Offload::NONE);
+            let got = receive(&mut b, 1);
+            best = best.min(start.elapsed());
+            assert_eq!(bytes(got.iter().next().unwrap()), stamped(i, 60));
+        }
+        assert!(best < Duration::from_millis(1), "{best:?}");
+    });
+}
+
+#[test]
+fn more_frames_than_a_call_receives_come_in_order_in_visits_of_every_length() {
+    in_netns(|| {
+        veth(1500);
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1,retire=0"));
+        let frames: Vec<_> = (0..200).map(|i| stamped(i, 60 + i as usize)).collect();
+        for most in [1, 7, 32, 33, 64] {
+            send(&mut a, &frames, Offload::NONE);
+            let (mut got, mut batch) = (Vec::new(), Batch::with_capacity(most));
+            while got.len() < frames.len() {
+                assert!(b.wait(Some(LONG)).unwrap(), "{} came in visits of {most}", got.len());
+                b.rx(&mut batch);
+                got.extend(batch.drain().map(|skb| bytes(&skb)));
+            }
+            assert!(got == frames, "in visits of {most}");
+        }
+        assert_eq!(b.counts().rx_missed, 0);
+    });
+}
+
+#[test]
+fn frames_wait_while_the_pool_has_none_and_none_is_lost() {
+    in_netns(|| {
+        veth(1500);
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let (mut a, mut b) = (queue("packet:v0"), queue_in("packet:v1,retire=0", &pool));
+        let frames: Vec<_> = (0..100).map(|i| stamped(i, 60)).collect();
+        send(&mut a, &frames, Offload::NONE);
+        let (mut kept, mut got) = (Batch::with_capacity(64), Vec::new());
+        let deadline = Instant::now() + LONG;
+        while got.len() < frames.len() {
+            assert!(Instant::now() < deadline, "{} came", got.len());
+            // Without a free frame the port asks again after a time, however often it is waited for.
+            b.rx(&mut kept);
+            if kept.len() < 16 && got.len() + kept.len() < frames.len() {
+                b.wait(Some(LONG)).unwrap();
+                continue;
+            }
+            b.rx(&mut kept);
+            got.extend(kept.drain().map(|skb| bytes(&skb)));
+        }
+        assert!(got == frames);
+        let counts = b.counts();
+        assert!(counts.rx_nombuf > 0 && counts.rx_missed == 0, "{counts:?}");
+    });
+}
+
+#[test]
+fn a_frame_that_is_longer_than_the_port_s_longest_is_dropped_as_too_long() {
+    in_netns(|| {
+        veth(9000);
+        let mut a = queue("packet:v0");
+        ip("link set v1 mtu 1500");
+        let mut b = queue("packet:v1,retire=0,vnet=off");
+        ip("link set v1 mtu 9000");
+        send(&mut a, &[stamped(0, 4000), stamped(1, 60)], Offload::NONE);
+        assert_eq!(bytes(receive(&mut b, 1).iter().next().unwrap()), stamped(1, 60));
+        assert_eq!(b.pool().ledger().dropped(DropReason::TOO_LONG), 1);
+    });
+}
+
+#[test]
+fn a_reader_that_never_waits_notices_that_the_interface_is_down() {
+    in_netns(|| {
+        veth(1500);
+        let mut b = queue("packet:v1,retire=0");
+        ip("link set v1 down");
+        let deadline = Instant::now() + LONG;
+        while b.health() == Health::Up {
+            assert!(Instant::now() < deadline, "it is up");
+            b.rx(&mut Batch::with_capacity(8));
+        }
+        ip("link set v1 up");
+        while b.health() != Health::Up {
+            assert!(Instant::now() < deadline, "it stays down");
+            b.wait_for(Want::Frames, Some(Duration::from_millis(50))).unwrap();
+            b.rx(&mut Batch::with_capacity(8));
+        }
+    });
+}
