@@ -49,6 +49,8 @@ const BATCH: usize = 64;
 /// Time until the pool is asked again for a frame.
 const RETRY: Duration = Duration::from_millis(1);
 const ETH_BYTES: usize = 14;
+/// The VLAN's number in a tag; 0 is a packet of no VLAN, with a priority.
+const VLAN_ID: u16 = 0xfff;
 /// The MTU of Ethernet.
 const MTU_BYTES: usize = 1500;
 /// The longest packet whose length fits an IPv4 header.
@@ -278,10 +280,12 @@ impl phy::RxToken for RxToken<'_> {
             let copied = skb.copy_to(0, scratch);
             &scratch[..copied]
         };
-        if checksum::is_right(whole, skb.offload()) {
+        // The tag of a VLAN may stand beside the bytes, which are then no packet of this interface.
+        let of_a_vlan = skb.vlan().is_some_and(|tag| tag.tci & VLAN_ID != 0);
+        if !of_a_vlan && checksum::is_right(whole, skb.offload()) {
             return f(whole);
         }
-        skb.discard(DropReason::MALFORMED);
+        skb.discard(if of_a_vlan { DropReason::UNWANTED } else { DropReason::MALFORMED });
         // An empty packet is too short for any protocol: smoltcp drops it.
         f(&[])
     }

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use linerate::wire::{Mac, UdpEnds};
-use linerate::{Batch, DropReason, Offload, Pool, Port, Skb, Trust};
+use linerate::{Batch, DropReason, Offload, Pool, Port, Skb, Trust, Vlan};
 use linerate_smoltcp::Device;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device as _, RxToken as _, TxToken as _};
@@ -142,6 +142,27 @@ fn a_wrong_checksum_is_dropped_unless_it_never_was_on_a_wire() {
     drop((port, device, batch));
     assert_eq!(pool.ledger().dropped(DropReason::MALFORMED), 1);
     assert!(pool.ledger().balanced());
+}
+
+#[test]
+fn a_packet_of_a_vlan_is_not_the_interface_s_wherever_its_tag_stands() {
+    let pool = Pool::builder().frames(64).build().unwrap();
+    let (mut port, other) = Port::pair(64, &pool).unwrap();
+    let mut device = Device::new(other.into_queues().remove(0)).unwrap();
+    let mut batch = Batch::with_capacity(3);
+    port.alloc(&mut batch, 3);
+    for (skb, tci) in batch.iter_mut().zip([None, Some(5), Some(0xe000)]) {
+        skb.put(60).unwrap().fill(0);
+        assert!(skb.set_vlan(tci.map(|tci| Vlan { tci, protocol: 0x8100 })));
+    }
+    port.xmit(&mut batch);
+    let mut seen = Vec::new();
+    while let Some((packet, _)) = device.receive(Instant::ZERO) {
+        seen.push(packet.consume(<[u8]>::len));
+    }
+    assert_eq!(seen, [60, 0, 60]);
+    drop((port, device, batch));
+    assert_eq!(pool.ledger().dropped(DropReason::UNWANTED), 1);
 }
 
 #[test]
