@@ -25,7 +25,7 @@ macro_rules! ours {
 }
 
 /// Name and text of each built-in experiment.
-pub static BUILTIN: [(&str, &str); 22] = ours![
+pub static BUILTIN: [(&str, &str); 23] = ours![
     "batch",
     "batch-fault",
     "batch-bus",
@@ -41,6 +41,7 @@ pub static BUILTIN: [(&str, &str); 22] = ours![
     "coalesce",
     "coalesce-bus",
     "receive",
+    "smoltcp",
     "peers-buffers",
     "veth",
     "veth-load",

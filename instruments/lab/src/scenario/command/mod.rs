@@ -32,7 +32,8 @@ pub(super) struct Program;
 const SCRIPTS: [(&str, &str); 1] = [("forward.sh", include_str!("../../../peers/forward.sh"))];
 
 /// Programs of this project that are looked for beside this one first, each with its package.
-const OURS: [(&str, &str); 2] = [("linerate", "linerate-cli"), ("receive", "linerate-tests")];
+const OURS: [(&str, &str); 3] =
+    [("linerate", "linerate-cli"), ("receive", "linerate-tests"), ("stream", "linerate-tests")];
 
 static KNOBS: [Knob; 9] = [
     Knob {
