@@ -84,6 +84,8 @@ fn window(device: &str, task: Task, netns: &Netns) -> Result<()> {
             netns.ip("link set s0 up");
         }
     }
+    // BBR, a default of some systems, sends at the rate that it has measured, and not as fast as it can.
+    std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno")?;
     netns.ip(&format!("addr add {KERNEL}/24 dev k0"));
     netns.ip("link set k0 up");
     pin_to_cpu(task.cpu)?;
