@@ -141,10 +141,11 @@ impl Window {
         }
     }
 
-    /// Returns a figure by its name: one of [`COMMON`], `pmu.NAME`, or one of the scenario's.
+    /// Returns a figure by its name: one of [`COMMON`], `pmu.NAME`, or one of the scenario's. If the
+    /// window has no count of a common name, a program that is a side may say it.
     #[must_use]
     pub fn figure(&self, name: &str) -> Option<f64> {
-        let of = |n: Option<u64>| n.map(|n| n as f64);
+        let of = |n: Option<u64>| n.map(|n| n as f64).or_else(|| self.figures.get(name).copied());
         match name {
             "wall_ns" => of(Some(self.wall_ns)),
             "seconds" => Some(self.wall_ns as f64 / 1e9),
@@ -201,6 +202,15 @@ mod tests {
         assert_eq!(window.figure("pmu.instructions"), Some(70.0));
         let window = Window::of(vec![thread("a", true), thread("b", true)]);
         assert_eq!((window.cost_ns(), window.figure("pmu.instructions")), (1900, Some(140.0)));
+    }
+
+    #[test]
+    fn a_program_may_say_a_common_figure_that_the_window_has_not() {
+        let mut window = Window { packets: 5, ..Window::default() };
+        window.figures.extend([("bytes".into(), 700.0), ("packets".into(), 9.0)]);
+        assert_eq!(["bytes", "packets"].map(|name| window.figure(name)), [Some(700.0), Some(5.0)]);
+        window.bytes = Some(600);
+        assert_eq!(window.figure("bytes"), Some(600.0));
     }
 
     #[test]
