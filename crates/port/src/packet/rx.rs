@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::host::Retry;
 use crate::host::offload::{self, TAG_AT, TAG_BYTES};
 
-/// Where received frames wait.
+/// The place where received frames wait.
 pub(super) enum Source {
     /// In the mapped ring of the socket: the kernel hands over full blocks, others after a time.
     Ring(BlockRing),

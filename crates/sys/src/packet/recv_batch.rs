@@ -38,7 +38,7 @@ const _: () = assert!(
         <= CONTROL_BYTES
 );
 
-/// What the kernel says of a frame beside its data.
+/// Memory for what the kernel says of a frame beside its data.
 #[repr(C, align(8))]
 struct Said {
     control: [u8; CONTROL_BYTES],
