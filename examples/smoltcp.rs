@@ -1,5 +1,5 @@
-//! A web server with smoltcp's TCP in this process, until its input ends: `smoltcp packet:eth0
-//! 192.0.2.9/24`. `GET /N` returns N bytes, any other request a line.
+//! A web server with smoltcp's TCP in this process, until its input ends: `smoltcp
+//! packet:eth0,retire=0 192.0.2.9/24`. `GET /N` returns N bytes, any other request a line.
 
 mod args;
 
