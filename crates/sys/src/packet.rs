@@ -139,7 +139,7 @@ pub struct Options {
     pub send_buffer_bytes: u32,
 }
 
-/// Counts of a ring since the previous reading.
+/// Counts of a socket since the previous reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingStats {
     /// Frames that arrived, including dropped ones.
@@ -451,9 +451,8 @@ fn refused(interface: &Interface, call: &str, errno: Errno) -> Error {
         Errno::NODEV | Errno::NXIO => {
             Error::os(Code::NoDevice, what, call, errno).fix(crate::netif::FIND_INTERFACE)
         }
-        Errno::NOMEM | Errno::NOBUFS => {
-            Error::os(Code::Memory, what, call, errno).fix("ask for fewer or smaller blocks")
-        }
+        Errno::NOMEM | Errno::NOBUFS => Error::os(Code::Memory, what, call, errno)
+            .fix("a smaller ring or buffer, or fewer queues"),
         Errno::AFNOSUPPORT | Errno::PROTONOSUPPORT | Errno::NOPROTOOPT => {
             Error::os(Code::Unsupported, what, call, errno)
                 .fix("Linux 4.20 or later, built with CONFIG_PACKET")

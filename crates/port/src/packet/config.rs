@@ -93,7 +93,8 @@ fn queues(text: &str) -> std::result::Result<usize, String> {
 fn retire(text: &str) -> std::result::Result<u32, String> {
     let after = if text == "0" { Duration::ZERO } else { units::duration(text)? };
     let whole = after.subsec_nanos() % 1_000_000 == 0;
-    if whole && after <= Duration::from_secs(1) {
+    let is_time = (Duration::from_millis(1)..=Duration::from_secs(1)).contains(&after);
+    if text == "0" || (whole && is_time) {
         Ok(after.as_millis() as u32)
     } else {
         Err("whole milliseconds, 1ms to 1s, or 0 for no ring".into())
@@ -169,6 +170,7 @@ mod tests {
             ("packet:", "which interface"),
             ("packet:x,retire=500us", "1ms to 1s"),
             ("packet:x,retire=2s", "1ms to 1s"),
+            ("packet:x,retire=0ms", "or 0 for no ring"),
             ("packet:x,ring=4", "needs a unit"),
             ("packet:x,ring=1KiB", "512KiB to 1GiB"),
             ("packet:x,ring=3MiB", "a power of two"),

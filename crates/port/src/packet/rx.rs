@@ -24,7 +24,7 @@ pub(super) enum Source {
     Socket(RecvBatch),
 }
 
-/// The source of frames, and the frame that could not be received yet.
+/// The source of received frames, and the state of receiving.
 pub(super) struct Rx {
     source: Source,
     /// Length of the longest packet that the port delivers.
@@ -72,8 +72,8 @@ impl Rx {
     /// Errors: none. Malformed and too long frames are dropped with their reason, and count as
     ///         looked at, so that a visit ends. `is_broken` tells an error of the socket.
     /// Cost:   one copy of the frame, two if it has a VLAN tag. From a ring no syscall; from the
-    ///         socket one for each [`RECEIVED_MAX`] frames, which copies them, too, and one that finds
-    ///         none.
+    ///         socket one for each [`RECEIVED_MAX`] frames, which copies them, too, and one more at
+    ///         the last.
     ///
     /// [`RECEIVED_MAX`]: linerate_sys::packet::RECEIVED_MAX
     pub fn receive(
@@ -92,22 +92,28 @@ impl Rx {
                 if visit.left == 0 {
                     break true;
                 }
-                match batch.fill(socket, visit.left) {
-                    Ok(0) => break true,
-                    Ok(_) if !visit.read(batch) => break false,
-                    Ok(_) => {}
-                    Err(Errno::INVAL) => {
+                let end = batch.fill(socket, visit.left);
+                let is_fed = visit.read(batch);
+                match end {
+                    None => {}
+                    // The kernel has dropped a frame.
+                    Some(Errno::INVAL) => {
                         self.refused += 1;
-                        visit.left -= 1;
+                        visit.left = visit.left.saturating_sub(1);
                     }
-                    Err(_) => {
-                        self.is_broken = true;
-                        break true;
+                    Some(errno) => {
+                        self.is_broken = errno != Errno::AGAIN;
+                        break is_fed;
                     }
+                }
+                if !is_fed {
+                    break false;
                 }
             },
         };
-        self.starved = if is_fed { Retry::default() } else { Retry::later() };
+        // A socket in error may stay readable.
+        let is_paused = !is_fed || self.is_broken;
+        self.starved = if is_paused { Retry::later() } else { Retry::default() };
         self.rx_nombuf += u64::from(!is_fed);
         visit.moved
     }
@@ -121,7 +127,7 @@ impl Rx {
                 Source::Ring(ring) => ring.next_block().is_some(),
                 Source::Socket(batch) => {
                     batch.frames_left() > 0
-                        || poll_readable(&[socket.as_fd()], Some(Duration::ZERO)).unwrap_or(true)
+                        || poll_readable(&[socket.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
                 }
             }
     }

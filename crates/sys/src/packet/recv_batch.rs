@@ -15,7 +15,7 @@
 use std::mem::{offset_of, size_of};
 use std::os::fd::AsRawFd;
 
-use rustix::io::{self, Errno};
+use rustix::io::Errno;
 
 use super::PacketSocket;
 use super::rx_frame::{RxFrame, Vlan};
@@ -34,13 +34,17 @@ const CONTROL_BYTES: usize = 128;
 const NAME_BYTES: usize = size_of::<libc::sockaddr_ll>();
 const _: () = assert!(VNET_HDR_BYTES <= FRAME_AT);
 const _: () = assert!(
-    2 * CMSG_HDR_BYTES + size_of::<libc::tpacket_auxdata>() + size_of::<libc::timespec>() + 16
+    2 * CMSG_HDR_BYTES
+        + size_of::<libc::tpacket_auxdata>().next_multiple_of(8)
+        + size_of::<libc::timespec>().next_multiple_of(8)
         <= CONTROL_BYTES
 );
+const _: () = assert!(align_of::<libc::cmsghdr>() <= 8);
 
-/// Memory for what the kernel says of a frame beside its data.
+/// Memory for what the kernel says of a frame beside its data; aligned as a `cmsghdr`.
 #[repr(C, align(8))]
 struct Said {
+    /// The bytes of two control messages, each a multiple of 8 bytes long.
     control: [u8; CONTROL_BYTES],
     /// The bytes of a `sockaddr_ll`.
     name: [u8; NAME_BYTES],
@@ -88,21 +92,25 @@ impl RecvBatch {
     /// Receives up to `most` frames that wait at `socket`, at most [`RECEIVED_MAX`].
     ///
     /// Shape:  frames of the socket -> the batch; unread frames of the batch stay, and then nothing
-    ///         is received. Returns the number of unread frames; 0 means that none waits.
-    /// Errors: ENETDOWN once after the interface was set down or removed; EINVAL if the kernel has
-    ///         dropped a frame whose offload the header cannot say; others of recvmmsg(2).
-    /// Cost:   one syscall, which copies the frames; no allocation.
-    pub fn fill(&mut self, socket: &PacketSocket, most: usize) -> io::Result<usize> {
+    ///         is received. Returns `None` if more frames may wait.
+    /// Errors: what ended the batch: EAGAIN if no other frame waits; ENETDOWN once after the
+    ///         interface was set down or removed; EINVAL if the next frame was one whose offload the
+    ///         header cannot say, which the kernel has dropped; others of recvmmsg(2).
+    /// Cost:   one syscall, which copies the frames; a second one if fewer came. No allocation.
+    /// Source: net/socket.c do_recvmmsg, which keeps an error behind frames for the socket's next call.
+    pub fn fill(&mut self, socket: &PacketSocket, most: usize) -> Option<Errno> {
         if self.frames_left() > 0 {
-            return Ok(self.frames_left());
+            return None;
         }
         (self.filled, self.next) = (0, 0);
         let most = most.min(RECEIVED_MAX);
         self.point(most);
-        // Without MSG_TRUNC a message that is cut has the length of the rest.
+        // Without MSG_TRUNC, the length of a cut message is that of its received part.
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        // SAFETY: `point` has made the first `most` messages point to memory that `self` owns, with
-        // its sizes, and no reference to it exists during the call.
+        // SAFETY: `msgs` has RECEIVED_MAX entries, and `most` is at most that. `point` made each of
+        // the first `most` point to its own segment, control buffer and name in `self`, with their
+        // lengths; `&mut self` keeps that memory alive, and no reference to it is used during the
+        // call. A null timeout is allowed.
         let received = check(unsafe {
             libc::recvmmsg(
                 socket.fd.as_raw_fd(),
@@ -112,12 +120,13 @@ impl RecvBatch {
                 std::ptr::null_mut(),
             )
         });
+        self.filled = (*received.as_ref().unwrap_or(&0) as usize).min(most);
         match received {
-            Ok(n) => self.filled = (n as usize).min(most),
-            Err(Errno::AGAIN) => {}
-            Err(e) => return Err(e),
+            // A later call of another kind, such as one that sends, would report the error.
+            Ok(_) if self.filled < most => Some(socket.take_error().unwrap_or(Errno::AGAIN)),
+            Ok(_) => None,
+            Err(e) => Some(e),
         }
-        Ok(self.filled)
     }
 
     /// Points the first `most` messages to their memory: the kernel has overwritten the lengths.
@@ -143,7 +152,7 @@ impl RecvBatch {
     ///
     /// Shape:  the frame is lent until the next call.
     /// Errors: none.
-    /// Cost:   reads what the kernel said of the frame (three cache lines); no syscall.
+    /// Cost:   reads what the kernel said of the frame (four cache lines); no syscall.
     pub fn next_frame(&mut self) -> Option<RxFrame<'_>> {
         let at = self.next;
         (at < self.filled).then(|| {
@@ -224,17 +233,23 @@ impl Beside {
     }
 }
 
-/// Types of integers only, for which every bit pattern is valid.
-trait Integers: Copy {}
-impl Integers for libc::cmsghdr {}
-impl Integers for libc::tpacket_auxdata {}
-impl Integers for libc::timespec {}
+/// A type of integers only.
+///
+/// # Safety
+/// Every bit pattern is a valid value.
+unsafe trait Integers: Copy {}
+// SAFETY: its fields are integers.
+unsafe impl Integers for libc::cmsghdr {}
+// SAFETY: as above.
+unsafe impl Integers for libc::tpacket_auxdata {}
+// SAFETY: as above.
+unsafe impl Integers for libc::timespec {}
 
 /// Returns the `T` at the start of `bytes`.
 fn copy<T: Integers>(bytes: &[u8]) -> Option<T> {
     let bytes = bytes.get(..size_of::<T>())?;
-    // SAFETY: `bytes` is as long as a T, of which every bit pattern is valid, and the read requires
-    // no alignment.
+    // SAFETY: `bytes` is as long as a T; `Integers` promises that every bit pattern is one, and the
+    // read requires no alignment.
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
