@@ -145,7 +145,7 @@ fn a_wrong_checksum_is_dropped_unless_it_never_was_on_a_wire() {
 }
 
 #[test]
-fn a_packet_of_a_vlan_is_not_the_interface_s_wherever_its_tag_stands() {
+fn a_packet_whose_vlan_tag_stands_beside_its_bytes_is_dropped() {
     let pool = Pool::builder().frames(64).build().unwrap();
     let (mut port, other) = Port::pair(64, &pool).unwrap();
     let mut device = Device::new(other.into_queues().remove(0)).unwrap();

@@ -142,7 +142,11 @@ fn stream(task: Task) -> Result<(u64, Duration)> {
     let mut stream = TcpStream::connect((STACK, PORT))?;
     let (start, mut bytes, mut buffer) = (Clock::now(), 0, vec![0; 1 << 20]);
     while start.elapsed() < task.run {
-        bytes += if task.down { stream.read(&mut buffer)? } else { stream.write(&buffer)? } as u64;
+        let moved = if task.down { stream.read(&mut buffer)? } else { stream.write(&buffer)? };
+        if moved == 0 {
+            return Err("smoltcp has closed the connection".into());
+        }
+        bytes += moved as u64;
     }
     Ok((bytes, start.elapsed()))
 }
