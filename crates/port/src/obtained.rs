@@ -23,7 +23,7 @@ pub enum Direction {
 pub struct Obtained {
     /// The name of the device: interface, file, ring.
     pub device: String,
-    /// Driver and mode of the device, such as: `AF_PACKET TPACKET_V3 copy`.
+    /// Driver and mode of the device, such as: `AF_PACKET TPACKET_V3, copy, MTU 1500`.
     pub mode: String,
     /// Number of the port's queues.
     pub queues: usize,
