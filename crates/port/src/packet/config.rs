@@ -36,8 +36,8 @@ pub(super) struct Config {
     pub promisc: bool,
     /// Number of queues, each with a socket and a ring of its own.
     pub queues: usize,
-    /// Longest time for which the kernel keeps a partly filled block; 0 for no ring, from which each
-    /// frame can be received as soon as it has arrived.
+    /// Longest time for which the kernel keeps a partly filled block of the ring; 0 to have no ring,
+    /// so that each frame can be received as soon as it has arrived.
     pub retire_ms: u32,
     /// Length of each queue's receive ring or buffer in bytes, a power of two.
     pub ring_bytes: u32,
@@ -91,10 +91,12 @@ fn queues(text: &str) -> std::result::Result<usize, String> {
 }
 
 fn retire(text: &str) -> std::result::Result<u32, String> {
-    let after = if text == "0" { Duration::ZERO } else { units::duration(text)? };
+    if text == "0" {
+        return Ok(0);
+    }
+    let after = units::duration(text)?;
     let whole = after.subsec_nanos() % 1_000_000 == 0;
-    let is_time = (Duration::from_millis(1)..=Duration::from_secs(1)).contains(&after);
-    if text == "0" || (whole && is_time) {
+    if whole && (Duration::from_millis(1)..=Duration::from_secs(1)).contains(&after) {
         Ok(after.as_millis() as u32)
     } else {
         Err("whole milliseconds, 1ms to 1s, or 0 for no ring".into())

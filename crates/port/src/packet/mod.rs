@@ -16,7 +16,8 @@
 //! Owner: the queue owns the socket, its ring and its descriptor, which is an epoll set around the
 //! socket. Frames received stay in the kernel's blocks, or in the socket's receive buffer, until they
 //! are copied: if the pool has no frame, or no call comes, these fill up and the kernel counts what
-//! it drops, which `rx_missed` reports. All queues own the reservation of the ports: the last to go gives them back.
+//! it drops, which `rx_missed` reports. All queues own the reservation of the ports: the last to go
+//! gives them back.
 //!
 //! Offloads: with the vnet header (the default) partial checksums and superframes pass as they are,
 //! both ways. What the header cannot say is done before: see `txprep`. docs/ports/packet.md has the options and the limits, each with its cause.

@@ -31,8 +31,8 @@ pub(super) struct Rx {
     longest: usize,
     /// Buffer in which a frame and its VLAN tag are joined; only tagged frames cost this second copy.
     scratch: Vec<u8>,
-    /// The next attempt while the pool has no frame; meanwhile the socket may be readable although
-    /// nothing can be received.
+    /// The next attempt while the pool has no frame, or after an error of the socket; meanwhile the
+    /// socket may be readable although nothing can be received.
     pub starved: Retry,
     /// Number of receives that ended early because the pool had no frame.
     pub rx_nombuf: u64,
@@ -72,8 +72,8 @@ impl Rx {
     /// Errors: none. Malformed and too long frames are dropped with their reason, and count as
     ///         looked at, so that a visit ends. `is_broken` tells an error of the socket.
     /// Cost:   one copy of the frame, two if it has a VLAN tag. From a ring no syscall; from the
-    ///         socket one for each [`RECEIVED_MAX`] frames, which copies them, too, and one more at
-    ///         the last.
+    ///         socket one for each [`RECEIVED_MAX`] frames, which copies them, too, and one more for
+    ///         the last batch.
     ///
     /// [`RECEIVED_MAX`]: linerate_sys::packet::RECEIVED_MAX
     pub fn receive(
@@ -87,13 +87,13 @@ impl Rx {
         let (scratch, longest) = (&mut self.scratch, self.longest);
         let mut visit = Visit { mem, out, scratch, longest, left, moved: Moved::default() };
         let is_fed = match &mut self.source {
-            Source::Ring(ring) => visit.empty(ring),
+            Source::Ring(ring) => visit.take_blocks(ring),
             Source::Socket(batch) => loop {
                 if visit.left == 0 {
                     break true;
                 }
                 let end = batch.fill(socket, visit.left);
-                let is_fed = visit.read(batch);
+                let is_fed = visit.take_batch(batch);
                 match end {
                     None => {}
                     // The kernel has dropped a frame.
@@ -157,7 +157,7 @@ struct Visit<'a> {
 
 impl Visit<'_> {
     /// Takes frames of the blocks of `ring`; returns false if the pool has no frame for one.
-    fn empty(&mut self, ring: &mut BlockRing) -> bool {
+    fn take_blocks(&mut self, ring: &mut BlockRing) -> bool {
         while self.left > 0
             && let Some(mut block) = ring.next_block()
         {
@@ -174,7 +174,7 @@ impl Visit<'_> {
     }
 
     /// Takes the frames of `batch`; returns false if the pool has no frame for one.
-    fn read(&mut self, batch: &mut RecvBatch) -> bool {
+    fn take_batch(&mut self, batch: &mut RecvBatch) -> bool {
         while self.left > 0
             && let Some(frame) = batch.next_frame()
         {

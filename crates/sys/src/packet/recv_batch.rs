@@ -41,9 +41,9 @@ const _: () = assert!(
 );
 const _: () = assert!(align_of::<libc::cmsghdr>() <= 8);
 
-/// Memory for what the kernel says of a frame beside its data; aligned as a `cmsghdr`.
+/// Memory for what the kernel reports of a frame beside its data; aligned as a `cmsghdr`.
 #[repr(C, align(8))]
-struct Said {
+struct Ancillary {
     /// The bytes of two control messages, each a multiple of 8 bytes long.
     control: [u8; CONTROL_BYTES],
     /// The bytes of a `sockaddr_ll`.
@@ -54,7 +54,7 @@ struct Said {
 pub struct RecvBatch {
     msgs: Vec<libc::mmsghdr>,
     iov: Vec<libc::iovec>,
-    said: Vec<Said>,
+    ancillary: Vec<Ancillary>,
     data: Vec<u8>,
     frame_bytes: usize,
     slot_bytes: usize,
@@ -72,14 +72,14 @@ impl RecvBatch {
     /// Creates an empty batch for frames of up to `frame_bytes` bytes.
     pub(super) fn new(frame_bytes: usize, vnet: bool) -> RecvBatch {
         let slot_bytes = (FRAME_AT + frame_bytes).next_multiple_of(SLOT_ALIGN);
-        let said = || Said { control: [0; CONTROL_BYTES], name: [0; NAME_BYTES] };
+        let ancillary = || Ancillary { control: [0; CONTROL_BYTES], name: [0; NAME_BYTES] };
         // SAFETY: mmsghdr consists of integers and pointers, for which all zeroes is a valid value.
         let msg = || unsafe { std::mem::zeroed::<libc::mmsghdr>() };
         let segment = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         RecvBatch {
             msgs: std::iter::repeat_with(msg).take(RECEIVED_MAX).collect(),
             iov: vec![segment; RECEIVED_MAX],
-            said: std::iter::repeat_with(said).take(RECEIVED_MAX).collect(),
+            ancillary: std::iter::repeat_with(ancillary).take(RECEIVED_MAX).collect(),
             data: vec![0; slot_bytes * RECEIVED_MAX],
             frame_bytes,
             slot_bytes,
@@ -133,16 +133,16 @@ impl RecvBatch {
     fn point(&mut self, most: usize) {
         let header = if self.vnet { VNET_HDR_BYTES } else { 0 };
         let slots = self.data.chunks_exact_mut(self.slot_bytes);
-        let parts = self.msgs.iter_mut().zip(&mut self.iov).zip(&mut self.said).zip(slots);
-        for (((msg, segment), said), slot) in parts.take(most) {
+        let parts = self.msgs.iter_mut().zip(&mut self.iov).zip(&mut self.ancillary).zip(slots);
+        for (((msg, segment), ancillary), slot) in parts.take(most) {
             let bytes = &mut slot[FRAME_AT - header..FRAME_AT + self.frame_bytes];
             segment.iov_base = bytes.as_mut_ptr().cast();
             segment.iov_len = bytes.len();
             let msg = &mut msg.msg_hdr;
             (msg.msg_iov, msg.msg_iovlen) = (std::ptr::from_mut(segment), 1);
-            msg.msg_name = said.name.as_mut_ptr().cast();
-            msg.msg_namelen = said.name.len() as libc::socklen_t;
-            msg.msg_control = said.control.as_mut_ptr().cast();
+            msg.msg_name = ancillary.name.as_mut_ptr().cast();
+            msg.msg_namelen = ancillary.name.len() as libc::socklen_t;
+            msg.msg_control = ancillary.control.as_mut_ptr().cast();
             msg.msg_controllen = CONTROL_BYTES as _;
             msg.msg_flags = 0;
         }
@@ -152,7 +152,7 @@ impl RecvBatch {
     ///
     /// Shape:  the frame is lent until the next call.
     /// Errors: none.
-    /// Cost:   reads what the kernel said of the frame (four cache lines); no syscall.
+    /// Cost:   reads what the kernel reported of the frame (four cache lines); no syscall.
     pub fn next_frame(&mut self) -> Option<RxFrame<'_>> {
         let at = self.next;
         (at < self.filled).then(|| {
@@ -173,22 +173,22 @@ impl RecvBatch {
     }
 
     fn frame(&self, at: usize) -> RxFrame<'_> {
-        let (msg, said) = (&self.msgs[at], &self.said[at]);
+        let (msg, ancillary) = (&self.msgs[at], &self.ancillary[at]);
         let slot = &self.data[at * self.slot_bytes..][..self.slot_bytes];
         let header = if self.vnet { VNET_HDR_BYTES } else { 0 };
         let len = (msg.msg_len as usize).saturating_sub(header);
         let vnet = slot[FRAME_AT - VNET_HDR_BYTES..].first_chunk().copied();
         // The type of the length differs between C libraries.
         let told: usize = msg.msg_hdr.msg_controllen as _;
-        let control = &said.control[..told.min(CONTROL_BYTES)];
-        let Beside { aux, time } = Beside::of(control);
+        let control = &ancillary.control[..told.min(CONTROL_BYTES)];
+        let ControlMessages { aux, time } = ControlMessages::of(control);
         RxFrame {
             data: &slot[FRAME_AT..][..len.min(self.frame_bytes)],
             len: len as u32,
             vnet: vnet.filter(|_| self.vnet).map(VnetHdr::from_bytes),
             vlan: Vlan::of(aux.tp_status, aux.tp_vlan_tci, aux.tp_vlan_tpid),
             status: aux.tp_status,
-            pkttype: said.name[offset_of!(libc::sockaddr_ll, sll_pkttype)],
+            pkttype: ancillary.name[offset_of!(libc::sockaddr_ll, sll_pkttype)],
             sec: time.tv_sec as u32,
             nsec: time.tv_nsec as u32,
         }
@@ -204,32 +204,32 @@ impl std::fmt::Debug for RecvBatch {
 }
 
 /// The control messages of a frame; zero if the kernel has sent none.
-struct Beside {
+struct ControlMessages {
     aux: libc::tpacket_auxdata,
     time: libc::timespec,
 }
 
-impl Beside {
+impl ControlMessages {
     /// Reads control messages; a length that reaches beyond `control` ends them.
-    fn of(control: &[u8]) -> Beside {
+    fn of(control: &[u8]) -> ControlMessages {
         // SAFETY: both consist of integers, for which all zeroes is a valid value.
-        let mut beside: Beside = unsafe { std::mem::zeroed() };
+        let mut messages: ControlMessages = unsafe { std::mem::zeroed() };
         let mut rest = control;
         while let Some(header) = copy::<libc::cmsghdr>(rest) {
             let len: usize = header.cmsg_len as _;
             let Some(value) = rest.get(CMSG_HDR_BYTES..len) else { break };
             match (header.cmsg_level, header.cmsg_type) {
                 (libc::SOL_PACKET, libc::PACKET_AUXDATA) => {
-                    beside.aux = copy(value).unwrap_or(beside.aux);
+                    messages.aux = copy(value).unwrap_or(messages.aux);
                 }
                 (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
-                    beside.time = copy(value).unwrap_or(beside.time);
+                    messages.time = copy(value).unwrap_or(messages.time);
                 }
                 _ => {}
             }
             rest = rest.get(len.next_multiple_of(size_of::<usize>())..).unwrap_or_default();
         }
-        beside
+        messages
     }
 }
 
@@ -280,12 +280,12 @@ mod tests {
         let right = CMSG_HDR_BYTES + aux.len();
         let other = message(libc::SOL_SOCKET, libc::SCM_RIGHTS, CMSG_HDR_BYTES + 4, &[9; 4]);
         let both = [other, whole(right)].concat();
-        assert_eq!(Beside::of(&both).aux.tp_status.to_ne_bytes(), [1, 2, 3, 4]);
+        assert_eq!(ControlMessages::of(&both).aux.tp_status.to_ne_bytes(), [1, 2, 3, 4]);
         for cut in 0..both.len() - 4 {
-            assert_eq!(Beside::of(&both[..cut]).aux.tp_status, 0, "{cut}");
+            assert_eq!(ControlMessages::of(&both[..cut]).aux.tp_status, 0, "{cut}");
         }
         for len in [0, 1, CMSG_HDR_BYTES - 1, CMSG_HDR_BYTES, right - 1, 1000, usize::MAX] {
-            assert_eq!(Beside::of(&whole(len)).aux.tp_status, 0, "{len}");
+            assert_eq!(ControlMessages::of(&whole(len)).aux.tp_status, 0, "{len}");
         }
     }
 }
