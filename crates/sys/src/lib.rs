@@ -26,6 +26,7 @@ pub mod thread;
 pub mod tsc;
 pub mod tun;
 pub mod unix;
+pub mod verbs;
 pub mod vnet;
 pub mod wait;
 pub mod xdp;
