@@ -44,6 +44,7 @@ pub mod pcap;
 pub mod ring;
 pub mod sink;
 pub mod tap;
+pub mod verbs;
 pub mod wrap;
 pub mod xdp;
 

@@ -4,15 +4,16 @@ use linerate_skb::Result;
 
 use crate::driver::{Driver, DriverFlags, Plan};
 use crate::spec::Spec;
-use crate::{r#gen, memif, null, packet, pcap, ring, sink, tap, xdp};
+use crate::{r#gen, memif, null, packet, pcap, ring, sink, tap, verbs, xdp};
 
 /// The drivers of this crate, in the order of the command's help; no other list has all of them.
-static DRIVERS: [&dyn Driver; 9] = [
+static DRIVERS: [&dyn Driver; 10] = [
     &xdp::XDP,
     &packet::Packet,
     &tap::Tap,
     &pcap::Pcap,
     &memif::Memif,
+    &verbs::Verbs,
     &ring::Ring,
     &r#gen::Gen,
     &sink::Sink,

@@ -28,6 +28,7 @@ fn sample(driver: &str) -> Sample {
         "ring" => ("r", "len", Some("64"), "sixty"),
         "sink" => ("", "blind", None, "maybe"),
         "tap" => ("t0", "queues", Some("2"), "two"),
+        "verbs" => ("rxe0", "listen", Some("10.0.0.1"), "eth0"),
         "xdp" => ("v0", "queues", Some("0"), "one"),
         other => panic!("a driver without a sample: {other}"),
     };
@@ -126,7 +127,7 @@ fn a_registry_knows_the_drivers_that_are_added_and_each_name_once() {
     assert!(drivers.plan("twice:7,size=1").is_err());
     assert!(drivers.parse("twise:7").unwrap_err().fix.contains("did you mean twice:7?"));
     let e = plan("frobnicate:7").err().unwrap();
-    assert!(e.fix.ends_with("drivers: gen memif null packet pcap ring sink tap xdp"), "{e}");
+    assert!(e.fix.ends_with("drivers: gen memif null packet pcap ring sink tap verbs xdp"), "{e}");
 }
 
 #[test]

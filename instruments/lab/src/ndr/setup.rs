@@ -21,7 +21,7 @@ pub(super) const DRAIN: Duration = Duration::from_secs(1);
 /// The length of the trial of the generator alone.
 const ALONE: Duration = Duration::from_millis(500);
 /// Drivers of devices that other programs can connect to.
-const DEVICES: [&str; 4] = ["memif", "packet", "tap", "xdp"];
+const DEVICES: [&str; 5] = ["memif", "packet", "tap", "verbs", "xdp"];
 const FIX: &str = "linerate ndr ring:a ring:b, or linerate ndr packet:veth0 packet:veth1";
 
 /// The setup of a trial.

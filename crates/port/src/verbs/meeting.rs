@@ -1,0 +1,157 @@
+//! A meeting with a peer by TCP, from the call to the end of the peer.
+//!
+//! ```text
+//!   calling ──► greeting: our hello is sent, theirs is read ──► making: our end can receive, `!` is sent ──► peer
+//!                                └── a byte of refusal, and the end
+//! ```
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+
+use super::hello::{HELLO_BYTES, Hello, READY, Refusal};
+use super::nic::Fabric;
+use super::roster::Joined;
+
+/// Longest time for a peer to finish a meeting.
+const MEETING: Duration = Duration::from_secs(2);
+/// Time without a sign of life of a peer's host after which its kernel is asked for one; five questions without an
+/// answer, one a second, end the connection.
+const SILENCE: Duration = Duration::from_secs(5);
+const QUESTION: Duration = Duration::from_secs(1);
+const QUESTIONS: u32 = 5;
+
+/// A TCP connection with a peer.
+pub(super) struct Meeting<F: Fabric> {
+    pub id: u64,
+    pub stream: TcpStream,
+    pub stage: Stage<F>,
+    /// The address that was called; `None` if the peer has called.
+    pub call: Option<SocketAddr>,
+    /// The time by which the meeting must be finished.
+    pub until: Instant,
+    /// GID and number of the peer's UD queue pair, once it has said them.
+    pub is: Option<([u8; 16], u32)>,
+}
+
+/// The stage of a meeting.
+pub(super) enum Stage<F: Fabric> {
+    /// TCP is connecting.
+    Calling,
+    /// Our hello has been sent, and `len` bytes of theirs have come.
+    Greeting { half: Option<F::Half>, ours: Hello, bytes: [u8; HELLO_BYTES], len: usize },
+    /// This end can receive, and the other has not said that it can.
+    Making(Option<Joined<F::Peer>>),
+    /// The queue has the peer.
+    Peer,
+}
+
+/// The result of reading from a peer.
+pub(super) enum Said {
+    /// Nothing more has come.
+    Nothing,
+    /// Its hello.
+    Hello([u8; HELLO_BYTES]),
+    /// It can receive.
+    Ready,
+    /// The meeting has ended, for this reason.
+    Ended(String),
+}
+
+impl<F: Fabric> Meeting<F> {
+    /// Begins a meeting on a TCP connection that is being made.
+    pub fn calling(id: u64, stream: TcpStream, call: SocketAddr) -> Meeting<F> {
+        let until = Instant::now() + MEETING;
+        Meeting { id, stream, stage: Stage::Calling, call: Some(call), until, is: None }
+    }
+
+    /// Sends our hello on a TCP connection, and expects theirs.
+    ///
+    /// # Errors
+    /// The reason why the peer cannot be met.
+    pub fn greet(
+        id: u64,
+        stream: TcpStream,
+        call: Option<SocketAddr>,
+        fabric: &mut F,
+        longest_bytes: usize,
+    ) -> Result<Meeting<F>, String> {
+        prepare(&stream).map_err(|e| e.to_string())?;
+        let (half, ours) = fabric.begin().map_err(|e| e.to_string())?;
+        let ours = Hello { longest_bytes: longest_bytes as u32, ..ours };
+        // A new connection has room for a few bytes.
+        (&stream).write_all(&ours.bytes()).map_err(|e| e.to_string())?;
+        let stage = Stage::Greeting { half: Some(half), ours, bytes: [0; HELLO_BYTES], len: 0 };
+        Ok(Meeting { id, stream, stage, call, until: Instant::now() + MEETING, is: None })
+    }
+
+    /// Returns true if the peer has a place among the port's peers.
+    pub fn has_place(&self) -> bool {
+        matches!(self.stage, Stage::Making(_) | Stage::Peer)
+    }
+
+    /// Returns true if the meeting is not finished.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.stage, Stage::Peer)
+    }
+
+    /// Reads what the peer has sent; never waits.
+    pub fn read(&mut self) -> Said {
+        loop {
+            if let Stage::Greeting { bytes, len, .. } = &mut self.stage {
+                match self.stream.read(&mut bytes[*len..]) {
+                    Ok(0) => return Said::Ended("it hung up before it said hello".to_owned()),
+                    Ok(n) => *len += n,
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => return Said::Nothing,
+                    Err(e) => return Said::Ended(e.to_string()),
+                }
+                if *len == HELLO_BYTES {
+                    return Said::Hello(*bytes);
+                }
+                continue;
+            }
+            let mut byte = [0];
+            return match self.stream.read(&mut byte) {
+                Ok(0) => Said::Ended("it has gone".to_owned()),
+                Ok(_) if byte == [READY] => Said::Ready,
+                Ok(_) => Said::Ended(match Refusal::of(byte[0]) {
+                    Some(refusal) => format!("it refuses: {}", refusal.as_str()),
+                    None => "it sent something that no port sends".to_owned(),
+                }),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => Said::Nothing,
+                Err(e) => Said::Ended(e.to_string()),
+            };
+        }
+    }
+
+    /// Sends one byte, for which a connection that carries nothing else has room.
+    ///
+    /// # Errors
+    /// Those of TCP.
+    pub fn say(&self, byte: u8) -> Result<(), String> {
+        (&self.stream).write_all(&[byte]).map_err(|e| e.to_string())
+    }
+}
+
+impl<F: Fabric> AsFd for Meeting<F> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// Prepares a new TCP connection: it never blocks, and ends if the other host is silent for ten seconds.
+fn prepare(stream: &TcpStream) -> std::io::Result<()> {
+    if let Some(e) = stream.take_error()? {
+        return Err(e);
+    }
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    sockopt::set_tcp_keepidle(stream, SILENCE)?;
+    sockopt::set_tcp_keepintvl(stream, QUESTION)?;
+    sockopt::set_tcp_keepcnt(stream, QUESTIONS)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Packets in messages of an RDMA device: datagrams to peers and groups, or a connection with each peer.
+//!
+//! ```text
+//!   hot list ──► receive requests ──► device ──► completion ──► Skb                requests.rs, rx.rs
+//!   Skb ──► chain of messages, one doorbell ──► send queue ──► device ──► completion, freed   tx.rs, flight.rs
+//!        datagram to a peer | connection with a peer | datagram to a group                  peers.rs, macs.rs
+//!   TCP ──► hello, ready ──► a way to a peer, made off the worker                           control.rs, meeting.rs, roster.rs
+//! ```
+//!
+//! A message is a packet with its Ethernet header, as it lies in its frame: no copy in either direction. Peers meet by
+//! TCP, and learn each other's MAC addresses as a bridge does.
+//!
+//! docs/ports/verbs.md has the options, and the limits each with its cause; docs/adr/0018 has the decisions.
+//!
+//! Source: rdma-core; Documentation/infiniband, and the posts on IPoIB whose device this is.
+
+mod config;
+mod control;
+mod device;
+mod examine;
+mod flight;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+mod hello;
+mod macs;
+mod meeting;
+mod nic;
+mod peers;
+mod queue;
+mod requests;
+mod roster;
+mod rx;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use std::time::Duration;
+
+use linerate_skb::Result;
+
+use crate::doctor::{Findings, Trial};
+use crate::driver::{Driver, DriverHelp, Needs, OpenContext, Opened, Plan};
+use crate::obtained::Obtained;
+use crate::queue::{Health, QueueOps};
+use crate::spec::Spec;
+
+use config::{Config, Role};
+use control::Control;
+use device::Found;
+use queue::{Parts, VerbsQueue};
+
+/// Longest time that the opening of a port which connects waits for a peer.
+const MEETING: Duration = Duration::from_millis(200);
+
+/// The driver of `verbs:DEVICE,listen=ADDRESS|connect=ADDRESS[+ADDRESS..][,datagrams][,mtu=1500]`
+/// `[,group=ADDRESS][,peers=8][,rx=512][,tx=512][,port=1][,gid=N]`.
+#[derive(Debug)]
+pub struct Verbs;
+
+impl Driver for Verbs {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn help(&self) -> DriverHelp {
+        DriverHelp {
+            usage: "verbs:DEVICE,listen=ADDRESS|connect=ADDRESS[,datagrams]",
+            text: "packets between hosts by an RDMA device (InfiniBand, RoCE; experimental)",
+        }
+    }
+
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        Ok(Box::new(Config::of(spec)?))
+    }
+}
+
+impl Plan for Config {
+    fn needs(&self) -> Result<Needs> {
+        let (packet_max_bytes, ring_frames) = (self.longest_bytes, self.ring_frames());
+        Ok(Needs { packet_max_bytes, ring_frames, ..Needs::default() })
+    }
+
+    fn examine(&self, spec: &Spec, how: Trial, found: &mut Findings) {
+        examine::examine(self, spec, how, found);
+    }
+
+    fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
+        let (pool, found) = (cx.pool(), device::find(self)?);
+        let longest = device::longest(self, &found);
+        let (fabric, nic) = device::open(self, &found, pool)?;
+        let control = Control::start(self, fabric, longest)?;
+        let mut queue = VerbsQueue::new(Parts {
+            nic,
+            control,
+            pool: pool.clone(),
+            name: format!("verbs:{}", self.device),
+            rx_len: self.rx_len,
+            tx_len: self.tx_len,
+            group: self.group.map(|_| (found.state.mtu_bytes.min(longest), found.gid)),
+        })?;
+        if matches!(self.role, Role::Connect(_)) {
+            queue.meet(MEETING);
+        }
+        let mut obtained = Obtained::new(&*self.device, mode(self, &found), longest);
+        if let Health::Down(why) = queue.health() {
+            obtained = obtained.refused(format!("{}; {}", why.why, why.fix));
+        }
+        Ok(Opened::single(queue, obtained))
+    }
+}
+
+/// Returns the description of a port's mode.
+fn mode(config: &Config, found: &Found) -> String {
+    let what = if config.is_connected { "a connection for each peer" } else { "datagrams only" };
+    let how = match &config.role {
+        Role::Listen(at, _) => format!("listens at {at}"),
+        Role::Connect(all) => {
+            let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+            format!("connects to {}", all.join(", "))
+        }
+    };
+    let group = config.group.map_or(String::new(), |group| format!(", group {group}"));
+    let (kind, mtu) = (&found.kind, found.state.mtu_bytes);
+    format!("verbs by {kind}, {what}, zero copy, {how}{group}, datagrams of {mtu}")
+}

@@ -1,0 +1,185 @@
+//! The peers of a queue, each with its way, and the packets and frames on its connection.
+
+use linerate_skb::Pool;
+
+use super::flight::Flight;
+use super::macs::Macs;
+use super::requests::Requests;
+use super::roster::Joined;
+
+/// A peer.
+pub(super) struct Peer<P> {
+    pub of: Joined<P>,
+    /// The packets on the connection; `None` without one.
+    pub flight: Option<Flight>,
+    /// The frames that the connection has to fill; `None` without one.
+    pub requests: Option<Requests>,
+    /// The number of the connection in the numbers of requests.
+    pub number: u32,
+    /// True if nothing more can be sent to the peer: its connection has failed, or it has gone.
+    pub has_failed: bool,
+    /// True if the peer has gone; what it sent may still be received.
+    pub has_gone: bool,
+}
+
+/// The rest of a peer that has gone: its connection is ended before its packets are dropped.
+#[derive(Debug)]
+pub(super) struct Gone<P> {
+    // Dropped in this order: the device uses frames and packets until the way is gone.
+    _way: P,
+    _flight: Option<Flight>,
+    _requests: Option<Requests>,
+}
+
+impl<P> Gone<P> {
+    pub fn of(peer: Peer<P>) -> Gone<P> {
+        Gone { _way: peer.of.way, _flight: peer.flight, _requests: peer.requests }
+    }
+}
+
+/// All peers of a queue; a peer keeps its place until it goes.
+pub(super) struct Peers<P> {
+    places: Vec<Option<Peer<P>>>,
+    pub macs: Macs,
+    len: usize,
+    /// The number of the next flight; 0 is that of the datagrams.
+    next: u32,
+    pool: Pool,
+    /// Requests of a receive queue, and of a send queue.
+    lens: [u32; 2],
+}
+
+impl<P> Peers<P> {
+    /// Creates a list without peers, whose connections have receive queues and send queues of these lengths.
+    pub fn new(pool: &Pool, lens: [u32; 2]) -> Peers<P> {
+        let (places, macs) = (Vec::new(), Macs::new());
+        Peers { places, macs, len: 0, next: 1, pool: pool.clone(), lens }
+    }
+
+    /// Returns the number of peers that have not gone.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds a peer.
+    pub fn add(&mut self, joined: Joined<P>) {
+        let number = self.next;
+        // Skip 0, which is taken. After four thousand million peers a number comes again.
+        self.next = self.next.wrapping_add(1).max(1);
+        let [rx_len, tx_len] = self.lens;
+        let flight = joined.connection.map(|_| Flight::new(tx_len, 0));
+        let requests = joined.connection.map(|_| Requests::new(&self.pool, rx_len));
+        let (has_failed, has_gone) = (false, false);
+        let peer = Peer { of: joined, flight, requests, number, has_failed, has_gone };
+        self.len += 1;
+        match self.places.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(peer),
+            None => self.places.push(Some(peer)),
+        }
+    }
+
+    /// Marks the peer `id` as gone, and forgets its addresses; it keeps its place for what it sent.
+    pub fn leave(&mut self, id: u64) {
+        let Some(at) = self.find(|peer| peer.of.id == id && !peer.has_gone) else { return };
+        self.macs.forget(at);
+        self.len -= 1;
+        if let Some(peer) = &mut self.places[at] {
+            (peer.has_failed, peer.has_gone) = (true, true);
+        }
+    }
+
+    /// Removes a peer that has gone, if there is one.
+    pub fn take_gone(&mut self) -> Option<Peer<P>> {
+        let at = self.find(|peer| peer.has_gone)?;
+        // Its last packets have come since it left.
+        self.macs.forget(at);
+        self.places[at].take()
+    }
+
+    /// Returns true if there is a peer that has gone.
+    pub fn has_gone(&self) -> bool {
+        self.find(|peer| peer.has_gone).is_some()
+    }
+
+    /// Removes any peer.
+    pub fn pop(&mut self) -> Option<Peer<P>> {
+        self.places.pop().flatten().or_else(|| self.places.iter_mut().find_map(Option::take))
+    }
+
+    /// Returns the peer at a place.
+    #[inline]
+    pub fn at(&self, place: usize) -> Option<&Peer<P>> {
+        self.places.get(place)?.as_ref()
+    }
+
+    /// Returns the peer at a place.
+    #[inline]
+    pub fn at_mut(&mut self, place: usize) -> Option<&mut Peer<P>> {
+        self.places.get_mut(place)?.as_mut()
+    }
+
+    /// Returns the only peer's place; `None` if there are several, or none.
+    #[inline]
+    pub fn only(&self) -> Option<usize> {
+        (self.len == 1).then(|| self.find(|peer| !peer.has_gone))?
+    }
+
+    /// Returns all places; there may be no peer at one.
+    pub fn places(&self) -> std::ops::Range<usize> {
+        0..self.places.len()
+    }
+
+    /// Returns the place of the peer whose flight has this number.
+    pub fn of_flight(&self, number: u32) -> Option<usize> {
+        self.find(|peer| peer.number == number)
+    }
+
+    /// Returns the place of the peer whose UD queue pair `pair` has sent a datagram, from `gid` if that is known: the
+    /// numbers of pairs are those of a device, and two devices may have the same.
+    pub fn of_datagram(&self, pair: u32, gid: Option<[u8; 16]>) -> Option<usize> {
+        let is_from = |peer: &Peer<P>| gid.is_none_or(|gid| gid == peer.of.gid);
+        self.find(|peer| peer.of.pair == pair && !peer.has_gone && is_from(peer))
+    }
+
+    fn find(&self, is_it: impl Fn(&Peer<P>) -> bool) -> Option<usize> {
+        self.places.iter().position(|place| place.as_ref().is_some_and(&is_it))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(id: u64, pair: u32, gid: u8) -> Joined<()> {
+        Joined {
+            id,
+            way: (),
+            datagram_bytes: 1000,
+            connection_bytes: None,
+            gid: [gid; 16],
+            pair,
+            connection: None,
+        }
+    }
+
+    #[test]
+    fn two_devices_may_have_pairs_of_one_number() {
+        let pool = Pool::builder().frames(8).build().unwrap();
+        let mut peers = Peers::new(&pool, [32, 32]);
+        peers.add(joined(1, 17, 1));
+        peers.add(joined(2, 17, 2));
+        assert_eq!(peers.of_datagram(17, Some([1; 16])), Some(0));
+        assert_eq!(peers.of_datagram(17, Some([2; 16])), Some(1));
+        assert_eq!(
+            (peers.of_datagram(17, Some([3; 16])), peers.of_datagram(18, None)),
+            (None, None)
+        );
+        peers.leave(1);
+        assert_eq!((peers.len(), peers.only(), peers.of_datagram(17, None)), (1, Some(1), Some(1)));
+        assert_eq!(peers.take_gone().map(|peer| peer.of.id), Some(1));
+        assert!(peers.take_gone().is_none());
+        peers.add(joined(3, 19, 1));
+        assert_eq!(peers.of_datagram(19, None), Some(0), "its place is free");
+    }
+}

@@ -1,0 +1,389 @@
+//! The queue of a port: what comes from all peers, and what goes to them.
+//!
+//! ```text
+//!  outside ──► epoll ─┬─ the roster's bell: a peer has come or gone
+//!                     ├─ the device's events: a message came, or one was sent       while the caller waits for them
+//!                     └─ an alarm: what no event announces
+//! ```
+//!
+//! Owner: the queue has its pairs, its completion queues and the frames in them. When it is dropped, the control thread
+//! ends first, then the pairs, and then the frames go back.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use linerate_skb::{Batch, Code, DropReason, Error, Local, Moved, Pool, Result};
+use linerate_sys::wait::{EventFlags, NO_EVENT, WaitSet, poll_readable};
+
+use super::control::Control;
+use super::nic::Nic;
+use super::peers::{Gone, Peers};
+use super::roster::{Change, Reports};
+use super::rx::Rx;
+use super::tx::Tx;
+use crate::caps::Caps;
+use crate::queue::{Health, HealthKind, QueueOps, Want};
+use crate::stats::{Counters, DriverCounts};
+
+const ALARM: u64 = 0;
+const CHANGE: u64 = 1;
+const EVENTS: u64 = 2;
+
+/// The parts of which a queue is made.
+pub(super) struct Parts<N: Nic> {
+    pub nic: N,
+    pub control: Control<Gone<N::Peer>, N::Peer>,
+    pub pool: Pool,
+    /// The port's text up to its options, for errors.
+    pub name: String,
+    pub rx_len: u32,
+    pub tx_len: u32,
+    /// Longest datagram to the group, and our address; `None` without a group.
+    pub group: Option<(usize, [u8; 16])>,
+}
+
+/// The queue of a port.
+pub(super) struct VerbsQueue<N: Nic> {
+    /// `None` once the queue is being dropped.
+    nic: Option<N>,
+    control: Control<Gone<N::Peer>, N::Peer>,
+    pool: Pool,
+    name: String,
+    rx_len: u32,
+    peers: Peers<N::Peer>,
+    /// Peers that have gone, each with the last datagram that may name its way.
+    leaving: Vec<(u32, Gone<N::Peer>)>,
+    changes: Vec<Change<N::Peer>>,
+    reports: Reports<Gone<N::Peer>>,
+    generation: u32,
+    /// Why there is no peer.
+    why: String,
+    rx: Rx,
+    tx: Tx,
+    /// Frames for the queues of requests, used when a call brings no hot list.
+    home: Local,
+    set: WaitSet,
+    is_watched: bool,
+    /// True if the caller may have slept since the queue last looked.
+    armed: bool,
+    /// True if the health has changed and the caller has not been told.
+    changed: bool,
+    /// True if the caller has been told that the device has failed.
+    is_told: bool,
+}
+
+impl<N: Nic> VerbsQueue<N> {
+    /// Makes a queue, and posts frames.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` without descriptors.
+    pub fn new(parts: Parts<N>) -> Result<VerbsQueue<N>> {
+        let Parts { mut nic, control, pool, name, rx_len, tx_len, group } = parts;
+        let mut set = WaitSet::new(ALARM)?;
+        let fail = |e| Error::os(Code::System, "cannot wait for an RDMA device", "epoll_ctl", e);
+        set.add(&control.roster.queue_bell, CHANGE, EventFlags::IN).map_err(fail)?;
+        // Readable at once, for callers that wait before they arm.
+        set.alarm(Some(Instant::now())).map_err(fail)?;
+        let mut home = pool.local_named(&name, 0);
+        let mut rx = Rx::new(&pool, rx_len, group.map(|(_, own)| own));
+        let mut peers = Peers::new(&pool, [rx_len, tx_len]);
+        rx.refill(&mut nic, &mut peers, &mut home);
+        Ok(VerbsQueue {
+            nic: Some(nic),
+            generation: control.roster.generation().wrapping_sub(1),
+            control,
+            tx: Tx::new(&pool, tx_len, group.map(|(most, _)| most)),
+            pool,
+            name,
+            rx_len,
+            peers,
+            leaving: Vec::new(),
+            changes: Vec::new(),
+            reports: Reports::default(),
+            why: String::new(),
+            rx,
+            home,
+            set,
+            is_watched: false,
+            armed: true,
+            changed: false,
+            is_told: false,
+        })
+    }
+
+    /// Waits for the first peer, for at most `patience`, so that the port's properties show whether there is one.
+    ///
+    /// Cost: blocks. For the opening of a port, never for a worker.
+    pub fn meet(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        while self.peers.len() == 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            let bell = self.control.roster.queue_bell.as_fd();
+            if left.is_zero() || poll_readable(&[bell], Some(left)).is_err() {
+                break;
+            }
+            self.follow();
+        }
+    }
+
+    /// Takes the changes of the peers, and gives back what is of no use any more.
+    #[inline]
+    fn follow(&mut self) {
+        let is_new = self.control.roster.generation() != self.generation;
+        if is_new || !self.reports.is_empty() || !self.leaving.is_empty() {
+            self.change();
+        }
+    }
+
+    #[cold]
+    fn change(&mut self) {
+        let kind = self.health_kind();
+        if let Some(nic) = &mut self.nic {
+            // What a peer took before it left is sent.
+            self.tx.reap(nic, &mut self.peers, &mut self.home, &mut self.reports);
+        }
+        let tx = &self.tx;
+        let is_named = |(last, _): &(u32, _)| tx.has_datagram(*last);
+        let (still, gone): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.leaving).into_iter().partition(is_named);
+        self.leaving = still;
+        self.reports.gone.extend(gone.into_iter().map(|(_, gone)| gone));
+        let taken =
+            self.control.roster.exchange(&mut self.changes, &mut self.why, &mut self.reports);
+        let Some(generation) = taken else { return };
+        self.generation = generation;
+        for change in std::mem::take(&mut self.changes) {
+            match change {
+                Change::Joined(joined) => self.peers.add(joined),
+                Change::Left(id) => {
+                    // Of peers that have gone one at a time keeps its place, where nobody receives.
+                    self.remove_gone();
+                    self.peers.leave(id);
+                }
+            }
+        }
+        if let Some(nic) = &mut self.nic {
+            self.rx.refill(nic, &mut self.peers, &mut self.home);
+        }
+        self.changed |= self.health_kind() != kind || self.peers.len() == 0;
+    }
+
+    /// Removes peers that have gone; packets that they have not taken are dropped when their connection has ended.
+    fn remove_gone(&mut self) {
+        while let Some(peer) = self.peers.take_gone() {
+            self.tx.forget(&peer);
+            let gone = Gone::of(peer);
+            match self.tx.last_datagram() {
+                Some(last) => self.leaving.push((last, gone)),
+                None => self.reports.gone.push(gone),
+            }
+        }
+    }
+
+    /// Reads and clears the events of the descriptor.
+    ///
+    /// Cost: a syscall; one more for each event.
+    fn look(&mut self) {
+        self.armed = false;
+        let mut events = [NO_EVENT; 4];
+        let n = self.set.wait(&mut events, Some(Duration::ZERO)).unwrap_or(0);
+        // Copy the field, because the kernel's structure is packed.
+        let has_events = events[..n].iter().any(|event| { event.data }.u64() == EVENTS);
+        if let (Some(nic), true) = (&mut self.nic, has_events) {
+            nic.drain();
+        }
+    }
+
+    /// Watches the device's events, or does not; returns true if that was done.
+    fn watch(&mut self, wanted: bool) -> bool {
+        let Some(nic) = &self.nic else { return !wanted };
+        if wanted != self.is_watched {
+            let done = match wanted {
+                true => self.set.add(nic.events(), EVENTS, EventFlags::IN).is_ok(),
+                false => self.set.delete(nic.events()).is_ok(),
+            };
+            self.is_watched ^= done;
+        }
+        wanted == self.is_watched
+    }
+
+    /// Asks for events of what is wanted; returns true if it has occurred already.
+    fn ask(&mut self, want: Want) -> bool {
+        let Some(nic) = &mut self.nic else { return false };
+        nic.drain();
+        let asked = match (want.frames(), want.room()) {
+            (true, true) => nic.arm_received().and(nic.arm_sent()),
+            (true, false) => nic.arm_received(),
+            _ => nic.arm_sent(),
+        };
+        if let Err(e) = asked {
+            self.rx.failed.get_or_insert(format!("it gives no events: {e}"));
+            return true;
+        }
+        // What came before makes no event.
+        self.tx.reap(nic, &mut self.peers, &mut self.home, &mut self.reports);
+        let frames = want.frames() && self.rx.look(nic);
+        let is_dry = want.frames() && !frames;
+        if is_dry && self.peers.has_gone() {
+            self.remove_gone();
+        }
+        frames || (want.room() && self.tx.has_room(&self.peers))
+    }
+
+    /// Returns true if the device has failed, once.
+    fn is_news(&mut self) -> bool {
+        self.failed().is_some() && !std::mem::replace(&mut self.is_told, true)
+    }
+
+    fn failed(&self) -> Option<&str> {
+        self.rx.failed.as_deref().or(self.tx.failed.as_deref())
+    }
+}
+
+impl<N: Nic> QueueOps for VerbsQueue<N> {
+    fn rx(&mut self, mem: &mut Local, out: &mut Batch, budget: usize) -> Moved {
+        if self.armed {
+            self.look();
+        }
+        self.follow();
+        // A caller that polls sees a new peer by its packets; the end of all peers is for `arm` to tell.
+        self.changed &= self.peers.len() == 0;
+        let Some(nic) = &mut self.nic else { return Moved::default() };
+        // Frames of another pool would be lent as if they were this one's.
+        let mem = if *mem.pool() == self.pool { mem } else { &mut self.home };
+        self.tx.reap(nic, &mut self.peers, mem, &mut self.reports);
+        let (moved, is_dry) =
+            self.rx.receive(nic, &mut self.peers, mem, out, budget, &mut self.reports);
+        if is_dry && self.peers.has_gone() {
+            self.remove_gone();
+        }
+        moved
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        self.follow();
+        let is_down = self.peers.len() == 0 || self.failed().is_some();
+        let Some(nic) = self.nic.as_mut().filter(|_| !is_down) else {
+            batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
+            return Moved::default();
+        };
+        self.tx.reap(nic, &mut self.peers, mem, &mut self.reports);
+        self.tx.send(nic, &mut self.peers, mem, batch, &mut self.reports)
+    }
+
+    fn reap(&mut self, mem: &mut Local) -> usize {
+        self.follow();
+        let Some(nic) = &mut self.nic else { return 0 };
+        self.tx.reap(nic, &mut self.peers, mem, &mut self.reports);
+        if self.failed().is_some() { 0 } else { self.tx.sending() }
+    }
+
+    fn arm(&mut self, want: Want) -> bool {
+        self.look();
+        self.follow();
+        let now = Instant::now();
+        // A change that could not be followed has rung its bell already.
+        let is_stale = self.control.roster.generation() != self.generation;
+        if is_stale || std::mem::take(&mut self.changed) || self.is_news() {
+            return false;
+        }
+        let has_failed = self.failed().is_some();
+        // Packets to send are dropped at once.
+        if want.room() && (self.peers.len() == 0 || has_failed) {
+            return false;
+        }
+        // Without posted frames no packet arrives, and no event says that a frame is free: only `rx` posts frames.
+        let is_due = want.frames() && self.rx.starved.is_due();
+        if !has_failed && (is_due || self.ask(want) || self.is_news()) {
+            return false;
+        }
+        if !self.watch(!has_failed) {
+            return false;
+        }
+        let times = [
+            self.rx.starved.at().filter(|_| want.frames() && !has_failed),
+            self.tx.starved_until().filter(|_| want.room()),
+            self.tx.look_at().filter(|_| !want.room() && !has_failed),
+            (!self.reports.is_empty() || !self.leaving.is_empty())
+                .then_some(now + Duration::from_millis(10)),
+        ];
+        // Setting the alarm cannot fail, because its descriptor is a timer.
+        let _ = self.set.alarm(times.into_iter().flatten().min());
+        self.armed = true;
+        true
+    }
+
+    fn alarm(&mut self, at: Instant) -> bool {
+        self.set.no_later(at)
+    }
+
+    fn hold(&mut self, at: Instant) -> bool {
+        self.watch(false);
+        self.armed = true;
+        self.set.alarm(Some(at)).is_ok()
+    }
+
+    fn health(&self) -> Health {
+        let error = |code, why: &str| Error::new(code, format!("cannot use {}", self.name), why);
+        match self.failed() {
+            Some(why) => Health::Failed(error(Code::System, why)),
+            None if self.peers.len() == 0 => {
+                let why = format!("no peer: {}", self.why);
+                let fix = "start the port at the other end, with the same options; this one goes on trying";
+                Health::Down(error(Code::DeviceDown, &why).fix(fix))
+            }
+            None => Health::Up,
+        }
+    }
+
+    fn health_kind(&self) -> HealthKind {
+        match self.failed() {
+            Some(_) => HealthKind::Failed,
+            None if self.peers.len() == 0 => HealthKind::Down,
+            None => HealthKind::Up,
+        }
+    }
+
+    fn counters(&mut self) -> Counters {
+        let driver = DriverCounts {
+            copied_bytes: Some(self.tx.copied_bytes),
+            doorbells: Some(self.tx.doorbells),
+            bad_descs: self.rx.lies,
+            resets: self.control.roster.ended.load(Ordering::Relaxed),
+            ..DriverCounts::default()
+        };
+        let (rx_missed, rx_nombuf) = (self.rx.missed, self.rx.rx_nombuf);
+        Counters { rx_missed, rx_nombuf, tx_lost: self.tx.lost, driver, ..Counters::default() }
+    }
+
+    fn caps(&self) -> Caps {
+        Caps { rx_ring_len: Some(self.rx_len), ..Caps::default() }
+    }
+}
+
+impl<N: Nic> Drop for VerbsQueue<N> {
+    fn drop(&mut self) {
+        // The control thread may have ways that the queue has not taken: their pairs fill frames of the queue.
+        self.control.end();
+        if let Some(nic) = &self.nic {
+            let _ = self.set.delete(nic.events());
+        }
+        // The UD queue pair ends before the addresses that its requests name.
+        self.nic = None;
+        drop(self.control.roster.rest());
+        while let Some(peer) = self.peers.pop() {
+            drop(Gone::of(peer));
+        }
+        self.leaving.clear();
+        self.reports = Reports::default();
+        // All pairs have ended: what is in the tables goes back to the pool as they are dropped.
+        self.tx.end();
+    }
+}
+
+impl<N: Nic> AsFd for VerbsQueue<N> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+}

@@ -1,0 +1,227 @@
+//! The peers of a port, as its control thread and its queue hand them to each other.
+//!
+//! ```text
+//!   control thread ── joined, left, why there is none ──► Roster ──► queue     generation + 1, bell
+//!   control thread ◄── ways that are of no use any more, peers that failed ── queue
+//! ```
+//!
+//! The queue never waits: where the lock is taken it comes again with its next call, and its bell stays rung.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use linerate_skb::Result;
+use linerate_sys::wait::EventFd;
+
+/// A peer that has joined.
+#[derive(Debug)]
+pub(super) struct Joined<P> {
+    /// The peer's number in this port, never given twice.
+    pub id: u64,
+    pub way: P,
+    /// Longest datagram to the peer in bytes.
+    pub datagram_bytes: usize,
+    /// Longest packet on the connection in bytes; `None` without a connection.
+    pub connection_bytes: Option<usize>,
+    /// GID and number of its UD queue pair.
+    pub gid: [u8; 16],
+    pub pair: u32,
+    /// The number of our queue pair of the connection.
+    pub connection: Option<u32>,
+}
+
+/// A change that the queue has not seen.
+#[derive(Debug)]
+pub(super) enum Change<P> {
+    Joined(Joined<P>),
+    Left(u64),
+}
+
+/// Reports of a queue to the control thread.
+#[derive(Debug)]
+pub(super) struct Reports<G> {
+    /// The rest of peers that have gone, to be dropped where no packet waits.
+    pub gone: Vec<G>,
+    /// Peers whose connection has failed, each with the device's words.
+    pub failed: Vec<(u64, String)>,
+}
+
+impl<G> Default for Reports<G> {
+    fn default() -> Reports<G> {
+        Reports { gone: Vec::new(), failed: Vec::new() }
+    }
+}
+
+impl<G> Reports<G> {
+    pub fn is_empty(&self) -> bool {
+        self.gone.is_empty() && self.failed.is_empty()
+    }
+}
+
+struct State<P, G> {
+    changes: Vec<Change<P>>,
+    /// Why there is no peer.
+    why: String,
+    reports: Reports<G>,
+}
+
+/// The peers of a port in transit: `P` is the way to one, `G` what is left of it.
+pub(super) struct Roster<P, G> {
+    generation: AtomicU32,
+    state: Mutex<State<P, G>>,
+    /// The bell of the queue; the next is that of the control thread.
+    pub queue_bell: EventFd,
+    pub control_bell: EventFd,
+    /// Number of peers that have gone.
+    pub ended: AtomicU64,
+    is_closing: AtomicBool,
+}
+
+impl<P, G> Roster<P, G> {
+    /// Creates a roster without peers, for the reason `why`.
+    ///
+    /// # Errors
+    /// `E-SYSTEM` without descriptors.
+    pub fn new(why: &str) -> Result<Roster<P, G>> {
+        let state = State { changes: Vec::new(), why: why.to_owned(), reports: Reports::default() };
+        Ok(Roster {
+            generation: AtomicU32::new(0),
+            state: Mutex::new(state),
+            queue_bell: EventFd::new()?,
+            control_bell: EventFd::new()?,
+            ended: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the number of changes so far, which the queue compares with the number it has seen.
+    #[inline]
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Takes the changes and the reason why there is no peer, and gives `reports`; returns the generation that has
+    /// them, or `None` if the control thread has the lock. For the queue: never waits.
+    pub fn exchange(
+        &self,
+        changes: &mut Vec<Change<P>>,
+        why: &mut String,
+        reports: &mut Reports<G>,
+    ) -> Option<u32> {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(std::sync::TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => return None,
+        };
+        self.queue_bell.drain();
+        changes.append(&mut state.changes);
+        why.clone_from(&state.why);
+        if !reports.is_empty() {
+            state.reports.gone.append(&mut reports.gone);
+            state.reports.failed.append(&mut reports.failed);
+            self.control_bell.signal();
+        }
+        Some(self.generation.load(Ordering::Relaxed))
+    }
+
+    /// Publishes a change. A peer that leaves before the queue has seen it is never seen. For the control thread.
+    pub fn publish(&self, change: Change<P>) {
+        let mut state = self.lock();
+        let unseen = match &change {
+            Change::Joined(_) => None,
+            Change::Left(id) => {
+                self.ended.fetch_add(1, Ordering::Relaxed);
+                let is_it = |change: &Change<P>| matches!(change, Change::Joined(joined) if joined.id == *id);
+                state.changes.iter().position(is_it)
+            }
+        };
+        match unseen {
+            Some(at) => drop(state.changes.remove(at)),
+            None => state.changes.push(change),
+        }
+        self.advance();
+        // Under the lock: the queue clears the bell for exactly the changes that it takes.
+        self.queue_bell.signal();
+    }
+
+    /// Publishes why there is no peer, without waking the queue. For the control thread.
+    pub fn say(&self, why: &str) {
+        why.clone_into(&mut self.lock().why);
+        self.advance();
+    }
+
+    /// Takes what the queue has reported. For the control thread.
+    pub fn reports(&self) -> Reports<G> {
+        self.control_bell.drain();
+        std::mem::take(&mut self.lock().reports)
+    }
+
+    /// Makes the control thread end.
+    pub fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        self.control_bell.signal();
+    }
+
+    /// Returns true if the control thread is to end.
+    pub fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// Takes all that is left in the roster, when both sides are done with it.
+    pub fn rest(&self) -> (Vec<Change<P>>, Reports<G>) {
+        let mut state = self.lock();
+        (std::mem::take(&mut state.changes), std::mem::take(&mut state.reports))
+    }
+
+    fn advance(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<P, G>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_taken_once_and_reports_come_back() {
+        let roster = Roster::new("no call").unwrap();
+        let (mut changes, mut why) = (Vec::new(), String::new());
+        let mut reports = Reports::default();
+        assert_eq!(roster.exchange(&mut changes, &mut why, &mut reports), Some(0));
+        assert_eq!((changes.len(), why.as_str()), (0, "no call"));
+        let way = Joined {
+            id: 7,
+            way: "a",
+            datagram_bytes: 1024,
+            connection_bytes: None,
+            gid: [1; 16],
+            pair: 3,
+            connection: None,
+        };
+        roster.publish(Change::Joined(way));
+        roster.say("it hung up");
+        assert_eq!(roster.generation(), 2);
+        reports.gone.push("old");
+        assert_eq!(roster.exchange(&mut changes, &mut why, &mut reports), Some(2));
+        assert_eq!((changes.len(), why.as_str(), reports.is_empty()), (1, "it hung up", true));
+        roster.publish(changes.pop().unwrap());
+        roster.publish(Change::Left(7));
+        assert_eq!(roster.exchange(&mut changes, &mut why, &mut reports), Some(4));
+        assert!(changes.is_empty(), "it was not seen: {changes:?}");
+        assert_eq!((roster.reports().gone, roster.ended.load(Ordering::Relaxed)), (vec!["old"], 1));
+        assert!(roster.reports().is_empty());
+    }
+
+    #[test]
+    fn a_queue_does_not_wait_for_the_control_thread() {
+        let roster = Roster::<(), ()>::new("").unwrap();
+        let state = roster.lock();
+        let taken = roster.exchange(&mut Vec::new(), &mut String::new(), &mut Reports::default());
+        assert_eq!(taken, None);
+        drop(state);
+    }
+}

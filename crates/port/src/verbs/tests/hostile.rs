@@ -1,0 +1,117 @@
+//! Callers that are no ports: programs that say nothing, or anything; and many of them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use super::super::hello::{HELLO_BYTES, Hello, READY, Refusal};
+use super::*;
+
+fn call(at: &str) -> TcpStream {
+    let stream = TcpStream::connect((at, 7471)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// Reads until the port hangs up.
+fn is_hung_up_on(mut stream: TcpStream) -> bool {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => true,
+        Err(e) => e.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
+/// Returns the hello of a caller that makes no connection.
+fn hello(pair: u32) -> Hello {
+    Hello { pair, mtu_bytes: 1024, longest_bytes: 1024, gid: [9; 16], ..Hello::default() }
+}
+
+#[test]
+fn callers_that_are_no_ports_are_hung_up_on_and_a_port_joins_beside_them() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let at = address();
+    let mut far = open(&format!("verbs:soft,listen={at},datagrams"), &pool);
+    // More than may wait at once.
+    let idle: Vec<TcpStream> = (0..40).map(|_| call(&at)).collect();
+    let hello = hello(5);
+    let mut strange = hello.bytes();
+    strange[30] = 255;
+    for bytes in [b"GET / HTTP/1.1\r\n\r\n".repeat(8).as_slice(), &strange, &[0; HELLO_BYTES]] {
+        let mut stream = call(&at);
+        stream.write_all(bytes).unwrap();
+        assert!(is_hung_up_on(stream));
+    }
+    // One that says it is ready twice, and one that says something else.
+    for bytes in [&b"!!"[..], b"?"] {
+        let mut stream = call(&at);
+        stream.write_all(&hello.bytes()).unwrap();
+        stream.write_all(bytes).unwrap();
+        assert!(is_hung_up_on(stream));
+    }
+    let mut near = open(&format!("verbs:soft,connect={at},datagrams"), &pool);
+    meet(&pool, &mut [&mut near, &mut far]);
+    assert!(idle.into_iter().all(is_hung_up_on), "after the time of a meeting");
+}
+
+#[test]
+fn a_port_has_as_many_peers_as_it_may_have() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let (at, mut mem) = (address(), pool.local());
+    let mut far = open(&format!("verbs:soft,listen={at},peers=1"), &pool);
+    let text = format!("verbs:soft,connect={at}");
+    let mut near = open(&text, &pool);
+    meet(&pool, &mut [&mut near, &mut far]);
+    let mut other = open(&text, &pool);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(2) {
+        other.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+        assert_ne!(other.queues[0].health(), Health::Up);
+    }
+    drop(near);
+    // The next call is answered.
+    let start = Instant::now();
+    while other.queues[0].health() != Health::Up {
+        other.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+        far.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn two_ports_cannot_listen_at_one_address() {
+    let at = address();
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let _far = open(&format!("verbs:soft,listen={at}"), &pool);
+    let spec = Spec::parse(&format!("verbs:soft,listen={at}"), &["verbs"]).unwrap();
+    let config = Config::of(&spec).unwrap();
+    let (fabric, _nic) = SoftFabric::open(&config, &pool);
+    let e = Control::<(), _>::start(&config, fabric, 1000).map(drop).unwrap_err();
+    assert_eq!(e.code, linerate_skb::Code::Busy);
+    assert!(e.fix.contains("ss -tlnp"), "{e}");
+}
+
+/// Reads the port's hello, and the byte behind it.
+fn answer(stream: &mut TcpStream) -> u8 {
+    let mut bytes = [0; HELLO_BYTES + 1];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes[HELLO_BYTES]
+}
+
+#[test]
+fn callers_at_once_get_no_more_places_than_there_are_and_hear_why() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let at = address();
+    let _far = open(&format!("verbs:soft,listen={at},datagrams,peers=2"), &pool);
+    let mut callers: Vec<TcpStream> = (0..4).map(|_| call(&at)).collect();
+    for (n, caller) in callers.iter_mut().enumerate() {
+        // The second says the same as the first.
+        caller.write_all(&hello(10 + (n as u32).saturating_sub(1)).bytes()).unwrap();
+    }
+    let mut answers: Vec<_> = callers.iter_mut().map(answer).collect();
+    answers.sort_unstable();
+    let refused = [Refusal::Full, Refusal::Twice].map(|refusal| refusal as u8);
+    // Two have places; of the others one is the same again, and one is too many, or both are too many.
+    let places = answers.iter().filter(|answer| **answer == READY).count();
+    assert_eq!(places, 2, "{answers:?}");
+    assert!(answers.iter().filter(|answer| refused.contains(answer)).count() == 2, "{answers:?}");
+}

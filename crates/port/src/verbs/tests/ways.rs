@@ -1,0 +1,227 @@
+//! The ways of packets: which peer, connection or group, in which order, and what becomes of them when a peer goes.
+
+use linerate_skb::DropReason;
+
+use super::*;
+
+/// Returns a hub and two ports that have met it, with `options` at all; the hub has learned that 1 is behind the
+/// second and 2 behind the third.
+fn three(pool: &Pool, options: &str) -> [Opened; 3] {
+    let at = address();
+    let mut hub = open(&format!("verbs:soft,listen={at}{options}"), pool);
+    let text = format!("verbs:soft,connect={at}{options}");
+    let (mut left, mut right) = (open(&text, pool), open(&text, pool));
+    meet(pool, &mut [&mut hub, &mut left, &mut right]);
+    let (mut mem, start) = (pool.local(), Instant::now());
+    // The hub has both only when both get what it sends to all.
+    let mut met = [false; 2];
+    while met != [true; 2] {
+        let skb = packet(&mut mem, 255, 9, 60, 0);
+        send(&mut hub, &mut mem, [skb]);
+        for (met, spoke) in met.iter_mut().zip([&mut left, &mut right]) {
+            *met |= !drain(spoke, &mut mem).is_empty();
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{met:?}");
+    }
+    for (spoke, n) in [(&mut left, 1), (&mut right, 2)] {
+        let skb = packet(&mut mem, 9, n, 60, n);
+        send(spoke, &mut mem, [skb]);
+        assert_eq!(receive(&mut hub, &mut mem, 1), [n]);
+        drain(spoke, &mut mem);
+    }
+    [hub, left, right]
+}
+
+/// Receives what has come; returns the last byte of each packet.
+fn drain(end: &mut Opened, mem: &mut Local) -> Vec<u8> {
+    let mut batch = Batch::with_capacity(64);
+    end.queues[0].rx(mem, &mut batch, 64);
+    let all = batch.iter().map(|skb| skb.data().last().copied().unwrap()).collect();
+    batch.consume(mem);
+    all
+}
+
+fn doorbells(end: &mut Opened) -> u64 {
+    end.queues[0].counters().driver.doorbells.unwrap()
+}
+
+#[test]
+fn packets_go_to_the_peer_behind_which_their_address_was_seen() {
+    for options in [",datagrams", ""] {
+        let pool = Pool::builder().frames(8192).build().unwrap();
+        let mut mem = pool.local();
+        let [mut hub, mut left, mut right] = three(&pool, options);
+        let packets =
+            [(1, 11), (1, 12), (2, 21), (1, 13)].map(|(to, n)| packet(&mut mem, to, 9, 60, n));
+        let before = doorbells(&mut hub);
+        send(&mut hub, &mut mem, packets);
+        assert_eq!(receive(&mut left, &mut mem, 3), [11, 12, 13]);
+        assert_eq!(receive(&mut right, &mut mem, 1), [21]);
+        assert_eq!(doorbells(&mut hub) - before, 3, "a chain for a run of packets to one peer");
+        // An unknown address and a broadcast go to each.
+        let packets = [(77, 31), (255, 32)].map(|(to, n)| packet(&mut mem, to, 9, 60, n));
+        send(&mut hub, &mut mem, packets);
+        for spoke in [&mut left, &mut right] {
+            assert_eq!(receive(spoke, &mut mem, 2), [31, 32]);
+        }
+        drop([hub, left, right]);
+        drop(mem);
+        let ledger = pool.ledger();
+        assert!(ledger.is_drained() && ledger.in_flight == 0, "{ledger}");
+    }
+}
+
+#[test]
+fn one_batch_takes_three_ways_and_stays_in_order() {
+    for options in ["", ",datagrams"] {
+        three_ways(&format!("{options},group=ff0e::1"));
+    }
+}
+
+fn three_ways(options: &str) {
+    let pool = Pool::builder().frames(16384).build().unwrap();
+    let mut mem = pool.local();
+    let [mut hub, mut left, mut right] = three(&pool, options);
+    let all = [(1, 1), (1, 2), (255, 3), (255, 4), (2, 5), (1, 6), (255, 7)];
+    let packets = all.map(|(to, n)| packet(&mut mem, to, 9, 60, n));
+    let before = doorbells(&mut hub);
+    send(&mut hub, &mut mem, packets);
+    assert_eq!(doorbells(&mut hub) - before, 5, "1 2 | 3 4 | 5 | 6 | 7");
+    assert_eq!(receive(&mut left, &mut mem, 6), [1, 2, 3, 4, 6, 7]);
+    assert_eq!(receive(&mut right, &mut mem, 4), [3, 4, 5, 7]);
+    // The hub is a member, too, and does not receive what it has sent.
+    assert_eq!(hub.queues[0].rx(&mut mem, &mut Batch::with_capacity(8), 8).packets, 0);
+}
+
+#[test]
+fn a_connection_carries_what_is_too_long_for_a_datagram() {
+    let pool = Pool::builder().frames(4096).frame_size(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, mut far) = joined(&pool, ",mtu=3000");
+    let packets = [(3018, 1), (3019, 2), (60, 3)].map(|(len, n)| packet(&mut mem, 1, 2, len, n));
+    send(&mut near, &mut mem, packets);
+    assert_eq!(receive(&mut far, &mut mem, 2), [1, 3]);
+    assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 1);
+    let (mut near, mut far) = joined(&pool, ",datagrams,mtu=3000");
+    let packets =
+        [(soft::MTU, 4), (soft::MTU + 1, 5)].map(|(len, n)| packet(&mut mem, 1, 2, len, n));
+    send(&mut near, &mut mem, packets);
+    assert_eq!(receive(&mut far, &mut mem, 1), [4]);
+    assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 2);
+}
+
+#[test]
+fn packets_on_the_connection_of_a_peer_that_goes_come_back_and_it_can_come_again() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let at = address();
+    let options = ",rx=32,tx=64";
+    let mut far = open(&format!("verbs:soft,listen={at}{options}"), &pool);
+    let mut near = open(&format!("verbs:soft,connect={at}{options}"), &pool);
+    meet(&pool, &mut [&mut near, &mut far]);
+    // The far end has 32 requests, and the rest waits.
+    let packets: Vec<_> = (0..50).map(|n| packet(&mut mem, 1, 2, 60, n)).collect();
+    send(&mut near, &mut mem, packets);
+    assert_eq!(near.queues[0].reap(&mut mem), 18, "the chain of the first 32 is complete");
+    drop(far);
+    let start = Instant::now();
+    while near.queues[0].health_kind() != crate::HealthKind::Down {
+        near.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+    let skb = packet(&mut mem, 1, 2, 60, 99);
+    send(&mut near, &mut mem, [skb]);
+    assert_eq!(pool.ledger().dropped(DropReason::DEVICE_DOWN), 1);
+    assert_eq!(near.queues[0].counters().tx_lost.packets, 18);
+    let mut far = open(&format!("verbs:soft,listen={at}{options}"), &pool);
+    meet(&pool, &mut [&mut near, &mut far]);
+    let skb = packet(&mut mem, 1, 2, 60, 100);
+    send(&mut near, &mut mem, [skb]);
+    assert_eq!(receive(&mut far, &mut mem, 1), [100]);
+    assert_eq!(near.queues[0].counters().driver.resets, 1);
+    drop((near, far, mem));
+    let ledger = pool.ledger();
+    assert!(ledger.is_drained() && ledger.in_flight == 0, "{ledger}");
+}
+
+#[test]
+fn a_peer_that_does_not_receive_holds_up_no_other() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let mut mem = pool.local();
+    let [mut hub, _left, mut right] = three(&pool, ",rx=32,tx=32");
+    let start = Instant::now();
+    for n in 0..100 {
+        let packets = [packet(&mut mem, 1, 9, 60, n), packet(&mut mem, 2, 9, 60, n)];
+        send(&mut hub, &mut mem, packets);
+        assert_eq!(receive(&mut right, &mut mem, 1), [n]);
+    }
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert!(pool.ledger().dropped(DropReason::TX_FULL) >= 30, "{}", pool.ledger());
+}
+
+#[test]
+fn both_ends_agree_about_connections_or_say_so() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let (at, mut mem) = (address(), pool.local());
+    let _far = open(&format!("verbs:soft,listen={at},datagrams"), &pool);
+    let mut near = open(&format!("verbs:soft,connect={at}"), &pool);
+    let start = Instant::now();
+    loop {
+        near.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+        match near.queues[0].health() {
+            Health::Down(e) if e.why.contains("has the option datagrams") => break,
+            health => assert!(start.elapsed() < Duration::from_secs(10), "{health:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_queues_of_requests_are_as_long_as_the_text_says() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, mut far) = joined(&pool, ",rx=64,tx=32");
+    let mut batch = Batch::with_capacity(256);
+    for n in 0..200 {
+        assert!(batch.push(packet(&mut mem, 1, 2, 60, n)).is_ok());
+    }
+    let start = Instant::now();
+    while batch.len() > 200 - 64 - 32 {
+        near.queues[0].xmit(&mut mem, &mut batch);
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", batch.len());
+    }
+    for _ in 0..10 {
+        assert_eq!(near.queues[0].xmit(&mut mem, &mut batch).packets, 0);
+    }
+    // The first of the rest goes when the receiver has made room.
+    assert_eq!(receive(&mut far, &mut mem, 64), (0..64).collect::<Vec<u8>>());
+    while batch.len() == 200 - 64 - 32 {
+        near.queues[0].xmit(&mut mem, &mut batch);
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn a_connection_that_fails_on_the_receiving_side_is_left_and_made_again() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let (at, mut mem) = (address(), pool.local());
+    let mut far = open(&format!("verbs:soft,listen={at}"), &pool);
+    let far_port = soft::last();
+    let mut near = open(&format!("verbs:soft,connect={at}"), &pool);
+    meet(&pool, &mut [&mut near, &mut far]);
+    soft::spoil(far_port);
+    let start = Instant::now();
+    for end in [&mut far, &mut near] {
+        while end.queues[0].counters().driver.resets == 0 {
+            end.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+            assert!(start.elapsed() < Duration::from_secs(10));
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(far.queues[0].counters().rx_missed, 1);
+    meet(&pool, &mut [&mut near, &mut far]);
+    let skb = packet(&mut mem, 1, 2, 60, 7);
+    send(&mut near, &mut mem, [skb]);
+    assert_eq!(receive(&mut far, &mut mem, 1), [7]);
+    drop((near, far, mem));
+    assert!(pool.ledger().is_drained() && pool.ledger().in_flight == 0, "{}", pool.ledger());
+}
