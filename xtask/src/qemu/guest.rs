@@ -19,7 +19,14 @@ const SCENARIOS: &str = include_str!("scenarios.sh");
 
 /// Programs that tests and scenarios call. A program that is not installed here is missing in the
 /// guest, and its tests report that.
-const PROGRAMS: [&str; 7] = ["ip", "tc", "ping", "ethtool", "tcpdump", "strace", "iperf3"];
+const PROGRAMS: [&str; 8] = ["ip", "tc", "ping", "ethtool", "tcpdump", "strace", "iperf3", "rdma"];
+
+/// The library of RDMA devices, and the part of it for Soft-RoCE, as a loader finds them.
+const VERBS: [&str; 2] = [
+    "/usr/lib/x86_64-linux-gnu/libibverbs.so.1",
+    "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
+];
+const VERBS_SETTING: &str = "etc/libibverbs.d/rxe.driver";
 
 /// Programs of every guest, with their packages; busybox provides all others.
 pub const NEEDED: [(&str, &str); 4] =
@@ -58,6 +65,13 @@ pub fn write(path: &Path, kernel: &Kernel, load: &Load<'_>) -> Result<()> {
         root.located(name)?;
     }
     root.program(&load.programs.linerate, "bin/linerate")?;
+    if VERBS.iter().all(|library| Path::new(library).exists()) {
+        for library in VERBS {
+            root.program(Path::new(library), &library[1..])?;
+        }
+        fs::create_dir_all(root.0.join("etc/libibverbs.d"))?;
+        root.text(VERBS_SETTING, "driver rxe\n")?;
+    }
     for tests in &load.programs.tests {
         root.program(&tests.path, &format!("tests/{}", tests.name))?;
     }

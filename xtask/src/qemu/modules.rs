@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 /// Modules that the tests and scenarios need: devices for sending and receiving, and the modules
 /// between them. A module without a file is built into the kernel, or the tests report it as
 /// missing.
-pub const WANTED: [&str; 19] = [
+pub const WANTED: [&str; 22] = [
     "virtio_pci",
     "virtio_net",
     "e1000",
@@ -33,6 +33,10 @@ pub const WANTED: [&str; 19] = [
     "act_mirred",
     "af_packet_diag",
     "xsk_diag",
+    // Soft-RoCE, with the checksum that it asks the kernel for by name.
+    "crc32_generic",
+    "rdma_rxe",
+    "ib_uverbs",
 ];
 
 /// A module, as input for the guest's `insmod`.

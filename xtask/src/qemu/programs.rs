@@ -20,6 +20,7 @@ pub const LEFT_OUT: [(&[&str], &str); 3] = [
     (
         &[
             "pcap::",
+            "verbs::tests::",
             "conformance::tests::broken::",
             "conformance::tests::ports::capture_",
             "conformance::tests::ports::generators::",

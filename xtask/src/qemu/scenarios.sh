@@ -105,6 +105,63 @@ scenario_rss() {
     cmp before after
 }
 
+# Ports of two devices of Soft-RoCE: the suite, and numbered packets between two processes.
+scenario_verbs() {
+    [ -d /sys/module/rdma_rxe ] || { echo 'skipped: this kernel has no rdma_rxe'; return; }
+    [ -e /usr/lib/x86_64-linux-gnu/libibverbs.so.1 ] || { echo 'skipped: without libibverbs'; return; }
+    [ -x /tests/linerate_port ] || { echo 'skipped: without tests of ports: --only verbs'; return; }
+    soft_roce
+    /tests/linerate_port verbs::tests::devices >suite.err 2>&1 || fail 'the suite'
+    grep -q 'skipped' suite.err && fail 'a part of the suite did not run'
+    grep '^test result' suite.err
+    for mode in ',datagrams' ''; do
+        verbs_sink
+        verbs_gen 100000 20kpps
+        sleep 1
+        part
+        equal "$(number sink verify corrupted)" 0 'corrupted'
+        equal "$(number sink verify reordered)" 0 'reordered'
+        came=$(number sink verify packets)
+        # A datagram for which the receiver has no request is lost.
+        [ -n "$mode" ] || equal "$came" 100000 'packets by connections'
+        [ "$came" -ge 50000 ] || fail "only $came datagrams came"
+    done
+    # A connection sends again what is lost on the way.
+    tc qdisc add dev r0 root netem loss 2%
+    verbs_sink
+    verbs_gen 2000 2kpps
+    sleep 1
+    part
+    tc qdisc del dev r0 root
+    equal "$(number sink verify packets)" 2000 'packets in spite of losses'
+    # A peer that is killed is left, and its place taken by the next that listens.
+    verbs_sink
+    verbs_gen 6000 1kpps &
+    sender=$!
+    sleep 2
+    kill -KILL "${running##*:}"
+    wait "${running##*:}" || true
+    verbs_sink
+    wait "$sender" || fail 'the sender'
+    sleep 1
+    part
+    [ "$(number sink verify packets)" -gt 500 ] || fail 'too little came to the second peer'
+    grep -q '"in_flight":0,"balanced":true' gen.json || fail 'the balance of the sender'
+}
+
+verbs_sink() {
+    linerate forward "verbs:rxe1,listen=127.0.0.1,peers=2,rx=4096,tx=512$mode" sink: --json >sink.json 2>sink.err &
+    running=" sink:$!"
+    soon listens_at 127.0.0.1:7471
+    soon works
+}
+
+# Sends $1 numbered packets at the rate $2.
+verbs_gen() {
+    linerate forward "gen:rate=$2,count=$1,size=200" "verbs:rxe0,connect=127.0.0.1,rx=512,tx=4096$mode" \
+        --json >gen.json 2>gen.err || fail 'gen'
+}
+
 # A card reads packets where they lie, seconds after the socket that sent them was closed.
 scenario_xdp_close_on_virtio_net() {
     [ -d /sys/module/virtio_net ] || { echo 'skipped: this kernel has no virtio_net'; return; }
@@ -299,6 +356,32 @@ namespaces() {
     done
 }
 
+# Two devices of Soft-RoCE on the ends of a veth, in the first namespace, as the driver requires.
+soft_roce() {
+    ip link add r0 type veth peer name r1
+    for end in all r0 r1; do
+        sysctl -qw "net.ipv4.conf.$end.accept_local=1" "net.ipv4.conf.$end.rp_filter=0"
+    done
+    ip addr add 10.8.0.1/24 dev r0
+    ip addr add 10.8.0.2/24 dev r1
+    ip link set r0 up
+    ip link set r1 up
+    ip neigh add 10.8.0.2 lladdr "$(cat /sys/class/net/r1/address)" nud permanent dev r0
+    ip neigh add 10.8.0.1 lladdr "$(cat /sys/class/net/r0/address)" nud permanent dev r1
+    rdma link add rxe0 type rxe netdev r0
+    rdma link add rxe1 type rxe netdev r1
+    soon active rxe0
+    soon active rxe1
+}
+
+active() {
+    rdma link show "$1/1" | grep -q 'state ACTIVE'
+}
+
+listens_at() {
+    netstat -lnt | grep -q " $1 "
+}
+
 # A veth pair from interface $1 in the middle to a host's eth0.
 cable() {
     ip -n middle link add "$1" type veth peer name eth0 netns "$2"
@@ -429,6 +512,7 @@ clean() {
     done
     [ ! -e $second_cpu ] || echo 0 >$second_cpu
     ip -all netns delete
+    ip link del r0 2>/dev/null || true
     rm -f ./*
 }
 

@@ -85,7 +85,11 @@ fn refuted(tree: &Tree, evidence: &str) -> Option<String> {
     let exists = match kind {
         "test" => test_exists(tree, name),
         "bench" => tree.ending(&format!("/benches/{name}.rs")).next().is_some(),
-        "guest" => tree.ending(&format!("xtask/src/qemu/{name}.sh")).next().is_some(),
+        "guest" => {
+            let is_table = tree.ending(&format!("xtask/src/qemu/{name}.sh")).next().is_some();
+            let scenarios = tree.text("xtask/src/qemu/scenarios.sh").unwrap_or_default();
+            is_table || scenarios.contains(&format!("\nscenario_{name}() {{\n"))
+        }
         _ => tree.ending(&format!("lab/experiments/{name}.toml")).next().is_some(),
     };
     (!exists).then(|| format!("`{evidence}` does not exist"))
@@ -177,6 +181,7 @@ mod tests {
             ("tests/Cargo.toml", "[package]\nname = \"linerate-tests\"\n"),
             ("tests/tests/netns.rs", "#[test]\nfn ping_crosses() {}\n"),
             ("instruments/lab/experiments/kept.toml", ""),
+            ("xtask/src/qemu/scenarios.sh", "# A veth.\nscenario_veth() {\n}\n"),
             ("results/amd/kept.json.gz", ""),
             ("instruments/lab/experiments/told.toml", ""),
             ("instruments/lab/experiments/tol.toml", ""),
@@ -213,6 +218,8 @@ mod tests {
         assert_eq!(with("`bench: gone`, `test: linerate_tests::netns::ping_crosses`"), 1);
         assert_eq!(with("`lab: pool`"), 1);
         assert_eq!(with("`guest: irqs`"), 1);
+        assert_eq!(with("`guest: veth`"), 0);
+        assert_eq!(with("`guest: vet`"), 1);
     }
 
     #[test]
