@@ -67,6 +67,7 @@ pub(super) struct Limits {
     pub drops_unread: bool,
     pub blocks_when_full: bool,
     pub ordered: bool,
+    pub works_alone: bool,
     pub patience: Duration,
 }
 
@@ -81,6 +82,7 @@ impl Rig {
             drops_unread: false,
             blocks_when_full: false,
             ordered: true,
+            works_alone: false,
             patience: Duration::from_secs(5),
         };
         let (pool_frames, trust) = (FRAMES, Trust::Private);
@@ -186,6 +188,14 @@ impl Rig {
     #[must_use]
     pub fn unordered(mut self) -> Rig {
         self.limits.ordered = false;
+        self
+    }
+
+    /// Declares that the device works on what it has without being called, so that one that is full may have room a
+    /// moment later although no packet was received.
+    #[must_use]
+    pub fn works_alone(mut self) -> Rig {
+        self.limits.works_alone = true;
         self
     }
 
