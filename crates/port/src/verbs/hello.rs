@@ -42,7 +42,7 @@ impl Refusal {
     /// Returns the reason in words.
     pub fn as_str(self) -> &'static str {
         match self {
-            Refusal::Full => "the port has as many peers as it may have (peers=8)",
+            Refusal::Full => "the port has as many peers as its option peers allows",
             Refusal::Mode => "one of the two ports has the option datagrams, and the other has not",
             Refusal::Twice => "this port is a peer already",
         }

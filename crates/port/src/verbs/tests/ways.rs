@@ -225,3 +225,14 @@ fn a_connection_that_fails_on_the_receiving_side_is_left_and_made_again() {
     drop((near, far, mem));
     assert!(pool.ledger().is_drained() && pool.ledger().in_flight == 0, "{}", pool.ledger());
 }
+
+#[test]
+fn packets_of_a_pool_that_a_peer_may_write_are_sent_as_they_lie() {
+    let pool = Pool::builder().frames(4096).trust(linerate_skb::Trust::Exported).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, mut far) = joined(&pool, "");
+    let packets = [1, 2].map(|n| packet(&mut mem, 1, 2, 60, n));
+    send(&mut near, &mut mem, packets);
+    assert_eq!(receive(&mut far, &mut mem, 2), [1, 2]);
+    assert_eq!(near.queues[0].counters().driver.copied_bytes, Some(0));
+}
