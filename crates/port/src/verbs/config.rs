@@ -11,6 +11,8 @@ const MEET: u16 = 7471;
 /// Requests of a queue. The post had 512 at the client and 4096 at the server.
 const LEN: u32 = 512;
 const LENS: std::ops::RangeInclusive<u32> = 32..=16_384;
+/// Most queues.
+pub(super) const QUEUES_MAX: usize = 16;
 /// Most peers.
 pub(super) const PEERS_MAX: usize = 64;
 /// Most peers of a port that listens, unless the text has another number; one that connects has as many as addresses.
@@ -43,6 +45,8 @@ pub(super) struct Config {
     pub is_connected: bool,
     /// Longest packet in bytes, from the destination MAC; a datagram may have to be shorter.
     pub longest_bytes: usize,
+    /// Number of queues, each with its own pairs: as many as the peers have.
+    pub queues: usize,
     /// The address of the group to which packets for several receivers are sent.
     pub group: Option<IpAddr>,
     /// Requests of the receive queue.
@@ -63,6 +67,7 @@ impl Config {
             role: Role::Connect(connect.clone().unwrap_or_default()),
             is_connected: !spec.flag("datagrams")?,
             longest_bytes: spec.value("mtu", mtu)?.unwrap_or(MTU) + HEADER_BYTES,
+            queues: spec.value("queues", queues)?.unwrap_or(1),
             group: spec.value("group", group)?,
             rx_len: spec.value("rx", len)?.unwrap_or(LEN),
             tx_len: spec.value("tx", len)?.unwrap_or(LEN),
@@ -102,7 +107,7 @@ impl Config {
     /// Returns the number of the pool's frames that the queues of requests can hold.
     pub fn ring_frames(&self) -> usize {
         let pairs = 1 + if self.is_connected { self.peers() } else { 0 };
-        pairs * (self.rx_len + self.tx_len) as usize
+        self.queues * pairs * (self.rx_len + self.tx_len) as usize
     }
 }
 
@@ -130,6 +135,13 @@ fn peers(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
         Ok(n) if (1..=PEERS_MAX).contains(&n) => Ok(n),
         _ => Err(format!("how many, 1 to {PEERS_MAX}")),
+    }
+}
+
+fn queues(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=QUEUES_MAX).contains(&n) => Ok(n),
+        _ => Err(format!("how many, 1 to {QUEUES_MAX}")),
     }
 }
 
@@ -165,19 +177,20 @@ mod tests {
             role: Role::Listen("10.0.0.1:7471".parse().unwrap(), 8),
             is_connected: true,
             longest_bytes: 1518,
+            queues: 1,
             group: None,
             rx_len: 512,
             tx_len: 512,
         };
         assert_eq!(config("verbs:rxe0,listen=10.0.0.1").unwrap(), expected);
         let all = config(
-            "verbs:mlx5_0,connect=[fd00::2]:99+10.0.0.1+10.0.0.1,mtu=9000,group=239.1.2.3,port=2,gid=3,rx=4096,tx=64",
+            "verbs:mlx5_0,connect=[fd00::2]:99+10.0.0.1+10.0.0.1,mtu=9000,group=239.1.2.3,port=2,gid=3,rx=4096,tx=64,queues=4",
         )
         .unwrap();
         let [near, far] = ["10.0.0.1:7471", "[fd00::2]:99"].map(|at| at.parse().unwrap());
-        assert_eq!(all.role, Role::Connect(vec![near, far]));
+        assert_eq!((&all.role, all.queues), (&Role::Connect(vec![near, far]), 4));
         assert_eq!((all.longest_bytes, all.port, all.gid, all.peers()), (9018, 2, Some(3), 2));
-        assert_eq!((all.rx_len, all.tx_len, all.ring_frames()), (4096, 64, 3 * 4160));
+        assert_eq!((all.rx_len, all.tx_len, all.ring_frames()), (4096, 64, 4 * 3 * 4160));
         let datagrams = config("verbs:rxe0,listen=10.0.0.1,datagrams").unwrap();
         assert_eq!((datagrams.is_connected, datagrams.ring_frames()), (false, 1024));
     }
@@ -191,6 +204,7 @@ mod tests {
             ("verbs:rxe0,listen=eth0", "an IP address"),
             ("verbs:rxe0,connect=10.0.0.1,peers=2", "a port that listens"),
             ("verbs:rxe0,listen=10.0.0.1,peers=65", "1 to 64"),
+            ("verbs:rxe0,listen=10.0.0.1,queues=17", "1 to 16"),
             ("verbs:rxe0,listen=10.0.0.1,mtu=70000", "65000"),
             ("verbs:rxe0,listen=10.0.0.1,group=10.0.0.2", "address of a group"),
             ("verbs:rxe0,listen=10.0.0.1,rx=100", "power of two"),

@@ -1,385 +1,68 @@
-//! The control thread of a port: it meets peers by TCP, and makes the ways to them.
+//! The control thread of a port, which its queues share.
 //!
 //! ```text
-//!   TCP ──► Meeting: hello, hello, ready ──► Fabric::complete ──► Roster ──► queue
-//!   TCP closed, or the queue says that the connection failed ──► Change::Left ──► queue ──► way, dropped here
+//!   queue, queue, ... ──► Control ──► Thread: meets peers by TCP, and makes the ways to them      thread.rs
 //! ```
-//!
-//! Making a way may wait for a neighbour's answer, so no queue does it. A TCP connection stays open for as long as its
-//! peer exists: its end is the peer's end.
 
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
-use linerate_sys::wait::{EventFlags, NO_EVENT, WaitSet};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use linerate_sys::wait::EventFd;
 
-use super::config::{Config, Role};
-use super::hello::{HELLO_BYTES, Hello, READY, Refusal};
-use super::meeting::{Meeting, Said, Stage};
+use super::config::Config;
 use super::nic::Fabric;
-use super::roster::{Change, Joined, Roster};
-use crate::host::open_when_closed;
+use super::roster::Roster;
+use super::thread::{Shared, Thread};
 
-/// Time between attempts to connect.
-const AGAIN: Duration = Duration::from_millis(500);
-/// Most meetings that are not finished: the oldest ends for another caller.
-const MEETINGS_MAX: usize = 16;
-/// Most callers that are accepted before other events have their turn.
-const CALLERS: usize = 16;
-/// Time without listening after the process had no descriptor for a caller.
-const DEAF: Duration = Duration::from_millis(100);
+/// The rosters of a port's queues.
+pub(super) type Rosters<P, G> = Vec<Arc<Roster<P, G>>>;
 
-const ALARM: u64 = 0;
-const BELL: u64 = 1;
-const LISTENER: u64 = 2;
-const FIRST: u64 = 16;
+/// A thread that was started, with the roster of each queue.
+pub(super) type Started<P, G> = (Arc<Control>, Rosters<P, G>);
 
-/// Why a meeting failed, with the byte that tells the peer, if there is one.
-type Refused = (Option<Refusal>, String);
-
-/// The thread, and what it shares with the queue.
-pub(super) struct Control<G, P> {
-    pub roster: Arc<Roster<P, G>>,
+/// The thread, for as long as there is a queue.
+pub(super) struct Control {
+    bell: Arc<EventFd>,
+    is_closing: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<G: Send + 'static, P: Send + 'static> Control<G, P> {
-    /// Starts the thread: it listens or connects as `config` says.
+impl Control {
+    /// Starts the thread: it listens or connects as `config` says, and makes ways by `fabrics`, one for each queue.
     ///
     /// # Errors
     /// `E-BUSY` if another program listens at the address, `E-SYSTEM` otherwise.
-    pub fn start(
+    pub fn start<F: Fabric + 'static, G: Send + 'static>(
         config: &Config,
-        fabric: impl Fabric<Peer = P> + 'static,
+        fabrics: Vec<F>,
         longest_bytes: usize,
-    ) -> Result<Control<G, P>> {
-        let (listener, calls, why) = match &config.role {
-            Role::Listen(at, _) => (Some(listen(*at)?), Vec::new(), "no peer has connected yet"),
-            Role::Connect(all) => (None, all.clone(), "no peer has answered yet"),
-        };
-        let roster = Arc::new(Roster::new(why)?);
-        let mut set = WaitSet::new(ALARM)?;
-        let fail = |e| Error::os(Code::System, "cannot wait for a peer", "epoll_ctl", e);
-        set.add(&roster.control_bell, BELL, EventFlags::IN).map_err(fail)?;
-        if let Some(listener) = &listener {
-            set.add(listener, LISTENER, EventFlags::IN).map_err(fail)?;
-        }
-        let now = Instant::now();
-        set.alarm(Some(now)).map_err(fail)?;
-        let thread = Thread {
-            fabric,
-            roster: roster.clone(),
-            set,
-            listener,
-            peers_max: config.peers(),
-            calls: calls.into_iter().map(|at| Call { at, next: Some(now) }).collect(),
-            deaf_until: None,
-            meetings: Vec::new(),
-            longest_bytes,
-            next: FIRST,
-        };
+    ) -> Result<Started<F::Peer, G>> {
+        let (bell, is_closing) = (Arc::new(EventFd::new()?), Arc::new(AtomicBool::new(false)));
+        let rosters = fabrics.iter().map(|_| Ok(Arc::new(Roster::new(&bell)?)));
+        let rosters = rosters.collect::<Result<Rosters<_, _>>>()?;
+        let shared =
+            Shared { rosters: rosters.clone(), bell: bell.clone(), is_closing: is_closing.clone() };
+        let thread = Thread::new(config, fabrics, longest_bytes, shared)?;
         let builder = std::thread::Builder::new().name("verbs-control".into());
         let thread = builder.spawn(move || thread.run()).map_err(|e| {
             Error::new(Code::System, "cannot start the control thread of verbs", e.to_string())
         })?;
-        Ok(Control { roster, thread: Some(thread) })
+        Ok((Arc::new(Control { bell, is_closing, thread: Some(thread) }), rosters))
     }
 }
 
-impl<G, P> Control<G, P> {
+impl Drop for Control {
     /// Ends the thread; afterwards it uses no object of the device.
     ///
     /// Cost: blocks, for as long as the kernel looks for a neighbour.
-    pub fn end(&mut self) {
-        self.roster.close();
+    fn drop(&mut self) {
+        self.is_closing.store(true, Ordering::Release);
+        self.bell.signal();
         if let Some(thread) = self.thread.take() {
             // What the thread had is dropped, also if it has panicked.
             let _ = thread.join();
         }
-    }
-}
-
-impl<G, P> Drop for Control<G, P> {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-fn listen(at: SocketAddr) -> Result<TcpListener> {
-    let is_in_use = |e: &std::io::Error| e.kind() == ErrorKind::AddrInUse;
-    let listener = open_when_closed(is_in_use, || TcpListener::bind(at)).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    listener.map_err(|e| {
-        let code = if is_in_use(&e) { Code::Busy } else { Code::System };
-        let fix = match e.kind() {
-            ErrorKind::AddrInUse => format!("see who: ss -tlnp 'sport = :{}'", at.port()),
-            ErrorKind::AddrNotAvailable => {
-                "take an address of this host: ip -br address".to_owned()
-            }
-            _ => String::new(),
-        };
-        Error::new(code, format!("cannot listen at {at}"), e.to_string()).fix(fix)
-    })
-}
-
-/// An address to connect to.
-struct Call {
-    at: SocketAddr,
-    /// The time of the next attempt; `None` while there is a meeting or a peer.
-    next: Option<Instant>,
-}
-
-struct Thread<F: Fabric, G> {
-    fabric: F,
-    roster: Arc<Roster<F::Peer, G>>,
-    set: WaitSet,
-    listener: Option<TcpListener>,
-    /// The time until which the listener is not watched.
-    deaf_until: Option<Instant>,
-    peers_max: usize,
-    calls: Vec<Call>,
-    meetings: Vec<Meeting<F>>,
-    /// Longest packet that this port receives.
-    longest_bytes: usize,
-    /// The number of the next meeting.
-    next: u64,
-}
-
-impl<F: Fabric, G> Thread<F, G> {
-    fn run(mut self) {
-        let mut events = [NO_EVENT; 16];
-        while !self.roster.is_closing() {
-            let n = self.set.wait(&mut events, None).unwrap_or(0);
-            for event in &events[..n] {
-                if self.roster.is_closing() {
-                    return;
-                }
-                // Copy the field, because the kernel's structure is packed.
-                match { event.data }.u64() {
-                    ALARM => {}
-                    BELL => self.read_reports(),
-                    LISTENER => self.accept(),
-                    meeting => self.turn(meeting),
-                }
-            }
-            self.pass_time();
-        }
-    }
-
-    /// Drops the rest of peers that have gone, and hangs up on those whose connection has failed.
-    fn read_reports(&mut self) {
-        let reports = self.roster.reports();
-        drop(reports.gone);
-        for (id, why) in reports.failed {
-            self.end(id, &format!("the connection failed: {why}"));
-        }
-    }
-
-    fn accept(&mut self) {
-        for _ in 0..CALLERS {
-            let Some(listener) = &self.listener else { return };
-            let (stream, from) = match listener.accept() {
-                Ok(caller) => caller,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // The caller has hung up already.
-                Err(e) if e.kind() == ErrorKind::ConnectionAborted => continue,
-                Err(e) => {
-                    let _ = self.set.delete(listener);
-                    self.deaf_until = Instant::now().checked_add(DEAF);
-                    return self.roster.say(&format!("a caller cannot be accepted: {e}"));
-                }
-            };
-            let open = || self.meetings.iter().filter(|meeting| meeting.is_open());
-            let oldest = open().map(|meeting| meeting.id).min();
-            if let Some(oldest) = oldest.filter(|_| open().count() >= MEETINGS_MAX) {
-                self.end(oldest, "others called before it was ready");
-            }
-            let id = self.id();
-            let met = Meeting::greet(id, stream, None, &mut self.fabric, self.longest_bytes);
-            if let Err(why) = met.and_then(|met| self.add(met, EventFlags::IN)) {
-                self.roster.say(&format!("{from}: {why}"));
-            }
-        }
-    }
-
-    /// Begins to connect to a peer; the descriptor is writable when that is done.
-    fn call(&mut self, at: SocketAddr) -> std::result::Result<(), String> {
-        let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(family, SocketType::STREAM, flags, None);
-        let socket = socket.map_err(|e| e.to_string())?;
-        match connect(&socket, &at) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(e) => return Err(e.to_string()),
-        }
-        let id = self.id();
-        self.add(Meeting::calling(id, TcpStream::from(socket), at), EventFlags::OUT)
-    }
-
-    /// Goes on with a peer whose TCP connection has come about, or has failed.
-    fn called(&mut self, at: usize) {
-        let Meeting { id, stream, call, .. } = self.meetings.swap_remove(at);
-        let _ = self.set.delete(&stream);
-        let Some(at) = call else { return };
-        let met = Meeting::greet(id, stream, call, &mut self.fabric, self.longest_bytes);
-        if let Err(why) = met.and_then(|met| self.add(met, EventFlags::IN)) {
-            self.again(at);
-            self.roster.say(&format!("{at}: {why}"));
-        }
-    }
-
-    fn id(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
-    fn add(&mut self, meeting: Meeting<F>, events: EventFlags) -> std::result::Result<(), String> {
-        self.set.add(&meeting, meeting.id, events).map_err(|e| e.to_string())?;
-        self.meetings.push(meeting);
-        Ok(())
-    }
-
-    /// Connects to `at` again after a while.
-    fn again(&mut self, at: SocketAddr) {
-        if let Some(call) = self.calls.iter_mut().find(|call| call.at == at) {
-            call.next = Instant::now().checked_add(AGAIN);
-        }
-    }
-
-    /// Reads what a peer has sent, and goes on with its meeting.
-    fn turn(&mut self, id: u64) {
-        let Some(at) = self.meetings.iter().position(|meeting| meeting.id == id) else { return };
-        if matches!(self.meetings[at].stage, Stage::Calling) {
-            return self.called(at);
-        }
-        loop {
-            let done = match self.meetings[at].read() {
-                Said::Nothing => return,
-                Said::Hello(bytes) => self.meet(at, &bytes),
-                Said::Ready => self.join(at),
-                Said::Ended(why) => Err((None, why)),
-            };
-            if let Err((refusal, why)) = done {
-                if let Some(refusal) = refusal {
-                    // A peer that does not hear it learns of the end.
-                    let _ = self.meetings[at].say(refusal as u8);
-                }
-                return self.end(id, &why);
-            }
-        }
-    }
-
-    /// Makes the way to the peer that has said hello.
-    fn meet(&mut self, at: usize, bytes: &[u8; HELLO_BYTES]) -> std::result::Result<(), Refused> {
-        let refuse = |refusal: Refusal| Err((Some(refusal), refusal.as_str().to_owned()));
-        let theirs = Hello::of(bytes).map_err(|why| (None, why.to_owned()))?;
-        let is = Some((theirs.gid, theirs.pair));
-        let mut others = self.meetings.iter().filter(|meeting| meeting.has_place());
-        if others.clone().count() >= self.peers_max {
-            return refuse(Refusal::Full);
-        }
-        if others.any(|meeting| meeting.is == is) {
-            return refuse(Refusal::Twice);
-        }
-        let Stage::Greeting { half, ours, .. } = &mut self.meetings[at].stage else {
-            return Err((None, "it said hello twice".to_owned()));
-        };
-        if ours.connection.is_some() != theirs.connection.is_some() {
-            return refuse(Refusal::Mode);
-        }
-        let (half, ours, began) = (half.take(), *ours, Instant::now());
-        let Some(half) = half else { return Err((None, "it said hello twice".to_owned())) };
-        let way = self.fabric.complete(half, &ours, &theirs);
-        // The kernel may have looked for a neighbour: other peers have that time more.
-        let took = began.elapsed();
-        self.meetings.iter_mut().for_each(|meeting| meeting.until += took);
-        let way = way.map_err(|e| (None, e.to_string()))?;
-        let meeting = &mut self.meetings[at];
-        meeting.is = is;
-        meeting.stage = Stage::Making(Some(joined(meeting.id, way, &ours, &theirs)));
-        meeting.say(READY).map_err(|why| (None, why))
-    }
-
-    /// Gives a peer that can receive to the queue.
-    fn join(&mut self, at: usize) -> std::result::Result<(), Refused> {
-        let stage = std::mem::replace(&mut self.meetings[at].stage, Stage::Peer);
-        match stage {
-            Stage::Making(Some(joined)) => {
-                self.roster.publish(Change::Joined(joined));
-                Ok(())
-            }
-            _ => Err((None, "it was ready twice".to_owned())),
-        }
-    }
-
-    /// Ends a meeting, and the peer if there is one.
-    fn end(&mut self, id: u64, why: &str) {
-        let Some(at) = self.meetings.iter().position(|meeting| meeting.id == id) else { return };
-        let meeting = self.meetings.swap_remove(at);
-        let from = meeting.call.or_else(|| meeting.stream.peer_addr().ok());
-        let from = from.map_or_else(|| "a peer".to_owned(), |from| from.to_string());
-        let _ = self.set.delete(&meeting);
-        if let Some(call) = meeting.call {
-            self.again(call);
-        }
-        self.roster.say(&format!("{from}: {why}"));
-        if !meeting.is_open() {
-            self.roster.publish(Change::Left(id));
-        }
-    }
-
-    /// Connects where it is time, ends meetings that take too long, and sets the alarm.
-    fn pass_time(&mut self) {
-        let now = Instant::now();
-        if self.deaf_until.take_if(|until| *until <= now).is_some()
-            && let Some(listener) = &self.listener
-        {
-            let heard = self.set.add(listener, LISTENER, EventFlags::IN);
-            self.deaf_until = heard.is_err().then(|| now + DEAF);
-        }
-        for i in 0..self.calls.len() {
-            let Call { at, next } = &mut self.calls[i];
-            if next.is_none_or(|next| next > now) {
-                continue;
-            }
-            let at = *at;
-            *next = None;
-            if let Err(why) = self.call(at) {
-                self.again(at);
-                self.roster.say(&format!("{at}: {why}"));
-            }
-        }
-        let late = |meeting: &&Meeting<F>| meeting.is_open() && meeting.until <= now;
-        while let Some(id) = self.meetings.iter().find(late).map(|meeting| meeting.id) {
-            self.end(id, "it does not answer");
-        }
-        let open = self.meetings.iter().filter(|meeting| meeting.is_open());
-        let times = open.map(|meeting| meeting.until);
-        let times = times.chain(self.calls.iter().filter_map(|call| call.next));
-        // Setting the alarm cannot fail, because its descriptor is a timer.
-        let _ = self.set.alarm(times.chain(self.deaf_until).min());
-    }
-}
-
-/// Returns the peer as its queue needs it.
-fn joined<P>(id: u64, way: P, ours: &Hello, theirs: &Hello) -> Joined<P> {
-    let shorter = |a: u32, b: u32| a.min(b) as usize;
-    let longest = shorter(ours.longest_bytes, theirs.longest_bytes);
-    Joined {
-        id,
-        way,
-        datagram_bytes: shorter(ours.mtu_bytes, theirs.mtu_bytes).min(longest),
-        connection_bytes: ours.connection.map(|_| longest),
-        gid: theirs.gid,
-        pair: theirs.pair,
-        connection: ours.connection,
     }
 }

@@ -33,11 +33,12 @@ pub(super) struct Found {
     pub kind: String,
 }
 
-/// The objects of a port that its queue and its control thread share.
+/// The objects of a queue that its control thread shares with it.
 struct Objects {
     // Dropped in this order: what requests use goes after what executes them.
     sent: Arc<Completions>,
     received: Arc<Completions>,
+    events: Arc<Events>,
     memory: Arc<Memory>,
     domain: Arc<Domain>,
     port: u8,
@@ -47,6 +48,36 @@ struct Objects {
 }
 
 impl Objects {
+    /// Creates the objects of one queue, with completion queues for the requests of all its pairs.
+    fn new(
+        config: &Config,
+        found: &Found,
+        domain: &Arc<Domain>,
+        memory: &Arc<Memory>,
+    ) -> Result<Objects> {
+        let events = Events::new(&found.device)?;
+        // The pair of a peer that has gone exists for a moment beside that of its successor.
+        let pairs = 1 + if config.is_connected { 2 * config.peers() as u32 } else { 0 };
+        let shorter = |e: Error| {
+            let fix = format!(
+                "shorter queues of requests (rx=, tx=), or fewer than {} peers",
+                config.peers()
+            );
+            if config.peers() > 1 || e.fix.is_empty() { e.fix(fix) } else { e }
+        };
+        Ok(Objects {
+            sent: Completions::new(&events, config.tx_len * pairs).map_err(shorter)?,
+            received: Completions::new(&events, config.rx_len * pairs).map_err(shorter)?,
+            events,
+            memory: memory.clone(),
+            domain: domain.clone(),
+            port: config.port,
+            gid_index: found.gid_index,
+            rx_len: config.rx_len,
+            tx_len: config.tx_len,
+        })
+    }
+
     fn setup(&self) -> Setup<'_> {
         Setup {
             domain: &self.domain,
@@ -60,7 +91,7 @@ impl Objects {
     }
 }
 
-/// The part that makes ways.
+/// The part of a queue that makes ways.
 pub(super) struct Rdma {
     objects: Arc<Objects>,
     /// The hello for every peer, without a connection.
@@ -69,12 +100,14 @@ pub(super) struct Rdma {
     mtu_bytes: usize,
 }
 
-/// The part that moves packets.
+/// The part of a queue that moves packets.
 pub(super) struct RdmaNic {
     datagrams: QueuePair,
-    group: Option<Group>,
+    /// The port's group.
+    group: Option<Arc<Group>>,
+    /// True if this queue is the port's member of the group.
+    is_member: bool,
     objects: Arc<Objects>,
-    events: Arc<Events>,
     /// The registered memory, which stays mapped for as long as it is registered.
     _pool: Pool,
 }
@@ -160,62 +193,45 @@ pub(super) fn cannot(config: &Config) -> String {
     format!("cannot open verbs:{}", config.device)
 }
 
-/// Opens the objects of a port on `pool`.
+/// Opens the objects of a port on `pool`: two parts for each queue.
 ///
 /// # Errors
 /// `E-UNSUPPORTED` or `E-POOL-SIZE` for a pool that the device cannot use; the device's own.
-pub(super) fn open(config: &Config, found: &Found, pool: &Pool) -> Result<(Rdma, RdmaNic)> {
+pub(super) fn open(config: &Config, found: &Found, pool: &Pool) -> Result<Vec<(Rdma, RdmaNic)>> {
     check(config, found, pool)?;
     // SAFETY: the device fills only frames that a `Local` has lent, and reads only packets.
     let region = unsafe { pool.region() }.ok_or_else(|| no_frames(config))?;
     let domain = Domain::new(&found.device)?;
     // SAFETY: the region stays mapped while the pool lives, and `RdmaNic` drops it after the registration.
     let memory = Arc::new(unsafe { Memory::register(&domain, region.base(), region.len()) }?);
-    let events = Events::new(&found.device)?;
-    // The pair of a peer that has gone exists for a moment beside that of its successor.
-    let pairs = 1 + if config.is_connected { 2 * config.peers() as u32 } else { 0 };
-    let shorter = |e: Error| {
-        let fix = format!(
-            "shorter queues of requests (rx=, tx=), or fewer than {} peers",
-            config.peers()
-        );
-        if config.peers() > 1 || e.fix.is_empty() { e.fix(fix) } else { e }
-    };
-    let sent = Completions::new(&events, config.tx_len * pairs).map_err(shorter)?;
-    let received = Completions::new(&events, config.rx_len * pairs).map_err(shorter)?;
-    let objects = Arc::new(Objects {
-        sent,
-        received,
-        memory,
-        domain,
-        port: config.port,
-        gid_index: found.gid_index,
-        rx_len: config.rx_len,
-        tx_len: config.tx_len,
-    });
     let key = match config.group {
         Some(group) => group_key(group),
         None => random()? & KEY_BITS,
     };
-    let datagrams = QueuePair::datagrams(&objects.setup(), key)?;
-    let hello = Hello {
-        pair: datagrams.number(),
-        key,
-        mtu_bytes: found.state.mtu_bytes as u32,
-        lid: found.state.lid,
-        gid: found.gid,
-        ..Hello::default()
+    let queue = |_| {
+        let objects = Arc::new(Objects::new(config, found, &domain, &memory)?);
+        let datagrams = QueuePair::datagrams(&objects.setup(), key)?;
+        let mtu_bytes = found.state.mtu_bytes;
+        let hello = Hello {
+            pair: datagrams.number(),
+            key,
+            mtu_bytes: mtu_bytes as u32,
+            lid: found.state.lid,
+            gid: found.gid,
+            ..Hello::default()
+        };
+        let (group, is_member, _pool) = (None, false, pool.clone());
+        let nic = RdmaNic { datagrams, group, is_member, objects: objects.clone(), _pool };
+        Ok((Rdma { objects, hello, is_connected: config.is_connected, mtu_bytes }, nic))
     };
-    let group = config.group.map(|group| join(config, found, group, &objects, &datagrams, key));
-    let nic = RdmaNic {
-        group: group.transpose()?,
-        datagrams,
-        objects: objects.clone(),
-        events,
-        _pool: pool.clone(),
-    };
-    let is_connected = config.is_connected;
-    Ok((Rdma { objects, hello, is_connected, mtu_bytes: found.state.mtu_bytes }, nic))
+    let mut queues = (0..config.queues).map(queue).collect::<Result<Vec<_>>>()?;
+    if let (Some(ip), Some((_, first))) = (config.group, queues.first_mut()) {
+        // One member: every member gets each packet.
+        let group = Arc::new(join(config, found, ip, &domain, &first.datagrams, key)?);
+        first.is_member = true;
+        queues.iter_mut().for_each(|(_, nic)| nic.group = Some(group.clone()));
+    }
+    Ok(queues)
 }
 
 fn no_frames(config: &Config) -> Error {
@@ -262,7 +278,7 @@ fn join(
     config: &Config,
     found: &Found,
     group: IpAddr,
-    objects: &Objects,
+    domain: &Arc<Domain>,
     datagrams: &QueuePair,
     key: u32,
 ) -> Result<Group> {
@@ -289,7 +305,7 @@ fn join(
     })?;
     datagrams.join(gid)?;
     let route = Route { gid, lid: 0, gid_index: found.gid_index, port: config.port };
-    let address = Address::new(&objects.domain, &route);
+    let address = Address::new(domain, &route);
     let address = address.inspect_err(|_| datagrams.leave(gid))?;
     Ok(Group { address, gid, key, _member: member })
 }
@@ -368,11 +384,11 @@ impl Nic for RdmaNic {
     type Peer = Way;
 
     fn events(&self) -> BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&*self.events)
+        std::os::fd::AsFd::as_fd(&*self.objects.events)
     }
 
     fn drain(&mut self) {
-        self.events.drain();
+        self.objects.events.drain();
     }
 
     fn received(&mut self, out: &mut [Completion]) -> io::Result<usize> {
@@ -422,15 +438,18 @@ impl Nic for RdmaNic {
     fn text(&self, completion: &Completion) -> String {
         self.objects.sent.text(completion)
     }
+}
 
-    fn pair(&self) -> u32 {
+impl RdmaNic {
+    /// Returns the number of the UD queue pair.
+    pub fn pair(&self) -> u32 {
         self.datagrams.number()
     }
 }
 
 impl Drop for RdmaNic {
     fn drop(&mut self) {
-        if let Some(group) = &self.group {
+        if let Some(group) = self.group.as_ref().filter(|_| self.is_member) {
             // A pair that is a member cannot be destroyed.
             self.datagrams.leave(group.gid);
         }

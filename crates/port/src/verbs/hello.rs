@@ -2,14 +2,16 @@
 //!
 //! ```text
 //!  0  8 magic     8  4 flags    12  4 pair    16  4 connection   20  4 first packet's number
-//! 24  4 key      28  4 MTU      32  4 longest packet             36  2 LID    38  2 zero
+//! 24  4 key      28  4 MTU      32  4 longest packet             36  2 LID    38  2 queues
 //! 40 16 GID      56  8 zero
 //! ```
 //!
-//! All numbers are big-endian. Each end sends its hello when TCP has connected them, and a byte when it can receive:
-//! a message that comes earlier finds no connection.
+//! All numbers are big-endian. Each end sends a hello for each of its queues when TCP has connected them, and a byte
+//! when it can receive: a message that comes earlier finds no connection.
 
 use std::net::Ipv6Addr;
+
+use super::config::QUEUES_MAX;
 
 /// The first bytes of a hello; the last is the version.
 const MAGIC: [u8; 8] = *b"lnrverb\x01";
@@ -29,10 +31,15 @@ pub(super) enum Refusal {
     Mode = b'M',
     /// The peer is a peer already.
     Twice = b'T',
+    /// The two have different numbers of queues.
+    Queues = b'Q',
+    /// A queue of the port is closed already.
+    Closed = b'C',
 }
 
 impl Refusal {
-    const ALL: [Refusal; 3] = [Refusal::Full, Refusal::Mode, Refusal::Twice];
+    const ALL: [Refusal; 5] =
+        [Refusal::Full, Refusal::Mode, Refusal::Twice, Refusal::Queues, Refusal::Closed];
 
     /// Returns the refusal that a byte tells.
     pub fn of(byte: u8) -> Option<Refusal> {
@@ -45,11 +52,13 @@ impl Refusal {
             Refusal::Full => "the port has as many peers as its option peers allows",
             Refusal::Mode => "one of the two ports has the option datagrams, and the other has not",
             Refusal::Twice => "this port is a peer already",
+            Refusal::Queues => "the two ports have different numbers of queues (queues=)",
+            Refusal::Closed => "a queue of the port is closed already",
         }
     }
 }
 
-/// The numbers of a port that its peer must know.
+/// The numbers of a port's queue that its peer must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Hello {
     /// The number of the UD queue pair.
@@ -65,6 +74,8 @@ pub(super) struct Hello {
     /// Longest packet that the port receives, in bytes.
     pub longest_bytes: u32,
     pub lid: u16,
+    /// Number of the port's queues, each of which has a hello.
+    pub queues: u16,
     pub gid: [u8; 16],
 }
 
@@ -87,6 +98,7 @@ impl Hello {
             place.copy_from_slice(&number.to_be_bytes());
         }
         bytes[36..38].copy_from_slice(&self.lid.to_be_bytes());
+        bytes[38..40].copy_from_slice(&self.queues.to_be_bytes());
         bytes[40..56].copy_from_slice(&self.gid);
         bytes
     }
@@ -117,6 +129,7 @@ impl Hello {
             mtu_bytes: number(28),
             longest_bytes: number(32),
             lid: u16::from_be_bytes([bytes[36], bytes[37]]),
+            queues: u16::from_be_bytes([bytes[38], bytes[39]]),
             gid,
         };
         let is_number = |pair: u32| (2..1 << 24).contains(&pair);
@@ -125,6 +138,7 @@ impl Hello {
             && hello.psn < 1 << 24
             && (256..=4096).contains(&hello.mtu_bytes)
             && hello.longest_bytes >= 64
+            && (1..=QUEUES_MAX).contains(&hello.queues.into())
             && is_of_one(hello.gid);
         if makes_sense { Ok(hello) } else { Err("its numbers make no sense") }
     }
@@ -152,6 +166,7 @@ mod tests {
             mtu_bytes: 1024,
             longest_bytes: 1518,
             lid: 7,
+            queues: 4,
             gid: [9; 16],
         };
         assert_eq!(Hello::of(&hello.bytes()), Ok(hello));
@@ -165,6 +180,7 @@ mod tests {
             pair: 17,
             mtu_bytes: 1024,
             longest_bytes: 1518,
+            queues: 1,
             gid: [9; 16],
             ..Hello::default()
         };
@@ -179,6 +195,8 @@ mod tests {
             Hello { psn: 1 << 24, ..hello },
             Hello { mtu_bytes: 8192, ..hello },
             Hello { longest_bytes: 0, ..hello },
+            Hello { queues: 0, ..hello },
+            Hello { queues: 17, ..hello },
             Hello { gid: [0; 16], ..hello },
             Hello { gid: [255; 16], ..hello },
             Hello { gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 224, 0, 0, 1], ..hello },

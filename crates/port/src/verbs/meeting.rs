@@ -1,7 +1,7 @@
 //! A meeting with a peer by TCP, from the call to the end of the peer.
 //!
 //! ```text
-//!   calling ──► greeting: our hello is sent, theirs is read ──► making: our end can receive, `!` is sent ──► peer
+//!   calling ──► greeting: our hellos are sent, theirs are read ──► making: our end can receive, `!` is sent ──► peer
 //!                                └── a byte of refusal, and the end
 //! ```
 
@@ -33,7 +33,7 @@ pub(super) struct Meeting<F: Fabric> {
     pub call: Option<SocketAddr>,
     /// The time by which the meeting must be finished.
     pub until: Instant,
-    /// GID and number of the peer's UD queue pair, once it has said them.
+    /// GID and number of the UD queue pair of the peer's first queue, once it has said them.
     pub is: Option<([u8; 16], u32)>,
 }
 
@@ -41,19 +41,29 @@ pub(super) struct Meeting<F: Fabric> {
 pub(super) enum Stage<F: Fabric> {
     /// TCP is connecting.
     Calling,
-    /// Our hello has been sent, and `len` bytes of theirs have come.
-    Greeting { half: Option<F::Half>, ours: Hello, bytes: [u8; HELLO_BYTES], len: usize },
-    /// This end can receive, and the other has not said that it can.
-    Making(Option<Joined<F::Peer>>),
-    /// The queue has the peer.
+    /// Our hellos have been sent, and some of theirs have come.
+    Greeting(Greeting<F>),
+    /// This end can receive, and the other has not said that it can: the peer for each queue.
+    Making(Vec<Joined<F::Peer>>),
+    /// The queues have the peer.
     Peer,
+}
+
+/// The hellos of both ends, one for each queue.
+pub(super) struct Greeting<F: Fabric> {
+    pub halves: Vec<F::Half>,
+    pub ours: Vec<Hello>,
+    pub theirs: Vec<Hello>,
+    /// The first `len` bytes of the next of theirs.
+    bytes: [u8; HELLO_BYTES],
+    len: usize,
 }
 
 /// The result of reading from a peer.
 pub(super) enum Said {
     /// Nothing more has come.
     Nothing,
-    /// Its hello.
+    /// Its hello for the next queue.
     Hello([u8; HELLO_BYTES]),
     /// It can receive.
     Ready,
@@ -68,7 +78,7 @@ impl<F: Fabric> Meeting<F> {
         Meeting { id, stream, stage: Stage::Calling, call: Some(call), until, is: None }
     }
 
-    /// Sends our hello on a TCP connection, and expects theirs.
+    /// Sends our hello for each queue on a TCP connection, and expects theirs; `fabrics` are those of the queues.
     ///
     /// # Errors
     /// The reason why the peer cannot be met.
@@ -76,15 +86,23 @@ impl<F: Fabric> Meeting<F> {
         id: u64,
         stream: TcpStream,
         call: Option<SocketAddr>,
-        fabric: &mut F,
+        fabrics: &mut [F],
         longest_bytes: usize,
     ) -> Result<Meeting<F>, String> {
         prepare(&stream).map_err(|e| e.to_string())?;
-        let (half, ours) = fabric.begin().map_err(|e| e.to_string())?;
-        let ours = Hello { longest_bytes: longest_bytes as u32, ..ours };
-        // A new connection has room for a few bytes.
-        (&stream).write_all(&ours.bytes()).map_err(|e| e.to_string())?;
-        let stage = Stage::Greeting { half: Some(half), ours, bytes: [0; HELLO_BYTES], len: 0 };
+        let (mut halves, mut ours, mut said) = (Vec::new(), Vec::new(), Vec::new());
+        let (longest_bytes, queues) = (longest_bytes as u32, fabrics.len() as u16);
+        for fabric in fabrics {
+            let (half, hello) = fabric.begin().map_err(|e| e.to_string())?;
+            let hello = Hello { longest_bytes, queues, ..hello };
+            said.extend(hello.bytes());
+            halves.push(half);
+            ours.push(hello);
+        }
+        // A new connection has room for a thousand bytes.
+        (&stream).write_all(&said).map_err(|e| e.to_string())?;
+        let (theirs, bytes) = (Vec::with_capacity(ours.len()), [0; HELLO_BYTES]);
+        let stage = Stage::Greeting(Greeting { halves, ours, theirs, bytes, len: 0 });
         Ok(Meeting { id, stream, stage, call, until: Instant::now() + MEETING, is: None })
     }
 
@@ -101,7 +119,7 @@ impl<F: Fabric> Meeting<F> {
     /// Reads what the peer has sent; never waits.
     pub fn read(&mut self) -> Said {
         loop {
-            if let Stage::Greeting { bytes, len, .. } = &mut self.stage {
+            if let Stage::Greeting(Greeting { bytes, len, .. }) = &mut self.stage {
                 match self.stream.read(&mut bytes[*len..]) {
                     Ok(0) => return Said::Ended("it hung up before it said hello".to_owned()),
                     Ok(n) => *len += n,
@@ -109,6 +127,7 @@ impl<F: Fabric> Meeting<F> {
                     Err(e) => return Said::Ended(e.to_string()),
                 }
                 if *len == HELLO_BYTES {
+                    *len = 0;
                     return Said::Hello(*bytes);
                 }
                 continue;

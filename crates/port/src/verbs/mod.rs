@@ -4,7 +4,7 @@
 //!   hot list ──► receive requests ──► device ──► completion ──► Skb                requests.rs, rx.rs
 //!   Skb ──► chain of messages, one doorbell ──► send queue ──► device ──► completion, freed   tx.rs, flight.rs
 //!        datagram to a peer | connection with a peer | datagram to a group                  peers.rs, macs.rs
-//!   TCP ──► hello, ready ──► a way to a peer, made off the worker                           control.rs, meeting.rs, roster.rs
+//!   TCP ──► hello, ready ──► a way to a peer, made off the worker                           thread.rs, meeting.rs, roster.rs
 //! ```
 //!
 //! A message is a packet with its Ethernet header, as it lies in its frame: no copy in either direction. Peers meet by
@@ -33,11 +33,13 @@ mod roster;
 mod rx;
 #[cfg(test)]
 mod tests;
+mod thread;
 mod tx;
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use linerate_skb::Result;
+use linerate_skb::{Pool, Result};
 
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverHelp, Needs, OpenContext, Opened, Plan};
@@ -47,14 +49,16 @@ use crate::spec::Spec;
 
 use config::{Config, Role};
 use control::Control;
-use device::Found;
+use device::{Found, RdmaNic};
+use nic::{Fabric, Nic};
 use queue::{Parts, VerbsQueue};
+use rx::Own;
 
 /// Longest time that the opening of a port which connects waits for a peer.
 const MEETING: Duration = Duration::from_millis(200);
 
 /// The driver of `verbs:DEVICE,listen=ADDRESS|connect=ADDRESS[+ADDRESS..][,datagrams][,mtu=1500]`
-/// `[,group=ADDRESS][,peers=8][,rx=512][,tx=512][,port=1][,gid=N]`.
+/// `[,queues=1][,group=ADDRESS][,peers=8][,rx=512][,tx=512][,port=1][,gid=N]`.
 #[derive(Debug)]
 pub struct Verbs;
 
@@ -78,7 +82,7 @@ impl Driver for Verbs {
 impl Plan for Config {
     fn needs(&self) -> Result<Needs> {
         let (packet_max_bytes, ring_frames) = (self.longest_bytes, self.ring_frames());
-        Ok(Needs { packet_max_bytes, ring_frames, ..Needs::default() })
+        Ok(Needs { queues: self.queues, packet_max_bytes, ring_frames, ..Needs::default() })
     }
 
     fn examine(&self, spec: &Spec, how: Trial, found: &mut Findings) {
@@ -88,26 +92,58 @@ impl Plan for Config {
     fn open(&self, cx: &mut OpenContext<'_>) -> Result<Opened> {
         let (pool, found) = (cx.pool(), device::find(self)?);
         let longest = device::longest(self, &found);
-        let (fabric, nic) = device::open(self, &found, pool)?;
-        let control = Control::start(self, fabric, longest)?;
-        let mut queue = VerbsQueue::new(Parts {
-            nic,
-            control,
-            pool: pool.clone(),
-            name: format!("verbs:{}", self.device),
-            rx_len: self.rx_len,
-            tx_len: self.tx_len,
-            group: self.group.map(|_| (found.state.mtu_bytes.min(longest), found.gid)),
-        })?;
+        let mut queues = rdma_queues(self, &found, pool, longest)?;
         if matches!(self.role, Role::Connect(_)) {
-            queue.meet(MEETING);
+            let until = Instant::now() + MEETING;
+            queues.iter_mut().for_each(|queue| queue.meet(until));
         }
         let mut obtained = Obtained::new(&*self.device, mode(self, &found), longest);
-        if let Health::Down(why) = queue.health() {
+        obtained.queues = queues.len();
+        if let Some(Health::Down(why)) = queues.first().map(QueueOps::health) {
             obtained = obtained.refused(format!("{}; {}", why.why, why.fix));
         }
-        Ok(Opened::single(queue, obtained))
+        let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn QueueOps>);
+        Ok(Opened { queues: queues.collect(), obtained })
     }
+}
+
+/// Opens the queues of a port of the device that was found.
+fn rdma_queues(
+    config: &Config,
+    found: &Found,
+    pool: &Pool,
+    longest: usize,
+) -> Result<Vec<VerbsQueue<RdmaNic>>> {
+    let ways = device::open(config, found, pool)?;
+    let pairs = ways.iter().map(|(_, nic)| nic.pair()).collect();
+    let most = found.state.mtu_bytes.min(longest);
+    let group = config.group.map(|_| (most, Own { gid: found.gid, pairs }));
+    queues(config, ways, pool, longest, group)
+}
+
+/// Starts the control thread, and makes a queue of each part of the device that moves packets.
+fn queues<F: Fabric + 'static, N: Nic<Peer = F::Peer> + 'static>(
+    config: &Config,
+    ways: Vec<(F, N)>,
+    pool: &Pool,
+    longest: usize,
+    group: Option<(usize, Own)>,
+) -> Result<Vec<VerbsQueue<N>>> {
+    let (fabrics, nics): (Vec<F>, Vec<N>) = ways.into_iter().unzip();
+    let (control, rosters) = Control::start(config, fabrics, longest)?;
+    let queue = |(nic, roster)| {
+        VerbsQueue::new(Parts {
+            nic,
+            control: Arc::clone(&control),
+            roster,
+            pool: pool.clone(),
+            name: format!("verbs:{}", config.device),
+            rx_len: config.rx_len,
+            tx_len: config.tx_len,
+            group: group.clone(),
+        })
+    };
+    nics.into_iter().zip(rosters).map(queue).collect()
 }
 
 /// Returns the description of a port's mode.

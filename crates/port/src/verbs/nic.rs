@@ -8,7 +8,7 @@ use linerate_sys::verbs::{Completion, Receive, Send as Message};
 
 use super::hello::Hello;
 
-/// The part of a device that moves packets, for one thread at a time.
+/// The part of a device that moves the packets of a queue, for one thread at a time.
 pub(super) trait Nic: Send {
     /// The way to a peer.
     type Peer: Send;
@@ -45,9 +45,6 @@ pub(super) trait Nic: Send {
 
     /// Returns the device's words for a completion that failed.
     fn text(&self, completion: &Completion) -> String;
-
-    /// Returns the number of the UD queue pair.
-    fn pair(&self) -> u32;
 }
 
 /// The way of a message.
@@ -61,7 +58,7 @@ pub(super) enum To<'a, P> {
     Group,
 }
 
-/// The part of a device that makes ways to peers, for the control thread: its calls may wait.
+/// The part of a device that makes a queue's ways to peers, for the control thread: its calls may wait.
 pub(super) trait Fabric: Send {
     /// The way to a peer.
     type Peer: Send;

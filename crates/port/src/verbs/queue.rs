@@ -1,4 +1,4 @@
-//! The queue of a port: what comes from all peers, and what goes to them.
+//! A queue of a port: what comes from the same queue of all peers, and what goes to it.
 //!
 //! ```text
 //!  outside ──► epoll ─┬─ the roster's bell: a peer has come or gone
@@ -6,10 +6,12 @@
 //!                     └─ an alarm: what no event announces
 //! ```
 //!
-//! Owner: the queue has its pairs, its completion queues and the frames in them. When it is dropped, the control thread
-//! ends first, then the pairs, and then the frames go back.
+//! Owner: the queue has its pairs, its completion queues and the frames in them, so that its thread is the only one that
+//! takes its completions. When it is dropped, its pairs end first, and then the frames go back; the control thread
+//! ends with the last queue.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -19,8 +21,8 @@ use linerate_sys::wait::{EventFlags, NO_EVENT, WaitSet, poll_readable};
 use super::control::Control;
 use super::nic::Nic;
 use super::peers::{Gone, Peers};
-use super::roster::{Change, Reports};
-use super::rx::Rx;
+use super::roster::{Change, Reports, Roster};
+use super::rx::{Own, Rx};
 use super::tx::Tx;
 use crate::caps::Caps;
 use crate::queue::{Health, HealthKind, QueueOps, Want};
@@ -33,21 +35,24 @@ const EVENTS: u64 = 2;
 /// The parts of which a queue is made.
 pub(super) struct Parts<N: Nic> {
     pub nic: N,
-    pub control: Control<Gone<N::Peer>, N::Peer>,
+    pub control: Arc<Control>,
+    pub roster: Arc<Roster<N::Peer, Gone<N::Peer>>>,
     pub pool: Pool,
     /// The port's text up to its options, for errors.
     pub name: String,
     pub rx_len: u32,
     pub tx_len: u32,
-    /// Longest datagram to the group, and our address; `None` without a group.
-    pub group: Option<(usize, [u8; 16])>,
+    /// Longest datagram to the group, and our pairs; `None` without a group.
+    pub group: Option<(usize, Own)>,
 }
 
-/// The queue of a port.
+/// A queue of a port.
 pub(super) struct VerbsQueue<N: Nic> {
     /// `None` once the queue is being dropped.
     nic: Option<N>,
-    control: Control<Gone<N::Peer>, N::Peer>,
+    roster: Arc<Roster<N::Peer, Gone<N::Peer>>>,
+    /// Ended with the last queue.
+    _control: Arc<Control>,
     pool: Pool,
     name: String,
     rx_len: u32,
@@ -79,21 +84,23 @@ impl<N: Nic> VerbsQueue<N> {
     /// # Errors
     /// `E-SYSTEM` without descriptors.
     pub fn new(parts: Parts<N>) -> Result<VerbsQueue<N>> {
-        let Parts { mut nic, control, pool, name, rx_len, tx_len, group } = parts;
+        let Parts { mut nic, control, roster, pool, name, rx_len, tx_len, group } = parts;
         let mut set = WaitSet::new(ALARM)?;
         let fail = |e| Error::os(Code::System, "cannot wait for an RDMA device", "epoll_ctl", e);
-        set.add(&control.roster.queue_bell, CHANGE, EventFlags::IN).map_err(fail)?;
+        set.add(&roster.queue_bell, CHANGE, EventFlags::IN).map_err(fail)?;
         // Readable at once, for callers that wait before they arm.
         set.alarm(Some(Instant::now())).map_err(fail)?;
         let mut home = pool.local_named(&name, 0);
-        let mut rx = Rx::new(&pool, rx_len, group.map(|(_, own)| own));
+        let (most, own) = group.unzip();
+        let mut rx = Rx::new(&pool, rx_len, own);
         let mut peers = Peers::new(&pool, [rx_len, tx_len]);
         rx.refill(&mut nic, &mut peers, &mut home);
         Ok(VerbsQueue {
             nic: Some(nic),
-            generation: control.roster.generation().wrapping_sub(1),
-            control,
-            tx: Tx::new(&pool, tx_len, group.map(|(most, _)| most)),
+            generation: roster.generation().wrapping_sub(1),
+            roster,
+            _control: control,
+            tx: Tx::new(&pool, tx_len, most),
             pool,
             name,
             rx_len,
@@ -112,14 +119,13 @@ impl<N: Nic> VerbsQueue<N> {
         })
     }
 
-    /// Waits for the first peer, for at most `patience`, so that the port's properties show whether there is one.
+    /// Waits until `until` for the first peer, so that the port's properties show whether there is one.
     ///
     /// Cost: blocks. For the opening of a port, never for a worker.
-    pub fn meet(&mut self, patience: Duration) {
-        let until = Instant::now() + patience;
+    pub fn meet(&mut self, until: Instant) {
         while self.peers.len() == 0 {
             let left = until.saturating_duration_since(Instant::now());
-            let bell = self.control.roster.queue_bell.as_fd();
+            let bell = self.roster.queue_bell.as_fd();
             if left.is_zero() || poll_readable(&[bell], Some(left)).is_err() {
                 break;
             }
@@ -127,10 +133,16 @@ impl<N: Nic> VerbsQueue<N> {
         }
     }
 
+    /// Returns how often the lock of the roster was taken when the queue needed it.
+    #[cfg(test)]
+    pub fn contended(&self) -> u64 {
+        self.roster.contended.load(Ordering::Relaxed)
+    }
+
     /// Takes the changes of the peers, and gives back what is of no use any more.
     #[inline]
     fn follow(&mut self) {
-        let is_new = self.control.roster.generation() != self.generation;
+        let is_new = self.roster.generation() != self.generation;
         if is_new || !self.reports.is_empty() || !self.leaving.is_empty() {
             self.change();
         }
@@ -149,8 +161,7 @@ impl<N: Nic> VerbsQueue<N> {
             std::mem::take(&mut self.leaving).into_iter().partition(is_named);
         self.leaving = still;
         self.reports.gone.extend(gone.into_iter().map(|(_, gone)| gone));
-        let taken =
-            self.control.roster.exchange(&mut self.changes, &mut self.why, &mut self.reports);
+        let taken = self.roster.exchange(&mut self.changes, &mut self.why, &mut self.reports);
         let Some(generation) = taken else { return };
         self.generation = generation;
         for change in std::mem::take(&mut self.changes) {
@@ -284,7 +295,7 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
         self.follow();
         let now = Instant::now();
         // A change that could not be followed has rung its bell already.
-        let is_stale = self.control.roster.generation() != self.generation;
+        let is_stale = self.roster.generation() != self.generation;
         if is_stale || std::mem::take(&mut self.changed) || self.is_news() {
             return false;
         }
@@ -350,7 +361,7 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
             copied_bytes: Some(self.tx.copied_bytes),
             doorbells: Some(self.tx.doorbells),
             bad_descs: self.rx.lies,
-            resets: self.control.roster.ended.load(Ordering::Relaxed),
+            resets: self.roster.ended.load(Ordering::Relaxed),
             ..DriverCounts::default()
         };
         let (rx_missed, rx_nombuf) = (self.rx.missed, self.rx.rx_nombuf);
@@ -364,14 +375,14 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
 
 impl<N: Nic> Drop for VerbsQueue<N> {
     fn drop(&mut self) {
-        // The control thread may have ways that the queue has not taken: their pairs fill frames of the queue.
-        self.control.end();
+        // Ways that the queue has not taken have no frames of it, and may end at any time.
+        let rest = self.roster.close();
         if let Some(nic) = &self.nic {
             let _ = self.set.delete(nic.events());
         }
         // The UD queue pair ends before the addresses that its requests name.
         self.nic = None;
-        drop(self.control.roster.rest());
+        drop(rest);
         while let Some(peer) = self.peers.pop() {
             drop(Gone::of(peer));
         }

@@ -1,14 +1,15 @@
-//! The peers of a port, as its control thread and its queue hand them to each other.
+//! The peers of a queue, as the port's control thread and the queue hand them to each other.
 //!
 //! ```text
 //!   control thread ── joined, left, why there is none ──► Roster ──► queue     generation + 1, bell
 //!   control thread ◄── ways that are of no use any more, peers that failed ── queue
 //! ```
 //!
-//! The queue never waits: where the lock is taken it comes again with its next call, and its bell stays rung.
+//! Each queue of a port has a roster, and all have the same control thread. The queue never waits: where the lock is
+//! taken it comes again with its next call, and its bell stays rung.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use linerate_skb::Result;
 use linerate_sys::wait::EventFd;
@@ -63,34 +64,42 @@ struct State<P, G> {
     /// Why there is no peer.
     why: String,
     reports: Reports<G>,
+    /// True if the queue is gone, and takes no change any more.
+    is_closed: bool,
 }
 
-/// The peers of a port in transit: `P` is the way to one, `G` what is left of it.
+/// The peers of a queue in transit: `P` is the way to one, `G` what is left of it.
 pub(super) struct Roster<P, G> {
     generation: AtomicU32,
     state: Mutex<State<P, G>>,
     /// The bell of the queue; the next is that of the control thread.
     pub queue_bell: EventFd,
-    pub control_bell: EventFd,
+    control_bell: Arc<EventFd>,
     /// Number of peers that have gone.
     pub ended: AtomicU64,
-    is_closing: AtomicBool,
+    /// Number of times that the queue found the lock taken.
+    pub contended: AtomicU64,
 }
 
 impl<P, G> Roster<P, G> {
-    /// Creates a roster without peers, for the reason `why`.
+    /// Creates a roster without peers; the control thread waits for `control_bell`.
     ///
     /// # Errors
     /// `E-SYSTEM` without descriptors.
-    pub fn new(why: &str) -> Result<Roster<P, G>> {
-        let state = State { changes: Vec::new(), why: why.to_owned(), reports: Reports::default() };
+    pub fn new(control_bell: &Arc<EventFd>) -> Result<Roster<P, G>> {
+        let state = State {
+            changes: Vec::new(),
+            why: String::new(),
+            reports: Reports::default(),
+            is_closed: false,
+        };
         Ok(Roster {
             generation: AtomicU32::new(0),
             state: Mutex::new(state),
             queue_bell: EventFd::new()?,
-            control_bell: EventFd::new()?,
+            control_bell: control_bell.clone(),
             ended: AtomicU64::new(0),
-            is_closing: AtomicBool::new(false),
+            contended: AtomicU64::new(0),
         })
     }
 
@@ -111,7 +120,10 @@ impl<P, G> Roster<P, G> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
             Err(std::sync::TryLockError::Poisoned(state)) => state.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => return None,
+            Err(std::sync::TryLockError::WouldBlock) => {
+                self.contended.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
         };
         self.queue_bell.drain();
         changes.append(&mut state.changes);
@@ -124,9 +136,14 @@ impl<P, G> Roster<P, G> {
         Some(self.generation.load(Ordering::Relaxed))
     }
 
-    /// Publishes a change. A peer that leaves before the queue has seen it is never seen. For the control thread.
+    /// Publishes a change. A peer that leaves before the queue has seen it is never seen, and none is seen by a queue
+    /// that is gone. For the control thread.
     pub fn publish(&self, change: Change<P>) {
         let mut state = self.lock();
+        if state.is_closed {
+            // The way is dropped by the caller's thread, after the lock.
+            return drop((state, change));
+        }
         let unseen = match &change {
             Change::Joined(_) => None,
             Change::Left(id) => {
@@ -152,25 +169,21 @@ impl<P, G> Roster<P, G> {
 
     /// Takes what the queue has reported. For the control thread.
     pub fn reports(&self) -> Reports<G> {
-        self.control_bell.drain();
         std::mem::take(&mut self.lock().reports)
     }
 
-    /// Makes the control thread end.
-    pub fn close(&self) {
-        self.is_closing.store(true, Ordering::Release);
-        self.control_bell.signal();
-    }
-
-    /// Returns true if the control thread is to end.
-    pub fn is_closing(&self) -> bool {
-        self.is_closing.load(Ordering::Acquire)
-    }
-
-    /// Takes all that is left in the roster, when both sides are done with it.
-    pub fn rest(&self) -> (Vec<Change<P>>, Reports<G>) {
+    /// Takes all that is left in the roster of a queue that goes, which gets no peer any more.
+    ///
+    /// Cost: waits for the lock. For the end of a queue.
+    pub fn close(&self) -> (Vec<Change<P>>, Reports<G>) {
         let mut state = self.lock();
+        state.is_closed = true;
         (std::mem::take(&mut state.changes), std::mem::take(&mut state.reports))
+    }
+
+    /// Returns true if the queue is gone. For the control thread.
+    pub fn is_closed(&self) -> bool {
+        self.lock().is_closed
     }
 
     fn advance(&self) {
@@ -186,31 +199,32 @@ impl<P, G> Roster<P, G> {
 mod tests {
     use super::*;
 
+    fn bell() -> Arc<EventFd> {
+        Arc::new(EventFd::new().unwrap())
+    }
+
+    fn joined<P>(id: u64, way: P) -> Joined<P> {
+        let (datagram_bytes, connection_bytes, connection) = (1024, None, None);
+        Joined { id, way, datagram_bytes, connection_bytes, gid: [1; 16], pair: 3, connection }
+    }
+
     #[test]
     fn changes_are_taken_once_and_reports_come_back() {
-        let roster = Roster::new("no call").unwrap();
+        let roster = Roster::new(&bell()).unwrap();
+        roster.say("no call");
         let (mut changes, mut why) = (Vec::new(), String::new());
         let mut reports = Reports::default();
-        assert_eq!(roster.exchange(&mut changes, &mut why, &mut reports), Some(0));
+        assert_eq!(roster.exchange(&mut changes, &mut why, &mut reports), Some(1));
         assert_eq!((changes.len(), why.as_str()), (0, "no call"));
-        let way = Joined {
-            id: 7,
-            way: "a",
-            datagram_bytes: 1024,
-            connection_bytes: None,
-            gid: [1; 16],
-            pair: 3,
-            connection: None,
-        };
-        roster.publish(Change::Joined(way));
+        roster.publish(Change::Joined(joined(7, "a")));
         roster.say("it hung up");
-        assert_eq!(roster.generation(), 2);
+        assert_eq!(roster.generation(), 3);
         reports.gone.push("old");
-        assert_eq!(roster.exchange(&mut changes, &mut why, &mut reports), Some(2));
+        assert_eq!(roster.exchange(&mut changes, &mut why, &mut reports), Some(3));
         assert_eq!((changes.len(), why.as_str(), reports.is_empty()), (1, "it hung up", true));
         roster.publish(changes.pop().unwrap());
         roster.publish(Change::Left(7));
-        assert_eq!(roster.exchange(&mut changes, &mut why, &mut reports), Some(4));
+        assert_eq!(roster.exchange(&mut changes, &mut why, &mut reports), Some(5));
         assert!(changes.is_empty(), "it was not seen: {changes:?}");
         assert_eq!((roster.reports().gone, roster.ended.load(Ordering::Relaxed)), (vec!["old"], 1));
         assert!(roster.reports().is_empty());
@@ -218,10 +232,21 @@ mod tests {
 
     #[test]
     fn a_queue_does_not_wait_for_the_control_thread() {
-        let roster = Roster::<(), ()>::new("").unwrap();
+        let roster = Roster::<(), ()>::new(&bell()).unwrap();
         let state = roster.lock();
         let taken = roster.exchange(&mut Vec::new(), &mut String::new(), &mut Reports::default());
-        assert_eq!(taken, None);
+        assert_eq!((taken, roster.contended.load(Ordering::Relaxed)), (None, 1));
         drop(state);
+    }
+
+    #[test]
+    fn a_queue_that_is_gone_gets_no_peer() {
+        let roster = Roster::<_, ()>::new(&bell()).unwrap();
+        let way = Arc::new(());
+        roster.publish(Change::Joined(joined(1, way.clone())));
+        assert_eq!(Arc::strong_count(&way), 2);
+        assert_eq!((roster.is_closed(), roster.close().0.len()), (false, 1));
+        roster.publish(Change::Joined(joined(2, way.clone())));
+        assert_eq!((roster.is_closed(), Arc::strong_count(&way)), (true, 1));
     }
 }

@@ -7,6 +7,8 @@
 //!
 //! A message of a connection begins where the route of a datagram would.
 
+use std::sync::Arc;
+
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Skb, Span};
 use linerate_sys::verbs::Completion;
 use linerate_wire::{Mac, checksum};
@@ -33,8 +35,8 @@ pub(super) struct Rx {
     shape: Shape,
     /// Completions that were taken before the caller went to sleep.
     early: Vec<Completion>,
-    /// Our GID, if the port is in a group: the device may return what it sends there.
-    own: Option<[u8; 16]>,
+    /// The senders of the port, if it is in a group: the device may return what they send there.
+    own: Option<Own>,
     one: Batch,
     pub starved: Retry,
     /// Receives that the pool ended early.
@@ -47,6 +49,20 @@ pub(super) struct Rx {
     pub failed: Option<String>,
 }
 
+/// The UD queue pairs of a port.
+#[derive(Debug, Clone)]
+pub(super) struct Own {
+    pub gid: [u8; 16],
+    /// The number of each queue's.
+    pub pairs: Arc<[u32]>,
+}
+
+impl Own {
+    fn is_from(&self, pair: u32, gid: Option<[u8; 16]>) -> bool {
+        gid == Some(self.gid) && self.pairs.contains(&pair)
+    }
+}
+
 /// A filled frame.
 struct Filled {
     /// The message, with the route in front of a datagram.
@@ -56,7 +72,7 @@ struct Filled {
 
 impl Rx {
     /// Creates the state of a queue of `len` requests for frames of `pool`, whose headroom has room for a route.
-    pub fn new(pool: &Pool, len: u32, own: Option<[u8; 16]>) -> Rx {
+    pub fn new(pool: &Pool, len: u32, own: Option<Own>) -> Rx {
         let from = pool.headroom().saturating_sub(ROUTE_BYTES);
         Rx {
             requests: Requests::new(pool, len),
@@ -100,7 +116,7 @@ impl Rx {
             for done in completions[..n].iter().filter(|done| !done.is_ok()) {
                 self.fail(done, nic, peers, reports);
             }
-            self.adopt(&completions[..n], nic.pair(), peers, mem, out);
+            self.adopt(&completions[..n], peers, mem, out);
         }
         self.refill(nic, peers, mem);
         let moved = Moved { packets: out.len() - before, bytes: out.bytes_behind(before) };
@@ -157,13 +173,12 @@ impl Rx {
     fn adopt<P>(
         &mut self,
         completions: &[Completion],
-        pair: u32,
         peers: &mut Peers<P>,
         mem: &mut Local,
         out: &mut Batch,
     ) {
         if self.own.is_some() || peers.len() > 1 {
-            return completions.iter().for_each(|done| self.add(done, pair, peers, mem, out));
+            return completions.iter().for_each(|done| self.add(done, peers, mem, out));
         }
         let (mut spans, mut n) = ([Span::default(); STRIDE], 0);
         for done in completions {
@@ -183,7 +198,6 @@ impl Rx {
     fn add<P>(
         &mut self,
         done: &Completion,
-        pair: u32,
         peers: &mut Peers<P>,
         mem: &mut Local,
         out: &mut Batch,
@@ -194,7 +208,7 @@ impl Rx {
         let Some(mut skb) = self.one.pop() else { return };
         let place = if is_datagram {
             let from = source(&mut skb).filter(|_| done.flags & Completion::HAS_ROUTE != 0);
-            if done.sender == pair && from.is_some() && from == self.own {
+            if self.own.as_ref().is_some_and(|own| own.is_from(done.sender, from)) {
                 // It was counted when it was sent.
                 let _ = self.one.push(skb);
                 return self.one.truncate_to(0, mem);

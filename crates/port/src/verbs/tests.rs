@@ -2,6 +2,7 @@
 
 mod devices;
 mod hostile;
+mod queues;
 mod soft;
 mod ways;
 
@@ -12,7 +13,7 @@ use linerate_skb::{Batch, Local, Pool};
 
 use super::*;
 use crate::conformance::{Case, Ends, Rig};
-use soft::SoftFabric;
+use soft::{SoftFabric, SoftNic};
 
 /// Returns an address of this host that no other test uses.
 fn address() -> String {
@@ -22,24 +23,23 @@ fn address() -> String {
     format!("127.{}.{}.{}", 16 + pid % 200, high + pid / 200 % 200, low)
 }
 
-/// Opens the port of `text` on a device in memory.
-fn open(text: &str, pool: &Pool) -> Opened {
+/// Opens the queues of the port of `text` on a device in memory; returns them with the port's longest packet.
+fn soft_queues(text: &str, pool: &Pool) -> (Vec<VerbsQueue<SoftNic>>, usize) {
     let spec = Spec::parse(text, &["verbs"]).unwrap();
     let config = Config::of(&spec).unwrap();
-    let (fabric, nic) = SoftFabric::open(&config, pool);
+    let ways = SoftFabric::open(&config, pool);
     let longest = if config.is_connected { config.longest_bytes } else { soft::MTU };
-    let control = Control::start(&config, fabric, longest).unwrap();
-    let group = config.group.map(|_| (soft::MTU, nic.gid()));
-    let queue = VerbsQueue::new(Parts {
-        nic,
-        control,
-        pool: pool.clone(),
-        name: text.to_owned(),
-        rx_len: config.rx_len,
-        tx_len: config.tx_len,
-        group,
-    });
-    Opened::single(queue.unwrap(), Obtained::new("soft", "soft", longest))
+    let pairs = ways.iter().map(|(_, nic)| nic.pair()).collect();
+    let own = Own { gid: ways[0].1.gid(), pairs };
+    let group = config.group.map(|_| (soft::MTU, own));
+    (queues(&config, ways, pool, longest, group).unwrap(), longest)
+}
+
+/// Opens the port of `text` on a device in memory.
+fn open(text: &str, pool: &Pool) -> Opened {
+    let (queues, longest) = soft_queues(text, pool);
+    let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn QueueOps>);
+    Opened { queues: queues.collect(), obtained: Obtained::new("soft", "soft", longest) }
 }
 
 /// Polls until each of `ends` is up.
@@ -47,13 +47,14 @@ fn meet(pool: &Pool, ends: &mut [&mut Opened]) {
     let (start, mut mem) = (Instant::now(), pool.local());
     loop {
         // Not armed: one case needs a queue that never was.
-        for end in &mut *ends {
-            end.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 0);
-        }
-        if ends.iter().all(|end| end.queues[0].health() == Health::Up) {
+        let mut queues: Vec<_> = ends.iter_mut().flat_map(|end| end.queues.iter_mut()).collect();
+        queues.iter_mut().for_each(|queue| {
+            queue.rx(&mut mem, &mut Batch::with_capacity(1), 0);
+        });
+        let said: Vec<_> = queues.iter().map(|queue| queue.health()).collect();
+        if said.iter().all(|said| *said == Health::Up) {
             return;
         }
-        let said: Vec<_> = ends.iter().map(|end| end.queues[0].health()).collect();
         assert!(start.elapsed() < Duration::from_secs(10), "{said:?}");
         std::thread::yield_now();
     }

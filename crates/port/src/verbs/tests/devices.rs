@@ -99,6 +99,19 @@ fn a_batch_on_a_connection_and_to_a_group_arrives_whole_with_a_doorbell_for_32()
 }
 
 #[test]
+fn several_queues_of_devices_work_on_threads_of_their_own_while_peers_come_and_go() {
+    let Some([near, far]) = two() else { return };
+    // Connections only: a datagram may be lost.
+    queues::stress(|text, pool| {
+        let device = if text.starts_with("listen") { &far } else { &near };
+        let spec = Spec::parse(&format!("verbs:{device},{text}"), &["verbs"]).unwrap();
+        let config = Config::of(&spec).unwrap();
+        let found = device::find(&config).unwrap();
+        rdma_queues(&config, &found, pool, device::longest(&config, &found)).unwrap()
+    });
+}
+
+#[test]
 fn a_wait_ends_with_a_packet_of_a_device() {
     use std::os::fd::AsFd;
 

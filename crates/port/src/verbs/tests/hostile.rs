@@ -23,7 +23,8 @@ fn is_hung_up_on(mut stream: TcpStream) -> bool {
 
 /// Returns the hello of a caller that makes no connection.
 fn hello(pair: u32) -> Hello {
-    Hello { pair, mtu_bytes: 1024, longest_bytes: 1024, gid: [9; 16], ..Hello::default() }
+    let (mtu_bytes, longest_bytes, queues) = (1024, 1024, 1);
+    Hello { pair, mtu_bytes, longest_bytes, queues, gid: [9; 16], ..Hello::default() }
 }
 
 #[test]
@@ -84,10 +85,32 @@ fn two_ports_cannot_listen_at_one_address() {
     let _far = open(&format!("verbs:soft,listen={at}"), &pool);
     let spec = Spec::parse(&format!("verbs:soft,listen={at}"), &["verbs"]).unwrap();
     let config = Config::of(&spec).unwrap();
-    let (fabric, _nic) = SoftFabric::open(&config, &pool);
-    let e = Control::<(), _>::start(&config, fabric, 1000).map(drop).unwrap_err();
+    let (fabrics, _nics): (Vec<_>, Vec<_>) = SoftFabric::open(&config, &pool).into_iter().unzip();
+    let e = Control::start::<_, ()>(&config, fabrics, 1000).map(drop).unwrap_err();
     assert_eq!(e.code, linerate_skb::Code::Busy);
     assert!(e.fix.contains("ss -tlnp"), "{e}");
+}
+
+#[test]
+fn a_caller_says_as_many_hellos_as_there_are_queues_and_from_one_address() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let at = address();
+    let _far = open(&format!("verbs:soft,listen={at},datagrams,queues=2"), &pool);
+    let said = |second: Hello| {
+        let mut stream = call(&at);
+        let first = Hello { queues: 2, ..hello(5) };
+        stream.write_all(&[first.bytes(), second.bytes()].concat()).unwrap();
+        stream
+    };
+    let other = Hello { queues: 2, gid: [8; 16], ..hello(6) };
+    assert!(is_hung_up_on(said(other)));
+    let mut stream = said(Hello { gid: [9; 16], ..other });
+    let mut bytes = [0; 2 * HELLO_BYTES + 1];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes[2 * HELLO_BYTES], READY);
+    // A third is none of the bytes that a port expects now.
+    stream.write_all(&other.bytes()).unwrap();
+    assert!(is_hung_up_on(stream));
 }
 
 /// Reads the port's hello, and the byte behind it.

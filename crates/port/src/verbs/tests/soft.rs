@@ -46,6 +46,8 @@ struct Port {
     key: u32,
     gid: [u8; 16],
     group: Option<std::net::IpAddr>,
+    /// True if the port gets the packets of its group.
+    is_member: bool,
     receives: VecDeque<Receive>,
     received: VecDeque<Completion>,
     sent: VecDeque<Completion>,
@@ -247,19 +249,30 @@ impl Drop for Half {
 }
 
 impl SoftFabric {
-    /// Opens a port of a new device.
-    pub fn open(config: &Config, pool: &Pool) -> (SoftFabric, SoftNic) {
+    /// Opens the queues of a port of a new device.
+    pub fn open(config: &Config, pool: &Pool) -> Vec<(SoftFabric, SoftNic)> {
+        let mut gid = [0xfe; 16];
+        gid[12..].copy_from_slice(&next().to_be_bytes());
+        let queues = 0..config.queues;
+        queues.map(|i| SoftFabric::queue(config, pool, gid, i == 0)).collect()
+    }
+
+    fn queue(
+        config: &Config,
+        pool: &Pool,
+        gid: [u8; 16],
+        is_member: bool,
+    ) -> (SoftFabric, SoftNic) {
         // SAFETY: only frames that are lent are written, and packets are read.
         let region = unsafe { pool.region() }.unwrap();
         let (pair, bell) = (next(), Arc::new(EventFd::new().unwrap()));
-        let mut gid = [0xfe; 16];
-        gid[12..].copy_from_slice(&pair.to_be_bytes());
         let key = if config.group.is_some() { 1 } else { pair + 1000 };
         let port = Port {
             base: region.base().as_ptr().addr(),
             key,
             gid,
             group: config.group,
+            is_member,
             receives: VecDeque::new(),
             received: VecDeque::new(),
             sent: VecDeque::new(),
@@ -280,6 +293,11 @@ impl SoftFabric {
 impl SoftNic {
     pub fn gid(&self) -> [u8; 16] {
         self.gid
+    }
+
+    /// Returns the number of the UD queue pair.
+    pub fn pair(&self) -> u32 {
+        self.pair
     }
 }
 
@@ -378,11 +396,10 @@ impl Nic for SoftNic {
                         }
                     }
                     To::Group => {
-                        let is_member = |port: &&mut Port| port.group == group;
+                        let is_member = |port: &&mut Port| port.is_member && port.group == group;
                         // Its own messages come back to a member, as with real ones.
                         for port in world.ports.values_mut().filter(is_member) {
-                            let pair = u32::from_be_bytes(port.gid[12..].try_into().unwrap());
-                            port.fill(base, message, Completion { pair, ..done }, Some(gid));
+                            port.fill(base, message, done, Some(gid));
                         }
                     }
                 }
@@ -397,10 +414,6 @@ impl Nic for SoftNic {
 
     fn text(&self, completion: &Completion) -> String {
         format!("status {}", completion.status)
-    }
-
-    fn pair(&self) -> u32 {
-        self.pair
     }
 }
 
