@@ -23,10 +23,15 @@
 //! are soft interrupts and nothing else. No file of the kernel tells for whom an interrupt came. So
 //! the figure is the least that others had, and a window is refused for nothing less certain. On
 //! CPUs that a thread has to itself the run delay tells exactly of others' threads, on either kernel;
-//! what interrupts keep a thread from its CPU is in no run delay.
+//! what interrupts keep a thread from its CPU is in no run delay, unless ksoftirqd takes them: what
+//! that had of the CPU is known to the nanosecond, and comes off the run delay.
 //!
 //! Thresholds: the method's rule 4. Steal alone detects next to nothing (it read 0 or 1 while
 //! windows took 65 times their time), and the run delay nearly all.
+
+mod ksoftirqd;
+
+use std::collections::BTreeMap;
 
 use linerate_prof::proc::CpuTimes;
 use linerate_sys::process::children_cpu_ns;
@@ -68,6 +73,7 @@ const WHAT: &str = "cannot watch the machine";
 pub struct Watch {
     cpus: Vec<usize>,
     times: Vec<CpuTimes>,
+    ksoftirqd_ns: BTreeMap<usize, u64>,
     own_ns: u64,
 }
 
@@ -93,7 +99,8 @@ impl Watch {
     /// `E-FILE` without /proc; `E-CPU` if one of them is off line.
     pub fn start(cpus: &[usize]) -> Result<Watch> {
         let times = times_of(&read()?, cpus)?;
-        Ok(Watch { cpus: cpus.to_vec(), times, own_ns: own_ns() })
+        let ksoftirqd_ns = ksoftirqd::times_ns();
+        Ok(Watch { cpus: cpus.to_vec(), times, ksoftirqd_ns, own_ns: own_ns() })
     }
 
     /// Ends the watch, and adds its results to `window`.
@@ -117,6 +124,11 @@ impl Watch {
         };
         let busy_ns = ticks(&BUSY).saturating_mul(tick_ns());
         window.steal_ticks = Some(ticks(&[STEAL]));
+        window.ksoftirqd_ns = ksoftirqd::times_ns();
+        for (cpu, ns) in &mut window.ksoftirqd_ns {
+            *ns = ns.saturating_sub(self.ksoftirqd_ns.get(cpu).copied().unwrap_or(*ns));
+        }
+        window.ksoftirqd_ns.retain(|_, ns| *ns > 0);
         let side_ns = own_ns.saturating_add(window.beside_cpu_ns.unwrap_or(0));
         window.foreign_cpu_ns = Some(busy_ns.saturating_sub(side_ns));
         window.cpus = Some(since.len() as u64);
@@ -145,7 +157,7 @@ pub fn admit(windows: &[&Window]) -> Admission {
 /// count.
 fn against_rates(window: &Window) -> Vec<String> {
     let alone = window.threads.iter().filter(|thread| has_a_cpu_to_itself(thread, window));
-    let mut reasons: Vec<String> = alone.filter_map(waited).collect();
+    let mut reasons: Vec<String> = alone.filter_map(|thread| waited(thread, window)).collect();
     reasons.extend(foreign(window));
     reasons.extend(stolen(window));
     reasons.extend(window.disturbed.clone());
@@ -170,7 +182,7 @@ fn against_costs(window: &Window) -> Vec<String> {
     // not the side's own.
     if window.threads.len() > 1 {
         let alone = window.threads.iter().filter(|thread| has_a_cpu_to_itself(thread, window));
-        reasons.extend(alone.filter_map(waited));
+        reasons.extend(alone.filter_map(|thread| waited(thread, window)));
     }
     reasons.extend(stolen(window));
     reasons.extend(window.void.clone());
@@ -186,9 +198,11 @@ fn has_a_cpu_to_itself(thread: &ThreadTime, window: &Window) -> bool {
     thread.cpu.is_some_and(is_alone)
 }
 
-fn waited(thread: &ThreadTime) -> Option<String> {
+fn waited(thread: &ThreadTime, window: &Window) -> Option<String> {
     let of_wake_ups = thread.runs.saturating_mul(WAKE_DELAY_NS);
-    let pct = pct(thread.run_delay_ns.saturating_sub(of_wake_ups), thread.wall_ns);
+    let of_interrupts = thread.cpu.and_then(|cpu| window.ksoftirqd_ns.get(&cpu)).copied();
+    let excused = of_wake_ups.saturating_add(of_interrupts.unwrap_or(0));
+    let pct = pct(thread.run_delay_ns.saturating_sub(excused), thread.wall_ns);
     (pct > RUN_DELAY_PCT_MAX).then(|| {
         format!("run delay {pct:.1} % of {}'s window (limit {RUN_DELAY_PCT_MAX} %)", thread.role)
     })
@@ -303,6 +317,16 @@ mod tests {
         assert!(admit(&[&window(vec![woken(1_399_000)])]).rate);
         let reason = refused(window(vec![woken(1_900_000)]));
         assert_eq!(reason, "run delay 2.0 % of receiver's window (limit 1 %)");
+    }
+
+    #[test]
+    fn a_thread_that_waited_for_soft_interrupts_of_its_cpu_is_not_disturbed() {
+        let waited = |cpu| Window {
+            ksoftirqd_ns: [(cpu, 5_700_000)].into(),
+            ..window(vec![thread("worker 0", Some(0), 6_150_000)])
+        };
+        assert!(admit(&[&waited(0)]).rate);
+        assert!(refused(waited(1)).contains("12.3 % of worker 0's"), "another CPU's");
     }
 
     #[test]
