@@ -82,8 +82,18 @@ fn programs_that_read_too_slowly_are_the_receiver() {
 }
 
 #[test]
-fn two_faults_at_once_are_both_found() {
-    expect("packet:lose=19 receiver:sleep=1300", false, &[Cause::Driver, Cause::Receiver]);
+fn two_faults_at_once_are_both_found_whichever_two_parts_have_them() {
+    let faults = [
+        (Cause::Core, "core:reorder=11"),
+        (Cause::Driver, "packet:lose=19"),
+        (Cause::Device, "device:lose=29"),
+        (Cause::Receiver, "receiver:sleep=1300"),
+    ];
+    for (i, (first, fault)) in faults.iter().enumerate() {
+        for (second, other) in &faults[i + 1..] {
+            expect(&format!("{fault} {other}"), false, &[*first, *second]);
+        }
+    }
 }
 
 #[test]
