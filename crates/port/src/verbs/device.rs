@@ -48,8 +48,9 @@ struct Objects {
 }
 
 impl Objects {
-    /// Creates the objects of one queue, with completion queues for the requests of all its pairs.
+    /// Creates the objects of queue `n`, with completion queues for the requests of all its pairs.
     fn new(
+        n: usize,
         config: &Config,
         found: &Found,
         domain: &Arc<Domain>,
@@ -59,15 +60,15 @@ impl Objects {
         // The pair of a peer that has gone exists for a moment beside that of its successor.
         let pairs = 1 + if config.is_connected { 2 * config.peers() as u32 } else { 0 };
         let shorter = |e: Error| {
+            let (peers, queues) = (config.peers(), config.queues);
             let fix = format!(
-                "shorter queues of requests (rx=, tx=), or fewer than {} peers",
-                config.peers()
+                "shorter queues of requests (rx=, tx=), or fewer than {peers} peers or {queues} queues"
             );
-            if config.peers() > 1 || e.fix.is_empty() { e.fix(fix) } else { e }
+            if peers > 1 || queues > 1 || e.fix.is_empty() { e.fix(fix) } else { e }
         };
         Ok(Objects {
-            sent: Completions::new(&events, config.tx_len * pairs).map_err(shorter)?,
-            received: Completions::new(&events, config.rx_len * pairs).map_err(shorter)?,
+            sent: Completions::new(&events, config.tx_len * pairs, n).map_err(shorter)?,
+            received: Completions::new(&events, config.rx_len * pairs, n).map_err(shorter)?,
             events,
             memory: memory.clone(),
             domain: domain.clone(),
@@ -208,8 +209,8 @@ pub(super) fn open(config: &Config, found: &Found, pool: &Pool) -> Result<Vec<(R
         Some(group) => group_key(group),
         None => random()? & KEY_BITS,
     };
-    let queue = |_| {
-        let objects = Arc::new(Objects::new(config, found, &domain, &memory)?);
+    let queue = |n| {
+        let objects = Arc::new(Objects::new(n, config, found, &domain, &memory)?);
         let datagrams = QueuePair::datagrams(&objects.setup(), key)?;
         let mtu_bytes = found.state.mtu_bytes;
         let hello = Hello {

@@ -1,7 +1,7 @@
 //! A meeting with a peer by TCP, from the call to the end of the peer.
 //!
 //! ```text
-//!   calling ──► greeting: our hellos are sent, theirs are read ──► making: our end can receive, `!` is sent ──► peer
+//!   calling ──► greeting: hellos are sent and read ──► making: our end can receive, `!` is sent ──► peer
 //!                                └── a byte of refusal, and the end
 //! ```
 
@@ -41,7 +41,7 @@ pub(super) struct Meeting<F: Fabric> {
 pub(super) enum Stage<F: Fabric> {
     /// TCP is connecting.
     Calling,
-    /// Our hellos have been sent, and some of theirs have come.
+    /// Some of the peer's hellos have come. Ours have been sent, unless the peer calls and has not said its first.
     Greeting(Greeting<F>),
     /// This end can receive, and the other has not said that it can: the peer for each queue.
     Making(Vec<Joined<F::Peer>>),
@@ -71,6 +71,46 @@ pub(super) enum Said {
     Ended(String),
 }
 
+impl<F: Fabric> Greeting<F> {
+    fn new() -> Greeting<F> {
+        let (halves, ours, theirs) = (Vec::new(), Vec::new(), Vec::new());
+        Greeting { halves, ours, theirs, bytes: [0; HELLO_BYTES], len: 0 }
+    }
+
+    /// Begins the ways to the peer, and sends our hello for each queue.
+    ///
+    /// # Errors
+    /// The reason why the peer cannot be met.
+    pub fn answer(
+        &mut self,
+        mut stream: &TcpStream,
+        fabrics: &mut [F],
+        longest_bytes: usize,
+    ) -> Result<(), String> {
+        let (longest_bytes, queues) = (longest_bytes as u32, fabrics.len() as u16);
+        let mut said = Vec::new();
+        for fabric in fabrics {
+            let (half, hello) = fabric.begin().map_err(|e| e.to_string())?;
+            let hello = Hello { longest_bytes, queues, ..hello };
+            said.extend(hello.bytes());
+            self.halves.push(half);
+            self.ours.push(hello);
+        }
+        // A new connection has room for many more than the 1024 bytes of 16 hellos.
+        stream.write_all(&said).map_err(|e| e.to_string())
+    }
+
+    /// Returns the reason why a peer has ended the connection, which it may have said instead of a hello.
+    fn end(&self, why: &str) -> Said {
+        let refusal = Refusal::of(self.bytes[0]).filter(|_| self.len == 1);
+        Said::Ended(refusal.map_or_else(|| why.to_owned(), refuses))
+    }
+}
+
+fn refuses(refusal: Refusal) -> String {
+    format!("it refuses: {}", refusal.as_str())
+}
+
 impl<F: Fabric> Meeting<F> {
     /// Begins a meeting on a TCP connection that is being made.
     pub fn calling(id: u64, stream: TcpStream, call: SocketAddr) -> Meeting<F> {
@@ -78,32 +118,32 @@ impl<F: Fabric> Meeting<F> {
         Meeting { id, stream, stage: Stage::Calling, call: Some(call), until, is: None }
     }
 
-    /// Sends our hello for each queue on a TCP connection, and expects theirs; `fabrics` are those of the queues.
+    /// Begins a meeting with a caller, from which a hello is expected first: what says nothing costs nothing.
+    ///
+    /// # Errors
+    /// The reason why the peer cannot be met.
+    pub fn called(id: u64, stream: TcpStream) -> Result<Meeting<F>, String> {
+        prepare(&stream).map_err(|e| e.to_string())?;
+        let (stage, until) = (Stage::Greeting(Greeting::new()), Instant::now() + MEETING);
+        Ok(Meeting { id, stream, stage, call: None, until, is: None })
+    }
+
+    /// Sends our hello for each queue to a peer that was called, and expects theirs; `fabrics` are those of the queues.
     ///
     /// # Errors
     /// The reason why the peer cannot be met.
     pub fn greet(
         id: u64,
         stream: TcpStream,
-        call: Option<SocketAddr>,
+        call: SocketAddr,
         fabrics: &mut [F],
         longest_bytes: usize,
     ) -> Result<Meeting<F>, String> {
         prepare(&stream).map_err(|e| e.to_string())?;
-        let (mut halves, mut ours, mut said) = (Vec::new(), Vec::new(), Vec::new());
-        let (longest_bytes, queues) = (longest_bytes as u32, fabrics.len() as u16);
-        for fabric in fabrics {
-            let (half, hello) = fabric.begin().map_err(|e| e.to_string())?;
-            let hello = Hello { longest_bytes, queues, ..hello };
-            said.extend(hello.bytes());
-            halves.push(half);
-            ours.push(hello);
-        }
-        // A new connection has room for a thousand bytes.
-        (&stream).write_all(&said).map_err(|e| e.to_string())?;
-        let (theirs, bytes) = (Vec::with_capacity(ours.len()), [0; HELLO_BYTES]);
-        let stage = Stage::Greeting(Greeting { halves, ours, theirs, bytes, len: 0 });
-        Ok(Meeting { id, stream, stage, call, until: Instant::now() + MEETING, is: None })
+        let mut greeting = Greeting::new();
+        greeting.answer(&stream, fabrics, longest_bytes)?;
+        let (stage, until) = (Stage::Greeting(greeting), Instant::now() + MEETING);
+        Ok(Meeting { id, stream, stage, call: Some(call), until, is: None })
     }
 
     /// Returns true if the peer has a place among the port's peers.
@@ -119,16 +159,16 @@ impl<F: Fabric> Meeting<F> {
     /// Reads what the peer has sent; never waits.
     pub fn read(&mut self) -> Said {
         loop {
-            if let Stage::Greeting(Greeting { bytes, len, .. }) = &mut self.stage {
-                match self.stream.read(&mut bytes[*len..]) {
-                    Ok(0) => return Said::Ended("it hung up before it said hello".to_owned()),
-                    Ok(n) => *len += n,
+            if let Stage::Greeting(greeting) = &mut self.stage {
+                match self.stream.read(&mut greeting.bytes[greeting.len..]) {
+                    Ok(0) => return greeting.end("it hung up before it said hello"),
+                    Ok(n) => greeting.len += n,
                     Err(e) if e.kind() == ErrorKind::WouldBlock => return Said::Nothing,
-                    Err(e) => return Said::Ended(e.to_string()),
+                    Err(e) => return greeting.end(&e.to_string()),
                 }
-                if *len == HELLO_BYTES {
-                    *len = 0;
-                    return Said::Hello(*bytes);
+                if greeting.len == HELLO_BYTES {
+                    greeting.len = 0;
+                    return Said::Hello(greeting.bytes);
                 }
                 continue;
             }
@@ -137,7 +177,7 @@ impl<F: Fabric> Meeting<F> {
                 Ok(0) => Said::Ended("it has gone".to_owned()),
                 Ok(_) if byte == [READY] => Said::Ready,
                 Ok(_) => Said::Ended(match Refusal::of(byte[0]) {
-                    Some(refusal) => format!("it refuses: {}", refusal.as_str()),
+                    Some(refusal) => refuses(refusal),
                     None => "it sent something that no port sends".to_owned(),
                 }),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => Said::Nothing,

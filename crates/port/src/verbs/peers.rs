@@ -135,11 +135,11 @@ impl<P> Peers<P> {
         self.find(|peer| peer.number == number)
     }
 
-    /// Returns the place of the peer whose UD queue pair `pair` has sent a datagram, from `gid` if that is known: the
+    /// Returns the place of the peer of which a UD queue pair, `pair`, has sent a datagram, from `gid` if that is known: the
     /// numbers of pairs are those of a device, and two devices may have the same.
     pub fn of_datagram(&self, pair: u32, gid: Option<[u8; 16]>) -> Option<usize> {
         let is_from = |peer: &Peer<P>| gid.is_none_or(|gid| gid == peer.of.gid);
-        self.find(|peer| peer.of.pair == pair && !peer.has_gone && is_from(peer))
+        self.find(|peer| peer.of.pairs.contains(&pair) && !peer.has_gone && is_from(peer))
     }
 
     fn find(&self, is_it: impl Fn(&Peer<P>) -> bool) -> Option<usize> {
@@ -158,7 +158,7 @@ mod tests {
             datagram_bytes: 1000,
             connection_bytes: None,
             gid: [gid; 16],
-            pair,
+            pairs: [pair, pair + 100].into(),
             connection: None,
         }
     }
@@ -175,6 +175,7 @@ mod tests {
             (peers.of_datagram(17, Some([3; 16])), peers.of_datagram(18, None)),
             (None, None)
         );
+        assert_eq!(peers.of_datagram(117, Some([2; 16])), Some(1), "of another queue of the peer");
         peers.leave(1);
         assert_eq!((peers.len(), peers.only(), peers.of_datagram(17, None)), (1, Some(1), Some(1)));
         assert_eq!(peers.take_gone().map(|peer| peer.of.id), Some(1));

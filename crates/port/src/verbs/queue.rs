@@ -375,7 +375,7 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
 
 impl<N: Nic> Drop for VerbsQueue<N> {
     fn drop(&mut self) {
-        // Ways that the queue has not taken have no frames of it, and may end at any time.
+        // Ways that the queue has not taken hold no frames; the rest of a peer ends its pair before its frames go back.
         let rest = self.roster.close();
         if let Some(nic) = &self.nic {
             let _ = self.set.delete(nic.events());

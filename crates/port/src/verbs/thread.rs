@@ -150,6 +150,11 @@ impl<F: Fabric, G> Thread<F, G> {
         }
     }
 
+    /// Returns true if a queue of the port is gone, so that no peer can come any more.
+    fn has_closed(&self) -> bool {
+        self.shared.rosters.iter().any(|roster| roster.is_closed())
+    }
+
     /// Tells the queues why there is no peer.
     fn say(&self, why: &str) {
         self.shared.rosters.iter().for_each(|roster| roster.say(why));
@@ -175,7 +180,7 @@ impl<F: Fabric, G> Thread<F, G> {
                 self.end(oldest, "others called before it was ready");
             }
             let id = self.id();
-            let met = Meeting::greet(id, stream, None, &mut self.fabrics, self.longest_bytes);
+            let met = Meeting::called(id, stream);
             if let Err(why) = met.and_then(|met| self.add(met, EventFlags::IN)) {
                 self.say(&format!("{from}: {why}"));
             }
@@ -201,7 +206,7 @@ impl<F: Fabric, G> Thread<F, G> {
         let Meeting { id, stream, call, .. } = self.meetings.swap_remove(at);
         let _ = self.set.delete(&stream);
         let Some(at) = call else { return };
-        let met = Meeting::greet(id, stream, call, &mut self.fabrics, self.longest_bytes);
+        let met = Meeting::greet(id, stream, at, &mut self.fabrics, self.longest_bytes);
         if let Err(why) = met.and_then(|met| self.add(met, EventFlags::IN)) {
             self.again(at);
             self.say(&format!("{at}: {why}"));
@@ -252,11 +257,19 @@ impl<F: Fabric, G> Thread<F, G> {
     /// Keeps a hello of a peer; after the last, makes the ways to it.
     fn meet(&mut self, at: usize, bytes: &[u8; HELLO_BYTES]) -> std::result::Result<(), Refused> {
         let hello = Hello::of(bytes).map_err(|why| (None, why.to_owned()))?;
-        let Stage::Greeting(greeting) = &mut self.meetings[at].stage else { return Ok(()) };
-        let (ours, theirs) = (&greeting.ours, &mut greeting.theirs);
-        if usize::from(hello.queues) != ours.len() {
+        if usize::from(hello.queues) != self.fabrics.len() {
             return refuse(Refusal::Queues);
         }
+        if self.has_closed() {
+            return refuse(Refusal::Closed);
+        }
+        let meeting = &mut self.meetings[at];
+        let Stage::Greeting(greeting) = &mut meeting.stage else { return Ok(()) };
+        if greeting.ours.is_empty() {
+            let answered = greeting.answer(&meeting.stream, &mut self.fabrics, self.longest_bytes);
+            answered.map_err(|why| (None, why))?;
+        }
+        let (ours, theirs) = (&greeting.ours, &mut greeting.theirs);
         if hello.connection.is_some() != ours[theirs.len()].connection.is_some() {
             return refuse(Refusal::Mode);
         }
@@ -283,14 +296,12 @@ impl<F: Fabric, G> Thread<F, G> {
         if others.any(|meeting| meeting.is == is) {
             return refuse(Refusal::Twice);
         }
-        if self.shared.rosters.iter().any(|roster| roster.is_closed()) {
-            return refuse(Refusal::Closed);
-        }
         let (id, began) = (self.meetings[at].id, Instant::now());
+        let pairs: Arc<[u32]> = theirs.iter().map(|hello| hello.pair).collect();
         let ways = halves.into_iter().zip(&mut self.fabrics).zip(ours.iter().zip(&theirs));
         let ways: Result<Vec<_>> = ways
             .map(|((half, fabric), (ours, theirs))| {
-                Ok(joined(id, fabric.complete(half, ours, theirs)?, ours, theirs))
+                Ok(joined(id, fabric.complete(half, ours, theirs)?, ours, theirs, &pairs))
             })
             .collect();
         // The kernel may have looked for a neighbour: other peers have that time more.
@@ -308,6 +319,10 @@ impl<F: Fabric, G> Thread<F, G> {
         let Stage::Making(joined) = stage else {
             return Err((None, "it was ready twice".to_owned()));
         };
+        // A queue may have closed since the hellos.
+        if self.has_closed() {
+            return refuse(Refusal::Closed);
+        }
         for (roster, joined) in self.shared.rosters.iter().zip(joined) {
             roster.publish(Change::Joined(joined));
         }
@@ -327,6 +342,7 @@ impl<F: Fabric, G> Thread<F, G> {
         self.say(&format!("{from}: {why}"));
         if !meeting.is_open() {
             self.shared.rosters.iter().for_each(|roster| roster.publish(Change::Left(id)));
+            self.shared.rosters[0].ended.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -346,6 +362,9 @@ impl<F: Fabric, G> Thread<F, G> {
             }
             let at = *at;
             *next = None;
+            if self.has_closed() {
+                continue;
+            }
             if let Err(why) = self.call(at) {
                 self.again(at);
                 self.say(&format!("{at}: {why}"));
@@ -368,7 +387,7 @@ fn refuse(refusal: Refusal) -> std::result::Result<(), Refused> {
 }
 
 /// Returns the peer as its queue needs it.
-fn joined<P>(id: u64, way: P, ours: &Hello, theirs: &Hello) -> Joined<P> {
+fn joined<P>(id: u64, way: P, ours: &Hello, theirs: &Hello, pairs: &Arc<[u32]>) -> Joined<P> {
     let shorter = |a: u32, b: u32| a.min(b) as usize;
     let longest = shorter(ours.longest_bytes, theirs.longest_bytes);
     Joined {
@@ -377,7 +396,7 @@ fn joined<P>(id: u64, way: P, ours: &Hello, theirs: &Hello) -> Joined<P> {
         datagram_bytes: shorter(ours.mtu_bytes, theirs.mtu_bytes).min(longest),
         connection_bytes: ours.connection.map(|_| longest),
         gid: theirs.gid,
-        pair: theirs.pair,
+        pairs: pairs.clone(),
         connection: ours.connection,
     }
 }

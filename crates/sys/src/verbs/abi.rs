@@ -171,7 +171,8 @@ pub(super) struct Context {
     pub device: *mut c_void,
     pub ops: ContextOps,
     pub cmd_fd: c_int,
-    pub async_fd: c_int,
+    async_fd: c_int,
+    pub num_comp_vectors: c_int,
 }
 
 /// The table of the calls that move packets: `struct ibv_context_ops`.
@@ -357,6 +358,10 @@ mod tests {
             ("offsetof(struct ibv_port_attr, link_layer)", offset_of!(PortAttr, link_layer)),
             ("offsetof(struct ibv_context, ops)", offset_of!(Context, ops)),
             ("offsetof(struct ibv_context, cmd_fd)", offset_of!(Context, cmd_fd)),
+            (
+                "offsetof(struct ibv_context, num_comp_vectors)",
+                offset_of!(Context, num_comp_vectors),
+            ),
             ("offsetof(struct ibv_context_ops, poll_cq)", offset_of!(ContextOps, poll_cq)),
             (
                 "offsetof(struct ibv_context_ops, req_notify_cq)",

@@ -135,13 +135,17 @@ unsafe impl Send for Completions {}
 unsafe impl Sync for Completions {}
 
 impl Completions {
-    /// Creates a queue for `len` completions, whose events go to `events`.
+    /// Creates a queue for `len` completions, whose events go to `events`. Queues of different numbers `n` interrupt
+    /// different CPUs, as far as the device has so many interrupts.
     ///
     /// # Errors
     /// `E-SYSTEM` if the device has none so long.
-    pub fn new(events: &Arc<Events>, len: u32) -> Result<Arc<Completions>> {
+    pub fn new(events: &Arc<Events>, len: u32, n: usize) -> Result<Arc<Completions>> {
         let device = &events.device;
         let len = c_int::try_from(len).unwrap_or(c_int::MAX);
+        // SAFETY: the context is open, and the number does not change.
+        let vectors = unsafe { (*device.raw.as_ptr()).num_comp_vectors };
+        let vectors = usize::try_from(vectors).unwrap_or(0).max(1);
         // SAFETY: the context is open, and the channel exists.
         let raw = unsafe {
             (device.functions().ibv_create_cq)(
@@ -149,7 +153,7 @@ impl Completions {
                 len,
                 ptr::null_mut(),
                 events.raw.as_ptr(),
-                0,
+                (n % vectors) as c_int,
             )
         };
         let raw = device.made(raw, "ibv_create_cq")?;

@@ -21,6 +21,14 @@ fn is_hung_up_on(mut stream: TcpStream) -> bool {
     }
 }
 
+/// Reads until the port hangs up; returns how many bytes came, and whether that took less than the time of a meeting.
+fn heard(mut stream: TcpStream) -> (usize, bool) {
+    let (mut bytes, start) = (Vec::new(), Instant::now());
+    // A connection that is reset has ended as well.
+    let _ = stream.read_to_end(&mut bytes);
+    (bytes.len(), start.elapsed() < Duration::from_secs(1))
+}
+
 /// Returns the hello of a caller that makes no connection.
 fn hello(pair: u32) -> Hello {
     let (mtu_bytes, longest_bytes, queues) = (1024, 1024, 1);
@@ -96,21 +104,27 @@ fn a_caller_says_as_many_hellos_as_there_are_queues_and_from_one_address() {
     let pool = Pool::builder().frames(4096).build().unwrap();
     let at = address();
     let _far = open(&format!("verbs:soft,listen={at},datagrams,queues=2"), &pool);
-    let said = |second: Hello| {
+    let said = |hellos: &[Hello]| {
         let mut stream = call(&at);
-        let first = Hello { queues: 2, ..hello(5) };
-        stream.write_all(&[first.bytes(), second.bytes()].concat()).unwrap();
+        let bytes: Vec<u8> = hellos.iter().flat_map(Hello::bytes).collect();
+        stream.write_all(&bytes).unwrap();
         stream
     };
-    let other = Hello { queues: 2, gid: [8; 16], ..hello(6) };
-    assert!(is_hung_up_on(said(other)));
-    let mut stream = said(Hello { gid: [9; 16], ..other });
+    let [first, second] = [5, 6].map(|pair| Hello { queues: 2, ..hello(pair) });
+    assert_eq!(heard(said(&[hello(5)])), (1, true), "a refusal instead of hellos");
+    assert_eq!(heard(said(&[first, Hello { gid: [8; 16], ..second }])), (2 * HELLO_BYTES, true));
+    let mode = Hello { connection: Some(7), ..second };
+    assert_eq!(heard(said(&[first, mode])), (2 * HELLO_BYTES + 1, true), "and a refusal");
+    let queues = Hello { queues: 1, ..second };
+    assert_eq!(heard(said(&[first, queues])), (2 * HELLO_BYTES + 1, true), "and a refusal");
+    assert_eq!(heard(said(&[first])), (2 * HELLO_BYTES, false), "nothing before the second");
+    let mut stream = said(&[first, second]);
     let mut bytes = [0; 2 * HELLO_BYTES + 1];
     stream.read_exact(&mut bytes).unwrap();
     assert_eq!(bytes[2 * HELLO_BYTES], READY);
     // A third is none of the bytes that a port expects now.
-    stream.write_all(&other.bytes()).unwrap();
-    assert!(is_hung_up_on(stream));
+    stream.write_all(&second.bytes()).unwrap();
+    assert_eq!(heard(stream), (0, true));
 }
 
 /// Reads the port's hello, and the byte behind it.
