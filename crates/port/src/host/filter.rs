@@ -50,6 +50,22 @@ impl Filter {
     /// Parses `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443`
     /// and `not=tcp:22` of a port text; returns `None` if it has none of them.
     pub fn of(spec: &Spec) -> Result<Option<Filter>> {
+        Filter::one(spec, Filter::all_of(spec)?)
+    }
+
+    /// Parses the filter of a port that takes its packets from the host. `all` may stand beside a filter that takes what
+    /// a host needs ([`Filter::cuts_off`]); the second value is true if it does, or stands alone.
+    pub fn with_leave(spec: &Spec) -> Result<(Option<Filter>, bool)> {
+        let mut found = Filter::all_of(spec)?;
+        let has_leave = found.first() == Some(&Filter::All);
+        if has_leave && found.get(1).is_some_and(Filter::cuts_off) {
+            found.remove(0);
+        }
+        Ok((Filter::one(spec, found)?, has_leave))
+    }
+
+    /// Returns the filters of a port text, `all` first.
+    fn all_of(spec: &Spec) -> Result<Vec<Filter>> {
         let mut found = Vec::new();
         if spec.flag("all")? {
             found.push(Filter::All);
@@ -71,6 +87,11 @@ impl Filter {
         if let Some(one) = spec.value("not", not)? {
             found.push(Filter::Not(one));
         }
+        Ok(found)
+    }
+
+    /// Returns the filter if there is no second one.
+    fn one(spec: &Spec, mut found: Vec<Filter>) -> Result<Option<Filter>> {
         if let [one, other, ..] = &found[..] {
             let why = format!("{one} and {other} at once");
             return Err(spec
@@ -179,6 +200,28 @@ impl fmt::Display for Match {
 mod tests {
     use super::*;
     use crate::parse;
+
+    #[test]
+    fn all_stands_beside_a_filter_only_if_that_takes_what_a_host_needs() {
+        let of = |words: &str| {
+            let (filter, has_leave) =
+                Filter::with_leave(&parse(&format!("xdp:v0{words}")).unwrap()).ok()?;
+            Some((filter.map_or(String::new(), |filter| filter.to_string()), has_leave))
+        };
+        for (words, filter, has_leave) in [
+            ("", "", false),
+            (",all", "all", true),
+            (",not=tcp:22", "not=tcp:22", false),
+            (",not=tcp:22,all", "not=tcp:22", true),
+            (",all,arp", "ethertype=0x0806", true),
+            (",udp=7777", "udp=7777", false),
+        ] {
+            assert_eq!(of(words), Some((filter.to_owned(), has_leave)), "{words}");
+        }
+        for words in [",all,udp=7777", ",all,ethertype=0x88b5", ",all,arp,not=tcp:22"] {
+            assert_eq!(of(words), None, "{words}");
+        }
+    }
 
     #[test]
     fn a_filter_is_printed_as_it_is_written() {

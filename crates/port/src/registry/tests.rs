@@ -218,10 +218,23 @@ fn everything_of_an_interface_that_the_host_uses_is_taken_only_if_it_is_said() {
         ip("route add default dev v0");
         let e = Port::open("xdp:v0").unwrap_err();
         assert!(e.why.ends_with("v0 carries a default route"), "{e}");
+        for filter in ["not=tcp:22", "arp", "ethertype=0x0800"] {
+            let e = Port::open(&format!("xdp:v0,{filter}")).unwrap_err();
+            assert!(e.why.contains("without which ssh to this host ends: v0 carries"), "{e}");
+            assert!(
+                e.fix.ends_with(&format!(
+                    "xdp:v0,{},all",
+                    filter.replace("arp", "ethertype=0x0806")
+                )),
+                "{e}"
+            );
+        }
+        assert!(Port::open("xdp:v0,all,udp=7777").unwrap_err().why.contains("at once"));
         for (words, diverts) in [
             ("all", "diverts every packet"),
             ("udp=7777", "diverts udp=7777"),
-            ("not=tcp:22", "diverts every packet but tcp=22"),
+            ("not=tcp:22,all", "diverts every packet but tcp=22"),
+            ("all,arp", "diverts ethertype=0x0806"),
             ("write", "takes nothing in"),
         ] {
             let port = Port::open(&format!("xdp:v0,{words}")).unwrap();

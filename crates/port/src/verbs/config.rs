@@ -66,7 +66,7 @@ impl Config {
             gid: spec.value("gid", str::parse)?,
             role: Role::Connect(connect.clone().unwrap_or_default()),
             is_connected: !spec.flag("datagrams")?,
-            longest_bytes: spec.value("mtu", mtu)?.unwrap_or(MTU) + HEADER_BYTES,
+            longest_bytes: spec.value("packet_mtu", mtu)?.unwrap_or(MTU) + HEADER_BYTES,
             queues: spec.value("queues", queues)?.unwrap_or(1),
             group: spec.value("group", group)?,
             rx_len: spec.value("rx", len)?.unwrap_or(LEN),
@@ -184,7 +184,7 @@ mod tests {
         };
         assert_eq!(config("verbs:rxe0,listen=10.0.0.1").unwrap(), expected);
         let all = config(
-            "verbs:mlx5_0,connect=[fd00::2]:99+10.0.0.1+10.0.0.1,mtu=9000,group=239.1.2.3,port=2,gid=3,rx=4096,tx=64,queues=4",
+            "verbs:mlx5_0,connect=[fd00::2]:99+10.0.0.1+10.0.0.1,packet_mtu=9000,group=239.1.2.3,port=2,gid=3,rx=4096,tx=64,queues=4",
         )
         .unwrap();
         let [near, far] = ["10.0.0.1:7471", "[fd00::2]:99"].map(|at| at.parse().unwrap());
@@ -205,7 +205,7 @@ mod tests {
             ("verbs:rxe0,connect=10.0.0.1,peers=2", "a port that listens"),
             ("verbs:rxe0,listen=10.0.0.1,peers=65", "1 to 64"),
             ("verbs:rxe0,listen=10.0.0.1,queues=17", "1 to 16"),
-            ("verbs:rxe0,listen=10.0.0.1,mtu=70000", "65000"),
+            ("verbs:rxe0,listen=10.0.0.1,packet_mtu=70000", "65000"),
             ("verbs:rxe0,listen=10.0.0.1,group=10.0.0.2", "address of a group"),
             ("verbs:rxe0,listen=10.0.0.1,rx=100", "power of two"),
             ("verbs:rxe0,listen=10.0.0.1,port=0", "from 1 on"),

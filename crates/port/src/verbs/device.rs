@@ -257,7 +257,7 @@ fn check(config: &Config, found: &Found, pool: &Pool) -> Result<()> {
         let why =
             format!("frames with room for {} bytes, and packets of {longest}", pool.data_room());
         let fix = format!(
-            "larger frames: --frame-size {}, Pool::builder().frame_size(..), or a smaller mtu=",
+            "larger frames: --frame-size {}, Pool::builder().frame_size(..), or a smaller packet_mtu=",
             (longest + pool.headroom()).next_power_of_two()
         );
         return Err(Error::new(Code::PoolSize, cannot(config), why).fix(fix));

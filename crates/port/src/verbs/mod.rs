@@ -57,7 +57,7 @@ use rx::Own;
 /// Longest time that the opening of a port which connects waits for a peer.
 const MEETING: Duration = Duration::from_millis(200);
 
-/// The driver of `verbs:DEVICE,listen=ADDRESS|connect=ADDRESS[+ADDRESS..][,datagrams][,mtu=1500]`
+/// The driver of `verbs:DEVICE,listen=ADDRESS|connect=ADDRESS[+ADDRESS..][,datagrams][,packet_mtu=1500]`
 /// `[,queues=1][,group=ADDRESS][,peers=8][,rx=512][,tx=512][,port=1][,gid=N]`.
 #[derive(Debug)]
 pub struct Verbs;

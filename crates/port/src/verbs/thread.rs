@@ -44,7 +44,7 @@ const FIRST: u64 = 16;
 /// Why a meeting failed, with the byte that tells the peer, if there is one.
 type Refused = (Option<Refusal>, String);
 
-/// What the thread shares with the queues.
+/// Objects that the thread shares with the queues.
 pub(super) struct Shared<P, G> {
     pub rosters: Rosters<P, G>,
     pub bell: Arc<EventFd>,

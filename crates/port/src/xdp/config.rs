@@ -55,6 +55,8 @@ pub(super) struct Config {
     /// True if the text has a filter. Without one, all packets are taken, but only on an interface
     /// that the host does not use.
     pub is_said: bool,
+    /// True if the text permits the port to take packets that the host needs.
+    pub has_leave: bool,
     /// Filter of the port text that has no effect, because the port only sends.
     pub unused: Option<Filter>,
     pub mode: Wanted,
@@ -76,10 +78,11 @@ impl Config {
     /// Reads the options of `spec`.
     pub fn of(spec: &Spec) -> Result<Config> {
         let ring = spec.value("ring", ring_len)?.unwrap_or(RING_LEN);
-        let asked = Filter::of(spec)?;
+        let (asked, is_all) = Filter::with_leave(spec)?;
         let is_written = spec.flag("write")?;
         let map = spec.value("map", pinned)?;
         let is_said = is_written || asked.is_some() || map.is_some();
+        let has_leave = is_written || is_all || map.is_some();
         let (filter, unused) = match asked.clone() {
             unused if is_written => (Filter::Nothing, unused),
             filter => (filter.unwrap_or(Filter::All), None),
@@ -89,6 +92,7 @@ impl Config {
             filter,
             map,
             is_said,
+            has_leave,
             unused,
             mode: spec.value("mode", mode)?.unwrap_or(Wanted::Auto),
             queues: spec.value("queues", queues)?.unwrap_or_default(),
@@ -118,7 +122,8 @@ impl Config {
         let filter =
             Some(&self.filter).filter(|filter| self.is_said && **filter != Filter::Nothing);
         self.leaves_the_choice(spec, filter)?;
-        (self.map, self.is_said) = (Some(Map::Given(map.clone())), true);
+        self.map = Some(Map::Given(map.clone()));
+        (self.is_said, self.has_leave) = (true, true);
         Ok(())
     }
 
@@ -149,13 +154,16 @@ impl Config {
 
     /// Returns the same port with no filter in its text.
     pub fn without_filter(&self) -> Config {
-        Config { filter: Filter::All, is_said: false, ..self.clone() }
+        Config { filter: Filter::All, is_said: false, has_leave: false, ..self.clone() }
     }
 
     /// Returns the text of this port up to its filter, for other options to be put behind it.
     pub fn text(&self) -> String {
         let taken = match &self.map {
             Some(Map::Pinned(path)) => format!(",map={path}"),
+            None if self.is_said && self.has_leave && !matches!(self.filter, Filter::All) => {
+                format!(",{},all", self.filter)
+            }
             None if self.is_said => format!(",{}", self.filter),
             _ => String::new(),
         };

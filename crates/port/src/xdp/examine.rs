@@ -346,13 +346,15 @@ mod tests {
             assert!(note.fix.as_ref().unwrap().text.contains("xdp:v0,udp=7777"), "{note:?}");
             assert!(!examined(",udp=7777").iter().any(|f| needs(&f)));
             let cuts = |f: &Finding| f.what.ends_with("takes packets that this host needs");
-            for filter in [",not=tcp:22", ",arp", ",ethertype=0x0800", ",all"] {
-                assert!(examined(filter).iter().any(cuts), "{filter}");
+            for filter in [",not=tcp:22", ",arp", ",ethertype=0x0800", ""] {
+                assert!(examined(filter).iter().any(|f| f.level == Level::Miss), "{filter}");
+                let found = examined(&format!("{filter},all"));
+                assert!(found.iter().any(cuts), "{filter}");
+                assert!(found.iter().all(|f| f.level != Level::Miss), "{filter}");
             }
             for filter in [",udp=7777", ",icmp", ",dst=10.7.0.9", ",ethertype=0x88b5", ",write"] {
                 assert!(!examined(filter).iter().any(cuts), "{filter}");
             }
-            assert!(examined("").iter().any(|f| f.level == Level::Miss));
         });
     }
 

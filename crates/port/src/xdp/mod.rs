@@ -57,8 +57,8 @@ use examine::FRAGS;
 /// The driver of
 /// `xdp:IFACE[,FILTER|,map=FILE][,mode=auto|zerocopy|native|generic][,queues=0-3][,ring=1024]`
 /// `[,rss=even|symmetric][,rx=1024][,tx=1024][,hold=250us][,busy][,write]`, with `all`, `arp`, `icmp`,
-/// `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; with
-/// `write` the port receives nothing. With `map` the XDP program is another's: FILE is its map of
+/// `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443` or `not=tcp:22` for FILTER; `all` beside a filter
+/// permits one that takes what the host needs. With `write` the port receives nothing. With `map` the XDP program is another's: FILE is its map of
 /// sockets, pinned to a BPF file system.
 #[derive(Debug, Default)]
 pub struct Xdp {

@@ -194,8 +194,8 @@ fn check(config: &Config, interface: &Interface, pool: &Pool) -> Result<()> {
     })
 }
 
-/// Refuses to take all packets of an interface that the host uses, or all packets to an address of the host, unless
-/// the text asks for it by `all`.
+/// Refuses to take packets without which the host cannot be reached, of an interface that the host uses, unless the
+/// text permits it by `all`; and all packets to an address of the host.
 pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<()> {
     if let Filter::Only(Match::To(address)) = config.filter
         && HostUse::has_address(interface, address)?
@@ -210,16 +210,26 @@ pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<(
         );
         return Err(Error::new(Code::Busy, cannot(config), why).fix(fix));
     }
-    if config.is_said {
+    if config.has_leave || !config.filter.cuts_off() {
         return Ok(());
     }
     let Some(used) = HostUse::of(interface)? else { return Ok(()) };
-    let text = config.text();
-    let why =
-        format!("without a filter it takes every packet from this host, ssh included: {used}");
-    let fix = format!(
-        "add a filter, as in {text},udp=7777; to take every packet in spite of this: {text},all"
-    );
+    let (name, text, filter) = (&config.interface, config.text(), &config.filter);
+    let (why, fix) = if config.is_said {
+        (
+            format!("{filter} takes packets without which ssh to this host ends: {used}"),
+            format!(
+                "take yours only, as xdp:{name},udp=7777 does; to take these in spite of this: {text},all"
+            ),
+        )
+    } else {
+        (
+            format!("without a filter it takes every packet from this host, ssh included: {used}"),
+            format!(
+                "add a filter, as in {text},udp=7777; to take every packet in spite of this: {text},all"
+            ),
+        )
+    };
     Err(Error::new(Code::Busy, cannot(config), why).fix(fix))
 }
 

@@ -97,12 +97,12 @@ fn three_ways(options: &str) {
 fn a_connection_carries_what_is_too_long_for_a_datagram() {
     let pool = Pool::builder().frames(4096).frame_size(4096).build().unwrap();
     let mut mem = pool.local();
-    let (mut near, mut far) = joined(&pool, ",mtu=3000");
+    let (mut near, mut far) = joined(&pool, ",packet_mtu=3000");
     let packets = [(3018, 1), (3019, 2), (60, 3)].map(|(len, n)| packet(&mut mem, 1, 2, len, n));
     send(&mut near, &mut mem, packets);
     assert_eq!(receive(&mut far, &mut mem, 2), [1, 3]);
     assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 1);
-    let (mut near, mut far) = joined(&pool, ",datagrams,mtu=3000");
+    let (mut near, mut far) = joined(&pool, ",datagrams,packet_mtu=3000");
     let packets =
         [(soft::MTU, 4), (soft::MTU + 1, 5)].map(|(len, n)| packet(&mut mem, 1, 2, len, n));
     send(&mut near, &mut mem, packets);
