@@ -171,7 +171,7 @@ impl<'a> Block<'a> {
         let latency = has_latency.then(|| "receipt in us (pairs)".to_owned());
         if self.style == Style::Plain {
             let heads = [format!("{a}, {unit}"), format!("{b}, {unit}"), format!("{b} takes")];
-            let outcome = ["expected", "so it came out"].map(str::to_owned);
+            let outcome = ["expected", "result"].map(str::to_owned);
             let all = [" ".to_owned()].into_iter().chain(heads).chain(outcome);
             return all.chain(latency).collect();
         }
@@ -241,7 +241,7 @@ impl<'a> Block<'a> {
                 let sides = format!("{} | {}", number(get("a")?), number(get("b")?));
                 let (of, outcome) = plain(effect, status == "inconclusive");
                 let [ratio, from, to] = [change, from, to].map(ratio);
-                return Ok(format!("{sides} | {ratio} of it [{from}, {to}] | {of} | {outcome}"));
+                return Ok(format!("{sides} | {ratio} × [{from}, {to}] | {of} | {outcome}"));
             }
             Style::Ratio => format!("{} [{}, {}]", ratio(change), ratio(from), ratio(to)),
             Style::Change => {
@@ -273,14 +273,14 @@ fn plain(effect: &Value, disturbed: bool) -> (String, String) {
     let expected = match (bound(0), bound(1)) {
         (Some(low), Some(high)) if low <= -100.0 => format!("at most {}", ratio(high)),
         (Some(low), Some(high)) => format!("{} to {}", ratio(low), ratio(high)),
-        _ => "nothing".to_owned(),
+        _ => "–".to_owned(),
     };
     let verdict = effect["verdict"].as_str().unwrap_or("-");
     let missed = bound(1).zip(effect["change_pct"].as_f64()).is_some_and(|(high, is)| is > high);
     let outcome = match (effect["expected"]["certain"] == true, effect["expected"]["met"] == true) {
         _ if bound(0).is_none() || disturbed => verdict.to_owned(),
         (true, true) => format!("{verdict}, as expected"),
-        (true, false) if missed => format!("{verdict}, **but not by as much**"),
+        (true, false) if missed => format!("{verdict}, **less than expected**"),
         (true, false) => format!("{verdict}, **by more**"),
         (false, _) => format!("{verdict}; too close to the bound to say"),
     };
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn a_plain_table_says_what_was_expected_and_what_became_of_it() {
         let (text, _) = rendered("buffers ticks_per_packet plain amd case=bulk");
-        let row = "| bulk | 8.73 | 2.32 | 0.267 of it [0.255, 0.268] | at most 0.250 | better, **but not by as much** |";
+        let row = "| bulk | 8.73 | 2.32 | 0.267 × [0.255, 0.268] | at most 0.250 | better, **less than expected** |";
         assert!(text.contains(row), "{text}");
         let of = |expected: Value, change: f64| {
             plain(
@@ -425,7 +425,7 @@ mod tests {
         );
         assert_eq!(of(bound(false, true), -90.0).1, "better, **by more**");
         assert_eq!(of(bound(false, false), -69.0).1, "better; too close to the bound to say");
-        assert_eq!(of(Value::Null, -69.0), ("nothing".into(), "better".into()));
+        assert_eq!(of(Value::Null, -69.0), ("–".into(), "better".into()));
         let two = rendered("buffers ticks_per_packet plain amd other").1;
         assert!(two[0].to_string().contains("one machine"), "{two:?}");
     }
