@@ -161,13 +161,17 @@ impl Config {
     pub fn text(&self) -> String {
         let taken = match &self.map {
             Some(Map::Pinned(path)) => format!(",map={path}"),
-            None if self.is_said && self.has_leave && !matches!(self.filter, Filter::All) => {
-                format!(",{},all", self.filter)
-            }
-            None if self.is_said => format!(",{}", self.filter),
+            None if self.is_said => self.words(),
             _ => String::new(),
         };
         format!("xdp:{}{taken}", self.interface)
+    }
+
+    /// Returns the words of the filter, each after a comma, with those that permit it.
+    pub fn words(&self) -> String {
+        let needs_leave = self.filter.cuts_off() && self.filter != Filter::All;
+        let leave = if needs_leave && self.has_leave { ",all" } else { "" };
+        format!(",{}{leave}", self.filter)
     }
 
     /// Returns the descriptors of the rings of one queue. The fill ring has room for all frames that the receive
@@ -224,4 +228,25 @@ fn queues(text: &str) -> std::result::Result<Vec<u32>, String> {
     queues.sort_unstable();
     queues.dedup();
     Ok(queues)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_keeps_its_filter_and_what_permits_it() {
+        for (words, text) in [
+            ("", ""),
+            (",udp=7777,ring=64", ",udp=7777"),
+            (",all", ",all"),
+            (",not=tcp:22", ",not=tcp:22"),
+            (",not=tcp:22,all", ",not=tcp:22,all"),
+            (",write", ",write"),
+            (",map=/sys/fs/bpf/socks", ",map=/sys/fs/bpf/socks"),
+        ] {
+            let config = Config::of(&crate::parse(&format!("xdp:v0{words}")).unwrap()).unwrap();
+            assert_eq!(config.text(), format!("xdp:v0{text}"));
+        }
+    }
 }

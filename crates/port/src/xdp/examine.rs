@@ -97,9 +97,7 @@ fn examine_on(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, foun
 fn options(config: &Config, spec: &Spec) -> String {
     match config.map {
         Some(_) => ",map=FILE".into(),
-        None if config.is_said && !spec.text().ends_with(trial::NOBODYS) => {
-            format!(",{}", config.filter)
-        }
+        None if config.is_said && !spec.text().ends_with(trial::NOBODYS) => config.words(),
         None => ",udp=7777".into(),
     }
 }
