@@ -463,10 +463,7 @@ mod tests {
             assert!(text.contains(line), "no {line:?} in\n{text}");
         }
         let text = rendered("plain").0;
-        assert!(
-            text.contains(" | nothing | better | p50 40.0 → 140, p99 80.0 → 290 (3) |\n"),
-            "{text}"
-        );
+        assert!(text.contains(" | – | better | p50 40.0 → 140, p99 80.0 → 290 (3) |\n"), "{text}");
     }
 
     #[test]
