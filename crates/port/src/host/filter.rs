@@ -55,13 +55,13 @@ impl Filter {
 
     /// Parses the filter of a port that takes its packets from the host. `all` may stand beside a filter that takes what
     /// a host needs ([`Filter::cuts_off`]); the second value is true if it does, or stands alone.
-    pub fn with_leave(spec: &Spec) -> Result<(Option<Filter>, bool)> {
+    pub fn with_permission(spec: &Spec) -> Result<(Option<Filter>, bool)> {
         let mut found = Filter::all_of(spec)?;
-        let has_leave = found.first() == Some(&Filter::All);
-        if has_leave && found.get(1).is_some_and(Filter::cuts_off) {
+        let is_permitted = found.first() == Some(&Filter::All);
+        if is_permitted && found.get(1).is_some_and(Filter::cuts_off) {
             found.remove(0);
         }
-        Ok((Filter::one(spec, found)?, has_leave))
+        Ok((Filter::one(spec, found)?, is_permitted))
     }
 
     /// Returns the filters of a port text, `all` first.
@@ -204,11 +204,11 @@ mod tests {
     #[test]
     fn all_stands_beside_a_filter_only_if_that_takes_what_a_host_needs() {
         let of = |words: &str| {
-            let (filter, has_leave) =
-                Filter::with_leave(&parse(&format!("xdp:v0{words}")).unwrap()).ok()?;
-            Some((filter.map_or(String::new(), |filter| filter.to_string()), has_leave))
+            let (filter, is_permitted) =
+                Filter::with_permission(&parse(&format!("xdp:v0{words}")).unwrap()).ok()?;
+            Some((filter.map_or(String::new(), |filter| filter.to_string()), is_permitted))
         };
-        for (words, filter, has_leave) in [
+        for (words, filter, is_permitted) in [
             ("", "", false),
             (",all", "all", true),
             (",not=tcp:22", "not=tcp:22", false),
@@ -216,7 +216,7 @@ mod tests {
             (",all,arp", "ethertype=0x0806", true),
             (",udp=7777", "udp=7777", false),
         ] {
-            assert_eq!(of(words), Some((filter.to_owned(), has_leave)), "{words}");
+            assert_eq!(of(words), Some((filter.to_owned(), is_permitted)), "{words}");
         }
         for words in [",all,udp=7777", ",all,ethertype=0x88b5", ",all,arp,not=tcp:22"] {
             assert_eq!(of(words), None, "{words}");

@@ -315,14 +315,14 @@ impl<F: Fabric, G> Thread<F, G> {
 
     /// Gives a peer that can receive to the queues.
     fn join(&mut self, at: usize) -> std::result::Result<(), Refused> {
-        let stage = std::mem::replace(&mut self.meetings[at].stage, Stage::Peer);
-        let Stage::Making(joined) = stage else {
-            return Err((None, "it was ready twice".to_owned()));
-        };
         // A queue may have closed since the hellos.
         if self.has_closed() {
             return refuse(Refusal::Closed);
         }
+        let stage = std::mem::replace(&mut self.meetings[at].stage, Stage::Peer);
+        let Stage::Making(joined) = stage else {
+            return Err((None, "it was ready twice".to_owned()));
+        };
         for (roster, joined) in self.shared.rosters.iter().zip(joined) {
             roster.publish(Change::Joined(joined));
         }

@@ -56,7 +56,7 @@ pub(super) struct Config {
     /// that the host does not use.
     pub is_said: bool,
     /// True if the text permits the port to take packets that the host needs.
-    pub has_leave: bool,
+    pub is_permitted: bool,
     /// Filter of the port text that has no effect, because the port only sends.
     pub unused: Option<Filter>,
     pub mode: Wanted,
@@ -78,11 +78,11 @@ impl Config {
     /// Reads the options of `spec`.
     pub fn of(spec: &Spec) -> Result<Config> {
         let ring = spec.value("ring", ring_len)?.unwrap_or(RING_LEN);
-        let (asked, is_all) = Filter::with_leave(spec)?;
+        let (asked, is_all) = Filter::with_permission(spec)?;
         let is_written = spec.flag("write")?;
         let map = spec.value("map", pinned)?;
         let is_said = is_written || asked.is_some() || map.is_some();
-        let has_leave = is_written || is_all || map.is_some();
+        let is_permitted = is_written || is_all || map.is_some();
         let (filter, unused) = match asked.clone() {
             unused if is_written => (Filter::Nothing, unused),
             filter => (filter.unwrap_or(Filter::All), None),
@@ -92,7 +92,7 @@ impl Config {
             filter,
             map,
             is_said,
-            has_leave,
+            is_permitted,
             unused,
             mode: spec.value("mode", mode)?.unwrap_or(Wanted::Auto),
             queues: spec.value("queues", queues)?.unwrap_or_default(),
@@ -123,7 +123,7 @@ impl Config {
             Some(&self.filter).filter(|filter| self.is_said && **filter != Filter::Nothing);
         self.leaves_the_choice(spec, filter)?;
         self.map = Some(Map::Given(map.clone()));
-        (self.is_said, self.has_leave) = (true, true);
+        (self.is_said, self.is_permitted) = (true, true);
         Ok(())
     }
 
@@ -154,7 +154,7 @@ impl Config {
 
     /// Returns the same port with no filter in its text.
     pub fn without_filter(&self) -> Config {
-        Config { filter: Filter::All, is_said: false, has_leave: false, ..self.clone() }
+        Config { filter: Filter::All, is_said: false, is_permitted: false, ..self.clone() }
     }
 
     /// Returns the text of this port up to its filter, for other options to be put behind it.
@@ -169,9 +169,9 @@ impl Config {
 
     /// Returns the words of the filter, each after a comma, with those that permit it.
     pub fn words(&self) -> String {
-        let needs_leave = self.filter.cuts_off() && self.filter != Filter::All;
-        let leave = if needs_leave && self.has_leave { ",all" } else { "" };
-        format!(",{}{leave}", self.filter)
+        let needs_permission = self.filter.cuts_off() && self.filter != Filter::All;
+        let permission = if needs_permission && self.is_permitted { ",all" } else { "" };
+        format!(",{}{permission}", self.filter)
     }
 
     /// Returns the descriptors of the rings of one queue. The fill ring has room for all frames that the receive

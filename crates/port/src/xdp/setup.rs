@@ -210,7 +210,7 @@ pub(super) fn check_host_use(config: &Config, interface: &Interface) -> Result<(
         );
         return Err(Error::new(Code::Busy, cannot(config), why).fix(fix));
     }
-    if config.has_leave || !config.filter.cuts_off() {
+    if config.is_permitted || !config.filter.cuts_off() {
         return Ok(());
     }
     let Some(used) = HostUse::of(interface)? else { return Ok(()) };

@@ -127,6 +127,31 @@ fn a_caller_says_as_many_hellos_as_there_are_queues_and_from_one_address() {
     assert_eq!(heard(stream), (0, true));
 }
 
+#[test]
+fn a_queue_that_closes_during_a_meeting_ends_it() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let (at, mut mem) = (address(), pool.local());
+    let mut far = open(&format!("verbs:soft,listen={at},datagrams,queues=2"), &pool);
+    let mut stream = call(&at);
+    let hellos = [5, 6].map(|pair| Hello { queues: 2, ..hello(pair) }.bytes());
+    stream.write_all(&hellos.concat()).unwrap();
+    let mut bytes = [0; 2 * HELLO_BYTES + 1];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes[2 * HELLO_BYTES], READY);
+    drop(far.queues.remove(1));
+    stream.write_all(&[READY]).unwrap();
+    let mut byte = [0];
+    stream.read_exact(&mut byte).unwrap();
+    assert_eq!(byte, [Refusal::Closed as u8]);
+    assert!(is_hung_up_on(stream));
+    far.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+    assert_eq!(far.queues[0].counters().driver.resets, 0, "no peer has joined, and none has gone");
+    // The next caller is refused at its first hello.
+    let mut stream = call(&at);
+    stream.write_all(&hellos[0]).unwrap();
+    assert_eq!(heard(stream), (1, true));
+}
+
 /// Reads the port's hello, and the byte behind it.
 fn answer(stream: &mut TcpStream) -> u8 {
     let mut bytes = [0; HELLO_BYTES + 1];

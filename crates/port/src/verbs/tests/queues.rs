@@ -115,6 +115,7 @@ pub(super) fn stress<N: Nic + 'static>(open: impl Fn(&str, &Pool) -> Vec<VerbsQu
         for _ in 0..VISITS {
             let mut visitor = open(&format!("connect={at}{options}"), pool);
             meet_all(&mut [&mut visitor]);
+            // Packets pass while the visitor is there.
             std::thread::sleep(Duration::from_millis(20));
         }
         is_over.store(true, Ordering::Relaxed);
