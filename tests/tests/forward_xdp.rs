@@ -370,8 +370,13 @@ fn hold_that_a_killed_run_left_is_undone_by_doctor() {
     run.signal(Signal::KILL);
     let _ = run.finish(SOON);
     assert!(now().is_some(), "killed, it cannot restore it");
+    // Under another name it is the same interface.
+    netns.ip("link set dev v0 down");
+    netns.ip("link set dev v0 name w0");
     let told = run_in(&["doctor", "--undo"]).finish(SOON);
-    assert!(told.code() == 0 && told.stdout.contains("NAPI no longer holds it"), "{told:?}");
+    assert!(told.code() == 0 && told.stdout.contains("w0: NAPI no longer holds it"), "{told:?}");
+    netns.ip("link set dev w0 name v0");
+    netns.ip("link set dev v0 up");
     assert_eq!(now(), None);
     // A hold that another program has set since stays.
     let run = forward("120s");

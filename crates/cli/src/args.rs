@@ -15,7 +15,9 @@ use linerate::{Data, Init, Moderation, Registry, Return, TxBatch, knob, units, w
 use linerate_ctl::pool::{BUFFERS, INIT, RETURN};
 
 use help::{FORWARD, GEN, after_help};
-use values::{effect, frames, jumbo, number, one_of, packets, rate, receiver, setting, time};
+use values::{
+    effect, frames, jumbo, number, one_of, one_value, packets, rate, receiver, setting, time,
+};
 
 pub use refusal::refuse;
 pub use values::cpu;
@@ -109,11 +111,11 @@ pub struct Gen {
     #[arg(long, requires = "to")]
     pub mac: Option<wire::Mac>,
     /// Source address of the datagrams, and source port of the first flow: 192.0.2.1 or 192.0.2.1:5000
-    #[arg(long, value_name = "ADDR[:PORT]", requires = "to")]
+    #[arg(long, value_name = "ADDR[:PORT]", requires = "to", value_parser = one_value)]
     pub from: Option<String>,
     /// Bytes of a frame without FCS, or imix: 7 of 60, 4 of 590 and 1 of 1514 in every 12; by default the
     /// shortest: 60, or 70 and 90 for datagrams of IPv4 and IPv6
-    #[arg(long)]
+    #[arg(long, value_parser = one_value)]
     pub size: Option<String>,
     /// Number of flows; each has its own sequence numbers and, for datagrams, its own source port
     #[arg(long, default_value = "1", value_parser = units::count)]

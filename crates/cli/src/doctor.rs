@@ -1,6 +1,6 @@
 //! The command `linerate doctor`: checks a port or the machine, and prints the findings.
 
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::net::Ipv4Addr;
 
 use clap::Parser;
@@ -11,8 +11,9 @@ use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::Neighbours;
 
 use crate::counters::Counters;
-use crate::errors::{CHECK, Failure, USAGE, to_type};
+use crate::errors::{CHECK, Failure, RUNTIME, USAGE, to_type};
 use crate::screen::Screen;
+use crate::signals::Signals;
 use crate::undo;
 
 /// Greatest width of a line; a command that users paste may be wider.
@@ -86,6 +87,11 @@ impl Doctor {
                 let spec = drivers.parse(port)?;
                 shown = Some(spec.shown_text());
                 let trial = self.trial(&spec, drivers.of_links())?;
+                // Before a port is opened: a signal must not end this process while a device is changed.
+                let _signals = Signals::watch().map_err(|e| {
+                    let what = "cannot watch for signals";
+                    Failure::new(RUNTIME, "E-SYSTEM", what, e.to_string(), "")
+                })?;
                 let _until_the_end = undo::record([port.as_str()], drivers, screen);
                 doctor::check_with(port, trial, drivers)
             }
@@ -151,11 +157,13 @@ fn agreed(port: &Spec, mut input: impl BufRead, is_terminal: bool) -> Result<(),
         let why = format!("{risk}; confirmation needs a terminal at standard input");
         return Err(refused(&why, "if a short loss of the link is acceptable now: add --yes"));
     }
-    eprint!("{risk}; a remote session over it would lose its link, too. Continue? [y/N] ");
+    let lost = "a remote session over it would lose its link, too";
+    // The answer is no if the question cannot be read.
+    let asked = write!(io::stderr(), "{risk}; {lost}. Continue? [y/N] ");
     let mut answer = String::new();
     let read = input.read_line(&mut answer);
     match answer.trim() {
-        "y" | "Y" | "yes" if read.is_ok() => Ok(()),
+        "y" | "Y" | "yes" if read.is_ok() && asked.is_ok() => Ok(()),
         _ => {
             Err(refused("the answer was no", "leave --try out: then doctor does not open the port"))
         }

@@ -192,7 +192,7 @@ fn phases(phases: &[PhaseReport]) -> String {
 
 fn pace(report: &ForwardReport) -> String {
     let seconds = report.duration_seconds;
-    let pps = report.packets_out() as f64 / seconds;
+    let pps = report.sent_in_duration as f64 / seconds;
     let pps = if pps.is_finite() { rate(pps) } else { "-".into() };
     format!("rate     {pps} over {seconds:.2} s\n")
 }

@@ -3,7 +3,6 @@
 mod ran;
 mod watch;
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use linerate::{DeviceHold, Engine, EngineBuilder, Plan, Registry};
@@ -16,7 +15,7 @@ use crate::args::{Memory, Run};
 use crate::counters::Counters;
 use crate::errors::{self, Failure, RUNTIME};
 use crate::far;
-use crate::phases::Phases;
+use crate::phases::{self, Phases};
 use crate::place::{Interrupts, Placing};
 use crate::preface::preface;
 use crate::screen::Screen;
@@ -67,14 +66,15 @@ pub fn run(path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
     }
     let record = undo::record(ports, &path.drivers, screen);
     // Before ports are opened: a signal must not end this process while a device is changed.
-    let signals = watched()?;
+    let signals = watched(path)?;
+    let listening = run.control.as_deref().map(Listening::at).transpose()?;
     let mut engine = open(path, run)?;
     if !path.beside {
         // The result is ignored: a port without a peer reports that itself, and drops packets sent
         // to it.
         let _ = engine.wait_until_up(MEET);
     }
-    run_with(signals, engine, path, run, screen, &record)
+    run_with(signals, listening, engine, path, run, screen, &record)
 }
 
 /// Parses a port's text into the plan of its driver, as an engine does.
@@ -109,11 +109,13 @@ pub fn open(path: &Path, run: &Run) -> Result<Engine, Failure> {
 /// # Errors
 /// As [`run`].
 pub fn run_opened(engine: Engine, path: &Path, run: &Run, screen: &Screen) -> Result<Ran, Failure> {
-    run_with(watched()?, engine, path, run, screen, &Record::default())
+    let listening = run.control.as_deref().map(Listening::at).transpose()?;
+    run_with(watched(path)?, listening, engine, path, run, screen, &Record::default())
 }
 
 fn run_with(
     signals: Signals,
+    listening: Option<Listening>,
     engine: Engine,
     path: &Path,
     run: &Run,
@@ -126,7 +128,6 @@ fn run_with(
     }
     let stats = engine.stats();
     if path.beside {
-        signals.watch_stdin().map_err(|e| unwatched(&e))?;
         screen.line(far::READY)?;
     }
     // Start the counters before the workers: they see only threads started after them.
@@ -134,7 +135,6 @@ fn run_with(
     let placed = run.place.as_ref().map(|_| Counters::start().ok());
     let (cpu, start, tick) = (cpu_time(), Instant::now(), ticks());
     let mut phases = Phases::start(path, &stats);
-    let listening = run.control.as_deref().map(Listening::at).transpose()?;
     let running = engine.start()?;
     let serve = |listening: Listening| {
         let before_hold = recording(record, path, screen);
@@ -147,6 +147,7 @@ fn run_with(
     // Read the time before draining: packets in flight may leave late or never, which must not
     // lower the rate.
     let wall = start.elapsed();
+    let sent = Some(phases::sent(&stats).packets);
     phases.end(&stats);
     let placed = placing.map(Placing::end).transpose();
     // Close the control socket first, so that no request changes a run that ends.
@@ -158,7 +159,7 @@ fn run_with(
     let cpu = cpu_time().saturating_sub(cpu);
     let ticks_per_second = ticks().wrapping_sub(tick) as f64 / start.elapsed().as_secs_f64();
     let ticks_per_second = Some(ticks_per_second).filter(|rate| rate.is_finite());
-    let mut spent = Spent { wall, cpu, ticks_per_second, ..Spent::default() };
+    let mut spent = Spent { wall, sent, cpu, ticks_per_second, ..Spent::default() };
     let counted = counters.and_then(Counters::stop);
     if let Ok(counted) = &counted {
         spent.cycles = Some(counted.cycles);
@@ -216,13 +217,12 @@ fn recording(
     }
 }
 
-/// Watches for the signals that end a run.
-fn watched() -> Result<Signals, Failure> {
-    Signals::watch().map_err(|e| unwatched(&e))
-}
-
-fn unwatched(e: &io::Error) -> Failure {
-    Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
+/// Starts to watch for what ends the run.
+fn watched(path: &Path) -> Result<Signals, Failure> {
+    let signals = if path.beside { Signals::of_stdin() } else { Signals::watch() };
+    signals.map_err(|e| {
+        Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
+    })
 }
 
 /// Passes the memory options to the builder.

@@ -1,23 +1,28 @@
-//! SIGINT and SIGTERM: the first signal ends the run in order, the second ends it immediately.
+//! SIGINT, SIGTERM and SIGHUP, the end of a terminal: the first signal ends the run in order, the second ends it
+//! immediately.
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as Incoming;
 
 use crate::errors::SIGNAL;
+use crate::undo;
 
 /// Number that represents the end of the standard input where a signal's number is expected.
 pub const HANGUP: i32 = 0;
 
+/// Number of a signal in the masks of /proc/self/status.
+const SIGHUP_BIT: u64 = 1 << (SIGHUP - 1);
+
 /// A watch for the signals that end a run.
 #[derive(Debug)]
-pub struct Signals(Receiver<i32>, Sender<i32>);
+pub struct Signals(Receiver<i32>);
 
 impl Signals {
     /// Starts to watch for the signals, on a thread of its own.
@@ -36,31 +41,43 @@ impl Signals {
     pub fn telling(flag: &Arc<AtomicBool>) -> io::Result<Signals> {
         let flag = flag.clone();
         let mut incoming = Incoming::new([SIGINT, SIGTERM])?;
+        // A program under nohup(1) does not end with its terminal.
+        if !ignores_hangup() {
+            incoming.add_signal(SIGHUP)?;
+        }
         let (first, signals) = channel();
-        let another = first.clone();
         thread::Builder::new().name("signals".into()).spawn(move || {
             for (i, signal) in incoming.forever().enumerate() {
                 flag.store(true, Ordering::Relaxed);
                 if i > 0 || first.send(signal).is_err() {
+                    if undo::is_recorded() {
+                        let left =
+                            "what this run changed on interfaces stays changed; to restore it";
+                        let _ = writeln!(io::stderr(), "note: {left}: {}", undo::UNDO);
+                    }
                     std::process::exit(status(signal).into());
                 }
             }
         })?;
-        Ok(Signals(signals, another))
+        Ok(Signals(signals))
     }
 
-    /// Sends [`HANGUP`], like a signal, at the end of the standard input, which means that the
-    /// process at its other end has died or wants the run to end.
+    /// Watches nothing but the standard input: its end gives [`HANGUP`], and means that the process at its other end
+    /// has died or wants the run to end. Signals that a service's manager sends to both processes are left to that
+    /// one.
     ///
     /// # Errors
-    /// The error of starting the thread.
-    pub fn watch_stdin(&self) -> io::Result<()> {
-        let ended = self.1.clone();
+    /// Errors of sigaction(2), or of starting the thread.
+    pub fn of_stdin() -> io::Result<Signals> {
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::default())?;
+        }
+        let (ended, signals) = channel();
         thread::Builder::new().name("stdin".into()).spawn(move || {
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
             let _ = ended.send(HANGUP);
         })?;
-        Ok(())
+        Ok(Signals(signals))
     }
 
     /// Waits for a signal, or for `timeout`.
@@ -76,6 +93,17 @@ impl Signals {
             }
         }
     }
+}
+
+/// Returns true if this process was started with SIGHUP ignored.
+///
+/// Source: proc_pid_status(5), SigIgn.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & SIGHUP_BIT != 0)
 }
 
 /// Returns the exit status of a run that `signal` ended.

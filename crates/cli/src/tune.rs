@@ -168,14 +168,24 @@ fn refuse(why: &str, fix: &str) -> Failure {
 }
 
 /// Writes the names of settings as this command's help does: `tx-batch` instead of `tx_batch`.
-fn in_options(text: String) -> String {
-    let names = SETTINGS.iter().map(|row| row.name).filter(|name| name.contains('_'));
-    names.fold(text, |text, name| text.replace(name, &name.replace('_', "-")))
+fn in_options(text: &str) -> String {
+    let is_of_word = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    let in_option = |word: &str| match SETTINGS.iter().any(|row| row.name == word) {
+        true => word.replace('_', "-"),
+        false => word.to_owned(),
+    };
+    // Only whole words: a port may be called `rx_usecs0`.
+    text.split_inclusive(|c| !is_of_word(c))
+        .map(|part| match part.strip_suffix(|c| !is_of_word(c)) {
+            Some(word) => in_option(word) + &part[word.len()..],
+            None => in_option(part),
+        })
+        .collect()
 }
 
 /// Returns the failure for an error in a run's answer, with the exit status of the error's code.
 fn failure(mut error: ErrorReport) -> Failure {
-    (error.why, error.fix) = (in_options(error.why), in_options(error.fix));
+    (error.why, error.fix) = (in_options(&error.why), in_options(&error.fix));
     let code = Code::ALL.iter().find(|code| code.as_str() == error.code);
     let exit = match code.map(|code| code.kind()) {
         Some(linerate::Kind::Usage) => USAGE,
@@ -234,8 +244,9 @@ mod tests {
 
     #[test]
     fn a_refusal_has_the_words_of_the_command() {
-        let fix = "did you mean tx_batch? There are: moderation rx_usecs".into();
+        let fix = "did you mean tx_batch? There are: moderation rx_usecs";
         assert_eq!(in_options(fix), "did you mean tx-batch? There are: moderation rx-usecs");
+        assert_eq!(in_options("'rx_usecs0' (rx_usecs)"), "'rx_usecs0' (rx-usecs)");
         for time in ["0s", "25h"] {
             let e = read(&format!("-K west tx-batch 1 --revert-after {time}")).unwrap_err();
             assert!(e.to_string().contains("--revert-after is 1ms to 24h"), "{e}");

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 use crate::screen::Screen;
 
-pub use record::{Record, record, record_moves};
+pub use record::{Record, is_recorded, record, record_moves};
 
 const FORM: &str = "linerate-undo/1";
 /// The command that undoes the changes of killed runs.
@@ -189,18 +189,17 @@ impl Left {
         }
     }
 
-    /// Returns false if the interface is known to be restored already; the state of interrupts is not read.
-    fn is_left(&self, interface: &Interface) -> bool {
-        match self {
-            Left::Checksums => interface.checksum_offload() == Ok(false),
+    /// Returns false if the interface is restored already, or was changed since; the state of interrupts is not read.
+    fn is_left(&self, interface: &Interface) -> linerate::Result<bool> {
+        Ok(match self {
+            Left::Checksums => !interface.checksum_offload()?,
             Left::Hold { sets, before } => {
-                NapiHold::now(interface).is_ok_and(|now| now != *before && sets.contains(&now))
+                let now = NapiHold::now(interface)?;
+                now != *before && sets.contains(&now)
             }
-            Left::Rss { set, before } => {
-                interface.rss().is_ok_and(|now| set.undone(before, &now).is_some())
-            }
+            Left::Rss { set, before } => set.undone(before, &interface.rss()?).is_some(),
             Left::Interrupts(_) => true,
-        }
+        })
     }
 
     fn undo(&self, interface: &Interface, screen: &Screen) -> linerate::Result<()> {
@@ -299,9 +298,13 @@ impl Line {
         Some(Line { pid, start, netns, index, interface, left })
     }
 
-    /// Returns the interface, if it still exists.
-    fn there(&self) -> Option<Interface> {
-        Interface::open(&self.interface).ok().filter(|there| there.index() == self.index)
+    /// Returns the interface, whatever its name is now; `None` if it no longer exists.
+    fn there(&self) -> linerate::Result<Option<Interface>> {
+        match Interface::by_index(self.index) {
+            Ok(there) => Ok(Some(there)),
+            Err(e) if e.code == linerate::Code::NoDevice => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Describes the change, if its run was killed and `--undo` would undo it in this namespace.
@@ -309,7 +312,9 @@ impl Line {
         if started(self.pid) == Some(self.start) || netns() != Some(self.netns) {
             return None;
         }
-        self.there().filter(|there| self.left.is_left(there))?;
+        let there = self.there().ok()??;
+        // What cannot be read may be left.
+        self.left.is_left(&there).unwrap_or(true).then_some(())?;
         let (interface, (changed, _)) = (&self.interface, self.left.descriptions());
         let verb = match self.left {
             Left::Interrupts(_) => "may have left",
@@ -321,7 +326,7 @@ impl Line {
     /// Undoes the recorded changes; returns true if all of them are undone.
     fn undo(&self, screen: &Screen, found: &mut Vec<Finding>) -> bool {
         let Line { pid, interface, .. } = self;
-        let (changed, again) = self.left.descriptions();
+        let (changed, _) = self.left.descriptions();
         let mut left = |why: &str, fix: String| {
             let what = format!("{interface} was not restored: {changed}");
             let mut finding = Finding::new(Level::Warn, what);
@@ -342,32 +347,38 @@ impl Line {
                     .into(),
             );
         }
-        let Some(there) = self.there() else {
-            found.push(Finding::new(
-                Level::Ok,
-                format!("{interface} no longer exists, so nothing has to be restored"),
-            ));
-            return true;
+        let restored = self.restore(screen);
+        // What could not be read or restored stays in the record.
+        let is_done = restored.is_ok();
+        found.push(match restored {
+            Ok(told) => Finding::new(Level::Ok, told),
+            Err(e) => Finding::of(Level::Miss, &e),
+        });
+        is_done
+    }
+
+    /// Undoes the change unless another program has changed the setting since; returns what was found.
+    fn restore(&self, screen: &Screen) -> linerate::Result<String> {
+        let Line { pid, interface, .. } = self;
+        let Some(there) = self.there()? else {
+            return Ok(format!("{interface} no longer exists, so nothing has to be restored"));
         };
-        let settings = match self.left {
-            Left::Hold { before, .. } if NapiHold::now(&there) == Ok(before) => None,
+        let setting = match self.left {
+            Left::Hold { before, .. } if NapiHold::now(&there)? == before => None,
             Left::Hold { .. } => Some("hold"),
             Left::Rss { .. } => Some("RSS table"),
             _ => None,
         };
-        if let Some(setting) = settings.filter(|_| !self.left.is_left(&there)) {
-            let what =
-                format!("the {setting} of {interface} was changed since, so it stays as it is");
-            found.push(Finding::new(Level::Ok, what));
-            return true;
+        if let Some(setting) = setting
+            && !self.left.is_left(&there)?
+        {
+            return Ok(format!(
+                "the {setting} of {interface} was changed since, so it stays as it is"
+            ));
         }
-        if let Err(e) = self.left.undo(&there, screen) {
-            found.push(Finding::of(Level::Miss, &e));
-            return false;
-        }
-        let done = format!("{interface}: {again}, as before process {pid}");
-        found.push(Finding::new(Level::Ok, done));
-        true
+        self.left.undo(&there, screen)?;
+        let (_, again) = self.left.descriptions();
+        Ok(format!("{}: {again}, as before process {pid}", there.name()))
     }
 }
 
@@ -407,7 +418,19 @@ pub fn undo(screen: &Screen) -> Vec<Finding> {
             return found;
         }
     };
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+    let entries = match fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(e) => {
+            let e = Error::new(
+                linerate::Code::File,
+                "cannot read the records of runs",
+                format!("{}: {e}", path.display()),
+            );
+            found.push(Finding::of(Level::Miss, &e));
+            return found;
+        }
+    };
+    for entry in entries.flatten() {
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
         let Some(text) = read(&folder, &name) else { continue };
         let lines: Vec<Line> = text.lines().filter_map(Line::of).collect();

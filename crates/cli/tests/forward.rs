@@ -12,9 +12,12 @@ use serde_json::Value;
 
 /// Starts the command, and returns once its workers run.
 fn start(words: &str) -> Child {
-    let child =
-        command(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = child.unwrap();
+    start_as(command(words))
+}
+
+fn start_as(mut command: std::process::Command) -> Child {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     // Workers' threads have names, and start after the signals are watched.
     let tasks = format!("/proc/{}/task", child.id());
     let runs = || {
@@ -268,7 +271,7 @@ fn two_ports_of_one_name_are_told_apart() {
 
 #[test]
 fn a_signal_ends_a_run_with_its_ledger_and_its_status() {
-    for (which, exit) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+    for (which, exit) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         for words in ["forward --for 60s --json", "forward null: null: --json"] {
             let child = start(words);
             signal(&child, which);
@@ -277,6 +280,31 @@ fn a_signal_ends_a_run_with_its_ledger_and_its_status() {
             assert_eq!(ended.document()["ledger"]["balanced"], true, "{words}: {ended:?}");
         }
     }
+}
+
+#[test]
+fn the_end_of_a_terminal_does_not_end_a_run_under_nohup() {
+    let words = "forward null: null: --for 700ms --json";
+    let mut nohup = std::process::Command::new("nohup");
+    nohup.arg(command(words).get_program()).args(words.split_whitespace());
+    let child = start_as(nohup);
+    signal(&child, Signal::HUP);
+    let ended = Ended::from(child.wait_with_output().unwrap());
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+}
+
+/// The self-test's second process obeys its standard input only: a service's manager signals both.
+#[test]
+fn signals_to_the_second_process_do_not_end_it_before_the_first() {
+    let child = start("forward --for 1s --json");
+    let far = Pid::from_raw(far_of(child.id())).unwrap();
+    for which in [Signal::TERM, Signal::INT, Signal::TERM] {
+        kill_process(far, which).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let ended = Ended::from(child.wait_with_output().unwrap());
+    assert_eq!(ended.exit, Some(0), "{ended:?}");
+    assert_eq!(ended.document()["far"]["whole"], true, "{ended:?}");
 }
 
 #[test]

@@ -111,6 +111,7 @@ mod tests {
     fn report() -> ForwardReport {
         ForwardReport {
             duration_seconds: 0.5,
+            sent_in_duration: 8,
             ports: vec![port("gen", 10, 0), port("sink", 0, 9)],
             ledger: LedgerReport {
                 received: 0,
@@ -202,7 +203,7 @@ mod tests {
     }
 
     const PATH: &str = concat!(
-        r#""duration_seconds":0.5,"ports":["#,
+        r#""duration_seconds":0.5,"sent_in_duration":8,"ports":["#,
         r#"{"name":"gen","driver":"gen","mode":"gen mode","refused":[],"#,
         r#""rx":{"packets":10,"bytes":600},"tx":{"packets":0,"bytes":0},"missed":100,"no_frame":0,"#,
         r#""missed_ring_full_packets":90,"missed_no_cpu_packets":0,"missed_no_frame_packets":10,"#,

@@ -35,6 +35,8 @@ use crate::pool::PoolReport;
 pub struct ForwardReport {
     /// Wall time from the start of the workers to the order to drain.
     pub duration_seconds: f64,
+    /// Packets that ports other than rings sent in that time: without those that were drained after it.
+    pub sent_in_duration: u64,
     /// Reports of all ports, in the order of their definition.
     pub ports: Vec<PortReport>,
     /// The account of every packet.
@@ -81,8 +83,11 @@ impl ForwardReport {
     pub fn new(stopped: &Stopped, stats: &Stats, spent: &Spent) -> ForwardReport {
         let error = stopped.check().err().as_ref().map(ErrorReport::from);
         let locks = Locks::of(stopped, spent);
+        let outside = stopped.ports.iter().filter(|port| !port.flags.paired);
+        let sent: u64 = outside.map(|port| port.counts.tx_packets).sum();
         ForwardReport {
             duration_seconds: spent.wall.as_secs_f64(),
+            sent_in_duration: spent.sent.unwrap_or(sent),
             ports: stopped.ports.iter().map(|port| PortReport::of(port, spent.wall)).collect(),
             ledger: LedgerReport::of(stopped),
             cost: Cost::of(spent, stopped),
@@ -147,7 +152,7 @@ mod tests {
         let cpu = Duration::from_micros(20);
         let spent = Spent { cycles: Some(50_000), cpu, ..Spent::default() };
         let report = report(&spent);
-        assert_eq!(report.packets_out(), 1000);
+        assert_eq!((report.packets_out(), report.sent_in_duration), (1000, 1000));
         assert_eq!(report.cost.cycles_per_packet, Some(50.0));
         assert_eq!(report.cost.instructions_per_packet, None);
         assert_eq!(report.cost.cpu_ns_per_packet, Some(20.0));

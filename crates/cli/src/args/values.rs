@@ -52,6 +52,11 @@ pub(super) fn rate(text: &str) -> Result<String, String> {
     units::rate(text).map(|_| text.to_owned())
 }
 
+/// Accepts a value that goes into the text of a port, in which a comma would begin another option.
+pub(super) fn one_value(text: &str) -> Result<String, String> {
+    if text.contains(',') { Err("one value, without a comma".into()) } else { Ok(text.to_owned()) }
+}
+
 pub(super) fn receiver(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "an address and a port: 192.0.2.7:7777 or [2001:db8::7]:7777".into())
 }
@@ -73,7 +78,10 @@ pub(super) fn jumbo(text: &str) -> Result<(u32, u32), String> {
 }
 
 pub(super) fn packets(text: &str) -> Result<u64, String> {
-    units::count(text)?.checked_sub(1).map(|n| n + 1).ok_or_else(|| "at least 1 packet".into())
+    match units::count(text)? {
+        0 => Err("at least 1 packet".into()),
+        n => Ok(n),
+    }
 }
 
 pub(super) fn frames(text: &str) -> Result<u32, String> {

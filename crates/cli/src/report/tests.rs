@@ -18,6 +18,7 @@ fn report() -> ForwardReport {
     ForwardReport {
         placement: None,
         duration_seconds: 2.0,
+        sent_in_duration: 8_000_000,
         ports: vec![port("veth0", 8_012_331, 0), port("veth1", 0, 8_002_000)],
         ledger: LedgerReport {
             received: 8_012_331,

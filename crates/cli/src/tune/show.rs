@@ -51,6 +51,9 @@ pub(super) fn table(view: &View, answer: &Value) -> String {
     if let Some(left) = answer["reverts_in_seconds"].as_f64() {
         text += &format!("reverts in {left:.0} s unless: linerate tune PATH --keep\n");
     }
+    if let Some(why) = answer["revert_failed"].as_str() {
+        text += &format!("the last revert failed: {why}\n");
+    }
     text
 }
 
@@ -154,13 +157,15 @@ mod tests {
         ];
         let queue = |n| serde_json::json!({"queue": n, "worker": n, "settings": rows});
         let port = serde_json::json!({"queues": [queue(0), queue(1)]});
-        let shown = serde_json::json!({"ports": {"west": port}, "reverts_in_seconds": 9.6});
+        let shown = serde_json::json!({"ports": {"west": port}, "reverts_in_seconds": 9.6,
+            "revert_failed": "cannot pin worker 0"});
         let text = table(&View::Settings(None), &shown);
         let lines = [
             "Settings of west, queues 0 to 1:",
             "  rx-usecs    n/a                       its moderation is not fixed",
             "  rx-ring     256                       1..=9; fixed at the start",
             "reverts in 10 s unless: linerate tune PATH --keep",
+            "the last revert failed: cannot pin worker 0",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);
         let drops = serde_json::json!({"ports": {"west": {"statistics": {"missed": 3}}}, "dropped": {"too_long": 2}});

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,8 +35,17 @@ impl Drop for Written {
     fn drop(&mut self) {
         if let Some((folder, name)) = &self.file {
             let _ = unlinkat(folder, name, AtFlags::empty());
+            FILES.fetch_sub(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Number of records that this process has in files.
+static FILES: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns true if this process has changed settings of the machine, or may have, and has recorded them.
+pub fn is_recorded() -> bool {
+    FILES.load(Ordering::Relaxed) > 0
 }
 
 /// Records the changes that opening `ports` will make.
@@ -88,7 +98,14 @@ impl Record {
 /// Prints that a record is missing, if it could not be written.
 fn say(written: Result<(), Errno>, screen: &Screen) {
     if let Err(e) = written {
-        screen.change(&format!("note: if this run is killed, linerate doctor --undo cannot restore what it changed: cannot write a record: {e}\n"));
+        let why = match e {
+            Errno::NOENT => "XDG_RUNTIME_DIR names no folder: set it".to_owned(),
+            Errno::PERM => {
+                "its folder is a link, or others may write it: remove it, or chmod 700".to_owned()
+            }
+            e => e.to_string(),
+        };
+        screen.change(&format!("note: if this run is killed, linerate doctor --undo cannot restore what it changed: cannot write a record: {why}\n"));
     }
 }
 
@@ -130,6 +147,7 @@ impl Written {
         let name = format!("run-{pid}-{start}{}", self.kind);
         create(&folder, &name, &text)?;
         self.file = Some((folder, name));
+        FILES.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -19,10 +19,12 @@ mod irqs;
 mod napi;
 mod queue;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use linerate_datapath::Control;
-use linerate_port::Result;
+use linerate_datapath::{Control, PendingOrder, Pinned as Moved};
+use linerate_port::{Code, Error, Result};
 use linerate_sys::thread;
 
 pub use interrupts::InterruptGuard;
@@ -30,6 +32,8 @@ pub use queue::{QueuePin, Was};
 
 /// Longest wait for a worker to obey; long, because a worker that shares its CPU may obey late.
 const OBEYS: Duration = Duration::from_secs(10);
+/// Longest such wait once the run ends.
+const OBEYS_AT_END: Duration = Duration::from_millis(500);
 /// Interval at which the answer of a worker that is put back is looked for, if the worker wakes nobody.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -58,13 +62,36 @@ pub trait Pin {
 pub struct WorkerPin {
     control: Control,
     worker: usize,
+    /// Set when the run ends: a worker that has ended does not obey.
+    over: Arc<AtomicBool>,
 }
 
 impl WorkerPin {
     /// Returns a pin for the worker with this number.
     #[must_use]
     pub fn new(control: &Control, worker: usize) -> WorkerPin {
-        WorkerPin { control: control.clone(), worker }
+        WorkerPin { control: control.clone(), worker, over: Arc::default() }
+    }
+
+    /// Returns a pin that no longer waits for its worker once `over` is set.
+    pub(crate) fn until(self, over: &Arc<AtomicBool>) -> WorkerPin {
+        WorkerPin { over: over.clone(), ..self }
+    }
+
+    /// Waits until the worker has answered; returns false if it does not in time.
+    fn is_answered(&self, order: &PendingOrder<Moved>) -> bool {
+        let start = Instant::now();
+        loop {
+            if order.answer().is_some() {
+                return true;
+            }
+            let patience = if self.over.load(Ordering::Relaxed) { OBEYS_AT_END } else { OBEYS };
+            if start.elapsed() >= patience {
+                return false;
+            }
+            // The worker wakes this thread.
+            std::thread::park_timeout(ANSWER_INTERVAL);
+        }
     }
 }
 
@@ -74,21 +101,23 @@ impl Pin for WorkerPin {
     }
 
     fn pin(&mut self, cpus: &[usize]) -> Result<Vec<usize>> {
-        Ok(self.control.set_cpus(self.worker, cpus)?.wait(OBEYS)?.before)
+        let order = self.control.set_cpus(self.worker, cpus)?;
+        if self.is_answered(&order) || !order.withdraw() {
+            return Ok(order.wait(OBEYS_AT_END)?.before);
+        }
+        let what = format!("worker {} was not moved", self.worker);
+        let (why, fix) = match self.over.load(Ordering::Relaxed) {
+            true => ("the run ended first".to_owned(), "a longer run"),
+            false => (format!("it did not finish a poll within {OBEYS:?}"), "end what keeps it"),
+        };
+        Err(Error::new(Code::Busy, what, why).fix(fix))
     }
 
     fn put_back(&mut self, cpus: &[usize]) -> Result<()> {
         let order = self.control.set_cpus(self.worker, cpus)?;
-        let until = Instant::now() + OBEYS;
-        while Instant::now() < until {
-            if let Some(answer) = order.answer() {
-                return answer.map(drop);
-            }
-            // The worker wakes this thread.
-            std::thread::park_timeout(ANSWER_INTERVAL);
-        }
+        self.is_answered(&order);
         // Not withdrawn: a worker that is turned again later must not stay where it is.
-        Ok(())
+        order.answer().map_or(Ok(()), |answer| answer.map(drop))
     }
 }
 

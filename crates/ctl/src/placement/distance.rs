@@ -1,5 +1,6 @@
 //! Round trips of a cache line between CPUs, measured with two threads that answer each other.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -16,6 +17,8 @@ const TRIPS: u32 = 200;
 const TIMES: u32 = 5;
 /// Longest time to measure one pair: on a busy CPU the partner thread may not run.
 const LIMIT: Duration = Duration::from_millis(200);
+/// Most pairs of one nearness that are tried.
+const TRIES: usize = 3;
 /// Polls before a thread yields its CPU.
 const POLLS_BEFORE_YIELD: u32 = 1 << 12;
 
@@ -32,17 +35,19 @@ pub struct RoundTrip {
     pub ns: u64,
 }
 
-/// Measures one pair of CPUs of each nearness that the machine has. A measurement takes up to 0.2 s, on threads of
-/// its own; pairs on CPUs that are too busy are left out.
+/// Measures a pair of CPUs of each nearness that the machine has. A measurement takes up to 0.2 s, on threads of its
+/// own. If the CPUs of a pair are too busy, others are tried, [`TRIES`] for each nearness.
 ///
 /// # Errors
 /// `E-CPU` if one of them cannot be used any more.
 pub fn round_trips(topology: &Topology) -> Result<Vec<RoundTrip>> {
-    let mut found: Vec<RoundTrip> = Vec::new();
+    let (mut found, mut tries): (Vec<RoundTrip>, BTreeMap<Near, usize>) = Default::default();
     for (i, a) in topology.cpus().iter().enumerate() {
         for b in &topology.cpus()[i + 1..] {
             let near = topology.near(a.number, b.number);
-            if found.iter().all(|trip| trip.near != near) {
+            let tries = tries.entry(near).or_default();
+            if *tries < TRIES && found.iter().all(|trip| trip.near != near) {
+                *tries += 1;
                 let cpus = (a.number, b.number);
                 found.extend(between(cpus)?.map(|ns| RoundTrip { cpus, near, ns }));
             }

@@ -65,7 +65,7 @@ impl EngineGauge {
         let workers = stats.workers().len();
         EngineGauge {
             pins: (0..workers)
-                .map(|worker| Box::new(WorkerPin::new(control, worker)) as _)
+                .map(|worker| Box::new(WorkerPin::new(control, worker).until(over)) as _)
                 .collect(),
             lanes: (0..workers).collect(),
             before: vec![None; workers],

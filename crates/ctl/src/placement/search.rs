@@ -1,7 +1,7 @@
 //! The search: tries places one after the other, and compares them with the spread of repeated
 //! readings of the original places.
 
-use linerate_port::Result;
+use linerate_port::{Code, Result};
 
 use super::Places;
 use super::topology::Topology;
@@ -21,7 +21,7 @@ pub trait Gauge {
     /// Moves each thing to its CPU in `places`, or back to its original CPUs for `None`.
     ///
     /// # Errors
-    /// If a thing cannot run on its CPU; the search then skips these places.
+    /// If a thing cannot run on its CPU; the search then skips these places. `E-BUSY` ends it: a worker does not obey.
     fn place(&mut self, places: &[Option<usize>]) -> Result<()>;
 
     /// Takes a reading; `None` if too few packets passed.
@@ -192,6 +192,8 @@ impl<'a> Search<'a> {
         }
         let mut reading = match gauge.place(&places) {
             Ok(()) => gauge.read()?,
+            // A worker that does not obey now obeys no further order.
+            Err(e) if e.code == Code::Busy => return Err(e),
             Err(_) => None,
         };
         let is_better = |reading: &Reading| reading.is_better(&state.reading, &state.floor);

@@ -46,6 +46,8 @@ pub const TSC: &str = "tsc";
 pub struct Spent {
     /// Wall time from the start of the workers to the order to drain.
     pub wall: Duration,
+    /// Packets that ports other than rings sent in that time; `None` if only their number at the end is known.
+    pub sent: Option<u64>,
     /// CPU time of the process.
     pub cpu: Duration,
     /// Cycles, if they can be counted.

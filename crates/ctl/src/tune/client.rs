@@ -12,15 +12,15 @@ use linerate_sys::wait::poll_readable;
 use serde_json::Value;
 
 use super::refusal;
-use super::request::Request;
+use super::request::{Request, SCHEMA};
 use crate::report::ErrorReport;
 
 /// Longest wait for the next byte of the answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of attempts to connect.
 const RETRY: Duration = Duration::from_millis(2);
-/// Longest answer: that of a run with thousands of queues.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Longest answer: that of a run with thousands of queues has less than 1 MiB.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 /// Connects to the socket; tries again while too many other clients wait to be accepted.
 fn connected(path: &Path) -> std::io::Result<OwnedFd> {
@@ -92,13 +92,24 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
         let why = "it closed the connection without an answer: it ended, or has too many clients";
         return Err(refuse(Code::Busy, why.into(), "ask again"));
     }
+    if !line.ends_with('\n') {
+        let why = "its answer was cut off: it has too many clients, or ended";
+        return Err(refuse(Code::Busy, why.into(), "ask again"));
+    }
+    let other = "is the file a run's control socket?";
     let document: Value = serde_json::from_str(&line)
-        .map_err(|e| refuse(Code::System, format!("its answer is no JSON: {e}"), ""))?;
+        .map_err(|e| refuse(Code::System, format!("its answer is no JSON: {e}"), other))?;
     match document.get("error") {
         Some(error) => {
             let part = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
             Err(refusal(&part("code"), &part("what"), part("why"), part("fix")))
         }
-        None => Ok(Answer { line: line.trim_end().to_owned(), document }),
+        None if document.get("schema").and_then(Value::as_str) == Some(SCHEMA) => {
+            Ok(Answer { line: line.trim_end().to_owned(), document })
+        }
+        None => {
+            let why = format!("its answer is not of the schema {SCHEMA}");
+            Err(refuse(Code::System, why, other))
+        }
     }
 }

@@ -51,6 +51,10 @@ struct Entry {
     /// The value to which temporary changes are reverted.
     base: Ordered,
     temporary: Option<Temporary>,
+    /// The temporary value whose revert was ordered.
+    reverting: Option<Ordered>,
+    /// Why the last revert failed.
+    failed: Option<String>,
     /// In the order in which they were ordered.
     changes: Vec<Change>,
 }
@@ -105,7 +109,13 @@ impl Reverts {
         revert_after: Option<Duration>,
         until: Instant,
     ) {
-        let new = || Entry { base: before.clone(), temporary: None, changes: Vec::new() };
+        let new = || Entry {
+            base: before.clone(),
+            temporary: None,
+            reverting: None,
+            failed: None,
+            changes: Vec::new(),
+        };
         let changes = &mut self.entries.entry(key.clone()).or_insert_with(new).changes;
         // Several queues have the CPUs of their worker in common.
         if changes.last().is_none_or(|last| last.serial != serial) {
@@ -147,7 +157,7 @@ impl Reverts {
     pub fn ordered(&mut self, key: &Key, now: Instant) -> u64 {
         let serial = self.serial();
         if let Some(entry) = self.entries.get_mut(key) {
-            entry.temporary = None;
+            entry.reverting = entry.temporary.take().map(|set| set.value);
             entry.changes.clear();
             let value = entry.base.clone();
             entry.changes.push(Change { serial, value, revert_after: None, until: now });
@@ -155,9 +165,27 @@ impl Reverts {
         serial
     }
 
-    /// Forgets a setting whose revert is refused.
-    pub fn forget(&mut self, key: &Key) {
-        self.entries.remove(key);
+    /// Records that a revert was refused, or ordered as `serial` and not made: it is due again at `at`, unless the
+    /// setting was changed meanwhile.
+    pub fn again(&mut self, key: &Key, serial: Option<u64>, at: Instant, why: String) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        entry.changes.retain(|change| Some(change.serial) != serial);
+        match (&mut entry.temporary, entry.reverting.take(), serial) {
+            (Some(set), _, _) => set.at = set.at.max(at),
+            (None, Some(value), Some(serial)) if entry.changes.is_empty() => {
+                entry.temporary = Some(Temporary { serial, value, at });
+            }
+            _ => {}
+        }
+        entry.failed = Some(why);
+        if entry.changes.is_empty() && entry.temporary.is_none() {
+            self.entries.remove(key);
+        }
+    }
+
+    /// Returns why a revert that is due again has failed.
+    pub fn failed(&self) -> Option<&str> {
+        self.entries.values().find_map(|entry| entry.failed.as_deref())
     }
 
     /// Cancels all reverts; returns their number. Changes whose outcome is not known become permanent.

@@ -164,7 +164,7 @@ impl Service {
             let (target, watch) = (&mut self.target, &self.listening.watch);
             self.clients.retain_mut(|client| client.turn(target, watch, now));
             // After the answers to changes: one that is to stay cancels the revert.
-            self.target.revert(now, ORDERS_INTERVAL);
+            self.target.revert(now, PAUSE);
         }
     }
 

@@ -18,6 +18,8 @@ use crate::report::{ErrorReport, PortReport, by_name};
 
 /// Longest time in which a worker must obey an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time until a revert that failed is tried again.
+const REVERT_AGAIN: Duration = Duration::from_secs(5);
 
 /// The function that is called before the hold of a port's device is changed.
 pub(super) type BeforeHold = Box<dyn Fn(&str, DeviceHold) + Send>;
@@ -85,13 +87,16 @@ impl Target {
             /// Packets that all ports together dropped, by reason.
             dropped: BTreeMap<&'static str, u64>,
             reverts_in_seconds: Option<f64>,
+            /// Why the last revert has failed, if it is tried again.
+            revert_failed: Option<String>,
         }
         let shown = |port: PortStats| (port.name.clone(), self.shown(&port));
         let ports = ports.into_iter().map(shown).collect();
         let ledger = self.stats.ledger();
         let dropped = by_name(ledger.dropped.iter().map(|(reason, n)| (reason.name(), *n)));
         let reverts_in_seconds = self.reverts_in();
-        Ok(line(&Document { schema: SCHEMA, ports, dropped, reverts_in_seconds }))
+        let revert_failed = self.reverts.failed().map(str::to_owned);
+        Ok(line(&Document { schema: SCHEMA, ports, dropped, reverts_in_seconds, revert_failed }))
     }
 
     fn shown(&self, port: &PortStats) -> PortShown {
@@ -175,11 +180,8 @@ impl Target {
             };
             pending.values.push((value, before, orders));
             if let Some(e) = refused {
-                let mut e = ErrorReport::from(e);
-                if self.withdraw(&pending, now) {
-                    e.what = format!("'{}' was set in part", pending.port);
-                }
-                return Err(e);
+                let is_made = self.withdraw(&pending, now);
+                return Err(pending.failed(e.into(), is_made));
             }
         }
         Ok(pending)
@@ -301,7 +303,10 @@ impl Target {
             return Some(Err(ErrorReport::from(&Error::new(Code::Busy, what, why).fix(fix))));
         };
         let set: Result<Vec<SetShown>, ErrorReport> = results.into_iter().collect();
-        Some(set.map(|set| self.document(pending, &set)))
+        Some(match set {
+            Ok(set) => Ok(self.document(pending, &set)),
+            Err(e) => Err(pending.failed(e, is_made)),
+        })
     }
 
     fn document(&self, pending: &Pending, set: &[SetShown]) -> String {
@@ -356,7 +361,7 @@ impl Target {
                     self.reverting.push((key, serial, orders));
                 }
                 Err(e) if e.code == Code::Busy => self.paused = Some(now + pause),
-                Err(_) => self.reverts.forget(&key),
+                Err(e) => self.reverts.again(&key, None, now + REVERT_AGAIN, e.to_string()),
             }
         }
     }
@@ -365,17 +370,32 @@ impl Target {
     fn settle(&mut self, now: Instant) {
         let reverts = &mut self.reverts;
         self.reverting.retain(|(key, serial, orders)| {
-            let is_answered = orders.iter().all(Order::is_answered);
-            if is_answered {
-                reverts.end(*serial, [key], Order::end(orders), now);
+            if !orders.iter().all(Order::is_answered) {
+                return true;
             }
-            !is_answered
+            match Order::failure(orders) {
+                None => reverts.end(*serial, [key], Order::end(orders), now),
+                Some(e) => reverts.again(key, Some(*serial), now + REVERT_AGAIN, e.to_string()),
+            }
+            false
         });
     }
 
     fn reverts_in(&self) -> Option<f64> {
         let left = |at: Instant| at.saturating_duration_since(Instant::now()).as_secs_f64();
         self.reverts.next().map(left)
+    }
+}
+
+impl Pending {
+    /// Returns the error of a change: with another headline if some of it was made.
+    fn failed(&self, e: ErrorReport, is_made: bool) -> ErrorReport {
+        if !is_made {
+            return e;
+        }
+        let (what, why) =
+            (format!("'{}' was set in part", self.port), format!("{}: {}", e.what, e.why));
+        ErrorReport { what, why, ..e }
     }
 }
 

@@ -83,6 +83,16 @@ impl Order {
         }
     }
 
+    /// Returns the first error among the answers to the orders of a value.
+    pub fn failure(orders: &[Order]) -> Option<Error> {
+        orders.iter().find_map(|order| match order {
+            Order::Setting(order) => order.answer()?.err(),
+            Order::Cpu(order) => order.answer()?.err(),
+            Order::Hold(_) => None,
+            Order::Refused(e) => Some(e.clone()),
+        })
+    }
+
     /// Withdraws the orders of a value, and returns what has become of them.
     pub fn end(orders: &[Order]) -> Outcome {
         let end = |order: &Order| match order {

@@ -247,7 +247,8 @@ Examples:
   linerate profile record --event L2_LINES_OUT --pid 4711 --for 10s
 
 Exit status: that of COMMAND if it ended by itself, 128 + N if signal N ended it; 0 if it or the
-process was recorded for the given time; 130 or 143 if SIGINT or SIGTERM ended the recording. If
+process was recorded for the given time; 129, 130 or 143 if
+SIGHUP, SIGINT or SIGTERM ended the recording. If
 there is no profile, stderr says why: 1 failed, 2 wrong request, 5 not possible on this machine.";
 
 const LIST: &str = "\
@@ -278,5 +279,5 @@ Examples:
   linerate profile watch --every 100ms --for 1m -o load.ndjson
   linerate profile watch --replay load.ndjson --only eth0 --unit packets/s
 
-Exit status: 0 done, 1 a file cannot be read or written, 2 wrong request, 130 or 143
-ended by SIGINT or SIGTERM; the readings until then are saved and summed up.";
+Exit status: 0 done, 1 a file cannot be read or written, 2 wrong request, 129, 130 or
+143 ended by SIGHUP, SIGINT or SIGTERM; the readings until then are saved and summed up.";

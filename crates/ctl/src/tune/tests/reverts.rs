@@ -9,9 +9,9 @@ use linerate_port::{Code, Error};
 use linerate_skb::Batch;
 
 use super::{Change, LONG, change, shown, unturned};
-use crate::tune::reverts::Outcome;
+use crate::tune::reverts::{Key, Outcome, Reverts};
 use crate::tune::target::{Pending, Target};
-use crate::tune::value::Order;
+use crate::tune::value::{Order, Ordered};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -172,7 +172,7 @@ fn change_that_one_worker_made_before_another_refused_it_is_reverted() {
     for _ in 0..100_000 {
         let pending = match target.begin(&first, now) {
             Ok(pending) => pending,
-            Err(e) if e.what.contains("some workers only") => panic!("its revert is lost: {e:?}"),
+            Err(e) if e.why.contains("some workers only") => panic!("its revert is lost: {e:?}"),
             // Orders that were withdrawn fill the mailbox of the first worker, too, until its next turn.
             Err(e) => {
                 assert_eq!((&*e.code, target.revert_at()), ("E-BUSY", None));
@@ -186,7 +186,8 @@ fn change_that_one_worker_made_before_another_refused_it_is_reverted() {
             answer.is_some()
         });
         let e = answer.unwrap().unwrap_err();
-        assert!(e.what.contains("some workers only"), "{e:?}");
+        assert_eq!(e.what, "'west' was set in part");
+        assert!(e.why.contains("some workers only"), "{e:?}");
         is_made = true;
         break;
     }
@@ -239,4 +240,37 @@ fn failed_change_of_the_cpu_of_two_queues_leaves_the_revert_of_the_one_before() 
     let pending = begin(&mut target, SECOND);
     let e = target.finish(&pending, now + SECOND).unwrap().unwrap_err();
     assert_eq!((&*e.code, target.revert_at()), ("E-BUSY", Some(now + 60 * SECOND)));
+}
+
+#[test]
+fn revert_that_fails_is_due_again_until_it_is_made_or_replaced() {
+    let (now, key) = (Instant::now(), Key::Worker(0));
+    let [base, temporary, other] = [3, 1, 2].map(|cpu| Ordered::Cpu(vec![cpu]));
+    let set = |reverts: &mut Reverts, [from, to]: [&Ordered; 2], after, at| {
+        let serial = reverts.serial();
+        reverts.begin(serial, &key, [from, to], after, at);
+        reverts.end(serial, [&key], Outcome::Made, at);
+    };
+    for is_replaced in [false, true] {
+        let mut reverts = Reverts::default();
+        set(&mut reverts, [&base, &temporary], Some(SECOND), now);
+        // First it is refused, then it is ordered and not made.
+        reverts.again(&key, None, now + 5 * SECOND, "refused".into());
+        assert_eq!((reverts.next(), reverts.failed()), (Some(now + 5 * SECOND), Some("refused")));
+        let serial = reverts.ordered(&key, now + 5 * SECOND);
+        if is_replaced {
+            set(&mut reverts, [&temporary, &other], None, now + 5 * SECOND);
+        }
+        reverts.again(&key, Some(serial), now + 9 * SECOND, "CPU 3 is off line".into());
+        if is_replaced {
+            assert_eq!((reverts.next(), reverts.failed()), (None, None), "2 is to stay");
+            continue;
+        }
+        assert_eq!(reverts.due(now + 8 * SECOND), []);
+        assert_eq!(reverts.due(now + 9 * SECOND), [(key.clone(), base.clone())]);
+        assert_eq!(reverts.failed(), Some("CPU 3 is off line"));
+        let serial = reverts.ordered(&key, now + 9 * SECOND);
+        reverts.end(serial, [&key], Outcome::Made, now + 9 * SECOND);
+        assert_eq!((reverts.next(), reverts.failed()), (None, None));
+    }
 }
