@@ -36,8 +36,10 @@ pub async fn ask(port: Port) -> Result<()> {
             skb.udp()
                 .is_ok_and(|udp| udp.src_port() == 7777 && udp.payload() == round.to_be_bytes())
         };
-        if !batch.iter().all(right) {
-            return Err(Error::other(format!("a wrong answer in round {round}")).into());
+        if batch.len() < QUESTIONS || !batch.iter().all(right) {
+            return Err(
+                Error::other(format!("a wrong answer, or too few, in round {round}")).into()
+            );
         }
         batch.clear();
     }

@@ -38,7 +38,14 @@ async fn main() -> Result<()> {
 /// Turns a question into its answer in place.
 fn answer(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     let udp = skb.udp()?;
-    let is_question = udp.payload().get(2).is_some_and(|flags| flags & 0x80 == 0);
+    if !udp.checksum_ok() {
+        return Err(DropReason::MALFORMED); // the answer's checksum would be right
+    }
+    // A standard query with one question, to this host.
+    let (flags, questions) = (udp.payload().get(2), udp.payload().get(4..6));
+    let is_question =
+        flags.is_some_and(|flags| flags & 0xf8 == 0) && questions == Some(&[0, 1][..]);
+    let is_question = is_question && !skb.eth()?.dst().is_multicast();
     let (true, 53) = (is_question, udp.dst_port()) else { return Err(DropReason::UNWANTED) };
     let (end, kind) = question(udp.payload()).ok_or(DropReason::MALFORMED)?;
     let data = [A, AAAA][usize::from(kind == 28)];

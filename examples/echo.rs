@@ -27,7 +27,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         port.rx(&mut batch);
         batch.retain(|skb| {
             let mut udp = skb.udp_mut()?; // other protocols are dropped and counted
-            if udp.dst_port() != udp_port {
+            // Two echoes would answer each other for ever, and an answer cannot come from a group's address.
+            let is_echo = udp.src_port() == udp_port;
+            if udp.dst_port() != udp_port || is_echo || udp.ends().dst().is_multicast() {
                 return Err(DropReason::UNWANTED);
             }
             udp.swap_ends(); // the checksum stays valid

@@ -5,6 +5,7 @@ mod args;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use linerate::prelude::*;
 use mio::unix::SourceFd;
@@ -37,25 +38,25 @@ fn main() -> Result<()> {
         }
         port.xmit(&mut batch);
         if port.health().ended() {
-            return Ok(port.health().check()?);
+            break;
         }
-        // False: the event has occurred already. mio reports only changes, so poll again before
-        // sleeping.
-        if port.arm(if batch.is_empty() { Want::Frames } else { Want::Room }) {
-            match poll.poll(&mut events, None) {
-                Err(e) if e.kind() == ErrorKind::Interrupted => {} // the program was stopped
-                done => done?,
-            }
+        // False: the event has occurred already, so look for the end of the input only.
+        let sleeps = port.arm(if batch.is_empty() { Want::Frames } else { Want::Room });
+        match poll.poll(&mut events, (!sleeps).then_some(Duration::ZERO)) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {} // the program was stopped
+            done => done?,
         }
     }
     println!("{}", port.ledger());
     drop(ended);
-    Ok(())
+    Ok(port.health().check()?) // a deleted interface is an error
 }
 
 /// Turns a datagram to port 7777 into its answer.
 fn echo(skb: &mut Skb) -> std::result::Result<(), DropReason> {
     let mut udp = skb.udp_mut()?;
-    let ours = udp.dst_port() == 7777;
-    ours.then(|| udp.swap_ends()).ok_or(DropReason::UNWANTED)
+    // Not from another echo, and not to a group: see echo.rs.
+    let is_ours = udp.dst_port() == 7777 && udp.src_port() != 7777;
+    let is_asked = is_ours && !udp.ends().dst().is_multicast();
+    is_asked.then(|| udp.swap_ends()).ok_or(DropReason::UNWANTED)
 }

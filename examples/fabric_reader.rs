@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         } // dropped: returned to the producer
         if Instant::now() >= next {
-            next += Duration::from_secs(1);
+            next = Instant::now() + Duration::from_secs(1);
             report(&reader, dns);
         }
     }

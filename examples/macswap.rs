@@ -55,8 +55,9 @@ fn spin(text: &str, back: bool) -> Result<(), Box<dyn std::error::Error>> {
         if back {
             batch.iter_mut().for_each(swap);
             port.xmit(&mut batch);
+            batch.discard(DropReason::TX_FULL); // this program's policy
         }
-        batch.discard(DropReason::TX_FULL); // this program's policy
+        batch.clear(); // consumed
     }
     Ok(port.health().check()?)
 }

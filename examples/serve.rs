@@ -14,7 +14,10 @@ pub(crate) async fn serve(
     while port.readable().await? {
         port.rx(&mut batch);
         batch.retain(&mut answer);
-        port.send(&mut batch).await?; // backpressure: receives no more until the batch is sent
+        // Backpressure: receives no more until the batch is sent.
+        let sent = port.send(&mut batch).await;
+        batch.discard(DropReason::TX_FULL); // what a failed device has not taken
+        sent?;
     }
     Ok(())
 }

@@ -17,14 +17,22 @@ use smoltcp::wire::{EthernetAddress, IpCidr};
 const CONNECTIONS: usize = 8;
 const BUFFER_BYTES: usize = 1 << 20;
 const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
+const LINE: &[u8] = b"smoltcp over linerate\n";
 /// Interval of checks for the end of the input.
 const LOOK: Duration = Duration::from_secs(1);
+/// Time after which a client that sends nothing, not even an acknowledgement, is given up.
+const PATIENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
 static INPUT_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// A connection, and the part of the reply that is still to be sent.
 struct Connection {
     handle: SocketHandle,
-    reply: Vec<u8>,
+    reply: Option<Reply>,
+}
+
+/// A reply: its head, the length of its body, and how much of both was sent.
+struct Reply {
+    head: Vec<u8>,
+    body_bytes: usize,
     sent: usize,
 }
 
@@ -45,8 +53,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut sockets = SocketSet::new(vec![]);
     let connection = |_| {
         let buffer = || tcp::SocketBuffer::new(vec![0; BUFFER_BYTES]);
-        let handle = sockets.add(tcp::Socket::new(buffer(), buffer()));
-        Connection { handle, reply: Vec::new(), sent: 0 }
+        let mut socket = tcp::Socket::new(buffer(), buffer());
+        socket.set_timeout(Some(PATIENCE));
+        socket.set_keep_alive(Some(PATIENCE / 2));
+        Connection { handle: sockets.add(socket), reply: None }
     };
     let mut connections: Vec<Connection> = (0..CONNECTIONS).map(connection).collect();
     std::thread::spawn(|| {
@@ -69,31 +79,49 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Reads a request, sends its reply as far as possible, and listens again after it.
 fn serve(socket: &mut tcp::Socket<'_>, connection: &mut Connection) -> Result<(), Box<dyn Error>> {
     if !socket.is_open() {
-        connection.reply.clear();
+        connection.reply = None;
         socket.listen(80)?;
     }
     if socket.can_recv() {
         let request = socket.recv(|bytes| (bytes.len(), String::from_utf8_lossy(bytes).into()))?;
-        if connection.reply.is_empty() {
-            (connection.reply, connection.sent) = (reply(request), 0);
-        }
+        connection.reply.get_or_insert_with(|| Reply::to(request));
     }
-    connection.sent += match connection.reply.get(connection.sent..) {
-        Some(rest) if socket.can_send() && !rest.is_empty() => socket.send_slice(rest)?,
-        _ => 0,
+    let Some(reply) = &mut connection.reply else {
+        // A client that has left without a request.
+        if socket.state() == tcp::State::CloseWait {
+            socket.close();
+        }
+        return Ok(());
     };
-    let has_left = socket.state() == tcp::State::CloseWait;
-    if connection.sent == connection.reply.len() && (connection.sent > 0 || has_left) {
+    while reply.left() > 0 && socket.can_send() {
+        reply.sent += socket.send(|room| {
+            let n = reply.fill(room);
+            (n, n)
+        })?;
+    }
+    if reply.left() == 0 {
         socket.close();
     }
     Ok(())
 }
 
-fn reply(request: String) -> Vec<u8> {
-    let line = b"smoltcp over linerate\n";
-    let path = request.split(' ').nth(1).unwrap_or_default();
-    let bytes = path.trim_start_matches('/').parse().unwrap_or(line.len()).min(1 << 30);
-    let mut reply = format!("HTTP/1.0 200 OK\r\nContent-Length: {bytes}\r\n\r\n").into_bytes();
-    reply.extend(line.iter().cycle().take(bytes));
-    reply
+impl Reply {
+    fn to(request: String) -> Reply {
+        let path = request.split(' ').nth(1).unwrap_or_default();
+        let body_bytes = path.trim_start_matches('/').parse().unwrap_or(LINE.len()).min(1 << 30);
+        let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {body_bytes}\r\n\r\n");
+        Reply { head: head.into_bytes(), body_bytes, sent: 0 }
+    }
+
+    fn left(&self) -> usize {
+        self.head.len() + self.body_bytes - self.sent
+    }
+
+    /// Writes the next bytes; returns their number.
+    fn fill(&self, room: &mut [u8]) -> usize {
+        let head = self.head.iter().skip(self.sent);
+        let body = LINE.iter().cycle().skip(self.sent.saturating_sub(self.head.len()) % LINE.len());
+        let bytes = head.chain(body).take(self.left());
+        room.iter_mut().zip(bytes).map(|(to, byte)| *to = *byte).count()
+    }
 }

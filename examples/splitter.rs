@@ -21,6 +21,17 @@ fn main() -> Result<(), Failure> {
         rings.push((near, Batch::with_capacity(64)));
         threads.push(std::thread::spawn(|| write(far, file)));
     }
+    let mut done = divide(&mut source, &mut rings).map_err(Failure::from);
+    drop(rings); // ends the threads once they have written everything
+    for thread in threads {
+        done = done.and(thread.join().map_err(|_| "a writer panicked")?);
+    }
+    println!("{}", pool.ledger());
+    done
+}
+
+/// Divides packets until the source ends or fails.
+fn divide(source: &mut Port, rings: &mut [(Port, Batch)]) -> linerate::Result<()> {
     let mut batch = Batch::with_capacity(64);
     while source.wait(None)? {
         source.rx(&mut batch);
@@ -28,7 +39,7 @@ fn main() -> Result<(), Failure> {
             let (_, lane) = &mut rings[skb.flow_hash() as usize % 2];
             let _ = lane.push(skb); // has room for the whole batch
         }
-        for (ring, lane) in &mut rings {
+        for (ring, lane) in &mut *rings {
             while !lane.is_empty() && !ring.health().ended() {
                 if ring.xmit(lane) == 0 {
                     ring.wait_for(Want::Room, None)?;
@@ -37,11 +48,6 @@ fn main() -> Result<(), Failure> {
             lane.discard(DropReason::PEER_GONE);
         }
     }
-    drop(rings); // ends the threads once they have written everything
-    for thread in threads {
-        thread.join().map_err(|_| "a writer panicked")??;
-    }
-    println!("{}", pool.ledger());
     Ok(())
 }
 

@@ -87,7 +87,7 @@ impl Device {
             return Err(Error::new(Code::PoolSize, what, why).fix("frame_size(2048)"));
         }
         let longest = room.max(pool.jumbo_room()).min(ETH_BYTES + IP_BYTES_MAX);
-        let leaving = Leaving {
+        let mut leaving = Leaving {
             queue,
             batch: Batch::with_capacity(BATCH),
             short: None,
@@ -95,6 +95,8 @@ impl Device {
             longest,
             lost: 0,
         };
+        // Before packets are received, which may take all frames of this size.
+        leaving.is_ready();
         let received = VecDeque::with_capacity(BATCH);
         let arriving = Batch::with_capacity(BATCH);
         Ok(Device { arriving, received, leaving, mtu_bytes: MTU_BYTES, scratch: Vec::new() })
@@ -115,12 +117,15 @@ impl Device {
     /// The error of a device that has failed for good.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         self.leaving.flush();
+        // While smoltcp has data to send its timeout is 0, also if it cannot be sent now.
+        let is_blocked = !self.leaving.is_ready();
+        let timeout = timeout.map(|timeout| if is_blocked { timeout.max(RETRY) } else { timeout });
         if self.received.is_empty() {
             let want = if self.leaving.left() == 0 { Want::Frames } else { Want::Both };
             return self.leaving.queue.wait_for(want, timeout);
         }
         // smoltcp takes no packet while there is no room or no memory for its answer.
-        if self.leaving.is_ready() {
+        if self.leaving.can_answer() {
             return Ok(true);
         }
         if self.leaving.batch.spare() == 0 {
@@ -184,7 +189,7 @@ impl phy::Device for Device {
         self.fill();
         // smoltcp may answer every packet at once: without room for an answer the packet stays in
         // the batch.
-        if self.received.is_empty() || !self.leaving.is_ready() {
+        if self.received.is_empty() || !self.leaving.can_answer() {
             return None;
         }
         let skb = self.received.pop_front()?;
@@ -239,19 +244,31 @@ impl Leaving {
 
     /// Returns true if there is room and memory for the next packet, whatever its length.
     fn is_ready(&mut self) -> bool {
+        self.has(self.longest)
+    }
+
+    /// Returns true if there is room and memory for an answer to a packet, which is no superframe. The frames of
+    /// superframes may be those of received packets, which are free once smoltcp has taken them.
+    fn can_answer(&mut self) -> bool {
+        let room = self.queue.pool().data_room();
+        self.has(room)
+    }
+
+    /// Returns true if there is room and memory for a packet of up to `longest` bytes.
+    fn has(&mut self, longest: usize) -> bool {
         if self.batch.spare() == 0 {
             self.flush();
         }
-        if !self.has_memory() {
+        if !self.has_memory(longest) {
             // Sending returns the frames of packets that were sent before.
             self.flush();
             self.queue.reap();
         }
-        self.batch.spare() > 0 && self.has_memory()
+        self.batch.spare() > 0 && self.has_memory(longest)
     }
 
-    fn has_memory(&mut self) -> bool {
-        let (room, longest) = (self.queue.pool().data_room(), self.longest);
+    fn has_memory(&mut self, longest: usize) -> bool {
+        let room = self.queue.pool().data_room();
         let keep = |kept: &mut Option<Skb>, mem: &mut Local, bytes| {
             if kept.is_none() {
                 *kept = mem.alloc_len(bytes);
@@ -259,7 +276,7 @@ impl Leaving {
             kept.is_some()
         };
         keep(&mut self.short, self.queue.local(), room)
-            && (longest <= room || keep(&mut self.long, self.queue.local(), longest))
+            && (longest <= room || keep(&mut self.long, self.queue.local(), self.longest))
     }
 }
 

@@ -241,3 +241,23 @@ fn packets_in_a_device_that_is_dropped_are_counted_as_stopped() {
     );
     assert_eq!(pool.ledger().consumed, 1, "one that was read; the frame for the next is none");
 }
+
+/// Frames of 64 KiB are few, and received superframes may have taken all.
+#[test]
+fn packet_is_received_while_all_frames_of_superframes_are_taken() {
+    let pool = Pool::builder().frames(512).jumbo(2, 65_536).build().unwrap();
+    let (port, mut other) = Port::pair(8, &pool).unwrap();
+    let mut device = Device::new(port.into_queues().remove(0)).unwrap();
+    let mut came = Batch::with_capacity(1);
+    assert!(came.push(pool.local().alloc_len(60_000).unwrap()).is_ok());
+    device.transmit(Instant::ZERO).unwrap().consume(60_000, |frame| frame.fill(1));
+    assert_eq!(device.flush(), 0);
+    assert!(device.transmit(Instant::ZERO).is_none(), "no frame for a superframe");
+    // smoltcp has data to send, so that its timeout is 0.
+    let start = std::time::Instant::now();
+    assert_eq!(device.wait(Some(std::time::Duration::ZERO)), Ok(false));
+    assert!(start.elapsed() >= std::time::Duration::from_millis(1));
+    other.xmit(&mut came);
+    assert!(device.receive(Instant::ZERO).is_some());
+    assert!(device.transmit(Instant::ZERO).is_some(), "the received frame is free");
+}
