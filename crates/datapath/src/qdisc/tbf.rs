@@ -75,18 +75,35 @@ impl Bucket {
         self.tokens / BYTE
     }
 
-    /// Takes the tokens for `bytes`, at most a burst; returns false, and takes none, if there are
-    /// too few tokens.
+    /// Takes the tokens for `bytes`; returns false, and takes none, if there are too few tokens. For more bytes than a
+    /// burst the bucket has to be full, and is in debt afterwards: it is refilled once the rate has paid the rest.
     #[inline]
-    pub fn take(&mut self, bytes: u64) -> bool {
-        let left = self.tokens.checked_sub(bytes.saturating_mul(BYTE));
+    pub fn take(&mut self, rate: &Rate, bytes: u64) -> bool {
+        let tokens = bytes.saturating_mul(BYTE);
+        if tokens > rate.full {
+            return self.borrow(rate, tokens);
+        }
+        let left = self.tokens.checked_sub(tokens);
         left.inspect(|left| self.tokens = *left).is_some()
     }
 
-    /// Returns the time at which the bucket will have tokens for `bytes`.
+    #[cold]
+    fn borrow(&mut self, rate: &Rate, tokens: u64) -> bool {
+        if self.tokens < rate.full {
+            return false;
+        }
+        let missing = tokens - rate.full;
+        let ns = missing.div_ceil(rate.bps);
+        // What the last nanosecond adds beyond the debt.
+        self.tokens = (ns * rate.bps).saturating_sub(missing).min(rate.full);
+        self.at_ns = self.at_ns.saturating_add(ns);
+        true
+    }
+
+    /// Returns the time at which the bucket will have tokens for `bytes`, or be full for more bytes than a burst.
     #[inline]
     pub fn due_ns(&self, rate: &Rate, bytes: u64) -> u64 {
-        let missing = bytes.saturating_mul(BYTE).saturating_sub(self.tokens);
+        let missing = bytes.saturating_mul(BYTE).min(rate.full).saturating_sub(self.tokens);
         self.at_ns.saturating_add(missing.div_ceil(rate.bps))
     }
 }
@@ -95,8 +112,9 @@ impl Bucket {
 /// kernel's tbf.
 ///
 /// In any time `t` it sends no more than `rate * t + burst`. A packet counts with the bytes of
-/// [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a superframe with its own. One that is
-/// longer than the burst could never leave: it is dropped as `too_long`.
+/// [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a superframe with its own. A packet that
+/// is longer than the burst could never leave: it is dropped as `too_long`. A superframe that is longer leaves once a
+/// whole burst is free, and the next packets wait until the rate has paid for it.
 #[derive(Debug)]
 pub struct Tbf<Q> {
     inner: Q,
@@ -140,16 +158,18 @@ impl<Q: Qdisc> Tbf<Q> {
         Moved { packets: self.ahead.len(), bytes }
     }
 
-    /// Drops those of the first `n` packets that are longer than the burst; enqueues the others in
+    /// Drops those of the first `n` packets that are longer than the burst and no superframes; enqueues the others in
     /// `inner`.
     #[cold]
     fn enqueue_short(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
         for _ in 0..n {
-            let bytes = batch.iter().next().map_or(0, |skb| skb.len() as u64);
-            if bytes > self.rate.burst_bytes() {
+            let Some(skb) = batch.iter().next() else { return };
+            let bytes = skb.len() as u64;
+            if bytes > self.rate.burst_bytes() && !skb.offload().is_gso() {
                 self.too_long += Moved { packets: 1, bytes };
                 batch.discard_first(1, DropReason::TOO_LONG, mem);
             } else {
+                self.longest_bytes = self.longest_bytes.max(bytes);
                 self.inner.enqueue(batch, 1, now, mem);
             }
         }
@@ -161,7 +181,6 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
         let n = n.min(batch.len());
         let longest = batch.iter().take(n).fold(0, |longest, skb| skb.len().max(longest)) as u64;
         if longest > self.rate.burst_bytes() {
-            self.longest_bytes = self.rate.burst_bytes();
             return self.enqueue_short(batch, n, now, mem);
         }
         self.longest_bytes = self.longest_bytes.max(longest);
@@ -183,7 +202,7 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
                 let bytes = covered.min(most.bytes - moved.bytes);
                 let most = Moved { packets: packets - moved.packets, bytes };
                 let some = self.inner.dequeue(out, most, now, mem);
-                bucket.take(some.bytes);
+                bucket.take(&self.rate, some.bytes);
                 moved += some;
                 if some.bytes < bytes {
                     break;
@@ -193,7 +212,7 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
             if self.ahead.is_empty() {
                 self.ahead_bytes = self.inner.dequeue(&mut self.ahead, ONE, now, mem).bytes;
             }
-            if self.ahead.is_empty() || !bucket.take(self.ahead_bytes) {
+            if self.ahead.is_empty() || !bucket.take(&self.rate, self.ahead_bytes) {
                 break;
             }
             moved += Moved { packets: self.ahead.move_to(out, 1), bytes: self.ahead_bytes };
