@@ -234,8 +234,11 @@ impl Transfers {
     fn in_files(&self) -> Vec<(Function, Counts)> {
         let mut by_file = HashMap::<&str, Vec<(u64, Counts)>>::new();
         let mut named = Vec::new();
+        let mut maps: Vec<_> = self.maps.iter().collect();
+        maps.sort_by_key(|map| map.start);
         for &(pc, counts) in &self.sites {
-            match self.maps.iter().find(|map| (map.start..map.end).contains(&pc)) {
+            let before = maps.partition_point(|map| map.start <= pc).checked_sub(1);
+            match before.map(|at| maps[at]).filter(|map| pc < map.end) {
                 Some(map) => {
                     let offset = (pc - map.start).saturating_add(map.offset);
                     by_file.entry(&map.file).or_default().push((offset, counts));
@@ -246,7 +249,9 @@ impl Transfers {
         let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false);
         let symbolizer = symbolizer.build();
         for (file, sites) in by_file {
-            let mut elf = Elf::new(file);
+            // The names are those of the profile's maker: a pipe or a device would not end.
+            let is_file = std::fs::metadata(file).is_ok_and(|found| found.is_file());
+            let mut elf = Elf::new(if is_file { file } else { "/nonexistent" });
             elf.debug_syms = false;
             let offsets: Vec<u64> = sites.iter().map(|(offset, _)| *offset).collect();
             let source = Source::Elf(elf);

@@ -47,7 +47,7 @@ pub(crate) fn ask(port: &mut Port, mac: [u8; 6], peer: Ipv4Addr) -> Result<Optio
             let left = PATIENCE.saturating_sub(since.elapsed());
             port.wait(Some(left))?;
             port.rx(&mut batch);
-            if batch.iter().any(|skb| answers(skb.data(), peer)) {
+            if batch.iter().any(|skb| answers(skb.data(), Mac(mac), peer)) {
                 return Ok(Some(since.elapsed()));
             }
             batch.clear();
@@ -59,16 +59,20 @@ pub(crate) fn ask(port: &mut Port, mac: [u8; 6], peer: Ipv4Addr) -> Result<Optio
     Ok(None)
 }
 
-fn answers(frame: &[u8], peer: Ipv4Addr) -> bool {
-    arp(frame).is_ok_and(|arp| arp.op() == ArpOp::REPLY && arp.sender_ip() == peer)
+/// Returns true for an answer to a probe, and not for one to a question of the host's.
+fn answers(frame: &[u8], mac: Mac, peer: Ipv4Addr) -> bool {
+    arp(frame).is_ok_and(|arp| {
+        let is_to_us = arp.target_mac() == mac && arp.target_ip() == Ipv4Addr::UNSPECIFIED;
+        arp.op() == ArpOp::REPLY && arp.sender_ip() == peer && is_to_us
+    })
 }
 
-/// A thread that queries the state of a link until it is stopped.
+/// A thread that queries the state of a link until this value is stopped or dropped.
 pub(crate) struct LinkWatch {
     interface: Interface,
     was_running: bool,
     is_over: Arc<AtomicBool>,
-    thread: JoinHandle<Duration>,
+    thread: Option<JoinHandle<Duration>>,
 }
 
 impl LinkWatch {
@@ -93,7 +97,8 @@ impl LinkWatch {
             }
             down
         });
-        Ok(LinkWatch { was_running: is_running(&here), interface: here, is_over, thread })
+        let was_running = is_running(&here);
+        Ok(LinkWatch { was_running, interface: here, is_over, thread: Some(thread) })
     }
 
     /// Waits at most 10 s until the link is in the state in which it started; returns true if it is.
@@ -109,9 +114,20 @@ impl LinkWatch {
     }
 
     /// Returns how long the link was down.
-    pub fn stop(self) -> Duration {
+    pub fn stop(mut self) -> Duration {
+        self.end()
+    }
+
+    fn end(&mut self) -> Duration {
         self.is_over.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or_default()
+        let down = self.thread.take().map(JoinHandle::join);
+        down.and_then(std::result::Result::ok).unwrap_or_default()
+    }
+}
+
+impl Drop for LinkWatch {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -77,8 +77,10 @@ pub(crate) fn standing(
 ) {
     let name = of.interface.name();
     let named = |index: Option<u32>| Some(Interface::by_index(index?).ok()?.name().to_string());
-    let parent = named(of.info.other.filter(|_| !of.info.other_is_elsewhere));
-    let parent = parent.unwrap_or_else(|| "an interface elsewhere".into());
+    let below = named(of.info.other.filter(|_| !of.info.other_is_elsewhere));
+    let parent = below.as_deref().unwrap_or("an interface elsewhere");
+    let elsewhere =
+        || format!("run in the network namespace of that interface: ip -d link show {name}");
     let (what, why, fix) = match of.info.kind.as_str() {
         kind @ ("bond" | "team" | "bridge") => {
             let members = LinkInfo::members_of(&of.interface).unwrap_or_default();
@@ -103,17 +105,17 @@ pub(crate) fn standing(
             format!("{name} is a VLAN of {parent}"),
             "it has no driver of its own: the kernel runs XDP on it in generic mode, with copies"
                 .to_owned(),
-            format!(
+            below.as_ref().map_or_else(elsewhere, |parent| format!(
                 "use {driver}:{parent},ethertype=0x8100, which takes the packets of every VLAN of {parent}, with their tags: ip -d link show {name}"
-            ),
+            )),
         ),
         kind @ ("macvlan" | "macvtap" | "ipvlan" | "ipvtap") => (
             format!("{name} is a {kind} of {parent}"),
             "it has no driver of its own: the kernel runs XDP on it in generic mode, with copies"
                 .to_owned(),
-            format!(
+            below.as_ref().map_or_else(elsewhere, |parent| format!(
                 "use {driver}:{parent},dst=ADDR for packets to one address: ip -d link show {name}"
-            ),
+            )),
         ),
         _ => return member(of, takes.is_some(), found),
     };

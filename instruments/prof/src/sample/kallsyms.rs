@@ -79,9 +79,9 @@ pub fn size_kernel(profile: &mut Profile) {
 }
 
 fn size_by(profile: &mut Profile, all: &Kallsyms) {
-    let mut samples = 0;
+    let mut samples = 0_u64;
     for row in profile.rows.iter_mut().filter(|row| row.space == Space::Kernel) {
-        samples += row.count;
+        samples = samples.saturating_add(row.count);
         let found = row.address.filter(|_| row.code_bytes.is_none());
         let found =
             found.and_then(|address| all.find(address).filter(|one| one.address == address));
