@@ -84,7 +84,8 @@ impl<M: Memory> Consumer<M> {
     /// Shape:  ring -> entries[0..r]; entries[r..] stay as they were.
     /// Units:  entries.
     /// Errors: none; an empty ring gives 0.
-    /// Cost:   at most one Acquire load, two block copies and one Release store.
+    /// Cost:   at most one Acquire load, two block copies and one Release store; no store if the
+    ///         ring is empty.
     /// Source: as `peek` and `release`.
     #[inline]
     pub fn pop_slice(&mut self, entries: &mut [M::Entry]) -> usize {
@@ -105,6 +106,10 @@ impl<M: Memory> Consumer<M> {
     #[inline]
     pub fn pop_into(&mut self, entries: &mut [MaybeUninit<M::Entry>]) -> usize {
         let n = self.peek(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+        if n == 0 {
+            // A store of the unchanged index would take the cache line from the producer.
+            return 0;
+        }
         let until_wrap = self.cursor.until_wrap().min(n);
         let (head, tail) = entries[..n as usize].split_at_mut(until_wrap as usize);
         // SAFETY: this is the only consumer (`attach`), and the n slots of the window are

@@ -305,6 +305,30 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_moves_no_entry_stores_no_index() {
+        let page = Page::new(0);
+        let (mut producer, mut consumer) = (page.producer(), page.consumer());
+        page.claim_consumer(77);
+        assert_eq!((consumer.pop_slice(&mut [0; 4]), consumer.pop_slice(&mut [])), (0, 0));
+        assert_eq!(page.indices[1].load(Ordering::Relaxed), 77);
+        page.claim_consumer(0);
+        assert_eq!(producer.push_slice(&[1; LEN as usize]), LEN as usize);
+        page.claim_producer(99);
+        assert_eq!((producer.push_slice(&[2]), producer.push_slice(&[])), (0, 0));
+        assert_eq!(page.indices[0].load(Ordering::Relaxed), 99);
+    }
+
+    #[test]
+    #[should_panic(expected = "not written")]
+    fn a_refused_push_forgets_the_entries_written_before_it() {
+        let page = Page::new(0);
+        let mut producer = page.producer();
+        producer.write(0, 1);
+        assert_eq!(producer.push_slice(&[]), 0);
+        producer.submit(1);
+    }
+
+    #[test]
     fn indices_that_are_impossible_at_attach_grant_nothing() {
         let page = Page::new(0);
         page.claim_producer(LEN + 1);

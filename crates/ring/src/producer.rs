@@ -88,11 +88,17 @@ impl<M: Memory> Producer<M> {
     ///         and not submitted are overwritten.
     /// Units:  entries.
     /// Errors: none; a full ring takes 0.
-    /// Cost:   at most one Acquire load, two block copies and one Release store.
+    /// Cost:   at most one Acquire load, two block copies and one Release store; no store if the
+    ///         ring is full.
     /// Source: as `reserve` and `submit`.
     #[inline]
     pub fn push_slice(&mut self, entries: &[M::Entry]) -> usize {
         let n = self.reserve(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+        self.written = 0;
+        if n == 0 {
+            // A store of the unchanged index would take the cache line from the consumer.
+            return 0;
+        }
         let until_wrap = self.cursor.until_wrap().min(n);
         let (head, tail) = entries[..n as usize].split_at(until_wrap as usize);
         // SAFETY: this is the only producer (`attach`), and the n slots of the window are free, as
@@ -104,7 +110,6 @@ impl<M: Memory> Producer<M> {
                 self.memory.write_slice(0, tail);
             }
         }
-        self.written = 0;
         self.memory.store_producer(self.cursor.advance(n));
         n as usize
     }
