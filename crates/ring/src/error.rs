@@ -25,12 +25,17 @@ impl fmt::Display for RingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Length { len_descs } => {
-                write!(f, "ring length {len_descs} is not a power of two in 1..=2147483648")
+                write!(f, "cannot make a ring of {len_descs} entries: ")?;
+                f.write_str("the number is not a power of two (fix: use one from 1 to 2147483648)")
             }
             Self::Memory { len_descs } => {
-                write!(f, "no memory for a ring of {len_descs} entries")
+                write!(f, "cannot make a ring of {len_descs} entries: ")?;
+                f.write_str("there is no memory for them (fix: make the ring shorter)")
             }
-            Self::Address => write!(f, "a mapped ring's address is null or not aligned"),
+            Self::Address => f.write_str(
+                "cannot use a mapped ring: the address of an index or of the slots is null or not \
+                 aligned (fix: pass addresses in the mapping that are aligned for their types)",
+            ),
         }
     }
 }
@@ -43,4 +48,23 @@ impl Error for RingError {}
 /// power of two above that.
 pub(crate) fn checked_len(len_descs: u32) -> Result<u32, RingError> {
     if len_descs.is_power_of_two() { Ok(len_descs) } else { Err(RingError::Length { len_descs }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_what_failed_and_why_and_what_to_do() {
+        let len_descs = 6;
+        for (error, why) in [
+            (RingError::Length { len_descs }, "6 entries: the number is not a power of two"),
+            (RingError::Memory { len_descs }, "6 entries: there is no memory"),
+            (RingError::Address, "null or not aligned"),
+        ] {
+            let message = error.to_string();
+            assert!(message.starts_with("cannot ") && message.contains(why), "{message}");
+            assert!(message.contains(" (fix: "), "{message}");
+        }
+    }
 }
