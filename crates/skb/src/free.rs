@@ -149,21 +149,31 @@ impl Local {
         self.publish();
     }
 
-    /// Moves the cold half of the list to the depot; returns false if `frames` more frames would
-    /// still not fit.
+    /// Moves the cold half of the list to the depot, or more if `frames` more frames need the room;
+    /// returns false, and moves none, if the list is shorter than that.
     #[cold]
     fn make_room(&mut self, frames: usize) -> bool {
-        let n = self.list.len().min(self.hot_list_len.div_ceil(2));
-        if n > 0 {
-            // Set the level first, so that a reader does not find a frame in two places. It is not reduced by
-            // `n`, because the published level may not include all of these frames yet.
-            let left = self.list.len() - n + self.jumbo.len() + self.away.len();
-            self.page.level.set(left as u64);
-            self.page.spilled(n);
-            self.umem().put_home(&self.list[..n]);
-            self.list.drain(..n);
+        if frames > self.hot_list_len {
+            return false;
         }
-        self.list.len() + frames <= self.hot_list_len
+        let over = (self.list.len() + frames).saturating_sub(self.hot_list_len);
+        self.send_cold(over.max(self.hot_list_len.div_ceil(2)));
+        true
+    }
+
+    /// Moves up to `n` frames from the cold end of the list to the depot.
+    pub(crate) fn send_cold(&mut self, n: usize) {
+        let n = n.min(self.list.len());
+        if n == 0 {
+            return;
+        }
+        // Set the level first, so that a reader does not find a frame in two places. It is not
+        // reduced by `n`, because the published level may not include all of these frames yet.
+        let left = self.list.len() - n + self.jumbo.len() + self.away.len();
+        self.page.level.set(left as u64);
+        self.page.spilled(n);
+        self.umem().put_home(&self.list[..n]);
+        self.list.drain(..n);
     }
 
     /// Puts this core's own frames on the list, and gathers those of other cores to return them.

@@ -106,18 +106,13 @@ impl Local {
         self.hot_list_len
     }
 
-    /// Changes the length of the hot list; 0 turns it off. Frames that no longer fit go to the depot.
-    /// Returns the length that was applied: at most 65,536, and at most the frames of the pool.
+    /// Changes the length of the hot list; 0 turns it off. Frames that no longer fit go to the depot,
+    /// the coldest first. Returns the length that was applied: at most 65,536, and at most the frames of the pool.
     pub fn set_hot_list_len(&mut self, frames: usize) -> usize {
         let frames = frames.min(self.umem().frames() as usize).min(HOT_LIST.max as usize);
         self.hot_list_len = frames;
         self.page.hot_list_len.set(frames as u64);
-        if self.list.len() > frames {
-            let home = self.list.split_off(frames);
-            self.publish();
-            self.page.spilled(home.len());
-            self.umem().put_home(&home);
-        }
+        self.send_cold(self.list.len().saturating_sub(frames));
         if frames == 0 {
             self.send_away();
             let jumbo = self.jumbo.len();
@@ -271,6 +266,39 @@ mod tests {
             let ledger = pool.ledger();
             assert_eq!((ledger.difference(), ledger.in_flight), (0, 0), "{ledger}");
         }
+    }
+
+    #[test]
+    fn a_shorter_hot_list_keeps_the_frames_that_were_freed_last() {
+        let pool = pool(64);
+        let (mut mem, mut batch) = (pool.local_with(16), Batch::with_capacity(16));
+        mem.alloc(&mut batch, 16);
+        batch.consume(&mut mem);
+        let hot = mem.list[12..].to_vec();
+        assert_eq!((mem.set_hot_list_len(4), &mem.list), (4, &hot));
+        assert_eq!((pool.ledger().difference(), pool.stats().cores[0].discards), (0, 12));
+    }
+
+    #[test]
+    fn a_bulk_free_near_the_length_of_the_hot_list_visits_the_depot_once() {
+        let pool = pool(512);
+        let mut mem = pool.local_with(64);
+        let spills =
+            |mem: &Local| (mem.list.len(), mem.page.spills.value(), mem.page.spilled.value());
+        let batches = [60, 60, 65].map(|n| {
+            let mut batch = Batch::with_capacity(n);
+            assert_eq!(mem.alloc(&mut batch, n), n);
+            batch
+        });
+        mem.send_cold(64);
+        let (_, visits, frames) = spills(&mem);
+        // 56 frames make room for 60 more. A batch longer than the list leaves it as it is.
+        let after = [(60, 0, 0), (64, 1, 56), (64, 2, 56 + 65)];
+        for (mut batch, (listed, more_visits, more_frames)) in batches.into_iter().zip(after) {
+            batch.consume(&mut mem);
+            assert_eq!(spills(&mem), (listed, visits + more_visits, frames + more_frames));
+        }
+        assert!(pool.ledger().is_drained(), "{}", pool.ledger());
     }
 
     #[test]
