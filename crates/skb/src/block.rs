@@ -87,7 +87,8 @@ unsafe fn fresh(layout: Layout) -> *mut u8 {
 /// Returns the number of bytes that the allocator took for a block.
 #[cfg(not(miri))]
 fn taken(start: *mut u8, _: Layout) -> u32 {
-    // SAFETY: `System` calls malloc for an alignment of 16; the block was just made.
+    // SAFETY: `System` takes the block from the C library, by malloc or, if it is shorter than its
+    // alignment, by posix_memalign; the block was just made.
     unsafe { (linerate_sys::mem::usable_bytes(start) + ALLOCATOR_BYTES) as u32 }
 }
 

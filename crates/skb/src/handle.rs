@@ -8,7 +8,8 @@
 //! *flag*: the meta line must be read before the frame is freed, because the packet is shared, has
 //! fragments, is of the jumbo class or holds something. *core*: the number of the `Local` that
 //! allocated it, so that a free on another core is counted without touching the packet; 0 stands for
-//! an allocator without a number. On free lists the core's bits mean nothing.
+//! an allocator without a number. On free lists the core's bits mean nothing, but in a pool that
+//! returns frames to their cores: there they name the depot that a frame on a list returns to.
 
 /// Flag: the meta line must be read before freeing.
 pub(crate) const FLAG: u32 = 1 << 31;

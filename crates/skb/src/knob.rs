@@ -73,7 +73,7 @@ pub const HOT_LIST: Knob = Knob {
     max: 1 << 16,
     default: 1024,
     or: "as many as the rings that it serves hold",
-    effect: "Free frames that a worker keeps for itself; with 0 it takes each frame from the shared depot",
+    effect: "Free frames that a worker keeps for itself; with 0 each call takes its frames from the shared depot, at most 64 at once",
     live: true,
 };
 
