@@ -9,7 +9,9 @@ impl Batch<Unique> {
     /// Resets the packets to empty ones, with every field as after allocation; returns how many.
     ///
     /// Shape:  the same packets in the same frames; the books do not notice. Those that share their
-    ///         bytes, hold something, have fragments, or are jumbo stay as they are.
+    ///         bytes or ever did, hold something, have fragments, are jumbo, or carry the time of
+    ///         their allocation ([`Pool::set_sampling`](crate::Pool::set_sampling)) stay as they
+    ///         are.
     /// Errors: none.
     /// Cost:   one cache line written a packet and no other touched: what [`Init`](crate::Init)
     ///         moves from one core to another, and nothing besides.
