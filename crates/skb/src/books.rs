@@ -155,7 +155,9 @@ impl Books {
 
     /// Resets all counters, tallies and names for a new umem.
     pub fn reset(&self) {
-        *self.lock() = Pages::none();
+        // Reserve room for all names, so that a worker that drops packets allocates nothing.
+        let names = Vec::with_capacity(REASONS / 2);
+        *self.lock() = Pages { names, ..Pages::none() };
         self.named.iter().for_each(|named| named.store(false, Ordering::Relaxed));
     }
 
@@ -201,7 +203,9 @@ impl Books {
         self.lock().tallies.retain(|t| !Arc::ptr_eq(t, tally));
     }
 
-    /// Remembers the name of a program's own reason, the first time it is used.
+    /// Remembers the name of a program's own reason.
+    ///
+    /// Cost: a load; the books' lock at the first use of the reason in this pool.
     pub fn name(&self, reason: DropReason) {
         let Some(i) = reason.app_index() else { return };
         // Load before the swap: a swap takes the cache line from all other threads that drop
