@@ -249,7 +249,9 @@ impl Skb<Unique> {
     /// Returns the tailroom of the first frame, to receive into; [`Skb::commit`] then adds it to
     /// the data.
     ///
-    /// It holds the bytes that the frame held before, never uninitialised memory.
+    /// It holds the bytes that the frame held before, never uninitialised memory. Empty for a chain,
+    /// if a peer can write the memory, or if the bytes are shared and the pool has no frame for a
+    /// copy.
     #[must_use]
     pub fn spare_mut(&mut self) -> &mut [u8] {
         let Some((meta, place)) = self.parts() else { return &mut [] };
@@ -263,7 +265,8 @@ impl Skb<Unique> {
     }
 
     /// Adds `bytes` of the tailroom to the data; a larger number adds all of the tailroom. Does
-    /// nothing for a chain, because its end is not in its first frame.
+    /// nothing for a chain, because its end is not in its first frame, and nothing if the bytes are
+    /// shared and the pool has no frame for a copy: [`Skb::len`] is then as before.
     #[inline]
     pub fn commit(&mut self, bytes: usize) {
         if let Some((meta, place)) = self.parts()
@@ -274,7 +277,9 @@ impl Skb<Unique> {
         }
     }
 
-    /// Appends `bytes` to the data; returns false, and does nothing, if the tailroom is too short.
+    /// Appends `bytes` to the data; returns false, and does nothing, if the tailroom is too short, the
+    /// packet is a chain, a peer can write the memory, or the bytes are shared and the pool has no
+    /// frame for a copy.
     #[must_use = "false: nothing was done"]
     pub fn put_slice(&mut self, bytes: &[u8]) -> bool {
         let Some(room) = self.spare_mut().get_mut(..bytes.len()) else { return false };
@@ -284,8 +289,8 @@ impl Skb<Unique> {
     }
 
     /// Extends the data by `bytes` at its end and returns the new bytes; returns `None`, and does
-    /// nothing, if the tailroom is too short, the packet is a chain, or a peer can write the
-    /// memory.
+    /// nothing, if the tailroom is too short, the packet is a chain, a peer can write the memory, or
+    /// the bytes are shared and the pool has no frame for a copy.
     pub fn put(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let (meta, place) = self.parts()?;
         let end = (meta.off + meta.len) as usize;
@@ -299,7 +304,8 @@ impl Skb<Unique> {
     }
 
     /// Extends the data by `bytes` at its start and returns the new bytes; returns `None`, and does
-    /// nothing, if the headroom is too short or a peer can write the memory.
+    /// nothing, if the headroom is too short, a peer can write the memory, or the bytes are shared
+    /// and the pool has no frame for a copy.
     ///
     /// What is left to the device stays with its header: [`Skb::offload`] counts from the new start.
     pub fn push(&mut self, bytes: usize) -> Option<&mut [u8]> {
@@ -320,7 +326,7 @@ impl Skb<Unique> {
     }
 
     /// Removes `bytes` from the start of the first frame; returns false, and does nothing, if the
-    /// frame has fewer bytes.
+    /// frame has fewer bytes, or the bytes are shared and the pool has no frame for a copy.
     ///
     /// Without its header a checksum is not left to the device any more, and a superframe is a packet
     /// that every port drops.
@@ -337,7 +343,7 @@ impl Skb<Unique> {
     }
 
     /// Cuts a linear packet to `bytes`; returns false, and does nothing, if the packet is shorter
-    /// or a chain.
+    /// or a chain, or the bytes are shared and the pool has no frame for a copy.
     ///
     /// A checksum whose field is cut off is not left to the device any more; a superframe cut to one
     /// segment is an ordinary packet.
@@ -353,7 +359,7 @@ impl Skb<Unique> {
     }
 
     /// Sets the headroom of an empty packet; returns false, and does nothing, if the packet has
-    /// data or the frame is too short.
+    /// data, the frame is too short, or the frame is shared and the pool has none for a copy.
     #[must_use = "false: nothing was done"]
     pub fn reserve(&mut self, headroom_bytes: usize) -> bool {
         match self.parts() {

@@ -62,7 +62,10 @@ fn a_shared_packet_that_cannot_be_copied_is_not_written() {
     let mut skb = pool.local().alloc_copy(b"abc").unwrap();
     let shared = skb.share();
     assert!(skb.data_mut().is_empty() && !skb.pull(1) && skb.push(1).is_none());
-    assert_eq!(shared.data(), b"abc");
+    assert!(!skb.trim(1) && !skb.put_slice(b"d") && skb.put(1).is_none());
+    assert!(skb.spare_mut().is_empty() && !skb.reserve(0));
+    skb.commit(1);
+    assert_eq!((skb.len(), shared.data()), (3, &b"abc"[..]));
     drop(shared);
     assert_eq!(skb.data_mut(), b"abc");
 }
