@@ -24,7 +24,10 @@ const FRAMES: u32 = 4096;
 
 /// Frames of one size, in one memory region. Cloning it makes another handle on the same pool.
 ///
-/// The memory stays mapped until the last `Pool`, [`Local`] and [`Skb`](crate::Skb) are gone.
+/// The memory stays mapped until the last `Pool`, [`Local`] and [`Skb`](crate::Skb) are gone, and no
+/// thread has a free frame of it. A thread that dropped packets while a `Pool` or `Local` existed
+/// may keep some of their frames until it exits, meets another pool (it drops, shares or copies the
+/// first packet of one), or builds one.
 #[derive(Debug)]
 pub struct Pool {
     umem: &'static Umem,
@@ -351,7 +354,8 @@ impl PoolBuilder {
     ///
     /// # Errors
     /// `E-POOL-SIZE` for a shape that cannot be, `E-MEMORY` if the memory cannot be mapped,
-    /// `E-UMEM-IDS` if 31 pools are alive in this process.
+    /// `E-UMEM-IDS` if this process has 31 pools; one counts until its memory is unmapped (see
+    /// [`Pool`]).
     pub fn build(self) -> Result<Pool> {
         let umem = Umem::create(&self.shape)?;
         Ok(Pool { umem, memory: umem.region() })

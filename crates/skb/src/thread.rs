@@ -5,7 +5,7 @@
 //! a small pool has none and drops go to its depot. A `Local` of the same thread takes from it
 //! before it asks the depot. All its frames go to their depots at thread exit. Those of a umem
 //! without a pool go when the thread makes a list for another umem or first drops a packet of another
-//! one.
+//! one; no list is made for such a umem.
 //!
 //! In a pool that initialises at free, frames on a list have not been: they are all together when
 //! they leave it, still on the thread that freed them.
@@ -34,8 +34,8 @@ const CACHE_MIN: u64 = 8;
 ///
 /// The frames and their number are in the page, where reports find them.
 struct Slot {
-    /// The tail position at which the list is full; 0 if the pool has a policy for each frame, so
-    /// that every drop needs further checks.
+    /// The tail position at which the list is full; 0 if the packets' data comes from the
+    /// allocator, so that every drop has a block to free.
     limit: Cell<u64>,
     serial: Cell<u64>,
     list: Cell<*const AtomicU32>,
@@ -104,17 +104,23 @@ impl Slot {
         n
     }
 
-    /// Takes `out.len()` frames from the cold end; the list must have that many.
-    fn shift(&self, out: &mut [u32]) {
+    /// Takes `n` frames from the cold end; the list must have that many. They stay in its memory,
+    /// in two parts because the list is a ring.
+    ///
+    /// # Safety
+    /// The caller does not push to this list while it has these.
+    unsafe fn shift(&self, n: usize) -> [&[u32]; 2] {
         let page = self.page();
         // SAFETY: this thread owns the slot, and so its page.
         unsafe { page.settle() };
         let head = page.head.value();
-        page.head.set(head + out.len() as u64);
+        page.head.set(head + n as u64);
         if self.limit.get() > 0 {
-            self.limit.set(self.limit.get() + out.len() as u64);
+            self.limit.set(self.limit.get() + n as u64);
         }
-        self.copy(head, out);
+        // SAFETY: this thread owns the slot, and so its page; the caller guarantees that the list
+        // is not written meanwhile.
+        unsafe { page.own(head, n) }
     }
 
     /// Copies frames of the list, from position `from`, into `out`.
@@ -179,7 +185,8 @@ pub(crate) fn free(handle: u32) {
 /// Frees skbs of any umem, counted as `fate`. A shared packet loses one handle; a chain is freed
 /// with all its frames.
 ///
-/// Cost: a list copy if the umem's cache has room, else its depot's lock once.
+/// Cost: a list copy if the umem's cache has room, else its depot's lock: once, or twice where the
+///       list's memory wraps.
 #[cold]
 pub(crate) fn free_slow(handles: &[u32], fate: Fate) {
     for run in handles.chunk_by(|a, b| handle::same_umem(*a, *b)) {
@@ -245,8 +252,7 @@ pub(crate) fn keep(umem: &'static Umem, frames: &[u32]) {
         if slot.push(frames) {
             return true;
         }
-        spill(umem, slot);
-        slot.push(frames)
+        spill(umem, slot, frames.len()) && slot.push(frames)
     });
     if kept != Ok(true) {
         with_page(umem, |page| page.spilled(frames.len()));
@@ -254,15 +260,22 @@ pub(crate) fn keep(umem: &'static Umem, frames: &[u32]) {
     }
 }
 
-/// Moves the colder half of a list to the depot.
-fn spill(umem: &'static Umem, slot: &Slot) {
-    let mut cold = [0; CACHE_MAX as usize];
-    let n = slot.len().min(slot.page().list.len() / 2);
-    let cold = &mut cold[..n];
+/// Moves the colder half of a full list to the depot, or more if `frames` more frames need the
+/// room; returns false, and moves none, if there are more of them than places.
+fn spill(umem: &'static Umem, slot: &Slot, frames: usize) -> bool {
+    let (len, places) = (slot.len(), slot.page().list.len());
+    if frames > places {
+        return false;
+    }
+    let n = len.min((len + frames - places).max(places / 2));
     // Take the frames off the list first, so that a reader does not find a frame in two places.
-    slot.shift(cold);
-    slot.page().spilled(n);
-    put_home(umem, cold);
+    // SAFETY: the depot takes them below, and nothing is pushed before that.
+    let cold = unsafe { slot.shift(n) };
+    for part in cold.into_iter().filter(|part| !part.is_empty()) {
+        slot.page().spilled(part.len());
+        put_home(umem, part);
+    }
+    true
 }
 
 /// Moves frames from a thread's list to their depot, after initialising them: frames on the list
@@ -362,8 +375,10 @@ pub(crate) fn with_page<R>(umem: &'static Umem, count: impl FnOnce(&Page) -> R) 
 }
 
 fn open(umem: &'static Umem, id: usize, serial: u64) -> Entry {
-    // Take half of the remaining frames, so that many threads get a few each.
-    let left = umem.cache_budget.load(Ordering::Relaxed);
+    // Take half of the remaining frames, so that many threads get a few each. Take none for a umem
+    // that no pool uses: a frame on a list would keep its memory mapped, and no pool takes it back.
+    let budget = umem.cache_budget.load(Ordering::Relaxed);
+    let left = if umem.abandoned() { 0 } else { budget };
     let want = (left / 2).clamp(0, CACHE_MAX) as u64;
     // The list is a ring, so its length is the next power of two, if that many frames remain.
     let want = match want.next_power_of_two() as i64 {
@@ -429,7 +444,8 @@ fn close(entry: Entry) {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Batch, Pool};
+    use super::*;
+    use crate::{Batch, CoreKind, CoreStats, Ledger, Pool};
 
     #[test]
     fn drops_stay_on_the_thread_until_it_exits() {
@@ -437,16 +453,62 @@ mod tests {
         let mut mem = pool.local();
         let mut batch = Batch::with_capacity(100);
         assert_eq!(mem.alloc(&mut batch, 100), 100);
-        std::thread::spawn(move || {
-            for skb in batch.drain() {
-                drop(skb);
-            }
-        })
-        .join()
-        .unwrap();
+        let caches = |ledger: &Ledger| {
+            let named = |(name, n): &(_, u64)| (*name == "thread caches").then_some(*n);
+            ledger.holders().iter().find_map(named).unwrap()
+        };
+        let on_thread = std::thread::scope(|s| {
+            s.spawn(|| {
+                batch.drain().for_each(drop);
+                caches(&pool.ledger())
+            })
+            .join()
+            .unwrap()
+        });
+        // Of a list of 64, the colder half has gone to the depot twice.
+        assert_eq!(on_thread, 36);
         let ledger = pool.ledger();
         assert_eq!((ledger.consumed, ledger.in_flight, ledger.difference()), (100, 0, 0));
-        assert!(ledger.holders().iter().any(|(name, n)| *name == "thread caches" && *n == 0));
+        assert_eq!(caches(&ledger), 0);
+    }
+
+    #[test]
+    fn a_packet_that_outlives_its_pool_goes_home_when_it_is_dropped() {
+        for shared in [false, true] {
+            let pool = Pool::builder().frames(1024).build().unwrap();
+            let mut mem = pool.local();
+            let mut skb = mem.alloc_copy(b"last").unwrap();
+            let (id, serial) = (pool.umem().id() as usize, pool.umem().own_serial());
+            drop((pool, mem));
+            let clone = shared.then(|| skb.share());
+            drop((skb, clone));
+            // Another test may have taken the id since; this incarnation of it is over.
+            Umem::if_alive(id, serial, |_| panic!("the frame is on the thread's list"));
+        }
+    }
+
+    #[test]
+    fn a_bulk_free_near_the_length_of_a_list_visits_the_depot_once() {
+        let pool = Pool::builder().frames(1024).build().unwrap();
+        let mut mem = pool.local();
+        let thread = |pool: &Pool| {
+            let core = |c: &CoreStats| c.kind == CoreKind::Thread && c.alive;
+            let core = pool.stats().cores.into_iter().find(core).unwrap();
+            (core.hot_list_len, core.level, core.visits.1, core.discards)
+        };
+        let [first, second, long] = [60, 60, 65].map(|n| {
+            let mut batch = Batch::with_capacity(n);
+            assert_eq!(mem.alloc(&mut batch, n), n);
+            batch
+        });
+        drop(first);
+        assert_eq!(thread(&pool), (64, 60, 0, 0));
+        // 56 frames make room for 60 more.
+        drop(second);
+        assert_eq!(thread(&pool), (64, 64, 1, 56));
+        // A batch longer than the list goes to the depot and leaves the list as it is.
+        drop(long);
+        assert_eq!(thread(&pool), (64, 64, 2, 56 + 65));
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A jumbo frame stands in the place of several frames and has the handle of the first. A handle's
-//! umem is found in the process-wide [`UMEMS`]; it is the one global of this crate, and it is there
-//! because a plain `drop` has nothing else to find its pool by.
+//! umem is found in the process-wide [`UMEMS`]; it is global because a plain `drop` has nothing else
+//! to find its pool by.
 //!
 //! Life: an id is taken by [`Umem::create`] and given back when the last `Pool`, the last `Local`
 //! and the last frame are home, whichever comes last. Until then the memory stays mapped.
@@ -106,7 +106,10 @@ impl Umem {
                 format!("cannot make pool {}", shape.name),
                 "this process has 31 pools already",
             )
-            .fix("drop pools that are no longer used, or share one between ports")
+            .fix(
+                "drop pools that are no longer used, with their packets, and end threads that \
+                 dropped such packets and idle now; or share one pool between ports",
+            )
         })?;
         let umem = &UMEMS[id];
         let fixed = Frames::new(shape, &memory, id as u32, umem.serial.wrapping_add(1));
