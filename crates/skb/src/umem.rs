@@ -17,7 +17,7 @@
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use linerate_sys::mem::Region;
@@ -50,8 +50,13 @@ pub(crate) struct Umem {
     /// Interval, in calls, between two timed calls; 0 turns timing off.
     pub sampling: AtomicU32,
     pub depot: Depot,
+    /// Jumbo frames in `depot`, or more while some are on their way; never fewer, so that no lock is
+    /// needed to find that there is none.
+    jumbo_free: AtomicU64,
     /// Free frames for the core that allocated them, returned by other cores.
     homes: [Depot; CORES],
+    /// A bit for each of `homes` that has been opened; the others have no frames.
+    opened: AtomicU64,
     pub books: Books,
     /// The mappings; `None` while the id is vacant.
     memory: Mutex<Option<Memory>>,
@@ -86,7 +91,9 @@ impl Umem {
             cache_budget: AtomicI64::new(0),
             sampling: AtomicU32::new(0),
             depot: Depot::vacant(),
+            jumbo_free: AtomicU64::new(0),
             homes: [const { Depot::vacant() }; CORES],
+            opened: AtomicU64::new(0),
             books: Books::new(),
             memory: Mutex::new(None),
             attached: Mutex::new(Vec::new()),
@@ -117,6 +124,8 @@ impl Umem {
         unsafe { *umem.fixed.get() = fixed };
         umem.users.store(1, Ordering::Relaxed);
         umem.sampling.store(0, Ordering::Relaxed);
+        umem.opened.store(0, Ordering::Relaxed);
+        umem.jumbo_free.store(u64::from(shape.jumbo_frames), Ordering::Relaxed);
         // Thread caches hold at most an eighth of the pool.
         umem.cache_budget.store(i64::from(shape.frames / 8), Ordering::Relaxed);
         umem.books.reset();
@@ -229,6 +238,8 @@ impl Umem {
     /// Opens the depot of a core, to which its frames return.
     pub fn open_home(&self, core: usize) {
         if self.return_to() == Return::Home {
+            // Set the bit first: the depot has frames only after it was opened.
+            self.opened.fetch_or(1 << core, Ordering::Relaxed);
             self.homes[core].open_empty(self.frames() as usize);
         }
     }
@@ -257,6 +268,8 @@ impl Umem {
     /// Returns jumbo frames to their depot; the conditions are those of [`Umem::put_home`].
     #[cold]
     pub fn put_jumbo_home(&'static self, handles: &[u32]) {
+        // Count them first, because the umem may end with the last of them.
+        self.jumbo_free.fetch_add(handles.len() as u64, Ordering::Relaxed);
         let state = self.depot.put(JUMBO, handles);
         self.vacate_if(state);
     }
@@ -264,22 +277,31 @@ impl Umem {
     /// Takes up to `out.len()` ordinary frames for a core: from its own depot, then from the common
     /// one, and if both are empty from the depots of other cores.
     pub fn take(&self, core: usize, out: &mut [u32]) -> usize {
-        let mut n = 0;
-        if self.return_to() == Return::Home {
-            n = self.homes[core].take(PLAIN, out);
-        }
+        // No bit is set in a pool without depots for single cores.
+        let opened = self.opened.load(Ordering::Relaxed);
+        let is_open = |core: usize| opened >> core & 1 == 1;
+        let mut n = if is_open(core) { self.homes[core].take(PLAIN, out) } else { 0 };
         if n < out.len() {
             n += self.depot.take(PLAIN, &mut out[n..]);
         }
         if n == 0 {
-            n = self.homes().iter().map(|home| home.take(PLAIN, out)).find(|n| *n > 0).unwrap_or(0);
+            let mut others = (0..CORES).filter(|other| *other != core && is_open(*other));
+            let take = |other: usize| Some(self.homes[other].take(PLAIN, out)).filter(|n| *n > 0);
+            n = others.find_map(take).unwrap_or(0);
         }
         n
     }
 
     /// Takes up to `out.len()` jumbo frames.
+    ///
+    /// Cost: the depot's lock, but none while the depot has no jumbo frame.
     pub fn take_jumbo(&self, out: &mut [u32]) -> usize {
-        self.depot.take(JUMBO, out)
+        if self.jumbo_free.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let n = self.depot.take(JUMBO, out);
+        self.jumbo_free.fetch_sub(n as u64, Ordering::Relaxed);
+        n
     }
 
     /// Returns the number of free frames in all depots.
@@ -333,6 +355,23 @@ mod tests {
         umem.put_home(&one);
         // Another test may have taken the id since; this incarnation of it is over.
         Umem::if_alive(id, serial, |_| panic!("still alive"));
+    }
+
+    #[test]
+    fn a_search_that_finds_no_frame_locks_only_the_depots_in_use() {
+        let pool = Pool::builder().frames(4).return_to(Return::Home).build().unwrap();
+        let (first, second) = (pool.local_with(0), pool.local_with(0));
+        let (umem, mut four) = (pool.umem(), [0; 4]);
+        assert_eq!(umem.take(first.core(), &mut four), 4);
+        for (core, depots) in [(first.core(), 3), (second.core(), 3), (0, 3)] {
+            let before = umem.locks().taken;
+            assert_eq!(umem.take(core, &mut [0]), 0);
+            assert_eq!(umem.locks().taken - before, depots, "core {core}");
+        }
+        // A frame in the depot of another core is found.
+        umem.put_home(&four.map(|frame| handle::retag(frame, first.tag)));
+        assert_eq!((first.core() != 0, umem.take(second.core(), &mut four)), (true, 4));
+        umem.put_home(&four);
     }
 
     #[test]

@@ -68,6 +68,21 @@ fn a_jumbo_packet_without_a_jumbo_frame_travels_in_fragments() {
 }
 
 #[test]
+fn a_jumbo_class_that_is_used_up_costs_no_lock_for_a_packet() {
+    let pool = Pool::builder().frames(64).jumbo(2, 16384).build().unwrap();
+    let mut mem = pool.local();
+    let taken = [(); 2].map(|()| mem.alloc_len(9000).unwrap());
+    assert!(mem.alloc_copy(&[1; 9000]).is_some_and(|skb| !skb.is_linear()));
+    let before = pool.stats().locks.taken;
+    for _ in 0..5 {
+        assert!(mem.alloc_len(9000).is_none());
+    }
+    assert_eq!((pool.stats().locks.taken, pool.ledger().starved), (before, 5));
+    drop(taken);
+    assert!(mem.alloc_len(9000).is_some());
+}
+
+#[test]
 fn a_shared_jumbo_packet_is_copied_into_a_jumbo_frame() {
     let pool = Pool::builder().frames(64).jumbo(2, 16384).build().unwrap();
     let mut mem = pool.local();
