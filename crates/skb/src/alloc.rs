@@ -50,7 +50,8 @@ impl Local {
         n
     }
 
-    /// Allocates one empty packet; returns `None` if the pool has no frame.
+    /// Allocates one empty packet; returns `None` if the pool has no frame, or if its data comes
+    /// from the allocator, which has no memory.
     pub fn alloc_one(&mut self) -> Option<Skb> {
         let bytes = self.umem().frame_bytes();
         self.alloc_bytes(bytes)
@@ -59,7 +60,8 @@ impl Local {
     /// Allocates one empty packet in one frame with room for `bytes`, of the smallest class that
     /// has that room.
     ///
-    /// Errors: `None` if no class has it, or the pool no frame of the class.
+    /// Errors: `None` if no class has it, the pool has no frame of the class, or the data comes from
+    ///         the allocator, which has no memory.
     pub fn alloc_len(&mut self, bytes: usize) -> Option<Skb> {
         let umem = self.umem();
         let longest = PACKET_MAX_BYTES as usize;
@@ -76,15 +78,24 @@ impl Local {
         })
     }
 
-    /// Allocates as [`Local::alloc_len`] does; an empty jumbo class is not counted, because a chain may have
-    /// the room.
+    /// Allocates the first frame of a packet of more `bytes` than an ordinary frame has room for: a
+    /// block or a jumbo frame with all the room, else an ordinary frame.
+    ///
+    /// Errors: `None` if there is none, or no packet can be that long; counted once.
     #[cold]
-    fn alloc_whole(&mut self, bytes: usize) -> Option<Skb> {
-        let wanted = u32::try_from(bytes).ok()?.checked_add(self.umem().headroom())?;
-        if self.umem().data_from() == Data::General || wanted > self.umem().jumbo().1 {
+    fn alloc_head(&mut self, bytes: usize) -> Option<Skb> {
+        let general = self.umem().data_from() == Data::General;
+        let most = if general { PACKET_MAX_BYTES as usize } else { self.pool().packet_max_bytes() };
+        if bytes > most {
+            self.page.starved.add(1);
+            return None;
+        }
+        if general {
             return self.alloc_len(bytes);
         }
-        self.alloc_jumbo()
+        // An empty jumbo class is not counted, because a chain may have the room.
+        let jumbo = if bytes <= self.pool().jumbo_room() { self.alloc_jumbo() } else { None };
+        jumbo.or_else(|| self.alloc_one())
     }
 
     /// Allocates an ordinary frame; if the data comes from the allocator, the packet gets `bytes`
@@ -117,12 +128,17 @@ impl Local {
     }
 
     /// Allocates a jumbo frame; `None`, which is not counted, if there is none.
+    ///
+    /// Cost: no lock for a frame of the list, nor while the depot has none.
     #[cold]
     fn alloc_jumbo(&mut self) -> Option<Skb> {
         if self.jumbo.is_empty() {
             let mut frames = [0; JUMBO_LISTED / 2];
             let half = (self.jumbo_listed() / 2).clamp(1, frames.len());
             let got = self.umem().take_jumbo(&mut frames[..half]);
+            if got == 0 {
+                return None;
+            }
             self.jumbo.extend_from_slice(&frames[..got]);
             self.page.refilled(got);
         }
@@ -140,14 +156,15 @@ impl Local {
     /// Allocates a packet with a copy of `bytes`: in one frame of the smallest class with enough
     /// room, else in a chain of ordinary frames.
     ///
-    /// Errors: `None` if the pool has too few frames, or no chain can be that long; counted as an
-    ///         allocation that found nothing.
+    /// Errors: `None` if the pool has too few frames, no chain can be that long, or the data comes
+    ///         from the allocator, which has no such block; counted as an allocation that found
+    ///         nothing.
     /// Cost:   one copy; one cache line written a frame.
     pub fn alloc_copy(&mut self, bytes: &[u8]) -> Option<Skb> {
         let (umem, headroom) = (self.umem(), self.umem().headroom() as usize);
         let room = umem.frame_bytes() as usize - headroom;
-        let whole = if bytes.len() > room { self.alloc_whole(bytes.len()) } else { None };
-        let mut head = whole.or_else(|| self.alloc_one())?;
+        let long = bytes.len() > room;
+        let mut head = if long { self.alloc_head(bytes.len())? } else { self.alloc_one()? };
         let (first, rest) = bytes.split_at(bytes.len().min(head.tailroom()));
         write_frame(umem, head.raw(), headroom, first);
         head.commit(first.len());
@@ -257,6 +274,20 @@ mod tests {
         assert!(mem.alloc_copy(&[0; 65_536]).is_none());
         let ledger = pool.ledger();
         assert_eq!((ledger.in_flight, ledger.created, ledger.difference()), (0, 0, 0), "{ledger}");
+        assert_eq!((ledger.starved, mem.page.alloc.value()), (1, 0), "no frame was tried");
         assert!(mem.alloc_copy(&[0; 8000]).is_some());
+        assert!(mem.alloc_copy(&vec![0; pool.packet_max_bytes() + 1]).is_none());
+        assert!(mem.alloc_copy(&vec![0; pool.packet_max_bytes()]).is_some());
+    }
+
+    #[test]
+    fn a_copy_for_which_the_allocator_gives_no_packet_is_counted_once() {
+        let pool = Pool::builder().frames(2).data(Data::General).build().unwrap();
+        let mut mem = pool.local();
+        let taken = [(); 2].map(|()| mem.alloc_copy(&[1; 5000]).unwrap());
+        assert!(mem.alloc_copy(&[2; 5000]).is_none());
+        assert_eq!(pool.ledger().starved, 1);
+        drop(taken);
+        assert!(mem.alloc_copy(&[2; 5000]).is_some_and(|skb| skb.is_linear()));
     }
 }

@@ -31,7 +31,8 @@ const DEVICE_HEADROOM_BYTES: usize = 16;
 /// Here:   header and data in one from the hot list, of the smallest size class that fits; in
 ///         general mode the data from the system's allocator, as there. What fits no class is
 ///         refused: [`Local::alloc_copy`] makes a list of fragments of bytes that are there.
-/// Errors: `None` if the pool has no frame, or none that large; nothing is left taken.
+/// Errors: `None` if the pool has no frame, or none that large, or in general mode the allocator
+///         no memory; nothing is left taken.
 pub fn alloc_skb(mem: &mut Local, size: usize) -> Option<Skb> {
     mem.alloc_len(size)
 }
@@ -40,8 +41,9 @@ pub fn alloc_skb(mem: &mut Local, size: usize) -> Option<Skb> {
 ///
 /// Kernel: the function of post 000, never merged: header and a data area of 1514 bytes stay
 ///         together on the hot list, so that no `kmalloc` or `kfree` is called for a packet.
-/// Here:   the same; the frame's size is the pool's, 2048 bytes with headroom unless told.
-/// Errors: `None` if the pool has no frame.
+/// Here:   the same; the frame's size is the pool's, 2048 bytes with headroom unless told. In
+///         general mode the allocator gives a block of that size.
+/// Errors: as [`alloc_skb`].
 pub fn alloc_skb_frame(mem: &mut Local) -> Option<Skb> {
     mem.alloc_one()
 }
@@ -105,8 +107,8 @@ pub fn skb_push(skb: &mut Skb, len: usize) -> Option<&mut [u8]> {
 ///
 /// Kernel: a pointer to the new start; `NULL` if the packet is shorter, `BUG()` if only its first
 ///         part is.
-/// Here:   `None`, and nothing done, if the first frame has fewer bytes. A clone's pull copies the
-///         bytes, see [`skb_clone`].
+/// Here:   `None`, and nothing done, if the first frame has fewer bytes, or if the packet is shared
+///         and could not be copied. A clone's pull copies the bytes, see [`skb_clone`].
 pub fn skb_pull(skb: &mut Skb, len: usize) -> Option<&mut [u8]> {
     skb.pull(len).then(|| skb.data_mut())
 }
@@ -115,8 +117,9 @@ pub fn skb_pull(skb: &mut Skb, len: usize) -> Option<&mut [u8]> {
 ///
 /// Kernel: adds to `data` and `tail`, unchecked: on a packet that has data, or beyond the end, it
 ///         breaks the packet.
-/// Here:   false, and nothing done, in those cases. Adds to the headroom of the pool;
-///         [`Skb::reserve`] says what the headroom is to be.
+/// Here:   false, and nothing done, in those cases, or if the packet is shared and could not be
+///         copied. Adds to the headroom of the pool; [`Skb::reserve`] says what the headroom is to
+///         be.
 pub fn skb_reserve(skb: &mut Skb, len: usize) -> bool {
     let headroom = skb.headroom().checked_add(len);
     headroom.is_some_and(|headroom| skb.reserve(headroom))
@@ -125,7 +128,8 @@ pub fn skb_reserve(skb: &mut Skb, len: usize) -> bool {
 /// Cuts the packet to `len` bytes; a packet that is not longer stays as it is.
 ///
 /// Kernel: the same; of a packet with fragments it cuts those, and `BUG()` if it is cloned, too.
-/// Here:   false, and nothing done, for a longer packet with fragments.
+/// Here:   false, and nothing done, for a longer packet with fragments, or one that is shared and
+///         could not be copied.
 pub fn skb_trim(skb: &mut Skb, len: usize) -> bool {
     skb.len() <= len || skb.trim(len)
 }
