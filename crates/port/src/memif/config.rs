@@ -30,8 +30,7 @@ pub(super) enum Role {
     Server,
 }
 
-/// The part of the client's pool that the peer maps; for a server, how it maps regions without
-/// rings.
+/// The part of the client's pool that the peer maps; nothing for a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sharing {
     /// The whole pool, writable: no copy in either direction.
@@ -61,7 +60,9 @@ pub(super) struct Config {
     pub buffer_bytes: u32,
     pub sharing: Sharing,
     /// True if the text has an option that selects what is shared.
-    pub said: bool,
+    pub sharing_given: bool,
+    /// True for a [`Reader`](super::Reader), which maps regions without rings for reading only.
+    pub reads_in_place: bool,
     /// True if the peer is trusted: a server maps memory that its owner may truncate, or a client
     /// shares huge pages into which its peer may punch holes.
     pub trust: bool,
@@ -115,7 +116,7 @@ impl Config {
                 .error("a reader is memif's server: its producer is the client")
                 .fix("leave role out"));
         }
-        Ok(Config { sharing: Sharing::Read, ..config })
+        Ok(Config { reads_in_place: true, ..config })
     }
 
     /// Returns the options of a [`Reader`](super::Reader) for `path`, with defaults for all others.
@@ -142,7 +143,8 @@ impl Config {
                 Role::Client => sharing.unwrap_or(Sharing::Write),
                 Role::Server => Sharing::Nothing,
             },
-            said: sharing.is_some(),
+            sharing_given: sharing.is_some(),
+            reads_in_place: false,
             trust,
             memory: 0,
         };
@@ -265,7 +267,8 @@ mod tests {
             size: 1024,
             buffer_bytes: 2048,
             sharing: Sharing::Write,
-            said: false,
+            sharing_given: false,
+            reads_in_place: false,
             trust: false,
             memory: 256 << 20,
         };
@@ -320,7 +323,7 @@ mod tests {
         let reader = |text: &str| Config::of_reader(&Spec::parse(text, &["memif"])?);
         let said = reader("memif:/run/x.sock").unwrap();
         assert_eq!(said, Config::reader_at(Path::new("/run/x.sock")).unwrap());
-        assert_eq!((said.role, said.rings, said.sharing), (Role::Server, 64, Sharing::Read));
+        assert_eq!((said.role, said.rings, said.reads_in_place), (Role::Server, 64, true));
         let said = reader("memif:@x,role=server,rings=2,id=3,secret=s,trust=yes").unwrap();
         assert_eq!((said.rings, said.id, said.trust), (2, 3, true));
         for (text, why) in [

@@ -158,7 +158,7 @@ impl Listener {
         if let Some(oldest) = self.guests.iter().position(goes) {
             let guest = self.guests.remove(oldest);
             guest.channel.refuse(Ending::Refused("another client waits"));
-            turn.waste.push(Waste::of(guest.user, guest.channel));
+            turn.waste.push(Waste::of(guest.user, guest));
         }
     }
 

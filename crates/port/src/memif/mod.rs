@@ -110,7 +110,7 @@ impl Plan for Config {
     }
 
     fn by_copies(&self) -> std::result::Result<Box<dyn Plan>, &'static str> {
-        if self.said {
+        if self.sharing_given {
             return Err("say zerocopy=no");
         }
         Ok(Box::new(Config { sharing: Sharing::Nothing, ..self.clone() }))

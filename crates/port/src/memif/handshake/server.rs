@@ -6,7 +6,7 @@ use std::sync::Arc;
 use linerate_sys::peer::{Access, PeerMemory};
 use linerate_sys::wait::EventFd;
 
-use super::super::config::{Config, Sharing};
+use super::super::config::Config;
 use super::super::message::{Message, RingPlace, SECRET_BYTES, VERSION};
 use super::super::ring::{self, DESC_BYTES, POWER_MAX, REGION_BYTES_MAX, ServerRing, Shared};
 use super::super::rings::{Rings, RxRing, TxRing};
@@ -34,6 +34,9 @@ pub struct Server {
     from_client: Vec<(RingPlace, EventFd)>,
     to_client: Vec<(RingPlace, EventFd)>,
     rings: u16,
+    /// The regions after all of them have arrived. Rings keep them mapped; without rings they are unmapped
+    /// where this value is dropped.
+    mapped: Regions,
 }
 
 impl Server {
@@ -44,6 +47,12 @@ impl Server {
     /// Returns true if the client has presented the secret but has not completed the handshake.
     pub fn is_admitted(&self) -> bool {
         self.admitted
+    }
+
+    /// Returns the regions of a client that has sent all of them.
+    #[cfg(test)]
+    pub(super) fn mapped(&self) -> &Regions {
+        &self.mapped
     }
 
     /// Returns the server's first message.
@@ -145,30 +154,30 @@ impl Server {
         if usize::from(place.index) != rings.len() || place.index >= self.rings {
             return Err(Ending::Refused("a ring out of order, or too many"));
         }
-        rings.push((place, doorbell(fds.pop(), DESCRIPTORS)?));
+        rings.push((place, doorbell(fds, DESCRIPTORS)?));
         Ok(())
     }
 
     fn connect(&mut self, config: &Config) -> Result<Vec<Option<Rings>>, Ending> {
-        let Server { regions, from_client, to_client, .. } = std::mem::take(self);
-        if from_client.is_empty() && to_client.is_empty() {
+        if self.from_client.is_empty() && self.to_client.is_empty() {
             return Err(Ending::Refused("no rings"));
         }
-        let places = || from_client.iter().chain(&to_client).map(|(place, _)| place);
-        let regions = regions.into_iter().enumerate().map(|(i, mut region)| {
-            if config.sharing == Sharing::Read
-                && !places().any(|place| usize::from(place.region) == i)
-            {
+        let places = || self.from_client.iter().chain(&self.to_client).map(|(place, _)| place);
+        for (i, region) in self.regions.iter_mut().enumerate() {
+            let has_rings = places().any(|place| usize::from(place.region) == i);
+            if config.reads_in_place && !has_rings {
                 region.restrict().map_err(|e| Ending::Unfit(e.why))?;
             }
-            Ok(Arc::new(region))
-        });
-        let regions: Regions = regions.collect::<Result<Vec<_>, Ending>>()?.into();
-        let map = |rings: Vec<(RingPlace, EventFd)>| -> Result<Vec<MappedRing>, Ending> {
-            rings.into_iter().map(|(place, bell)| mapped_ring(&regions, place, bell)).collect()
+        }
+        self.mapped = self.regions.drain(..).map(Arc::new).collect();
+        let map = |rings: &mut Vec<(RingPlace, EventFd)>| -> Result<Vec<MappedRing>, Ending> {
+            let rings = rings.drain(..);
+            rings.map(|(place, bell)| mapped_ring(&self.mapped, place, bell)).collect()
         };
-        let rx = map(from_client)?.into_iter().map(|ring| Box::new(ring) as Box<dyn RxRing>);
-        let tx = map(to_client)?.into_iter().map(|ring| Box::new(ring) as Box<dyn TxRing>);
+        let rx = map(&mut self.from_client)?;
+        let tx = map(&mut self.to_client)?;
+        let rx = rx.into_iter().map(|ring| Box::new(ring) as Box<dyn RxRing>);
+        let tx = tx.into_iter().map(|ring| Box::new(ring) as Box<dyn TxRing>);
         Ok(Rings::distribute(config.rings, tx, rx))
     }
 }
@@ -207,14 +216,16 @@ fn mapped_ring(regions: &Regions, place: RingPlace, bell: EventFd) -> Result<Map
 /// This process's descriptors, each a link to its file.
 pub(super) const DESCRIPTORS: &str = "/proc/self/fd";
 
-/// Returns a ring's doorbell, which must be an eventfd: writing a signal to another kind of file could block without
-/// end.
-pub(super) fn doorbell(fd: Option<OwnedFd>, descriptors: &str) -> Result<EventFd, Ending> {
+/// Takes a ring's doorbell from `fds`, which must be an eventfd: writing a signal to another kind of file could block
+/// without end. Another file stays in `fds`, because closing it could block, too.
+pub(super) fn doorbell(fds: &mut Vec<OwnedFd>, descriptors: &str) -> Result<EventFd, Ending> {
     const NONE: Ending = Ending::Refused("a doorbell that is not an eventfd");
-    let fd = fd.ok_or(NONE)?;
+    let fd = fds.last().ok_or(NONE)?;
     let file = std::fs::read_link(format!("{descriptors}/{}", fd.as_raw_fd()));
     let file =
         file.map_err(|e| Ending::Unfit(format!("a doorbell: {descriptors}: {e}; mount /proc")))?;
-    let is_eventfd = file.as_os_str() == "anon_inode:[eventfd]";
-    is_eventfd.then(|| EventFd::from_fd(fd).ok()).flatten().ok_or(NONE)
+    if file.as_os_str() != "anon_inode:[eventfd]" {
+        return Err(NONE);
+    }
+    fds.pop().and_then(|fd| EventFd::from_fd(fd).ok()).ok_or(NONE)
 }

@@ -23,15 +23,35 @@ fn bell() -> OwnedFd {
 
 #[test]
 fn a_doorbell_is_not_blamed_for_a_proc_that_is_hidden() {
-    assert!(doorbell(Some(bell()), DESCRIPTORS).is_ok());
-    for none in [None, Some(memory(4096))] {
+    assert!(doorbell(&mut vec![bell()], DESCRIPTORS).is_ok());
+    for mut none in [vec![], vec![memory(4096)]] {
         let refused = Ending::Refused("a doorbell that is not an eventfd");
-        assert_eq!(doorbell(none, DESCRIPTORS).err(), Some(refused));
+        assert_eq!(doorbell(&mut none, DESCRIPTORS).err(), Some(refused));
     }
-    let Some(Ending::Unfit(why)) = doorbell(Some(bell()), "/nonexistent").err() else {
+    let Some(Ending::Unfit(why)) = doorbell(&mut vec![bell()], "/nonexistent").err() else {
         panic!("of the peer's or none")
     };
     assert!(why.contains("/nonexistent: No such file") && why.ends_with("mount /proc"), "{why}");
+}
+
+#[test]
+fn file_that_is_no_doorbell_is_left_to_the_closing_threads() {
+    let mut fds = vec![memory(4096)];
+    let reply = admitted().on(Message::AddRing(place(0, true)), &mut fds, &config(SERVER));
+    assert!(matches!(reply, Err(Ending::Refused("a doorbell that is not an eventfd"))));
+    assert_eq!(fds.len(), 1);
+}
+
+#[test]
+fn regions_of_a_handshake_that_fails_at_its_end_stay_with_the_guest() {
+    let mut server = admitted();
+    // A place without a cookie has no ring.
+    let none = RingPlace { offset: 1024, ..place(0, true) };
+    let added = reply(&mut server, SERVER, Message::AddRing(none), vec![bell()]);
+    assert!(matches!(added, Ok(Reply::Ack)));
+    let connected = reply(&mut server, SERVER, Message::Connect, vec![]);
+    assert!(matches!(connected, Err(Ending::Refused("a ring that does not exist"))));
+    assert_eq!(server.mapped().len(), 1);
 }
 
 /// Returns a memory file that contains rings of 16 descriptors, one page apart.

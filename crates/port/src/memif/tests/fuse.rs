@@ -17,7 +17,9 @@ use linerate_sys::seqpacket::Seqpacket;
 
 use super::super::channel::Channel;
 use super::super::message::Message;
+use super::hostile::sealed;
 use super::neighbours::{Worker, as_nobody, assert_served, init, next, pool};
+use super::peer::place;
 use super::*;
 
 /// Environment variable that marks the process that serves the file system.
@@ -63,8 +65,8 @@ impl Stuck {
         }
     }
 
-    /// Offers the file as a region, as a client that was admitted; returns false if it was not.
-    fn send(&self, name: &str) -> bool {
+    /// Offers the file as a region, or as a doorbell, as a client that was admitted; returns false if it was not.
+    fn send(&self, name: &str, is_bell: bool) -> bool {
         let Ok(socket) = Seqpacket::connect(Path::new(name)) else { return false };
         let channel = Channel(socket);
         let is_greeted = matches!(next(&channel), Some(Message::Hello { .. }));
@@ -74,9 +76,17 @@ impl Stuck {
         if next(&channel) != Some(Message::Ack) {
             return false;
         }
+        let region = Message::AddRegion { index: 0, bytes: 4096 };
+        if is_bell
+            && (channel.send(&region, Some(sealed(4096))).is_err()
+                || next(&channel) != Some(Message::Ack))
+        {
+            return false;
+        }
+        let message = if is_bell { Message::AddRing(place(0, true)) } else { region };
         // Not by Channel::send, which closes the descriptor.
-        let region = Message::AddRegion { index: 0, bytes: 4096 }.encode("");
-        channel.0.send(&region, Some(self.file.as_fd())).is_ok() && next(&channel).is_some()
+        let is_sent = channel.0.send(&message.encode(""), Some(self.file.as_fd())).is_ok();
+        is_sent && next(&channel).is_some()
     }
 }
 
@@ -187,7 +197,7 @@ fn files_of_a_client_whose_close_waits_starve_no_other_user() {
     let flood = || {
         let (mut sent, mut refused) = (0, 0);
         while sent < 1000 && refused < 20 {
-            let is_sent = stuck.send(&name);
+            let is_sent = stuck.send(&name, sent % 2 == 0);
             (sent, refused) = if is_sent { (sent + 1, 0) } else { (sent, refused + 1) };
         }
         sent

@@ -265,7 +265,7 @@ fn memfd(bytes: u64, flags: MemfdFlags) -> OwnedFd {
 }
 
 /// Returns a memory file as clients make it.
-fn sealed(bytes: u64) -> OwnedFd {
+pub fn sealed(bytes: u64) -> OwnedFd {
     let fd = memfd(bytes, MemfdFlags::ALLOW_SEALING);
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
     fd
