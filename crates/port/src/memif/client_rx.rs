@@ -47,10 +47,10 @@ impl Rx {
         budget: usize,
         bytes: &mut u64,
     ) -> Checked<()> {
-        let (mut at, end) = (0, out.len() + budget.min(out.spare()));
+        let (mut at, mut left) = (0, budget.min(out.spare()));
         copies.unfinished = 0;
-        while at < ready && out.len() < end {
-            let want = usize::from(ready - at).min(end - out.len()).min(STRIDE);
+        while at < ready && left > 0 {
+            let want = usize::from(ready - at).min(left).min(STRIDE);
             let (mut spans, mut n, mut lie) = ([Span::default(); STRIDE], 0, None);
             while n < want {
                 match self.span(n as u16) {
@@ -72,6 +72,7 @@ impl Rx {
             unsafe { mem.receive(&spans[..n], out) };
             self.ring.take_back(n as u16);
             at += n as u16;
+            left -= n;
             if let Some(lie) = lie {
                 return Err(lie);
             }
@@ -84,6 +85,8 @@ impl Rx {
                     }
                     n => at += n,
                 }
+                // A packet that was discarded counts, too: it takes as long as another one.
+                left -= 1;
                 *bytes += out.bytes_behind(before);
             }
         }

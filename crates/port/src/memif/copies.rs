@@ -43,13 +43,16 @@ pub(super) struct Copies {
     /// Number of buffers that the last receive left in the ring, because the end of their packet
     /// has not arrived.
     pub unfinished: u16,
+    /// True if the last packet did not lie in one buffer, or was longer than a frame. The next one is probably alike,
+    /// so its descriptor is read before frames are taken for a run.
+    is_apart: bool,
 }
 
 impl Copies {
-    /// Copies up to `budget` packets from `ready` buffers into `out`; returns the numbers of
-    /// packets and of buffers.
+    /// Copies up to `budget` packets from `ready` buffers into `out`; returns the number of buffers.
     ///
-    /// Shape:  buffers [0..n) -> out[len..], in order. Without a free frame the rest stays.
+    /// Shape:  buffers [0..n) -> out[len..], in order. Without a free frame the rest stays. A packet that is
+    ///         dropped, because it is empty or too long, counts against the budget.
     /// Errors: a lie of the peer's; what came before it is in `out`, and counted.
     /// Cost:   one copy; a packet in several buffers, or longer than a frame, is copied twice.
     pub fn receive(
@@ -60,14 +63,17 @@ impl Copies {
         out: &mut Batch,
         budget: usize,
     ) -> (u16, Checked<()>) {
-        let (mut at, end) = (0, out.len() + budget.min(out.spare()));
+        let (mut at, mut left) = (0, budget.min(out.spare()));
         self.unfinished = 0;
-        while at < ready && out.len() < end {
-            let want = usize::from(ready - at).min(end - out.len()).min(STRIDE);
+        while at < ready && left > 0 {
+            let (want, before) = (usize::from(ready - at).min(left).min(STRIDE), out.len());
             let run = match mem.pool().trust() {
-                Trust::Private => self.receive_run(ring, at, want, mem, out),
-                Trust::Exported => Ok(0),
+                Trust::Private if !self.is_apart || is_plain(ring, at, mem.pool().data_room()) => {
+                    self.receive_run(ring, at, want, mem, out)
+                }
+                _ => Ok(0),
             };
+            self.is_apart = run == Ok(0);
             let n = match run {
                 Ok(0) => self.receive_one(ring, at, ready, mem, out),
                 run => run,
@@ -77,6 +83,7 @@ impl Copies {
                 Ok(n) => at += n,
                 Err(lie) => return (at, Err(lie)),
             }
+            left -= (out.len() - before).max(1);
         }
         (at, Ok(()))
     }
@@ -300,4 +307,10 @@ fn put(ring: &impl Buffers, i: u16, data: &[u8]) -> bool {
     }
     ring.fill(i, data.len() as u32, 0);
     true
+}
+
+/// Returns true if a packet lies in the `i`-th buffer and fits into a frame of `room` bytes.
+fn is_plain(ring: &impl Buffers, i: u16, room: usize) -> bool {
+    ring.buffer(i)
+        .is_ok_and(|(desc, ..)| desc.flags & NEXT == 0 && (1..=room).contains(&(desc.len as usize)))
 }
