@@ -102,17 +102,17 @@ impl Rx {
             if n == ready {
                 return if n == self.ring.shared.len() { Err(ProtocolError::Chain) } else { Ok(0) };
             }
+            if usize::from(n) == DESCS_MAX {
+                return Err(ProtocolError::TooLong);
+            }
             let (span, flags) = self.span(n)?;
             bytes += span.len as usize;
             if bytes > PACKET_BYTES_MAX {
-                return Err(ProtocolError::Chain);
+                return Err(ProtocolError::TooLong);
             }
             n += 1;
             if flags & NEXT == 0 {
                 break;
-            }
-            if usize::from(n) == DESCS_MAX {
-                return Err(ProtocolError::Chain);
             }
         }
         let mut head: Option<Skb> = None;

@@ -140,7 +140,7 @@ impl Copies {
             let (desc, memory, offset) = ring.buffer(at + n)?;
             let (from, len) = (self.scratch.len(), desc.len as usize);
             if from + len > PACKET_BYTES_MAX {
-                return Err(ProtocolError::Chain);
+                return Err(ProtocolError::TooLong);
             }
             self.scratch.resize(from + len, 0);
             if !memory.read(offset, &mut self.scratch[from..]) {
@@ -254,7 +254,7 @@ impl Copies {
             let (desc, memory, offset) = ring.buffer(i + n)?;
             let (piece, behind) = rest.split_at(rest.len().min(desc.len as usize));
             if piece.is_empty() || !memory.write(offset, piece) {
-                return Err(ProtocolError::Length);
+                return Err(ProtocolError::Buffer);
             }
             ring.fill(i + n, piece.len() as u32, if behind.is_empty() { 0 } else { NEXT });
             rest = behind;

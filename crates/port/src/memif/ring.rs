@@ -70,11 +70,21 @@ pub enum ProtocolError {
     Length,
     /// A chain of descriptors without an end.
     Chain,
+    /// A packet of too many bytes or descriptors.
+    TooLong,
+    /// A buffer that has no bytes, or that only its owner can write.
+    Buffer,
 }
 
 impl ProtocolError {
-    pub const ALL: [ProtocolError; 4] =
-        [ProtocolError::Index, ProtocolError::Outside, ProtocolError::Length, ProtocolError::Chain];
+    pub const ALL: [ProtocolError; 6] = [
+        ProtocolError::Index,
+        ProtocolError::Outside,
+        ProtocolError::Length,
+        ProtocolError::Chain,
+        ProtocolError::TooLong,
+        ProtocolError::Buffer,
+    ];
 
     /// Returns the violation as text, for the peer and for the health of the port.
     #[must_use]
@@ -84,6 +94,8 @@ impl ProtocolError {
             ProtocolError::Outside => "a descriptor outside its region",
             ProtocolError::Length => "a length beyond the buffer",
             ProtocolError::Chain => "a packet without an end",
+            ProtocolError::TooLong => "a packet that is too long, or in too many parts",
+            ProtocolError::Buffer => "a buffer of no bytes, or in memory that is read-only",
         }
     }
 }

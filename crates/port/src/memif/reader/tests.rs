@@ -461,7 +461,7 @@ fn a_producer_that_lies_is_disconnected_and_counted() {
         ("outside", |puppet| puppet.tell(Desc { region: 1, len: 60, ..Desc::default() }), 1),
         ("outside", |puppet| puppet.tell(Desc { len: u32::MAX, offset: 1, ..Desc::default() }), 1),
         ("outside", |puppet| puppet.tell(Desc { len: 60, offset: u32::MAX, ..Desc::default() }), 1),
-        ("end", |puppet| puppet.tell(Desc { len: 70_000, ..Desc::default() }), 1),
+        ("too long", |puppet| puppet.tell(Desc { len: 70_000, ..Desc::default() }), 1),
     ];
     for (i, (what, lie, good)) in lies.into_iter().enumerate() {
         let (mut reader, mut puppet, name) = reader_and_puppet(4);

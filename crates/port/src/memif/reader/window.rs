@@ -142,7 +142,7 @@ impl Window {
             }
             len += piece.len as usize;
             if len > PACKET_BYTES_MAX {
-                return Err(ProtocolError::Chain);
+                return Err(ProtocolError::TooLong);
             }
             self.piece(slot).set(piece);
             slots += 1;

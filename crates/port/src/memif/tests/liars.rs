@@ -53,7 +53,8 @@ fn a_client_that_lies_is_disconnected_with_the_reason() {
     const INDEX: &str = "a ring's index went backwards or too far";
     const OUTSIDE: &str = "a descriptor outside its region";
     const CHAIN: &str = "a packet without an end";
-    const LENGTH: &str = "a length beyond the buffer";
+    const LONG: &str = "a packet that is too long, or in too many parts";
+    const BUFFER: &str = "a buffer of no bytes, or in memory that is read-only";
     fn sent(client: &Client, desc: Desc) {
         client.fill(0, 60);
         client.from.ring.set(1, desc);
@@ -85,11 +86,11 @@ fn a_client_that_lies_is_disconnected_with_the_reason() {
                 (0..2).for_each(|i| client.from.ring.set(i, long));
                 client.from.set_head(2);
             },
-            CHAIN,
+            LONG,
         ),
         (|client| posted(client, Desc { region: 1, ..buffer(0) }), OUTSIDE),
         (|client| posted(client, Desc { offset: 65_000, ..buffer(0) }), OUTSIDE),
-        (|client| posted(client, Desc { len: 0, ..buffer(0) }), LENGTH),
+        (|client| posted(client, Desc { len: 0, ..buffer(0) }), BUFFER),
     ];
     for (i, (lie, why)) in lies.into_iter().enumerate() {
         let (name, pool) = (name(), pool(Trust::Private));
@@ -146,19 +147,59 @@ fn a_server_that_lies_is_disconnected_with_the_reason() {
 /// A chain of filled frames cannot exceed the longest packet, whatever its descriptors contain.
 #[test]
 fn a_chain_that_is_longer_than_a_packet_is_a_lie_in_our_frames_too() {
-    let (name, pool) = (name(), pool(Trust::Exported));
-    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
-    let mut port = open(&format!("memif:{name},size=64"), &pool);
-    let (server, _memory, [_, to]) = Server::connected(&listener, &mut port, &mut pool.local());
-    let len = pool.data_room() as u32;
-    for i in 0..50 {
-        to.ring.set(i, Desc { flags: if i < 49 { NEXT } else { 0 }, len, ..Desc::default() });
+    let room = pool(Trust::Exported).data_room() as u32;
+    for (parts, len) in [(50, room), (65, 1)] {
+        let (name, pool) = (name(), pool(Trust::Exported));
+        let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+        let mut port = open(&format!("memif:{name},size=128"), &pool);
+        let (server, _memory, [_, to]) = Server::connected(&listener, &mut port, &mut pool.local());
+        for i in 0..parts {
+            let flags = if i < parts - 1 { NEXT } else { 0 };
+            to.ring.set(i, Desc { flags, len, ..Desc::default() });
+        }
+        to.set_tail(parts);
+        assert_eq!(work(&mut port, &pool), 0);
+        let why = accused(&mut port, &pool, &server.socket);
+        assert_eq!(why, "a packet that is too long, or in too many parts");
+        drop(port);
+        settled(&pool);
     }
-    to.set_tail(50);
-    assert_eq!(work(&mut port, &pool), 0);
-    assert_eq!(accused(&mut port, &pool, &server.socket), "a packet without an end");
-    drop(port);
-    settled(&pool);
+}
+
+/// Empty packets are dropped, and the receiver's turn must end after as many of them as it may receive.
+#[test]
+fn empty_packets_count_against_the_budget_of_a_turn() {
+    for role in ["server", "yes", "no"] {
+        let trust = if role == "yes" { Trust::Exported } else { Trust::Private };
+        let (name, pool) = (name(), pool(trust));
+        let mut mem = pool.local();
+        let dropped = |port: &mut Opened, n: u64| {
+            for turn in 0..=n {
+                let dropped = pool.ledger().dropped(linerate_skb::DropReason::MALFORMED);
+                assert_eq!(dropped, 2 * turn, "{role}");
+                let mut out: Batch = Batch::with_capacity(8);
+                assert_eq!(port.queues[0].rx(&mut pool.local(), &mut out, 2).packets, 0);
+            }
+            assert_eq!(port.queues[0].health(), Health::Up);
+        };
+        let empty = Desc { len: 0, ..buffer(0) };
+        if role == "server" {
+            let mut port = open(&format!("memif:{name},role=server"), &pool);
+            let client = Client::connected(&name, &mut port, &mut mem);
+            (0..RING).for_each(|i| client.from.ring.set(i, empty));
+            client.from.set_head(RING);
+            dropped(&mut port, u64::from(RING) / 2);
+        } else {
+            let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+            let mut port = open(&format!("memif:{name},size=64,zerocopy={role}"), &pool);
+            let (_server, _memory, [_, to]) = Server::connected(&listener, &mut port, &mut mem);
+            (0..64).for_each(|i| to.ring.set(i, empty));
+            to.set_tail(64);
+            dropped(&mut port, 8);
+        }
+        drop(mem);
+        settled(&pool);
+    }
 }
 
 /// The beginning of a packet must not keep a sleeper awake.
