@@ -281,5 +281,5 @@ impl Buffers for DoneSlots<'_> {
         Ok((desc, &self.slots.memory, self.slots.at(slot)))
     }
 
-    fn fill(&self, _: u16, _: u32, _: u16) {}
+    fn fill(&self, _: u16, _: Desc, _: u32) {}
 }

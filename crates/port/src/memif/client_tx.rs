@@ -1,5 +1,7 @@
 //! The client's transmit ring: packets go in place, or by copies into the slots' buffers.
 
+use std::cell::Cell;
+
 use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Skb, Span, Tally};
 use linerate_sys::peer::PeerMemory;
 use linerate_sys::wait::EventFd;
@@ -20,7 +22,7 @@ pub(super) struct Tx {
     bell: EventFd,
     /// The buffers for copies; `None` if packets are sent in place.
     slots: Option<Slots>,
-    /// The packet whose last descriptor is in the slot, for each slot.
+    /// The packet whose last descriptor is in the slot, for each slot: its handle, or the length of its copy.
     packets: Box<[u32]>,
     /// Number of packets in the ring.
     sending: usize,
@@ -158,7 +160,8 @@ impl TxRing for Tx {
     ) -> Checked<(Moved, Stop)> {
         let Some(slots) = &self.slots else { return Ok(self.put_as_they_lie(batch)) };
         let free = self.ring.free() - self.written;
-        let at = SlotsAt { ring: &self.ring, slots, first: self.written };
+        let packets = Cell::from_mut(&mut *self.packets).as_slice_of_cells();
+        let at = SlotsAt { ring: &self.ring, slots, packets, first: self.written };
         let (written, moved, stop) = copies.send_run(&at, free, mem, batch)?;
         self.written += written;
         Ok((moved, stop))
@@ -229,6 +232,16 @@ impl TxRing for Tx {
 
     fn close(&mut self) -> Moved {
         let mut dropped = Moved::default();
+        if self.slots.is_some() {
+            // The pool has counted these packets as sent when they were copied.
+            let n = self.ring.posted() + std::mem::take(&mut self.written);
+            for slot in (0..n).map(|i| self.ring.done_slot(i)) {
+                let len = u64::from(self.packets[slot]);
+                dropped += Moved { packets: usize::from(len > 0), bytes: len };
+            }
+            self.ring.take_back(self.ring.posted());
+            return dropped;
+        }
         for place in &mut self.packets {
             let handle = std::mem::replace(place, NONE);
             if handle != NONE {
@@ -250,6 +263,8 @@ impl TxRing for Tx {
 struct SlotsAt<'a> {
     ring: &'a ClientRing,
     slots: &'a Slots,
+    /// The length of the packet whose last buffer is in the slot, for each slot.
+    packets: &'a [Cell<u32>],
     first: u16,
 }
 
@@ -260,13 +275,13 @@ impl Buffers for SlotsAt<'_> {
 
     fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)> {
         let at = self.slots.at(self.ring.free_slot(self.first + i));
-        let desc = Desc { len: self.slots.buffer_bytes, ..Desc::default() };
+        let desc = Desc { len: self.slots.buffer_bytes, offset: at as u32, ..Desc::default() };
         Ok((desc, &self.slots.memory, at))
     }
 
-    fn fill(&self, i: u16, len: u32, flags: u16) {
+    fn fill(&self, i: u16, desc: Desc, packet: u32) {
         let slot = self.ring.free_slot(self.first + i);
-        let offset = self.slots.at(slot) as u32;
-        self.ring.shared.set(slot as u16, Desc { flags, region: 0, len, offset });
+        self.packets[slot].set(packet);
+        self.ring.shared.set(slot as u16, desc);
     }
 }

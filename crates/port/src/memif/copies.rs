@@ -28,8 +28,9 @@ pub(super) trait Buffers {
     /// What the peer says of it is impossible.
     fn buffer(&self, i: u16) -> Checked<(Desc, &PeerMemory, usize)>;
 
-    /// Records that the `i`-th buffer holds `len` bytes now.
-    fn fill(&self, i: u16, len: u32, flags: u16);
+    /// Records that the `i`-th buffer was filled: `desc` is that of [`Buffers::buffer`] with the new length and
+    /// flags, and `packet` the length of the packet that ends in the buffer, 0 if it continues.
+    fn fill(&self, i: u16, desc: Desc, packet: u32);
 }
 
 /// Scratch memory for copies, and their counters.
@@ -256,7 +257,9 @@ impl Copies {
             if piece.is_empty() || !memory.write(offset, piece) {
                 return Err(ProtocolError::Buffer);
             }
-            ring.fill(i + n, piece.len() as u32, if behind.is_empty() { 0 } else { NEXT });
+            let (flags, packet) = if behind.is_empty() { (0, skb.len()) } else { (NEXT, 0) };
+            let filled = Desc { flags, len: piece.len() as u32, ..desc };
+            ring.fill(i + n, filled, packet as u32);
             rest = behind;
             n += 1;
         }
@@ -305,7 +308,8 @@ fn put(ring: &impl Buffers, i: u16, data: &[u8]) -> bool {
     if !fits || !memory.write(offset, data) {
         return false;
     }
-    ring.fill(i, data.len() as u32, 0);
+    let len = data.len() as u32;
+    ring.fill(i, Desc { flags: 0, len, ..desc }, len);
     true
 }
 

@@ -143,9 +143,7 @@ impl Buffers for MappedRing {
         }
     }
 
-    fn fill(&self, i: u16, len: u32, flags: u16) {
-        let at = self.ring.at(self.worked + i);
-        let region = self.ring.shared.desc(at).region;
-        self.ring.shared.set_filled(at, Desc { flags, region, len, offset: 0 });
+    fn fill(&self, i: u16, desc: Desc, _: u32) {
+        self.ring.shared.set_filled(self.ring.at(self.worked + i), desc);
     }
 }

@@ -78,6 +78,37 @@ fn packets_that_a_lost_peer_has_not_taken_do_not_count_as_sent() {
     settled(&pool);
 }
 
+/// Checks copies in slots of a ring that has wrapped, with packets in one slot and in two.
+#[test]
+fn copies_that_a_lost_peer_has_not_taken_do_not_count_as_sent() {
+    let (name, pool) = (name(), Pool::builder().frames(256).build().unwrap());
+    let listener = Listener::bind(Path::new(&name), 0o600).unwrap();
+    let mut port = open(&format!("memif:{name},size=8,zerocopy=no"), &pool);
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(8));
+    let (server, memory, rings) = Server::connected(&listener, &mut port, &mut mem);
+    let long = mem.alloc_copy(&[1; 3000]).unwrap();
+    push(&mut batch, 6, &mut mem);
+    let mut queue = crate::Queue::new(port.queues.remove(0), mem);
+    assert_eq!(queue.xmit(&mut batch), 6);
+    rings[0].set_tail(6);
+    push(&mut batch, 1, queue.local());
+    batch.push(long).unwrap();
+    push(&mut batch, 2, queue.local());
+    assert_eq!(queue.xmit(&mut batch), 4);
+    assert_eq!((queue.counts().tx_packets, queue.counts().tx_bytes), (10, 3540));
+    // The peer takes one more packet, and the first part of the next one.
+    rings[0].set_tail(8);
+    drop((server, memory, rings));
+    let start = Instant::now();
+    while queue.health() == Health::Up {
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", pool.ledger());
+        queue.rx(&mut batch);
+    }
+    assert_eq!((queue.counts().tx_packets, queue.counts().tx_bytes), (7, 420));
+    drop((port, queue));
+    settled(&pool);
+}
+
 #[test]
 fn sender_without_a_frame_for_a_copy_sleeps_until_one_is_free() {
     let (name, pool) = (name(), exported());
