@@ -178,6 +178,12 @@ impl RxRing for Rx {
         if self.ring.posted() == 0 { Ok(0) } else { self.ring.poll() }
     }
 
+    fn unread(&mut self) -> usize {
+        let ready = self.ready().unwrap_or(0);
+        let flags = |i| self.ring.shared.desc(self.ring.done_slot(i) as u16).flags;
+        (0..ready).filter(|i| flags(*i) & NEXT == 0).count()
+    }
+
     fn receive(
         &mut self,
         copies: &mut Copies,

@@ -39,7 +39,7 @@ pub(super) struct MemifQueue {
     starved_until: Option<Instant>,
     /// The wait for room in the ring, which a peer does not signal.
     room: Room,
-    /// Descriptors that a peer had filled and that were not read before it disconnected.
+    /// Packets that a peer had sent and that were not received before it disconnected.
     missed: u64,
     /// Number of free slots at the last attempt, if they were too few for the next packet.
     short: Option<u16>,
@@ -112,7 +112,7 @@ impl MemifQueue {
         let mut rings = std::mem::take(&mut self.rings);
         if let Some(rx) = &mut rings.rx {
             // Packets in the ring that this queue has not received are lost.
-            self.missed += u64::from(rx.ready().unwrap_or(0));
+            self.missed += rx.unread() as u64;
             self.end.forget(rx.bell());
         }
         self.tx_lost += rings.close(&mut self.home);

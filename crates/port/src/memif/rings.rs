@@ -111,6 +111,9 @@ pub(super) trait RxRing: Send {
     /// Returns the number of filled buffers: packets or parts of packets.
     fn ready(&mut self) -> Checked<u16>;
 
+    /// Returns the number of complete packets that have not been received; 0 if the peer's index is impossible.
+    fn unread(&mut self) -> usize;
+
     /// Receives up to `budget` packets, and posts new buffers.
     fn receive(
         &mut self,

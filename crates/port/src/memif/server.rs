@@ -8,7 +8,7 @@ use linerate_sys::peer::PeerMemory;
 use linerate_sys::wait::EventFd;
 
 use super::copies::{Buffers, Copies, Stop};
-use super::ring::{Checked, Desc, ProtocolError, ServerRing, Shared};
+use super::ring::{Checked, Desc, NEXT, ProtocolError, ServerRing, Shared};
 use super::rings::{RxRing, TxRing};
 
 /// The regions of the client, by their numbers.
@@ -67,6 +67,12 @@ impl RxRing for MappedRing {
             self.ring.give_back(n);
         }
         (Moved { packets: out.len() - packets, bytes: copies.bytes - bytes }, received)
+    }
+
+    fn unread(&mut self) -> usize {
+        let ready = self.available().unwrap_or(0);
+        let flags = |i| self.ring.shared.desc(self.ring.at(i)).flags;
+        (0..ready).filter(|i| flags(*i) & NEXT == 0).count()
     }
 
     fn into_mapped(self: Box<Self>) -> Option<MappedRing> {

@@ -13,6 +13,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::super::channel::Channel;
 use super::super::message::{BYTES, Message};
+use super::super::ring::{Desc, NEXT};
 use super::peer::{self, Client, Server, heard, init, place, refused, turn, until_up};
 use super::*;
 
@@ -139,6 +140,24 @@ fn a_server_that_dies_with_packets_of_ours_leaves_them_to_us() {
     assert_eq!(port.queues[0].counters().driver.resets, 1);
     drop(mem);
     dials(&name, &pool, port);
+}
+
+#[test]
+fn packets_that_nobody_has_received_are_missed_whatever_their_parts() {
+    let (name, pool) = (name(), pool());
+    let mut port = open(&format!("memif:{name},role=server"), &pool);
+    let mut mem = pool.local();
+    let client = Client::connected(&name, &mut port, &mut mem);
+    peer::until_up(true, &mut port, &mut mem);
+    for (slot, flags) in [NEXT, NEXT, 0, 0, NEXT].into_iter().enumerate() {
+        client.from.ring.set(slot as u16, Desc { flags, len: 60, ..peer::buffer(0) });
+    }
+    client.from.set_head(5);
+    drop(client);
+    peer::until_up(false, &mut port, &mut mem);
+    assert_eq!(port.queues[0].counters().rx_missed, 2);
+    drop((port, mem));
+    settled(&pool);
 }
 
 #[test]
