@@ -4,11 +4,15 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linerate_sys::seqpacket::Seqpacket;
+use rustix::net::Shutdown;
 
 use super::NAME;
 use super::config::Config;
 use super::handshake::Ending;
 use super::message::{BYTES, Message};
+
+/// A number that no user has.
+pub(super) const NO_USER: u32 = u32::MAX;
 
 /// One end of the channel.
 pub(super) struct Channel(pub Seqpacket);
@@ -28,9 +32,14 @@ impl Channel {
         }
     }
 
-    /// Returns the user of the process at the other end; `u32::MAX`, which is no user, if the kernel does not say.
+    /// Returns the user of the process at the other end; [`NO_USER`] if the kernel does not say.
     pub fn user(&self) -> u32 {
-        self.0.peer_user().unwrap_or(u32::MAX)
+        self.0.peer_user().unwrap_or(NO_USER)
+    }
+
+    /// Ends the connection, so that the peer knows it before the socket is closed, which can take long.
+    pub fn shut(&self) {
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 
     /// Returns the next message, and appends its descriptors to `fds`; returns `Ok(None)` if none

@@ -9,7 +9,7 @@ use linerate_sys::seqpacket::Seqpacket;
 use linerate_sys::wait::{Epoll, EventFlags, WaitSet};
 
 use super::HANDSHAKE_TIMEOUT;
-use super::channel::Channel;
+use super::channel::{Channel, NO_USER};
 use super::client_memory::{ClientMemory, Layout};
 use super::closer::{Useless, Waste};
 use super::config::{Config, Sharing};
@@ -90,21 +90,20 @@ impl Connector {
     /// Closes the socket; the next attempt follows later.
     fn end(&mut self, why: String, turn: &mut Turn<'_>) -> Event {
         let again = Instant::now() + RECONNECT_INTERVAL;
-        let user = self.user();
+        let user = self.channel().map(Channel::user);
         let state = std::mem::replace(&mut self.state, State::Waiting(again));
-        turn.waste.push(Waste::of(user, state));
+        turn.waste.extend(user.map(|user| Waste::of(user, state)));
         self.alarm(again);
         Event::Ended(why)
     }
 
-    /// Returns the user of the server; `u32::MAX`, which is no user, without a connection.
-    fn user(&self) -> u32 {
-        let channel = match &self.state {
+    /// Returns the socket of the present connection.
+    fn channel(&self) -> Option<&Channel> {
+        match &self.state {
             State::Waiting(_) => None,
             State::Handshake(handshake) => Some(&handshake.channel),
             State::Connected(channel) => Some(channel),
-        };
-        channel.map_or(u32::MAX, Channel::user)
+        }
     }
 
     fn alarm(&mut self, at: Instant) {
@@ -145,7 +144,8 @@ impl Protocol for Connector {
                 },
             };
             if !fds.is_empty() {
-                turn.waste.push(Waste::of(self.user(), Useless(fds)));
+                let user = self.channel().map_or(NO_USER, Channel::user);
+                turn.waste.push(Waste::of(user, Useless(fds)));
             }
             if let Err(why) = step {
                 return Some(self.end(why, turn));
@@ -156,6 +156,13 @@ impl Protocol for Connector {
     fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>) {
         if let State::Connected(channel) = &self.state {
             channel.refuse(Ending::Refused(why));
+        }
+        self.end(String::new(), turn);
+    }
+
+    fn close(&mut self, turn: &mut Turn<'_>) {
+        if let Some(channel) = self.channel() {
+            channel.shut();
         }
         self.end(String::new(), turn);
     }

@@ -39,6 +39,9 @@ pub(super) trait Protocol: Send {
 
     /// Ends the connection, and sends the peer the reason.
     fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>);
+
+    /// Ends all connections, because the port is closed.
+    fn close(&mut self, turn: &mut Turn<'_>);
 }
 
 /// The context of a [`Protocol`]'s turn.
@@ -208,9 +211,10 @@ impl Thread {
         let Some(i) = self.ports.iter().position(|known| tag(&known.shared) == port) else {
             return;
         };
-        let Port { shared, protocol } = self.ports.swap_remove(i);
+        let Port { shared, mut protocol } = self.ports.swap_remove(i);
         let _ = self.set.delete(protocol.watch());
-        let mut waste = Vec::new();
+        let (mut waste, closer) = (Vec::new(), &self.closer);
+        protocol.close(&mut Turn { config: &shared.config, waste: &mut waste, closer });
         shared.publish(None, &mut waste);
         waste.into_iter().for_each(|waste| self.closer.dispose(waste));
         // The tuple drops its fields in this order: the socket is closed before the waiting caller is woken.

@@ -235,6 +235,17 @@ impl Protocol for Listener {
             turn.waste.push(Waste::of(channel.user(), channel));
         }
     }
+
+    fn close(&mut self, turn: &mut Turn<'_>) {
+        for guest in self.guests.drain(..) {
+            guest.channel.shut();
+            turn.waste.push(Waste::of(guest.user, guest));
+        }
+        if let Some(channel) = self.connected.take() {
+            channel.shut();
+            turn.waste.push(Waste::of(channel.user(), channel));
+        }
+    }
 }
 
 impl Guest {

@@ -1,11 +1,21 @@
 //! Queues of one port, each on its own thread, while the port's connection ends and begins again.
 
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 
 use linerate_skb::DropReason;
+use linerate_sys::seqpacket::Seqpacket;
 
+use super::super::channel::Channel;
+use super::super::closer::Closer;
 use super::super::config::Config;
+use super::super::connector::Connector;
+use super::super::control::{Protocol, Turn};
+use super::super::endpoint::Endpoint;
+use super::super::handshake::Ending;
 use super::super::link::{Event, Link};
+use super::super::listener::Listener;
+use super::super::message::Message;
 use super::super::queue::MemifQueue;
 use super::super::ring::ProtocolError;
 use super::hostile::settled;
@@ -78,6 +88,54 @@ fn a_connection_that_ends_at_any_moment_is_over_for_every_queue() {
         drop((client, server));
         settled(&pool);
     }
+}
+
+/// Checks a client that cannot connect, which leaves nothing to close at each attempt.
+#[test]
+fn attempts_to_connect_that_fail_leave_nothing_to_close() {
+    let pool = Pool::builder().frames(256).trust(Trust::Exported).build().unwrap();
+    let config = Config::of(&crate::parse(&format!("memif:{}", name())).unwrap()).unwrap();
+    let (mut connector, closer) = (Connector::new(&config, &pool).unwrap(), Closer::new());
+    let mut waste = Vec::new();
+    let event = connector.turn(&mut Turn { config: &config, waste: &mut waste, closer: &closer });
+    assert!(matches!(event, Some(Event::Ended(_))) && waste.is_empty());
+}
+
+/// Checks that the objects of a closed port's clients wait for the threads that their user may have.
+#[test]
+fn client_of_a_closed_port_knows_it_before_its_socket_is_closed() {
+    let config = format!("memif:{},role=server", name());
+    let config = Config::of(&crate::parse(&config).unwrap()).unwrap();
+    let (mut listener, closer) = (Listener::new(&config).unwrap(), Closer::new());
+    let clients = [(); 2].map(|()| Channel(Seqpacket::connect(&config.path).unwrap()));
+    let mut waste = Vec::new();
+    let mut turn = Turn { config: &config, waste: &mut waste, closer: &closer };
+    assert!(listener.turn(&mut turn).is_none());
+    listener.close(&mut turn);
+    assert_eq!(waste.len(), 2);
+    for client in clients {
+        assert!(matches!(client.recv(&mut Vec::new()), Ok(Some(Message::Hello { .. }))));
+        assert!(matches!(client.recv(&mut Vec::new()), Err(Ending::ByPeer(_))));
+    }
+}
+
+/// Checks a reader, whose descriptor has a doorbell for each ring.
+#[test]
+fn all_doorbells_of_an_endpoint_are_read_at_once() {
+    const BELLS: usize = 64;
+    let config = Config::of_reader(&crate::parse(&format!("memif:{}", name())).unwrap()).unwrap();
+    let mut end = Endpoint::new(Link::listen(config).unwrap(), 0..BELLS).unwrap();
+    let bells = [(); BELLS].map(|()| EventFd::new().unwrap());
+    bells.iter().for_each(|bell| end.watch(bell).unwrap());
+    end.sleep(None);
+    bells.iter().for_each(EventFd::signal);
+    let is_readable = |end: &Endpoint| {
+        let fds = [end.as_fd()];
+        linerate_sys::wait::poll_readable(&fds, Some(Duration::ZERO)).unwrap()
+    };
+    assert!(is_readable(&end));
+    end.look();
+    assert!(!is_readable(&end));
 }
 
 /// Checks a poller that is told of changes only: the bell of this one has rung, and does not wake it again.
