@@ -129,7 +129,7 @@ impl Plan for Config {
         let place = self.path.to_string_lossy();
         let mut obtained = Obtained::new(place, mode(self), PACKET_BYTES_MAX);
         obtained.queues = queues;
-        if self.role == Role::Server && !EventFd::new()?.can_signal_shared() {
+        if !EventFd::new()?.can_signal_shared() {
             // docs/ports/memif.md describes what a peer can do with such a doorbell.
             obtained = obtained.refused("doorbells that cannot block: no io_submit here");
         }
