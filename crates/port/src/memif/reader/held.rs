@@ -65,6 +65,9 @@ pub(super) use single_reads;
 /// held for too long.
 ///
 /// It is read as a [`Frame`](super::Frame) is, from any thread, and keeps the producer's memory mapped.
+///
+/// Cost: after the producer has disconnected, the drop of its last held packet unmaps its memory, on the thread that
+/// drops it.
 pub struct Held {
     hold: Arc<Hold>,
 }
