@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn memory_is_as_much_as_the_rings_need_four_times_over() {
         let memory = |text: &str| config(text).unwrap().memory;
-        assert_eq!(memory("memif:x,role=server,rings=16,size=2048"), 256 << 20);
+        assert_eq!(memory("memif:x,role=server,rings=64,size=2048"), 1 << 30);
         assert_eq!(memory("memif:x,role=server,memory=3"), 3 << 20);
         assert_eq!(memory("memif:x,role=server,trust=yes"), u64::MAX);
         assert_eq!(memory("memif:x,role=server,trust=yes,memory=3"), 3 << 20);
