@@ -15,8 +15,6 @@ use linerate_sys::peer::PeerMemory;
 
 /// Number of the region that contains the pool. Region 0 contains the rings and buffers.
 pub(super) const POOL: u16 = 1;
-/// Most packets or frames that one step handles.
-pub(super) const STRIDE: usize = 64;
 /// Most descriptors of one packet: the longest packet in frames of the usual size needs fewer.
 pub(super) const DESCS_MAX: usize = 64;
 

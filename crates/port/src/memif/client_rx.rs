@@ -4,9 +4,9 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Skb, Span};
 use linerate_sys::peer::PeerMemory;
 use linerate_sys::wait::EventFd;
 
-use super::client::{DESCS_MAX, POOL, STRIDE, Slots};
+use super::client::{DESCS_MAX, POOL, Slots};
 use super::config::PACKET_BYTES_MAX;
-use super::copies::{Buffers, Copies};
+use super::copies::{Buffers, Copies, STRIDE};
 use super::ring::{Checked, ClientRing, Desc, NEXT, ProtocolError, Shared};
 use super::rings::RxRing;
 
@@ -31,7 +31,8 @@ impl Rx {
     pub fn new(ring: ClientRing, bell: EventFd, slots: Option<Slots>, pool: &Pool) -> Rx {
         let frames = vec![0; usize::from(ring.shared.len())].into();
         let longest = PACKET_BYTES_MAX.min(pool.packet_max_bytes());
-        let packet_slots = longest.div_ceil(pool.data_room()).min(ring.shared.len().into());
+        let slots_max = DESCS_MAX.min(ring.shared.len().into());
+        let packet_slots = longest.div_ceil(pool.data_room()).min(slots_max);
         let (headroom, room) = (pool.headroom() as u64, pool.data_room() as u32);
         let one = Batch::with_capacity(1);
         Rx { ring, bell, slots, frames, packet_slots, headroom, room, one }

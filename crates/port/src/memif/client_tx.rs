@@ -6,15 +6,16 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Pool, Skb, Span, Tally};
 use linerate_sys::peer::PeerMemory;
 use linerate_sys::wait::EventFd;
 
-use super::client::{DESCS_MAX, POOL, STRIDE, Slots};
-use super::copies::{Buffers, Copies, Stop};
+use super::client::{DESCS_MAX, POOL, Slots};
+use super::copies::{Buffers, Copies, ETHERNET_BYTES, STRIDE, Stop};
 use super::ring::{Checked, ClientRing, Desc, NEXT};
 use super::rings::TxRing;
 
-/// Length of the shortest packet: its header.
-const ETHERNET_BYTES: u32 = 14;
 /// Marks a slot that is not the last slot of a packet.
 const NONE: u32 = 0;
+
+/// Length of the shortest packet.
+const SHORTEST: u32 = ETHERNET_BYTES as u32;
 
 /// The client's transmit side.
 pub(super) struct Tx {
@@ -83,7 +84,7 @@ impl Tx {
         loop {
             let room = usize::from(self.ring.free() - self.written).min(STRIDE);
             let n = batch.plain_spans(&self.pool, &mut spans[..room]);
-            let fits = |span: &&Span| (ETHERNET_BYTES..=self.desc_bytes).contains(&span.len);
+            let fits = |span: &&Span| (SHORTEST..=self.desc_bytes).contains(&span.len);
             let n = spans[..n].iter().take_while(fits).count();
             for (i, span) in (0u16..).zip(&spans[..n]) {
                 // The cast loses nothing: the pool's region is below 4 GiB, as `Connector::new` checks.
@@ -217,8 +218,8 @@ impl TxRing for Tx {
     }
 
     fn has_room(&mut self) -> Checked<bool> {
-        // Report room only at half of the ring or `DESCS_MAX` slots: waking for one slot is too
-        // costly, and a slow peer may hold half of a short ring.
+        // Report room only if half of a short ring is free, or half of `DESCS_MAX` slots of a longer one: waking for
+        // one slot is too costly.
         Ok(self.ring.free() >= self.ring.shared.len().min(DESCS_MAX as u16) / 2)
     }
 

@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use linerate_skb::Result;
 
 use super::message::SECRET_BYTES;
+use super::ring::POWER_MAX;
 use crate::knob;
 use crate::spec::Spec;
 
 /// Limit of the number of rings in each direction.
 const RINGS_MAX: u16 = 64;
-/// Limit of the number of descriptors of a ring, as in other drivers of the protocol.
-const RING_MAX: u32 = 1 << 14;
+/// Limit of the number of descriptors of a ring.
+const RING_MAX: u32 = 1 << POWER_MAX;
 /// Default number of descriptors of a ring; the next constant is that of bytes of a buffer.
 const SIZE: u32 = 1024;
 const BUFFER_BYTES: u32 = 2048;

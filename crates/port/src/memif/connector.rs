@@ -240,13 +240,7 @@ fn check(config: &Config, pool: &Pool) -> Result<()> {
         let why = format!("a pool of {bytes} bytes cannot be a region, which has 4 GiB at most");
         return refuse(&why, "use fewer frames in the pool, or zerocopy=no");
     }
-    let rings = Limits {
-        from_client: config.rings,
-        to_client: config.rings,
-        power: config.size.trailing_zeros() as u8,
-        regions: 2,
-    };
-    let bytes = Layout::new(rings, config).bytes;
+    let bytes = Layout::new(Limits::wanted(config), config).bytes;
     if bytes as u64 > REGION_BYTES_MAX {
         let why = format!("its rings and buffers take {bytes} bytes, of 4 GiB at most");
         return refuse(&why, "use smaller values of rings, size or buffer");

@@ -7,9 +7,9 @@ use super::config::PACKET_BYTES_MAX;
 use super::ring::{Checked, Desc, NEXT, ProtocolError};
 
 /// Length of the shortest packet: its header.
-const ETHERNET_BYTES: usize = 14;
-/// Most packets that one step handles.
-const STRIDE: usize = 64;
+pub(super) const ETHERNET_BYTES: usize = 14;
+/// Most packets or frames that one step handles.
+pub(super) const STRIDE: usize = 64;
 
 /// The buffers of a ring that are ready, numbered by `i`, for the code that copies on either side.
 pub(super) trait Buffers {

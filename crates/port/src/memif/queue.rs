@@ -185,7 +185,7 @@ impl MemifQueue {
 
     /// Returns the time of the next check for events without a doorbell: a packet that the peer has
     /// processed, room in the ring, a free frame of the pool.
-    fn alarm(&mut self, want: Want, full: bool, now: Instant) -> Option<Instant> {
+    fn next_look(&mut self, want: Want, full: bool, now: Instant) -> Option<Instant> {
         let sending = self.rings.tx.as_ref().is_some_and(|tx| tx.sending() > 0);
         let full = want.room() && full;
         let look = if sending || full {
@@ -256,7 +256,7 @@ impl QueueOps for MemifQueue {
         match self.has_work(want, again, now) {
             Ok((true, _)) => false,
             Ok((false, full)) => {
-                let alarm = self.alarm(want, full, now);
+                let alarm = self.next_look(want, full, now);
                 self.end.sleep(alarm);
                 true
             }

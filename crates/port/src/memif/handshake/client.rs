@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-use super::super::config::Config;
+use super::super::config::{Config, Sharing};
 use super::super::message::{Message, VERSION};
 use super::{Ending, padded};
 
@@ -18,6 +18,16 @@ pub struct Limits {
     pub power: u8,
     /// Number of regions.
     pub regions: u32,
+}
+
+impl Limits {
+    /// Returns what a client with these options shares, if its server allows it: one region for rings and buffers,
+    /// and one for its pool if the peer maps that.
+    pub fn wanted(config: &Config) -> Limits {
+        let power = config.size.trailing_zeros() as u8;
+        let regions = if config.sharing == Sharing::Nothing { 1 } else { 2 };
+        Limits { from_client: config.rings, to_client: config.rings, power, regions }
+    }
 }
 
 /// The client's reaction to a message.
@@ -56,9 +66,7 @@ impl Client {
     pub fn new(config: &Config) -> Client {
         let secret = padded(&config.secret);
         let init = Message::Init { version: VERSION, id: config.id, mode: 0, secret };
-        let power = config.size.trailing_zeros() as u8;
-        let limits =
-            Limits { from_client: config.rings, to_client: config.rings, power, regions: 0 };
+        let limits = Limits::wanted(config);
         Client { init, limits, state: State::Greeting, to_send: VecDeque::new() }
     }
 
@@ -91,7 +99,7 @@ impl Client {
                     from_client: rings(self.limits.from_client, *from_client_max),
                     to_client: rings(self.limits.to_client, *to_client_max),
                     power: self.limits.power.min(*ring_power_max).max(1),
-                    regions: u32::from(*region_max) + 1,
+                    regions: self.limits.regions.min(u32::from(*region_max) + 1),
                 });
                 Ok(Step::Send(self.init.clone(), None))
             }
