@@ -29,6 +29,7 @@ mod stats;
 mod steer;
 mod sync;
 pub mod testing;
+mod turns;
 mod tx_batch;
 mod waits;
 mod watch;

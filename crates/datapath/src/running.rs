@@ -13,6 +13,7 @@ use linerate_skb::{Ledger, PoolStats};
 use crate::control::Control;
 use crate::notice::Notice;
 use crate::stats::{PortStats, Stats};
+use crate::turns::all_at_rest;
 use crate::waits::WorkerStats;
 use crate::watch::Watch;
 use crate::worker::Worker;
@@ -134,15 +135,9 @@ impl Running {
 
     /// Returns true if no packet is in flight: no worker is in a turn or has packets waiting, and
     /// no ring between workers holds one.
-    ///
-    /// The rings are read between two readings of the workers' turn numbers. A worker that turned
-    /// meanwhile has another number; if a packet waits for a sleeping worker, its ring is not
-    /// empty.
     fn at_rest(&self, draining: bool) -> bool {
         let turns = || self.slots.iter().map(|slot| slot.quiet_turns(draining));
-        let before: Vec<_> = turns().collect();
-        let quiet = before.iter().all(Option::is_some);
-        quiet && self.stats.in_rings() == 0 && turns().eq(before)
+        all_at_rest(turns, || self.stats.in_rings() == 0)
     }
 
     fn all(&self, phase: Phase) {

@@ -1,7 +1,7 @@
 //! The state that a worker shares with other threads: its phase, its orders, and what it has done.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use linerate_port::moderation::HoldControl;
@@ -11,6 +11,7 @@ use linerate_port::{QueueStats, Result};
 use crate::control::Order;
 use crate::mailbox::{Mailbox, Word};
 use crate::notice::Notice;
+use crate::turns::Turns;
 use crate::waits::Waits;
 
 /// The phase in which a worker is.
@@ -58,10 +59,7 @@ pub(crate) struct WorkerSlot {
     /// The mailbox's word at the beginning of the last turn. Only the worker writes it.
     seen: AtomicU32,
     queues: Vec<QueueOf>,
-    /// Twice the completed turns, plus one during a turn.
-    turns: AtomicU64,
-    /// True if the last turn moved no packet and left none waiting.
-    quiet: AtomicBool,
+    turns: Turns,
     ended: AtomicBool,
     waits: Arc<Waits>,
     bell: EventFd,
@@ -76,8 +74,7 @@ impl WorkerSlot {
             mailbox: Mailbox::new(),
             seen: AtomicU32::new(0),
             queues,
-            turns: AtomicU64::new(0),
-            quiet: AtomicBool::new(false),
+            turns: Turns::new(),
             ended: AtomicBool::new(false),
             waits: Arc::default(),
             bell: EventFd::new()?,
@@ -160,14 +157,13 @@ impl WorkerSlot {
     pub fn begin(&self) -> Word {
         let word = self.mailbox.word();
         self.seen.store(word.bits(), Ordering::Relaxed);
-        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+        self.turns.begin();
         word
     }
 
     /// Marks the end of a turn; `quiet` is true if the turn moved no packet and left none waiting.
     pub fn end(&self, quiet: bool) {
-        self.quiet.store(quiet, Ordering::Relaxed);
-        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+        self.turns.end(quiet);
     }
 
     /// Returns true if orders arrived since the last turn began, or since the word `obeyed` was
@@ -180,11 +176,10 @@ impl WorkerSlot {
     /// Returns a number that changes with every turn. Returns `None` if the worker is in a turn or
     /// has work, or if `draining` and it has not seen the order to drain.
     pub fn quiet_turns(&self, draining: bool) -> Option<u64> {
-        let turns = self.turns.load(Ordering::Acquire);
-        let quiet = turns.is_multiple_of(2) && self.quiet.load(Ordering::Relaxed);
+        let turns = self.turns.at_rest();
         let seen = Word::from_bits(self.seen.load(Ordering::Relaxed));
         let knows = !draining || Phase::of(seen) != Phase::Run;
-        (quiet && knows).then_some(turns)
+        turns.filter(|_| knows)
     }
 
     /// Publishes whether the worker's work is done; called by the worker only.
@@ -203,7 +198,7 @@ impl WorkerSlot {
     /// here, because one of its sources has not ended and no worker drains.
     pub fn wake_waiters(&self) {
         let may_be_last = self.phase() != Phase::Run || self.notice.all_ended();
-        if may_be_last && self.quiet.load(Ordering::Relaxed) {
+        if may_be_last && self.turns.was_quiet() {
             self.notice.tell();
         }
     }

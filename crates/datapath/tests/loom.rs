@@ -1,23 +1,31 @@
-//! Checks all interleavings, within a bound, of orders to a worker that is about to sleep.
+//! Checks all interleavings, within a bound, of orders to a worker that is about to sleep, and of the
+//! question whether a worker is at rest.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p linerate-datapath --release --test loom`
 //!
 //! The mailbox is the one that ships, compiled here over loom's types; the bell is a flag that can be waited
-//! for, as an eventfd can. An order that is lost shows as loom's "deadlock": the worker sleeps for ever.
+//! for, as an eventfd can. An order that is lost shows as loom's "deadlock": the worker sleeps for ever. The turns are
+//! the ones that ship, too.
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "what no model calls")]
 #[path = "../src/mailbox.rs"]
 mod mailbox;
 
+#[allow(dead_code, reason = "what no model calls")]
+#[path = "../src/turns.rs"]
+mod turns;
+
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use mailbox::{Mailbox, Word};
+use turns::{Turns, all_at_rest};
 
-/// The names that mailbox.rs imports from its crate.
+/// The names that mailbox.rs and turns.rs import from their crate.
 mod sync {
     pub(crate) use loom::sync::Mutex;
-    pub(crate) use loom::sync::atomic::{AtomicU32, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
     pub(crate) use std::sync::{PoisonError, TryLockError};
 }
 
@@ -108,5 +116,29 @@ fn orders_of_two_threads_and_a_change_of_phase_are_all_obeyed() {
         work(&shared.0, &shared.1, 2, 1);
         first.join().unwrap();
         second.join().unwrap();
+    });
+}
+
+/// A packet is in the first ring, and a turn moves it to the second one. The turn counts the receipt first, so both
+/// rings look empty in between.
+#[test]
+fn a_packet_that_a_turn_moves_from_ring_to_ring_is_never_missing() {
+    explore(|| {
+        let shared = Arc::new((Turns::new(), AtomicU64::new(0), AtomicU64::new(0)));
+        let (turns, received, sent) = &*shared;
+        turns.begin();
+        turns.end(true);
+        let other = shared.clone();
+        let worker = thread::spawn(move || {
+            let (turns, received, sent) = &*other;
+            turns.begin();
+            received.store(1, Ordering::Relaxed);
+            sent.store(1, Ordering::Relaxed);
+            turns.end(false);
+        });
+        let numbers = || std::iter::once(turns.at_rest());
+        let in_rings = || 1 - received.load(Ordering::Relaxed) + sent.load(Ordering::Relaxed);
+        assert!(!all_at_rest(numbers, || in_rings() == 0), "the packet is in a ring or in a turn");
+        worker.join().unwrap();
     });
 }

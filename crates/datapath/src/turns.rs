@@ -1,0 +1,73 @@
+//! The number of a worker's turns, with which another thread reads the counters of several workers
+//! as of one moment.
+//!
+//! ```text
+//!   worker: number odd ─ fence ─► counters of the turn ─► number even
+//!   reader: numbers ─► counters ─ fence ─► numbers again: the same?
+//! ```
+//!
+//! The worker writes and never waits. The fences make a counter of a turn visible only together with the number of
+//! that turn, on every CPU; on x86 they are no instructions. tests/loom.rs compiles this file over loom's types.
+
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
+
+/// The turns of one worker.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    /// Twice the completed turns, plus one during a turn.
+    number: AtomicU64,
+    /// True if the last turn moved no packet and left none waiting.
+    quiet: AtomicBool,
+}
+
+impl Turns {
+    /// Returns the turns of a worker that has not turned yet.
+    pub fn new() -> Turns {
+        Turns { number: AtomicU64::new(0), quiet: AtomicBool::new(false) }
+    }
+
+    /// Marks the beginning of a turn. Only the worker calls it.
+    #[inline]
+    pub fn begin(&self) {
+        self.number.store(self.number.load(Ordering::Relaxed) + 1, Ordering::Release);
+        // The store above orders only what came before it. A reader that sees a counter of this turn must see its
+        // number, too.
+        fence(Ordering::Release);
+    }
+
+    /// Marks the end of a turn; `quiet` is true if the turn moved no packet and left none waiting.
+    /// Only the worker calls it.
+    #[inline]
+    pub fn end(&self, quiet: bool) {
+        self.quiet.store(quiet, Ordering::Relaxed);
+        self.number.store(self.number.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// Returns true if the last turn moved no packet and left none waiting.
+    pub fn was_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Relaxed)
+    }
+
+    /// Returns a number that changes with every turn; `None` if the worker is in a turn or has work.
+    pub fn at_rest(&self) -> Option<u64> {
+        let number = self.number.load(Ordering::Acquire);
+        (number.is_multiple_of(2) && self.was_quiet()).then_some(number)
+    }
+}
+
+/// Returns true if no worker has work and `is_empty` returns true of the rings between them, at one moment.
+///
+/// `numbers` reads the number of each worker's turns; it is called before and after `is_empty`. A worker that turned
+/// meanwhile has another number; if a packet waits for a sleeping worker, its ring is not empty.
+pub(crate) fn all_at_rest<N: Iterator<Item = Option<u64>>>(
+    numbers: impl Fn() -> N,
+    is_empty: impl FnOnce() -> bool,
+) -> bool {
+    let before: Vec<_> = numbers().collect();
+    if before.iter().any(Option::is_none) || !is_empty() {
+        return false;
+    }
+    // The numbers are read again after the counters, not before them.
+    fence(Ordering::Acquire);
+    numbers().eq(before)
+}
