@@ -174,8 +174,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Sleeps on the descriptor, and counts the cause of the wake-up; returns true if it was a
-    /// queue.
+    /// Sleeps on the descriptor, for up to `timeout`, and counts the cause of the wake-up; returns
+    /// true if it was a queue.
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut events: [Event; 16] = [NO_EVENT; 16];
         let n = self.epoll.wait(&mut events, timeout)?;
@@ -234,10 +234,16 @@ impl Worker {
 
     /// Counts the end of a sleep outside [`Worker::park`], in which a program slept on the worker's
     /// descriptor.
+    ///
+    /// The look at the descriptor finds its cause. It takes no event away: each stays until the turn has dealt with it.
+    ///
+    /// Cost: a syscall.
     #[cold]
     pub(crate) fn woken_outside(&mut self) {
         self.is_armed = false;
-        if matches!(self.rest, Rest::Hold { .. }) {
+        // A valid descriptor gives no error; without the cause, the wake-up is not counted.
+        let by_queue = self.sleep(Some(Duration::ZERO)).unwrap_or_default();
+        if !by_queue && matches!(self.rest, Rest::Hold { .. }) {
             self.napis.iter_mut().for_each(Napi::hold_ended);
         }
         self.learn();

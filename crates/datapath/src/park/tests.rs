@@ -243,3 +243,26 @@ fn irq_masks_device_until_polls_within_the_budget_have_found_it_empty() {
     let counts = worker.napis[0].counts();
     assert_eq!((counts.wakeups, counts.irqs(), counts.rx_packets), (2, 2, 15), "7.5 an irq");
 }
+
+/// Sleeps as a program's own loop does, on the worker's descriptor.
+#[test]
+fn wake_up_of_a_program_that_sleeps_on_the_descriptor_is_counted_as_one_in_park_is() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (calls, bursts) = (Arc::<Mutex<Vec<_>>>::default(), vec![3, 3]);
+    let nic = Nic { fd: EventFd::new().unwrap(), bursts, here: 0, calls: calls.clone() };
+    let (egress, tally) = (Egress::new(256, None), pool.tally("backlog"));
+    let mut napi = Napi::new(Box::new(nic), Direction::Both, Napi::id(0), egress, tally);
+    napi.peer = Some(0);
+    napi.set_moderation(Moderation::Napi);
+    let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+    let mut worker = Worker::new(vec![napi], Vec::new(), vec![pool.local()], 4, slot).unwrap();
+    for _ in 0..10 {
+        if worker.turn(Instant::now()) != Turned::Again && worker.arm().unwrap() {
+            poll_readable(&[worker.as_fd()], Some(Duration::from_millis(1))).unwrap();
+        }
+    }
+    // Each burst is one wake-up and arrives whole; the sleeps that end without one count for none.
+    assert_eq!(calls.lock().unwrap().iter().filter(|call| **call == "poll 3").count(), 2);
+    let counts = worker.napis[0].counts();
+    assert_eq!((counts.wakeups, counts.hold_ends, counts.rx_packets), (2, 0, 6));
+}
