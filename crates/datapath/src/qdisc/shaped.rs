@@ -69,7 +69,7 @@ impl<Q: Qdisc> Shaped<Q> {
     /// packets sent.
     ///
     /// Shape:  batch -> the discipline; due packets -> device. Those that the device has no room for go first
-    ///         next time. An empty batch sends what is due.
+    ///         next time. If it took none, others that are due go behind them. An empty batch sends what is due.
     /// Errors: none; the discipline's drops are in the ledger.
     /// Cost:   a doorbell for each 64 packets.
     pub fn xmit(&mut self, batch: &mut Batch, now: Instant) -> usize {
@@ -80,9 +80,16 @@ impl<Q: Qdisc> Shaped<Q> {
             if fifo.is_empty() {
                 qdisc.dequeue(fifo, most, now, mem);
             }
+            let before = fifo.len();
             sent += self.port.xmit(fifo);
+            if before > 0 && fifo.len() == before {
+                // A driver may learn only from a packet behind a refused one that the device never takes that one.
+                let most = Moved { packets: fifo.spare(), ..most };
+                qdisc.dequeue(fifo, most, now, mem);
+            }
             let has_due = qdisc.deadline().is_some_and(|due| due <= now);
-            if !fifo.is_empty() || self.port.waiting() > 0 || !has_due {
+            // A discipline that had nothing is asked again only by the next call, whatever its deadline.
+            if before == 0 || !fifo.is_empty() || self.port.waiting() > 0 || !has_due {
                 return sent;
             }
         }

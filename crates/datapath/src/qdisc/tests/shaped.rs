@@ -1,6 +1,11 @@
 //! Tests a discipline in front of a port of the program's own.
 
-use linerate_port::Port;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use linerate_port::wait::EventFd;
+use linerate_port::{
+    Driver, Needs, Obtained, OpenContext, Opened, Plan, Port, QueueOps, Result, Spec, Want,
+};
 
 use super::*;
 
@@ -50,4 +55,103 @@ fn packets_that_wait_in_a_shaped_port_that_is_dropped_are_counted_as_stopped() {
     assert_eq!(port.xmit(&mut batch, Instant::now()), 2);
     drop(port);
     assert_eq!(pool.ledger().dropped(DropReason::STOPPED), 3);
+}
+
+/// The driver of a device that refuses a packet until another one is behind it; it is its own plan.
+struct Picky;
+
+impl Driver for Picky {
+    fn name(&self) -> &'static str {
+        "picky"
+    }
+
+    fn parse(&self, spec: &Spec) -> Result<Box<dyn Plan>> {
+        spec.finish()?;
+        Ok(Box::new(Picky))
+    }
+}
+
+impl Plan for Picky {
+    fn needs(&self) -> Result<Needs> {
+        Ok(Needs { queues: 1, packet_max_bytes: 1514, ..Needs::default() })
+    }
+
+    fn open(&self, _: &mut OpenContext<'_>) -> Result<Opened> {
+        let queue = PickyQueue(EventFd::new()?);
+        Ok(Opened { queues: vec![Box::new(queue)], obtained: Obtained::new("p", "picky", 1514) })
+    }
+}
+
+struct PickyQueue(EventFd);
+
+impl QueueOps for PickyQueue {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        if batch.len() < 2 {
+            return Moved::default();
+        }
+        batch.discard_first(1, DropReason::WRITE_FAILED, mem);
+        batch.sent(batch.len(), mem)
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        true
+    }
+}
+
+impl AsFd for PickyQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[test]
+fn packet_that_is_refused_alone_gets_the_next_one_behind_it() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let port = Port::open_driver_with(&Picky, "picky:", &pool).unwrap();
+    let mut port = Shaped::new(port, Fifo::new(Limit::packets(20)));
+    let (mut mem, mut batch, now) = (pool.local(), Batch::with_capacity(4), Instant::now());
+    for sent in [0, 0, 1] {
+        assert!(batch.push(udp(&mut mem, 1, 2, 3, 100)).is_ok());
+        assert_eq!(port.xmit(&mut batch, now), sent);
+        // The second one waits behind the first, where the driver finds it next time.
+        assert_eq!(port.counts().held.packets, 0);
+    }
+    assert_eq!(pool.ledger().dropped(DropReason::WRITE_FAILED), 1);
+}
+
+/// A discipline of a program that names a time which has passed, and gives nothing.
+struct Empty;
+
+impl Qdisc for Empty {
+    fn enqueue(&mut self, batch: &mut Batch, n: usize, _: Instant, mem: &mut Local) {
+        batch.discard_first(n, DropReason::QUEUE_LIMIT, mem);
+    }
+
+    fn dequeue(&mut self, _: &mut Batch, _: Moved, _: Instant, _: &mut Local) -> Moved {
+        Moved::default()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Some(Instant::now())
+    }
+
+    fn counts(&self) -> QdiscCounts {
+        QdiscCounts::default()
+    }
+
+    fn purge(&mut self, _: DropReason, _: &mut Local) {}
+}
+
+#[test]
+fn discipline_that_gives_nothing_at_its_time_is_asked_once_a_call() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (a, _b) = Port::pair(8, &pool).unwrap();
+    let mut port = Shaped::new(a, Empty);
+    let later = Instant::now() + Duration::from_secs(1);
+    assert_eq!(port.xmit(&mut Batch::with_capacity(1), later), 0);
+    assert_eq!(port.timeout(later), Some(Duration::ZERO));
 }
