@@ -35,6 +35,8 @@ use unfinished::Left;
 
 /// Batch sizes with which every run is repeated.
 const BATCHES: [usize; 3] = [1, 7, 64];
+/// Number of frames of the test's pool: 14 MB of data, where a capture's frame has at most 256 KiB.
+const FRAMES: u32 = 8192;
 /// Number of bytes shown of two frames that differ.
 const SHOWN: usize = 96;
 
@@ -51,8 +53,8 @@ pub struct Run {
 ///
 /// # Panics
 /// If the capture cannot be read, if two batch sizes give different results (the first difference is shown), if
-/// unfinished packets or packets that a peer may write are treated differently, or if the ledger does not balance:
-/// the function is for tests.
+/// unfinished packets or packets that a peer may write are treated differently, if the stage keeps so many packets
+/// that the test's pool has no frame for the next one, or if the ledger does not balance: the function is for tests.
 #[must_use]
 pub fn run<S: Stage + 'static>(
     make: impl Fn(&mut StageContext<'_>) -> S,
@@ -178,7 +180,7 @@ fn run_once<S: Stage + 'static>(
     trust: Trust,
 ) -> Run {
     let (stage, names) = make_stage(make);
-    let pool = match Pool::builder().name("stage test").frames(8192).trust(trust).build() {
+    let pool = match Pool::builder().name("stage test").frames(FRAMES).trust(trust).build() {
         Ok(pool) => pool,
         Err(e) => panic!("{e}"),
     };
@@ -216,6 +218,7 @@ fn run_once<S: Stage + 'static>(
             break;
         }
     }
+    assert!(worker.napis.first().is_some_and(Napi::ended), "the run left frames unread");
     drop(worker);
     let take = |(name, frames): (String, Collected)| {
         (name, std::mem::take(&mut *frames.lock().unwrap_or_else(PoisonError::into_inner)))
@@ -265,8 +268,9 @@ impl QueueOps for Tape {
             && let Some(mut frame) = self.frames.next()
         {
             let offload = self.left.of(&mut frame.bytes);
-            // A capture's frame is at most 256 KiB, and 8192 frames are 14 MB of data.
-            let Some(mut skb) = mem.alloc_copy(&frame.bytes) else { break };
+            let Some(mut skb) = mem.alloc_copy(&frame.bytes) else {
+                panic!("the test's pool has no frame: the stage keeps all {FRAMES}")
+            };
             skb.set_stamp_ns(frame.stamp_ns);
             skb.set_offload(offload);
             *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = frame.stamp_ns;
@@ -314,7 +318,7 @@ impl AsFd for Tape {
 mod tests {
     use super::*;
     use crate::{PortId, Turn};
-    use linerate_skb::{DropReason, Vlan};
+    use linerate_skb::{DropReason, Skb, Vlan};
 
     fn frames(n: u8) -> Vec<Frame> {
         let frame = |i| Frame { stamp_ns: u64::from(i) * 1_000_000, bytes: vec![i; 60] };
@@ -369,6 +373,21 @@ mod tests {
     #[should_panic(expected = "does not read packets that a peer may write")]
     fn stage_that_reads_nothing_of_what_a_peer_may_write_and_says_it_does_fails() {
         let _ = run_frames(|_| Declares::<true>, &frames(100));
+    }
+
+    struct KeepAll(Vec<Skb>);
+
+    impl Stage for KeepAll {
+        fn run(&mut self, batch: &mut Batch, _: &mut Turn<'_>) {
+            self.0.extend(batch.drain());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the test's pool has no frame")]
+    fn stage_that_keeps_more_packets_than_the_pool_has_fails() {
+        let frame = Frame { stamp_ns: 0, bytes: vec![7; 60] };
+        let _ = run_frames(|_| KeepAll(Vec::new()), &vec![frame; FRAMES as usize + 1]);
     }
 
     struct FirstOfBatch;
