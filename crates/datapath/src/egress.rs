@@ -38,6 +38,10 @@ pub(crate) struct Egress {
     /// Number of packets on the list after the last call that used it.
     listed: usize,
     qdisc: Option<Box<dyn Qdisc>>,
+    /// True if wrappers withhold packets that only a call of the device's `xmit` makes them send.
+    withholds: bool,
+    /// True if every call sends in parts: there is a discipline, or wrappers withhold packets.
+    in_parts: bool,
     /// Counts of the transmit calls.
     pub flushes: Flushes,
 }
@@ -46,7 +50,8 @@ impl Egress {
     /// Creates an empty transmit side; without a discipline it holds at most `backlog` waiting
     /// packets.
     pub fn new(backlog: usize, qdisc: Option<Box<dyn Qdisc>>) -> Egress {
-        let fifo = Batch::with_capacity(if qdisc.is_some() { AUTO_PACKETS } else { backlog });
+        let in_parts = qdisc.is_some();
+        let fifo = Batch::with_capacity(if in_parts { AUTO_PACKETS } else { backlog });
         let mut egress = Egress {
             fifo,
             cap: TxBatch::Auto,
@@ -54,6 +59,8 @@ impl Egress {
             list: None,
             listed: 0,
             qdisc,
+            withholds: false,
+            in_parts,
             flushes: Flushes::default(),
         };
         egress.set_cap(TxBatch::Auto);
@@ -92,6 +99,12 @@ impl Egress {
             }
             self.list = Some(list);
         }
+    }
+
+    /// Sets whether wrappers withhold packets that only a call of the device's `xmit` makes them send.
+    pub fn set_withholds(&mut self, withholds: bool) {
+        self.withholds = withholds;
+        self.in_parts = withholds || self.qdisc.is_some();
     }
 
     /// Moves the packets on the list to the front of the fifo.
@@ -174,7 +187,7 @@ impl Egress {
     /// sent.
     #[inline]
     pub fn xmit(&mut self, ops: &mut DriverQueue, now: Instant, mem: &mut Local) -> bool {
-        if self.qdisc.is_some() || self.fifo.len() > self.whole || self.listed > 0 {
+        if self.in_parts || self.fifo.len() > self.whole || self.listed > 0 {
             let moved = self.xmit_parts(ops, now, mem);
             self.listed = self.list_len();
             return moved;
@@ -207,6 +220,9 @@ impl Egress {
             };
             let before = part.len();
             if before == 0 && ops.waiting() == 0 {
+                if self.withholds && !moved {
+                    ops.xmit(mem, part);
+                }
                 return moved;
             }
             moved |= flush(&mut self.flushes, ops, mem, part);

@@ -151,6 +151,14 @@ impl Napi {
         self.ops.withheld()
     }
 
+    /// Notes whether wrappers withhold packets that only [`Napi::xmit`] makes them send, because the
+    /// queue is not read; returns true if so.
+    pub fn note_withheld(&mut self) -> bool {
+        let withholds = !self.reads() && self.ops.withheld() > 0;
+        self.egress.set_withholds(withholds);
+        withholds
+    }
+
     /// Returns true if a discipline decides which packets are sent, and when.
     pub fn has_qdisc(&self) -> bool {
         self.egress.qdisc_counts().is_some()

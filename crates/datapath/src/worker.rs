@@ -34,6 +34,8 @@ const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 const HEALTH_TURNS: u32 = 4096;
 /// Interval of checks whether a device has sent its packets before it is closed.
 const SENT_INTERVAL: Duration = Duration::from_millis(1);
+/// Interval of calls of a queue that nothing else calls, while its wrappers withhold packets.
+const WITHHELD_INTERVAL: Duration = Duration::from_millis(1);
 /// Longest delay with which the kernel may wake a thread that the engine started.
 const SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
@@ -73,7 +75,8 @@ pub struct Worker {
     pub(crate) holds: bool,
     /// True if a queue has a discipline.
     has_qdisc: bool,
-    /// The earliest time at which packets that wait in a discipline are to be sent.
+    /// The earliest time at which packets that wait in a discipline are to be sent, or at which wrappers
+    /// may send those that they withhold.
     pub(crate) due: Option<Instant>,
     /// True if a program may be asleep on the worker's descriptor.
     pub(crate) is_armed: bool,
@@ -318,6 +321,7 @@ impl Worker {
                 self.ask_at = now.checked_add(QUERY_INTERVAL);
             }
             self.slot.publish(ended);
+            self.note_withheld(now);
         }
         self.slot.end(nothing_waits);
         if nothing_waits && turned == Turned::Again {
@@ -325,6 +329,15 @@ impl Worker {
             self.slot.wake_waiters();
         }
         turned
+    }
+
+    /// Makes the next turns call the queues whose wrappers withhold packets and that are not read, and
+    /// limits the sleep: no event says when such packets may leave.
+    fn note_withheld(&mut self, now: Instant) {
+        let withholds = self.napis.iter_mut().fold(false, |any, napi| napi.note_withheld() | any);
+        let due = self.due.filter(|_| self.has_qdisc);
+        let soon = now.checked_add(WITHHELD_INTERVAL).filter(|_| withholds);
+        self.due = due.into_iter().chain(soon).min();
     }
 
     /// Returns a handle with which any thread orders changes; a turn executes them.

@@ -199,9 +199,9 @@ fn faults_between_two_workers_are_accounted_for_and_the_engine_ends() {
     assert_eq!((found.packets, found.duplicated), (ledger.sent, counts.duplicated));
 }
 
-#[test]
-fn packets_held_by_faults_are_dropped_as_stopped_with_the_engine() {
-    let plan = Plan::new(1).tx(Fault::Delay(Duration::from_secs(3600)), 1);
+/// Starts an engine that sends 100 packets to a sink, each with this delay.
+fn delayed(time: Duration) -> Running {
+    let plan = Plan::new(1).tx(Fault::Delay(time), 1);
     let engine = Engine::builder()
         .port("gen", "gen:,count=100")
         .port("sink", "sink:")
@@ -209,7 +209,21 @@ fn packets_held_by_faults_are_dropped_as_stopped_with_the_engine() {
         .wrap("sink", move |ops, _| Ok(Box::new(Faulty::new(ops, &plan)?)))
         .build()
         .unwrap();
-    let running = engine.start().unwrap();
+    engine.start().unwrap()
+}
+
+#[test]
+fn packets_delayed_before_a_port_that_is_not_read_leave_after_the_delay() {
+    let running = delayed(Duration::from_millis(2));
+    eventually(|| running.stats().ledger().sent == 100);
+    let ledger = running.stop(LONG).ledger;
+    assert_eq!((ledger.created, ledger.sent), (100, 100), "{ledger}");
+    assert!(ledger.is_drained(), "{ledger}");
+}
+
+#[test]
+fn packets_held_by_faults_are_dropped_as_stopped_with_the_engine() {
+    let running = delayed(Duration::from_secs(3600));
     assert!(running.wait(LONG).unwrap());
     let held = running.stats().ledger();
     assert!(held.held().contains(&("held by faults".to_owned(), 100)), "{:?}", held.held());

@@ -118,10 +118,11 @@ impl DriverQueue {
     }
 
     /// Prepares and sends packets from the front of `batch`, and counts them; returns how many
-    /// packets the device accepted.
+    /// packets the device accepted. A call with an empty batch sends those that wait in the preparation, and lets
+    /// wrappers send those that they withhold.
     #[inline]
     pub fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> usize {
-        if batch.is_empty() && !self.prep.is_busy() {
+        if batch.is_empty() && !self.prep.is_busy() && self.ops.withheld() == 0 {
             return 0;
         }
         let moved = self.prep.xmit(self.ops.as_mut(), mem, batch);
