@@ -15,6 +15,8 @@
 //! Source: RFC 8290; batch drops and marks as in Linux net/sched/sch_fq_codel.c; `sch->qstats.backlog` and
 //! `cparams.mtu` there, and `codel_should_drop` of include/net/codel_impl.h, for the bound.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 use linerate_skb::{Batch, DropReason, Local, Moved, Skb};
@@ -32,8 +34,10 @@ use super::{Limit, Qdisc, QdiscCounts};
 ///
 /// Source: Linux net/sched/sch_fq_codel.c `fq_codel_change`.
 pub(super) const QUANTUM_MIN: u32 = 256;
-/// Most packets dropped at once from one flow when all flows together exceed the limit.
-const DROP_BATCH: u32 = 64;
+/// Most packets dropped at once when all flows together exceed the limit.
+const DROP_BATCH: usize = 64;
+/// Part of all packets that is dropped at once, if the longest flow has fewer.
+const DROP_PART: usize = 64;
 
 /// Settings of [`FqCodel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +93,48 @@ impl Link for Flow {
     }
 }
 
+impl Flow {
+    /// Returns the length by which queues are compared: that in bytes, and in packets for queues without bytes.
+    fn length(&self) -> (u64, u32) {
+        (self.packets.bytes, self.packets.packets)
+    }
+}
+
+/// The length of a queue, and its index.
+type Length = ((u64, u32), usize);
+
+/// The longest queues, while packets are dropped from them.
+#[derive(Debug)]
+struct Longest {
+    /// Those found so far, from which a longer one displaces the shortest.
+    found: BinaryHeap<Reverse<Length>>,
+    /// All of them, with their present lengths.
+    queues: BinaryHeap<Length>,
+}
+
+impl Longest {
+    fn new() -> Longest {
+        let found = BinaryHeap::with_capacity(DROP_BATCH);
+        Longest { found, queues: BinaryHeap::with_capacity(DROP_BATCH) }
+    }
+
+    /// Finds the longest queues of `flows`, as many as packets are dropped at most.
+    fn find(&mut self, flows: &[Flow]) {
+        for (i, flow) in flows.iter().enumerate() {
+            let length = Reverse((flow.length(), i));
+            if self.found.len() < DROP_BATCH {
+                self.found.push(length);
+            } else if let Some(mut shortest) = self.found.peek_mut()
+                && flow.length() > shortest.0.0
+            {
+                *shortest = length;
+            }
+        }
+        self.queues.clear();
+        self.queues.extend(self.found.drain().map(|Reverse(length)| length));
+    }
+}
+
 /// Fair queueing of flows, with CoDel for each flow.
 #[derive(Debug)]
 pub struct FqCodel {
@@ -101,6 +147,7 @@ pub struct FqCodel {
     quantum: i64,
     limit: Limit,
     ecn: bool,
+    longest: Longest,
     account: Account,
     clock: Clock,
 }
@@ -135,6 +182,7 @@ impl FqCodel {
             quantum: i64::from(config.quantum_bytes.max(QUANTUM_MIN)),
             limit,
             ecn: config.ecn,
+            longest: Longest::new(),
             account: Account::new(),
             clock: Clock::default(),
         }
@@ -146,17 +194,24 @@ impl FqCodel {
         ((u64::from(hash) * self.flows.len() as u64) >> 32) as u32
     }
 
-    /// Drops up to 64 packets, and at most half, from the head of the queue with the most bytes; if no queue has
-    /// bytes, of the queue with the most packets.
+    /// Drops packets from the heads of queues, each from the queue that is the longest then.
     ///
-    /// Cost: it examines every queue, and therefore drops several packets at once.
+    /// Their number is half the packets of the longest queue, as in Linux, or a 64th of all packets if that is more;
+    /// at most 64. The 64th bounds the work for a packet if the packets are in as many queues, which any sender with
+    /// random ports can bring about.
+    ///
+    /// Cost: it examines every queue once, and therefore drops several packets at once.
     #[cold]
     fn drop_from_longest(&mut self, mem: &mut Local) {
-        let size = |flow: &&mut Flow| (flow.packets.bytes, flow.packets.packets);
-        let longest = self.flows.iter_mut().max_by_key(size);
-        let Some(flow) = longest else { return };
-        for _ in 0..flow.packets.packets.div_ceil(2).min(DROP_BATCH) {
+        self.longest.find(&self.flows);
+        let queues = &mut self.longest.queues;
+        let half = queues.peek().map_or(0, |((_, packets), _)| packets.div_ceil(2) as usize);
+        let part = self.account.held().packets / DROP_PART;
+        for _ in 0..half.max(part).min(DROP_BATCH) {
+            let Some(mut longest) = queues.peek_mut() else { return };
+            let flow = &mut self.flows[longest.1];
             let Some(held) = self.shelf.pop(&mut flow.packets) else { return };
+            longest.0 = flow.length();
             self.account.drop(held.skb, held.bytes.into(), DropReason::QUEUE_LIMIT, mem);
         }
     }

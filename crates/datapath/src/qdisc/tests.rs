@@ -2,6 +2,7 @@
 
 mod bound;
 mod extremes;
+mod flood;
 mod shaped;
 
 use std::collections::HashMap;
