@@ -35,6 +35,8 @@ pub(crate) struct Napi {
     pub fan: Vec<usize>,
     /// Packets waiting to be sent.
     egress: Egress,
+    /// Packets given to the queue to be sent.
+    given: u64,
     /// The ledger's count of the waiting packets, updated after each turn.
     tally: Tally,
     tallied: usize,
@@ -71,6 +73,7 @@ impl Napi {
             meter: None,
             fan: Vec::new(),
             egress,
+            given: 0,
             tally,
             tallied: 0,
             watched: true,
@@ -187,7 +190,13 @@ impl Napi {
         if !self.writes() {
             return batch.discard_first(n, DropReason::UNSUPPORTED, mem);
         }
+        self.given += n as u64;
         self.egress.enqueue(batch, n, now, mem);
+    }
+
+    /// Returns the number of packets given to the queue so far, sent or not.
+    pub fn given(&self) -> u64 {
+        self.given
     }
 
     /// Sends waiting packets that are due; returns true if any was sent.

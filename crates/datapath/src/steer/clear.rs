@@ -21,6 +21,8 @@ pub(crate) struct Clear {
 struct EndPage {
     received: AtomicU64,
     sent: AtomicU64,
+    /// Packets that the worker had given to the end, to send or to drop.
+    given: AtomicU64,
 }
 
 impl Clear {
@@ -45,6 +47,20 @@ impl Clear {
     /// Returns the number of packets that a ring's end had sent by that turn, or by a later one.
     pub fn sent(&self, end: usize) -> u64 {
         self.ends.get(end).map_or(0, |end| end.sent.load(Ordering::Relaxed))
+    }
+
+    /// Returns the number of packets that the worker had given to a ring's end by that turn. Only the worker reads it.
+    pub fn given(&self, end: usize) -> u64 {
+        self.ends.get(end).map_or(0, |end| end.given.load(Ordering::Relaxed))
+    }
+
+    /// Creates a page of one end, with these packets received and given.
+    #[cfg(test)]
+    pub fn of(received: u64, given: u64) -> Arc<Clear> {
+        let page = Clear::new(1);
+        page.ends[0].received.store(received, Ordering::Relaxed);
+        page.ends[0].given.store(given, Ordering::Relaxed);
+        page
     }
 }
 
@@ -72,6 +88,7 @@ impl Clearing {
         // get too few sent packets, and never too many.
         for (page, at) in self.page.ends.iter().zip(&self.ends) {
             page.sent.store(counts(at).tx_packets, Ordering::Relaxed);
+            page.given.store(napis.get(*at).map_or(0, Napi::given), Ordering::Relaxed);
         }
         for (page, at) in self.page.ends.iter().zip(&self.ends) {
             page.received.store(counts(at).rx_packets, Ordering::Release);

@@ -19,6 +19,9 @@ use super::Clear;
 pub(crate) struct Hand {
     /// Counters of the ring's near end.
     near: Arc<QueueStats>,
+    /// The page of this worker, and the index of the ring's near end there; `None` if the output is no
+    /// ring.
+    own: Option<(Arc<Clear>, usize)>,
     /// The worker at the ring's far end; `None` if the output is no ring, so that a packet has left
     /// once it is sent.
     far: Option<Far>,
@@ -28,6 +31,8 @@ pub(crate) struct Hand {
     handed: u64,
     /// Packets that the near end had sent when no packet last waited in its worker.
     sent: u64,
+    /// Packets that all stages had given to the near end by then.
+    given: u64,
     /// Packets of `sent` that are known to have left.
     left: u64,
     mark: Option<u64>,
@@ -65,8 +70,8 @@ impl Reader {
 }
 
 impl Hand {
-    pub fn new(near: Arc<QueueStats>, far: Option<Far>) -> Hand {
-        Hand { near, far, handed: 0, sent: 0, left: 0, mark: None, shared: false }
+    pub fn new(near: Arc<QueueStats>, own: Option<(Arc<Clear>, usize)>, far: Option<Far>) -> Hand {
+        Hand { near, own, far, handed: 0, sent: 0, given: 0, left: 0, mark: None, shared: false }
     }
 
     /// Counts a packet handed over; returns the packet's number.
@@ -76,10 +81,15 @@ impl Hand {
     }
 
     /// Corrects `handed` to the packets actually sent; called when no packet waits in this worker.
+    ///
+    /// The packets given tell whether other stages send to the output, too: those sent do not, because a drop may
+    /// hide a packet of another stage.
     pub fn sent(&mut self) {
+        let own = self.handed - self.sent;
+        let given = self.own.as_ref().map_or(0, |(page, end)| page.given(*end));
         self.sent = self.near.counts().tx_packets;
-        self.shared |= self.sent > self.handed;
-        self.handed = self.sent;
+        self.shared |= self.sent > self.handed || given.saturating_sub(self.given) > own;
+        (self.given, self.handed) = (given, self.sent);
     }
 
     /// Updates how many of the packets handed over have left.
@@ -110,5 +120,27 @@ impl Hand {
         // then.
         let number = if self.shared { self.sent } else { number.min(self.sent) };
         self.left >= number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_of_another_stage_is_not_hidden_by_a_drop() {
+        // Of two packets handed over, one is dropped. The packet of another stage before them has left.
+        let has_left = |given| {
+            let near = Arc::<QueueStats>::default();
+            let far = Far { page: Clear::of(1, 0), end: 0, out: Vec::new() };
+            let mut hand = Hand::new(near.clone(), Some((Clear::of(0, given), 0)), Some(far));
+            let (first, _) = (hand.handed(), hand.handed());
+            near.count_tx(2, 120);
+            hand.sent();
+            hand.advance();
+            hand.has_left(first)
+        };
+        assert!(has_left(2), "without the other stage it is the first that left");
+        assert!(!has_left(3));
     }
 }

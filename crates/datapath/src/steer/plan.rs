@@ -113,7 +113,8 @@ pub(crate) fn link(
         for (port, name) in fan.outputs.iter().zip(&*steering.outputs) {
             match place(*port) {
                 Some((by, at, near)) if by == worker => {
-                    outputs.push((PortId(at as u8), Hand::new(near, far(name))));
+                    let own = end_of(worker, at).map(|end| (pages[worker].clone(), end));
+                    outputs.push((PortId(at as u8), Hand::new(near, own, far(name))));
                 }
                 _ => return bad(format!("'{name}' is on another worker"), "rings: ring:NAME"),
             }
