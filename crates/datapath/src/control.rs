@@ -148,7 +148,7 @@ impl Control {
     ///
     /// # Errors
     /// `E-TOPOLOGY` if there is no port of this name, `E-UNSUPPORTED` if its device has no such hold, `E-PERM` if the
-    /// process may not change it.
+    /// process may not change it. The error says if some of several queues have the new hold already.
     pub fn set_hold(&self, port: &str, hold: DeviceHold) -> Result<()> {
         let what = || format!("cannot set the hold of '{port}'");
         self.numbers(port, what)?;
@@ -158,14 +158,23 @@ impl Control {
             return Err(Error::new(Code::Unsupported, what(), why)
                 .fix("an xdp port has one; moderation fixed holds any device's packets"));
         }
-        devices.try_for_each(|device| device.set_hold(hold))
+        for (set, device) in devices.enumerate() {
+            device.set_hold(hold).map_err(|mut e| {
+                if set > 0 {
+                    e.what = format!("the hold of '{port}' was set on some queues only");
+                }
+                e
+            })?;
+        }
+        Ok(())
     }
 
-    /// Returns the numbers of a port's queues.
+    /// Returns the numbers of a port's queues, in order. Handles to one worker may lack some.
     fn numbers(&self, port: &str, what: impl Fn() -> String) -> Result<Vec<usize>> {
-        let numbers: Vec<usize> =
+        let mut numbers: Vec<usize> =
             self.slots.iter().flat_map(|slot| slot.numbers_of(port)).collect();
         if !numbers.is_empty() {
+            numbers.sort_unstable();
             return Ok(numbers);
         }
         let mut names: Vec<&str> = self.slots.iter().flat_map(|slot| slot.names()).collect();
@@ -186,9 +195,12 @@ impl Control {
         let what = || format!("cannot set the {name} of '{port}'");
         let numbers = self.numbers(port, what)?;
         if let Some(queue) = queue.filter(|queue| !numbers.contains(queue)) {
-            let fix = match numbers.len() {
-                1 => format!("{port} has 1 queue, number 0"),
-                n => format!("{port} has {n} queues, numbers 0 to {}", n - 1),
+            let fix = match (numbers.len(), numbers.as_slice()) {
+                (_, [one]) => format!("{port} has 1 queue, number {one}"),
+                (n, [.., last]) if last + 1 == n => {
+                    format!("{port} has {n} queues, numbers 0 to {last}")
+                }
+                (n, all) => format!("{port} has {n} queues here, numbers {}", listed(all)),
             };
             let why = format!("it has no queue {queue}");
             return Err(Error::new(Code::Topology, what(), why).fix(fix));
@@ -234,6 +246,12 @@ impl Control {
         slot.order(Order::Cpus { cpus, answer: answer.clone() }).map_err(|_| is_full(what()))?;
         Ok(PendingOrder { answers: vec![answer], join: |one, _| one })
     }
+}
+
+/// Returns the numbers as text: `1, 3`.
+fn listed(numbers: &[usize]) -> String {
+    let numbers: Vec<_> = numbers.iter().map(usize::to_string).collect();
+    numbers.join(", ")
 }
 
 fn is_full(what: String) -> Error {
@@ -383,58 +401,4 @@ impl<A: Clone> PendingOrder<A> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn late_order_says_what_became_of_it() {
-        // How many workers have begun the order, and how many have finished it.
-        let said = |workers: usize, begun: usize, done: usize| {
-            let answers: Vec<_> = (0..workers).map(|_| Answer::<u8>::new(0)).collect();
-            assert!(answers[..begun].iter().all(|answer| answer.claim()));
-            answers[..done].iter().for_each(|answer| answer.give(Ok(1)));
-            let pending = PendingOrder { answers: answers.clone(), join: |one, _| one };
-            let e = pending.wait(Duration::from_millis(1)).unwrap_err();
-            assert_eq!(e.code, Code::Busy);
-            let open = answers.iter().filter(|answer| answer.claim()).count();
-            assert_eq!(open, begun, "it is withdrawn from the others");
-            (e.what, e.why)
-        };
-        let (what, why) = said(2, 0, 0);
-        assert_eq!(what, "the order was not executed");
-        assert_eq!(why, "its worker did not finish a poll within 1ms");
-        for done in [0, 1] {
-            let (what, why) = said(2, 1, done);
-            assert_eq!(what, "the order was executed in part");
-            assert_eq!(why, "1 of its 2 workers did not finish a poll within 1ms");
-        }
-        for (workers, done) in [(1, 0), (2, 1)] {
-            let (what, why) = said(workers, workers, done);
-            assert_eq!(what, "the order is not finished");
-            assert_eq!(why, "a worker began it and did not finish it within 1ms");
-        }
-    }
-
-    #[test]
-    fn order_that_a_worker_executed_before_another_refused_it_stays_pending() {
-        let error = |what: &str| Error::new(Code::Busy, what, "");
-        for is_executed in [true, false] {
-            let (first, second) = (Answer::<u8>::new(0), Answer::new(0));
-            let answers = vec![first.clone(), second.clone()];
-            let pending = PendingOrder { answers, join: |one, _| one };
-            if is_executed {
-                assert!(first.claim());
-            }
-            let refused = pending.refused(error("nowhere"), error("in part"));
-            assert!(!second.claim(), "it is withdrawn");
-            if !is_executed {
-                assert_eq!(refused.unwrap_err().what, "nowhere");
-                continue;
-            }
-            let pending = refused.unwrap();
-            assert!(pending.answer().is_none() && !pending.withdraw());
-            first.give(Ok(1));
-            assert_eq!(pending.answer().unwrap().unwrap_err().what, "in part");
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,118 @@
+//! Tests the errors of orders.
+
+use linerate_port::QueueStats;
+use linerate_port::moderation::HoldControl;
+
+use super::*;
+use crate::worker_slot::QueueOf;
+
+#[test]
+fn late_order_says_what_became_of_it() {
+    // How many workers have begun the order, and how many have finished it.
+    let said = |workers: usize, begun: usize, done: usize| {
+        let answers: Vec<_> = (0..workers).map(|_| Answer::<u8>::new(0)).collect();
+        assert!(answers[..begun].iter().all(|answer| answer.claim()));
+        answers[..done].iter().for_each(|answer| answer.give(Ok(1)));
+        let pending = PendingOrder { answers: answers.clone(), join: |one, _| one };
+        let e = pending.wait(Duration::from_millis(1)).unwrap_err();
+        assert_eq!(e.code, Code::Busy);
+        let open = answers.iter().filter(|answer| answer.claim()).count();
+        assert_eq!(open, begun, "it is withdrawn from the others");
+        (e.what, e.why)
+    };
+    let (what, why) = said(2, 0, 0);
+    assert_eq!(what, "the order was not executed");
+    assert_eq!(why, "its worker did not finish a poll within 1ms");
+    for done in [0, 1] {
+        let (what, why) = said(2, 1, done);
+        assert_eq!(what, "the order was executed in part");
+        assert_eq!(why, "1 of its 2 workers did not finish a poll within 1ms");
+    }
+    for (workers, done) in [(1, 0), (2, 1)] {
+        let (what, why) = said(workers, workers, done);
+        assert_eq!(what, "the order is not finished");
+        assert_eq!(why, "a worker began it and did not finish it within 1ms");
+    }
+}
+
+#[test]
+fn order_that_a_worker_executed_before_another_refused_it_stays_pending() {
+    let error = |what: &str| Error::new(Code::Busy, what, "");
+    for is_executed in [true, false] {
+        let (first, second) = (Answer::<u8>::new(0), Answer::new(0));
+        let answers = vec![first.clone(), second.clone()];
+        let pending = PendingOrder { answers, join: |one, _| one };
+        if is_executed {
+            assert!(first.claim());
+        }
+        let refused = pending.refused(error("nowhere"), error("in part"));
+        assert!(!second.claim(), "it is withdrawn");
+        if !is_executed {
+            assert_eq!(refused.unwrap_err().what, "nowhere");
+            continue;
+        }
+        let pending = refused.unwrap();
+        assert!(pending.answer().is_none() && !pending.withdraw());
+        first.give(Ok(1));
+        assert_eq!(pending.answer().unwrap().unwrap_err().what, "in part");
+    }
+}
+
+/// A device that has a hold, or refuses one.
+#[derive(Debug)]
+struct Holding(bool);
+
+impl HoldControl for Holding {
+    fn hold(&self) -> Option<DeviceHold> {
+        None
+    }
+
+    fn set_hold(&self, _: DeviceHold) -> Result<()> {
+        let e = || Error::new(Code::Permission, "cannot set the hold of eth0", "not permitted");
+        if self.0 { Ok(()) } else { Err(e()) }
+    }
+}
+
+/// Returns a handle to one worker that has these queues of port `a`, each with its device's hold.
+fn control(queues: &[(usize, &Arc<dyn HoldControl>)]) -> Control {
+    let queue = |(number, hold): &(usize, &Arc<dyn HoldControl>)| QueueOf {
+        port: "a".into(),
+        number: *number,
+        stats: Arc::<QueueStats>::default(),
+        hold: Some(Arc::downgrade(hold)),
+    };
+    let slot = WorkerSlot::new(&Arc::default(), queues.iter().map(queue).collect()).unwrap();
+    Control { slots: [slot].into() }
+}
+
+#[test]
+fn hold_that_one_of_several_queues_refuses_is_an_error_that_says_so() {
+    let holding = [true, false].map(|holds| Arc::new(Holding(holds)) as Arc<dyn HoldControl>);
+    let [holds, refuses] = &holding;
+    let hold = DeviceHold { time: Duration::ZERO, frames: None };
+    let error = |queues: &[_]| control(queues).set_hold("a", hold).unwrap_err();
+    control(&[(0, holds), (1, holds)]).set_hold("a", hold).unwrap();
+    let e = error(&[(0, refuses), (1, holds)]);
+    assert_eq!((e.code, &*e.what), (Code::Permission, "cannot set the hold of eth0"));
+    let e = error(&[(0, holds), (1, refuses)]);
+    assert_eq!(
+        (e.code, &*e.what),
+        (Code::Permission, "the hold of 'a' was set on some queues only")
+    );
+    assert_eq!(e.why, "not permitted");
+}
+
+#[test]
+fn queue_that_is_not_there_is_refused_with_the_numbers_of_those_that_are() {
+    let hold = Arc::new(Holding(true)) as Arc<dyn HoldControl>;
+    for (numbers, fix) in [
+        (&[0][..], "a has 1 queue, number 0"),
+        (&[3][..], "a has 1 queue, number 3"),
+        (&[1, 0, 2][..], "a has 3 queues, numbers 0 to 2"),
+        (&[3, 1][..], "a has 2 queues here, numbers 1, 3"),
+    ] {
+        let queues: Vec<_> = numbers.iter().map(|number| (*number, &hold)).collect();
+        let e = control(&queues).set_tx_batch("a", Some(9), TxBatch::Auto).unwrap_err();
+        assert_eq!((&*e.why, &*e.fix), ("it has no queue 9", fix));
+    }
+}
