@@ -138,7 +138,7 @@ impl MemoryConfig {
                 self.describe(Pool::sized_for(&holders), frame_bytes).trust(trust).build()?
             }
         };
-        if let Some(every) = self.sampling {
+        if let Some(every) = self.sampling.filter(|_| self.pool.is_none()) {
             pool.set_sampling(every);
         }
         let cut = self.hot_list_len.zip(applied_len).and_then(|(asked, len)| cut(asked, len));

@@ -219,6 +219,17 @@ fn the_ledger_says_which_ring_and_which_backlog_has_the_packets() {
 }
 
 #[test]
+fn engine_does_not_change_the_sampling_of_a_pool_that_the_program_made() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    pool.set_sampling(1);
+    let engine = Engine::builder().port("gen", "gen:,count=100").port("sink", "sink:");
+    let engine = engine.wire("gen", "sink").pool(&pool).sampling(0).build().unwrap();
+    let stopped = finish(engine.start().unwrap());
+    let timed = stopped.pool.cores.iter().map(|core| core.alloc_time.calls).sum::<u64>();
+    assert!(timed > 0, "{:?}", stopped.pool.cores);
+}
+
+#[test]
 fn with_a_core_for_each_wire_no_packet_is_freed_on_another() {
     let cpus = linerate_port::thread::allowed_cpus().unwrap();
     if cpus.len() < 2 {

@@ -244,8 +244,8 @@ impl EngineBuilder {
     /// If a peer may write it ([`Trust::Exported`](linerate_skb::Trust)), the peer can write the packets of all
     /// wires. An engine's own pools keep them apart.
     ///
-    /// The builder's settings of frames and policies are for a pool that the engine makes; they do not change this
-    /// one.
+    /// The builder's settings of frames, policies and sampling are for a pool that the engine makes; they do not change
+    /// this one.
     #[must_use]
     pub fn pool(mut self, pool: &Pool) -> Self {
         self.memory.pool = Some(pool.clone());
