@@ -50,7 +50,7 @@ pub struct PortStats {
     pub obtained: Obtained,
     /// Packets and bytes that passed, over all queues.
     pub counts: QueueCounts,
-    /// The packets that the driver copies: none, all or some.
+    /// The packets that the driver copies: none, all or some; some if the queues differ.
     pub copies: Copies,
     /// Counters of the driver other than packets, over all queues, updated as often as `flushes`.
     /// The sum of the causes is at most [`QueueCounts::rx_missed`]; the rest has no known cause.
@@ -60,9 +60,9 @@ pub struct PortStats {
     pub flushes: Flushes,
     /// The port's health: that of the first queue in trouble, if there is one.
     pub health: Health,
-    /// The result of a sink that verifies packets.
+    /// The result of a sink that verifies packets; of its first queue, if it has several.
     pub verified: Option<Verified>,
-    /// The pace of a source that sends at a fixed rate.
+    /// The pace of a source that sends at a fixed rate; of its first queue, if it has several.
     pub pace: Option<Pace>,
     /// A reading of each queue of the port, in the order of their numbers.
     pub queues: Vec<QueueReading>,
@@ -172,7 +172,8 @@ impl PortStats {
             // are written.
             let (c, report) = (live.counts(), slot.report());
             stats.counts += c;
-            stats.copies = report.copies;
+            let is_same = i == 0 || report.copies == stats.copies;
+            stats.copies = if is_same { report.copies } else { Copies::Sometimes };
             stats.driver_counts += report.counts;
             stats.flushes += slot.flushes.read();
             stats.counts.rx_missed += slot.rx_missed.load(Ordering::Relaxed);

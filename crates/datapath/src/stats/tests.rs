@@ -6,7 +6,7 @@ use crate::napi::Napi;
 use crate::worker::{Turned, Worker};
 use crate::worker_slot::WorkerSlot;
 use linerate_port::wait::EventFd;
-use linerate_port::{Code, Counters, Direction, Error, Moderation, QueueOps, Want};
+use linerate_port::{Caps, Code, Counters, Direction, Error, Moderation, QueueOps, Want};
 use linerate_skb::{Batch, Local, Moved};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 struct Losing {
     bell: EventFd,
     counts: DriverCounts,
+    copies: Copies,
     down: Arc<AtomicBool>,
 }
 
@@ -25,7 +26,8 @@ impl Losing {
     fn new(copied_bytes: Option<u64>, resets: u64) -> Losing {
         let mut counts = DriverCounts::default();
         (counts.copied_bytes, counts.resets, counts.bad_descs) = (copied_bytes, resets, 5);
-        Losing { bell: EventFd::new().unwrap(), counts, down: Arc::default() }
+        let (bell, copies) = (EventFd::new().unwrap(), Copies::default());
+        Losing { bell, counts, copies, down: Arc::default() }
     }
 }
 
@@ -47,6 +49,10 @@ impl QueueOps for Losing {
         let mut counters = Counters::default();
         (counters.rx_missed, counters.driver) = (self.counts.missed_ring_full, self.counts);
         counters
+    }
+
+    fn caps(&self) -> Caps {
+        Caps { copies: self.copies, ..Caps::default() }
     }
 
     fn health(&self) -> Health {
@@ -115,6 +121,22 @@ fn bytes_copied_are_unknown_if_no_queue_counts_them() {
     let (entry, mut worker) = port(vec![Losing::new(Some(1), 0), Losing::new(Some(0), 0)]);
     worker.turn(Instant::now());
     assert_eq!(PortStats::read(&entry).driver_counts.copied_bytes, Some(1));
+}
+
+#[test]
+fn port_copies_some_packets_if_its_queues_differ() {
+    let (never, always, some) = (Copies::Never, Copies::Always, Copies::Sometimes);
+    for (queues, of_port) in [
+        ([never; 3], never),
+        ([always; 3], always),
+        ([always, never, never], some),
+        ([never, never, always], some),
+    ] {
+        let losing = queues.map(|copies| Losing { copies, ..Losing::new(None, 0) });
+        let (entry, worker) = port(losing.into());
+        drop(worker);
+        assert_eq!(PortStats::read(&entry).copies, of_port, "{queues:?}");
+    }
 }
 
 #[test]
