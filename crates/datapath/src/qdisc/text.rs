@@ -178,10 +178,15 @@ fn burst(text: &str) -> std::result::Result<u64, String> {
     within(units::count(text)?, 64, BURST_MAX_BYTES, "bytes")
 }
 
-/// Reads a rate in bits a second: `10Mbit`, `2.5Gbit`, `10Mbps`.
+/// Reads a rate in bits a second: `10Mbit`, `2.5Gbit`.
 fn rate(text: &str) -> std::result::Result<u64, String> {
     const WANTED: &str = "say a rate in bits a second, as 10Mbit or 2.5Gbit";
-    let number = text.strip_suffix("bit").or_else(|| text.strip_suffix("bps")).ok_or(WANTED)?;
+    // One reader takes it for bits a second, and another for tc's bytes a second.
+    const UNCLEAR: &str = "bps is bytes a second in tc: say 10Mbit for bits, or 80Mbit for 10 MB";
+    if text.ends_with("bps") {
+        return Err(UNCLEAR.into());
+    }
+    let number = text.strip_suffix("bit").ok_or(WANTED)?;
     let (number, scale) = match number.strip_suffix(|c: char| c.is_ascii_alphabetic()) {
         None => (number, 1.0),
         Some(rest) => match &number[rest.len()..] {
@@ -218,7 +223,7 @@ mod tests {
         assert_eq!(show("qdisc=fq_codel,target=2ms,ecn=off"), "fq_codel limit 10240p target 2ms");
         assert_eq!(show("shape=2.5Gbit"), "fifo limit 1000p, shaped to 2500000000 bit/s");
         let both =
-            show("shape=10Mbps,burst=16k,qdisc=fq_codel,limit=100,flows=1k,quantum=300,mtu=9014");
+            show("shape=10Mbit,burst=16k,qdisc=fq_codel,limit=100,flows=1k,quantum=300,mtu=9014");
         assert_eq!(both, "fq_codel limit 100p target 5ms, shaped to 10000000 bit/s");
         assert_eq!(setup("size=64").unwrap(), None);
         assert_eq!(setup("qdisc=pfifo_fast").unwrap().unwrap().packets(), 3000);
@@ -232,6 +237,7 @@ mod tests {
             ("shape=1e13bit", "as 10Mbit"),
             ("shape=10", "as 10Mbit"),
             ("shape=tenMbit", "as 10Mbit"),
+            ("shape=10Mbps", "say 10Mbit for bits, or 80Mbit for 10 MB"),
             ("shape=-1Mbit", "as 10Mbit"),
             ("shape=1Mbit,burst=0", "64 to"),
             ("shape=1Mbit,burst=2G", "64 to 1073741824 bytes"),
