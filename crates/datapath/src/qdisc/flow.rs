@@ -73,15 +73,17 @@ impl Seed {
         }
     }
 
-    /// Returns the flow number of the most frequent packets: IPv4 without tags, options and
-    /// fragments; `None` for others.
+    /// Returns the flow number of the most frequent packets: TCP and UDP in IPv4 without tags, options
+    /// and fragments, and with ports in the packet; `None` for others.
     #[inline]
     fn flow_of_plain(&self, key: Key, bytes: &[u8]) -> Option<u64> {
         let head = bytes.first_chunk::<38>()?;
         let word =
             |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let is_plain = word(12) >> 8 == 0x0008_0045 && word(20) & 0x3fff_0000 == 0;
-        let has_ports = matches!(Protocol(head[23]), Protocol::TCP | Protocol::UDP);
+        // Behind a total length of less than 24 bytes there is padding where the ports would be.
+        let has_ports =
+            word(16) >= 24 << 16 && matches!(Protocol(head[23]), Protocol::TCP | Protocol::UDP);
         if !is_plain || !has_ports {
             return None;
         }
@@ -170,6 +172,22 @@ mod tests {
             assert!(seed.flow_of_plain(key, tagged.data()).is_none());
             assert_eq!(seed.flow(key, &plain), seed.flow(key, &tagged), "{key:?}");
         }
+    }
+
+    #[test]
+    fn padding_of_a_packet_without_ports_is_no_port() {
+        let pool = Pool::builder().frames(64).build().unwrap();
+        let (mut mem, seed) = (pool.local(), Seed::random());
+        let mut flow = |total_len: u8, port| {
+            let mut skb = udp(&mut mem, 1, 2, port, 60);
+            skb.copy_from(16, &[0, total_len]);
+            (seed.flow_of_plain(Key::Connection, skb.data()), seed.flow(Key::Connection, &skb))
+        };
+        for total_len in [20, 23] {
+            let (plain, first) = flow(total_len, 3);
+            assert_eq!((plain, first), (None, flow(total_len, 4).1), "{total_len} bytes");
+        }
+        assert_ne!(flow(24, 3), flow(24, 4));
     }
 
     #[test]
