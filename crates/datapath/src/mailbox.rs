@@ -54,8 +54,7 @@ pub(crate) struct Mailbox<T> {
 impl<T> Mailbox<T> {
     /// Returns an empty mailbox in phase 0.
     pub fn new() -> Mailbox<T> {
-        let list = Mutex::new(Vec::with_capacity(ORDERS_MAX));
-        Mailbox { word: AtomicU32::new(0), list }
+        Mailbox { word: AtomicU32::new(0), list: Mutex::new(Vec::new()) }
     }
 
     /// Reads the word.
