@@ -21,6 +21,9 @@ use crate::worker_slot::{Phase, WorkerSlot};
 
 /// Longest time for a halted worker to return from a device's call.
 const GRACE: Duration = Duration::from_secs(2);
+/// Remedy for a thread that was left behind.
+const LEFT_BEHIND: &str =
+    "end the process, which frees its devices, and report the driver whose call does not return";
 
 /// A running engine. Dropping the handle stops the engine without waiting for queued packets.
 #[derive(Debug)]
@@ -54,12 +57,13 @@ impl Running {
             let name = format!("linerate-{i}");
             let thread = std::thread::Builder::new().name(name).spawn(body).map_err(|e| {
                 Error::new(Code::System, format!("cannot start worker {i}"), e.to_string())
+                    .fix("allow the process more threads: ulimit -u, pids.max of its cgroup")
             })?;
             running.threads.push(thread);
             running.slots.push(slot);
             // If this returns an error, `running` is dropped, which stops the workers started
             // before.
-            outcome.recv().unwrap_or(Ok(()))?;
+            outcome.recv().unwrap_or_else(|_| Err(unreported(i)))?;
         }
         Ok(running)
     }
@@ -162,7 +166,7 @@ impl Running {
             }
             let why = "a device's call does not return; the thread was left behind";
             let what = format!("worker {i} did not end");
-            failed.get_or_insert(Error::new(Code::System, what, why));
+            failed.get_or_insert(Error::new(Code::System, what, why).fix(LEFT_BEHIND));
         }
         failed
     }
@@ -252,11 +256,21 @@ impl fmt::Display for Stopped {
     }
 }
 
+/// Returns the error of a worker whose thread ended before it reported that it could start.
+fn unreported(index: usize) -> Error {
+    let why = "its thread ended before it reported";
+    Error::new(Code::System, format!("cannot start worker {index}"), why)
+        .fix("stderr shows the place of a panic: report it as a bug in linerate")
+}
+
 /// Runs a worker to its end; returns the error if it failed.
 fn run(index: usize, worker: Worker) -> Option<Error> {
     let (why, fix) = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
         Ok(Ok(())) => return None,
-        Ok(Err(e)) => (e.to_string(), ""),
+        Ok(Err(e)) => (
+            e.to_string(),
+            "a worker must be able to wait for its devices: see what a sandbox forbids",
+        ),
         Err(panic) => {
             let why = format!("a stage or driver panicked: {}", message(panic.as_ref()));
             (
