@@ -221,8 +221,8 @@ impl Napi {
         self.egress.purge(mem);
     }
 
-    /// Arms the queue for `want`; returns false if the wanted event has occurred already. `None`
-    /// disarms the queue.
+    /// Arms the queue for `want`; returns false if the wanted event has occurred already. With
+    /// `None` the device is not called and keeps its state; the worker does not watch the queue then.
     pub fn arm(&mut self, want: Option<Want>) -> bool {
         let armed = want.is_none_or(|want| self.ops.arm(want));
         if !armed {

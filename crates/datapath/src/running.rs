@@ -190,7 +190,8 @@ pub struct Stopped {
     pub ports: Vec<PortStats>,
     /// Statistics of each worker's time, up to its end.
     pub workers: Vec<WorkerStats>,
-    /// Statistics of the pools, by core, after all packets had left.
+    /// Statistics of the pools, by core, when all packets had left or the time for that was over.
+    /// The workers had not ended yet, so each still had its hot list.
     pub pool: PoolStats,
     /// Memory that the pools held for packets at the time of the stop.
     pub memory_bytes: u64,

@@ -141,7 +141,7 @@ impl FlowTbf {
         self.flows.get(i as usize).is_some_and(|flow| flow.number == number)
     }
 
-    /// Creates a flow and returns its index; `None` if the table is full and no flow can be
+    /// Creates a flow and returns its index; [`NONE`] if the table is full and no flow can be
     /// evicted.
     #[cold]
     fn begin(&mut self, number: u64, now_ns: u64) -> u32 {
