@@ -8,6 +8,7 @@ pub(crate) mod flow;
 pub(crate) mod headers;
 mod link;
 pub(crate) mod offload;
+pub(crate) mod partial;
 mod queue;
 mod reserve;
 pub(crate) mod segment;

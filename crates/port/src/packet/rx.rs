@@ -4,17 +4,16 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use linerate_skb::{Batch, DropReason, Local, Moved, PacketType, Skb};
+use linerate_skb::{Batch, DropReason, Local, Moved, Offload, PacketType, Skb};
 use linerate_sys::packet::{
     BlockRing, PKTTYPE_BROADCAST, PKTTYPE_MULTICAST, PKTTYPE_OTHERHOST, PacketSocket, RecvBatch,
-    RxFrame, Vlan,
+    RxFrame, STATUS_CSUM_NOT_READY, Vlan,
 };
-use linerate_sys::vnet::VnetHdr;
 use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
-use crate::host::Retry;
 use crate::host::offload::{self, TAG_AT, TAG_BYTES};
+use crate::host::{Retry, partial};
 
 /// The place where received frames wait.
 pub(super) enum Source {
@@ -27,8 +26,8 @@ pub(super) enum Source {
 /// The source of received frames, and the state of receiving.
 pub(super) struct Rx {
     source: Source,
-    /// Length of the longest packet that the port delivers.
-    longest: usize,
+    /// Lengths of the longest packets.
+    limits: Limits,
     /// Buffer in which a frame and its VLAN tag are joined; only tagged frames cost this second copy.
     scratch: Vec<u8>,
     /// The next attempt while the pool has no frame, or after an error of the socket; meanwhile the
@@ -42,6 +41,16 @@ pub(super) struct Rx {
     pub is_broken: bool,
 }
 
+/// Lengths of the longest packets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Length of the longest packet that the port delivers.
+    pub longest: usize,
+    /// The interface's MTU at opening: without an offload header, a longer packet of TCP whose checksum is unfinished
+    /// is a superframe.
+    pub mtu_bytes: usize,
+}
+
 /// Outcome for one frame.
 enum RxOutcome {
     Received(Skb),
@@ -52,11 +61,11 @@ enum RxOutcome {
 }
 
 impl Rx {
-    pub fn new(source: Source, longest: usize) -> Rx {
+    pub fn new(source: Source, limits: Limits) -> Rx {
         Rx {
             source,
-            longest,
-            scratch: Vec::with_capacity(longest),
+            limits,
+            scratch: Vec::with_capacity(limits.longest),
             starved: Retry::default(),
             rx_nombuf: 0,
             refused: 0,
@@ -84,8 +93,8 @@ impl Rx {
         budget: usize,
     ) -> Moved {
         let left = budget.min(out.spare());
-        let (scratch, longest) = (&mut self.scratch, self.longest);
-        let mut visit = Visit { mem, out, scratch, longest, left, moved: Moved::default() };
+        let (scratch, limits) = (&mut self.scratch, self.limits);
+        let mut visit = Visit { mem, out, scratch, limits, left, moved: Moved::default() };
         let is_fed = match &mut self.source {
             Source::Ring(ring) => visit.take_blocks(ring),
             Source::Socket(batch) => loop {
@@ -149,7 +158,7 @@ struct Visit<'a> {
     mem: &'a mut Local,
     out: &'a mut Batch,
     scratch: &'a mut Vec<u8>,
-    longest: usize,
+    limits: Limits,
     /// Frames that may still be looked at.
     left: usize,
     moved: Moved,
@@ -187,7 +196,7 @@ impl Visit<'_> {
     }
 
     fn take(&mut self, frame: &RxFrame<'_>) -> bool {
-        match take(self.mem, frame, self.scratch, self.longest) {
+        match take(self.mem, frame, self.scratch, self.limits) {
             RxOutcome::Received(skb) => {
                 self.moved += Moved { packets: 1, bytes: skb.len() as u64 };
                 // `push` cannot fail: `left` started as the spare room of `out`.
@@ -201,7 +210,8 @@ impl Visit<'_> {
     }
 }
 
-fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: usize) -> RxOutcome {
+fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, limits: Limits) -> RxOutcome {
+    let longest = limits.longest;
     // The kernel removes tags only from complete headers; a shorter frame has no place for one.
     let vlan = frame.vlan.filter(|_| frame.data.len() >= TAG_AT);
     let bytes = match vlan {
@@ -218,16 +228,35 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, longest: us
     if cut || bytes.len() > longest.min(mem.pool().packet_max_bytes()) {
         return refuse(mem, DropReason::TOO_LONG);
     }
-    let header = frame.vnet.unwrap_or(VnetHdr::NONE);
-    // An inserted tag moves the headers behind it, so add its length to the offload's offsets.
-    let moved = bytes.len() - frame.data.len();
-    let left = offload::received(&header, frame.data.len()).and_then(|left| left.pushed(moved));
-    let Some(left) = left else { return refuse(mem, DropReason::MALFORMED) };
+    let left = match &frame.vnet {
+        Some(header) => {
+            // An inserted tag moves the headers behind it, so add its length to the offload's offsets.
+            let moved = bytes.len() - frame.data.len();
+            let left = offload::received(header, frame.data.len());
+            left.and_then(|left| left.pushed(moved)).ok_or(DropReason::MALFORMED)
+        }
+        None if frame.status & STATUS_CSUM_NOT_READY != 0 => unfinished(bytes, limits),
+        None => Ok(Offload::NONE),
+    };
+    let left = match left {
+        Ok(left) => left,
+        Err(reason) => return refuse(mem, reason),
+    };
     let Some(mut skb) = mem.alloc_copy(bytes) else { return RxOutcome::NoFrame };
     skb.set_offload(left);
     skb.set_stamp_ns(u64::from(frame.sec) * 1_000_000_000 + u64::from(frame.nsec));
     skb.set_packet_type(packet_type(frame.pkttype));
     RxOutcome::Received(skb)
+}
+
+/// Returns the work that is left on a packet without an offload header of which the kernel says that its checksum is
+/// unfinished.
+///
+/// # Errors
+/// `UNSUPPORTED` if the place of the checksum is not found: delivered, the packet would leave with a wrong one.
+#[cold]
+fn unfinished(bytes: &[u8], limits: Limits) -> Result<Offload, DropReason> {
+    partial::left(bytes, bytes.len(), limits.mtu_bytes).ok_or(DropReason::UNSUPPORTED)
 }
 
 /// Drops a received frame for `reason`: the ledger counts a packet, but its bytes are not copied.
@@ -273,7 +302,8 @@ mod tests {
             let (status, sec, nsec) = (0, 0, 0);
             let len = len as u32;
             let frame = RxFrame { data, len, vnet, vlan, status, pkttype, sec, nsec };
-            match take(&mut mem, &frame, &mut scratch, 65535) {
+            let limits = Limits { longest: 65535, mtu_bytes: 1500 };
+            match take(&mut mem, &frame, &mut scratch, limits) {
                 RxOutcome::Received(skb) => Some(skb.len()),
                 _ => None,
             }

@@ -20,7 +20,7 @@ use crate::queue::QueueOps;
 use super::Device;
 use super::config::{self, Config};
 use super::filter;
-use super::rx::{Rx, Source};
+use super::rx::{Limits, Rx, Source};
 use super::tx::Tx;
 
 /// Send buffer for outgoing frames; the kernel's default of 200 KB holds three superframes.
@@ -71,8 +71,11 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(sockets.len());
     for (socket, source) in sockets {
         let (link, bell) = (Link::open(&config.interface)?, Bell::new(&socket)?);
-        let (rx, tx) = (Rx::new(source, longest), Tx::new(vnet, config.bypass));
+        let (rx, tx) = (Rx::new(source, limits), Tx::new(vnet, config.bypass));
         let _reservation = reservation.clone();
+    // Another kernel may have it, too: then its superframes are cut here.
+    let has_uso = kernel::version().is_none_or(|version| version >= USO);
+    let limits = Limits { longest, mtu_bytes: mtu as usize };
         let device = Device { socket, rx, tx, rx_missed: 0, _reservation };
         queues.push(Box::new(HostQueue::new(link, bell, device)));
     }

@@ -154,6 +154,30 @@ fn without_offload_headers_checksums_are_filled_in_and_superframes_cut() {
 }
 
 #[test]
+fn without_offload_headers_an_unfinished_checksum_is_found_and_filled_in() {
+    in_netns(|| {
+        veth(1500);
+        for options in ["", ",retire=0"] {
+            let mut a = queue("packet:v0");
+            let mut b = queue(&format!("packet:v1,vnet=off{options}"));
+            let frame = ipv4(17, 100);
+            // The field does not have the sum of the pseudo header.
+            let mut unknown = frame.clone();
+            unknown[40] ^= 1;
+            send(&mut a, &[unknown, frame.clone()], PARTIAL);
+            let mut got = receive_if(&mut b, 1, is_ipv4);
+            assert_eq!(got.iter().next().unwrap().offload(), PARTIAL, "{options}");
+            assert_eq!(b.pool().ledger().dropped(DropReason::UNSUPPORTED), 1, "{options}");
+            assert_eq!(b.xmit(&mut got), 1);
+            let got = receive_if(&mut a, 1, is_ipv4);
+            let skb = got.iter().next().unwrap();
+            let sum = checksum::add(checksum::sum(&skb.data()[34..]), pseudo(17, frame.len() - 34));
+            assert_eq!((skb.offload(), sum), (Offload::NONE, u16::MAX), "{options}");
+        }
+    });
+}
+
+#[test]
 fn packet_that_the_device_never_takes_is_dropped() {
     in_netns(|| {
         veth(1500);

@@ -11,7 +11,7 @@ use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
 use crate::caps::Caps;
-use crate::host::{Bell, Host, HostDevice, HostQueue, Link, RETRY};
+use crate::host::{Bell, Host, HostDevice, HostQueue, Link, RETRY, longest_frame, partial};
 use crate::moderation::HoldControl;
 use crate::queue::{Health, HealthKind, Want};
 use crate::stats::{Counters, DriverCounts};
@@ -19,7 +19,7 @@ use crate::stats::{Counters, DriverCounts};
 use super::binding::{CopyMode, QueueBinding, Refused};
 use super::held::Held;
 use super::late::{Late, Reading};
-use super::partial::{self, Checksums};
+use super::partial::Checksums;
 use super::rings::{Rings, Socket};
 use super::rx::Rx;
 use super::tx::Tx;
