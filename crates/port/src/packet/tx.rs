@@ -36,6 +36,10 @@ const SHORT_PROBE_PATIENCE: Duration = Duration::from_secs(1);
 /// offer, or refused ones only.
 const GIVE_UP_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Time after which earlier refusals say nothing about the packets that are offered now. A caller offers refused
+/// packets again every millisecond; after such a pause they are other packets, or the caller was away.
+const FORGET: Duration = Duration::from_millis(100);
+
 /// The arrays for sendmmsg, and the state after the kernel's last reply.
 pub(super) struct Tx {
     messages: SendBatch,
@@ -49,6 +53,8 @@ pub(super) struct Tx {
     bypass: bool,
     /// Time since which the device has refused all packets.
     refused_since: Option<Instant>,
+    /// Time of the last refusal for lack of room.
+    refused_at: Option<Instant>,
     /// State of the first packets of the batch, while they are refused for lack of room.
     held: Option<Held>,
     /// Their handles, by which they are recognised when the same batch comes again.
@@ -95,11 +101,17 @@ impl Tx {
             retry: Retry::default(),
             bypass,
             refused_since: None,
+            refused_at: None,
             held: None,
             refused: Vec::new(),
             scratch: Vec::new(),
             doorbells: 0,
         }
+    }
+
+    /// Forgets refusals, after which the next one is treated as the first.
+    fn forget(&mut self) {
+        (self.refused_since, self.held) = (None, None);
     }
 
     /// Returns true if the kernel refused the last packet for lack of room.
@@ -132,13 +144,13 @@ impl Tx {
         (self.is_full, self.retry) = (false, Retry::default());
         if !link.is_up() {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
-            (self.refused_since, self.held) = (None, None);
+            self.forget();
         }
         while !batch.is_empty() {
             let (sent, refusal) = self.send_some(socket, batch);
             if sent > 0 {
                 moved += batch.sent(sent, mem);
-                (self.refused_since, self.held) = (None, None);
+                self.forget();
             }
             let Some(errno) = refusal else { continue };
             if errno == Errno::NETDOWN || errno == Errno::NXIO || errno == Errno::NODEV {
@@ -150,7 +162,7 @@ impl Tx {
                     continue;
                 }
                 batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
-                (self.refused_since, self.held) = (None, None);
+                self.forget();
                 break;
             }
             match self.refused(errno, socket, link, mem, batch) {
@@ -236,22 +248,27 @@ impl Tx {
         batch: &mut Batch,
     ) -> Then {
         let now = Instant::now();
+        let before = self.refused_at.replace(now);
+        if before.is_some_and(|at| now.saturating_duration_since(at) >= FORGET) {
+            self.forget();
+            self.refused.clear();
+        }
         let since = *self.refused_since.get_or_insert(now);
         let waited = now.saturating_duration_since(since);
         let superframe = batch.iter().next().is_some_and(|skb| skb.offload().is_gso());
         if self.bypass && superframe && waited >= SUPERFRAME_PATIENCE {
-            (self.refused_since, self.held) = (None, None);
+            self.forget();
             batch.discard_first(1, DropReason::UNSUPPORTED, mem);
             return Then::Retry;
         }
         if waited >= CARRIER_PATIENCE && link.lacks_carrier() {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
-            (self.refused_since, self.held) = (None, None);
+            self.forget();
             return Then::Stop;
         }
         match self.probe(socket, batch, now) {
             Probe::Taken(guilty) => {
-                (self.refused_since, self.held) = (None, None);
+                self.forget();
                 return Then::Skip(guilty);
             }
             Probe::GiveUp => batch.discard_first(1, DropReason::WRITE_FAILED, mem),

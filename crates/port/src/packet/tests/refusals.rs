@@ -95,6 +95,26 @@ fn segments_that_the_kernel_always_drops_do_not_hold_up_the_next_packet() {
     });
 }
 
+#[test]
+fn refusal_after_a_pause_is_treated_as_the_first_one() {
+    in_netns(|| {
+        veth(1500);
+        ip("link set v1 mtu 1400");
+        let mut a = queue("packet:v0");
+        let mut batch = Batch::with_capacity(2);
+        for frame in [stamped(0, 1514), stamped(1, 60)] {
+            batch.push(a.local().alloc_copy(&frame).unwrap()).unwrap();
+        }
+        if a.xmit(&mut batch) > 0 {
+            return eprintln!("skipped: this kernel says that it took what veth drops");
+        }
+        // Longer than any packet is refused before the one behind it is tried.
+        std::thread::sleep(Duration::from_millis(1100));
+        assert_eq!((a.xmit(&mut batch), batch.len()), (0, 2));
+        assert_eq!(a.pool().ledger().dropped_total(), 0, "{}", a.pool().ledger());
+    });
+}
+
 /// Offers single packets, as `tx_batch=1` does: there is never a second one to offer.
 #[test]
 fn packets_that_the_kernel_always_drops_are_given_up_if_nothing_is_behind_them() {
