@@ -11,7 +11,7 @@
 //!
 //! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c.
 
-use linerate_skb::{Batch, DropReason, Local, Skb};
+use linerate_skb::{Batch, DropReason, Local, Offload, Skb};
 use linerate_wire::checksum;
 
 use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IPV6_BYTES, IpHeader, TCP, UDP};
@@ -23,6 +23,14 @@ const GSO_UDP: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
+/// Most segments of a superframe: 64 KiB in pieces of 32 bytes, less than the smallest that TCP sends. They bound the
+/// work of one packet.
+const SEGMENTS_MAX: usize = 2048;
+
+/// Returns true for a superframe of UDP.
+pub(crate) fn is_udp(offload: Offload) -> bool {
+    offload.gso_type & !GSO_ECN == GSO_UDP
+}
 
 /// A superframe, with the state of its segmentation.
 #[derive(Debug)]
@@ -89,12 +97,20 @@ impl Cutter {
         if !fits || len <= headers_len || gso_size == 0 {
             return None;
         }
+        if (len - headers_len).div_ceil(gso_size) > SEGMENTS_MAX {
+            return None;
+        }
         let longest = headers_len + gso_size.min(len - headers_len);
         if !ips.iter().flatten().all(|ip| ip_length(longest, ip) <= usize::from(u16::MAX)) {
             return None;
         }
         let ecn = offload.gso_type & GSO_ECN != 0;
         Some(Cutter { headers, headers_len, ips, ip, ecn, gso_size, len, done: 0, segments: 0 })
+    }
+
+    /// Returns the length of the longest segment.
+    pub fn longest(&self) -> usize {
+        self.headers_len + self.gso_size.min(self.len - self.headers_len)
     }
 
     /// Appends the next segments of `skb` to `out`, as long as `out` has room and `mem` has frames;
@@ -208,7 +224,7 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
 mod tests {
     use super::*;
     use crate::host::testing::{self, bytes, chains, ipip, ipv4, ipv6};
-    use linerate_skb::{Offload, Pool};
+    use linerate_skb::Pool;
 
     const SUPER: Offload = Offload { gso_size: 1000, ..testing::SUPERFRAME };
 
@@ -407,6 +423,16 @@ mod tests {
         let six = ipv6(6, &[], 6, 65_515);
         let whole_six = cut(&six, Offload { gso_size: u16::MAX, ..SUPER6 }, 8).unwrap();
         assert_eq!((whole_six.len(), be16(&whole_six[0], 18)), (1, u16::MAX));
+    }
+
+    #[test]
+    fn superframe_of_more_segments_than_a_sender_makes_is_not_cut() {
+        let most = cut(&ipv4(6, SEGMENTS_MAX), Offload { gso_size: 1, ..SUPER }, 64).unwrap();
+        assert_eq!(most.len(), SEGMENTS_MAX);
+        for (payload, gso_size) in [(SEGMENTS_MAX + 1, 1), (65_000, 1), (65_000, 31)] {
+            let refused = cut(&ipv4(6, payload), Offload { gso_size, ..SUPER }, 8).unwrap_err();
+            assert_eq!(refused, DropReason::MALFORMED, "{payload} in pieces of {gso_size}");
+        }
     }
 
     #[test]

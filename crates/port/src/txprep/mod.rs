@@ -271,6 +271,10 @@ impl Stage {
         let first = batch.iter().next().map(Cutter::of);
         match first {
             Some(Ok(cutter)) => self.under = batch.pop().map(|skb| (skb, cutter)),
+            // The pool never has frames for such a segment: it would wait for them for ever.
+            Some(Ok(cutter)) if cutter.longest() > mem.pool().packet_max_bytes() => {
+                batch.discard_first(1, DropReason::TOO_LONG, mem);
+            }
             Some(Err(reason)) => batch.discard_first(1, reason, mem),
             None => {}
         }
