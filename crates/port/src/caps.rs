@@ -75,6 +75,8 @@ pub enum TxOffload {
     /// Packets whose offload is at the first transport header: the device's descriptors cannot
     /// describe a tunnel.
     Untunnelled,
+    /// As [`Untunnelled`](TxOffload::Untunnelled), but no superframes of UDP.
+    UntunnelledTcp,
     /// All packets: the device does the work, or passes it on to the packet's reader.
     All,
 }

@@ -113,6 +113,8 @@ struct Device {
     socket: PacketSocket,
     rx: Rx,
     tx: Tx,
+    /// True if the kernel cuts superframes of UDP.
+    has_uso: bool,
     /// Number of packets that the kernel has counted as lost.
     rx_missed: u64,
     /// Dropped after the socket, because the host must not answer while the port may still receive.
@@ -171,7 +173,11 @@ impl HostDevice for Device {
     }
 
     fn caps(&self) -> Caps {
-        let offload = if self.tx.has_vnet { TxOffload::Untunnelled } else { TxOffload::None };
-        Caps { copies: Copies::Always, checksum: offload, gso: offload, ..Caps::default() }
+        let (checksum, gso) = match (self.tx.has_vnet, self.has_uso) {
+            (true, true) => (TxOffload::Untunnelled, TxOffload::Untunnelled),
+            (true, false) => (TxOffload::Untunnelled, TxOffload::UntunnelledTcp),
+            (false, _) => (TxOffload::None, TxOffload::None),
+        };
+        Caps { copies: Copies::Always, checksum, gso, ..Caps::default() }
     }
 }

@@ -8,6 +8,7 @@ use linerate_sys::cbpf::{DROP_ALL, Insn};
 use linerate_sys::netif::Interface;
 use linerate_sys::packet::{BufferSize, Options, PacketSocket, RingSize};
 
+use crate::doctor::kernel;
 use crate::driver::Opened;
 use crate::host::filter::Filter;
 use crate::host::offload::TAG_BYTES;
@@ -30,6 +31,10 @@ const SEND_BUFFER_BYTES: u32 = 4 << 20;
 const BLOCK_BYTES_MIN: usize = 32 << 10;
 /// Bytes that the kernel writes around the first frame of a block, rounded up.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
+/// Kernel from which on the offload header can say superframes of UDP.
+///
+/// Source: include/linux/virtio_net.h `virtio_net_hdr_to_skb`, VIRTIO_NET_HDR_GSO_UDP_L4.
+const USO: (u32, u32) = (6, 2);
 /// Longest frame of an interface with the usual MTU, including two tags.
 const FRAME_BYTES_MIN: usize = 1522;
 
@@ -68,15 +73,15 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
         obtained.refused.extend(short_send_buffer(socket));
         obtained.refused.extend(short_receive_buffer(socket, source, config));
     }
+    // Another kernel may have it, too: then its superframes are cut here.
+    let has_uso = kernel::version().is_none_or(|version| version >= USO);
+    let limits = Limits { longest, mtu_bytes: mtu as usize };
     let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(sockets.len());
     for (socket, source) in sockets {
         let (link, bell) = (Link::open(&config.interface)?, Bell::new(&socket)?);
         let (rx, tx) = (Rx::new(source, limits), Tx::new(vnet, config.bypass));
         let _reservation = reservation.clone();
-    // Another kernel may have it, too: then its superframes are cut here.
-    let has_uso = kernel::version().is_none_or(|version| version >= USO);
-    let limits = Limits { longest, mtu_bytes: mtu as usize };
-        let device = Device { socket, rx, tx, rx_missed: 0, _reservation };
+        let device = Device { socket, rx, tx, has_uso, rx_missed: 0, _reservation };
         queues.push(Box::new(HostQueue::new(link, bell, device)));
     }
     Ok(Opened { queues, obtained })

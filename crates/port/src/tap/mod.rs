@@ -151,7 +151,9 @@ impl HostDevice for Device {
     }
 
     fn caps(&self) -> Caps {
-        let offload = TxOffload::Untunnelled;
-        Caps { copies: Copies::Always, checksum: offload, gso: offload, ..Caps::default() }
+        let checksum = TxOffload::Untunnelled;
+        // The kernel refuses a superframe of UDP that it does not know.
+        let gso = if self.tap.offloads().uso { checksum } else { TxOffload::UntunnelledTcp };
+        Caps { copies: Copies::Always, checksum, gso, ..Caps::default() }
     }
 }

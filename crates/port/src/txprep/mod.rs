@@ -27,7 +27,7 @@ use std::time::Instant;
 use linerate_skb::{Batch, DropReason, Local, Moved, Offload, Pool, Skb};
 
 use crate::caps::{Caps, TxOffload};
-use crate::host::segment::Cutter;
+use crate::host::segment::{self, Cutter};
 use crate::host::{RETRY, copy_out, offload};
 use crate::queue::QueueOps;
 
@@ -222,6 +222,7 @@ fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> boo
     match if left.is_gso() { gso } else { checksum } {
         TxOffload::All => false,
         TxOffload::Untunnelled => offload::is_tunnelled(skb, left),
+        TxOffload::UntunnelledTcp => segment::is_udp(left) || offload::is_tunnelled(skb, left),
         TxOffload::None => true,
     }
 }
@@ -270,11 +271,11 @@ impl Stage {
     fn begin(&mut self, mem: &mut Local, batch: &mut Batch) {
         let first = batch.iter().next().map(Cutter::of);
         match first {
-            Some(Ok(cutter)) => self.under = batch.pop().map(|skb| (skb, cutter)),
             // The pool never has frames for such a segment: it would wait for them for ever.
             Some(Ok(cutter)) if cutter.longest() > mem.pool().packet_max_bytes() => {
                 batch.discard_first(1, DropReason::TOO_LONG, mem);
             }
+            Some(Ok(cutter)) => self.under = batch.pop().map(|skb| (skb, cutter)),
             Some(Err(reason)) => batch.discard_first(1, reason, mem),
             None => {}
         }

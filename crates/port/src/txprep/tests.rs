@@ -231,6 +231,39 @@ fn a_device_that_takes_no_tunnels_gets_only_what_is_in_one_prepared() {
 }
 
 #[test]
+fn a_device_that_cuts_only_tcp_gets_superframes_of_udp_cut() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(2));
+    let udp = Offload { gso_type: 5, csum_offset: 6, ..SUPERFRAME };
+    for (frame, offload) in [(ipv4(6, 3000), SUPERFRAME), (ipv4(17, 3000), udp)] {
+        let mut skb = mem.alloc_copy(&frame).unwrap();
+        skb.set_offload(offload);
+        batch.push(skb).unwrap();
+    }
+    let (checksum, gso) = (TxOffload::Untunnelled, TxOffload::UntunnelledTcp);
+    let mut device = Device::with(Caps { checksum, gso, ..Caps::default() });
+    TxPrep::new(&device.caps).xmit(&mut device, &mut mem, &mut batch);
+    let lens: Vec<usize> = device.sent.iter().map(Vec::len).collect();
+    assert_eq!(lens, [3054, 1042, 1042, 1042]);
+}
+
+#[test]
+fn a_superframe_whose_segments_the_pool_can_never_hold_is_dropped() {
+    let [pool, small] = [256, 4].map(|n| Pool::builder().frames(n).build().unwrap());
+    let mut batch = batch_of(&mut pool.local(), &[Kind::Super(10), Kind::Plain]);
+    let longest = small.packet_max_bytes() as u16;
+    for skb in batch.iter_mut().take(1) {
+        skb.set_offload(Offload { gso_size: longest, ..SUPERFRAME });
+    }
+    let (mut prep, mut device) = (TxPrep::new(&Caps::default()), Device::new(64));
+    prep.xmit(&mut device, &mut small.local(), &mut batch);
+    assert_eq!(sent(&device), [1]);
+    assert!(batch.is_empty() && !prep.is_busy());
+    let dropped = [pool, small].map(|pool| pool.ledger().dropped(DropReason::TOO_LONG));
+    assert_eq!(dropped.iter().sum::<u64>(), 1);
+}
+
+#[test]
 fn segments_of_several_superframes_share_a_doorbell() {
     let pool = Pool::builder().frames(256).build().unwrap();
     let mut mem = pool.local();
