@@ -44,7 +44,7 @@ impl Rx {
     ///         read: packets wait in the interface's queue, which drops when it is full.
     /// Errors: none; a packet that was read and finds too few frames, or contradicts its header, is
     ///         dropped with the reason.
-    /// Cost:   one syscall a packet, and one that finds nothing; what is longer than a frame is
+    /// Cost:   one syscall a packet, and one that finds nothing, or no frame; what is longer than a frame is
     ///         copied once more.
     pub fn receive(
         &mut self,
@@ -58,9 +58,11 @@ impl Rx {
         let mut received = Moved::default();
         for _ in 0..budget.min(out.spare()) {
             let Some(mut skb) = mem.alloc_one() else {
-                self.starved = Retry::later();
-                self.rx_nombuf += 1;
-                self.drained = false;
+                self.drained = !is_readable(tap);
+                if !self.drained {
+                    self.starved = Retry::later();
+                    self.rx_nombuf += 1;
+                }
                 break;
             };
             match self.read(tap, &mut skb) {
@@ -99,7 +101,7 @@ impl Rx {
     /// Cost: one syscall unless the last read found nothing.
     pub fn is_waiting(&mut self, tap: &Tap) -> bool {
         let may_be = !self.starved.is_pending() && !self.drained;
-        may_be && poll_readable(&[tap.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
+        may_be && is_readable(tap)
     }
 
     /// Reads one packet: its header, then its first bytes into `skb`, then the rest into the overflow buffer.
@@ -116,7 +118,7 @@ impl Rx {
         Ok((VnetHdr::from_bytes(header), len))
     }
 
-    /// Frees a frame into which no packet was read.
+    /// Frees frames that hold no packet of their own.
     fn put_back(&mut self, mem: &mut Local, skb: Skb) {
         // `push` cannot fail: the batch was emptied after its last use.
         let _ = self.unused.push(skb);
@@ -132,7 +134,7 @@ impl Rx {
         len: usize,
     ) -> Result<(), DropReason> {
         let left: Offload = offload::received(header, len).ok_or(DropReason::MALFORMED)?;
-        if len > PACKET_BYTES_MAX {
+        if len > PACKET_BYTES_MAX.min(mem.pool().packet_max_bytes()) {
             return Err(DropReason::TOO_LONG);
         }
         let direct = skb.spare_mut().len().min(len);
@@ -143,13 +145,23 @@ impl Rx {
             skb.commit(direct);
             if len > direct {
                 let rest = mem.alloc_copy(&self.overflow[..len - direct]);
-                skb.append(rest.ok_or(DropReason::NO_FRAME)?).map_err(|_| DropReason::TOO_LONG)?;
+                if let Err(rest) = skb.append(rest.ok_or(DropReason::NO_FRAME)?) {
+                    self.put_back(mem, rest);
+                    return Err(DropReason::TOO_LONG);
+                }
             }
         }
         skb.set_offload(left);
         skb.set_packet_type(packet_type(skb.data()));
         Ok(())
     }
+}
+
+/// Returns true if a packet waits, or the descriptor is in error.
+///
+/// Cost: one syscall.
+fn is_readable(tap: &Tap) -> bool {
+    poll_readable(&[tap.as_fd()], Some(Duration::ZERO)).unwrap_or(false)
 }
 
 /// Returns the class of a packet's destination. Every packet that the interface sends is for this end.

@@ -1,9 +1,9 @@
 //! Tests of a TAP port, with a packet port as the host's side of its interface.
 
-use linerate_skb::{Code, Offload, PacketType, Pool};
+use linerate_skb::{Batch, Code, Offload, PacketType, Pool};
 
-use crate::Port;
 use crate::host::testing::*;
+use crate::{Health, Port, Want};
 
 #[test]
 fn the_hosts_own_stack_answers_through_it() {
@@ -91,6 +91,31 @@ fn superframes_cross_by_every_queue() {
             let got = receive_if(queue, 1, is_ipv4);
             assert!(got.iter().all(|skb| skb.offload() == SUPERFRAME && bytes(skb) == frame));
         }
+    });
+}
+
+#[test]
+fn an_empty_pool_starves_the_port_only_while_a_packet_waits() {
+    in_netns(|| {
+        let pool = Pool::builder().frames(8).build().unwrap();
+        let mut tap = queue_in("tap:t0,up", &pool);
+        let (mut mem, mut kept) = (pool.local(), Batch::with_capacity(64));
+        while mem.alloc(&mut kept, 8) > 0 {}
+        let mut batch = Batch::with_capacity(8);
+        for _ in 0..2 {
+            assert_eq!(tap.rx(&mut batch), 0);
+            assert_eq!((tap.health(), tap.counts().rx_nombuf), (Health::Up, 0));
+            assert!(tap.arm(Want::Frames), "nothing waits");
+        }
+        send(&mut queue("packet:t0"), &[stamped(1, 60)], Offload::NONE);
+        eventually(|| {
+            tap.rx(&mut batch);
+            matches!(tap.health(), Health::Starved(_))
+        });
+        assert!(tap.counts().rx_nombuf > 0);
+        kept.clear();
+        drop(mem);
+        assert_eq!(bytes(receive(&mut tap, 1).iter().next().unwrap()), stamped(1, 60));
     });
 }
 

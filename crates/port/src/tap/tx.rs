@@ -56,7 +56,7 @@ impl Tx {
                     break;
                 }
                 // The interface is down or gone: the remaining packets are handled by the link's
-                // new state. If its state is unchanged, only this packet is lost.
+                // new state.
                 Errno::IO => {
                     link.refused();
                     DropReason::DEVICE_DOWN
