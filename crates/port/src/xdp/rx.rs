@@ -101,18 +101,35 @@ impl Rx {
             unsafe { mem.receive(&[span], one) };
             one.pop()
         });
-        match (self.partial.take(), frame) {
-            (None, Some(frame)) if self.spoilt => refuse(frame, DropReason::BAD_DESC, mem),
-            (None, Some(frame)) => self.partial = Some(frame),
+        let unused = match (self.partial.take(), frame) {
+            (None, Some(frame)) if self.spoilt => Some(frame),
+            (None, Some(frame)) => {
+                self.partial = Some(frame);
+                None
+            }
             (Some(mut head), Some(frame)) => match head.append(frame) {
-                Ok(()) => self.partial = Some(head),
+                Ok(()) => {
+                    self.partial = Some(head);
+                    None
+                }
                 Err(frame) => {
-                    refuse(frame, DropReason::TOO_LONG, mem);
                     self.spoil(head, DropReason::TOO_LONG, mem);
+                    Some(frame)
                 }
             },
-            (Some(head), None) => self.spoil(head, DropReason::BAD_DESC, mem),
-            (None, None) => self.spoilt = true,
+            (Some(head), None) => {
+                self.spoil(head, DropReason::BAD_DESC, mem);
+                None
+            }
+            (None, None) => {
+                self.spoilt = true;
+                None
+            }
+        };
+        if let (Some(frame), Some(one)) = (unused, &mut self.one) {
+            // A further frame of a spoilt packet; `one` is empty.
+            let _ = one.push(frame);
+            one.truncate_to(0, mem);
         }
         if desc.options & CONTINUED == 0 {
             self.spoilt = false;
@@ -123,6 +140,7 @@ impl Rx {
         }
     }
 
+    /// Drops a partly received packet, which counts as one; its other frames are freed as unused.
     fn spoil(&mut self, head: Skb, reason: DropReason, mem: &mut Local) {
         refuse(head, reason, mem);
         self.spoilt = true;
@@ -190,5 +208,31 @@ fn came_back(desc: &Desc, held: &mut Held, mem: &mut Local) -> Option<Span> {
             None
         }
         Filled::Lie => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_skb::Pool;
+
+    use super::*;
+
+    #[test]
+    fn a_packet_of_several_frames_with_a_bad_one_counts_as_one() {
+        let pool = Pool::builder().frames(16).build().unwrap();
+        let (mut mem, mut rx, mut out) = (pool.local(), Rx::new(4), Batch::with_capacity(8));
+        let mut held = Held::new(16 * pool.frame_size(), pool.frame_size());
+        let mut frames = [0; 5];
+        assert_eq!(mem.lend(&mut frames), 5);
+        frames.iter().for_each(|frame| held.post(*frame));
+        let desc = |i: usize, options| Desc { addr: frames[i] + 256, len: 100, options };
+        let bad = Desc { len: 4096, ..desc(1, CONTINUED) };
+        let descs = [desc(0, CONTINUED), bad, desc(2, CONTINUED), desc(3, 0), desc(4, 0)];
+        rx.adopt(&descs, &mut held, &mut mem, &mut out);
+        assert_eq!((out.len(), held.lies), (1, 1));
+        drop(out);
+        let ledger = pool.ledger();
+        assert_eq!((ledger.received, ledger.dropped(DropReason::BAD_DESC)), (1, 1), "{ledger}");
+        assert_eq!(ledger.in_flight, 0, "{ledger}");
     }
 }
