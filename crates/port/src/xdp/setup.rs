@@ -19,7 +19,7 @@ use super::binding::{CopyMode, QueueBinding};
 use super::config::{Config, Wanted};
 use super::foreign;
 use super::hold::{self, Held};
-use super::partial::{self, OffloadOff, Prepared};
+use super::partial::{self, Checksums, OffloadOff, Prepared};
 use super::program::assemble;
 use super::queue::{self, XdpQueue};
 use super::spread;
@@ -114,29 +114,19 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let Prepared { checksums, said, off } = partial::prepare(config, &interface)?;
     let hold = hold::open(config, &interface)?;
     let attached = Arc::new(Attached { _off: off, hold, ..attached });
-    let mut ops = Vec::with_capacity(queues.len());
-    let mut copy_mode = None;
-    for queue in &queues {
-        let index = interface.index();
-        let binding = QueueBinding::new(config, pool, &attached, index, *queue, packet_frames)?;
-        let link = Link::open(&config.interface)?;
-        let wanted = copy_mode.unwrap_or(match (config.mode, mode) {
-            (Wanted::ZeroCopy, _) => CopyMode::Never,
-            (Wanted::Auto, Some(Mode::Native)) if cut.is_none() => CopyMode::Fallback,
-            _ => CopyMode::Always,
-        });
-        let (queue, obtained, why) = queue::open(binding, link, wanted, checksums)?;
-        refused.extend(why.map(|why| format!("zero-copy: {why}")));
-        // If one queue did not get a mode, the other queues do not request it.
-        copy_mode = Some(obtained);
-        ops.push(queue);
-    }
+    let wanted = match (config.mode, mode) {
+        (Wanted::ZeroCopy, _) => CopyMode::Never,
+        (Wanted::Auto, Some(Mode::Native)) if cut.is_none() => CopyMode::Fallback,
+        _ => CopyMode::Always,
+    };
+    let opening =
+        Opening { config, pool, attached, interface: &interface, packet_frames, checksums };
+    let (ops, zero_copy) = opening.all(&queues, wanted, &mut refused)?;
     refused.extend(cut.map(|why| format!("zero-copy: {why}")));
     refused.extend(said);
     refused.extend(config.unused.as_ref().map(|unused| format!("{unused}: this port only sends")));
     let no_hold = config.hold.is_some() && hold::wanted(config).is_none();
     refused.extend(no_hold.then(|| "hold: this port only sends".to_owned()));
-    let zero_copy = copy_mode == Some(CopyMode::Never);
     let taken = match &config.map {
         Some(_) if config.filter != Filter::Nothing => foreign::feeder(&interface),
         _ => config.filter.diverts(),
@@ -156,6 +146,60 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     }
     obtained.refused = refused;
     Ok((ops, obtained))
+}
+
+/// What the queues of a port have in common.
+struct Opening<'a> {
+    config: &'a Config,
+    pool: &'a Pool,
+    attached: Arc<Attached>,
+    interface: &'a Interface,
+    packet_frames: usize,
+    checksums: Checksums,
+}
+
+impl Opening<'_> {
+    /// Opens all queues in one mode; returns them, and true if they are zero-copy.
+    ///
+    /// If the first queue has zero-copy and another one is refused it, all are opened again, with copies.
+    fn all(
+        &self,
+        queues: &[u32],
+        wanted: CopyMode,
+        refused: &mut Vec<String>,
+    ) -> Result<(Vec<XdpQueue>, bool)> {
+        let mut obtained = wanted;
+        match self.each(queues, &mut obtained, refused) {
+            Err(e) if wanted == CopyMode::Fallback && obtained == CopyMode::Never => {
+                refused.push(format!("zero-copy: {}: {}", e.what, e.why));
+                // The others are closed; each is bound again as soon as the kernel has released it.
+                let ops = self.each(queues, &mut CopyMode::Always, refused)?;
+                Ok((ops, false))
+            }
+            done => done.map(|ops| (ops, obtained == CopyMode::Never)),
+        }
+    }
+
+    /// Opens the queues: the first one in `mode`, which becomes the mode that it has, and the others in that.
+    fn each(
+        &self,
+        queues: &[u32],
+        mode: &mut CopyMode,
+        refused: &mut Vec<String>,
+    ) -> Result<Vec<XdpQueue>> {
+        let Opening { config, pool, attached, interface, packet_frames, checksums } = self;
+        let mut ops = Vec::with_capacity(queues.len());
+        for queue in queues {
+            let index = interface.index();
+            let binding = QueueBinding::new(config, pool, attached, index, *queue, *packet_frames)?;
+            let link = Link::open(&config.interface)?;
+            let (queue, obtained, why) = queue::open(binding, link, *mode, *checksums)?;
+            refused.extend(why.map(|why| format!("zero-copy: {why}")));
+            *mode = obtained;
+            ops.push(queue);
+        }
+        Ok(ops)
+    }
 }
 
 /// Returns the bytes of a packet that fit into one frame of `pool`.
