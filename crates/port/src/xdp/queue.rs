@@ -106,9 +106,9 @@ pub(super) fn open(
     let copy_mode = if bound.zero_copy { CopyMode::Never } else { CopyMode::Always };
     let name = format!("xdp {}/{}", binding.name, binding.queue());
     let pool = binding.pool.clone();
-    let bell = Bell::new(&*bound.rings.socket)?;
+    let (bell, longest) = (Bell::new(&*bound.rings.socket)?, longest_frame(link.interface())?);
     let mut device = Device {
-        tx: Tx::new(pool.clone(), pool.tally(&format!("{name} tx"))),
+        tx: Tx::new(pool.clone(), pool.tally(&format!("{name} tx")), longest),
         home: pool.local_named(&name, 0),
         rx: Rx::new(binding.packet_frames()),
         binding,
@@ -315,6 +315,7 @@ impl HostDevice for Device {
             return Moved::default();
         };
         // Frames of another pool would be lent as if they were this one's.
+        self.tx.publish(&held);
         let mem = if *mem.pool() == self.binding.pool { mem } else { &mut self.home };
         self.tx.poll(socket, &mut host.link, mem);
         let before = out.len();
@@ -331,7 +332,7 @@ impl HostDevice for Device {
             self.recover(host);
             return Moved::default();
         };
-        let moved = self.tx.send(socket, &mut host.link, mem, batch);
+        let moved = self.tx.send(socket, &mut host.link, &mut self.home, mem, batch);
         if !batch.is_empty() {
             self.recover(host);
         }

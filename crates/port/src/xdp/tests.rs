@@ -1,6 +1,7 @@
 //! Against real kernels, on veth pairs in namespaces of their own.
 
 mod beside;
+mod cut;
 mod lacking;
 mod slow;
 mod taken;

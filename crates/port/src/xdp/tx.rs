@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::held::Held;
 use super::rings::Socket;
-use crate::host::{Link, RETRY, Retry, copy_out};
+use crate::host::{Link, RETRY, Retry, copy_out, longest_frame};
 
 /// Most frames of a packet: the limit of an sk_buff's fragments, and its head.
 ///
@@ -32,6 +32,9 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 pub(super) struct Tx {
     pool: Pool,
     chunk_bytes: u64,
+    /// Most bytes behind the Ethernet header of a packet that the interface carries: its device drops a longer one
+    /// without a word.
+    payload_max: usize,
     done: Batch,
     tally: Tally,
     /// True if the kernel was not notified of packets in the ring, or had no room for them.
@@ -42,8 +45,6 @@ pub(super) struct Tx {
     starved: Retry,
     /// Start of the time in which the device has had packets and returned none.
     waits_since: Option<Instant>,
-    /// Frames for copies of packets that the device cannot read in place.
-    copies: Local,
     scratch: Vec<u8>,
     /// Bytes copied so far, of packets that the device cannot read in place.
     pub copied_bytes: u64,
@@ -53,37 +54,37 @@ pub(super) struct Tx {
 
 impl Tx {
     /// Creates the state of a queue that sends from `pool`; `tally` counts the packets that the
-    /// device has.
-    pub fn new(pool: Pool, tally: Tally) -> Tx {
+    /// device has, and `longest` is the length of the longest frame that the interface carries.
+    pub fn new(pool: Pool, tally: Tally, longest: usize) -> Tx {
         let chunk_bytes = pool.frame_size() as u64;
         let done = Batch::with_capacity(STRIDE);
-        let copies = pool.local_named("xdp copies", 0);
         Tx {
             pool,
             chunk_bytes,
+            payload_max: longest.saturating_sub(ETHERNET_BYTES),
             done,
             tally,
             unannounced: false,
             retry: Retry::default(),
             starved: Retry::default(),
             waits_since: None,
-            copies,
             scratch: Vec::new(),
             copied_bytes: 0,
             doorbells: 0,
         }
     }
 
-    /// Sends from the front of `batch`.
+    /// Sends from the front of `batch`; `home` has the frames for copies.
     ///
     /// Shape:  batch[0..n) -> transmit ring; each is freed, as sent, when the device is done with it.
     ///         What can never be sent is dropped with its reason; the rest stays, in order.
     /// Cost:   one syscall where the kernel asks for it, in copy mode one for 32 packets; a copy of
-    ///         packets that are not in the device's memory.
+    ///         packets that are not in the device's memory; a syscall for those that are too long.
     pub fn send(
         &mut self,
         socket: &mut Socket,
         link: &mut Link,
+        home: &mut Local,
         mem: &mut Local,
         batch: &mut Batch,
     ) -> Moved {
@@ -92,8 +93,9 @@ impl Tx {
             batch.discard_first(batch.len(), DropReason::DEVICE_DOWN, mem);
             return Moved::default();
         }
-        let moved = self.send_frames(socket, link, mem, batch);
+        let moved = self.send_frames(socket, link, home, mem, batch);
         self.kick(socket, link, mem);
+        self.publish(&socket.held);
         moved
     }
 
@@ -102,12 +104,14 @@ impl Tx {
         &mut self,
         socket: &mut Socket,
         link: &mut Link,
+        home: &mut Local,
         mem: &mut Local,
         batch: &mut Batch,
     ) -> Moved {
         let (mut moved, mut spans) = (Moved::default(), [Span::default(); FRAMES_MAX]);
         // Number of descriptors that are written and not published.
         let mut written = 0;
+        let mut is_asked = false;
         self.starved = Retry::default();
         loop {
             let Some(skb) = batch.iter().next() else { break };
@@ -129,10 +133,15 @@ impl Tx {
                     written += n as u32;
                 }
                 Cut::Copy => {
-                    if !self.copy_first(mem, batch) {
+                    if !self.copy_first(home, mem, batch) {
                         break;
                     }
                 }
+                Cut::Long if !is_asked => {
+                    is_asked = true;
+                    self.ask_longest(link);
+                }
+                Cut::Long => batch.discard_first(1, DropReason::TOO_LONG, mem),
                 Cut::Never(reason) => batch.discard_first(1, reason, mem),
             }
         }
@@ -193,9 +202,9 @@ impl Tx {
 
     /// Decides how a packet is sent: from its frames, as a copy, or not at all.
     fn cut(&self, skb: &Skb, socket: &Socket, spans: &mut [Span; FRAMES_MAX]) -> Cut {
-        // The kernel would refuse this descriptor, and all descriptors behind it, forever.
-        if skb.len() < ETHERNET_BYTES {
-            return Cut::Never(DropReason::MALFORMED);
+        // One comparison finds both: for a packet without a header the difference wraps around.
+        if skb.len().wrapping_sub(ETHERNET_BYTES) > self.payload_max {
+            return unsendable(skb.len());
         }
         if !skb.is_of(&self.pool) {
             return Cut::Copy;
@@ -212,7 +221,10 @@ impl Tx {
                 if !socket.held.is_free(left.offset) {
                     return Cut::Copy;
                 }
-                let Some(place) = spans.get_mut(n) else { return Cut::Never(DropReason::TOO_LONG) };
+                let Some(place) = spans.get_mut(n) else {
+                    let most = if socket.rings.several { FRAMES_MAX } else { 1 };
+                    return self.gathered(skb.len(), most);
+                };
                 *place = Span { offset: left.offset, len };
                 (left.offset, left.len) = (left.offset + u64::from(len), left.len - len);
                 n += 1;
@@ -223,21 +235,37 @@ impl Tx {
             _ if bytes != skb.len() => Cut::Copy,
             1 => Cut::Frames(1),
             _ if socket.rings.several => Cut::Frames(n),
-            _ if skb.len() <= self.pool.data_room() => Cut::Copy,
-            _ => Cut::Never(DropReason::TOO_LONG),
+            _ => self.gathered(skb.len(), 1),
         }
     }
 
-    /// Replaces the first packet by a copy in our own frame; returns false without a free frame.
+    /// Decides on a packet of `len` bytes that lies in too many frames: a copy may lie in fewer, at most `frames_max`.
+    fn gathered(&self, len: usize, frames_max: usize) -> Cut {
+        if len <= frames_max * self.pool.data_room() {
+            Cut::Copy
+        } else {
+            Cut::Never(DropReason::TOO_LONG)
+        }
+    }
+
+    /// Asks the interface for its MTU, which may have been raised.
     #[cold]
-    fn copy_first(&mut self, mem: &mut Local, batch: &mut Batch) -> bool {
+    fn ask_longest(&mut self, link: &Link) {
+        if let Ok(longest) = longest_frame(link.interface()) {
+            self.payload_max = longest.saturating_sub(ETHERNET_BYTES);
+        }
+    }
+
+    /// Replaces the first packet by a copy in frames of `home`; returns false without a free frame.
+    #[cold]
+    fn copy_first(&mut self, home: &mut Local, mem: &mut Local, batch: &mut Batch) -> bool {
         let Some(skb) = batch.iter_mut().next() else { return false };
         let fits = skb.len() <= self.pool.packet_max_bytes();
         let Some(bytes) = copy_out(skb, &mut self.scratch).filter(|_| fits) else {
             batch.discard_first(1, DropReason::TOO_LONG, mem);
             return true;
         };
-        let Some(copy) = self.copies.alloc_copy(bytes) else {
+        let Some(copy) = home.alloc_copy(bytes) else {
             self.starved = Retry::later();
             return false;
         };
@@ -342,11 +370,10 @@ impl Tx {
         self.waits_since = Some(Instant::now());
     }
 
-    /// Resets the state after the rings are gone, when the device has no packets any more.
+    /// Resets the state after the rings are gone. The packets in them stay in the tally.
     pub fn reset(&mut self) {
         (self.unannounced, self.waits_since) = (false, None);
         (self.retry, self.starved) = (Retry::default(), Retry::default());
-        self.tally.set(0);
     }
 
     /// Updates the tally of packets that the device has.
@@ -361,8 +388,21 @@ enum Cut {
     Frames(usize),
     /// As a copy, because the device cannot read its bytes in place.
     Copy,
+    /// Not at all, unless the interface carries longer packets now.
+    Long,
     /// Not at all; it is dropped for this reason.
     Never(DropReason),
+}
+
+/// Decides on a packet that is too short or too long for the interface.
+#[cold]
+fn unsendable(len: usize) -> Cut {
+    if len < ETHERNET_BYTES {
+        // The kernel would refuse its descriptor, and all descriptors behind it, forever.
+        Cut::Never(DropReason::MALFORMED)
+    } else {
+        Cut::Long
+    }
 }
 
 /// Writes descriptors of the first packet behind `written` others, for which there is room, and moves the packet

@@ -12,7 +12,7 @@ use super::pool;
 use crate::host::Link;
 use crate::host::testing::{in_netns_with_xdp, ip, stamped};
 
-fn socket(frame_bytes: usize) -> Socket {
+pub(super) fn socket(frame_bytes: usize) -> Socket {
     let lens = Lens { fill: 64, rx: 64, tx: 64, completion: 64 };
     let rings = Rings::of(XdpSocket::new().unwrap(), &lens).unwrap();
     // The kernel sets it in a new transmit ring.
@@ -27,9 +27,11 @@ fn driver_that_asks_late_is_told_of_packets_in_the_ring() {
         let (pool, mut link) = (pool(64), Link::open("lo").unwrap());
         let (mut socket, mut mem) = (socket(pool.frame_size()), pool.local());
         let (mut tx, mut batch) =
-            (Tx::new(pool.clone(), pool.tally("tx")), Batch::with_capacity(1));
+            (Tx::new(pool.clone(), pool.tally("tx"), 1518), Batch::with_capacity(1));
         batch.push(mem.alloc_copy(&stamped(0, 60)).unwrap()).unwrap();
-        assert_eq!(tx.send(&mut socket, &mut link, &mut mem, &mut batch).packets, 1);
+        let mut home = pool.local_with(0);
+        let sent = tx.send(&mut socket, &mut link, &mut home, &mut mem, &mut batch);
+        assert_eq!(sent.packets, 1);
         for polls in 0..3 {
             tx.check_at(&socket.held);
             tx.poll(&mut socket, &mut link, &mut mem);
