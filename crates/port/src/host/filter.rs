@@ -41,10 +41,66 @@ pub(crate) enum Match {
     To(IpAddr),
 }
 
-/// Ethernet types.
-const ARP: u16 = 0x0806;
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
+/// Values and offsets of headers that the programs of a filter read; offsets count from the start of the header that
+/// the name begins with.
+pub(crate) mod wire {
+    /// Ethernet types.
+    pub(crate) const TYPE_ARP: u16 = 0x0806;
+    pub(crate) const TYPE_IPV4: u16 = 0x0800;
+    pub(crate) const TYPE_IPV6: u16 = 0x86dd;
+    /// Length of an Ethernet header without a tag.
+    pub(crate) const ETHERNET_BYTES: u8 = 14;
+    /// Offset of the type in an Ethernet header.
+    pub(crate) const ETHERNET_TYPE_AT: u8 = 12;
+
+    /// Length of an IPv4 header without options.
+    pub(crate) const IPV4_BYTES_MIN: u8 = 20;
+    /// Mask of the header's length, in words of four bytes, in the first byte.
+    pub(crate) const IPV4_LENGTH: u8 = 0x0f;
+    pub(crate) const IPV4_FRAGMENT_AT: u8 = 6;
+    /// Mask of the fragment field: more fragments follow, or this is not the first.
+    pub(crate) const IPV4_FRAGMENT: u16 = 0x3fff;
+    pub(crate) const IPV4_PROTOCOL_AT: u8 = 9;
+    /// Offset of the destination address.
+    pub(crate) const IPV4_TO_AT: u8 = 16;
+
+    /// Length of an IPv6 header.
+    pub(crate) const IPV6_BYTES: u8 = 40;
+    pub(crate) const IPV6_NEXT_AT: u8 = 6;
+    /// Offset of the destination address.
+    pub(crate) const IPV6_TO_AT: u8 = 24;
+    /// Next headers after which anything may follow: hop by hop, routing, fragment, ESP, AH, destination options,
+    /// mobility, HIP, shim6.
+    pub(crate) const IPV6_EXTENSIONS: [u8; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
+
+    /// Protocol numbers.
+    pub(crate) const ICMP: u8 = 1;
+    pub(crate) const ICMPV6: u8 = 58;
+    /// Types of an echo request and its reply.
+    pub(crate) const ICMPV6_ECHO: [u8; 2] = [128, 129];
+    /// Type of a neighbour solicitation.
+    pub(crate) const ICMPV6_SOLICITATION: u8 = 135;
+    /// Length of the header of an ICMPv6 message.
+    pub(crate) const ICMPV6_BYTES: u8 = 8;
+    /// Offset of the requested address in a neighbour solicitation.
+    pub(crate) const ICMPV6_TARGET_AT: u8 = 8;
+    /// Length of a neighbour solicitation without options.
+    pub(crate) const ICMPV6_SOLICITATION_BYTES: u8 = 24;
+
+    /// Length of an ARP packet for IPv4.
+    pub(crate) const ARP_BYTES: u8 = 28;
+    pub(crate) const ARP_OP_AT: u8 = 6;
+    pub(crate) const ARP_REPLY: u16 = 2;
+    /// Offset of the sender's IP address.
+    pub(crate) const ARP_SENDER_AT: u8 = 14;
+    /// Offset of the requested IP address.
+    pub(crate) const ARP_TARGET_AT: u8 = 24;
+
+    /// Length of the two ports with which the headers of UDP and TCP begin.
+    pub(crate) const PORTS_BYTES: u8 = 4;
+    /// Offset of the destination port.
+    pub(crate) const PORTS_TO_AT: u8 = 2;
+}
 
 impl Filter {
     /// Parses `all`, `arp`, `icmp`, `dst=10.0.0.9`, `ethertype=0x88b5`, `udp=7777`, `tcp=80+443`
@@ -121,7 +177,9 @@ impl Filter {
     pub fn cuts_off(&self) -> bool {
         match self {
             Filter::All | Filter::Not(_) => true,
-            Filter::Only(Match::Ethertype(n)) => [ARP, IPV4, IPV6].contains(n),
+            Filter::Only(Match::Ethertype(n)) => {
+                [wire::TYPE_ARP, wire::TYPE_IPV4, wire::TYPE_IPV6].contains(n)
+            }
             Filter::Only(_) | Filter::Nothing => false,
         }
     }
@@ -153,7 +211,7 @@ impl Match {
             "tcp" => flow_to(Protocol::Tcp, text),
             "dst" => text.parse().map(Match::To).map_err(|_| "as 10.0.0.9 or fd00::9".into()),
             "answer" => text.parse().map(Match::Answer).map_err(|_| "as 10.0.0.9".into()),
-            "arp" if text.is_empty() => Ok(Match::Ethertype(ARP)),
+            "arp" if text.is_empty() => Ok(Match::Ethertype(wire::TYPE_ARP)),
             "icmp" if text.is_empty() => Ok(Match::Icmp),
             _ => Err("as tcp:22, udp:53, dst:10.0.0.9, ethertype:0x0806, arp, icmp".into()),
         }

@@ -10,46 +10,44 @@
 //!
 //! A filter decides by one packet's first headers. What it takes more to tell (the later fragments of
 //! a datagram have no ports, extension headers are a list) is not received, nor is what is cut short: the kernel ends
-//! a filter that reads behind the packet's end. The words mean what they mean of `xdp` (xdp/program.rs).
+//! a filter that reads behind the packet's end. The words mean what they mean of `xdp` (xdp/program.rs); host/filter.rs has the values and offsets of both.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_sys::cbpf::{DROP_ALL, Insn, PACKET_TYPE, VLAN_TAG_PRESENT, VLAN_TYPE};
 use linerate_sys::packet::PKTTYPE_OUTGOING;
 
-use crate::host::filter::{Filter, Match};
+use crate::host::filter::{Filter, Match, wire};
 use crate::host::flow::{Flow, PORTS_MAX};
 
-const TYPE_AT: u32 = 12;
-const TYPE_IPV4: u32 = 0x0800;
-const TYPE_ARP: u32 = 0x0806;
-const TYPE_IPV6: u32 = 0x86dd;
+// The facts of host/filter.rs, with offsets from the start of the frame.
+const TYPE_AT: u32 = wire::ETHERNET_TYPE_AT as u32;
+const TYPE_IPV4: u32 = wire::TYPE_IPV4 as u32;
+const TYPE_ARP: u32 = wire::TYPE_ARP as u32;
+const TYPE_IPV6: u32 = wire::TYPE_IPV6 as u32;
 /// Offset of the network header.
-const NETWORK_AT: u32 = 14;
-const IPV4_LENGTH: u32 = 0x0f;
-const IPV4_WORDS_MIN: u32 = 5;
-const IPV4_FRAGMENT_AT: u32 = NETWORK_AT + 6;
-/// Mask of the IPv4 fragment field: non-zero if more fragments follow, or if this is not the first fragment.
-const IPV4_FRAGMENT: u32 = 0x3fff;
-const IPV4_PROTOCOL_AT: u32 = NETWORK_AT + 9;
-const IPV4_TO_AT: u32 = NETWORK_AT + 16;
-const IPV6_NEXT_AT: u32 = NETWORK_AT + 6;
-const IPV6_TO_AT: u32 = NETWORK_AT + 24;
-/// IPv6 next headers after which any protocol may follow: see xdp/program.rs.
-const IPV6_EXTENSIONS: [u32; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
+const NETWORK_AT: u32 = wire::ETHERNET_BYTES as u32;
+const IPV4_LENGTH: u32 = wire::IPV4_LENGTH as u32;
+const IPV4_WORDS_MIN: u32 = wire::IPV4_BYTES_MIN as u32 / 4;
+const IPV4_FRAGMENT_AT: u32 = NETWORK_AT + wire::IPV4_FRAGMENT_AT as u32;
+const IPV4_FRAGMENT: u32 = wire::IPV4_FRAGMENT as u32;
+const IPV4_PROTOCOL_AT: u32 = NETWORK_AT + wire::IPV4_PROTOCOL_AT as u32;
+const IPV4_TO_AT: u32 = NETWORK_AT + wire::IPV4_TO_AT as u32;
+const IPV6_NEXT_AT: u32 = NETWORK_AT + wire::IPV6_NEXT_AT as u32;
+const IPV6_TO_AT: u32 = NETWORK_AT + wire::IPV6_TO_AT as u32;
 /// Offset of the header after an IPv6 header.
-const IPV6_BEHIND: u32 = NETWORK_AT + 40;
-const ICMP: u32 = 1;
-const ICMPV6: u32 = 58;
-const ICMPV6_ECHO: [u32; 2] = [128, 129];
-const ICMPV6_SOLICITATION: u32 = 135;
-const SOLICITED_AT: u32 = IPV6_BEHIND + 8;
-const ARP_OP_AT: u32 = NETWORK_AT + 6;
-const ARP_REPLY: u32 = 2;
-const ARP_SENDER_AT: u32 = NETWORK_AT + 14;
-const ARP_TARGET_AT: u32 = NETWORK_AT + 24;
+const IPV6_BEHIND: u32 = NETWORK_AT + wire::IPV6_BYTES as u32;
+const ICMP: u32 = wire::ICMP as u32;
+const ICMPV6: u32 = wire::ICMPV6 as u32;
+const ICMPV6_SOLICITATION: u32 = wire::ICMPV6_SOLICITATION as u32;
+/// Offset of the requested address in a neighbour solicitation.
+const SOLICITED_AT: u32 = IPV6_BEHIND + wire::ICMPV6_TARGET_AT as u32;
+const ARP_OP_AT: u32 = NETWORK_AT + wire::ARP_OP_AT as u32;
+const ARP_REPLY: u32 = wire::ARP_REPLY as u32;
+const ARP_SENDER_AT: u32 = NETWORK_AT + wire::ARP_SENDER_AT as u32;
+const ARP_TARGET_AT: u32 = NETWORK_AT + wire::ARP_TARGET_AT as u32;
 /// Offset of the destination port in the headers of UDP and TCP.
-const TO_PORT_AT: u32 = 2;
+const TO_PORT_AT: u32 = wire::PORTS_TO_AT as u32;
 
 // Every jump goes forward, and the program is short enough for its distance to fit into a byte.
 const _: () = assert!(2 * PORTS_MAX + 64 < u8::MAX as usize);
@@ -123,7 +121,7 @@ fn echo(asm: &mut Assembly) {
     asm.place(To::Ipv6);
     unextended(asm, ICMPV6);
     asm.add(Insn::load_byte(IPV6_BEHIND));
-    asm.one_of(ICMPV6_ECHO.into_iter());
+    asm.one_of(wire::ICMPV6_ECHO.map(u32::from).into_iter());
 }
 
 /// Emits a jump to `to` for IPv4 packets of `protocol` that are not fragments.
@@ -137,7 +135,7 @@ fn whole(asm: &mut Assembly, protocol: u32, to: To) {
 /// Emits a test that passes IPv6 packets with `protocol` directly after the IPv6 header.
 fn unextended(asm: &mut Assembly, protocol: u32) {
     asm.add(Insn::load_byte(IPV6_NEXT_AT));
-    for header in IPV6_EXTENSIONS {
+    for header in wire::IPV6_EXTENSIONS.map(u32::from) {
         asm.test(Insn::jump_if_equal(header, 0, 0), To::Drop, To::Next);
     }
     asm.test(Insn::jump_if_equal(protocol, 0, 0), To::Next, To::Other);

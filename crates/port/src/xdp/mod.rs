@@ -5,7 +5,7 @@
 //!   hot list ──► fill ring ──► driver ──► receive ring ──► Skb        rx.rs
 //!   hot list ◄── completion ring ◄── driver ◄── transmit ring ◄── Skb tx.rs
 //!                                 │
-//!                 the filter's program: take | pass to the kernel      filter.rs, program.rs, or another's: foreign.rs
+//!                 the filter's program: take | pass to the kernel      program.rs, or another's: foreign.rs
 //! ```
 //!
 //! Owner: a queue owns its socket, its four rings and its descriptor, which is an epoll set around

@@ -16,45 +16,39 @@ use linerate_sys::bpf::{
     XDP_PASS,
 };
 
-use crate::host::filter::{Filter, Match};
+use crate::host::filter::wire::{IPV4_FRAGMENT, IPV6_EXTENSIONS, TYPE_ARP, TYPE_IPV4, TYPE_IPV6};
+use crate::host::filter::{Filter, Match, wire};
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7};
 
-const ETHERNET_BYTES: i32 = 14;
-const TYPE_AT: i16 = 12;
-const TYPE_IPV4: u16 = 0x0800;
-const TYPE_IPV6: u16 = 0x86dd;
-const IPV4_BYTES_MIN: i32 = 20;
-const IPV4_FRAGMENT_AT: i16 = 6;
-/// Mask of the IPv4 fragment field: more fragments follow, or this is not the first.
-const IPV4_FRAGMENT: u16 = 0x3fff;
-const IPV4_PROTOCOL_AT: i16 = 9;
-const IPV6_BYTES: i32 = 40;
-const IPV6_NEXT_AT: i16 = 6;
-/// IPv6 next headers after which anything may follow: hop by hop, routing, fragment, ESP, AH,
-/// destination options, mobility, HIP, shim6.
-const IPV6_EXTENSIONS: [i32; 9] = [0, 43, 44, 50, 51, 60, 135, 139, 140];
-const TYPE_ARP: u16 = 0x0806;
-const ICMP: i32 = 1;
-const ICMPV6: i32 = 58;
-const ICMPV6_ECHO: [i32; 2] = [128, 129];
-const ICMPV6_SOLICITATION: i32 = 135;
-/// Offset of the ICMPv6 type; the next is that of the end of the first eight bytes of the target
-/// address in a solicitation.
-const ICMPV6_TYPE_AT: i16 = 40;
-const ICMPV6_BYTES: i32 = 40 + 8;
-const SOLICITED_AT: i16 = 48;
-const SOLICITATION_BYTES: i32 = 40 + 24;
-/// Length of an ARP packet; next are the offsets of the requested address and of the IP
-/// destinations.
-const ARP_BYTES: i32 = 28;
-const ARP_TARGET_AT: i16 = 24;
-const ARP_OP_AT: i16 = 6;
-const ARP_REPLY: [u8; 2] = [0, 2];
-const ARP_SENDER_AT: i16 = 14;
-const IPV4_TO_AT: i16 = 16;
-const IPV6_TO_AT: i16 = 24;
-const PORTS_BYTES: i32 = 4;
-const TO_PORT_AT: i16 = 2;
+// The facts of host/filter.rs, as the instructions take them: offsets from the start of a header, and lengths to be
+// compared with the packet's end.
+const ETHERNET_BYTES: i32 = wire::ETHERNET_BYTES as i32;
+const TYPE_AT: i16 = wire::ETHERNET_TYPE_AT as i16;
+const IPV4_BYTES_MIN: i32 = wire::IPV4_BYTES_MIN as i32;
+const IPV4_FRAGMENT_AT: i16 = wire::IPV4_FRAGMENT_AT as i16;
+const IPV4_PROTOCOL_AT: i16 = wire::IPV4_PROTOCOL_AT as i16;
+const IPV4_TO_AT: i16 = wire::IPV4_TO_AT as i16;
+const IPV6_BYTES: i32 = wire::IPV6_BYTES as i32;
+const IPV6_NEXT_AT: i16 = wire::IPV6_NEXT_AT as i16;
+const IPV6_TO_AT: i16 = wire::IPV6_TO_AT as i16;
+const ICMP: i32 = wire::ICMP as i32;
+const ICMPV6: i32 = wire::ICMPV6 as i32;
+/// Offset of the type of an ICMPv6 message behind an IPv6 header.
+const ICMPV6_TYPE_AT: i16 = wire::IPV6_BYTES as i16;
+/// Length of an IPv6 header and the header of an ICMPv6 message.
+const ICMPV6_BYTES: i32 = IPV6_BYTES + wire::ICMPV6_BYTES as i32;
+const ICMPV6_SOLICITATION: i32 = wire::ICMPV6_SOLICITATION as i32;
+/// Offset of the requested address in a neighbour solicitation behind an IPv6 header.
+const SOLICITED_AT: i16 = ICMPV6_TYPE_AT + wire::ICMPV6_TARGET_AT as i16;
+/// Length of an IPv6 header and a neighbour solicitation.
+const SOLICITATION_BYTES: i32 = IPV6_BYTES + wire::ICMPV6_SOLICITATION_BYTES as i32;
+const ARP_BYTES: i32 = wire::ARP_BYTES as i32;
+const ARP_OP_AT: i16 = wire::ARP_OP_AT as i16;
+const ARP_REPLY: [u8; 2] = wire::ARP_REPLY.to_be_bytes();
+const ARP_SENDER_AT: i16 = wire::ARP_SENDER_AT as i16;
+const ARP_TARGET_AT: i16 = wire::ARP_TARGET_AT as i16;
+const PORTS_BYTES: i32 = wire::PORTS_BYTES as i32;
+const TO_PORT_AT: i16 = wire::PORTS_TO_AT as i16;
 
 /// Target of a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +104,7 @@ impl Assembly {
         let (halves, _) = bytes.as_chunks();
         for (at, half) in (at..).step_by(2).zip(halves) {
             self.add([Insn::load(Size::Half, R5, R7, at)]);
-            self.jump(Insn::jump_if(If::Differs, R5, wire(u16::from_be_bytes(*half))), to);
+            self.jump(Insn::jump_if(If::Differs, R5, be16(u16::from_be_bytes(*half))), to);
         }
     }
 
@@ -142,7 +136,7 @@ pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
         asm.add([Insn::load(Size::Half, R5, R2, TYPE_AT)]);
         match one {
             Match::Ethertype(n) => {
-                asm.jump(Insn::jump_if(If::Equal, R5, wire(*n)), To::Matches);
+                asm.jump(Insn::jump_if(If::Equal, R5, be16(*n)), To::Matches);
                 asm.jump(Insn::jump(), To::Other);
             }
             Match::Flow(flow) => transport(&mut asm, flow.protocol.number().into(), &flow.ports),
@@ -170,8 +164,8 @@ pub(super) fn assemble(filter: &Filter, map: i32) -> Vec<Insn> {
 /// Finds the port that a packet is to.
 fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
     asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
-    asm.jump(Insn::jump_if(If::Equal, R5, wire(TYPE_IPV4)), To::Ipv4);
-    asm.jump(Insn::jump_if(If::Equal, R5, wire(TYPE_IPV6)), To::Ipv6);
+    asm.jump(Insn::jump_if(If::Equal, R5, be16(TYPE_IPV4)), To::Ipv4);
+    asm.jump(Insn::jump_if(If::Equal, R5, be16(TYPE_IPV6)), To::Ipv6);
     asm.jump(Insn::jump(), To::Other);
 
     asm.place(To::Ipv4);
@@ -179,9 +173,13 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
     asm.add([Insn::load(Size::Byte, R5, R7, IPV4_PROTOCOL_AT)]);
     asm.jump(Insn::jump_if(If::Differs, R5, protocol), To::Other);
     asm.add([Insn::load(Size::Half, R5, R7, IPV4_FRAGMENT_AT)]);
-    asm.jump(Insn::jump_if(If::Bits, R5, wire(IPV4_FRAGMENT)), To::Pass);
+    asm.jump(Insn::jump_if(If::Bits, R5, be16(IPV4_FRAGMENT)), To::Pass);
     // The header's length, in words of four bytes.
-    asm.add([Insn::load(Size::Byte, R0, R7, 0), Insn::and(R0, 0x0f), Insn::shift_left(R0, 2)]);
+    asm.add([
+        Insn::load(Size::Byte, R0, R7, 0),
+        Insn::and(R0, wire::IPV4_LENGTH.into()),
+        Insn::shift_left(R0, 2),
+    ]);
     asm.jump(Insn::jump_if(If::Below, R0, IPV4_BYTES_MIN), To::Pass);
     asm.add([Insn::add(R7, IPV4_BYTES_MIN)]);
     asm.jump(Insn::jump_if(If::Equal, R0, IPV4_BYTES_MIN), To::Ports);
@@ -198,7 +196,7 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
     asm.within(R7, IPV6_BYTES);
     asm.add([Insn::load(Size::Byte, R5, R7, IPV6_NEXT_AT)]);
     for header in IPV6_EXTENSIONS {
-        asm.jump(Insn::jump_if(If::Equal, R5, header), To::Pass);
+        asm.jump(Insn::jump_if(If::Equal, R5, header.into()), To::Pass);
     }
     asm.jump(Insn::jump_if(If::Differs, R5, protocol), To::Other);
     asm.add([Insn::add(R7, IPV6_BYTES)]);
@@ -207,7 +205,7 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
     asm.within(R7, PORTS_BYTES);
     asm.add([Insn::load(Size::Half, R5, R7, TO_PORT_AT)]);
     for port in ports {
-        asm.jump(Insn::jump_if(If::Equal, R5, wire(*port)), To::Matches);
+        asm.jump(Insn::jump_if(If::Equal, R5, be16(*port)), To::Matches);
     }
     asm.jump(Insn::jump(), To::Other);
 }
@@ -215,25 +213,26 @@ fn transport(asm: &mut Assembly, protocol: i32, ports: &[u16]) {
 /// Finds ICMP, and echo of ICMPv6.
 fn echo(asm: &mut Assembly) {
     asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
-    asm.jump(Insn::jump_if(If::Equal, R5, wire(TYPE_IPV6)), To::Ipv6);
-    asm.jump(Insn::jump_if(If::Differs, R5, wire(TYPE_IPV4)), To::Other);
+    asm.jump(Insn::jump_if(If::Equal, R5, be16(TYPE_IPV6)), To::Ipv6);
+    asm.jump(Insn::jump_if(If::Differs, R5, be16(TYPE_IPV4)), To::Other);
     asm.within(R7, IPV4_BYTES_MIN);
     asm.add([Insn::load(Size::Byte, R5, R7, IPV4_PROTOCOL_AT)]);
     asm.jump(Insn::jump_if(If::Differs, R5, ICMP), To::Other);
     asm.add([Insn::load(Size::Half, R5, R7, IPV4_FRAGMENT_AT)]);
-    asm.jump(Insn::jump_if(If::Bits, R5, wire(IPV4_FRAGMENT)), To::Pass);
+    asm.jump(Insn::jump_if(If::Bits, R5, be16(IPV4_FRAGMENT)), To::Pass);
     asm.jump(Insn::jump(), To::Matches);
 
     asm.place(To::Ipv6);
-    asm.within(R7, ICMPV6_BYTES);
+    asm.within(R7, IPV6_BYTES);
     asm.add([Insn::load(Size::Byte, R5, R7, IPV6_NEXT_AT)]);
     for header in IPV6_EXTENSIONS {
-        asm.jump(Insn::jump_if(If::Equal, R5, header), To::Pass);
+        asm.jump(Insn::jump_if(If::Equal, R5, header.into()), To::Pass);
     }
     asm.jump(Insn::jump_if(If::Differs, R5, ICMPV6), To::Other);
+    asm.within(R7, ICMPV6_BYTES);
     asm.add([Insn::load(Size::Byte, R5, R7, ICMPV6_TYPE_AT)]);
-    for echo in ICMPV6_ECHO {
-        asm.jump(Insn::jump_if(If::Equal, R5, echo), To::Matches);
+    for echo in wire::ICMPV6_ECHO {
+        asm.jump(Insn::jump_if(If::Equal, R5, echo.into()), To::Matches);
     }
     asm.jump(Insn::jump(), To::Other);
 }
@@ -243,8 +242,8 @@ fn addressed(asm: &mut Assembly, addr: IpAddr) {
     asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
     match addr {
         IpAddr::V4(addr) => {
-            asm.jump(Insn::jump_if(If::Equal, R5, wire(TYPE_ARP)), To::Question);
-            asm.jump(Insn::jump_if(If::Differs, R5, wire(TYPE_IPV4)), To::Other);
+            asm.jump(Insn::jump_if(If::Equal, R5, be16(TYPE_ARP)), To::Question);
+            asm.jump(Insn::jump_if(If::Differs, R5, be16(TYPE_IPV4)), To::Other);
             asm.within(R7, IPV4_BYTES_MIN);
             asm.unless(IPV4_TO_AT, &addr.octets(), To::Other);
             asm.jump(Insn::jump(), To::Matches);
@@ -253,7 +252,7 @@ fn addressed(asm: &mut Assembly, addr: IpAddr) {
             asm.unless(ARP_TARGET_AT, &addr.octets(), To::Other);
         }
         IpAddr::V6(addr) => {
-            asm.jump(Insn::jump_if(If::Differs, R5, wire(TYPE_IPV6)), To::Other);
+            asm.jump(Insn::jump_if(If::Differs, R5, be16(TYPE_IPV6)), To::Other);
             asm.within(R7, IPV6_BYTES);
             asm.unless(IPV6_TO_AT, &addr.octets(), To::Question);
             asm.jump(Insn::jump(), To::Matches);
@@ -274,7 +273,7 @@ fn addressed(asm: &mut Assembly, addr: IpAddr) {
 /// Source: RFC 5227, section 1.1.
 fn answered(asm: &mut Assembly, addr: Ipv4Addr) {
     asm.add([Insn::copy(R7, R2), Insn::add(R7, ETHERNET_BYTES)]);
-    asm.jump(Insn::jump_if(If::Differs, R5, wire(TYPE_ARP)), To::Other);
+    asm.jump(Insn::jump_if(If::Differs, R5, be16(TYPE_ARP)), To::Other);
     asm.within(R7, ARP_BYTES);
     asm.unless(ARP_OP_AT, &ARP_REPLY, To::Other);
     asm.unless(ARP_SENDER_AT, &addr.octets(), To::Other);
@@ -283,7 +282,7 @@ fn answered(asm: &mut Assembly, addr: Ipv4Addr) {
 }
 
 /// Returns a 16-bit number in network byte order, as this CPU loads it from a packet.
-fn wire(number: u16) -> i32 {
+fn be16(number: u16) -> i32 {
     i32::from(number.to_be())
 }
 
@@ -374,7 +373,7 @@ mod tests {
             assert!(!udp.takes(&v4(6, 0, 0, port)) && !udp.takes(&v6(6, port)));
             assert!(!udp.takes(&v4(17, 0, 0x2000, port)), "a first fragment");
             assert!(!udp.takes(&v4(17, 0, 0x0010, port)), "a later fragment");
-            assert!(IPV6_EXTENSIONS.iter().all(|next| !udp.takes(&v6(*next as u8, port))));
+            assert!(IPV6_EXTENSIONS.iter().all(|next| !udp.takes(&v6(*next, port))));
             assert!(!udp.takes(&v4(17, 0, 0, port + 1)) && !udp.takes(&v6(17, port + 1)));
         }
         assert!(!udp.takes(&ethernet(0x0806, &[0; 46])), "ARP");
@@ -469,6 +468,10 @@ mod tests {
             assert_eq!(icmp.takes(&packet), taken, "{kind}");
         }
         assert!(!icmp.takes(&v6(43, 0)) && !icmp.takes(&ethernet(TYPE_ARP, &[])));
+        let not = Filtered::by(",not=icmp").unwrap();
+        // Nothing is behind the IPv6 header: its protocol tells enough, unless that is ICMPv6.
+        let [other, cut] = [59, 58].map(|next| v6(next, 0)[..54].to_vec());
+        assert!(not.takes(&other) && !not.takes(&cut) && !icmp.takes(&other));
         let arp = Filtered::by(",arp").unwrap();
         assert!(arp.takes(&ethernet(TYPE_ARP, &[])) && !arp.takes(&v4(1, 0, 0, 0)));
     }
