@@ -70,7 +70,7 @@ pub(super) struct Bound {
 }
 
 /// The reason why a socket was not bound.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Refused {
     /// bind(2) refused, with this errno.
     Bind(Errno),
@@ -134,7 +134,7 @@ impl QueueBinding {
     pub fn bind(&self, copy_mode: CopyMode) -> Result<Bound> {
         let (until, mut unbound) = (Instant::now() + BUSY, None);
         loop {
-            match self.attempt(copy_mode, &mut unbound) {
+            match self.try_bind(copy_mode, &mut unbound) {
                 Err(Refused::Bind(Errno::BUSY)) if Instant::now() < until => {
                     // The kernel does not notify when it has released the socket.
                     let _ = poll_readable(&[], Some(BUSY_STEP));
@@ -145,14 +145,9 @@ impl QueueBinding {
         }
     }
 
-    /// Binds a socket to the queue, unless another socket has it.
-    pub fn try_bind(&self, copy_mode: CopyMode) -> std::result::Result<Bound, Refused> {
-        self.attempt(copy_mode, &mut None)
-    }
-
-    /// Does as `try_bind`, with the socket in `unbound` if there is one. A socket that could not be
-    /// bound stays there for the next attempt.
-    fn attempt(
+    /// Binds a socket to the queue, unless another socket has it: the one in `unbound` if there is one. A
+    /// socket that could not be bound stays there for the next attempt.
+    pub fn try_bind(
         &self,
         copy_mode: CopyMode,
         unbound: &mut Option<Rings>,
@@ -242,17 +237,23 @@ impl QueueBinding {
                 let mut rings = Rings::of(self.socket()?, &self.lens)?;
                 match self.bind_to(&mut rings, Some(first), zero_copy, several) {
                     Ok(()) => return Ok(rings),
-                    Err(Errno::BUSY) => return Err(Refused::Bind(Errno::BUSY)),
+                    // Memory that is registered again would be refused for the same reason.
+                    Err(e @ (Errno::BUSY | Errno::NETDOWN | Errno::NODEV | Errno::NXIO)) => {
+                        return Err(Refused::Bind(e));
+                    }
                     Err(_) => {}
                 }
             }
-            let mut rings = unbound.take().map_or_else(|| self.registered(), Ok)?;
+            // Memory for which packets may have several frames serves no other socket.
+            let kept = unbound.take().filter(|rings| several || !rings.several);
+            let mut rings = kept.map_or_else(|| self.registered(), Ok)?;
+            let is_noted = rings.several;
             match self.bind_to(&mut rings, None, zero_copy, several) {
                 Ok(()) => Ok(rings),
                 Err(e) => {
-                    // Otherwise, the kernel may have noted for this memory that packets have several frames.
-                    let fits = !several || e == Errno::INVAL;
-                    *unbound = fits.then_some(rings);
+                    // With other errors, the kernel may have noted it.
+                    rings.several = is_noted || several && !matches!(e, Errno::INVAL | Errno::BUSY);
+                    *unbound = Some(rings);
                     Err(Refused::Bind(e))
                 }
             }
@@ -335,6 +336,21 @@ impl QueueBinding {
                 Error::os(Code::Permission, what, call, errno).fix(Capabilities::XDP.remedy())
             }
             errno => Error::os(Code::System, what, call, errno),
+        }
+    }
+}
+
+#[cfg(test)]
+impl QueueBinding {
+    /// Returns the binding of the same queue with the memory of another pool.
+    pub fn with_pool(&self, pool: &Pool) -> QueueBinding {
+        QueueBinding {
+            name: self.name.clone(),
+            text: self.text.clone(),
+            pool: pool.clone(),
+            attached: self.attached.clone(),
+            sockets: Sockets::of(pool).unwrap(),
+            ..*self
         }
     }
 }

@@ -73,10 +73,14 @@ pub(super) struct Device {
     resets: u64,
     /// Time of the next attempt to bind a lost socket.
     rebind_at: Option<Instant>,
-    /// Error of the last bind(2).
-    bind_error: Option<Errno>,
+    /// A socket that could not be bound, for the next attempt: the pool's memory is registered with it.
+    unbound: Option<Rings>,
+    /// Reason why the last attempt failed.
+    refused: Option<Refused>,
     /// Time at which an idle queue checks its interface next.
     check_at: Option<Instant>,
+    /// Receives without a packet, modulo 2^16: each time it is 0, the interface is checked, in case nobody waits.
+    empty_polls: u16,
 }
 
 /// Packets that the kernel had for a socket and did not deliver, by cause.
@@ -124,8 +128,10 @@ pub(super) fn open(
         tx_lost: Moved::default(),
         resets: 0,
         rebind_at: None,
-        bind_error: None,
+        unbound: None,
+        refused: None,
         check_at: next_check(),
+        empty_polls: 0,
     };
     device.start(bound.rings);
     Ok((HostQueue::new(link, bell, device), copy_mode, bound.why))
@@ -209,24 +215,33 @@ impl Device {
             return;
         }
         self.rebind_at = now.checked_add(REBIND_INTERVAL);
-        match self.binding.try_bind(self.copy_mode) {
-            Ok(bound) if host.bell.replace(&*bound.rings.socket).is_ok() => {
+        let bound = self.binding.try_bind(self.copy_mode, &mut self.unbound);
+        let watched = bound.and_then(|bound| match host.bell.replace(&*bound.rings.socket) {
+            Ok(()) => Ok(bound),
+            Err(e) => {
+                let why = format!("epoll_ctl: {e}");
+                Err(Error::new(Code::System, "cannot wait for a device", why).into())
+            }
+        });
+        match watched {
+            Ok(bound) => {
                 // SAFETY: the kernel binds another socket to the queue only after the device has given up the frames
                 // of the old one.
                 unsafe { self.reclaim_frames(DropReason::DEVICE_DOWN) };
                 self.start(bound.rings);
-                (self.rebind_at, self.bind_error) = (None, None);
+                (self.rebind_at, self.unbound, self.refused) = (None, None, None);
             }
-            Err(Refused::Bind(Errno::NODEV | Errno::NXIO)) => {
-                host.link.look();
+            Err(refused) => {
+                if let Refused::Bind(Errno::NODEV | Errno::NXIO) = refused {
+                    host.link.look();
+                }
+                self.refused = Some(refused);
                 if host.link.is_gone() {
-                    self.rebind_at = None;
+                    (self.rebind_at, self.unbound) = (None, None);
                     // SAFETY: the device is gone.
                     unsafe { self.reclaim_frames(DropReason::DEVICE_DOWN) };
                 }
             }
-            Err(Refused::Bind(e)) => self.bind_error = Some(e),
-            _ => {}
         }
     }
 
@@ -267,6 +282,15 @@ impl Device {
         self.late.read(reading, self.binding.rx_len());
     }
 
+    /// Checks the interface for a caller that never waits, and gives the frames up if it is gone.
+    #[cold]
+    fn look_awake(&mut self, host: &mut Host) {
+        self.look(host);
+        if host.link.is_gone() {
+            self.recover(host);
+        }
+    }
+
     /// Takes back the frames of a closed socket. Packets that the kernel may still read stay in flight
     /// for good, with their memory, because no event signals their completion.
     ///
@@ -291,6 +315,7 @@ impl Device {
             },
         );
         self.tx_lost += dropped;
+        self.tx.publish(&held);
         if kept > 0 {
             let name = format!("xdp {}/{} closed tx", self.binding.name, self.binding.queue());
             let mut tally = self.binding.pool.tally(&name);
@@ -315,11 +340,16 @@ impl HostDevice for Device {
             return Moved::default();
         };
         // Frames of another pool would be lent as if they were this one's.
-        self.tx.publish(&held);
         let mem = if *mem.pool() == self.binding.pool { mem } else { &mut self.home };
         self.tx.poll(socket, &mut host.link, mem);
         let before = out.len();
         let moved = self.rx.receive(socket, mem, out, budget);
+        if moved.packets == 0 {
+            self.empty_polls = self.empty_polls.wrapping_add(1);
+            if self.empty_polls == 0 {
+                self.look_awake(host);
+            }
+        }
         if let Checksums::Partial { mtu_bytes } = self.checksums {
             out.iter_mut().skip(before).for_each(|skb| partial::mark(skb, mtu_bytes));
         }
@@ -392,8 +422,8 @@ impl HostDevice for Device {
         if self.socket.is_some() || !link.is_up() {
             return link.health().clone();
         }
-        if let Some(errno) = self.bind_error {
-            return Health::Down(self.binding.error(Refused::Bind(errno)));
+        if let Some(refused) = &self.refused {
+            return Health::Down(self.binding.error(refused.clone()));
         }
         let what = format!("cannot use {}", self.binding.name);
         Health::Down(Error::new(Code::Busy, what, "its AF_XDP socket is being bound again"))
@@ -450,7 +480,9 @@ pub(super) mod tests {
     use super::super::{config::Config, setup};
     use super::*;
     use linerate_skb::Pool;
+    use linerate_sys::xdp::XdpSocket;
     use std::os::fd::AsRawFd;
+    use std::sync::Arc;
 
     /// Opens the only queue of an interface; the text may have options.
     pub fn open(interface: &str, pool: &Pool) -> XdpQueue {
@@ -469,6 +501,17 @@ pub(super) mod tests {
             rings.tx.submit(1);
             held.send(std::iter::once(span.offset), batch);
             let _ = rings.socket.wake_tx();
+        }
+
+        /// Binds another socket, of `pool`, to the queue of a lost one.
+        pub fn occupy(&self, pool: &Pool) -> Rings {
+            let other = self.device.binding.with_pool(pool);
+            other.bind(CopyMode::Always).unwrap().rings
+        }
+
+        /// Returns the socket that waits to be bound.
+        pub fn unbound(&self) -> Option<Weak<XdpSocket>> {
+            self.device.unbound.as_ref().map(|rings| Arc::downgrade(&rings.socket))
         }
 
         /// Marks the socket as lost, as if its device returned nothing, without binding another.

@@ -3,6 +3,7 @@
 mod beside;
 mod cut;
 mod lacking;
+mod lost;
 mod slow;
 mod taken;
 mod told;
