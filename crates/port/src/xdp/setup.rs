@@ -148,7 +148,7 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     Ok((ops, obtained))
 }
 
-/// What the queues of a port have in common.
+/// Properties that the queues of a port share.
 struct Opening<'a> {
     config: &'a Config,
     pool: &'a Pool,
