@@ -73,16 +73,18 @@ impl ReadQueue {
         self.stream
     }
 
-    /// Takes one step through the file, unless a record waits for delivery.
-    fn look(&mut self) {
+    /// Takes one step through the file, unless a record waits for delivery; returns false if the
+    /// same call must not take another step: there is nothing more for now, or the step has skipped
+    /// many blocks, which takes as long as a call may.
+    fn look(&mut self) -> bool {
         if self.in_hand || self.health.ended() {
-            return;
+            return self.in_hand;
         }
         let step = self.reader.step();
         self.blocked = matches!(step, Ok(Step::Blocked));
         match step {
             Ok(Step::Packet) => self.judge(),
-            Ok(Step::Blocked | Step::Busy) => {}
+            Ok(Step::Blocked | Step::Busy) => return false,
             Ok(Step::End) => self.end(Health::Finished),
             Err(e) => self.fail(&e),
         }
@@ -122,12 +124,12 @@ impl QueueOps for ReadQueue {
         let now = self.replay.as_ref().map(|_| Instant::now());
         // A step without a packet is work, too, so it counts against the budget.
         for _ in 0..budget.min(out.spare()) {
-            self.look();
+            let may_go_on = self.look();
             if !self.in_hand {
-                if self.blocked || self.health.ended() {
-                    break;
+                if may_go_on {
+                    continue;
                 }
-                continue;
+                break;
             }
             let Some(record) = self.reader.current() else { break };
             let paced = self.replay.as_mut().zip(now);

@@ -180,6 +180,27 @@ fn a_damaged_file_fails_behind_the_packets_that_were_good() {
 }
 
 #[test]
+fn blocks_without_packets_that_take_no_disk_keep_no_call_long() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("sparse.pcapng");
+    write_all(&path, &[]).unwrap();
+    let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    let (start, len) = (file.metadata().unwrap().len(), 64_u32 << 20);
+    file.write_all(&[0x0bad, len].map(u32::to_le_bytes).concat()).unwrap();
+    file.set_len(start + u64::from(len) - 4).unwrap();
+    file.write_all(&len.to_le_bytes()).unwrap();
+    let mut port = Port::open(&format!("pcap:{}", path.display())).unwrap();
+    let (mut batch, mut calls) = (Batch::with_capacity(64), 0);
+    while !port.health().ended() {
+        assert!(port.wait(Some(LONG)).unwrap());
+        assert_eq!(port.rx(&mut batch), 0);
+        calls += 1;
+    }
+    // Opening the port and each call read at most 16 MiB.
+    assert!(port.health() == Health::Finished && calls >= 3, "{calls} calls");
+}
+
+#[test]
 fn a_packet_of_no_bytes_is_a_packet() {
     let scratch = Scratch::new();
     let file = scratch.file("a.pcap", &classic(true, true, 1, &[(0, 5, b""), (0, 6, b"x")]));
