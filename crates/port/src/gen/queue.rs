@@ -219,8 +219,9 @@ impl QueueOps for GenQueue {
         if self.left() == 0 {
             return std::mem::replace(&mut self.told_end, true);
         }
-        if !want.frames() {
-            return true;
+        // There is always room: `xmit` drops all packets.
+        if want.room() {
+            return false;
         }
         let now = Instant::now();
         if let Some(at) = self.retry_at.filter(|&at| at > now) {

@@ -4,7 +4,7 @@ use super::queue::GenQueue;
 use super::traffic::IMIX;
 use super::*;
 use crate::Port;
-use crate::queue::{Health, QueueOps};
+use crate::queue::{Health, QueueOps, Want};
 use linerate_skb::{Batch, DropReason, Skb, Trust};
 use linerate_wire::stamp;
 use std::time::{Duration, Instant};
@@ -71,6 +71,16 @@ fn a_wait_returns_once_when_the_last_packet_was_made() {
     assert!(port.wait(None).unwrap());
     assert_eq!(port.health(), Health::Finished);
     assert!(!port.wait(Some(Duration::ZERO)).unwrap());
+}
+
+#[test]
+fn a_wait_for_room_returns_at_once_because_every_packet_is_taken() {
+    let mut port = Port::open("gen:,rate=1pps").unwrap();
+    let mut batch = Batch::with_capacity(4);
+    assert_eq!(port.rx(&mut batch), 1);
+    assert_eq!(port.wait_for(Want::Room, None), Ok(true));
+    assert_eq!((port.xmit(&mut batch), batch.len()), (0, 0));
+    assert_eq!(port.ledger().dropped(DropReason::UNSUPPORTED), 1);
 }
 
 #[test]

@@ -169,12 +169,12 @@ impl QueueOps for ReadQueue {
         if self.health.ended() {
             return std::mem::replace(&mut self.told_end, true);
         }
+        // There is always room: `xmit` drops all packets.
         let alarm = self.alarm.filter(|&at| Instant::now() < at);
-        if want.frames() && !self.blocked && alarm.is_none() {
+        if want.room() || (!self.blocked && alarm.is_none()) {
             return false;
         }
-        let wanted = want.frames() && alarm.is_none();
-        self.reader.file_mut().watch(wanted, alarm.filter(|_| want.frames()));
+        self.reader.file_mut().watch(alarm.is_none(), alarm);
         true
     }
 

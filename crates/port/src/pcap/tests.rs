@@ -281,6 +281,7 @@ fn a_paced_stream_without_a_writer_is_slept_on_until_its_next_packet() {
     let mut batch = Batch::with_capacity(4);
     assert!(port.wait(Some(LONG)).unwrap());
     assert_eq!(port.rx(&mut batch), 1);
+    assert_eq!(port.wait_for(Want::Room, None), Ok(true), "every packet is taken, and dropped");
     assert!(!port.wait(Some(Duration::from_millis(20))).unwrap(), "woken without a packet");
 }
 
