@@ -574,3 +574,22 @@ fn a_packet_too_long_for_a_capture_is_dropped_and_its_neighbours_are_not() {
     assert_eq!(frames[0].stamp_ns, frames[2].stamp_ns);
     assert_settled(&pool);
 }
+
+#[test]
+fn packets_of_too_many_link_types_are_dropped_and_the_others_are_written() {
+    let scratch = Scratch::new();
+    let path = scratch.file("a.pcap", b"");
+    let (pool, mut batch) = (pool(128), Batch::with_capacity(80));
+    let mut mem = pool.local();
+    let mut queue =
+        WriteQueue::new(File::create(&path).unwrap(), "a".into(), true, |_, _| {}).unwrap();
+    for link in (1..=40).chain(1..=40) {
+        let mut skb = mem.alloc_copy(b"packet").unwrap();
+        assert!(skb.set_link_type(link) && batch.push(skb).is_ok());
+    }
+    assert_eq!((queue.xmit(&mut mem, &mut batch).packets, queue.health()), (64, Health::Up));
+    assert_eq!((batch.len(), pool.ledger().dropped(DropReason::UNSUPPORTED)), (0, 16));
+    let links: Vec<u16> = kinds(&fs::read(&path).unwrap()).iter().map(|kind| kind.0).collect();
+    assert!(links.iter().copied().eq((1..=32).chain(1..=32)), "{links:?}");
+    assert_settled(&pool);
+}

@@ -23,6 +23,10 @@ use crate::queue::{Health, HealthKind, QueueOps, Want};
 /// Name of the interface in the capture.
 pub(super) const INTERFACE: &str = "linerate";
 
+/// Most link types of one capture, each of which is an interface in it. Packets of further types are dropped, so
+/// that finding the interface of a packet stays cheap whatever a captured file says.
+const LINKS_MAX: usize = 32;
+
 /// Opens a capture for writing, and writes its header.
 pub(super) fn open(config: &Config) -> Result<WriteQueue<Locked>> {
     let (name, any) = (config.place.to_string(), config.any_link);
@@ -117,7 +121,7 @@ impl<W: Write> WriteQueue<W> {
         let mut queue = WriteQueue { writer, links, name, cut, bell, joined, health: Health::Up };
         // Declare the interface now: a file without packets must be a capture, too, and a full disk
         // is found early.
-        let declared = if any { Ok(0) } else { queue.interface(LinkType::ETHERNET) };
+        let declared = if any { Ok(None) } else { queue.interface(LinkType::ETHERNET) };
         if let Err(e) = declared.and_then(|_| queue.writer.flush()) {
             queue.fail(&e);
             (queue.cut)(queue.writer.sink(), 0);
@@ -126,30 +130,45 @@ impl<W: Write> WriteQueue<W> {
         Ok(queue)
     }
 
-    /// Returns the number of the capture's interface for this link type.
-    fn interface(&mut self, link: LinkType) -> io::Result<u32> {
+    /// Returns the number of the capture's interface for this link type; `None` if it is one type too many.
+    fn interface(&mut self, link: LinkType) -> io::Result<Option<u32>> {
         if let Some(at) = self.links.iter().position(|known| *known == link) {
-            return Ok(at as u32);
+            return Ok(Some(at as u32));
+        }
+        if self.links.len() >= LINKS_MAX {
+            return Ok(None);
         }
         let interface = self.writer.add_interface_of(INTERFACE, link)?;
         self.links.push(link);
-        Ok(interface)
+        Ok(Some(interface))
     }
 
-    /// Writes the first `n` packets of `batch`, whose lengths the caller has checked.
-    fn write(&mut self, n: usize, now_ns: &mut Option<u64>, batch: &Batch) -> io::Result<()> {
-        for skb in batch.iter().take(n) {
+    /// Writes the packets from the front of `batch`, up to the first that no capture can have; returns the
+    /// reason for which that one is to be dropped.
+    fn write(&mut self, now_ns: &mut Option<u64>, batch: &Batch) -> io::Result<Option<DropReason>> {
+        let mut refused = None;
+        for skb in batch.iter() {
+            if skb.len() > PACKET_LEN_MAX {
+                refused = Some(DropReason::TOO_LONG);
+                break;
+            }
+            let Some(interface) = self.interface(LinkType(skb.link_type()))? else {
+                refused = Some(DropReason::UNSUPPORTED);
+                break;
+            };
             let now_ns = || *now_ns.get_or_insert_with(epoch_ns);
             let time_ns = skb.stamp_ns().unwrap_or_else(now_ns);
-            let interface = self.interface(LinkType(skb.link_type()))?;
             let bytes = whole(skb, &mut self.joined);
             let orig_len = (bytes.len() as u32).saturating_add(skb.snapped_bytes());
             self.writer.write(interface, time_ns, orig_len, bytes)?; // at most PACKET_LEN_MAX
         }
-        self.writer.flush()
+        self.writer.flush()?;
+        Ok(refused)
     }
 
     fn fail(&mut self, e: &io::Error) {
+        // The packets that are not in the file are dropped, so they must not be written later.
+        self.writer.give_up();
         (self.cut)(self.writer.sink(), self.writer.whole_len());
         self.health = Health::Failed(write_error(&self.name, e));
     }
@@ -197,15 +216,13 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
     fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
         let (mut moved, mut now_ns) = (Moved::default(), None);
         while !batch.is_empty() && self.health == Health::Up {
-            let n = batch.iter().take_while(|skb| skb.len() <= PACKET_LEN_MAX).count();
             let before = self.writer.packets_whole();
-            let written = self.write(n, &mut now_ns, batch);
+            let written = self.write(&mut now_ns, batch);
             moved += batch.sent((self.writer.packets_whole() - before) as usize, mem);
             match written {
                 Err(e) => self.fail(&e),
-                // The first remaining packet is too long for a record: drop it.
-                Ok(()) if !batch.is_empty() => batch.discard_first(1, DropReason::TOO_LONG, mem),
-                Ok(()) => {}
+                Ok(Some(reason)) => batch.discard_first(1, reason, mem),
+                Ok(None) => {}
             }
         }
         batch.discard_first(batch.len(), DropReason::WRITE_FAILED, mem);

@@ -464,6 +464,21 @@ fn the_writer_refuses_what_no_reader_would_take() {
 }
 
 #[test]
+fn a_writer_that_is_given_up_writes_nothing_more() {
+    let mut file = Vec::new();
+    let mut writer = Writer::new(&mut file);
+    writer.add_interface("a").unwrap();
+    writer.write(0, 1, 4, b"kept").unwrap();
+    writer.flush().unwrap();
+    writer.write(0, 1, 4, b"lost").unwrap();
+    writer.give_up();
+    assert!(writer.write(0, 1, 4, b"more").is_err() && writer.flush().is_err());
+    assert_eq!(writer.packets_whole(), 1);
+    drop(writer);
+    assert!(read_all(&file).0.iter().map(|packet| &packet.4).eq([b"kept"]));
+}
+
+#[test]
 fn tcpdump_reads_what_the_writer_writes() {
     let mut bytes = vec![2; 60];
     bytes[12..14].copy_from_slice(&[0x88, 0xb5]); // an EtherType for local experiments

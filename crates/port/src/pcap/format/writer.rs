@@ -16,6 +16,9 @@ const PENDING_LEN_MAX: usize = 64 << 10;
 ///
 /// A sink that would block has failed, too: the file must be a blocking one.
 ///
+/// Who counts the packets that are not whole as lost calls [`Writer::give_up`], so that they are not
+/// written later all the same.
+///
 /// Dropping flushes as well, but cannot report a failure; call [`Writer::flush`] first.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
@@ -142,6 +145,13 @@ impl<W: Write> Writer<W> {
     pub fn flush(&mut self) -> io::Result<()> {
         self.drain()?;
         self.sink.flush().inspect_err(|_| self.broken = true)
+    }
+
+    /// Discards the blocks that were not offered to the sink. Every later call fails, and dropping the
+    /// writer writes nothing.
+    pub(crate) fn give_up(&mut self) {
+        self.pending.clear();
+        self.broken = true;
     }
 
     /// Returns the length of the file up to the end of the last block that the sink has accepted completely.

@@ -79,6 +79,7 @@ impl<W: Write> TeeWriter<W> {
             self.shared.end(self.number);
             self.shared.unwritten.fetch_add(self.given - self.whole, Ordering::Relaxed);
             self.given = self.whole;
+            self.file.give_up();
             Error::new(Code::File, "cannot write a capture", e.to_string())
                 .fix("see that the disk has room and that the pipe has a reader")
         })?;
