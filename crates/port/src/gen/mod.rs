@@ -7,7 +7,6 @@ mod target;
 mod traffic;
 
 use linerate_skb::{Data, Pool, Result};
-use linerate_wire::Mac;
 
 pub(crate) use pacer::Lateness;
 pub use pacer::Pacer;
@@ -99,8 +98,9 @@ fn room(pool: &Pool) -> usize {
     }
 }
 
-/// Locally administered MAC addresses of the generator and of the receiver.
-const ENDS: [[u8; 6]; 2] = [Mac([2, 0, 0, 0, 0, 2]).0, Mac([2, 0, 0, 0, 0, 1]).0];
+/// Locally administered MAC address to which packets go; the next constant is that of their source.
+const RECEIVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const GENERATOR: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 #[cfg(test)]
 mod tests;

@@ -8,11 +8,11 @@ use linerate_sys::clock::now_and_ns;
 use linerate_sys::wait::TimerFd;
 use linerate_wire::{UdpEnds, stamp};
 
-use super::ENDS;
 use super::burst::Burst;
 use super::pacer::Pacer;
 use super::target;
 use super::traffic::Traffic;
+use super::{GENERATOR, RECEIVER};
 use crate::caps::{Caps, Origin};
 use crate::host::RETRY;
 use crate::queue::{Health, QueueOps, Want};
@@ -121,8 +121,8 @@ impl GenQueue {
         if let Some(ends) = &self.ends {
             target::write(ends, frame, flow, seq, time_ns);
         } else {
-            frame[..6].copy_from_slice(&ENDS[0]);
-            frame[6..12].copy_from_slice(&ENDS[1]);
+            frame[..6].copy_from_slice(&RECEIVER);
+            frame[6..12].copy_from_slice(&GENERATOR);
             let _ = stamp::write(frame, flow, seq, time_ns);
         }
         self.step();

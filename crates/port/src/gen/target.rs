@@ -8,7 +8,7 @@ use linerate_sys::netif::{FLAG_UP, HARDWARE_ETHERNET, Interface};
 use linerate_sys::rtnl::Route;
 use linerate_wire::{IPV4_BYTES, IPV6_BYTES, Mac, UdpEnds, stamp};
 
-use super::ENDS;
+use super::{GENERATOR, RECEIVER};
 use crate::spec::Spec;
 
 /// Bytes of an Ethernet header; the next constant is that of a UDP header.
@@ -71,9 +71,9 @@ impl Target {
     /// interface does not carry, `E-SYSTEM` without an address to send from, those of [`Route`].
     pub fn ends(&self, spec: &Spec, longest: usize) -> Result<UdpEnds> {
         let Some(dev) = &self.dev else {
-            let dst_mac = self.mac.unwrap_or(Mac(ENDS[0]));
+            let dst_mac = self.mac.unwrap_or(Mac(RECEIVER));
             let src = self.from.unwrap_or(self.dst);
-            return Ok(UdpEnds { src_mac: Mac(ENDS[1]), dst_mac, src, dst: self.dst });
+            return Ok(UdpEnds { src_mac: Mac(GENERATOR), dst_mac, src, dst: self.dst });
         };
         let dev = Interface::find(dev)?;
         let (name, hardware) = (dev.name(), dev.hardware()?);
@@ -108,7 +108,7 @@ impl Target {
         let dst_mac = match (self.mac, route) {
             (Some(mac), _) => mac,
             (None, Some(route)) => Mac(route.mac(&dev)?),
-            (None, None) => Mac(ENDS[0]), // one of them is there
+            (None, None) => Mac(RECEIVER), // one of them is there
         };
         Ok(UdpEnds { src_mac: Mac(hardware.mac), dst_mac, src, dst: self.dst })
     }
@@ -139,8 +139,8 @@ pub(super) fn write(first: &UdpEnds, frame: &mut [u8], flow: u32, seq: u64, time
     let _ = of_flow(first, flow).write(frame);
 }
 
-/// Returns the addresses of a flow. Each flow has its own source port, so that devices distinguish
-/// flows; port 65535 is followed by 1024.
+/// Returns the addresses of a flow. The first 64,512 flows have a source port each, so that devices
+/// distinguish them; port 65535 is followed by 1024, and further flows have the ports of the first ones.
 fn of_flow(first: &UdpEnds, flow: u32) -> UdpEnds {
     let port = u32::from(first.src.port()) + flow;
     let port = if port <= 0xffff { port } else { UNPRIVILEGED + (port - 0x1_0000) % 0xfc00 };

@@ -17,8 +17,7 @@ pub const PROFILES: [(u32, u32); 5] = [(1, 256), (8, 256), (64, 256), (128, 256)
 const START: usize = 1;
 /// Number of interrupts in a sample.
 const IRQS: u32 = 64;
-/// Number of steps after which a walk is tired; the next constant is the number of samples that it
-/// then rests.
+/// Number of steps after which a walk is tired, and of samples that it then rests.
 const TIRED: u32 = 2 * PROFILES.len() as u32;
 
 /// Counts of a sample.

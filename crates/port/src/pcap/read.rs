@@ -59,9 +59,9 @@ pub(super) struct ReadQueue {
     replay: Option<Replay>,
     /// Time of the next attempt, if the next record is not due or the pool had no frame.
     alarm: Option<Instant>,
-    /// Packets longer than any chain of frames, since the last query.
+    /// Packets longer than any chain of frames, since the port was opened.
     rx_missed: u64,
-    /// Receives that ended early for lack of a frame, since the last query.
+    /// Receives that ended early for lack of a frame, since the port was opened.
     rx_nombuf: u64,
     health: Health,
     /// True if `arm` has reported the end.
@@ -88,6 +88,7 @@ impl ReadQueue {
             Ok(Step::End) => self.end(Health::Finished),
             Err(e) => self.fail(&e),
         }
+        !self.health.ended()
     }
 
     /// Checks the packet that was just found: keeps it for delivery, counts it as missed if it is
