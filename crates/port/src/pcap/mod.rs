@@ -37,6 +37,7 @@ use crate::obtained::{Direction, Obtained};
 use crate::spec::Spec;
 use config::{Config, Mode};
 use format::{PACKET_LEN_MAX, Reader, Writer};
+pub(crate) use write::epoch_ns;
 
 /// The longest IP packet, with Ethernet and a VLAN tag, for which pools are sized. Captures may
 /// have longer packets, up to 256 KiB, which pass if the pool has frames for them.

@@ -203,7 +203,8 @@ fn whole<'a>(skb: &'a Skb, joined: &'a mut Vec<u8>) -> &'a [u8] {
     &joined[..n]
 }
 
-pub(super) fn epoch_ns() -> u64 {
+/// Returns the time in nanoseconds since 1970, as captures need it.
+pub(crate) fn epoch_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }

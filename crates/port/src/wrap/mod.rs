@@ -34,7 +34,7 @@ mod testing;
 
 pub use layer::{Layer, Wrapped};
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use crate::pcap::epoch_ns;
 
 /// A packet's direction, from the program's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,10 +43,4 @@ pub enum Way {
     Rx,
     /// Sent to the device.
     Tx,
-}
-
-/// Returns the time in nanoseconds since 1970, as captures need it.
-fn epoch_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
