@@ -347,7 +347,7 @@ impl Port {
 }
 
 /// Sleeps until one of `ports` has packets to receive, or for `timeout`; returns false after the
-/// timeout, or without a timeout, if all ports have ended and everything was received.
+/// timeout, or without a timeout, if all ports have ended and everything was received, or there is none.
 ///
 /// # Errors
 /// Those of a device that has failed for good, until its port is left out; whatever poll(2) says.
@@ -360,8 +360,11 @@ pub fn wait_any(ports: &mut [&mut Port], timeout: Option<Duration>) -> Result<bo
 fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
     // Most callers have one queue; this path needs no allocation for it.
     let mut queues = ports.iter_mut().flat_map(|p| &mut p.queues);
-    if let (Some(one), None) = (queues.next(), queues.next()) {
-        return one.wait_for(want, timeout);
+    match (queues.next(), queues.next()) {
+        (Some(one), None) => return one.wait_for(want, timeout),
+        // Nothing could end a sleep.
+        (None, _) if timeout.is_none() => return Ok(false),
+        _ => {}
     }
     if any_woken(ports, Queue::waker_used) {
         return Ok(false);

@@ -280,6 +280,18 @@ fn a_wait_on_finished_sources_returns_at_once_only_without_a_timeout() {
 }
 
 #[test]
+fn a_wait_without_queues_returns_at_once_or_after_its_time() {
+    let mut none = port_of(&[]);
+    for want in [Want::Frames, Want::Room] {
+        assert_eq!(none.wait_for(want, None), Ok(false));
+    }
+    assert_eq!((wait_any(&mut [], None), wait_any(&mut [&mut none], None)), (Ok(false), Ok(false)));
+    let (start, time) = (Instant::now(), Duration::from_millis(20));
+    assert_eq!(wait_any(&mut [], Some(time)), Ok(false));
+    assert!(start.elapsed() >= time);
+}
+
+#[test]
 fn a_loop_on_wait_receives_all_and_ends_with_its_source() {
     let pool = Pool::builder().frames(256).build().unwrap();
     let mut port = Port::open_with("gen:,count=100", &pool).unwrap();
