@@ -12,7 +12,7 @@ use crate::obtained::Obtained;
 use crate::queue::{Health, Queue, QueueOps, Want, cannot_wait, over};
 use crate::registry::Registry;
 use crate::ring;
-use crate::spec::Spec;
+use crate::spec::{Spec, shown};
 use crate::stats::{DriverCounts, QueueCounts};
 use crate::waker::Waker;
 
@@ -119,6 +119,7 @@ impl Port {
                 }
                 Err(e) => {
                     code = e.code;
+                    let text = shown(text);
                     whys.push(format!("{text}: {}", e.why));
                     if !e.fix.is_empty() {
                         fixes.push(format!("{text}: {}", e.fix));

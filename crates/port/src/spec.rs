@@ -46,6 +46,7 @@ impl Spec {
     pub(crate) fn split(text: &str, drivers: &[&str]) -> Result<Spec> {
         let bad =
             |why: String| Error::new(Code::PortSyntax, format!("port '{}'", shown(text)), why);
+        let refused = |Refused(why, fix)| bad(why).fix(fix);
         let (head, options) = match text.split_once(',') {
             Some((head, options)) => (head, Some(options)),
             None => (text, None),
@@ -67,12 +68,13 @@ impl Spec {
         if !drivers.contains(&driver) {
             let near = nearest(driver, drivers.iter().copied());
             return Err(bad(format!("there is no driver '{driver}'")).fix(match near {
-                Some(near) => format!("did you mean {near}:{arg}?"),
+                Some(near) => format!("did you mean {near}:{}?", shown(arg)),
                 None => format!("drivers: {}", list(drivers)),
             }));
         }
         if name.is_some_and(str::is_empty) {
-            return Err(bad("the name before '=' is empty".into()));
+            let fix = format!("write NAME={driver}:…, or leave out the =");
+            return Err(bad("the name before '=' is empty".into()).fix(fix));
         }
         let fallback = if arg.is_empty() { driver } else { arg };
         Ok(Spec {
@@ -81,7 +83,7 @@ impl Spec {
             arg: arg.to_owned(),
             moderation: None,
             toll: None,
-            options: Options::parse(options).map_err(bad)?,
+            options: Options::parse(options).map_err(refused)?,
             text: text.to_owned(),
         })
     }
@@ -110,8 +112,10 @@ impl Spec {
         if self.name == arg {
             self.name.clone_from(&self.driver);
         }
-        self.options.add_first(&arg).map_err(|why| self.error(why))?;
-        Ok(self)
+        match self.options.add_first(&arg) {
+            Ok(()) => Ok(self),
+            Err(Refused(why, fix)) => Err(self.error(why).fix(fix)),
+        }
     }
 
     /// Copies the options that this end lacks from `other`, the other end of the same pair.
@@ -162,7 +166,10 @@ impl Spec {
     ) -> Result<Option<T>> {
         match self.options.find(key) {
             None => Ok(None),
-            Some(None) => Err(self.error(format!("option '{key}' needs a value"))),
+            Some(None) => {
+                let why = format!("option '{key}' needs a value");
+                Err(self.error(why).fix(format!("write {key}=VALUE")))
+            }
             Some(Some(text)) => {
                 let refuse = |e| self.error(format!("{}: {e}", shown(&format!("{key}={text}"))));
                 parse(&text).map(Some).map_err(refuse)
@@ -196,7 +203,10 @@ impl Spec {
             Some(Some(text)) => match text.as_str() {
                 "on" | "yes" | "1" => Ok(true),
                 "off" | "no" | "0" => Ok(false),
-                other => Err(self.error(format!("{key}={other}: use on or off"))),
+                other => {
+                    let option = format!("{key}={other}");
+                    Err(self.error(format!("{}: use on or off", shown(&option))))
+                }
             },
         }
     }
@@ -211,7 +221,7 @@ impl Spec {
         if let Some(at) = self.options.pairs.iter().position(|(k, _)| !asked.contains(k)) {
             let (key, _) = &self.options.pairs[at];
             let known: Vec<&str> = asked.iter().map(String::as_str).collect();
-            let error = self.error(format!("{} has no option '{key}'", self.driver));
+            let error = self.error(format!("{} has no option '{}'", self.driver, shown(key)));
             if let Some(list) = self.options.joined(at) {
                 return Err(error.fix(format!("several numbers are joined by +: {list}")));
             }
@@ -230,6 +240,7 @@ impl Spec {
         {
             None => Ok(()),
             Some(option) => {
+                let option = shown(option);
                 let why = format!("'{option}' is an option, and the comma before it is missing");
                 Err(self.error(why).fix(format!("did you mean ,{option}?")))
             }
@@ -237,14 +248,28 @@ impl Spec {
     }
 }
 
-/// Returns a port text for errors, without its secret.
-fn shown(text: &str) -> String {
-    let part = |part: &str| match part.strip_prefix("secret=") {
-        Some(_) => "secret=***".to_owned(),
-        None => part.to_owned(),
+/// Returns a port text, or a part of it, for errors, without its secret: also where a wrong character
+/// stands before the option or in place of its `=`.
+pub(crate) fn shown(text: &str) -> String {
+    let part = |part: &str| {
+        let is_secret = |(at, _): &(usize, &str)| {
+            let (before, behind) = (&part[..*at], &part[at + SECRET.len()..]);
+            (before.is_empty() || before.ends_with(SEPARATORS))
+                && behind.starts_with(|c: char| c == '=' || SEPARATORS.contains(&c))
+        };
+        match part.match_indices(SECRET).find(is_secret) {
+            Some((at, _)) => format!("{}***", &part[..=at + SECRET.len()]),
+            None => part.to_owned(),
+        }
     };
     text.split(',').map(part).collect::<Vec<_>>().join(",")
 }
+
+/// The option whose value is never shown.
+const SECRET: &str = "secret";
+
+/// The reason why an option was refused, and the remedy.
+struct Refused(String, &'static str);
 
 /// The options of a port text, and which of them the driver has read.
 #[derive(Debug, Clone, Default)]
@@ -262,7 +287,7 @@ impl PartialEq for Options {
 impl Eq for Options {}
 
 impl Options {
-    fn parse(text: Option<&str>) -> std::result::Result<Options, String> {
+    fn parse(text: Option<&str>) -> std::result::Result<Options, Refused> {
         let mut options = Options::default();
         for part in text.into_iter().flat_map(|text| text.split(',')) {
             let pair = options.pair(part)?;
@@ -272,26 +297,28 @@ impl Options {
     }
 
     /// Inserts the option `part` before the others.
-    fn add_first(&mut self, part: &str) -> std::result::Result<(), String> {
+    fn add_first(&mut self, part: &str) -> std::result::Result<(), Refused> {
         let pair = self.pair(part)?;
         self.pairs.insert(0, pair);
         Ok(())
     }
 
     /// Parses an option that must not be present yet.
-    fn pair(&self, part: &str) -> std::result::Result<(String, Option<String>), String> {
+    fn pair(&self, part: &str) -> std::result::Result<(String, Option<String>), Refused> {
         let (key, value) = match part.split_once('=') {
             Some((key, value)) => (key, Some(value.to_owned())),
             None => (part, None),
         };
         if part.is_empty() {
-            return Err("an option is empty: one comma too many".into());
+            let why = "an option is empty: one comma too many";
+            return Err(Refused(why.into(), "leave out the comma"));
         }
         if key.is_empty() {
-            return Err(format!("'{part}' has no key"));
+            return Err(Refused(format!("'{}' has no key", shown(part)), "write KEY=VALUE"));
         }
         if self.pairs.iter().any(|(k, _)| k == key) {
-            return Err(format!("option '{key}' is given twice"));
+            let why = format!("option '{}' is given twice", shown(key));
+            return Err(Refused(why, "leave out one of them"));
         }
         Ok((key.to_owned(), value))
     }
@@ -431,17 +458,46 @@ mod tests {
             ("pacp:x", "no driver 'pacp'", "did you mean pcap:x?"),
             ("packt:veth0", "no driver 'packt'", "packet:veth0"),
             ("warp:x", "no driver 'warp'", "packet pcap null"),
-            ("=packet:x", "name before '='", ""),
-            ("packet:x,a,a", "twice", ""),
-            ("packet:x,=1", "no key", ""),
-            ("packet:x,", "one comma too many", ""),
-            ("packet:x,,a", "one comma too many", ""),
+            ("=packet:x", "name before '='", "write NAME=packet:"),
+            ("packet:x,a,a", "twice", "leave out one"),
+            ("packet:x,=1", "no key", "KEY=VALUE"),
+            ("packet:x,", "one comma too many", "leave out the comma"),
+            ("packet:x,,a", "one comma too many", "leave out the comma"),
             ("PACKET:x", "no driver 'PACKET'", "packet:x"),
         ] {
             let e = parse(text).unwrap_err();
             assert_eq!(e.code, Code::PortSyntax);
             assert!(e.why.contains(why) && e.fix.contains(fix), "{text}: {e}");
         }
+    }
+
+    #[test]
+    fn the_secret_is_not_shown_whatever_stands_around_it() {
+        for (text, said) in [
+            ("null:/run/x,secret=hunter2,id=1", "null:/run/x,secret=***,id=1"),
+            ("null:/run/x:secret=hunter2,id=1", "null:/run/x:secret=***,id=1"),
+            ("null:/run/x;id=1 secret=hunter2;x,id=1", "null:/run/x;id=1 secret=***,id=1"),
+            ("null:/run/x\tsecret=hunter2", "null:/run/x\tsecret=***"),
+            ("null:/run/x,secret:hunter2", "null:/run/x,secret:***"),
+            ("null:secret=hunter2", "null:secret=***"),
+            ("nul:/run/x:secret=hunter2", "nul:/run/x:secret=***"),
+            ("null:/run/x,secret:hunter2,secret:hunter2", "null:/run/x,secret:***,secret:***"),
+        ] {
+            assert_eq!(shown(text), said);
+            let refused = parse(text).and_then(|spec| {
+                spec.value("secret", |text| Ok::<_, String>(text.to_owned()))?;
+                spec.value("id", str::parse::<u32>)?;
+                spec.finish()
+            });
+            let whole = refused.map_or_else(|e| format!("{e} {e:?}"), |()| said.into());
+            assert!(whole.contains(said) && !whole.contains("hunter2"), "{whole}");
+        }
+        for text in ["null:/run/secret", "null:/run/my-secret=1", "null:x,secrets=2"] {
+            assert_eq!(shown(text), text);
+        }
+        let spec = parse("null:/run/x:secret=hunter2").unwrap();
+        assert_eq!(spec.value("secret", str::parse::<u32>), Ok(None));
+        assert_eq!(spec.finish().unwrap_err().fix, "did you mean ,secret=***?");
     }
 
     #[test]

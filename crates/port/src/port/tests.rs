@@ -292,6 +292,16 @@ fn a_wait_without_queues_returns_at_once_or_after_its_time() {
 }
 
 #[test]
+fn the_secret_of_a_port_that_is_refused_is_not_shown() {
+    let secret = "memif:/run/x.sock,secret=hunter2,no_option=1";
+    let e = Port::first_of([secret, "null:,no_option=1"]).unwrap_err();
+    assert!(e.why.contains("secret=***") && !format!("{e} {e:?}").contains("hunter2"), "{e}");
+    let port = Port::first_of([secret, "null:"]).unwrap();
+    let refused = port.obtained().refused.join(" ");
+    assert!(refused.contains("no_option") && !refused.contains("hunter2"), "{refused}");
+}
+
+#[test]
 fn a_loop_on_wait_receives_all_and_ends_with_its_source() {
     let pool = Pool::builder().frames(256).build().unwrap();
     let mut port = Port::open_with("gen:,count=100", &pool).unwrap();
