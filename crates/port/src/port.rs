@@ -385,17 +385,44 @@ fn wait_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     if let Some(result) = ended? {
         return Ok(result);
     }
+    sleep_on(ports, want, timeout)
+}
+
+/// Sleeps on the queues that are armed for `want`, and on the wakers; returns true if a queue ended the sleep.
+fn sleep_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Result<bool> {
     // Only the first queue of a port is armed for room.
     let armed = if want.frames() { usize::MAX } else { 1 };
+    let (start, mut left) = (Instant::now(), timeout);
+    loop {
+        let (by, is_rung) = poll_queues(ports, armed, left)?;
+        let is_woken = is_rung && any_woken(ports, Queue::waker_used_polled);
+        let is_readable = by.contains(&true) && !is_woken;
+        if is_rung && !is_woken && !is_readable {
+            // The doorbell rang late: an earlier wait has returned for this use of the waker.
+            left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            continue;
+        }
+        let queues = ports.iter_mut().flat_map(|p| p.queues.iter_mut().take(armed));
+        queues.zip(by).for_each(|(queue, by)| queue.woken(is_readable && by));
+        return Ok(is_readable);
+    }
+}
+
+/// Polls the first `armed` queues of each port, and all wakers; returns which of the queues are
+/// readable, and whether a waker's doorbell rang.
+fn poll_queues(
+    ports: &[&mut Port],
+    armed: usize,
+    timeout: Option<Duration>,
+) -> Result<(Vec<bool>, bool)> {
     let queues = ports.iter().flat_map(|p| p.queues.iter().take(armed));
-    let bells = ports.iter().flat_map(|p| &p.queues).filter_map(Queue::wake_fd);
-    let fds: Vec<BorrowedFd<'_>> = queues.map(Queue::as_fd).chain(bells).collect();
+    let mut fds: Vec<BorrowedFd<'_>> = queues.map(Queue::as_fd).collect();
+    let n = fds.len();
+    fds.extend(ports.iter().flat_map(|p| &p.queues).filter_map(Queue::wake_fd));
     let mut by = vec![false; fds.len()];
-    let readable = poll_each(&fds, timeout, |i| by[i] = true).map_err(cannot_wait)?;
-    let readable = readable && !any_woken(ports, Queue::waker_used_polled);
-    let queues = ports.iter_mut().flat_map(|p| p.queues.iter_mut().take(armed));
-    queues.zip(by).for_each(|(queue, by)| queue.woken(readable && by));
-    Ok(readable)
+    poll_each(&fds, timeout, |i| by[i] = true).map_err(cannot_wait)?;
+    let is_rung = by.drain(n..).any(|rang| rang);
+    Ok((by, is_rung))
 }
 
 /// Polls several queues for `want` without sleeping, for up to `timeout`, because one of them is polled so.
@@ -415,10 +442,17 @@ fn spin_on(ports: &mut [&mut Port], want: Want, timeout: Option<Duration>) -> Re
     }
 }
 
-/// Returns true if `is_told` returns true for one of the queues. It is called for each queue: one use of a
-/// port's waker must end only one wait.
+/// Returns true if the waker of one of the ports was used.
+///
+/// A port's waker counts a use at each queue in order, so that all have it once the last queue has. One use
+/// ends only one wait: only the last queue decides, and the use is taken from the others as well.
 fn any_woken(ports: &mut [&mut Port], waker_used: fn(&mut Queue) -> bool) -> bool {
-    ports.iter_mut().flat_map(|p| &mut p.queues).fold(false, |any, queue| waker_used(queue) | any)
+    ports.iter_mut().fold(false, |any, port| {
+        let Some((last, others)) = port.queues.split_last_mut() else { return any };
+        let is_used = waker_used(last);
+        others.iter_mut().for_each(|queue| _ = waker_used(queue));
+        is_used | any
+    })
 }
 
 /// Parses a port text against the drivers of this crate.

@@ -34,10 +34,12 @@ impl Waker {
     ///
     /// Cost: a syscall for each queue. It never blocks and never fails.
     pub fn wake(&self) {
+        // Count at all queues before the first doorbell rings: an owner that it wakes takes all of
+        // the counts, so that no later wait ends for the same use.
         for bell in self.bells.iter() {
             bell.rung.fetch_add(1, Ordering::Release);
-            bell.fd.signal();
         }
+        self.bells.iter().for_each(|bell| bell.fd.signal());
     }
 }
 
@@ -73,7 +75,8 @@ impl WakeEnd {
         true
     }
 
-    /// Returns the result of `take`, after a poll(2), and clears the doorbell even if the count is unchanged.
+    /// Returns the result of `take`, after a poll(2), and clears the doorbell even if the count is
+    /// unchanged, as after a ring that comes later than the call that returned true for it.
     pub fn take_polled(&mut self) -> bool {
         self.bell.fd.drain();
         self.take()
@@ -88,6 +91,7 @@ impl AsFd for WakeEnd {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
 
     use linerate_skb::{Batch, Pool};
@@ -157,5 +161,37 @@ mod tests {
         for mut one in port.split() {
             assert_eq!(one.wait_for(crate::Want::Frames, None), Ok(false));
         }
+    }
+
+    #[test]
+    fn a_doorbell_that_rings_after_its_wait_has_returned_ends_no_other() {
+        let pool = pool();
+        let ((mut a, _a_end), (mut b, _b_end)) = (pair(&pool), pair(&pool));
+        let (waker, time) = (a.waker().unwrap(), Duration::from_millis(20));
+        let late = || waker.bells[0].fd.signal();
+        let start = Instant::now();
+        late();
+        assert_eq!(a.wait(Some(time)), Ok(false), "nothing came");
+        late();
+        assert_eq!(wait_any(&mut [&mut a, &mut b], Some(time)), Ok(false), "nothing came");
+        assert!(start.elapsed() >= 2 * time, "a wait has ended too early");
+        assert_eq!(a.counts().irqs() + b.counts().irqs(), 0);
+        waker.wake();
+        assert_eq!(a.wait(None), Ok(false));
+    }
+
+    #[test]
+    fn a_use_that_is_counted_at_some_queues_ends_one_wait_once_all_have_it() {
+        let pool = pool();
+        let mut port = Port::open_with("null:,queues=2", &pool).unwrap();
+        let waker = port.waker().unwrap();
+        // Packets always wait, so that a wait returns at once.
+        waker.bells[0].rung.fetch_add(1, Ordering::Release);
+        assert_eq!(port.wait(LONG), Ok(true), "the use is not complete");
+        waker.bells[1].rung.fetch_add(1, Ordering::Release);
+        assert_eq!(port.wait(LONG), Ok(false));
+        assert_eq!(port.wait(LONG), Ok(true), "it ended a wait already");
+        waker.wake();
+        assert_eq!((port.wait(LONG), port.wait(LONG)), (Ok(false), Ok(true)));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::clock::thread_cpu_ns;
-use linerate_sys::wait::poll_readable;
+use linerate_sys::wait::{poll_each, poll_readable};
 use rustix::io::Errno;
 
 use super::Queue;
@@ -147,9 +147,7 @@ impl Queue {
             let time = timeout.map_or(time, |timeout| time.min(timeout));
             if !time.is_zero() {
                 self.sleep = Sleep::Timer;
-                let bell = self.wake_fd();
-                let rung = poll_readable(bell.as_slice(), Some(time)).map_err(cannot_wait)?;
-                if rung && self.waker_used_polled() {
+                if self.sleep_for(start, time)? {
                     self.woken(false);
                     return Ok(false);
                 }
@@ -170,14 +168,51 @@ impl Queue {
             self.stay_awake();
             return is_over.map(|_| false);
         }
-        let device = self.ops.as_fd();
-        let readable = match self.wake_fd() {
-            Some(waker) => poll_readable(&[device, waker], left),
-            None => poll_readable(&[device], left),
-        };
-        let readable = readable.map_err(cannot_wait)? && !self.waker_used_polled();
+        let readable = self.sleep_on_device(start, timeout, left)?;
         self.woken(readable);
         Ok(readable)
+    }
+
+    /// Sleeps for `time` from `start` on; returns true if a waker ended the sleep.
+    fn sleep_for(&mut self, start: Instant, time: Duration) -> Result<bool> {
+        let mut left = time;
+        loop {
+            let bell = self.wake_fd();
+            if !poll_readable(bell.as_slice(), Some(left)).map_err(cannot_wait)? {
+                return Ok(false);
+            }
+            if self.waker_used_polled() {
+                return Ok(true);
+            }
+            // The doorbell rang late: an earlier wait has returned for this use of the waker.
+            left = time.saturating_sub(start.elapsed());
+        }
+    }
+
+    /// Sleeps for what is `left` of the `timeout` from `start` on; returns true if the device ended the sleep.
+    fn sleep_on_device(
+        &mut self,
+        start: Instant,
+        timeout: Option<Duration>,
+        mut left: Option<Duration>,
+    ) -> Result<bool> {
+        loop {
+            let device = self.ops.as_fd();
+            let Some(waker) = self.wake_fd() else {
+                return poll_readable(&[device], left).map_err(cannot_wait);
+            };
+            let mut by = [false; 2];
+            poll_each(&[device, waker], left, |i| by[i] = true).map_err(cannot_wait)?;
+            let [is_readable, is_rung] = by;
+            if is_rung && self.waker_used_polled() {
+                return Ok(false);
+            }
+            if is_readable || !is_rung {
+                return Ok(is_readable);
+            }
+            // The doorbell rang late: an earlier wait has returned for this use of the waker.
+            left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+        }
     }
 
     /// Returns true if the queue is polled without sleeping.
