@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::wait::{EventFlags, NO_EVENT, WaitSet};
 
+use super::RETRY;
 use crate::queue::Want;
 
 const DEVICE: u64 = 0;
@@ -62,7 +63,9 @@ impl Bell {
         Ok(Bell { set, interest, device: Device::Watched, found: 0 })
     }
 
-    /// Watches `device` for `want`, or for no event if that is `None`, and also rings at `alarm`.
+    /// Watches `device` for `want`, or for no event if that is `None`, and also rings at `alarm`. A device
+    /// that cannot be watched (the kernel has no memory, or the user has no watch left) rings soon instead, so
+    /// that the caller looks at it.
     ///
     /// Cost: a syscall for each of the two that changed, and one if it was not watched.
     pub fn watch(&mut self, device: impl AsFd, want: Option<Want>, alarm: Option<Instant>) {
@@ -80,7 +83,9 @@ impl Bell {
         if is_watched {
             (self.device, self.interest) = (Device::Watched, interest);
         }
-        self.alarm(alarm);
+        let is_deaf = !is_watched && self.device != Device::Forgotten;
+        let soon = if is_deaf { Instant::now().checked_add(RETRY) } else { None };
+        self.alarm(alarm.into_iter().chain(soon).min());
     }
 
     /// Records that `device` received or sent packets although no caller waits; after several such
@@ -236,6 +241,21 @@ mod tests {
             bell.watch(&device, Some(Want::Frames), None);
             assert!(rings(&bell), "what came meanwhile is noticed");
         }
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_watched_is_looked_at_soon() {
+        let (mut bell, device) = rung();
+        (0..BUSY).for_each(|_| bell.busy(&device));
+        // epoll refuses a regular file, as it refuses every device without memory.
+        let refused = std::fs::File::open("/proc/self/exe").unwrap();
+        let late = Instant::now() + Duration::from_secs(100);
+        for alarm in [None, Some(late)] {
+            bell.watch(&refused, Some(Want::Frames), alarm);
+            assert!(poll_readable(&[bell.as_fd()], Some(Duration::from_secs(5))).unwrap());
+        }
+        bell.watch(&device, Some(Want::Frames), None);
+        assert!(rings(&bell), "watched again");
     }
 
     #[test]
