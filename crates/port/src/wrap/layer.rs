@@ -112,14 +112,15 @@ pub trait Layer: Send {
         below.irq();
     }
 
-    /// See [`QueueOps::health`].
+    /// See [`QueueOps::health`]. A layer that has its own must have its own [`health_kind`](Layer::health_kind),
+    /// too: callers read either.
     fn health(&self, below: &dyn QueueOps) -> Health {
         below.health()
     }
 
-    /// See [`QueueOps::health_kind`].
+    /// See [`QueueOps::health_kind`]. It does not use [`health`](Layer::health), which copies the error.
     fn health_kind(&self, below: &dyn QueueOps) -> HealthKind {
-        self.health(below).kind()
+        below.health_kind()
     }
 
     /// See [`QueueOps::counters`].
@@ -235,8 +236,8 @@ mod tests {
     use crate::caps::{Copies, Origin, TxOffload};
     use crate::moderation::DeviceHold;
 
-    /// A test queue that overrides every method of the trait.
-    struct Scripted(EventFd, u64);
+    /// A test queue that overrides every method of the trait; its `health` fails if the last field is false.
+    struct Scripted(EventFd, u64, bool);
 
     /// The hold of a test queue.
     #[derive(Debug)]
@@ -292,6 +293,7 @@ mod tests {
         }
 
         fn health(&self) -> Health {
+            assert!(self.2, "the error is copied");
             Health::Down(Error::new(Code::NoDevice, "told", "down"))
         }
 
@@ -339,10 +341,18 @@ mod tests {
     ];
 
     #[test]
+    fn health_without_its_error_copies_no_error() {
+        for (name, around) in WRAPPERS {
+            let ops = around(Box::new(Scripted(EventFd::new().unwrap(), 0, false)));
+            assert_eq!(ops.health_kind(), HealthKind::Down, "{name}");
+        }
+    }
+
+    #[test]
     fn every_call_of_a_queue_reaches_the_one_below_and_its_answer_comes_back() {
         let pool = Pool::builder().frames(64).build().unwrap();
         for (name, around) in WRAPPERS {
-            let mut told = Scripted(EventFd::new().unwrap(), 0);
+            let mut told = Scripted(EventFd::new().unwrap(), 0, true);
             let (below, counters, caps) = (told.as_fd().as_raw_fd(), told.counters(), told.caps());
             let mut ops = around(Box::new(told));
             let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(4));

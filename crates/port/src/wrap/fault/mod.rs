@@ -38,7 +38,7 @@ pub use stats::{FaultCounts, FaultStats};
 use super::{Layer, Wrapped};
 use crate::caps::{Caps, Origin};
 use crate::host::Bell;
-use crate::queue::{Health, QueueOps, Want};
+use crate::queue::{Health, HealthKind, QueueOps, Want};
 use side::{Now, Side};
 
 /// Ledger entry of the packets that a faulty queue holds.
@@ -192,7 +192,7 @@ impl Faults {
 
     /// Returns true if the device has ended and all its packets were delivered.
     fn has_ended(&self, below: &dyn QueueOps) -> bool {
-        self.rx.held() == 0 && below.health().ended()
+        self.rx.held() == 0 && below.health_kind().ended()
     }
 
     /// Returns true if a wanted event has occurred.
@@ -282,6 +282,13 @@ impl Layer for Faults {
             // The ended device has no more packets, but held packets are still to be received.
             health if health.ended() && self.rx.held() > 0 => Health::Up,
             health => health,
+        }
+    }
+
+    fn health_kind(&self, below: &dyn QueueOps) -> HealthKind {
+        match below.health_kind() {
+            kind if kind.ended() && self.rx.held() > 0 => HealthKind::Up,
+            kind => kind,
         }
     }
 
