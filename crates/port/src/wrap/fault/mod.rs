@@ -15,8 +15,8 @@
 //!
 //! Wake-up: the queue has a descriptor of its own, an epoll set around the device's and an alarm.
 //! The alarm rings for what no device announces: a delay or a stall that ends. Whatever is held for
-//! the device leaves by the next call, `rx` or `xmit`, and the alarm asks for one, whatever the
-//! caller waits for.
+//! the device leaves by the next call, `rx`, `xmit` or `reap`, and the alarm asks for one, whatever
+//! the caller waits for.
 
 #[cfg(test)]
 mod conservation;
@@ -84,7 +84,7 @@ pub struct Faults {
     /// Packets from the device, before any fault.
     fresh: Batch,
     stats: Arc<FaultStats>,
-    /// Number of calls of `rx` and `xmit`.
+    /// Number of calls of `rx`, `xmit` and `reap`.
     turn: u64,
     /// True if `arm` has reported that no packet will be received any more.
     told_end: bool,
@@ -267,6 +267,14 @@ impl Layer for Faults {
     // Refuse a hold: the bell watches the device's descriptor, and faults need their own timers.
     fn hold(&mut self, _: &mut dyn QueueOps, _: Instant) -> bool {
         false
+    }
+
+    /// Sends what is due to the device; counts the packets held for it among those that it has to send.
+    fn reap(&mut self, below: &mut dyn QueueOps, mem: &mut Local) -> usize {
+        let now = self.begin();
+        self.flush(below, mem, now);
+        self.tell(mem);
+        below.reap(mem) + self.tx.held()
     }
 
     fn withheld(&self, below: &dyn QueueOps) -> usize {

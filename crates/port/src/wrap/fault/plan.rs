@@ -17,14 +17,15 @@ pub enum Fault {
     /// A packet arrives twice, the second time directly after the first, unless the first is set
     /// aside. The ledger counts the second as created.
     Duplicate,
-    /// A packet arrives after `behind` later packets, or after 16 turns if fewer follow.
+    /// A packet arrives after `behind` later packets, or after 16 turns if fewer follow. One that is delayed
+    /// for a time as well arrives after that time at the earliest.
     Reorder {
         /// Number of packets that overtake it.
         behind: u32,
     },
     /// A packet and all packets after it are delayed, as on a longer wire.
     Delay(Duration),
-    /// A packet is delayed for a number of turns: calls of `rx` or `xmit`.
+    /// A packet is delayed for a number of turns: calls of `rx`, `xmit` or `reap`.
     DelayTurns(u32),
     /// One bit of a packet is flipped.
     Corrupt,

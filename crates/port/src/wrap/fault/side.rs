@@ -44,6 +44,8 @@ struct Aside {
     /// turn at which it continues anyway.
     passed: u64,
     turn: u64,
+    /// The time before which it does not continue, if it is delayed.
+    at: Option<Instant>,
 }
 
 /// The state of a direction: open, or closed for a time or for some calls.
@@ -198,12 +200,13 @@ impl Side {
         stats.reordered.count();
         // The packets that are in the line now continue before it, and do not count as overtaking.
         let passed = self.passed + self.line.len() as u64 + u64::from(behind);
-        self.aside.push(Aside { skb, passed, turn: due.turn.max(now.turn) + ASIDE_TURNS });
+        let turn = due.turn.max(now.turn) + ASIDE_TURNS;
+        self.aside.push(Aside { skb, passed, turn, at: due.at });
     }
 
     /// Moves the packets whose time or turn has come to `ready`.
     pub fn mature(&mut self, now: Now) {
-        self.release_aside(now.turn);
+        self.release_aside(now);
         while let Some((_, due)) = self.line.front()
             && due.turn <= now.turn
             && due.at.is_none_or(|at| at <= now.at)
@@ -211,14 +214,16 @@ impl Side {
         {
             self.passed += 1;
             self.pass(skb);
-            self.release_aside(now.turn);
+            self.release_aside(now);
         }
     }
 
-    fn release_aside(&mut self, turn: u64) {
-        while let Some(i) =
-            self.aside.iter().position(|a| a.passed <= self.passed || a.turn <= turn)
-        {
+    fn release_aside(&mut self, now: Now) {
+        let passed = self.passed;
+        let may_go = |a: &Aside| {
+            (a.passed <= passed || a.turn <= now.turn) && a.at.is_none_or(|at| at <= now.at)
+        };
+        while let Some(i) = self.aside.iter().position(may_go) {
             let skb = self.aside.remove(i).skb;
             self.pass(skb);
         }
@@ -239,8 +244,9 @@ impl Side {
             _ => None,
         };
         // Packets that wait for turns need calls: wake the caller soon.
-        let line = self.line.front().and_then(|(_, due)| due.at.filter(|at| *at > now).or(soon));
-        let aside = soon.filter(|_| !self.aside.is_empty());
+        let next = |at: Option<Instant>| at.filter(|at| *at > now).or(soon);
+        let line = self.line.front().and_then(|(_, due)| next(due.at));
+        let aside = self.aside.iter().filter_map(|aside| next(aside.at)).min();
         [gate, line, aside].into_iter().flatten().min()
     }
 

@@ -133,6 +133,37 @@ fn delayed_packets_leave_without_another_send() {
 }
 
 #[test]
+fn reap_counts_held_packets_and_sends_those_that_are_due() {
+    for fault in [Fault::DelayTurns(5), Fault::Reorder { behind: 9 }] {
+        let (_pool, mut a, mut b, _) = pair(8, &Plan::new(1).tx(fault, 1));
+        let mut batch = Batch::with_capacity(8);
+        fill(&mut a, &mut batch, &mut 0, 2);
+        assert_eq!((a.xmit(&mut batch), a.reap()), (2, 2), "{fault:?}");
+        // A program that closes its port calls nothing else.
+        let calls = (0..99).take_while(|_| a.reap() > 0 && b.rx(&mut batch) == 0).count();
+        b.rx(&mut batch);
+        assert!(batch.len() == 2 && calls > 0 && a.reap() == 0, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_delayed_packet_that_is_set_aside_is_late_all_the_same() {
+    let plan = Plan::new(1).tx(Fault::Reorder { behind: 2 }, 1).tx(Fault::Delay(ms(20)), 1);
+    let (_pool, mut a, mut b, _) = pair(8, &plan);
+    let (mut batch, mut none) = (Batch::with_capacity(8), Batch::with_capacity(8));
+    fill(&mut a, &mut batch, &mut 0, 1);
+    let sent_at = Instant::now();
+    a.xmit(&mut batch);
+    // After so many turns it is no longer set aside.
+    (0..50).for_each(|_| _ = a.rx(&mut none));
+    while b.rx(&mut batch) == 0 {
+        assert!(a.wait(Some(LONG)).unwrap(), "slept on what is to be sent");
+        a.rx(&mut none);
+    }
+    assert!(sent_at.elapsed() >= ms(20), "{:?}", sent_at.elapsed());
+}
+
+#[test]
 fn a_stall_ends_with_a_wake_up_for_frames_and_for_room() {
     let stall = Fault::Stall(ms(10));
     let (_pool, mut a, mut b, stats) = pair(8, &Plan::new(1).rx(stall, 1).tx(stall, 1));
