@@ -8,12 +8,13 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use linerate_skb::{DropReason, Offload, Skb};
+use linerate_skb::{DropReason, Offload, Skb, Vlan};
 use linerate_sys::vnet::F_NEEDS_CSUM;
 use linerate_wire::{
-    HeadMut, IPV4_BYTES, IPV6_BYTES, Malformed, Protocol, Tunnel, VLAN_BYTES, VlanTag,
+    EtherType, HeadMut, IPV4_BYTES, IPV6_BYTES, Malformed, Protocol, Tunnel, VLAN_BYTES, VlanTag,
 };
 
+use crate::host::offload::TAG_AT;
 use crate::view::{Views, head_mut, private};
 
 /// Bytes of an Ethernet header and the longest packet that an IP header's length field can express.
@@ -27,6 +28,9 @@ const UDP_CHECK: u16 = 6;
 /// Errors, beside those of [`Views`]: [`DropReason::TOO_LONG`] if the first frame has no room, or the
 /// packet would be over 64 KiB; [`DropReason::UNSUPPORTED`] for a superframe that nothing behind could
 /// cut. After an error the packet is as it was.
+///
+/// A VLAN tag that is kept in the metadata ([`Skb::vlan`]) is the outermost tag. A tag or a tunnel that is added
+/// lies outside of it, so it is moved into the bytes first.
 pub trait Reshape {
     /// Adds `tag` as the outermost VLAN tag.
     ///
@@ -36,7 +40,8 @@ pub trait Reshape {
     /// Removes the outermost VLAN tag, and returns it.
     ///
     /// # Errors
-    /// [`DropReason::UNWANTED`] without a tag; see the trait.
+    /// [`DropReason::UNWANTED`] without a tag; [`DropReason::UNSUPPORTED`] also for a tag in the metadata that
+    /// has another type than 802.1Q's or 802.1ad's; see the trait.
     fn pop_vlan(&mut self) -> Result<VlanTag, DropReason>;
     /// Inserts an IPv4 header between the Ethernet header and its payload. The payload must be an
     /// IPv4 packet for [`Protocol::IPIP`] and an IPv6 packet for [`Protocol::IPV6`]; for other
@@ -86,10 +91,13 @@ pub trait Reshape {
 
 impl Reshape for Skb {
     fn push_vlan(&mut self, tag: VlanTag) -> Result<(), DropReason> {
-        push(self, VLAN_BYTES, |head| head.push_vlan(tag))
+        around_tag(self, |skb| push(skb, VLAN_BYTES, |head| head.push_vlan(tag)))
     }
 
     fn pop_vlan(&mut self) -> Result<VlanTag, DropReason> {
+        if let Some(tag) = self.vlan() {
+            return pop_kept(self, tag);
+        }
         let tag = head_mut(self)?.pop_vlan()?;
         removed(self.pull(VLAN_BYTES))?;
         Ok(tag)
@@ -121,11 +129,11 @@ impl Reshape for Skb {
     }
 
     fn push_vxlan(&mut self, tunnel: &Tunnel) -> Result<(), DropReason> {
-        push_tunnel(self, tunnel, |head| head.push_vxlan(tunnel))
+        around_tag(self, |skb| push_tunnel(skb, tunnel, |head| head.push_vxlan(tunnel)))
     }
 
     fn push_geneve(&mut self, tunnel: &Tunnel) -> Result<(), DropReason> {
-        push_tunnel(self, tunnel, |head| head.push_geneve(tunnel))
+        around_tag(self, |skb| push_tunnel(skb, tunnel, |head| head.push_geneve(tunnel)))
     }
 
     fn set_udp_payload_len(&mut self, bytes: usize) -> Result<(), DropReason> {
@@ -153,6 +161,40 @@ fn removed(is_removed: bool) -> Result<(), DropReason> {
 fn cuttable(skb: &Skb, protocol: Protocol) -> Result<(), DropReason> {
     let known = matches!(protocol, Protocol::IPIP | Protocol::IPV6);
     if skb.offload().is_gso() && !known { Err(DropReason::UNSUPPORTED) } else { Ok(()) }
+}
+
+/// Removes `tag` from the metadata, and returns it.
+#[cold]
+fn pop_kept(skb: &mut Skb, tag: Vlan) -> Result<VlanTag, DropReason> {
+    let plain = VlanTag::new(tag.tci & 0xfff, (tag.tci >> 13) as u8);
+    let popped = match EtherType(tag.protocol) {
+        EtherType::VLAN => plain,
+        EtherType::QINQ => plain.service(),
+        _ => return Err(DropReason::UNSUPPORTED),
+    };
+    if skb.set_vlan(None) { Ok(popped) } else { Err(DropReason::NO_FRAME) }
+}
+
+/// Moves a VLAN tag from the metadata into the packet's bytes, and runs `change`, which adds a header outside of it.
+fn around_tag(
+    skb: &mut Skb,
+    change: impl FnOnce(&mut Skb) -> Result<(), DropReason>,
+) -> Result<(), DropReason> {
+    let Some(tag) = skb.vlan() else { return change(skb) };
+    let before = skb.offload();
+    push(skb, VLAN_BYTES, |head| head.push_vlan(VlanTag::new(0, 0)))?;
+    // The packet's frame is its own now, and has the room of the tag.
+    let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.tci.to_be_bytes());
+    skb.data_mut()[TAG_AT..TAG_AT + VLAN_BYTES].copy_from_slice(&[a, b, c, d]);
+    skb.set_vlan(None);
+    let done = change(skb);
+    if done.is_err() {
+        skb.data_mut().copy_within(..TAG_AT, VLAN_BYTES);
+        removed(skb.pull(VLAN_BYTES))?;
+        skb.set_vlan(Some(tag));
+        skb.set_offload(before);
+    }
+    done
 }
 
 /// Extends the packet by `bytes` at its start, for `write` to fill.
@@ -246,6 +288,57 @@ mod tests {
             assert!(udp(&frame).unwrap().checksum_ok(), "{payload} {v6} {finished}");
             assert!(udp(&frame[frame.len() - inner..]).unwrap().checksum_ok());
         }
+    }
+
+    #[test]
+    fn a_tag_of_the_metadata_is_the_outermost_tag() {
+        let pool = pool();
+        let mut skb = unfinished(&pool, 4);
+        let before = bytes(&skb);
+        // The drop eligibility (0x1000) stays in a tag that is moved.
+        skb.set_vlan(Some(Vlan { tci: 0x7005, protocol: 0x88a8 }));
+        skb.push_vlan(VlanTag::new(7, 1)).unwrap();
+        assert_eq!((skb.vlan(), skb.offload().csum_start), (None, PARTIAL.csum_start + 8));
+        assert_eq!(bytes(&skb)[12..20], [0x81, 0, 0x20, 7, 0x88, 0xa8, 0x70, 5]);
+        assert_eq!(skb.pop_vlan().unwrap().vid(), 7);
+        skb.set_vlan(Some(Vlan { tci: 0x6009, protocol: 0x8100 }));
+        let tags = [(); 2].map(|()| skb.pop_vlan().unwrap());
+        let said = tags.map(|tag| (tag.vid(), tag.pcp(), tag.tpid()));
+        assert_eq!(said, [(9, 3, EtherType::VLAN), (5, 3, EtherType::QINQ)]);
+        assert_eq!(skb.pop_vlan().unwrap_err(), DropReason::UNWANTED);
+        assert!(bytes(&skb) == before && skb.offload() == PARTIAL && skb.vlan().is_none());
+        let unknown = Some(Vlan { tci: 1, protocol: 0x9100 });
+        skb.set_vlan(unknown);
+        assert_eq!(skb.pop_vlan().unwrap_err(), DropReason::UNSUPPORTED);
+        assert_eq!(skb.vlan(), unknown);
+    }
+
+    #[test]
+    fn a_tag_of_the_metadata_goes_into_the_tunnel_with_its_packet() {
+        let pool = pool();
+        let tag = Some(Vlan { tci: 5, protocol: 0x8100 });
+        let mut skb = unfinished(&pool, 4);
+        let mut inner = bytes(&skb);
+        inner.splice(12..12, [0x81, 0, 0, 5]);
+        skb.set_vlan(tag);
+        skb.push_geneve(&tunnel(false)).unwrap();
+        let frame = bytes(&skb);
+        assert!(skb.vlan().is_none() && frame.ends_with(&inner) && frame[12..14] == [8, 0]);
+        // What is refused leaves the tag where it was.
+        let mut skb = unfinished(&pool, 4);
+        let before = bytes(&skb);
+        skb.set_vlan(tag);
+        let mixed = Tunnel { dst: OUTSIDE[0].into(), ..tunnel(true) };
+        assert_eq!(skb.push_vxlan(&mixed), Err(DropReason::UNWANTED));
+        assert!(bytes(&skb) == before && skb.vlan() == tag && skb.offload() == PARTIAL);
+        let mut refused = Ok(());
+        while refused.is_ok() {
+            skb.set_vlan(tag);
+            refused = skb.push_vlan(VlanTag::new(1, 1));
+        }
+        assert_eq!((refused, skb.vlan()), (Err(DropReason::TOO_LONG), tag));
+        while skb.pop_vlan().is_ok() {}
+        assert!(bytes(&skb) == before && skb.offload() == PARTIAL);
     }
 
     #[test]
