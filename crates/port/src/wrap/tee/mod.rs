@@ -33,6 +33,10 @@ use crate::pcap::format::PACKET_LEN_MAX;
 use crate::queue::QueueOps;
 use copies::{Copies, CopyCounts, HEADER_BYTES, Inbox};
 
+/// Most sent packets that are copied before the device has taken them. Packets that it refuses are offered again,
+/// and copied again.
+const STRIDE: usize = 64;
+
 /// Upper limits of a tee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -156,10 +160,13 @@ impl Tee {
     /// `E-MEMORY` if there is none for the copies.
     pub fn wrap(&self, inner: Box<dyn QueueOps>, name: &str) -> Result<Box<dyn QueueOps>> {
         let Limits { snaplen_bytes, queue_bytes, .. } = self.shared.limits;
-        let (copies, inbox) = copies::queue(name, queue_bytes, snaplen_bytes)
-            .map_err(|e| Error::new(Code::Memory, format!("cannot tee {name}"), e.to_string()))?;
+        let (copies, inbox) = copies::queue(name, queue_bytes, snaplen_bytes).map_err(|e| {
+            Error::new(Code::Memory, format!("cannot tee {name}"), e.to_string())
+                .fix("set fewer bytes in Limits::queue_bytes, or free some memory")
+        })?;
         self.shared.reading().inboxes.push(inbox);
-        let copier = Copier { copies, shared: self.shared.clone() };
+        let copying = Copying { copies, shared: self.shared.clone() };
+        let copier = Copier { copying, part: Batch::with_capacity(STRIDE) };
         Ok(Box::new(Wrapped::around(inner, copier)))
     }
 
@@ -208,11 +215,18 @@ impl std::fmt::Debug for Tee {
 
 /// The wrapper that copies packets of a queue while a capture runs.
 struct Copier {
+    copying: Copying,
+    /// The part of a long batch that is sent next; empty between two calls.
+    part: Batch,
+}
+
+/// The copies of a queue.
+struct Copying {
     copies: Copies,
     shared: Arc<Shared>,
 }
 
-impl Copier {
+impl Copying {
     /// Returns the running capture, if there is one.
     fn capture(&self) -> Option<u32> {
         Some(self.shared.capture.load(Ordering::Relaxed)).filter(|number| *number != 0)
@@ -230,6 +244,51 @@ impl Copier {
             self.shared.dropped.fetch_add(taken.dropped, Ordering::Relaxed);
         }
     }
+
+    /// Sends `batch` while `capture` runs, and copies the packets that leave.
+    fn send(
+        &mut self,
+        capture: u32,
+        below: &mut dyn QueueOps,
+        mem: &mut Local,
+        batch: &mut Batch,
+    ) -> Moved {
+        // Copy before sending, because the packets are gone after it; publish after sending,
+        // because only then it is known which were sent.
+        self.copies.stage(capture, Way::Tx, epoch_ns(), batch.iter());
+        let offered = batch.len();
+        let moved = below.xmit(mem, batch);
+        let taken = self.copies.publish(offered.saturating_sub(batch.len()));
+        self.count(taken);
+        moved
+    }
+}
+
+impl Copier {
+    /// Sends a long batch in parts while each part leaves completely, so that of the packets that the
+    /// device refuses only those of one part are copied.
+    fn send_in_parts(
+        &mut self,
+        capture: u32,
+        below: &mut dyn QueueOps,
+        mem: &mut Local,
+        batch: &mut Batch,
+    ) -> Moved {
+        let Copier { copying, part } = self;
+        let mut moved = Moved::default();
+        while part.is_empty() && batch.move_to(part, STRIDE) > 0 {
+            moved += copying.send(capture, below, mem, part);
+        }
+        // Return the refused packets to the front: append them, then move the others behind them.
+        let (refused, mut others) = (part.len(), batch.len());
+        part.move_to(batch, refused);
+        while refused > 0 && others > 0 {
+            let n = batch.move_to(part, others.min(STRIDE));
+            part.move_to(batch, n);
+            others -= n;
+        }
+        moved
+    }
 }
 
 impl Layer for Copier {
@@ -244,24 +303,22 @@ impl Layer for Copier {
         let moved = below.rx(mem, out, budget);
         let came = out.len().saturating_sub(before);
         if came > 0
-            && let Some(capture) = self.capture()
+            && let Some(capture) = self.copying.capture()
         {
-            self.copies.stage(capture, Way::Rx, epoch_ns(), out.iter().skip(before));
-            let taken = self.copies.publish(came);
-            self.count(taken);
+            let copying = &mut self.copying;
+            copying.copies.stage(capture, Way::Rx, epoch_ns(), out.iter().skip(before));
+            let taken = copying.copies.publish(came);
+            copying.count(taken);
         }
         moved
     }
 
     fn xmit(&mut self, below: &mut dyn QueueOps, mem: &mut Local, batch: &mut Batch) -> Moved {
-        let Some(capture) = self.capture() else { return below.xmit(mem, batch) };
-        // Copy before sending, because the packets are gone after it; publish after sending,
-        // because only then it is known which were sent.
-        self.copies.stage(capture, Way::Tx, epoch_ns(), batch.iter());
-        let offered = batch.len();
-        let moved = below.xmit(mem, batch);
-        let taken = self.copies.publish(offered.saturating_sub(batch.len()));
-        self.count(taken);
-        moved
+        let Some(capture) = self.copying.capture() else { return below.xmit(mem, batch) };
+        if batch.len() <= STRIDE {
+            self.copying.send(capture, below, mem, batch)
+        } else {
+            self.send_in_parts(capture, below, mem, batch)
+        }
     }
 }

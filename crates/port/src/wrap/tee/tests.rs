@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use linerate_skb::{Offload, Pool, Vlan};
+use linerate_skb::{Offload, Pool, Verdict, Vlan};
 
 use super::*;
 use crate::host::testing::{
@@ -139,6 +139,67 @@ fn a_capture_has_the_vlan_tag_that_is_in_the_metadata() {
         assert_eq!((pull(&mut a, 1), writer.finish().unwrap()), (1, 1));
         let (_, _, orig_len, copy) = packets(&file.content()).remove(0);
         assert_eq!((orig_len, &*copy), (64, &tagged[..snaplen_bytes.min(64)]));
+    }
+}
+
+/// A device that takes this number of packets in each call, and records the longest batch.
+struct Narrow {
+    bell: EventFd,
+    takes: usize,
+    longest: Arc<AtomicU64>,
+}
+
+impl QueueOps for Narrow {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        self.longest.fetch_max(batch.len() as u64, Ordering::Relaxed);
+        batch.sent(self.takes.min(batch.len()), mem)
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        true
+    }
+}
+
+impl AsFd for Narrow {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+#[test]
+fn a_device_that_refuses_most_of_a_long_batch_has_little_of_it_copied() {
+    let pool = Pool::builder().frames(512).build().unwrap();
+    for takes in [1, 63, 64, 300] {
+        let tee = Tee::new(Limits::default()).unwrap();
+        let longest = Arc::<AtomicU64>::default();
+        let narrow = Narrow { bell: EventFd::new().unwrap(), takes, longest: longest.clone() };
+        let mut ops = tee.wrap(Box::new(narrow), "narrow").unwrap();
+        let file = SharedFile::default();
+        let writer = tee.start(file.clone()).unwrap();
+        let (mut mem, mut batch) = (pool.local(), Batch::with_capacity(200));
+        assert_eq!(mem.alloc(&mut batch, 200), 200);
+        for (number, skb) in (0_u32..).zip(batch.iter_mut()) {
+            skb.put(60).unwrap()[..4].copy_from_slice(&number.to_be_bytes());
+        }
+        batch.set_verdict(199, Verdict::to(7));
+        while !batch.is_empty() {
+            let before = batch.len();
+            let moved = ops.xmit(&mut mem, &mut batch);
+            assert_eq!(
+                (moved.packets, moved.bytes),
+                (before - batch.len(), 60 * moved.packets as u64)
+            );
+            assert!(moved.packets > 0);
+            let last = batch.len().checked_sub(1).map(|last| batch.verdict(last));
+            assert!(last.is_none_or(|verdict| verdict == Verdict::to(7)), "{last:?}");
+        }
+        assert_eq!(writer.finish().unwrap(), 200);
+        assert!(packets(&file.content()).iter().map(number).eq(0..200), "{takes} a call");
+        assert!(longest.load(Ordering::Relaxed) <= 64, "{longest:?}");
     }
 }
 
