@@ -83,9 +83,12 @@ mod tests {
             lines(&[report])
         };
         let told = |causes: &str| {
-            let fix = match causes.contains("ring full") {
-                true => "         a longer ring: ring=4096\n",
-                false => "",
+            let fix = match causes {
+                causes if causes.contains("ring full") => "         a longer ring: ring=4096\n",
+                causes if causes.contains("no frame") => {
+                    "         a larger pool, or packets given back sooner\n"
+                }
+                _ => "",
             };
             format!("missed   v0 {causes}   (lost before the port, not in the balance)\n{fix}")
         };

@@ -113,9 +113,12 @@ impl DriverCounts {
         DriverCounts { missed_ring_full: 0, missed_no_cpu: 0, missed_no_frame: 0, ..self }
     }
 
-    /// Returns the remedy for packets that found the receive ring full, if there were some.
+    /// Returns the remedy for the most frequent cause of missed packets, if there were some.
     #[must_use]
     pub fn missed_fix(&self) -> Option<&'static str> {
+        if self.missed_no_frame > self.missed_ring_full.max(self.missed_no_cpu) {
+            return Some("a larger pool, or packets given back sooner");
+        }
         if self.missed_no_cpu > self.missed_ring_full {
             return Some("a CPU that other programs do not use, or a longer ring: ring=4096");
         }
@@ -332,5 +335,26 @@ impl QueueStats {
             rx_missed: 0,
             rx_nombuf: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missed_packets_have_the_remedy_of_their_most_frequent_cause() {
+        let fix = |missed_ring_full, missed_no_cpu, missed_no_frame| {
+            let missed = DriverCounts {
+                missed_ring_full,
+                missed_no_cpu,
+                missed_no_frame,
+                ..DriverCounts::default()
+            };
+            missed.missed_fix().unwrap_or_default()
+        };
+        assert!(fix(2, 1, 1).contains("ring=4096") && fix(1, 2, 1).contains("CPU"));
+        assert!(fix(1, 1, 2).contains("larger pool") && fix(0, 0, 1).contains("larger pool"));
+        assert_eq!(fix(0, 0, 0), "");
     }
 }
