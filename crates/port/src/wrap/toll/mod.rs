@@ -12,6 +12,10 @@
 //! writes before it are through, and spins meanwhile, the longer the busier the bus is: `read / (1 - load)`,
 //! where load is the packets' bytes of the last millisecond over what the bus carries, and 15/16 at most.
 //!
+//! A caller that polls without sleeping (`moderation=busy`) looks for packets by arming the queue, so each wait that
+//! finds some costs it as much as a cancelled sleep, which a NIC would not charge. An engine's worker in this mode
+//! polls without arming.
+//!
 //! Owner: the queue. It reads the clock and spins a few times a call, never a packet.
 //!
 //! Source: post 001 ("we're spinning, waiting for PIOs to flush (this can take an impressively long time when
