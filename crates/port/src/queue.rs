@@ -52,8 +52,9 @@ impl Queue {
 
     /// Returns the queue with its driver wrapped by `wrap`: see [`crate::wrap`].
     ///
-    /// Shape:  hot list and counters stay; the descriptor becomes the wrapper's, so wrap a queue
-    ///         before it is polled for.
+    /// Shape:  hot list, packet counters and moderation stay; the descriptor becomes the wrapper's, so wrap
+    ///         a queue before it is polled for. Wrap it before it sends, too: packets that [wait](Queue::waiting)
+    ///         in it are dropped as `stopped`, and the bytes copied for segments and tags begin at 0 again.
     ///
     /// # Errors
     /// Those of `wrap`; the queue is closed then.
