@@ -78,7 +78,9 @@ impl Target {
         let dev = Interface::find(dev)?;
         let (name, hardware) = (dev.name(), dev.hardware()?);
         if hardware.kind != HARDWARE_ETHERNET {
-            return Err(spec.error(format!("{name} does not carry Ethernet frames")));
+            let why = format!("{name} does not carry Ethernet frames");
+            let fix = format!("use an interface of link/ether, see: ip link show {name}");
+            return Err(spec.error(why).fix(fix));
         }
         let carried = dev.mtu_bytes()? as usize + ETH_BYTES;
         if longest > carried {
@@ -167,7 +169,7 @@ mod tests {
             (format!("to=192.0.2.7:7,size=60,{known}"), "70 to 65526 bytes", ""),
             ("to=192.0.2.7:7,mac=02:00,from=192.0.2.1".into(), "mac=02:00", ""),
             ("to=192.0.2.7:7,mac=02:00:00:00:00:09,from=here".into(), "192.0.2.1:5000", ""),
-            ("to=192.0.2.7:7,dev=lo".into(), "does not carry Ethernet", ""),
+            ("to=192.0.2.7:7,dev=lo".into(), "does not carry Ethernet", "ip link show lo"),
             ("to=192.0.2.7:7,dev=none9".into(), "No such device", "ip -br link"),
         ] {
             let e = Port::open(&format!("gen:,{text}")).unwrap_err();

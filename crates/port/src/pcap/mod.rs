@@ -155,4 +155,5 @@ pub fn write_all(path: impl AsRef<Path>, frames: &[Frame]) -> Result<()> {
 /// Returns the error of a file that could not be read or written.
 fn failed(verb: &str, name: &str, e: &std::io::Error) -> Error {
     Error::new(Code::File, format!("cannot {verb} {name}"), e.to_string())
+        .fix(format!("see that this user may {verb} it, and that its disk has room: ls -l, df -h"))
 }

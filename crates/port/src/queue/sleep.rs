@@ -275,4 +275,5 @@ pub(crate) fn over(health: Health, want: Want, timeout: Option<Duration>) -> Res
 /// Returns the error of a failed poll(2).
 pub(crate) fn cannot_wait(errno: Errno) -> Error {
     Error::os(Code::System, "cannot wait for packets", "poll", errno)
+        .fix("allow more open files (ulimit -n), or free some memory")
 }

@@ -183,7 +183,10 @@ impl CaptureError {
                 "capture on an Ethernet interface, not on `any`; such a capture can be copied to a \
                  file: linerate forward pcap:IN pcap:OUT",
             ),
-            Fault::Io(_) => error,
+            Fault::Io(_) => error.fix(
+                "see that this user may read the file, and that its disk or the program that writes \
+                 it works: ls -l, dmesg",
+            ),
             _ => error.fix(format!("to see its type and its last packet: capinfos {name}")),
         }
     }

@@ -176,7 +176,9 @@ impl Traced {
             return Err(e.fix("fewer records, and read them while they come"));
         }
         let ring = heap(records.max(1).next_power_of_two());
-        let (producer, consumer) = ring.map_err(|e| fail(e.to_string()))?;
+        let (producer, consumer) = ring.map_err(|e| {
+            fail(e.to_string()).fix("trace with fewer records, or free some memory")
+        })?;
         let shared = Arc::new(Shared::default());
         let trace = Trace { records: consumer, shared: shared.clone() };
         let recorder = Recorder { records: producer, shared, calls: 0 };
