@@ -16,7 +16,7 @@ const PENDING_LEN_MAX: usize = 64 << 10;
 ///
 /// A sink that would block has failed, too: the file must be a blocking one.
 ///
-/// Who counts the packets that are not whole as lost calls [`Writer::give_up`], so that they are not
+/// Who counts the packets that are not whole as lost calls `give_up`, so that they are not
 /// written later all the same.
 ///
 /// Dropping flushes as well, but cannot report a failure; call [`Writer::flush`] first.
