@@ -1,4 +1,4 @@
-//! What the control thread does once a peer has said its hellos: it makes the ways, or refuses.
+//! Making the ways to a peer that has said its hellos, or refusing it: a part of the control thread.
 
 use std::sync::Arc;
 use std::time::Instant;
