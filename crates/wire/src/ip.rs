@@ -110,12 +110,17 @@ impl<'a> IpRef<'a> {
         if self.protocol() != protocol {
             return Err(other);
         }
+        self.whole()?;
+        Ok(self.payload())
+    }
+
+    /// Returns an error for a fragment, and for a packet whose source route has hops left.
+    pub(crate) fn whole(&self) -> Result<(), Malformed> {
         let routed = match self {
             IpRef::V4(ip) => ipv4::source_routed(ip.options())?,
             IpRef::V6(ip) => ip.is_routed(),
         };
-        whole(self.is_fragment(), routed)?;
-        Ok(self.payload())
+        whole(self.is_fragment(), routed)
     }
 
     /// Returns the sum of the pseudo header for a segment of `len` bytes.

@@ -209,9 +209,10 @@ impl HeadMut<'_> {
     /// the start afterwards.
     ///
     /// Shape:  congestion that the outer packet met is marked on the inner one.
-    /// Errors: [`Malformed::NotTunnel`], [`Malformed::Fragment`], [`Malformed::Congestion`] if there
-    ///         is a mark to carry over and the inner packet does not take it, those of
-    ///         [`crate::ip()`]; nothing changed.
+    /// Errors: [`Malformed::NotTunnel`], [`Malformed::Fragment`], [`Malformed::SourceRoute`] if the
+    ///         outer packet has hops left, [`Malformed::Congestion`] if there is a mark to carry
+    ///         over and the inner packet does not take it, those of [`crate::ip()`] for either
+    ///         packet: an inner one ends within the outer one. Nothing changed.
     /// Cost:   constant.
     /// Source: RFC 6040 section 4.2.
     pub fn pop_ip(self) -> Result<usize, Malformed> {
@@ -222,13 +223,13 @@ impl HeadMut<'_> {
             Protocol::IPV6 => EtherType::IPV6,
             _ => return Err(Malformed::NotTunnel),
         };
-        if outer.is_fragment() {
-            return Err(Malformed::Fragment);
-        }
+        outer.whole()?;
         let (inner_at, behind) = (partial::offset_in(frame, outer.payload()), outer.behind());
+        let inner_end = inner_at + outer.payload().len();
         let ecn_outside = outer.ecn();
         let eth = partial::offset_in(frame, eth::eth(self.bytes)?.payload());
-        let inner = &mut self.bytes[inner_at..];
+        // The outer length bounds the inner packet: Ethernet padding is no part of either.
+        let inner = &mut self.bytes[inner_at..inner_end];
         let (mut inner, ecn_inside) = match ether_type {
             EtherType::IPV4 => {
                 let header = Ref::into_mut(ipv4::split(inner, behind)?.header);
@@ -280,10 +281,11 @@ impl HeadMut<'_> {
         let ecn = frame.ip().map_or(0, |ip| ip.ecn());
         // The source port is from 49152 to 65535, as RFC 7348 section 5 recommends.
         let src_port = 0xc000 | frame.flow_hash() as u16 >> 2;
-        let inside = frame.bytes.len() + frame.behind + TUNNEL_BYTES;
+        let headers = UDP_BYTES + TUNNEL_BYTES + frame.bytes.len();
+        let udp_len = headers.checked_add(frame.behind).ok_or(Malformed::BadLength)?;
         // The length must fit the payload length of IPv6, and the total length of IPv4, which
         // includes the IPv4 header.
-        let udp_len = short(inside + UDP_BYTES, IPV4_BYTES)?;
+        let udp_len = short(udp_len, IPV4_BYTES)?;
 
         let ends = UdpEnds {
             src_mac: tunnel.src_mac,
@@ -328,7 +330,11 @@ impl Inside {
                 let ip = frame.ipv6()?;
                 (IPV6_BYTES + ip.payload_len(), ip.ecn())
             }
-            _ => (frame.bytes.len() - eth + behind, frame.ip().map_or(0, |ip| ip.ecn())),
+            _ => {
+                let here = frame.bytes.len() - eth;
+                let len = here.checked_add(behind).ok_or(Malformed::BadLength)?;
+                (len, frame.ip().map_or(0, |ip| ip.ecn()))
+            }
         };
         Ok(Inside { eth, payload, ecn })
     }
