@@ -8,8 +8,9 @@ impl Head<'_> {
     /// Returns a hash of the packet's flow, which is equal for both directions and on every
     /// machine.
     ///
-    /// Shape: over addresses and protocol, and ports of UDP and TCP; a fragment, which may have no
-    ///        ports, over addresses and protocol; what is not IP, over MAC addresses and EtherType.
+    /// Shape: over addresses and protocol, and ports of UDP and TCP; a fragment over its addresses
+    ///        only, because a later one has no ports, and with IPv6 may not have the protocol; what
+    ///        is not IP, over MAC addresses and EtherType.
     ///        Its bits are equally good: `hash % n` spreads flows evenly. It has no secret key, so
     ///        a sender can choose flows whose hashes are the same.
     /// Cost:  constant but for IPv6 extension headers, at most eight.
@@ -25,13 +26,14 @@ impl Head<'_> {
 }
 
 fn of_ip(ip: &IpRef<'_>) -> u64 {
-    let has_ports = matches!(ip.protocol(), Protocol::UDP | Protocol::TCP) && !ip.is_fragment();
+    let protocol = if ip.is_fragment() { Protocol(0) } else { ip.protocol() };
+    let has_ports = matches!(protocol, Protocol::UDP | Protocol::TCP);
     let ports = ip.payload().first_chunk().filter(|_| has_ports).unwrap_or(&[0; 4]);
     let port = |i: usize| u64::from(u16::from_be_bytes([ports[i], ports[i + 1]]));
     let src = mix(address(ip.src()) ^ port(0));
     let dst = mix(address(ip.dst()) ^ port(2));
     // The sum does not depend on the order of the two ends.
-    mix(src.wrapping_add(dst) ^ u64::from(ip.protocol().0))
+    mix(src.wrapping_add(dst) ^ u64::from(protocol.0))
 }
 
 fn of_eth(eth: &EthRef<'_>) -> u64 {
@@ -106,6 +108,16 @@ mod tests {
         let mut later = first.clone();
         (later[20], later[21]) = (0, 1);
         later[34..38].fill(0xee);
+        assert_eq!(hash(&first), hash(&later));
+
+        // A header for the destination is in the first fragment only: it names UDP.
+        let mut first = udp6_frame(b"payload");
+        first.splice(54..54, [60, 0, 0, 1, 9, 9, 9, 9, 17, 0, 1, 4, 0, 0, 0, 0]);
+        (first[19], first[20]) = (first[19] + 16, 44);
+        let mut later = first.clone();
+        (later[57], later[62]) = (8, 0xee);
+        let protocols = [&first, &later].map(|frame| crate::ip(frame).unwrap().protocol());
+        assert_eq!(protocols, [Protocol::UDP, Protocol(60)]);
         assert_eq!(hash(&first), hash(&later));
     }
 
