@@ -6,8 +6,9 @@ macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $word:literal, $text:literal;)*) => {
         /// The reason why the bytes do not have the requested view.
         ///
-        /// The `Not…` values mean a sound frame of another protocol; all others mean a frame that
-        /// contradicts itself, or that this crate refuses to guess about.
+        /// The `Not…` values and [`Malformed::Fragment`] mean a sound frame of another kind than the
+        /// requested one; all others mean a frame that contradicts itself, or that this crate
+        /// refuses to guess about.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Malformed { $($(#[$doc])* $name,)* }
