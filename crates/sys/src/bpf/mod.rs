@@ -79,7 +79,6 @@ impl Program {
     pub fn load(insns: &[Insn], frags: bool) -> Result<Program> {
         match Program::try_load(insns, frags, &mut []) {
             Ok(program) => Ok(program),
-            Err(e @ (Errno::PERM | Errno::ACCESS)) if insns.is_empty() => Err(load_refused(e, "")),
             Err(first) => {
                 // Load again, with a log for the verifier's message; the first try had no log,
                 // because a log costs memory.
@@ -252,14 +251,15 @@ unsafe fn info_of<I>(object: BorrowedFd<'_>, info: &mut I) -> rustix::io::Result
         bytes: u32,
         info: u64,
     }
-    let attr = Attr {
+    let mut attr = Attr {
         fd: object.as_raw_fd() as u32,
         bytes: size_of::<I>() as u32,
         info: std::ptr::from_mut(info).expose_provenance() as u64,
     };
-    // SAFETY: the kernel writes at most `bytes` to `info`, whose size `bytes` is; the caller
-    // guarantees the addresses in `info`.
-    unsafe { bpf(OBJ_GET_INFO_BY_FD, &attr) }.map(drop)
+    // SAFETY: the kernel writes at most `bytes` to `info`, whose size `bytes` is, and the number of
+    // written bytes to the attributes; both are exclusively borrowed. The caller guarantees the
+    // addresses in `info`.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, &raw mut attr) }.map(drop)
 }
 
 impl AsFd for Program {
@@ -300,10 +300,11 @@ unsafe fn open<A>(command: c_long, attr: &A) -> rustix::io::Result<OwnedFd> {
 ///
 /// # Safety
 /// `attr` is what `command` takes, or the beginning of it, and every address in it is of memory
-/// that the kernel may use for the call as `command` does.
+/// that the kernel may use for the call as `command` does. If `command` writes results into the
+/// attributes, `attr` is of an exclusive borrow.
 unsafe fn bpf<A>(command: c_long, attr: *const A) -> rustix::io::Result<c_long> {
-    // SAFETY: the kernel reads `size_of::<A>()` bytes of `attr`, whose size it is, and takes all
-    // further attributes as zero; the caller guarantees the rest.
+    // SAFETY: the kernel reads, and for some commands writes, only the `size_of::<A>()` bytes of
+    // `attr`, and takes all further attributes as zero; the caller guarantees the rest.
     let done = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<A>()) };
     if done < 0 { Err(crate::error::last_errno()) } else { Ok(done) }
 }
