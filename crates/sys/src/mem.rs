@@ -13,13 +13,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Code, Error, Result};
 
 /// Size of a huge page in bytes, as requested (`MFD_HUGE_2MB`).
 pub const HUGE_BYTES: usize = 2 << 20;
+/// Most bytes that one call of fallocate(2) fills: a signal makes the kernel undo the call.
+const FILL_BYTES: usize = HUGE_BYTES;
+/// Number of times that a call which a signal has interrupted is made.
+const FILL_TRIES: usize = 100;
 
 /// The page size to use for a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,6 +55,14 @@ pub enum Others {
     /// Other processes can only read the region: it is sealed against new writable mappings and
     /// against write(2).
     Read,
+}
+
+/// Returns the number of 2 MiB pages that the machine has set aside, used or free; 0 if unknown.
+///
+/// Source: Documentation/admin-guide/mm/hugetlbpage.rst.
+fn huge_pages() -> usize {
+    let total = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+    total.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Returns the total memory of the machine in bytes.
@@ -166,7 +179,8 @@ impl Region {
         match huge {
             Huge::Never => Self::with_pages(name, len, Pages::Base, others).map_err(limits),
             Huge::Require => Self::with_pages(name, len, Pages::Huge2M, others).map_err(|e| {
-                let n = len.div_ceil(HUGE_BYTES);
+                // The setting is the total: those that other programs have are part of it.
+                let n = huge_pages().saturating_add(len.div_ceil(HUGE_BYTES));
                 e.fix(format!("sysctl -w vm.nr_hugepages={n}   (or allow ordinary pages)"))
             }),
             // A region that is much smaller than a huge page would waste most of the page.
@@ -223,7 +237,8 @@ impl Region {
         Ok(region)
     }
 
-    /// Allocates every page now, so that no process that maps the region accesses a hole.
+    /// Allocates every page now, so that no process that maps the region accesses a hole. Signals
+    /// to the thread do not end it, unless they come in an endless burst.
     ///
     /// # Errors
     /// `E-MEMORY` if there is not enough.
@@ -233,8 +248,14 @@ impl Region {
             return Ok(());
         }
         let what = || format!("cannot fill a region of {} bytes", self.len);
-        rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, self.len as u64)
-            .map_err(|e| limits(Error::os(Code::Memory, what(), "fallocate", e)))
+        for at in (0..self.len).step_by(FILL_BYTES) {
+            let bytes = FILL_BYTES.min(self.len - at) as u64;
+            let fill = |_| fallocate(&self.fd, FallocateFlags::empty(), at as u64, bytes);
+            let done = (0..FILL_TRIES).map(fill).find(|done| *done != Err(Errno::INTR));
+            done.unwrap_or(Err(Errno::INTR))
+                .map_err(|e| limits(Error::os(Code::Memory, what(), "fallocate", e)))?;
+        }
+        Ok(())
     }
 
     /// Returns the address of the first byte.
@@ -340,8 +361,34 @@ mod tests {
         assert!(r.len() >= 64 << 20);
         // No machine gives all of its memory to huge pages.
         if let Err(e) = Region::new("test", machine_bytes(), Huge::Require) {
-            assert!(e.fix.contains("vm.nr_hugepages"), "{e}");
+            // The advice is a total, so it includes the pages that are there.
+            let n = huge_pages() + machine_bytes().div_ceil(HUGE_BYTES);
+            assert!(e.fix.contains(&format!("vm.nr_hugepages={n} ")), "{e}");
         }
+    }
+
+    #[test]
+    fn a_region_is_filled_although_signals_arrive_meanwhile() {
+        extern "C" fn ignore(_: libc::c_int) {}
+        let handler: extern "C" fn(libc::c_int) = ignore;
+        // SAFETY: the handler does nothing; no other test of this crate uses the signal.
+        unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+        // SAFETY: the call accesses no memory.
+        let thread = unsafe { libc::pthread_self() };
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    // SAFETY: the thread of this test waits for this one, so it exists.
+                    unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+                    std::thread::sleep(std::time::Duration::from_millis(2));
+                }
+            });
+            let filled = (0..8).map(|_| Region::new("test", 64 << 20, Huge::Never)?.populate());
+            let filled: Result<Vec<()>> = filled.collect();
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+            filled.unwrap();
+        });
     }
 
     #[test]
