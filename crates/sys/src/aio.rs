@@ -7,7 +7,7 @@
 //!
 //! Source: io_submit(2), include/uapi/linux/aio_abi.h, fs/aio.c and fs/eventfd.c (`eventfd_signal`).
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +16,8 @@ use rustix::fs::MemfdFlags;
 
 const PREAD: u16 = 0;
 const SIGNAL: u32 = 1;
+/// Number of signals after which a thread without a context tries again to get one.
+const RETRY_SIGNALS: u32 = 1024;
 
 /// A request: `struct iocb`, on a little-endian machine.
 #[repr(C)]
@@ -53,19 +55,43 @@ struct Context {
     file: OwnedFd,
 }
 
+/// A thread's context, if it has got one.
+struct Slot {
+    context: OnceCell<Context>,
+    /// Number of calls until the next attempt to get one.
+    wait: Cell<u32>,
+}
+
 thread_local! {
-    static CONTEXT: OnceCell<Option<Context>> = const { OnceCell::new() };
+    static SLOT: Slot = const { Slot::new() };
 }
 
 /// Signals `eventfd`; returns false, and does nothing, if the kernel lacks AIO requests that signal
-/// an eventfd.
+/// an eventfd, or the thread has no context because the machine has none left (fs.aio-max-nr).
 ///
-/// Cost: one syscall; three more on a thread's first call.
+/// Cost: one syscall; three more on a thread's first call, and now and then without a context.
 pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> bool {
-    let submit = |context: &OnceCell<Option<Context>>| {
-        context.get_or_init(Context::new).as_ref().is_some_and(|context| context.signal(eventfd))
-    };
-    CONTEXT.try_with(submit).unwrap_or(false)
+    let submit =
+        |slot: &Slot| slot.get(Context::new).is_some_and(|context| context.signal(eventfd));
+    SLOT.try_with(submit).unwrap_or(false)
+}
+
+impl Slot {
+    const fn new() -> Slot {
+        Slot { context: OnceCell::new(), wait: Cell::new(0) }
+    }
+
+    /// Returns the context, which `make` makes at the first call, or at a later one if it fails:
+    /// another process may have given contexts back.
+    fn get(&self, make: impl FnOnce() -> Option<Context>) -> Option<&Context> {
+        if let Some(context) = self.context.get() {
+            return Some(context);
+        }
+        let wait = self.wait.get();
+        self.wait.set(wait.checked_sub(1).unwrap_or(RETRY_SIGNALS));
+        let made = if wait == 0 { make() } else { None };
+        made.map(|context| self.context.get_or_init(|| context))
+    }
 }
 
 impl Context {
@@ -123,6 +149,21 @@ mod tests {
     use super::*;
     use crate::wait::EventFd;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn a_thread_without_a_context_tries_again_seldom() {
+        let (slot, tries) = (Slot::new(), Cell::new(0));
+        let refused = || {
+            tries.set(tries.get() + 1);
+            None
+        };
+        for _ in 0..3 * RETRY_SIGNALS {
+            assert!(slot.get(refused).is_none());
+        }
+        assert_eq!(tries.get(), 3);
+        let got = (0..=RETRY_SIGNALS).any(|_| slot.get(Context::new).is_some());
+        assert_eq!(got, Context::new().is_some(), "the failure is not kept");
+    }
 
     #[test]
     fn any_number_of_signals_is_taken_by_one_context() {
