@@ -67,7 +67,8 @@ impl Interface {
         let name = IfName::new(name)?;
         let socket = socket().map_err(|e| refused(&name, "socket", e))?;
         let mut request = name.request();
-        ioctl(&socket, libc::SIOCGIFINDEX as libc::Ioctl, &mut request)
+        // SAFETY: SIOCGIFINDEX takes an ifreq, and follows no address in it.
+        unsafe { ioctl(&socket, libc::SIOCGIFINDEX as libc::Ioctl, &mut request) }
             .map_err(|e| refused(&name, "SIOCGIFINDEX", e))?;
         // SAFETY: the request succeeded, so the kernel wrote the index; every bit pattern is a
         // valid integer.
@@ -84,15 +85,9 @@ impl Interface {
     pub fn by_index(index: u32) -> Result<Self> {
         let nameless = IfName([0; libc::IFNAMSIZ]);
         let socket = socket().map_err(|e| refused(&nameless, "socket", e))?;
-        let mut request = nameless.request();
-        request.ifr_ifru.ifru_ifindex = index as c_int;
-        ioctl(&socket, libc::SIOCGIFNAME as libc::Ioctl, &mut request)
-            .map_err(|e| refused(&nameless, "SIOCGIFNAME", e))?;
-        let mut name = nameless;
-        for (to, from) in name.0.iter_mut().zip(request.ifr_name) {
-            *to = from as u8;
-        }
-        Ok(Interface { socket, name, index })
+        let request =
+            request_of(&socket, index).map_err(|e| refused(&nameless, "SIOCGIFNAME", e))?;
+        Ok(Interface { socket, name: IfName::of_request(&request), index })
     }
 
     /// Returns the name that the interface had when it was opened.
@@ -121,7 +116,7 @@ impl Interface {
     /// # Errors
     /// `E-NODEV` if it is gone.
     pub fn flags(&self) -> Result<u16> {
-        let request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        let request = self.ask(Property::Flags)?;
         // SAFETY: the request succeeded, so the kernel wrote the flags; every bit pattern is a
         // valid integer.
         Ok(unsafe { request.ifr_ifru.ifru_flags } as u16)
@@ -132,7 +127,7 @@ impl Interface {
     /// # Errors
     /// `E-NODEV` if it is gone.
     pub fn mtu_bytes(&self) -> Result<u32> {
-        let request = self.ask(libc::SIOCGIFMTU as libc::Ioctl, "SIOCGIFMTU")?;
+        let request = self.ask(Property::Mtu)?;
         // SAFETY: the request succeeded, so the kernel wrote the MTU; every bit pattern is a valid
         // integer.
         let mtu = unsafe { request.ifr_ifru.ifru_mtu };
@@ -144,7 +139,7 @@ impl Interface {
     /// # Errors
     /// `E-NODEV` if it is gone.
     pub fn hardware(&self) -> Result<Hardware> {
-        let request = self.ask(libc::SIOCGIFHWADDR as libc::Ioctl, "SIOCGIFHWADDR")?;
+        let request = self.ask(Property::Hardware)?;
         // SAFETY: the request succeeded, so the kernel wrote the address; every bit pattern is a
         // valid array of integers.
         let address = unsafe { request.ifr_ifru.ifru_hwaddr };
@@ -161,45 +156,77 @@ impl Interface {
     /// # Errors
     /// `E-PERM` without CAP_NET_ADMIN, `E-NODEV` if it is gone.
     pub fn set_up(&self) -> Result<()> {
-        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        let mut request = self.ask(Property::Flags)?;
         // SAFETY: the request succeeded, so the kernel wrote the flags; every bit pattern is a
         // valid integer.
         let flags = unsafe { request.ifr_ifru.ifru_flags } as u16;
         request.ifr_ifru.ifru_flags = (flags | FLAG_UP) as c_short;
-        ioctl(&self.socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut request)
+        // SAFETY: SIOCSIFFLAGS takes an ifreq, and follows no address in it.
+        unsafe { ioctl(&self.socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut request) }
             .map_err(|e| refused(&self.name, "SIOCSIFFLAGS", e))
     }
 
-    /// Restricts `socket` to packets of this interface.
+    /// Restricts `socket`, which is of the interface's network namespace, to packets of this
+    /// interface, whatever its present name.
     ///
     /// # Errors
     /// The system's own: EPERM without CAP_NET_RAW before Linux 5.7, ENODEV if the interface is gone.
     ///
-    /// Source: socket(7), `SO_BINDTODEVICE`.
+    /// Source: net/core/sock.c `SO_BINDTOIFINDEX` (Linux 5.0).
     pub fn bind(&self, socket: impl AsFd) -> io::Result<()> {
-        let name = self.name.0;
-        let (fd, at) = (socket.as_fd().as_raw_fd(), name.as_ptr().cast());
-        let (level, bytes) = (libc::SOL_SOCKET, name.len() as libc::socklen_t);
-        // SAFETY: the kernel reads the name's bytes, which outlive the call.
-        check(unsafe { libc::setsockopt(fd, level, libc::SO_BINDTODEVICE, at, bytes) }).map(drop)
+        // The option itself accepts the index of an interface that is gone.
+        request_of(&self.socket, self.index)?;
+        let index = self.index as c_int;
+        let (fd, at) = (socket.as_fd().as_raw_fd(), (&raw const index).cast());
+        let (level, bytes) = (libc::SOL_SOCKET, size_of::<c_int>() as libc::socklen_t);
+        // SAFETY: the kernel reads the bytes of `index`, which outlives the call.
+        check(unsafe { libc::setsockopt(fd, level, libc::SO_BINDTOIFINDEX, at, bytes) }).map(drop)
     }
 
-    /// Makes a request about the opened interface by its present name, and so never about another
+    /// Reads a property of the opened interface by its present name, and so never one of another
     /// interface that has taken its old name.
-    fn ask(&self, number: libc::Ioctl, call: &str) -> Result<libc::ifreq> {
+    fn ask(&self, property: Property) -> Result<libc::ifreq> {
         let mut request = self.named()?;
-        ioctl(&self.socket, number, &mut request).map_err(|e| refused(&self.name, call, e))?;
+        let (number, call) = property.request();
+        // SAFETY: the requests for properties take an ifreq, and follow no address in it.
+        unsafe { ioctl(&self.socket, number, &mut request) }
+            .map_err(|e| refused(&self.name, call, e))?;
         Ok(request)
     }
 
     /// Returns a request with the interface's present name.
     fn named(&self) -> Result<libc::ifreq> {
-        let mut request = self.name.request();
-        request.ifr_ifru.ifru_ifindex = self.index as c_int;
-        ioctl(&self.socket, libc::SIOCGIFNAME as libc::Ioctl, &mut request)
-            .map_err(|e| refused(&self.name, "SIOCGIFNAME", e))?;
-        Ok(request)
+        request_of(&self.socket, self.index).map_err(|e| refused(&self.name, "SIOCGIFNAME", e))
     }
+}
+
+/// A property of an interface that the kernel writes into an `ifreq`.
+#[derive(Debug, Clone, Copy)]
+enum Property {
+    Flags,
+    Mtu,
+    Hardware,
+}
+
+impl Property {
+    /// Returns the number and the name of the request that reads the property.
+    fn request(self) -> (libc::Ioctl, &'static str) {
+        let (number, call) = match self {
+            Property::Flags => (libc::SIOCGIFFLAGS, "SIOCGIFFLAGS"),
+            Property::Mtu => (libc::SIOCGIFMTU, "SIOCGIFMTU"),
+            Property::Hardware => (libc::SIOCGIFHWADDR, "SIOCGIFHWADDR"),
+        };
+        (number as libc::Ioctl, call)
+    }
+}
+
+/// Returns a request with the present name of the interface of that index.
+fn request_of(socket: &OwnedFd, index: u32) -> io::Result<libc::ifreq> {
+    let mut request = IfName([0; libc::IFNAMSIZ]).request();
+    request.ifr_ifru.ifru_ifindex = index as c_int;
+    // SAFETY: SIOCGIFNAME takes an ifreq, and follows no address in it.
+    unsafe { ioctl(socket, libc::SIOCGIFNAME as libc::Ioctl, &mut request) }?;
+    Ok(request)
 }
 
 impl AsFd for Interface {
@@ -217,16 +244,18 @@ fn socket() -> io::Result<OwnedFd> {
 
 /// Makes a request whose argument and result are an `ifreq`.
 ///
-/// `number` must be one of those: the SIOC[GS]IF* family, TUN's TUNSETIFF and TUNGETIFF, or SIOCETHTOOL
-/// with a pointer to what its command takes.
-pub(crate) fn ioctl(
+/// # Safety
+/// `number` is one of those: the SIOC[GS]IF* family, TUN's TUNSETIFF and TUNGETIFF, or SIOCETHTOOL
+/// with a pointer to what its command takes, which the kernel may read and write until the call
+/// returns.
+pub(crate) unsafe fn ioctl(
     fd: impl AsFd,
     number: libc::Ioctl,
     request: &mut libc::ifreq,
 ) -> io::Result<()> {
     // SAFETY: the kernel reads and writes one ifreq at the address, which is exclusively borrowed
-    // for the call. The callers, all in this crate, guarantee that `number` takes an ifreq, as
-    // stated above.
+    // for the call. The caller guarantees that `number` takes an ifreq, and the memory to which the
+    // ifreq points.
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), number, request) }).map(drop)
 }
 
@@ -274,6 +303,16 @@ mod tests {
         });
     }
 
+    /// Returns the index of the interface to which a socket is bound.
+    fn bound_to(socket: &OwnedFd) -> u32 {
+        let (mut index, mut bytes) = (0_u32, size_of::<u32>() as libc::socklen_t);
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
+        let (fd, at) = (socket.as_raw_fd(), (&raw mut index).cast());
+        // SAFETY: the kernel writes at most `bytes` bytes to `index`.
+        check(unsafe { libc::getsockopt(fd, level, option, at, &mut bytes) }).unwrap();
+        index
+    }
+
     #[test]
     fn an_interface_is_not_mistaken_for_another_of_its_name() {
         in_netns(|| {
@@ -283,8 +322,12 @@ mod tests {
             assert_eq!(a.mtu_bytes().unwrap(), 1400);
             ip("link add v0 mtu 1300 type veth peer name v2");
             assert_eq!(a.mtu_bytes().unwrap(), 1400);
+            let other = socket().unwrap();
+            a.bind(&other).unwrap();
+            assert_eq!(bound_to(&other), a.index());
             ip("link del w0");
             assert_eq!(a.mtu_bytes().unwrap_err().code, Code::NoDevice);
+            assert_eq!(a.bind(&other), Err(Errno::NODEV));
         });
     }
 

@@ -116,7 +116,7 @@ fn reserve(
     }
     // Attach the filter before binding, so that the socket never takes a packet.
     cbpf::attach(&socket, cbpf::DROP_ALL).map_err(fail("SO_ATTACH_FILTER"))?;
-    interface.bind(&socket).map_err(fail("SO_BINDTODEVICE"))?;
+    interface.bind(&socket).map_err(fail("SO_BINDTOIFINDEX"))?;
     sockopt::set_socket_reuseport(&socket, is_shared).map_err(fail("SO_REUSEPORT"))?;
     bind(&socket, &address).map_err(fail("bind"))?;
     if protocol == Protocol::Tcp {

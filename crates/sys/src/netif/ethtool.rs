@@ -65,11 +65,11 @@ impl Interface {
             data: u32,
         }
         let mut value = EthtoolValue { cmd, data };
-        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        let mut request = self.named()?;
         request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // For all commands of this function's callers, the pointer in the ifreq is that of an
-        // ethtool_value. The kernel reads and writes `value`, which outlives the call.
-        ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
+        // SAFETY: for all commands of this function's callers, the pointer in the ifreq is that of
+        // an ethtool_value. The kernel reads and writes `value`, which outlives the call.
+        unsafe { ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) }
             .map_err(|e| refused(&self.name, call, e))?;
         Ok(value.data)
     }
@@ -93,11 +93,12 @@ impl Interface {
         }
         const ETHTOOL_GCHANNELS: u32 = 0x3c;
         let mut channels = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
-        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        let mut request = self.named()?;
         request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-        // For this command, the pointer in the ifreq is that of an ethtool_channels. The kernel
-        // writes `channels`, which outlives the call.
-        match ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) {
+        // SAFETY: for this command, the pointer in the ifreq is that of an ethtool_channels. The
+        // kernel writes `channels`, which outlives the call.
+        let done = unsafe { ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) };
+        match done {
             Ok(()) => Ok(channels.rx.saturating_add(channels.combined).max(1)),
             Err(e @ Errno::NODEV) => Err(refused(&self.name, "ETHTOOL_GCHANNELS", e)),
             Err(_) => Ok(1),
@@ -129,11 +130,11 @@ impl Interface {
             bus: [0; 32],
             rest: [0; 64],
         };
-        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        let mut request = self.named()?;
         request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // For this command, the pointer in the ifreq is that of an ethtool_drvinfo. The kernel
-        // writes `value`, which outlives the call.
-        ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request)
+        // SAFETY: for this command, the pointer in the ifreq is that of an ethtool_drvinfo. The
+        // kernel writes `value`, which outlives the call.
+        unsafe { ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) }
             .map_err(|e| refused(&self.name, "ETHTOOL_GDRVINFO", e))?;
         let text = |bytes: &[u8]| {
             let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());

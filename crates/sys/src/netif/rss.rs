@@ -13,13 +13,15 @@ const ETHTOOL_GRSSH: u32 = 0x46;
 const ETHTOOL_SRSSH: u32 = 0x47;
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 /// 32-bit words of a request before the table: command, context, length of the table, length of the
-/// key, hash function, reserved.
+/// key, hash function with the transformation of its input, reserved.
 const HEAD_WORDS: usize = 6;
 /// Most entries of a table and bytes of a key that are accepted: far more than devices have.
 const TABLE_MAX: u32 = 1 << 16;
 const KEY_BYTES_MAX: u32 = 1 << 10;
 /// Table length in a request that keeps the table; 0 would restore the driver's default.
 const TABLE_KEPT: u32 = u32::MAX;
+/// Hash function in a request that keeps the function (`ETH_RSS_HASH_NO_CHANGE`).
+const FUNCTION_KEPT: u8 = 0;
 
 /// A device's division of packets among its queues.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,6 +33,9 @@ pub struct Rss {
     pub key: Vec<u8>,
     /// Bit of the hash function: 1 stands for Toeplitz.
     pub function: u8,
+    /// Bits for what the device does to a packet's addresses and ports before it hashes them
+    /// (`input_xfrm`, Linux 6.8).
+    transform: u8,
 }
 
 impl Rss {
@@ -45,7 +50,7 @@ impl Rss {
     /// # Errors
     /// As [`Interface::set_rss`].
     pub fn set(&self, interface: &Interface) -> Result<()> {
-        interface.write_rss(self)
+        interface.write_rss(self, interface.rss()?.transform)
     }
 
     /// Returns the parts of `before` to restore after this division was set: the table and the key, each if `now` still
@@ -78,17 +83,20 @@ impl Rss {
         let rest = words.get(HEAD_WORDS..).unwrap_or_default();
         let (entries, behind) = rest.split_at(table.min(rest.len()));
         let bytes = behind.iter().flat_map(|word| word.to_ne_bytes());
-        let function = words.get(4).map_or(0, |word| word.to_ne_bytes()[0]);
-        Rss { table: entries.to_vec(), key: bytes.take(key).collect(), function }
+        let [function, transform, ..] = words.get(4).map_or([0; 4], |word| word.to_ne_bytes());
+        Rss { table: entries.to_vec(), key: bytes.take(key).collect(), function, transform }
     }
 
-    /// Returns the request that sets the table and the key; an empty one is kept.
-    fn request(&self) -> Vec<u32> {
+    /// Returns the request that sets the table and the key; an empty one is kept. The hash function
+    /// is kept, and `transform` is the present one: 0 would turn it off, and no value that keeps it
+    /// is accepted before Linux 6.8.
+    fn request(&self, transform: u8) -> Vec<u32> {
         let entries = match self.table.len() as u32 {
             0 => TABLE_KEPT,
             n => n,
         };
-        let mut words = vec![ETHTOOL_SRSSH, 0, entries, self.key.len() as u32, 0, 0];
+        let kept = u32::from_ne_bytes([FUNCTION_KEPT, transform, 0, 0]);
+        let mut words = vec![ETHTOOL_SRSSH, 0, entries, self.key.len() as u32, kept, 0];
         words.extend(&self.table);
         words.extend(self.key.chunks(4).map(|four| {
             let mut bytes = [0; 4];
@@ -136,8 +144,7 @@ impl Interface {
     /// # Errors
     /// As [`Interface::rss`].
     pub fn flow_rules(&self) -> Result<u32> {
-        // Room for the command, 44 words of a rule, the number of rules, and padding.
-        let mut words = vec![0; 48];
+        let mut words = vec![0; RULE_WORDS];
         words[0] = ETHTOOL_GRXCLSRLCNT;
         self.words(&mut words, "ETHTOOL_GRXCLSRLCNT")?;
         Ok(words[RULE_COUNT_AT])
@@ -157,25 +164,36 @@ impl Interface {
             let why = format!("it has a table of {entries} entries and a key of {bytes} bytes");
             return Err(Error::new(Code::PortSyntax, self.no_rss(), why).fix(self.look()));
         }
-        let asked = Rss { table: table.to_vec(), key: key.to_vec(), function: 0 };
-        self.write_rss(&asked)?;
+        let asked = Rss { table: table.to_vec(), key: key.to_vec(), ..Rss::default() };
+        self.write_rss(&asked, before.transform)?;
         // Read the table back from the device, because some devices store less than was written.
-        let set = self.rss()?;
-        Ok(RssGuard { interface: self, before, set })
+        match self.rss() {
+            Ok(set) => Ok(RssGuard { interface: self, before, set }),
+            Err(e) => {
+                // There is no guard that would restore the former division.
+                if let Some(back) = asked.undone(&before, &asked) {
+                    let _ = self.write_rss(&back, before.transform);
+                }
+                Err(e)
+            }
+        }
     }
 
-    fn write_rss(&self, rss: &Rss) -> Result<()> {
-        self.words(&mut rss.request(), "ETHTOOL_SRSSH")
+    /// Sets the table and the key of `rss`; `transform` is the device's present one.
+    fn write_rss(&self, rss: &Rss, transform: u8) -> Result<()> {
+        self.words(&mut rss.request(transform), "ETHTOOL_SRSSH")
     }
 
     /// Makes an ethtool request whose lengths are in `words`.
     fn words(&self, words: &mut [u32], call: &str) -> Result<()> {
-        let mut request = self.ask(libc::SIOCGIFFLAGS as libc::Ioctl, "SIOCGIFFLAGS")?;
+        if words_of(words).is_none_or(|needed| needed > words.len()) {
+            return Err(Error::os(Code::System, self.no_rss(), call, Errno::INVAL));
+        }
+        let mut request = self.named()?;
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-        // The pointer in the ifreq is that of the command's structure. The kernel reads and writes
-        // as many bytes behind it as the lengths in `words` state; `words` has all of them and
-        // outlives the call.
-        let done = ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request);
+        // SAFETY: the pointer in the ifreq is that of the command's structure. `words` has all the
+        // bytes that the kernel reads and writes there, as checked above, and outlives the call.
+        let done = unsafe { ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut request) };
         done.map_err(|e| match e {
             Errno::OPNOTSUPP => Error::os(Code::Unsupported, self.no_rss(), call, e).fix(
                 "use a device with receive-side scaling; for a device of one queue use Steering",
@@ -199,6 +217,21 @@ impl Interface {
 /// Index of `rule_cnt` in `struct ethtool_rxnfc` in words: after the command, the flow type, 64
 /// bits of data and a rule of 168 bytes.
 const RULE_COUNT_AT: usize = (4 + 4 + 8 + 168) / 4;
+/// 32-bit words of `struct ethtool_rxnfc` without rules: its length is a multiple of 64 bits.
+const RULE_WORDS: usize = RULE_COUNT_AT + 2;
+
+/// Returns the number of words that the kernel reads or writes for the request in `words`; `None`
+/// for a command that is not known here.
+fn words_of(words: &[u32]) -> Option<usize> {
+    match *words {
+        [ETHTOOL_GRXCLSRLCNT, ..] => Some(RULE_WORDS),
+        [ETHTOOL_GRSSH | ETHTOOL_SRSSH, _, table, key, ..] => {
+            let table = if table == TABLE_KEPT { 0 } else { table as usize };
+            Some(HEAD_WORDS + table + (key as usize).div_ceil(4))
+        }
+        _ => None,
+    }
+}
 
 impl RssGuard {
     /// Returns the division before the change.
@@ -207,9 +240,9 @@ impl RssGuard {
         &self.before
     }
 
-    /// Reads the present division of packets among queues.
+    /// Returns the division that was set, as the device reported it then.
     #[must_use]
-    pub fn now(&self) -> &Rss {
+    pub fn written(&self) -> &Rss {
         &self.set
     }
 
@@ -228,8 +261,9 @@ impl RssGuard {
 impl Drop for RssGuard {
     fn drop(&mut self) {
         // Write only what was changed: a driver that reports a key may refuse to set one, and the table with it.
-        if let Some(back) = self.interface.rss().ok().and_then(|now| self.former(&now)) {
-            let _ = self.interface.write_rss(&back);
+        let Ok(now) = self.interface.rss() else { return };
+        if let Some(back) = self.former(&now) {
+            let _ = self.interface.write_rss(&back, now.transform);
         }
     }
 }
@@ -264,6 +298,7 @@ mod tests {
             table: table.to_vec(),
             key: key.to_vec(),
             function: 1,
+            transform: 0,
         };
         let (before, set) = (rss(&[0, 1], &[7, 7]), rss(&[0, 0], &[1, 2]));
         let back =
@@ -279,28 +314,52 @@ mod tests {
 
     #[test]
     fn a_guard_that_changed_the_table_alone_writes_no_key() {
-        let rss = |table: [u32; 2]| Rss { table: table.to_vec(), key: vec![7, 7], function: 1 };
+        let rss = |table: [u32; 2]| Rss {
+            table: table.to_vec(),
+            key: vec![7, 7],
+            function: 1,
+            transform: 0,
+        };
         let interface = Interface::open("lo").unwrap();
         let guard = RssGuard { interface, before: rss([0, 1]), set: rss([0, 0]) };
         let back = guard.former(&rss([0, 0])).unwrap();
         assert_eq!((&back.table[..], &back.key[..]), (&[0, 1][..], &[][..]));
-        assert_eq!(back.request()[3], 0, "bytes of the key");
+        assert_eq!(back.request(0)[3], 0, "bytes of the key");
         assert_eq!(guard.former(&rss([1, 1])), None, "changed by another program");
+    }
+
+    #[test]
+    fn a_request_that_is_shorter_than_its_lengths_say_is_not_made() {
+        let rss = Rss { table: vec![0, 1, 2], key: vec![7; 5], ..Rss::default() };
+        for request in [rss.request(0), Rss::default().request(0)] {
+            assert_eq!(words_of(&request), Some(request.len()));
+        }
+        assert_eq!(words_of(&[ETHTOOL_GRXCLSRLCNT]), Some(48));
+        let mut words = vec![ETHTOOL_GRSSH, 0, 4, 8, 0, 0];
+        assert_eq!(words_of(&words), Some(HEAD_WORDS + 4 + 2));
+        let interface = Interface::open("lo").unwrap();
+        for call in 0..2 {
+            words[0] += call;
+            let e = interface.words(&mut words, "SIOCETHTOOL").unwrap_err();
+            assert!(e.code == Code::System && e.why.contains("nvalid"), "{e}");
+        }
+        assert_eq!(words_of(&[1, 0, 0, 0]), None, "another command");
     }
 
     #[test]
     fn a_division_is_read_as_it_is_written() {
         let key: Vec<u8> = (0..42).collect();
-        let rss = Rss { table: vec![0, 1, 2, 1], key, function: 1 };
-        let mut words = rss.request();
-        assert_eq!(words[..6], [ETHTOOL_SRSSH, 0, 4, 42, 0, 0]);
+        let rss = Rss { table: vec![0, 1, 2, 1], key, function: 1, transform: 2 };
+        let mut words = rss.request(rss.transform);
+        let kept = u32::from_ne_bytes([0, 2, 0, 0]);
+        assert_eq!(words[..6], [ETHTOOL_SRSSH, 0, 4, 42, kept, 0]);
         assert_eq!(words.len(), HEAD_WORDS + 4 + 11);
-        words[4] = u32::from_ne_bytes([1, 0, 0, 0]);
+        words[4] = u32::from_ne_bytes([1, 2, 0, 0]);
         assert_eq!(Rss::read(&words, 4, 42), rss);
         assert_eq!([4, 5, 6, 7].map(|hash| rss.queue_of(hash).unwrap()), [0, 1, 2, 1]);
         assert_eq!((rss.function_name(), Rss::default().queue_of(7)), ("Toeplitz", None));
         // An empty table is kept, not reset to the driver's own.
-        assert_eq!(Rss::default().request()[2], TABLE_KEPT);
+        assert_eq!(Rss::default().request(0)[2], TABLE_KEPT);
         // An answer that is cut short has what is there.
         assert_eq!(Rss::read(&words[..8], 4, 42).table, [0, 1]);
         assert_eq!(Rss::read(&[], 4, 42), Rss::default());
