@@ -28,7 +28,7 @@ use rustix::io::{self, Errno};
 use crate::capability::Capabilities;
 use crate::error::check;
 use crate::error::{Code, Error, Result};
-use crate::netif::{IfName, Interface, ioctl};
+use crate::netif::{IfName, Interface, NetFolder, ioctl};
 use crate::vnet::VNET_HDR_BYTES;
 
 const DEVICE: &str = "/dev/net/tun";
@@ -92,7 +92,8 @@ pub struct Tap {
 
 impl Tap {
     /// Attaches to the TAP interface called `name`, or creates it; the first free number replaces
-    /// `%d` in `name`. All other settings of the interface, such as up or down, stay as they are.
+    /// `%d` in `name`. Sets the offload header, its length and the offloads, which are one for the
+    /// interface with all its queues; all other settings, such as up or down, stay as they are.
     ///
     /// Of `wanted` the kernel may know less: [`Tap::offloads`] says what was obtained.
     ///
@@ -109,8 +110,9 @@ impl Tap {
     /// receive their share of the packets.
     ///
     /// # Errors
-    /// As [`Tap::open`]; `E-BUSY` as well if the interface is one of a single queue, or has not as
-    /// many of its [`TAP_QUEUES_MAX`] queues left.
+    /// As [`Tap::open`]; `E-BUSY` as well if the interface is one of a single queue, has not as many
+    /// of its [`TAP_QUEUES_MAX`] queues left, or has queues of others whose offload headers have
+    /// another length.
     pub fn open_queues(name: &str, wanted: TapOffloads, queues: usize) -> Result<Vec<Self>> {
         let multi = libc::IFF_MULTI_QUEUE;
         let first = Self::open_as(name, wanted, multi)?;
@@ -135,8 +137,11 @@ impl Tap {
             other => (other, true),
         };
         let name = name.map_err(|e| refused(&asked, "TUNSETIFF", e, kind))?;
+        if !created {
+            check_header_bytes(&fd, &name, kind)?;
+        }
         let fail = |call| move |e| refused(&name, call, e, kind);
-        set_header_bytes(&fd).map_err(fail("TUNSETVNETHDRSZ"))?;
+        set_header_bytes(&fd, VNET_HDR_BYTES).map_err(fail("TUNSETVNETHDRSZ"))?;
         let offloads = set_offloads(&fd, wanted).map_err(fail("TUNSETOFFLOAD"))?;
         Ok(Tap { fd, name, created, offloads })
     }
@@ -200,12 +205,44 @@ fn attach(fd: &OwnedFd, name: &IfName, more: c_int) -> io::Result<IfName> {
     // The kernel reads the flags as an unsigned 16-bit number.
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | more;
     request.ifr_ifru.ifru_flags = flags as u16 as c_short;
-    ioctl(fd, libc::TUNSETIFF, &mut request)?;
+    // SAFETY: TUNSETIFF takes an ifreq, and follows no address in it.
+    unsafe { ioctl(fd, libc::TUNSETIFF, &mut request) }?;
     Ok(IfName::of_request(&request))
 }
 
-fn set_header_bytes(fd: &OwnedFd) -> io::Result<()> {
-    let bytes = VNET_HDR_BYTES as c_int;
+/// Refuses an interface on which queues of others have headers of another length than ours: the
+/// length is one for the interface, and a change would garble what they read and write.
+fn check_header_bytes(fd: &OwnedFd, name: &IfName, kind: c_int) -> Result<()> {
+    let bytes = header_bytes(fd).map_err(|e| refused(name, "TUNGETVNETHDRSZ", e, kind))?;
+    // The header of an interface of one queue is nobody's: only one descriptor can be attached.
+    if bytes == VNET_HDR_BYTES as c_int || kind == 0 || is_alone(name) {
+        return Ok(());
+    }
+    let why = format!(
+        "others have attached queues with offload headers of {bytes} bytes; this program's have \
+         {VNET_HDR_BYTES}, and the length is one for the interface"
+    );
+    Err(Error::new(Code::Busy, format!("cannot open TAP interface {name}"), why)
+        .fix("end the program that has the queues, or choose another name"))
+}
+
+/// Returns true if one queue of the interface is attached; false if that is unknown.
+fn is_alone(name: &IfName) -> bool {
+    let folder = Interface::open(name.as_str()).and_then(|of| NetFolder::open(&of));
+    let is_tx = |queue: &&String| queue.starts_with("tx-");
+    folder.is_ok_and(|folder| folder.names("queues").iter().filter(is_tx).count() == 1)
+}
+
+/// Returns the length of the interface's offload headers.
+fn header_bytes(fd: &OwnedFd) -> io::Result<c_int> {
+    let mut bytes: c_int = 0;
+    // SAFETY: TUNGETVNETHDRSZ writes an int at the address, which is borrowed for the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETVNETHDRSZ, &raw mut bytes) })?;
+    Ok(bytes)
+}
+
+fn set_header_bytes(fd: &OwnedFd, bytes: usize) -> io::Result<()> {
+    let bytes = bytes as c_int;
     // SAFETY: TUNSETVNETHDRSZ reads an int at the address, which is borrowed for the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) }).map(drop)
 }
@@ -432,6 +469,22 @@ mod tests {
             let e = Tap::open_queues("tap0", TapOffloads::ALL, 256).unwrap_err();
             assert_eq!(e.code, Code::Busy);
             assert!(e.why.contains("256 queues are taken"), "{e}");
+        });
+    }
+
+    #[test]
+    fn queues_of_others_keep_the_length_of_their_headers() {
+        in_netns(|| {
+            let open = |name| Tap::open_queues(name, TapOffloads::ALL, 1);
+            let other = open("m0").unwrap();
+            set_header_bytes(&other[0].fd, 12).unwrap();
+            let e = open("m0").unwrap_err();
+            assert!(e.code == Code::Busy && e.why.contains("of 12 bytes"), "{e}");
+            assert_eq!(header_bytes(&other[0].fd), Ok(12));
+            // What an ended program has left is nobody's.
+            ip("tuntap add m1 mode tap multi_queue");
+            set_header_bytes(&open("m1").unwrap()[0].fd, 12).unwrap();
+            assert_eq!(header_bytes(&open("m1").unwrap()[0].fd), Ok(VNET_HDR_BYTES as c_int));
         });
     }
 
