@@ -17,12 +17,14 @@ pub(super) struct Flight {
     handles: Box<[u32]>,
     head: u32,
     tail: u32,
+    /// First index, and the one after the last, of the newest packets that make no completion.
+    silent: [u32; 2],
 }
 
 impl Flight {
     /// Creates a flight for `len` packets, a power of two; its first index is `at`.
     pub fn new(len: u32, at: u32) -> Flight {
-        Flight { handles: vec![0; len as usize].into(), head: at, tail: at }
+        Flight { handles: vec![0; len as usize].into(), head: at, tail: at, silent: [at; 2] }
     }
 
     /// Returns the number of packets.
@@ -58,6 +60,18 @@ impl Flight {
         }
         // SAFETY: the flight has the handles; `done` takes each out once and adopts it.
         unsafe { batch.took(n) };
+    }
+
+    /// Notes that the newest `n` packets are those that the device took of a longer chain, so none of
+    /// them makes a completion. Returns true if no packet that the device has makes one.
+    #[cold]
+    pub fn cut_chain(&mut self, n: usize) -> bool {
+        let first = self.tail.wrapping_sub(n as u32);
+        if self.silent[1] != first {
+            self.silent[0] = first;
+        }
+        self.silent[1] = self.tail;
+        self.len() <= self.tail.wrapping_sub(self.silent[0]) as usize
     }
 
     /// Returns true if the device has the packet of `index`.
@@ -150,6 +164,29 @@ mod tests {
         batch.clear();
         assert_eq!(pool.ledger().in_flight, 0);
         assert_eq!(pool.ledger().dropped(DropReason::PEER_GONE), 3);
+    }
+
+    #[test]
+    fn only_a_chain_that_was_taken_whole_makes_a_completion() {
+        let (_pool, mut mem) = pool();
+        let mut flight = Flight::new(32, u32::MAX - 6);
+        assert!(flight.cut_chain(0), "it has nothing");
+        let (mut batch, mut done) = (Batch::with_capacity(32), Batch::with_capacity(32));
+        mem.alloc(&mut batch, 32);
+        let mut take = |flight: &mut Flight, n| flight.take(&mut batch, n);
+        take(&mut flight, 4);
+        assert!(!flight.cut_chain(0), "four that make a completion");
+        take(&mut flight, 5);
+        assert!(!flight.cut_chain(5));
+        flight.done(u32::MAX - 3, &mut done);
+        assert!(flight.cut_chain(0), "five of a chain alone");
+        take(&mut flight, 2);
+        assert!(flight.cut_chain(2) && flight.cut_chain(0), "and two of the next");
+        take(&mut flight, 1);
+        assert!(!flight.cut_chain(0), "one that makes a completion for all");
+        flight.done(flight.next().wrapping_sub(1), &mut done);
+        assert!(flight.cut_chain(0), "it has nothing");
+        done.clear();
     }
 
     proptest! {

@@ -203,10 +203,10 @@ impl Tx {
         let sent = batch.count_first(taken);
         let (flight, _) = self.flight(way, peers)?;
         flight.take(batch, taken);
-        let is_idle = flight.len() == 0;
+        let is_silent = taken < n && flight.cut_chain(taken);
         self.sending += taken;
-        if taken == 0 && is_idle {
-            // It has nothing, and takes nothing: no completion would ever say that there is room.
+        if taken == 0 && is_silent {
+            // It takes nothing, and no completion will ever say that there is room.
             self.fail(way, "it takes no request", peers, reports);
         }
         // A device that has no room although its flight has gets the rest with a later call.

@@ -142,7 +142,9 @@ impl Drop for Address {
     }
 }
 
-/// Returns the number of requests that a call has taken: all `n`, or those before the bad one.
+/// Returns the number of requests that a call has taken: all `n`, or those before the bad one. All
+/// of a call that failed and named no bad one: the device may read and write their memory, as when
+/// only the doorbell failed.
 pub(super) fn taken(ret: i32, first: usize, bad: usize, bytes: usize, n: usize) -> usize {
     if ret == 0 { n } else { (bad.wrapping_sub(first) / bytes).min(n) }
 }
@@ -157,6 +159,6 @@ mod tests {
         assert_eq!(taken(0, 4096, 0, bytes, 5), 5);
         assert_eq!(taken(12, 4096, 4096, bytes, 5), 0);
         assert_eq!(taken(12, 4096, 4096 + 3 * bytes, bytes, 5), 3);
-        assert_eq!(taken(12, 4096, 0, bytes, 5), 5, "a pointer elsewhere is bounded");
+        assert_eq!(taken(12, 4096, 0, bytes, 5), 5, "no bad one is named");
     }
 }

@@ -53,6 +53,8 @@ struct Port {
     sent: VecDeque<Completion>,
     pending: VecDeque<Pending>,
     is_armed: [bool; 2],
+    /// Number of messages that the port still takes; `None` for no limit.
+    takes: Option<usize>,
     bell: Arc<EventFd>,
 }
 
@@ -81,6 +83,15 @@ thread_local! {
 /// Returns the number of the port that this thread opened last.
 pub fn last() -> u32 {
     LAST.get()
+}
+
+/// Makes `port` take `n` messages more, and none after them.
+pub fn limit(port: u32, n: usize) {
+    world(|world| {
+        if let Some(port) = world.ports.get_mut(&port) {
+            port.takes = Some(n);
+        }
+    });
 }
 
 /// Makes a receive request of each connection of `port` fail, as a message does that is too long.
@@ -278,6 +289,7 @@ impl SoftFabric {
             sent: VecDeque::new(),
             pending: VecDeque::new(),
             is_armed: [false; 2],
+            takes: None,
             bell: bell.clone(),
         };
         world(|world| world.ports.insert(pair, port));
@@ -372,7 +384,9 @@ impl Nic for SoftNic {
         world(|world| {
             let Some(own) = world.ports.get_mut(&self.pair) else { return 0 };
             let (base, gid, group) = (own.base, own.gid, own.group);
-            for (i, message) in messages.iter().enumerate() {
+            let n = own.takes.map_or(messages.len(), |takes| takes.min(messages.len()));
+            own.takes = own.takes.map(|takes| takes - n);
+            for (i, message) in messages[..n].iter().enumerate() {
                 let is_last = i + 1 == messages.len();
                 let done = Completion { sender: self.pair, ..Completion::default() };
                 match &to {
@@ -408,7 +422,7 @@ impl Nic for SoftNic {
                 }
             }
             world.pump(self.pair);
-            messages.len()
+            n
         })
     }
 

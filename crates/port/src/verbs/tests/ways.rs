@@ -227,6 +227,32 @@ fn a_connection_that_fails_on_the_receiving_side_is_left_and_made_again() {
 }
 
 #[test]
+fn a_connection_that_takes_part_of_a_chain_and_then_nothing_is_left() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let (at, mut mem) = (address(), pool.local());
+    let mut far = open(&format!("verbs:soft,listen={at}"), &pool);
+    let mut near = open(&format!("verbs:soft,connect={at}"), &pool);
+    let near_port = soft::last();
+    meet(&pool, &mut [&mut near, &mut far]);
+    soft::limit(near_port, 5);
+    let mut batch = Batch::with_capacity(32);
+    for n in 0..32 {
+        assert!(batch.push(packet(&mut mem, 1, 2, 60, n)).is_ok());
+    }
+    assert_eq!(near.queues[0].xmit(&mut mem, &mut batch).packets, 5);
+    let start = Instant::now();
+    while near.queues[0].counters().driver.resets == 0 {
+        near.queues[0].xmit(&mut mem, &mut batch);
+        near.queues[0].rx(&mut mem, &mut Batch::with_capacity(1), 1);
+        assert!(start.elapsed() < Duration::from_secs(10), "five packets are held for ever");
+        std::thread::yield_now();
+    }
+    assert_eq!(near.queues[0].counters().tx_lost.packets, 5);
+    drop((near, far, batch, mem));
+    assert!(pool.ledger().is_drained() && pool.ledger().in_flight == 0, "{}", pool.ledger());
+}
+
+#[test]
 fn packets_of_a_pool_that_a_peer_may_write_are_sent_as_they_lie() {
     let pool = Pool::builder().frames(4096).trust(linerate_skb::Trust::Exported).build().unwrap();
     let mut mem = pool.local();
