@@ -142,12 +142,12 @@ impl Rx {
     }
 
     /// Returns the number of frames that were lost between the kernel and the port: those with an
-    /// offload that the header cannot say, and blocks that were returned to the kernel unread, each
-    /// with at least one frame.
+    /// offload that the header cannot say, and the unread frames of blocks with inconsistent
+    /// contents.
     pub fn lost(&self) -> u64 {
         self.refused
             + match &self.source {
-                Source::Ring(ring) => ring.bad_blocks(),
+                Source::Ring(ring) => ring.lost_frames(),
                 Source::Socket(_) => 0,
             }
     }

@@ -69,6 +69,7 @@ pub struct BlockRing {
     /// Cursor before the frame that was read last, if that frame is in the current block.
     previous: Option<Cursor>,
     bad_blocks: u64,
+    lost_frames: u64,
 }
 
 // SAFETY: the mapping is process-wide, and only this value gives access to it. Moving the value
@@ -104,6 +105,7 @@ impl BlockRing {
             cursor,
             previous,
             bad_blocks: 0,
+            lost_frames: 0,
         })
     }
 
@@ -141,6 +143,13 @@ impl BlockRing {
         self.bad_blocks
     }
 
+    /// Returns the number of frames that were unread in those blocks: by the kernel's count, or as
+    /// many as a block can hold if that is less.
+    #[must_use]
+    pub fn lost_frames(&self) -> u64 {
+        self.lost_frames
+    }
+
     /// Returns the number of blocks in the ring.
     #[must_use]
     pub fn blocks(&self) -> u32 {
@@ -169,6 +178,8 @@ impl BlockRing {
 
     fn abandon(&mut self) -> Option<RxFrame<'static>> {
         self.bad_blocks += 1;
+        let left = self.cursor.map_or(0, |cursor| u64::from(cursor.left));
+        self.lost_frames += left.min((self.block_bytes / FRAME_HDR_BYTES) as u64);
         self.previous = None;
         self.cursor = Some(Cursor { left: 0, offset: 0 });
         None

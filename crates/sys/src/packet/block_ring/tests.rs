@@ -150,9 +150,10 @@ fn a_frame_that_reaches_outside_its_block_ends_it_and_is_counted() {
     for (hdr, first) in bad {
         let (mut ring, base) = ring(true);
         put(base, 0, first, hdr);
-        hand_over(base, 0, 1, first as u32);
+        hand_over(base, 0, 5, first as u32);
         assert_eq!(ring.next_block().unwrap().next_frame(), None, "{hdr:?} at {first}");
         assert_eq!((ring.bad_blocks(), status(base, 0)), (1, libc::TP_STATUS_KERNEL));
+        assert_eq!(ring.lost_frames(), 5);
     }
     let (mut ring, base) = ring(true);
     put(base, 0, FIRST, header(MAC, end - MAC, 0));
@@ -196,4 +197,5 @@ fn a_count_beyond_what_a_block_can_hold_is_bounded_by_the_block() {
     drop(block);
     assert!(read <= BLOCK_BYTES / FRAME_HDR_BYTES);
     assert_eq!(ring.bad_blocks(), 1);
+    assert_eq!(ring.lost_frames(), (BLOCK_BYTES / FRAME_HDR_BYTES) as u64);
 }
