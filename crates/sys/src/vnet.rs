@@ -23,9 +23,11 @@ pub const GSO_NONE: u8 = 0;
 /// `gso_type`: TCP over IPv4, to be cut into segments of `gso_size` bytes.
 pub const GSO_TCPV4: u8 = 1;
 /// `gso_type`: a UDP datagram to be cut into IP fragments (not produced by any current kernel).
-pub const GSO_UDP: u8 = 3;
+pub const GSO_UFO: u8 = 3;
 /// `gso_type`: TCP over IPv6, to be cut into segments of `gso_size` bytes.
 pub const GSO_TCPV6: u8 = 4;
+/// `gso_type`: UDP over IPv4 or IPv6, to be cut into datagrams of `gso_size` bytes.
+pub const GSO_UDP_L4: u8 = 5;
 /// `gso_type`, or-ed to a TCP type: only the first segment carries CWR.
 pub const GSO_ECN: u8 = 0x80;
 

@@ -12,15 +12,11 @@
 //! Source: virtio 1.2, 5.1.6.2; net/ipv4/tcp_offload.c `tcp_gso_segment`, net/ipv4/udp_offload.c.
 
 use linerate_skb::{Batch, DropReason, Local, Offload, Skb};
+use linerate_sys::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 use linerate_wire::checksum;
 
 use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IPV6_BYTES, IpHeader, TCP, UDP};
 
-const GSO_TCPV4: u8 = 1;
-const GSO_TCPV6: u8 = 4;
-const GSO_UDP: u8 = 5;
-/// The flag of TCP with ECN: only the first segment may have the congestion bit.
-const GSO_ECN: u8 = 0x80;
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 /// Most segments of a superframe: 64 KiB in pieces of 32 bytes, less than the smallest that TCP sends. They bound the
@@ -29,7 +25,7 @@ const SEGMENTS_MAX: usize = 2048;
 
 /// Returns true for a superframe of UDP.
 pub(crate) fn is_udp(offload: Offload) -> bool {
-    offload.gso_type & !GSO_ECN == GSO_UDP
+    offload.gso_type & !GSO_ECN == GSO_UDP_L4
 }
 
 /// A superframe, with the state of its segmentation.
@@ -62,7 +58,7 @@ impl Cutter {
         let (v6, protocol) = match offload.gso_type & !GSO_ECN {
             GSO_TCPV4 => (Some(false), TCP),
             GSO_TCPV6 => (Some(true), TCP),
-            GSO_UDP => (None, UDP),
+            GSO_UDP_L4 => (None, UDP),
             _ => return Err(DropReason::UNSUPPORTED),
         };
         let ips = ip_headers(&headers[..copied]).ok_or(DropReason::MALFORMED)?;
@@ -399,7 +395,8 @@ mod tests {
     #[test]
     fn datagrams_of_a_train_have_lengths_of_their_own() {
         let frame = ipv4(17, 2500);
-        let all = cut(&frame, Offload { gso_type: GSO_UDP, csum_offset: 6, ..SUPER }, 64).unwrap();
+        let all =
+            cut(&frame, Offload { gso_type: GSO_UDP_L4, csum_offset: 6, ..SUPER }, 64).unwrap();
         assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [1042, 1042, 542]);
         assert!(all.iter().all(|one| whole(one)));
         assert_eq!(all.iter().map(|one| be16(one, 38)).collect::<Vec<_>>(), [1008, 1008, 508]);

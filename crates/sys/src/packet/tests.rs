@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::testing::{in_netns, ip, wait_running};
 use crate::tun::{Tap, TapOffloads};
-use crate::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_UDP, VnetHdr};
+use crate::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_UFO, VnetHdr};
 use crate::wait::poll_readable;
 
 const WAIT: Duration = Duration::from_secs(5);
@@ -362,7 +362,7 @@ fn without_a_ring_a_frame_that_the_kernel_drops_ends_its_batch_and_is_no_error_o
         let opened = PacketSocket::open_unringed(&interface, &VNET, &size, &[]);
         let (rx, mut received) = opened.unwrap();
         // The kernel has no word in an offload header for a datagram that is to be cut into fragments.
-        let fragmented = VnetHdr { gso_type: GSO_UDP, csum_offset: 6, ..SUPERFRAME };
+        let fragmented = VnetHdr { gso_type: GSO_UFO, csum_offset: 6, ..SUPERFRAME };
         let (first, last) = (ipv4_frame(17, 8, 100), ipv4_frame(17, 8, 200));
         for (header, f) in [
             (VnetHdr::NONE, &first),
