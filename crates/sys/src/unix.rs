@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags};
 
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, check};
 use crate::wait::poll_readable;
 
 pub use rustix::net::SocketType;
@@ -66,7 +66,8 @@ impl Listener {
         }
         bound.map_err(|e| match e {
             Errno::ADDRINUSE => {
-                let (why, fix) = taken_by(path, &address).unwrap_or(LISTENED);
+                let (why, fix) = taken_by(path, &address)
+                    .map_or_else(|| left(&lock), |(why, fix)| (why.to_owned(), fix));
                 Error::new(Code::Busy, what(), format!("{why} (EADDRINUSE from bind)")).fix(fix)
             }
             e => fail("bind")(e).fix("name a path in an existing directory that this user owns"),
@@ -148,7 +149,7 @@ pub(crate) fn pass_rights(fd: &OwnedFd, wanted: bool) -> io::Result<()> {
         let value = (&raw const value).cast();
         libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, PASS_RIGHTS, value, len)
     };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    Ok(check(done).map(drop)?)
 }
 
 /// Locks the folder of `path` against another process that checks the same leftover file.
@@ -181,6 +182,16 @@ fn address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
 
 /// The reason and the remedy if a process listens at the path.
 const LISTENED: (&str, &str) = ("another process listens there", "end it, or use another path");
+
+/// Returns the reason why a socket that no process listens on was not replaced, and the remedy.
+fn left(lock: &Option<rustix::io::Result<OwnedFd>>) -> (String, &'static str) {
+    let what = "an ended process of this user left that socket";
+    let why = match lock {
+        Some(Err(e)) => format!("{what}, and its folder cannot be locked to replace it: {e}"),
+        _ => format!("{what}, and it cannot be removed"),
+    };
+    (why, "remove the file, or use another path")
+}
 
 /// Returns the reason why an existing file must not be replaced, and the remedy; `None` for a
 /// socket of this process's user on which no process listens.
@@ -252,6 +263,20 @@ mod tests {
         drop(listener);
         assert!(path.exists());
         drop(successor);
+    }
+
+    #[test]
+    fn a_left_socket_whose_folder_is_locked_is_not_called_a_listener() {
+        let folder = std::env::temp_dir().join(format!("linerate-{}-locked", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("left.sock");
+        leave(&path);
+        let held = lock_folder(&path).unwrap();
+        let e = bind(&path).unwrap_err();
+        assert!(e.code == Code::Busy && e.why.contains("cannot be locked"), "{e}");
+        drop(held);
+        drop(bind(&path).unwrap());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -264,7 +264,13 @@ impl XdpSocket {
             let fd = self.fd.as_raw_fd();
             // SAFETY: the kernel reads the four bytes of `value`, which outlives the call.
             let done = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, at, bytes) };
-            check(done).map_err(|e| refused("setsockopt(SO_BUSY_POLL)", e))?;
+            check(done).map_err(|e| {
+                let error = refused("setsockopt(SO_BUSY_POLL)", e);
+                match e {
+                    Errno::NOPROTOOPT => error.fix(BUSY_POLL_FIX),
+                    _ => error,
+                }
+            })?;
         }
         Ok(())
     }
@@ -407,6 +413,9 @@ impl Drop for RingMap {
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.bytes) };
     }
 }
+
+/// The remedy for a kernel that does not poll devices within a socket's system calls.
+const BUSY_POLL_FIX: &str = "Linux 5.11 or later, built with CONFIG_NET_RX_BUSY_POLL";
 
 fn refused(call: &str, errno: Errno) -> Error {
     let what = "cannot open an AF_XDP socket";

@@ -24,7 +24,9 @@ const ROUTE_BYTES: usize = 12;
 const NEIGHBOUR_BYTES: usize = 12;
 const ROUTE_TYPE_AT: usize = 7;
 const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
 const RTN_BROADCAST: u8 = 3;
+const RTN_ANYCAST: u8 = 4;
 const RTN_MULTICAST: u8 = 5;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
@@ -75,8 +77,7 @@ impl Route {
         if kind.is_some_and(|kind| matches!(kind, RTN_UNICAST | RTN_BROADCAST | RTN_MULTICAST)) {
             return Ok(route);
         }
-        let why = "the address belongs to this machine: packets sent through an interface do not reach it";
-        Err(Error::new(Code::System, what, why).fix("use an address of the other end"))
+        Err(Error::new(Code::System, what, why_not(kind)).fix("use an address of the other end"))
     }
 
     /// Returns the MAC address of the next hop. If the kernel does not know it, sends the hop an
@@ -110,6 +111,21 @@ impl Route {
             let _ = poll_readable(&[], Some(CHECK_INTERVAL));
         }
     }
+}
+
+/// Returns the reason why a route of type `kind` is of no use.
+fn why_not(kind: Option<u8>) -> String {
+    let kind = match kind {
+        Some(RTN_LOCAL) => {
+            return "the address belongs to this machine: packets sent through an interface do not \
+                    reach it"
+                .to_owned();
+        }
+        Some(RTN_ANYCAST) => "anycast".to_owned(),
+        Some(kind) => kind.to_string(),
+        None => "unknown".to_owned(),
+    };
+    format!("the kernel's route to it has type {kind}: not unicast, broadcast or multicast")
 }
 
 fn silent(what: String, name: IfName, hop: IpAddr) -> Error {
@@ -306,6 +322,14 @@ mod tests {
             let e = route(&v0, "2001:db8::1").unwrap_err();
             assert!(e.why.contains("unreachable") && e.fix.contains("ip route add"), "{e}");
         });
+    }
+
+    #[test]
+    fn only_a_local_route_is_said_to_lead_to_this_machine() {
+        for kind in (0..=16).map(Some).chain([None]) {
+            let said = why_not(kind).contains("belongs to this machine");
+            assert_eq!(said, kind == Some(RTN_LOCAL), "{kind:?}");
+        }
     }
 
     #[test]
