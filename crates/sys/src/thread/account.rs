@@ -11,9 +11,8 @@ use std::fs::File;
 use std::marker::PhantomData;
 use std::os::unix::fs::FileExt;
 
-use rustix::time::{ClockId, clock_gettime};
-
 use super::times_of;
+use crate::clock::thread_cpu_ns;
 use crate::error::{Code, Error, Result};
 
 const PATH: &str = "/proc/thread-self/schedstat";
@@ -64,7 +63,7 @@ impl Account {
     /// `E-FILE` if it cannot be read any more.
     pub fn read(&self) -> Result<Accounted> {
         let [_, run_delay_ns, runs] = self.times()?;
-        Ok(Accounted { cpu_ns: cpu_ns(), run_delay_ns, runs, preemptions: preemptions() })
+        Ok(Accounted { cpu_ns: thread_cpu_ns(), run_delay_ns, runs, preemptions: preemptions() })
     }
 
     /// Returns how long the thread was ready but had no CPU. Cost: one read(2) of 64 bytes.
@@ -90,14 +89,6 @@ impl Account {
         };
         Ok(times)
     }
-}
-
-/// Returns the time that the calling thread has been on a CPU until now. Cost: one system call.
-#[must_use]
-pub fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let part = |n: i64| u64::try_from(n).unwrap_or(0);
-    part(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(time.tv_nsec))
 }
 
 /// Returns the number of times that the calling thread was preempted.
@@ -126,7 +117,7 @@ mod tests {
         let before = account.read().unwrap();
         std::thread::sleep(Duration::from_millis(30));
         let slept = account.read().unwrap();
-        while cpu_ns() < slept.cpu_ns + 20_000_000 {
+        while thread_cpu_ns() < slept.cpu_ns + 20_000_000 {
             std::hint::spin_loop();
         }
         let spun = account.read().unwrap();
@@ -143,7 +134,7 @@ mod tests {
             pinned.inspect_err(|e| println!("skipped: {e}")).ok()?;
             let account = account()?;
             let (before, start) = (account.read().unwrap(), Instant::now());
-            while cpu_ns() < before.cpu_ns + 60_000_000 {
+            while thread_cpu_ns() < before.cpu_ns + 60_000_000 {
                 std::hint::spin_loop();
             }
             let (after, wall) = (account.read().unwrap(), start.elapsed());

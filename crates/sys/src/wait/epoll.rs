@@ -9,7 +9,7 @@ use rustix::event::epoll;
 use rustix::io::{self, Errno};
 
 use super::poll::{Bound, poll_readable};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, check};
 
 pub use rustix::event::epoll::{Event, EventFlags};
 
@@ -110,9 +110,7 @@ impl Epoll {
         // elsewhere, as asserted below.
         let n =
             unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events.as_mut_ptr().cast(), most, 0) };
-        usize::try_from(n).map_err(|_| {
-            Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-        })
+        check(n).map(|n| n as usize)
     }
 }
 
