@@ -311,12 +311,12 @@ impl Far {
 /// Offset of the time in a stamp, in bytes.
 const TIME_AT: usize = 30;
 
-/// Returns the slowest of the parts, as a share of their mean.
+/// Returns the slowest of the parts, as a share of their mean; 0 if nothing arrived in any of them.
 fn slowest_pct(slices: &[u64]) -> Option<f64> {
     let sum: u64 = slices.iter().sum();
     let slowest = slices.iter().min()?;
-    (slices.len() >= 2 && sum > 0)
-        .then(|| 100.0 * *slowest as f64 * slices.len() as f64 / sum as f64)
+    let share = || 100.0 * *slowest as f64 * slices.len() as f64 / sum.max(1) as f64;
+    (slices.len() >= 2).then(share)
 }
 
 #[cfg(test)]
@@ -369,6 +369,7 @@ mod tests {
         assert_eq!((slowest_pct(&[]), slowest_pct(&[10])), (None, None));
         assert_eq!(slowest_pct(&[10, 30]), Some(50.0));
         assert_eq!(slowest_pct(&[10, 10, 0]), Some(0.0));
+        assert_eq!(slowest_pct(&[0, 0]), Some(0.0), "nothing arrived: the worst there is");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use linerate_seeds::stats::Goal;
 
-use super::samples::{Part, admitted, class_of, negatives, of_other_class, parts};
+use super::samples::{Part, admitted, class_of, missing, negatives, of_other_class, parts};
 use super::signs::{Interval, median, median_interval};
 use super::verdict::{SET_UPS_MIN, control_is_off, from_control};
 use super::{pairs_needed, pct, signs, sums, verdict};
@@ -44,7 +44,8 @@ pub(super) struct Change {
 
 /// Returns the effect on one metric over a cell's pairs, before the family's correction. Returns
 /// `None` if no pair can be used or there is no ratio: the metric was negative in a window, a side
-/// counted nothing, or the control has no ratio to compare with.
+/// counted nothing, or the control has no ratio to compare with. Also if a side lacks the metric in
+/// some windows: those are often its worst, as a quantile of too few packets.
 ///
 /// Where [`Effect::censored_below`] is said, the side whose value it is counted nothing, and the
 /// change is a bound too: of a second side the interval begins at −100 %, of a first side there is
@@ -61,7 +62,7 @@ pub fn effect(
     let of_b = parts(metric, &ours, |pair| Some(&pair.b));
     let of_control = parts(metric, &ours, |pair| pair.control.as_ref());
     let n_pairs = of_b.iter().map(Vec::len).sum();
-    if n_pairs < PAIRS_MIN || negatives(metric, &ours).0 > 0 {
+    if n_pairs < PAIRS_MIN || negatives(metric, &ours).0 > 0 || missing(metric, &ours).0 > 0 {
         return None;
     }
     let found = change(metric, &of_b, level)?;
@@ -115,7 +116,7 @@ fn elsewhere(metric: &Metric, pairs: &[&PairRecord], level: f64) -> Option<Elsew
     let class = class_of(pairs.first()?)?.to_owned();
     let of_b = parts(metric, pairs, |pair| Some(&pair.b));
     let n_pairs = of_b.iter().map(Vec::len).sum();
-    if n_pairs < PAIRS_MIN || negatives(metric, pairs).0 > 0 {
+    if n_pairs < PAIRS_MIN || negatives(metric, pairs).0 > 0 || missing(metric, pairs).0 > 0 {
         return None;
     }
     let found = change(metric, &of_b, level)?;

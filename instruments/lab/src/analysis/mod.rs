@@ -26,7 +26,8 @@
 //!
 //! Windows of 0 have no ratio: a metric that has them is to be declared as one of sums or of events, and an
 //! event that was never seen is below a bound and not 0 (`sums`). A difference of figures that
-//! was below 0 in any window has no ratio either: the effect is withheld, with a warning.
+//! was below 0 in any window has no ratio either: the effect is withheld, with a warning. So is it
+//! where a side lacks the figure in some of its windows, because these are often its worst.
 
 mod effect;
 #[cfg(test)]

@@ -4,7 +4,9 @@
 use serde_json::{Map, Value, json};
 
 use super::effect::unsettle;
-use super::samples::{admissions, admitted, look_reached, negatives, noisy, set_ups, zeros};
+use super::samples::{
+    admissions, admitted, look_reached, missing, negatives, noisy, set_ups, zeros,
+};
 use super::signs::median;
 use super::verdict::{SAME_PCT, SET_UPS_MIN, control_is_off, distinct, judge};
 use super::{Look, effect, overall, signs};
@@ -21,9 +23,9 @@ const CODES: [&str; 9] = [
     "W-PLACEMENT",
     "W-SIGN",
     "W-ZERO",
+    "W-MISSING",
     "W-CONTROL",
     "W-NO-CONTROL",
-    "W-LEDGER",
 ];
 
 /// Computes all derived parts of `run`: each cell's effects and status, the summary lines, the
@@ -111,21 +113,26 @@ fn correct(metrics: &[Metric], cells: &mut [CellRecord], family: usize) {
 }
 
 /// Returns a run's verdict by its headline metric: better or worse if some cells are and none is
-/// the opposite; mixed if both occur; the same if some cells are the same and none is unclear; else
-/// inconclusive. If neither direction of the headline is better, cells that differ make the verdict
-/// mixed.
+/// the opposite; mixed if both occur; the same if some cells are the same and none is unclear or
+/// without the metric's effect, except cells that this machine cannot run; else inconclusive. If
+/// neither direction of the headline is better, cells that differ make the verdict mixed.
 fn verdict(headline: &Metric, cells: &[CellRecord]) -> &'static str {
     let found: Vec<(&CellRecord, &Effect)> =
         cells.iter().filter_map(|cell| Some((cell, cell.metrics.get(&headline.name)?))).collect();
     let any = |verdict| found.iter().any(|(_, effect)| effect.verdict == verdict);
     let quiet = |cell: &CellRecord| !noisy(headline.clock, cell);
+    let is_untold = |cell: &CellRecord| {
+        !matches!(cell.status, Status::Unreachable | Status::Unsupported)
+            && !cell.metrics.contains_key(&headline.name)
+    };
     let differs = || found.iter().any(|(cell, effect)| quiet(cell) && distinct(effect));
     match (any(Verdict::Better), any(Verdict::Worse)) {
         (true, true) => "mixed",
         (true, false) => "better",
         (false, true) => "worse",
         _ if headline.goal.is_none() && differs() => "mixed",
-        _ if any(Verdict::Same) && !any(Verdict::Unclear) => "same",
+        _ if any(Verdict::Unclear) || cells.iter().any(is_untold) => "inconclusive",
+        _ if any(Verdict::Same) => "same",
         _ => "inconclusive",
     }
 }
@@ -192,12 +199,6 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
     let mut tell = |code: &str, text: String, fix: Option<&str>| {
         told.push(Warning { code: code.into(), text, fix: fix.map(str::to_owned) });
     };
-    for (side, ledger) in [(&experiment.a, &cell.ledger.a), (&experiment.b, &cell.ledger.b)] {
-        if !ledger.balanced {
-            let side = &side.name;
-            tell("W-LEDGER", format!("{name}: packets of {side} are not accounted for"), None);
-        }
-    }
     let Some(headline) = experiment.headline().filter(|_| ran(cell)) else { return told };
     let (accepted, attempted) = (admissions(headline.clock, &cell.pairs), cell.pairs.len());
     if noisy(headline.clock, cell) {
@@ -212,8 +213,9 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
         );
         tell("W-PLACEMENT", text, None);
     }
+    let ours = |metric: &Metric| admitted(metric.clock, &cell.pairs);
     for metric in &experiment.metrics {
-        let (below, windows) = negatives(metric, &admitted(metric.clock, &cell.pairs));
+        let (below, windows) = negatives(metric, &ours(metric));
         if below > 0 {
             let text = format!(
                 "{name}: {} was negative in {below} of {windows} windows: a difference of two \
@@ -222,8 +224,16 @@ fn warnings(experiment: &Experiment, cell: &CellRecord) -> Vec<Warning> {
             );
             tell("W-SIGN", text, None);
         }
+        let (lack, windows) = missing(metric, &ours(metric));
+        if lack > 0 {
+            let text = format!(
+                "{name}: {} is missing in {lack} of {windows} windows, often the worst: the others \
+                 alone would mislead",
+                metric.name
+            );
+            tell("W-MISSING", text, Some("longer windows, or a higher rate, so that all have it"));
+        }
     }
-    let ours = |metric: &Metric| admitted(metric.clock, &cell.pairs);
     let of_ratios = experiment.metrics.iter().filter(|one| one.estimate() == Estimate::Ratios);
     for (metric, none) in of_ratios.map(|metric| (metric, zeros(metric, &ours(metric)))) {
         if none > 0 {
@@ -372,12 +382,12 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_is_warned_of_a_control_that_is_off_and_of_packets_that_are_lost() {
+    fn a_reader_is_warned_of_a_control_that_is_off_and_a_cell_that_lost_packets_has_no_effect() {
         let off = vec![pair(100.0, 50.0, 103.0); 15];
         let mut run = run_of(&[off.clone(), off]);
         run.cells[0].ledger.b.balanced = false;
         analyse(&experiment(), &mut run);
-        assert_eq!(codes(&run), ["W-LEDGER", "W-CONTROL"]);
+        assert_eq!(codes(&run), ["W-CONTROL"]);
         assert!(run.cells[0].metrics.is_empty(), "what was lost may have been what counts");
         assert_eq!(run.verdict, "better", "of the other: -50 % beside +3 %");
     }
@@ -422,6 +432,44 @@ mod tests {
         let mut run = run_of(&[pairs]);
         analyse(&experiment(), &mut run);
         assert_eq!((effect_of(&run, 0).n_pairs, codes(&run).len()), (14, 0), "not admitted");
+    }
+
+    /// Checks that windows without a figure do not vanish: a quantile is missing where too few packets
+    /// arrived, which are the worst windows of a side.
+    #[test]
+    fn a_metric_that_a_side_lacks_in_some_windows_is_withheld_with_a_warning() {
+        let mut pairs = vec![pair(100.0, 90.0, 100.0); 15];
+        pairs[3].b.figures.clear();
+        let mut run = run_of(&[pairs.clone(), vec![pair(100.0, 90.0, 100.0); 15]]);
+        analyse(&experiment(), &mut run);
+        assert!(run.cells[0].metrics.is_empty() && !run.cells[1].metrics.is_empty());
+        assert_eq!(codes(&run), ["W-MISSING"]);
+        let said = "rate=max: cost_ns_per_packet is missing in 1 of 45 windows, often the worst: the \
+                    others alone would mislead";
+        assert_eq!(run.warnings[0].text, said);
+        pairs[3].cost_accepted = false;
+        let mut run = run_of(&[pairs.clone()]);
+        analyse(&experiment(), &mut run);
+        assert_eq!((effect_of(&run, 0).n_pairs, codes(&run).len()), (14, 0), "not admitted");
+        // A metric that one side does not have at all is no fault of its windows.
+        pairs.iter_mut().for_each(|pair| pair.b.figures.clear());
+        let mut run = run_of(&[pairs]);
+        analyse(&experiment(), &mut run);
+        assert!(run.cells[0].metrics.is_empty() && codes(&run).is_empty(), "{:?}", run.warnings);
+    }
+
+    #[test]
+    fn a_run_is_the_same_only_if_every_cell_that_can_run_here_says_so() {
+        let same = vec![pair(100.0, 100.0, 100.0); 15];
+        let mut none = same.clone();
+        none[3] = pair(100.0, 0.0, 100.0);
+        let mut run = run_of(&[same.clone(), none]);
+        analyse(&experiment(), &mut run);
+        assert_eq!((run.verdict.as_str(), codes(&run)), ("inconclusive", vec!["W-ZERO"]));
+        let mut run = run_of(&[same, vec![]]);
+        run.cells[1].status = Status::Unsupported;
+        analyse(&experiment(), &mut run);
+        assert_eq!(run.verdict, "same");
     }
 
     /// Checks that each metric has one estimate: a window of 0 does not turn a median of ratios

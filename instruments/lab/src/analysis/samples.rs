@@ -81,6 +81,26 @@ pub(super) fn zeros(metric: &Metric, pairs: &[&PairRecord]) -> usize {
     parts.filter(|part| part.is_nothing()).count()
 }
 
+/// Returns the number of windows of `pairs` that lack a figure of `metric` although the same side
+/// has it in other windows, and the number of all windows of the sides that have it. A side that has
+/// it in no window does not count: the metric is not one of its figures.
+pub(super) fn missing(metric: &Metric, pairs: &[&PairRecord]) -> (usize, usize) {
+    let sides: [fn(&PairRecord) -> Option<&Window>; 3] =
+        [|pair| Some(&pair.a), |pair| Some(&pair.b), |pair| pair.control.as_ref()];
+    let each = sides.map(|side| lacking(metric, pairs.iter().copied().filter_map(side)));
+    each.iter().fold((0, 0), |(lack, all), side| (lack + side.0, all + side.1))
+}
+
+/// Returns the number of a side's windows that lack a figure of `metric`, and of all its windows;
+/// both are 0 if no window has it.
+fn lacking<'a>(metric: &Metric, windows: impl Iterator<Item = &'a Window>) -> (usize, usize) {
+    let parting = Parting::of(&metric.formula);
+    let (lack, all) = windows.fold((0, 0), |(lack, all), window| {
+        (lack + usize::from(parting.part(window).is_none()), all + 1)
+    });
+    if lack == all { (0, 0) } else { (lack, all) }
+}
+
 /// Returns the values of `metric` for each pair that has them, grouped by set-up: first in the
 /// window of side `b`, then in the window that `other` selects.
 pub(super) fn parts<'a>(

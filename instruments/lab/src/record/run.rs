@@ -135,7 +135,6 @@ fn analyse_conserved(experiment: &Experiment, run: &mut Run) {
         }
     }
     analysis::analyse(experiment, run);
-    run.warnings.retain(|warning| warning.code != UNBALANCED);
     for (index, pairs) in aside {
         let cell = &mut run.cells[index];
         cell.pairs = pairs;
