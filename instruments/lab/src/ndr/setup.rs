@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linerate_datapath::{Engine, EngineBuilder, PortStats, Running, Stopped, WorkerStats};
-use linerate_port::{Health, Spec, parse, ring};
+use linerate_port::{Health, Spec, Verified, parse, ring};
 use linerate_sys::thread::pin_to_cpu;
 
 use super::bounds::Trial;
@@ -302,9 +302,14 @@ pub(super) fn settled(stopped: Stopped) -> Result<Stopped> {
 /// packets that arrived twice, out of order or damaged.
 pub(super) fn verified(stopped: &Stopped) -> (u64, u64) {
     let found = |port: &PortStats| port.verified;
-    let Some(found) = stopped.ports.iter().find_map(found) else { return (0, 0) };
-    let bad = found.corrupted + found.duplicated;
-    (found.packets.saturating_sub(bad), bad + found.reordered)
+    stopped.ports.iter().find_map(found).map_or((0, 0), |found| counted(&found))
+}
+
+/// Returns the same of a verifier's counts. A damaged packet is not among its `packets`. A late one
+/// is, and may be a duplicate, because the verifier knows only the last 64 numbers of a flow.
+fn counted(found: &Verified) -> (u64, u64) {
+    let again = found.duplicated + found.late;
+    (found.packets.saturating_sub(again), found.corrupted + again + found.reordered)
 }
 
 #[cfg(test)]
@@ -355,6 +360,22 @@ mod tests {
         assert!([Code::NoDevice, Code::Permission].contains(&e.code), "{e}");
         let e = setup("ring:a,len=3", "ring:b").open().unwrap_err();
         assert_eq!(e.code, Code::PortSyntax);
+    }
+
+    #[test]
+    fn a_packet_that_came_again_or_late_is_no_forwarded_one_and_a_damaged_one_takes_no_other_away()
+    {
+        let with = |fault: fn(&mut Verified)| {
+            let mut found = Verified::default();
+            found.packets = 100;
+            fault(&mut found);
+            counted(&found)
+        };
+        assert_eq!(with(|_| {}), (100, 0));
+        assert_eq!(with(|found| found.corrupted = 7), (100, 7));
+        assert_eq!(with(|found| found.duplicated = 3), (97, 3));
+        assert_eq!(with(|found| found.late = 4), (96, 4));
+        assert_eq!(with(|found| found.reordered = 5), (100, 5));
     }
 
     #[test]
