@@ -42,7 +42,7 @@ use crate::window::{ThreadTime, Window};
 use crate::{Code, Error, Result};
 
 /// Largest run delay (ready, but without a CPU) of a pinned thread, in per cent of its wall time,
-/// beyond [`WAKE_DELAY_NS`] for each time that it was given a CPU.
+/// beyond [`WAKE_DELAY_NS`] for each wake-up.
 pub const RUN_DELAY_PCT_MAX: f64 = 1.0;
 
 /// Run delay of a wake-up that nothing disturbs: the kernel takes the CPU out of idle. Of a thread
@@ -202,7 +202,11 @@ fn has_a_cpu_to_itself(thread: &ThreadTime, window: &Window) -> bool {
 }
 
 fn waited(thread: &ThreadTime, window: &Window) -> Option<String> {
-    let of_wake_ups = thread.runs.saturating_mul(WAKE_DELAY_NS);
+    // A thread is also given a CPU after each preemption, and that wait is what others took.
+    let wake_ups = thread.runs.saturating_sub(thread.nivcsw);
+    let of_wake_ups = wake_ups.saturating_mul(WAKE_DELAY_NS);
+    // An upper bound: this time is that from `Watch::start` to `Watch::stop`, which is longer than
+    // the window of a side that settles before or after it.
     let of_interrupts = thread.cpu.and_then(|cpu| window.ksoftirqd_ns.get(&cpu)).copied();
     let excused = of_wake_ups.saturating_add(of_interrupts.unwrap_or(0));
     let pct = pct(thread.run_delay_ns.saturating_sub(excused), thread.wall_ns);
@@ -320,6 +324,14 @@ mod tests {
         assert!(admit(&[&window(vec![woken(1_399_000)])]).rate);
         let reason = refused(window(vec![woken(1_900_000)]));
         assert_eq!(reason, "run delay 2.0 % of receiver's window (limit 1 %)");
+    }
+
+    #[test]
+    fn returns_after_preemptions_are_no_wake_ups_and_excuse_no_delay() {
+        let preempted =
+            ThreadTime { runs: 900, nivcsw: 800, ..thread("receiver", Some(0), 1_399_000) };
+        let reason = refused(window(vec![preempted]));
+        assert_eq!(reason, "run delay 2.6 % of receiver's window (limit 1 %)");
     }
 
     #[test]

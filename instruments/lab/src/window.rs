@@ -29,7 +29,8 @@ pub struct Window {
     /// CPU time of another process that belongs to the side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside_cpu_ns: Option<u64>,
-    /// CPU time of ksoftirqd, by CPU: of all CPUs on which it ran.
+    /// CPU time of ksoftirqd, by CPU: of all CPUs on which it ran, while the window was watched,
+    /// which may be longer than the window itself.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ksoftirqd_ns: BTreeMap<usize, u64>,
     /// The number of CPUs that `steal_ticks` and `foreign_cpu_ns` cover.
