@@ -20,14 +20,13 @@ use super::turning::{Done, empty, nanos};
 use crate::far::Seen;
 use crate::scenario::crew::Crew;
 use crate::scenario::{Bench, Finished, LEAD_IN, Ledger as Books, check, free_matrix, pages};
-use crate::window::{ThreadTime, Window};
+use crate::window::Window;
 use crate::{Code, Error, Result};
 
 /// Samples for each second of CPU time: a prime number, so that they do not run in step with the
 /// kernel's timers.
 const HZ: u32 = 1999;
-/// Share of a window by which the source of packets may be late; a measured thread may lack its CPU
-/// for the same share.
+/// Share of a window by which the source of packets may be late.
 const LATE_MAX: f64 = 0.01;
 /// The longest wait for another process to empty its ring, in each of the [`DRAINS`] rounds.
 const TAKEN: Duration = Duration::from_millis(100);
@@ -67,6 +66,9 @@ pub(super) struct EngineBench {
     cpus: Vec<usize>,
     /// The results of the other process in all windows.
     seen: Seen,
+    /// The fault at the other process since the last window began, if there was one: it also voids
+    /// the next window, because a lead-in and a warm-up count nowhere themselves.
+    fault: Option<String>,
 }
 
 impl EngineBench {
@@ -93,12 +95,16 @@ impl EngineBench {
             beyond,
             link,
             seen: Seen::default(),
+            fault: None,
         })
     }
 
     fn measure(&mut self, time: Duration) -> Result<Window> {
+        let earlier = self.fault.take();
         if let Some(beyond) = &mut self.beyond {
-            self.seen += &beyond.begin()?;
+            let between = beyond.begin()?;
+            self.seen += &between;
+            self.fault = between.fault();
         }
         let before = Reading::of(&self.gauge, self.irq.as_ref());
         let (start, from) = (Instant::now(), ticks());
@@ -116,9 +122,10 @@ impl EngineBench {
         after.since(&before, &done, tick_hz, &mut window);
         if let Some(seen) = seen {
             self.seen += &seen;
-            window.void = seen.fault();
+            self.fault = seen.fault().or(self.fault.take());
             beyond::tell(seen, &mut window);
         }
+        window.void = self.fault.clone().or(earlier);
         window.disturbed = disturbed(&window, &done);
         Ok(window)
     }
@@ -128,8 +135,8 @@ impl EngineBench {
 /// path was not the cause.
 ///
 /// Packets that were lost or not sent are no reason: a slow path also loses and delays packets, and
-/// the window measures that ([`unsent`](super::reading)). The runner checks whether a measured
-/// thread lacked its CPU.
+/// the window measures that ([`unsent`](super::reading)). The runner checks whether a thread lacked
+/// its CPU.
 fn disturbed(window: &Window, done: &Done) -> Option<String> {
     // Late bursts are counted separately. If they are most of a window, too few others remain.
     if done.late > done.offered / 2 {
@@ -143,18 +150,7 @@ fn disturbed(window: &Window, done: &Done) -> Option<String> {
         let late_us = done.late_ns / 1000;
         return Some(format!("a burst was late by {late_us} us: its thread was woken so late"));
     }
-    // Skip threads that share a CPU with another thread of the side: they are expected to wait for
-    // it.
-    let on = |cpu| window.threads.iter().filter(|other| other.cpu == cpu).count();
-    let shares = |thread: &ThreadTime| on(thread.cpu) > 1;
-    let waited = |thread: &&ThreadTime| {
-        !thread.measured
-            && !shares(thread)
-            && thread.run_delay_ns as f64 > thread.wall_ns as f64 * LATE_MAX
-    };
-    let thread = window.threads.iter().find(waited)?;
-    let (role, us) = (&thread.role, thread.run_delay_ns / 1000);
-    Some(format!("the thread \"{role}\" waited {us} us for its CPU"))
+    None
 }
 
 impl Bench for EngineBench {
@@ -163,7 +159,9 @@ impl Bench for EngineBench {
     }
 
     fn lead_in(&mut self) -> Result<()> {
-        self.measure(LEAD_IN).map(drop)
+        // The lead-in counts nowhere, so its fault and that of the window before it void the next.
+        self.fault = self.measure(LEAD_IN)?.void;
+        Ok(())
     }
 
     fn cpus(&self) -> Vec<usize> {
