@@ -89,11 +89,14 @@ impl Child {
     }
 
     fn line(&mut self, until: Instant) -> io::Result<Vec<u8>> {
+        // Bytes already searched: a line may have megabytes, and comes in many reads.
+        let mut searched = 0;
         loop {
-            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
-                let rest = self.read.split_off(end + 1);
+            if let Some(end) = self.read[searched..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(searched + end + 1);
                 return Ok(std::mem::replace(&mut self.read, rest));
             }
+            searched = self.read.len();
             let left = until.saturating_duration_since(Instant::now());
             if !poll_readable(&[self.stdout.as_fd()], Some(left))? {
                 return Err(io::Error::other(self.silence()));
@@ -125,6 +128,10 @@ impl Player for Child {
             Ok(told) => told,
             Err(e) => Told { failed: 1, failure: Some(format!("west: {e}")), ..Told::default() },
         }
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        true
     }
 }
 
@@ -221,13 +228,28 @@ mod tests {
         assert!(parse::<Order>("hello").unwrap_err().why.contains("hello"));
     }
 
-    #[test]
-    fn a_process_that_was_stopped_is_told_from_one_that_does_not_answer() {
+    /// Returns a child that answers with what it is sent.
+    fn echo() -> Child {
         let mut cat = Command::new("cat");
         let mut child = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let id = rustix::process::Pid::from_child(&child);
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().unwrap());
-        let mut child = Child { child, stdin, stdout, read: Vec::new() };
+        Child { child, stdin, stdout, read: Vec::new() }
+    }
+
+    #[test]
+    fn a_line_of_many_reads_and_the_one_behind_it_are_told_apart() {
+        let mut child = echo();
+        let long = "x".repeat(100_000);
+        child.stdin.as_mut().unwrap().write_all(format!("{long}\nend\n").as_bytes()).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        assert_eq!(child.line(until).unwrap().len(), long.len() + 1);
+        assert_eq!(child.line(until).unwrap(), b"end\n");
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_is_told_from_one_that_does_not_answer() {
+        let mut child = echo();
+        let id = rustix::process::Pid::from_child(&child.child);
         let mut silence = || child.line(Instant::now()).unwrap_err().to_string();
         assert_eq!(silence(), "its process does not answer");
         rustix::process::kill_process(id, rustix::process::Signal::STOP).unwrap();

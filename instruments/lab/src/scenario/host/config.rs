@@ -19,6 +19,9 @@ use crate::{Code, Error, Result};
 /// Most messages or requests a second on a connection: each that is due is counted, even if few are
 /// sent.
 const PER_SECOND_MAX: f64 = 1e6;
+/// Fewest messages or requests a second on a connection: far fewer would be due at a time beyond
+/// what the clock can represent.
+const PER_SECOND_MIN: f64 = 1e-3;
 
 /// Frames of 1514 bytes a second on Gigabit Ethernet, with FCS, preamble and gap.
 const LINK_FRAMES: f64 = 1e9 / (8.0 * 1538.0);
@@ -175,7 +178,7 @@ impl Config {
         told.rate = told.rate_of_link(settings)?;
         let bytes = if told.workload == Workload::Stream { told.message } else { 1 };
         let each = (bytes * told.adapters * told.connections) as f64;
-        possible(settings, told.rate.unwrap_or(0.0) / each)?;
+        told.rate.map_or(Ok(()), |rate| possible(settings, rate / each))?;
         fitting(settings, &told)?;
         if told.hold.is_some() && told.port != Port::Xdp {
             let why = "packets that wait for NAPI's hold are those of AF_XDP";
@@ -427,15 +430,15 @@ fn in_user_space(refuse: &impl Fn(&str, &str, &str) -> Result<()>, told: &Told) 
     Ok(())
 }
 
-/// Refuses a rate that exceeds the limit of messages a second on a connection.
+/// Refuses a rate beyond the limits of messages a second on a connection.
 fn possible(settings: &Settings, per_second: f64) -> Result<()> {
     let line = settings.get("rate").map_or(0, |setting| setting.line);
-    if per_second <= PER_SECOND_MAX {
-        Ok(())
-    } else {
-        let why = format!("more than {PER_SECOND_MAX} messages a second over a connection");
-        Err(wrong(line, format!("rate asks for {why}")))
-    }
+    let limit = match per_second {
+        _ if per_second > PER_SECOND_MAX => format!("more than {PER_SECOND_MAX}"),
+        _ if per_second < PER_SECOND_MIN => format!("fewer than {PER_SECOND_MIN}"),
+        _ => return Ok(()),
+    };
+    Err(wrong(line, format!("rate asks for {limit} messages a second over a connection")))
 }
 
 #[cfg(test)]
@@ -483,6 +486,7 @@ mod tests {
             ("rate", Value::Text("fast".into()), "rate = fast is not one of \"max\""),
             ("rate", Value::Int(0), "rate = 0 is not a number above 0"),
             ("rate", Value::Float(1e18), "rate asks for more than 1000000 messages a second"),
+            ("rate", Value::Float(1e-14), "rate asks for fewer than 0.001 messages a second"),
             ("ring_len", Value::Int(1000), "ring_len = 1000 is not a power of two from 2 to 65536"),
             ("adapters", Value::Int(5), "adapters = 5 is not a whole number from 1 to 4"),
             (

@@ -48,6 +48,10 @@ pub(super) struct Told {
     pub failed: u64,
     /// Datagrams that arrived after a later one of their flow.
     pub reordered: u64,
+    /// Arrivals of datagrams that had arrived before.
+    pub duplicated: u64,
+    /// True if more datagrams were due than those whose latencies are kept.
+    pub capped: bool,
     /// The reason for the first failure.
     pub failure: Option<String>,
     /// CPU time of the senders.
@@ -58,6 +62,12 @@ pub(super) struct Told {
 pub(super) trait Player {
     /// Sends until the round is over, then waits for open requests.
     fn play(&mut self, round: Round) -> Told;
+
+    /// Returns true if another process sends. Its CPU time is then in its results, and that of the
+    /// calling thread, which only waits, counts with the lab's own.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
 }
 
 /// The part of a sender, to be played by a thread or by another process.
@@ -114,7 +124,9 @@ impl Crew {
             for round in inbox {
                 let before = thread_cpu_ns();
                 let mut told = player.play(round);
-                told.cpu_ns += thread_cpu_ns().saturating_sub(before);
+                if !player.is_elsewhere() {
+                    told.cpu_ns = thread_cpu_ns().saturating_sub(before);
+                }
                 if outbox.send(told).is_err() {
                     break;
                 }
@@ -172,6 +184,8 @@ impl Crew {
             all.lateness.join(told.lateness);
             all.failed += told.failed;
             all.reordered += told.reordered;
+            all.duplicated += told.duplicated;
+            all.capped |= told.capped;
             all.failure = all.failure.or(told.failure);
             all.cpu_ns += told.cpu_ns;
         }
@@ -216,6 +230,10 @@ pub(super) struct Counts {
 
 /// Traffic between two hosts, in rounds.
 pub(super) trait Load {
+    /// Allocates what the next round needs, which lasts `time`. Call it before each round, outside
+    /// the measured time.
+    fn prepare(&mut self, _time: Duration) {}
+
     /// Begins a round.
     fn go(&mut self, round: Round);
 
@@ -245,4 +263,36 @@ pub(super) fn open_load(
         Workload::Web => Box::new(Web::open(config, hosts)?),
         Workload::Load => Box::new(Datagrams::load(config, hosts)?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sender whose process took 5 ns.
+    struct Elsewhere;
+
+    impl Player for Elsewhere {
+        fn play(&mut self, _round: Round) -> Told {
+            Told { cpu_ns: 5, ..Told::default() }
+        }
+
+        fn is_elsewhere(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn cpu_time_of_a_process_that_sends_has_none_of_the_thread_that_waits_for_it() {
+        let host = match Netns::new() {
+            Ok(host) => host,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        let mut crew = Crew::new();
+        crew.hire(&host, "west-0", 0, || Ok(Box::new(Elsewhere))).unwrap();
+        let from = Instant::now();
+        let round = Round { number: 1, from, until: from };
+        crew.go(round);
+        assert_eq!(crew.gather(round).unwrap().cpu_ns, 5);
+    }
 }

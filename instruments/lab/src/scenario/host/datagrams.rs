@@ -32,7 +32,7 @@ pub(super) const BYTES_MIN: usize = 16;
 /// Largest datagram that fits into one packet, in bytes.
 pub(super) const BYTES_MAX: usize = 1472;
 /// Most datagrams of a round whose arrivals are recorded: the first ones of each flow.
-const NOTED: usize = 1 << 18;
+pub(super) const NOTED: usize = 1 << 18;
 /// The longest wait for datagrams that are still in flight after a round.
 const STRAGGLE: Duration = Duration::from_millis(200);
 /// Requested size of the receivers' socket buffers: datagrams wait there, instead of being lost,
@@ -54,7 +54,7 @@ pub(super) struct Pace {
     per_second: f64,
     /// Datagrams that are due together.
     burst: u64,
-    /// The offset within an interval, so that flows do not send at the same time.
+    /// The offset within the interval of bursts, so that flows do not send at the same time.
     phase: f64,
     arrivals: Arrivals,
 }
@@ -78,11 +78,18 @@ struct Flow {
 /// The datagrams of a round that have arrived.
 #[derive(Debug, Default)]
 struct Heard {
-    /// The number of the round: datagrams of another round do not count.
+    /// The number of the round, from 1: datagrams of another round do not count.
     round: u64,
+    /// The end of the round; `None` before the first one.
+    until: Option<Instant>,
     arrived: u64,
+    /// Number of these that were read before the round's end.
+    in_time: u64,
     /// Number of arrivals after an arrival with a higher number.
     reordered: u64,
+    /// Number of arrivals of datagrams that had arrived before, which are in no other count. Known
+    /// of the first [`NOTED`] datagrams.
+    duplicated: u64,
     highest: u64,
     /// When each datagram was read, by the datagram's number.
     read: Vec<Option<Instant>>,
@@ -165,10 +172,24 @@ impl Datagrams {
 }
 
 impl Load for Datagrams {
+    fn prepare(&mut self, time: Duration) {
+        let from = Instant::now();
+        let round = Round { number: 0, from, until: from + time };
+        for flow in &self.flows {
+            let due = flow.pace.due_in(round);
+            let mut heard = lock(&flow.heard);
+            let mut read = std::mem::take(&mut heard.read);
+            read.clear();
+            read.resize(due, None);
+            // Round 0: no datagram counts until the round begins.
+            *heard = Heard { read, ..Heard::default() };
+        }
+    }
+
     fn go(&mut self, round: Round) {
         for flow in &self.flows {
-            let read = vec![None; flow.pace.due_in(round)];
-            *lock(&flow.heard) = Heard { round: round.number, read, ..Heard::default() };
+            let mut heard = lock(&flow.heard);
+            (heard.round, heard.until) = (round.number, Some(round.until));
         }
         self.crew.go(round);
     }
@@ -188,11 +209,12 @@ impl Load for Datagrams {
         look_until(STRAGGLE, || self.arrived() >= told.sent);
         told.failed = told.sent.saturating_sub(self.arrived());
         for flow in &self.flows {
-            let mut heard = lock(&flow.heard);
-            let read = std::mem::take(&mut heard.read);
+            let heard = lock(&flow.heard);
             told.reordered += heard.reordered;
-            told.answered += read.iter().flatten().filter(|at| **at <= round.until).count() as u64;
-            told.latencies.join(flow.pace.latencies(round, &read));
+            told.duplicated += heard.duplicated;
+            told.answered += heard.in_time;
+            told.capped |= flow.pace.due_at(round, NOTED as u64) < round.until;
+            told.latencies.join(flow.pace.latencies(round, &heard.read));
         }
         Ok(told)
     }
@@ -224,8 +246,7 @@ impl Pace {
         let per_second = self.per_second / self.burst as f64;
         let time = round.until.saturating_duration_since(round.from).as_secs_f64();
         let place = self.arrivals.place(number / self.burst, per_second, time * per_second);
-        let phase_s = self.phase / self.per_second;
-        round.from + Duration::from_secs_f64(place / per_second + phase_s)
+        round.from + Duration::from_secs_f64((place + self.phase) / per_second)
     }
 
     /// Returns the number of datagrams due in a round, limited to those that are recorded.
@@ -325,13 +346,19 @@ impl Heard {
         if round != self.round {
             return;
         }
+        let place = usize::try_from(number).ok().and_then(|number| self.read.get_mut(number));
+        match place {
+            Some(Some(_)) => {
+                self.duplicated += 1;
+                return;
+            }
+            Some(place) => *place = Some(now),
+            None => {}
+        }
         self.arrived += 1;
+        self.in_time += u64::from(self.until.is_some_and(|until| now <= until));
         self.reordered += u64::from(number < self.highest);
         self.highest = self.highest.max(number);
-        let place = usize::try_from(number).ok().and_then(|number| self.read.get_mut(number));
-        if let Some(place @ None) = place {
-            *place = Some(now);
-        }
     }
 }
 
@@ -385,6 +412,32 @@ mod tests {
         assert_eq!((at(0), at(9)), (Duration::ZERO, Duration::ZERO));
         assert_eq!((at(10), at(19)), (Duration::from_millis(10), Duration::from_millis(10)));
         assert_eq!(pace.due_in(round), 1000);
+    }
+
+    #[test]
+    fn bursts_of_two_flows_are_due_at_different_times() {
+        let round = round();
+        let first = pace(1000.0, 10);
+        let second = Pace { phase: 0.5, ..first.clone() };
+        let at = |pace: &Pace, number| pace.due_at(round, number) - round.from;
+        assert_eq!((at(&first, 9), at(&first, 10)), (Duration::ZERO, Duration::from_millis(10)));
+        assert_eq!((at(&second, 0), at(&second, 9)), (Duration::from_millis(5), at(&second, 0)));
+    }
+
+    #[test]
+    fn a_datagram_that_comes_again_hides_no_loss_and_one_without_a_place_is_in_time_or_late() {
+        let (round, mut heard) = (round(), Heard::default());
+        (heard.round, heard.until) = (round.number, Some(round.until));
+        heard.read = vec![None; 3];
+        let late = round.until + Duration::from_millis(1);
+        // 1 is lost, 0 comes twice; 7 has no place, as beyond the latencies that are kept, nor has 8.
+        for (number, now) in
+            [(0, round.from), (2, round.from), (0, round.from), (7, round.until), (8, late)]
+        {
+            heard.note(round.number, number, now);
+        }
+        assert_eq!((heard.arrived, heard.duplicated, heard.reordered), (4, 1, 0));
+        assert_eq!(heard.in_time, 3, "one came after the end");
     }
 
     #[test]

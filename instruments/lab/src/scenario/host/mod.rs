@@ -127,6 +127,7 @@ const OWN: &[Figure] = figures! {
     "interrupts_ns" "ns" "Time of all CPUs in hard and soft interrupts that the kernel bills to no thread.";
     "programs_delay_ns" "ns" "Time in which threads of the hosts' programs were ready and had no CPU, added up: senders and receivers wait for each other where they share one.";
     "reordered" "segments" "Segments of TCP that came before an earlier one, late or lost; of a load, datagrams that came after a later one of their flow.";
+    "duplicated" "datagrams" "Datagrams of the load that came again; known of the first 262,144 of a flow.";
     "lost" "datagrams" "Datagrams of the load that were sent and did not arrive within 0.2 s of the window either.";
     "load_count" "datagrams" "Datagrams of the load whose latency counts: all that were due, but for the window's last tenth.";
     "load_pending" "datagrams" "Of these, those not read when the window ended.";

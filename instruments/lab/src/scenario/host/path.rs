@@ -154,7 +154,7 @@ impl Path {
     /// Waits until every worker has stopped.
     pub fn rest(&self) -> Result<()> {
         self.carrying.store(false, Ordering::Release);
-        (0..self.hands.len()).try_for_each(|i| self.await_rest(i))
+        all_of((0..self.hands.len()).map(|i| self.await_rest(i))).map(drop)
     }
 
     /// Has the workers carry packets until the given time.
@@ -168,7 +168,7 @@ impl Path {
             Answer::Measured(time) => time,
             _ => Err(out_of_step()),
         };
-        (0..self.hands.len()).map(take).collect()
+        all_of((0..self.hands.len()).map(take))
     }
 
     /// Makes the workers carry packets for `time`, sampled at `hz`. Sampling has started when this
@@ -185,7 +185,8 @@ impl Path {
             // Read the answers of the workers that started: each runs for `time` and then answers,
             // and its answer would be taken for the answer to the next order.
             for (i, _) in ready.iter().enumerate().filter(|(_, ready)| ready.is_ok()) {
-                self.answer(i, Instant::now() + time)?;
+                // An error here would hide the cause, which is in `ready`.
+                let _ = self.answer(i, Instant::now() + time);
             }
         }
         ready.into_iter().collect()
@@ -197,18 +198,15 @@ impl Path {
             Answer::Profiled(profile) => *profile,
             _ => Err(out_of_step()),
         };
-        let profiles: Vec<Result<Profile>> = (0..self.hands.len()).map(take).collect();
-        // Report an error only after all answers were read, so that no late answer remains in a
-        // channel.
-        profiles.into_iter().collect()
+        all_of((0..self.hands.len()).map(take))
     }
 
     /// Sends the queued packets and ends the workers: packets that remain are dropped as `stopped`.
     pub fn end(mut self) -> Result<Stats> {
         self.all(|| Order::Drain);
-        let ended: Result<()> = (0..self.hands.len()).try_for_each(|i| self.await_rest(i));
+        let ended = all_of((0..self.hands.len()).map(|i| self.await_rest(i)));
         self.join();
-        ended.map(|()| self.stats.clone())
+        ended.map(|_| self.stats.clone())
     }
 
     fn all(&self, order: impl Fn() -> Order) {
@@ -248,6 +246,13 @@ impl Drop for Path {
     fn drop(&mut self) {
         self.join();
     }
+}
+
+/// Returns the results of all answers, or the first error, but only after all answers were read: a
+/// late answer would be taken for the answer to the next order.
+fn all_of<T>(answers: impl Iterator<Item = Result<T>>) -> Result<Vec<T>> {
+    let answers: Vec<Result<T>> = answers.collect();
+    answers.into_iter().collect()
 }
 
 /// Returns the name of the port that the program of an adapter has.
@@ -417,4 +422,19 @@ fn failed(e: &io::Error) -> Error {
 
 fn out_of_step() -> Error {
     Error::new(Code::System, "a worker failed", "it answers what was not asked")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_is_read_before_the_first_error_is_told() {
+        let mut read = Vec::new();
+        let answers = [Ok(1), Err(out_of_step()), Ok(3)].into_iter().inspect(|one| {
+            read.push(one.as_ref().ok().copied());
+        });
+        assert!(all_of(answers).is_err());
+        assert_eq!(read, [Some(1), None, Some(3)]);
+    }
 }

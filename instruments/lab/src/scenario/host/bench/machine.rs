@@ -35,6 +35,7 @@ impl HostBench {
     /// Samples the whole machine: interrupts, workers, programs, idle task; with call chains if adapters
     /// are placed, because a run has hundreds of other cells.
     fn sampled(&mut self, time: Duration, what: What) -> Result<Profile> {
+        self.prepare(time);
         let is_time = matches!(what, What::Time { .. });
         let before = self.path.stats().ports();
         let recorder = Recorder { call_chains: self.placed.is_some(), ..Recorder::new(what) };
@@ -55,8 +56,10 @@ impl HostBench {
         let measured = self.path.measured(round.until);
         let profile = polled.and_then(|()| recording.finish());
         let after = self.path.stats().ports();
-        self.settle(round)?;
+        let settled = self.settle(round);
+        // A worker that failed is the cause of traffic that does not arrive, so its error is first.
         let measured = measured?;
+        settled?;
         let mut profile = profile?;
         let packets = pool_figures::sent(&after).packets - pool_figures::sent(&before).packets;
         profile.conditions.packets = Some(packets);
