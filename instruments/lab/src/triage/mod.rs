@@ -59,6 +59,8 @@ pub struct Seen {
     pub cap: Cap,
     /// Packets that the engine sent.
     pub packets: u64,
+    /// Those of them in windows of numbered datagrams.
+    pub load_packets: u64,
     /// Figures of the scenario `host`, and [`LATE_AFTER`].
     pub sums: BTreeMap<String, f64>,
 }
@@ -120,9 +122,17 @@ impl Cause {
 
 impl Seen {
     /// Returns a figure for a million packets; `None` if it was not counted.
+    ///
+    /// The packets are those of the windows that can have such events: of datagrams for
+    /// [`LATE_AFTER`], of the other workload for TCP's figures, of both for the rest.
     #[must_use]
     pub fn per_million(&self, name: &str) -> Option<f64> {
         let sum = self.sums.get(name)?;
-        Some(1e6 * sum / self.packets.max(1) as f64)
+        let packets = match name {
+            LATE_AFTER => self.load_packets,
+            _ if name.starts_with("tcp_") => self.packets.saturating_sub(self.load_packets),
+            _ => self.packets,
+        };
+        Some(1e6 * sum / packets.max(1) as f64)
     }
 }

@@ -171,7 +171,9 @@ mod tests {
         sums.extend([("core_late".to_owned(), 0.0), (LATE_AFTER.to_owned(), 0.0)]);
         sums.insert("tcp_retrans_segs".into(), 0.0);
         sums.extend(counts.iter().map(|(name, n)| ((*name).to_owned(), *n)));
-        Seen { device, own, cap, packets: 1_000_000, sums }
+        let is_late = counts.iter().any(|(name, _)| *name == LATE_AFTER);
+        let load_packets = if is_late { 1_000_000 } else { 0 };
+        Seen { device, own, cap, packets: 1_000_000, load_packets, sums }
     }
 
     fn causes(seen: &[Seen]) -> Vec<Cause> {
@@ -212,6 +214,15 @@ mod tests {
         assert_eq!(causes(&[own.clone(), seen(false, Cap::Batch, &late)]), [Cause::Device]);
         let alone = judge(&[own]);
         assert!(alone.causes.is_empty() && alone.untold[0].contains("another device"), "{alone:?}");
+    }
+
+    #[test]
+    fn late_datagrams_are_a_share_of_datagrams_and_segments_of_the_rest() {
+        let mut own = seen(true, Cap::Batch, &[(LATE_AFTER, 72.0), ("tcp_retrans_segs", 720.0)]);
+        own.load_packets = 24_000;
+        assert_eq!(own.per_million(LATE_AFTER), Some(3000.0));
+        assert_eq!(own.per_million("tcp_retrans_segs").map(f64::round), Some(738.0));
+        assert_eq!(causes(&[own, seen(false, Cap::Batch, &[])]), [Cause::Driver]);
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Case {
     at: BTreeMap<String, String>,
     settings: Settings,
     seen: Vec<Seen>,
+    /// Open questions of windows that could not be run.
+    untold: Vec<String>,
 }
 
 /// The windows that are run for a triage, with each device and each cap.
@@ -97,25 +99,27 @@ impl Case {
             }
         }
         let (run, at) = (run.run.id.clone(), worst.at.clone());
-        Ok(Case { run, at, settings: cell.b.clone(), seen })
+        Ok(Case { run, at, settings: cell.b.clone(), seen, untold: Vec::new() })
     }
 
     /// Creates a case without a run, from a side's settings, without observations.
     #[must_use]
     pub fn new(settings: &Settings) -> Case {
-        let settings = settings.clone();
-        Case { run: "-".into(), at: BTreeMap::new(), settings, seen: Vec::new() }
+        let (run, settings, at) = ("-".into(), settings.clone(), BTreeMap::new());
+        Case { run, at, settings, seen: Vec::new(), untold: Vec::new() }
     }
 
     /// Runs windows for the case, with its own workload and with datagrams in bursts; the new
     /// observations replace the stored ones. `told` is called with the name of each next step.
     ///
+    /// If the other device cannot run them and something is wrong, the result says so.
+    ///
     /// # Errors
-    /// Those of the scenario: `E-PERM` without root.
+    /// Those of the scenario with the case's own device: `E-PERM` without root.
     pub fn look(&mut self, extra: &Extra, place: &Place, mut told: impl FnMut(&str)) -> Result<()> {
         let own = port_of(&self.settings);
         let second = if own == "xdp" { "packet" } else { "xdp" };
-        let mut seen = Vec::new();
+        let (mut seen, mut untold) = (Vec::new(), Vec::new());
         for (device, is_own) in [(&*own, true), (second, false)] {
             let caps = extra.caps.iter().filter(|cap| is_own || **cap == Cap::One);
             for cap in [Cap::Batch].into_iter().chain(caps.copied()) {
@@ -123,35 +127,47 @@ impl Case {
                     continue;
                 }
                 told(&format!("{device}, {cap:?}"));
-                let side = self.settings.clone().with("port", device).with("check", true);
-                let side = match cap {
-                    Cap::One => side.with("tx_batch", "1"),
-                    Cap::Two => side.with("tx_batch", "2"),
-                    Cap::Batch => side,
-                };
-                let mut all = Seen {
-                    device: device.into(),
-                    own: is_own,
-                    cap,
-                    packets: 0,
-                    sums: BTreeMap::new(),
-                };
-                for (settings, is_load) in [(side.clone(), false), (datagrams(&side), true)] {
-                    take(&settings, is_load, extra, place, &mut all)?;
+                let side = if is_own { self.settings.clone() } else { elsewhere(&self.settings) };
+                match both(&side.with("port", device), cap, extra, place) {
+                    Ok(all) => seen.push(Seen { device: device.into(), own: is_own, ..all }),
+                    Err(e) if is_own => return Err(e),
+                    // The windows of the case's own device remain, and most answers need no others.
+                    Err(e) => {
+                        untold.push(format!("The other device, `{device}`, did not run: {e}"));
+                        break;
+                    }
                 }
-                seen.push(all);
             }
         }
-        self.seen = seen;
+        (self.seen, self.untold) = (seen, untold);
         Ok(())
     }
 
     /// Returns the case with its result.
     #[must_use]
     pub fn answer(self) -> Triage {
-        let verdict = judge(&self.seen);
+        let mut verdict = judge(&self.seen);
+        // If nothing is wrong, no other device is needed to say so.
+        if !verdict.causes.is_empty() || !verdict.untold.is_empty() {
+            verdict.untold.extend(self.untold);
+        }
         Triage { run: self.run, at: self.at, verdict, seen: self.seen }
     }
+}
+
+/// Runs the windows of both workloads with a cap, and sums them up.
+fn both(side: &Settings, cap: Cap, extra: &Extra, place: &Place) -> Result<Seen> {
+    let side = side.clone().with("check", true);
+    let side = match cap {
+        Cap::One => side.with("tx_batch", "1"),
+        Cap::Two => side.with("tx_batch", "2"),
+        Cap::Batch => side,
+    };
+    let mut all = Seen::none(cap);
+    for (settings, is_load) in [(side.clone(), false), (datagrams(&side), true)] {
+        take(&settings, is_load, extra, place, &mut all)?;
+    }
+    Ok(all)
 }
 
 /// Runs the windows of one workload, and sums them up.
@@ -175,32 +191,68 @@ fn take(
         let late = figure("reordered") - figure("core_late");
         all.add(&window);
         if is_load {
+            all.load_packets += window.packets;
             *all.sums.entry(LATE_AFTER.into()).or_default() += late.max(0.0);
         }
     }
     bench.finish().map(drop)
 }
 
+/// The settings of a workload, which a load in bursts replaces: its own, those of TCP's sockets, and
+/// those of programs that only a stream has.
+const OF_A_WORKLOAD: [&str; 13] = [
+    "workload",
+    "rate",
+    "link_pct",
+    "burst",
+    "arrivals",
+    "connections",
+    "message",
+    "answer",
+    "nodelay",
+    "sockbuf",
+    "probes",
+    "east",
+    "placement",
+];
+
+/// The settings that one kind of device has and another may refuse.
+const OF_A_DEVICE: [&str; 3] = ["hold", "placement", "offload"];
+
 /// Returns settings for a load in bursts with the same engine: datagrams are numbered, so that the
 /// reading program knows their order.
 fn datagrams(side: &Settings) -> Settings {
-    let kept = ["port", "cpus", "moderation", "tx_batch", "senders", "check", "fault", "hot_list"];
-    let mut load = Settings::new().with("workload", "load").with("probes", 0);
-    for (name, setting) in side.iter().filter(|(name, _)| kept.contains(name)) {
-        load.set(name, setting.clone());
-    }
+    let load = without(side, &OF_A_WORKLOAD).with("workload", "load").with("probes", 0);
     load.with("rate", 16_000).with("burst", 32).with("message", 256).with("connections", 2)
+}
+
+/// Returns the settings that a side can have with any device.
+fn elsewhere(side: &Settings) -> Settings {
+    without(side, &OF_A_DEVICE)
+}
+
+fn without(side: &Settings, names: &[&str]) -> Settings {
+    let mut kept = Settings::new();
+    for (name, setting) in side.iter().filter(|(name, _)| !names.contains(name)) {
+        kept.set(name, setting.clone());
+    }
+    kept
 }
 
 /// Adds up the windows of one side of a cell.
 fn sum(cell: &CellRecord, side: impl Fn(&crate::record::PairRecord) -> &Window) -> Seen {
-    let (packets, sums) = (0, BTreeMap::new());
-    let mut all = Seen { device: String::new(), own: false, cap: Cap::One, packets, sums };
+    let mut all = Seen::none(Cap::One);
     cell.pairs.iter().for_each(|pair| all.add(side(pair)));
     all
 }
 
 impl Seen {
+    /// Returns an observation of no window.
+    fn none(cap: Cap) -> Seen {
+        let (device, sums) = (String::new(), BTreeMap::new());
+        Seen { device, own: false, cap, packets: 0, load_packets: 0, sums }
+    }
+
     fn add(&mut self, window: &Window) {
         self.packets += window.packets;
         for (name, value) in &window.figures {
@@ -222,4 +274,89 @@ fn port_of(settings: &Settings) -> String {
         _ => None,
     });
     port.unwrap_or_else(|| "packet".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    fn text(settings: &Settings, name: &str) -> Option<String> {
+        settings.get(name).map(|setting| setting.value.to_string())
+    }
+
+    #[test]
+    fn datagrams_have_the_engine_of_the_case_and_a_workload_of_their_own() {
+        let engine = [
+            ("port", "xdp"),
+            ("topology", "split"),
+            ("moderation", "napi"),
+            ("toll", "100ns/1us"),
+            ("qdisc", "qdisc=fq_codel"),
+            ("sysctl", "post-002"),
+            ("buffers", "general"),
+        ];
+        let numbers: [(&str, i64); 4] =
+            [("ring", 4096), ("hold", 200), ("budget", 32), ("pool_frames", 65_536)];
+        let side = engine.iter().fold(Settings::new(), |side, (name, text)| side.with(name, *text));
+        let side = numbers.iter().fold(side, |side, (name, n)| side.with(name, *n));
+        let side = side.with("link_pct", 50).with("message", 4096).with("nodelay", true);
+        let load = datagrams(&side);
+        for (name, value) in engine {
+            assert_eq!(text(&load, name).as_deref(), Some(value));
+        }
+        for (name, value) in numbers {
+            assert_eq!(text(&load, name), Some(value.to_string()));
+        }
+        assert_eq!(text(&load, "workload").as_deref(), Some("load"));
+        assert_eq!(text(&load, "message").as_deref(), Some("256"));
+        assert!(["link_pct", "nodelay"].iter().all(|name| load.get(name).is_none()));
+    }
+
+    #[test]
+    fn the_other_device_is_given_no_setting_that_it_refuses() {
+        let place = Place { cpus: vec![0, 1], seed: 7, ..Place::default() };
+        let check = |settings: &Settings| named(SCENARIO).unwrap().check(settings, &place);
+        let stream = Settings::new().with("workload", "stream");
+        for (other, side) in [
+            ("packet", stream.clone().with("port", "xdp").with("hold", 200)),
+            ("packet", stream.clone().with("port", "xdp").with("placement", "irq")),
+            ("xdp", stream.with("port", "packet").with("offload", "on")),
+        ] {
+            assert!(check(&side.clone().with("port", other)).is_err(), "{other}");
+            let side = elsewhere(&side).with("port", other);
+            for side in [datagrams(&side), side] {
+                // Without root, only the privilege is missing.
+                let refused = check(&side).err().filter(|e| e.code != Code::Permission);
+                assert!(refused.is_none_or(|e| e.kind() != Kind::Usage), "{side:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_that_did_not_run_is_told_unless_nothing_is_wrong() {
+        let told = |late: f64| {
+            let mut case = Case::new(&Settings::new());
+            case.untold.push("The other device did not run.".into());
+            let counts = [
+                (LATE_AFTER, late),
+                ("inlet_lost", 0.0),
+                ("core_lost", 0.0),
+                ("driver_lost", 0.0),
+                ("receiver_lost", 0.0),
+            ];
+            let sums = counts.map(|(name, n)| (name.to_owned(), n)).into();
+            let seen = Seen {
+                own: true,
+                packets: 1000,
+                load_packets: 1000,
+                sums,
+                ..Seen::none(Cap::Batch)
+            };
+            case.seen = vec![seen];
+            case.answer().verdict.untold
+        };
+        assert!(told(0.0).is_empty());
+        assert_eq!(told(72.0).len(), 2, "what another device would tell, and why it did not");
+    }
 }
