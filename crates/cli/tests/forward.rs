@@ -293,7 +293,7 @@ fn the_end_of_a_terminal_does_not_end_a_run_under_nohup() {
     assert_eq!(ended.exit, Some(0), "{ended:?}");
 }
 
-/// The self-test's second process obeys its standard input only: a service's manager signals both.
+/// Signals the second process, as a service's manager does: it obeys its standard input only.
 #[test]
 fn signals_to_the_second_process_do_not_end_it_before_the_first() {
     let child = start("forward --for 1s --json");

@@ -119,7 +119,7 @@ fn orders_of_two_threads_and_a_change_of_phase_are_all_obeyed() {
     });
 }
 
-/// A packet is in the first ring, and a turn moves it to the second one. The turn counts the receipt first, so both
+/// Moves a packet in a turn from the first ring to the second one. The turn counts the receipt first, so both
 /// rings look empty in between.
 #[test]
 fn a_packet_that_a_turn_moves_from_ring_to_ring_is_never_missing() {

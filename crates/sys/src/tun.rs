@@ -214,7 +214,7 @@ fn attach(fd: &OwnedFd, name: &IfName, more: c_int) -> io::Result<IfName> {
 /// length is one for the interface, and a change would garble what they read and write.
 fn check_header_bytes(fd: &OwnedFd, name: &IfName, kind: c_int) -> Result<()> {
     let bytes = header_bytes(fd).map_err(|e| refused(name, "TUNGETVNETHDRSZ", e, kind))?;
-    // The header of an interface of one queue is nobody's: only one descriptor can be attached.
+    // The header of an interface of one queue concerns no other program: only one descriptor can be attached.
     if bytes == VNET_HDR_BYTES as c_int || kind == 0 || is_alone(name) {
         return Ok(());
     }
@@ -481,7 +481,7 @@ mod tests {
             let e = open("m0").unwrap_err();
             assert!(e.code == Code::Busy && e.why.contains("of 12 bytes"), "{e}");
             assert_eq!(header_bytes(&other[0].fd), Ok(12));
-            // What an ended program has left is nobody's.
+            // What an ended program has left belongs to no program.
             ip("tuntap add m1 mode tap multi_queue");
             set_header_bytes(&open("m1").unwrap()[0].fd, 12).unwrap();
             assert_eq!(header_bytes(&open("m1").unwrap()[0].fd), Ok(VNET_HDR_BYTES as c_int));

@@ -1,4 +1,4 @@
-//! What is refused when headers are added around a packet, and removed.
+//! Tests of tunnels whose outer header ends before the frame does, or does not end here.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -95,8 +95,7 @@ ends when lower and upper bound differ by 0.5 %. A result that is not such an in
 irregular, with the reason.
 
 Exit status: 0 found, 1 failed while running, 2 wrong request, 4 most trials were disturbed by
-others on this machine, 5 not possible here, 129, 130 or 143 ended
-by SIGHUP, SIGINT or SIGTERM.";
+others on this machine, 5 not possible here, 129, 130 or 143 ended by SIGHUP, SIGINT or SIGTERM.";
 
 /// The JSON output.
 #[derive(Serialize)]

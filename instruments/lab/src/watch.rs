@@ -26,7 +26,7 @@
 //! little else. What ksoftirqd had of the CPU is known to the nanosecond, and comes off. A soft
 //! interrupt that wakes the thread and goes on is in it, too: 2 to 5 µs a wake-up, of workers that
 //! receive a stream of TCP. No file tells its length, so [`WAKE_DELAY_NS`] is all that it may have,
-//! and some windows of such workers are refused that nobody disturbed.
+//! and some undisturbed windows of such workers are refused.
 //!
 //! Thresholds: the method's rule 4. Steal alone detects next to nothing (it read 0 or 1 while
 //! windows took 65 times their time), and the run delay nearly all.

@@ -16,8 +16,7 @@ const PORT_COLUMNS: usize = 24;
 
 const STATUS: &str = "
 Exit status: 0 done, 1 failed while running, 2 wrong request, 3 a check failed, 5 not possible on
-this machine, 6 the ledger does not balance, 129, 130 or 143 ended by
-SIGHUP, SIGINT or SIGTERM.";
+this machine, 6 the ledger does not balance, 129, 130 or 143 ended by SIGHUP, SIGINT or SIGTERM.";
 
 pub(super) const FORWARD: &str = "\
 Examples:

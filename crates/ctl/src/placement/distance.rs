@@ -36,7 +36,7 @@ pub struct RoundTrip {
 }
 
 /// Measures a pair of CPUs of each nearness that the machine has. A measurement takes up to 0.2 s, on threads of its
-/// own. If the CPUs of a pair are too busy, others are tried, [`TRIES`] for each nearness.
+/// own. If the CPUs of a pair are too busy, others are tried, three for each nearness.
 ///
 /// # Errors
 /// `E-CPU` if one of them cannot be used any more.

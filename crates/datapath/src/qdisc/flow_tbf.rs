@@ -60,8 +60,9 @@ impl Link for Flow {
 ///
 /// In any time `t` a flow sends no more than `rate * t + burst`. Packets that arrive faster wait, up to a limit for
 /// each flow; further packets are dropped as `flow_limit`. A packet longer than the burst is dropped as `too_long`,
-/// unless it is a superframe, as in [`Tbf`](super::Tbf). Packets of a flow stay in order. When the table is full, a flow without waiting packets is evicted: among the next
-/// eight the first that was not used since its last examination, else the first of them. So a flood of flows with one
+/// also a superframe: where these arrive, the burst must be 66 KiB at least. Packets of a flow stay in order.
+///
+/// When the table is full, a flow without waiting packets is evicted: among the next eight the first that was not used since its last examination, else the first of them. So a flood of flows with one
 /// packet each evicts mostly flows of the flood. An evicted flow that sends again begins with a full burst.
 ///
 /// ```
@@ -198,7 +199,7 @@ impl FlowTbf {
     fn enter(&mut self, held: Held, number: u64, found: u32, mem: &mut Local) {
         let (bytes, at_ns) = (u64::from(held.bytes), held.at_ns);
         self.account.take(Moved { packets: 1, bytes });
-        if bytes > self.rate.burst_bytes() && !held.skb.offload().is_gso() {
+        if bytes > self.rate.burst_bytes() {
             return self.account.drop(held.skb, bytes, DropReason::TOO_LONG, mem);
         }
         if self.limit.is_exceeded_by(self.account.held()) {
@@ -265,7 +266,7 @@ impl Qdisc for FlowTbf {
                 flow.waits = false;
                 continue;
             };
-            if !flow.bucket.take(&self.rate, bytes) {
+            if !flow.bucket.take(bytes) {
                 let due_ns = flow.bucket.due_ns(&self.rate, bytes);
                 self.wheel.add(&mut self.flows, i, due_ns);
                 continue;

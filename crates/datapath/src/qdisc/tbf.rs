@@ -75,29 +75,27 @@ impl Bucket {
         self.tokens / BYTE
     }
 
-    /// Takes the tokens for `bytes`; returns false, and takes none, if there are too few tokens. For more bytes than a
-    /// burst the bucket has to be full, and is in debt afterwards: it is refilled once the rate has paid the rest.
+    /// Takes the tokens for `bytes`, at most a burst; returns false, and takes none, if there are
+    /// too few tokens.
     #[inline]
-    pub fn take(&mut self, rate: &Rate, bytes: u64) -> bool {
-        let tokens = bytes.saturating_mul(BYTE);
-        if tokens > rate.full {
-            return self.borrow(rate, tokens);
-        }
-        let left = self.tokens.checked_sub(tokens);
+    pub fn take(&mut self, bytes: u64) -> bool {
+        let left = self.tokens.checked_sub(bytes.saturating_mul(BYTE));
         left.inspect(|left| self.tokens = *left).is_some()
     }
 
+    /// Returns this bucket without the tokens for more bytes than a burst: it is in debt, and is refilled once the
+    /// rate has paid the rest. `None` if this bucket is not full, or `bytes` are at most a burst.
     #[cold]
-    fn borrow(&mut self, rate: &Rate, tokens: u64) -> bool {
-        if self.tokens < rate.full {
-            return false;
+    pub fn borrowed(self, rate: &Rate, bytes: u64) -> Option<Bucket> {
+        let tokens = bytes.saturating_mul(BYTE);
+        if self.tokens < rate.full || tokens <= rate.full {
+            return None;
         }
         let missing = tokens - rate.full;
         let ns = missing.div_ceil(rate.bps);
         // What the last nanosecond adds beyond the debt.
-        self.tokens = (ns * rate.bps).saturating_sub(missing).min(rate.full);
-        self.at_ns = self.at_ns.saturating_add(ns);
-        true
+        let tokens = (ns * rate.bps).saturating_sub(missing).min(rate.full);
+        Some(Bucket { tokens, at_ns: self.at_ns.saturating_add(ns) })
     }
 
     /// Returns the time at which the bucket will have tokens for `bytes`, or be full for more bytes than a burst.
@@ -202,7 +200,7 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
                 let bytes = covered.min(most.bytes - moved.bytes);
                 let most = Moved { packets: packets - moved.packets, bytes };
                 let some = self.inner.dequeue(out, most, now, mem);
-                bucket.take(&self.rate, some.bytes);
+                bucket.take(some.bytes);
                 moved += some;
                 if some.bytes < bytes {
                     break;
@@ -212,8 +210,12 @@ impl<Q: Qdisc> Qdisc for Tbf<Q> {
             if self.ahead.is_empty() {
                 self.ahead_bytes = self.inner.dequeue(&mut self.ahead, ONE, now, mem).bytes;
             }
-            if self.ahead.is_empty() || !bucket.take(&self.rate, self.ahead_bytes) {
+            if self.ahead.is_empty() {
                 break;
+            }
+            if !bucket.take(self.ahead_bytes) {
+                let Some(in_debt) = bucket.borrowed(&self.rate, self.ahead_bytes) else { break };
+                *bucket = in_debt;
             }
             moved += Moved { packets: self.ahead.move_to(out, 1), bytes: self.ahead_bytes };
         }

@@ -219,11 +219,14 @@ impl TxPrep {
 /// only `checksum` and `gso`.
 #[inline]
 fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> bool {
-    match if left.is_gso() { gso } else { checksum } {
+    let by = if left.is_gso() { gso } else { checksum };
+    match by {
         TxOffload::All => false,
-        TxOffload::Untunnelled => offload::is_tunnelled(skb, left),
-        TxOffload::UntunnelledTcp => segment::is_udp(left) || offload::is_tunnelled(skb, left),
         TxOffload::None => true,
+        TxOffload::Untunnelled | TxOffload::UntunnelledTcp => {
+            offload::is_tunnelled(skb, left)
+                || (by == TxOffload::UntunnelledTcp && segment::is_udp(left))
+        }
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) struct Device {
     refused: Option<Refused>,
     /// Time at which an idle queue checks its interface next.
     check_at: Option<Instant>,
-    /// Receives without a packet, modulo 2^16: each time it is 0, the interface is checked, in case nobody waits.
+    /// Receives without a packet, modulo 2^16: each time it is 0, the interface is checked, as a caller that never waits would not learn of its end.
     empty_polls: u16,
 }
 

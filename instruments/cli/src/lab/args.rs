@@ -274,8 +274,8 @@ Examples:
 
 Exit status: 0 done, 1 failed, 2 wrong request or experiment, 4 inconclusive: the machine was too
 noisy, 5 no cell can be run on this machine, 6 packets are unaccounted for, and results are
-withheld; 129, 130 or 143 if SIGHUP, SIGINT or SIGTERM ended it: the pairs so far are saved, and --resume
-continues with them.";
+withheld; 129, 130 or 143 if SIGHUP, SIGINT or SIGTERM ended it: the pairs so far are saved, and
+--resume continues with them.";
 
 const REPORT: &str = "\
 Examples:

@@ -247,9 +247,9 @@ Examples:
   linerate profile record --event L2_LINES_OUT --pid 4711 --for 10s
 
 Exit status: that of COMMAND if it ended by itself, 128 + N if signal N ended it; 0 if it or the
-process was recorded for the given time; 129, 130 or 143 if
-SIGHUP, SIGINT or SIGTERM ended the recording. If
-there is no profile, stderr says why: 1 failed, 2 wrong request, 5 not possible on this machine.";
+process was recorded for the given time; 129, 130 or 143 if SIGHUP, SIGINT or SIGTERM ended the
+recording. If there is no profile, stderr says why: 1 failed, 2 wrong request, 5 not possible on
+this machine.";
 
 const LIST: &str = "\
 Examples:

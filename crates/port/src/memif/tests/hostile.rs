@@ -143,7 +143,7 @@ fn a_server_that_dies_with_packets_of_ours_leaves_them_to_us() {
 }
 
 #[test]
-fn packets_that_nobody_has_received_are_missed_whatever_their_parts() {
+fn packets_that_were_not_received_are_missed_whatever_their_parts() {
     let (name, pool) = (name(), pool());
     let mut port = open(&format!("memif:{name},role=server"), &pool);
     let mut mem = pool.local();
