@@ -196,7 +196,8 @@ impl Control {
         let numbers = self.numbers(port, what)?;
         if let Some(queue) = queue.filter(|queue| !numbers.contains(queue)) {
             let fix = match (numbers.len(), numbers.as_slice()) {
-                (_, [one]) => format!("{port} has 1 queue, number {one}"),
+                (_, [0]) => format!("{port} has 1 queue, number 0"),
+                (_, [one]) => format!("{port} has 1 queue here, number {one}"),
                 (n, [.., last]) if last + 1 == n => {
                     format!("{port} has {n} queues, numbers 0 to {last}")
                 }

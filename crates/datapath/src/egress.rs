@@ -220,10 +220,7 @@ impl Egress {
             };
             let before = part.len();
             if before == 0 && ops.waiting() == 0 {
-                if self.withholds && !moved {
-                    ops.xmit(mem, part);
-                }
-                return moved;
+                return moved || (self.withholds && release(&mut self.flushes, ops, mem, part));
             }
             moved |= flush(&mut self.flushes, ops, mem, part);
             left = left.saturating_sub(before);
@@ -286,6 +283,26 @@ fn flush(flushes: &mut Flushes, ops: &mut DriverQueue, mem: &mut Local, batch: &
     // The segments of a superframe leave in later calls, too, which take no packet from the batch.
     flushes.end(begun, took.max(sent));
     sent > 0 || took > 0
+}
+
+/// Makes wrappers send packets that they withhold; returns true if any left them. `empty` is a batch
+/// without packets.
+///
+/// Most calls find that no packet may leave yet, so only one that sends packets counts as a flush. Packets that the
+/// wrapper counted as sent when it took them are movement, and no second flush.
+#[cold]
+fn release(
+    flushes: &mut Flushes,
+    ops: &mut DriverQueue,
+    mem: &mut Local,
+    empty: &mut Batch,
+) -> bool {
+    let before = ops.withheld();
+    let sent = ops.xmit(mem, empty);
+    if sent > 0 {
+        flushes.count(sent);
+    }
+    sent > 0 || ops.withheld() < before
 }
 
 #[cfg(test)]

@@ -92,10 +92,11 @@ impl Worker {
             true
         } else {
             // A packet whose time has come is work, as a received packet is.
-            if self.due.is_some_and(|due| due <= Instant::now()) {
+            let due = self.due.into_iter().chain(self.withheld_due).min();
+            if due.is_some_and(|due| due <= Instant::now()) {
                 return Ok(false);
             }
-            self.epoll.alarm(self.due)?;
+            self.epoll.alarm(due)?;
             self.arm_all()?
         };
         self.is_armed = armed;

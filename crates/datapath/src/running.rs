@@ -47,7 +47,10 @@ impl Running {
             let (pinned, outcome) = std::sync::mpsc::sync_channel(1);
             let notice = running.notice.clone();
             let body = move || {
-                let pin = cpu.map_or(Ok(()), |cpu| worker.start_on(cpu));
+                // After a panic, too, the thread must report that it is over: a halt waits for that.
+                let start = || cpu.map_or(Ok(()), |cpu| worker.start_on(cpu));
+                let pin = catch_unwind(AssertUnwindSafe(start));
+                let pin = pin.unwrap_or_else(|_| Err(unreported(i)));
                 let go = pin.is_ok();
                 let _ = pinned.send(pin);
                 // Send the notice only after `run` has dropped the worker, so that the ledger
@@ -268,10 +271,7 @@ fn unreported(index: usize) -> Error {
 fn run(index: usize, worker: Worker) -> Option<Error> {
     let (why, fix) = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
         Ok(Ok(())) => return None,
-        Ok(Err(e)) => (
-            e.to_string(),
-            "a worker must be able to wait for its devices: see what a sandbox forbids",
-        ),
+        Ok(Err(e)) => (e.to_string(), "the sandbox may forbid epoll or timers: allow them"),
         Err(panic) => {
             let why = format!("a stage or driver panicked: {}", message(panic.as_ref()));
             (

@@ -101,7 +101,7 @@ impl<'a> Turn<'a> {
 
     /// Sends a packet that is not in the batch, such as a copy or a reply, after the batch.
     ///
-    /// Errors: for each batch, as many packets can be sent as the budget has; more are dropped as `tx_full`.
+    /// Errors: at most `budget` packets for each batch; more are dropped as `tx_full`.
     pub fn send(&mut self, to: PortId, skb: impl Into<Skb>) {
         match self.outbox.push(skb.into()) {
             Ok(()) => self.outbox.set_verdict(self.outbox.len() - 1, to.verdict()),

@@ -187,6 +187,12 @@ impl Flushes {
         }
     }
 
+    /// Counts a flush that was not timed, in which the device accepted `packets`.
+    pub(crate) fn count(&mut self, packets: usize) {
+        self.calls += 1;
+        self.sizes.count(packets);
+    }
+
     /// Returns the estimated time of all calls, from the timed ones; `None` if fewer than 30 were
     /// timed.
     ///

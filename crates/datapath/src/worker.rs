@@ -75,9 +75,10 @@ pub struct Worker {
     pub(crate) holds: bool,
     /// True if a queue has a discipline.
     has_qdisc: bool,
-    /// The earliest time at which packets that wait in a discipline are to be sent, or at which wrappers
-    /// may send those that they withhold.
+    /// The earliest time at which packets that wait in a discipline are to be sent.
     pub(crate) due: Option<Instant>,
+    /// The time at which to call the queues whose wrappers withhold packets and that are not read.
+    pub(crate) withheld_due: Option<Instant>,
     /// True if a program may be asleep on the worker's descriptor.
     pub(crate) is_armed: bool,
     pub(crate) meter: CostMeter,
@@ -124,6 +125,7 @@ impl Worker {
             rest: Rest::Device,
             holds: false,
             due: None,
+            withheld_due: None,
             has_qdisc,
             is_armed: false,
             meter: CostMeter::default(),
@@ -284,6 +286,11 @@ impl Worker {
     fn settle(&mut self, received: bool, sent: bool, now: Instant) -> Turned {
         self.turns = self.turns.wrapping_add(1);
         let moved = received || sent;
+        let checks = !moved || self.turns.is_multiple_of(HEALTH_TURNS);
+        // In some modes the worker also sleeps after a turn in which packets moved.
+        if checks || self.rest != Rest::Look {
+            self.note_withheld(now);
+        }
         let mut turned = match self.rest {
             Rest::Look => Turned::Again,
             Rest::Hold { until, .. } => Turned::Until(until),
@@ -303,7 +310,7 @@ impl Worker {
         }
         nothing_waits &= !moved;
         self.nothing_waits = nothing_waits;
-        if !moved || self.turns.is_multiple_of(HEALTH_TURNS) {
+        if checks {
             let mut read = self.napis.iter().filter(|n| n.reads());
             if nothing_waits && read.all(Napi::ended) {
                 (turned, self.rest) = (Turned::Ended, Rest::Device);
@@ -321,7 +328,6 @@ impl Worker {
                 self.ask_at = now.checked_add(QUERY_INTERVAL);
             }
             self.slot.publish(ended);
-            self.note_withheld(now);
         }
         self.slot.end(nothing_waits);
         if nothing_waits && turned == Turned::Again {
@@ -331,13 +337,14 @@ impl Worker {
         turned
     }
 
-    /// Makes the next turns call the queues whose wrappers withhold packets and that are not read, and
-    /// limits the sleep: no event says when such packets may leave.
+    /// Makes the next turns call the queues whose wrappers withhold packets and that are not read,
+    /// and limits the sleep or the hold: no event says when such packets may leave.
     fn note_withheld(&mut self, now: Instant) {
         let withholds = self.napis.iter_mut().fold(false, |any, napi| napi.note_withheld() | any);
-        let due = self.due.filter(|_| self.has_qdisc);
-        let soon = now.checked_add(WITHHELD_INTERVAL).filter(|_| withholds);
-        self.due = due.into_iter().chain(soon).min();
+        self.withheld_due = now.checked_add(WITHHELD_INTERVAL).filter(|_| withholds);
+        if let (Some(due), Rest::Hold { until, .. }) = (self.withheld_due, &mut self.rest) {
+            *until = due.min(*until);
+        }
     }
 
     /// Returns a handle with which any thread orders changes; a turn executes them.

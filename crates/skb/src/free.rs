@@ -150,7 +150,7 @@ impl Local {
     }
 
     /// Moves the cold half of the list to the depot, or more if `frames` more frames need the room;
-    /// returns false, and moves none, if the list is shorter than that.
+    /// returns false, and moves none, if `frames` is more than the list's length limit.
     #[cold]
     fn make_room(&mut self, frames: usize) -> bool {
         if frames > self.hot_list_len {

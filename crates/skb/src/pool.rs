@@ -26,8 +26,8 @@ const FRAMES: u32 = 4096;
 ///
 /// The memory stays mapped until the last `Pool`, [`Local`] and [`Skb`](crate::Skb) are gone, and no
 /// thread has a free frame of it. A thread that dropped packets while a `Pool` or `Local` existed
-/// may keep some of their frames until it exits, meets another pool (it drops, shares or copies the
-/// first packet of one), or builds one.
+/// may keep some of their frames until it exits, meets another pool, or builds one. It meets a pool
+/// when it drops, shares or copies the first packet of that pool.
 #[derive(Debug)]
 pub struct Pool {
     umem: &'static Umem,

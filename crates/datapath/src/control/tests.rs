@@ -107,7 +107,7 @@ fn queue_that_is_not_there_is_refused_with_the_numbers_of_those_that_are() {
     let hold = Arc::new(Holding(true)) as Arc<dyn HoldControl>;
     for (numbers, fix) in [
         (&[0][..], "a has 1 queue, number 0"),
-        (&[3][..], "a has 1 queue, number 3"),
+        (&[3][..], "a has 1 queue here, number 3"),
         (&[1, 0, 2][..], "a has 3 queues, numbers 0 to 2"),
         (&[3, 1][..], "a has 2 queues here, numbers 1, 3"),
     ] {

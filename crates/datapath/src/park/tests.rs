@@ -10,6 +10,7 @@ use linerate_skb::{Batch, Local, Moved, Pool};
 use super::*;
 use crate::egress::Egress;
 use crate::qdisc::{Fifo, Limit, Tbf};
+use crate::stage::Xconnect;
 use crate::worker_slot::{Phase, WorkerSlot};
 
 /// A device that has ten packets at every poll, and no room.
@@ -265,4 +266,74 @@ fn wake_up_of_a_program_that_sleeps_on_the_descriptor_is_counted_as_one_in_park_
     assert_eq!(calls.lock().unwrap().iter().filter(|call| **call == "poll 3").count(), 2);
     let counts = worker.napis[0].counts();
     assert_eq!((counts.wakeups, counts.hold_ends, counts.rx_packets), (2, 0, 6));
+}
+
+/// An output whose wrapper withholds the packets that it takes, until a call without packets.
+struct Late {
+    fd: EventFd,
+    withheld: Batch,
+}
+
+impl QueueOps for Late {
+    fn rx(&mut self, _: &mut Local, _: &mut Batch, _: usize) -> Moved {
+        Moved::default()
+    }
+
+    fn xmit(&mut self, mem: &mut Local, batch: &mut Batch) -> Moved {
+        let (n, moved) = (batch.len(), batch.count_first(batch.len()));
+        if n == 0 {
+            self.withheld.sent(self.withheld.len(), mem);
+        }
+        batch.move_to(&mut self.withheld, n);
+        moved
+    }
+
+    fn arm(&mut self, _: Want) -> bool {
+        panic!("an output without a backlog is not armed");
+    }
+
+    fn withheld(&self) -> usize {
+        self.withheld.len()
+    }
+}
+
+impl AsFd for Late {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// In both modes, the worker sleeps after a turn in which packets moved.
+#[test]
+fn packets_that_a_wrapper_withholds_limit_the_sleep_and_the_hold_after_they_were_received() {
+    let long = Some(Duration::from_secs(20));
+    for mode in ["interrupt", "fixed:usecs=10000"] {
+        let pool = Pool::builder().frames(256).build().unwrap();
+        let fd = || EventFd::new().unwrap();
+        let nic = Nic { fd: fd(), bursts: vec![5], here: 0, calls: Arc::default() };
+        let late = Late { fd: fd(), withheld: Batch::with_capacity(16) };
+        let napi = |ops: Box<dyn QueueOps>, direction, i| {
+            Napi::new(ops, direction, Napi::id(i), Egress::new(256, None), pool.tally("backlog"))
+        };
+        let mut nic = napi(Box::new(nic), Direction::Both, 0);
+        nic.peer = Some(1);
+        assert_eq!(nic.set_moderation(mode.parse().unwrap()), None);
+        let napis = vec![nic, napi(Box::new(late), Direction::Sink, 1)];
+        let slot = WorkerSlot::new(&Arc::default(), Vec::new()).unwrap();
+        let mems = vec![pool.local()];
+        let mut worker = Worker::new(napis, vec![Box::new(Xconnect)], mems, 64, slot).unwrap();
+        // The rate is so low that 32 packets take longer than the hold.
+        let turned = worker.turn(Instant::now() - Duration::from_secs(1));
+        assert_eq!(turned, Turned::Idle);
+        worker.park(turned, long).unwrap();
+        let now = Instant::now();
+        let turned = worker.turn(now);
+        let soon = now + Duration::from_millis(1);
+        let expected = if mode == "interrupt" { Turned::Idle } else { Turned::Until(soon) };
+        assert_eq!((turned, worker.napis[1].withheld()), (expected, 5), "{mode}");
+        assert_eq!(worker.withheld_due, Some(soon), "{mode}");
+        worker.park(turned, long).unwrap();
+        worker.turn(Instant::now());
+        assert_eq!(worker.napis[1].withheld(), 0, "{mode}");
+    }
 }

@@ -62,8 +62,10 @@ impl Link for Flow {
 /// each flow; further packets are dropped as `flow_limit`. A packet longer than the burst is dropped as `too_long`,
 /// also a superframe: where these arrive, the burst must be 66 KiB at least. Packets of a flow stay in order.
 ///
-/// When the table is full, a flow without waiting packets is evicted: among the next eight the first that was not used since its last examination, else the first of them. So a flood of flows with one
-/// packet each evicts mostly flows of the flood. An evicted flow that sends again begins with a full burst.
+/// When the table is full, the discipline evicts a flow without waiting packets. It looks at the next eight flows and
+/// evicts the first that was not used since it last looked; if all were used, the first of the eight. So a flood of
+/// flows with one packet each evicts mostly flows of the flood. An evicted flow that sends again begins with a full
+/// burst.
 ///
 /// ```
 /// use linerate_datapath::qdisc::{FlowTbf, Key};

@@ -34,9 +34,9 @@ use super::{Limit, Qdisc, QdiscCounts};
 ///
 /// Source: Linux net/sched/sch_fq_codel.c `fq_codel_change`.
 pub(super) const QUANTUM_MIN: u32 = 256;
-/// Most packets dropped at once when all flows together exceed the limit.
+/// Most packets dropped after one search when all flows together exceed the limit.
 const DROP_BATCH: usize = 64;
-/// Part of all packets that is dropped at once, if the longest flow has fewer.
+/// Part of all packets that may be dropped after one search, if the longest flow has fewer.
 const DROP_PART: usize = 64;
 
 /// Settings of [`FqCodel`].
@@ -100,38 +100,58 @@ impl Flow {
     }
 }
 
-/// The length of a queue, and its index.
-type Length = ((u64, u32), usize);
+/// The length of a queue, its place in the search, and its index. Of queues with the same length, the first one
+/// found is the greatest.
+type Length = ((u64, u32), Reverse<usize>, usize);
 
-/// The longest queues, while packets are dropped from them.
+/// The longest queues, from which packets are dropped.
 #[derive(Debug)]
 struct Longest {
     /// Those found so far, from which a longer one displaces the shortest.
     found: BinaryHeap<Reverse<Length>>,
-    /// All of them, with their present lengths.
+    /// Those of the last search, and those that a packet above the limit was added to since. A length may be old:
+    /// compare it before use.
     queues: BinaryHeap<Length>,
+    /// The index of the queue at which the next search begins: so that queues of the same length take turns.
+    from: usize,
+    /// Number of packets that may be dropped before the next search.
+    left: usize,
+    #[cfg(test)]
+    searches: usize,
 }
 
 impl Longest {
     fn new() -> Longest {
-        let found = BinaryHeap::with_capacity(DROP_BATCH);
-        Longest { found, queues: BinaryHeap::with_capacity(DROP_BATCH) }
+        Longest {
+            found: BinaryHeap::with_capacity(DROP_BATCH),
+            // At least one packet is dropped for each queue that is added.
+            queues: BinaryHeap::with_capacity(2 * DROP_BATCH),
+            from: 0,
+            left: 0,
+            #[cfg(test)]
+            searches: 0,
+        }
     }
 
     /// Finds the longest queues of `flows`, as many as packets are dropped at most.
     fn find(&mut self, flows: &[Flow]) {
-        for (i, flow) in flows.iter().enumerate() {
-            let length = Reverse((flow.length(), i));
+        for (place, i) in (self.from..flows.len()).chain(0..self.from).enumerate() {
+            let length = flows[i].length();
+            let queue = Reverse((length, Reverse(place), i));
             if self.found.len() < DROP_BATCH {
-                self.found.push(length);
+                self.found.push(queue);
             } else if let Some(mut shortest) = self.found.peek_mut()
-                && flow.length() > shortest.0.0
+                && length > shortest.0.0
             {
-                *shortest = length;
+                *shortest = queue;
             }
         }
         self.queues.clear();
-        self.queues.extend(self.found.drain().map(|Reverse(length)| length));
+        self.queues.extend(self.found.drain().map(|Reverse(queue)| queue));
+        #[cfg(test)]
+        {
+            self.searches += 1;
+        }
     }
 }
 
@@ -194,26 +214,53 @@ impl FqCodel {
         ((u64::from(hash) * self.flows.len() as u64) >> 32) as u32
     }
 
-    /// Drops packets from the heads of queues, each from the queue that is the longest then.
+    /// Drops packets from the heads of queues, each from the queue that is the longest then. The queue with the index
+    /// `fed` was given the packet above the limit.
     ///
     /// Their number is half the packets of the longest queue, as in Linux, or a 64th of all packets if that is more;
-    /// at most 64. The 64th bounds the work for a packet if the packets are in as many queues, which any sender with
-    /// random ports can bring about.
+    /// at most 64. A queue with a single packet loses it only while the limit is exceeded; the rest of the number is
+    /// then dropped for later packets above the limit, without a search. The 64th bounds the work for a packet if the
+    /// packets are in as many queues, which any sender with random ports can bring about.
     ///
-    /// Cost: it examines every queue once, and therefore drops several packets at once.
+    /// Cost: a search examines every queue once, and therefore serves several drops.
     #[cold]
-    fn drop_from_longest(&mut self, mem: &mut Local) {
-        self.longest.find(&self.flows);
-        let queues = &mut self.longest.queues;
-        let half = queues.peek().map_or(0, |((_, packets), _)| packets.div_ceil(2) as usize);
-        let part = self.account.held().packets / DROP_PART;
-        for _ in 0..half.max(part).min(DROP_BATCH) {
-            let Some(mut longest) = queues.peek_mut() else { return };
-            let flow = &mut self.flows[longest.1];
-            let Some(held) = self.shelf.pop(&mut flow.packets) else { return };
+    fn drop_from_longest(&mut self, fed: u32, mem: &mut Local) {
+        let fed = fed as usize;
+        if self.longest.left > 0 {
+            let length = self.flows[fed].length();
+            self.longest.queues.push((length, Reverse(usize::MAX), fed));
+        } else {
+            self.longest.find(&self.flows);
+            let longest = self.longest.queues.peek();
+            let half = longest.map_or(0, |((_, packets), ..)| packets.div_ceil(2) as usize);
+            let part = self.account.held().packets / DROP_PART;
+            self.longest.left = half.max(part).min(DROP_BATCH);
+        }
+        let Longest { queues, from, left, .. } = &mut self.longest;
+        while *left > 0 {
+            let Some(mut longest) = queues.peek_mut() else { break };
+            let i = longest.2;
+            let flow = &mut self.flows[i];
+            if longest.0 != flow.length() {
+                longest.0 = flow.length();
+                continue;
+            }
+            if flow.packets.packets <= 1 && !self.limit.is_exceeded_by(self.account.held()) {
+                return;
+            }
+            let Some(held) = self.shelf.pop(&mut flow.packets) else { break };
             longest.0 = flow.length();
+            *from = if i + 1 < self.flows.len() { i + 1 } else { 0 };
+            *left -= 1;
             self.account.drop(held.skb, held.bytes.into(), DropReason::QUEUE_LIMIT, mem);
         }
+        *left = 0;
+    }
+
+    /// Returns the number of searches for the longest queues.
+    #[cfg(test)]
+    pub(super) fn searches(&self) -> usize {
+        self.longest.searches
     }
 
     /// Takes the next packet to send; `sent_bytes` have been taken before and are still counted as held.
@@ -304,7 +351,7 @@ impl Qdisc for FqCodel {
                 self.new.push(&mut self.flows, i);
             }
             while self.limit.is_exceeded_by(self.account.held()) {
-                self.drop_from_longest(mem);
+                self.drop_from_longest(i, mem);
             }
         }
         self.account.settle(mem);

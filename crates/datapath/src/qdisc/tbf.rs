@@ -109,10 +109,10 @@ impl Bucket {
 /// A rate limit before a port, over another discipline that orders the waiting packets: the
 /// kernel's tbf.
 ///
-/// In any time `t` it sends no more than `rate * t + burst`. A packet counts with the bytes of
-/// [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a superframe with its own. A packet that
-/// is longer than the burst could never leave: it is dropped as `too_long`. A superframe that is longer leaves once a
-/// whole burst is free, and the next packets wait until the rate has paid for it.
+/// In any time `t` it sends no more than `rate * t + burst`, or one superframe if that is longer. A packet counts
+/// with the bytes of [`Skb::len`](linerate_skb::Skb::len), without preamble, FCS and gap; a superframe with its own.
+/// A packet longer than the burst that is no superframe is dropped as `too_long`. A superframe that is longer leaves
+/// once a whole burst is free, and the next packets wait until the rate has paid for it.
 #[derive(Debug)]
 pub struct Tbf<Q> {
     inner: Q,

@@ -83,7 +83,8 @@ impl Hand {
     /// Corrects `handed` to the packets actually sent; called when no packet waits in this worker.
     ///
     /// The packets given tell whether other stages send to the output, too: those sent do not, because a drop may
-    /// hide a packet of another stage.
+    /// hide a packet of another stage. Every packet handed over is also given, because the worker runs the stages of
+    /// divisions last, before only `Xconnect`, and these drop none.
     pub fn sent(&mut self) {
         let own = self.handed - self.sent;
         let given = self.own.as_ref().map_or(0, |(page, end)| page.given(*end));

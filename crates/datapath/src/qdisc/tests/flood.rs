@@ -29,9 +29,42 @@ impl Flood {
 fn all_queues_are_searched_once_for_many_packets_of_many_flows() {
     let mut flood = Flood::new(640);
     let drops: Vec<usize> = (0..900).map(|queue| flood.put(queue)).collect();
-    // A packet above the limit costs a search of all queues, which makes room for nine more.
-    let searches = drops.iter().filter(|dropped| **dropped > 0).count();
-    assert_eq!((searches, drops.iter().sum::<usize>()), (26, 260));
+    // Each packet above the limit displaces one packet; a search of all queues serves ten of them.
+    assert!(drops.iter().enumerate().all(|(n, dropped)| *dropped == usize::from(n >= 640)));
+    assert_eq!(flood.0.qdisc.searches(), 26);
+}
+
+#[test]
+fn flow_that_sends_on_loses_before_flows_with_a_packet_each_also_without_a_search() {
+    let mut flood = Flood::new(640);
+    let drops: usize = (0..645).map(|queue| flood.put(queue)).sum();
+    assert_eq!((drops, flood.0.qdisc.searches()), (5, 1));
+    // The queues from 5 on have a packet each. Four packets join the one of queue 600, and one of that queue is
+    // dropped for each.
+    let drops: usize = (0..4).map(|_| flood.put(600)).sum();
+    assert_eq!((drops, flood.0.qdisc.searches()), (4, 1));
+    let Flood(Bench { qdisc, mem, start, .. }) = &mut flood;
+    let mut out = Batch::with_capacity(1024);
+    qdisc.dequeue(&mut out, ALL, *start, mem);
+    let mut queues: Vec<u32> = out.iter().map(|skb| skb.hash().unwrap() >> 16).collect();
+    queues.sort_unstable();
+    assert!(queues.iter().copied().eq(5..645), "{queues:?}");
+    out.consume(mem);
+}
+
+#[test]
+fn queues_of_the_same_length_take_turns_to_lose() {
+    let mut flood = Flood::new(64);
+    let drops: usize = (0..64).chain([64, 0, 1, 2]).map(|queue| flood.put(queue)).sum();
+    assert_eq!(drops, 4);
+    let Flood(Bench { qdisc, mem, start, .. }) = &mut flood;
+    let mut out = Batch::with_capacity(128);
+    qdisc.dequeue(&mut out, ALL, *start, mem);
+    let mut queues: Vec<u32> = out.iter().map(|skb| skb.hash().unwrap() >> 16).collect();
+    queues.sort_unstable();
+    // The packets of queues 0 to 3 were dropped in turn, and the first three queues sent again.
+    assert!(queues.iter().copied().eq((0..3).chain(4..65)), "{queues:?}");
+    out.consume(mem);
 }
 
 #[test]
