@@ -29,8 +29,9 @@ const UDP_CHECK: u16 = 6;
 /// packet would be over 64 KiB; [`DropReason::UNSUPPORTED`] for a superframe that nothing behind could
 /// cut. After an error the packet is as it was.
 ///
-/// A VLAN tag that is kept in the metadata ([`Skb::vlan`]) is the outermost tag. A tag or a tunnel that is added
-/// lies outside of it, so it is moved into the bytes first.
+/// A VLAN tag that is kept in the metadata ([`Skb::vlan`]) is the outermost tag. What [`Reshape::push_vlan`],
+/// [`Reshape::push_vxlan`] and [`Reshape::push_geneve`] add lies outside of it, so they move it into the bytes first.
+/// The headers of [`Reshape::push_ipv4`] and [`Reshape::push_ipv6`] lie inside it, so they leave it in the metadata.
 pub trait Reshape {
     /// Adds `tag` as the outermost VLAN tag.
     ///

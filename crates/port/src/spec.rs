@@ -66,8 +66,10 @@ impl Spec {
             None => (None, front),
         };
         if !drivers.contains(&driver) {
-            let near = nearest(driver, drivers.iter().copied());
-            return Err(bad(format!("there is no driver '{driver}'")).fix(match near {
+            let shown_front = shown(front);
+            let said = if shown_front == front { driver } else { &shown_front };
+            let near = nearest(said, drivers.iter().copied());
+            return Err(bad(format!("there is no driver '{said}'")).fix(match near {
                 Some(near) => format!("did you mean {near}:{}?", shown(arg)),
                 None => format!("drivers: {}", list(drivers)),
             }));
@@ -480,6 +482,8 @@ mod tests {
             ("null:/run/x\tsecret=hunter2", "null:/run/x\tsecret=***"),
             ("null:/run/x,secret:hunter2", "null:/run/x,secret:***"),
             ("null:secret=hunter2", "null:secret=***"),
+            ("x secret=hunter2:y", "x secret=***"),
+            ("secret=hunter2:y,id=1", "secret=***,id=1"),
             ("nul:/run/x:secret=hunter2", "nul:/run/x:secret=***"),
             ("null:/run/x,secret:hunter2,secret:hunter2", "null:/run/x,secret:***,secret:***"),
         ] {

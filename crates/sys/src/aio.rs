@@ -69,7 +69,8 @@ thread_local! {
 /// Signals `eventfd`; returns false, and does nothing, if the kernel lacks AIO requests that signal
 /// an eventfd, or the thread has no context because the machine has none left (fs.aio-max-nr).
 ///
-/// Cost: one syscall; three more on a thread's first call, and now and then without a context.
+/// Cost: one syscall; two more on a thread's first call. Without a context none, but three on the
+/// first call and on every 1025th after it.
 pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> bool {
     let submit =
         |slot: &Slot| slot.get(Context::new).is_some_and(|context| context.signal(eventfd));
@@ -161,8 +162,12 @@ mod tests {
             assert!(slot.get(refused).is_none());
         }
         assert_eq!(tries.get(), 3);
-        let got = (0..=RETRY_SIGNALS).any(|_| slot.get(Context::new).is_some());
-        assert_eq!(got, Context::new().is_some(), "the failure is not kept");
+        let mut context = Context::new();
+        if context.is_none() {
+            return eprintln!("skipped: no asynchronous requests");
+        }
+        let got = (0..=RETRY_SIGNALS).any(|_| slot.get(|| context.take()).is_some());
+        assert!(got, "the failure is not kept");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::error::{Code, Error, Result};
 pub const HUGE_BYTES: usize = 2 << 20;
 /// Most bytes that one call of fallocate(2) fills: older kernels undo a call when a signal arrives.
 const FILL_BYTES: usize = HUGE_BYTES;
-/// Number of times that a call which a signal has interrupted is made.
+/// Most attempts at one step, if signals interrupt it.
 const FILL_TRIES: usize = 100;
 
 /// The page size to use for a region.
@@ -57,12 +57,37 @@ pub enum Others {
     Read,
 }
 
-/// Returns the number of 2 MiB pages that the machine has set aside, used or free; 0 if unknown.
+/// Returns the numbers of 2 MiB pages that the machine has set aside, of those that are free, and of
+/// the free ones that are reserved; 0 if unknown.
 ///
 /// Source: Documentation/admin-guide/mm/hugetlbpage.rst.
-fn huge_pages() -> usize {
-    let total = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
-    total.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+fn huge_pages() -> [usize; 3] {
+    ["nr_hugepages", "free_hugepages", "resv_hugepages"].map(|file| {
+        let folder = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB");
+        let text = fs::read_to_string(folder.join(file));
+        text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    })
+}
+
+/// Returns the number of pages that the machine has to set aside so that `needed` are available,
+/// with [`huge_pages`] as they are.
+fn huge_pages_for(needed: usize, [all, free, reserved]: [usize; 3]) -> usize {
+    let used = all.saturating_sub(free.saturating_sub(reserved));
+    used.saturating_add(needed)
+}
+
+/// Calls `step` with the offset and the number of bytes of each step of `len` bytes, again if a
+/// signal has interrupted it.
+fn fill(
+    len: usize,
+    mut step: impl FnMut(u64, u64) -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
+    for at in (0..len).step_by(FILL_BYTES) {
+        let bytes = FILL_BYTES.min(len - at);
+        let mut tries = (0..FILL_TRIES).map(|_| step(at as u64, bytes as u64));
+        tries.find(|done| *done != Err(Errno::INTR)).unwrap_or(Err(Errno::INTR))?;
+    }
+    Ok(())
 }
 
 /// Returns the total memory of the machine in bytes.
@@ -180,7 +205,7 @@ impl Region {
             Huge::Never => Self::with_pages(name, len, Pages::Base, others).map_err(limits),
             Huge::Require => Self::with_pages(name, len, Pages::Huge2M, others).map_err(|e| {
                 // The setting is the total: those that other programs have are part of it.
-                let n = huge_pages().saturating_add(len.div_ceil(HUGE_BYTES));
+                let n = huge_pages_for(len.div_ceil(HUGE_BYTES), huge_pages());
                 e.fix(format!("sysctl -w vm.nr_hugepages={n}   (or allow ordinary pages)"))
             }),
             // A region that is much smaller than a huge page would waste most of the page.
@@ -247,15 +272,11 @@ impl Region {
             // The region is on the heap, so it has no holes.
             return Ok(());
         }
-        let what = || format!("cannot fill a region of {} bytes", self.len);
-        for at in (0..self.len).step_by(FILL_BYTES) {
-            let bytes = FILL_BYTES.min(self.len - at) as u64;
-            let fill = |_| fallocate(&self.fd, FallocateFlags::empty(), at as u64, bytes);
-            let done = (0..FILL_TRIES).map(fill).find(|done| *done != Err(Errno::INTR));
-            done.unwrap_or(Err(Errno::INTR))
-                .map_err(|e| limits(Error::os(Code::Memory, what(), "fallocate", e)))?;
-        }
-        Ok(())
+        let step = |at, bytes| fallocate(&self.fd, FallocateFlags::empty(), at, bytes);
+        fill(self.len, step).map_err(|e| {
+            let what = format!("cannot fill a region of {} bytes", self.len);
+            limits(Error::os(Code::Memory, what, "fallocate", e))
+        })
     }
 
     /// Returns the address of the first byte.
@@ -361,35 +382,50 @@ mod tests {
         assert!(r.len() >= 64 << 20);
         // No machine gives all of its memory to huge pages.
         if let Err(e) = Region::new("test", machine_bytes(), Huge::Require) {
-            // The advice is a total, so it includes the pages that are there.
-            let n = huge_pages() + machine_bytes().div_ceil(HUGE_BYTES);
-            assert!(e.fix.contains(&format!("vm.nr_hugepages={n} ")), "{e}");
+            let (_, advice) = e.fix.split_once("vm.nr_hugepages=").unwrap();
+            let n: usize = advice.split(' ').next().unwrap().parse().unwrap();
+            // Other programs use and free pages meanwhile.
+            let need = machine_bytes().div_ceil(HUGE_BYTES);
+            assert!((need..=need + huge_pages()[0]).contains(&n), "{e}");
         }
     }
 
-    /// Proves nothing on kernels whose fallocate(2) only a fatal signal interrupts, as Linux 6.18.
     #[test]
-    fn a_region_is_filled_although_signals_arrive_meanwhile() {
-        extern "C" fn ignore(_: libc::c_int) {}
-        let handler: extern "C" fn(libc::c_int) = ignore;
-        // SAFETY: the handler does nothing; no other test of this crate uses the signal.
-        unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
-        // SAFETY: the call accesses no memory.
-        let thread = unsafe { libc::pthread_self() };
-        let is_done = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
-                    // SAFETY: the thread of this test waits for this one, so it exists.
-                    unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
-                    std::thread::sleep(std::time::Duration::from_millis(2));
+    fn the_advised_number_of_huge_pages_includes_those_that_are_in_use_or_reserved() {
+        assert_eq!(huge_pages_for(8, [0, 0, 0]), 8);
+        assert_eq!(huge_pages_for(8, [100, 0, 0]), 108);
+        assert_eq!(huge_pages_for(8, [100, 100, 0]), 8);
+        assert_eq!(huge_pages_for(8, [100, 30, 10]), 88);
+        assert_eq!(huge_pages_for(8, [1, 4, 0]), 8, "numbers of different moments");
+        assert_eq!(huge_pages_for(8, [4, 1, 3]), 12, "numbers of different moments");
+        assert_eq!(huge_pages_for(usize::MAX, [4, 0, 0]), usize::MAX);
+    }
+
+    #[test]
+    fn a_step_that_signals_interrupt_is_made_again_up_to_a_limit() {
+        let step = FILL_BYTES as u64;
+        let fill_with = |interruptions: usize| {
+            let (mut left, mut steps) = (interruptions, Vec::new());
+            let filled = fill(2 * FILL_BYTES + 4096, |at, bytes| {
+                if at == step && left > 0 {
+                    left -= 1;
+                    return Err(Errno::INTR);
                 }
+                steps.push((at, bytes));
+                Ok(())
             });
-            let filled = (0..8).map(|_| Region::new("test", 64 << 20, Huge::Never)?.populate());
-            let filled: Result<Vec<()>> = filled.collect();
-            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
-            filled.unwrap();
+            (filled, steps)
+        };
+        let steps = [(0, step), (step, step), (2 * step, 4096)];
+        assert_eq!(fill_with(0), (Ok(()), steps.to_vec()));
+        assert_eq!(fill_with(99), (Ok(()), steps.to_vec()));
+        assert_eq!(fill_with(100), (Err(Errno::INTR), steps[..1].to_vec()));
+        let mut calls = 0;
+        let filled = fill(1, |_, _| {
+            calls += 1;
+            Err(Errno::NOSPC)
         });
+        assert_eq!((filled, calls), (Err(Errno::NOSPC), 1), "only an interrupted step is repeated");
     }
 
     #[test]

@@ -31,6 +31,9 @@ use crate::error::{Code, Error, Result};
 use crate::netif::{IfName, Interface, NetFolder, ioctl};
 use crate::vnet::VNET_HDR_BYTES;
 
+#[cfg(test)]
+mod tests;
+
 const DEVICE: &str = "/dev/net/tun";
 const OPEN: &str = "open(/dev/net/tun)";
 
@@ -107,12 +110,13 @@ impl Tap {
 
     /// Attaches `queues` descriptors to the multi-queue TAP interface called `name`, or creates it,
     /// as [`Tap::open`] does with one. Queues that other processes have attached to the interface
-    /// receive their share of the packets.
+    /// receive their share of the packets, and have the offloads of this call from then on: a
+    /// process that wanted fewer may then read superframes.
     ///
     /// # Errors
     /// As [`Tap::open`]; `E-BUSY` as well if the interface is one of a single queue, has not as many
-    /// of its [`TAP_QUEUES_MAX`] queues left, or has queues of others whose offload headers have
-    /// another length.
+    /// of its [`TAP_QUEUES_MAX`] queues left, or has queues of others whose frames have no offload
+    /// header, one of another length, or packet information before it.
     pub fn open_queues(name: &str, wanted: TapOffloads, queues: usize) -> Result<Vec<Self>> {
         let multi = libc::IFF_MULTI_QUEUE;
         let first = Self::open_as(name, wanted, multi)?;
@@ -138,7 +142,7 @@ impl Tap {
         };
         let name = name.map_err(|e| refused(&asked, "TUNSETIFF", e, kind))?;
         if !created {
-            check_header_bytes(&fd, &name, kind)?;
+            check_format(&fd, &name, kind)?;
         }
         let fail = |call| move |e| refused(&name, call, e, kind);
         set_header_bytes(&fd, VNET_HDR_BYTES).map_err(fail("TUNSETVNETHDRSZ"))?;
@@ -199,38 +203,93 @@ fn open_device(name: &IfName) -> Result<OwnedFd> {
     rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|e| refused(name, OPEN, e, 0))
 }
 
-/// Attaches `fd` to the interface called `name`; returns its actual name.
+/// Attaches `fd` to the interface called `name`, with our frame format; returns its actual name.
 fn attach(fd: &OwnedFd, name: &IfName, more: c_int) -> io::Result<IfName> {
+    attach_as(fd, name, libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | more)
+}
+
+/// Attaches `fd` to the interface called `name`; returns its actual name.
+fn attach_as(fd: &OwnedFd, name: &IfName, flags: c_int) -> io::Result<IfName> {
     let mut request = name.request();
     // The kernel reads the flags as an unsigned 16-bit number.
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | more;
     request.ifr_ifru.ifru_flags = flags as u16 as c_short;
     // SAFETY: TUNSETIFF takes an ifreq, and follows no address in it.
     unsafe { ioctl(fd, libc::TUNSETIFF, &mut request) }?;
     Ok(IfName::of_request(&request))
 }
 
-/// Refuses an interface on which queues of others have headers of another length than ours: the
-/// length is one for the interface, and a change would garble what they read and write.
-fn check_header_bytes(fd: &OwnedFd, name: &IfName, kind: c_int) -> Result<()> {
-    let bytes = header_bytes(fd).map_err(|e| refused(name, "TUNGETVNETHDRSZ", e, kind))?;
-    // The header of an interface of one queue concerns no other program: only one descriptor can be attached.
-    if bytes == VNET_HDR_BYTES as c_int || kind == 0 || is_alone(name) {
+/// Refuses an interface, to which `fd` is attached, if queues of others have another frame format
+/// than ours, because the format is one for the interface: our flags take effect only if `fd` is its
+/// only queue, and another length of the header would garble what others read and write.
+fn check_format(fd: &OwnedFd, name: &IfName, kind: c_int) -> Result<()> {
+    if kind == 0 {
+        // An interface of one queue has only this descriptor, so its format concerns no other program.
         return Ok(());
     }
-    let why = format!(
-        "others have attached queues with offload headers of {bytes} bytes; this program's have \
-         {VNET_HDR_BYTES}, and the length is one for the interface"
-    );
-    Err(Error::new(Code::Busy, format!("cannot open TAP interface {name}"), why)
-        .fix("end the program that has the queues, or choose another name"))
+    let flags = flags(fd, name).map_err(|e| refused(name, "TUNGETIFF", e, kind))?;
+    let bytes = header_bytes(fd).map_err(|e| refused(name, "TUNGETVNETHDRSZ", e, kind))?;
+    let folder = Interface::open(name.as_str()).and_then(|of| NetFolder::open(&of)).ok();
+    let folder = folder.as_ref();
+    let busy = |why: String, fix: String| {
+        Err(Error::new(Code::Busy, format!("cannot open TAP interface {name}"), why).fix(fix))
+    };
+    let others = |format: String| {
+        let why =
+            format!("others have attached queues {format}; the interface has one frame format");
+        busy(why, "end the program that has the queues, or choose another name".to_owned())
+    };
+    if flags & libc::IFF_VNET_HDR == 0 {
+        return others("without an offload header".to_owned());
+    }
+    if folder.is_some_and(has_packet_info) {
+        return others("with packet information before the offload header".to_owned());
+    }
+    if bytes == VNET_HDR_BYTES as c_int {
+        return Ok(());
+    }
+    let header = format!("an offload header of {bytes} bytes instead of {VNET_HDR_BYTES}");
+    match folder.and_then(is_alone) {
+        Some(true) => Ok(()),
+        Some(false) => others(format!("with {header}")),
+        None => busy(
+            format!("it has {header}, and the number of its queues cannot be read"),
+            format!(
+                "make it anew: ip tuntap del {name} mode tap multi_queue && \
+                 ip tuntap add {name} mode tap multi_queue"
+            ),
+        ),
+    }
 }
 
-/// Returns true if one queue of the interface is attached; false if that is unknown.
-fn is_alone(name: &IfName) -> bool {
-    let folder = Interface::open(name.as_str()).and_then(|of| NetFolder::open(&of));
-    let is_tx = |queue: &&String| queue.starts_with("tx-");
-    folder.is_ok_and(|folder| folder.names("queues").iter().filter(is_tx).count() == 1)
+/// Returns the flags of the interface to which `fd` is attached. They do not show whether
+/// `IFF_NO_PI` is set, whose bit is that of `IFF_NOFILTER` in an answer.
+///
+/// Source: drivers/net/tun.c __tun_chr_ioctl.
+fn flags(fd: &OwnedFd, name: &IfName) -> io::Result<c_int> {
+    let mut request = name.request();
+    // SAFETY: TUNGETIFF writes an ifreq, and follows no address in it.
+    unsafe { ioctl(fd, libc::TUNGETIFF, &mut request) }?;
+    // SAFETY: the request succeeded, so the kernel wrote the flags; every bit pattern is a valid
+    // integer.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(c_int::from(flags as u16))
+}
+
+/// Returns true if packet information precedes each frame of the interface; false if that is
+/// unknown.
+fn has_packet_info(folder: &NetFolder) -> bool {
+    let text = folder.read("tun_flags").unwrap_or_default();
+    let flags = c_int::from_str_radix(text.trim_start_matches("0x"), 16);
+    flags.is_ok_and(|flags| flags & libc::IFF_NO_PI == 0)
+}
+
+/// Returns true if one queue of the interface is attached; `None` if the number is unknown.
+fn is_alone(folder: &NetFolder) -> Option<bool> {
+    let queues = folder.names("queues");
+    match queues.iter().filter(|queue| queue.starts_with("tx-")).count() {
+        0 => None,
+        attached => Some(attached == 1),
+    }
 }
 
 /// Returns the length of the interface's offload headers.
@@ -312,225 +371,4 @@ fn other_kind(name: &IfName, what: String, call: &str, kind: c_int) -> Error {
     Error::new(Code::Busy, what, why).fix(format!(
         "{remedy} it anew: ip tuntap del {name} {is} && ip tuntap add {name} {wanted}"
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
-
-    use super::*;
-    use crate::packet::{Options, PacketSocket, RingSize, SendBatch};
-    use crate::testing::{in_netns, ip};
-    use crate::vnet::VnetHdr;
-    use crate::wait::poll_readable;
-
-    const WAIT: Duration = Duration::from_secs(5);
-    const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
-
-    fn frame(len: usize) -> Vec<u8> {
-        let mut f = vec![0xff; 6];
-        f.extend([2, 0, 0, 0, 0, 1]);
-        f.extend(ETHERTYPE);
-        f.extend((f.len()..len).map(|i| i as u8));
-        f
-    }
-
-    fn ours(data: &[u8]) -> bool {
-        data.get(12..14) == Some(&ETHERTYPE)
-    }
-
-    fn write(tap: &Tap, frame: &[u8]) -> io::Result<usize> {
-        let header = VnetHdr::NONE.to_bytes();
-        let (head, tail) = frame.split_at(14);
-        tap.write_vectored(&[IoSlice::new(&header), IoSlice::new(head), IoSlice::new(tail)])
-    }
-
-    /// Returns the next frame of these tests from the host, with its header.
-    fn read(tap: &Tap) -> (VnetHdr, Vec<u8>) {
-        let deadline = Instant::now() + WAIT;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            assert!(poll_readable(&[tap.as_fd()], Some(left)).unwrap(), "nothing came");
-            let (mut header, mut data) = ([0; VNET_HDR_BYTES], vec![0; 65_550]);
-            let mut bufs = [IoSliceMut::new(&mut header), IoSliceMut::new(&mut data)];
-            let n = tap.read_vectored(&mut bufs).unwrap();
-            data.truncate(n - VNET_HDR_BYTES);
-            if ours(&data) {
-                return (VnetHdr::from_bytes(header), data);
-            }
-        }
-    }
-
-    #[test]
-    fn frames_cross_between_the_descriptor_and_the_interface_both_ways() {
-        in_netns(|| {
-            let tap = Tap::open("t0", TapOffloads::ALL).unwrap();
-            ip("link set t0 mtu 9000 up");
-            let interface = Interface::open("t0").unwrap();
-            let options = Options { vnet_hdr: true, ..Options::default() };
-            let (socket, mut ring) =
-                PacketSocket::open(&interface, &options, &RingSize::default()).unwrap();
-            let f = frame(5000);
-
-            assert_eq!(write(&tap, &f), Ok(VNET_HDR_BYTES + f.len()));
-            let mut got = None;
-            while got.is_none() {
-                assert!(poll_readable(&[socket.as_fd()], Some(WAIT)).unwrap(), "nothing came");
-                while let Some(mut block) = ring.next_block() {
-                    while let Some(r) = block.next_frame() {
-                        if ours(r.data) {
-                            got = Some(r.data.to_vec());
-                        }
-                    }
-                }
-            }
-            assert_eq!(got.unwrap(), f);
-
-            let mut batch = SendBatch::new();
-            let mut sending = batch.start();
-            assert!(sending.add(Some(&VnetHdr::NONE), [&f[..]]));
-            assert_eq!(sending.flush(&socket), (1, None));
-            assert_eq!(read(&tap), (VnetHdr::NONE, f));
-        });
-    }
-
-    #[test]
-    fn the_offloads_obtained_are_told() {
-        in_netns(|| {
-            let tap = Tap::open("t0", TapOffloads::ALL).unwrap();
-            assert!(tap.offloads().csum && tap.offloads().tso, "{:?}", tap.offloads());
-            let tap = Tap::open("t1", TapOffloads::NONE).unwrap();
-            assert_eq!(tap.offloads(), TapOffloads::NONE);
-            // Superframes without checksums are nothing the kernel offers; none is what is left.
-            let wanted = TapOffloads { csum: false, ..TapOffloads::ALL };
-            assert_eq!(Tap::open("t2", wanted).unwrap().offloads(), TapOffloads::NONE);
-        });
-    }
-
-    #[test]
-    fn a_number_is_filled_in_and_the_interface_goes_with_its_descriptor() {
-        in_netns(|| {
-            let a = Tap::open("tap%d", TapOffloads::ALL).unwrap();
-            let b = Tap::open("tap%d", TapOffloads::ALL).unwrap();
-            assert_eq!(a.name().as_str(), "tap0");
-            assert_eq!(b.name().as_str(), "tap1");
-            assert!(a.created());
-            drop(a);
-            // A child of another test, between fork and exec, may hold the descriptor a moment.
-            let deadline = Instant::now() + WAIT;
-            while Interface::open("tap0").is_ok() {
-                assert!(Instant::now() < deadline, "tap0 stayed");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            assert_eq!(Interface::open("tap0").unwrap_err().code, Code::NoDevice);
-            Interface::open("tap1").unwrap();
-        });
-    }
-
-    #[test]
-    fn a_persistent_interface_is_attached_to_and_stays() {
-        in_netns(|| {
-            ip("tuntap add t0 mode tap");
-            let tap = Tap::open("t0", TapOffloads::ALL).unwrap();
-            assert!(!tap.created());
-            drop(tap);
-            Interface::open("t0").unwrap();
-        });
-    }
-
-    #[test]
-    fn an_interface_that_is_taken_is_busy() {
-        in_netns(|| {
-            let _tap = Tap::open("t0", TapOffloads::ALL).unwrap();
-            assert_eq!(Tap::open("t0", TapOffloads::ALL).unwrap_err().code, Code::Busy);
-            ip("link add v0 type veth peer name v1");
-            let e = Tap::open("v0", TapOffloads::ALL).unwrap_err();
-            assert_eq!(e.code, Code::Busy);
-            assert!(e.fix.contains("v0"), "{e}");
-        });
-    }
-
-    #[test]
-    fn queues_are_attached_and_detached() {
-        in_netns(|| {
-            let mut queues = Tap::open_queues("tap%d", TapOffloads::ALL, 3).unwrap();
-            assert!(queues.iter().all(|q| q.created() && q.name().as_str() == "tap0"));
-            ip("link set tap0 up");
-            // Another of its own, which is attached and takes its share.
-            let more = Tap::open_queues("tap0", TapOffloads::ALL, 1).unwrap();
-            assert!(!more[0].created());
-            let said = ip("-d link show tap0");
-            assert!(said.contains("multi_queue numqueues 4 "), "{said}");
-            // Each of them is the whole interface to the host, and so is the last one left.
-            while let Some(queue) = queues.pop() {
-                assert_eq!(write(&queue, &frame(60)), Ok(VNET_HDR_BYTES + 60));
-            }
-            assert_eq!(write(&more[0], &frame(60)), Ok(VNET_HDR_BYTES + 60));
-            let e = Tap::open_queues("tap0", TapOffloads::ALL, 256).unwrap_err();
-            assert_eq!(e.code, Code::Busy);
-            assert!(e.why.contains("256 queues are taken"), "{e}");
-        });
-    }
-
-    #[test]
-    fn queues_of_others_keep_the_length_of_their_headers() {
-        in_netns(|| {
-            let open = |name| Tap::open_queues(name, TapOffloads::ALL, 1);
-            let other = open("m0").unwrap();
-            set_header_bytes(&other[0].fd, 12).unwrap();
-            let e = open("m0").unwrap_err();
-            assert!(e.code == Code::Busy && e.why.contains("of 12 bytes"), "{e}");
-            assert_eq!(header_bytes(&other[0].fd), Ok(12));
-            // What an ended program has left belongs to no program.
-            ip("tuntap add m1 mode tap multi_queue");
-            set_header_bytes(&open("m1").unwrap()[0].fd, 12).unwrap();
-            assert_eq!(header_bytes(&open("m1").unwrap()[0].fd), Ok(VNET_HDR_BYTES as c_int));
-        });
-    }
-
-    #[test]
-    fn a_tap_of_the_other_kind_is_an_error_that_says_how_to_make_it() {
-        in_netns(|| {
-            ip("tuntap add s0 mode tap");
-            ip("tuntap add m0 mode tap multi_queue");
-            ip("link add v0 type veth peer name v1");
-            let open = |name, queues| match queues {
-                1 => Tap::open(name, TapOffloads::ALL).unwrap_err(),
-                n => Tap::open_queues(name, TapOffloads::ALL, n).unwrap_err(),
-            };
-            let commands = |fix: &str| -> Vec<String> {
-                let (_, commands) = fix.split_once(": ip ").unwrap();
-                commands.split(" && ip ").map(str::to_owned).collect()
-            };
-            let e = open("s0", 2);
-            assert!(e.code == Code::Busy && e.why.contains("of one queue"), "{e}");
-            for args in commands(&e.fix) {
-                ip(&args);
-            }
-            Tap::open_queues("s0", TapOffloads::ALL, 2).unwrap();
-            let e = open("m0", 1);
-            assert!(e.code == Code::Busy && e.why.contains("multi-queue"), "{e}");
-            for args in commands(&e.fix) {
-                ip(&args);
-            }
-            Tap::open("m0", TapOffloads::ALL).unwrap();
-            let e = open("v0", 2);
-            assert!(e.code == Code::Busy && e.fix.contains("ip -d link show v0"), "{e}");
-        });
-    }
-
-    #[test]
-    fn an_empty_tap_is_not_waited_for_and_one_that_is_down_takes_nothing() {
-        in_netns(|| {
-            let tap = Tap::open("t0", TapOffloads::ALL).unwrap();
-            assert_eq!(write(&tap, &frame(60)), Err(Errno::IO));
-            let mut byte = [0; 64];
-            assert_eq!(tap.read_vectored(&mut [IoSliceMut::new(&mut byte)]), Err(Errno::AGAIN));
-            let lie = VnetHdr { gso_type: 0x7f, gso_size: 1, ..VnetHdr::NONE }.to_bytes();
-            ip("link set t0 up");
-            let f = frame(60);
-            let bufs = [IoSlice::new(&lie), IoSlice::new(&f)];
-            assert_eq!(tap.write_vectored(&bufs), Err(Errno::INVAL));
-        });
-    }
 }

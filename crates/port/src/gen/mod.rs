@@ -98,8 +98,9 @@ fn room(pool: &Pool) -> usize {
     }
 }
 
-/// Locally administered MAC address to which packets go; the next constant is that of their source.
+/// Locally administered MAC address to which packets go.
 const RECEIVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+/// Locally administered MAC address from which packets come.
 const GENERATOR: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 #[cfg(test)]

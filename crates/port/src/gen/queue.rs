@@ -216,12 +216,12 @@ impl QueueOps for GenQueue {
 
     fn arm(&mut self, want: Want) -> bool {
         self.timer.drain();
-        if self.left() == 0 {
-            return std::mem::replace(&mut self.told_end, true);
-        }
-        // There is always room: `xmit` drops all packets.
+        // There is always room, also after the end: `xmit` drops all packets.
         if want.room() {
             return false;
+        }
+        if self.left() == 0 {
+            return std::mem::replace(&mut self.told_end, true);
         }
         let now = Instant::now();
         if let Some(at) = self.retry_at.filter(|&at| at > now) {

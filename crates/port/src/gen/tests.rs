@@ -71,6 +71,7 @@ fn a_wait_returns_once_when_the_last_packet_was_made() {
     assert!(port.wait(None).unwrap());
     assert_eq!(port.health(), Health::Finished);
     assert!(!port.wait(Some(Duration::ZERO)).unwrap());
+    assert_eq!(port.wait_for(Want::Room, None), Ok(true), "packets are taken after the end, too");
 }
 
 #[test]

@@ -100,11 +100,14 @@ impl Rx {
     fn adopt_chain(&mut self, ready: u16, mem: &mut Local, out: &mut Batch) -> Checked<u16> {
         let (mut n, mut bytes) = (0, 0);
         loop {
-            if n == ready {
-                return if n == self.ring.shared.len() { Err(ProtocolError::Chain) } else { Ok(0) };
+            if n == ready && n == self.ring.shared.len() {
+                return Err(ProtocolError::Chain);
             }
             if usize::from(n) == DESCS_MAX {
                 return Err(ProtocolError::TooLong);
+            }
+            if n == ready {
+                return Ok(0);
             }
             let (span, flags) = self.span(n)?;
             bytes += span.len as usize;

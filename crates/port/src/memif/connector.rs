@@ -76,15 +76,20 @@ impl Connector {
 
     /// Takes the rings of a completed handshake.
     fn connected(&mut self, turn: &mut Turn<'_>) -> Event {
+        let memory = match &mut self.state {
+            State::Handshake(handshake) => handshake.memory.take(),
+            _ => None,
+        };
+        // `end` passes the socket to a closing thread, because its close may block.
+        let Some(memory) = memory else {
+            return self.end("the server answered too early".into(), turn);
+        };
         let state = std::mem::replace(&mut self.state, State::Waiting(Instant::now()));
-        if let State::Handshake(handshake) = state
-            && let Handshake { channel, memory: Some(memory), .. } = *handshake
-        {
-            self.state = State::Connected(channel);
-            let _ = self.watch.alarm(None);
-            return Event::Connected(memory.rings(turn.config, &self.pool));
+        if let State::Handshake(handshake) = state {
+            self.state = State::Connected(handshake.channel);
         }
-        self.end("the server answered too early".into(), turn)
+        let _ = self.watch.alarm(None);
+        Event::Connected(memory.rings(turn.config, &self.pool))
     }
 
     /// Closes the socket; the next attempt follows later.

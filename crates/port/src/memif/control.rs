@@ -23,7 +23,7 @@ use super::config::Config;
 use super::link::{Event, Shared};
 use super::sync::lock;
 
-/// Longest time that closing a port waits for its socket to be closed, and closing a queue for its connection
+/// Longest time that closing a port waits for its listener to be closed, and closing a queue for its connection
 /// to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The epoll tag of the mailbox; a port's tag is its address.
@@ -65,7 +65,8 @@ struct Mailbox {
 
 enum Order {
     Add(Arc<Shared>, Box<dyn Protocol>),
-    /// Remove the port with this tag. The sender is dropped after the port's socket is closed.
+    /// Remove the port with this tag. The sender is dropped after the port's listener is closed and its
+    /// connections are shut down.
     Remove(u64, SyncSender<()>),
     /// End the connection of this generation of the port with this tag, and tell the peer the reason. The
     /// sender is dropped afterwards.
@@ -114,7 +115,8 @@ impl Control {
         self.order(Order::Add(shared, protocol));
     }
 
-    /// Makes the thread close a port's socket, and waits a limited time for it.
+    /// Makes the thread close a port, and waits a limited time for it: the listener is closed, and connections are
+    /// shut down, before this returns; their sockets are closed later.
     pub fn remove(&self, shared: &Arc<Shared>) {
         let (sender, closed) = sync_channel(0);
         self.order(Order::Remove(tag(shared), sender));
@@ -217,7 +219,8 @@ impl Thread {
         protocol.close(&mut Turn { config: &shared.config, waste: &mut waste, closer });
         shared.publish(None, &mut waste);
         waste.into_iter().for_each(|waste| self.closer.dispose(waste));
-        // The tuple drops its fields in this order: the socket is closed before the waiting caller is woken.
+        // The tuple drops its fields in this order. The listener is closed, and connections are shut down, before
+        // the caller is woken; their sockets are closed later.
         self.closer.dispose(Waste::own((protocol, done, shared)));
     }
 

@@ -154,12 +154,12 @@ impl Copies {
         }
         // An empty packet, or a packet too long for any chain of the pool's frames: it counts as
         // received, and is dropped.
-        let nobodys = match self.scratch.len() {
+        let reason = match self.scratch.len() {
             0 => Some(DropReason::MALFORMED),
             len if len > mem.pool().packet_max_bytes() => Some(DropReason::TOO_LONG),
             _ => None,
         };
-        if let Some(reason) = nobodys {
+        if let Some(reason) = reason {
             let Some(skb) = mem.alloc_one() else {
                 self.no_frame += 1;
                 return Ok(0);

@@ -131,7 +131,10 @@ impl Plan for Config {
         obtained.queues = queues;
         if !EventFd::new()?.can_signal_shared() {
             // docs/ports/memif.md describes what a peer can do with such a doorbell.
-            obtained = obtained.refused("doorbells that cannot block: no io_submit here");
+            obtained = obtained.refused(
+                "doorbells that cannot block: this thread got no AIO context \
+                 (CONFIG_AIO, fs.aio-max-nr)",
+            );
         }
         if let Some(Health::Down(why)) = ops.first().map(|queue| queue.health()) {
             obtained = obtained.refused(format!("no peer yet, {}; {}", why.why, why.fix));

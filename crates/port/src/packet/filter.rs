@@ -10,7 +10,8 @@
 //!
 //! A filter decides by one packet's first headers. What it takes more to tell (the later fragments of
 //! a datagram have no ports, extension headers are a list) is not received, nor is what is cut short: the kernel ends
-//! a filter that reads behind the packet's end. The words mean what they mean of `xdp` (xdp/program.rs); host/filter.rs has the values and offsets of both.
+//! a filter that reads behind the packet's end. The words mean what they mean of `xdp` (xdp/program.rs);
+//! host/filter.rs has the values and offsets of both.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -253,7 +253,8 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, limits: Lim
 /// unfinished.
 ///
 /// # Errors
-/// `UNSUPPORTED` if the place of the checksum is not found: delivered, the packet would leave with a wrong one.
+/// `UNSUPPORTED` if the place of the checksum is not found, as in a tunnel by VXLAN, Geneve or GRE: delivered, the
+/// packet would leave with a wrong one.
 #[cold]
 fn unfinished(bytes: &[u8], limits: Limits) -> Result<Offload, DropReason> {
     partial::left(bytes, bytes.len(), limits.mtu_bytes).ok_or(DropReason::UNSUPPORTED)

@@ -73,8 +73,8 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
         obtained.refused.extend(short_send_buffer(socket));
         obtained.refused.extend(short_receive_buffer(socket, source, config));
     }
-    // Another kernel may have it, too: then its superframes are cut here.
-    let has_uso = kernel::version().is_none_or(|version| version >= USO);
+    // An older kernel may have it by a backport. The port then cuts superframes that the kernel could cut.
+    let has_uso = kernel::version().is_some_and(|version| version >= USO);
     let limits = Limits { longest, mtu_bytes: mtu as usize };
     let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(sockets.len());
     for (socket, source) in sockets {

@@ -36,9 +36,9 @@ const SHORT_PROBE_PATIENCE: Duration = Duration::from_secs(1);
 /// offer, or refused ones only.
 const GIVE_UP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Time after which earlier refusals say nothing about the packets that are offered now. A caller offers refused
-/// packets again every millisecond; after such a pause they are other packets, or the caller was away.
-const FORGET: Duration = Duration::from_millis(100);
+/// Most time between two refusals of the first packet that counts as time in which it was refused. A caller offers
+/// refused packets again every millisecond, or makes a pause of which nothing is known.
+const PAUSE_COUNTED: Duration = Duration::from_millis(100);
 
 /// The arrays for sendmmsg, and the state after the kernel's last reply.
 pub(super) struct Tx {
@@ -112,6 +112,18 @@ impl Tx {
     /// Forgets refusals, after which the next one is treated as the first.
     fn forget(&mut self) {
         (self.refused_since, self.held) = (None, None);
+    }
+
+    /// Takes the time `beyond` [`PAUSE_COUNTED`] out of the time in which the first packet of `batch` was refused;
+    /// forgets the refusals if they were those of another packet.
+    fn resume(&mut self, beyond: Duration, batch: &Batch) {
+        if self.refused.first() != batch.handles().first() {
+            self.forget();
+            self.refused.clear();
+            return;
+        }
+        let held = self.held.iter_mut().flat_map(|held| [&mut held.since, &mut held.probed]);
+        self.refused_since.iter_mut().chain(held).for_each(|at| *at += beyond);
     }
 
     /// Returns true if the kernel refused the last packet for lack of room.
@@ -249,9 +261,9 @@ impl Tx {
     ) -> Then {
         let now = Instant::now();
         let before = self.refused_at.replace(now);
-        if before.is_some_and(|at| now.saturating_duration_since(at) >= FORGET) {
-            self.forget();
-            self.refused.clear();
+        let pause = before.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        if let Some(beyond) = pause.checked_sub(PAUSE_COUNTED) {
+            self.resume(beyond, batch);
         }
         let since = *self.refused_since.get_or_insert(now);
         let waited = now.saturating_duration_since(since);
@@ -281,8 +293,9 @@ impl Tx {
     /// Offers a packet behind the first one, if that was refused for long enough.
     ///
     /// All packets before it were refused when they were offered, the first one just now. So a full queue
-    /// loses a packet by a probe only if it gets room between these two system calls, and had none for 100 ms
-    /// before. If all are refused, or there is no second packet, they may wait for room, until one is given up.
+    /// loses a packet by a probe only if it gets room between these two system calls, and had none at each
+    /// offer for 100 ms before. If all are refused, or there is no second packet, they may wait for room, until
+    /// one is given up.
     fn probe(&mut self, socket: &PacketSocket, batch: &Batch, now: Instant) -> Probe {
         let handles = batch.handles();
         let Some(first) = handles.first() else { return Probe::Unknown };

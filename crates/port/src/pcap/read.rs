@@ -167,12 +167,15 @@ impl QueueOps for ReadQueue {
     }
 
     fn arm(&mut self, want: Want) -> bool {
+        // There is always room, also after the end: `xmit` drops all packets.
+        if want.room() {
+            return false;
+        }
         if self.health.ended() {
             return std::mem::replace(&mut self.told_end, true);
         }
-        // There is always room: `xmit` drops all packets.
         let alarm = self.alarm.filter(|&at| Instant::now() < at);
-        if want.room() || (!self.blocked && alarm.is_none()) {
+        if !self.blocked && alarm.is_none() {
             return false;
         }
         self.reader.file_mut().watch(alarm.is_none(), alarm);

@@ -143,17 +143,36 @@ impl<W: Write> WriteQueue<W> {
         Ok(Some(interface))
     }
 
-    /// Writes the packets from the front of `batch`, up to the first that no capture can have; returns the
-    /// reason for which that one is to be dropped.
-    fn write(&mut self, now_ns: &mut Option<u64>, batch: &Batch) -> io::Result<Option<DropReason>> {
-        let mut refused = None;
-        for skb in batch.iter() {
-            if skb.len() > PACKET_LEN_MAX {
-                refused = Some(DropReason::TOO_LONG);
-                break;
+    /// Returns the number of the capture's interface for a packet, or the reason for which no capture can
+    /// have the packet.
+    fn place(&mut self, skb: &Skb) -> io::Result<std::result::Result<u32, DropReason>> {
+        if skb.len() > PACKET_LEN_MAX {
+            return Ok(Err(DropReason::TOO_LONG));
+        }
+        Ok(self.interface(LinkType(skb.link_type()))?.ok_or(DropReason::UNSUPPORTED))
+    }
+
+    /// Drops the packets that no capture can have.
+    #[cold]
+    fn sift(&mut self, batch: &mut Batch) -> io::Result<()> {
+        let mut failed = None;
+        batch.retain(|skb| match self.place(skb) {
+            Ok(place) => place.map(drop),
+            Err(e) => {
+                failed.get_or_insert(e);
+                Ok(())
             }
-            let Some(interface) = self.interface(LinkType(skb.link_type()))? else {
-                refused = Some(DropReason::UNSUPPORTED);
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Writes the packets from the front of `batch`, up to the first that no capture can have; returns true
+    /// if these are all.
+    fn write(&mut self, now_ns: &mut Option<u64>, batch: &Batch) -> io::Result<bool> {
+        let mut is_all = true;
+        for skb in batch.iter() {
+            let Ok(interface) = self.place(skb)? else {
+                is_all = false;
                 break;
             };
             let now_ns = || *now_ns.get_or_insert_with(epoch_ns);
@@ -163,7 +182,7 @@ impl<W: Write> WriteQueue<W> {
             self.writer.write(interface, time_ns, orig_len, bytes)?; // at most PACKET_LEN_MAX
         }
         self.writer.flush()?;
-        Ok(refused)
+        Ok(is_all)
     }
 
     fn fail(&mut self, e: &io::Error) {
@@ -220,10 +239,10 @@ impl<W: Write + Send> QueueOps for WriteQueue<W> {
             let before = self.writer.packets_whole();
             let written = self.write(&mut now_ns, batch);
             moved += batch.sent((self.writer.packets_whole() - before) as usize, mem);
-            match written {
-                Err(e) => self.fail(&e),
-                Ok(Some(reason)) => batch.discard_first(1, reason, mem),
-                Ok(None) => {}
+            // All packets that no capture can have are dropped together, so that they take one write(2).
+            let sifted = written.and_then(|is_all| if is_all { Ok(()) } else { self.sift(batch) });
+            if let Err(e) = sifted {
+                self.fail(&e);
             }
         }
         batch.discard_first(batch.len(), DropReason::WRITE_FAILED, mem);

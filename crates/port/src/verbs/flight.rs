@@ -62,8 +62,8 @@ impl Flight {
         unsafe { batch.took(n) };
     }
 
-    /// Notes that the newest `n` packets are those that the device took of a longer chain, so none of
-    /// them makes a completion. Returns true if no packet that the device has makes one.
+    /// Notes that the device took only the first `n` packets of the last chain. The last packet of a chain
+    /// makes its completion, so these make none. Returns true if no packet that the device has makes one.
     #[cold]
     pub fn cut_chain(&mut self, n: usize) -> bool {
         let first = self.tail.wrapping_sub(n as u32);

@@ -209,7 +209,8 @@ impl Tx {
             // It takes nothing, and no completion will ever say that there is room.
             self.fail(way, "it takes no request", peers, reports);
         }
-        // A device that has no room although its flight has gets the rest with a later call.
+        // If the device takes none although its flight has room, and the way has not failed, a packet in flight makes a
+        // completion: a call after it sends the rest.
         (taken > 0).then_some(sent)
     }
 

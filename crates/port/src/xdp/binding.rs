@@ -169,11 +169,11 @@ impl QueueBinding {
     }
 
     /// Returns true once no socket is bound to the queue, so that the device no longer has frames
-    /// of a closed socket.
-    pub fn is_vacant(&self, copy_mode: CopyMode) -> bool {
-        let (until, mut unbound) = (Instant::now() + BUSY, None);
+    /// of a closed socket. Uses the socket in `unbound` as [`QueueBinding::try_bind`] does.
+    pub fn is_vacant(&self, copy_mode: CopyMode, unbound: &mut Option<Rings>) -> bool {
+        let until = Instant::now() + BUSY;
         loop {
-            match self.bind_as(copy_mode != CopyMode::Always, &mut unbound) {
+            match self.bind_as(copy_mode != CopyMode::Always, unbound) {
                 Ok(_) => return true,
                 Err(Refused::Bind(Errno::BUSY)) if Instant::now() < until => {
                     let _ = poll_readable(&[], Some(BUSY_STEP));
@@ -251,7 +251,8 @@ impl QueueBinding {
             match self.bind_to(&mut rings, None, zero_copy, several) {
                 Ok(()) => Ok(rings),
                 Err(e) => {
-                    // With other errors, the kernel may have noted it.
+                    // With other errors, the kernel may have noted that packets of this memory may have several
+                    // frames.
                     rings.several = is_noted || several && !matches!(e, Errno::INVAL | Errno::BUSY);
                     *unbound = Some(rings);
                     Err(Refused::Bind(e))

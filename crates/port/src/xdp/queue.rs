@@ -11,7 +11,7 @@ use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
 use crate::caps::Caps;
-use crate::host::{Bell, Host, HostDevice, HostQueue, Link, RETRY, longest_frame, partial};
+use crate::host::{Bell, Host, HostDevice, HostQueue, Link, RETRY, partial};
 use crate::moderation::HoldControl;
 use crate::queue::{Health, HealthKind, Want};
 use crate::stats::{Counters, DriverCounts};
@@ -32,6 +32,9 @@ const REBIND_INTERVAL: Duration = Duration::from_millis(10);
 ///
 /// Source: net/xdp/xsk.c, `xsk_poll`, which reports nothing of a socket that is not bound.
 const INTERFACE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Receives without a packet after which the clock is read, to check the interface if it is time.
+const EMPTY_POLLS: u16 = 1024;
 
 /// The longest wait on closing for packets that the kernel still reads.
 const LINGER: Duration = Duration::from_secs(1);
@@ -79,7 +82,8 @@ pub(super) struct Device {
     refused: Option<Refused>,
     /// Time at which an idle queue checks its interface next.
     check_at: Option<Instant>,
-    /// Receives without a packet, modulo 2^16: each time it is 0, the interface is checked, as a caller that never waits would not learn of its end.
+    /// Number of receives without a packet, modulo [`EMPTY_POLLS`]. At 0 the interface is checked: a caller that
+    /// never waits would not notice its end.
     empty_polls: u16,
 }
 
@@ -110,9 +114,9 @@ pub(super) fn open(
     let copy_mode = if bound.zero_copy { CopyMode::Never } else { CopyMode::Always };
     let name = format!("xdp {}/{}", binding.name, binding.queue());
     let pool = binding.pool.clone();
-    let (bell, longest) = (Bell::new(&*bound.rings.socket)?, longest_frame(link.interface())?);
+    let bell = Bell::new(&*bound.rings.socket)?;
     let mut device = Device {
-        tx: Tx::new(pool.clone(), pool.tally(&format!("{name} tx")), longest),
+        tx: Tx::new(pool.clone(), pool.tally(&format!("{name} tx"))),
         home: pool.local_named(&name, 0),
         rx: Rx::new(binding.packet_frames()),
         binding,
@@ -345,7 +349,7 @@ impl HostDevice for Device {
         let before = out.len();
         let moved = self.rx.receive(socket, mem, out, budget);
         if moved.packets == 0 {
-            self.empty_polls = self.empty_polls.wrapping_add(1);
+            self.empty_polls = (self.empty_polls + 1) % EMPTY_POLLS;
             if self.empty_polls == 0 {
                 self.look_awake(host);
             }
@@ -467,7 +471,8 @@ impl Drop for Device {
         // A device that writes the frames itself may do so until the kernel has cleared up. If it
         // is unknown whether the kernel has, the frames stay lent, in the ledger too.
         let copied = self.copy_mode == CopyMode::Always;
-        if copied || (self.lost.is_some() && self.binding.is_vacant(self.copy_mode)) {
+        let unbound = &mut self.unbound;
+        if copied || (self.lost.is_some() && self.binding.is_vacant(self.copy_mode, unbound)) {
             // SAFETY: in copy mode a closed socket writes no frames; otherwise another socket could be bound to the
             // queue, so the device has given up the frames of this one.
             unsafe { self.reclaim_frames(DropReason::STOPPED) };

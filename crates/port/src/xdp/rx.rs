@@ -19,6 +19,8 @@ pub(super) struct Rx {
     partial: Option<Skb>,
     /// True if the partly received packet has lost a frame, so that the rest of it is dropped.
     spoilt: bool,
+    /// True if the spoilt packet is in the ledger. It is not while all its frames so far are bad.
+    counted: bool,
     /// Empty batch of one packet, made with the first packet of several frames.
     one: Option<Batch>,
     /// Pending while the pool has no frame and the rings too few for a packet.
@@ -36,6 +38,7 @@ impl Rx {
             packet_frames,
             partial: None,
             spoilt: false,
+            counted: false,
             one: None,
             starved: Retry::default(),
             rx_nombuf: 0,
@@ -102,7 +105,11 @@ impl Rx {
             one.pop()
         });
         let unused = match (self.partial.take(), frame) {
-            (None, Some(frame)) if self.spoilt => Some(frame),
+            (None, Some(frame)) if self.spoilt && self.counted => Some(frame),
+            (None, Some(frame)) if self.spoilt => {
+                self.spoil(frame, DropReason::BAD_DESC, mem);
+                None
+            }
             (None, Some(frame)) => {
                 self.partial = Some(frame);
                 None
@@ -132,7 +139,7 @@ impl Rx {
             one.truncate_to(0, mem);
         }
         if desc.options & CONTINUED == 0 {
-            self.spoilt = false;
+            (self.spoilt, self.counted) = (false, false);
             if let Some(packet) = self.partial.take() {
                 // As many packets as descriptors, and there is room for these.
                 let _ = out.push(packet);
@@ -143,7 +150,7 @@ impl Rx {
     /// Drops a partly received packet, which counts as one; its other frames are freed as unused.
     fn spoil(&mut self, head: Skb, reason: DropReason, mem: &mut Local) {
         refuse(head, reason, mem);
-        self.spoilt = true;
+        (self.spoilt, self.counted) = (true, true);
     }
 
     /// Posts free frames until the fill ring is full or the pool empty.
@@ -188,7 +195,7 @@ impl Rx {
         if let Some(head) = self.partial.take() {
             refuse(head, reason, mem);
         }
-        self.spoilt = false;
+        (self.spoilt, self.counted) = (false, false);
     }
 }
 
@@ -222,17 +229,23 @@ mod tests {
         let pool = Pool::builder().frames(16).build().unwrap();
         let (mut mem, mut rx, mut out) = (pool.local(), Rx::new(4), Batch::with_capacity(8));
         let mut held = Held::new(16 * pool.frame_size(), pool.frame_size());
-        let mut frames = [0; 5];
-        assert_eq!(mem.lend(&mut frames), 5);
+        let mut frames = [0; 9];
+        assert_eq!(mem.lend(&mut frames), 9);
         frames.iter().for_each(|frame| held.post(*frame));
         let desc = |i: usize, options| Desc { addr: frames[i] + 256, len: 100, options };
-        let bad = Desc { len: 4096, ..desc(1, CONTINUED) };
-        let descs = [desc(0, CONTINUED), bad, desc(2, CONTINUED), desc(3, 0), desc(4, 0)];
+        let bad = |i| Desc { len: 4096, ..desc(i, CONTINUED) };
+        let descs = [desc(0, CONTINUED), bad(1), desc(2, CONTINUED), desc(3, 0), desc(4, 0)];
         rx.adopt(&descs, &mut held, &mut mem, &mut out);
         assert_eq!((out.len(), held.lies), (1, 1));
+        let dropped = || pool.ledger().dropped(DropReason::BAD_DESC);
+        assert_eq!(dropped(), 1);
+        // The first one is bad.
+        let descs = [bad(5), desc(6, CONTINUED), desc(7, 0), desc(8, 0)];
+        rx.adopt(&descs, &mut held, &mut mem, &mut out);
+        assert_eq!((out.len(), held.lies, dropped()), (2, 2, 2));
         drop(out);
         let ledger = pool.ledger();
-        assert_eq!((ledger.received, ledger.dropped(DropReason::BAD_DESC)), (1, 1), "{ledger}");
+        assert_eq!((ledger.received, ledger.dropped(DropReason::BAD_DESC)), (2, 2), "{ledger}");
         assert_eq!(ledger.in_flight, 0, "{ledger}");
     }
 }

@@ -170,7 +170,11 @@ impl Opening<'_> {
     ) -> Result<(Vec<XdpQueue>, bool)> {
         let mut obtained = wanted;
         match self.each(queues, &mut obtained, refused) {
-            Err(e) if wanted == CopyMode::Fallback && obtained == CopyMode::Never => {
+            Err(e)
+                if wanted == CopyMode::Fallback
+                    && obtained == CopyMode::Never
+                    && may_be_of_zero_copy(&e) =>
+            {
                 refused.push(format!("zero-copy: {}: {}", e.what, e.why));
                 // The others are closed; each is bound again as soon as the kernel has released it.
                 let ops = self.each(queues, &mut CopyMode::Always, refused)?;
@@ -200,6 +204,11 @@ impl Opening<'_> {
         }
         Ok(ops)
     }
+}
+
+/// Returns false for an error that a queue with copies would have, too.
+fn may_be_of_zero_copy(e: &Error) -> bool {
+    !matches!(e.code, Code::Busy | Code::NoDevice | Code::DeviceDown | Code::Permission)
 }
 
 /// Returns the bytes of a packet that fit into one frame of `pool`.

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::held::Held;
 use super::rings::Socket;
-use crate::host::{Link, RETRY, Retry, copy_out, longest_frame};
+use crate::host::{Link, RETRY, Retry, copy_out};
 
 /// Most frames of a packet: the limit of an sk_buff's fragments, and its head.
 ///
@@ -32,9 +32,6 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 pub(super) struct Tx {
     pool: Pool,
     chunk_bytes: u64,
-    /// Most bytes behind the Ethernet header of a packet that the interface carries: its device drops a longer one
-    /// without a word.
-    payload_max: usize,
     done: Batch,
     tally: Tally,
     /// True if the kernel was not notified of packets in the ring, or had no room for them.
@@ -54,14 +51,13 @@ pub(super) struct Tx {
 
 impl Tx {
     /// Creates the state of a queue that sends from `pool`; `tally` counts the packets that the
-    /// device has, and `longest` is the length of the longest frame that the interface carries.
-    pub fn new(pool: Pool, tally: Tally, longest: usize) -> Tx {
+    /// device has.
+    pub fn new(pool: Pool, tally: Tally) -> Tx {
         let chunk_bytes = pool.frame_size() as u64;
         let done = Batch::with_capacity(STRIDE);
         Tx {
             pool,
             chunk_bytes,
-            payload_max: longest.saturating_sub(ETHERNET_BYTES),
             done,
             tally,
             unannounced: false,
@@ -79,7 +75,7 @@ impl Tx {
     /// Shape:  batch[0..n) -> transmit ring; each is freed, as sent, when the device is done with it.
     ///         What can never be sent is dropped with its reason; the rest stays, in order.
     /// Cost:   one syscall where the kernel asks for it, in copy mode one for 32 packets; a copy of
-    ///         packets that are not in the device's memory; a syscall for those that are too long.
+    ///         packets that are not in the device's memory.
     pub fn send(
         &mut self,
         socket: &mut Socket,
@@ -111,7 +107,6 @@ impl Tx {
         let (mut moved, mut spans) = (Moved::default(), [Span::default(); FRAMES_MAX]);
         // Number of descriptors that are written and not published.
         let mut written = 0;
-        let mut is_asked = false;
         self.starved = Retry::default();
         loop {
             let Some(skb) = batch.iter().next() else { break };
@@ -137,11 +132,6 @@ impl Tx {
                         break;
                     }
                 }
-                Cut::Long if !is_asked => {
-                    is_asked = true;
-                    self.ask_longest(link);
-                }
-                Cut::Long => batch.discard_first(1, DropReason::TOO_LONG, mem),
                 Cut::Never(reason) => batch.discard_first(1, reason, mem),
             }
         }
@@ -202,9 +192,9 @@ impl Tx {
 
     /// Decides how a packet is sent: from its frames, as a copy, or not at all.
     fn cut(&self, skb: &Skb, socket: &Socket, spans: &mut [Span; FRAMES_MAX]) -> Cut {
-        // One comparison finds both: for a packet without a header the difference wraps around.
-        if skb.len().wrapping_sub(ETHERNET_BYTES) > self.payload_max {
-            return unsendable(skb.len());
+        // The kernel would refuse this descriptor, and all descriptors behind it, forever.
+        if skb.len() < ETHERNET_BYTES {
+            return Cut::Never(DropReason::MALFORMED);
         }
         if !skb.is_of(&self.pool) {
             return Cut::Copy;
@@ -245,14 +235,6 @@ impl Tx {
             Cut::Copy
         } else {
             Cut::Never(DropReason::TOO_LONG)
-        }
-    }
-
-    /// Asks the interface for its MTU, which may have been raised.
-    #[cold]
-    fn ask_longest(&mut self, link: &Link) {
-        if let Ok(longest) = longest_frame(link.interface()) {
-            self.payload_max = longest.saturating_sub(ETHERNET_BYTES);
         }
     }
 
@@ -388,21 +370,8 @@ enum Cut {
     Frames(usize),
     /// As a copy, because the device cannot read its bytes in place.
     Copy,
-    /// Not at all, unless the interface carries longer packets now.
-    Long,
     /// Not at all; it is dropped for this reason.
     Never(DropReason),
-}
-
-/// Decides on a packet that is too short or too long for the interface.
-#[cold]
-fn unsendable(len: usize) -> Cut {
-    if len < ETHERNET_BYTES {
-        // The kernel would refuse its descriptor, and all descriptors behind it, forever.
-        Cut::Never(DropReason::MALFORMED)
-    } else {
-        Cut::Long
-    }
 }
 
 /// Writes descriptors of the first packet behind `written` others, for which there is room, and moves the packet

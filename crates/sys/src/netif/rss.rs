@@ -58,7 +58,7 @@ impl Rss {
     #[must_use]
     pub fn undone(&self, before: &Rss, now: &Rss) -> Option<Rss> {
         let mut back = Rss::default();
-        if self.table == now.table && before.table != now.table {
+        if !self.table.is_empty() && self.table == now.table && before.table != now.table {
             back.table.clone_from(&before.table);
         }
         if !self.key.is_empty() && self.key == now.key && before.key != now.key {
@@ -88,8 +88,8 @@ impl Rss {
     }
 
     /// Returns the request that sets the table and the key; an empty one is kept. The hash function
-    /// is kept, and `transform` is the present one: 0 would turn it off, and no value that keeps it
-    /// is accepted before Linux 6.8.
+    /// is kept, and `transform` is the present one: 0 would turn it off, and Linux before 6.8 has no
+    /// value that keeps it.
     fn request(&self, transform: u8) -> Vec<u32> {
         let entries = match self.table.len() as u32 {
             0 => TABLE_KEPT,
@@ -309,6 +309,8 @@ mod tests {
         assert_eq!(back(&set, &rss(&[1, 1], &[9, 9])), None);
         assert_eq!(back(&rss(&[0, 0], &[]), &rss(&[0, 0], &[7, 7])), Some((vec![0, 1], vec![])));
         assert_eq!(back(&rss(&[0, 0], &[]), &before), None);
+        let key = rss(&[], &[1, 2]);
+        assert_eq!(back(&key, &key), Some((vec![], vec![7, 7])), "the table was not set");
         assert_eq!(back(&before, &before), None);
     }
 

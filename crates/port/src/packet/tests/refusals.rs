@@ -95,23 +95,54 @@ fn segments_that_the_kernel_always_drops_do_not_hold_up_the_next_packet() {
     });
 }
 
+/// Returns a batch of a packet that the kernel always refuses, and one behind it that is tried after 1 s.
+fn refused_and_short(queue: &mut Queue) -> Batch {
+    let mut batch = Batch::with_capacity(2);
+    for frame in [stamped(0, 1514), stamped(1, 60)] {
+        batch.push(queue.local().alloc_copy(&frame).unwrap()).unwrap();
+    }
+    batch
+}
+
 #[test]
-fn refusal_after_a_pause_is_treated_as_the_first_one() {
+fn a_pause_between_refusals_drops_neither_the_same_packet_nor_another_one() {
     in_netns(|| {
         veth(1500);
         ip("link set v1 mtu 1400");
         let mut a = queue("packet:v0");
-        let mut batch = Batch::with_capacity(2);
-        for frame in [stamped(0, 1514), stamped(1, 60)] {
-            batch.push(a.local().alloc_copy(&frame).unwrap()).unwrap();
+        let mut batches = [(); 2].map(|()| refused_and_short(&mut a));
+        if a.xmit(&mut batches[0]) > 0 {
+            return eprintln!("skipped: this kernel says that it took what veth drops");
         }
+        for batch in &mut batches {
+            // Longer than any packet is refused before the one behind it is tried.
+            std::thread::sleep(Duration::from_millis(1100));
+            assert_eq!((a.xmit(batch), batch.len()), (0, 2));
+        }
+        assert_eq!(a.pool().ledger().dropped_total(), 0, "{}", a.pool().ledger());
+    });
+}
+
+#[test]
+fn a_packet_that_is_offered_rarely_and_always_refused_is_dropped_in_the_end() {
+    in_netns(|| {
+        veth(1500);
+        ip("link set v1 mtu 1400");
+        let (mut a, mut b) = (queue("packet:v0"), queue("packet:v1"));
+        let mut batch = refused_and_short(&mut a);
         if a.xmit(&mut batch) > 0 {
             return eprintln!("skipped: this kernel says that it took what veth drops");
         }
-        // Longer than any packet is refused before the one behind it is tried.
-        std::thread::sleep(Duration::from_millis(1100));
-        assert_eq!((a.xmit(&mut batch), batch.len()), (0, 2));
-        assert_eq!(a.pool().ledger().dropped_total(), 0, "{}", a.pool().ledger());
+        let mut offers = 1;
+        while !batch.is_empty() {
+            assert!(offers < 15, "{}", a.pool().ledger());
+            // Of each pause 100 ms count, so the packet behind it is tried at the eleventh offer.
+            std::thread::sleep(Duration::from_millis(110));
+            a.xmit(&mut batch);
+            offers += 1;
+        }
+        assert_eq!(a.pool().ledger().dropped(DropReason::WRITE_FAILED), 1);
+        assert_eq!(bytes(receive(&mut b, 1).iter().next().unwrap()), stamped(1, 60));
     });
 }
 

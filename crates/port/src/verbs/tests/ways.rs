@@ -27,7 +27,7 @@ fn three(pool: &Pool, options: &str) -> [Opened; 3] {
     // sends to all what is for it.
     for (n, other) in [(1, 1), (2, 0)] {
         loop {
-            let mut spokes = [&mut left, &mut right];
+            let spokes = [&mut left, &mut right];
             let asks = packet(&mut mem, 9, n, 60, n);
             send(spokes[1 - other], &mut mem, [asks]);
             assert_eq!(receive(&mut hub, &mut mem, 1), [n]);

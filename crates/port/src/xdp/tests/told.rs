@@ -27,7 +27,7 @@ fn driver_that_asks_late_is_told_of_packets_in_the_ring() {
         let (pool, mut link) = (pool(64), Link::open("lo").unwrap());
         let (mut socket, mut mem) = (socket(pool.frame_size()), pool.local());
         let (mut tx, mut batch) =
-            (Tx::new(pool.clone(), pool.tally("tx"), 1518), Batch::with_capacity(1));
+            (Tx::new(pool.clone(), pool.tally("tx")), Batch::with_capacity(1));
         batch.push(mem.alloc_copy(&stamped(0, 60)).unwrap()).unwrap();
         let mut home = pool.local_with(0);
         let sent = tx.send(&mut socket, &mut link, &mut home, &mut mem, &mut batch);
