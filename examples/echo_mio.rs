@@ -47,6 +47,7 @@ fn main() -> Result<()> {
             done => done?,
         }
     }
+    batch.discard(DropReason::TX_FULL); // what a failed device has not taken
     println!("{}", port.ledger());
     drop(ended);
     Ok(port.health().check()?) // a deleted interface is an error

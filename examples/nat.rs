@@ -11,11 +11,12 @@ use linerate::prelude::*;
 use linerate::wire::{Mac, Protocol};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
-const NO_PORT: DropReason = DropReason::app(0, "no_port_left");
+const NO_PORT: DropReason = DropReason::app(0, "no_port_near");
 /// The first of our own ports; the next constant is their number.
 const FIRST: usize = 0x8000;
 const PORTS: usize = 0x8000;
-/// Most ports that are looked at for a packet, so that a full table costs no more.
+/// Most ports that are looked at for a packet, so that a full table costs no more; a flow may find none near its
+/// hash while others are free.
 const PROBES: usize = 64;
 
 struct Nat {

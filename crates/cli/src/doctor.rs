@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use clap::Parser;
 use linerate::{Code, Driver, Registry, Spec};
@@ -13,7 +14,7 @@ use linerate_sys::rtnl::Neighbours;
 use crate::counters::Counters;
 use crate::errors::{CHECK, Failure, RUNTIME, USAGE, to_type};
 use crate::screen::Screen;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::undo;
 
 /// Greatest width of a line; a command that users paste may be wider.
@@ -72,7 +73,8 @@ the remedy. Before doctor proposes a command, it tries the command in a separate
 network namespace, or checks that the program exists. Other commands are marked
 unverified.
 
-Exit status: 0 nothing is missing, 2 wrong request, 3 something is missing.";
+Exit status: 0 nothing is missing, 2 wrong request, 3 something is missing, 129, 130 or 143 if SIGHUP,
+SIGINT or SIGTERM came while a port was checked.";
 
 impl Doctor {
     /// Examines the port or the machine and prints the findings; returns the exit status.
@@ -81,19 +83,21 @@ impl Doctor {
     /// An invalid port text.
     pub fn run(&self, drivers: &Registry, screen: &Screen) -> Result<u8, Failure> {
         let port = self.port.as_deref().map(|text| port_text(text, drivers.of_links()));
-        let mut shown = None;
+        let (mut shown, mut ended) = (None, None);
         let mut findings = match &port {
             Some(port) => {
                 let spec = drivers.parse(port)?;
                 shown = Some(spec.shown_text());
                 let trial = self.trial(&spec, drivers.of_links())?;
                 // Before a port is opened: a signal must not end this process while a device is changed.
-                let _signals = Signals::watch().map_err(|e| {
+                let signals = Signals::watch().map_err(|e| {
                     let what = "cannot watch for signals";
                     Failure::new(RUNTIME, "E-SYSTEM", what, e.to_string(), "")
                 })?;
                 let _until_the_end = undo::record([port.as_str()], drivers, screen);
-                doctor::check_with(port, trial, drivers)
+                let found = doctor::check_with(port, trial, drivers);
+                ended = signals.wait(Duration::ZERO);
+                found
             }
             None if self.undo => undo::undo(screen),
             None => machine(),
@@ -113,7 +117,11 @@ impl Doctor {
             return Err(refusal(finding));
         }
         screen.result(|| text(&findings), || json::doctor(shown.as_deref(), &findings))?;
-        Ok(if worst(&findings) == Level::Miss { CHECK } else { 0 })
+        Ok(match ended {
+            Some(signal) => signals::status(signal),
+            None if worst(&findings) == Level::Miss => CHECK,
+            None => 0,
+        })
     }
 }
 

@@ -126,13 +126,14 @@ impl Drop for Far {
 /// Source: Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat: the first number is time on a CPU.
 pub fn cpu_time(process: u32) -> Option<Duration> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
-    let mut ns = 0_u64;
+    let mut sum = None;
     for task in tasks.flatten() {
         // A thread may have ended since; its time is not known then.
         let Ok(text) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
-        ns += text.split_whitespace().next()?.parse::<u64>().ok()?;
+        let ns: u64 = text.split_whitespace().next()?.parse().ok()?;
+        *sum.get_or_insert(0) += ns;
     }
-    Some(Duration::from_nanos(ns))
+    sum.map(Duration::from_nanos)
 }
 
 /// Extracts the report from the process's JSON document; `None` if it is not the document of a run.

@@ -219,7 +219,7 @@ fn recording(
 
 /// Starts to watch for what ends the run.
 fn watched(path: &Path) -> Result<Signals, Failure> {
-    let signals = if path.beside { Signals::of_stdin() } else { Signals::watch() };
+    let signals = if path.beside { Signals::beside() } else { Signals::watch() };
     signals.map_err(|e| {
         Failure::new(RUNTIME, "E-SYSTEM", "cannot watch for signals", e.to_string(), "")
     })

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use linerate::{Registry, Spec};
 use linerate_ctl::{ErrorReport, json};
 use linerate_sys::text::harmless;
+use rustix::io::Errno;
 
 use crate::errors::{self, Failure, RUNTIME};
 
@@ -102,8 +103,9 @@ impl Screen {
         let text = plain(text);
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // No failure: the reader of the pipe has read enough (`linerate … | head`).
+            // No failure: the reader of the pipe has read enough (`linerate … | head`), or the terminal has gone.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::IO) => Ok(()),
             Err(e) => {
                 let what = "cannot write the result to stdout";
                 Err(Failure::new(RUNTIME, "E-FILE", what, e.to_string(), ""))

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -39,45 +39,49 @@ impl Signals {
     /// # Errors
     /// As above.
     pub fn telling(flag: &Arc<AtomicBool>) -> io::Result<Signals> {
-        let flag = flag.clone();
-        let mut incoming = Incoming::new([SIGINT, SIGTERM])?;
+        let incoming = Incoming::new([SIGINT, SIGTERM])?;
         // A program under nohup(1) does not end with its terminal.
         if !ignores_hangup() {
             incoming.add_signal(SIGHUP)?;
         }
+        Signals::of(incoming, flag.clone()).map(|(signals, _)| signals)
+    }
+
+    /// Watches SIGINT and the standard input, whose end gives [`HANGUP`]: the process at its other end has died or
+    /// wants the run to end. SIGTERM and SIGHUP are left to that process, because a service's manager and a terminal
+    /// send them to both.
+    ///
+    /// # Errors
+    /// Errors of sigaction(2), or of starting a thread.
+    pub fn beside() -> io::Result<Signals> {
+        for signal in [SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::default())?;
+        }
+        let (signals, ended) = Signals::of(Incoming::new([SIGINT])?, Arc::default())?;
+        thread::Builder::new().name("stdin".into()).spawn(move || {
+            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+            let _ = ended.send(HANGUP);
+        })?;
+        Ok(signals)
+    }
+
+    /// Starts the thread that receives signals; returns a sender for other ends of the run, too.
+    fn of(mut incoming: Incoming, flag: Arc<AtomicBool>) -> io::Result<(Signals, Sender<i32>)> {
         let (first, signals) = channel();
+        let another = first.clone();
         thread::Builder::new().name("signals".into()).spawn(move || {
             for (i, signal) in incoming.forever().enumerate() {
                 flag.store(true, Ordering::Relaxed);
                 if i > 0 || first.send(signal).is_err() {
                     if undo::is_recorded() {
-                        let left =
-                            "what this run changed on interfaces stays changed; to restore it";
+                        let left = "the interfaces stay changed; restore them by";
                         let _ = writeln!(io::stderr(), "note: {left}: {}", undo::UNDO);
                     }
                     std::process::exit(status(signal).into());
                 }
             }
         })?;
-        Ok(Signals(signals))
-    }
-
-    /// Watches nothing but the standard input: its end gives [`HANGUP`], and means that the process at its other end
-    /// has died or wants the run to end. Signals that a service's manager sends to both processes are left to that
-    /// one.
-    ///
-    /// # Errors
-    /// Errors of sigaction(2), or of starting the thread.
-    pub fn of_stdin() -> io::Result<Signals> {
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::default())?;
-        }
-        let (ended, signals) = channel();
-        thread::Builder::new().name("stdin".into()).spawn(move || {
-            let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-            let _ = ended.send(HANGUP);
-        })?;
-        Ok(Signals(signals))
+        Ok((Signals(signals), another))
     }
 
     /// Waits for a signal, or for `timeout`.

@@ -298,10 +298,15 @@ impl Line {
         Some(Line { pid, start, netns, index, interface, left })
     }
 
-    /// Returns the interface, whatever its name is now; `None` if it no longer exists.
+    /// Returns the interface, also under another name; `None` if it no longer exists.
     fn there(&self) -> linerate::Result<Option<Interface>> {
         match Interface::by_index(self.index) {
-            Ok(there) => Ok(Some(there)),
+            Ok(there) => {
+                // An index may be that of another interface later: then the name is another one's, too.
+                let is_same = there.name().to_string() == self.interface
+                    || Interface::open(&self.interface).is_err();
+                Ok(Some(there).filter(|_| is_same))
+            }
             Err(e) if e.code == linerate::Code::NoDevice => Ok(None),
             Err(e) => Err(e),
         }
@@ -315,7 +320,7 @@ impl Line {
         let there = self.there().ok()??;
         // What cannot be read may be left.
         self.left.is_left(&there).unwrap_or(true).then_some(())?;
-        let (interface, (changed, _)) = (&self.interface, self.left.descriptions());
+        let (interface, (changed, _)) = (there.name(), self.left.descriptions());
         let verb = match self.left {
             Left::Interrupts(_) => "may have left",
             _ => "left",

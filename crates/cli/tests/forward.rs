@@ -293,12 +293,12 @@ fn the_end_of_a_terminal_does_not_end_a_run_under_nohup() {
     assert_eq!(ended.exit, Some(0), "{ended:?}");
 }
 
-/// Signals the second process, as a service's manager does: it obeys its standard input only.
+/// Signals the second process, as a service's manager and a terminal do.
 #[test]
 fn signals_to_the_second_process_do_not_end_it_before_the_first() {
     let child = start("forward --for 1s --json");
     let far = Pid::from_raw(far_of(child.id())).unwrap();
-    for which in [Signal::TERM, Signal::INT, Signal::TERM] {
+    for which in [Signal::TERM, Signal::HUP, Signal::TERM] {
         kill_process(far, which).unwrap();
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -110,7 +110,7 @@ impl Device {
     }
 
     /// Sends waiting packets, and sleeps until there is work, or for `timeout`: that of
-    /// `Interface::poll_delay`. Returns false after the timeout, or without one, if the source has
+    /// `Interface::poll_delay`. While nothing can be sent, it sleeps for 1 ms at least. Returns false after the timeout, or without one, if the source has
     /// ended.
     ///
     /// # Errors
@@ -244,31 +244,30 @@ impl Leaving {
 
     /// Returns true if there is room and memory for the next packet, whatever its length.
     fn is_ready(&mut self) -> bool {
-        self.has(self.longest)
+        self.has(true)
     }
 
     /// Returns true if there is room and memory for an answer to a packet, which is no superframe. The frames of
     /// superframes may be those of received packets, which are free once smoltcp has taken them.
     fn can_answer(&mut self) -> bool {
-        let room = self.queue.pool().data_room();
-        self.has(room)
+        self.has(false)
     }
 
-    /// Returns true if there is room and memory for a packet of up to `longest` bytes.
-    fn has(&mut self, longest: usize) -> bool {
+    /// Returns true if there is room and memory for a packet, also for a superframe if `with_long`.
+    fn has(&mut self, with_long: bool) -> bool {
         if self.batch.spare() == 0 {
             self.flush();
         }
-        if !self.has_memory(longest) {
+        if !self.has_memory(with_long) {
             // Sending returns the frames of packets that were sent before.
             self.flush();
             self.queue.reap();
         }
-        self.batch.spare() > 0 && self.has_memory(longest)
+        self.batch.spare() > 0 && self.has_memory(with_long)
     }
 
-    fn has_memory(&mut self, longest: usize) -> bool {
-        let room = self.queue.pool().data_room();
+    fn has_memory(&mut self, with_long: bool) -> bool {
+        let (room, longest) = (self.queue.pool().data_room(), self.longest);
         let keep = |kept: &mut Option<Skb>, mem: &mut Local, bytes| {
             if kept.is_none() {
                 *kept = mem.alloc_len(bytes);
@@ -276,7 +275,7 @@ impl Leaving {
             kept.is_some()
         };
         keep(&mut self.short, self.queue.local(), room)
-            && (longest <= room || keep(&mut self.long, self.queue.local(), self.longest))
+            && (!with_long || longest <= room || keep(&mut self.long, self.queue.local(), longest))
     }
 }
 

@@ -98,12 +98,15 @@ impl Record {
 /// Prints that a record is missing, if it could not be written.
 fn say(written: Result<(), Errno>, screen: &Screen) {
     if let Err(e) = written {
+        let at = match rustix::process::geteuid().is_root() {
+            true => "/run/linerate",
+            false => "$XDG_RUNTIME_DIR/linerate",
+        };
         let why = match e {
-            Errno::NOENT => "XDG_RUNTIME_DIR names no folder: set it".to_owned(),
             Errno::PERM => {
-                "its folder is a link, or others may write it: remove it, or chmod 700".to_owned()
+                format!("{at} must be a folder of this user that no other user can write")
             }
-            e => e.to_string(),
+            e => format!("{at}: {e}"),
         };
         screen.change(&format!("note: if this run is killed, linerate doctor --undo cannot restore what it changed: cannot write a record: {why}\n"));
     }

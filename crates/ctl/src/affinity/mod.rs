@@ -33,7 +33,7 @@ pub use queue::{QueuePin, Was};
 /// Longest wait for a worker to obey; long, because a worker that shares its CPU may obey late.
 const OBEYS: Duration = Duration::from_secs(10);
 /// Longest such wait once the run ends.
-const OBEYS_AT_END: Duration = Duration::from_millis(500);
+const OBEYS_AT_END: Duration = Duration::from_millis(100);
 /// Interval at which the answer of a worker that is put back is looked for, if the worker wakes nobody.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 

@@ -36,7 +36,7 @@ pub struct RoundTrip {
 }
 
 /// Measures a pair of CPUs of each nearness that the machine has. A measurement takes up to 0.2 s, on threads of its
-/// own. If the CPUs of a pair are too busy, others are tried, three for each nearness.
+/// own. At most three pairs of each nearness are tried: the CPUs of a pair may be too busy.
 ///
 /// # Errors
 /// `E-CPU` if one of them cannot be used any more.

@@ -170,7 +170,14 @@ impl Gauge for EngineGauge {
                     self.before[i] = self.before[i].take().or(before);
                     self.now[i] = *place;
                 }
-                Err(e) => done = Err(e),
+                Err(e) => {
+                    // A worker that does not obey, or has ended, takes its time for each order.
+                    let is_over = e.code == Code::Busy && place.is_some();
+                    done = Err(e);
+                    if is_over {
+                        break;
+                    }
+                }
             }
         }
         done

@@ -19,8 +19,8 @@ use crate::report::ErrorReport;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of attempts to connect.
 const RETRY: Duration = Duration::from_millis(2);
-/// Longest answer: that of a run with thousands of queues has less than 1 MiB.
-const ANSWER_BYTES_MAX: u64 = 4 << 20;
+/// Longest answer: a queue has about 1 KiB.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// Connects to the socket; tries again while too many other clients wait to be accepted.
 fn connected(path: &Path) -> std::io::Result<OwnedFd> {
@@ -91,6 +91,10 @@ pub fn ask(path: &Path, request: &Request) -> Result<Answer, ErrorReport> {
     if line.is_empty() {
         let why = "it closed the connection without an answer: it ended, or has too many clients";
         return Err(refuse(Code::Busy, why.into(), "ask again"));
+    }
+    if line.len() as u64 == ANSWER_BYTES_MAX {
+        let why = format!("its answer is longer than {ANSWER_BYTES_MAX} bytes");
+        return Err(refuse(Code::System, why, "name a port, as in: -S eth0"));
     }
     if !line.ends_with('\n') {
         let why = "its answer was cut off: it has too many clients, or ended";

@@ -157,8 +157,9 @@ impl Reverts {
     pub fn ordered(&mut self, key: &Key, now: Instant) -> u64 {
         let serial = self.serial();
         if let Some(entry) = self.entries.get_mut(key) {
-            entry.reverting = entry.temporary.take().map(|set| set.value);
-            entry.changes.clear();
+            let last = entry.changes.drain(..).rev().find(|change| change.revert_after.is_some());
+            let set = entry.temporary.take().map(|set| set.value);
+            entry.reverting = last.map(|change| change.value).or(set);
             let value = entry.base.clone();
             entry.changes.push(Change { serial, value, revert_after: None, until: now });
         }
@@ -172,7 +173,8 @@ impl Reverts {
         entry.changes.retain(|change| Some(change.serial) != serial);
         match (&mut entry.temporary, entry.reverting.take(), serial) {
             (Some(set), _, _) => set.at = set.at.max(at),
-            (None, Some(value), Some(serial)) if entry.changes.is_empty() => {
+            // A change that was ordered since replaces it once it is made.
+            (None, Some(value), Some(serial)) => {
                 entry.temporary = Some(Temporary { serial, value, at });
             }
             _ => {}
@@ -191,6 +193,10 @@ impl Reverts {
     /// Cancels all reverts; returns their number. Changes whose outcome is not known become permanent.
     pub fn keep(&mut self) -> usize {
         let mut kept = 0;
+        for entry in self.entries.values_mut() {
+            // A revert that fails now is not tried again.
+            (entry.reverting, entry.failed) = (None, None);
+        }
         for entry in self.entries.values_mut().filter(|entry| entry.at().is_some()) {
             kept += 1;
             if let Some(set) = entry.temporary.take() {

@@ -150,6 +150,11 @@ impl Service {
             let clients = self.clients.iter().map(|client| client.until);
             let due = clients.chain(self.paused).chain(self.target.revert_at()).min();
             let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+            // No worker tells this thread that it has answered.
+            let left = match self.target.is_reverting() {
+                true => Some(left.map_or(PAUSE, |left| left.min(PAUSE))),
+                false => left,
+            };
             let left = if orders { Some(ORDERS_INTERVAL) } else { left };
             // The wait cannot fail with EBADF and the like: all members are open descriptors of
             // this thread.
@@ -161,6 +166,7 @@ impl Service {
             }
             let now = Instant::now();
             self.accept(now);
+            self.target.settle(now);
             let (target, watch) = (&mut self.target, &self.listening.watch);
             self.clients.retain_mut(|client| client.turn(target, watch, now));
             // After the answers to changes: one that is to stay cancels the revert.

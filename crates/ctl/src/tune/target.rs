@@ -366,8 +366,13 @@ impl Target {
         }
     }
 
+    /// Returns true if a revert was ordered that the worker has not answered.
+    pub fn is_reverting(&self) -> bool {
+        !self.reverting.is_empty()
+    }
+
     /// Records the reverts that workers have executed since the last call.
-    fn settle(&mut self, now: Instant) {
+    pub fn settle(&mut self, now: Instant) {
         let reverts = &mut self.reverts;
         self.reverting.retain(|(key, serial, orders)| {
             if !orders.iter().all(Order::is_answered) {

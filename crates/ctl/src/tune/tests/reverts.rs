@@ -274,3 +274,25 @@ fn revert_that_fails_is_due_again_until_it_is_made_or_replaced() {
         assert_eq!((reverts.next(), reverts.failed()), (None, None));
     }
 }
+
+#[test]
+fn revert_that_fails_is_due_again_after_a_change_that_was_not_made_and_not_after_it_is_kept() {
+    let (now, key) = (Instant::now(), Key::Worker(0));
+    let [base, temporary, other] = [3, 1, 2].map(|cpu| Ordered::Cpu(vec![cpu]));
+    for is_kept in [false, true] {
+        let mut reverts = Reverts::default();
+        let serial = reverts.serial();
+        reverts.begin(serial, &key, [&base, &temporary], Some(SECOND), now);
+        reverts.end(serial, [&key], Outcome::Made, now);
+        let revert = reverts.ordered(&key, now + SECOND);
+        let change = reverts.serial();
+        reverts.begin(change, &key, [&temporary, &other], None, now + 2 * SECOND);
+        if is_kept {
+            reverts.keep();
+        }
+        reverts.again(&key, Some(revert), now + 6 * SECOND, "refused".into());
+        reverts.end(change, [&key], Outcome::NotMade, now + 2 * SECOND);
+        let due = if is_kept { vec![] } else { vec![(key.clone(), base.clone())] };
+        assert_eq!(reverts.due(now + 6 * SECOND), due, "kept: {is_kept}");
+    }
+}

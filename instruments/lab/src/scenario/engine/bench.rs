@@ -125,7 +125,9 @@ impl EngineBench {
             self.fault = seen.fault().or(self.fault.take());
             beyond::tell(seen, &mut window);
         }
-        window.void = self.fault.clone().or(earlier);
+        // The runner discards some windows, whose faults count nowhere else.
+        let before = || earlier.map(|why| format!("before this window: {why}"));
+        window.void = self.fault.clone().or_else(before);
         window.disturbed = disturbed(&window, &done);
         Ok(window)
     }
@@ -160,7 +162,9 @@ impl Bench for EngineBench {
 
     fn lead_in(&mut self) -> Result<()> {
         // The lead-in counts nowhere, so its fault and that of the window before it void the next.
-        self.fault = self.measure(LEAD_IN)?.void;
+        let earlier = self.fault.clone();
+        self.measure(LEAD_IN)?;
+        self.fault = self.fault.take().or(earlier);
         Ok(())
     }
 
