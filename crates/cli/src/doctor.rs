@@ -73,8 +73,8 @@ the remedy. Before doctor proposes a command, it tries the command in a separate
 network namespace, or checks that the program exists. Other commands are marked
 unverified.
 
-Exit status: 0 nothing is missing, 2 wrong request, 3 something is missing, 129, 130 or 143 if SIGHUP,
-SIGINT or SIGTERM came while a port was checked.";
+Exit status: 0 nothing is missing, 2 wrong request, 3 something is missing, 129,
+130 or 143 if SIGHUP, SIGINT or SIGTERM came while a port was checked.";
 
 impl Doctor {
     /// Examines the port or the machine and prints the findings; returns the exit status.

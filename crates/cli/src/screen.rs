@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use linerate::{Registry, Spec};
 use linerate_ctl::{ErrorReport, json};
 use linerate_sys::text::harmless;
+use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 
 use crate::errors::{self, Failure, RUNTIME};
@@ -105,7 +106,7 @@ impl Screen {
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             // No failure: the reader of the pipe has read enough (`linerate … | head`), or the terminal has gone.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Err(e) if Errno::from_io_error(&e) == Some(Errno::IO) => Ok(()),
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::IO) && is_device(&out) => Ok(()),
             Err(e) => {
                 let what = "cannot write the result to stdout";
                 Err(Failure::new(RUNTIME, "E-FILE", what, e.to_string(), ""))
@@ -154,6 +155,12 @@ fn quoted(document: &str) -> String {
 /// Replaces every run of white space by one space.
 pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns true for a device, such as a terminal; a terminal that has gone is none to isatty(3).
+fn is_device(stdout: &io::StdoutLock<'_>) -> bool {
+    let kind = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode);
+    fstat(stdout).is_ok_and(|stat| kind(stat) == FileType::CharacterDevice)
 }
 
 #[cfg(test)]

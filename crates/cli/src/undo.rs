@@ -300,14 +300,23 @@ impl Line {
 
     /// Returns the interface, also under another name; `None` if it no longer exists.
     fn there(&self) -> linerate::Result<Option<Interface>> {
+        let is_gone = |e: &linerate::Error| e.code == linerate::Code::NoDevice;
         match Interface::by_index(self.index) {
-            Ok(there) => {
-                // An index may be that of another interface later: then the name is another one's, too.
-                let is_same = there.name().to_string() == self.interface
-                    || Interface::open(&self.interface).is_err();
-                Ok(Some(there).filter(|_| is_same))
-            }
-            Err(e) if e.code == linerate::Code::NoDevice => Ok(None),
+            Ok(there) if there.name().to_string() == self.interface => Ok(Some(there)),
+            // Renamed. The kernel may give the index to a new interface; if another one has the old name, nothing tells
+            // which of the two was changed.
+            Ok(there) => match Interface::open(&self.interface) {
+                Err(e) if is_gone(&e) => Ok(Some(there)),
+                Err(e) => Err(e),
+                Ok(_) => {
+                    let (name, index) = (&self.interface, self.index);
+                    let what = format!("{name} was not restored");
+                    let why = format!("interface {index} is called {} now", there.name());
+                    let fix = "restore it by hand, and remove the record";
+                    Err(Error::new(linerate::Code::Busy, what, why).fix(fix))
+                }
+            },
+            Err(e) if is_gone(&e) => Ok(None),
             Err(e) => Err(e),
         }
     }

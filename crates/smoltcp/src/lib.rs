@@ -110,8 +110,8 @@ impl Device {
     }
 
     /// Sends waiting packets, and sleeps until there is work, or for `timeout`: that of
-    /// `Interface::poll_delay`. While nothing can be sent, it sleeps for 1 ms at least. Returns false after the timeout, or without one, if the source has
-    /// ended.
+    /// `Interface::poll_delay`. While the next packet cannot be sent, a shorter timeout counts as
+    /// 1 ms. Returns false after the timeout, or without one, if the source has ended.
     ///
     /// # Errors
     /// The error of a device that has failed for good.

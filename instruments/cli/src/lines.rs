@@ -282,9 +282,8 @@ fn ended(mut child: Child, signals: &Signals) -> io::Result<ExitStatus> {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        // Pass on what may have been sent to this process alone: a terminal sends SIGINT to both processes.
-        let ends = [Signal::TERM, Signal::HUP].map(|signal| Some(signal.as_raw()));
-        if ends.contains(&signals.wait(LOOK))
+        // Pass only SIGTERM on: a terminal sends SIGINT and SIGHUP to both processes.
+        if signals.wait(LOOK) == Some(Signal::TERM.as_raw())
             && let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
         {
             kill_process(pid, Signal::TERM)?;

@@ -103,6 +103,7 @@ fn say(written: Result<(), Errno>, screen: &Screen) {
             false => "$XDG_RUNTIME_DIR/linerate",
         };
         let why = match e {
+            Errno::NOENT if at.starts_with('$') => "XDG_RUNTIME_DIR names no folder: set it".into(),
             Errno::PERM => {
                 format!("{at} must be a folder of this user that no other user can write")
             }

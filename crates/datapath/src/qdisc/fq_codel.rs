@@ -214,8 +214,8 @@ impl FqCodel {
         ((u64::from(hash) * self.flows.len() as u64) >> 32) as u32
     }
 
-    /// Drops packets from the heads of queues, each from the queue that is the longest then. The queue with the index
-    /// `fed` was given the packet above the limit.
+    /// Drops packets from the heads of queues, each from the longest of those that the last search found. The queue with
+    /// the index `fed` was given the packet above the limit.
     ///
     /// Their number is half the packets of the longest queue, as in Linux, or a 64th of all packets if that is more;
     /// at most 64. A queue with a single packet loses it only while the limit is exceeded; the rest of the number is
@@ -337,7 +337,7 @@ impl Source for Queue<'_> {
 
 impl Qdisc for FqCodel {
     fn enqueue(&mut self, batch: &mut Batch, n: usize, now: Instant, mem: &mut Local) {
-        let at_ns = self.clock.read(now);
+        let (at_ns, before) = (self.clock.read(now), self.account.counts().dropped.packets);
         for _ in 0..n {
             let Some(skb) = batch.pop() else { break };
             let (i, bytes) = (self.queue_of(&skb), skb.len() as u32);
@@ -354,6 +354,9 @@ impl Qdisc for FqCodel {
                 self.drop_from_longest(i, mem);
             }
         }
+        // A search does not know of packets that came below the limit: it serves as many drops less.
+        let dropped = self.account.counts().dropped.packets - before;
+        self.longest.left = self.longest.left.saturating_sub(n.saturating_sub(dropped));
         self.account.settle(mem);
     }
 

@@ -80,3 +80,20 @@ fn flow_with_many_packets_loses_all_that_a_search_drops() {
     assert_eq!((of_many, out.len()), (5, 945));
     out.consume(mem);
 }
+
+#[test]
+fn flow_that_grew_below_the_limit_after_a_search_loses_before_a_sparse_one() {
+    let mut flood = Flood::new(640);
+    assert_eq!((0..641).map(|queue| flood.put(queue)).sum::<usize>(), 1);
+    let Flood(Bench { qdisc, mem, start, .. }) = &mut flood;
+    let mut out = Batch::with_capacity(1024);
+    qdisc.dequeue(&mut out, ALL, *start, mem);
+    out.consume(mem);
+    // One flow fills the queues to the limit, and another one sends a packet.
+    assert_eq!((0..640).map(|_| flood.put(1000)).sum::<usize>(), 0);
+    assert!(flood.put(2000) > 0);
+    let Flood(Bench { qdisc, mem, start, .. }) = &mut flood;
+    qdisc.dequeue(&mut out, ALL, *start, mem);
+    assert!(out.iter().any(|skb| skb.hash().unwrap() >> 16 == 2000), "the sparse flow lost");
+    out.consume(mem);
+}
