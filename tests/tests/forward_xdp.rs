@@ -195,7 +195,8 @@ fn rings_of_256_carry_without_a_copy_and_a_hot_list_of_128_is_warned_about() {
     transfer(&hosts.west, &hosts.east, EAST, 1_000_000);
     let Report(report) = forward.interrupt();
     for port in [0, 1].map(|i| &report["ports"][i]) {
-        assert!(port["rx"]["bytes"].as_u64() > Some(10_000), "{report}");
+        // One way are acknowledgements, of which the kernel merges as many as it likes.
+        assert!(port["rx"]["bytes"].as_u64() > Some(1000), "{report}");
         let said = ["copied_bytes", "bad_descs", "resets"].map(|key| port[key].as_u64());
         assert_eq!(said, [Some(0); 3], "{report}");
     }
