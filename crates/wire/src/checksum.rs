@@ -52,19 +52,19 @@ pub const fn update16(check: u16, old: u16, new: u16) -> u16 {
 
 /// Returns the checksum after one of the 32-bit words that it covers changed from `old` to `new`.
 #[must_use]
-pub const fn update32(check: u16, old: u32, new: u32) -> u16 {
+pub(crate) const fn update32(check: u16, old: u32, new: u32) -> u16 {
     !resum32(!check, old, new)
 }
 
 /// Returns the sum after one of its 16-bit words changed from `old` to `new`.
 #[must_use]
-pub const fn resum16(sum: u16, old: u16, new: u16) -> u16 {
+const fn resum16(sum: u16, old: u16, new: u16) -> u16 {
     fold(sum as u32 + !old as u32 + new as u32)
 }
 
 /// Returns the sum after one of its 32-bit words changed from `old` to `new`.
 #[must_use]
-pub const fn resum32(sum: u16, old: u32, new: u32) -> u16 {
+pub(crate) const fn resum32(sum: u16, old: u32, new: u32) -> u16 {
     let high = resum16(sum, (old >> 16) as u16, (new >> 16) as u16);
     resum16(high, old as u16, new as u16)
 }

@@ -1,13 +1,11 @@
 //! The ECN mark with which a queue reports congestion.
 
-use crate::{EtherType, checksum, eth};
+use crate::{EtherType, IPV4_BYTES, checksum, eth};
 
 /// The ECN code point of a transport that does not support ECN.
 const NOT_ECT: u8 = 0;
 /// The ECN code point for "congestion experienced".
-const CE: u8 = 3;
-/// Bytes of an IPv4 header without options.
-const IPV4_BYTES: usize = 20;
+pub(crate) const CE: u8 = 3;
 
 /// Sets the mark "congestion experienced" in the IP packet in `frame`, and updates an IPv4 header's
 /// checksum; returns false, and changes nothing, if its transport does not support ECN, or `frame`

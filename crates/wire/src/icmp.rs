@@ -158,15 +158,7 @@ impl IcmpMut<'_> {
     ///
     /// Cost: constant, whatever the payload.
     pub fn set_icmp_type(&mut self, icmp_type: u8) {
-        self.set_kind([icmp_type, self.header.kind[1]]);
-    }
-
-    /// Sets the code, which refines the type, and keeps the checksum right.
-    pub fn set_code(&mut self, code: u8) {
-        self.set_kind([self.header.kind[0], code]);
-    }
-
-    fn set_kind(&mut self, kind: [u8; 2]) {
+        let kind = [icmp_type, self.header.kind[1]];
         let old = std::mem::replace(&mut self.header.kind, kind);
         self.renumber(u16::from_be_bytes(old), u16::from_be_bytes(kind));
     }

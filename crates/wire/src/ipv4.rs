@@ -116,9 +116,9 @@ impl Ipv4Mut<'_> {
     /// Sets the sender's address, and keeps the IP, UDP and TCP checksums right.
     ///
     /// Shape:  a UDP checksum of zero (none) stays zero; of a fragment, only the first has a
-    ///         transport header to change; other protocols' checksums are left alone. A packet
-    ///         still under way by source route is beyond help: its checksum covers another
-    ///         destination than its header names.
+    ///         transport header to change; other protocols' checksums are left alone. If a packet
+    ///         is still under way by source route, its transport checksum becomes wrong: it covers
+    ///         another destination than the header names.
     /// Cost:   constant, whatever the payload.
     /// Source: RFC 1624 equation 3; RFC 3022 section 4.1.
     pub fn set_src(&mut self, addr: Ipv4Addr) {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $word:literal, $text:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
         /// The reason why the bytes do not have the requested view.
         ///
         /// The `Not…` values and [`Malformed::Fragment`] mean a sound frame of another kind than the
@@ -12,14 +12,6 @@ macro_rules! reasons {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Malformed { $($(#[$doc])* $name,)* }
-
-        impl Malformed {
-            /// Returns the reason as a short word for counters and logs: `bad_length`.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Malformed::$name => $word,)* }
-            }
-        }
 
         impl fmt::Display for Malformed {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,45 +23,45 @@ macro_rules! reasons {
 
 reasons! {
     /// The bytes end before the header does.
-    Short = "short", "the frame ends before the header does";
+    Short = "the frame ends before the header does";
     /// The packet is neither IPv4 nor IPv6.
-    NotIp = "not_ip", "neither IPv4 nor IPv6";
+    NotIp = "neither IPv4 nor IPv6";
     /// The packet is of another protocol than IPv4.
-    NotIpv4 = "not_ipv4", "not IPv4";
+    NotIpv4 = "not IPv4";
     /// The packet is of another protocol than IPv6.
-    NotIpv6 = "not_ipv6", "not IPv6";
+    NotIpv6 = "not IPv6";
     /// The packet is of another protocol than UDP.
-    NotUdp = "not_udp", "not UDP";
+    NotUdp = "not UDP";
     /// The packet is of another protocol than TCP.
-    NotTcp = "not_tcp", "not TCP";
+    NotTcp = "not TCP";
     /// The packet is neither UDP nor TCP.
-    NotTransport = "not_transport", "neither UDP nor TCP";
+    NotTransport = "neither UDP nor TCP";
     /// The packet is neither ICMP over IPv4 nor ICMPv6.
-    NotIcmp = "not_icmp", "not ICMP";
+    NotIcmp = "not ICMP";
     /// The packet is not a neighbour solicitation of IPv6 that a node may answer.
-    NotNd = "not_nd", "not a neighbour solicitation to be answered";
+    NotNd = "not a neighbour solicitation to be answered";
     /// The packet is not ARP, or is ARP for other addresses than Ethernet and IPv4.
-    NotArp = "not_arp", "not ARP for Ethernet and IPv4";
+    NotArp = "not ARP for Ethernet and IPv4";
     /// The message is a reply, or another message that has no reply.
-    NotRequest = "not_request", "not a request";
+    NotRequest = "not a request";
     /// The frame has no VLAN tag.
-    NotTagged = "not_tagged", "without a VLAN tag";
+    NotTagged = "without a VLAN tag";
     /// The packet's IP header does not carry another IP packet.
-    NotTunnel = "not_tunnel", "no IP packet in an IP packet";
+    NotTunnel = "no IP packet in an IP packet";
     /// A length field that is smaller than its header or larger than the bytes around it.
-    BadLength = "bad_length", "a length field contradicts the frame";
+    BadLength = "a length field contradicts the frame";
     /// A version field that contradicts the EtherType.
-    BadVersion = "bad_version", "the IP version contradicts the EtherType";
+    BadVersion = "the IP version contradicts the EtherType";
     /// The packet is a fragment: it does not have the whole transport header and payload.
-    Fragment = "fragment", "a fragment, not a whole datagram";
+    Fragment = "a fragment, not a whole datagram";
     /// The packet has more IPv6 extension headers than any sender uses.
-    TooManyHeaders = "too_many_headers", "too many IPv6 extension headers";
+    TooManyHeaders = "too many IPv6 extension headers";
     /// A source-routed packet before its last hop: its destination address is an intermediate hop,
     /// and its checksum covers the final address.
-    SourceRoute = "source_route", "its source route does not end here";
+    SourceRoute = "its source route does not end here";
     /// A tunnel header has the congestion mark, but the inner packet's transport does not support
     /// ECN.
-    Congestion = "congestion", "congestion mark on a tunnel header around a packet without ECN";
+    Congestion = "congestion mark on a tunnel header around a packet without ECN";
 }
 
 impl Malformed {

@@ -17,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use zerocopy::{IntoBytes, Ref};
 
+use crate::ecn::CE;
 use crate::ip::{self, HeaderMut};
 use crate::ipv4::Ipv4Header;
 use crate::ipv6::Ipv6Header;
@@ -31,7 +32,7 @@ pub const IPV4_BYTES: usize = 20;
 pub const IPV6_BYTES: usize = 40;
 
 /// Bytes of an Ethernet header without tags; the next constant is the bytes of its MAC addresses.
-const ETH_BYTES: usize = 14;
+pub(crate) const ETH_BYTES: usize = 14;
 const MACS_BYTES: usize = 12;
 /// Bytes of a UDP header; the next constant is the bytes of a VXLAN header, or a Geneve header
 /// without options.
@@ -43,8 +44,6 @@ const GENEVE_PORT: u16 = 6081;
 const VXLAN_FIRST: u32 = 0x0800_0000;
 /// The first word of Geneve's header: version 0, no options, an Ethernet frame follows.
 const GENEVE_FIRST: u32 = 0x0000_6558;
-/// The ECN code point for "congestion experienced".
-const CE: u8 = 3;
 
 /// The ends and the network of a VXLAN or Geneve tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +112,8 @@ impl UdpEnds {
         };
         let udp_at = self.header_bytes() - UDP_BYTES;
         let sum = checksum::add(pseudo, checksum::sum(&frame[udp_at..]));
-        put(frame, udp_at + udp::CHECK_AT, &udp::check_field(sum).to_be_bytes());
+        let check = partial::nonzero(true, checksum::finish(sum));
+        put(frame, udp_at + udp::CHECK_AT, &check.to_be_bytes());
         Ok(())
     }
 

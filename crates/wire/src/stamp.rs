@@ -19,6 +19,7 @@ use zerocopy::byteorder::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::EtherType;
+use crate::outer::ETH_BYTES;
 
 /// The shortest frame that can be stamped: Ethernet's minimum without FCS. The stamp itself would fit
 /// in 42 bytes, but devices pad such frames, which changes their length.
@@ -34,8 +35,7 @@ const MAGIC: u32 = 0x4c4e_5254;
 /// widely.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Bytes of the Ethernet header; the next constant is the offset of the EtherType in it.
-const ETH_BYTES: usize = 14;
+/// Offset of the EtherType in the Ethernet header.
 const TYPE_AT: usize = 12;
 
 /// Stamps `frame`: writes all bytes except the MAC addresses.

@@ -1,10 +1,8 @@
 //! Tests of the views, their checks and their changes.
 
-use proptest::prelude::*;
-
 use super::*;
 use crate::testing::{fix_ipv4, udp4_frame};
-use crate::{Partial, udp, udp_mut};
+use crate::udp;
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -88,38 +86,4 @@ fn a_source_route_under_way_has_no_udp_view() {
     fix_ipv4(&mut frame);
     assert!(ipv4(&frame).unwrap().checksum_ok());
     assert_eq!(udp(&frame).unwrap_err(), Malformed::SourceRoute);
-}
-
-#[test]
-fn a_partial_checksum_follows_as_a_plain_sum() {
-    let mut frame = udp4_frame(A, B, b"abc");
-    let pseudo = |src| checksum::pseudo_v4(src, B, Protocol::UDP, 11);
-    frame[40..42].copy_from_slice(&pseudo(A).to_be_bytes());
-    let new = Ipv4Addr::new(192, 168, 255, 254);
-    let partial = Partial { start: 34, offset: 6 };
-    let head = HeadMut::new(&mut frame, 0).with_partial(partial);
-    head.ipv4().unwrap().set_src(new);
-    assert_eq!(frame[40..42], pseudo(new).to_be_bytes());
-}
-
-proptest! {
-    #[test]
-    fn changes_keep_both_checksums_right(
-        src: u32, dst: u32, new_src: u32, new_dst: u32, dscp: u8,
-        payload in prop::collection::vec(any::<u8>(), 0..64),
-    ) {
-        let mut frame = udp4_frame(src.into(), dst.into(), &payload);
-        let mut ip = ipv4_mut(&mut frame).unwrap();
-        ip.set_dscp(dscp);
-        ip.set_src(new_src.into());
-        ip.set_dst(new_dst.into());
-        prop_assert!(ip.dec_ttl());
-        prop_assert_eq!((ip.dscp(), ip.ecn()), (dscp & 63, 0));
-        prop_assert!(ipv4(&frame).unwrap().checksum_ok());
-        prop_assert!(udp(&frame).unwrap().checksum_ok());
-        // Not only equivalent: bit for bit what a full computation gives.
-        let incremental = frame.clone();
-        prop_assert!(udp_mut(&mut frame).unwrap().fill_checksum());
-        prop_assert_eq!(incremental, frame);
-    }
 }
