@@ -5,7 +5,6 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 
 use crate::cursor::Cursor;
 use crate::memory::Memory;
@@ -89,22 +88,6 @@ impl<M: Memory> Consumer<M> {
     /// Source: as `peek` and `release`.
     #[inline]
     pub fn pop_slice(&mut self, entries: &mut [M::Entry]) -> usize {
-        let (start, len) = (entries.as_mut_ptr().cast(), entries.len());
-        // SAFETY: the new slice is the same memory under the same exclusive borrow, and
-        // `MaybeUninit<T>` has T's layout; `pop_into` writes only whole valid entries, so the
-        // memory stays initialised.
-        self.pop_into(unsafe { std::slice::from_raw_parts_mut(start, len) })
-    }
-
-    /// Pops as [`pop_slice`](Consumer::pop_slice) does, into uninitialised memory.
-    ///
-    /// Shape:  ring -> entries[0..r], which are initialised after; entries[r..] are untouched.
-    /// Units:  entries.
-    /// Errors: none; an empty ring gives 0.
-    /// Cost:   as `pop_slice`.
-    /// Source: as `peek` and `release`.
-    #[inline]
-    pub fn pop_into(&mut self, entries: &mut [MaybeUninit<M::Entry>]) -> usize {
         let n = self.peek(u32::try_from(entries.len()).unwrap_or(u32::MAX));
         if n == 0 {
             // A store of the unchanged index would take the cache line from the producer.

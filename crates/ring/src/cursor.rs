@@ -7,7 +7,7 @@
 //! ```text
 //!   own                 limit            own + len
 //!    |<---- window ----->|                   |
-//!    |                   |<-- new limits --->|      anything else is a lie
+//!    |                   |<-- new limits --->|      any other limit is refused
 //! ```
 //!
 //! Owner: the half. Invariant: `limit - own <= len`, whatever the peer writes. The shared copy of

@@ -9,8 +9,8 @@
 //! Owner: the two halves, by one `Arc`; memory goes when the second half goes, whichever that is.
 //! Slots start uninitialised, so a long ring costs no page before it is used.
 
-use std::iter;
 use std::mem::MaybeUninit;
+use std::{iter, ptr};
 
 use crate::consumer::Consumer;
 use crate::error::{RingError, checked_len};
@@ -40,6 +40,7 @@ pub fn heap<T: Copy + Send>(len_descs: u32) -> Result<Halves<T>, RingError> {
 /// # Errors
 ///
 /// As [`heap`].
+#[doc(hidden)]
 pub fn heap_from<T: Copy + Send>(len_descs: u32, start: u32) -> Result<Halves<T>, RingError> {
     let len = checked_len(len_descs)? as usize;
     let mut slots = Vec::new();
@@ -151,13 +152,13 @@ unsafe impl<T: Copy> Memory for Heap<T> {
     }
 
     #[inline]
-    unsafe fn read_slice(&self, slot: u32, entries: &mut [MaybeUninit<T>]) {
+    unsafe fn read_slice(&self, slot: u32, entries: &mut [T]) {
         // SAFETY: the caller guarantees that the slots are in bounds.
         let cells = unsafe { self.cells(slot, entries.len()) };
         for (cell, entry) in iter::zip(cells, entries) {
-            // SAFETY: the slot is published, so its producer does not access it before this half
-            // releases it.
-            *entry = cell.with(|cell| unsafe { cell.read() });
+            // SAFETY: the slot is published, so it was written, and its producer does not access it
+            // before this half releases it.
+            cell.with(|cell| unsafe { ptr::copy_nonoverlapping(cell.cast(), entry, 1) });
         }
     }
 }
@@ -272,10 +273,8 @@ mod tests {
         let (mut producer, mut consumer) = heap::<u32>(4).unwrap();
         producer.push_slice(&[1, 2]);
         drop(producer);
-        let mut out = [MaybeUninit::uninit(); 4];
-        assert_eq!(consumer.pop_into(&mut out), 2);
-        // SAFETY: `pop_into` has filled the first two.
-        assert_eq!(unsafe { [out[0].assume_init(), out[1].assume_init()] }, [1, 2]);
+        let mut out = [0; 4];
+        assert_eq!((consumer.pop_slice(&mut out), out), (2, [1, 2, 0, 0]));
     }
 
     #[test]

@@ -12,10 +12,9 @@
 //!             | peek, read, release ->| reserve, write, submit ->
 //! ```
 //!
-//! The verbs are those of the kernel's AF_XDP rings, and one implementation serves all rings:
-//! [`Producer`] and [`Consumer`] are generic over the [`Memory`] in which indices and slots lie.
-//! [`Heap`] is process memory ([`heap()`] makes both halves), [`Mapped`] is memory that a kernel or a
-//! peer process maps too.
+//! The verbs are those of the kernel's AF_XDP rings. [`Producer`] and [`Consumer`] are generic over
+//! the [`Memory`] in which indices and slots lie. [`Heap`] is process memory ([`heap()`] makes both
+//! halves), [`Mapped`] is memory that a kernel or a peer process maps too.
 //!
 //! - **Owner**: each half owns its side; an entry is plain data (`Copy`), and the code that gives it its
 //!   meaning drains the ring before the halves go.

@@ -12,10 +12,8 @@
 //! once, by a volatile load that the compiler can neither repeat nor split from its use. What the
 //! entries *say* is for the reader of the entries to check.
 //!
-//! Source: Linux v6.12 net/xdp/xsk_queue.h (`struct xdp_ring`); memif keeps its indices in 16 bits
-//! and needs a `Memory` of its own, which widens them.
+//! Source: Linux v6.12 net/xdp/xsk_queue.h (`struct xdp_ring`).
 
-use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -162,10 +160,10 @@ unsafe impl<T: Copy, O> Memory for Mapped<T, O> {
     }
 
     #[inline]
-    unsafe fn read_slice(&self, slot: u32, entries: &mut [MaybeUninit<T>]) {
+    unsafe fn read_slice(&self, slot: u32, entries: &mut [T]) {
         for (slot, entry) in (slot..).zip(entries) {
             // SAFETY: the caller guarantees for each slot what `read` requires.
-            entry.write(unsafe { self.read(slot) });
+            *entry = unsafe { self.read(slot) };
         }
     }
 }

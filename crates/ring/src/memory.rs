@@ -4,8 +4,6 @@
 //! peer process maps too. A half owns its `Memory` value; the two values of one ring name the same
 //! indices and slots.
 
-use std::mem::MaybeUninit;
-
 /// The two indices and the slots of one ring, as one half of it sees them.
 ///
 /// Indices run freely through all of `u32` and wrap; `slot = index & (len - 1)`.
@@ -69,5 +67,5 @@ pub unsafe trait Memory {
     /// # Safety
     ///
     /// As [`read`](Memory::read), for `slot..slot + entries.len()`, all within the ring.
-    unsafe fn read_slice(&self, slot: u32, entries: &mut [MaybeUninit<Self::Entry>]);
+    unsafe fn read_slice(&self, slot: u32, entries: &mut [Self::Entry]);
 }
