@@ -9,6 +9,8 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use linerate_sys::vnet;
+
 use crate::page::Page;
 use crate::umem::Umem;
 
@@ -36,7 +38,7 @@ pub(crate) mod lane {
 /// segmentation over in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offload {
-    /// `VIRTIO_NET_HDR_F_*`: 1 = the checksum must be completed, 2 = it was verified.
+    /// `VIRTIO_NET_HDR_F_*`: [`Offload::NEEDS_CHECKSUM`] and [`Offload::VERIFIED`].
     pub flags: u8,
     /// `VIRTIO_NET_HDR_GSO_*`; 0 = an ordinary frame.
     pub gso_type: u8,
@@ -54,11 +56,19 @@ impl Offload {
     /// The offload of a packet that leaves no work to the device.
     pub const NONE: Offload =
         Offload { flags: 0, gso_type: 0, hdr_len: 0, gso_size: 0, csum_start: 0, csum_offset: 0 };
+    /// The bit of `flags` for a transport checksum that must be completed.
+    pub const NEEDS_CHECKSUM: u8 = vnet::F_NEEDS_CSUM;
+    /// The bit of `flags` for a received packet whose checksum was verified.
+    pub const VERIFIED: u8 = 2;
+    /// The `gso_type` of a TCP superframe over IPv4.
+    pub const GSO_TCPV4: u8 = vnet::GSO_TCPV4;
+    /// The `gso_type` of a TCP superframe over IPv6.
+    pub const GSO_TCPV6: u8 = vnet::GSO_TCPV6;
 
     /// Returns true if the transport checksum is only the pseudo header's and must be completed.
     #[must_use]
     pub const fn needs_checksum(self) -> bool {
-        self.flags & 1 != 0
+        self.flags & Offload::NEEDS_CHECKSUM != 0
     }
 
     /// Returns true if the packet is a superframe, which a device cuts into several packets.
@@ -135,6 +145,16 @@ pub struct Vlan {
     pub tci: u16,
     /// EtherType of the tag: 0x8100, or 0x88a8 for a service tag.
     pub protocol: u16,
+}
+
+impl Vlan {
+    /// Returns the bytes of the tag in a frame, which follow the MAC addresses.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 4] {
+        let ([a, b], [c, d]) = (self.protocol.to_be_bytes(), self.tci.to_be_bytes());
+        [a, b, c, d]
+    }
 }
 
 /// An object that is called when the packet that holds it is freed, as the kernel's `skb->destructor` is.

@@ -130,8 +130,8 @@ impl Ledger {
     /// Returns true if every packet is accounted for. The answer is exact only at rest.
     ///
     /// While packets move, the two sides are read at slightly different moments; an unsettled
-    /// reading is given the benefit of the doubt. A thread that is interrupted between two counts
-    /// looks settled and is not: before you believe an imbalance, stop what moves.
+    /// reading counts as balanced. A thread that is interrupted between two counts looks settled
+    /// and is not: before you believe an imbalance, stop what moves.
     #[must_use]
     pub fn balanced(&self) -> bool {
         self.difference() == 0 || !self.settled

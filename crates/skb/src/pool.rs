@@ -327,7 +327,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets whether the pool uses 2 MiB pages; the default tries to get them.
+    /// Sets whether the pool uses 2 MiB pages; the default tries to get them. They are allocated with
+    /// the pool, on the NUMA node of the calling thread.
     ///
     /// Of [`Trust::Exported`] memory the frames get them only if they are required: a peer that may
     /// write huge pages may also punch holes into them, which kills this process by SIGBUS.

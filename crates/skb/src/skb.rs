@@ -375,11 +375,13 @@ impl Skb<Unique> {
     }
 
     /// Appends `fragment` after the packet's last byte. The fragment's offload becomes the
-    /// packet's.
+    /// packet's. The fragment's other metadata is lost, such as a VLAN tag, the stamp and the mark.
     ///
     /// # Errors
-    /// Hands `fragment` back if it is of another pool, if either one is shared, or if both leave a
-    /// checksum or a cut to the device, which does one of them.
+    /// Hands `fragment` back if it is of another pool, if either one is shared, if both leave a
+    /// checksum or a cut to the device, which does one of them, if the packet is so long that the
+    /// offsets in the fragment's offload no longer fit, or if the two together have more than 260
+    /// frames or 1 GiB.
     pub fn append(&mut self, fragment: Skb) -> Result<(), Skb> {
         let Some(offload) = self.offload_with(&fragment) else { return Err(fragment) };
         let handle = fragment.into_raw();
