@@ -108,10 +108,11 @@ impl Context {
         // expects.
         let made = unsafe { libc::syscall(libc::SYS_io_setup, 1, &mut id) };
         let ring =
-            NonNull::new(std::ptr::without_provenance_mut::<Ring>(usize::try_from(id).ok()?))
+            NonNull::new(std::ptr::with_exposed_provenance_mut::<Ring>(usize::try_from(id).ok()?))
                 .filter(|_| made == 0)?;
         let context = Context { ring, file };
-        // SAFETY: the id is the address of the ring, which stays mapped until io_destroy.
+        // SAFETY: the id is the address of the ring, which stays mapped until io_destroy. The
+        // kernel made the mapping, so no Rust object lies in it.
         (unsafe { ring.as_ref() }.magic == RING_MAGIC).then_some(context)
     }
 

@@ -1,7 +1,9 @@
 //! Memory that devices and peers can map: one memfd, one shared mapping.
 //!
 //! Owner: [`Region`]; the mapping lives exactly as long as it. The memory comes from 2 MiB pages
-//! when there are some and from ordinary pages otherwise, and [`Region::pages`] says which.
+//! when there are some and from ordinary pages otherwise, and [`Region::pages`] says which. Huge
+//! pages are allocated when the region is created: at the first access, a cgroup's limit of huge
+//! pages would be a SIGBUS.
 //! The file is sealed against growing and shrinking, so that no holder of the descriptor can turn
 //! an access into SIGBUS.
 //!
@@ -181,6 +183,9 @@ impl Region {
     /// # Errors
     /// `E-MEMORY` with the failing call, and how to make huge pages available if they were
     /// required.
+    ///
+    /// Cost: huge pages are allocated and zeroed now, on the NUMA node of the calling thread; ordinary
+    /// pages at their first access.
     pub fn new(name: &str, len: usize, huge: Huge) -> Result<Self> {
         Region::for_others(name, len, huge, Others::Write)
     }
@@ -204,9 +209,13 @@ impl Region {
         match huge {
             Huge::Never => Self::with_pages(name, len, Pages::Base, others).map_err(limits),
             Huge::Require => Self::with_pages(name, len, Pages::Huge2M, others).map_err(|e| {
+                if !e.fix.is_empty() {
+                    // The machine has the pages, and a limit prevents their allocation.
+                    return e;
+                }
                 // The setting is the total: those that other programs have are part of it.
                 let n = huge_pages_for(len.div_ceil(HUGE_BYTES), huge_pages());
-                e.fix(format!("sysctl -w vm.nr_hugepages={n}   (or allow ordinary pages)"))
+                e.fix(format!("allow ordinary pages, or: sysctl -w vm.nr_hugepages={n}"))
             }),
             // A region that is much smaller than a huge page would waste most of the page.
             Huge::Try if len < HUGE_BYTES / 2 => {
@@ -253,6 +262,9 @@ impl Region {
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| Error::new(Code::Memory, what(), "mmap returned the null page"))?;
         let region = Region { base, len, pages, fd };
+        if pages == Pages::Huge2M {
+            region.populate()?;
+        }
         // Seal the file after this mapping is made, so that this mapping stays writable.
         let last = match others {
             Others::Write => SealFlags::SEAL,
@@ -267,15 +279,15 @@ impl Region {
     ///
     /// # Errors
     /// `E-MEMORY` if there is not enough.
-    pub fn populate(&self) -> Result<()> {
-        if cfg!(miri) {
-            // The region is on the heap, so it has no holes.
-            return Ok(());
-        }
+    #[cfg(not(miri))]
+    fn populate(&self) -> Result<()> {
         let step = |at, bytes| fallocate(&self.fd, FallocateFlags::empty(), at, bytes);
         fill(self.len, step).map_err(|e| {
             let what = format!("cannot fill a region of {} bytes", self.len);
-            limits(Error::os(Code::Memory, what, "fallocate", e))
+            Error::os(Code::Memory, what, "fallocate", e).fix(
+                "request less, or raise the limits of this process's cgroup (hugetlb.2MB.max, \
+                 memory.max)",
+            )
         })
     }
 
@@ -387,6 +399,17 @@ mod tests {
             // Other programs use and free pages meanwhile.
             let need = machine_bytes().div_ceil(HUGE_BYTES);
             assert!((need..=need + huge_pages()[0]).contains(&n), "{e}");
+        }
+    }
+
+    #[test]
+    fn huge_pages_are_allocated_before_their_first_access() {
+        match Region::new("test", 2 * HUGE_BYTES, Huge::Require) {
+            Ok(r) => {
+                let blocks = rustix::fs::fstat(r.as_fd()).unwrap().st_blocks as usize;
+                assert_eq!((blocks * 512, r.len()), (2 * HUGE_BYTES, 2 * HUGE_BYTES));
+            }
+            Err(e) => eprintln!("skipped: no huge pages: {e}"),
         }
     }
 

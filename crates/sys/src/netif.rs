@@ -83,10 +83,12 @@ impl Interface {
     /// # Errors
     /// `E-NODEV` if there is none here.
     pub fn by_index(index: u32) -> Result<Self> {
-        let nameless = IfName([0; libc::IFNAMSIZ]);
-        let socket = socket().map_err(|e| refused(&nameless, "socket", e))?;
-        let request =
-            request_of(&socket, index).map_err(|e| refused(&nameless, "SIOCGIFNAME", e))?;
+        let failed = |call: &str, e: Errno| Error {
+            what: format!("cannot use the network interface of index {index}"),
+            ..refused(&IfName([0; libc::IFNAMSIZ]), call, e)
+        };
+        let socket = socket().map_err(|e| failed("socket", e))?;
+        let request = request_of(&socket, index).map_err(|e| failed("SIOCGIFNAME", e))?;
         Ok(Interface { socket, name: IfName::of_request(&request), index })
     }
 
@@ -337,5 +339,8 @@ mod tests {
         assert_eq!(e.code, Code::NoDevice);
         assert_eq!(e.fix, FIND_INTERFACE);
         assert!(e.what.contains("no-such-dev0"), "{e}");
+        let e = Interface::by_index(4_000_000).unwrap_err();
+        assert_eq!((e.code, e.fix.as_str()), (Code::NoDevice, FIND_INTERFACE));
+        assert_eq!(e.what, "cannot use the network interface of index 4000000");
     }
 }

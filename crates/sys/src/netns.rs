@@ -35,8 +35,8 @@ impl Netns {
     /// namespace.
     ///
     /// # Errors
-    /// `E-PERM` without CAP_SYS_ADMIN, `E-UNSUPPORTED` from a kernel without namespaces, `E-SYSTEM`
-    /// where there are too many.
+    /// `E-PERM` without CAP_SYS_ADMIN, `E-UNSUPPORTED` from a kernel without namespaces, and where
+    /// there are as many as it allows, which may be none.
     pub fn new() -> Result<Netns> {
         scope(|scope| {
             let thread = Builder::new().spawn_scoped(scope, make).map_err(|e| no_thread(&e))?;
@@ -167,9 +167,8 @@ fn refused(call: &str, errno: Errno) -> Error {
         Errno::INVAL | Errno::NOSYS => {
             Error::os(Code::Unsupported, WHAT, call, errno).fix("a kernel with CONFIG_NET_NS")
         }
-        Errno::NOSPC => {
-            Error::os(Code::System, WHAT, call, errno).fix("cat /proc/sys/user/max_net_namespaces")
-        }
+        Errno::NOSPC => Error::os(Code::Unsupported, WHAT, call, errno)
+            .fix("cat /proc/sys/user/max_net_namespaces"),
         _ => Error::os(Code::System, WHAT, call, errno),
     }
 }
@@ -259,7 +258,7 @@ mod tests {
         for (errno, code, fix) in [
             (Errno::PERM, Code::Permission, "CAP_SYS_ADMIN"),
             (Errno::INVAL, Code::Unsupported, "CONFIG_NET_NS"),
-            (Errno::NOSPC, Code::System, "max_net_namespaces"),
+            (Errno::NOSPC, Code::Unsupported, "max_net_namespaces"),
         ] {
             let e = refused("unshare", errno);
             assert!(e.code == code && e.fix.contains(fix), "{e}");

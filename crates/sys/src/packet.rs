@@ -39,6 +39,11 @@ use crate::error::check;
 use crate::error::{Code, Error, Result};
 use crate::netif::Interface;
 
+/// Name of the call that requests the offload header; the reason of its error begins with it.
+pub const VNET_HDR_CALL: &str = "PACKET_VNET_HDR";
+/// Name of the call that makes the receive ring; the reason of its error begins with it.
+pub const RX_RING_CALL: &str = "PACKET_RX_RING";
+
 /// Frame status: the checksum field has only the pseudo-header sum (sent by this machine).
 pub const STATUS_CSUM_NOT_READY: u32 = libc::TP_STATUS_CSUMNOTREADY;
 
@@ -348,7 +353,7 @@ impl PacketSocket {
         if options.vnet_hdr {
             // Set this before the ring is made: the kernel refuses to change the header of an
             // existing ring.
-            socket.set(libc::PACKET_VNET_HDR, &1).map_err(fail("PACKET_VNET_HDR"))?;
+            socket.set(libc::PACKET_VNET_HDR, &1).map_err(fail(VNET_HDR_CALL))?;
         }
         if options.qdisc_bypass {
             socket.set(libc::PACKET_QDISC_BYPASS, &1).map_err(fail("PACKET_QDISC_BYPASS"))?;
@@ -384,7 +389,7 @@ impl PacketSocket {
             tp_feature_req_word: 0,
         };
         self.set(libc::PACKET_RX_RING, &request)
-            .map_err(|e| refused(interface, "PACKET_RX_RING", e))?;
+            .map_err(|e| refused(interface, RX_RING_CALL, e))?;
         BlockRing::map(self.fd.as_fd(), bytes, size.blocks, options.vnet_hdr)
             .map_err(|e| refused(interface, "mmap", e))
     }

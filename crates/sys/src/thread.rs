@@ -132,8 +132,8 @@ fn is_listed(list: &str, n: usize) -> bool {
     ranges(list).any(|range| range.contains(&n))
 }
 
-/// Returns the numbers below 65,536 of a list in the kernel's format, such as `0-3,8`, in its
-/// order.
+/// Returns the numbers of a list in the kernel's format, such as `0-3,8`, in its order, up to the
+/// first number that is not below 65,536.
 #[must_use]
 pub fn listed(list: &str) -> Vec<usize> {
     ranges(list).flatten().take_while(|n| *n < 1 << 16).collect()
@@ -327,6 +327,7 @@ mod tests {
         assert_eq!((listed("5"), listed(""), listed("2-x")), (vec![5], vec![], vec![]));
         assert_eq!(super::listed("0-2,7\n"), [0, 1, 2, 7]);
         assert_eq!(super::listed("0-18446744073709551615").len(), 1 << 16);
+        assert_eq!(super::listed("7,65536,8"), [7]);
     }
 
     #[test]

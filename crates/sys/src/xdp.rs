@@ -304,8 +304,9 @@ impl XdpSocket {
 
     /// Notifies the kernel of the transmit ring.
     ///
-    /// In copy mode it sends about 32 packets a call, and says EAGAIN with more to come; EBUSY and
-    /// ENOBUFS say that the device has no place now.
+    /// In copy mode a call sends up to as many packets as [`XdpSocket::set_tx_budget`] has set, 32
+    /// before Linux 6.17, and says EAGAIN with more to come; EBUSY says that the device dropped a
+    /// packet, ENOBUFS that it has no place now.
     ///
     /// # Errors
     /// Those, and ENETDOWN or ENXIO for an interface that is down or gone.

@@ -61,6 +61,8 @@ const LINK_NATIVE: u32 = 1 << 2;
 const NAME_BYTES: usize = 16;
 /// Most bytes that are kept of the verifier's log.
 const LOG_BYTES: usize = 16 << 10;
+/// Most attempts to load a program while signals interrupt the verifier.
+const LOADS_MAX: usize = 5;
 
 /// A loaded program.
 #[derive(Debug)]
@@ -77,15 +79,16 @@ impl Program {
     /// # Errors
     /// `E-PERM` without CAP_BPF and CAP_NET_ADMIN; `E-SYSTEM` with the verifier's last words.
     pub fn load(insns: &[Insn], frags: bool) -> Result<Program> {
-        match Program::try_load(insns, frags, &mut []) {
+        let load = |log: &mut [u8]| uninterrupted(|| Program::try_load(insns, frags, log));
+        match load(&mut []) {
             Ok(program) => Ok(program),
             Err(first) => {
                 // Load again, with a log for the verifier's message; the first try had no log,
                 // because a log costs memory.
                 let mut log = vec![0; LOG_BYTES];
-                match Program::try_load(insns, frags, &mut log) {
+                match load(&mut log) {
                     Ok(program) => Ok(program),
-                    Err(_) => Err(load_refused(first, &last_words(&log))),
+                    Err(second) => Err(load_refused(first, &log, second == Errno::NOSPC)),
                 }
             }
         }
@@ -309,23 +312,48 @@ unsafe fn bpf<A>(command: c_long, attr: *const A) -> rustix::io::Result<c_long> 
     if done < 0 { Err(crate::error::last_errno()) } else { Ok(done) }
 }
 
-/// Returns the last line of the verifier's log, which has the reason for a refusal.
-fn last_words(log: &[u8]) -> String {
-    let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
-    let text = String::from_utf8_lossy(&log[..end]);
-    let said = |line: &&str| !line.is_empty() && !line.starts_with("processed ");
-    text.lines().rev().find(said).unwrap_or("").to_owned()
+/// Calls `load` again while it fails with EAGAIN, up to a limit: the verifier ends so if a signal
+/// is pending.
+///
+/// Source: kernel/bpf/verifier.c `do_check`.
+fn uninterrupted<T>(mut load: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    let mut loaded = load();
+    for _ in 1..LOADS_MAX {
+        if !matches!(loaded, Err(Errno::AGAIN)) {
+            break;
+        }
+        loaded = load();
+    }
+    loaded
 }
 
-fn load_refused(errno: Errno, words: &str) -> Error {
+/// Returns the last line of the verifier's log, which has the reason for a refusal; no text if
+/// `is_cut` and the log lacks its end, the verifier's statistics.
+fn last_words(log: &[u8], is_cut: bool) -> String {
+    let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
+    let text = String::from_utf8_lossy(&log[..end]);
+    let is_statistics = |line: &str| line.starts_with("processed ");
+    let mut lines = text.lines().rev().filter(|line| !line.is_empty()).peekable();
+    if is_cut && !lines.peek().is_some_and(|line| is_statistics(line)) {
+        return String::new();
+    }
+    lines.find(|line| !is_statistics(line)).unwrap_or("").to_owned()
+}
+
+/// Returns the error of a program that was refused; `is_cut` is true if the verifier's log did not
+/// fit in `log`.
+fn load_refused(errno: Errno, log: &[u8], is_cut: bool) -> Error {
     let (what, call) = ("cannot load an XDP program", "BPF_PROG_LOAD");
-    if words.is_empty() {
+    let words = last_words(log, is_cut);
+    if words.is_empty() && !is_cut {
         return refused(what, call, errno);
     }
     // The verifier, too, refuses with EACCES: a lack of capabilities is reported before the
     // verifier runs, so this is no `Code::Permission`.
     let mut error = Error::os(Code::System, what, call, errno);
-    error.why = format!("{}; the verifier says: {words}", error.why);
+    if !words.is_empty() {
+        error.why = format!("{}; the verifier says: {words}", error.why);
+    }
     error
 }
 

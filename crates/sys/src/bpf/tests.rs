@@ -78,6 +78,41 @@ fn refused_program_is_reported_in_the_verifiers_words() {
 }
 
 #[test]
+fn load_that_a_signal_interrupts_is_repeated_up_to_a_limit() {
+    let load_with = |interruptions: usize| {
+        let mut calls = 0;
+        let loaded = uninterrupted(|| {
+            calls += 1;
+            if calls <= interruptions { Err(Errno::AGAIN) } else { Ok(7) }
+        });
+        (loaded, calls)
+    };
+    assert_eq!(load_with(0), (Ok(7), 1));
+    assert_eq!(load_with(4), (Ok(7), 5));
+    assert_eq!(load_with(5), (Err(Errno::AGAIN), 5));
+    let mut calls = 0;
+    let refused: rustix::io::Result<()> = uninterrupted(|| {
+        calls += 1;
+        Err(Errno::ACCESS)
+    });
+    assert_eq!((refused, calls), (Err(Errno::ACCESS), 1));
+}
+
+#[test]
+fn last_line_of_a_log_is_reported_only_if_the_log_has_its_end() {
+    let whole = b"0: (bf) r0 = r3\nR3 !read_ok\nprocessed 1 insns\n\0\0";
+    let cut = b"0: (bf) r0 = r1\n1: (bf) r0 =\0";
+    let why = |log: &[u8], is_cut| load_refused(Errno::ACCESS, log, is_cut).why;
+    for is_cut in [false, true] {
+        assert!(why(whole, is_cut).ends_with("the verifier says: R3 !read_ok"));
+    }
+    assert!(why(cut, false).ends_with("says: 1: (bf) r0 ="));
+    let e = load_refused(Errno::ACCESS, cut, true);
+    assert!(e.code == Code::System && !e.why.contains("verifier"), "{e}");
+    assert_eq!(load_refused(Errno::ACCESS, b"\0", false).code, Code::Permission);
+}
+
+#[test]
 fn a_map_takes_sockets_and_nothing_else() {
     let map = match SocketMap::new(4) {
         Ok(map) => map,

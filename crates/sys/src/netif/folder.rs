@@ -27,7 +27,8 @@ impl NetFolder {
     /// # Errors
     /// `E-NODEV` if it is not there, `E-PERM` where that takes CAP_SYS_ADMIN.
     pub fn open(interface: &Interface) -> Result<NetFolder> {
-        let name = interface.name();
+        // The interface may have been opened by an alternative name, or renamed since.
+        let name = interface.present_name();
         let folder = format!("class/net/{name}");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |at: io::Result<OwnedFd>| openat(at?, &*folder, flags, Mode::empty());
@@ -123,7 +124,9 @@ mod tests {
             folder.write("queues/rx-1/rps_cpus", "1").unwrap();
             assert_eq!(folder.read("queues/rx-1/rps_cpus").unwrap().trim_start_matches('0'), "1");
             assert!(!folder.is_of(&Interface::open("lo").unwrap()));
-            ip("link del v0");
+            ip("link set v0 name w0");
+            assert!(NetFolder::open(&interface).unwrap().is_of(&interface));
+            ip("link del w0");
             assert_eq!(NetFolder::open(&interface).unwrap_err().code, Code::NoDevice);
         });
     }

@@ -143,10 +143,15 @@ mod tests {
             let fd = region.as_fd().try_clone_to_owned().unwrap();
             PeerMemory::map(&fd, region.len() as u64, Access::Read, trusted)
         };
-        let why = |region| map(region, false).unwrap_err().why;
-        assert_eq!(why(&written), "its owner can punch holes into a file of huge pages");
-        assert_eq!(why(&read), "its file of huge pages has holes");
-        read.populate().unwrap();
+        let why = map(&written, false).unwrap_err().why;
+        assert_eq!(why, "its owner can punch holes into a file of huge pages");
+        let bytes = read.len() as u64;
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let holes = memfd(bytes, flags);
+        let seals = SealFlags::SHRINK | SealFlags::FUTURE_WRITE;
+        rustix::fs::fcntl_add_seals(&holes, seals).unwrap();
+        let why = PeerMemory::map(&holes, bytes, Access::Read, false).unwrap_err().why;
+        assert_eq!(why, "its file of huge pages has holes");
         let mut byte = [1];
         assert!(map(&read, false).unwrap().read(read.len() - 1, &mut byte) && byte == [0]);
         assert!(map(&written, true).is_ok());

@@ -80,7 +80,8 @@ impl HostUse {
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer.
     ///
-    /// Cost: up to five dumps of the namespace's links, addresses and routes. For setup.
+    /// Cost: up to five dumps of the namespace's links, addresses and routes, of which it holds one at a
+    /// time in whole. For setup.
     pub fn of(interface: &Interface) -> Result<Option<HostUse>> {
         let fail = |e| refused(interface.name(), "rtnetlink", e);
         let used = find(interface.index()).map_err(fail)?;
@@ -103,7 +104,7 @@ impl HostUse {
     /// # Errors
     /// `E-SYSTEM` if the kernel does not answer; it names `interface`.
     ///
-    /// Cost: a dump of the namespace's addresses of one family. For setup.
+    /// Cost: a dump of the namespace's addresses of one family, which it holds in whole. For setup.
     pub fn has_address(interface: &Interface, wanted: IpAddr) -> Result<bool> {
         let mut request = [0; ADDRESS_BYTES];
         request[0] = FAMILIES[usize::from(wanted.is_ipv6())];
@@ -178,8 +179,8 @@ fn find(index: u32) -> Answer<Option<Used>> {
     Ok(first.or(other).or(member))
 }
 
-/// Requests all objects of a kind, and calls `each` with the body of each message; several times if
-/// objects change meanwhile.
+/// Requests all objects of a kind, and calls `each` with the body of each message. If objects
+/// change meanwhile, repeats the request first.
 pub(super) fn dump(kind: u16, body: &[u8], each: impl FnMut(&[u8])) -> Answer<()> {
     dump_by(None, kind, body, each)
 }
@@ -189,19 +190,51 @@ pub(super) fn dump_by(
     protocol: Option<Protocol>,
     kind: u16,
     body: &[u8],
-    mut each: impl FnMut(&[u8]),
+    each: impl FnMut(&[u8]),
 ) -> Answer<()> {
-    for _ in 0..DUMPS_MAX {
+    let attempt = |bodies: &mut Bodies| -> Answer<Dump> {
         let socket = send_by(protocol, kind, NLM_F_DUMP, body)?;
         let mut dump = Dump::default();
         while !dump.has_ended {
-            dump.receive_part(&socket, &mut each)?;
+            dump.receive_part(&socket, &mut |body: &[u8]| bodies.push(body))?;
         }
-        if !dump.is_torn {
+        Ok(dump)
+    };
+    untorn(attempt, each)
+}
+
+/// Calls `attempt` until a dump is not torn, and then `each` with the bodies of that dump only.
+fn untorn(
+    mut attempt: impl FnMut(&mut Bodies) -> Answer<Dump>,
+    mut each: impl FnMut(&[u8]),
+) -> Answer<()> {
+    for _ in 0..DUMPS_MAX {
+        let mut bodies = Bodies::default();
+        if !attempt(&mut bodies)?.is_torn {
+            let mut start = 0;
+            for end in bodies.ends {
+                each(&bodies.bytes[start..end]);
+                start = end;
+            }
             return Ok(());
         }
     }
     Err(Errno::AGAIN)
+}
+
+/// The bodies of the messages of a dump, one after the other.
+#[derive(Debug, Default)]
+struct Bodies {
+    bytes: Vec<u8>,
+    /// End of each body in `bytes`.
+    ends: Vec<usize>,
+}
+
+impl Bodies {
+    fn push(&mut self, body: &[u8]) {
+        self.bytes.extend_from_slice(body);
+        self.ends.push(self.bytes.len());
+    }
 }
 
 /// State of an answer in several parts.
@@ -520,6 +553,22 @@ mod tests {
         let torn = message(RTM_GETROUTE, 2 | NLM_F_DUMP_INTR, 7);
         assert_eq!(read(&[torn, done(2, 0)]), Ok((true, true, 1)));
         assert_eq!(read(&[object, done(2, -libc::ENOBUFS)]), Err(Errno::NOBUFS));
+    }
+
+    #[test]
+    fn objects_of_a_torn_dump_are_not_reported() {
+        let mut attempts = 0;
+        let third = |bodies: &mut Bodies| {
+            attempts += 1;
+            bodies.push(&[attempts, 7]);
+            bodies.push(&[]);
+            Ok(Dump { has_ended: true, is_torn: attempts < 3 })
+        };
+        let mut seen = Vec::new();
+        assert_eq!(untorn(third, |body| seen.push(body.to_vec())), Ok(()));
+        assert_eq!(seen, [vec![3, 7], vec![]]);
+        let torn = |_: &mut Bodies| Ok(Dump { has_ended: true, is_torn: true });
+        assert_eq!(untorn(torn, |_| panic!("an object was reported")), Err(Errno::AGAIN));
     }
 
     #[test]

@@ -31,12 +31,6 @@ impl Domain {
         let raw = device.made(raw, "ibv_alloc_pd")?;
         Ok(Arc::new(Domain { device: device.clone(), raw }))
     }
-
-    /// Returns the device.
-    #[must_use]
-    pub fn device(&self) -> &Arc<Device> {
-        &self.device
-    }
 }
 
 impl Drop for Domain {

@@ -113,19 +113,13 @@ impl Device {
         Ok(Arc::new(Device { library, raw, name: name.to_owned() }))
     }
 
-    /// Returns the device's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Returns the state of `port`; the first is 1.
     ///
     /// # Errors
     /// `E-SYSTEM` if the device has no such port.
     pub fn port(&self, port: u8) -> Result<PortState> {
         let mut attr = abi::PortAttr::default();
-        // SAFETY: the context is open, and the library writes the structure that the header declares.
+        // SAFETY: the context is open, and the library writes no more than the structure has room for.
         let ret = unsafe { (self.functions().ibv_query_port)(self.raw.as_ptr(), port, &mut attr) };
         self.done(ret, "ibv_query_port")?;
         Ok(PortState {

@@ -231,7 +231,7 @@ impl QueuePair {
         self.domain.device.done(ret, "ibv_attach_mcast")
     }
 
-    /// Removes the pair from the group `gid`; without this the pair cannot be destroyed.
+    /// Removes the pair from the group `gid`; without this a pair that is dropped is only reset.
     pub fn leave(&self, gid: [u8; 16]) {
         let gid = abi::Gid(gid);
         // SAFETY: as in `join`. A pair that is no member stays as it is.
@@ -284,8 +284,10 @@ impl QueuePair {
         taken(ret, first.addr(), bad.addr(), size_of::<abi::RecvWr>(), n)
     }
 
-    /// Posts up to 32 messages as one chain, the last of which makes a completion; returns how many the device took,
-    /// from the front. If it took fewer than all, none of those makes a completion unless it fails.
+    /// Posts up to 32 messages as one chain, the last of which makes a completion; returns how many the
+    /// device took, from the front. If it refused one of the chain, none of the messages that it took makes
+    /// a completion unless it fails. A message that names memory outside the region ends the chain before it, and
+    /// the one before it makes a completion.
     ///
     /// `to` is where they go; `None` for a connection.
     ///
@@ -397,7 +399,14 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: the pair is destroyed once; when the call returns, the device uses none of its requests any more.
-        unsafe { (self.domain.device.functions().ibv_destroy_qp)(self.raw.as_ptr()) };
+        // SAFETY: the pair is destroyed once; if the call succeeds, the device uses none of its
+        // requests any more.
+        let ret = unsafe { (self.domain.device.functions().ibv_destroy_qp)(self.raw.as_ptr()) };
+        if ret != 0 {
+            // The pair still exists, and a reset takes its requests from it. No device is known that
+            // refuses both; one that did could still use the memory of the requests.
+            let reset = abi::QpAttr { qp_state: abi::QPS_RESET, ..abi::QpAttr::default() };
+            let _ = self.modify(reset, mask::STATE);
+        }
     }
 }
