@@ -54,8 +54,11 @@ impl Connector {
     }
 
     /// Connects to the server, if its user is allowed: no other server gets the secret or the memory.
-    fn connect(&mut self, turn: &mut Turn<'_>, until: Instant) -> std::result::Result<(), String> {
-        let socket = Seqpacket::connect(&turn.config.path).map_err(|e| e.to_string())?;
+    ///
+    /// # Errors
+    /// Why no connection was made.
+    fn connect(&mut self, turn: &mut Turn<'_>, until: Instant) -> std::result::Result<(), Event> {
+        let socket = Seqpacket::connect(&turn.config.path).map_err(Event::Unreachable)?;
         let channel = Channel(socket);
         let watched = match channel.check_peer(turn.config) {
             Ok(user) if turn.closer.is_full(Some(user)) => Err(CLOSING.to_owned()),
@@ -64,7 +67,7 @@ impl Connector {
         };
         if let Err(why) = watched {
             turn.waste.push(Waste::of(channel.user(), channel));
-            return Err(why);
+            return Err(Event::Ended(why));
         }
         channel.0.take_descriptors();
         self.alarm(until);
@@ -82,7 +85,8 @@ impl Connector {
         };
         // `end` passes the socket to a closing thread, because its close may block.
         let Some(memory) = memory else {
-            return self.end("the server answered too early".into(), turn);
+            self.end(turn);
+            return Event::Ended("the server answered too early".into());
         };
         let state = std::mem::replace(&mut self.state, State::Waiting(Instant::now()));
         if let State::Handshake(handshake) = state {
@@ -93,13 +97,16 @@ impl Connector {
     }
 
     /// Closes the socket; the next attempt follows later.
-    fn end(&mut self, why: String, turn: &mut Turn<'_>) -> Event {
+    fn end(&mut self, turn: &mut Turn<'_>) {
         let again = Instant::now() + RECONNECT_INTERVAL;
-        let user = self.channel().map(Channel::user);
+        let user = self.channel().map(|channel| {
+            // The socket stays readable until it is closed, which can be late.
+            let _ = self.watch.delete(channel);
+            channel.user()
+        });
         let state = std::mem::replace(&mut self.state, State::Waiting(again));
         turn.waste.extend(user.map(|user| Waste::of(user, state)));
         self.alarm(again);
-        Event::Ended(why)
     }
 
     /// Returns the socket of the present connection.
@@ -128,32 +135,36 @@ impl Protocol for Connector {
             let mut fds = Vec::new();
             let step = match &mut self.state {
                 State::Waiting(until) if *until > now => return None,
-                State::Waiting(_) if turn.closer.is_full(None) => Err(CLOSING.into()),
+                State::Waiting(_) if turn.closer.is_full(None) => Err(Event::Ended(CLOSING.into())),
                 State::Waiting(_) => self.connect(turn, now + HANDSHAKE_TIMEOUT),
                 State::Handshake(handshake) => {
                     match handshake.turn(turn.config, &self.pool, now, &mut fds) {
                         Ok(None) => return None,
                         Ok(Some(Step::Connected)) => return Some(self.connected(turn)),
                         Ok(Some(_)) => Ok(()),
-                        Err(why) => Err(why),
+                        Err(why) => Err(Event::Ended(why)),
                     }
                 }
-                State::Connected(channel) => match channel.recv(&mut fds) {
-                    Ok(None) => return None,
-                    Ok(Some(Message::Disconnect(why))) => {
-                        Err(format!("the server has disconnected: {why}"))
-                    }
-                    Ok(Some(_)) => Err(channel.refuse(Ending::Refused("unexpected message"))),
-                    Err(Ending::ByPeer(why)) => Err(why),
-                    Err(ending) => Err(channel.refuse(ending)),
-                },
+                State::Connected(channel) => {
+                    let why = match channel.recv(&mut fds) {
+                        Ok(None) => return None,
+                        Ok(Some(Message::Disconnect(why))) => {
+                            format!("the server has disconnected: {why}")
+                        }
+                        Ok(Some(_)) => channel.refuse(Ending::Refused("unexpected message")),
+                        Err(Ending::ByPeer(why)) => why,
+                        Err(ending) => channel.refuse(ending),
+                    };
+                    Err(Event::Ended(why))
+                }
             };
             if !fds.is_empty() {
                 let user = self.channel().map_or(NO_USER, Channel::user);
                 turn.waste.push(Waste::of(user, Useless(fds)));
             }
-            if let Err(why) = step {
-                return Some(self.end(why, turn));
+            if let Err(event) = step {
+                self.end(turn);
+                return Some(event);
             }
         }
     }
@@ -162,14 +173,14 @@ impl Protocol for Connector {
         if let State::Connected(channel) = &self.state {
             channel.refuse(Ending::Refused(why));
         }
-        self.end(String::new(), turn);
+        self.end(turn);
     }
 
     fn close(&mut self, turn: &mut Turn<'_>) {
         if let Some(channel) = self.channel() {
             channel.shut();
         }
-        self.end(String::new(), turn);
+        self.end(turn);
     }
 }
 
@@ -234,12 +245,8 @@ fn check(config: &Config, pool: &Pool) -> Result<()> {
         }
         _ => {}
     }
-    // SAFETY: only the region's length is read, and its pages are populated; no byte is read or written.
+    // SAFETY: only the region's length is read; no byte is read or written.
     let region = unsafe { pool.region() };
-    if let Some(region) = region.filter(|_| huge && sharing == Sharing::Read) {
-        // Populate the pages, because the peer refuses a region with holes.
-        region.populate()?;
-    }
     let bytes = region.map_or(0, |region| region.len() as u64);
     if sharing != Sharing::Nothing && !(1..=REGION_BYTES_MAX).contains(&bytes) {
         let why = format!("a pool of {bytes} bytes cannot be a region, which has 4 GiB at most");

@@ -56,6 +56,8 @@ pub(super) struct Turn<'a> {
 /// A port's handle on the control thread.
 pub(super) struct Control {
     mailbox: Arc<Mailbox>,
+    /// The descriptors for which the thread waits.
+    set: Arc<Epoll>,
 }
 
 struct Mailbox {
@@ -64,6 +66,7 @@ struct Mailbox {
 }
 
 enum Order {
+    /// Serve a port, whose descriptor is watched already.
     Add(Arc<Shared>, Box<dyn Protocol>),
     /// Remove the port with this tag. The sender is dropped after the port's listener is closed and its
     /// connections are shut down.
@@ -98,21 +101,37 @@ impl Control {
     fn start() -> Result<Control> {
         let what = "cannot start the control thread of memif";
         let mailbox = Arc::new(Mailbox { bell: EventFd::new()?, orders: Mutex::new(Vec::new()) });
-        let set = Epoll::new()?;
+        let set = Arc::new(Epoll::new()?);
         set.add(&mailbox.bell, MAILBOX, EventFlags::IN)
             .map_err(|e| Error::os(Code::System, what, "epoll_ctl", e))?;
-        let thread =
-            Thread { mailbox: mailbox.clone(), set, ports: Vec::new(), closer: Closer::new() };
+        let thread = Thread {
+            mailbox: mailbox.clone(),
+            set: set.clone(),
+            ports: Vec::new(),
+            closer: Closer::new(),
+        };
         let builder = std::thread::Builder::new().name("memif-control".into());
         builder
             .spawn(move || thread.run())
             .map_err(|e| Error::new(Code::System, what, e.to_string()))?;
-        Ok(Control { mailbox })
+        Ok(Control { mailbox, set })
     }
 
     /// Makes the thread serve a port.
-    pub fn add(&self, shared: Arc<Shared>, protocol: Box<dyn Protocol>) {
+    ///
+    /// # Errors
+    /// `E-SYSTEM` if the port's descriptor cannot be watched.
+    pub fn add(&self, shared: Arc<Shared>, protocol: Box<dyn Protocol>) -> Result<()> {
+        let fail = |e| {
+            let what = format!("cannot serve memif {}", shared.config.path.display());
+            Error::os(Code::System, what, "epoll_ctl", e)
+                .fix("free memory, or raise the limit: sysctl fs.epoll.max_user_watches")
+        };
+        // The thread ignores an event that arrives before the order, because it knows no port of
+        // that tag. It gets the event again, because the event is level-triggered.
+        self.set.add(protocol.watch(), tag(&shared), EventFlags::IN).map_err(fail)?;
         self.order(Order::Add(shared, protocol));
+        Ok(())
     }
 
     /// Makes the thread close a port, and waits a limited time for it: the listener is closed, and connections are
@@ -163,7 +182,7 @@ struct Port {
 
 struct Thread {
     mailbox: Arc<Mailbox>,
-    set: Epoll,
+    set: Arc<Epoll>,
     ports: Vec<Port>,
     closer: Closer,
 }
@@ -191,11 +210,7 @@ impl Thread {
         let orders = std::mem::take(&mut *lock(&self.mailbox.orders));
         for order in orders {
             match order {
-                Order::Add(shared, protocol) => {
-                    // If this fails, the port is processed only when the mailbox is rung.
-                    let _ = self.set.add(protocol.watch(), tag(&shared), EventFlags::IN);
-                    self.ports.push(Port { shared, protocol });
-                }
+                Order::Add(shared, protocol) => self.ports.push(Port { shared, protocol }),
                 Order::Remove(port, done) => self.remove(port, done),
                 Order::HangUp(port, generation, why, done) => {
                     self.hang_up(port, generation, why);

@@ -51,6 +51,9 @@ pub(super) struct Endpoint {
     /// Time of a second check of the rings: a peer may have published packets just before it saw
     /// the request to ring.
     pub second_look: Option<Instant>,
+    /// True if a doorbell of the present connection cannot be watched, so that a sleeper must wake
+    /// at intervals and check the rings.
+    polls: bool,
 }
 
 impl Endpoint {
@@ -74,6 +77,7 @@ impl Endpoint {
             retired: Vec::new(),
             belled: false,
             second_look: None,
+            polls: false,
         })
     }
 
@@ -107,7 +111,7 @@ impl Endpoint {
         self.changed |= self.health != health;
         self.health = health;
         self.generation.set(generation);
-        (self.belled, self.second_look) = (false, None);
+        (self.belled, self.second_look, self.polls) = (false, None, false);
         rings
     }
 
@@ -142,9 +146,15 @@ impl Endpoint {
         self.is_stale() || self.link.hang_up(self.generation.get(), why)
     }
 
-    /// Makes the endpoint's descriptor readable when `bell` is rung.
-    pub fn watch(&self, bell: &EventFd) -> rustix::io::Result<()> {
-        self.set.add(bell, BELL, EventFlags::IN | EventFlags::ET)
+    /// Makes the endpoint's descriptor readable when `bell` is rung. If that fails,
+    /// [`Endpoint::sleep`] sets an alarm instead, until the next connection.
+    ///
+    /// # Errors
+    /// ENOSPC if the user has too many watches (fs.epoll.max_user_watches), ENOMEM, EEXIST.
+    pub fn watch(&mut self, bell: &EventFd) -> rustix::io::Result<()> {
+        let watched = self.set.add(bell, BELL, EventFlags::IN | EventFlags::ET);
+        self.polls |= watched.is_err();
+        watched
     }
 
     /// Stops watching `bell`.
@@ -181,6 +191,11 @@ impl Endpoint {
 
     /// Prepares the descriptor for the caller's sleep until an event, or until `alarm`; `None` sets no time.
     pub fn sleep(&mut self, alarm: Option<Instant>) {
+        let look = if self.polls && self.belled { Instant::now().checked_add(RETRY) } else { None };
+        let alarm = match (alarm, look) {
+            (Some(alarm), Some(look)) => Some(alarm.min(look)),
+            (alarm, look) => alarm.or(look),
+        };
         // Setting the alarm cannot fail, because its descriptor is a timer.
         let _ = self.set.alarm(alarm);
         self.armed = true;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use linerate_skb::{Code, Error, Result};
 
+use super::link::no_server;
 use crate::doctor::Findings;
 use crate::port::Port;
 use crate::queue::Health;
@@ -36,8 +37,8 @@ fn meet(spec: &Spec, found: &mut Findings) -> Result<()> {
         Some(e) if serves => {
             found.ok(format!("listening at {path} is possible")).fix(&e.fix);
         }
-        // connect(2) failed: there is no server yet, but it may start later.
-        Some(e) if e.why.contains("os error") => {
+        // The server may start later.
+        Some(e) if e.what == no_server(path) => {
             found.lack(&e);
         }
         Some(e) => {
@@ -65,5 +66,31 @@ fn came(port: &mut Port) -> Option<Error> {
         if let Err(e) = port.wait(Some(left)) {
             return Some(Error::new(Code::System, "cannot wait for the peer", e.to_string()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::doctor::Level;
+    use linerate_sys::unix::{Listener, SocketType};
+
+    #[test]
+    fn socket_of_another_kind_is_an_error_and_a_server_that_is_not_started_is_a_warning() {
+        let name = format!("linerate-memif-kind-{}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let spec = crate::parse(&format!("memif:{}", path.display())).unwrap();
+        let examined = || {
+            let mut found = Findings::default();
+            examine(&spec, &mut found);
+            found.into_vec().pop().expect("the last finding is about the server")
+        };
+        let absent = examined();
+        assert_eq!(absent.level, Level::Warn, "{absent:?}");
+        let _other = Listener::bind(&path, 0o600, SocketType::STREAM).unwrap();
+        let found = examined();
+        assert_eq!(found.level, Level::Miss, "{found:?}");
+        assert!(found.fix.is_some_and(|fix| fix.text.contains("of another kind")));
     }
 }

@@ -25,6 +25,12 @@ use crate::spec::Spec;
 /// Descriptors of the rings, as a power of two.
 const POWER: u8 = 3;
 const RING_BYTES: usize = super::ring::bytes(POWER);
+/// Bytes in front of each fuzzed message: the descriptors that come with it, and their size.
+const HEAD_BYTES: usize = 3;
+/// The kinds of [`some_file`] that are memory which its owner cannot cut: only they become regions.
+const REGIONS: [u64; 5] = [1, 2, 4, 5, 6];
+/// Number of the kinds.
+const KINDS: u64 = 13;
 /// Number of frames in the pool of a run.
 const FRAMES: usize = 64;
 /// The 16-bit words of the header that a peer writes: flags, head, tail.
@@ -32,8 +38,9 @@ const WORDS: [usize; 3] = [4, 6, 64];
 
 /// Runs both handshakes on a fuzzed peer's messages; returns how many were accepted.
 ///
-/// The first byte of each says how many descriptors come with it, none to two, and, divided by three, which: as they
-/// should be for 0, memory for a region and doorbells else, and otherwise those of [`some_file`].
+/// The first byte of each says how many descriptors come with it, none to two, and, divided by
+/// three, which: as they should be for 0, memory for a region and doorbells else, and otherwise
+/// those of [`some_file`]. The two bytes behind it select the length of a file whose kind has any.
 ///
 /// # Panics
 /// If either machine does what it must not.
@@ -45,13 +52,12 @@ pub fn control(bytes: &[u8]) -> usize {
     };
     let (mut client, mut server) = (Some(Client::new(&ours)), Some(Server::new(&theirs)));
     let mut taken = 0;
-    for chunk in bytes.chunks(1 + BYTES) {
-        let (count, rest) = chunk.split_first().expect("a chunk has a byte");
-        let mut message = [0; BYTES];
-        message[..rest.len()].copy_from_slice(rest);
-        let Some(message) = Message::decode(&message) else { continue };
-        let again = Message::decode(&message.encode("")).map(|again| again.encode(""));
-        assert_eq!(again, Some(message.encode("")));
+    for chunk in bytes.chunks(HEAD_BYTES + BYTES) {
+        let mut padded = [0; HEAD_BYTES + BYTES];
+        padded[..chunk.len()].copy_from_slice(chunk);
+        let [count, size_low, size_high, said @ ..] = padded;
+        let Some(message) = Message::decode(&said) else { continue };
+        assert_kept(&message, &said);
         if let Some(machine) = &mut client {
             let region = || (Message::AddRegion { index: 0, bytes: 4096 }, memory());
             let step = machine.on(&message, &[]).and_then(|step| match step {
@@ -69,13 +75,18 @@ pub fn control(bytes: &[u8]) -> usize {
             client = client.filter(|_| step.is_ok());
         }
         if let Some(machine) = &mut server {
-            let file = |i: u8| match (count / 3, &message) {
-                (0, Message::AddRegion { .. }) => memory(),
-                (0, _) => doorbell(),
-                (kind, _) => some_file(u64::from(kind - 1 + i)),
+            let kind = (count / 3).checked_sub(1).map(u64::from);
+            let size = u64::from(u16::from_le_bytes([size_low, size_high]));
+            let file = |i: u8| match (kind, &message) {
+                (Some(kind), _) => some_file(KINDS * size + (kind + u64::from(i)) % KINDS),
+                (None, Message::AddRegion { .. }) => memory(),
+                (None, _) => doorbell(),
             };
             let mut files = (0..count % 3).map(file).collect();
             let reply = machine.on(message.clone(), &mut files, &theirs);
+            if let (Ok(_), Message::AddRegion { .. }, Some(kind)) = (&reply, &message, kind) {
+                assert!(REGIONS.contains(&(kind % KINDS)), "a file of kind {kind} is a region");
+            }
             taken += usize::from(reply.is_ok());
             if let Ok(Reply::Connected(rings)) = &reply {
                 assert_eq!(rings.len(), 2);
@@ -84,6 +95,30 @@ pub fn control(bytes: &[u8]) -> usize {
         }
     }
     taken
+}
+
+/// Checks that a message is encoded to the bytes that it was decoded from, except for names, flags
+/// without a meaning and what follows the fields; and that it is decoded to the same again.
+fn assert_kept(message: &Message, said: &[u8; BYTES]) {
+    let encoded = message.encode("");
+    let mut said = *said;
+    // Of a ring's flags only the first has a meaning.
+    if let Message::AddRing(_) = message {
+        let flags = u16::from_ne_bytes([said[2], said[3]]) & 1;
+        said[2..4].copy_from_slice(&flags.to_ne_bytes());
+    }
+    let fields: &[(usize, usize)] = match message {
+        Message::Hello { .. } => &[(0, 2), (34, 45)],
+        Message::Init { .. } => &[(0, 33)],
+        Message::AddRegion { .. } => &[(0, 12)],
+        Message::AddRing(_) => &[(0, 13)],
+        Message::Ack | Message::Connect | Message::Connected | Message::Disconnect(_) => &[(0, 2)],
+    };
+    for &(from, to) in fields {
+        assert_eq!(encoded[from..to], said[from..to], "{message:?}");
+    }
+    let again = Message::decode(&encoded).map(|again| again.encode(""));
+    assert_eq!(again, Some(encoded));
 }
 
 /// Returns a memory file of two pages that contains a ring.
@@ -114,7 +149,7 @@ pub(super) fn some_file(kind: u64) -> OwnedFd {
         fd
     };
     let opened = |path, flags| rustix::fs::open(path, flags, Mode::empty()).expect("it is there");
-    match kind % 13 {
+    match kind % KINDS {
         0 => rustix::fs::memfd_create("empty", MemfdFlags::ALLOW_SEALING).expect("a file"),
         // A file of holes, for some values of `kind` longer than may be mapped. The next file has any number of bytes.
         1 => memory_of(4096 << (kind >> 8 & 21), MemfdFlags::ALLOW_SEALING),
@@ -341,14 +376,17 @@ mod tests {
 
         #[test]
         fn whatever_is_said_is_answered_or_the_end(
-            bytes in prop::collection::vec((0u8..45, 1u8..9, prop::collection::vec(0u8..4, 40)), 0..20),
+            messages in prop::collection::vec(
+                (0u8..45, any::<[u8; 2]>(), 1u8..9, prop::collection::vec(0u8..4, 40)),
+                0..20,
+            ),
         ) {
             let mut said = Vec::new();
-            for (fds, kind, fields) in bytes {
+            for (fds, [size_low, size_high], kind, fields) in messages {
                 let from = said.len();
-                said.extend([fds, kind, 0]);
+                said.extend([fds, size_low, size_high, kind, 0]);
                 said.extend(fields);
-                said.resize(from + 1 + BYTES, 0);
+                said.resize(from + HEAD_BYTES + BYTES, 0);
             }
             control(&said);
         }

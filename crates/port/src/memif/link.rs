@@ -10,6 +10,8 @@
 //! gives up the rings that it has, and takes those that are bound to its queues now, if any. Whatever ends a
 //! connection, a peer's word, its death or a violation of the protocol, moves the generation on.
 
+use std::fmt::Display;
+use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,7 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use linerate_skb::{Code, Error, Pool, Result};
+use linerate_sys::unix::own_user;
 use linerate_sys::wait::{EventFd, poll_readable};
+use rustix::io::Errno;
 
 use super::closer::Waste;
 use super::config::{Config, Role};
@@ -54,6 +58,8 @@ pub(super) struct Shared {
 pub(super) enum Event {
     /// A peer shares memory; the value holds the rings of each queue that gets some.
     Connected(Vec<Option<Rings>>),
+    /// connect(2) to the server failed with this error.
+    Unreachable(io::Error),
     /// No peer shares memory, for this reason.
     Ended(String),
     /// This side has ended the connection, for this reason; not counted as a reset.
@@ -96,7 +102,7 @@ impl Link {
             errors: AtomicU64::new(0),
         });
         let control = Control::of_this_thread()?;
-        control.add(shared.clone(), protocol);
+        control.add(shared.clone(), protocol)?;
         let link = Link { shared, control };
         if link.config.role == Role::Client {
             // Wait for the server, so that the port's properties show whether there is a peer.
@@ -201,17 +207,20 @@ impl Shared {
     pub fn publish(&self, event: Option<Event>, waste: &mut Vec<Waste>) {
         let change = |state: &mut super::handover::State<Health, Rings, Waste>| {
             waste.append(&mut state.retired);
-            let (health, bindings) = match event {
+            let health = match &event {
                 None => return false,
-                Some(Event::Connected(bindings)) => (Health::Up, bindings),
-                Some(Event::Ended(ref why) | Event::Left(ref why)) => {
-                    let is_reset = matches!(event, Some(Event::Ended(_)));
-                    if is_reset && state.health == Health::Up {
-                        self.ended.fetch_add(1, Ordering::Relaxed);
-                    }
-                    let bindings = state.bindings.iter().map(|_| None).collect();
-                    (Health::Down(absent(&self.config, why)), bindings)
+                Some(Event::Connected(_)) => Health::Up,
+                Some(Event::Unreachable(e)) => Health::Down(cannot_connect(&self.config, e)),
+                Some(Event::Ended(why) | Event::Left(why)) => {
+                    Health::Down(absent(&self.config, why))
                 }
+            };
+            if matches!(event, Some(Event::Ended(_))) && state.health == Health::Up {
+                self.ended.fetch_add(1, Ordering::Relaxed);
+            }
+            let bindings = match event {
+                Some(Event::Connected(bindings)) => bindings,
+                _ => state.bindings.iter().map(|_| None).collect(),
             };
             let is_new = health == Health::Up || health != state.health;
             state.health = health;
@@ -228,7 +237,7 @@ pub(super) fn absent(config: &Config, why: &str) -> Error {
     let path = config.path.display();
     let (what, fix) = match config.role {
         Role::Client => (
-            format!("memif {path} has no server"),
+            format!("memif {path} is not connected"),
             format!("start the server at {path}; this port connects when the server listens"),
         ),
         Role::Server => (
@@ -237,4 +246,98 @@ pub(super) fn absent(config: &Config, why: &str) -> Error {
         ),
     };
     Error::new(Code::DeviceDown, what, why).fix(fix)
+}
+
+/// Returns what an error says of a client if no server listens at `path`, or if too many clients
+/// wait for the server: a later attempt may succeed.
+pub(super) fn no_server(path: impl Display) -> String {
+    format!("memif {path} has no server")
+}
+
+/// Returns the error of a client whose connect(2) failed with `e`.
+fn cannot_connect(config: &Config, e: &io::Error) -> Error {
+    let why = e.to_string();
+    let fix = match Errno::from_io_error(e) {
+        Some(Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN) => {
+            let mut error = absent(config, &why);
+            error.what = no_server(config.path.display());
+            return error;
+        }
+        Some(Errno::ACCESS) => {
+            let user = own_user();
+            format!(
+                "the socket file and its directories must admit this user: peer={user} at the \
+                 server, with a umask that leaves the file writable; or run both programs as one \
+                 user"
+            )
+        }
+        Some(Errno::PROTOTYPE) => {
+            "the path is a socket of another kind: name the socket of a memif server".to_owned()
+        }
+        _ => "remove the cause; this port tries to connect ten times a second".to_owned(),
+    };
+    let what = format!("cannot connect to memif {}", config.path.display());
+    Error::new(Code::DeviceDown, what, why).fix(fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::Turn;
+    use super::*;
+
+    use linerate_sys::wait::Epoll;
+    use std::path::Path;
+
+    /// A side of a socket whose descriptor belongs to another port, too: the kernel refuses to
+    /// watch it twice.
+    struct Twin(Arc<Epoll>);
+
+    impl Protocol for Twin {
+        fn watch(&self) -> &Epoll {
+            &self.0
+        }
+
+        fn turn(&mut self, _: &mut Turn<'_>) -> Option<Event> {
+            None
+        }
+
+        fn hang_up(&mut self, _: &'static str, _: &mut Turn<'_>) {}
+
+        fn close(&mut self, _: &mut Turn<'_>) {}
+    }
+
+    #[test]
+    fn port_that_the_control_thread_cannot_watch_is_not_opened() {
+        let set = Arc::new(Epoll::new().unwrap());
+        let open = || {
+            let config = Config::reader_at(Path::new("@linerate-twin")).unwrap();
+            Link::new(config, Box::new(Twin(set.clone())), 1)
+        };
+        let first = open().unwrap();
+        let e = open().err().expect("the second port is refused");
+        assert!(e.why.starts_with("epoll_ctl: ") && e.fix.contains("max_user_watches"), "{e}");
+        drop(first);
+        assert!(open().is_ok());
+    }
+
+    #[test]
+    fn remedy_for_a_failed_connect_depends_on_its_error() {
+        let config = Config::of(&crate::parse("memif:@x").unwrap()).unwrap();
+        let error = |errno: Errno| cannot_connect(&config, &errno.into());
+        for errno in [Errno::NOENT, Errno::CONNREFUSED, Errno::AGAIN] {
+            let e = error(errno);
+            assert!(e.what == no_server("@x") && e.fix.starts_with("start the server"), "{e}");
+        }
+        for (errno, fix) in [
+            (Errno::ACCESS, "the socket file and its directories must admit this user"),
+            (Errno::PROTOTYPE, "the path is a socket of another kind"),
+            (Errno::MFILE, "remove the cause"),
+        ] {
+            let e = error(errno);
+            assert!(e.what != no_server("@x") && e.fix.starts_with(fix), "{e}");
+        }
+        let (e, peer) = (error(Errno::ACCESS), format!("peer={} at the server,", own_user()));
+        assert!(e.fix.contains(&peer) && e.fix.contains("umask"), "{e}");
+        assert_ne!(absent(&config, "it was refused").what, no_server("@x"));
+    }
 }

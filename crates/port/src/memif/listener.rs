@@ -98,9 +98,17 @@ impl Listener {
             Ok(Some(_)) => channel.refuse(Ending::Refused("unexpected message")),
             Err(ending) => channel.refuse(ending),
         };
-        let user = channel.user();
-        turn.waste.push(Waste::of(user, (self.connected.take(), Useless(fds))));
+        if let Some(channel) = self.connected.take() {
+            self.retire(channel, Useless(fds), turn);
+        }
         Some(Event::Ended(why))
+    }
+
+    /// Passes a client's socket, and the `rest` of its objects, to the closing threads. Stops
+    /// watching the socket: it stays readable until it is closed, which can be late.
+    fn retire(&self, channel: Channel, rest: impl Send + 'static, turn: &mut Turn<'_>) {
+        let _ = self.watch.delete(&channel);
+        turn.waste.push(Waste::of(channel.user(), (channel, rest)));
     }
 
     /// Accepts clients; returns false if no more can be accepted, for example without free
@@ -158,7 +166,7 @@ impl Listener {
         if let Some(oldest) = self.guests.iter().position(goes) {
             let guest = self.guests.remove(oldest);
             guest.channel.refuse(Ending::Refused("another client waits"));
-            turn.waste.push(Waste::of(guest.user, guest));
+            self.retire(guest.channel, guest.machine, turn);
         }
     }
 
@@ -196,7 +204,7 @@ impl Listener {
                 }
                 GuestState::Left => {
                     let guest = self.guests.remove(i);
-                    turn.waste.push(Waste::of(guest.user, guest));
+                    self.retire(guest.channel, guest.machine, turn);
                 }
                 GuestState::Connected(rings) => {
                     self.connected = Some(self.guests.remove(i).channel);
@@ -232,18 +240,18 @@ impl Protocol for Listener {
     fn hang_up(&mut self, why: &'static str, turn: &mut Turn<'_>) {
         if let Some(channel) = self.connected.take() {
             channel.refuse(Ending::Refused(why));
-            turn.waste.push(Waste::of(channel.user(), channel));
+            self.retire(channel, (), turn);
         }
     }
 
     fn close(&mut self, turn: &mut Turn<'_>) {
-        for guest in self.guests.drain(..) {
+        for guest in std::mem::take(&mut self.guests) {
             guest.channel.shut();
-            turn.waste.push(Waste::of(guest.user, guest));
+            self.retire(guest.channel, guest.machine, turn);
         }
         if let Some(channel) = self.connected.take() {
             channel.shut();
-            turn.waste.push(Waste::of(channel.user(), channel));
+            self.retire(channel, (), turn);
         }
     }
 }

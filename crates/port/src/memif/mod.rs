@@ -130,10 +130,11 @@ impl Plan for Config {
         let mut obtained = Obtained::new(place, mode(self), PACKET_BYTES_MAX);
         obtained.queues = queues;
         if !EventFd::new()?.can_signal_shared() {
+            // Each thread has its own context, so the result need not hold for a worker.
             // docs/ports/memif.md describes what a peer can do with such a doorbell.
             obtained = obtained.refused(
-                "doorbells that cannot block: this thread got no AIO context \
-                 (CONFIG_AIO, fs.aio-max-nr)",
+                "doorbells that cannot block: the opening thread got no AIO context, and other \
+                 threads may get none (CONFIG_AIO, fs.aio-max-nr)",
             );
         }
         if let Some(Health::Down(why)) = ops.first().map(|queue| queue.health()) {

@@ -99,8 +99,7 @@ impl MemifQueue {
     fn begin(&mut self, mut rings: Rings) {
         if let Some(rx) = &mut rings.rx {
             rx.shared().want_bell(false);
-            // If watching the doorbell fails, a sleeper polls the ring, as for every event without
-            // a notification.
+            // If watching the doorbell fails, the endpoint wakes a sleeper at intervals.
             let _ = self.end.watch(rx.bell());
             rx.refill(&mut self.home, &mut self.copies);
         }

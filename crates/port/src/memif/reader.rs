@@ -59,6 +59,7 @@ use super::config::Config;
 use super::endpoint::Endpoint;
 use super::link::Link;
 use super::ring::{Checked, ProtocolError};
+use super::rings::Rings;
 use crate::queue::Health;
 
 pub use frame::{Frame, Frames};
@@ -151,7 +152,7 @@ impl Reader {
     fn listen(config: Config) -> Result<Reader> {
         let what = format!("cannot wait for a producer at {}", config.path.display());
         let queues = 0..usize::from(config.rings);
-        let end = Endpoint::new(Link::listen(config)?, queues)?;
+        let mut end = Endpoint::new(Link::listen(config)?, queues)?;
         let waker = Arc::new(Waker::new()?);
         end.watch(&waker.bell).map_err(|e| Error::os(Code::System, what, "epoll_ctl", e))?;
         let (windows, past) = (Vec::new(), Counts::default());
@@ -218,7 +219,7 @@ impl Reader {
     ///         dropped. A frame of which the end is not there yet waits.
     /// Errors: none; a lie of the producer's ends the connection and is counted. What came before it
     ///         is given out.
-    /// Cost:   an Acquire load and a Release store a ring; no syscall, but one in 256 calls that find nothing.
+    /// Cost:   an Acquire load and a Release store a ring; a syscall in the first call after `arm`.
     pub fn frames(&mut self, max: usize) -> Frames<'_> {
         if self.end.armed {
             self.look();
@@ -277,10 +278,17 @@ impl Reader {
         self.detach();
         let rings =
             self.end.attach(|rings| rings.rx.is_some(), "the client has no ring to send by");
-        for ring in rings.into_iter().filter_map(|rings| rings.rx?.into_mapped()) {
+        let has_rx = rings.iter().any(|rings| rings.rx.is_some());
+        for Rings { tx, rx } in rings {
+            // A reader does not send. A window keeps the client's memory mapped; without one it is
+            // unmapped with the last of these rings, which can take long.
+            if let Some(tx) = tx.filter(|_| !has_rx) {
+                self.end.retire(tx);
+            }
+            let Some(ring) = rx.and_then(|rx| rx.into_mapped()) else { continue };
             let window = Window::new(ring, self.waker.clone());
             window.want_bell(false);
-            // If watching fails, a sleeper polls the ring, as for every event without a notification.
+            // If watching fails, the endpoint wakes a sleeper at intervals.
             let _ = self.end.watch(&window.bell);
             self.windows.push(window);
         }

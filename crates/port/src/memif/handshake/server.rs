@@ -205,7 +205,10 @@ fn admit(
 }
 
 fn mapped_ring(regions: &Regions, place: RingPlace, bell: EventFd) -> Result<MappedRing, Ending> {
-    let memory = regions.get(usize::from(place.region)).filter(|memory| memory.is_writable());
+    let memory = regions.get(usize::from(place.region));
+    if memory.is_some_and(|memory| !memory.is_writable()) {
+        return Err(Ending::Refused("a ring in memory that is read-only"));
+    }
     let shared = memory
         .and_then(|memory| Shared::new(memory, place.offset as usize, place.power))
         .filter(Shared::is_one)

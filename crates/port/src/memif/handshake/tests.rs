@@ -1,6 +1,7 @@
 //! Tests of both sides, with each other and with messages that they refuse.
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::event::EventfdFlags;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -52,6 +53,20 @@ fn regions_of_a_handshake_that_fails_at_its_end_stay_with_the_guest() {
     let connected = reply(&mut server, SERVER, Message::Connect, vec![]);
     assert!(matches!(connected, Err(Ending::Refused("a ring that does not exist"))));
     assert_eq!(server.mapped().len(), 1);
+}
+
+#[test]
+fn ring_in_memory_that_cannot_be_written_is_refused_for_that() {
+    let mut server = admitted();
+    let file = memory(4096);
+    let read_only = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    let region = Message::AddRegion { index: 1, bytes: 4096 };
+    assert!(matches!(reply(&mut server, SERVER, region, vec![read_only.into()]), Ok(Reply::Ack)));
+    let ring = Message::AddRing(RingPlace { region: 1, ..place(0, true) });
+    assert!(matches!(reply(&mut server, SERVER, ring, vec![bell()]), Ok(Reply::Ack)));
+    let connected = reply(&mut server, SERVER, Message::Connect, vec![]);
+    let why = "a ring in memory that is read-only";
+    assert_eq!(connected.err(), Some(Ending::Refused(why)));
 }
 
 /// Returns a memory file that contains rings of 16 descriptors, one page apart.

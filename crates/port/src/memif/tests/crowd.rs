@@ -15,7 +15,6 @@
 //! `cargo test -p linerate-port --lib -- --ignored --nocapture memif::tests::crowd`
 
 use std::fs;
-use std::process::Child;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -146,10 +145,11 @@ impl Drop for End<'_> {
 /// then the number of packets and of attempts to connect.
 type Counts = [f64; 6];
 
-/// Returns the CPU time of the threads of a process: of those of memif, and of the others.
-fn cpu_of(process: &Child) -> [f64; 2] {
+/// Returns the CPU time of the threads of a process, in seconds: of those of memif, and of the
+/// others.
+pub fn cpu_of(process: u32) -> [f64; 2] {
     let mut cpu = [0.0; 2];
-    for task in fs::read_dir(format!("/proc/{}/task", process.id())).unwrap() {
+    for task in fs::read_dir(format!("/proc/{process}/task")).unwrap() {
         let read = |name| fs::read_to_string(task.as_ref().unwrap().path().join(name));
         let (Ok(comm), Ok(stat)) = (read("comm"), read("schedstat")) else { continue };
         let ns: f64 = stat.split(' ').next().unwrap().parse().unwrap();
@@ -168,7 +168,7 @@ fn seconds(clock: ClockId) -> f64 {
 fn window(server: &mut Server, crowd: &Crowd, target: usize) -> Counts {
     crowd.turn_to(target);
     let counts = |packets: u64| -> Counts {
-        let [control, worker] = cpu_of(&server.victim.child);
+        let [control, worker] = cpu_of(server.victim.child.id());
         let own = seconds(ClockId::ThreadCPUTime);
         let hostile = seconds(ClockId::ProcessCPUTime) - own;
         let connections = crowd.connections.load(Ordering::Relaxed) as f64;

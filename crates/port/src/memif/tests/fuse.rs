@@ -17,8 +17,9 @@ use linerate_sys::seqpacket::Seqpacket;
 
 use super::super::channel::Channel;
 use super::super::message::Message;
+use super::crowd::cpu_of;
 use super::hostile::sealed;
-use super::neighbours::{Worker, as_nobody, assert_served, init, next, pool};
+use super::neighbours::{LONG, Worker, as_nobody, assert_served, init, next, pool};
 use super::peer::place;
 use super::*;
 
@@ -185,6 +186,22 @@ fn is_server() -> bool {
     true
 }
 
+/// Asserts that the threads of memif sleep: in one of several seconds they use less than 100 ms of
+/// CPU time. Other tests of this process use these threads, too.
+fn assert_sleeping() {
+    let cpu_s = || cpu_of(std::process::id())[0];
+    let start = Instant::now();
+    loop {
+        let before_s = cpu_s();
+        std::thread::sleep(Duration::from_secs(1));
+        let used_s = cpu_s() - before_s;
+        if used_s < 0.1 {
+            return;
+        }
+        assert!(start.elapsed() < 3 * LONG, "{used_s:.2} s of CPU time in a second");
+    }
+}
+
 /// Tests a client of another user than the honest one, which sends as many files as it may.
 #[test]
 fn files_of_a_client_whose_close_waits_starve_no_other_user() {
@@ -206,5 +223,7 @@ fn files_of_a_client_whose_close_waits_starve_no_other_user() {
     eprintln!("{sent} files whose close waits");
     assert!((8..100).contains(&sent));
     assert_served(&format!("memif:{name},zerocopy=no"), &pool);
+    // The sockets of many clients wait for their close.
+    assert_sleeping();
     worker.end();
 }

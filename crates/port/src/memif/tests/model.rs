@@ -12,8 +12,8 @@ use super::*;
 enum Do {
     Send(bool, usize),
     Receive(bool, usize),
-    /// The client disconnects, and a new one connects.
-    Renew,
+    /// This side disconnects, and a new one connects.
+    Renew(bool),
     /// The program takes frames from the pool until this number is left.
     Dry(usize),
     /// The program gives all these frames back.
@@ -24,7 +24,7 @@ fn any_step() -> impl Strategy<Value = Do> {
     prop_oneof![
         6 => (any::<bool>(), 1usize..40).prop_map(|(near, n)| Do::Send(near, n)),
         6 => (any::<bool>(), 0usize..64).prop_map(|(near, n)| Do::Receive(near, n)),
-        1 => Just(Do::Renew),
+        1 => any::<bool>().prop_map(Do::Renew),
         1 => (0usize..4).prop_map(Do::Dry),
         2 => Just(Do::Wet),
     ]
@@ -32,11 +32,12 @@ fn any_step() -> impl Strategy<Value = Do> {
 
 struct Pair {
     pool: Pool,
-    text: String,
+    /// The texts of the client's port and the server's.
+    texts: [String; 2],
     near: Opened,
     far: Opened,
     mem: Local,
-    /// The number of the client.
+    /// The number of the connection.
     epoch: u8,
     /// Numbers of packets sent on the present connection: by the client, by the server. The next
     /// field has those received.
@@ -51,13 +52,16 @@ impl Pair {
     fn new(sharing: &str) -> Pair {
         let pool = Pool::builder().frames(FRAMES as u32).trust(Trust::Exported).build().unwrap();
         let name = name();
-        let mut far = open(&format!("memif:{name},role=server"), &pool);
-        let text = format!("memif:{name},size=16,zerocopy={sharing}");
-        let mut near = open(&text, &pool);
+        let texts = [
+            format!("memif:{name},size=16,zerocopy={sharing}"),
+            format!("memif:{name},role=server"),
+        ];
+        let mut far = open(&texts[1], &pool);
+        let mut near = open(&texts[0], &pool);
         meet(&pool, &mut [&mut near, &mut far]);
         let (mem, taken) = (pool.local_with(4), Batch::with_capacity(FRAMES));
         let (sent, received) = ([0; 2], [0; 2]);
-        Pair { pool, text, near, far, mem, epoch: 0, sent, received, taken }
+        Pair { pool, texts, near, far, mem, epoch: 0, sent, received, taken }
     }
 
     fn packet(&self, number: u32) -> Vec<u8> {
@@ -70,7 +74,7 @@ impl Pair {
         match step {
             Do::Send(near, n) => self.send(near, n),
             Do::Receive(near, n) => self.receive(near, n),
-            Do::Renew => self.renew(),
+            Do::Renew(near) => self.renew(near),
             Do::Dry(left) => {
                 let mut home = self.pool.local_with(0);
                 home.alloc(&mut self.taken, FRAMES);
@@ -110,14 +114,28 @@ impl Pair {
         }
     }
 
-    fn renew(&mut self) {
-        let null = open("null:", &self.pool);
-        drop(std::mem::replace(&mut self.near, null));
-        while self.far.queues[0].health() == Health::Up {
-            turn(&mut self.far, &mut self.mem);
+    /// Closes one side, compares the other side's counters with the model, and connects again.
+    fn renew(&mut self, near: bool) {
+        let (leaves, stays, text) = match near {
+            true => (&mut self.near, &mut self.far, &self.texts[0]),
+            false => (&mut self.far, &mut self.near, &self.texts[1]),
+        };
+        let before = stays.queues[0].counters();
+        drop(std::mem::replace(leaves, open("null:", &self.pool)));
+        while stays.queues[0].health() == Health::Up {
+            turn(stays, &mut self.mem);
         }
-        self.near = open(&self.text, &self.pool);
-        meet(&self.pool, &mut [&mut self.near, &mut self.far]);
+        let after = stays.queues[0].counters();
+        let (incoming, missed) = (usize::from(!near), after.rx_missed - before.rx_missed);
+        let known = u64::from(self.received[incoming]) + missed;
+        assert_eq!(u64::from(self.sent[incoming]), known, "{missed} missed");
+        if !near {
+            // A client takes back what its server has not read. A server counts it as sent.
+            let lost = after.tx_lost.packets - before.tx_lost.packets;
+            assert_eq!(self.sent[0] as usize, self.received[0] as usize + lost, "{lost} lost");
+        }
+        *leaves = open(text, &self.pool);
+        meet(&self.pool, &mut [leaves, stays]);
         self.epoch = self.epoch.wrapping_add(1);
         (self.sent, self.received) = ([0; 2], [0; 2]);
     }

@@ -19,8 +19,9 @@ use rustix::thread::Uid;
 use super::super::channel::Channel;
 use super::super::closer::{Closer, Useless, Waste};
 use super::super::fuzzing::some_file;
-use super::super::message::{BYTES, Message, SECRET_BYTES, VERSION};
-use super::peer::{RING, hello};
+use super::super::message::{BYTES, Message, RingPlace, SECRET_BYTES, VERSION};
+use super::super::ring::COOKIE;
+use super::peer::{RING, hello, place};
 use super::waits::Turns;
 use super::*;
 use crate::port::Port;
@@ -293,6 +294,47 @@ fn sparse_memory_is_refused_before_it_is_mapped_with_the_remedy() {
     assert!(!maps.contains("memfd:sparse"), "{maps}");
     assert_served(&format!("memif:{name},zerocopy=no"), &pool);
     worker.end();
+}
+
+/// Checks a client whose only ring is one to itself. That ring keeps the client's memory mapped.
+#[test]
+fn memory_of_a_client_that_only_receives_is_not_unmapped_by_its_reader() {
+    let name = name();
+    let mut reader = Reader::connect(&name).unwrap();
+    let channel = admitted(&name, "").unwrap();
+    let file = rustix::fs::memfd_create("one-way", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, 4096).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    rustix::io::pwrite(&file, &COOKIE.to_ne_bytes(), 0).unwrap();
+    let bell = EventFd::new().unwrap().as_fd().try_clone_to_owned().unwrap();
+    let ring = Message::AddRing(RingPlace { offset: 0, ..place(0, false) });
+    for (message, fd, answer) in [
+        (Message::AddRegion { index: 0, bytes: 4096 }, Some(file), Message::Ack),
+        (ring, Some(bell), Message::Ack),
+        (Message::Connect, None, Message::Connected),
+    ] {
+        channel.send(&message, fd).unwrap();
+        assert_eq!(next(&channel), Some(answer));
+    }
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.contains("memfd:one-way")
+    };
+    let start = Instant::now();
+    let is_known = |reader: &Reader| match reader.health() {
+        Health::Down(e) => e.why == "the client has no ring to send by",
+        _ => false,
+    };
+    while !is_known(&reader) {
+        assert!(start.elapsed() < LONG, "{:?}", reader.health());
+        reader.arm();
+    }
+    assert!(is_mapped(), "the reader's thread has unmapped it");
+    drop(reader);
+    while is_mapped() {
+        assert!(start.elapsed() < LONG, "it stays mapped");
+        std::thread::yield_now();
+    }
 }
 
 /// Uses a full, blocking doorbell, which an honest server rings for each packet.

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 
 use linerate_skb::DropReason;
-use linerate_sys::seqpacket::Seqpacket;
+use linerate_sys::seqpacket::{self, Seqpacket};
 
 use super::super::channel::Channel;
 use super::super::closer::Closer;
@@ -20,6 +20,7 @@ use super::super::queue::MemifQueue;
 use super::super::ring::ProtocolError;
 use super::hostile::settled;
 use super::*;
+use crate::host::RETRY;
 use crate::queue::Want;
 
 const QUEUES: usize = 2;
@@ -98,7 +99,47 @@ fn attempts_to_connect_that_fail_leave_nothing_to_close() {
     let (mut connector, closer) = (Connector::new(&config, &pool).unwrap(), Closer::new());
     let mut waste = Vec::new();
     let event = connector.turn(&mut Turn { config: &config, waste: &mut waste, closer: &closer });
-    assert!(matches!(event, Some(Event::Ended(_))) && waste.is_empty());
+    assert!(matches!(event, Some(Event::Unreachable(_))) && waste.is_empty());
+}
+
+fn is_readable(fd: impl AsFd) -> bool {
+    linerate_sys::wait::poll_readable(&[fd.as_fd()], Some(Duration::ZERO)).unwrap()
+}
+
+/// Checks sockets that the closing threads do not close, as if other clients of the user blocked
+/// these threads.
+#[test]
+fn listener_is_not_woken_by_a_socket_that_waits_for_its_close() {
+    let config = format!("memif:{},role=server", name());
+    let config = Config::of(&crate::parse(&config).unwrap()).unwrap();
+    let (mut listener, closer) = (Listener::new(&config).unwrap(), Closer::new());
+    // The third client takes the place of the first one.
+    let clients = [(); 3].map(|()| Seqpacket::connect(&config.path).unwrap());
+    let mut waste = Vec::new();
+    let mut turn = Turn { config: &config, waste: &mut waste, closer: &closer };
+    assert!(listener.turn(&mut turn).is_none());
+    drop(clients);
+    assert!(listener.turn(&mut turn).is_none() && turn.waste.len() == 3);
+    assert!(!is_readable(listener.watch()));
+}
+
+/// Checks the same for a client's socket.
+#[test]
+fn connector_is_not_woken_by_a_socket_that_waits_for_its_close() {
+    let pool = Pool::builder().frames(256).build().unwrap();
+    let config = format!("memif:{},zerocopy=no", name());
+    let config = Config::of(&crate::parse(&config).unwrap()).unwrap();
+    let server = seqpacket::Listener::bind(&config.path, 0o600).unwrap();
+    let (mut connector, closer) = (Connector::new(&config, &pool).unwrap(), Closer::new());
+    let mut waste = Vec::new();
+    let mut turn = Turn { config: &config, waste: &mut waste, closer: &closer };
+    assert!(connector.turn(&mut turn).is_none());
+    drop(server.accept().unwrap().expect("the client has connected"));
+    let start = Instant::now();
+    assert!(matches!(connector.turn(&mut turn), Some(Event::Ended(_))) && turn.waste.len() == 1);
+    let is_woken = is_readable(connector.watch());
+    // On a busy machine the time of the next attempt may have come.
+    assert!(!is_woken || start.elapsed() >= Duration::from_millis(100));
 }
 
 /// Checks that the objects of a closed port's clients wait for the threads that their user may have.
@@ -129,12 +170,40 @@ fn all_doorbells_of_an_endpoint_are_read_at_once() {
     bells.iter().for_each(|bell| end.watch(bell).unwrap());
     end.sleep(None);
     bells.iter().for_each(EventFd::signal);
-    let is_readable = |end: &Endpoint| {
-        let fds = [end.as_fd()];
-        linerate_sys::wait::poll_readable(&fds, Some(Duration::ZERO)).unwrap()
-    };
     assert!(is_readable(&end));
     end.look();
+    assert!(!is_readable(&end));
+}
+
+/// Checks a doorbell that the kernel refuses to watch, here because it is watched already.
+#[test]
+fn endpoint_wakes_by_itself_while_its_doorbell_is_not_watched() {
+    let config = Config::of_reader(&crate::parse(&format!("memif:{}", name())).unwrap()).unwrap();
+    let mut end = Endpoint::new(Link::listen(config).unwrap(), 0..1).unwrap();
+    let bell = EventFd::new().unwrap();
+    let attach = |end: &mut Endpoint| {
+        while end.is_stale() {
+            end.attach(|_| true, "no rings");
+        }
+        end.set_belled(true, None);
+    };
+    attach(&mut end);
+    end.watch(&bell).unwrap();
+    assert!(end.watch(&bell).is_err());
+    let start = Instant::now();
+    end.sleep(None);
+    let long = Some(Duration::from_secs(10));
+    assert!(linerate_sys::wait::poll_readable(&[end.as_fd()], long).unwrap(), "it sleeps on");
+    assert!(start.elapsed() >= RETRY, "it does not sleep");
+    // While no packets are wanted, and on the next connection, only events wake it.
+    end.set_belled(false, None);
+    end.sleep(None);
+    std::thread::sleep(2 * RETRY);
+    assert!(!is_readable(&end));
+    end.link.publish(Some(Event::Ended("told".into())), &mut Vec::new());
+    attach(&mut end);
+    end.sleep(None);
+    std::thread::sleep(2 * RETRY);
     assert!(!is_readable(&end));
 }
 
