@@ -17,6 +17,8 @@ pub(super) const QUEUES_MAX: usize = 16;
 pub(super) const PEERS_MAX: usize = 64;
 /// Most peers of a port that listens, unless the text has another number; one that connects has as many as addresses.
 const PEERS: usize = 8;
+/// Most peers of a queue that have gone and keep their places until what they sent is received.
+const GONE_MAX: usize = 2;
 /// The MTU of packets, unless the text has another: Ethernet's.
 const MTU: usize = 1500;
 /// Bytes of a packet beside its MTU: the Ethernet header and a VLAN tag.
@@ -76,14 +78,14 @@ impl Config {
         if config.device.is_empty() {
             return Err(spec.error("which RDMA device?").fix("list them: rdma link"));
         }
-        match (listen, connect, peers) {
+        let config = match (listen, connect, peers) {
             (Some(at), None, peers) => {
-                Ok(Config { role: Role::Listen(at, peers.unwrap_or(PEERS)), ..config })
+                Config { role: Role::Listen(at, peers.unwrap_or(PEERS)), ..config }
             }
-            (None, Some(_), None) => Ok(config),
+            (None, Some(_), None) => config,
             (None, Some(_), Some(_)) => {
                 let why = "peers limits those of a port that listens";
-                Err(spec.error(why).fix("leave peers out"))
+                return Err(spec.error(why).fix("leave peers out"));
             }
             _ => {
                 let why = "it meets its peers by listen or by connect, with an IP address";
@@ -91,9 +93,16 @@ impl Config {
                     "verbs:{0},listen=10.0.0.1 at one end, verbs:{0},connect=10.0.0.1 at the others",
                     spec.arg
                 );
-                Err(spec.error(why).fix(fix))
+                return Err(spec.error(why).fix(fix));
             }
+        };
+        let (peers, tx_len) = (config.peers(), config.tx_len);
+        if !config.is_connected && peers > tx_len as usize {
+            let why =
+                format!("a packet to all {peers} peers needs more send requests than {tx_len}");
+            return Err(spec.error(why).fix(format!("tx={}", peers.next_power_of_two())));
         }
+        Ok(config)
     }
 
     /// Returns the number of peers that the port can have.
@@ -104,10 +113,31 @@ impl Config {
         }
     }
 
+    /// Returns the number of a queue's pairs for whose requests its completion queues have room.
+    pub fn pairs(&self) -> usize {
+        // Beside the peers' pairs, those of peers that have gone may exist: of some that keep their places, and of as
+        // many as there are peers, if all have left and come again.
+        1 + if self.is_connected { 2 * self.peers() + self.gone_max() } else { 0 }
+    }
+
+    /// Returns the most peers of a queue that have gone and keep their places.
+    pub fn gone_max(&self) -> usize {
+        self.peers().min(GONE_MAX)
+    }
+
+    /// Returns true if packets go as datagrams: all, or those to a group.
+    pub fn has_datagrams(&self) -> bool {
+        !self.is_connected || self.group.is_some()
+    }
+
     /// Returns the number of the pool's frames that the queues of requests can hold.
     pub fn ring_frames(&self) -> usize {
-        let pairs = 1 + if self.is_connected { self.peers() } else { 0 };
-        self.queues * pairs * (self.rx_len + self.tx_len) as usize
+        let of = |peers| if self.is_connected { peers } else { 0 };
+        let (present, gone) = (of(self.peers()), of(self.gone_max()));
+        let pairs = present + usize::from(self.has_datagrams());
+        let (rx_len, tx_len) = (self.rx_len as usize, self.tx_len as usize);
+        // The device soon gives up packets to a peer that has gone.
+        self.queues * (pairs * (rx_len + tx_len) + gone * rx_len)
     }
 }
 
@@ -190,9 +220,29 @@ mod tests {
         let [near, far] = ["10.0.0.1:7471", "[fd00::2]:99"].map(|at| at.parse().unwrap());
         assert_eq!((&all.role, all.queues), (&Role::Connect(vec![near, far]), 4));
         assert_eq!((all.longest_bytes, all.port, all.gid, all.peers()), (9018, 2, Some(3), 2));
-        assert_eq!((all.rx_len, all.tx_len, all.ring_frames()), (4096, 64, 4 * 3 * 4160));
+        let frames = 4 * (3 * 4160 + 2 * 4096);
+        assert_eq!((all.rx_len, all.tx_len, all.ring_frames()), (4096, 64, frames));
         let datagrams = config("verbs:rxe0,listen=10.0.0.1,datagrams").unwrap();
         assert_eq!((datagrams.is_connected, datagrams.ring_frames()), (false, 1024));
+    }
+
+    #[test]
+    fn connections_of_peers_that_have_gone_have_frames_and_completions() {
+        for (peers, frames, pairs) in
+            [(1, 1024 + 512, 4), (2, 2 * 1024 + 2 * 512, 7), (8, 8 * 1024 + 2 * 512, 19)]
+        {
+            let connections = config(&format!("verbs:rxe0,listen=10.0.0.1,peers={peers}")).unwrap();
+            assert_eq!((connections.ring_frames(), connections.pairs()), (frames, pairs));
+        }
+    }
+
+    #[test]
+    fn a_packet_to_all_peers_has_a_send_request_for_each() {
+        let text = "verbs:rxe0,listen=10.0.0.1,peers=64,tx=32";
+        assert!(config(text).is_ok(), "a connection has its own");
+        let e = config(&format!("{text},datagrams")).unwrap_err();
+        assert_eq!(e.fix, "tx=64", "{e}");
+        assert!(config("verbs:rxe0,listen=10.0.0.1,peers=64,tx=64,datagrams").is_ok());
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(super) type Started<P, G> = (Arc<Control>, Rosters<P, G>);
 
 /// The thread, for as long as there is a queue.
 pub(super) struct Control {
+    /// True if a queue of the port is closed, so that no peer can come any more.
+    pub has_closed: AtomicBool,
     bell: Arc<EventFd>,
     is_closing: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -49,7 +51,8 @@ impl Control {
         let thread = builder.spawn(move || thread.run()).map_err(|e| {
             Error::new(Code::System, "cannot start the control thread of verbs", e.to_string())
         })?;
-        Ok((Arc::new(Control { bell, is_closing, thread: Some(thread) }), rosters))
+        let (has_closed, thread) = (AtomicBool::new(false), Some(thread));
+        Ok((Arc::new(Control { has_closed, bell, is_closing, thread }), rosters))
     }
 }
 

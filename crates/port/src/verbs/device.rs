@@ -18,8 +18,6 @@ use super::hello::Hello;
 use super::nic::{Fabric, Nic, To};
 use super::rx::ROUTE_BYTES;
 
-/// Most addresses of a port that are looked at.
-const GIDS_MAX: usize = 256;
 /// Keys of which the highest bit is set are the administrator's.
 const KEY_BITS: u32 = 0x7fff_ffff;
 
@@ -57,8 +55,7 @@ impl Objects {
         memory: &Arc<Memory>,
     ) -> Result<Objects> {
         let events = Events::new(&found.device)?;
-        // The pair of a peer that has gone exists for a moment beside that of its successor.
-        let pairs = 1 + if config.is_connected { 2 * config.peers() as u32 } else { 0 };
+        let pairs = config.pairs() as u32;
         let shorter = |e: Error| {
             let (peers, queues) = (config.peers(), config.queues);
             let fix = format!(
@@ -109,8 +106,6 @@ pub(super) struct RdmaNic {
     /// True if this queue is the port's member of the group.
     is_member: bool,
     objects: Arc<Objects>,
-    /// The registered memory, which stays mapped for as long as it is registered.
-    _pool: Pool,
 }
 
 /// The group of the fabric.
@@ -163,7 +158,7 @@ pub(super) fn find(config: &Config) -> Result<Found> {
 
 /// Returns the GID index of the address to use: of RoCE version 2 and of IPv4 if there is one, otherwise the first.
 fn best_gid(config: &Config, device: &Device, state: &PortState) -> u8 {
-    let all = 0..u8::try_from(state.gids.min(GIDS_MAX)).unwrap_or(u8::MAX);
+    let all = 0..=u8::try_from(state.gids.saturating_sub(1)).unwrap_or(u8::MAX);
     let rank = |index: &u8| {
         let gid = device.gid(config.port, *index)?;
         let routed = gid_attribute(config, "types", *index).is_some_and(|kind| kind.contains("v2"));
@@ -203,7 +198,9 @@ pub(super) fn open(config: &Config, found: &Found, pool: &Pool) -> Result<Vec<(R
     // SAFETY: the device fills only frames that a `Local` has lent, and reads only packets.
     let region = unsafe { pool.region() }.ok_or_else(|| no_frames(config))?;
     let domain = Domain::new(&found.device)?;
-    // SAFETY: the region stays mapped while the pool lives, and `RdmaNic` drops it after the registration.
+    // SAFETY: the region stays mapped while the pool lives. The caller has the pool until the queues
+    // have it. Their field `pool` is behind `control`, so that the last queue drops it after the
+    // control thread, the last that shares the registration, has ended.
     let memory = Arc::new(unsafe { Memory::register(&domain, region.base(), region.len()) }?);
     let key = match config.group {
         Some(group) => group_key(group),
@@ -221,8 +218,8 @@ pub(super) fn open(config: &Config, found: &Found, pool: &Pool) -> Result<Vec<(R
             gid: found.gid,
             ..Hello::default()
         };
-        let (group, is_member, _pool) = (None, false, pool.clone());
-        let nic = RdmaNic { datagrams, group, is_member, objects: objects.clone(), _pool };
+        let (group, is_member) = (None, false);
+        let nic = RdmaNic { datagrams, group, is_member, objects: objects.clone() };
         Ok((Rdma { objects, hello, is_connected: config.is_connected, mtu_bytes }, nic))
     };
     let mut queues = (0..config.queues).map(queue).collect::<Result<Vec<_>>>()?;

@@ -33,11 +33,6 @@ impl Flight {
         self.tail.wrapping_sub(self.head) as usize
     }
 
-    /// Returns the number of packets that the flight has room for when it is empty.
-    pub fn capacity(&self) -> usize {
-        self.handles.len()
-    }
-
     /// Returns the number of packets for which there is room.
     #[inline]
     pub fn room(&self) -> usize {

@@ -206,14 +206,39 @@ mod tests {
         }
     }
 
+    /// Returns a strategy of hellos that make sense.
+    fn hellos() -> impl Strategy<Value = Hello> {
+        let pairs = || 2..1u32 << 24;
+        let sizes = (256..=4096u32, 64..=u32::MAX, 1..=QUEUES_MAX as u16);
+        let keys = (0..1u32 << 24, any::<u32>(), any::<u16>(), any::<[u8; 15]>());
+        let all = (pairs(), prop::option::of(pairs()), sizes, keys);
+        all.prop_map(|(pair, connection, sizes, keys)| {
+            let ((mtu_bytes, longest_bytes, queues), (psn, key, lid, rest)) = (sizes, keys);
+            let mut gid = [0xfe; 16];
+            gid[1..].copy_from_slice(&rest);
+            Hello { pair, connection, psn, key, mtu_bytes, longest_bytes, lid, queues, gid }
+        })
+    }
+
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_a_panic(
-            bytes in prop::collection::vec(any::<u8>(), 56),
-            is_ours in any::<bool>(),
+        fn a_hello_is_accepted_and_a_changed_one_is_read_without_a_panic(
+            hello in hellos(),
+            changes in prop::collection::vec((0..HELLO_BYTES, any::<u8>()), 0..=3),
         ) {
-            let magic = if is_ours { MAGIC } else { [bytes[0]; 8] };
-            super::super::fuzzing::hello(&[&magic[..], &bytes].concat());
+            let mut bytes = hello.bytes();
+            for (at, byte) in changes {
+                bytes[at] = byte;
+            }
+            let is_accepted = super::super::fuzzing::hello(&bytes);
+            prop_assert!(is_accepted || bytes != hello.bytes());
+        }
+
+        #[test]
+        fn any_bytes_behind_the_magic_are_read_without_a_panic(
+            rest in prop::collection::vec(any::<u8>(), HELLO_BYTES - MAGIC.len()),
+        ) {
+            super::super::fuzzing::hello(&[&MAGIC[..], &rest[..]].concat());
         }
     }
 }

@@ -118,7 +118,8 @@ impl<F: Fabric> Meeting<F> {
         Meeting { id, stream, stage: Stage::Calling, call: Some(call), until, is: None }
     }
 
-    /// Begins a meeting with a caller, from which a hello is expected first: what says nothing costs nothing.
+    /// Begins a meeting with a caller, from which a hello is expected first: a caller that sends
+    /// nothing gets no queue pair.
     ///
     /// # Errors
     /// The reason why the peer cannot be met.

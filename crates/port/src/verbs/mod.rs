@@ -7,8 +7,8 @@
 //!   TCP ──► hello, ready ──► a way to a peer, made off the worker                           thread.rs, meeting.rs, roster.rs
 //! ```
 //!
-//! A message is a packet with its Ethernet header, as it lies in its frame: no copy in either direction. Peers meet by
-//! TCP, and learn each other's MAC addresses as a bridge does.
+//! A message is a packet with its Ethernet header, as it lies in its frame: no copy, except of a packet that goes to each
+//! of several peers. Peers meet by TCP, and learn each other's MAC addresses as a bridge does.
 //!
 //! docs/ports/verbs.md has the options, and the limits each with its cause; docs/adr/0018 has the decisions.
 //!
@@ -140,10 +140,27 @@ fn queues<F: Fabric + 'static, N: Nic<Peer = F::Peer> + 'static>(
             name: format!("verbs:{}", config.device),
             rx_len: config.rx_len,
             tx_len: config.tx_len,
+            datagrams_len: if config.has_datagrams() { config.rx_len } else { 0 },
+            gone_max: config.gone_max(),
+            remedy: remedy(&config.role),
             group: group.clone(),
         })
     };
     nics.into_iter().zip(rosters).map(queue).collect()
+}
+
+/// Returns the remedy for a port without a peer.
+fn remedy(role: &Role) -> &'static str {
+    match role {
+        Role::Listen(..) => {
+            "start a port with connect= and the same queues=, datagrams and group= at another \
+             host; this one listens"
+        }
+        Role::Connect(_) => {
+            "start the port with listen= and the same queues=, datagrams and group= at that \
+             address; this port connects when it listens"
+        }
+    }
 }
 
 /// Returns the description of a port's mode.
@@ -158,5 +175,6 @@ fn mode(config: &Config, found: &Found) -> String {
     };
     let group = config.group.map_or(String::new(), |group| format!(", group {group}"));
     let (kind, mtu) = (&found.kind, found.state.mtu_bytes);
-    format!("verbs by {kind}, {what}, zero copy, {how}{group}, datagrams of {mtu}")
+    let copies = "no copy, except of a packet that goes to each of several peers";
+    format!("verbs by {kind}, {what}, {how}{group}, datagrams of {mtu}, {copies}")
 }

@@ -1,6 +1,8 @@
 //! The peers of a queue, each with its way, and the packets and frames on its connection.
 
-use linerate_skb::Pool;
+use std::collections::VecDeque;
+
+use linerate_skb::{DropReason, Pool};
 
 use super::flight::Flight;
 use super::macs::Macs;
@@ -26,14 +28,24 @@ pub(super) struct Peer<P> {
 #[derive(Debug)]
 pub(super) struct Gone<P> {
     // Dropped in this order: the device uses frames and packets until the way is gone.
-    _way: P,
-    _flight: Option<Flight>,
-    _requests: Option<Requests>,
+    way: P,
+    flight: Option<Flight>,
+    requests: Option<Requests>,
 }
 
 impl<P> Gone<P> {
     pub fn of(peer: Peer<P>) -> Gone<P> {
-        Gone { _way: peer.of.way, _flight: peer.flight, _requests: peer.requests }
+        Gone { way: peer.of.way, flight: peer.flight, requests: peer.requests }
+    }
+
+    /// Ends the connection, and drops the packets that it has not sent for `reason`.
+    pub fn end(self, reason: DropReason) {
+        let Gone { way, flight, requests } = self;
+        drop(way);
+        if let Some(mut flight) = flight {
+            flight.discard(reason);
+        }
+        drop(requests);
     }
 }
 
@@ -42,6 +54,9 @@ pub(super) struct Peers<P> {
     places: Vec<Option<Peer<P>>>,
     pub macs: Macs,
     len: usize,
+    /// Places of the peers that have gone, in the order in which they left, each with the number of
+    /// completions after which all of the peer's are taken.
+    gone: VecDeque<(usize, u64)>,
     /// The number of the next flight; 0 is that of the datagrams.
     next: u32,
     pool: Pool,
@@ -52,8 +67,8 @@ pub(super) struct Peers<P> {
 impl<P> Peers<P> {
     /// Creates a list without peers, whose connections have receive queues and send queues of these lengths.
     pub fn new(pool: &Pool, lens: [u32; 2]) -> Peers<P> {
-        let (places, macs) = (Vec::new(), Macs::new());
-        Peers { places, macs, len: 0, next: 1, pool: pool.clone(), lens }
+        let (places, macs, gone) = (Vec::new(), Macs::new(), VecDeque::new());
+        Peers { places, macs, len: 0, gone, next: 1, pool: pool.clone(), lens }
     }
 
     /// Returns the number of peers that have not gone.
@@ -79,27 +94,34 @@ impl<P> Peers<P> {
         }
     }
 
-    /// Marks the peer `id` as gone, and forgets its addresses; it keeps its place for what it sent.
-    pub fn leave(&mut self, id: u64) {
+    /// Marks the peer `id` as gone, and forgets its addresses. It keeps its place for what it sent, of
+    /// which nothing is left after `last` completions.
+    pub fn leave(&mut self, id: u64, last: u64) {
         let Some(at) = self.find(|peer| peer.of.id == id && !peer.has_gone) else { return };
         self.macs.forget(at);
         self.len -= 1;
         if let Some(peer) = &mut self.places[at] {
             (peer.has_failed, peer.has_gone) = (true, true);
         }
+        self.gone.push_back((at, last));
     }
 
-    /// Removes a peer that has gone, if there is one.
-    pub fn take_gone(&mut self) -> Option<Peer<P>> {
-        let at = self.find(|peer| peer.has_gone)?;
-        // Its last packets have come since it left.
-        self.macs.forget(at);
+    /// Removes the peer that left first, if `taken` completions include all of its.
+    pub fn take_gone(&mut self, taken: u64) -> Option<Peer<P>> {
+        let &(at, _) = self.gone.front().filter(|(_, last)| *last <= taken)?;
+        self.gone.pop_front();
         self.places[at].take()
     }
 
-    /// Returns true if there is a peer that has gone.
-    pub fn has_gone(&self) -> bool {
-        self.find(|peer| peer.has_gone).is_some()
+    /// Returns the number of peers that have gone and keep a place.
+    pub fn gone(&self) -> usize {
+        self.gone.len()
+    }
+
+    /// Returns the number of peers to which a packet to all goes as a datagram.
+    pub fn datagrams(&self) -> usize {
+        let takes = |peer: &&Peer<P>| peer.flight.is_none() && !peer.has_gone;
+        self.places.iter().flatten().filter(takes).count()
     }
 
     /// Removes any peer.
@@ -176,11 +198,25 @@ mod tests {
             (None, None)
         );
         assert_eq!(peers.of_datagram(117, Some([2; 16])), Some(1), "of another queue of the peer");
-        peers.leave(1);
+        peers.leave(1, 0);
         assert_eq!((peers.len(), peers.only(), peers.of_datagram(17, None)), (1, Some(1), Some(1)));
-        assert_eq!(peers.take_gone().map(|peer| peer.of.id), Some(1));
-        assert!(peers.take_gone().is_none());
+        assert_eq!(peers.take_gone(0).map(|peer| peer.of.id), Some(1));
+        assert!(peers.take_gone(u64::MAX).is_none());
         peers.add(joined(3, 19, 1));
         assert_eq!(peers.of_datagram(19, None), Some(0), "its place is free");
+    }
+
+    #[test]
+    fn the_peer_that_left_first_is_removed_first_and_after_its_completions() {
+        let pool = Pool::builder().frames(8).build().unwrap();
+        let mut peers = Peers::new(&pool, [32, 32]);
+        (1..=3).for_each(|id| peers.add(joined(id, 16 + id as u32, 1)));
+        peers.leave(3, 100);
+        peers.leave(1, 90);
+        assert_eq!((peers.len(), peers.gone(), peers.datagrams()), (1, 2, 1));
+        assert!(peers.take_gone(99).is_none());
+        assert_eq!(peers.take_gone(100).map(|peer| peer.of.id), Some(3));
+        assert_eq!(peers.take_gone(100).map(|peer| peer.of.id), Some(1));
+        assert_eq!((peers.len(), peers.gone()), (1, 0));
     }
 }

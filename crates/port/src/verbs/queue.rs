@@ -20,7 +20,7 @@ use linerate_sys::wait::{EventFlags, NO_EVENT, WaitSet, poll_readable};
 
 use super::control::Control;
 use super::nic::Nic;
-use super::peers::{Gone, Peers};
+use super::peers::{Gone, Peer, Peers};
 use super::roster::{Change, Reports, Roster};
 use super::rx::{Own, Rx};
 use super::tx::Tx;
@@ -32,6 +32,11 @@ const ALARM: u64 = 0;
 const CHANGE: u64 = 1;
 const EVENTS: u64 = 2;
 
+/// Time until the next attempt to end the connections of peers that have gone.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The same if the device has failed.
+const PAUSE_FAILED: Duration = Duration::from_secs(1);
+
 /// The parts of which a queue is made.
 pub(super) struct Parts<N: Nic> {
     pub nic: N,
@@ -42,6 +47,12 @@ pub(super) struct Parts<N: Nic> {
     pub name: String,
     pub rx_len: u32,
     pub tx_len: u32,
+    /// Requests for received datagrams; 0 if none come.
+    pub datagrams_len: u32,
+    /// Most peers that have gone and keep their places.
+    pub gone_max: usize,
+    /// The remedy while there is no peer, and no queue of the port is closed.
+    pub remedy: &'static str,
     /// Longest datagram to the group, and our pairs; `None` without a group.
     pub group: Option<(usize, Own)>,
 }
@@ -52,10 +63,14 @@ pub(super) struct VerbsQueue<N: Nic> {
     nic: Option<N>,
     roster: Arc<Roster<N::Peer, Gone<N::Peer>>>,
     /// Ended with the last queue.
-    _control: Arc<Control>,
+    control: Arc<Control>,
+    /// The registered memory. Declared behind `control`, so that it stays mapped until the control
+    /// thread, which shares the registration, has ended.
     pool: Pool,
     name: String,
     rx_len: u32,
+    gone_max: usize,
+    remedy: &'static str,
     peers: Peers<N::Peer>,
     /// Peers that have gone, each with the last datagram that may name its way.
     leaving: Vec<(u32, Gone<N::Peer>)>,
@@ -72,10 +87,10 @@ pub(super) struct VerbsQueue<N: Nic> {
     is_watched: bool,
     /// True if the caller may have slept since the queue last looked.
     armed: bool,
-    /// True if the health has changed and the caller has not been told.
+    /// True if the health has changed and the caller has not learned of it.
     changed: bool,
-    /// True if the caller has been told that the device has failed.
-    is_told: bool,
+    /// True if the caller has learned that the device has failed.
+    failure_reported: bool,
 }
 
 impl<N: Nic> VerbsQueue<N> {
@@ -84,26 +99,28 @@ impl<N: Nic> VerbsQueue<N> {
     /// # Errors
     /// `E-SYSTEM` without descriptors.
     pub fn new(parts: Parts<N>) -> Result<VerbsQueue<N>> {
-        let Parts { mut nic, control, roster, pool, name, rx_len, tx_len, group } = parts;
+        let Parts { mut nic, control, roster, pool, rx_len, tx_len, group, .. } = parts;
         let mut set = WaitSet::new(ALARM)?;
         let fail = |e| Error::os(Code::System, "cannot wait for an RDMA device", "epoll_ctl", e);
         set.add(&roster.queue_bell, CHANGE, EventFlags::IN).map_err(fail)?;
         // Readable at once, for callers that wait before they arm.
         set.alarm(Some(Instant::now())).map_err(fail)?;
-        let mut home = pool.local_named(&name, 0);
+        let mut home = pool.local_named(&parts.name, 0);
         let (most, own) = group.unzip();
-        let mut rx = Rx::new(&pool, rx_len, own);
+        let mut rx = Rx::new(&pool, parts.datagrams_len, own);
         let mut peers = Peers::new(&pool, [rx_len, tx_len]);
         rx.refill(&mut nic, &mut peers, &mut home);
         Ok(VerbsQueue {
             nic: Some(nic),
             generation: roster.generation().wrapping_sub(1),
             roster,
-            _control: control,
+            control,
             tx: Tx::new(&pool, tx_len, most),
             pool,
-            name,
+            name: parts.name,
             rx_len,
+            gone_max: parts.gone_max,
+            remedy: parts.remedy,
             peers,
             leaving: Vec::new(),
             changes: Vec::new(),
@@ -115,7 +132,7 @@ impl<N: Nic> VerbsQueue<N> {
             is_watched: false,
             armed: true,
             changed: false,
-            is_told: false,
+            failure_reported: false,
         })
     }
 
@@ -168,9 +185,14 @@ impl<N: Nic> VerbsQueue<N> {
             match change {
                 Change::Joined(joined) => self.peers.add(joined),
                 Change::Left(id) => {
-                    // Of peers that have gone one at a time keeps its place, where nobody receives.
-                    self.remove_gone();
-                    self.peers.leave(id);
+                    // A caller that does not receive takes no completions, and each peer keeps its frames.
+                    if self.peers.gone() >= self.gone_max
+                        && let Some(peer) = self.peers.take_gone(u64::MAX)
+                    {
+                        self.remove(peer);
+                    }
+                    let last = self.rx.last(&self.peers);
+                    self.peers.leave(id, last);
                 }
             }
         }
@@ -180,15 +202,20 @@ impl<N: Nic> VerbsQueue<N> {
         self.changed |= self.health_kind() != kind || self.peers.len() == 0;
     }
 
-    /// Removes peers that have gone; packets that they have not taken are dropped when their connection has ended.
-    fn remove_gone(&mut self) {
-        while let Some(peer) = self.peers.take_gone() {
-            self.tx.forget(&peer);
-            let gone = Gone::of(peer);
-            match self.tx.last_datagram() {
-                Some(last) => self.leaving.push((last, gone)),
-                None => self.reports.gone.push(gone),
-            }
+    /// Removes peers that have gone, and of whose messages none is left after `taken` completions.
+    fn remove_gone(&mut self, taken: u64) {
+        while let Some(peer) = self.peers.take_gone(taken) {
+            self.remove(peer);
+        }
+    }
+
+    /// Removes a peer; packets that it has not taken are dropped when its connection has ended.
+    fn remove(&mut self, peer: Peer<N::Peer>) {
+        self.tx.forget(&peer);
+        let gone = Gone::of(peer);
+        match self.tx.last_datagram() {
+            Some(last) => self.leaving.push((last, gone)),
+            None => self.reports.gone.push(gone),
         }
     }
 
@@ -235,16 +262,15 @@ impl<N: Nic> VerbsQueue<N> {
         // What came before makes no event.
         self.tx.reap(nic, &mut self.peers, &mut self.home, &mut self.reports);
         let frames = want.frames() && self.rx.look(nic);
-        let is_dry = want.frames() && !frames;
-        if is_dry && self.peers.has_gone() {
-            self.remove_gone();
+        if want.frames() && !frames {
+            self.remove_gone(u64::MAX);
         }
         frames || (want.room() && self.tx.has_room(&self.peers))
     }
 
     /// Returns true if the device has failed, once.
     fn is_news(&mut self) -> bool {
-        self.failed().is_some() && !std::mem::replace(&mut self.is_told, true)
+        self.failed().is_some() && !std::mem::replace(&mut self.failure_reported, true)
     }
 
     fn failed(&self) -> Option<&str> {
@@ -266,9 +292,7 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
         self.tx.reap(nic, &mut self.peers, mem, &mut self.reports);
         let (moved, is_dry) =
             self.rx.receive(nic, &mut self.peers, mem, out, budget, &mut self.reports);
-        if is_dry && self.peers.has_gone() {
-            self.remove_gone();
-        }
+        self.remove_gone(if is_dry { u64::MAX } else { self.rx.taken });
         moved
     }
 
@@ -312,12 +336,13 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
         if !self.watch(!has_failed) {
             return false;
         }
+        // A device that has failed may complete no datagram more.
+        let pause = if has_failed && self.reports.is_empty() { PAUSE_FAILED } else { PAUSE };
         let times = [
             self.rx.starved.at().filter(|_| want.frames() && !has_failed),
             self.tx.starved_until().filter(|_| want.room()),
             self.tx.look_at().filter(|_| !want.room() && !has_failed),
-            (!self.reports.is_empty() || !self.leaving.is_empty())
-                .then_some(now + Duration::from_millis(10)),
+            (!self.reports.is_empty() || !self.leaving.is_empty()).then_some(now + pause),
         ];
         // Setting the alarm cannot fail, because its descriptor is a timer.
         let _ = self.set.alarm(times.into_iter().flatten().min());
@@ -341,7 +366,8 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
             Some(why) => Health::Failed(error(Code::System, why)),
             None if self.peers.len() == 0 => {
                 let why = format!("no peer: {}", self.why);
-                let fix = "start the port at the other end, with the same options; this one goes on trying";
+                let has_closed = self.control.has_closed.load(Ordering::Relaxed);
+                let fix = if has_closed { "open the port again" } else { self.remedy };
                 Health::Down(error(Code::DeviceDown, &why).fix(fix))
             }
             None => Health::Up,
@@ -360,7 +386,7 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
         let driver = DriverCounts {
             copied_bytes: Some(self.tx.copied_bytes),
             doorbells: Some(self.tx.doorbells),
-            bad_descs: self.rx.lies,
+            bad_descs: self.rx.bad_completions,
             resets: self.roster.ended.load(Ordering::Relaxed),
             ..DriverCounts::default()
         };
@@ -375,6 +401,7 @@ impl<N: Nic> QueueOps for VerbsQueue<N> {
 
 impl<N: Nic> Drop for VerbsQueue<N> {
     fn drop(&mut self) {
+        self.control.has_closed.store(true, Ordering::Relaxed);
         // Ways that the queue has not taken hold no frames; the rest of a peer ends its pair before its frames go back.
         let rest = self.roster.close();
         if let Some(nic) = &self.nic {
@@ -384,7 +411,9 @@ impl<N: Nic> Drop for VerbsQueue<N> {
         self.nic = None;
         drop(rest);
         while let Some(peer) = self.peers.pop() {
-            drop(Gone::of(peer));
+            let has_failed = peer.has_failed;
+            let reason = if has_failed { DropReason::PEER_GONE } else { DropReason::DEVICE_DOWN };
+            Gone::of(peer).end(reason);
         }
         self.leaving.clear();
         self.reports = Reports::default();

@@ -39,6 +39,11 @@ impl Requests {
         self.frames.len() - self.free.len()
     }
 
+    /// Returns true if the device has none of the requests.
+    pub fn is_dry(&self) -> bool {
+        !self.frames.is_empty() && self.posted() == 0
+    }
+
     /// Takes back the frame of a completed request; `None` if the device did not have it.
     pub fn take(&mut self, id: u32) -> Option<u64> {
         let place = self.frames.get_mut(id as usize)?;

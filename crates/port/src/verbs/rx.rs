@@ -30,7 +30,7 @@ const DATAGRAMS: u32 = 0;
 
 /// Receive state.
 pub(super) struct Rx {
-    /// The requests of the UD queue pair.
+    /// The requests of the UD queue pair; none if no datagrams come.
     requests: Requests,
     shape: Shape,
     /// Completions that were taken before the caller went to sleep.
@@ -41,10 +41,12 @@ pub(super) struct Rx {
     pub starved: Retry,
     /// Receives that the pool ended early.
     pub rx_nombuf: u64,
-    /// Messages that the device could not put into a frame.
+    /// Messages that the device could not put into a frame, and those of peers that were removed.
     pub missed: u64,
     /// Completions that made no sense.
-    pub lies: u64,
+    pub bad_completions: u64,
+    /// Number of completions that were taken.
+    pub taken: u64,
     /// Why nothing more can be received.
     pub failed: Option<String>,
 }
@@ -71,7 +73,8 @@ struct Filled {
 }
 
 impl Rx {
-    /// Creates the state of a queue of `len` requests for frames of `pool`, whose headroom has room for a route.
+    /// Creates the state of a queue with `len` requests for datagrams, 0 if none come. They get frames
+    /// of `pool`, whose headroom has room for a route.
     pub fn new(pool: &Pool, len: u32, own: Option<Own>) -> Rx {
         let from = pool.headroom().saturating_sub(ROUTE_BYTES);
         Rx {
@@ -83,7 +86,8 @@ impl Rx {
             starved: Retry::default(),
             rx_nombuf: 0,
             missed: 0,
-            lies: 0,
+            bad_completions: 0,
+            taken: 0,
             failed: None,
         }
     }
@@ -92,7 +96,7 @@ impl Rx {
     /// message is left.
     ///
     /// Shape:  device -> out[len..len+n], n <= budget, in the device's order. Free frames -> device.
-    /// Errors: none. A completion that names no request of ours is counted in `lies`.
+    /// Errors: none. A completion that names no request of ours is counted in `bad_completions`.
     /// Cost:   a call of the device's driver for 64 packets, and one for 32 frames.
     pub fn receive<N: Nic>(
         &mut self,
@@ -113,6 +117,7 @@ impl Rx {
                 is_dry = true;
                 break;
             }
+            self.taken += n as u64;
             for done in completions[..n].iter().filter(|done| !done.is_ok()) {
                 self.fail(done, nic, peers, reports);
             }
@@ -145,6 +150,14 @@ impl Rx {
             self.early.extend_from_slice(&completions[..n]);
         }
         !self.early.is_empty()
+    }
+
+    /// Returns the number of completions after which those of all requests that the device has now
+    /// are taken.
+    pub fn last<P>(&self, peers: &Peers<P>) -> u64 {
+        let of = |place| peers.at(place)?.requests.as_ref().map(Requests::posted);
+        let posted = peers.places().filter_map(of).sum::<usize>() + self.requests.posted();
+        self.taken + posted as u64
     }
 
     /// Reports that a queue pair receives nothing more, as each completion that is not ok says.
@@ -217,7 +230,8 @@ impl Rx {
         } else {
             peers.of_flight((done.id >> 32) as u32)
         };
-        if let Some(place) = place {
+        let is_there = |place: &usize| peers.at(*place).is_some_and(|peer| !peer.has_gone);
+        if let Some(place) = place.filter(is_there) {
             let mut mac = Mac([0; 6]);
             skb.copy_to(6, &mut mac.0);
             peers.macs.saw(mac, place);
@@ -238,12 +252,15 @@ impl Rx {
         let requests = if is_datagram {
             &mut self.requests
         } else {
-            // Of a peer that has gone, whose frames went back with its connection.
-            let place = peers.of_flight(number)?;
+            let Some(place) = peers.of_flight(number) else {
+                // Of a peer that was removed, whose frames went back with its connection.
+                self.missed += u64::from(done.is_ok());
+                return None;
+            };
             peers.at_mut(place)?.requests.as_mut()?
         };
         let Some(frame) = requests.take(id) else {
-            self.lies += 1;
+            self.bad_completions += 1;
             return None;
         };
         let least = ETHERNET_BYTES + if is_datagram { ROUTE_BYTES as u32 } else { 0 };
@@ -269,14 +286,18 @@ impl Rx {
     /// Shape:  hot list -> device.
     pub fn refill<N: Nic>(&mut self, nic: &mut N, peers: &mut Peers<N::Peer>, mem: &mut Local) {
         self.starved = Retry::default();
-        // SAFETY: the requests are those of the UD queue pair.
-        unsafe {
-            self.requests.refill(DATAGRAMS, self.shape, mem, |some| nic.post_receives(some, None));
+        let mut is_empty = false;
+        // What is posted to a pair that has failed comes back at once, for ever.
+        if self.failed.is_none() {
+            let requests = &mut self.requests;
+            // SAFETY: the requests are those of the UD queue pair.
+            unsafe {
+                requests.refill(DATAGRAMS, self.shape, mem, |some| nic.post_receives(some, None));
+            }
+            is_empty = requests.is_dry();
         }
-        let mut is_empty = self.requests.posted() == 0;
         for place in peers.places() {
             let Some(peer) = peers.at_mut(place) else { continue };
-            // What is posted to a connection that has failed comes back at once, for ever.
             let Some(requests) = peer.requests.as_mut().filter(|_| !peer.has_failed) else {
                 continue;
             };
@@ -287,7 +308,7 @@ impl Rx {
                     nic.post_receives(some, Some(way))
                 });
             }
-            is_empty |= requests.posted() == 0;
+            is_empty |= requests.is_dry();
         }
         if is_empty {
             // Nothing can be received on one of the ways, and a freed frame is not notified.

@@ -2,6 +2,7 @@
 
 mod devices;
 mod hostile;
+mod leaving;
 mod queues;
 mod soft;
 mod ways;
@@ -91,6 +92,12 @@ mod connections {
         };
         case.on(Rig::new(open).ring_frames(2048));
     });
+}
+
+/// Returns the number of the pool's frames that devices have to fill.
+fn lent(pool: &Pool) -> u64 {
+    let ledger = pool.ledger();
+    ledger.holders().iter().find(|(name, _)| *name == "device rings").map_or(0, |(_, n)| *n)
 }
 
 /// Returns a packet to `to` of `len` bytes, numbered `n`.

@@ -34,8 +34,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 const MEETINGS_MAX: usize = 16;
 /// Most callers that are accepted before other events have their turn.
 const CALLERS: usize = 16;
-/// Time without listening after the process had no descriptor for a caller.
-const DEAF: Duration = Duration::from_millis(100);
+/// Time without accepting after the process had no descriptor for a caller.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const ALARM: u64 = 0;
 const BELL: u64 = 1;
@@ -64,7 +64,7 @@ pub(super) struct Thread<F: Fabric, G> {
     set: WaitSet,
     listener: Option<TcpListener>,
     /// The time until which the listener is not watched.
-    deaf_until: Option<Instant>,
+    paused_until: Option<Instant>,
     peers_max: usize,
     calls: Vec<Call>,
     meetings: Vec<Meeting<F>>,
@@ -102,7 +102,7 @@ impl<F: Fabric, G> Thread<F, G> {
             shared,
             set,
             listener,
-            deaf_until: None,
+            paused_until: None,
             peers_max: config.peers(),
             calls: calls.into_iter().map(|at| Call { at, next: Some(now) }).collect(),
             meetings: Vec::new(),
@@ -168,7 +168,7 @@ impl<F: Fabric, G> Thread<F, G> {
                 Err(e) if e.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(e) => {
                     let _ = self.set.delete(listener);
-                    self.deaf_until = Instant::now().checked_add(DEAF);
+                    self.paused_until = Instant::now().checked_add(ACCEPT_PAUSE);
                     return self.say(&format!("a caller cannot be accepted: {e}"));
                 }
             };
@@ -244,7 +244,7 @@ impl<F: Fabric, G> Thread<F, G> {
             };
             if let Err((refusal, why)) = done {
                 if let Some(refusal) = refusal {
-                    // A peer that does not hear it learns of the end.
+                    // If this write fails, the peer still sees the connection close.
                     let _ = self.meetings[at].say(refusal as u8);
                 }
                 return self.end(id, &why);
@@ -272,11 +272,11 @@ impl<F: Fabric, G> Thread<F, G> {
     /// Connects where it is time, ends meetings that take too long, and sets the alarm.
     fn pass_time(&mut self) {
         let now = Instant::now();
-        if self.deaf_until.take_if(|until| *until <= now).is_some()
+        if self.paused_until.take_if(|until| *until <= now).is_some()
             && let Some(listener) = &self.listener
         {
-            let heard = self.set.add(listener, LISTENER, EventFlags::IN);
-            self.deaf_until = heard.is_err().then(|| now + DEAF);
+            let watched = self.set.add(listener, LISTENER, EventFlags::IN);
+            self.paused_until = watched.is_err().then(|| now + ACCEPT_PAUSE);
         }
         for i in 0..self.calls.len() {
             let Call { at, next } = &mut self.calls[i];
@@ -286,6 +286,7 @@ impl<F: Fabric, G> Thread<F, G> {
             let at = *at;
             *next = None;
             if self.has_closed() {
+                self.say("a queue of this port is closed");
                 continue;
             }
             if let Err(why) = self.call(at) {
@@ -301,7 +302,7 @@ impl<F: Fabric, G> Thread<F, G> {
         let times = open.map(|meeting| meeting.until);
         let times = times.chain(self.calls.iter().filter_map(|call| call.next));
         // Setting the alarm cannot fail, because its descriptor is a timer.
-        let _ = self.set.alarm(times.chain(self.deaf_until).min());
+        let _ = self.set.alarm(times.chain(self.paused_until).min());
     }
 }
 

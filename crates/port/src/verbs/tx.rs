@@ -9,7 +9,7 @@
 //! datagram to the group of the fabric if the port has one, otherwise to each peer. The next packet that takes
 //! another way ends the chain, so packets leave in their order.
 //!
-//! The core is never asked for slots, and asks for none: each flight knows its own room.
+//! The driver does not ask the core for free slots; each flight counts its own.
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,6 @@ use crate::host::{RETRY, Retry, copy_out};
 
 /// Most messages of a chain.
 const CHAIN: usize = 32;
-/// Most parts of a message in the pool's memory.
-const PARTS: usize = 2;
 /// Length of the shortest packet: its header.
 const ETHERNET_BYTES: usize = 14;
 /// The longest sleep while the device has packets.
@@ -153,7 +151,7 @@ impl Tx {
     fn way_to<P>(&self, place: usize, bytes: usize, peers: &Peers<P>) -> Way {
         let Some(peer) = peers.at(place) else { return Way::Nowhere(DropReason::DEVICE_DOWN) };
         match peer.of.connection_bytes {
-            Some(_) if peer.has_failed => Way::Nowhere(DropReason::PEER_GONE),
+            _ if peer.has_failed => Way::Nowhere(DropReason::PEER_GONE),
             Some(most) if bytes <= most => Way::Connection(place),
             None if bytes <= peer.of.datagram_bytes => Way::Datagram(place),
             _ => Way::Nowhere(DropReason::TOO_LONG),
@@ -256,17 +254,12 @@ impl Tx {
             message.len += 1;
             bytes += span.len as usize;
         }
-        (bytes == skb.len() && message.len <= PARTS).then_some(message)
+        (bytes == skb.len()).then_some(message)
     }
 
-    /// Returns the room among the datagrams that a packet to all peers needs, as far as there is so much.
-    fn room_for_all<P>(&self, peers: &Peers<P>) -> usize {
-        let is_datagram =
-            |place: &usize| peers.at(*place).is_some_and(|peer| peer.flight.is_none());
-        peers.places().filter(is_datagram).count().min(self.datagrams.capacity())
-    }
-
-    /// Sends the first packet to each peer; returns what was sent or dropped, or `None` if it has to wait.
+    /// Sends a copy of the first packet to each peer; returns the copies that were sent, or `None` if
+    /// the packet has to wait. Each copy counts as what becomes of it, and the packet itself as
+    /// consumed, unless no copy was made.
     #[cold]
     fn flood<N: Nic>(
         &mut self,
@@ -276,41 +269,46 @@ impl Tx {
         batch: &mut Batch,
         reports: &mut Reports<Gone<N::Peer>>,
     ) -> Option<Moved> {
-        if self.datagrams.room() < self.room_for_all(peers) {
+        if self.datagrams.room() < peers.datagrams() {
             return None;
         }
-        let bytes = batch.count_first(1).bytes as usize;
-        let (mut one, mut has_gone, mut reason) =
-            (Batch::with_capacity(1), false, DropReason::DEVICE_DOWN);
+        let packet = batch.count_first(1);
+        let (mut one, mut sent) = (Batch::with_capacity(1), Moved::default());
+        let (mut is_copied, mut reason) = (false, DropReason::DEVICE_DOWN);
         for place in peers.places() {
-            let way = match self.way_to(place, bytes, peers) {
+            let way = match self.way_to(place, packet.bytes as usize, peers) {
                 Way::Nowhere(why) => {
-                    reason = if peers.at(place).is_some() { why } else { reason };
+                    let is_there = peers.at(place).is_some_and(|peer| !peer.has_gone);
+                    reason = if is_there { why } else { reason };
                     continue;
                 }
                 way => way,
             };
             let Some(copy) = self.copy(batch.iter().next()?) else {
-                // Those that have it keep it; without a frame the others do without.
-                if !has_gone {
+                if !is_copied {
                     self.starved = Retry::later();
                     return None;
                 }
-                break;
+                // Others have a copy already, so that the packet cannot wait: this peer misses it.
+                sent += packet;
+                self.lost += packet;
+                continue;
             };
+            is_copied = true;
             if one.push(copy).is_ok()
-                && self.chain(way, nic, peers, mem, &mut one, reports).is_none()
+                && let Some(copies) = self.chain(way, nic, peers, mem, &mut one, reports)
             {
-                one.discard_first(1, DropReason::TX_FULL, mem);
+                sent += copies;
             }
-            has_gone = true;
+            one.discard_first(one.len(), DropReason::TX_FULL, mem);
         }
-        if !has_gone {
+        if !is_copied {
             batch.discard_first(1, reason, mem);
-            return Some(Moved::default());
+            return Some(sent);
         }
-        // The copies are counted as sent when they are, and the packet itself is freed as such.
-        Some(batch.sent(1, mem))
+        batch.move_to(&mut one, 1);
+        one.consume(mem);
+        Some(sent)
     }
 
     /// Returns a copy of a packet in a frame of our own; `None` without a frame.
@@ -474,7 +472,7 @@ impl Tx {
     /// Cost: a clock read after the pool had no frame.
     pub fn has_room<P>(&mut self, peers: &Peers<P>) -> bool {
         let flight = peers.only().and_then(|place| peers.at(place)?.flight.as_ref());
-        let needed = self.room_for_all(peers).max(1);
+        let needed = peers.datagrams().max(1);
         let is_full =
             self.datagrams.room() < needed || flight.is_some_and(|flight| flight.room() == 0);
         !self.starved.is_pending() && !is_full

@@ -195,6 +195,17 @@ fn ports_with_different_numbers_of_queues_say_so() {
 }
 
 #[test]
+fn a_port_with_a_closed_queue_says_that_it_has_to_be_opened_again() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let (mut near, far) = joined(&pool, ",queues=2");
+    drop(near.queues.remove(1));
+    drop(far);
+    is_down_for(&mut near, &mut pool.local(), "a queue of this port is closed");
+    let Health::Down(e) = near.queues[0].health() else { panic!("it has no peer") };
+    assert_eq!(e.fix, "open the port again", "{e}");
+}
+
+#[test]
 fn a_queue_that_is_closed_leaves_the_others_at_work_until_a_peer_sends_to_it() {
     let pool = Pool::builder().frames(16384).build().unwrap();
     let (at, mut mem) = (address(), pool.local());

@@ -55,6 +55,10 @@ struct Port {
     is_armed: [bool; 2],
     /// Number of messages that the port still takes; `None` for no limit.
     takes: Option<usize>,
+    /// Most completions of received messages that may wait, and of sent ones.
+    limits: [usize; 2],
+    /// True if the UD queue pair has failed, so that no request of it is executed.
+    has_failed: bool,
     bell: Arc<EventFd>,
 }
 
@@ -101,13 +105,18 @@ pub fn spoil(port: u32) {
         let spoilt: Vec<Receive> = ends.filter_map(|end| end.receives.pop_front()).collect();
         if let Some(port) = world.ports.get_mut(&port) {
             for request in spoilt {
-                port.received.push_back(Completion {
-                    id: request.id,
-                    status: 1,
-                    ..Completion::default()
-                });
+                port.receive(Completion { id: request.id, status: 1, ..Completion::default() });
             }
-            port.notice(0);
+        }
+    });
+}
+
+/// Makes the UD queue pair of `port` fail: its requests, and all that follow, are not executed.
+pub fn fail_datagrams(port: u32) {
+    world(|world| {
+        if let Some(port) = world.ports.get_mut(&port) {
+            port.has_failed = true;
+            port.flush();
         }
     });
 }
@@ -155,11 +164,27 @@ impl Port {
         }
         let bytes = front as u32 + bytes;
         let flags = if front > 0 { Completion::HAS_ROUTE } else { 0 };
-        self.received.push_back(Completion { id: request.id, bytes, flags, ..done });
+        self.receive(Completion { id: request.id, bytes, flags, ..done });
+    }
+
+    /// Completes the receive requests of a UD queue pair that has failed.
+    fn flush(&mut self) {
+        let status = Completion::FLUSHED;
+        for request in std::mem::take(&mut self.receives) {
+            self.receive(Completion { id: request.id, status, ..Completion::default() });
+        }
+    }
+
+    /// Adds the completion of a receive request.
+    fn receive(&mut self, done: Completion) {
+        assert!(self.received.len() < self.limits[0], "a completion queue overflows");
+        self.received.push_back(done);
         self.notice(0);
     }
 
+    /// Adds the completion of a sent message.
     fn complete(&mut self, id: u64, status: u32) {
+        assert!(self.sent.len() < self.limits[1], "a completion queue overflows");
         self.sent.push_back(Completion { id, status, ..Completion::default() });
         self.notice(1);
     }
@@ -290,6 +315,8 @@ impl SoftFabric {
             pending: VecDeque::new(),
             is_armed: [false; 2],
             takes: None,
+            limits: [config.rx_len, config.tx_len].map(|len| len as usize * config.pairs()),
+            has_failed: false,
             bell: bell.clone(),
         };
         world(|world| world.ports.insert(pair, port));
@@ -375,6 +402,10 @@ impl Nic for SoftNic {
             if let Some(queue) = queue {
                 queue.extend(requests);
             }
+            let own = world.ports.get_mut(&self.pair);
+            if let Some(own) = own.filter(|own| own.has_failed) {
+                own.flush();
+            }
             world.pump_peers(self.pair);
         });
         requests.len()
@@ -383,6 +414,10 @@ impl Nic for SoftNic {
     unsafe fn post(&mut self, messages: &[Message], to: To<'_, SoftWay>) -> usize {
         world(|world| {
             let Some(own) = world.ports.get_mut(&self.pair) else { return 0 };
+            if own.has_failed && !matches!(to, To::Connection(_)) {
+                messages.iter().for_each(|message| own.complete(message.id, Completion::FLUSHED));
+                return messages.len();
+            }
             let (base, gid, group) = (own.base, own.gid, own.group);
             let n = own.takes.map_or(messages.len(), |takes| takes.min(messages.len()));
             own.takes = own.takes.map(|takes| takes - n);

@@ -6,7 +6,7 @@ use super::*;
 
 /// Returns a hub and two ports that have met it, with `options` at all; the hub has learned that 1 is behind the
 /// second and 2 behind the third.
-fn three(pool: &Pool, options: &str) -> [Opened; 3] {
+pub(super) fn three(pool: &Pool, options: &str) -> [Opened; 3] {
     let at = address();
     let mut hub = open(&format!("verbs:soft,listen={at}{options}"), pool);
     let text = format!("verbs:soft,connect={at}{options}");
@@ -45,12 +45,21 @@ fn three(pool: &Pool, options: &str) -> [Opened; 3] {
 }
 
 /// Receives what has come; returns the last byte of each packet.
-fn drain(end: &mut Opened, mem: &mut Local) -> Vec<u8> {
+pub(super) fn drain(end: &mut Opened, mem: &mut Local) -> Vec<u8> {
     let mut batch = Batch::with_capacity(64);
     end.queues[0].rx(mem, &mut batch, 64);
     let all = batch.iter().map(|skb| skb.data().last().copied().unwrap()).collect();
     batch.consume(mem);
     all
+}
+
+/// Sends a packet to all; returns how many were sent.
+pub(super) fn send_to_all(end: &mut Opened, mem: &mut Local) -> usize {
+    let mut batch = Batch::with_capacity(1);
+    assert!(batch.push(packet(mem, 255, 9, 60, 7)).is_ok());
+    let sent = end.queues[0].xmit(mem, &mut batch).packets;
+    assert!(batch.is_empty(), "it waits");
+    sent
 }
 
 fn doorbells(end: &mut Opened) -> u64 {
@@ -169,6 +178,62 @@ fn a_peer_that_does_not_receive_holds_up_no_other() {
     }
     assert!(start.elapsed() < Duration::from_secs(20));
     assert!(pool.ledger().dropped(DropReason::TX_FULL) >= 30, "{}", pool.ledger());
+}
+
+#[test]
+fn a_packet_to_all_peers_counts_as_its_copies() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let mut mem = pool.local();
+    let [mut hub, left, right] = three(&pool, ",rx=32,tx=32");
+    hub.queues[0].reap(&mut mem);
+    let before = pool.ledger();
+    assert_eq!(send_to_all(&mut hub, &mut mem), 2);
+    assert_eq!(hub.queues[0].reap(&mut mem), 0);
+    assert_eq!(pool.ledger().sent - before.sent, 2);
+    // No connection has room after these.
+    for n in 0..100 {
+        let packets = [packet(&mut mem, 1, 9, 60, n), packet(&mut mem, 2, 9, 60, n)];
+        send(&mut hub, &mut mem, packets);
+    }
+    hub.queues[0].reap(&mut mem);
+    let before = pool.ledger();
+    assert_eq!(send_to_all(&mut hub, &mut mem), 0);
+    let after = pool.ledger();
+    assert_eq!(after.sent, before.sent);
+    let full = DropReason::TX_FULL;
+    assert_eq!(after.dropped(full) - before.dropped(full), 2, "a copy for each peer");
+    drop((hub, left, right, mem));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
+fn a_peer_misses_a_packet_to_all_without_a_frame_for_its_copy_and_this_is_counted() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local_with(0);
+    let [mut hub, mut left, mut right] = three(&pool, ",datagrams,rx=64,tx=64");
+    hub.queues[0].reap(&mut mem);
+    let mut batch = Batch::with_capacity(1);
+    assert!(batch.push(packet(&mut mem, 255, 9, 60, 7)).is_ok());
+    // One frame is left.
+    let mut hoard = Batch::with_capacity(4096);
+    mem.alloc(&mut hoard, 4096);
+    drop(hoard.pop());
+    assert_eq!(hub.queues[0].xmit(&mut mem, &mut batch).packets, 2);
+    assert_eq!(hub.queues[0].counters().tx_lost.packets, 1);
+    let came = [drain(&mut left, &mut mem), drain(&mut right, &mut mem)];
+    assert_eq!(came.concat(), [7]);
+    drop((hub, left, right, hoard, batch, mem));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
+fn datagrams_have_frames_only_where_they_may_come() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    for (options, frames) in [("", 0), (",datagrams", 64), (",group=239.1.2.3", 64)] {
+        let port = open(&format!("verbs:soft,listen={}{options},rx=64", address()), &pool);
+        assert_eq!(lent(&pool), frames, "{options}");
+        drop(port);
+    }
 }
 
 #[test]

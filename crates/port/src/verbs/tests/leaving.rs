@@ -1,0 +1,190 @@
+//! Peers that leave, ports that close and devices that fail: what was sent is received or counted,
+//! and frames come back.
+
+use linerate_skb::DropReason;
+
+use super::ways::{drain, send_to_all, three};
+use super::*;
+use crate::HealthKind;
+use crate::queue::Want;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until `n` peers of `end` have left, without a call that makes its queue see this.
+fn wait_left(end: &mut Opened, n: u64) {
+    let start = Instant::now();
+    while end.queues[0].counters().driver.resets < n {
+        assert!(start.elapsed() < PATIENCE, "{n} peers do not leave");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn packets_of_two_peers_that_leave_together_are_received() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let mut mem = pool.local();
+    let [mut hub, mut left, mut right] = three(&pool, "");
+    for (spoke, n) in [(&mut left, 1), (&mut right, 2)] {
+        let packets: Vec<_> = (0..5).map(|_| packet(&mut mem, 9, n, 60, n)).collect();
+        send(spoke, &mut mem, packets);
+    }
+    drop((left, right));
+    wait_left(&mut hub, 2);
+    let mut came = receive(&mut hub, &mut mem, 10);
+    came.sort_unstable();
+    assert_eq!(came, [1, 1, 1, 1, 1, 2, 2, 2, 2, 2]);
+    assert_eq!(hub.queues[0].counters().rx_missed, 0);
+    drop((hub, mem));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
+fn two_of_three_peers_that_leave_together_keep_their_frames_and_the_rest_is_counted() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let (at, mut mem, start) = (address(), pool.local(), Instant::now());
+    let mut hub = open(&format!("verbs:soft,listen={at}"), &pool);
+    let connect = format!("verbs:soft,connect={at}");
+    let mut spokes: Vec<Opened> = (0..3).map(|_| open(&connect, &pool)).collect();
+    for spoke in &mut spokes {
+        meet(&pool, &mut [spoke]);
+    }
+    while send_to_all(&mut hub, &mut mem) < 3 {
+        assert!(start.elapsed() < PATIENCE, "three peers do not join");
+        std::thread::yield_now();
+    }
+    for (spoke, n) in spokes.iter_mut().zip(1..) {
+        let packets: Vec<_> = (0..5).map(|_| packet(&mut mem, 9, n, 60, n)).collect();
+        send(spoke, &mut mem, packets);
+    }
+    drop(spokes);
+    wait_left(&mut hub, 3);
+    // The hub sees that they have left, and receives nothing.
+    while lent(&pool) > 2 * 512 {
+        hub.queues[0].xmit(&mut mem, &mut Batch::with_capacity(1));
+        assert!(start.elapsed() < 2 * PATIENCE, "{}", pool.ledger());
+    }
+    let mut came = receive(&mut hub, &mut mem, 10);
+    came.sort_unstable();
+    assert_eq!(came.len(), 10, "{came:?}");
+    assert!(came.chunks(5).all(|five| five.iter().all(|n| *n == five[0])), "{came:?}");
+    assert_eq!(hub.queues[0].counters().rx_missed, 5);
+    drop((hub, mem));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
+fn packets_of_a_peer_that_was_removed_are_counted_as_missed() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let (at, mut mem) = (address(), pool.local());
+    let mut far = open(&format!("verbs:soft,listen={at},peers=1"), &pool);
+    for n in 1..=2 {
+        let mut near = open(&format!("verbs:soft,connect={at}"), &pool);
+        meet(&pool, &mut [&mut near]);
+        let packets: Vec<_> = (0..5).map(|_| packet(&mut mem, 9, n, 60, n)).collect();
+        send(&mut near, &mut mem, packets);
+        // The far end sees the peer and posts frames, and receives nothing.
+        let start = Instant::now();
+        while near.queues[0].reap(&mut mem) > 0 {
+            far.queues[0].xmit(&mut mem, &mut Batch::with_capacity(1));
+            assert!(start.elapsed() < PATIENCE);
+        }
+        drop(near);
+        wait_left(&mut far, n.into());
+    }
+    assert_eq!(receive(&mut far, &mut mem, 5), [2; 5], "those of the last peer are there");
+    assert_eq!(far.queues[0].counters().rx_missed, 5);
+    drop((far, mem));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
+fn frames_of_a_peer_that_has_gone_come_back_while_others_send_without_a_pause() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let mut mem = pool.local();
+    let [mut hub, left, mut right] = three(&pool, ",rx=32,tx=32");
+    drop(left);
+    wait_left(&mut hub, 1);
+    let (start, mut one) = (Instant::now(), Batch::with_capacity(1));
+    let first = packet(&mut mem, 9, 2, 60, 1);
+    send(&mut right, &mut mem, [first]);
+    assert_eq!(lent(&pool), 3 * 32, "the hub has frames for two connections");
+    while lent(&pool) > 2 * 32 {
+        let next = packet(&mut mem, 9, 2, 60, 1);
+        send(&mut right, &mut mem, [next]);
+        assert_eq!(hub.queues[0].rx(&mut mem, &mut one, 1).packets, 1);
+        one.consume(&mut mem);
+        assert!(start.elapsed() < PATIENCE, "{}", pool.ledger());
+    }
+}
+
+#[test]
+fn an_address_is_not_learned_from_a_peer_that_has_gone() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let mut mem = pool.local();
+    let [mut hub, mut left, mut right] = three(&pool, ",group=ff0e::1");
+    let last = packet(&mut mem, 9, 1, 60, 5);
+    send(&mut left, &mut mem, [last]);
+    drop(left);
+    wait_left(&mut hub, 1);
+    let mut one = Batch::with_capacity(1);
+    assert_eq!(hub.queues[0].rx(&mut mem, &mut one, 1).packets, 1);
+    one.consume(&mut mem);
+    let answer = packet(&mut mem, 1, 9, 60, 6);
+    send(&mut hub, &mut mem, [answer]);
+    assert_eq!(receive(&mut right, &mut mem, 1), [6], "the peer that is left may know the address");
+}
+
+#[test]
+fn a_packet_to_all_peers_goes_to_none_that_has_gone() {
+    let pool = Pool::builder().frames(8192).build().unwrap();
+    let (at, mut mem, start) = (address(), pool.local(), Instant::now());
+    let mut hub = open(&format!("verbs:soft,listen={at},datagrams"), &pool);
+    let connect = format!("verbs:soft,connect={at},datagrams");
+    let mut spokes: Vec<Opened> = (0..3).map(|_| open(&connect, &pool)).collect();
+    while send_to_all(&mut hub, &mut mem) < 3 {
+        assert!(start.elapsed() < PATIENCE, "three peers do not join");
+        std::thread::yield_now();
+    }
+    drop(spokes.pop());
+    wait_left(&mut hub, 1);
+    spokes.iter_mut().for_each(|spoke| while !drain(spoke, &mut mem).is_empty() {});
+    assert_eq!(send_to_all(&mut hub, &mut mem), 2);
+    for spoke in &mut spokes {
+        assert_eq!(drain(spoke, &mut mem), [7]);
+    }
+}
+
+#[test]
+fn packets_on_a_connection_are_dropped_as_device_down_if_this_end_closes() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, far) = joined(&pool, ",rx=32,tx=64");
+    // The far end has 32 requests, and the rest waits.
+    let packets: Vec<_> = (0..50).map(|n| packet(&mut mem, 1, 2, 60, n)).collect();
+    send(&mut near, &mut mem, packets);
+    assert_eq!(near.queues[0].reap(&mut mem), 18);
+    drop(near);
+    let ledger = pool.ledger();
+    let dropped = [DropReason::DEVICE_DOWN, DropReason::PEER_GONE].map(|why| ledger.dropped(why));
+    assert_eq!(dropped, [18, 0], "{ledger}");
+    drop((far, mem));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
+
+#[test]
+fn a_device_that_has_failed_gets_no_frames_for_datagrams() {
+    let pool = Pool::builder().frames(4096).build().unwrap();
+    let mut mem = pool.local();
+    let (mut near, far) = joined(&pool, ",datagrams,rx=64");
+    assert_eq!(lent(&pool), 2 * 64);
+    soft::fail_datagrams(soft::last());
+    for _ in 0..4 {
+        near.queues[0].rx(&mut mem, &mut Batch::with_capacity(64), 64);
+    }
+    assert_eq!(near.queues[0].health_kind(), HealthKind::Failed);
+    assert_eq!(lent(&pool), 64, "those of the other end");
+    assert!(!near.queues[0].arm(Want::Frames), "the caller learns of it once");
+    assert!(near.queues[0].arm(Want::Frames));
+    drop((near, far, mem));
+    assert!(pool.ledger().is_drained(), "{}", pool.ledger());
+}
