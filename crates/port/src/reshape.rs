@@ -14,14 +14,14 @@ use linerate_wire::{
     EtherType, HeadMut, IPV4_BYTES, IPV6_BYTES, Malformed, Protocol, Tunnel, VLAN_BYTES, VlanTag,
 };
 
+use crate::host::headers::UDP_CHECK;
 use crate::host::offload::TAG_AT;
 use crate::view::{Views, head_mut, private};
 
 /// Bytes of an Ethernet header and the longest packet that an IP header's length field can express.
 const LONGEST_BYTES: usize = 14 + u16::MAX as usize;
-/// Offset of a tunnel's UDP header over IPv6, followed by the offset of the checksum within a UDP header.
+/// Offset of a tunnel's UDP header over IPv6.
 const TUNNEL_V6_UDP: u16 = 54;
-const UDP_CHECK: u16 = 6;
 
 /// Methods that add and remove headers and change the length of payloads.
 ///
@@ -185,8 +185,7 @@ fn around_tag(
     let before = skb.offload();
     push(skb, VLAN_BYTES, |head| head.push_vlan(VlanTag::new(0, 0)))?;
     // The packet's frame is its own now, and has the room of the tag.
-    let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.tci.to_be_bytes());
-    skb.data_mut()[TAG_AT..TAG_AT + VLAN_BYTES].copy_from_slice(&[a, b, c, d]);
+    skb.data_mut()[TAG_AT..TAG_AT + VLAN_BYTES].copy_from_slice(&tag.bytes());
     skb.set_vlan(None);
     let done = change(skb);
     if done.is_err() {

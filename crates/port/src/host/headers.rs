@@ -1,7 +1,7 @@
 //! Positions of a packet's headers, for checksums and segmentation.
 
 use linerate_skb::{Skb, Trust};
-use linerate_wire::checksum;
+use linerate_wire::{IPV6_BYTES, VLAN_BYTES, checksum};
 
 /// IP protocol number of TCP.
 pub(crate) const TCP: u8 = 6;
@@ -9,6 +9,12 @@ pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 /// IP protocol number of SCTP.
 pub(crate) const SCTP: u8 = 132;
+/// Offset of the checksum in TCP's header.
+pub(crate) const TCP_CHECK: u16 = 16;
+/// Offset of the checksum in UDP's header.
+pub(crate) const UDP_CHECK: u16 = 6;
+/// Offset of the CRC, of 32 bits, in SCTP's header.
+pub(crate) const SCTP_CHECK: u16 = 8;
 /// IP protocol number of an IPv4 packet in an IP packet.
 const IPIP: u8 = 4;
 /// IP protocol number of an IPv6 packet in an IP packet.
@@ -23,17 +29,14 @@ const EXTENSIONS_BYTES_MAX: usize = 128;
 /// Longest headers that are parsed, in bytes: Ethernet, its tags, IP headers, extension headers of one of them, and
 /// a TCP header with all options.
 pub(crate) const HEADERS_MAX: usize =
-    14 + TAG_BYTES * TAGS_MAX + 60 * IP_HEADERS_MAX + EXTENSIONS_BYTES_MAX + 60;
+    14 + VLAN_BYTES * TAGS_MAX + 60 * IP_HEADERS_MAX + EXTENSIONS_BYTES_MAX + 60;
 
 const TYPE_AT: usize = 12;
-const TAG_BYTES: usize = 4;
 /// Types of VLAN tags: 802.1Q, 802.1ad, and the one in use before 802.1ad.
 const TYPE_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
 
-/// Bytes of an IPv6 header without extension headers.
-pub(crate) const IPV6_BYTES: usize = 40;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -161,7 +164,7 @@ pub(crate) fn network(data: &[u8]) -> Option<usize> {
         if !TYPE_VLAN.contains(&u16_at(data, at)?) {
             break;
         }
-        at += TAG_BYTES;
+        at += VLAN_BYTES;
     }
     Some(at + 2)
 }

@@ -18,7 +18,7 @@ use crate::queue::Health;
 /// Interval at which an interface that is down is queried.
 const QUERY_INTERVAL: Duration = Duration::from_millis(100);
 /// Length of an Ethernet header and one VLAN tag.
-const LINK_HEADER_BYTES: usize = 18;
+pub(crate) const LINK_HEADER_BYTES: usize = 18;
 
 /// The state of an interface.
 pub(crate) struct Link {
@@ -54,10 +54,11 @@ impl Link {
         link
     }
 
-    /// Records that the device refused a packet, as devices do that are down.
+    /// Records that the device refused a packet, as devices do that are down. An interface that cannot
+    /// be queried, because it is in another namespace, counts as down.
     pub fn refused(&mut self) {
         self.look();
-        if self.is_up() && self.by_descriptor {
+        if self.is_up() && self.by_descriptor && self.interface.flags().is_err() {
             self.turn(Health::Down(down(&self.interface)));
         }
     }
@@ -141,10 +142,16 @@ impl Link {
 
 /// Returns the error of an interface that is down, with the remedy; it has both names of a renamed interface.
 fn down(interface: &Interface) -> Error {
-    let (name, opened) = (interface.present_name(), interface.name());
-    let was = if name == opened { String::new() } else { format!(" (it was {opened})") };
-    Error::new(Code::DeviceDown, format!("cannot use {name}{was}"), "the interface is down")
+    let name = interface.present_name();
+    let what = format!("cannot use {}", both_names(name.as_str(), interface.name().as_str()));
+    Error::new(Code::DeviceDown, what, "the interface is down")
         .fix(format!("ip link set {name} up"))
+}
+
+/// Returns the present name of an interface, and behind it the name by which it was opened if it was
+/// renamed since.
+pub(crate) fn both_names(present: &str, opened: &str) -> String {
+    if present == opened { present.into() } else { format!("{present} (it was {opened})") }
 }
 
 /// Refuses an interface whose packets do not begin with an Ethernet header; `what` names the failed
@@ -188,6 +195,26 @@ mod tests {
             assert_eq!(said("v0 down"), "cannot use v0; ip link set v0 up");
             assert_eq!(said("v0 name x0"), "cannot use x0 (it was v0); ip link set x0 up");
             assert_eq!(said("x0 up"), "up");
+        });
+    }
+
+    #[test]
+    fn refusal_of_a_device_that_is_up_again_does_not_take_it_down() {
+        in_netns(|| {
+            veth(1500);
+            let mut link = Link::of_descriptor(Interface::open("v0").unwrap());
+            link.refused();
+            assert_eq!(*link.health(), Health::Up);
+            ip("link set v0 down");
+            link.refused();
+            assert!(matches!(link.health(), Health::Down(_)));
+            ip("link set v0 up");
+            link.look();
+            assert!(link.is_up());
+            // For this namespace an interface in another one is gone, too.
+            ip("link del v0");
+            link.refused();
+            assert!(matches!(link.health(), Health::Down(_)));
         });
     }
 }

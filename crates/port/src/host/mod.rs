@@ -23,7 +23,7 @@ use linerate_skb::{Code, Error, Skb, Trust};
 use linerate_sys::wait::poll_readable;
 
 pub use bell::Bell;
-pub(crate) use link::{Link, check_ethernet, longest_frame};
+pub(crate) use link::{LINK_HEADER_BYTES, Link, both_names, check_ethernet, longest_frame};
 pub(crate) use queue::{Host, HostDevice, HostQueue};
 pub(crate) use reserve::Reservation;
 
@@ -34,8 +34,9 @@ pub(crate) const PACKET_BYTES_MAX: usize = 65_550;
 /// Interval of retries for resources whose release no event signals: a free frame, room in a device's queue.
 pub(crate) const RETRY: Duration = Duration::from_millis(1);
 
-/// Longest wait for an object that another owner has closed, and the interval of the attempts.
+/// Longest wait for an object that another owner has closed.
 const GOING: Duration = Duration::from_millis(200);
+/// Interval of the attempts during such a wait.
 const GOING_STEP: Duration = Duration::from_millis(2);
 
 /// Calls `open`, and calls it again for up to 200 ms while its error says that the object is in use.
@@ -46,11 +47,23 @@ const GOING_STEP: Duration = Duration::from_millis(2);
 /// Cost: blocks. For the opening of ports, never for a worker.
 pub(crate) fn open_when_closed<T, E>(
     is_in_use: impl Fn(&E) -> bool,
-    mut open: impl FnMut() -> Result<T, E>,
+    open: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    let until = Instant::now() + GOING;
+    retry_for(GOING, is_in_use, open)
+}
+
+/// Calls `attempt`, and calls it again for up to `longest` while its error says that the object is in
+/// use.
+///
+/// Cost: blocks. For opening, closing and examining ports.
+pub(crate) fn retry_for<T, E>(
+    longest: Duration,
+    is_in_use: impl Fn(&E) -> bool,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let until = Instant::now() + longest;
     loop {
-        match open() {
+        match attempt() {
             Err(e) if is_in_use(&e) && Instant::now() < until => {
                 let _ = poll_readable(&[], Some(GOING_STEP));
             }

@@ -10,20 +10,15 @@ use linerate_skb::{DropReason, Offload, Skb};
 use linerate_sys::vnet::{F_NEEDS_CSUM, VnetHdr};
 use linerate_wire::checksum;
 
+use super::headers::{SCTP_CHECK, UDP_CHECK};
 use super::{crc32c, headers};
 
-/// Bytes of a VLAN tag.
-pub(crate) const TAG_BYTES: usize = 4;
 /// Bytes of a chain that are summed in one step. The number is even, so that the sums can be added.
 const BLOCK_BYTES: usize = 512;
 /// Offset of the transport header after Ethernet and IPv4; the next constant is the offset after
 /// Ethernet and IPv6.
 const IPV4_TRANSPORT: u16 = 34;
 const IPV6_TRANSPORT: u16 = 54;
-/// Offset of the checksum in UDP's header.
-const UDP_CHECK: u16 = 6;
-/// Offset of the CRC in SCTP's header.
-const SCTP_CHECK: u16 = 8;
 /// Offset of a VLAN tag, which follows the MAC addresses.
 pub(crate) const TAG_AT: usize = 12;
 

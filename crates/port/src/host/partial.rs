@@ -7,18 +7,11 @@
 //! leaves 0.
 
 use linerate_skb::{Offload, Skb};
+use linerate_wire::IPV6_BYTES;
 
-use super::headers::{self, IP_HEADERS_MAX, IPV6_BYTES, IpHeader, SCTP, TCP, UDP, u16_at};
-
-/// Offset of the checksum in TCP's header.
-const TCP_CHECK: usize = 16;
-/// Offset of the CRC, of 32 bits, in SCTP's header.
-const SCTP_CHECK: usize = 8;
-/// virtio's kinds of superframes.
-const GSO_TCPV4: u8 = 1;
-const GSO_TCPV6: u8 = 4;
-/// virtio's flag for a checksum that is still to be computed.
-const NEEDS_CHECKSUM: u8 = 1;
+use super::headers::{
+    self, IP_HEADERS_MAX, IpHeader, SCTP, SCTP_CHECK, TCP, TCP_CHECK, UDP, UDP_CHECK, u16_at,
+};
 
 /// An unfinished packet: its innermost IP header, and the offset of the checksum after it.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,9 +36,10 @@ pub(crate) fn mark(skb: &mut Skb, mtu_bytes: usize) {
 pub(crate) fn left(data: &[u8], len: usize, mtu_bytes: usize) -> Option<Offload> {
     let Unfinished { ip, offset } = unfinished(data)?;
     let (csum_start, csum_offset) = (ip.end as u16, offset as u16);
-    let partial = Offload { flags: NEEDS_CHECKSUM, csum_start, csum_offset, ..Offload::NONE };
+    let flags = Offload::NEEDS_CHECKSUM;
+    let partial = Offload { flags, csum_start, csum_offset, ..Offload::NONE };
     let longest = headers::network(data)? + mtu_bytes;
-    let whole = len <= longest || offset != TCP_CHECK;
+    let whole = len <= longest || offset != usize::from(TCP_CHECK);
     Some(if whole { partial } else { superframe(partial, data, ip, longest) })
 }
 
@@ -54,7 +48,7 @@ fn superframe(partial: Offload, data: &[u8], ip: IpHeader, longest: usize) -> Of
     let header = data.get(ip.end + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
     let piece = longest.saturating_sub(ip.end + header);
     Offload {
-        gso_type: if ip.v6 { GSO_TCPV6 } else { GSO_TCPV4 },
+        gso_type: if ip.v6 { Offload::GSO_TCPV6 } else { Offload::GSO_TCPV4 },
         hdr_len: (ip.end + header) as u16,
         gso_size: piece.min(usize::from(u16::MAX)) as u16,
         ..partial
@@ -69,11 +63,12 @@ fn unfinished(data: &[u8]) -> Option<Unfinished> {
         ip = inner;
     }
     let offset = match ip.protocol {
-        TCP => TCP_CHECK,
-        UDP => 6,
+        TCP => usize::from(TCP_CHECK),
+        UDP => usize::from(UDP_CHECK),
         SCTP => {
-            let field = data.get(ip.end + SCTP_CHECK..)?.first_chunk::<4>()?;
-            return (*field == [0; 4]).then_some(Unfinished { ip, offset: SCTP_CHECK });
+            let offset = usize::from(SCTP_CHECK);
+            let field = data.get(ip.end + offset..)?.first_chunk::<4>()?;
+            return (*field == [0; 4]).then_some(Unfinished { ip, offset });
         }
         _ => return None,
     };
@@ -147,7 +142,7 @@ mod tests {
             skb.offload()
         };
         let long = marked(&frame(TCP, 3000));
-        assert_eq!((long.gso_type, long.hdr_len, long.gso_size), (GSO_TCPV4, 54, 1460));
+        assert_eq!((long.gso_type, long.hdr_len, long.gso_size), (Offload::GSO_TCPV4, 54, 1460));
         assert!(!marked(&frame(TCP, 1460)).is_gso() && marked(&frame(TCP, 1461)).is_gso());
         assert!(marked(&frame(UDP, 1460)).needs_checksum());
     }

@@ -13,9 +13,9 @@
 
 use linerate_skb::{Batch, DropReason, Local, Offload, Skb};
 use linerate_sys::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
-use linerate_wire::checksum;
+use linerate_wire::{IPV6_BYTES, checksum};
 
-use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IPV6_BYTES, IpHeader, TCP, UDP};
+use super::headers::{HEADERS_MAX, IP_HEADERS_MAX, IpHeader, TCP, UDP};
 
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;

@@ -60,7 +60,7 @@ impl Config {
             fanout: spec.value("fanout", fanout)?.unwrap_or_default(),
             filter,
             promisc: spec.flag("promisc")?,
-            queues: spec.value("queues", queues)?.unwrap_or(1),
+            queues: spec.queues(FANOUT_SOCKETS_MAX)?,
             retire_ms: spec.value("retire", retire)?.unwrap_or(1),
             ring_bytes: spec.value("ring", ring)?.unwrap_or(RING_BYTES),
             vnet: spec.flag("vnet")?,
@@ -81,13 +81,6 @@ fn fanout(text: &str) -> std::result::Result<Fanout, String> {
 /// Returns the name of `fanout` in port texts.
 pub(super) fn word(fanout: Fanout) -> &'static str {
     FANOUTS.iter().find(|(_, known)| *known == fanout).map_or("?", |(word, _)| word)
-}
-
-fn queues(text: &str) -> std::result::Result<usize, String> {
-    match text.parse::<u32>() {
-        Ok(n) if (1..=FANOUT_SOCKETS_MAX).contains(&n) => Ok(n as usize),
-        _ => Err(format!("how many, 1 to {FANOUT_SOCKETS_MAX}")),
-    }
 }
 
 fn retire(text: &str) -> std::result::Result<u32, String> {

@@ -38,15 +38,11 @@ pub(super) fn examine(config: &Config, spec: &Spec, found: &mut Findings) {
 /// Reports receive merging. If offload headers are exchanged, superframes pass unchanged, but their
 /// sender must be able to cut them.
 fn merging(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
-    let name = of.interface.name();
-    let Ok(merging) = of.interface.merging() else { return };
-    if merging.by_device {
-        found
-            .warn(format!("{name} merges packets that it receives (LRO)"))
-            .why("merged packets cannot be cut back into the original ones, so LRO must be off for forwarding")
-            .fix(format!("ethtool -K {name} lro off"));
-    }
-    if merging.by_kernel && !config.vnet {
+    let why =
+        "merged packets cannot be cut back into the originals, so LRO must be off for forwarding";
+    interface::lro(of, why, found);
+    if !config.vnet && of.interface.merging().is_ok_and(|merging| merging.by_kernel) {
+        let name = of.interface.name();
         found
             .warn(format!("{name} merges packets that it receives (GRO)"))
             .why("without the offload header superframes are dropped as too_long")

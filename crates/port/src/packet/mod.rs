@@ -41,7 +41,7 @@ use linerate_skb::{Batch, Local, Moved, Result};
 use linerate_sys::capability::Capabilities;
 use linerate_sys::packet::PacketSocket;
 
-use crate::caps::{Caps, Copies, TxOffload};
+use crate::caps::{Caps, Copies, Gathers, TxOffload};
 use crate::doctor::{Findings, Trial};
 use crate::driver::{Driver, DriverFlags, DriverHelp, Needs, OnMachine, OpenContext, Opened, Plan};
 use crate::host::flow::Flow;
@@ -115,6 +115,8 @@ struct Device {
     tx: Tx,
     /// True if the kernel cuts superframes of UDP.
     has_uso: bool,
+    /// The packets that the kernel gathers in a block of the ring.
+    gathers: Gathers,
     /// Number of packets that the kernel has counted as lost.
     rx_missed: u64,
     /// Dropped after the socket, because the host must not answer while the port may still receive.
@@ -178,6 +180,7 @@ impl HostDevice for Device {
             (true, false) => (TxOffload::Untunnelled, TxOffload::UntunnelledTcp),
             (false, _) => (TxOffload::None, TxOffload::None),
         };
-        Caps { copies: Copies::Always, checksum, gso, ..Caps::default() }
+        let copies = Copies::Always;
+        Caps { copies, checksum, gso, rx_gathers: self.gathers, ..Caps::default() }
     }
 }

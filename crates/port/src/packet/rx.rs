@@ -10,9 +10,10 @@ use linerate_sys::packet::{
     RxFrame, STATUS_CSUM_NOT_READY, Vlan,
 };
 use linerate_sys::wait::poll_readable;
+use linerate_wire::VLAN_BYTES;
 use rustix::io::Errno;
 
-use crate::host::offload::{self, TAG_AT, TAG_BYTES};
+use crate::host::offload::{self, TAG_AT};
 use crate::host::{Retry, partial};
 
 /// The place where received frames wait.
@@ -215,7 +216,7 @@ fn take(mem: &mut Local, frame: &RxFrame<'_>, scratch: &mut Vec<u8>, limits: Lim
     // The kernel removes tags only from complete headers; a shorter frame has no place for one.
     let vlan = frame.vlan.filter(|_| frame.data.len() >= TAG_AT);
     let bytes = match vlan {
-        Some(_) if frame.data.len() + TAG_BYTES > longest => {
+        Some(_) if frame.data.len() + VLAN_BYTES > longest => {
             return refuse(mem, DropReason::TOO_LONG);
         }
         Some(vlan) => {

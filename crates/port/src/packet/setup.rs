@@ -2,16 +2,20 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use linerate_skb::{Code, Error, Result};
 use linerate_sys::cbpf::{DROP_ALL, Insn};
 use linerate_sys::netif::Interface;
-use linerate_sys::packet::{BufferSize, Options, PacketSocket, RingSize};
+use linerate_sys::packet::{
+    BufferSize, Options, PacketSocket, RX_RING_CALL, RingSize, VNET_HDR_CALL,
+};
+use linerate_wire::VLAN_BYTES;
 
+use crate::caps::Gathers;
 use crate::doctor::kernel;
 use crate::driver::Opened;
 use crate::host::filter::Filter;
-use crate::host::offload::TAG_BYTES;
 use crate::host::{
     Bell, HostQueue, Link, PACKET_BYTES_MAX, Reservation, check_ethernet, longest_frame,
 };
@@ -35,6 +39,9 @@ const BLOCK_OVERHEAD_BYTES: usize = 256;
 ///
 /// Source: include/linux/virtio_net.h `virtio_net_hdr_to_skb`, VIRTIO_NET_HDR_GSO_UDP_L4.
 const USO: (u32, u32) = (6, 2);
+/// Calls that may fail because of the offload header: the one that requests it, and the one that
+/// makes the ring, whose blocks are larger with it.
+const HEADER_CALLS: [&str; 2] = [VNET_HDR_CALL, RX_RING_CALL];
 /// Longest frame of an interface with the usual MTU, including two tags.
 const FRAME_BYTES_MIN: usize = 1522;
 
@@ -49,7 +56,7 @@ fn longest(interface: &Interface, vnet: bool) -> Result<usize> {
         return Ok(PACKET_BYTES_MAX);
     }
     // Devices let two tags pass beyond the MTU: the kernel has taken the outer one out of the frame.
-    let longest = longest_frame(interface)? + TAG_BYTES;
+    let longest = longest_frame(interface)? + VLAN_BYTES;
     Ok(longest.clamp(FRAME_BYTES_MIN, PACKET_BYTES_MAX))
 }
 
@@ -76,12 +83,15 @@ pub(super) fn open(config: &Config) -> Result<Opened> {
     // An older kernel may have it by a backport. The port then cuts superframes that the kernel could cut.
     let has_uso = kernel::version().is_some_and(|version| version >= USO);
     let limits = Limits { longest, mtu_bytes: mtu as usize };
+    // Without a ring, `retire` is 0: the socket signals each packet.
+    let RingSize { block_bytes: bytes, retire_ms, .. } = ring_size(config, longest);
+    let gathers = Gathers { time: Duration::from_millis(retire_ms.into()), bytes };
     let mut queues: Vec<Box<dyn QueueOps>> = Vec::with_capacity(sockets.len());
     for (socket, source) in sockets {
         let (link, bell) = (Link::open(&config.interface)?, Bell::new(&socket)?);
         let (rx, tx) = (Rx::new(source, limits), Tx::new(vnet, config.bypass));
         let _reservation = reservation.clone();
-        let device = Device { socket, rx, tx, has_uso, rx_missed: 0, _reservation };
+        let device = Device { socket, rx, tx, has_uso, gathers, rx_missed: 0, _reservation };
         queues.push(Box::new(HostQueue::new(link, bell, device)));
     }
     Ok(Opened { queues, obtained })
@@ -115,8 +125,7 @@ fn open_sockets(interface: &Interface, config: &Config) -> Result<Sockets> {
         Ok(sockets) => return Ok(Sockets { sockets, vnet: config.vnet, refused: Vec::new() }),
         Err(e) => e,
     };
-    // Try again without offload headers only for errors that they may cause.
-    if !config.vnet || !matches!(first.code, Code::Unsupported | Code::System) {
+    if !config.vnet || !may_be_of_header(&first) {
         return Err(first);
     }
     let options = Options { vnet_hdr: false, ..options };
@@ -125,6 +134,12 @@ fn open_sockets(interface: &Interface, config: &Config) -> Result<Sockets> {
         return Err(first);
     };
     Ok(Sockets { sockets, vnet: false, refused: vec![format!("vnet_hdr: {}", first.why)] })
+}
+
+/// Returns true for an error that the offload header may have caused.
+fn may_be_of_header(e: &Error) -> bool {
+    let is_of = |call: &str| e.why.strip_prefix(call).is_some_and(|why| why.starts_with(": "));
+    matches!(e.code, Code::Unsupported | Code::System) && HEADER_CALLS.into_iter().any(is_of)
 }
 
 /// Opens the sockets of all queues; several sockets form a fanout group.
@@ -223,4 +238,24 @@ fn mode(config: &Config, mtu: u32, vnet: bool) -> String {
         mode.push_str(&format!(", fanout {}", config::word(config.fanout)));
     }
     mode
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn only_errors_of_calls_that_concern_the_offload_header_make_the_port_open_without_it() {
+        for (code, call, expected) in [
+            (Code::Unsupported, "PACKET_VNET_HDR", true),
+            (Code::System, "PACKET_RX_RING", true),
+            (Code::Memory, "PACKET_RX_RING", false),
+            (Code::System, "PACKET_FANOUT", false),
+            (Code::Unsupported, "socket(AF_PACKET)", false),
+        ] {
+            let e = Error::os(code, "cannot open", call, Errno::INVAL);
+            assert_eq!(may_be_of_header(&e), expected, "{e}");
+        }
+    }
 }

@@ -304,6 +304,18 @@ fn obtained_settings_are_reported() {
 }
 
 #[test]
+fn a_ring_gathers_for_its_retire_time_and_a_port_without_a_ring_does_not() {
+    in_netns(|| {
+        veth(1500);
+        for (options, gathers) in [("", Duration::from_millis(1)), (",retire=0", Duration::ZERO)] {
+            let spec = crate::parse(&format!("packet:v0{options}")).unwrap();
+            let opened = super::setup::open(&super::Config::of(&spec).unwrap()).unwrap();
+            assert_eq!(opened.queues[0].caps().rx_gathers.time, gathers, "{options}");
+        }
+    });
+}
+
+#[test]
 fn an_interface_that_cannot_be_opened_is_an_error_with_the_remedy() {
     in_netns(|| {
         ip("link add v0 type veth peer name v1");

@@ -55,6 +55,9 @@ pub(super) struct Tx {
     refused_since: Option<Instant>,
     /// Time of the last refusal for lack of room.
     refused_at: Option<Instant>,
+    /// The superframe that was refused last with `bypass`, by its handle, and the time of its first
+    /// refusal.
+    superframe: Option<(u32, Instant)>,
     /// State of the first packets of the batch, while they are refused for lack of room.
     held: Option<Held>,
     /// Their handles, by which they are recognised when the same batch comes again.
@@ -102,6 +105,7 @@ impl Tx {
             bypass,
             refused_since: None,
             refused_at: None,
+            superframe: None,
             held: None,
             refused: Vec::new(),
             scratch: Vec::new(),
@@ -111,7 +115,7 @@ impl Tx {
 
     /// Forgets refusals, after which the next one is treated as the first.
     fn forget(&mut self) {
-        (self.refused_since, self.held) = (None, None);
+        (self.refused_since, self.superframe, self.held) = (None, None, None);
     }
 
     /// Takes the time `beyond` [`PAUSE_COUNTED`] out of the time in which the first packet of `batch` was refused;
@@ -246,7 +250,7 @@ impl Tx {
             _ => DropReason::WRITE_FAILED,
         };
         batch.discard_first(1, reason, mem);
-        self.held = None;
+        (self.held, self.superframe) = (None, None);
         Then::Retry
     }
 
@@ -267,8 +271,7 @@ impl Tx {
         }
         let since = *self.refused_since.get_or_insert(now);
         let waited = now.saturating_duration_since(since);
-        let superframe = batch.iter().next().is_some_and(|skb| skb.offload().is_gso());
-        if self.bypass && superframe && waited >= SUPERFRAME_PATIENCE {
+        if self.bypass && self.is_never_taken(batch, now) {
             self.forget();
             batch.discard_first(1, DropReason::UNSUPPORTED, mem);
             return Then::Retry;
@@ -288,6 +291,16 @@ impl Tx {
         }
         self.retry = Retry::later();
         Then::Stop
+    }
+
+    /// Returns true if the first packet is a superframe that the device has refused for
+    /// [`SUPERFRAME_PATIENCE`]. Refusals of a packet before it do not count.
+    fn is_never_taken(&mut self, batch: &Batch, now: Instant) -> bool {
+        let is_superframe = batch.iter().next().is_some_and(|skb| skb.offload().is_gso());
+        let first = batch.handles().first().copied().filter(|_| is_superframe);
+        let known = self.superframe.filter(|(handle, _)| Some(*handle) == first);
+        self.superframe = known.or(first.map(|handle| (handle, now)));
+        known.is_some_and(|(_, since)| now.saturating_duration_since(since) >= SUPERFRAME_PATIENCE)
     }
 
     /// Offers a packet behind the first one, if that was refused for long enough.

@@ -22,7 +22,7 @@ impl Config {
     pub fn of(spec: &Spec) -> Result<Config> {
         let config = Config {
             name: spec.arg.clone(),
-            queues: spec.value("queues", queues)?.unwrap_or(1),
+            queues: spec.queues(TAP_QUEUES_MAX)?,
             up: spec.flag("up")?,
         };
         spec.finish()?;
@@ -32,13 +32,6 @@ impl Config {
                 .fix("tap:NAME; tap:tap%d takes a free name"));
         }
         Ok(config)
-    }
-}
-
-fn queues(text: &str) -> std::result::Result<usize, String> {
-    match text.parse::<u32>() {
-        Ok(n) if (1..=TAP_QUEUES_MAX).contains(&n) => Ok(n as usize),
-        _ => Err(format!("how many, 1 to {TAP_QUEUES_MAX}")),
     }
 }
 

@@ -28,7 +28,7 @@ use linerate_skb::{Batch, DropReason, Local, Moved, Offload, Pool, Skb};
 
 use crate::caps::{Caps, TxOffload};
 use crate::host::segment::{self, Cutter};
-use crate::host::{RETRY, copy_out, offload};
+use crate::host::{Retry, copy_out, offload};
 use crate::queue::QueueOps;
 
 /// Number of packets prepared in one step, for one doorbell.
@@ -73,7 +73,8 @@ struct Stage {
     under: Option<(Skb, Cutter)>,
     ready: Batch,
     scratch: Vec<u8>,
-    retry_at: Option<Instant>,
+    /// The next attempt, after the pool had no frame.
+    starved: Retry,
     copied_bytes: u64,
 }
 
@@ -111,7 +112,8 @@ impl TxPrep {
     ///         dropped with its reason.
     /// Units:  what the device took, in packets and bytes: segments, not superframes.
     /// Errors: none; a packet that is too short for a VLAN tag, or contradicts what it leaves to the device, is
-    ///         counted as `malformed`, a copy without a free frame as `no_frame`.
+    ///         counted as `malformed`, a copy without a free frame as `no_frame`, one that the pool can
+    ///         never hold as `too_long`.
     /// Cost:   nothing for a device that does all work; else a look at each packet, a pass over the payload
     ///         of those without a checksum, two copies of superframes, and a move of 12 bytes for a VLAN tag, or two
     ///         copies of the packet without headroom.
@@ -157,7 +159,7 @@ impl TxPrep {
     /// Returns the reason why packets wait, if any do.
     pub fn waits(&self) -> Option<Waits> {
         let stage = self.stage.as_ref().filter(|stage| stage.is_busy())?;
-        Some(stage.retry_at.map_or(Waits::Room, Waits::Frame))
+        Some(stage.starved.at().map_or(Waits::Room, Waits::Frame))
     }
 
     /// Returns the bytes copied so far: into segments, into packets with a VLAN tag, and for packets of other pools.
@@ -208,7 +210,7 @@ impl TxPrep {
             let stage = self.stage.get_or_insert_default();
             stage.fill(mem, batch, cuts);
             sent += ops.xmit(mem, &mut stage.ready);
-            if stage.is_busy() && (!stage.ready.is_empty() || stage.retry_at.is_some()) {
+            if stage.is_busy() && (!stage.ready.is_empty() || stage.starved.at().is_some()) {
                 return sent;
             }
         }
@@ -233,7 +235,7 @@ fn is_left(skb: &Skb, left: Offload, checksum: TxOffload, gso: TxOffload) -> boo
 impl Default for Stage {
     fn default() -> Stage {
         let (ready, scratch) = (Batch::with_capacity(STRIDE), Vec::new());
-        Stage { under: None, ready, scratch, retry_at: None, copied_bytes: 0 }
+        Stage { under: None, ready, scratch, starved: Retry::default(), copied_bytes: 0 }
     }
 }
 
@@ -249,7 +251,7 @@ impl Stage {
     /// behind a refused one that the device never takes that one.
     #[cold]
     fn fill(&mut self, mem: &mut Local, batch: &mut Batch, cuts: impl Fn(&Skb) -> bool) {
-        self.retry_at = None;
+        self.starved = Retry::default();
         while self.ready.spare() > 0 {
             if self.under.is_some() {
                 if !self.cut(mem) {
@@ -294,7 +296,7 @@ impl Stage {
         if ended {
             self.under = None;
         } else if self.ready.spare() > 0 {
-            self.retry_at = Instant::now().checked_add(RETRY);
+            self.starved = Retry::later();
             return false;
         }
         true
@@ -302,18 +304,21 @@ impl Stage {
 }
 
 impl Border {
-    /// Replaces packets of other pools by copies; drops a packet if there is no frame for its copy.
+    /// Replaces packets of other pools by copies; drops a packet if there is no frame for its copy, or
+    /// the pool can never hold it.
     ///
     /// Cost: a look at each packet; a copy of those of other pools.
     fn copy_others(&mut self, mem: &mut Local, batch: &mut Batch) {
         if batch.iter().all(|skb| skb.is_of(&self.pool)) {
             return;
         }
+        let longest = mem.pool().packet_max_bytes();
         batch.retain(|skb| {
             if skb.is_of(&self.pool) {
                 return Ok(());
             }
-            let bytes = copy_out(skb, &mut self.scratch).ok_or(DropReason::TOO_LONG)?;
+            let bytes = copy_out(skb, &mut self.scratch).filter(|bytes| bytes.len() <= longest);
+            let bytes = bytes.ok_or(DropReason::TOO_LONG)?;
             let mut copy = mem.alloc_copy(bytes).ok_or(DropReason::NO_FRAME)?;
             copy_fields(skb, &mut copy);
             copy.set_offload(skb.offload());

@@ -8,17 +8,18 @@
 //! Source: Linux include/linux/if_vlan.h `__vlan_insert_tag`, net/core/dev.c `validate_xmit_vlan`.
 
 use linerate_skb::{DropReason, Local, Skb, Vlan};
+use linerate_wire::VLAN_BYTES;
 
 use super::copy_fields;
 use crate::host::copy_out;
-use crate::host::offload::{TAG_AT, TAG_BYTES};
+use crate::host::offload::TAG_AT;
 
 /// Moves the VLAN tag from the metadata of `skb` into its bytes; returns the number of bytes that were copied because
 /// the packet has no headroom, or is in memory that a peer can write.
 ///
 /// # Errors
-/// `MALFORMED` if the packet has no MAC addresses, `NO_FRAME` if it had to be copied and could not, `TOO_LONG` if no
-/// port takes a packet of its length.
+/// `MALFORMED` if the packet has no MAC addresses, `NO_FRAME` if it had to be copied and there was no
+/// frame, `TOO_LONG` if no port takes a packet of its length, or the pool can never hold its copy.
 pub(super) fn insert(
     skb: &mut Skb,
     tag: Vlan,
@@ -28,19 +29,21 @@ pub(super) fn insert(
     if skb.len() < TAG_AT {
         return Err(DropReason::MALFORMED);
     }
-    let ([a, b], [c, d]) = (tag.protocol.to_be_bytes(), tag.tci.to_be_bytes());
-    let tag = [a, b, c, d];
-    if skb.data().len() >= TAG_AT && skb.push(TAG_BYTES).is_some() {
+    let tag = tag.bytes();
+    if skb.data().len() >= TAG_AT && skb.push(VLAN_BYTES).is_some() {
         // The packet is this one's own now, and has at least 16 bytes in its first frame.
         let data = skb.data_mut();
-        data.copy_within(TAG_BYTES..TAG_BYTES + TAG_AT, 0);
-        data[TAG_AT..TAG_AT + TAG_BYTES].copy_from_slice(&tag);
+        data.copy_within(VLAN_BYTES..VLAN_BYTES + TAG_AT, 0);
+        data[TAG_AT..TAG_AT + VLAN_BYTES].copy_from_slice(&tag);
         skb.set_vlan(None);
         return Ok(0);
     }
     copy_out(skb, scratch).ok_or(DropReason::TOO_LONG)?;
     scratch.splice(TAG_AT..TAG_AT, tag);
-    let offload = skb.offload().pushed(TAG_BYTES).ok_or(DropReason::MALFORMED)?;
+    if scratch.len() > mem.pool().packet_max_bytes() {
+        return Err(DropReason::TOO_LONG);
+    }
+    let offload = skb.offload().pushed(VLAN_BYTES).ok_or(DropReason::MALFORMED)?;
     let mut copy = mem.alloc_copy(scratch).ok_or(DropReason::NO_FRAME)?;
     copy_fields(skb, &mut copy);
     copy.set_offload(offload);
@@ -125,6 +128,18 @@ mod tests {
         let frame = ipv4(17, 100);
         let sent = leave(&pool, Caps::IN_PROCESS, &frame, Offload::NONE);
         assert_eq!(sent, [frame.clone(), frame.clone(), frame]);
+    }
+
+    #[test]
+    fn packet_that_the_pool_can_never_hold_with_its_tag_is_too_long() {
+        let [pool, small] = [64, 4].map(|n| Pool::builder().frames(n).headroom(0).build().unwrap());
+        let longest = small.packet_max_bytes() - VLAN_BYTES;
+        let insert = |len| {
+            let mut skb = pool.local().alloc_copy(&vec![7; len]).unwrap();
+            insert(&mut skb, TAG, &mut small.local(), &mut Vec::new())
+        };
+        assert!(insert(longest).is_ok());
+        assert_eq!(insert(longest + 1), Err(DropReason::TOO_LONG));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::driver_queue::DriverQueue;
+use crate::host::RETRY;
 use crate::host::testing::{self, PARTIAL, assert_settled, bytes, ipip, ipv4};
 use crate::queue::Want;
 
@@ -373,4 +374,21 @@ fn copy_of_a_packet_of_another_pool_has_all_of_its_fields() {
     let after = batch.pop().unwrap();
     assert!(after.is_of(&pool));
     assert_eq!(fields(&after), before);
+}
+
+#[test]
+fn packet_of_another_pool_that_the_queues_pool_can_never_hold_is_too_long() {
+    let [pool, other] = [4, 64].map(|n| Pool::builder().frames(n).build().unwrap());
+    let (mut device, mut batch) = (Device::with(Caps::IN_PROCESS), Batch::with_capacity(2));
+    let longest = pool.packet_max_bytes();
+    for len in [longest + 1, longest] {
+        batch.push(other.local().alloc_copy(&vec![7; len]).unwrap()).unwrap();
+    }
+    let mut prep = TxPrep::new(&Caps::IN_PROCESS);
+    prep.keep_to(&pool);
+    prep.xmit(&mut device, &mut pool.local(), &mut batch);
+    let lens: Vec<usize> = device.sent.iter().map(Vec::len).collect();
+    assert_eq!(lens, [longest]);
+    let dropped = [&pool, &other].map(|pool| pool.ledger().dropped(DropReason::TOO_LONG));
+    assert_eq!(dropped.iter().sum::<u64>(), 1);
 }

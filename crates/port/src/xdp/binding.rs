@@ -7,26 +7,24 @@
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linerate_skb::{Code, Error, Pool, Result};
 use linerate_sys::capability::Capabilities;
-use linerate_sys::wait::poll_readable;
 use linerate_sys::xdp::{Binding, HEADROOM_BYTES, XdpSocket};
 use rustix::io::Errno;
 
 use super::config::Config;
 use super::rings::{Lens, Rings};
 use super::setup::Attached;
+use crate::host::{both_names, retry_for};
 use crate::moderation::HoldControl;
 
 /// Longest wait for a queue that another socket still holds: the kernel releases a closed socket's
-/// queue with a delay.
+/// queue with a delay, and does not notify.
 ///
 /// Source: net/xdp/xsk_buff_pool.c, `xp_put_pool`, which leaves it to a worker.
 const BUSY: Duration = Duration::from_secs(1);
-/// Interval of the attempts during that wait.
-const BUSY_STEP: Duration = Duration::from_millis(2);
 /// Longest time and most packets of one busy-polling call.
 const BUSY_POLL_US: u32 = 20;
 const BUSY_POLL_BUDGET: u32 = 64;
@@ -51,8 +49,6 @@ pub(super) struct QueueBinding {
     pub pool: Pool,
     /// Frames that the longest packet needs.
     packet_frames: usize,
-    /// A packet may be longer than a frame.
-    several: bool,
     interface: u32,
     queue: u32,
     lens: Lens,
@@ -78,6 +74,13 @@ pub(super) enum Refused {
     Other(Error),
 }
 
+impl Refused {
+    /// Returns true if another socket has the queue.
+    fn is_busy(&self) -> bool {
+        matches!(self, Refused::Bind(Errno::BUSY))
+    }
+}
+
 impl From<Error> for Refused {
     fn from(e: Error) -> Refused {
         Refused::Other(e)
@@ -99,7 +102,6 @@ impl QueueBinding {
             text: config.text(),
             pool: pool.clone(),
             packet_frames,
-            several: packet_frames > 1,
             interface,
             queue,
             lens: config.lens(),
@@ -119,6 +121,11 @@ impl QueueBinding {
         self.packet_frames
     }
 
+    /// Returns true if a packet may be longer than a frame.
+    fn several(&self) -> bool {
+        self.packet_frames > 1
+    }
+
     /// Returns the control of the interface's hold, if the port can change it.
     pub fn hold_control(&self) -> Option<Weak<dyn HoldControl>> {
         let hold = self.attached.hold.as_ref()?;
@@ -132,17 +139,9 @@ impl QueueBinding {
 
     /// Binds a socket, and waits up to a second for another one that was just closed.
     pub fn bind(&self, copy_mode: CopyMode) -> Result<Bound> {
-        let (until, mut unbound) = (Instant::now() + BUSY, None);
-        loop {
-            match self.try_bind(copy_mode, &mut unbound) {
-                Err(Refused::Bind(Errno::BUSY)) if Instant::now() < until => {
-                    // The kernel does not notify when it has released the socket.
-                    let _ = poll_readable(&[], Some(BUSY_STEP));
-                }
-                Err(refused) => return Err(self.error(refused)),
-                Ok(bound) => return Ok(bound),
-            }
-        }
+        let mut unbound = None;
+        retry_for(BUSY, Refused::is_busy, || self.try_bind(copy_mode, &mut unbound))
+            .map_err(|refused| self.error(&self.name, refused))
     }
 
     /// Binds a socket to the queue, unless another socket has it: the one in `unbound` if there is one. A
@@ -171,17 +170,11 @@ impl QueueBinding {
     /// Returns true once no socket is bound to the queue, so that the device no longer has frames
     /// of a closed socket. Uses the socket in `unbound` as [`QueueBinding::try_bind`] does.
     pub fn is_vacant(&self, copy_mode: CopyMode, unbound: &mut Option<Rings>) -> bool {
-        let until = Instant::now() + BUSY;
-        loop {
-            match self.bind_as(copy_mode != CopyMode::Always, unbound) {
-                Ok(_) => return true,
-                Err(Refused::Bind(Errno::BUSY)) if Instant::now() < until => {
-                    let _ = poll_readable(&[], Some(BUSY_STEP));
-                }
-                // The interface is gone, and its driver with it.
-                Err(Refused::Bind(Errno::NODEV | Errno::NXIO)) => return true,
-                Err(_) => return false,
-            }
+        let attempt = || self.bind_as(copy_mode != CopyMode::Always, unbound);
+        match retry_for(BUSY, Refused::is_busy, attempt) {
+            // With these errors, the interface is gone, and its driver with it.
+            Ok(_) | Err(Refused::Bind(Errno::NODEV | Errno::NXIO)) => true,
+            Err(_) => false,
         }
     }
 
@@ -212,12 +205,12 @@ impl QueueBinding {
         zero_copy: bool,
         unbound: &mut Option<Rings>,
     ) -> std::result::Result<Rings, Refused> {
-        if self.several || !zero_copy {
+        if self.several() || !zero_copy {
             match self.bind_on(zero_copy, true, unbound) {
                 // Before Linux 6.6.
-                Err(Refused::Bind(Errno::INVAL | Errno::OPNOTSUPP)) if !self.several => {}
+                Err(Refused::Bind(Errno::INVAL | Errno::OPNOTSUPP)) if !self.several() => {}
                 // There, only sockets without several frames can share what is registered already.
-                Err(Refused::Other(e)) if e.code == Code::Memory && !self.several => {}
+                Err(Refused::Other(e)) if e.code == Code::Memory && !self.several() => {}
                 done => return done,
             }
         }
@@ -296,43 +289,45 @@ impl QueueBinding {
         let region = unsafe { self.pool.region() };
         let Some(region) = region else {
             let why = "the pool's data is in the allocator's memory";
-            return Err(Error::new(Code::Unsupported, self.cannot(), why));
+            return Err(Error::new(Code::Unsupported, self.cannot(&self.name), why));
         };
         // SAFETY: as above: no other code has a lent frame, and packets that are being sent are kept,
         // unwritten, in `Held` until the device is done with them.
         unsafe { socket.register(region, self.pool.frame_size() as u32, headroom) }
     }
 
-    fn cannot(&self) -> String {
-        format!("cannot open xdp:{}, queue {}", self.name, self.queue)
+    /// Returns the failed operation on the queue of an interface whose present name is `name`.
+    fn cannot(&self, name: &str) -> String {
+        format!("cannot open xdp:{}, queue {}", both_names(name, &self.name), self.queue)
     }
 
-    /// Returns the error of a queue that was not bound, with the remedy.
-    pub fn error(&self, refused: Refused) -> Error {
+    /// Returns the error of a queue that was not bound, with the remedy for an interface whose present
+    /// name is `name`.
+    pub fn error(&self, name: &str, refused: Refused) -> Error {
         let errno = match refused {
             Refused::Other(mut e) => {
-                e.what = self.cannot();
+                e.what = self.cannot(name);
                 return e;
             }
             Refused::Bind(errno) => errno,
         };
-        let (what, call) = (self.cannot(), "bind(AF_XDP)");
+        let (what, call) = (self.cannot(name), "bind(AF_XDP)");
         match errno {
             Errno::BUSY => {
                 Error::new(Code::Busy, what, "another AF_XDP socket has this queue, bind: EBUSY")
                     .fix("end the program that has it, see: ss -a --xdp -p")
             }
-            Errno::INVAL if self.several => {
+            Errno::INVAL if self.several() => {
                 let why = "packets longer than a frame need Linux 6.6, bind: EINVAL";
-                Error::new(Code::Unsupported, what, why)
-                    .fix(format!("ip link set {} mtu 1500", self.name))
+                Error::new(Code::Unsupported, what, why).fix(format!("ip link set {name} mtu 1500"))
             }
             Errno::OPNOTSUPP => Error::os(Code::Unsupported, what, call, errno)
                 .fix(format!("{},mode=native", self.text)),
             Errno::NODEV | Errno::NXIO => Error::os(Code::NoDevice, what, call, errno)
                 .fix(linerate_sys::netif::FIND_INTERFACE),
-            Errno::NETDOWN => Error::os(Code::DeviceDown, what, call, errno)
-                .fix(format!("ip link set {} up", self.name)),
+            Errno::NETDOWN => {
+                Error::os(Code::DeviceDown, what, call, errno).fix(format!("ip link set {name} up"))
+            }
             Errno::PERM | Errno::ACCESS => {
                 Error::os(Code::Permission, what, call, errno).fix(Capabilities::XDP.remedy())
             }

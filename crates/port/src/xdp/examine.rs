@@ -12,6 +12,7 @@ use crate::doctor::ask::{self, LinkWatch};
 use crate::doctor::interface::{self, InterfaceInfo};
 use crate::doctor::kernel::{self, FRAME_BYTES, too_much};
 use crate::doctor::{Findings, Trial, flow, full_trial, trial};
+use crate::host::LINK_HEADER_BYTES;
 use crate::host::filter::Filter;
 use crate::obtained::Obtained;
 use crate::spec::Spec;
@@ -20,8 +21,6 @@ use crate::spec::Spec;
 const FRAME_ROOM: usize = FRAME_BYTES - linerate_sys::xdp::HEADROOM_BYTES as usize;
 /// Frames of a port's pool that its rings do not use.
 const PROGRAM_FRAMES: usize = 4096;
-/// Length of an Ethernet header and one VLAN tag.
-const LINK_HEADER_BYTES: usize = 18;
 
 /// First version of Linux in which AF_XDP supports packets in several frames.
 pub(super) const FRAGS: (u32, u32) = (6, 6);
@@ -138,14 +137,8 @@ fn queues(config: &Config, of: &InterfaceInfo, found: &mut Findings) {
 /// Reports offloads that affect the port: receive merging by the device, checksum offload of the
 /// other end.
 fn offloads(of: &InterfaceInfo, found: &mut Findings) {
-    let name = of.interface.name();
-    if of.interface.merging().is_ok_and(|merging| merging.by_device) {
-        found
-            .warn(format!("{name} merges packets that it receives (LRO)"))
-            .why("most drivers accept no XDP program while LRO is on")
-            .fix(format!("ethtool -K {name} lro off"));
-    }
-    if let Some(other) = of.other_end()
+    interface::lro(of, "most drivers accept no XDP program while LRO is on", found);
+    if let Some(other) = interface::other_end(&of.info)
         && matches!(other.checksum_offload(), Ok(true))
     {
         let other = other.name();
@@ -158,16 +151,21 @@ fn offloads(of: &InterfaceInfo, found: &mut Findings) {
 /// Opens the port as it will be, except for its filter, or its entry in the map of another owner's
 /// program.
 fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &mut Findings) {
+    // A port that only sends ignores `hold=` and `rss=`: a trial with `write` would report them as
+    // refused, and one with another filter would set them.
+    let only_sends = trial::with(spec.text(), &["hold", "rss", "write"], "write");
     if config.map.is_some() {
-        let opened = trial::open(&trial::with(spec.text(), &["write"], "write"));
-        report_open(opened, "takes nothing in", "write", found);
+        report_open(trial::open(&only_sends), "takes nothing in", "write", found);
+        untried(config, found);
         return;
     }
+    let is_sender = config.filter == Filter::Nothing;
+    let text = if is_sender { only_sends.as_str() } else { spec.text() };
     let peer = how.is_full().then(|| neighbour(of, how)).flatten();
     let filter = peer.map_or(trial::NOBODYS.to_owned(), |peer| format!("answer={peer}"));
     let watch = how.is_full().then(|| LinkWatch::start(&of.interface).ok()).flatten();
     let mac = of.interface.hardware().map(|hardware| hardware.mac);
-    let asked = trial::open_xdp(spec.text(), &filter, of, |port| {
+    let asked = trial::open_xdp(text, &filter, of, |port| {
         watch.as_ref().map(LinkWatch::wait);
         Some(ask::ask(port, mac.as_ref().ok().copied()?, peer?))
     });
@@ -179,6 +177,19 @@ fn tried(config: &Config, spec: &Spec, of: &InterfaceInfo, how: Trial, found: &m
     if let Some(watch) = watch.filter(|_| opens) {
         passed(of, peer, answer, found);
         flapped(watch, of, found);
+    }
+}
+
+/// Reports the options that a trial which only sends leaves out.
+fn untried(config: &Config, found: &mut Findings) {
+    let is_divided = spread::wanted_by(config).is_some();
+    let is_held = hold::wanted(config).is_some();
+    for (option, is_wanted) in [("rss=", is_divided), ("hold=", is_held)] {
+        if is_wanted {
+            found
+                .warn(format!("{option} was not tried"))
+                .why("the trial only sends, so that no entry of the map changes");
+        }
     }
 }
 
@@ -353,6 +364,21 @@ mod tests {
             for filter in [",udp=7777", ",icmp", ",dst=10.7.0.9", ",ethertype=0x88b5", ",write"] {
                 assert!(!examined(filter).iter().any(cuts), "{filter}");
             }
+        });
+    }
+
+    #[test]
+    fn port_that_only_sends_is_tried_without_options_that_it_ignores() {
+        in_netns_with_xdp(|| {
+            veth(1500);
+            // A veth has no division of packets: a port that changes it is refused.
+            let spec = crate::parse("xdp:v0,rss=even,hold=300us,write").unwrap();
+            let mut found = Findings::default();
+            examine(&Config::of(&spec).unwrap(), &spec, Trial::Careful, &mut found);
+            let found = found.into_vec();
+            assert!(found.iter().any(|f| f.what.starts_with("opens: v0 ")), "{found:#?}");
+            assert!(found.iter().all(|f| f.level != Level::Miss), "{found:#?}");
+            assert!(!found.iter().any(|f| f.what.contains("held for")), "{found:#?}");
         });
     }
 

@@ -54,7 +54,7 @@ pub(super) fn join(
     }
     let map = (!is_only_written).then_some(map);
     let set = |by| spread::set(by, name, queues);
-    let _spread = config.spread.map(set).transpose()?;
+    let _spread = spread::wanted_by(config).map(set).transpose()?;
     Ok((Attached { map, _own: None, _spread, hold: None, _off: None }, mode))
 }
 

@@ -9,6 +9,7 @@ use linerate_sys::netif::Interface;
 use linerate_sys::rtnl::LinkInfo;
 
 use super::config::Config;
+use crate::doctor::interface;
 use crate::driver::Change;
 use crate::host::filter::Filter;
 
@@ -101,12 +102,11 @@ enum OtherEnd {
 fn other_end(interface: &Interface) -> OtherEnd {
     // If the kernel reports no other end, none is known.
     let info = LinkInfo::of(interface).unwrap_or_default();
-    if info.kind != "veth" {
-        return OtherEnd::None;
+    match interface::other_end(&info) {
+        Some(other) => OtherEnd::Here(other),
+        None if info.kind == "veth" => OtherEnd::Elsewhere,
+        None => OtherEnd::None,
     }
-    let here = info.other.filter(|_| !info.other_is_elsewhere);
-    here.and_then(|index| Interface::by_index(index).ok())
-        .map_or(OtherEnd::Elsewhere, OtherEnd::Here)
 }
 
 /// A checksum offload that was on; it stays off until this is dropped.
@@ -125,8 +125,8 @@ impl OffloadOff {
 
 impl Drop for OffloadOff {
     fn drop(&mut self) {
-        // A process that could turn the offload off can turn it on; otherwise the interface was
-        // deleted.
+        // This fails if the interface was deleted, or moved to another network namespace, where its
+        // offload stays off.
         let _ = self.0.set_checksum_offload(true);
     }
 }

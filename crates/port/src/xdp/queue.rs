@@ -11,7 +11,7 @@ use linerate_sys::wait::poll_readable;
 use rustix::io::Errno;
 
 use crate::caps::Caps;
-use crate::host::{Bell, Host, HostDevice, HostQueue, Link, RETRY, partial};
+use crate::host::{Bell, Host, HostDevice, HostQueue, Link, RETRY, both_names, partial};
 use crate::moderation::HoldControl;
 use crate::queue::{Health, HealthKind, Want};
 use crate::stats::{Counters, DriverCounts};
@@ -59,6 +59,8 @@ pub(super) struct Device {
     lost: Option<Held>,
     /// True if the kernel had packets of the lost socket, and may still read them in copy mode.
     is_lost_read: bool,
+    /// True if the kernel has unbound the socket, which reports that once.
+    is_unbound: bool,
     copy_mode: CopyMode,
     checksums: Checksums,
     rx: Rx,
@@ -123,6 +125,7 @@ pub(super) fn open(
         socket: None,
         lost: None,
         is_lost_read: false,
+        is_unbound: false,
         copy_mode,
         checksums,
         missed_before: Missed::default(),
@@ -152,16 +155,21 @@ impl Device {
         self.missed_before = Missed::default();
     }
 
-    /// Closes the socket of a deleted interface, or of a device that returns no packets, and tries
-    /// to bind another: its descriptor changes, the queue's own does not.
+    /// Closes the socket of a deleted interface, one that the kernel has unbound, or that of a device
+    /// that returns no packets, and tries to bind another: its descriptor changes, the queue's own does
+    /// not.
     fn recover(&mut self, host: &mut Host) {
         if let Some(socket) = &self.socket {
-            if !host.link.is_gone() && !self.tx.is_stuck(&socket.held) {
+            let is_stuck = self.tx.is_stuck(&socket.held);
+            if !host.link.is_gone() && !self.is_unbound && !is_stuck {
                 return;
             }
             // The kernel will complete packets that wait in it; another socket must not send them before.
             if !host.link.is_gone() && self.is_read(socket) {
-                return self.tx.waits_on();
+                if is_stuck {
+                    self.tx.waits_on();
+                }
+                return;
             }
             self.detach(host);
         }
@@ -175,6 +183,17 @@ impl Device {
     fn is_read(&self, socket: &Socket) -> bool {
         let copied = self.copy_mode == CopyMode::Always;
         copied && socket.held.sending > 0 && socket.rings.socket.has_packets()
+    }
+
+    /// Returns true, once, if the kernel has unbound the socket because its interface was moved to
+    /// another network namespace. If the interface is back, nothing else shows this.
+    ///
+    /// Cost: a syscall, which notifies no driver and polls no device.
+    ///
+    /// Source: net/xdp/xsk.c `xsk_notifier`.
+    fn take_unbound(&self) -> bool {
+        let error = self.socket.as_ref().and_then(|socket| socket.rings.socket.take_error());
+        error == Some(Errno::NETDOWN)
     }
 
     /// Waits until the kernel has taken and sent every packet, at most for [`LINGER`].
@@ -254,6 +273,7 @@ impl Device {
         self.read_missed();
         let Some(socket) = self.socket.take() else { return };
         self.is_lost_read = self.is_read(&socket);
+        self.is_unbound = false;
         let Socket { rings, held } = socket;
         self.bad_descs += rings.corrupt() + held.lies;
         self.binding.close(rings);
@@ -286,11 +306,12 @@ impl Device {
         self.late.read(reading, self.binding.rx_len());
     }
 
-    /// Checks the interface for a caller that never waits, and gives the frames up if it is gone.
+    /// Checks the interface and the socket for a caller that never waits, and gives the frames up if
+    /// one of them is lost.
     #[cold]
     fn look_awake(&mut self, host: &mut Host) {
         self.look(host);
-        if host.link.is_gone() {
+        if host.link.is_gone() || self.is_unbound {
             self.recover(host);
         }
     }
@@ -384,14 +405,18 @@ impl HostDevice for Device {
         self.socket.as_ref().map_or(0, |socket| socket.held.sending)
     }
 
-    /// Checks the state of the interface, once in [`INTERFACE_INTERVAL`].
+    /// Checks the state of the interface, and that the socket is still bound to it, once in
+    /// [`INTERFACE_INTERVAL`].
     ///
-    /// Cost: a clock read; two syscalls if it is time.
+    /// Cost: a clock read; three syscalls if it is time.
     fn look(&mut self, host: &mut Host) {
         let now = Instant::now();
         if self.check_at.is_none_or(|at| at <= now) {
             self.check_at = next_check();
             host.link.look();
+            if host.link.is_up() && self.take_unbound() {
+                self.is_unbound = true;
+            }
         }
     }
 
@@ -426,10 +451,11 @@ impl HostDevice for Device {
         if self.socket.is_some() || !link.is_up() {
             return link.health().clone();
         }
+        let (name, opened) = (link.interface().present_name(), link.interface().name());
         if let Some(refused) = &self.refused {
-            return Health::Down(self.binding.error(refused.clone()));
+            return Health::Down(self.binding.error(name.as_str(), refused.clone()));
         }
-        let what = format!("cannot use {}", self.binding.name);
+        let what = format!("cannot use {}", both_names(name.as_str(), opened.as_str()));
         Health::Down(Error::new(Code::Busy, what, "its AF_XDP socket is being bound again"))
     }
 

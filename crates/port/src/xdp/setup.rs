@@ -122,11 +122,11 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     let opening =
         Opening { config, pool, attached, interface: &interface, packet_frames, checksums };
     let (ops, zero_copy) = opening.all(&queues, wanted, &mut refused)?;
+    // In the other modes zero-copy was not requested.
+    let cut = cut.filter(|_| config.mode == Wanted::Auto);
     refused.extend(cut.map(|why| format!("zero-copy: {why}")));
     refused.extend(said);
-    refused.extend(config.unused.as_ref().map(|unused| format!("{unused}: this port only sends")));
-    let no_hold = config.hold.is_some() && hold::wanted(config).is_none();
-    refused.extend(no_hold.then(|| "hold: this port only sends".to_owned()));
+    refused.extend(without_effect(config));
     let taken = match &config.map {
         Some(_) if config.filter != Filter::Nothing => foreign::feeder(&interface),
         _ => config.filter.diverts(),
@@ -146,6 +146,16 @@ pub(super) fn open_queues(config: &Config, pool: &Pool) -> Result<(Vec<XdpQueue>
     }
     obtained.refused = refused;
     Ok((ops, obtained))
+}
+
+/// Returns a message for each option that has no effect because the port only sends.
+fn without_effect(config: &Config) -> Vec<String> {
+    let no_hold = config.hold.is_some() && hold::wanted(config).is_none();
+    let no_spread = config.spread.is_some() && spread::wanted_by(config).is_none();
+    let mut options: Vec<String> = config.unused.iter().map(ToString::to_string).collect();
+    options.extend(no_hold.then(|| "hold".to_owned()));
+    options.extend(no_spread.then(|| "rss".to_owned()));
+    options.iter().map(|option| format!("{option}: this port only sends")).collect()
 }
 
 /// Properties that the queues of a port share.
@@ -326,7 +336,7 @@ fn attach(
             // Some drivers rebuild the RSS table when a program is attached: so read it only after
             // that.
             let set = |spread| spread::set(spread, &config.interface, queues);
-            let _spread = config.spread.map(set).transpose()?;
+            let _spread = spread::wanted_by(config).map(set).transpose()?;
             let own = OwnProgram { _link: link, _program: program, _reservation: reservation };
             Ok((
                 Attached { map: Some(map), _own: Some(own), _spread, hold: None, _off: None },

@@ -9,6 +9,7 @@ use super::setup;
 use crate::doctor::Findings;
 use crate::doctor::interface::InterfaceInfo;
 use crate::driver::Change;
+use crate::host::filter::Filter;
 
 /// Bytes whose repetition is a key with the same hash for both directions of a flow, as
 /// `Toeplitz::SYMMETRIC`.
@@ -32,6 +33,11 @@ pub(super) fn spread(text: &str) -> std::result::Result<Spread, String> {
     }
 }
 
+/// Returns the requested division, unless the port receives nothing.
+pub(super) fn wanted_by(config: &Config) -> Option<Spread> {
+    config.spread.filter(|_| config.filter != Filter::Nothing)
+}
+
 /// Divides the packets of `interface` among `queues`, until the guard is dropped.
 pub(super) fn set(spread: Spread, interface: &str, queues: &[u32]) -> Result<RssGuard> {
     let interface = Interface::open(interface)?;
@@ -42,7 +48,7 @@ pub(super) fn set(spread: Spread, interface: &str, queues: &[u32]) -> Result<Rss
 
 /// Returns the change that [`set`] will make; `None` if it will fail because the interface has no division.
 pub(super) fn change(config: &Config) -> Option<Change> {
-    let (spread, interface) = (config.spread?, config.interface.clone());
+    let (spread, interface) = (wanted_by(config)?, config.interface.clone());
     let now = Interface::open(&interface).ok()?.rss().ok()?;
     let (table, key) = wanted(spread, &now, &setup::queues(config).ok()?);
     Some(Change::Rss { interface, table, key })
@@ -84,15 +90,15 @@ pub(super) fn describe(config: &Config, interface: &Interface) -> Option<String>
 /// other CPUs; returns false if it cannot be divided as the text asks.
 pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings) -> bool {
     let name = of.interface.name();
-    let rss = of.interface.rss();
+    let (rss, is_wanted) = (of.interface.rss(), wanted_by(config).is_some());
     if let Some(how) = describe(config, &of.interface) {
         found.ok(format!("packets come to the queues of {name} {how}"));
     }
     match (&rss, setup::queues(config)) {
-        (Err(e), _) if config.spread.is_some() => {
+        (Err(e), _) if is_wanted => {
             found.miss(e);
         }
-        (Ok(rss), Ok(taken)) if config.spread.is_none() => {
+        (Ok(rss), Ok(taken)) if !is_wanted && config.filter != Filter::Nothing => {
             let astray = rss.table.iter().filter(|queue| !taken.contains(queue)).count();
             if astray > 0 {
                 let entries = rss.table.len();
@@ -109,7 +115,7 @@ pub(super) fn examine(config: &Config, of: &InterfaceInfo, found: &mut Findings)
     if let Ok(folder) = NetFolder::open(&of.interface) {
         steered(&folder, found);
     }
-    config.spread.is_none() || rss.is_ok()
+    !is_wanted || rss.is_ok()
 }
 
 /// Reports steering by the kernel: received packets to other CPUs (RPS), sent ones to other queues
@@ -174,6 +180,18 @@ mod tests {
             has("xdp:v0", Level::Ok, "rx-1: RPS moves");
             has("xdp:v0", Level::Ok, "tx-0: XPS selects this queue for packets sent from CPUs");
             has("xdp:v0,rss=even", Level::Miss, "cannot use the receive-side scaling of v0");
+        });
+    }
+
+    #[test]
+    fn port_that_only_sends_leaves_the_division_as_it_is() {
+        in_netns_with_xdp(|| {
+            ip("link add v0 numrxqueues 2 numtxqueues 2 type veth peer name v1");
+            ip("link set v0 up");
+            // A veth has no division: a port that changes it is refused.
+            let port = crate::Port::open("xdp:v0,rss=even,write").unwrap();
+            let refused = &port.obtained().refused;
+            assert!(refused.iter().any(|why| why == "rss: this port only sends"), "{refused:?}");
         });
     }
 

@@ -12,15 +12,17 @@ use super::held::Held;
 use super::rings::Socket;
 use crate::host::{Link, RETRY, Retry, copy_out};
 
-/// Most frames of a packet: the limit of an sk_buff's fragments, and its head.
+/// Most frames of a packet: the limit of an sk_buff's fragments. Each frame is a fragment for a device
+/// that takes packets in pages (IFF_TX_SKB_NO_LINEAR, as virtio_net); others take one frame more.
 ///
-/// Source: net/xdp/xsk.c `xsk_build_skb`, MAX_SKB_FRAGS.
-const FRAMES_MAX: usize = 18;
+/// Source: net/xdp/xsk.c `xsk_build_skb`, `xsk_build_skb_zerocopy`, MAX_SKB_FRAGS.
+const FRAMES_MAX: usize = 17;
 /// Length of the shortest frame: its header.
 const ETHERNET_BYTES: usize = 14;
 /// Completions that one step handles.
 const STRIDE: usize = 64;
-/// Most kicks of one call: in copy mode each sends about 32 packets.
+/// Most kicks of one call: in copy mode each sends up to 256 packets (rings.rs, `TX_BUDGET`), 32
+/// before Linux 6.17.
 const KICKS_MAX: usize = 64;
 /// Longest time for which a device may keep packets without returning one; a device that exceeds it
 /// counts as dead.
@@ -74,8 +76,8 @@ impl Tx {
     ///
     /// Shape:  batch[0..n) -> transmit ring; each is freed, as sent, when the device is done with it.
     ///         What can never be sent is dropped with its reason; the rest stays, in order.
-    /// Cost:   one syscall where the kernel asks for it, in copy mode one for 32 packets; a copy of
-    ///         packets that are not in the device's memory.
+    /// Cost:   one syscall where the kernel asks for it, in copy mode one each time that the kernel's
+    ///         limit of one kick is reached; a copy of packets that are not in the device's memory.
     pub fn send(
         &mut self,
         socket: &mut Socket,
@@ -295,8 +297,9 @@ impl Tx {
                     is_up = false;
                     break;
                 }
-                // EAGAIN: about 32 were sent, and more are to come. EBUSY: the device took one and
-                // dropped it, and the kernel stops there.
+                // EAGAIN: the kernel's limit of one kick was reached, and more are to come.
+                // EBUSY: the device dropped one, which the kernel completes as if it was sent, and
+                // the kernel stops there.
                 Err(_) if moved => {}
                 // The device has no space now, or the completion ring is full: there is no
                 // notification when that ends.

@@ -124,6 +124,33 @@ fn a_pause_between_refusals_drops_neither_the_same_packet_nor_another_one() {
 }
 
 #[test]
+fn refusals_of_another_packet_do_not_count_for_a_superframe() {
+    in_netns(|| {
+        veth(1500);
+        ip("link set v1 mtu 1400");
+        let mut a = queue("packet:v0,bypass");
+        // The superframe is longer than any device takes uncut.
+        let packets = [(stamped(0, 1514), Offload::NONE), (ipv4(6, 65_536 - 54), SUPERFRAME)];
+        let [mut before, mut batch] = packets.map(|(frame, offload)| {
+            let mut skb = a.local().alloc_copy(&frame).unwrap();
+            skb.set_offload(offload);
+            let mut batch = Batch::with_capacity(1);
+            batch.push(skb).unwrap();
+            batch
+        });
+        if a.xmit(&mut before) > 0 {
+            return eprintln!("skipped: this kernel says that it took what veth drops");
+        }
+        for left in [1, 0] {
+            // Longer than a superframe is refused before it is dropped.
+            std::thread::sleep(Duration::from_millis(10));
+            assert_eq!((a.xmit(&mut batch), batch.len()), (0, left));
+        }
+        assert_eq!(a.pool().ledger().dropped(DropReason::UNSUPPORTED), 1);
+    });
+}
+
+#[test]
 fn a_packet_that_is_offered_rarely_and_always_refused_is_dropped_in_the_end() {
     in_netns(|| {
         veth(1500);

@@ -361,6 +361,7 @@ fn doctor_tries_it_and_takes_nothing_from_the_one_who_has_the_map() {
         is(&text, Level::Ok, "the map has 4 entries");
         is(&text, Level::Ok, "\"linerate\" (id ");
         is(&text, Level::Ok, "opens: v0 AF_XDP native copy, queue 0 (tried with write)");
+        is(&format!("{text},hold=300us"), Level::Warn, "hold= was not tried");
         assert!(ip("link show v0").contains("prog/xdp"));
         is("xdp:v0", Level::Miss, "v0 is taken");
         theirs.link = None;

@@ -43,11 +43,11 @@ fn a_packet_of_more_frames_than_the_kernel_takes_is_copied_into_fewer() {
         assert_eq!(one(chain(&pool, 19, 64)), (1, 19 * 64));
         assert_eq!(one(chain(&pool, 19, 100)), (0, 19 * 64), "longer than a frame");
         let mut several = sender(&pool, true);
-        assert_eq!(several(chain(&pool, 18, 64)), (1, 0));
-        assert_eq!(several(chain(&pool, 19, 64)), (1, 19 * 64));
-        assert_eq!(several(chain(&pool, 19, 200)), (1, 19 * 264), "in three frames");
-        let most = 18 * pool.data_room();
-        assert_eq!(several(chain(&pool, 32, most / 32 + 1)), (0, 19 * 264));
+        assert_eq!(several(chain(&pool, 17, 64)), (1, 0));
+        assert_eq!(several(chain(&pool, 18, 64)), (1, 18 * 64));
+        assert_eq!(several(chain(&pool, 18, 200)), (1, 18 * 264), "in three frames");
+        let most = 17 * pool.data_room();
+        assert_eq!(several(chain(&pool, 32, most / 32 + 1)), (0, 18 * 264));
         assert_eq!(pool.ledger().dropped(DropReason::TOO_LONG), 2);
     });
 }

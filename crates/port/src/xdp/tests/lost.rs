@@ -1,15 +1,30 @@
 //! Queues whose socket or interface is lost.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use linerate_skb::Batch;
+use linerate_skb::{Batch, Offload};
+use linerate_sys::netns::Netns;
 
 use super::super::queue::tests::open;
 use super::pool;
 use crate::host::testing::{
-    LONG, assert_settled, eventually, in_netns_with_xdp, ip, queue_in, veth,
+    LONG, assert_settled, eventually, in_netns_with_xdp, ip, queue, queue_in, send, stamped, veth,
+    wait_running,
 };
 use crate::{Health, QueueOps};
+
+/// Moves `interface` to another network namespace and back, and sets it up.
+pub(super) fn move_away_and_back(interface: &str) {
+    let there = Netns::new().unwrap();
+    let here = File::open("/proc/thread-self/ns/net").unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), here.as_raw_fd());
+    ip(&format!("link set {interface} netns {}", there.path()));
+    there.ip(&format!("link set {interface} netns {path}")).unwrap();
+    ip(&format!("link set {interface} up"));
+    wait_running(interface);
+}
 
 #[test]
 fn memory_of_a_lost_queue_stays_registered_while_another_socket_has_the_queue() {
@@ -52,5 +67,46 @@ fn a_reader_that_never_waits_notices_that_its_interface_was_deleted() {
             (0..1000).for_each(|_| assert_eq!(queue.rx(&mut batch), 0));
         }
         assert_settled(&pool);
+    });
+}
+
+#[test]
+fn receiver_whose_interface_was_moved_away_and_back_is_bound_again() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let pool = pool(1024);
+        let (mut near, mut far) = (queue_in("xdp:v0,ring=64", &pool), queue("packet:v1"));
+        move_away_and_back("v0");
+        wait_running("v1");
+        let (mut batch, deadline) = (Batch::with_capacity(64), Instant::now() + LONG);
+        while near.rx(&mut batch) == 0 {
+            assert!(Instant::now() < deadline, "nothing arrives: {:?}", near.health());
+            send(&mut far, &[stamped(0, 60)], Offload::NONE);
+            near.wait(Some(Duration::from_millis(50))).unwrap();
+        }
+        assert_eq!(near.driver_counts().resets, 1);
+        drop((near, batch));
+        assert_settled(&pool);
+    });
+}
+
+#[test]
+fn error_of_a_lost_queue_has_both_names_of_its_interface() {
+    in_netns_with_xdp(|| {
+        veth(1500);
+        let (ours, theirs) = (pool(1024), pool(1024));
+        let (mut queue, mut mem) = (open("v0,ring=64", &ours), ours.local());
+        for change in ["v0 down", "v0 name x0", "x0 up"] {
+            ip(&format!("link set {change}"));
+        }
+        queue.lose_socket();
+        let Health::Down(e) = queue.health() else { panic!("{:?}", queue.health()) };
+        assert_eq!(e.what, "cannot use x0 (it was v0)");
+        let other = queue.occupy(&theirs);
+        queue.reap(&mut mem);
+        let Health::Down(e) = queue.health() else { panic!("{:?}", queue.health()) };
+        assert_eq!(e.what, "cannot open xdp:x0 (it was v0), queue 0");
+        drop((other, queue, mem));
+        assert_settled(&ours);
     });
 }

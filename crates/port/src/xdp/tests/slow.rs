@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use linerate_skb::{Batch, DropReason, Local, Offload, Pool};
 
 use super::super::queue::tests::open;
+use super::lost::move_away_and_back;
 use super::{frames, pool};
 use crate::host::testing::{
     LONG, assert_settled, bytes, eventually, in_netns_with_xdp, ip, queue, receive, veth,
@@ -81,6 +82,34 @@ fn packets_that_wait_in_the_kernel_are_no_reason_to_have_another_socket() {
         batch.clear();
         assert_settled(pool);
         assert!(pool.ledger().sent >= PACKETS as u64, "{}", pool.ledger());
+    });
+}
+
+#[test]
+fn socket_that_the_kernel_has_unbound_stays_open_while_the_kernel_has_its_packets() {
+    behind_a_queue(2, |pool, mem, batch| {
+        let mut queue = open("m0", pool);
+        assert_eq!(queue.xmit(mem, batch).packets, PACKETS);
+        move_away_and_back("m0");
+        // Longer than the interval at which a queue checks its socket.
+        let begun = Instant::now();
+        while begun.elapsed() < STALL {
+            queue.rx(mem, batch, 64);
+            let _ = queue.arm(Want::Frames);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(queue.counters().driver.resets, 0);
+        assert!(under_way(pool) >= PACKETS as u64 - 3, "{:#}", pool.ledger());
+        // The kernel drops the queued packets, which completes them.
+        assert!(tc("qdisc del dev v0 root"));
+        eventually(|| {
+            queue.rx(mem, batch, 64);
+            let _ = queue.arm(Want::Frames);
+            queue.counters().driver.resets == 1
+        });
+        drop(queue);
+        batch.clear();
+        assert_settled(pool);
     });
 }
 
